@@ -3,7 +3,7 @@
 (* Whose a block is, and when what lies in it may be used again.           *)
 (* Code: client/src/logic/blocks.rs, gate/ and keeper.rs,                  *)
 (* memory-node/src/logic.rs, master/src/sessions.rs and logic/epochs.rs,   *)
-(* master/src/jobs.rs; core/src/over.rs, slab.rs, store/reclaim.rs,        *)
+(* master/src/jobs.rs; core/src/ended_clients.rs, slab.rs, store/reclaim.rs,        *)
 (* compare.rs.                                                             *)
 (*                                                                         *)
 (* One block, with a table entry on each replica; one object in it, and    *)

@@ -1,7 +1,7 @@
 ------------------------------- MODULE Words -------------------------------
 (***************************************************************************)
 (* Slot words, identities, and the rules of SNAPSHOT (P section 4.3).      *)
-(* Code: crates/core/src/layout/slot.rs, crates/core/src/snapshot.rs.      *)
+(* Code: crates/core/src/layout/slot.rs, crates/core/src/conflict_rules.rs.      *)
 (*                                                                         *)
 (* A word is a record: `id` is the writer's identity (address and          *)
 (* generation of an object that only this writer allocated), `key` stands  *)

@@ -1,7 +1,7 @@
 // A switch for FUSEE's own store, as an XDP program: it carries packets between two interfaces, and has
 // steered READs go to where the object lies that their slot leads to.
 //
-// It does what crates/switch/src/ours.rs does with `rounds: 0`, on RoCEv2 packets over IPv4. What may be
+// It does what crates/switch/src/fusee.rs does with `rounds: 0`, on RoCEv2 packets over IPv4. What may be
 // changed, and why nothing rests on it, is in docs/decisions/0049-switches-that-nothing-rests-on.md, and how
 // that is done to packets in 0050-a-switch-on-the-wire.md. A READ under the second key of a pool is one that
 // may be steered. Keys, bounds and MTU, and which two queue pairs belong together, are told by what sessions

@@ -4,7 +4,7 @@
 
 #![no_main]
 
-use fusee_backup::parsers;
+use fusee_export::parsers;
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|bytes: &[u8]| {

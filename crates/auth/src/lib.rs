@@ -1,6 +1,6 @@
 //! Authentication of connections by keys that are derived from the secret of a cluster.
 //!
-//! The secret has 32 random bytes, and each kind of peer ([`Who`]) has a key derived from it. Servers have the
+//! The secret has 32 random bytes, and each kind of peer ([`PeerKind`]) has a key derived from it. Servers have the
 //! secret, programs that use the store have only a client's key, operators have an administrator's. The callers of
 //! this crate decide which requests a peer may make; this crate defines how both ends of a connection prove that they
 //! have a key, before either trusts a word of the other:
@@ -16,8 +16,8 @@
 //! no key.
 //!
 //! An attacker that relays the three messages gets the connection, but not the key. So each frame that follows
-//! carries a *code* ([`Codes`]): a keyed hash of the frame and of the number of frames before it. Its key is for one
-//! direction of this connection, and is derived from the same data as the proofs. Codes encrypt nothing.
+//! carries a *code* ([`FrameCodes`]): a keyed hash of the frame and of the number of frames before it. Its key is for
+//! one direction of this connection, and is derived from the same data as the proofs. Codes encrypt nothing.
 //!
 //! Data connections run from a session to one memory node, and both ends prove that they have the key of that node
 //! ([`NodeKey`]). It is derived from the client's key and the node's identity.
@@ -42,11 +42,11 @@ pub type Nonce = [u8; BYTES];
 /// A proof that its sender has a key.
 pub type Proof = [u8; BYTES];
 /// A code that shows that a frame comes from a peer with a key, and is the next one.
-pub type Code = [u8; CODE_BYTES];
+pub type FrameCode = [u8; CODE_BYTES];
 
 /// A kind of peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Who {
+pub enum PeerKind {
     /// A program that uses the store.
     Client,
     /// A tool that forms, drains and dissolves clusters. May also do what a client may.
@@ -55,40 +55,40 @@ pub enum Who {
     Server,
 }
 
-impl Who {
+impl PeerKind {
     /// All kinds.
-    pub const ALL: [Who; 3] = [Who::Client, Who::Admin, Who::Server];
+    pub const ALL: [PeerKind; 3] = [PeerKind::Client, PeerKind::Admin, PeerKind::Server];
 
     /// Returns the number on the wire; 0 is unused.
     pub fn code(self) -> u8 {
         match self {
-            Who::Client => 1,
-            Who::Admin => 2,
-            Who::Server => 3,
+            PeerKind::Client => 1,
+            PeerKind::Admin => 2,
+            PeerKind::Server => 3,
         }
     }
 
     /// Returns the kind with a number on the wire.
-    pub fn from_code(code: u8) -> Option<Who> {
-        Who::ALL.into_iter().find(|who| who.code() == code)
+    pub fn from_code(code: u8) -> Option<PeerKind> {
+        PeerKind::ALL.into_iter().find(|who| who.code() == code)
     }
 
     /// Whether a peer of this kind may make requests that need kind `need`.
-    pub fn may(self, need: Who) -> bool {
-        self == need || need == Who::Client
+    pub fn has_rights_of(self, need: PeerKind) -> bool {
+        self == need || need == PeerKind::Client
     }
 
     /// Returns the name in files and messages.
     pub fn name(self) -> &'static str {
         match self {
-            Who::Client => "client",
-            Who::Admin => "admin",
-            Who::Server => "server",
+            PeerKind::Client => "client",
+            PeerKind::Admin => "admin",
+            PeerKind::Server => "server",
         }
     }
 }
 
-impl fmt::Display for Who {
+impl fmt::Display for PeerKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
     }
@@ -96,11 +96,11 @@ impl fmt::Display for Who {
 
 /// The key of one kind of peer.
 #[derive(Clone, Copy, PartialEq, Eq)]
-struct Key([u8; BYTES]);
+struct AuthKey([u8; BYTES]);
 
-impl Key {
+impl AuthKey {
     /// Hashes all that was said in a connection. `what` tells the hashes of one connection apart.
-    fn hash(&self, what: [u8; 2], said: &Said<'_>) -> [u8; BYTES] {
+    fn hash(&self, what: [u8; 2], said: &AuthTranscript<'_>) -> [u8; BYTES] {
         let mut hasher = blake3::Hasher::new_keyed(&self.0);
         hasher.update(&what).update(&[said.kind.len() as u8]);
         hasher.update(said.kind.as_bytes());
@@ -113,14 +113,14 @@ impl Key {
 
 /// The keys that a process has, and the kind of peer that it connects as.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Keys {
-    /// Indexed by [`Who`].
-    keys: [Option<Key>; 3],
-    acts_as: Who,
+pub struct Keyring {
+    /// Indexed by [`PeerKind`].
+    keys: [Option<AuthKey>; 3],
+    acts_as: PeerKind,
 }
 
 /// Shows no key.
-impl fmt::Debug for Keys {
+impl fmt::Debug for Keyring {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "keys of {}", self.acts_as)
     }
@@ -160,7 +160,7 @@ pub enum KeyError {
         /// The file.
         path: PathBuf,
         /// The kind of peer that the file is for.
-        has: Who,
+        has: PeerKind,
         /// The key or secret that is needed.
         needs: &'static str,
     },
@@ -170,9 +170,9 @@ pub enum KeyError {
 }
 
 /// The content of a key file: the secret, or the keys for a kind of peer.
-enum Content {
+enum KeyFileContent {
     Secret([u8; BYTES]),
-    Keys(Who, Vec<Key>),
+    Keys(PeerKind, Vec<AuthKey>),
 }
 
 /// The secret of a cluster, from which keys are made.
@@ -187,8 +187,8 @@ impl Secret {
     /// Reads the secret of a file.
     pub fn read(path: &Path) -> Result<Secret, KeyError> {
         match read(path)? {
-            Content::Secret(secret) => Ok(Secret(secret)),
-            Content::Keys(has, _) => {
+            KeyFileContent::Secret(secret) => Ok(Secret(secret)),
+            KeyFileContent::Keys(has, _) => {
                 Err(KeyError::Lacks { path: path.into(), has, needs: "the secret itself" })
             }
         }
@@ -196,81 +196,92 @@ impl Secret {
 
     /// Writes the secret into a new file that only this user may read.
     pub fn write(&self, path: &Path) -> Result<(), KeyError> {
-        write(path, "secret", &[Key(self.0)])
+        write(path, "secret", &[AuthKey(self.0)])
     }
 
     /// Writes the keys for a kind of peer into such a file. An administrator's file has the client's key, too.
-    pub fn write_key(&self, who: Who, path: &Path) -> Result<(), KeyError> {
-        let keys: Vec<Key> = whose(who).map(|who| self.key(who)).collect();
+    pub fn write_key(&self, who: PeerKind, path: &Path) -> Result<(), KeyError> {
+        let keys: Vec<AuthKey> = key_kinds_in_file(who).map(|who| self.key(who)).collect();
         write(path, who.name(), &keys)
     }
 
-    fn key(&self, who: Who) -> Key {
-        Key(blake3::derive_key(&format!("FUSEE 2026-11 key of a {who}"), &self.0))
+    fn key(&self, who: PeerKind) -> AuthKey {
+        AuthKey(blake3::derive_key(&format!("FUSEE 2026-11 key of a {who}"), &self.0))
     }
 
     /// Returns all keys, for a process that connects as `acts_as`.
-    pub fn keys(&self, acts_as: Who) -> Keys {
-        Keys { keys: Who::ALL.map(|who| Some(self.key(who))), acts_as }
+    pub fn keys(&self, acts_as: PeerKind) -> Keyring {
+        Keyring { keys: PeerKind::ALL.map(|who| Some(self.key(who))), acts_as }
     }
 }
 
 /// Returns the kinds of keys in the file for a kind of peer, in the file's order.
-fn whose(who: Who) -> impl Iterator<Item = Who> {
-    Who::ALL.into_iter().filter(move |other| *other == who || *other == Who::Client)
+fn key_kinds_in_file(who: PeerKind) -> impl Iterator<Item = PeerKind> {
+    PeerKind::ALL.into_iter().filter(move |other| *other == who || *other == PeerKind::Client)
 }
 
-impl Keys {
+impl Keyring {
     /// Reads the keys of a server, which needs the secret.
-    pub fn of_server(path: &Path) -> Result<Keys, KeyError> {
-        Ok(Secret::read(path)?.keys(Who::Server))
+    pub fn of_server(path: &Path) -> Result<Keyring, KeyError> {
+        Ok(Secret::read(path)?.keys(PeerKind::Server))
     }
 
     /// Reads the keys of a tool or program: all that the file has.
-    pub fn of_client(path: &Path) -> Result<Keys, KeyError> {
+    pub fn of_client(path: &Path) -> Result<Keyring, KeyError> {
         let (acts_as, found) = match read(path)? {
-            Content::Secret(secret) => return Ok(Secret(secret).keys(Who::Admin)),
-            Content::Keys(acts_as, found) => (acts_as, found),
+            KeyFileContent::Secret(secret) => return Ok(Secret(secret).keys(PeerKind::Admin)),
+            KeyFileContent::Keys(acts_as, found) => (acts_as, found),
         };
         let mut keys = [None; 3];
-        for (who, key) in whose(acts_as).zip(found) {
+        for (who, key) in key_kinds_in_file(acts_as).zip(found) {
             keys[who as usize] = Some(key);
         }
-        Ok(Keys { keys, acts_as })
+        Ok(Keyring { keys, acts_as })
     }
 
     /// Returns the kind of peer that the process connects as.
-    pub fn acts_as(&self) -> Who {
+    pub fn acts_as(&self) -> PeerKind {
         self.acts_as
     }
 
     /// Returns the same keys, for a process that connects as another kind of peer.
-    pub fn acting_as(&self, acts_as: Who) -> Keys {
-        Keys { acts_as, ..self.clone() }
+    pub fn acting_as(&self, acts_as: PeerKind) -> Keyring {
+        Keyring { acts_as, ..self.clone() }
     }
 
     /// Returns the proof of one side of a connection, or `None` if this process lacks the key.
-    pub fn proof(&self, who: Who, side: Side, said: &Said<'_>) -> Option<Proof> {
+    pub fn proof(&self, who: PeerKind, side: Side, said: &AuthTranscript<'_>) -> Option<Proof> {
         self.hash(who, side as u8, said)
     }
 
     /// Returns the codes for the frames of a connection, for this side of it, or `None` if this process lacks the
     /// key.
-    pub fn codes(&self, who: Who, side: Side, said: &Said<'_>) -> Option<Codes> {
+    pub fn codes(
+        &self,
+        who: PeerKind,
+        side: Side,
+        said: &AuthTranscript<'_>,
+    ) -> Option<FrameCodes> {
         // These hashes must differ from all proofs, since proofs are sent over the network.
         let of = |side| {
-            let key = self.hash(who, CODES | side as u8, said).map(Key)?;
+            let key = self.hash(who, CODES | side as u8, said).map(AuthKey)?;
             Some(Direction { key, frames: 0 })
         };
-        Some(Codes { sent: of(side)?, received: of(side.other())? })
+        Some(FrameCodes { sent: of(side)?, received: of(side.other())? })
     }
 
-    fn hash(&self, who: Who, what: u8, said: &Said<'_>) -> Option<[u8; BYTES]> {
+    fn hash(&self, who: PeerKind, what: u8, said: &AuthTranscript<'_>) -> Option<[u8; BYTES]> {
         Some(self.keys[who as usize]?.hash([what, who.code()], said))
     }
 
     /// Whether `proof` is the proof of one side.
-    pub fn proves(&self, who: Who, side: Side, said: &Said<'_>, proof: &Proof) -> bool {
+    pub fn proves(
+        &self,
+        who: PeerKind,
+        side: Side,
+        said: &AuthTranscript<'_>,
+        proof: &Proof,
+    ) -> bool {
         self.proof(who, side, said).is_some_and(|expected| is_same(&expected, proof))
     }
 }
@@ -286,7 +297,7 @@ fn is_same(expected: &Proof, proof: &Proof) -> bool {
 /// the identity alone suffices to derive it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct NodeKey {
-    key: Key,
+    key: AuthKey,
     name: u64,
 }
 
@@ -295,9 +306,9 @@ impl NodeKey {
     ///
     /// # Panics
     /// If the keys lack that of a client, which every file of keys has.
-    pub fn new(keys: Option<&Keys>, identity: u64) -> NodeKey {
+    pub fn new(keys: Option<&Keyring>, identity: u64) -> NodeKey {
         let client = keys.map(|keys| {
-            keys.keys[Who::Client as usize].expect("servers and administrators are clients")
+            keys.keys[PeerKind::Client as usize].expect("servers and administrators are clients")
         });
         let context = if client.is_some() { "with" } else { "without" };
         let context = format!("FUSEE 2026-11 key of a memory node {context} a secret");
@@ -305,7 +316,7 @@ impl NodeKey {
         let key = blake3::derive_key(&context, &[&base[..], &identity.to_le_bytes()].concat());
         let name = blake3::derive_key("FUSEE 2026-11 name of a memory node", &key);
         let name = u64::from_le_bytes(*name.first_chunk().expect("a hash is longer"));
-        NodeKey { key: Key(key), name }
+        NodeKey { key: AuthKey(key), name }
     }
 
     /// Returns a public number that tells nodes apart. The key does not follow from it.
@@ -314,12 +325,12 @@ impl NodeKey {
     }
 
     /// Returns the proof of one side of a connection.
-    pub fn proof(&self, side: Side, said: &Said<'_>) -> Proof {
+    pub fn proof(&self, side: Side, said: &AuthTranscript<'_>) -> Proof {
         self.key.hash([side as u8, 0], said)
     }
 
     /// Whether `proof` is the proof of one side.
-    pub fn proves(&self, side: Side, said: &Said<'_>, proof: &Proof) -> bool {
+    pub fn proves(&self, side: Side, said: &AuthTranscript<'_>, proof: &Proof) -> bool {
         is_same(&self.proof(side, said), proof)
     }
 }
@@ -354,14 +365,14 @@ const CODES: u8 = 0x10;
 
 /// The frames of one direction of a connection.
 struct Direction {
-    key: Key,
+    key: AuthKey,
     /// The number of frames so far.
     frames: u64,
 }
 
 impl Direction {
     /// Returns the code of the next frame.
-    fn next(&mut self, frame: &[u8]) -> Code {
+    fn next(&mut self, frame: &[u8]) -> FrameCode {
         let mut hasher = blake3::Hasher::new_keyed(&self.key.0);
         hasher.update(&self.frames.to_le_bytes()).update(frame);
         self.frames += 1;
@@ -372,21 +383,21 @@ impl Direction {
 /// The codes of one end of a connection: for the frames that it sends, and those that it receives.
 ///
 /// The frames of each direction have one order, so a lost, repeated or foreign frame has a wrong code.
-pub struct Codes {
+pub struct FrameCodes {
     sent: Direction,
     received: Direction,
 }
 
-impl Codes {
+impl FrameCodes {
     /// Returns the code of the next frame to send.
-    pub fn of_sent(&mut self, frame: &[u8]) -> Code {
+    pub fn next_sent_code(&mut self, frame: &[u8]) -> FrameCode {
         self.sent.next(frame)
     }
 
     /// Whether this is the next frame of the other end.
-    pub fn is_received(&mut self, frame: &[u8], code: &Code) -> bool {
+    pub fn verify_received(&mut self, frame: &[u8], code: &FrameCode) -> bool {
         // Compares in a time that does not depend on where the codes differ.
-        let whole = |code: &Code| {
+        let whole = |code: &FrameCode| {
             let mut hash = [0; BYTES];
             hash[..CODE_BYTES].copy_from_slice(code);
             blake3::Hash::from_bytes(hash)
@@ -396,7 +407,7 @@ impl Codes {
 }
 
 /// Shows no key.
-impl fmt::Debug for Codes {
+impl fmt::Debug for FrameCodes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "codes after {} and {} frames", self.sent.frames, self.received.frames)
     }
@@ -404,7 +415,7 @@ impl fmt::Debug for Codes {
 
 /// Everything that both ends have said to each other.
 #[derive(Clone, Copy, Debug)]
-pub struct Said<'a> {
+pub struct AuthTranscript<'a> {
     /// The kind of connection, with the version of its protocol.
     pub kind: &'static str,
     /// Everything that was said in the clear.
@@ -426,7 +437,7 @@ fn random() -> Result<[u8; BYTES], KeyError> {
     Ok(bytes)
 }
 
-fn read(path: &Path) -> Result<Content, KeyError> {
+fn read(path: &Path) -> Result<KeyFileContent, KeyError> {
     content(&read_private(path, 4096)?).ok_or_else(|| KeyError::NoKey { path: path.into() })
 }
 
@@ -437,7 +448,8 @@ pub fn read_private(path: &Path, most_bytes: u64) -> Result<String, KeyError> {
     let about = file.metadata().map_err(failed)?;
     // A service manager that hands files to services of other users is root, and lets the service's group read them.
     // The mode of a pipe does not count: whichever process made it has chosen its readers.
-    let is_handed = about.uid() == 0 && !rustix::process::geteuid().is_root() && is_of(about.gid());
+    let is_handed =
+        about.uid() == 0 && !rustix::process::geteuid().is_root() && is_in_group(about.gid());
     let of_others = if is_handed { 0o037 } else { 0o077 };
     if about.is_file() && about.mode() & of_others != 0 {
         return Err(KeyError::Readable { path: path.into() });
@@ -446,36 +458,37 @@ pub fn read_private(path: &Path, most_bytes: u64) -> Result<String, KeyError> {
 }
 
 /// Whether this process belongs to a group.
-fn is_of(group: u32) -> bool {
+fn is_in_group(group: u32) -> bool {
     let others = || rustix::process::getgroups().unwrap_or_default();
     rustix::process::getegid().as_raw() == group || others().iter().any(|gid| gid.as_raw() == group)
 }
 
-fn content(text: &str) -> Option<Content> {
+fn content(text: &str) -> Option<KeyFileContent> {
     let mut words = text.trim().strip_prefix(MAGIC)?.split_whitespace();
     let name = words.next()?;
-    let keys: Option<Vec<Key>> = words.map(from_hex).collect();
+    let keys: Option<Vec<AuthKey>> = words.map(from_hex).collect();
     let keys = keys?;
     if name == "secret" {
-        let [Key(secret)] = keys.try_into().ok()?;
-        return Some(Content::Secret(secret));
+        let [AuthKey(secret)] = keys.try_into().ok()?;
+        return Some(KeyFileContent::Secret(secret));
     }
-    let who = Who::ALL.into_iter().find(|who| who.name() == name && *who != Who::Server)?;
-    (keys.len() == whose(who).count()).then_some(Content::Keys(who, keys))
+    let who =
+        PeerKind::ALL.into_iter().find(|who| who.name() == name && *who != PeerKind::Server)?;
+    (keys.len() == key_kinds_in_file(who).count()).then_some(KeyFileContent::Keys(who, keys))
 }
 
-fn from_hex(word: &str) -> Option<Key> {
+fn from_hex(word: &str) -> Option<AuthKey> {
     let digits = word.as_bytes().as_chunks::<2>();
     let (pairs, []) = digits else { return None };
     let byte = |pair: &[u8; 2]| u8::from_str_radix(str::from_utf8(pair).ok()?, 16).ok();
     let bytes: Option<Vec<u8>> = pairs.iter().map(byte).collect();
-    Some(Key(bytes?.try_into().ok()?))
+    Some(AuthKey(bytes?.try_into().ok()?))
 }
 
-fn write(path: &Path, name: &str, keys: &[Key]) -> Result<(), KeyError> {
+fn write(path: &Path, name: &str, keys: &[AuthKey]) -> Result<(), KeyError> {
     let failed = |error| KeyError::File { path: path.into(), error };
     let mut text = format!("{MAGIC} {name}");
-    for Key(bytes) in keys {
+    for AuthKey(bytes) in keys {
         text.push(' ');
         text.extend(bytes.iter().map(|byte| format!("{byte:02x}")));
     }
@@ -492,54 +505,54 @@ mod tests {
 
     use super::*;
 
-    fn said<'a>(about: &'a [u8], asker: &'a Nonce, answerer: &'a Nonce) -> Said<'a> {
-        Said { kind: "test 1", about, asker, answerer }
+    fn said<'a>(about: &'a [u8], asker: &'a Nonce, answerer: &'a Nonce) -> AuthTranscript<'a> {
+        AuthTranscript { kind: "test 1", about, asker, answerer }
     }
 
     #[test]
     fn a_proof_is_of_one_key_one_side_and_one_connection() {
-        let keys = Secret([1; BYTES]).keys(Who::Server);
-        let others = Secret([2; BYTES]).keys(Who::Server);
+        let keys = Secret([1; BYTES]).keys(PeerKind::Server);
+        let others = Secret([2; BYTES]).keys(PeerKind::Server);
         let asker = [3; BYTES];
         let answerer = [4; BYTES];
         let here = said(b"about", &asker, &answerer);
-        let proof = keys.proof(Who::Client, Side::Asker, &here).unwrap();
-        assert!(keys.proves(Who::Client, Side::Asker, &here, &proof));
-        assert!(!keys.proves(Who::Client, Side::Answerer, &here, &proof), "the other side");
-        assert!(!keys.proves(Who::Admin, Side::Asker, &here, &proof), "another kind of peer");
-        assert!(!others.proves(Who::Client, Side::Asker, &here, &proof), "another secret");
+        let proof = keys.proof(PeerKind::Client, Side::Asker, &here).unwrap();
+        assert!(keys.proves(PeerKind::Client, Side::Asker, &here, &proof));
+        assert!(!keys.proves(PeerKind::Client, Side::Answerer, &here, &proof), "the other side");
+        assert!(!keys.proves(PeerKind::Admin, Side::Asker, &here, &proof), "another kind of peer");
+        assert!(!others.proves(PeerKind::Client, Side::Asker, &here, &proof), "another secret");
         for elsewhere in [
             said(b"abouT", &asker, &answerer),
             said(b"about", &answerer, &asker),
             said(b"about", &asker, &asker),
-            Said { kind: "test 2", ..here },
+            AuthTranscript { kind: "test 2", ..here },
         ] {
-            assert!(!keys.proves(Who::Client, Side::Asker, &elsewhere, &proof));
+            assert!(!keys.proves(PeerKind::Client, Side::Asker, &elsewhere, &proof));
         }
         let mut changed = proof;
         changed[31] ^= 1;
-        assert!(!keys.proves(Who::Client, Side::Asker, &here, &changed));
+        assert!(!keys.proves(PeerKind::Client, Side::Asker, &here, &changed));
         assert_ne!(nonce().unwrap(), nonce().unwrap());
     }
 
     #[test]
     fn a_nodes_key_is_of_one_identity_and_one_secret() {
         let secret = Secret([1; BYTES]);
-        let key = |keys: Option<Keys>, identity| NodeKey::new(keys.as_ref(), identity);
-        let own = key(Some(secret.keys(Who::Client)), 7);
+        let key = |keys: Option<Keyring>, identity| NodeKey::new(keys.as_ref(), identity);
+        let own = key(Some(secret.keys(PeerKind::Client)), 7);
         let asker = [3; BYTES];
         let answerer = [4; BYTES];
         let said = said(b"about", &asker, &answerer);
         let proof = own.proof(Side::Asker, &said);
         // Servers and administrators have the client's key, too.
-        for who in Who::ALL {
+        for who in PeerKind::ALL {
             let same = key(Some(secret.keys(who)), 7);
             assert!(same.proves(Side::Asker, &said, &proof) && same.name() == own.name());
         }
         assert!(!own.proves(Side::Answerer, &said, &proof));
         let others = [
-            key(Some(secret.keys(Who::Client)), 8),
-            key(Some(Secret([2; BYTES]).keys(Who::Client)), 7),
+            key(Some(secret.keys(PeerKind::Client)), 8),
+            key(Some(Secret([2; BYTES]).keys(PeerKind::Client)), 7),
             key(None, 7),
         ];
         for other in others {
@@ -549,24 +562,24 @@ mod tests {
 
     #[test]
     fn a_code_is_of_one_frame_one_direction_and_one_connection() {
-        let keys = Secret([1; BYTES]).keys(Who::Client);
+        let keys = Secret([1; BYTES]).keys(PeerKind::Client);
         let asker = [3; BYTES];
         let answerer = [4; BYTES];
-        let codes = |side, said| keys.codes(Who::Client, side, said).unwrap();
+        let codes = |side, said| keys.codes(PeerKind::Client, side, said).unwrap();
         let here = said(b"", &asker, &answerer);
         let mut one = codes(Side::Asker, &here);
         let mut other = codes(Side::Answerer, &here);
         for frame in [&b"first"[..], b"", b"third"] {
-            let code = one.of_sent(frame);
-            assert!(other.is_received(frame, &code));
-            let code = other.of_sent(frame);
-            assert!(one.is_received(frame, &code));
+            let code = one.next_sent_code(frame);
+            assert!(other.verify_received(frame, &code));
+            let code = other.next_sent_code(frame);
+            assert!(one.verify_received(frame, &code));
         }
         // The same frame has another code when it is sent again, and a missing frame is noticed.
-        let fourth = one.of_sent(b"x");
-        let fifth = one.of_sent(b"x");
+        let fourth = one.next_sent_code(b"x");
+        let fifth = one.next_sent_code(b"x");
         assert_ne!(fourth, fifth);
-        assert!(!other.is_received(b"x", &fifth));
+        assert!(!other.verify_received(b"x", &fifth));
         // A code holds neither for the side that has sent it, nor in another connection, nor for another frame.
         let elsewhere = said(b"", &asker, &asker);
         for (side, said, frame) in [
@@ -574,13 +587,13 @@ mod tests {
             (Side::Answerer, &elsewhere, b"x"),
             (Side::Answerer, &here, b"y"),
         ] {
-            let code = codes(Side::Asker, &here).of_sent(b"x");
-            assert!(!codes(side, said).is_received(frame, &code), "{side:?} {frame:?}");
+            let code = codes(Side::Asker, &here).next_sent_code(b"x");
+            assert!(!codes(side, said).verify_received(frame, &code), "{side:?} {frame:?}");
         }
-        let code = codes(Side::Asker, &here).of_sent(b"x");
-        let proof = keys.proof(Who::Client, Side::Asker, &here).unwrap();
+        let code = codes(Side::Asker, &here).next_sent_code(b"x");
+        let proof = keys.proof(PeerKind::Client, Side::Asker, &here).unwrap();
         assert_ne!(code[..], proof[..CODE_BYTES]);
-        assert!(codes(Side::Answerer, &here).is_received(b"x", &code));
+        assert!(codes(Side::Answerer, &here).verify_received(b"x", &code));
     }
 
     #[test]
@@ -590,42 +603,42 @@ mod tests {
         let path = |name: &str| directory.join(name);
         let secret = Secret::random().unwrap();
         secret.write(&path("secret")).unwrap();
-        secret.write_key(Who::Client, &path("client")).unwrap();
-        secret.write_key(Who::Admin, &path("admin")).unwrap();
+        secret.write_key(PeerKind::Client, &path("client")).unwrap();
+        secret.write_key(PeerKind::Admin, &path("admin")).unwrap();
         assert!(matches!(secret.write(&path("secret")), Err(KeyError::File { .. })), "it is there");
 
-        let server = Keys::of_server(&path("secret")).unwrap();
+        let server = Keyring::of_server(&path("secret")).unwrap();
         let a = [1; BYTES];
         let b = [2; BYTES];
         let said = said(b"", &a, &b);
         for (name, acts_as, has) in [
-            ("secret", Who::Admin, &Who::ALL[..]),
-            ("admin", Who::Admin, &[Who::Client, Who::Admin]),
-            ("client", Who::Client, &[Who::Client]),
+            ("secret", PeerKind::Admin, &PeerKind::ALL[..]),
+            ("admin", PeerKind::Admin, &[PeerKind::Client, PeerKind::Admin]),
+            ("client", PeerKind::Client, &[PeerKind::Client]),
         ] {
-            let keys = Keys::of_client(&path(name)).unwrap();
+            let keys = Keyring::of_client(&path(name)).unwrap();
             assert_eq!(keys.acts_as(), acts_as);
-            for who in Who::ALL {
+            for who in PeerKind::ALL {
                 let proof = keys.proof(who, Side::Asker, &said);
                 assert_eq!(proof.is_some(), has.contains(&who), "{name} {who}");
                 assert!(proof.is_none_or(|proof| server.proves(who, Side::Asker, &said, &proof)));
             }
         }
-        let refused = Keys::of_server(&path("admin")).unwrap_err().to_string();
+        let refused = Keyring::of_server(&path("admin")).unwrap_err().to_string();
         assert!(refused.contains("`admin`") && refused.contains("the secret itself"), "{refused}");
 
         fs::set_permissions(path("client"), fs::Permissions::from_mode(0o640)).unwrap();
-        assert!(matches!(Keys::of_client(&path("client")), Err(KeyError::Readable { .. })));
+        assert!(matches!(Keyring::of_client(&path("client")), Err(KeyError::Readable { .. })));
         // Neither is a file of another user accepted, except root's.
         if rustix::process::geteuid().is_root() {
             std::os::unix::fs::chown(path("client"), Some(12_345), None).unwrap();
-            assert!(matches!(Keys::of_client(&path("client")), Err(KeyError::Readable { .. })));
+            assert!(matches!(Keyring::of_client(&path("client")), Err(KeyError::Readable { .. })));
         }
         let mut options = OpenOptions::new();
         let other = options.write(true).create(true).truncate(true).mode(0o600);
         for text in ["", "fusee-key 1", "fusee-key 1 secret 00", "fusee-key 2 secret", "x y z"] {
             other.open(path("other")).unwrap().write_all(text.as_bytes()).unwrap();
-            let error = Keys::of_client(&path("other"));
+            let error = Keyring::of_client(&path("other"));
             assert!(matches!(error, Err(KeyError::NoKey { .. })), "{text}: {error:?}");
         }
         fs::remove_dir_all(&directory).unwrap();
@@ -633,10 +646,20 @@ mod tests {
 
     #[test]
     fn servers_and_administrators_are_clients_too_and_not_each_other() {
-        assert!(Who::ALL.into_iter().all(|who| who.may(Who::Client) && who.may(who)));
-        assert!(!Who::Server.may(Who::Admin) && !Who::Admin.may(Who::Server));
-        assert!(!Who::Client.may(Who::Admin) && !Who::Client.may(Who::Server));
-        assert_eq!(Who::from_code(0), None);
-        assert!(Who::ALL.into_iter().all(|who| Who::from_code(who.code()) == Some(who)));
+        assert!(
+            PeerKind::ALL
+                .into_iter()
+                .all(|who| who.has_rights_of(PeerKind::Client) && who.has_rights_of(who))
+        );
+        assert!(
+            !PeerKind::Server.has_rights_of(PeerKind::Admin)
+                && !PeerKind::Admin.has_rights_of(PeerKind::Server)
+        );
+        assert!(
+            !PeerKind::Client.has_rights_of(PeerKind::Admin)
+                && !PeerKind::Client.has_rights_of(PeerKind::Server)
+        );
+        assert_eq!(PeerKind::from_code(0), None);
+        assert!(PeerKind::ALL.into_iter().all(|who| PeerKind::from_code(who.code()) == Some(who)));
     }
 }

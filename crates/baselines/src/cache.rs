@@ -6,19 +6,19 @@ use std::collections::HashMap;
 use std::hash::Hash;
 use std::rc::Rc;
 
-pub(crate) struct Cache<K, V> {
+pub(crate) struct BaselineCache<K, V> {
     shared: RefCell<Rc<HashMap<K, V>>>,
     /// Takes precedence over `shared`.
     own: RefCell<HashMap<K, V>>,
 }
 
-impl<K, V> Default for Cache<K, V> {
-    fn default() -> Cache<K, V> {
-        Cache { shared: RefCell::default(), own: RefCell::default() }
+impl<K, V> Default for BaselineCache<K, V> {
+    fn default() -> BaselineCache<K, V> {
+        BaselineCache { shared: RefCell::default(), own: RefCell::default() }
     }
 }
 
-impl<K: Copy + Eq + Hash, V: Copy> Cache<K, V> {
+impl<K: Copy + Eq + Hash, V: Copy> BaselineCache<K, V> {
     pub fn get(&self, key: K) -> Option<V> {
         let own = self.own.borrow().get(&key).copied();
         own.or_else(|| self.shared.borrow().get(&key).copied())
@@ -29,7 +29,7 @@ impl<K: Copy + Eq + Hash, V: Copy> Cache<K, V> {
     }
 
     /// Takes over the other cache's entries for keys that this one does not know.
-    pub fn learn_from(&self, other: &Cache<K, V>) {
+    pub fn learn_from(&self, other: &BaselineCache<K, V>) {
         let theirs = other.share();
         let before = self.shared.replace(theirs.clone());
         if !Rc::ptr_eq(&before, &theirs) {
@@ -57,8 +57,8 @@ mod tests {
 
     #[test]
     fn what_is_learned_stays_behind_what_is_known() {
-        let first = Cache::default();
-        let second = Cache::default();
+        let first = BaselineCache::default();
+        let second = BaselineCache::default();
         (1..=3).for_each(|key| first.put(key, 10));
         second.put(1, 20);
         second.learn_from(&first);
@@ -72,7 +72,7 @@ mod tests {
 
     #[test]
     fn nothing_is_forgotten_by_learning_more() {
-        let caches: [Cache<u32, u32>; 3] = Default::default();
+        let caches: [BaselineCache<u32, u32>; 3] = Default::default();
         caches[0].put(1, 10);
         caches[1].put(2, 20);
         caches[2].learn_from(&caches[0]);

@@ -1,9 +1,9 @@
 //! The systems that FUSEE is compared with, written after their papers and published code, on FUSEE's verbs.
 //!
-//! A client of a system is a [`Session`] over any [`Fabric`](fusee_core::verbs::Fabric). A server process of a system
-//! is a [`Server`], which clients call through an [`Rpc`]. The systems are as good as they were published: tests
-//! state the promises that each one keeps without crashes, and show the promises that it breaks. None of them
-//! recovers from crashes. No line of the published code is here.
+//! A client of a system is a [`BaselineSession`] over any [`Fabric`](fusee_core::verbs::Fabric). A server process of
+//! a system is a [`BaselineServer`], which clients call through an [`Rpc`]. The systems are as good as they were
+//! published: tests state the promises that each one keeps without crashes, and show the promises that it breaks.
+//! None of them recovers from crashes. No line of the published code is here.
 //!
 //! * [`lock`]: one [`object`] under a remote lock; [`sequencer`]: one object behind a sequencer. Both are for Figure
 //!   3 of FUSEE's paper.
@@ -31,7 +31,7 @@ use twox_hash::XxHash3_128;
 
 /// Errors of operations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Failed {
+pub enum BaselineError {
     /// A verb has no result. Its target may have changed or not.
     #[error(transparent)]
     Verb(#[from] FailedVerb),
@@ -52,18 +52,20 @@ pub enum Failed {
 }
 
 /// A client of a system. Operations of one session may overlap.
-pub trait Session {
+pub trait BaselineSession {
     /// Returns the key's value, or `None` if there is no such key.
-    fn search(&self, key: &[u8]) -> impl Future<Output = Result<Option<Vec<u8>>, Failed>>;
+    fn search(&self, key: &[u8]) -> impl Future<Output = Result<Option<Vec<u8>>, BaselineError>>;
 
     /// Gives a key another value. Returns whether there was such a key.
-    fn update(&self, key: &[u8], value: &[u8]) -> impl Future<Output = Result<bool, Failed>>;
+    fn update(&self, key: &[u8], value: &[u8])
+    -> impl Future<Output = Result<bool, BaselineError>>;
 
     /// Adds a key with its value. Returns whether the key was absent.
-    fn insert(&self, key: &[u8], value: &[u8]) -> impl Future<Output = Result<bool, Failed>>;
+    fn insert(&self, key: &[u8], value: &[u8])
+    -> impl Future<Output = Result<bool, BaselineError>>;
 
     /// Removes a key. Returns whether there was such a key.
-    fn delete(&self, key: &[u8]) -> impl Future<Output = Result<bool, Failed>>;
+    fn delete(&self, key: &[u8]) -> impl Future<Output = Result<bool, BaselineError>>;
 
     /// Takes over the other session's knowledge of where keys are.
     fn learn_from(&self, other: &Self);
@@ -76,17 +78,17 @@ pub trait Session {
 }
 
 /// A key, as a number.
-type Key = u128;
+type KeyNumber = u128;
 
 /// Bytes of a key.
 pub const KEY_BYTES: usize = 16;
 
-fn key_of(key: &[u8]) -> Result<Key, Failed> {
-    Ok(Key::from_le_bytes(key.try_into().map_err(|_| Failed::Length("key"))?))
+fn key_of(key: &[u8]) -> Result<KeyNumber, BaselineError> {
+    Ok(KeyNumber::from_le_bytes(key.try_into().map_err(|_| BaselineError::Length("key"))?))
 }
 
 /// Returns a checksum of the bytes that also covers the key and `tag`.
-fn sum(key: Key, tag: u64, bytes: &[u8]) -> u64 {
+fn sum(key: KeyNumber, tag: u64, bytes: &[u8]) -> u64 {
     let seed = (key as u64) ^ ((key >> 64) as u64).rotate_left(32);
     XxHash3_128::oneshot_with_seed(seed ^ tag.wrapping_mul(0x9e37_79b9_7f4a_7c15), bytes) as u64
 }
@@ -97,14 +99,14 @@ fn word(bytes: &[u8]) -> u64 {
 }
 
 /// A server process. It serves one request after the other.
-pub trait Server {
+pub trait BaselineServer {
     /// Type of a request.
     type Request;
     /// Type of the reply to a request.
     type Reply;
 
     /// Returns the time for which a request occupies one of the server's cores.
-    fn takes(&self, request: &Self::Request) -> Duration;
+    fn service_time(&self, request: &Self::Request) -> Duration;
 
     /// Returns the bytes of a request and of its reply in the network.
     fn bytes(&self, request: &Self::Request) -> (u64, u64);
@@ -114,35 +116,35 @@ pub trait Server {
 }
 
 /// A client's connection to a server.
-pub trait Rpc<S: Server> {
+pub trait Rpc<S: BaselineServer> {
     /// Sends a request and returns the reply.
     fn call(&self, request: S::Request) -> impl Future<Output = S::Reply>;
 }
 
 /// A server in the process of its clients, which takes no time.
-pub struct Near<S>(Rc<RefCell<S>>);
+pub struct InProcessRpc<S>(Rc<RefCell<S>>);
 
-impl<S> Near<S> {
+impl<S> InProcessRpc<S> {
     /// Wraps a server. Every clone calls the same server.
-    pub fn new(server: S) -> Near<S> {
-        Near(Rc::new(RefCell::new(server)))
+    pub fn new(server: S) -> InProcessRpc<S> {
+        InProcessRpc(Rc::new(RefCell::new(server)))
     }
 }
 
 /// Wraps a server that its owner inspects as well.
-impl<S> From<Rc<RefCell<S>>> for Near<S> {
-    fn from(server: Rc<RefCell<S>>) -> Near<S> {
-        Near(server)
+impl<S> From<Rc<RefCell<S>>> for InProcessRpc<S> {
+    fn from(server: Rc<RefCell<S>>) -> InProcessRpc<S> {
+        InProcessRpc(server)
     }
 }
 
-impl<S> Clone for Near<S> {
-    fn clone(&self) -> Near<S> {
-        Near(self.0.clone())
+impl<S> Clone for InProcessRpc<S> {
+    fn clone(&self) -> InProcessRpc<S> {
+        InProcessRpc(self.0.clone())
     }
 }
 
-impl<S: Server> Rpc<S> for Near<S> {
+impl<S: BaselineServer> Rpc<S> for InProcessRpc<S> {
     async fn call(&self, request: S::Request) -> S::Reply {
         self.0.borrow_mut().serve(request)
     }

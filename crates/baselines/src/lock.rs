@@ -3,9 +3,9 @@
 //! An update takes three phases if the lock is free: CAS of the lock word on the first node, WRITE on all nodes,
 //! WRITE of the lock word. A client that dies with the lock keeps it for ever.
 
-use fusee_core::verbs::{Batch, Fabric, MnId, POOL_HEADER_BYTES};
+use fusee_core::verbs::{Fabric, MnId, POOL_HEADER_BYTES, VerbBatch};
 
-use crate::Failed;
+use crate::BaselineError;
 use crate::object::Exclusion;
 
 const LOCK: u64 = POOL_HEADER_BYTES;
@@ -13,13 +13,13 @@ const FREE: u64 = 0;
 const HELD: u64 = 1;
 
 /// Exclusion by the lock's word.
-pub enum Lock {}
+pub enum RemoteLock {}
 
-impl Exclusion for Lock {
+impl Exclusion for RemoteLock {
     const VALUE: u64 = LOCK + 64;
 
-    async fn enter<F: Fabric>(fabric: &F, node: MnId) -> Result<u64, Failed> {
-        let mut batch = Batch::new();
+    async fn enter<F: Fabric>(fabric: &F, node: MnId) -> Result<u64, BaselineError> {
+        let mut batch = VerbBatch::new();
         loop {
             batch.clear();
             let lock = batch.cas(node, LOCK, FREE, HELD);
@@ -30,7 +30,7 @@ impl Exclusion for Lock {
         }
     }
 
-    fn end(_: u64) -> (u64, u64) {
+    fn release_word(_: u64) -> (u64, u64) {
         (LOCK, FREE)
     }
 }

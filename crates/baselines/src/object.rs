@@ -4,9 +4,9 @@
 use std::future::Future;
 use std::marker::PhantomData;
 
-use fusee_core::verbs::{Batch, Fabric, MnId};
+use fusee_core::verbs::{Fabric, MnId, VerbBatch};
 
-use crate::{Failed, Session};
+use crate::{BaselineError, BaselineSession};
 
 /// A mechanism that admits one client at a time, by words on the first memory node.
 pub trait Exclusion {
@@ -14,10 +14,11 @@ pub trait Exclusion {
     const VALUE: u64;
 
     /// Waits until this client is admitted. Returns the number of its entry.
-    fn enter<F: Fabric>(fabric: &F, node: MnId) -> impl Future<Output = Result<u64, Failed>>;
+    fn enter<F: Fabric>(fabric: &F, node: MnId)
+    -> impl Future<Output = Result<u64, BaselineError>>;
 
     /// Returns the offset of the word that admits the next client, and the value to write there.
-    fn end(entry: u64) -> (u64, u64);
+    fn release_word(entry: u64) -> (u64, u64);
 
     /// Bytes that each node has to lend.
     fn pool_bytes(value_bytes: u32) -> u64 {
@@ -26,38 +27,38 @@ pub trait Exclusion {
 }
 
 /// A client of the object. Operations ignore the key.
-pub struct OneObject<F, X> {
+pub struct OneObjectClient<F, X> {
     fabric: F,
     nodes: Vec<MnId>,
     value_bytes: u32,
     exclusion: PhantomData<X>,
 }
 
-impl<F: Fabric, X: Exclusion> OneObject<F, X> {
+impl<F: Fabric, X: Exclusion> OneObjectClient<F, X> {
     /// Opens the object on these nodes, of which the first one has the words of the mechanism.
     ///
     /// # Panics
     /// If there is no node.
-    pub fn new(fabric: F, nodes: &[MnId], value_bytes: u32) -> OneObject<F, X> {
+    pub fn new(fabric: F, nodes: &[MnId], value_bytes: u32) -> OneObjectClient<F, X> {
         assert!(!nodes.is_empty(), "an object lies somewhere");
-        OneObject { fabric, nodes: nodes.to_vec(), value_bytes, exclusion: PhantomData }
+        OneObjectClient { fabric, nodes: nodes.to_vec(), value_bytes, exclusion: PhantomData }
     }
 
-    async fn leave(&self, entry: u64) -> Result<(), Failed> {
-        let (offset, word) = X::end(entry);
-        let mut batch = Batch::new();
+    async fn leave(&self, entry: u64) -> Result<(), BaselineError> {
+        let (offset, word) = X::release_word(entry);
+        let mut batch = VerbBatch::new();
         let span = batch.stage(8);
         batch.bytes_mut(span).copy_from_slice(&word.to_le_bytes());
         batch.write(self.nodes[0], offset, span);
         Ok(self.fabric.execute(batch).await.check()?)
     }
 
-    async fn put(&self, value: &[u8]) -> Result<bool, Failed> {
+    async fn put(&self, value: &[u8]) -> Result<bool, BaselineError> {
         if value.len() != self.value_bytes as usize {
-            return Err(Failed::Length("value"));
+            return Err(BaselineError::Length("value"));
         }
         let entry = X::enter(&self.fabric, self.nodes[0]).await?;
-        let mut batch = Batch::new();
+        let mut batch = VerbBatch::new();
         let bytes = batch.stage(self.value_bytes);
         batch.bytes_mut(bytes).copy_from_slice(value);
         for node in &self.nodes {
@@ -69,11 +70,11 @@ impl<F: Fabric, X: Exclusion> OneObject<F, X> {
     }
 }
 
-impl<F: Fabric, X: Exclusion> Session for OneObject<F, X> {
+impl<F: Fabric, X: Exclusion> BaselineSession for OneObjectClient<F, X> {
     /// A search needs exclusion as well, since updates are in place.
-    async fn search(&self, _: &[u8]) -> Result<Option<Vec<u8>>, Failed> {
+    async fn search(&self, _: &[u8]) -> Result<Option<Vec<u8>>, BaselineError> {
         let entry = X::enter(&self.fabric, self.nodes[0]).await?;
-        let mut batch = Batch::new();
+        let mut batch = VerbBatch::new();
         let value = batch.read(self.nodes[0], X::VALUE, self.value_bytes);
         let batch = self.fabric.execute(batch).await;
         let value = batch.data(value)?.to_vec();
@@ -81,17 +82,17 @@ impl<F: Fabric, X: Exclusion> Session for OneObject<F, X> {
         Ok(Some(value))
     }
 
-    async fn update(&self, _: &[u8], value: &[u8]) -> Result<bool, Failed> {
+    async fn update(&self, _: &[u8], value: &[u8]) -> Result<bool, BaselineError> {
         self.put(value).await
     }
 
     /// The object always exists: an INSERT only writes its value.
-    async fn insert(&self, _: &[u8], value: &[u8]) -> Result<bool, Failed> {
+    async fn insert(&self, _: &[u8], value: &[u8]) -> Result<bool, BaselineError> {
         self.put(value).await
     }
 
-    async fn delete(&self, _: &[u8]) -> Result<bool, Failed> {
-        Err(Failed::Unsupported("DELETE"))
+    async fn delete(&self, _: &[u8]) -> Result<bool, BaselineError> {
+        Err(BaselineError::Unsupported("DELETE"))
     }
 
     fn learn_from(&self, _: &Self) {}

@@ -25,7 +25,7 @@
 //!
 //! # What is different here
 //! * In the published system clients agree on places by a protocol that the published code lacks: its keys are the
-//!   numbers. Here a [`Directory`] gives a key its number at its first INSERT, on request, and clients cache the
+//!   numbers. Here a [`PdpmDirectory`] gives a key its number at its first INSERT, on request, and clients cache the
 //!   numbers.
 //! * The published code neither inserts nor deletes. Here a place has a state, which a DELETE clears. The key keeps
 //!   its place.
@@ -35,10 +35,10 @@ use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::time::Duration;
 
-use fusee_core::verbs::{Batch, Fabric, MnId, POOL_HEADER_BYTES};
+use fusee_core::verbs::{Fabric, MnId, POOL_HEADER_BYTES, VerbBatch};
 
-use crate::cache::Cache;
-use crate::{Failed, Key, Rpc, Server, Session, key_of, sum, word};
+use crate::cache::BaselineCache;
+use crate::{BaselineError, BaselineServer, BaselineSession, KeyNumber, Rpc, key_of, sum, word};
 
 /// Values of a lock.
 const FREE: u64 = 0;
@@ -54,7 +54,7 @@ const VALUE: usize = 8;
 
 /// Dimensions of a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Shape {
+pub struct PdpmShape {
     /// Memory nodes.
     pub memory_nodes: usize,
     /// Copies of each place, on different memory nodes.
@@ -65,7 +65,7 @@ pub struct Shape {
     pub keys: u64,
 }
 
-impl Shape {
+impl PdpmShape {
     /// Bytes that each memory node has to lend.
     pub fn pool_bytes(&self) -> u64 {
         self.at(2 * self.replicas)
@@ -111,80 +111,80 @@ impl Shape {
 
 /// Requests to the directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Request {
+pub enum PdpmRequest {
     /// Returns the number of a key, if it has one.
-    Find(Key),
+    Find(KeyNumber),
     /// Returns the number of a key, and gives it one if it has none. No reply means that no number is left.
-    Take(Key),
+    Take(KeyNumber),
 }
 
 /// The numbers of keys. It stands for the protocol by which the published system's clients agree on places.
-pub struct Directory {
+pub struct PdpmDirectory {
     keys: u64,
     takes: Duration,
-    numbers: HashMap<Key, u32>,
+    numbers: HashMap<KeyNumber, u32>,
 }
 
-impl Directory {
+impl PdpmDirectory {
     /// Time of a request: *assumed*, like a query of [Clover](crate::clover)'s metadata server.
     pub const ASSUMED: Duration = Duration::from_nanos(1_500);
 
     /// Makes the directory of a store without keys. A request occupies a core for `takes`.
-    pub fn new(shape: Shape, takes: Duration) -> Directory {
-        Directory { keys: shape.keys, takes, numbers: HashMap::new() }
+    pub fn new(shape: PdpmShape, takes: Duration) -> PdpmDirectory {
+        PdpmDirectory { keys: shape.keys, takes, numbers: HashMap::new() }
     }
 }
 
-impl Server for Directory {
-    type Request = Request;
+impl BaselineServer for PdpmDirectory {
+    type Request = PdpmRequest;
     type Reply = Option<u32>;
 
-    fn takes(&self, _: &Request) -> Duration {
+    fn service_time(&self, _: &PdpmRequest) -> Duration {
         self.takes
     }
 
-    fn bytes(&self, _: &Request) -> (u64, u64) {
+    fn bytes(&self, _: &PdpmRequest) -> (u64, u64) {
         (8 + 16, 8 + 8)
     }
 
-    fn serve(&mut self, request: Request) -> Option<u32> {
+    fn serve(&mut self, request: PdpmRequest) -> Option<u32> {
         let next = self.numbers.len() as u64;
         match request {
-            Request::Find(key) => self.numbers.get(&key).copied(),
-            Request::Take(key) if next < self.keys => {
+            PdpmRequest::Find(key) => self.numbers.get(&key).copied(),
+            PdpmRequest::Take(key) if next < self.keys => {
                 Some(*self.numbers.entry(key).or_insert(next as u32))
             }
-            Request::Take(key) => self.numbers.get(&key).copied(),
+            PdpmRequest::Take(key) => self.numbers.get(&key).copied(),
         }
     }
 }
 
 /// A client of the store.
-pub struct Direct<F, R> {
+pub struct PdpmClient<F, R> {
     fabric: F,
     rpc: R,
     nodes: Vec<MnId>,
-    shape: Shape,
-    numbers: Cache<Key, u32>,
+    shape: PdpmShape,
+    numbers: BaselineCache<KeyNumber, u32>,
     /// Batches for later phases.
-    batches: RefCell<Vec<Batch>>,
+    batches: RefCell<Vec<VerbBatch>>,
     spins: Cell<u64>,
 }
 
-impl<F: Fabric, R: Rpc<Directory>> Direct<F, R> {
+impl<F: Fabric, R: Rpc<PdpmDirectory>> PdpmClient<F, R> {
     /// Opens the store on these nodes, with this directory.
     ///
     /// # Panics
     /// If the number of nodes is not the shape's, or the shape is impossible.
-    pub fn new(fabric: F, rpc: R, nodes: &[MnId], shape: Shape) -> Direct<F, R> {
+    pub fn new(fabric: F, rpc: R, nodes: &[MnId], shape: PdpmShape) -> PdpmClient<F, R> {
         shape.check();
         assert_eq!(nodes.len(), shape.memory_nodes, "the shape is of another store");
-        Direct {
+        PdpmClient {
             fabric,
             rpc,
             nodes: nodes.to_vec(),
             shape,
-            numbers: Cache::default(),
+            numbers: BaselineCache::default(),
             batches: RefCell::default(),
             spins: Cell::new(0),
         }
@@ -195,7 +195,7 @@ impl<F: Fabric, R: Rpc<Directory>> Direct<F, R> {
         self.spins.get()
     }
 
-    async fn ask(&self, key: Key, request: Request) -> Option<u32> {
+    async fn ask(&self, key: KeyNumber, request: PdpmRequest) -> Option<u32> {
         if let Some(number) = self.numbers.get(key) {
             return Some(number);
         }
@@ -204,12 +204,16 @@ impl<F: Fabric, R: Rpc<Directory>> Direct<F, R> {
         Some(number)
     }
 
-    fn take_batch(&self) -> Batch {
+    fn take_batch(&self) -> VerbBatch {
         self.batches.borrow_mut().pop().unwrap_or_default()
     }
 
     /// Takes the lock. Returns the state, which only the holder of the lock changes.
-    async fn lock(&self, mut batch: Batch, number: u32) -> Result<(Batch, u64), Failed> {
+    async fn lock(
+        &self,
+        mut batch: VerbBatch,
+        number: u32,
+    ) -> Result<(VerbBatch, u64), BaselineError> {
         let (node, offset) = self.shape.place(&self.nodes, number, 0);
         loop {
             batch.clear();
@@ -224,7 +228,7 @@ impl<F: Fabric, R: Rpc<Directory>> Direct<F, R> {
         }
     }
 
-    async fn unlock(&self, mut batch: Batch, number: u32) -> Result<(), Failed> {
+    async fn unlock(&self, mut batch: VerbBatch, number: u32) -> Result<(), BaselineError> {
         let (node, offset) = self.shape.place(&self.nodes, number, 0);
         batch.clear();
         let span = batch.stage(8);
@@ -239,11 +243,11 @@ impl<F: Fabric, R: Rpc<Directory>> Direct<F, R> {
     /// WRITEs the redo copies, then the place. The caller holds the lock.
     async fn put(
         &self,
-        mut batch: Batch,
-        key: Key,
+        mut batch: VerbBatch,
+        key: KeyNumber,
         number: u32,
         value: Option<&[u8]>,
-    ) -> Result<Batch, Failed> {
+    ) -> Result<VerbBatch, BaselineError> {
         batch.clear();
         let span = batch.stage(STATE as u32 + self.shape.image_bytes());
         let bytes = batch.bytes_mut(span);
@@ -276,11 +280,11 @@ impl<F: Fabric, R: Rpc<Directory>> Direct<F, R> {
     /// Writes if the key is in this state. Returns whether it was.
     async fn write(
         &self,
-        key: Key,
+        key: KeyNumber,
         number: u32,
         if_state: u64,
         value: Option<&[u8]>,
-    ) -> Result<bool, Failed> {
+    ) -> Result<bool, BaselineError> {
         let (mut batch, state) = self.lock(self.take_batch(), number).await?;
         if state == if_state {
             batch = self.put(batch, key, number, value).await?;
@@ -289,16 +293,16 @@ impl<F: Fabric, R: Rpc<Directory>> Direct<F, R> {
         Ok(state == if_state)
     }
 
-    fn check_value(&self, value: &[u8]) -> Result<(), Failed> {
+    fn check_value(&self, value: &[u8]) -> Result<(), BaselineError> {
         let fits = value.len() == self.shape.value_bytes as usize;
-        if fits { Ok(()) } else { Err(Failed::Length("value")) }
+        if fits { Ok(()) } else { Err(BaselineError::Length("value")) }
     }
 }
 
-impl<F: Fabric, R: Rpc<Directory>> Session for Direct<F, R> {
-    async fn search(&self, key: &[u8]) -> Result<Option<Vec<u8>>, Failed> {
+impl<F: Fabric, R: Rpc<PdpmDirectory>> BaselineSession for PdpmClient<F, R> {
+    async fn search(&self, key: &[u8]) -> Result<Option<Vec<u8>>, BaselineError> {
         let key = key_of(key)?;
-        let Some(number) = self.ask(key, Request::Find(key)).await else { return Ok(None) };
+        let Some(number) = self.ask(key, PdpmRequest::Find(key)).await else { return Ok(None) };
         let (node, offset) = self.shape.place(&self.nodes, number, 0);
         let mut batch = self.take_batch();
         loop {
@@ -319,25 +323,25 @@ impl<F: Fabric, R: Rpc<Directory>> Session for Direct<F, R> {
         }
     }
 
-    async fn update(&self, key: &[u8], value: &[u8]) -> Result<bool, Failed> {
+    async fn update(&self, key: &[u8], value: &[u8]) -> Result<bool, BaselineError> {
         let key = key_of(key)?;
         self.check_value(value)?;
-        let Some(number) = self.ask(key, Request::Find(key)).await else { return Ok(false) };
+        let Some(number) = self.ask(key, PdpmRequest::Find(key)).await else { return Ok(false) };
         self.write(key, number, PRESENT, Some(value)).await
     }
 
-    async fn insert(&self, key: &[u8], value: &[u8]) -> Result<bool, Failed> {
+    async fn insert(&self, key: &[u8], value: &[u8]) -> Result<bool, BaselineError> {
         let key = key_of(key)?;
         self.check_value(value)?;
-        let Some(number) = self.ask(key, Request::Take(key)).await else {
-            return Err(Failed::Full);
+        let Some(number) = self.ask(key, PdpmRequest::Take(key)).await else {
+            return Err(BaselineError::Full);
         };
         self.write(key, number, ABSENT, Some(value)).await
     }
 
-    async fn delete(&self, key: &[u8]) -> Result<bool, Failed> {
+    async fn delete(&self, key: &[u8]) -> Result<bool, BaselineError> {
         let key = key_of(key)?;
-        let Some(number) = self.ask(key, Request::Find(key)).await else { return Ok(false) };
+        let Some(number) = self.ask(key, PdpmRequest::Find(key)).await else { return Ok(false) };
         self.write(key, number, PRESENT, None).await
     }
 

@@ -5,10 +5,10 @@
 //! Then it delivers itself: it WRITEs the object on all nodes, then WRITEs the number of operations delivered. If a
 //! client dies with a number, all others wait for ever.
 
-use fusee_core::verbs::{Batch, Fabric, MnId, POOL_HEADER_BYTES};
+use fusee_core::verbs::{Fabric, MnId, POOL_HEADER_BYTES, VerbBatch};
 
 use crate::object::Exclusion;
-use crate::{Failed, word};
+use crate::{BaselineError, word};
 
 /// The next number to draw.
 const NEXT: u64 = POOL_HEADER_BYTES;
@@ -21,8 +21,8 @@ pub enum Sequencer {}
 impl Exclusion for Sequencer {
     const VALUE: u64 = DELIVERED + 8;
 
-    async fn enter<F: Fabric>(fabric: &F, node: MnId) -> Result<u64, Failed> {
-        let mut batch = Batch::new();
+    async fn enter<F: Fabric>(fabric: &F, node: MnId) -> Result<u64, BaselineError> {
+        let mut batch = VerbBatch::new();
         let drawn = batch.faa(node, NEXT, 1);
         batch = fabric.execute(batch).await;
         let number = batch.found(drawn)?;
@@ -36,7 +36,7 @@ impl Exclusion for Sequencer {
         }
     }
 
-    fn end(entry: u64) -> (u64, u64) {
+    fn release_word(entry: u64) -> (u64, u64) {
         (DELIVERED, entry + 1)
     }
 }

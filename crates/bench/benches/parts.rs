@@ -6,13 +6,13 @@ use std::hint::black_box;
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use fusee_client::View;
 use fusee_client::logic::IndexCache;
-use fusee_core::code::{Code, Coding, ReedSolomon};
+use fusee_core::conflict_rules::evaluate;
+use fusee_core::erasure::{Coding, ErasureCode, ReedSolomon};
 use fusee_core::layout::{Address, Chunk, Identity, Object, Opcode, Pair, SizeClass, Slot, Stripe};
 use fusee_core::race::{Buckets, HashKey, Key};
-use fusee_core::snapshot::evaluate;
-use fusee_core::store::{Hint, Sight};
+use fusee_core::store::{Hint, HintTrust};
 use fusee_core::verbs::{ClusterId, MnId};
-use fusee_core::view::{Geometry, Place, SlotRef, Subtable};
+use fusee_core::view::{Geometry, PoolPlace, SlotRef, Subtable};
 
 const HASH_KEY: HashKey = HashKey::new([7; 16]);
 /// Keys that are cached.
@@ -54,7 +54,7 @@ fn slots(c: &mut Criterion) {
 
 fn hashes(c: &mut Criterion) {
     let subtables =
-        |n: u32| Subtable::new(4, vec![Place { node: MnId(0), offset: u64::from(n) << 20 }]);
+        |n: u32| Subtable::new(4, vec![PoolPlace { node: MnId(0), offset: u64::from(n) << 20 }]);
     let view = View {
         number: 1,
         cluster: ClusterId::from_word(1).unwrap(),
@@ -84,7 +84,7 @@ fn cache(c: &mut Criterion) {
     let hint = |n: u32| Hint {
         slot: SlotRef { subtable: 0, slot: n },
         word: Slot(n.into()),
-        seen: Sight::Sometime,
+        seen: HintTrust::Unverified,
     };
     let mut cache = IndexCache::new(KEYS as usize, 0.5);
     for n in 0..KEYS {

@@ -4,7 +4,7 @@ use std::fmt::Display;
 
 use clap::Args;
 use fusee_cli::failure::Failure;
-use fusee_cli::quantity::Bytes;
+use fusee_cli::quantity::ByteSize;
 use fusee_client::{FabricChoice, Options, WorkTable};
 use serde::{Serialize, Serializer};
 
@@ -49,7 +49,7 @@ pub struct ClusterArgs {
     /// Memory of each node of the cluster that is started, like 1GiB; without it, as much as the
     /// benchmark would need if what is replaced were not used again
     #[arg(long, conflicts_with = "master", value_name = "BYTES")]
-    pub pool: Option<Bytes>,
+    pub pool: Option<ByteSize>,
 }
 
 impl ClusterArgs {

@@ -7,10 +7,10 @@
 use std::fmt::Write as _;
 use std::time::Instant;
 
-use fusee_linearizability::{History, Refutation};
+use fusee_linearizability::{OperationHistory, Refutation};
 use serde::Serialize;
 
-use super::record::{Entry, Packed, name_of};
+use super::record::{PackedOperation, RecordedOperation, name_of};
 
 /// The result of the check.
 #[derive(Clone, Debug, Serialize)]
@@ -36,10 +36,10 @@ pub struct CheckReport {
 }
 
 /// Checks the history of these operations.
-pub fn check(entries: &[Packed]) -> CheckReport {
+pub fn check(entries: &[PackedOperation]) -> CheckReport {
     let start = Instant::now();
-    let records = entries.iter().filter_map(|packed| Entry::from(*packed).record());
-    let findings = records.collect::<History>().check();
+    let records = entries.iter().filter_map(|packed| RecordedOperation::from(*packed).record());
+    let findings = records.collect::<OperationHistory>().check();
     CheckReport {
         operations: findings.operations,
         keys: findings.keys,
@@ -106,28 +106,34 @@ impl CheckReport {
 
 #[cfg(test)]
 mod tests {
-    use fusee_linearizability::{Answer, Call};
+    use fusee_linearizability::{HistoryAnswer, HistoryCall};
 
     use super::*;
-    use crate::record::{End, value_of};
+    use crate::record::{RecordedEnd, value_of};
 
-    fn entry(worker: u64, call: Call, invoked: u64, end: End) -> Packed {
-        Entry { key: 3, worker, call, invoked: invoked * 1000, end }.into()
+    fn entry(worker: u64, call: HistoryCall, invoked: u64, end: RecordedEnd) -> PackedOperation {
+        RecordedOperation { key: 3, worker, call, invoked: invoked * 1000, end }.into()
     }
 
-    fn done(time: u64, answer: Answer) -> End {
-        End::Answered(time * 1000, answer)
+    fn done(time: u64, answer: HistoryAnswer) -> RecordedEnd {
+        RecordedEnd::Answered(time * 1000, answer)
     }
 
     /// Two workers in turn; the reader is a third.
-    fn entries() -> Vec<Packed> {
-        let mut entries = vec![entry(0, Call::Insert(value_of(0, 0)), 1, done(2, Answer::Done))];
+    fn entries() -> Vec<PackedOperation> {
+        let mut entries =
+            vec![entry(0, HistoryCall::Insert(value_of(0, 0)), 1, done(2, HistoryAnswer::Done))];
         for i in 1..100 {
             let value = value_of(i % 2, i);
             let at = 10 * i;
-            entries.push(entry(i % 2, Call::Update(value), at, done(at + 2, Answer::Done)));
-            let found = Answer::Found(value);
-            entries.push(entry(2, Call::Search, at + 4, done(at + 6, found)));
+            entries.push(entry(
+                i % 2,
+                HistoryCall::Update(value),
+                at,
+                done(at + 2, HistoryAnswer::Done),
+            ));
+            let found = HistoryAnswer::Found(value);
+            entries.push(entry(2, HistoryCall::Search, at + 4, done(at + 6, found)));
         }
         entries
     }
@@ -135,8 +141,8 @@ mod tests {
     #[test]
     fn a_good_history_is_counted() {
         let mut good = entries();
-        good.push(entry(1, Call::Delete, 2_000, End::Unknown));
-        good.push(entry(1, Call::Update(value_of(1, 200)), 2_001, End::NotApplied));
+        good.push(entry(1, HistoryCall::Delete, 2_000, RecordedEnd::Unknown));
+        good.push(entry(1, HistoryCall::Update(value_of(1, 200)), 2_001, RecordedEnd::NotApplied));
         let report = check(&good);
         assert!(report.is_clean(), "{report:?}");
         assert_eq!((report.operations, report.keys, report.pending), (200, 1, 1));
@@ -149,15 +155,19 @@ mod tests {
     #[test]
     fn a_doctored_history_is_reported() {
         let mut doctored = entries();
-        let at = |entries: &[Packed], i: usize| Entry::from(entries[i]);
+        let at = |entries: &[PackedOperation], i: usize| RecordedOperation::from(entries[i]);
         let one = at(&doctored, 50);
         let other = at(&doctored, 52);
-        assert_eq!((one.call, other.call), (Call::Search, Call::Search));
-        let End::Answered(_, answer) = one.end else { unreachable!("it was answered") };
-        let End::Answered(time, other_answer) = other.end else { unreachable!("so was this") };
-        doctored[52] = Entry { end: End::Answered(time, answer), ..other }.into();
-        let End::Answered(time, _) = one.end else { unreachable!("it was answered") };
-        doctored[50] = Entry { end: End::Answered(time, other_answer), ..one }.into();
+        assert_eq!((one.call, other.call), (HistoryCall::Search, HistoryCall::Search));
+        let RecordedEnd::Answered(_, answer) = one.end else { unreachable!("it was answered") };
+        let RecordedEnd::Answered(time, other_answer) = other.end else {
+            unreachable!("so was this")
+        };
+        doctored[52] =
+            RecordedOperation { end: RecordedEnd::Answered(time, answer), ..other }.into();
+        let RecordedEnd::Answered(time, _) = one.end else { unreachable!("it was answered") };
+        doctored[50] =
+            RecordedOperation { end: RecordedEnd::Answered(time, other_answer), ..one }.into();
         let report = check(&doctored);
         assert_eq!((report.violations, report.operations), (1, 199));
         let explanation = report.explanation.clone().unwrap();

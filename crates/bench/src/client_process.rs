@@ -11,27 +11,32 @@ use fusee_cli::failure::Failure;
 use fusee_cli::interrupt;
 use fusee_client::{FabricChoice, Options};
 
-use super::clock::Clock;
-use super::driver::{self, Crew, Steps};
-use super::message::{Files, GO, PhaseCounts, Results, STOP, Said, Spec};
-use super::record::Packed;
-use super::worker::Board;
-use fusee_workload::Keys;
+use super::clock::BenchClock;
+use super::driver::{self, PhaseObserver, WorkerLayout};
+use super::message::{
+    BenchClientMessage, ClientSpec, GO, PhaseCounts, ResultsMessage, STOP, TraceFiles,
+};
+use super::record::PackedOperation;
+use super::worker::WorkerContext;
+use fusee_workload::KeyNaming;
 
 /// Runs the process.
 pub fn run() -> Result<(), Failure> {
-    let result = take_part();
+    let result = run_spec();
     if let Err(failure) = &result {
-        say(&Said::Failed { code: failure.code(), message: failure.to_string() })?;
+        send_message(&BenchClientMessage::Failed {
+            code: failure.code(),
+            message: failure.to_string(),
+        })?;
     }
     result
 }
 
-fn take_part() -> Result<(), Failure> {
+fn run_spec() -> Result<(), Failure> {
     let mut line = String::new();
     let read = stdin().lock().read_line(&mut line);
     read.map_err(|error| Failure::operation(format!("cannot read what to do: {error}")))?;
-    let spec: Spec = serde_json::from_str(&line).map_err(|error| {
+    let spec: ClientSpec = serde_json::from_str(&line).map_err(|error| {
         Failure::usage(format!("this is for the benchmark itself to start: {error}"))
     })?;
     let fabric = spec.fabric.parse::<FabricChoice>().map_err(Failure::usage)?;
@@ -45,30 +50,30 @@ fn take_part() -> Result<(), Failure> {
         .with_work_table(spec.work_table.parse().map_err(Failure::usage)?);
     options.switch = spec.switch.as_deref().map(Into::into);
     let client = connect::join(&spec.master, options)?;
-    let mut board = Board::new(spec.pair_bytes, spec.run.seed);
-    board.clock = Clock::shared(spec.origin_ns);
+    let mut board = WorkerContext::new(spec.pair_bytes, spec.run.seed);
+    board.clock = BenchClock::shared(spec.origin_ns);
     board.part = spec.part;
     board.keep = spec.keep;
-    let trace = spec.run.files.as_ref().map(Files::read).transpose()?;
+    let trace = spec.run.files.as_ref().map(TraceFiles::read).transpose()?;
     match &trace {
-        Some(trace) => board.keys = Keys::Named(trace.clone()),
+        Some(trace) => board.keys = KeyNaming::Named(trace.clone()),
         None => board.keys_come_and_go = spec.run.workload.removes_keys(),
     }
-    let crew = Crew {
+    let crew = WorkerLayout {
         threads: spec.threads,
         coroutines: spec.coroutines,
         first_thread: spec.first_thread,
     };
     let phases = spec.run.phases(spec.part, trace.as_ref());
-    let outcome = driver::run(&client, &board, crew, &phases, &mut InStep(gone))?;
-    let results = Results {
+    let outcome = driver::run(&client, &board, crew, &phases, &mut PhaseCommands(gone))?;
+    let results = ResultsMessage {
         phases: outcome.results.iter().map(PhaseCounts::new).collect(),
         claimed: board.frontier.claimed(),
         broken: board.is_broken(),
         entries: outcome.entries.len() as u64,
     };
-    say(&Said::Results(results))?;
-    hand_over(&outcome.entries)
+    send_message(&BenchClientMessage::Results(results))?;
+    write_records(&outcome.entries)
 }
 
 /// Obeys the commands of the benchmark.
@@ -85,31 +90,31 @@ fn listen(go: &Sender<()>) {
 }
 
 /// Waits for the benchmark's command before every phase.
-struct InStep(Receiver<()>);
+struct PhaseCommands(Receiver<()>);
 
-impl Steps for InStep {
+impl PhaseObserver for PhaseCommands {
     fn shows_progress(&self) -> bool {
         false
     }
 
     fn begin(&mut self) {
         // If the benchmark has ended, the end of the input ends this process.
-        let _ = say(&Said::Ready);
+        let _ = send_message(&BenchClientMessage::Ready);
         let _ = self.0.recv();
     }
 
-    fn ended(&mut self, from_ns: u64, to_ns: u64) {
-        let _ = say(&Said::Ended { from_ns, to_ns });
+    fn phase_ended(&mut self, from_ns: u64, to_ns: u64) {
+        let _ = send_message(&BenchClientMessage::Ended { from_ns, to_ns });
     }
 }
 
-fn say(said: &Said) -> Result<(), Failure> {
+fn send_message(said: &BenchClientMessage) -> Result<(), Failure> {
     let json = serde_json::to_string(said)
         .map_err(|error| Failure::operation(format!("cannot tell: {error}")))?;
     fusee_cli::output::line(&json)
 }
 
-fn hand_over(entries: &[Packed]) -> Result<(), Failure> {
+fn write_records(entries: &[PackedOperation]) -> Result<(), Failure> {
     let mut out = std::io::BufWriter::new(stdout().lock());
     let written = entries.iter().try_for_each(|entry| out.write_all(&entry.to_bytes()));
     written

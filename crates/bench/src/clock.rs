@@ -25,7 +25,7 @@ pub const SHARED_SLACK_NS: u64 = 100;
 
 /// Nanoseconds since the clock was made; the same for all its clones.
 #[derive(Clone, Debug)]
-pub enum Clock {
+pub enum BenchClock {
     /// For this process.
     Alone {
         /// The counter.
@@ -40,24 +40,24 @@ pub enum Clock {
     },
 }
 
-impl Clock {
+impl BenchClock {
     /// Starts at [`SLACK_NS`], so that no write has begun before 0.
-    pub fn start() -> Clock {
+    pub fn start() -> BenchClock {
         let clock = quanta::Clock::new();
         let origin = clock.raw();
-        Clock::Alone { clock, origin }
+        BenchClock::Alone { clock, origin }
     }
 
     /// Returns the same time in all processes that pass the same [`monotonic_ns`].
-    pub fn shared(origin_ns: u64) -> Clock {
-        Clock::Shared { origin_ns }
+    pub fn shared(origin_ns: u64) -> BenchClock {
+        BenchClock::Shared { origin_ns }
     }
 
     /// Returns the nanoseconds.
     pub fn now(&self) -> u64 {
         let since = match self {
-            Clock::Alone { clock, origin } => clock.delta_as_nanos(*origin, clock.raw()),
-            Clock::Shared { origin_ns } => monotonic_ns().saturating_sub(*origin_ns),
+            BenchClock::Alone { clock, origin } => clock.delta_as_nanos(*origin, clock.raw()),
+            BenchClock::Shared { origin_ns } => monotonic_ns().saturating_sub(*origin_ns),
         };
         since + SLACK_NS
     }

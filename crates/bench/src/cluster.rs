@@ -9,7 +9,7 @@ use fusee_cli::connect;
 use fusee_cli::failure::Failure;
 use fusee_cli::flags;
 use fusee_cli::memory;
-use fusee_cli::quantity::Bytes;
+use fusee_cli::quantity::ByteSize;
 use fusee_client::{
     Client, EmbeddedOptions, FabricChoice, FabricKind, Geometry, Options, Redundancy,
 };
@@ -17,11 +17,12 @@ use fusee_core::layout::{BlockShape, Object};
 use fusee_core::view::View;
 use fusee_launch::{self as launch, Servers};
 use fusee_master::settings::{
-    DEFAULT_LEASE_MS, DEFAULT_MOVE_BYTES_PER_S, DEFAULT_SCRUB_BYTES_PER_S, LeaseSettings, Settings,
+    ClusterSettings, DEFAULT_LEASE_MS, DEFAULT_MOVE_BYTES_PER_S, DEFAULT_SCRUB_BYTES_PER_S,
+    LeaseSettings,
 };
 
 use super::args::{ClusterArgs, LoadArgs};
-use super::report::Setup;
+use super::report::MeasuredSetup;
 use fusee_workload::KEY_BYTES;
 
 /// Share of the available memory that a run may use, in percent.
@@ -34,7 +35,7 @@ const LEAST_LOAD_PERCENT: u64 = 25;
 
 /// The writes that a run may make.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Demand {
+pub struct ClusterDemand {
     /// Keys that may exist at a time.
     pub keys: u64,
     /// Keys that the index is made for; it grows when there are more.
@@ -51,7 +52,7 @@ pub struct Demand {
 
 /// An embedded cluster that satisfies a demand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Plan {
+pub struct BenchClusterPlan {
     /// Sizes.
     pub geometry: Geometry,
     /// Memory of each node, in bytes.
@@ -77,9 +78,13 @@ pub fn affordable_pairs(load: &LoadArgs, cluster: &ClusterArgs, available: Optio
 }
 
 /// Sizes a cluster.
-pub fn plan(demand: Demand, load: &LoadArgs, cluster: &ClusterArgs) -> Result<Plan, Failure> {
+pub fn plan(
+    demand: ClusterDemand,
+    load: &LoadArgs,
+    cluster: &ClusterArgs,
+) -> Result<BenchClusterPlan, Failure> {
     let geometry = EmbeddedOptions::default().geometry;
-    let settings = Settings {
+    let settings = ClusterSettings {
         memory_nodes: cluster.memory_nodes.into(),
         index_replicas: cluster.index_replicas(),
         data_replicas: cluster.data_replicas(),
@@ -90,7 +95,7 @@ pub fn plan(demand: Demand, load: &LoadArgs, cluster: &ClusterArgs) -> Result<Pl
         scrub_bytes_per_s: DEFAULT_SCRUB_BYTES_PER_S,
         redundancy: Default::default(),
     };
-    settings.check().map_err(|error| Failure::usage(flags::in_text(&error.to_string())))?;
+    settings.check().map_err(|error| Failure::usage(flags::with_flag_names(&error.to_string())))?;
     // One session per thread, the clients' own and the verifier's, each with an open block.
     let sessions = u64::from(load.threads) + demand.processes + 2;
     let objects = |count: u64| count + count * RETRIES_PERCENT / 100;
@@ -120,11 +125,11 @@ pub fn plan(demand: Demand, load: &LoadArgs, cluster: &ClusterArgs) -> Result<Pl
     let touched_bytes = (pair_blocks * places + delete_blocks * replicas) * geometry.block_bytes
         + (index_bytes + grown_bytes) * u64::from(cluster.index_replicas());
     let least_pool_bytes = geometry.region_bytes + index_bytes;
-    Ok(Plan { geometry, pool_bytes, touched_bytes, least_pool_bytes })
+    Ok(BenchClusterPlan { geometry, pool_bytes, touched_bytes, least_pool_bytes })
 }
 
 /// Returns the bytes that one replica of the index may grow, beyond the size it is made for.
-fn grown_index_bytes(demand: &Demand, geometry: &Geometry) -> u64 {
+fn grown_index_bytes(demand: &ClusterDemand, geometry: &Geometry) -> u64 {
     if demand.keys <= demand.index_keys {
         return 0;
     }
@@ -168,34 +173,34 @@ pub fn check_memory(touched_bytes: u64, less: &str, available: Option<u64>) -> R
     Err(Failure::usage(format!(
         "this benchmark writes up to {} of new objects and the machine has {} available, of which \
          {USABLE_PERCENT} % may be used; lower {less}",
-        Bytes(touched_bytes),
-        Bytes(available),
+        ByteSize(touched_bytes),
+        ByteSize(available),
     )))
 }
 
 /// The cluster that is measured.
-pub struct Target {
+pub struct MeasuredCluster {
     /// A client of the cluster. Dropped before the servers end.
     pub client: Client,
     /// The processes of the cluster, if the benchmark started them.
     pub servers: Option<Servers>,
 }
 
-impl Target {
+impl MeasuredCluster {
     /// Describes the cluster for the report.
-    pub fn describe(&self, cluster: &ClusterArgs) -> Setup {
+    pub fn describe(&self, cluster: &ClusterArgs) -> MeasuredSetup {
         let started = self.servers.is_some();
-        Setup::of(&self.client, started, cluster.master.is_none() && !started)
+        MeasuredSetup::of(&self.client, started, cluster.master.is_none() && !started)
     }
 }
 
 /// Joins the cluster that is to be measured, or starts it.
 pub fn open(
-    demand: Demand,
+    demand: ClusterDemand,
     load: &LoadArgs,
     cluster: &ClusterArgs,
     available: Option<u64>,
-) -> Result<Target, Failure> {
+) -> Result<MeasuredCluster, Failure> {
     let mut options = Options::default()
         .with_fabric(cluster.fabric)
         .with_cache_entries(load.cache_entries)
@@ -206,12 +211,12 @@ pub fn open(
     if let Some(master) = &cluster.master {
         let client = connect::join(master, options)?;
         check_capacity(demand, load, &client.view())?;
-        return Ok(Target { client, servers: None });
+        return Ok(MeasuredCluster { client, servers: None });
     }
     let plan = plan(demand, load, cluster)?;
     let (pool_bytes, touched_bytes) = match cluster.pool {
         None => (plan.pool_bytes, plan.touched_bytes),
-        Some(Bytes(pool)) => {
+        Some(ByteSize(pool)) => {
             (pool, plan.touched_bytes.min(pool.saturating_mul(cluster.memory_nodes.into())))
         }
     };
@@ -226,7 +231,7 @@ pub fn open(
         FabricChoice::Only(kind) => kind,
     };
     if demand.processes > 0 {
-        let servers = Servers::start(&launch::Plan {
+        let servers = Servers::start(&launch::LaunchPlan {
             memory_nodes: cluster.memory_nodes,
             index_replicas: cluster.index_replicas(),
             data_replicas: cluster.data_replicas(),
@@ -245,7 +250,7 @@ pub fn open(
         })?;
         let options = options.with_fabric(fabric);
         let client = connect::join(servers.master(), options)?;
-        return Ok(Target { client, servers: Some(servers) });
+        return Ok(MeasuredCluster { client, servers: Some(servers) });
     }
     let embedded = EmbeddedOptions::default()
         .with_memory_nodes(cluster.memory_nodes)
@@ -258,10 +263,10 @@ pub fn open(
         .with_client(options);
     let client = Client::embedded(embedded).map_err(|error| match cluster.pool {
         // Everything else has been checked.
-        Some(_) => Failure::usage(flags::in_text(&error.to_string())),
+        Some(_) => Failure::usage(flags::with_flag_names(&error.to_string())),
         None => error.into(),
     })?;
-    Ok(Target { client, servers: None })
+    Ok(MeasuredCluster { client, servers: None })
 }
 
 /// Returns the length of the longest key that the cluster takes.
@@ -278,7 +283,7 @@ pub fn max_key_bytes(cluster: &ClusterArgs) -> Result<usize, Failure> {
 
 /// Refuses pairs that even an empty cluster cannot hold at a time. Memory of replaced pairs is used again there,
 /// so the writes of a run may take many times as much.
-fn check_capacity(demand: Demand, load: &LoadArgs, view: &View) -> Result<(), Failure> {
+fn check_capacity(demand: ClusterDemand, load: &LoadArgs, view: &View) -> Result<(), Failure> {
     let geometry = &view.geometry;
     let value_bytes = load.pair_bytes - KEY_BYTES;
     let blocks = blocks(geometry, demand.redundancy, demand.keys, value_bytes, 0)?;
@@ -294,8 +299,8 @@ fn check_capacity(demand: Demand, load: &LoadArgs, view: &View) -> Result<(), Fa
     Err(Failure::usage(format!(
         "this benchmark keeps {} of pairs on {replicas} replicas, and the memory nodes of the cluster lend \
          {} together; lower --keys, --operations or --pair-bytes, or start more memory nodes",
-        Bytes(needed),
-        Bytes(lent),
+        ByteSize(needed),
+        ByteSize(lent),
     )))
 }
 
@@ -306,8 +311,8 @@ fn check_pool(pool_bytes: u64, least: u64) -> Result<(), Failure> {
     }
     Err(Failure::usage(format!(
         "--pool is {}; a memory node of this cluster needs at least {}",
-        Bytes(pool_bytes),
-        Bytes(least)
+        ByteSize(pool_bytes),
+        ByteSize(least)
     )))
 }
 
@@ -318,19 +323,19 @@ mod tests {
     use super::*;
 
     #[derive(Parser)]
-    struct Args {
+    struct ClusterTestArgs {
         #[command(flatten)]
         cluster: ClusterArgs,
         #[command(flatten)]
         load: LoadArgs,
     }
 
-    fn args(line: &str) -> Args {
-        Args::parse_from(["bench"].into_iter().chain(line.split_whitespace()))
+    fn args(line: &str) -> ClusterTestArgs {
+        ClusterTestArgs::parse_from(["bench"].into_iter().chain(line.split_whitespace()))
     }
 
-    fn demand(keys: u64, pairs: u64) -> Demand {
-        Demand { keys, index_keys: keys, pairs, ..Demand::default() }
+    fn demand(keys: u64, pairs: u64) -> ClusterDemand {
+        ClusterDemand { keys, index_keys: keys, pairs, ..ClusterDemand::default() }
     }
 
     #[test]

@@ -13,18 +13,18 @@ use std::time::{Duration, Instant};
 use fusee_cli::failure::Failure;
 use fusee_cli::interrupt;
 use fusee_client::{CacheStats, KindStats, OpKind, Stats};
-use fusee_linearizability::{Answer, Call};
+use fusee_linearizability::{HistoryAnswer, HistoryCall};
 use futures_util::future::join_all;
 
 use super::clock::monotonic_ns;
-use super::phase::{Budget, Phase, Share};
-use super::progress::{Progress, bar};
-use super::record::{End, Entry, Keep, Packed};
-use super::store::{OperationError, Session, Store};
-use super::tally::Tally;
-use super::verify::{Log, Mismatch, Verifier, self_check};
-use super::worker::{Board, Worker};
-use fusee_workload::Keys;
+use super::phase::{BenchPhase, BudgetShare, PhaseBudget};
+use super::progress::{PhaseProgress, bar};
+use super::record::{PackedOperation, RecordScope, RecordedEnd, RecordedOperation};
+use super::store::{BenchSession, BenchStore, OperationError};
+use super::tally::OperationTally;
+use super::verify::{Mismatch, Verifier, WriteLog, self_check};
+use super::worker::{Worker, WorkerContext};
+use fusee_workload::KeyNaming;
 
 /// Reads of the verification that run at the same time.
 const VERIFY_COROUTINES: u64 = 16;
@@ -33,7 +33,7 @@ const VERIFY_SHOWN: u64 = 1024;
 
 /// The number of workers, and their place among those of all processes.
 #[derive(Clone, Copy, Debug)]
-pub struct Crew {
+pub struct WorkerLayout {
     /// Threads, each with a session.
     pub threads: usize,
     /// Workers of a thread.
@@ -43,7 +43,7 @@ pub struct Crew {
 }
 
 /// An observer of the phases, outside of the threads.
-pub trait Steps {
+pub trait PhaseObserver {
     /// Returns whether to draw the progress.
     fn shows_progress(&self) -> bool {
         true
@@ -53,24 +53,24 @@ pub trait Steps {
     fn begin(&mut self) {}
 
     /// Is called when a phase has ended. Times are of the monotonic clock.
-    fn ended(&mut self, _from_ns: u64, _to_ns: u64) {}
+    fn phase_ended(&mut self, _from_ns: u64, _to_ns: u64) {}
 }
 
 /// No observer.
-impl Steps for () {}
+impl PhaseObserver for () {}
 
 /// The results of all phases.
-pub struct Outcome {
+pub struct DriverOutcome {
     /// By phase.
     pub results: Vec<PhaseResult>,
     /// By worker.
-    pub logs: Vec<Log>,
+    pub logs: Vec<WriteLog>,
     /// The recorded operations, by worker and in the order of their ends.
-    pub entries: Vec<Packed>,
+    pub entries: Vec<PackedOperation>,
 }
 
 /// The costs of a phase, by kind of operation.
-pub type Costs = [KindStats; OpKind::ALL.len()];
+pub type PhaseCosts = [KindStats; OpKind::ALL.len()];
 
 /// The result of a phase.
 #[derive(Clone, Debug, Default)]
@@ -78,9 +78,9 @@ pub struct PhaseResult {
     /// From the first operation to the end of the last.
     pub duration: Duration,
     /// Latencies, errors, mismatches.
-    pub tally: Tally,
+    pub tally: OperationTally,
     /// Phases, verbs and bytes. If an earlier phase had the same kind, the maximum covers both.
-    pub costs: Costs,
+    pub costs: PhaseCosts,
     /// The outcomes of accesses to the index caches, if the workers ran in this process.
     pub cache: CacheStats,
 }
@@ -88,51 +88,51 @@ pub struct PhaseResult {
 /// A counter on a cache line of its own.
 #[derive(Debug, Default)]
 #[repr(align(64))]
-pub struct Counter(pub AtomicU64);
+pub struct PaddedCounter(pub AtomicU64);
 
 /// The state that threads share.
-struct Stage<'a, S> {
+struct BenchDriverState<'a, S> {
     store: &'a S,
-    board: &'a Board,
-    crew: Crew,
-    phases: &'a [Phase],
-    budgets: Vec<Budget>,
+    board: &'a WorkerContext,
+    crew: WorkerLayout,
+    phases: &'a [BenchPhase],
+    budgets: Vec<PhaseBudget>,
     barrier: Barrier,
-    counters: Vec<Counter>,
+    counters: Vec<PaddedCounter>,
     failed: AtomicBool,
     failure: Mutex<Option<Failure>>,
     results: Mutex<Vec<PhaseResult>>,
-    logs: Mutex<Vec<(u64, Log, Vec<Packed>)>>,
+    logs: Mutex<Vec<(u64, WriteLog, Vec<PackedOperation>)>>,
 }
 
 /// Runs all phases.
-pub fn run<S: Store>(
+pub fn run<S: BenchStore>(
     store: &S,
-    board: &Board,
-    crew: Crew,
-    phases: &[Phase],
-    steps: &mut dyn Steps,
-) -> Result<Outcome, Failure> {
-    let stage = Stage {
+    board: &WorkerContext,
+    crew: WorkerLayout,
+    phases: &[BenchPhase],
+    steps: &mut dyn PhaseObserver,
+) -> Result<DriverOutcome, Failure> {
+    let stage = BenchDriverState {
         store,
         board,
         crew,
         phases,
-        budgets: phases.iter().map(|phase| Budget::new(phase.operations)).collect(),
+        budgets: phases.iter().map(|phase| PhaseBudget::new(phase.operations)).collect(),
         barrier: Barrier::new(crew.threads + 1),
-        counters: (0..crew.threads).map(|_| Counter::default()).collect(),
+        counters: (0..crew.threads).map(|_| PaddedCounter::default()).collect(),
         failed: AtomicBool::new(false),
         failure: Mutex::default(),
         results: Mutex::new(vec![PhaseResult::default(); phases.len()]),
         logs: Mutex::default(),
     };
     let durations = std::thread::scope(|scope| {
-        let _guard = NobodyWaitsForever;
+        let _guard = ExitOnPanic;
         for thread in 0..crew.threads {
             let stage = &stage;
             scope.spawn(move || stage.thread(thread));
         }
-        stage.conduct(steps)
+        stage.lead_phases(steps)
     });
     if let Some(failure) = into_inner(stage.failure) {
         return Err(failure);
@@ -149,7 +149,7 @@ pub fn run<S: Store>(
         all_logs.push(log);
         entries.append(&mut kept);
     }
-    Ok(Outcome { results, logs: all_logs, entries })
+    Ok(DriverOutcome { results, logs: all_logs, entries })
 }
 
 fn into_inner<T>(mutex: Mutex<T>) -> T {
@@ -157,9 +157,9 @@ fn into_inner<T>(mutex: Mutex<T>) -> T {
 }
 
 /// Ends the process when its thread panics: the others would wait for that thread for ever.
-struct NobodyWaitsForever;
+struct ExitOnPanic;
 
-impl Drop for NobodyWaitsForever {
+impl Drop for ExitOnPanic {
     fn drop(&mut self) {
         if std::thread::panicking() {
             std::process::exit(101);
@@ -167,9 +167,9 @@ impl Drop for NobodyWaitsForever {
     }
 }
 
-impl<S: Store> Stage<'_, S> {
+impl<S: BenchStore> BenchDriverState<'_, S> {
     /// Leads the threads through the phases, from the main thread.
-    fn conduct(&self, steps: &mut dyn Steps) -> Vec<Duration> {
+    fn lead_phases(&self, steps: &mut dyn PhaseObserver) -> Vec<Duration> {
         self.barrier.wait();
         let mut durations = Vec::new();
         if self.failed.load(Ordering::Acquire) {
@@ -179,7 +179,7 @@ impl<S: Store> Stage<'_, S> {
             for counter in &self.counters {
                 counter.0.store(0, Ordering::Relaxed);
             }
-            let progress = Progress::start(phase, &self.counters, steps.shows_progress());
+            let progress = PhaseProgress::start(phase, &self.counters, steps.shows_progress());
             steps.begin();
             // Taken before the workers start: this thread may run again only after they ended.
             let start = Instant::now();
@@ -187,13 +187,13 @@ impl<S: Store> Stage<'_, S> {
             self.barrier.wait();
             progress.watch(|| self.barrier.wait());
             durations.push(start.elapsed());
-            steps.ended(from_ns, monotonic_ns());
+            steps.phase_ended(from_ns, monotonic_ns());
         }
         durations
     }
 
     fn thread(&self, thread: usize) {
-        let _guard = NobodyWaitsForever;
+        let _guard = ExitOnPanic;
         let session = self.store.open().map_err(|error| {
             let failure = Failure::unreachable(format!("cannot start a session: {error}"));
             *self.failure.lock().unwrap_or_else(PoisonError::into_inner) = Some(failure);
@@ -204,7 +204,7 @@ impl<S: Store> Stage<'_, S> {
         if self.failed.load(Ordering::Acquire) {
             return;
         }
-        let tally = RefCell::new(Tally::default());
+        let tally = RefCell::new(OperationTally::default());
         let coroutines = self.crew.coroutines;
         let mut workers: Vec<Worker<'_, S::Session>> = (0..coroutines)
             .map(|c| ((self.crew.first_thread + thread) * coroutines + c) as u64)
@@ -230,17 +230,17 @@ impl<S: Store> Stage<'_, S> {
         session: &S::Session,
         thread: usize,
         number: usize,
-        phase: &Phase,
+        phase: &BenchPhase,
         workers: &mut [Worker<'_, S::Session>],
     ) {
-        let share = Share::of(&self.budgets[number]);
+        let share = BudgetShare::of(&self.budgets[number]);
         let done = &self.counters[thread].0;
         let runs = workers.iter_mut().map(|worker| phase.run(self.board, &share, worker, done));
         session.block_on(join_all(runs));
     }
 }
 
-fn add_costs(costs: &mut Costs, before: &Stats, after: &Stats) {
+fn add_costs(costs: &mut PhaseCosts, before: &Stats, after: &Stats) {
     for (kind, sum) in OpKind::ALL.into_iter().zip(costs) {
         let before = before.kind(kind);
         let after = after.kind(kind);
@@ -259,33 +259,37 @@ fn add_costs(costs: &mut Costs, before: &Stats, after: &Stats) {
 
 /// The result of reading all keys back.
 #[derive(Default)]
-pub struct Verified {
+pub struct ReadBackResult {
     /// Errors and mismatches.
-    pub tally: Tally,
+    pub tally: OperationTally,
     /// Keys that were read.
     pub keys: u64,
     /// The reads, if the board keeps records of all operations.
-    pub entries: Vec<Packed>,
+    pub entries: Vec<PackedOperation>,
 }
 
 /// Reads every key that was ever inserted, through a new session with an empty cache, and compares
 /// it with the logs. Ends at the first error, or when the user interrupts.
-pub fn verify(store: &impl Store, board: &Board, logs: Vec<Log>) -> Result<Verified, Failure> {
+pub fn verify(
+    store: &impl BenchStore,
+    board: &WorkerContext,
+    logs: Vec<WriteLog>,
+) -> Result<ReadBackResult, Failure> {
     let keys = board.frontier.claimed();
     let reader = logs.len() as u64;
     let verifier = Verifier::new(keys, logs);
     let session = store
         .open()
         .map_err(|e| Failure::unreachable(format!("cannot start a session to verify: {e}")))?;
-    let verified = RefCell::new(Verified::default());
+    let verified = RefCell::new(ReadBackResult::default());
     let next = AtomicU64::new(0);
     let bar = bar("verify", keys, true);
-    let was_interrupted = interrupt::requested();
+    let was_interrupted = interrupt::is_requested();
     let read = async || {
         loop {
             let key = next.fetch_add(1, Ordering::Relaxed);
             let failed = verified.borrow().tally.error_count() > 0;
-            if key >= keys || failed || interrupt::requested() != was_interrupted {
+            if key >= keys || failed || interrupt::is_requested() != was_interrupted {
                 return;
             }
             if key.is_multiple_of(VERIFY_SHOWN) {
@@ -312,13 +316,19 @@ pub fn verify(store: &impl Store, board: &Board, logs: Vec<Log>) -> Result<Verif
                 verified.tally.mismatch(key, &mismatch);
             }
             let answer = match value {
-                Ok(origin) => Answer::from(origin),
-                Err(Mismatch::Missing) => Answer::Absent,
+                Ok(origin) => HistoryAnswer::from(origin),
+                Err(Mismatch::Missing) => HistoryAnswer::Absent,
                 Err(_) => continue,
             };
-            if board.keep == Keep::All {
-                let end = End::Answered(board.clock.now(), answer);
-                let entry = Entry { key, worker: reader, call: Call::Search, invoked, end };
+            if board.keep == RecordScope::All {
+                let end = RecordedEnd::Answered(board.clock.now(), answer);
+                let entry = RecordedOperation {
+                    key,
+                    worker: reader,
+                    call: HistoryCall::Search,
+                    invoked,
+                    end,
+                };
                 verified.entries.push(entry.into());
             }
         }
@@ -330,21 +340,21 @@ pub fn verify(store: &impl Store, board: &Board, logs: Vec<Log>) -> Result<Verif
 
 /// Removes the keys `0..keys` that exist, and those that follow: an interrupted benchmark may have
 /// left them.
-pub fn clean_up<S: Store>(store: &S, keys: u64) -> Result<(), Failure> {
-    clean_up_named(store, &Keys::Numbered, keys, VERIFY_COROUTINES)
+pub fn clean_up<S: BenchStore>(store: &S, keys: u64) -> Result<(), Failure> {
+    clean_up_named(store, &KeyNaming::Numbered, keys, VERIFY_COROUTINES)
 }
 
 /// Does the same with keys of these names. Keys of files have no followers; of others, the next one
 /// is looked for among `holes` keys.
-pub fn clean_up_named<S: Store>(
+pub fn clean_up_named<S: BenchStore>(
     store: &S,
-    names: &Keys,
+    names: &KeyNaming,
     keys: u64,
     holes: u64,
 ) -> Result<(), Failure> {
     let failed = |e| Failure::operation(format!("cannot remove the benchmark's keys: {e}"));
     let session = store.open().map_err(failed)?;
-    let is_named = matches!(names, Keys::Named(_));
+    let is_named = matches!(names, KeyNaming::Named(_));
     let next = AtomicU64::new(0);
     let limit = AtomicU64::new(keys + holes);
     let cleaner = async || {
@@ -354,7 +364,7 @@ pub fn clean_up_named<S: Store>(
                 return Ok(());
             }
             match session.delete(&names.name(key)).await {
-                Err(error) if error.answer() != Some(Answer::Absent) => return Err(error),
+                Err(error) if error.answer() != Some(HistoryAnswer::Absent) => return Err(error),
                 Err(_) => {}
                 Ok(()) => drop(limit.fetch_max(key + 1 + holes, Ordering::Relaxed)),
             }
@@ -367,21 +377,21 @@ pub fn clean_up_named<S: Store>(
 #[cfg(test)]
 pub mod tests {
     use fusee_client::{Client, EmbeddedOptions};
-    use fusee_workload::{Distribution, Part, Workload};
+    use fusee_workload::{Distribution, WorkloadShare, YcsbWorkload};
 
     use super::*;
     use crate::check::check;
-    use crate::clock::Clock;
-    use crate::message::Run;
+    use crate::clock::BenchClock;
+    use crate::message::RunSpec;
 
     /// Lets keys come and go on an empty store, and judges all its answers.
-    pub fn drive(store: &impl Store) {
-        let mut board = Board::new(64, 1);
-        board.clock = Clock::shared(monotonic_ns());
-        board.keep = Keep::All;
+    pub fn drive(store: &impl BenchStore) {
+        let mut board = WorkerContext::new(64, 1);
+        board.clock = BenchClock::shared(monotonic_ns());
+        board.keep = RecordScope::All;
         board.keys_come_and_go = true;
-        let run = Run {
-            workload: Workload::Churn,
+        let run = RunSpec {
+            workload: YcsbWorkload::Churn,
             keys: 20,
             distribution: Distribution::Uniform,
             theta: 0.0,
@@ -392,12 +402,12 @@ pub mod tests {
             workers: 4,
             own_keys: false,
         };
-        let crew = Crew { threads: 2, coroutines: 2, first_thread: 0 };
-        let phases = run.phases(Part::WHOLE, None);
+        let crew = WorkerLayout { threads: 2, coroutines: 2, first_thread: 0 };
+        let phases = run.phases(WorkloadShare::WHOLE, None);
         let outcome = super::run(store, &board, crew, &phases, &mut ()).unwrap();
-        let Outcome { results, logs, mut entries } = outcome;
+        let DriverOutcome { results, logs, mut entries } = outcome;
         for result in &results {
-            let Tally { errors, mismatches, examples, .. } = &result.tally;
+            let OperationTally { errors, mismatches, examples, .. } = &result.tally;
             assert!(errors.is_empty() && mismatches.is_empty(), "{examples:?}");
         }
         assert_eq!(results[1].tally.operations(), run.operations);

@@ -1,23 +1,23 @@
 //! The results of several processes, put together as if of one: processes of one host
-//! ([`super::processes`]), or drivers on several ([`super::meeting`]).
+//! ([`super::processes`]), or drivers on several ([`super::rendezvous`]).
 
 use std::time::Duration;
 
-use fusee_workload::Part;
+use fusee_workload::WorkloadShare;
 
-use super::driver::{Outcome, PhaseResult};
-use super::message::{Results, Said};
-use super::processes::{Heard, hear};
-use super::record::{Entry, Packed};
-use super::verify::Log;
+use super::driver::{DriverOutcome, PhaseResult};
+use super::message::{BenchClientMessage, ResultsMessage};
+use super::processes::{ProcessMessage, read_message};
+use super::record::{PackedOperation, RecordedOperation};
+use super::verify::WriteLog;
 
 /// Phases that every process goes through.
 pub const PHASES: usize = 2;
 
 /// The results of all processes together.
-pub struct Gathered {
+pub struct GatheredResults {
     /// The results as if of one process.
-    pub outcome: Outcome,
+    pub outcome: DriverOutcome,
     /// The bound of key numbers, exclusive.
     pub keys: u64,
     /// Whether one of them ended early, because of errors.
@@ -25,18 +25,18 @@ pub struct Gathered {
 }
 
 /// The results of one process.
-pub struct Share {
+pub struct ProcessResults {
     /// The part of that process.
-    pub part: Part,
+    pub part: WorkloadShare,
     /// By phase: begin and end, of a clock that is the same for all.
     pub times: Vec<(u64, u64)>,
     /// Counts.
-    pub results: Results,
+    pub results: ResultsMessage,
     /// The recorded operations.
-    pub entries: Vec<Packed>,
+    pub entries: Vec<PackedOperation>,
 }
 
-impl Share {
+impl ProcessResults {
     /// Returns the duration of a phase.
     pub fn duration(&self, phase: usize) -> Duration {
         let (from, to) = self.times.get(phase).copied().unwrap_or_default();
@@ -46,8 +46,9 @@ impl Share {
     /// Returns the bytes, in the format of a client process.
     pub fn to_bytes(&self) -> Result<Vec<u8>, String> {
         let mut bytes = Vec::new();
-        let times = self.times.iter().map(|&(from_ns, to_ns)| Said::Ended { from_ns, to_ns });
-        for said in times.chain([Said::Results(self.results.clone())]) {
+        let times =
+            self.times.iter().map(|&(from_ns, to_ns)| BenchClientMessage::Ended { from_ns, to_ns });
+        for said in times.chain([BenchClientMessage::Results(self.results.clone())]) {
             serde_json::to_writer(&mut bytes, &said).map_err(|error| error.to_string())?;
             bytes.push(b'\n');
         }
@@ -55,15 +56,17 @@ impl Share {
         Ok(bytes)
     }
 
-    /// Reads the bytes of [`Share::to_bytes`].
-    pub fn from_bytes(part: Part, mut bytes: &[u8]) -> Result<Share, String> {
+    /// Reads the bytes of [`ProcessResults::to_bytes`].
+    pub fn from_bytes(part: WorkloadShare, mut bytes: &[u8]) -> Result<ProcessResults, String> {
         let mut times = Vec::new();
         loop {
-            match hear(&mut bytes)? {
-                Heard::Said(Said::Ended { from_ns, to_ns }) => times.push((from_ns, to_ns)),
-                Heard::Said(said) => return Err(format!("it told {said:?}")),
-                Heard::Results(results, entries) => {
-                    return Ok(Share { part, times, results, entries });
+            match read_message(&mut bytes)? {
+                ProcessMessage::Said(BenchClientMessage::Ended { from_ns, to_ns }) => {
+                    times.push((from_ns, to_ns))
+                }
+                ProcessMessage::Said(said) => return Err(format!("it told {said:?}")),
+                ProcessMessage::Results(results, entries) => {
+                    return Ok(ProcessResults { part, times, results, entries });
                 }
             }
         }
@@ -71,7 +74,7 @@ impl Share {
 }
 
 /// Puts together the results of `workers` workers.
-pub fn gather(shares: Vec<Share>, workers: usize) -> Gathered {
+pub fn gather(shares: Vec<ProcessResults>, workers: usize) -> GatheredResults {
     let mut results = vec![PhaseResult::default(); PHASES];
     for (phase, result) in results.iter_mut().enumerate() {
         let times = || shares.iter().filter_map(|share| share.times.get(phase));
@@ -79,17 +82,17 @@ pub fn gather(shares: Vec<Share>, workers: usize) -> Gathered {
         let to = times().map(|t| t.1).max().unwrap_or(0);
         result.duration = Duration::from_nanos(to.saturating_sub(from));
     }
-    let mut logs = vec![Log::default(); workers];
+    let mut logs = vec![WriteLog::default(); workers];
     let mut keys = 0;
     let mut broken = false;
     let mut kept = Vec::new();
-    for Share { part, results: process, mut entries, .. } in shares {
+    for ProcessResults { part, results: process, mut entries, .. } in shares {
         for (sum, counts) in results.iter_mut().zip(process.phases) {
             counts.add_to(sum);
         }
         keys = keys.max(process.claimed.checked_sub(1).map_or(0, |last| part.key(last) + 1));
         broken |= process.broken;
-        for entry in entries.iter().map(|packed| Entry::from(*packed)) {
+        for entry in entries.iter().map(|packed| RecordedOperation::from(*packed)) {
             keys = keys.max(entry.key + 1);
             if let (Some(write), Some(log)) = (entry.write(), logs.get_mut(entry.worker as usize)) {
                 log.push(write);
@@ -97,30 +100,42 @@ pub fn gather(shares: Vec<Share>, workers: usize) -> Gathered {
         }
         kept.append(&mut entries);
     }
-    Gathered { outcome: Outcome { results, logs, entries: kept }, keys, broken }
+    GatheredResults { outcome: DriverOutcome { results, logs, entries: kept }, keys, broken }
 }
 
 #[cfg(test)]
 mod tests {
-    use fusee_linearizability::{Answer, Call};
+    use fusee_linearizability::{HistoryAnswer, HistoryCall};
 
     use super::*;
     use crate::message::PhaseCounts;
-    use crate::record::End;
+    use crate::record::RecordedEnd;
 
-    fn share(number: u64) -> Share {
-        let end = End::Answered(9, Answer::Done);
-        let entry = Entry { key: number, worker: number, call: Call::Insert(1), invoked: 5, end };
+    fn share(number: u64) -> ProcessResults {
+        let end = RecordedEnd::Answered(9, HistoryAnswer::Done);
+        let entry = RecordedOperation {
+            key: number,
+            worker: number,
+            call: HistoryCall::Insert(1),
+            invoked: 5,
+            end,
+        };
         let phases = vec![PhaseCounts::new(&PhaseResult::default()); PHASES];
-        let results = Results { phases, claimed: 3, broken: number == 1, entries: 1 };
+        let results = ResultsMessage { phases, claimed: 3, broken: number == 1, entries: 1 };
         let times = vec![(number, 10 + number), (20, 30 + number)];
-        Share { part: Part { number, of: 2 }, times, results, entries: vec![entry.into()] }
+        ProcessResults {
+            part: WorkloadShare { number, of: 2 },
+            times,
+            results,
+            entries: vec![entry.into()],
+        }
     }
 
     #[test]
     fn shares_come_back_and_are_put_together() {
-        let again =
-            |share: Share| Share::from_bytes(share.part, &share.to_bytes().unwrap()).unwrap();
+        let again = |share: ProcessResults| {
+            ProcessResults::from_bytes(share.part, &share.to_bytes().unwrap()).unwrap()
+        };
         let shares = vec![again(share(0)), again(share(1))];
         assert_eq!(shares[1].duration(1), Duration::from_nanos(11));
         let gathered = gather(shares, 2);
@@ -131,7 +146,10 @@ mod tests {
         assert!(gathered.outcome.logs.iter().all(|log| log.next_sequence() == 1));
         let bytes = share(0).to_bytes().unwrap();
         for len in 0..bytes.len() {
-            assert!(Share::from_bytes(Part::WHOLE, &bytes[..len]).is_err(), "{len}");
+            assert!(
+                ProcessResults::from_bytes(WorkloadShare::WHOLE, &bytes[..len]).is_err(),
+                "{len}"
+            );
         }
     }
 }

@@ -7,10 +7,10 @@
 //!
 //! Reading order: `fusee_workload` (the requests), `value` and `verify` (how results are checked), `store` and
 //! `redundant` (the stores), `worker`, `phase` and `driver` (how the load is run), `message`, `client_process`,
-//! `processes` and `gather` (the same in several processes), `meeting` (and on several hosts), `cluster` (the cluster
-//! to measure), `record` and `check` (whether the history is linearizable), `tally`, `series`, `spread` and `report`
-//! (the results), and the benchmarks themselves, in `suite`: some show what the store does, some (`limit`, `counts`,
-//! `peers`, `raw`) compare the cost of its operations with other costs.
+//! `processes` and `gather` (the same in several processes), `rendezvous` (and on several hosts), `cluster` (the
+//! cluster to measure), `record` and `check` (whether the history is linearizable), `tally`, `series`, `spread` and
+//! `report` (the results), and the benchmarks themselves, in `suite`: some show what the store does, some (`limit`,
+//! `counts`, `peers`, `raw`) compare the cost of its operations with other costs.
 //!
 //! The processes that a benchmark starts, clients and servers, run this same executable: they are
 //! commands of `fusee`.
@@ -22,15 +22,15 @@ mod clock;
 mod cluster;
 mod driver;
 mod gather;
-mod loaded;
-mod meeting;
+mod loaded_cluster;
 mod message;
-mod own;
 mod phase;
+mod process_cluster;
 mod processes;
 mod progress;
 mod record;
 mod redundant;
+mod rendezvous;
 mod report;
 mod samples;
 mod series;
@@ -55,45 +55,45 @@ use suite::{
 #[derive(Subcommand, Debug)]
 pub enum Benchmark {
     /// Run a YCSB workload: load keys, then read and write them
-    Ycsb(ycsb::Args),
+    Ycsb(ycsb::YcsbArgs),
     /// Measure INSERT, UPDATE, SEARCH and DELETE one by one: latency, then throughput
-    Micro(micro::Args),
+    Micro(micro::MicroArgs),
     /// Kill client processes in the middle of an update: how long they are in the way
-    Recovery(recovery::Args),
+    Recovery(recovery::RecoveryArgs),
     /// Kill a memory node under load: how long writes pause, and whether anything is lost
-    Failover(failover::Args),
+    Failover(failover::FailoverArgs),
     /// Insert keys into a small index while others read and write: what its growth costs
-    Growth(growth::Args),
+    Growth(growth::GrowthArgs),
     /// Let sessions and memory nodes come and go: whether throughput follows
-    Elasticity(elasticity::Args),
+    Elasticity(elasticity::ElasticityArgs),
     /// Fill small pools, update and delete: whether memory comes back
-    Churn(churn::Args),
+    Churn(churn::ChurnArgs),
     /// Ask for one key several times at once: what a work table saves
-    Correlated(correlated::Args),
+    Correlated(correlated::CorrelatedArgs),
     /// Read short values beside a session that reads and writes long ones: what the longest gets take
-    Noise(noise::Args),
+    Noise(noise::NoiseArgs),
     /// Start clients, sessions and programs that read and write one key: what comes before the first answer
-    Cold(cold::Args),
+    Cold(cold::ColdArgs),
     /// Vary the threshold of the adaptive index cache: round trips, bytes, throughput
-    Cache(cache::Args),
+    Cache(cache::CacheArgs),
     /// Fill pools until they refuse: how many pairs fit, by redundancy
-    Capacity(capacity::Args),
+    Capacity(capacity::CapacityArgs),
     /// Read, write and change pairs by redundancy and length: time, bytes
-    Redundancy(redundancy::Args),
+    Redundancy(redundancy::RedundancyArgs),
     /// Draw sizes of values: what they take of the pools
-    Sizes(sizes::Args),
+    Sizes(sizes::SizesArgs),
     /// Throughput against the size of values, sessions, replicas, updates or keys
-    Sweep(sweep::Args),
+    Sweep(sweep::SweepArgs),
     /// Time of an operation over the time of its raw verbs, in turn in one run
-    Limit(limit::Args),
+    Limit(limit::LimitArgs),
     /// Instructions of an operation, counted by valgrind: the same on a busy machine
-    Counts(counts::Args),
+    Counts(counts::CountsArgs),
     /// Time of an operation by part of the program, sampled by perf
-    Profile(counts::profile::Args),
+    Profile(counts::profile::ProfileArgs),
     /// Time of an operation beside memcached, Redis and LMDB, in turn in one run
-    Peers(peers::Args),
+    Peers(peers::PeersArgs),
     /// Time of the verbs themselves, beside UCX over shared memory and libfabric over TCP
-    Raw(raw::Args),
+    Raw(raw::RawArgs),
     /// One of the processes of `--processes`; not for people
     #[command(hide = true, after_help = "Example: started by `fusee bench ycsb --processes 2`")]
     Client,
@@ -131,7 +131,7 @@ impl Benchmark {
             Benchmark::Raw(args) => raw::run(&args),
             Benchmark::Work(args) => counts::work(&args),
             Benchmark::Client => client_process::run(),
-            Benchmark::Doomed => recovery::doomed::run(),
+            Benchmark::Doomed => recovery::victim::run(),
         }
     }
 }

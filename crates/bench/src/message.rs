@@ -1,8 +1,8 @@
 //! Messages between the benchmark and its client processes.
 //!
-//! The client's standard input carries its [`Spec`], one line of JSON; then `go` once for every
+//! The client's standard input carries its [`ClientSpec`], one line of JSON; then `go` once for every
 //! phase, and `stop` if the client is to end early. Its standard output carries one line of JSON
-//! for every [`Said`], and after `Results` the packed entries, as many as it announces. A client
+//! for every [`BenchClientMessage`], and after `Results` the packed entries, as many as it announces. A client
 //! ends at the end of its input, so none outlives the benchmark; nothing is left on disk.
 
 use std::path::PathBuf;
@@ -13,11 +13,11 @@ use fusee_cli::failure::Failure;
 use fusee_client::{KindStats, OpKind};
 use serde::{Deserialize, Serialize};
 
-use super::driver::{Costs, PhaseResult};
-use super::phase::{Job, Phase};
-use super::record::Keep;
-use super::tally::Tally;
-use fusee_workload::{Chooser, Distribution, Part, Trace, Workload};
+use super::driver::{PhaseCosts, PhaseResult};
+use super::phase::{BenchPhase, PhaseJob};
+use super::record::RecordScope;
+use super::tally::OperationTally;
+use fusee_workload::{Distribution, KeyChooser, WorkloadShare, YcsbTrace, YcsbWorkload};
 
 /// The line that starts a phase.
 pub const GO: &str = "go";
@@ -26,9 +26,9 @@ pub const STOP: &str = "stop";
 
 /// The operations to run; the same for all processes except for the share.
 #[derive(Clone, Debug, Deserialize, Serialize)]
-pub struct Run {
+pub struct RunSpec {
     /// The name of the workload.
-    pub workload: Workload,
+    pub workload: YcsbWorkload,
     /// Keys that are loaded, by all processes.
     pub keys: u64,
     /// The distribution of the requests over the keys.
@@ -42,7 +42,7 @@ pub struct Run {
     /// Length of the run phase, if it is limited.
     pub seconds: Option<f64>,
     /// The files of keys and operations, if these are not drawn at random.
-    pub files: Option<Files>,
+    pub files: Option<TraceFiles>,
     /// Workers of all processes.
     pub workers: u64,
     /// Whether each process requests only the keys that it has loaded.
@@ -51,7 +51,7 @@ pub struct Run {
 
 /// Files of operations.
 #[derive(Clone, Debug, Deserialize, Serialize)]
-pub struct Files {
+pub struct TraceFiles {
     /// The keys to load.
     pub load: PathBuf,
     /// The operations to run.
@@ -60,43 +60,45 @@ pub struct Files {
     pub max_key_bytes: usize,
 }
 
-impl Files {
+impl TraceFiles {
     /// Reads the files.
-    pub fn read(&self) -> Result<Arc<Trace>, Failure> {
-        let trace = Trace::open(&self.load, &self.trans, self.max_key_bytes);
+    pub fn read(&self) -> Result<Arc<YcsbTrace>, Failure> {
+        let trace = YcsbTrace::open(&self.load, &self.trans, self.max_key_bytes);
         trace.map(Arc::new).map_err(|error| Failure::usage(error.to_string()))
     }
 }
 
-impl Run {
+impl RunSpec {
     /// Returns the phases: loading, and running. `trace` is the content of the files, if there are
     /// any.
-    pub fn phases(&self, part: Part, trace: Option<&Arc<Trace>>) -> [Phase; 2] {
+    pub fn phases(&self, part: WorkloadShare, trace: Option<&Arc<YcsbTrace>>) -> [BenchPhase; 2] {
         let workers = self.workers;
         let operations = self.operations;
         let (run, budget) = match trace {
             // Every worker knows its own operations.
-            Some(trace) => (Job::Trace { trace: trace.clone(), workers, operations }, u64::MAX),
+            Some(trace) => {
+                (PhaseJob::Trace { trace: trace.clone(), workers, operations }, u64::MAX)
+            }
             None => {
                 let keys = self.keys;
                 let own = self.own_keys;
                 let asked = if own { part.count(keys) } else { keys };
-                let chooser = Chooser::new(self.distribution, asked, self.theta, self.seed);
-                (Job::Ycsb { workload: self.workload, chooser, keys, own }, operations)
+                let chooser = KeyChooser::new(self.distribution, asked, self.theta, self.seed);
+                (PhaseJob::Ycsb { workload: self.workload, chooser, keys, own }, operations)
             }
         };
         let time = self.seconds.map(Duration::from_secs_f64);
-        let load = Job::Insert { keys: part.count(self.keys) };
+        let load = PhaseJob::Insert { keys: part.count(self.keys) };
         [
-            Phase { job: load, operations: u64::MAX, time: None },
-            Phase { job: run, operations: budget, time },
+            BenchPhase { job: load, operations: u64::MAX, time: None },
+            BenchPhase { job: run, operations: budget, time },
         ]
     }
 }
 
 /// The task of a client process.
 #[derive(Clone, Debug, Deserialize, Serialize)]
-pub struct Spec {
+pub struct ClientSpec {
     /// Address of the master.
     pub master: String,
     /// shm, tcp, verbs or auto.
@@ -120,18 +122,18 @@ pub struct Spec {
     /// Workers of a thread.
     pub coroutines: usize,
     /// The part of this process.
-    pub part: Part,
+    pub part: WorkloadShare,
     /// The operations, with the share of this process.
-    pub run: Run,
+    pub run: RunSpec,
     /// The records to hand over in the end.
-    pub keep: Keep,
+    pub keep: RecordScope,
     /// The time from which all recorded times are counted.
     pub origin_ns: u64,
 }
 
 /// A message of a client process.
 #[derive(Debug, Deserialize, Serialize)]
-pub enum Said {
+pub enum BenchClientMessage {
     /// The process is ready for the next phase.
     Ready,
     /// The phase has ended. Times are of the monotonic clock.
@@ -142,7 +144,7 @@ pub enum Said {
         to_ns: u64,
     },
     /// All phases have ended.
-    Results(Results),
+    Results(ResultsMessage),
     /// The process ends with this code.
     Failed {
         /// The exit code.
@@ -154,7 +156,7 @@ pub enum Said {
 
 /// The results of all phases.
 #[derive(Clone, Debug, Deserialize, Serialize)]
-pub struct Results {
+pub struct ResultsMessage {
     /// By phase.
     pub phases: Vec<PhaseCounts>,
     /// Keys that the process has claimed of its own.
@@ -168,7 +170,7 @@ pub struct Results {
 /// The results of one phase.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct PhaseCounts {
-    tally: Tally,
+    tally: OperationTally,
     /// By kind, the fields of [`KindStats`] in their order.
     costs: [[u64; 6]; OpKind::ALL.len()],
 }
@@ -183,14 +185,14 @@ impl PhaseCounts {
     }
 
     /// Returns the errors and successes.
-    pub fn tally(&self) -> &Tally {
+    pub fn tally(&self) -> &OperationTally {
         &self.tally
     }
 
     /// Adds the counts to those of other processes.
     pub fn add_to(self, sum: &mut PhaseResult) {
         sum.tally.merge(&self.tally);
-        let costs: &mut Costs = &mut sum.costs;
+        let costs: &mut PhaseCosts = &mut sum.costs;
         for (sum, cost) in costs.iter_mut().zip(self.costs) {
             let [operations, phases, max_phases, verbs, atomics, bytes] = cost;
             *sum = KindStats {

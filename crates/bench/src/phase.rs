@@ -7,16 +7,16 @@ use std::time::Duration;
 
 use fusee_cli::interrupt;
 
-use super::store::Session;
-use super::worker::{Board, Worker};
-use fusee_workload::{Chooser, Request, Trace, Workload};
+use super::store::BenchSession;
+use super::worker::{Worker, WorkerContext};
+use fusee_workload::{KeyChooser, WorkloadOperation, YcsbTrace, YcsbWorkload};
 
 /// Operations that a thread takes from the common budget at a time.
 const CHUNK: u64 = 32;
 
 /// The job of the workers.
 #[derive(Clone, Debug)]
-pub enum Job {
+pub enum PhaseJob {
     /// Insert new keys, up to this number of the process's own keys.
     Insert {
         /// Keys there will be at most.
@@ -31,9 +31,9 @@ pub enum Job {
     /// A mix of operations on the keys of all workers.
     Ycsb {
         /// The mix.
-        workload: Workload,
+        workload: YcsbWorkload,
         /// The choice of keys.
-        chooser: Chooser,
+        chooser: KeyChooser,
         /// The keys that all processes loaded.
         keys: u64,
         /// Whether the process requests only its own keys.
@@ -42,7 +42,7 @@ pub enum Job {
     /// The operations of files, a part for each worker.
     Trace {
         /// The operations.
-        trace: Arc<Trace>,
+        trace: Arc<YcsbTrace>,
         /// Workers of all processes, which share the operations.
         workers: u64,
         /// Operations of all of them together.
@@ -52,9 +52,9 @@ pub enum Job {
 
 /// A job and its end: the first of these limits.
 #[derive(Clone, Debug)]
-pub struct Phase {
+pub struct BenchPhase {
     /// The job.
-    pub job: Job,
+    pub job: PhaseJob,
     /// Operations of all workers together.
     pub operations: u64,
     /// The time in which workers start new operations.
@@ -63,28 +63,28 @@ pub struct Phase {
 
 /// The operations that are left to a phase.
 #[derive(Debug)]
-pub struct Budget {
+pub struct PhaseBudget {
     taken: AtomicU64,
     total: u64,
 }
 
-impl Budget {
+impl PhaseBudget {
     /// Returns a budget of this number of operations.
-    pub fn new(total: u64) -> Budget {
-        Budget { taken: AtomicU64::new(0), total }
+    pub fn new(total: u64) -> PhaseBudget {
+        PhaseBudget { taken: AtomicU64::new(0), total }
     }
 }
 
 /// A thread's part of the budget, which its workers share.
-pub struct Share<'a> {
-    budget: &'a Budget,
+pub struct BudgetShare<'a> {
+    budget: &'a PhaseBudget,
     left: Cell<u64>,
 }
 
-impl Share<'_> {
+impl BudgetShare<'_> {
     /// Returns an empty share.
-    pub fn of(budget: &Budget) -> Share<'_> {
-        Share { budget, left: Cell::new(0) }
+    pub fn of(budget: &PhaseBudget) -> BudgetShare<'_> {
+        BudgetShare { budget, left: Cell::new(0) }
     }
 
     /// Takes one operation, if one is left.
@@ -99,12 +99,12 @@ impl Share<'_> {
     }
 }
 
-impl Phase {
+impl BenchPhase {
     /// Runs one worker through the phase; `done` counts for the progress bar.
-    pub async fn run<S: Session>(
+    pub async fn run<S: BenchSession>(
         &self,
-        board: &Board,
-        share: &Share<'_>,
+        board: &WorkerContext,
+        share: &BudgetShare<'_>,
         worker: &mut Worker<'_, S>,
         done: &AtomicU64,
     ) {
@@ -112,11 +112,11 @@ impl Phase {
         let mut now = board.clock.now();
         let deadline = now.saturating_add(time);
         let mut chooser = match &self.job {
-            Job::Ycsb { chooser, .. } => Some(chooser.clone()),
+            PhaseJob::Ycsb { chooser, .. } => Some(chooser.clone()),
             _ => None,
         };
         let mut turn = 0;
-        let goes_on = || !board.has_ended() && !interrupt::requested();
+        let goes_on = || !board.has_ended() && !interrupt::is_requested();
         while now < deadline && goes_on() && share.take() {
             match self.step(board, worker, &mut chooser, turn).await {
                 Some(end) => now = end,
@@ -130,18 +130,18 @@ impl Phase {
     }
 
     /// Runs one operation; returns its end, or `None` if there is nothing left to do.
-    async fn step<S: Session>(
+    async fn step<S: BenchSession>(
         &self,
-        board: &Board,
+        board: &WorkerContext,
         worker: &mut Worker<'_, S>,
-        chooser: &mut Option<Chooser>,
+        chooser: &mut Option<KeyChooser>,
         turn: usize,
     ) -> Option<u64> {
         let own = |keys: &[u64]| (!keys.is_empty()).then(|| keys[turn % keys.len()]);
         let end = match (&self.job, chooser) {
-            (Job::Ycsb { workload, keys, own, .. }, Some(chooser)) => {
+            (PhaseJob::Ycsb { workload, keys, own, .. }, Some(chooser)) => {
                 let request = workload.draw(&mut worker.rng);
-                if request == Request::Insert && workload.adds_keys() {
+                if request == WorkloadOperation::Insert && workload.adds_keys() {
                     let key = board.part.key(board.frontier.claim());
                     return Some(worker.insert_new(key).await);
                 }
@@ -156,19 +156,19 @@ impl Phase {
                 };
                 self::request(worker, (request, key)).await
             }
-            (Job::Trace { trace, workers, operations }, _) => {
+            (PhaseJob::Trace { trace, workers, operations }, _) => {
                 let turn = trace.turn(worker.number(), *workers, turn as u64, *operations)?;
                 request(worker, turn).await
             }
-            (Job::Ycsb { .. }, None) => unreachable!("a YCSB phase has a chooser"),
-            (Job::Insert { keys }, _) => {
+            (PhaseJob::Ycsb { .. }, None) => unreachable!("a YCSB phase has a chooser"),
+            (PhaseJob::Insert { keys }, _) => {
                 let key = board.part.key(board.frontier.claim_below(*keys)?);
                 worker.own_keys.push(key);
                 worker.insert_new(key).await
             }
-            (Job::Update, _) => worker.update(own(&worker.own_keys)?).await,
-            (Job::Search, _) => worker.search(own(&worker.own_keys)?).await,
-            (Job::Delete, _) => {
+            (PhaseJob::Update, _) => worker.update(own(&worker.own_keys)?).await,
+            (PhaseJob::Search, _) => worker.search(own(&worker.own_keys)?).await,
+            (PhaseJob::Delete, _) => {
                 let key = worker.own_keys.pop()?;
                 worker.delete(key).await
             }
@@ -177,12 +177,15 @@ impl Phase {
     }
 }
 
-async fn request<S: Session>(worker: &mut Worker<'_, S>, (request, key): (Request, u64)) -> u64 {
+async fn request<S: BenchSession>(
+    worker: &mut Worker<'_, S>,
+    (request, key): (WorkloadOperation, u64),
+) -> u64 {
     match request {
-        Request::Search => worker.search(key).await,
-        Request::Update => worker.update(key).await,
-        Request::Insert => worker.insert(key).await,
-        Request::Delete => worker.delete(key).await,
+        WorkloadOperation::Search => worker.search(key).await,
+        WorkloadOperation::Update => worker.update(key).await,
+        WorkloadOperation::Insert => worker.insert(key).await,
+        WorkloadOperation::Delete => worker.delete(key).await,
     }
 }
 
@@ -193,8 +196,9 @@ mod tests {
     #[test]
     fn the_budget_is_spent_exactly() {
         for total in [0, 1, CHUNK - 1, CHUNK, 3 * CHUNK + 5] {
-            let budget = Budget::new(total);
-            let shares = [Share::of(&budget), Share::of(&budget), Share::of(&budget)];
+            let budget = PhaseBudget::new(total);
+            let shares =
+                [BudgetShare::of(&budget), BudgetShare::of(&budget), BudgetShare::of(&budget)];
             let mut taken = 0;
             for turn in 0..10 * CHUNK {
                 taken += u64::from(shares[turn as usize % 3].take());

@@ -16,60 +16,66 @@ use fusee_cli::failure::Failure;
 use fusee_cli::interrupt;
 use fusee_cli::secret;
 
-use super::gather::{Gathered, PHASES, Share, gather};
-use super::message::{GO, Results, STOP, Said, Spec};
-use super::record::{ENTRY_BYTES, Packed};
+use super::gather::{GatheredResults, PHASES, ProcessResults, gather};
+use super::message::{BenchClientMessage, ClientSpec, GO, ResultsMessage, STOP};
+use super::record::{ENTRY_BYTES, PackedOperation};
 
 /// The period of looks whether the user wants to stop.
 const TICK: Duration = Duration::from_millis(50);
 
 /// Runs a process for each spec, through all phases. `workers` is the number of workers in all.
-pub fn run(specs: &[Spec], workers: usize) -> Result<Gathered, Failure> {
-    let mut crew = Processes::start(specs)?;
+pub fn run(specs: &[ClientSpec], workers: usize) -> Result<GatheredResults, Failure> {
+    let mut crew = ClientProcesses::start(specs)?;
     let mut times: Vec<Vec<(u64, u64)>> = specs.iter().map(|_| Vec::new()).collect();
     for _ in 0..PHASES {
-        crew.each(|_, heard| match heard {
-            Heard::Said(Said::Ready) => Some(()),
+        crew.receive_from_each(|_, heard| match heard {
+            ProcessMessage::Said(BenchClientMessage::Ready) => Some(()),
             _ => None,
         })?;
-        crew.tell(GO);
-        let ended = crew.each(|_, heard| match heard {
-            Heard::Said(Said::Ended { from_ns, to_ns }) => Some((from_ns, to_ns)),
+        crew.send_to_all(GO);
+        let ended = crew.receive_from_each(|_, heard| match heard {
+            ProcessMessage::Said(BenchClientMessage::Ended { from_ns, to_ns }) => {
+                Some((from_ns, to_ns))
+            }
             _ => None,
         })?;
         times.iter_mut().zip(ended).for_each(|(times, ended)| times.push(ended));
     }
-    let all = crew.each(|number, heard| match heard {
-        Heard::Results(results, entries) => Some((specs[number].part, results, entries)),
-        Heard::Said(_) => None,
+    let all = crew.receive_from_each(|number, heard| match heard {
+        ProcessMessage::Results(results, entries) => Some((specs[number].part, results, entries)),
+        ProcessMessage::Said(_) => None,
     })?;
     crew.wait();
     let shares = all.into_iter().zip(times);
-    let shares =
-        shares.map(|((part, results, entries), times)| Share { part, times, results, entries });
+    let shares = shares.map(|((part, results, entries), times)| ProcessResults {
+        part,
+        times,
+        results,
+        entries,
+    });
     Ok(gather(shares.collect(), workers))
 }
 
 /// A message of a process.
-pub enum Heard {
+pub enum ProcessMessage {
     /// A message on the way.
-    Said(Said),
+    Said(BenchClientMessage),
     /// All its results.
-    Results(Results, Vec<Packed>),
+    Results(ResultsMessage, Vec<PackedOperation>),
 }
 
 /// The process, and its message; the error is that it ended, or sent something invalid.
-type Message = (usize, Result<Heard, String>);
+type NumberedMessage = (usize, Result<ProcessMessage, String>);
 
-struct Processes {
+struct ClientProcesses {
     children: Vec<(Child, Option<ChildStdin>)>,
-    heard: Receiver<Message>,
+    heard: Receiver<NumberedMessage>,
     /// By process: messages that were not read yet. One process may be ahead of the others.
-    told: Vec<VecDeque<Result<Heard, String>>>,
+    told: Vec<VecDeque<Result<ProcessMessage, String>>>,
     stopped: bool,
 }
 
-impl Drop for Processes {
+impl Drop for ClientProcesses {
     fn drop(&mut self) {
         for (child, _) in &mut self.children {
             // An error means that it has ended already.
@@ -79,11 +85,11 @@ impl Drop for Processes {
     }
 }
 
-impl Processes {
-    fn start(specs: &[Spec]) -> Result<Processes, Failure> {
+impl ClientProcesses {
+    fn start(specs: &[ClientSpec]) -> Result<ClientProcesses, Failure> {
         let (tell, heard) = channel();
         let told = specs.iter().map(|_| VecDeque::new()).collect();
-        let mut processes = Processes { children: Vec::new(), heard, told, stopped: false };
+        let mut processes = ClientProcesses { children: Vec::new(), heard, told, stopped: false };
         for (number, spec) in specs.iter().enumerate() {
             let cannot = |error: String| {
                 Failure::operation(format!("cannot start client process {number}: {error}"))
@@ -113,19 +119,22 @@ impl Processes {
         }
     }
 
-    fn tell(&mut self, line: &str) {
+    fn send_to_all(&mut self, line: &str) {
         (0..self.children.len()).for_each(|number| self.tell_one(number, line));
     }
 
     /// Waits for the next message of every process, which must be the wanted one; returns them by
     /// process.
-    fn each<T>(&mut self, wanted: impl Fn(usize, Heard) -> Option<T>) -> Result<Vec<T>, Failure> {
+    fn receive_from_each<T>(
+        &mut self,
+        wanted: impl Fn(usize, ProcessMessage) -> Option<T>,
+    ) -> Result<Vec<T>, Failure> {
         let mut got = Vec::new();
         for number in 0..self.children.len() {
             let heard = self.next(number)?;
             let name = format!("client process {number} (pid {})", self.children[number].0.id());
             let value = match heard {
-                Ok(Heard::Said(Said::Failed { code, message })) => {
+                Ok(ProcessMessage::Said(BenchClientMessage::Failed { code, message })) => {
                     return Err(Failure::of(code, format!("{name}: {message}")));
                 }
                 Ok(heard) => wanted(number, heard).ok_or("told something else than was expected"),
@@ -139,7 +148,7 @@ impl Processes {
     }
 
     /// Returns the next message of a process. Ends as soon as any of them has ended early.
-    fn next(&mut self, number: usize) -> Result<Result<Heard, String>, Failure> {
+    fn next(&mut self, number: usize) -> Result<Result<ProcessMessage, String>, Failure> {
         loop {
             if let Some(heard) = self.told[number].pop_front() {
                 return Ok(heard);
@@ -151,9 +160,9 @@ impl Processes {
                     "client process {other} (pid {pid}) ended early"
                 )));
             }
-            if interrupt::requested() && !self.stopped {
+            if interrupt::is_requested() && !self.stopped {
                 self.stopped = true;
-                self.tell(STOP);
+                self.send_to_all(STOP);
             }
             match self.heard.recv_timeout(TICK) {
                 Ok((from, heard)) => self.told[from].push_back(heard),
@@ -174,11 +183,11 @@ impl Processes {
 }
 
 /// Passes on the messages of a process, until it has sent everything.
-fn listen(number: usize, stdout: ChildStdout, tell: &Sender<Message>) {
+fn listen(number: usize, stdout: ChildStdout, tell: &Sender<NumberedMessage>) {
     let mut stdout = BufReader::new(stdout);
     loop {
-        let heard = hear(&mut stdout);
-        let is_last = !matches!(heard, Ok(Heard::Said(_)));
+        let heard = read_message(&mut stdout);
+        let is_last = !matches!(heard, Ok(ProcessMessage::Said(_)));
         if tell.send((number, heard)).is_err() || is_last {
             return;
         }
@@ -186,7 +195,7 @@ fn listen(number: usize, stdout: ChildStdout, tell: &Sender<Message>) {
 }
 
 /// Reads the next message of a process.
-pub fn hear(stdout: &mut impl BufRead) -> Result<Heard, String> {
+pub fn read_message(stdout: &mut impl BufRead) -> Result<ProcessMessage, String> {
     let mut line = String::new();
     match stdout.read_line(&mut line) {
         Ok(0) => return Err("it told nothing more".into()),
@@ -194,14 +203,14 @@ pub fn hear(stdout: &mut impl BufRead) -> Result<Heard, String> {
         Err(error) => return Err(error.to_string()),
     }
     let said = serde_json::from_str(&line).map_err(|error| format!("it told {line:?}: {error}"))?;
-    let Said::Results(results) = said else { return Ok(Heard::Said(said)) };
+    let BenchClientMessage::Results(results) = said else { return Ok(ProcessMessage::Said(said)) };
     let mut entries = Vec::new();
     for _ in 0..results.entries {
         let mut bytes = [0; ENTRY_BYTES];
         stdout.read_exact(&mut bytes).map_err(|error| format!("its records: {error}"))?;
-        entries.push(Packed::from_bytes(&bytes));
+        entries.push(PackedOperation::from_bytes(&bytes));
     }
-    Ok(Heard::Results(results, entries))
+    Ok(ProcessMessage::Results(results, entries))
 }
 
 #[cfg(test)]
@@ -210,22 +219,25 @@ mod tests {
 
     #[test]
     fn what_a_process_tells_is_understood_and_its_early_end_noticed() {
-        let said = |said: &Said| serde_json::to_string(said).unwrap() + "\n";
-        let mut bytes = said(&Said::Ready).into_bytes();
-        let results = Results { phases: Vec::new(), claimed: 7, broken: false, entries: 2 };
-        bytes.extend(said(&Said::Results(results)).bytes());
+        let said = |said: &BenchClientMessage| serde_json::to_string(said).unwrap() + "\n";
+        let mut bytes = said(&BenchClientMessage::Ready).into_bytes();
+        let results = ResultsMessage { phases: Vec::new(), claimed: 7, broken: false, entries: 2 };
+        bytes.extend(said(&BenchClientMessage::Results(results)).bytes());
         bytes.extend([1; ENTRY_BYTES]);
         let whole = [&bytes[..], &[2; ENTRY_BYTES]].concat();
         let mut reader = &whole[..];
-        assert!(matches!(hear(&mut reader), Ok(Heard::Said(Said::Ready))));
-        let Ok(Heard::Results(results, entries)) = hear(&mut reader) else {
+        assert!(matches!(
+            read_message(&mut reader),
+            Ok(ProcessMessage::Said(BenchClientMessage::Ready))
+        ));
+        let Ok(ProcessMessage::Results(results, entries)) = read_message(&mut reader) else {
             panic!("there are results")
         };
         assert_eq!((results.claimed, entries.len()), (7, 2));
         assert_eq!(entries[1].to_bytes(), [2; ENTRY_BYTES]);
-        assert!(hear(&mut reader).is_err());
+        assert!(read_message(&mut reader).is_err());
         let mut reader = &bytes[..];
-        assert!(hear(&mut reader).is_ok() && hear(&mut reader).is_err());
-        assert!(hear(&mut &b"what?\n"[..]).is_err());
+        assert!(read_message(&mut reader).is_ok() && read_message(&mut reader).is_err());
+        assert!(read_message(&mut &b"what?\n"[..]).is_err());
     }
 }

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-use super::driver::Counter;
-use super::phase::{Job, Phase};
+use super::driver::PaddedCounter;
+use super::phase::{BenchPhase, PhaseJob};
 
 /// The period of the bar.
 const TICK: Duration = Duration::from_millis(100);
@@ -22,30 +22,34 @@ pub fn bar(name: &'static str, total: u64, shown: bool) -> ProgressBar {
 }
 
 /// The bar of one phase.
-pub struct Progress<'a> {
+pub struct PhaseProgress<'a> {
     bar: ProgressBar,
-    counters: &'a [Counter],
+    counters: &'a [PaddedCounter],
     /// The time of a phase that ends by time.
     time: Option<Duration>,
 }
 
-impl<'a> Progress<'a> {
+impl<'a> PhaseProgress<'a> {
     /// Draws an empty bar on standard error, if `shown` and standard error is a terminal.
-    pub fn start(phase: &Phase, counters: &'a [Counter], shown: bool) -> Progress<'a> {
+    pub fn start(
+        phase: &BenchPhase,
+        counters: &'a [PaddedCounter],
+        shown: bool,
+    ) -> PhaseProgress<'a> {
         let name = match &phase.job {
-            Job::Insert { .. } => "insert",
-            Job::Update => "update",
-            Job::Search => "search",
-            Job::Delete => "delete",
-            Job::Ycsb { .. } | Job::Trace { .. } => "run",
+            PhaseJob::Insert { .. } => "insert",
+            PhaseJob::Update => "update",
+            PhaseJob::Search => "search",
+            PhaseJob::Delete => "delete",
+            PhaseJob::Ycsb { .. } | PhaseJob::Trace { .. } => "run",
         };
         let operations = match &phase.job {
-            Job::Insert { keys } => phase.operations.min(*keys),
-            Job::Trace { operations, .. } => *operations,
+            PhaseJob::Insert { keys } => phase.operations.min(*keys),
+            PhaseJob::Trace { operations, .. } => *operations,
             _ => phase.operations,
         };
         let total = phase.time.map_or(operations, |time| time.as_millis() as u64);
-        Progress { bar: bar(name, total, shown), counters, time: phase.time }
+        PhaseProgress { bar: bar(name, total, shown), counters, time: phase.time }
     }
 
     /// Moves the bar until `wait` returns.
@@ -75,7 +79,7 @@ impl<'a> Progress<'a> {
     }
 }
 
-impl Drop for Progress<'_> {
+impl Drop for PhaseProgress<'_> {
     fn drop(&mut self) {
         self.bar.finish_and_clear();
     }

@@ -7,14 +7,14 @@ use std::future::Future;
 
 use fusee_client::{CacheStats, Client, Error, MnId, Redundancy, Stats};
 use fusee_core::data::Region;
-use fusee_core::view::Place;
+use fusee_core::view::PoolPlace;
 use serde::Serializer;
 
-use crate::store::{Session, Store};
+use crate::store::{BenchSession, BenchStore};
 
 /// A client whose sessions write with one redundancy, whatever the client's rules say.
 #[derive(Clone, Copy)]
-pub struct Redundant<'a> {
+pub struct RedundantClient<'a> {
     pub client: &'a Client,
     pub redundancy: Redundancy,
 }
@@ -25,7 +25,7 @@ pub struct RedundantSession {
     redundancy: Redundancy,
 }
 
-impl Store for Redundant<'_> {
+impl BenchStore for RedundantClient<'_> {
     type Session = RedundantSession;
 
     fn open(&self) -> Result<RedundantSession, Error> {
@@ -33,7 +33,7 @@ impl Store for Redundant<'_> {
     }
 }
 
-impl Session for RedundantSession {
+impl BenchSession for RedundantSession {
     type Error = Error;
 
     fn block_on<T>(&self, operations: impl Future<Output = T>) -> T {
@@ -61,7 +61,7 @@ impl Session for RedundantSession {
     }
 
     fn is_immediate(&self) -> bool {
-        Session::is_immediate(&self.session)
+        BenchSession::is_immediate(&self.session)
     }
 
     fn stats(&self) -> Stats {
@@ -81,7 +81,8 @@ pub fn survivable_losses(redundancy: Redundancy, data_replicas: u8) -> usize {
         return 0;
     }
     let count = redundancy.places(data_replicas.into());
-    let places = (0u16..).take(count).map(|node| Place { node: MnId(node), offset: 0 }).collect();
+    let places =
+        (0u16..).take(count).map(|node| PoolPlace { node: MnId(node), offset: 0 }).collect();
     let region = Region::new(redundancy, places, 0);
     let lost = |subset: u32| region.survives(|node| subset >> node.0 & 1 == 1);
     let survives = |losses: usize| {
@@ -120,7 +121,7 @@ mod tests {
     fn what_is_written_has_the_redundancy() {
         let client = Client::embedded(EmbeddedOptions::default()).unwrap();
         let redundancy: Redundancy = "ec:2+1".parse().unwrap();
-        let session = Redundant { client: &client, redundancy }.open().unwrap();
+        let session = RedundantClient { client: &client, redundancy }.open().unwrap();
         let value = [7; 600];
         session.block_on(session.insert(b"key", &value)).unwrap();
         assert_eq!(client.redundancy_of(b"key").unwrap(), Some(redundancy));
@@ -129,6 +130,9 @@ mod tests {
         session.block_on(session.update(b"key", &value)).unwrap();
         assert_eq!(client.redundancy_of(b"key").unwrap(), Some(redundancy));
         session.block_on(session.delete(b"key")).unwrap();
-        driver::tests::drive(&Redundant { client: &client, redundancy: Redundancy::default() });
+        driver::tests::drive(&RedundantClient {
+            client: &client,
+            redundancy: Redundancy::default(),
+        });
     }
 }

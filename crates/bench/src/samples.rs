@@ -4,22 +4,22 @@ use crate::spread::Spread;
 
 /// Nanoseconds of one operation, of every round.
 #[derive(Clone, Debug, Default)]
-pub struct Samples(Vec<f64>);
+pub struct RoundSamples(Vec<f64>);
 
-impl Samples {
+impl RoundSamples {
     /// Adds the value of the next round.
     pub fn push(&mut self, value: f64) {
         self.0.push(value);
     }
 
     /// Returns every value over the other one of the same round.
-    pub fn over(&self, other: &Samples) -> Samples {
-        Samples(self.0.iter().zip(&other.0).map(|(a, b)| a / b).collect())
+    pub fn over(&self, other: &RoundSamples) -> RoundSamples {
+        RoundSamples(self.0.iter().zip(&other.0).map(|(a, b)| a / b).collect())
     }
 
     /// Returns the sums of every value and the other one of the same round.
-    pub fn plus(&self, other: &Samples) -> Samples {
-        Samples(self.0.iter().zip(&other.0).map(|(a, b)| a + b).collect())
+    pub fn plus(&self, other: &RoundSamples) -> RoundSamples {
+        RoundSamples(self.0.iter().zip(&other.0).map(|(a, b)| a + b).collect())
     }
 
     /// # Panics
@@ -40,7 +40,7 @@ mod tests {
 
     #[test]
     fn samples_are_compared_round_by_round() {
-        let samples = Samples(vec![4.0, 1.0, 3.0, 2.0]);
-        assert_eq!(samples.over(&Samples(vec![2.0; 4])).spread().most, 2.0);
+        let samples = RoundSamples(vec![4.0, 1.0, 3.0, 2.0]);
+        assert_eq!(samples.over(&RoundSamples(vec![2.0; 4])).spread().most, 2.0);
     }
 }

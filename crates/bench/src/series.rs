@@ -1,6 +1,6 @@
 //! Latencies over time, taken from threads that go on working.
 //!
-//! Every thread notes its operations in a [`Meter`]; the time series takes the contents of all
+//! Every thread notes its operations in a [`OperationMeter`]; the time series takes the contents of all
 //! meters once in an interval. Operations are kept apart by whether the view was *changing*
 //! meanwhile, as the session itself saw it: a view with a change under way was in force when the
 //! operation began, or a newer view came before it had ended. That costs two loads of a word per
@@ -15,27 +15,27 @@ use std::sync::{Arc, Mutex, PoisonError};
 use fusee_client::{Client, OpKind, Session, View};
 use serde::Serialize;
 
-use super::tally::{Latencies, Tally};
+use super::tally::{Latencies, OperationTally};
 use super::worker::Worker;
 
 /// Operations that ended in some time.
 #[derive(Debug, Default)]
-pub struct Sample {
+pub struct IntervalSample {
     /// Operations during which the view was at rest.
-    pub calm: Tally,
+    pub calm: OperationTally,
     /// Operations during all or part of which it was changing.
-    pub changing: Tally,
+    pub changing: OperationTally,
 }
 
-impl Sample {
+impl IntervalSample {
     /// Adds the operations of another thread or interval.
-    pub fn merge(&mut self, other: &Sample) {
+    pub fn merge(&mut self, other: &IntervalSample) {
         self.calm.merge(&other.calm);
         self.changing.merge(&other.changing);
     }
 
     /// Returns all operations.
-    pub fn all(&self) -> Tally {
+    pub fn all(&self) -> OperationTally {
         let mut all = self.calm.clone();
         all.merge(&self.changing);
         all
@@ -44,39 +44,43 @@ impl Sample {
 
 /// The operations that a thread has noted since they were taken last.
 #[derive(Debug, Default)]
-pub struct Meter(Mutex<Sample>);
+pub struct OperationMeter(Mutex<IntervalSample>);
 
-impl Meter {
+impl OperationMeter {
     /// Takes the contents.
-    pub fn take(&self) -> Sample {
+    pub fn take(&self) -> IntervalSample {
         std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     fn note(&self, is_changing: bool, kind: OpKind, latency_ns: u64) {
         let mut sample = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let Sample { calm, changing } = &mut *sample;
+        let IntervalSample { calm, changing } = &mut *sample;
         (if is_changing { changing } else { calm }).record(kind, latency_ns);
     }
 }
 
 /// Takes the contents of all meters.
-pub fn take_all(meters: &[Meter]) -> Sample {
-    let mut all = Sample::default();
+pub fn take_all(meters: &[OperationMeter]) -> IntervalSample {
+    let mut all = IntervalSample::default();
     meters.iter().for_each(|meter| all.merge(&meter.take()));
     all
 }
 
 /// Notes the operations of a session in a meter.
-pub struct Noting<'a> {
+pub struct MeteredSession<'a> {
     session: &'a Session,
-    meter: &'a Meter,
+    meter: &'a OperationMeter,
     view: Arc<View>,
 }
 
-impl<'a> Noting<'a> {
+impl<'a> MeteredSession<'a> {
     /// Notes into this meter.
-    pub fn new(client: &Client, session: &'a Session, meter: &'a Meter) -> Noting<'a> {
-        Noting { session, meter, view: client.view() }
+    pub fn new(
+        client: &Client,
+        session: &'a Session,
+        meter: &'a OperationMeter,
+    ) -> MeteredSession<'a> {
+        MeteredSession { session, meter, view: client.view() }
     }
 
     /// Runs an operation of a worker of the session, and notes it if it succeeds. Returns the time
@@ -86,10 +90,10 @@ impl<'a> Noting<'a> {
         worker: &mut Worker<'w, Session>,
         operation: impl AsyncFnOnce(&mut Worker<'w, Session>) -> u64,
     ) -> u64 {
-        self.hear();
+        self.update_view();
         let changing_before = self.view.change.is_some();
         let end = self.session.block_on(operation(worker));
-        let changed = self.hear();
+        let changed = self.update_view();
         if let Some((kind, latency_ns)) = worker.latest.take() {
             self.meter.note(changing_before || changed, kind, latency_ns);
         }
@@ -97,7 +101,7 @@ impl<'a> Noting<'a> {
     }
 
     /// Returns whether there is a newer view.
-    fn hear(&mut self) -> bool {
+    fn update_view(&mut self) -> bool {
         let newer = self.session.newer_view(self.view.number);
         let came = newer.is_some();
         if let Some(newer) = newer {
@@ -109,7 +113,7 @@ impl<'a> Noting<'a> {
 
 /// The latencies of one kind of operation.
 #[derive(Clone, Debug, Serialize)]
-pub struct Latency {
+pub struct LatencySummary {
     /// Operations that succeeded.
     pub count: u64,
     /// Operations that succeeded, by the second.
@@ -124,10 +128,10 @@ pub struct Latency {
     pub max_us: f64,
 }
 
-impl Latency {
-    fn new(latencies: &Latencies, seconds: f64) -> Latency {
+impl LatencySummary {
+    fn new(latencies: &Latencies, seconds: f64) -> LatencySummary {
         let us = |quantile| latencies.value_at_quantile(quantile) as f64 / 1000.0;
-        Latency {
+        LatencySummary {
             count: latencies.len(),
             per_s: latencies.len() as f64 / seconds.max(1e-9),
             p50_us: us(0.5),
@@ -137,7 +141,7 @@ impl Latency {
         }
     }
 
-    /// Returns one line of a table for people, under [`Latency::HEADER`].
+    /// Returns one line of a table for people, under [`LatencySummary::HEADER`].
     pub fn row(&self) -> String {
         format!(
             "{:>12} {:>10.1} {:>10.1} {:>10.1} {:>11.1}",
@@ -145,18 +149,20 @@ impl Latency {
         )
     }
 
-    /// The header of [`Latency::row`].
+    /// The header of [`LatencySummary::row`].
     pub const HEADER: &str = "       count     p50 us     p99 us   p99.9 us      max us";
 }
 
 /// Latencies by kind of operation, in the paper's names.
-pub type Operations = BTreeMap<&'static str, Latency>;
+pub type LatencyByOperation = BTreeMap<&'static str, LatencySummary>;
 
 /// Returns the latencies of a tally that was filled for this time.
-pub fn operations(tally: &Tally, seconds: f64) -> Operations {
+pub fn operations(tally: &OperationTally, seconds: f64) -> LatencyByOperation {
     let kinds = OpKind::ALL.into_iter();
     kinds
-        .filter_map(|kind| Some((kind.name(), Latency::new(tally.latencies(kind)?, seconds))))
+        .filter_map(|kind| {
+            Some((kind.name(), LatencySummary::new(tally.latencies(kind)?, seconds)))
+        })
         .collect()
 }
 
@@ -173,7 +179,7 @@ mod tests {
 
     #[test]
     fn what_was_noted_is_taken_once_and_kept_apart() {
-        let meters = [Meter::default(), Meter::default()];
+        let meters = [OperationMeter::default(), OperationMeter::default()];
         meters[0].note(false, OpKind::Search, 1_000);
         meters[0].note(true, OpKind::Search, 5_000);
         meters[1].note(true, OpKind::Insert, 9_000);

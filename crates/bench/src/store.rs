@@ -1,8 +1,8 @@
 //! The store under test, and a thread's access to it.
 //!
 //! Workers ([`crate::worker`]), phases, verification and the stores beside FUSEE use a store through these traits
-//! alone. To drive another store, implement [`Store`] and [`Session`] for it; to let it take part in `bench peers`,
-//! also [`Pipelined`] and [`crate::suite::peers::Peer`].
+//! alone. To drive another store, implement [`BenchStore`] and [`Session`] for it; to let it take part in
+//! `bench peers`, also [`PipelinedSession`] and [`crate::suite::peers::PeerStore`].
 //!
 //! Calls are resolved at compile time, and FUSEE's own futures are returned unchanged: driving it through the traits
 //! costs as much as driving its sessions.
@@ -12,22 +12,22 @@ use std::future::Future;
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 
-use fusee_client::{CacheStats, Client, Error, FabricKind, Outcome, Stats};
-use fusee_linearizability::Answer;
+use fusee_client::{CacheStats, Client, Error, FabricKind, FailedWriteOutcome, Stats};
+use fusee_linearizability::HistoryAnswer;
 
-use crate::suite::peers::Values;
+use crate::suite::peers::PeerValues;
 
 /// A store, as its clients see it.
-pub trait Store: Sync {
+pub trait BenchStore: Sync {
     /// A thread's access to the store.
-    type Session: Session;
+    type Session: BenchSession;
 
     /// Opens a session for the thread that calls this.
-    fn open(&self) -> Result<Self::Session, <Self::Session as Session>::Error>;
+    fn open(&self) -> Result<Self::Session, <Self::Session as BenchSession>::Error>;
 }
 
 /// A thread's access to a store, with as many operations under way as futures are polled on it.
-pub trait Session {
+pub trait BenchSession {
     /// The error of an operation.
     type Error: OperationError;
 
@@ -66,26 +66,31 @@ pub trait Session {
 }
 
 /// Sessions that send several requests before they wait for answers, in their own best way.
-pub trait Pipelined: Session {
+pub trait PipelinedSession: BenchSession {
     /// Executes requests on keys that exist, with `depth` in flight. Every update writes the key's value, and every get
     /// must find a value of the same length and the same end.
     ///
     /// # Panics
     /// If a key is not there, or has another value.
-    fn run(&self, requests: &[Request], values: &Values, depth: usize) -> Result<(), Self::Error>;
+    fn run(
+        &self,
+        requests: &[PipelinedRequest],
+        values: &PeerValues,
+        depth: usize,
+    ) -> Result<(), Self::Error>;
 }
 
 /// A request on a key that exists.
 #[derive(Clone, Copy, Debug)]
-pub enum Request {
+pub enum PipelinedRequest {
     /// Read the key.
-    Get(Key),
+    Get(BenchKey),
     /// Replace the value of the key.
-    Update(Key),
+    Update(BenchKey),
 }
 
 /// A key of the benchmarks.
-pub type Key = [u8; fusee_workload::KEY_BYTES];
+pub type BenchKey = [u8; fusee_workload::KEY_BYTES];
 
 /// The error of an operation, as it is counted and judged.
 pub trait OperationError: Display {
@@ -93,7 +98,7 @@ pub trait OperationError: Display {
     fn kind(&self) -> &'static str;
 
     /// Returns the answer of the operation, if the failure is an answer: the key exists, or it does not.
-    fn answer(&self) -> Option<Answer>;
+    fn answer(&self) -> Option<HistoryAnswer>;
 
     /// Returns whether the failed write may have taken effect, or may still.
     fn may_have_effect(&self) -> bool;
@@ -102,7 +107,7 @@ pub trait OperationError: Display {
     fn is_full(&self) -> bool;
 }
 
-impl Store for Client {
+impl BenchStore for Client {
     type Session = fusee_client::Session;
 
     fn open(&self) -> Result<fusee_client::Session, Error> {
@@ -110,7 +115,7 @@ impl Store for Client {
     }
 }
 
-impl Session for fusee_client::Session {
+impl BenchSession for fusee_client::Session {
     type Error = Error;
 
     fn block_on<T>(&self, operations: impl Future<Output = T>) -> T {
@@ -174,10 +179,10 @@ impl OperationError for Error {
         }
     }
 
-    fn answer(&self) -> Option<Answer> {
+    fn answer(&self) -> Option<HistoryAnswer> {
         match self {
-            Error::AlreadyExists => Some(Answer::Exists),
-            Error::NotFound => Some(Answer::Absent),
+            Error::AlreadyExists => Some(HistoryAnswer::Exists),
+            Error::NotFound => Some(HistoryAnswer::Absent),
             _ => None,
         }
     }
@@ -186,7 +191,7 @@ impl OperationError for Error {
         match self {
             Error::Unreachable { outcome, .. }
             | Error::GaveUp { outcome, .. }
-            | Error::Expelled { outcome } => *outcome == Outcome::Unknown,
+            | Error::Expelled { outcome } => *outcome == FailedWriteOutcome::Unknown,
             Error::NotFound
             | Error::AlreadyExists
             | Error::KeyEmpty
@@ -224,8 +229,8 @@ mod tests {
 
     #[test]
     fn only_writes_without_any_effect_are_excluded() {
-        let unknown = Error::GaveUp { waiting_for: "x", outcome: Outcome::Unknown };
-        let none = Error::GaveUp { waiting_for: "x", outcome: Outcome::NotApplied };
+        let unknown = Error::GaveUp { waiting_for: "x", outcome: FailedWriteOutcome::Unknown };
+        let none = Error::GaveUp { waiting_for: "x", outcome: FailedWriteOutcome::NotApplied };
         assert!(unknown.may_have_effect() && !none.may_have_effect());
         assert!(Error::Interrupted { what: "x" }.may_have_effect());
         assert!(!Error::OutOfMemory.may_have_effect() && Error::OutOfMemory.is_full());

@@ -32,7 +32,7 @@ pub fn empty_latencies() -> Latencies {
 
 /// Counts of one thread, or of all.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
-pub struct Tally {
+pub struct OperationTally {
     #[serde(with = "recorded")]
     latencies: [Option<Latencies>; OpKind::ALL.len()],
     /// Failed operations by the kind of error.
@@ -43,7 +43,7 @@ pub struct Tally {
     pub examples: Vec<String>,
 }
 
-impl Tally {
+impl OperationTally {
     /// Counts an operation that succeeded.
     pub fn record(&mut self, kind: OpKind, latency_ns: u64) {
         self.latencies[kind as usize]
@@ -70,7 +70,7 @@ impl Tally {
     }
 
     /// Adds the counts of another thread or phase.
-    pub fn merge(&mut self, other: &Tally) {
+    pub fn merge(&mut self, other: &OperationTally) {
         for (mine, theirs) in self.latencies.iter_mut().zip(&other.latencies) {
             if let Some(theirs) = theirs {
                 let mine = mine.get_or_insert_with(empty_latencies);
@@ -81,7 +81,7 @@ impl Tally {
     }
 
     /// Adds errors and mismatches of another thread or phase, but not its latencies.
-    pub fn merge_failures(&mut self, other: &Tally) {
+    pub fn merge_failures(&mut self, other: &OperationTally) {
         for (kind, count) in &other.errors {
             *self.errors.entry(kind.clone()).or_default() += count;
         }
@@ -119,9 +119,12 @@ mod recorded {
 
     use super::{Latencies, OpKind, empty_latencies};
 
-    type All = [Option<Latencies>; OpKind::ALL.len()];
+    type LatenciesByKind = [Option<Latencies>; OpKind::ALL.len()];
 
-    pub fn serialize<S: Serializer>(all: &All, serializer: S) -> Result<S::Ok, S::Error> {
+    pub fn serialize<S: Serializer>(
+        all: &LatenciesByKind,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
         let counts = |latencies: &Latencies| -> Vec<(u64, u64)> {
             latencies.iter_recorded().map(|i| (i.value_iterated_to(), i.count_at_value())).collect()
         };
@@ -130,9 +133,11 @@ mod recorded {
         all.serialize(serializer)
     }
 
-    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<All, D::Error> {
+    pub fn deserialize<'de, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<LatenciesByKind, D::Error> {
         let read = Vec::<Option<Vec<(u64, u64)>>>::deserialize(deserializer)?;
-        let mut all = All::default();
+        let mut all = LatenciesByKind::default();
         for (latencies, counts) in all.iter_mut().zip(read) {
             for (latency_ns, count) in counts.into_iter().flatten() {
                 let latencies = latencies.get_or_insert_with(empty_latencies);
@@ -151,8 +156,8 @@ mod tests {
 
     #[test]
     fn tallies_of_threads_add_up() {
-        let mut one = Tally::default();
-        let mut two = Tally::default();
+        let mut one = OperationTally::default();
+        let mut two = OperationTally::default();
         one.record(OpKind::Search, 1000);
         two.record(OpKind::Search, 3000);
         two.record(OpKind::Update, u64::MAX);
@@ -173,7 +178,7 @@ mod tests {
 
     #[test]
     fn tallies_go_from_process_to_process() {
-        let mut tally = Tally::default();
+        let mut tally = OperationTally::default();
         for latency_ns in [1, 900, 1_234_567, MAX_LATENCY_NS] {
             tally.record(OpKind::Search, latency_ns);
             tally.record(OpKind::Search, latency_ns);
@@ -181,7 +186,7 @@ mod tests {
         tally.error(OpKind::Update, 4, &Error::OutOfMemory);
         tally.mismatch(9, &Mismatch::Torn);
         let json = serde_json::to_string(&tally).unwrap();
-        let back: Tally = serde_json::from_str(&json).unwrap();
+        let back: OperationTally = serde_json::from_str(&json).unwrap();
         assert_eq!(back.latencies, tally.latencies);
         assert_eq!((back.errors, back.mismatches), (tally.errors, tally.mismatches));
         assert_eq!(back.examples, tally.examples);

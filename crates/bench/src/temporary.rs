@@ -1,7 +1,7 @@
 //! Temporary processes of other programs, and temporary directories, which are removed in the end
 //! in any case.
 //!
-//! Dropping a [`Temporary`] ends it. A signal ends this process without dropping anything: then all
+//! Dropping a [`TemporaryHandle`] ends it. A signal ends this process without dropping anything: then all
 //! of them are ended here.
 
 use std::io;
@@ -15,19 +15,19 @@ use fusee_cli::interrupt;
 use tempfile::TempDir;
 
 /// All that exist.
-static ALL: Mutex<Vec<Option<Held>>> = Mutex::new(Vec::new());
+static ALL: Mutex<Vec<Option<TemporaryResource>>> = Mutex::new(Vec::new());
 
-fn all() -> MutexGuard<'static, Vec<Option<Held>>> {
+fn all() -> MutexGuard<'static, Vec<Option<TemporaryResource>>> {
     ALL.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-struct Held {
+struct TemporaryResource {
     process: Option<Child>,
     // Dropped last.
     _directory: TempDir,
 }
 
-impl Drop for Held {
+impl Drop for TemporaryResource {
     fn drop(&mut self) {
         if let Some(process) = &mut self.process {
             let _gone_already = process.kill();
@@ -37,48 +37,48 @@ impl Drop for Held {
 }
 
 /// A directory, perhaps with a process.
-pub struct Temporary {
+pub struct TemporaryHandle {
     number: usize,
     path: PathBuf,
     id: u32,
 }
 
-impl Temporary {
+impl TemporaryHandle {
     /// Makes a directory.
-    pub fn directory() -> io::Result<Temporary> {
-        Temporary::new(|_| Ok(None))
+    pub fn directory() -> io::Result<TemporaryHandle> {
+        TemporaryHandle::new(|_| Ok(None))
     }
 
     /// Starts a program without input and output, with a directory.
     pub fn process(
         program: &str,
         args: impl FnOnce(&Path) -> Vec<String>,
-    ) -> io::Result<Temporary> {
-        Temporary::new(|path| {
+    ) -> io::Result<TemporaryHandle> {
+        TemporaryHandle::new(|path| {
             let mut command = Command::new(program);
             command.args(args(path)).stdin(Stdio::null());
             command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().map(Some)
         })
     }
 
-    /// Starts a program with its output in files of its directory: see [`Temporary::said`].
-    pub fn speaking(command: &mut Command) -> io::Result<Temporary> {
-        Temporary::new(|path| {
+    /// Starts a program with its output in files of its directory: see [`TemporaryHandle::output_so_far`].
+    pub fn with_output_files(command: &mut Command) -> io::Result<TemporaryHandle> {
+        TemporaryHandle::new(|path| {
             let file = |name| std::fs::File::create(path.join(name));
             command.stdin(Stdio::null()).stdout(file("stdout")?).stderr(file("stderr")?);
             command.spawn().map(Some)
         })
     }
 
-    fn new(start: impl FnOnce(&Path) -> io::Result<Option<Child>>) -> io::Result<Temporary> {
+    fn new(start: impl FnOnce(&Path) -> io::Result<Option<Child>>) -> io::Result<TemporaryHandle> {
         // The end of all waits for this one.
         let mut all = all();
         let directory = tempfile::tempdir()?;
         let path = directory.path().to_owned();
         let process = start(&path)?;
         let id = process.as_ref().map_or(0, Child::id);
-        all.push(Some(Held { process, _directory: directory }));
-        Ok(Temporary { number: all.len() - 1, path, id })
+        all.push(Some(TemporaryResource { process, _directory: directory }));
+        Ok(TemporaryHandle { number: all.len() - 1, path, id })
     }
 
     pub fn path(&self) -> &Path {
@@ -98,14 +98,14 @@ impl Temporary {
     }
 
     /// Returns its standard output and its standard error so far.
-    pub fn said(&self) -> (String, String) {
+    pub fn output_so_far(&self) -> (String, String) {
         let text = |name| std::fs::read(self.path.join(name)).unwrap_or_default();
         let text = |name| String::from_utf8_lossy(&text(name)).into_owned();
         (text("stdout"), text("stderr"))
     }
 }
 
-impl Drop for Temporary {
+impl Drop for TemporaryHandle {
     fn drop(&mut self) {
         let held = all()[self.number].take();
         drop(held);
@@ -139,7 +139,7 @@ mod tests {
 
     #[test]
     fn a_process_and_its_directory_end_together() {
-        let sleeps = Temporary::process("sleep", |_| vec!["600".into()]).unwrap();
+        let sleeps = TemporaryHandle::process("sleep", |_| vec!["600".into()]).unwrap();
         let path = sleeps.path().to_owned();
         let process = format!("/proc/{}", sleeps.id());
         assert!(sleeps.ended().unwrap().is_none() && path.is_dir());

@@ -21,7 +21,7 @@ pub fn mix(x: u64) -> u64 {
 
 /// The write that a value comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Origin {
+pub struct ValueOrigin {
     /// The number of the key.
     pub key: u64,
     /// The number of the writer.
@@ -32,9 +32,9 @@ pub struct Origin {
 
 /// The error of a value that is not whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Torn;
+pub struct TornValue;
 
-impl Origin {
+impl ValueOrigin {
     fn header(&self) -> [u8; HEADER_BYTES] {
         let mut header = [0; HEADER_BYTES];
         for (bytes, word) in header.chunks_exact_mut(8).zip([self.key, self.writer, self.sequence])
@@ -66,14 +66,14 @@ impl Origin {
     }
 
     /// Reads a value of `len` bytes and checks its fill.
-    pub fn decode(value: &[u8], len: usize) -> Result<Origin, Torn> {
+    pub fn decode(value: &[u8], len: usize) -> Result<ValueOrigin, TornValue> {
         if value.len() != len || len < HEADER_BYTES {
-            return Err(Torn);
+            return Err(TornValue);
         }
         let (header, fill) = value.split_at(HEADER_BYTES);
         let mut words = header.chunks_exact(8).map(word_of);
         let mut next = || words.next().expect("the header has three words");
-        let origin = Origin { key: next(), writer: next(), sequence: next() };
+        let origin = ValueOrigin { key: next(), writer: next(), sequence: next() };
         let mut word = origin.fill_seed();
         // Without branches in the loop, so that several words are compared at a time.
         let mut differences = 0;
@@ -84,7 +84,7 @@ impl Origin {
             differences |= word ^ word_of(bytes);
         }
         let same_remainder = rest == &next_word(word).to_le_bytes()[..rest.len()];
-        if differences == 0 && same_remainder { Ok(origin) } else { Err(Torn) }
+        if differences == 0 && same_remainder { Ok(origin) } else { Err(TornValue) }
     }
 }
 
@@ -103,20 +103,20 @@ mod tests {
 
     fn value(key: u64, writer: u64, sequence: u64, len: usize) -> Vec<u8> {
         let mut value = vec![0; len];
-        Origin { key, writer, sequence }.encode(&mut value);
+        ValueOrigin { key, writer, sequence }.encode(&mut value);
         value
     }
 
     #[test]
     fn values_of_all_lengths_come_back() {
         for len in [24, 25, 31, 32, 33, 1008, 4096] {
-            let origin = Origin { key: 5, writer: u64::MAX, sequence: 1 << 40 };
+            let origin = ValueOrigin { key: 5, writer: u64::MAX, sequence: 1 << 40 };
             let mut bytes = vec![0xaa; len];
             origin.encode(&mut bytes);
-            assert_eq!(Origin::decode(&bytes, len), Ok(origin));
-            assert_eq!(Origin::decode(&bytes, len + 1), Err(Torn));
+            assert_eq!(ValueOrigin::decode(&bytes, len), Ok(origin));
+            assert_eq!(ValueOrigin::decode(&bytes, len + 1), Err(TornValue));
         }
-        assert_eq!(Origin::decode(&[0; 23], 23), Err(Torn));
+        assert_eq!(ValueOrigin::decode(&[0; 23], 23), Err(TornValue));
     }
 
     #[test]
@@ -125,7 +125,7 @@ mod tests {
         for at in 0..good.len() {
             let mut bad = good.clone();
             bad[at] ^= 1;
-            assert_eq!(Origin::decode(&bad, 100), Err(Torn), "byte {at}");
+            assert_eq!(ValueOrigin::decode(&bad, 100), Err(TornValue), "byte {at}");
         }
     }
 
@@ -136,9 +136,12 @@ mod tests {
         for cut in (8..128).step_by(8) {
             let mixed = [&one[..cut], &two[cut..]].concat();
             // Up to the sequence number both are the same: a cut there gives the second value.
-            let expected =
-                if cut <= 16 { Ok(Origin { key: 1, writer: 2, sequence: 4 }) } else { Err(Torn) };
-            assert_eq!(Origin::decode(&mixed, 128), expected, "cut at {cut}");
+            let expected = if cut <= 16 {
+                Ok(ValueOrigin { key: 1, writer: 2, sequence: 4 })
+            } else {
+                Err(TornValue)
+            };
+            assert_eq!(ValueOrigin::decode(&mixed, 128), expected, "cut at {cut}");
         }
     }
 }

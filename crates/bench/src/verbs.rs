@@ -13,11 +13,11 @@ use fusee_cli::failure::Failure;
 use fusee_client::{FabricKind, View};
 use fusee_core::layout::{Object, Slot};
 use fusee_core::race::Buckets;
-use fusee_core::verbs::{Batch, ClientId, Fabric};
-use fusee_core::view::{Place, SlotRef};
+use fusee_core::verbs::{ClientId, Fabric, VerbBatch};
+use fusee_core::view::{PoolPlace, SlotRef};
 use fusee_fabric::AnyFabric;
 
-use crate::loaded::{Loaded, NODES, Size, key, last};
+use crate::loaded_cluster::{LoadedCluster, LoadedClusterArgs, NODES, key, last_byte};
 use fusee_workload::KEY_BYTES;
 
 /// Bytes of a slot.
@@ -26,44 +26,44 @@ const SLOT_BYTES: u32 = 8;
 const CLIENT: ClientId = ClientId(u32::MAX);
 
 /// A cluster, and a way to its memory that knows nothing of keys.
-pub struct Raw {
+pub struct RawCluster {
     fabric: AnyFabric,
-    batch: Batch,
-    pairs: Vec<Pair>,
+    batch: VerbBatch,
+    pairs: Vec<RawPair>,
     object_bytes: u32,
     /// Objects without a pair: writes there damage none.
-    free: Vec<Places>,
+    free: Vec<RawPlaces>,
     /// The object that the next update writes: one after the other, as a slab hands them out.
     next: usize,
     // Dropped last.
-    loaded: Loaded,
+    loaded: LoadedCluster,
 }
 
 /// The places of a pair: no more than a hint says, already looked up in the view.
 #[derive(Clone, Copy, Debug)]
-pub struct Pair {
+pub struct RawPair {
     word: Slot,
     /// The slot on the primary, then on the backups.
-    slots: Places,
+    slots: RawPlaces,
     /// The object's replicas, the one that is read first.
-    objects: Places,
+    objects: RawPlaces,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Places {
-    places: [Place; NODES as usize],
+struct RawPlaces {
+    places: [PoolPlace; NODES as usize],
     count: u8,
 }
 
-impl Places {
-    fn new(from: impl ExactSizeIterator<Item = Place>) -> Places {
-        let mut places = [Place { node: fusee_client::MnId(0), offset: 0 }; NODES as usize];
+impl RawPlaces {
+    fn new(from: impl ExactSizeIterator<Item = PoolPlace>) -> RawPlaces {
+        let mut places = [PoolPlace { node: fusee_client::MnId(0), offset: 0 }; NODES as usize];
         let count = from.len() as u8;
         places.iter_mut().zip(from).for_each(|(place, from)| *place = from);
-        Places { places, count }
+        RawPlaces { places, count }
     }
 
-    fn get(&self) -> &[Place] {
+    fn get(&self) -> &[PoolPlace] {
         &self.places[..usize::from(self.count)]
     }
 }
@@ -84,13 +84,13 @@ fn wait<T>(fabric: &AnyFabric, future: impl Future<Output = T>) -> T {
     }
 }
 
-impl Raw {
-    pub fn new(size: &Size) -> Result<Raw, Failure> {
-        Raw::over(size, FabricKind::Shm)
+impl RawCluster {
+    pub fn new(size: &LoadedClusterArgs) -> Result<RawCluster, Failure> {
+        RawCluster::over(size, FabricKind::Shm)
     }
 
-    pub fn over(size: &Size, fabric: FabricKind) -> Result<Raw, Failure> {
-        let loaded = Loaded::with_keys(size, fabric, NODES, key)?;
+    pub fn over(size: &LoadedClusterArgs, fabric: FabricKind) -> Result<RawCluster, Failure> {
+        let loaded = LoadedCluster::with_keys(size, fabric, NODES, key)?;
         let view = loaded.client.view();
         let fabric = AnyFabric::new(fabric, CLIENT)?;
         for member in &view.members {
@@ -98,16 +98,16 @@ impl Raw {
         }
         let class = Object::class(KEY_BYTES, size.pair_bytes as usize - KEY_BYTES);
         let object_bytes = class.expect("values are not that large").bytes() as u32;
-        let batch = Batch::new();
+        let batch = VerbBatch::new();
         let pairs = Vec::new();
         let free = Vec::new();
-        let mut raw = Raw { fabric, batch, pairs, object_bytes, free, next: 0, loaded };
+        let mut raw = RawCluster { fabric, batch, pairs, object_bytes, free, next: 0, loaded };
         let numbers: Vec<u32> = (0..size.keys).collect();
         // An update leaves the object of the pair free.
         let before = raw.find_all(&numbers, &view)?;
         raw.loaded.updates(&numbers)?;
         raw.pairs = raw.find_all(&numbers, &view)?;
-        let name = |objects: &Places| (objects.places[0].node, objects.places[0].offset);
+        let name = |objects: &RawPlaces| (objects.places[0].node, objects.places[0].offset);
         let kept: BTreeSet<_> = raw.pairs.iter().map(|pair| name(&pair.objects)).collect();
         let left = before.iter().map(|pair| pair.objects);
         raw.free = left.filter(|objects| !kept.contains(&name(objects))).collect();
@@ -118,14 +118,14 @@ impl Raw {
         }
     }
 
-    fn find_all(&mut self, numbers: &[u32], view: &View) -> Result<Vec<Pair>, Failure> {
+    fn find_all(&mut self, numbers: &[u32], view: &View) -> Result<Vec<RawPair>, Failure> {
         numbers.iter().map(|number| self.find(&key(*number), view)).collect()
     }
 
     /// Fails if a pair does not hold the value that was put: raw verbs must leave the store
     /// unchanged.
     pub fn verify(&self) -> Result<(), Failure> {
-        let Loaded { session, value, .. } = &self.loaded;
+        let LoadedCluster { session, value, .. } = &self.loaded;
         session.block_on(async {
             for number in 0..self.pairs.len() as u32 {
                 let found =
@@ -139,7 +139,7 @@ impl Raw {
     }
 
     /// Looks for a key as an operation without a hint would.
-    fn find(&mut self, key: &[u8], view: &View) -> Result<Pair, Failure> {
+    fn find(&mut self, key: &[u8], view: &View) -> Result<RawPair, Failure> {
         let buckets = Buckets::of(key, view);
         let primary = view.subtables[buckets.subtable as usize].primary();
         self.batch.clear();
@@ -160,19 +160,19 @@ impl Raw {
         Err(failed("a key is not where it was put"))
     }
 
-    fn pair(&self, slot: SlotRef, word: Slot, view: &View) -> Pair {
-        let slots = Places::new(view.slot_places(slot));
+    fn pair(&self, slot: SlotRef, word: Slot, view: &View) -> RawPair {
+        let slots = RawPlaces::new(view.slot_places(slot));
         let object = view.object(word.address(), self.object_bytes.into());
-        let mut objects = Places::new(object.expect("an object is in a region").places());
+        let mut objects = RawPlaces::new(object.expect("an object is in a region").places());
         let primary = slots.get()[0].node;
         if let Some(near) = objects.get().iter().position(|place| place.node == primary) {
             objects.places.swap(0, near);
         }
-        Pair { word, slots, objects }
+        RawPair { word, slots, objects }
     }
 
     /// The pairs of these keys, in this order.
-    pub fn pairs(&self, numbers: &[u32]) -> Vec<Pair> {
+    pub fn pairs(&self, numbers: &[u32]) -> Vec<RawPair> {
         numbers.iter().map(|number| self.pairs[*number as usize]).collect()
     }
 
@@ -185,19 +185,19 @@ impl Raw {
     }
 
     /// READs the slot and the object in one phase. Returns the last byte.
-    pub fn get(&mut self, pair: &Pair) -> Result<u8, Failure> {
+    pub fn get(&mut self, pair: &RawPair) -> Result<u8, Failure> {
         self.batch.clear();
         let slot = pair.slots.places[0];
         let object = pair.objects.places[0];
         self.batch.read(slot.node, slot.offset, SLOT_BYTES);
         let object = self.batch.read(object.node, object.offset, self.object_bytes);
         self.phase()?;
-        Ok(last(self.batch.data(object).expect("checked")))
+        Ok(last_byte(self.batch.data(object).expect("checked")))
     }
 
     /// WRITEs a free object to its replicas and READs the slot; then CASes the backups; then CASes
     /// the primary. The words of the slots stay the same.
-    pub fn update(&mut self, pair: &Pair) -> Result<(), Failure> {
+    pub fn update(&mut self, pair: &RawPair) -> Result<(), Failure> {
         self.batch.clear();
         let span = self.batch.stage(self.object_bytes);
         let written = self.free[self.next];
@@ -223,24 +223,24 @@ impl Raw {
     }
 
     /// Executes one verb, on the first pair.
-    pub fn verb(&mut self, verb: Verb) -> Result<(), Failure> {
-        let Pair { word, slots, objects } = self.pairs[0];
+    pub fn verb(&mut self, verb: RawVerb) -> Result<(), Failure> {
+        let RawPair { word, slots, objects } = self.pairs[0];
         let slot = slots.places[0];
         let object = objects.places[0];
         let free = self.free[0].places[0];
         self.batch.clear();
         match verb {
-            Verb::Read(bytes) => {
+            RawVerb::Read(bytes) => {
                 self.batch.read(object.node, object.offset, bytes);
             }
-            Verb::Write(bytes) => {
+            RawVerb::Write(bytes) => {
                 let span = self.batch.stage(bytes);
                 self.batch.write(free.node, free.offset, span);
             }
-            Verb::Cas => {
+            RawVerb::Cas => {
                 self.batch.cas(slot.node, slot.offset, word.0, word.0);
             }
-            Verb::Faa => {
+            RawVerb::Faa => {
                 self.batch.faa(slot.node, slot.offset, 0);
             }
         }
@@ -250,7 +250,7 @@ impl Raw {
 
 /// A verb, with its length. It leaves the slot as it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Verb {
+pub enum RawVerb {
     Read(u32),
     Write(u32),
     Cas,

@@ -18,7 +18,7 @@
 
 // Promise CHK-7: The verifier finds lost, resurrected, torn and foreign values.
 
-use super::value::{Origin, Torn};
+use super::value::{TornValue, ValueOrigin};
 
 /// The outcome of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,7 +33,7 @@ pub enum WriteOutcome {
 
 /// The state that a write leaves behind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Effect {
+pub enum WriteEffect {
     /// The value that its writer and sequence number make.
     Value,
     /// No key.
@@ -42,11 +42,11 @@ pub enum Effect {
 
 /// A write in the log of its writer; its index in the log is its sequence number.
 #[derive(Clone, Copy, Debug)]
-pub struct Write {
+pub struct LoggedWrite {
     /// The number of the key.
     pub key: u64,
     /// The state that the write leaves behind.
-    pub effect: Effect,
+    pub effect: WriteEffect,
     /// The time at which the call began.
     pub start: u64,
     /// The outcome.
@@ -55,18 +55,18 @@ pub struct Write {
 
 /// The writes of one writer.
 #[derive(Clone, Debug, Default)]
-pub struct Log {
-    writes: Vec<Write>,
+pub struct WriteLog {
+    writes: Vec<LoggedWrite>,
 }
 
-impl Log {
+impl WriteLog {
     /// The sequence number of the next write.
     pub fn next_sequence(&self) -> u64 {
         self.writes.len() as u64
     }
 
     /// Notes a write that has ended.
-    pub fn push(&mut self, write: Write) {
+    pub fn push(&mut self, write: LoggedWrite) {
         self.writes.push(write);
     }
 }
@@ -129,7 +129,7 @@ struct KeyState {
 /// The judge of final states.
 #[derive(Debug)]
 pub struct Verifier {
-    logs: Vec<Log>,
+    logs: Vec<WriteLog>,
     keys: Vec<KeyState>,
 }
 
@@ -139,7 +139,7 @@ impl Verifier {
     ///
     /// # Panics
     /// If a log names a key that is out of range.
-    pub fn new(keys: u64, logs: Vec<Log>) -> Verifier {
+    pub fn new(keys: u64, logs: Vec<WriteLog>) -> Verifier {
         let mut states = vec![KeyState::default(); keys as usize];
         for write in logs.iter().flat_map(|log| &log.writes) {
             let state = &mut states[write.key as usize];
@@ -151,7 +151,7 @@ impl Verifier {
                 WriteOutcome::Unknown => u64::MAX,
                 WriteOutcome::NotApplied => continue,
             };
-            if write.effect == Effect::Absent {
+            if write.effect == WriteEffect::Absent {
                 state.absent_end = state.absent_end.max(end);
             }
         }
@@ -166,17 +166,19 @@ impl Verifier {
             let admissible = state.absent_end >= state.last_start;
             return if admissible { Ok(()) } else { Err(Mismatch::Missing) };
         };
-        let Origin { writer, sequence, .. } = self_check(key, value, value_len)?;
+        let ValueOrigin { writer, sequence, .. } = self_check(key, value, value_len)?;
         let write = usize::try_from(writer).ok().and_then(|w| self.logs.get(w));
         let write = write.and_then(|log| log.writes.get(usize::try_from(sequence).ok()?));
         let end = match write {
-            Some(Write { key: k, effect: Effect::Value, fate, .. }) if *k == key => match fate {
-                WriteOutcome::Acknowledged(end) => *end,
-                WriteOutcome::Unknown => u64::MAX,
-                WriteOutcome::NotApplied => {
-                    return Err(Mismatch::NeverWritten { writer, sequence });
+            Some(LoggedWrite { key: k, effect: WriteEffect::Value, fate, .. }) if *k == key => {
+                match fate {
+                    WriteOutcome::Acknowledged(end) => *end,
+                    WriteOutcome::Unknown => u64::MAX,
+                    WriteOutcome::NotApplied => {
+                        return Err(Mismatch::NeverWritten { writer, sequence });
+                    }
                 }
-            },
+            }
             _ => return Err(Mismatch::NeverWritten { writer, sequence }),
         };
         if end < state.last_start {
@@ -187,8 +189,8 @@ impl Verifier {
 }
 
 /// Judges a value by itself: it must be whole and belong to this key.
-pub fn self_check(key: u64, value: &[u8], value_len: usize) -> Result<Origin, Mismatch> {
-    let origin = Origin::decode(value, value_len).map_err(|Torn| Mismatch::Torn)?;
+pub fn self_check(key: u64, value: &[u8], value_len: usize) -> Result<ValueOrigin, Mismatch> {
+    let origin = ValueOrigin::decode(value, value_len).map_err(|TornValue| Mismatch::Torn)?;
     if origin.key == key { Ok(origin) } else { Err(Mismatch::ForeignKey { key: origin.key }) }
 }
 
@@ -199,18 +201,18 @@ mod tests {
     const LEN: usize = 64;
 
     /// Builds a history: each entry is (writer, key, effect, start, fate).
-    fn verifier(writes: &[(usize, u64, Effect, u64, WriteOutcome)]) -> Verifier {
+    fn verifier(writes: &[(usize, u64, WriteEffect, u64, WriteOutcome)]) -> Verifier {
         let writers = writes.iter().map(|w| w.0 + 1).max().unwrap_or(0);
-        let mut logs = vec![Log::default(); writers];
+        let mut logs = vec![WriteLog::default(); writers];
         for (writer, key, effect, start, fate) in writes.iter().copied() {
-            logs[writer].push(Write { key, effect, start, fate });
+            logs[writer].push(LoggedWrite { key, effect, start, fate });
         }
         Verifier::new(10, logs)
     }
 
     fn value(key: u64, writer: u64, sequence: u64) -> Vec<u8> {
         let mut bytes = vec![0; LEN];
-        Origin { key, writer, sequence }.encode(&mut bytes);
+        ValueOrigin { key, writer, sequence }.encode(&mut bytes);
         bytes
     }
 
@@ -218,7 +220,7 @@ mod tests {
         verifier.check(1, Some(&value(1, writer, sequence)), LEN)
     }
 
-    use Effect::{Absent, Value};
+    use WriteEffect::{Absent, Value};
     use WriteOutcome::{Acknowledged as Ack, NotApplied, Unknown};
 
     #[test]

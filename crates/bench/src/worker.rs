@@ -13,17 +13,17 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Poll;
 
 use fusee_client::OpKind;
-use fusee_linearizability::{Answer, Call};
+use fusee_linearizability::{HistoryAnswer, HistoryCall};
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
 
-use super::clock::{Clock, SLACK_NS};
-use super::record::{End, Entry, Keep, Packed, value_of};
-use super::store::{OperationError, Session};
-use super::tally::Tally;
-use super::value::{HEADER_BYTES, Origin, mix};
-use super::verify::{Effect, Log, Mismatch, Write, WriteOutcome, self_check};
-use fusee_workload::{Frontier, KEY_BYTES, Keys, Part};
+use super::clock::{BenchClock, SLACK_NS};
+use super::record::{PackedOperation, RecordScope, RecordedEnd, RecordedOperation, value_of};
+use super::store::{BenchSession, OperationError};
+use super::tally::OperationTally;
+use super::value::{HEADER_BYTES, ValueOrigin, mix};
+use super::verify::{LoggedWrite, Mismatch, WriteEffect, WriteLog, WriteOutcome, self_check};
+use fusee_workload::{Frontier, KEY_BYTES, KeyNaming, WorkloadShare};
 
 /// Failed operations after which a run stops early: something is broken, and with a timeout for each the run could take
 /// for ever.
@@ -34,17 +34,17 @@ const MAX_ERRORS: u64 = 1000;
 const MAX_REFUSALS: u64 = 16;
 
 /// The state that all workers share.
-pub struct Board {
+pub struct WorkerContext {
     /// The clock of times that are compared across threads.
-    pub clock: Clock,
+    pub clock: BenchClock,
     /// The process's own keys that exist.
     pub frontier: Frontier,
     /// The part of this process among those that share the workload.
-    pub part: Part,
+    pub part: WorkloadShare,
     /// The operations to record, beside the logs.
-    pub keep: Keep,
+    pub keep: RecordScope,
     /// The names of the keys.
-    pub keys: Keys,
+    pub keys: KeyNaming,
     /// Whether any key may exist or not: then both answers are right.
     pub keys_come_and_go: bool,
     /// Bytes of key and value together.
@@ -58,17 +58,17 @@ pub struct Board {
     doubtful: Mutex<HashSet<u64>>,
 }
 
-impl Board {
+impl WorkerContext {
     /// # Panics
     /// If pairs are too small for a key and the smallest value.
-    pub fn new(pair_bytes: usize, seed: u64) -> Board {
+    pub fn new(pair_bytes: usize, seed: u64) -> WorkerContext {
         assert!(pair_bytes >= KEY_BYTES + HEADER_BYTES, "pairs must hold a key and a header");
-        Board {
-            clock: Clock::start(),
+        WorkerContext {
+            clock: BenchClock::start(),
             frontier: Frontier::new(0),
-            part: Part::WHOLE,
-            keep: Keep::Nothing,
-            keys: Keys::Numbered,
+            part: WorkloadShare::WHOLE,
+            keep: RecordScope::Nothing,
+            keys: KeyNaming::Numbered,
             keys_come_and_go: false,
             pair_bytes,
             seed,
@@ -85,7 +85,7 @@ impl Board {
 
     /// Returns whether this key may exist or not.
     fn comes_and_goes(&self, key: u64) -> bool {
-        self.keys_come_and_go || self.keys.come_and_go(key)
+        self.keys_come_and_go || self.keys.may_be_absent(key)
     }
 
     /// Returns whether so much went wrong that going on is pointless.
@@ -109,13 +109,13 @@ impl Board {
 
 /// One client of a benchmark.
 pub struct Worker<'a, S> {
-    board: &'a Board,
+    board: &'a WorkerContext,
     session: &'a S,
     /// Counts of the worker's thread.
-    tally: &'a RefCell<Tally>,
+    tally: &'a RefCell<OperationTally>,
     writer: u64,
-    log: Log,
-    entries: Vec<Packed>,
+    log: WriteLog,
+    entries: Vec<PackedOperation>,
     value: Vec<u8>,
     /// The random numbers for its choices.
     pub rng: SmallRng,
@@ -126,12 +126,12 @@ pub struct Worker<'a, S> {
     takes_turns: bool,
 }
 
-impl<'a, S: Session> Worker<'a, S> {
+impl<'a, S: BenchSession> Worker<'a, S> {
     /// `writer` is its number among all workers, `takes_turns` whether others run on its session.
     pub fn new(
-        board: &'a Board,
+        board: &'a WorkerContext,
         session: &'a S,
-        tally: &'a RefCell<Tally>,
+        tally: &'a RefCell<OperationTally>,
         writer: u64,
         takes_turns: bool,
     ) -> Worker<'a, S> {
@@ -140,7 +140,7 @@ impl<'a, S: Session> Worker<'a, S> {
             session,
             tally,
             writer,
-            log: Log::default(),
+            log: WriteLog::default(),
             entries: Vec::new(),
             value: vec![0; board.pair_bytes],
             rng: SmallRng::seed_from_u64(mix(board.seed ^ mix(writer))),
@@ -156,7 +156,7 @@ impl<'a, S: Session> Worker<'a, S> {
     }
 
     /// Returns its number, the log of its writes, and its recorded operations.
-    pub fn into_log(self) -> (u64, Log, Vec<Packed>) {
+    pub fn into_log(self) -> (u64, WriteLog, Vec<PackedOperation>) {
         (self.writer, self.log, self.entries)
     }
 
@@ -190,7 +190,7 @@ impl<'a, S: Session> Worker<'a, S> {
                 // The operation has ended; the check is not a part of it.
                 end = clock.now();
                 match found {
-                    Some(value) => self_check(key, value, len).map(Answer::from),
+                    Some(value) => self_check(key, value, len).map(HistoryAnswer::from),
                     None => Err(Mismatch::Missing),
                 }
             })
@@ -204,7 +204,7 @@ impl<'a, S: Session> Worker<'a, S> {
                         if !self.board.comes_and_goes(key) && !self.board.is_doubtful(key) {
                             self.tally.borrow_mut().mismatch(key, &Mismatch::Missing);
                         }
-                        Some(Answer::Absent)
+                        Some(HistoryAnswer::Absent)
                     }
                     Err(mismatch) => {
                         self.tally.borrow_mut().mismatch(key, &mismatch);
@@ -212,7 +212,7 @@ impl<'a, S: Session> Worker<'a, S> {
                     }
                 };
                 if let Some(answer) = answer {
-                    self.keep(key, Call::Search, start, End::Answered(end, answer));
+                    self.keep(key, HistoryCall::Search, start, RecordedEnd::Answered(end, answer));
                 }
             }
             Err(error) => {
@@ -240,7 +240,7 @@ impl<'a, S: Session> Worker<'a, S> {
         if result.is_err() && !self.board.comes_and_goes(key) {
             self.board.doubt(key);
         }
-        self.wrote(OpKind::Insert, key, Call::Insert(number), start, result)
+        self.record_write(OpKind::Insert, key, HistoryCall::Insert(number), start, result)
     }
 
     /// Replaces the value of a key that exists. Returns the time of the end.
@@ -250,35 +250,35 @@ impl<'a, S: Session> Worker<'a, S> {
         let name = self.board.keys.name(key);
         let value = &self.value[..self.board.pair_bytes - name.len()];
         let result = self.session.update(&name, value).await;
-        self.wrote(OpKind::Update, key, Call::Update(number), start, result)
+        self.record_write(OpKind::Update, key, HistoryCall::Update(number), start, result)
     }
 
     /// Removes a key that exists. Returns the time of the end.
     pub async fn delete(&mut self, key: u64) -> u64 {
         let start = self.board.clock.now();
         let result = self.session.delete(&self.board.keys.name(key)).await;
-        self.wrote(OpKind::Delete, key, Call::Delete, start, result)
+        self.record_write(OpKind::Delete, key, HistoryCall::Delete, start, result)
     }
 
     /// Makes the next value; returns its identification.
     fn next_value(&mut self, key: u64) -> u64 {
         let sequence = self.log.next_sequence();
         let len = self.board.value_bytes(key);
-        Origin { key, writer: self.writer, sequence }.encode(&mut self.value[..len]);
+        ValueOrigin { key, writer: self.writer, sequence }.encode(&mut self.value[..len]);
         value_of(self.writer, sequence)
     }
 
-    fn wrote(
+    fn record_write(
         &mut self,
         kind: OpKind,
         key: u64,
-        call: Call,
+        call: HistoryCall,
         start: u64,
         result: Result<(), S::Error>,
     ) -> u64 {
         let time = self.board.clock.now();
         let answer = match &result {
-            Ok(()) => Some(Answer::Done),
+            Ok(()) => Some(HistoryAnswer::Done),
             Err(error) => error.answer(),
         };
         match &result {
@@ -288,27 +288,30 @@ impl<'a, S: Session> Worker<'a, S> {
             _ => self.record(kind, time - start),
         }
         let (fate, end) = match (answer, result) {
-            (Some(answer @ Answer::Done), _) => {
-                (WriteOutcome::Acknowledged(time), End::Answered(time, answer))
+            (Some(answer @ HistoryAnswer::Done), _) => {
+                (WriteOutcome::Acknowledged(time), RecordedEnd::Answered(time, answer))
             }
-            (Some(answer), _) => (WriteOutcome::NotApplied, End::Answered(time, answer)),
-            (None, Err(error)) if error.may_have_effect() => (WriteOutcome::Unknown, End::Unknown),
-            (None, _) => (WriteOutcome::NotApplied, End::NotApplied),
+            (Some(answer), _) => (WriteOutcome::NotApplied, RecordedEnd::Answered(time, answer)),
+            (None, Err(error)) if error.may_have_effect() => {
+                (WriteOutcome::Unknown, RecordedEnd::Unknown)
+            }
+            (None, _) => (WriteOutcome::NotApplied, RecordedEnd::NotApplied),
         };
-        let effect = if kind == OpKind::Delete { Effect::Absent } else { Effect::Value };
-        self.log.push(Write { key, effect, start: start - SLACK_NS, fate });
+        let effect = if kind == OpKind::Delete { WriteEffect::Absent } else { WriteEffect::Value };
+        self.log.push(LoggedWrite { key, effect, start: start - SLACK_NS, fate });
         self.keep(key, call, start, end);
         time
     }
 
-    fn keep(&mut self, key: u64, call: Call, invoked: u64, end: End) {
+    fn keep(&mut self, key: u64, call: HistoryCall, invoked: u64, end: RecordedEnd) {
         let wanted = match self.board.keep {
-            Keep::Nothing => false,
-            Keep::Writes => call != Call::Search,
-            Keep::All => true,
+            RecordScope::Nothing => false,
+            RecordScope::Writes => call != HistoryCall::Search,
+            RecordScope::All => true,
         };
         if wanted {
-            self.entries.push(Entry { key, worker: self.writer, call, invoked, end }.into());
+            self.entries
+                .push(RecordedOperation { key, worker: self.writer, call, invoked, end }.into());
         }
     }
 

@@ -94,7 +94,7 @@ pub fn join(master: &str, options: Options) -> Result<Client, Failure> {
     let options = options.with_keys(secret::keys()?).with_tls(tls::of_client()?);
     Client::connect_with(master, options).map_err(|error| match error {
         ConnectError::Master(error) | ConnectError::WrongCluster(error) => explain(master, &error),
-        ConnectError::Attach(_) => match problem(master) {
+        ConnectError::Attach(_) => match ask_problem(master) {
             Some(problem) => Failure::unreachable(format!("{error}\nthe master says: {problem}")),
             None => error.into(),
         },
@@ -103,11 +103,11 @@ pub fn join(master: &str, options: Options) -> Result<Client, Failure> {
 }
 
 /// Asks the master for the problem that keeps the cluster from being whole.
-fn problem(master: &str) -> Option<String> {
+fn ask_problem(master: &str) -> Option<String> {
     let runtime = secret::runtime("fusee-status").ok()?;
     let master = MasterClient::new(&runtime, master).with_deadline(PATIENCE);
     match master.call_blocking(MasterRequest::Status) {
-        Ok(MasterReply::Status(status)) => Some(flags::in_text(&status.problem?)),
+        Ok(MasterReply::Status(status)) => Some(flags::with_flag_names(&status.problem?)),
         _ => None,
     }
 }
@@ -146,7 +146,7 @@ pub fn explain(master: &str, error: &RpcError) -> Failure {
     | RpcError::Tls { .. }
     | RpcError::Version { .. } = error
     {
-        return Failure::unreachable(flags::in_text(&error.to_string()));
+        return Failure::unreachable(flags::with_flag_names(&error.to_string()));
     }
     Failure::unreachable(format!(
         "{error}\n(the master is looked for at {master}; start a cluster with `fusee up`, or name \

@@ -24,7 +24,7 @@ const FIELDS: [&str; 16] = [
 ];
 
 /// Returns the text with flags in place of fields.
-pub fn in_text(text: &str) -> String {
+pub fn with_flag_names(text: &str) -> String {
     let text = text.replace("geometry: geometry", "geometry").replace("geometry.", "");
     let text = text.replace("geometry: invalid view: ", "");
     let mut text = text.replace("lease_ms", "--lease");
@@ -46,7 +46,7 @@ mod tests {
             ("store_cert belongs to store_ca", "--store-cert belongs to --store-ca"),
             ("lower index_replicas to 2 memory nodes", "lower --index-replicas to 2 memory nodes"),
         ] {
-            assert_eq!(in_text(text), flags);
+            assert_eq!(with_flag_names(text), flags);
         }
     }
 }

@@ -63,7 +63,7 @@ pub fn request() {
 }
 
 /// Returns whether to stop.
-pub fn requested() -> bool {
+pub fn is_requested() -> bool {
     CODE.load(Ordering::Relaxed) != 0
 }
 

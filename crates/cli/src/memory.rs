@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use crate::quantity::Bytes;
+use crate::quantity::ByteSize;
 
 /// Warns if memory nodes lend more than the machine has. This is no error: the system provides memory as it is
 /// used, and may have swap.
@@ -15,8 +15,8 @@ pub fn warn_of_pools(pool_bytes: u64, nodes: u64) {
 }
 
 fn too_much(pool_bytes: u64, memory_bytes: u64) -> Option<String> {
-    let pool = Bytes(pool_bytes);
-    let memory = Bytes(memory_bytes);
+    let pool = ByteSize(pool_bytes);
+    let memory = ByteSize(memory_bytes);
     (pool_bytes > memory_bytes).then(|| {
         format!(
             "--pool makes {pool} of memory to lend, and this machine has {memory}: when more than that is in \

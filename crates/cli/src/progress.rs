@@ -10,33 +10,33 @@ const EVERY: Duration = Duration::from_secs(15);
 
 /// Progress lines of one piece of work.
 #[derive(Debug)]
-pub struct Lines {
+pub struct ProgressLines {
     begun: Instant,
     latest: Mutex<Instant>,
     every: Duration,
     is_wanted: bool,
 }
 
-impl Lines {
+impl ProgressLines {
     /// Begins the work.
-    pub fn begin() -> Lines {
-        Lines::each(EVERY, !stderr().is_terminal())
+    pub fn begin() -> ProgressLines {
+        ProgressLines::each(EVERY, !stderr().is_terminal())
     }
 
-    fn each(every: Duration, is_wanted: bool) -> Lines {
+    fn each(every: Duration, is_wanted: bool) -> ProgressLines {
         let now = Instant::now();
-        Lines { begun: now, latest: Mutex::new(now), every, is_wanted }
+        ProgressLines { begun: now, latest: Mutex::new(now), every, is_wanted }
     }
 
     /// Writes the progress, if the last line was long ago.
     pub fn tell(&self, how_far: impl FnOnce() -> String) {
-        if let Some(seconds) = self.is_due(Instant::now()) {
+        if let Some(seconds) = self.take_due_line(Instant::now()) {
             crate::stderr::tell(&format!("{} after {seconds} s", how_far()));
         }
     }
 
     /// Returns the seconds since the beginning, if a line is due.
-    fn is_due(&self, now: Instant) -> Option<u64> {
+    fn take_due_line(&self, now: Instant) -> Option<u64> {
         if !self.is_wanted {
             return None;
         }
@@ -55,12 +55,12 @@ mod tests {
 
     #[test]
     fn lines_come_at_a_bounded_rate_and_to_no_terminal() {
-        let lines = Lines::each(Duration::from_secs(15), true);
+        let lines = ProgressLines::each(Duration::from_secs(15), true);
         let after = |ms: u64| lines.begun + Duration::from_millis(ms);
         let told: Vec<u64> =
-            (0..100_000).step_by(10).filter_map(|ms| lines.is_due(after(ms))).collect();
+            (0..100_000).step_by(10).filter_map(|ms| lines.take_due_line(after(ms))).collect();
         assert_eq!(told, [15, 30, 45, 60, 75, 90]);
-        let quiet = Lines::each(Duration::ZERO, false);
-        assert_eq!(quiet.is_due(quiet.begun + Duration::from_secs(60)), None);
+        let quiet = ProgressLines::each(Duration::ZERO, false);
+        assert_eq!(quiet.take_due_line(quiet.begun + Duration::from_secs(60)), None);
     }
 }

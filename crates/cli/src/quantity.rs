@@ -6,13 +6,13 @@
 use std::fmt;
 use std::str::FromStr;
 
-pub use fusee_control::counted;
+pub use fusee_control::count_with_noun;
 use serde::de::{self, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 
 /// A number of bytes; serialized as a plain number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-pub struct Bytes(pub u64);
+pub struct ByteSize(pub u64);
 
 const UNITS: [(&str, u64); 13] = [
     ("kib", 1 << 10),
@@ -30,27 +30,27 @@ const UNITS: [(&str, u64); 13] = [
     ("b", 1),
 ];
 
-impl FromStr for Bytes {
+impl FromStr for ByteSize {
     type Err = String;
 
-    fn from_str(text: &str) -> Result<Bytes, String> {
+    fn from_str(text: &str) -> Result<ByteSize, String> {
         let wrong = || format!("`{text}` is no number of bytes; write it like 512MiB or 1.5GiB");
         let lower = text.trim().to_ascii_lowercase();
         let unit = UNITS.iter().find(|(suffix, _)| lower.ends_with(suffix));
         let (suffix, factor) = unit.copied().unwrap_or(("", 1));
         let number = lower[..lower.len() - suffix.len()].trim_end();
         if let Ok(whole) = number.parse::<u64>() {
-            return whole.checked_mul(factor).map(Bytes).ok_or_else(wrong);
+            return whole.checked_mul(factor).map(ByteSize).ok_or_else(wrong);
         }
         let valid = number.bytes().all(|b| b.is_ascii_digit() || b == b'.');
         let fraction: f64 = number.parse().map_err(|_| wrong())?;
         let bytes = fraction * factor as f64;
         // Larger numbers would lose bytes in the conversion, and no machine has so many.
-        if valid && bytes < (1u64 << 63) as f64 { Ok(Bytes(bytes as u64)) } else { Err(wrong()) }
+        if valid && bytes < (1u64 << 63) as f64 { Ok(ByteSize(bytes as u64)) } else { Err(wrong()) }
     }
 }
 
-impl fmt::Display for Bytes {
+impl fmt::Display for ByteSize {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let bytes = self.0 as f64;
         for (unit, name) in [(1u64 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB")] {
@@ -72,32 +72,32 @@ pub fn exact(bytes: u64) -> String {
     whole.map_or(bytes.to_string(), |(unit, name)| format!("{}{name}", bytes / unit))
 }
 
-impl<'de> Deserialize<'de> for Bytes {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Bytes, D::Error> {
-        deserializer.deserialize_any(Form)
+impl<'de> Deserialize<'de> for ByteSize {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<ByteSize, D::Error> {
+        deserializer.deserialize_any(ByteSizeVisitor)
     }
 }
 
 /// A number, or text with a unit.
-struct Form;
+struct ByteSizeVisitor;
 
-impl Visitor<'_> for Form {
-    type Value = Bytes;
+impl Visitor<'_> for ByteSizeVisitor {
+    type Value = ByteSize;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("a number of bytes, like 1048576 or \"512MiB\"")
     }
 
-    fn visit_u64<E>(self, bytes: u64) -> Result<Bytes, E> {
-        Ok(Bytes(bytes))
+    fn visit_u64<E>(self, bytes: u64) -> Result<ByteSize, E> {
+        Ok(ByteSize(bytes))
     }
 
-    fn visit_i64<E: de::Error>(self, bytes: i64) -> Result<Bytes, E> {
-        let number = u64::try_from(bytes).map(Bytes);
+    fn visit_i64<E: de::Error>(self, bytes: i64) -> Result<ByteSize, E> {
+        let number = u64::try_from(bytes).map(ByteSize);
         number.map_err(|_| E::invalid_value(de::Unexpected::Signed(bytes), &self))
     }
 
-    fn visit_str<E: de::Error>(self, text: &str) -> Result<Bytes, E> {
+    fn visit_str<E: de::Error>(self, text: &str) -> Result<ByteSize, E> {
         text.parse().map_err(E::custom)
     }
 }
@@ -119,24 +119,24 @@ mod tests {
             ("7b", 7),
         ];
         for (text, bytes) in cases {
-            assert_eq!(text.parse(), Ok(Bytes(bytes)), "{text}");
+            assert_eq!(text.parse(), Ok(ByteSize(bytes)), "{text}");
         }
         for text in ["", "GiB", "x", "-1", "1e3", "inf", "nan", "1..2", "99999999999999T", "é"] {
-            assert!(text.parse::<Bytes>().is_err(), "{text}");
+            assert!(text.parse::<ByteSize>().is_err(), "{text}");
         }
     }
 
     #[test]
     fn quantities_are_shown_short() {
-        assert_eq!(Bytes(100).to_string(), "100 B");
-        assert_eq!(Bytes(1536).to_string(), "1.5 KiB");
-        assert_eq!(Bytes(1 << 30).to_string(), "1.0 GiB");
+        assert_eq!(ByteSize(100).to_string(), "100 B");
+        assert_eq!(ByteSize(1536).to_string(), "1.5 KiB");
+        assert_eq!(ByteSize(1 << 30).to_string(), "1.0 GiB");
     }
 
     #[test]
     fn exact_quantities_come_back() {
         for (bytes, text) in [(0, "0"), (3 << 20, "3MiB"), (1025, "1025"), (1 << 40, "1TiB")] {
-            assert_eq!((exact(bytes), text.parse()), (text.into(), Ok(Bytes(bytes))));
+            assert_eq!((exact(bytes), text.parse()), (text.into(), Ok(ByteSize(bytes))));
         }
     }
 
@@ -148,11 +148,11 @@ mod tests {
             let number = number / factor;
             let unit = if upper { suffix.to_uppercase() } else { suffix.to_owned() };
             for text in [format!("{number}{unit}"), format!(" {number} {unit} ")] {
-                proptest::prop_assert_eq!(text.parse(), Ok(Bytes(number * factor)), "{}", text);
+                proptest::prop_assert_eq!(text.parse(), Ok(ByteSize(number * factor)), "{}", text);
             }
-            proptest::prop_assert_eq!(number.to_string().parse(), Ok(Bytes(number)));
+            proptest::prop_assert_eq!(number.to_string().parse(), Ok(ByteSize(number)));
             let too_many = format!("{}{unit}", u128::from(u64::MAX / factor) + 1);
-            proptest::prop_assert!(factor == 1 || too_many.parse::<Bytes>().is_err());
+            proptest::prop_assert!(factor == 1 || too_many.parse::<ByteSize>().is_err());
         }
 
         // Promise SEC-2
@@ -160,7 +160,7 @@ mod tests {
         fn any_text_is_a_number_of_bytes_or_an_error(
             text in proptest::prop_oneof!["\\PC{0,20}", "[0-9.eE+-]{0,9} ?[kKmMgGtTiIbB]{0,3}"]
         ) {
-            if let Ok(bytes) = text.parse::<Bytes>() {
+            if let Ok(bytes) = text.parse::<ByteSize>() {
                 proptest::prop_assert!(text.contains(|c: char| c.is_ascii_digit()));
                 proptest::prop_assert!(!text.contains('-'), "{}", bytes);
             }

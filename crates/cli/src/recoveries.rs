@@ -6,12 +6,12 @@
 
 use std::fmt::Write as _;
 
-use fusee_control::master::{Recovery, RecoveryTimes};
+use fusee_control::master::{ClientRecovery, RecoveryTimes};
 use serde::Serialize;
 
 /// The parts of a recovery, in milliseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
-pub struct Parts {
+pub struct RecoveryTimesMs {
     /// Fencing the client once more, at all memory nodes.
     pub reconnect_ms: f64,
     /// Asking for its blocks.
@@ -26,11 +26,11 @@ pub struct Parts {
     pub total_ms: f64,
 }
 
-impl From<RecoveryTimes> for Parts {
-    fn from(times: RecoveryTimes) -> Parts {
+impl From<RecoveryTimes> for RecoveryTimesMs {
+    fn from(times: RecoveryTimes) -> RecoveryTimesMs {
         let RecoveryTimes { reconnect_us, metadata_us, log_us, repair_us, free_lists_us } = times;
         let ms = |us: u64| us as f64 / 1000.0;
-        Parts {
+        RecoveryTimesMs {
             reconnect_ms: ms(reconnect_us),
             metadata_ms: ms(metadata_us),
             log_ms: ms(log_us),
@@ -62,11 +62,11 @@ pub struct RecoveryReport {
     pub strange: u64,
     /// Times of the parts.
     #[serde(flatten)]
-    pub parts: Parts,
+    pub parts: RecoveryTimesMs,
 }
 
-impl From<&Recovery> for RecoveryReport {
-    fn from(recovery: &Recovery) -> RecoveryReport {
+impl From<&ClientRecovery> for RecoveryReport {
+    fn from(recovery: &ClientRecovery) -> RecoveryReport {
         RecoveryReport {
             client: recovery.client.to_string(),
             blocks: recovery.blocks,
@@ -137,7 +137,7 @@ mod tests {
             repair_us: 4000,
             free_lists_us: 5,
         };
-        let recovery = Recovery {
+        let recovery = ClientRecovery {
             client: ClientId(7),
             blocks: 2,
             freed: 1,

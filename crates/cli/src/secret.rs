@@ -5,7 +5,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-use fusee_auth::Keys;
+use fusee_auth::Keyring;
 use fusee_control::rpc::Runtime;
 
 use crate::failure::Failure;
@@ -27,27 +27,27 @@ pub fn file() -> Option<&'static Path> {
 }
 
 /// Returns the keys of a tool, from its file. The file is read once, since it may be a pipe.
-pub fn keys() -> Result<Option<Keys>, Failure> {
-    static KEYS: OnceLock<Option<Keys>> = OnceLock::new();
+pub fn keys() -> Result<Option<Keyring>, Failure> {
+    static KEYS: OnceLock<Option<Keyring>> = OnceLock::new();
     if let Some(known) = KEYS.get() {
         return Ok(known.clone());
     }
-    let keys = file().map(Keys::of_client).transpose();
+    let keys = file().map(Keyring::of_client).transpose();
     let keys = keys.map_err(|error| Failure::usage(error.to_string()))?;
     Ok(KEYS.get_or_init(|| keys).clone())
 }
 
 /// Returns the keys of a server, which needs the secret itself. `configured` is the file of its configuration;
 /// the flag has precedence.
-pub fn of_server(configured: Option<&Path>) -> Result<Option<Keys>, Failure> {
-    let keys = file().or(configured).map(Keys::of_server).transpose();
+pub fn of_server(configured: Option<&Path>) -> Result<Option<Keyring>, Failure> {
+    let keys = file().or(configured).map(Keyring::of_server).transpose();
     keys.map_err(|error| Failure::usage(error.to_string()))
 }
 
 /// Returns the keys of a process that connects as a tool does, from the flag's file or else from `configured`:
 /// as many as the file has.
-pub fn tool(configured: Option<&Path>) -> Result<Option<Keys>, Failure> {
-    let keys = file().or(configured).map(Keys::of_client).transpose();
+pub fn keys_of_tool(configured: Option<&Path>) -> Result<Option<Keyring>, Failure> {
+    let keys = file().or(configured).map(Keyring::of_client).transpose();
     keys.map_err(|error| Failure::usage(error.to_string()))
 }
 

@@ -28,21 +28,21 @@ const PAUSE: Duration = Duration::from_millis(10);
 /// Interval between two calls of `each` of [`start`].
 const PERIOD: Duration = Duration::from_secs(10);
 
-static QUEUE: OnceLock<Queue> = OnceLock::new();
+static QUEUE: OnceLock<StderrQueue> = OnceLock::new();
 /// Number of lines that standard error did not take.
 static MISSING: AtomicU64 = AtomicU64::new(0);
 
 #[derive(Debug)]
-struct Queue {
-    state: Mutex<State>,
+struct StderrQueue {
+    state: Mutex<StderrQueueState>,
     changed: Condvar,
     /// Limit of a wait for the queue; `None`: until all is written.
     patience: Option<Duration>,
 }
 
 #[derive(Debug, Default)]
-struct State {
-    lines: VecDeque<Line>,
+struct StderrQueueState {
+    lines: VecDeque<StderrLine>,
     bytes: usize,
     is_writing: bool,
     /// Lines that are missing after the last one in the queue.
@@ -53,12 +53,12 @@ struct State {
 
 /// A line to write, and the number of missing lines before it.
 #[derive(Debug)]
-struct Line {
+struct StderrLine {
     missing: u64,
     text: Vec<u8>,
 }
 
-impl State {
+impl StderrQueueState {
     /// Queues a line of the log, or drops it if there is no room.
     fn push(&mut self, text: &[u8]) {
         if self.bytes + text.len().min(MOST_LINE_BYTES) + LINE_BYTES > MOST_BYTES {
@@ -76,21 +76,24 @@ impl State {
     fn push_message(&mut self, text: Vec<u8>) {
         self.bytes += text.len() + LINE_BYTES;
         let missing = std::mem::take(&mut self.missing);
-        self.lines.push_back(Line { missing, text });
+        self.lines.push_back(StderrLine { missing, text });
     }
 
     /// Returns the next write: a line, or only the number of missing lines.
-    fn next(&mut self) -> Option<Line> {
+    fn next(&mut self) -> Option<StderrLine> {
         let line = self.lines.pop_front();
         self.bytes -= line.as_ref().map_or(0, |line| line.text.len() + LINE_BYTES);
         let alone = self.takes && self.missing > 0;
         line.or_else(|| {
-            alone.then(|| Line { missing: std::mem::take(&mut self.missing), text: Vec::new() })
+            alone.then(|| StderrLine {
+                missing: std::mem::take(&mut self.missing),
+                text: Vec::new(),
+            })
         })
     }
 
     /// Records that standard error has not taken a line.
-    fn has_failed(&mut self, line: &Line) {
+    fn record_failed_line(&mut self, line: &StderrLine) {
         let lost = u64::from(!line.text.is_empty());
         MISSING.fetch_add(lost, Ordering::Relaxed);
         let missing = self.lines.front_mut().map_or(&mut self.missing, |next| &mut next.missing);
@@ -98,13 +101,13 @@ impl State {
     }
 }
 
-impl Queue {
-    fn new(patience: Option<Duration>) -> Queue {
-        let state = State { takes: true, ..State::default() };
-        Queue { state: Mutex::new(state), changed: Condvar::new(), patience }
+impl StderrQueue {
+    fn new(patience: Option<Duration>) -> StderrQueue {
+        let state = StderrQueueState { takes: true, ..StderrQueueState::default() };
+        StderrQueue { state: Mutex::new(state), changed: Condvar::new(), patience }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, StderrQueueState> {
         // No code panics while it holds the lock and the state is inconsistent.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -121,7 +124,7 @@ impl Queue {
                 let mut state = self.lock();
                 (state.is_writing, state.takes) = (false, is_written);
                 if !is_written {
-                    state.has_failed(&line);
+                    state.record_failed_line(&line);
                 }
                 self.changed.notify_all();
                 continue;
@@ -157,7 +160,7 @@ impl Queue {
 }
 
 /// Writes a line; if lines are missing before it, first their number.
-fn write_line(out: &mut impl Write, Line { missing, text }: &Line) -> io::Result<()> {
+fn write_line(out: &mut impl Write, StderrLine { missing, text }: &StderrLine) -> io::Result<()> {
     if *missing > 0 {
         let what = if *missing == 1 { "1 line is" } else { &format!("{missing} lines are") };
         let said = format!("{what} missing here: standard error did not take more");
@@ -194,7 +197,7 @@ pub fn start(patience: Option<Duration>, each: Option<fn()>) {
     let serve = move || QUEUE.wait().serve(&mut stderr(), each);
     // If the thread does not start, everything is written at once, as before.
     if thread::Builder::new().name("fusee-log".into()).spawn(serve).is_ok() {
-        QUEUE.get_or_init(|| Queue::new(patience));
+        QUEUE.get_or_init(|| StderrQueue::new(patience));
     }
 }
 
@@ -210,7 +213,7 @@ pub fn text(text: &str) {
 }
 
 /// Queues text, or writes it at once if there is no queue.
-fn queue(text: &[u8], put: impl FnOnce(&mut State)) {
+fn queue(text: &[u8], put: impl FnOnce(&mut StderrQueueState)) {
     match QUEUE.get() {
         Some(queue) => {
             put(&mut queue.lock());
@@ -244,9 +247,9 @@ pub fn missing() -> u64 {
 
 /// The destination of the log. One write is one line.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Log;
+pub struct StderrLog;
 
-impl Write for Log {
+impl Write for StderrLog {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         push(line);
         Ok(line.len())
@@ -264,12 +267,12 @@ mod tests {
     use super::*;
 
     /// A writer that fails, waits, or takes all, as it is told before each write.
-    struct Told {
+    struct ScriptedStderr {
         orders: Receiver<bool>,
         taken: Sender<Vec<u8>>,
     }
 
-    impl Write for Told {
+    impl Write for ScriptedStderr {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
             // Without further orders it takes all: the test has ended.
             match self.orders.recv() {
@@ -284,14 +287,15 @@ mod tests {
         }
     }
 
-    fn rig() -> (&'static Queue, Sender<bool>, Receiver<Vec<u8>>) {
-        let queue: &'static Queue = Box::leak(Box::new(Queue::new(Some(Duration::from_secs(5)))));
+    fn rig() -> (&'static StderrQueue, Sender<bool>, Receiver<Vec<u8>>) {
+        let queue: &'static StderrQueue =
+            Box::leak(Box::new(StderrQueue::new(Some(Duration::from_secs(5)))));
         let ((order, orders), (taken, took)) = (channel(), channel());
-        thread::spawn(move || queue.serve(&mut Told { orders, taken }, None));
+        thread::spawn(move || queue.serve(&mut ScriptedStderr { orders, taken }, None));
         (queue, order, took)
     }
 
-    fn push(queue: &Queue, line: &str) {
+    fn push(queue: &StderrQueue, line: &str) {
         queue.lock().push(line.as_bytes());
         queue.changed.notify_all();
     }
@@ -362,8 +366,8 @@ mod tests {
 
     #[test]
     fn whoever_waits_loses_patience() {
-        let queue: &'static Queue =
-            Box::leak(Box::new(Queue::new(Some(Duration::from_millis(50)))));
+        let queue: &'static StderrQueue =
+            Box::leak(Box::new(StderrQueue::new(Some(Duration::from_millis(50)))));
         push(queue, "nobody writes it");
         queue.flush();
         assert_eq!(queue.lock().lines.len(), 1);

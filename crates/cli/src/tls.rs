@@ -5,20 +5,20 @@
 use std::path::PathBuf;
 use std::sync::OnceLock;
 
-use fusee_tls::{Tls, TlsError};
+use fusee_tls::{TlsError, TlsSettings};
 
 use crate::failure::Failure;
 
-/// The environment variable for [`Files::ca`].
+/// The environment variable for [`TlsFiles::ca`].
 pub const CA: &str = "FUSEE_TLS_CA";
-/// The environment variable for [`Files::cert`].
+/// The environment variable for [`TlsFiles::cert`].
 pub const CERT: &str = "FUSEE_TLS_CERT";
-/// The environment variable for [`Files::key`].
+/// The environment variable for [`TlsFiles::key`].
 pub const KEY: &str = "FUSEE_TLS_KEY";
 
 /// The files that flags may name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Files {
+pub struct TlsFiles {
     /// Certificates of the trusted authorities: all outgoing connections use TLS.
     pub ca: Option<PathBuf>,
     /// The certificate of a server: all incoming connections use TLS.
@@ -27,43 +27,45 @@ pub struct Files {
     pub key: Option<PathBuf>,
 }
 
-static FILES: OnceLock<Files> = OnceLock::new();
+static FILES: OnceLock<TlsFiles> = OnceLock::new();
 
 /// Sets the files that the flags name.
-pub fn set(files: Files) {
+pub fn set(files: TlsFiles) {
     FILES.get_or_init(|| files);
 }
 
 /// Returns the files that the flags name.
-fn files() -> Files {
+fn files() -> TlsFiles {
     FILES.get().cloned().unwrap_or_default()
 }
 
 /// Returns the environment for child processes, so that they use the same TLS files.
 pub fn environment() -> Vec<(&'static str, PathBuf)> {
-    let Files { ca, cert, key } = files();
+    let TlsFiles { ca, cert, key } = files();
     let all = [(CA, ca), (CERT, cert), (KEY, key)];
     all.into_iter().filter_map(|(name, file)| Some((name, file?))).collect()
 }
 
 /// Returns the certificates of a tool. The files are read once: all callers get the same.
-pub fn of_client() -> Result<Option<Tls>, Failure> {
-    static TLS: OnceLock<Option<Tls>> = OnceLock::new();
+pub fn of_client() -> Result<Option<TlsSettings>, Failure> {
+    static TLS: OnceLock<Option<TlsSettings>> = OnceLock::new();
     if let Some(known) = TLS.get() {
         return Ok(known.clone());
     }
-    let tls = files().ca.as_deref().map(Tls::of_client).transpose().map_err(wrong)?;
+    let tls = files().ca.as_deref().map(TlsSettings::of_client).transpose().map_err(wrong)?;
     Ok(TLS.get_or_init(|| tls).clone())
 }
 
 /// Returns the certificates of a server, which also opens connections, from these files in the order of
-/// [`Files`]. Flags have precedence.
-pub fn of_server(configured: [Option<PathBuf>; 3]) -> Result<Option<Tls>, Failure> {
+/// [`TlsFiles`]. Flags have precedence.
+pub fn of_server(configured: [Option<PathBuf>; 3]) -> Result<Option<TlsSettings>, Failure> {
     let (flags, [ca, cert, key]) = (files(), configured);
     let [ca, cert, key] = [flags.ca.or(ca), flags.cert.or(cert), flags.key.or(key)];
     match [ca.as_deref(), cert.as_deref(), key.as_deref()] {
         [None, None, None] => Ok(None),
-        [Some(ca), Some(cert), Some(key)] => Tls::of_server(ca, cert, key).map(Some).map_err(wrong),
+        [Some(ca), Some(cert), Some(key)] => {
+            TlsSettings::of_server(ca, cert, key).map(Some).map_err(wrong)
+        }
         _ => Err(Failure::usage(
             "a server needs all of --tls-ca, --tls-cert and --tls-key, or none: servers dial each other, and in a \
              cluster all of them speak TLS or none does",

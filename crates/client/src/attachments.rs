@@ -15,22 +15,22 @@ use std::time::Duration;
 
 use fusee_core::verbs::{ClientId, MnId};
 use fusee_core::view::{Member, View};
-use fusee_fabric::fork::Origin;
-use fusee_fabric::{AnyFabric, AttachError, Way, attach_all_by};
+use fusee_fabric::fork::OriginProcess;
+use fusee_fabric::{AnyFabric, AttachError, AttachOptions, attach_all_with};
 
-use crate::logic::Gate;
+use crate::logic::SessionGate;
 
 /// The attachments of a session.
 pub(crate) struct Attachments {
     fabric: Rc<AnyFabric>,
-    gate: Arc<Gate>,
+    gate: Arc<SessionGate>,
     /// Names and identities of the nodes.
     attached: RefCell<Vec<(MnId, u64)>>,
     /// The newest view whose absent nodes have been left.
     seen: Cell<u64>,
     /// Whether the session has left all nodes for good.
     out: Cell<bool>,
-    origin: Origin,
+    origin: OriginProcess,
 }
 
 /// Returns the time for which a memory node may owe an answer: two leases, but 0.5 s at least and 5 s at
@@ -51,10 +51,14 @@ fn key(member: &Member) -> (MnId, u64) {
 
 impl Attachments {
     /// Attaches to all members of a view.
-    pub fn new(way: Way<'_>, gate: Arc<Gate>, view: &View) -> Result<Attachments, AttachError> {
+    pub fn new(
+        way: AttachOptions<'_>,
+        gate: Arc<SessionGate>,
+        view: &View,
+    ) -> Result<Attachments, AttachError> {
         let client = gate.client();
         let members = &view.members;
-        let fabric = Rc::new(attach_all_by(way, client, members, &|| !gate.is_expelled())?);
+        let fabric = Rc::new(attach_all_with(way, client, members, &|| !gate.is_expelled())?);
         fabric.set_silence(silence(gate.lease.longest()));
         Ok(Attachments {
             fabric,
@@ -62,7 +66,7 @@ impl Attachments {
             attached: RefCell::new(view.members.iter().map(key).collect()),
             seen: Cell::new(view.number),
             out: Cell::new(false),
-            origin: Origin::here(),
+            origin: OriginProcess::here(),
         })
     }
 
@@ -78,7 +82,7 @@ impl Attachments {
     /// two loads if there is nothing to leave.
     pub fn follow(&self) {
         if !self.origin.is_here() {
-            return self.gate.leave_behind();
+            return self.gate.expel_in_child();
         }
         if self.gate.is_expelled() {
             self.leave_all(Duration::ZERO);
@@ -137,7 +141,7 @@ mod tests {
 
     use fusee_core::layout::POOL_HEADER_BYTES;
     use fusee_core::race::HashKey;
-    use fusee_core::verbs::{Batch, ClusterId, Fabric, VerbError};
+    use fusee_core::verbs::{ClusterId, Fabric, VerbBatch, VerbError};
     use fusee_core::view::Geometry;
     use fusee_fabric::tcp::DEFAULT_SPIN;
     use fusee_fabric::{FabricKind, NodeFabrics, NodeFabricsOptions, Pool, PoolOptions};
@@ -190,7 +194,7 @@ mod tests {
     /// Returns those of the nodes 0 to 2 that execute a verb.
     fn reached(attachments: &Attachments) -> Vec<u16> {
         let fabric = attachments.fabric();
-        let mut batch = Batch::new();
+        let mut batch = VerbBatch::new();
         for node in 0..3 {
             batch.faa(MnId(node), START, 1);
         }
@@ -216,9 +220,9 @@ mod tests {
                 Member { node: MnId(i), ..member.clone() }
             });
             let [a, b, c] = &members;
-            let gate = Arc::new(Gate::new(ClientId(5), view(1, &[a, b]), 0));
+            let gate = Arc::new(SessionGate::new(ClientId(5), view(1, &[a, b]), 0));
             let attachments =
-                Attachments::new(Way::plain(kind), gate.clone(), &gate.view()).unwrap();
+                Attachments::new(AttachOptions::plain(kind), gate.clone(), &gate.view()).unwrap();
             let nobody = |node| panic!("cannot attach to {node}");
             assert_eq!(reached(&attachments), [0, 1]);
             gate.publish_view(&view(2, &[a, c]));

@@ -24,19 +24,19 @@ use fusee_core::data::{Redundancy, RedundancyRules};
 use fusee_core::store::{ScanCursor, ScannedPair, Transition};
 use fusee_core::verbs::MnId;
 use fusee_core::view::{Member, View};
-use fusee_core::{Error, Outcome};
-use fusee_fabric::fork::AtHome;
+use fusee_core::{Error, FailedWriteOutcome};
+use fusee_fabric::fork::ProcessBound;
 use fusee_fabric::{FabricKind, barrier};
 
+use crate::context::{ClientContext, first_view, wait};
 use crate::demotion::{DemotionOrder, DemotionOutcome};
-use crate::driver::Driver;
+use crate::driver::AsyncDriver;
 use crate::error::ConnectError;
+use crate::fabric_selection::SelectedFabric;
 use crate::logic::WorkTableStats;
 use crate::metrics::ClientMetrics;
 use crate::options::{FabricChoice, Options, WorkTable};
-use crate::reach::Reached;
 use crate::session::{KeepAlive, Session};
-use crate::shared::{Shared, first_view, wait};
 use crate::survey::{self, FoundPair, MemorySurvey, SurveyError};
 
 thread_local! {
@@ -78,17 +78,17 @@ thread_local! {
 /// they take: seconds, if memory is short. Async calls never block.
 #[derive(Clone)]
 pub struct Client {
-    handle: Arc<AtHome<Handle>>,
+    handle: Arc<ProcessBound<ClientInner>>,
     /// The op timeout of this clone, if it differs from the options'.
     op_timeout: Option<Duration>,
 }
 
 /// The state shared by all clones; its drop ends the client.
-struct Handle {
-    shared: Arc<Shared>,
+struct ClientInner {
+    shared: Arc<ClientContext>,
     /// The view that a forked child reports: the lock of the newest view may be held for ever there.
     first_view: Arc<View>,
-    driver: Mutex<Option<Driver>>,
+    driver: Mutex<Option<AsyncDriver>>,
     /// The embedded cluster, if there is one.
     cluster: Option<KeepAlive>,
 }
@@ -123,10 +123,10 @@ impl Client {
         // The client is bound to this cluster now: in another one its pairs would not be found.
         master.join(view.cluster);
         let reached = match options.fabric {
-            FabricChoice::Only(kind) => Reached::asked_for(kind),
+            FabricChoice::Only(kind) => SelectedFabric::asked_for(kind),
             FabricChoice::Auto => match &options.switch {
-                Some(switch) => Reached::asked_for(switch.fabric()),
-                None => Reached::best(&view.members, runtime.keys().map(|keys| &**keys)),
+                Some(switch) => SelectedFabric::asked_for(switch.fabric()),
+                None => SelectedFabric::best(&view.members, runtime.keys().map(|keys| &**keys)),
             },
         };
         let kind = reached.kind;
@@ -138,10 +138,11 @@ impl Client {
         if kind == FabricKind::Shm && options.work_table != WorkTable::Off {
             return Err(ConnectError::WorkTableOverShm);
         }
-        let shared = Arc::new(Shared::new(runtime, master, reached, options, view, local_nodes));
+        let shared =
+            Arc::new(ClientContext::new(runtime, master, reached, options, view, local_nodes));
         let first_view = shared.keeper.view();
-        let handle = Handle { shared, first_view, driver: Mutex::default(), cluster };
-        let client = Client { handle: Arc::new(AtHome::new(handle)), op_timeout: None };
+        let handle = ClientInner { shared, first_view, driver: Mutex::default(), cluster };
+        let client = Client { handle: Arc::new(ProcessBound::new(handle)), op_timeout: None };
         // Reaches every memory node once, so that errors show here and not in the first operation.
         client.with_session(|_| ())?;
         Ok(client)
@@ -577,12 +578,12 @@ impl Client {
         self.check_caller().map_err(no_session)?;
         let answer = {
             let mut driver = self.handle.driver.lock().unwrap_or_else(PoisonError::into_inner);
-            if driver.as_ref().is_none_or(Driver::is_over) {
+            if driver.as_ref().is_none_or(AsyncDriver::is_over) {
                 // Detached: its operations end by themselves, and an async thread must not wait for them.
                 if let Some(over) = driver.take() {
                     over.detach();
                 }
-                let started = Driver::start(&self.handle.shared);
+                let started = AsyncDriver::start(&self.handle.shared);
                 *driver = Some(started.map_err(|error| no_session(error.into()))?);
             }
             let begun = self.op_timeout.map(|timeout| (timeout, Instant::now()));
@@ -722,7 +723,7 @@ impl fmt::Debug for Client {
     }
 }
 
-impl Drop for Handle {
+impl Drop for ClientInner {
     fn drop(&mut self) {
         // First the driver, which completes the submitted operations; then this thread's session, which hands
         // over its blocks; then the cluster. Sessions of other threads find the client closed.
@@ -740,7 +741,7 @@ fn left((op_timeout, begun): (Duration, Instant)) -> Duration {
 
 fn no_session(error: ConnectError) -> Error {
     match error {
-        ConnectError::Forked => Error::Forked { outcome: Outcome::NotApplied },
+        ConnectError::Forked => Error::Forked { outcome: FailedWriteOutcome::NotApplied },
         ConnectError::WithinCallback => Error::WithinCallback,
         error => Error::NoSession { reason: error.to_string() },
     }

@@ -8,7 +8,7 @@
 use fusee_core::data::{Redundancy, RedundancyError};
 use fusee_core::error::Error;
 use fusee_core::host::Host;
-use fusee_core::store::{Reach, Store, Transition};
+use fusee_core::store::{MoveScope, Store, Transition};
 use fusee_core::verbs::Fabric;
 
 use crate::survey::FoundPair;
@@ -81,7 +81,7 @@ impl DemotionOrder {
         if self.dry_run {
             return Ok(moved);
         }
-        match store.move_pair(&key[..], to, None, Reach::At(pair.address)).await {
+        match store.move_pair(&key[..], to, None, MoveScope::At(pair.address)).await {
             Ok((Transition::Moved, _)) => Ok(moved),
             Ok((Transition::Overtaken, _)) => Ok(DemotionOutcome::Overtaken),
             Ok((Transition::Unchanged, _)) | Err(Error::NotFound) => Ok(DemotionOutcome::Gone),

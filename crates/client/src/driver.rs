@@ -14,51 +14,51 @@ use std::sync::{Arc, OnceLock};
 use std::task::Poll;
 use std::thread::JoinHandle;
 
-use fusee_core::{Error, Outcome};
-use fusee_fabric::fork::Origin;
+use fusee_core::{Error, FailedWriteOutcome};
+use fusee_fabric::fork::OriginProcess;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use tokio::sync::{mpsc, oneshot};
 
-use crate::logic::Gate;
+use crate::context::ClientContext;
+use crate::logic::SessionGate;
 use crate::session::Session;
-use crate::shared::Shared;
 
 /// Limit of operations that run at once; more wait in the queue.
 const MAX_RUNNING: usize = 256;
 
-type Running = Pin<Box<dyn Future<Output = ()>>>;
-type Job = Box<dyn FnOnce(Rc<Session>) -> Running + Send>;
+type OperationFuture = Pin<Box<dyn Future<Output = ()>>>;
+type SubmittedOperation = Box<dyn FnOnce(Rc<Session>) -> OperationFuture + Send>;
 
 /// A running driver. Its drop waits until all submitted operations have ended.
-pub(crate) struct Driver {
-    jobs: Option<mpsc::UnboundedSender<Job>>,
+pub(crate) struct AsyncDriver {
+    jobs: Option<mpsc::UnboundedSender<SubmittedOperation>>,
     thread: Option<JoinHandle<()>>,
-    state: Arc<State>,
+    state: Arc<AsyncDriverState>,
 }
 
 #[derive(Default)]
-struct State {
+struct AsyncDriverState {
     /// Whether the session is lost: submitted operations go on, new ones need another driver.
     lost: AtomicBool,
     /// The gate of the session, once there is one.
-    gate: OnceLock<Arc<Gate>>,
+    gate: OnceLock<Arc<SessionGate>>,
     /// The reason why there is no session.
     failure: OnceLock<String>,
 }
 
-impl State {
+impl AsyncDriverState {
     fn no_session(&self) -> Error {
         let ended = || "the client's driver thread has ended".into();
         Error::NoSession { reason: self.failure.get().cloned().unwrap_or_else(ended) }
     }
 }
 
-impl Driver {
+impl AsyncDriver {
     /// Starts a driver. The driver opens its session itself, since the caller may be an async
     /// thread.
-    pub fn start(shared: &Arc<Shared>) -> io::Result<Driver> {
+    pub fn start(shared: &Arc<ClientContext>) -> io::Result<AsyncDriver> {
         let shared = shared.clone();
-        let state = Arc::<State>::default();
+        let state = Arc::<AsyncDriverState>::default();
         let (jobs, queue) = mpsc::unbounded_channel();
         let ours = state.clone();
         let thread = std::thread::Builder::new().name("fusee-driver".into()).spawn(move || {
@@ -76,7 +76,7 @@ impl Driver {
                 }
             }
         })?;
-        Ok(Driver { jobs: Some(jobs), thread: Some(thread), state })
+        Ok(AsyncDriver { jobs: Some(jobs), thread: Some(thread), state })
     }
 
     /// Returns whether another driver is needed.
@@ -101,7 +101,7 @@ impl Driver {
         let state = self.state.clone();
         #[cfg(feature = "telemetry")]
         let caller = tracing::Span::current();
-        let job: Job = Box::new(move |session| {
+        let job: SubmittedOperation = Box::new(move |session| {
             let operate = async move {
                 let result = operation(&session).await;
                 if session.is_lost() {
@@ -119,7 +119,7 @@ impl Driver {
             let _ = jobs.send(job);
         }
         let state = self.state.clone();
-        let origin = Origin::here();
+        let origin = OriginProcess::here();
         let mut receiver = receiver;
         poll_fn(move |context| {
             if origin.is_here() {
@@ -127,13 +127,13 @@ impl Driver {
                 answer.map(|answer| answer.unwrap_or_else(|_| Err(state.no_session())))
             } else {
                 // The parent goes on with the operation.
-                Poll::Ready(Err(Error::Forked { outcome: Outcome::Unknown }))
+                Poll::Ready(Err(Error::Forked { outcome: FailedWriteOutcome::Unknown }))
             }
         })
     }
 }
 
-impl Drop for Driver {
+impl Drop for AsyncDriver {
     fn drop(&mut self) {
         drop(self.jobs.take());
         if let Some(thread) = self.thread.take() {
@@ -143,14 +143,18 @@ impl Drop for Driver {
 }
 
 /// Runs the submitted operations.
-fn serve(shared: &Arc<Shared>, session: Session, mut queue: mpsc::UnboundedReceiver<Job>) {
+fn serve(
+    shared: &Arc<ClientContext>,
+    session: Session,
+    mut queue: mpsc::UnboundedReceiver<SubmittedOperation>,
+) {
     let mut session = Rc::new(session);
     let mut first = None;
     loop {
         let end = session.block_on(run(&session, first, &mut queue));
         // At once, since other sessions may wait for writes that this one left half-way.
         drop(session);
-        if matches!(end, End::Queue) {
+        if matches!(end, SessionEndReason::Queue) {
             return;
         }
         // New calls use another driver by now; this serves a call that had chosen this one before.
@@ -166,16 +170,16 @@ fn serve(shared: &Arc<Shared>, session: Session, mut queue: mpsc::UnboundedRecei
 }
 
 /// The next event for a session.
-enum Next {
-    Job(Job),
+enum AsyncDriverEvent {
+    Job(SubmittedOperation),
     /// An operation has ended.
     Ended,
-    End(End),
+    End(SessionEndReason),
 }
 
 /// The reason why a session's work ends.
 #[derive(Clone, Copy)]
-enum End {
+enum SessionEndReason {
     /// All senders of operations are dropped.
     Queue,
     /// The session is lost.
@@ -184,33 +188,36 @@ enum End {
 
 async fn run(
     session: &Rc<Session>,
-    first: Option<Job>,
-    queue: &mut mpsc::UnboundedReceiver<Job>,
-) -> End {
+    first: Option<SubmittedOperation>,
+    queue: &mut mpsc::UnboundedReceiver<SubmittedOperation>,
+) -> SessionEndReason {
     let mut running = FuturesUnordered::new();
     running.extend(first.map(|job| job(session.clone())));
     let end = loop {
         let next = poll_fn(|context| {
             // Without running operations the stream would report its end at once.
             if !running.is_empty() && running.poll_next_unpin(context).is_ready() {
-                return Poll::Ready(Next::Ended);
+                return Poll::Ready(AsyncDriverEvent::Ended);
             }
             if running.len() < MAX_RUNNING
                 && let Poll::Ready(job) = queue.poll_recv(context)
             {
-                return Poll::Ready(job.map_or(Next::End(End::Queue), Next::Job));
+                return Poll::Ready(job.map_or(
+                    AsyncDriverEvent::End(SessionEndReason::Queue),
+                    AsyncDriverEvent::Job,
+                ));
             }
             // Whatever expels a session wakes its thread, and so polls this.
             if running.is_empty() && session.is_lost() {
-                Poll::Ready(Next::End(End::Session))
+                Poll::Ready(AsyncDriverEvent::End(SessionEndReason::Session))
             } else {
                 Poll::Pending
             }
         });
         match next.await {
-            Next::Job(job) => running.push(job(session.clone())),
-            Next::Ended => {}
-            Next::End(end) => break end,
+            AsyncDriverEvent::Job(job) => running.push(job(session.clone())),
+            AsyncDriverEvent::Ended => {}
+            AsyncDriverEvent::End(end) => break end,
         }
     };
     while running.next().await.is_some() {}

@@ -15,13 +15,13 @@ use fusee_core::verbs::MnId;
 use fusee_core::view::Geometry;
 use fusee_fabric::FabricKind;
 use fusee_master::settings::{DEFAULT_MOVE_BYTES_PER_S, DEFAULT_SCRUB_BYTES_PER_S, LeaseSettings};
-use fusee_master::{MasterServer, Settings};
+use fusee_master::{ClusterSettings, MasterServer};
 use fusee_memory_node::MemoryNode;
 
 use crate::client::Client;
+use crate::context::wait;
 use crate::error::ConnectError;
 use crate::options::{FabricChoice, Options};
-use crate::shared::wait;
 
 /// Options of a cluster inside the calling process.
 ///
@@ -135,7 +135,7 @@ impl Client {
     /// `embedded`.
     pub fn embedded(options: EmbeddedOptions) -> Result<Client, ConnectError> {
         let runtime = Runtime::start("fusee-control")?;
-        let cluster = Cluster::start(&runtime, &options)?;
+        let cluster = EmbeddedCluster::start(&runtime, &options)?;
         let client_options =
             Options { fabric: FabricChoice::Only(options.fabric), ..options.client };
         let master = cluster.master();
@@ -145,17 +145,20 @@ impl Client {
 }
 
 /// A running embedded cluster, until its drop.
-struct Cluster {
+struct EmbeddedCluster {
     // Fields in the order in which they end.
     master: MasterServer,
     nodes: HashMap<MnId, MemoryNode>,
 }
 
-impl Cluster {
+impl EmbeddedCluster {
     /// Starts memory nodes and a master, and lets the nodes join. The master forms the cluster
     /// next.
-    fn start(runtime: &Runtime, options: &EmbeddedOptions) -> Result<Cluster, ConnectError> {
-        let settings = Settings {
+    fn start(
+        runtime: &Runtime,
+        options: &EmbeddedOptions,
+    ) -> Result<EmbeddedCluster, ConnectError> {
+        let settings = ClusterSettings {
             memory_nodes: options.memory_nodes.into(),
             index_replicas: options.index_replicas,
             data_replicas: options.data_replicas,
@@ -190,7 +193,7 @@ impl Cluster {
                 _ => return Err(ConnectError::Protocol("another answer than to Join")),
             }
         }
-        Ok(Cluster { master, nodes })
+        Ok(EmbeddedCluster { master, nodes })
     }
 
     fn master(&self) -> MasterClient {

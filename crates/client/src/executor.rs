@@ -18,7 +18,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
-use fusee_fabric::fork::Origin;
+use fusee_fabric::fork::OriginProcess;
 use tokio::task::coop::unconstrained;
 
 use crate::attachments::Attachments;
@@ -29,7 +29,7 @@ pub(crate) struct Reactor {
     waker: Waker,
     timers: RefCell<BinaryHeap<Reverse<Timer>>>,
     next_timer: Cell<u64>,
-    origin: Origin,
+    origin: OriginProcess,
 }
 
 struct Timer {
@@ -61,7 +61,7 @@ impl Reactor {
         let waker = attachments.fabric().waker();
         let timers = RefCell::default();
         let next_timer = Cell::new(0);
-        Reactor { attachments, waker, timers, next_timer, origin: Origin::here() }
+        Reactor { attachments, waker, timers, next_timer, origin: OriginProcess::here() }
     }
 
     /// Runs the future to its end.

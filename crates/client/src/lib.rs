@@ -30,7 +30,7 @@
 //! it.
 //!
 //! Every operation is linearizable. An [`Error`] says whether a write may still have happened
-//! ([`Outcome`]).
+//! ([`FailedWriteOutcome`]).
 //!
 //! # Features
 //!
@@ -58,16 +58,16 @@ mod executor;
 #[doc(hidden)]
 pub mod logic;
 // Parts of `logic` are used by the simulator only, which puts them together in other ways.
+mod context;
 mod demotion;
+mod fabric_selection;
 #[cfg(not(feature = "internals"))]
 #[allow(dead_code, unused_imports)]
 mod logic;
 mod metrics;
 mod options;
 pub mod prometheus;
-mod reach;
 mod session;
-mod shared;
 mod survey;
 mod sync;
 mod telemetry;
@@ -77,22 +77,23 @@ pub use demotion::{DemotionOrder, DemotionOutcome};
 #[cfg(feature = "embedded")]
 pub use embedded::EmbeddedOptions;
 pub use error::ConnectError;
-pub use fusee_auth::{KeyError, Keys};
+pub use fusee_auth::{KeyError, Keyring};
 pub use fusee_control::rpc::{Role, RpcError};
-pub use fusee_core::code::{Coding, CodingError};
 pub use fusee_core::data::{
     Demotion, Fallback, Orientation, OrientationError, ParseRedundancyError, Policy, PolicyError,
-    Promoted, Promotion, Redundancy, RedundancyError, RedundancyRules, SizeRule, Transitions,
+    PromotedRedundancy, Promotion, Redundancy, RedundancyError, RedundancyRules, SizeRule,
+    Transitions,
 };
+pub use fusee_core::erasure::{Coding, CodingError};
 pub use fusee_core::layout::SizeClass;
 pub use fusee_core::stats::{Cost, Damage, KindStats, OpKind, Stats};
-pub use fusee_core::store::{NoCursor, ScanCursor, ScannedPair, Transition};
+pub use fusee_core::store::{ParseCursorError, ScanCursor, ScannedPair, Transition};
 pub use fusee_core::verbs::{ClientId, ClusterId, MnId, VerbError};
-pub use fusee_core::{Error, Outcome};
-pub use fusee_fabric::any::UnknownFabric;
-pub use fusee_fabric::verbs::CardCounts;
-pub use fusee_fabric::{AttachCause, AttachError, FabricKind, RdmaError, SwitchAt};
-pub use fusee_tls::{Tls, TlsError};
+pub use fusee_core::{Error, FailedWriteOutcome};
+pub use fusee_fabric::any_fabric::UnknownFabric;
+pub use fusee_fabric::verbs::NicCounts;
+pub use fusee_fabric::{AttachCause, AttachError, FabricKind, RdmaError, SwitchLocation};
+pub use fusee_tls::{TlsError, TlsSettings};
 pub use logic::{CacheStats, WorkTableStats};
 pub use metrics::ClientMetrics;
 pub use options::{FabricChoice, Options, WorkTable};
@@ -110,7 +111,8 @@ pub use view::{Geometry, View, ViewError};
 /// memory node's pool ([`Client::usage`]).
 pub mod status {
     pub use fusee_control::master::{
-        MemberState, MemberStatus, Reconfiguration, Recovery, RecoveryTimes, Scrub, Status,
+        ClientRecovery, MemberState, MemberStatus, Reconfiguration, RecoveryTimes, ScrubStatus,
+        Status,
     };
     pub use fusee_control::node::Usage;
 }
@@ -118,9 +120,10 @@ pub mod status {
 /// The parts of a view ([`Client::view`]), and the changes from one view to the next.
 pub mod view {
     pub use fusee_core::change::{
-        Change, Gain, LeavingFrom, NothingLeft, RegionChange, Split, Stage, SubtableChange,
+        ChangeStage, LeavingFrom, NewReplica, RegionChange, SplitProgress, SubtableChange,
+        UnsurvivableLoss, ViewChange,
     };
     pub use fusee_core::data::Region;
     pub use fusee_core::layout::Address;
-    pub use fusee_core::view::{Geometry, Member, Place, SlotRef, Subtable, View, ViewError};
+    pub use fusee_core::view::{Geometry, Member, PoolPlace, SlotRef, Subtable, View, ViewError};
 }

@@ -3,8 +3,8 @@
 use fusee_core::stats::{OpKind, Stats};
 use fusee_fabric::FabricKind;
 
-use crate::logic::{CacheStats, Counted};
-use crate::prometheus::{Kind, Metrics};
+use crate::logic::{CacheStats, SessionCounters};
+use crate::prometheus::{MetricKind, Metrics};
 #[cfg(feature = "telemetry")]
 use crate::telemetry::LatencySums;
 
@@ -30,7 +30,7 @@ pub struct ClientMetrics {
 }
 
 impl ClientMetrics {
-    pub(crate) fn add(&mut self, counted: &Counted) {
+    pub(crate) fn add(&mut self, counted: &SessionCounters) {
         self.stats.merge(&counted.store.stats());
         self.cache.merge(&counted.cache.stats());
         #[cfg(feature = "telemetry")]
@@ -40,22 +40,27 @@ impl ClientMetrics {
     /// Adds the metrics to a page for Prometheus, as `fusee_client_...`.
     pub fn write(&self, metrics: &mut Metrics) {
         let ClientMetrics { sessions, fabric, is_shm_refused, stats, cache, .. } = self;
-        metrics.one(Kind::Gauge, "fusee_client_sessions", "Sessions that are open.", sessions);
+        metrics.one(
+            MetricKind::Gauge,
+            "fusee_client_sessions",
+            "Sessions that are open.",
+            sessions,
+        );
         let help = "The fabric of its sessions.";
-        let mut family = metrics.family(Kind::Gauge, "fusee_client_fabric", help);
+        let mut family = metrics.family(MetricKind::Gauge, "fusee_client_fabric", help);
         for kind in [FabricKind::Shm, FabricKind::Tcp, FabricKind::Verbs] {
             family.sample(&[("fabric", &kind.to_string())], u8::from(*fabric == Some(kind)));
         }
         let help =
             "Whether shared memory was expected, and was not there or closed to this process.";
-        metrics.one(Kind::Gauge, "fusee_client_shm_refused", help, u8::from(*is_shm_refused));
+        metrics.one(MetricKind::Gauge, "fusee_client_shm_refused", help, u8::from(*is_shm_refused));
         let help = "Operations that ended.";
-        let mut family = metrics.family(Kind::Counter, "fusee_client_operations_total", help);
+        let mut family = metrics.family(MetricKind::Counter, "fusee_client_operations_total", help);
         for kind in OpKind::ALL {
             family.sample(&[("kind", kind.name())], stats.kind(kind).operations);
         }
         let help = "Their phases: round trips.";
-        let mut family = metrics.family(Kind::Counter, "fusee_client_phases_total", help);
+        let mut family = metrics.family(MetricKind::Counter, "fusee_client_phases_total", help);
         for kind in OpKind::ALL {
             family.sample(&[("kind", kind.name())], stats.kind(kind).phases);
         }
@@ -74,13 +79,13 @@ impl ClientMetrics {
             ("fusee_client_cache_hints_total", "Those that used a hint.", cache.hints),
             ("fusee_client_cache_wrong_hints_total", "Hints that were wrong.", cache.wrong),
         ] {
-            metrics.one(Kind::Counter, name, help, value);
+            metrics.one(MetricKind::Counter, name, help, value);
         }
         #[cfg(feature = "telemetry")]
         {
             let help = "How long operations took, in seconds.";
             let name = "fusee_client_operation_seconds";
-            let mut family = metrics.family(Kind::Histogram, name, help);
+            let mut family = metrics.family(MetricKind::Histogram, name, help);
             for kind in OpKind::ALL.into_iter().filter(|kind| stats.kind(*kind).operations > 0) {
                 family.histogram(("kind", kind.name()), &self.latencies.kind(kind));
             }

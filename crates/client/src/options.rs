@@ -7,10 +7,10 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-use fusee_auth::Keys;
+use fusee_auth::Keyring;
 use fusee_core::data::RedundancyRules;
-use fusee_fabric::{FabricKind, SwitchAt};
-use fusee_tls::Tls;
+use fusee_fabric::{FabricKind, SwitchLocation};
+use fusee_tls::TlsSettings;
 
 /// The fabric of a client.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -127,7 +127,7 @@ pub struct Options {
     /// ([`ConnectError::SwitchOfAnotherFabric`]). Correctness does not depend on the switch. Default: none.
     ///
     /// [`ConnectError::SwitchOfAnotherFabric`]: crate::ConnectError::SwitchOfAnotherFabric
-    pub switch: Option<SwitchAt>,
+    pub switch: Option<SwitchLocation>,
     /// Limit for the waits of one operation: for the winner of a conflict, a memory node's answer to ALLOC, a
     /// newer view. It covers all waits of the operation together, from the first on; then the operation gives
     /// up. A call may have a limit of its own ([`Client::with_op_timeout`](crate::Client::with_op_timeout)).
@@ -136,10 +136,10 @@ pub struct Options {
     /// Limit for the wait for a cluster that is still forming, and for each of its members. Default: 5 s.
     pub connect_timeout: Duration,
     /// Keys of the cluster's secret, by which client and servers authenticate each other. Default: none.
-    pub keys: Option<Keys>,
+    pub keys: Option<Keyring>,
     /// TLS for connections to the master and, over TCP, to memory nodes; servers with TLS accept no connections
     /// without it. Needs the feature `tls`. Default: none.
-    pub tls: Option<Tls>,
+    pub tls: Option<TlsSettings>,
     /// Redundancy of new pairs, unless the program names one; existing pairs keep theirs. Default: `None`,
     /// which means the cluster's rules, as its master tells them.
     ///
@@ -180,7 +180,7 @@ impl Default for Options {
 
 impl Options {
     /// Sets [`Options::switch`]: `wire`, or host and port.
-    pub fn with_switch(self, switch: impl Into<SwitchAt>) -> Options {
+    pub fn with_switch(self, switch: impl Into<SwitchLocation>) -> Options {
         Options { switch: Some(switch.into()), ..self }
     }
 
@@ -230,7 +230,7 @@ impl Options {
     /// let client = Client::connect_with("10.0.0.1:7400", Options::default().with_keys(keys))?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn with_keys(self, keys: impl Into<Option<Keys>>) -> Options {
+    pub fn with_keys(self, keys: impl Into<Option<Keyring>>) -> Options {
         Options { keys: keys.into(), ..self }
     }
 
@@ -245,7 +245,7 @@ impl Options {
     /// let client = Client::connect_with("store-1:7400", Options::default().with_tls(tls))?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn with_tls(self, tls: impl Into<Option<Tls>>) -> Options {
+    pub fn with_tls(self, tls: impl Into<Option<TlsSettings>>) -> Options {
         Options { tls: tls.into(), ..self }
     }
 

@@ -11,7 +11,7 @@ pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 /// The type of a metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum MetricKind {
     /// A count that only grows, and starts anew with the process.
     Counter,
     /// A value that goes up and down.
@@ -22,7 +22,7 @@ pub enum Kind {
 
 /// A histogram: the number of values up to each bound, their sum and their count.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Buckets {
+pub struct MetricHistogram {
     /// Ascending bounds, each with the number of values up to it.
     pub bounds: Vec<(f64, u64)>,
     /// The sum of all values.
@@ -31,16 +31,16 @@ pub struct Buckets {
     pub count: u64,
 }
 
-impl Buckets {
+impl MetricHistogram {
     /// Makes a histogram of the numbers of values between neighbouring bounds (the last number: above all
     /// bounds) and their sum.
-    pub fn new(bounds: impl Iterator<Item = f64>, counts: &[u64], sum: f64) -> Buckets {
+    pub fn new(bounds: impl Iterator<Item = f64>, counts: &[u64], sum: f64) -> MetricHistogram {
         let up_to = |count: &mut u64, in_bucket: &u64| {
             *count += in_bucket;
             Some(*count)
         };
         let bounds = bounds.zip(counts.iter().scan(0, up_to)).collect();
-        Buckets { bounds, sum, count: counts.iter().sum() }
+        MetricHistogram { bounds, sum, count: counts.iter().sum() }
     }
 }
 
@@ -57,18 +57,18 @@ pub struct Family<'m> {
 
 impl Metrics {
     /// Begins a metric.
-    pub fn family(&mut self, kind: Kind, name: &'static str, help: &str) -> Family<'_> {
+    pub fn family(&mut self, kind: MetricKind, name: &'static str, help: &str) -> Family<'_> {
         let kind = match kind {
-            Kind::Counter => "counter",
-            Kind::Gauge => "gauge",
-            Kind::Histogram => "histogram",
+            MetricKind::Counter => "counter",
+            MetricKind::Gauge => "gauge",
+            MetricKind::Histogram => "histogram",
         };
         let _ = writeln!(self.0, "# HELP {name} {help}\n# TYPE {name} {kind}");
         Family { text: &mut self.0, name }
     }
 
     /// Writes a metric with one value.
-    pub fn one(&mut self, kind: Kind, name: &'static str, help: &str, value: impl Display) {
+    pub fn one(&mut self, kind: MetricKind, name: &'static str, help: &str, value: impl Display) {
         self.family(kind, name, help).sample(&[], value);
     }
 
@@ -80,7 +80,7 @@ impl Metrics {
 
 impl Family<'_> {
     /// Adds a histogram with this label.
-    pub fn histogram(&mut self, label: (&str, &str), buckets: &Buckets) -> &mut Self {
+    pub fn histogram(&mut self, label: (&str, &str), buckets: &MetricHistogram) -> &mut Self {
         for (bound, count) in &buckets.bounds {
             self.part("_bucket", &[label, ("le", &bound.to_string())], count);
         }
@@ -121,8 +121,8 @@ mod tests {
     #[test]
     fn samples_stand_under_one_head_and_labels_are_escaped() {
         let mut metrics = Metrics::default();
-        metrics.one(Kind::Gauge, "fusee_view_number", "Number of the view.", 7);
-        let mut nodes = metrics.family(Kind::Counter, "fusee_bytes_total", "Bytes.");
+        metrics.one(MetricKind::Gauge, "fusee_view_number", "Number of the view.", 7);
+        let mut nodes = metrics.family(MetricKind::Counter, "fusee_bytes_total", "Bytes.");
         nodes.sample(&[("node", "mn0"), ("path", "a\"b\\c\n")], 1.5).sample(&[("node", "mn1")], 2);
         let text = "# HELP fusee_view_number Number of the view.\n# TYPE fusee_view_number gauge\n\
                     fusee_view_number 7\n# HELP fusee_bytes_total Bytes.\n\

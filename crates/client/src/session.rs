@@ -25,22 +25,22 @@ use fusee_control::rpc::RpcError;
 use fusee_core::data::{Redundancy, RedundancyRules};
 use fusee_core::layout::Slot;
 use fusee_core::stats::{OpKind, Stats};
-use fusee_core::store::{PieceLimits, ScanCursor, ScannedPair, Transition};
+use fusee_core::store::{ScanCursor, ScanLimits, ScannedPair, Transition};
 use fusee_core::verbs::{ClientId, MnId, VerbError};
 use fusee_core::view::View;
-use fusee_core::{Error, Outcome};
-use fusee_fabric::fork::{AtHome, Origin};
-use fusee_fabric::verbs::CardCounts;
+use fusee_core::{Error, FailedWriteOutcome};
+use fusee_fabric::fork::{OriginProcess, ProcessBound};
+use fusee_fabric::verbs::NicCounts;
 use fusee_fabric::{AnyFabric, AttachCause, AttachError, Clock, FabricKind};
 
 use crate::attachments::Attachments;
+use crate::context::{ClientContext, NodeClients};
 use crate::demotion::{DemotionOrder, DemotionOutcome};
 use crate::error::ConnectError;
 use crate::executor::Reactor;
-use crate::logic::{self, CacheStats, Environment, Gate, LogicOptions};
-use crate::shared::{NodeClients, Shared};
+use crate::logic::{self, CacheStats, Environment, LogicOptions, SessionGate};
 use crate::survey::FoundPair;
-use crate::telemetry::{Begun, Latencies};
+use crate::telemetry::{OperationSpan, SessionLatencies};
 
 /// An owner of resources that must outlive a session.
 pub(crate) type KeepAlive = Arc<dyn Send + Sync>;
@@ -58,17 +58,17 @@ const SCAN_SLOTS: u32 = 256;
 
 /// A handle of the store that belongs to one thread.
 pub struct Session {
-    parts: AtHome<Parts>,
+    parts: ProcessBound<SessionParts>,
 }
 
 /// The parts of a session.
-struct Parts {
-    logic: logic::SessionLogic<Rc<AnyFabric>, Surroundings>,
+struct SessionParts {
+    logic: logic::SessionLogic<Rc<AnyFabric>, RpcSessionEnvironment>,
     attachments: Rc<Attachments>,
     reactor: Rc<Reactor>,
-    shared: Arc<Shared>,
+    shared: Arc<ClientContext>,
     /// Latencies of its operations.
-    latencies: Arc<Latencies>,
+    latencies: Arc<SessionLatencies>,
     /// Whether it met an error after which another session has to take its place.
     lost: Cell<bool>,
     /// Whether its thread runs one of its futures in [`Session::block_on`].
@@ -83,7 +83,7 @@ impl Session {
     /// Opens a session. If it is fenced before it has begun, because this thread or the master got no processor
     /// time, opens another one, within the options' time for connecting.
     pub(crate) fn open(
-        shared: &Arc<Shared>,
+        shared: &Arc<ClientContext>,
         keep_alive: Option<KeepAlive>,
     ) -> Result<Session, ConnectError> {
         let end = Instant::now() + shared.options.connect_timeout;
@@ -99,7 +99,7 @@ impl Session {
     }
 
     fn open_once(
-        shared: &Arc<Shared>,
+        shared: &Arc<ClientContext>,
         keep_alive: Option<KeepAlive>,
         end: Instant,
     ) -> Result<Session, ConnectError> {
@@ -120,21 +120,21 @@ impl Session {
     }
 
     fn attach(
-        shared: &Arc<Shared>,
+        shared: &Arc<ClientContext>,
         keep_alive: Option<KeepAlive>,
-        gate: Arc<Gate>,
+        gate: Arc<SessionGate>,
         end: Instant,
     ) -> Result<Session, ConnectError> {
         let (attachments, view) = attach_to_newest(shared, &gate, end)?;
         let attachments = Rc::new(attachments);
         let reactor = Rc::new(Reactor::new(attachments.clone()));
-        let env = Rc::new(Surroundings {
+        let env = Rc::new(RpcSessionEnvironment {
             reactor: reactor.clone(),
             attachments: attachments.clone(),
             nodes: RefCell::new(shared.node_clients(&view)),
             clock: Clock::of(shared.kind),
             shared: shared.clone(),
-            origin: Origin::here(),
+            origin: OriginProcess::here(),
         });
         let options = LogicOptions {
             cache_entries: shared.options.cache_entries,
@@ -145,17 +145,17 @@ impl Session {
         };
         let fabric = attachments.fabric().clone();
         gate.set_waker(fabric.waker());
-        let latencies = Arc::<Latencies>::default();
+        let latencies = Arc::<SessionLatencies>::default();
         let logic = logic::SessionLogic::behind(gate, view, fabric, env, options)
             .with_work_table(shared.table.clone())
             .with_cache(shared.cache.clone());
-        shared.began(logic.id(), logic.shows_counters(latencies.clone()));
+        shared.began(logic.id(), logic.share_counters(latencies.clone()));
         let shared = shared.clone();
         let lost = Cell::new(false);
         let _keep_alive = keep_alive;
         let is_running = Cell::new(false);
         let is_held = Cell::new(false);
-        let parts = Parts {
+        let parts = SessionParts {
             logic,
             attachments,
             reactor,
@@ -166,7 +166,7 @@ impl Session {
             is_held,
             _keep_alive,
         };
-        Ok(Session { parts: AtHome::new(parts) })
+        Ok(Session { parts: ProcessBound::new(parts) })
     }
 
     /// Runs a future that uses this session to its end, on the calling thread.
@@ -175,7 +175,7 @@ impl Session {
     /// they cannot go on before the callback returns. So operations within the callback fail with
     /// [`Error::WithinCallback`] then: they might wait for those for ever.
     pub fn block_on<T>(&self, future: impl Future<Output = T>) -> T {
-        let _running = Running::begin(&self.parts);
+        let _running = BlockOnGuard::begin(&self.parts);
         self.parts.reactor.block_on(future)
     }
 
@@ -211,8 +211,8 @@ impl Session {
 
     /// Returns counts of the work that RDMA NICs have got from this session; `None` on other fabrics than
     /// verbs.
-    pub fn card_counts(&self) -> Option<CardCounts> {
-        self.parts.attachments.fabric().card_counts()
+    pub fn card_counts(&self) -> Option<NicCounts> {
+        self.parts.attachments.fabric().nic_counts()
     }
 
     /// Returns the counts of its accesses to the index cache.
@@ -242,7 +242,7 @@ impl Session {
         self.parts.is_here().then(|| self.gate().newer_view(than)).flatten()
     }
 
-    pub(crate) fn gate(&self) -> &Arc<Gate> {
+    pub(crate) fn gate(&self) -> &Arc<SessionGate> {
         self.parts.logic.gate()
     }
 
@@ -274,22 +274,22 @@ impl Session {
     }
 
     /// Begins an operation, unless the session is fenced, belongs to another process, or is held by a callback.
-    fn begin(&self, kind: OpKind) -> Result<Begun, Error> {
+    fn begin(&self, kind: OpKind) -> Result<OperationSpan, Error> {
         if !self.parts.is_here() {
-            return Err(Error::Forked { outcome: Outcome::NotApplied });
+            return Err(Error::Forked { outcome: FailedWriteOutcome::NotApplied });
         }
         if self.parts.is_held.get() {
             return Err(Error::WithinCallback);
         }
         if self.gate().is_expelled() {
-            Err(Error::Expelled { outcome: Outcome::NotApplied })
+            Err(Error::Expelled { outcome: FailedWriteOutcome::NotApplied })
         } else {
-            Ok(Begun::now(kind))
+            Ok(OperationSpan::now(kind))
         }
     }
 
     /// Ends an operation. If the session is fenced, its errors become [`Error::Expelled`].
-    fn end<T>(&self, begun: Begun, result: Result<T, Error>) -> Result<T, Error> {
+    fn end<T>(&self, begun: OperationSpan, result: Result<T, Error>) -> Result<T, Error> {
         let result = result.map_err(|error| self.error(error));
         begun.ends(&self.parts.latencies, &result);
         result
@@ -553,7 +553,7 @@ impl Session {
         cursor: &mut ScanCursor,
         show: impl FnMut(ScannedPair<'_>),
     ) -> Result<u64, Error> {
-        let limits = PieceLimits::of_slots(SCAN_SLOTS);
+        let limits = ScanLimits::of_slots(SCAN_SLOTS);
         let begun = self.begin(OpKind::Scan)?;
         self.end(
             begun,
@@ -617,26 +617,26 @@ impl Session {
 }
 
 /// The note, until its drop, that the session's thread runs one of its futures.
-struct Running<'s> {
-    parts: &'s Parts,
+struct BlockOnGuard<'s> {
+    parts: &'s SessionParts,
     was_running: bool,
     was_held: bool,
 }
 
-impl Running<'_> {
+impl BlockOnGuard<'_> {
     #[inline]
-    fn begin(parts: &Parts) -> Running<'_> {
+    fn begin(parts: &SessionParts) -> BlockOnGuard<'_> {
         let was_running = parts.is_running.replace(true);
         let was_held = parts.is_held.get();
         if was_running {
             // The outer futures cannot go on before this one has ended.
-            parts.is_held.set(was_held || parts.logic.store().holds_others_up());
+            parts.is_held.set(was_held || parts.logic.store().has_pinned_or_suspended());
         }
-        Running { parts, was_running, was_held }
+        BlockOnGuard { parts, was_running, was_held }
     }
 }
 
-impl Drop for Running<'_> {
+impl Drop for BlockOnGuard<'_> {
     #[inline]
     fn drop(&mut self) {
         self.parts.is_running.set(self.was_running);
@@ -652,14 +652,14 @@ fn is_fenced(error: &ConnectError) -> bool {
 /// Attaches to the members of the newest view. If one does not answer, tells the master, which may publish a
 /// view without that node. Until then tries again: a node on a busy machine may have got no processor time.
 fn attach_to_newest(
-    shared: &Shared,
-    gate: &Arc<Gate>,
+    shared: &ClientContext,
+    gate: &Arc<SessionGate>,
     end: Instant,
 ) -> Result<(Attachments, Arc<View>), ConnectError> {
     let mut pause = FIRST_RETRY;
     loop {
         let view = gate.view();
-        let way = shared.way();
+        let way = shared.connection_parameters();
         let mut error = match Attachments::new(way, gate.clone(), &view) {
             Ok(attachments) => return Ok((attachments, view)),
             Err(error) => error,
@@ -717,16 +717,16 @@ impl Drop for Session {
 }
 
 /// The session's environment: its thread's timers, and connections to the control services.
-struct Surroundings {
+struct RpcSessionEnvironment {
     reactor: Rc<Reactor>,
     attachments: Rc<Attachments>,
     nodes: RefCell<NodeClients>,
     clock: Clock,
-    shared: Arc<Shared>,
-    origin: Origin,
+    shared: Arc<ClientContext>,
+    origin: OriginProcess,
 }
 
-impl Surroundings {
+impl RpcSessionEnvironment {
     /// Fails in a forked child: control services would not answer there.
     fn check_origin(&self, asked: &dyn std::fmt::Display) -> Result<(), RpcError> {
         if self.origin.is_here() {
@@ -740,7 +740,7 @@ impl Surroundings {
     }
 }
 
-impl Environment for Surroundings {
+impl Environment for RpcSessionEnvironment {
     #[inline]
     fn now(&self) -> Duration {
         self.clock.now() + self.clock.lag()

@@ -23,8 +23,8 @@ use std::time::{Duration, Instant};
 
 use common::{fabrics, master, node, options};
 use fusee_client::{
-    Client, ConnectError, Error, FabricKind, Options, Outcome, Redundancy, ScanCursor, Session,
-    SurveyError,
+    Client, ConnectError, Error, FabricKind, FailedWriteOutcome, Options, Redundancy, ScanCursor,
+    Session, SurveyError,
 };
 
 /// The environment variable that makes this binary another process of a test.
@@ -35,7 +35,7 @@ const AT_ONCE: Duration = Duration::from_secs(4);
 /// Limit for events that come soon, on a machine that may be slow.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-const NOTHING: Error = Error::Forked { outcome: Outcome::NotApplied };
+const NOTHING: Error = Error::Forked { outcome: FailedWriteOutcome::NotApplied };
 
 /// Servers in a process of their own, until the drop of this value.
 struct Servers {
@@ -440,7 +440,8 @@ fn an_async_call_under_way_is_the_parents(fabric: FabricKind) {
             // SAFETY: the actions of the child after the fork are the subject of the test.
             let pid = unsafe { libc::fork() };
             if pid == 0 {
-                let unknown = Poll::Ready(Err(Error::Forked { outcome: Outcome::Unknown }));
+                let unknown =
+                    Poll::Ready(Err(Error::Forked { outcome: FailedWriteOutcome::Unknown }));
                 std::process::exit(i32::from(put.as_mut().poll(&mut context) != unknown));
             }
             finish(pid, AT_ONCE);

@@ -11,19 +11,19 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
-use fusee_client::logic::{Gate, Keeper, Keeping, Timing};
+use fusee_client::logic::{Keeper, KeeperEnvironment, KeeperTiming, SessionGate};
 use fusee_client::{ClientId, Geometry, MnId, View};
-use fusee_control::master::{Epochs, MasterReply, MasterRequest, Orphan, SessionHeartbeat};
+use fusee_control::master::{ClusterEpochs, MasterReply, MasterRequest, Orphan, SessionHeartbeat};
 use fusee_control::node::BlockId;
 use fusee_control::rpc::RpcError;
-use fusee_core::change::Gain;
+use fusee_core::change::NewReplica;
 use fusee_core::data::Region;
-use fusee_core::host::Pinned;
+use fusee_core::host::PinnedOperations;
 use fusee_core::layout::SizeClass;
 use fusee_core::race::HashKey;
 use fusee_core::update::ViewUpdate;
 use fusee_core::verbs::ClusterId;
-use fusee_core::view::{Member, Place, Subtable};
+use fusee_core::view::{Member, PoolPlace, Subtable};
 use tokio::sync::oneshot;
 
 const MS: Duration = Duration::from_millis(1);
@@ -57,7 +57,7 @@ struct World {
 
 struct Outside(Rc<World>);
 
-impl Keeping for Outside {
+impl KeeperEnvironment for Outside {
     fn now(&self) -> Duration {
         self.0.now.get()
     }
@@ -122,7 +122,8 @@ struct Rig {
 impl Rig {
     fn new() -> Rig {
         let world = Rc::<World>::default();
-        let keeper = Arc::new(Keeper::new(view(1), Timing::for_lease(Duration::from_secs(1))));
+        let keeper =
+            Arc::new(Keeper::new(view(1), KeeperTiming::for_lease(Duration::from_secs(1))));
         let kept = keeper.clone();
         let outside = Outside(world.clone());
         let work = Box::pin(async move { kept.keep(&outside).await });
@@ -136,8 +137,8 @@ impl Rig {
         rig
     }
 
-    fn open(&self, client: u32) -> Arc<Gate> {
-        let gate = Arc::new(Gate::new(ClientId(client), Arc::new(view(1)), 0));
+    fn open(&self, client: u32) -> Arc<SessionGate> {
+        let gate = Arc::new(SessionGate::new(ClientId(client), Arc::new(view(1)), 0));
         self.keeper.open(gate.clone());
         gate
     }
@@ -201,7 +202,7 @@ fn view(number: u64) -> View {
         verbs: None,
         pool_bytes: 1 << 40,
     };
-    let place = |offset| Place { node: MnId(0), offset };
+    let place = |offset| PoolPlace { node: MnId(0), offset };
     let view = View {
         number,
         cluster: ClusterId::from_word(1).unwrap(),
@@ -220,7 +221,7 @@ fn view(number: u64) -> View {
 fn renewed(view: impl Into<Option<View>>, expelled: &[u32]) -> Answer {
     let expelled = expelled.iter().copied().map(ClientId).collect();
     let view = view.into().map(ViewUpdate::from);
-    let epochs = Epochs::default();
+    let epochs = ClusterEpochs::default();
     Ok(MasterReply::Heartbeat {
         view,
         expelled,
@@ -232,11 +233,11 @@ fn renewed(view: impl Into<Option<View>>, expelled: &[u32]) -> Answer {
     })
 }
 
-fn pinned(oldest: u64) -> Pinned {
-    Pinned { oldest: Some(oldest), suspended: 0 }
+fn pinned(oldest: u64) -> PinnedOperations {
+    PinnedOperations { oldest: Some(oldest), suspended: 0 }
 }
 
-const IDLE: Pinned = Pinned { oldest: None, suspended: 0 };
+const IDLE: PinnedOperations = PinnedOperations { oldest: None, suspended: 0 };
 
 #[test]
 fn sessions_are_renewed_as_soon_as_the_master_lets_go_of_its_answer() {
@@ -268,8 +269,8 @@ fn block(block: u32) -> Orphan {
 #[test]
 fn what_an_older_operation_frees_is_told() {
     for is_marking in [false, true] {
-        let gate = Gate::new(ClientId(5), Arc::new(view(1)), 1);
-        let pinned = |oldest| gate.publish(Pinned { oldest, suspended: 0 });
+        let gate = SessionGate::new(ClientId(5), Arc::new(view(1)), 1);
+        let pinned = |oldest| gate.publish(PinnedOperations { oldest, suspended: 0 });
         pinned(Some(0));
         gate.publish_epoch(2);
         // An operation of the second epoch has freed something, and then one of the first epoch.
@@ -291,7 +292,7 @@ fn what_an_older_operation_frees_is_told() {
 #[test]
 fn what_is_being_marked_is_waited_for_however_long_it_takes() {
     for is_marking in [false, true] {
-        let gate = Gate::new(ClientId(5), Arc::new(view(1)), 1);
+        let gate = SessionGate::new(ClientId(5), Arc::new(view(1)), 1);
         gate.freed.publish(Some(0));
         assert!(!is_marking || gate.freed.may_set_free());
         for epoch in 2..100 {
@@ -518,8 +519,8 @@ fn a_switch_is_acknowledged_when_nobody_has_to_look_any_more() {
     let frozen = || {
         let mut frozen = view(1);
         frozen.members.push(Member { node: MnId(1), ..frozen.members[0].clone() });
-        let joining = Place { node: MnId(1), offset: 0 };
-        let gain = Gain { of: 0, joining, leaving: None };
+        let joining = PoolPlace { node: MnId(1), offset: 0 };
+        let gain = NewReplica { of: 0, joining, leaving: None };
         let frozen = frozen.growing(&[gain], &[]);
         frozen.check().unwrap();
         frozen
@@ -527,7 +528,7 @@ fn a_switch_is_acknowledged_when_nobody_has_to_look_any_more() {
     let mut rig = Rig::new();
     let gate = rig.open(5);
     rig.settle();
-    gate.publish(Pinned { oldest: None, suspended: 1 });
+    gate.publish(PinnedOperations { oldest: None, suspended: 1 });
     rig.answer(renewed(frozen(), &[]));
     assert_eq!(rig.last().1, [(5, 2)], "who is stopped acts by nothing");
     rig.answer(renewed(frozen().advanced().advanced(), &[]));
@@ -552,7 +553,7 @@ fn a_view_that_comes_with_a_session_reaches_the_others_once_they_are_known_to_li
         let old = rig.open(5);
         let other = rig.open(6);
         rig.settle();
-        let new = Arc::new(Gate::new(ClientId(7), Arc::new(view(3)), 0));
+        let new = Arc::new(SessionGate::new(ClientId(7), Arc::new(view(3)), 0));
         rig.keeper.open(new.clone());
         let views = || [&old, &other, &new].map(|gate| gate.view().number);
         assert_eq!((views(), rig.keeper.view().number), ([1, 1, 3], 3));
@@ -584,7 +585,7 @@ fn a_view_that_waits_for_an_answer_is_no_reason_to_ask_again() {
     let mut rig = Rig::new();
     rig.open(5);
     rig.settle();
-    rig.keeper.open(Arc::new(Gate::new(ClientId(7), Arc::new(view(3)), 0)));
+    rig.keeper.open(Arc::new(SessionGate::new(ClientId(7), Arc::new(view(3)), 0)));
     rig.pass(20 * MS);
     let before = rig.count();
     rig.pass(200 * MS);
@@ -657,7 +658,7 @@ fn differences_are_applied_and_those_that_do_not_fit_are_replaced_by_a_whole_vie
     };
     let told = |update: ViewUpdate| -> Answer {
         let expelled = Vec::new();
-        let epochs = Epochs::default();
+        let epochs = ClusterEpochs::default();
         Ok(MasterReply::Heartbeat {
             view: Some(update),
             expelled,
@@ -693,7 +694,7 @@ fn differences_are_applied_and_those_that_do_not_fit_are_replaced_by_a_whole_vie
     rig.answer(told(ViewUpdate::to(&grown(4, 3), None)));
     assert_eq!(*gate.view(), grown(4, 3));
     // A session has brought a newer view meanwhile: no reason for an error.
-    let newer = Arc::new(Gate::new(ClientId(6), Arc::new(grown(6, 3)), 0));
+    let newer = Arc::new(SessionGate::new(ClientId(6), Arc::new(grown(6, 3)), 0));
     rig.keeper.open(newer);
     for shown in [4, 6] {
         rig.answer(told(ViewUpdate::to(&grown(7, 2), Some(&grown(4, 3)))));

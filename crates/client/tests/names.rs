@@ -5,17 +5,21 @@
 
 use std::io;
 
-use fusee_client::status::{MemberState, MemberStatus, Reconfiguration, Recovery, RecoveryTimes};
-use fusee_client::view::{Change, Member, Place, Region, RegionChange, Stage, Subtable};
+use fusee_client::status::{
+    ClientRecovery, MemberState, MemberStatus, Reconfiguration, RecoveryTimes,
+};
+use fusee_client::view::{
+    ChangeStage, Member, PoolPlace, Region, RegionChange, Subtable, ViewChange,
+};
 use fusee_client::{
     AttachCause, AttachError, ClientId, ClusterId, ConnectError, Damage, Error, FabricChoice,
-    FabricKind, MnId, Outcome, RdmaError, Role, RpcError, SizeClass, SurveyError, UnknownFabric,
-    VerbError, ViewError,
+    FabricKind, FailedWriteOutcome, MnId, RdmaError, Role, RpcError, SizeClass, SurveyError,
+    UnknownFabric, VerbError, ViewError,
 };
 
 /// Returns all that a program needs for its reaction to an operation's error: the memory node, whether to try
 /// again, and whether the write may have happened.
-fn of_operation(error: &Error) -> (Option<MnId>, bool, Outcome) {
+fn of_operation(error: &Error) -> (Option<MnId>, bool, FailedWriteOutcome) {
     match error {
         Error::Unreachable { node, error: VerbError::Fenced, outcome } => {
             (Some(*node), false, *outcome)
@@ -58,11 +62,11 @@ fn of_survey(error: &SurveyError) -> Option<MnId> {
 #[test]
 fn errors_are_taken_apart() {
     let node = MnId(3);
-    let outcome = Outcome::Unknown;
+    let outcome = FailedWriteOutcome::Unknown;
     let lost = |error| Error::Unreachable { node, error, outcome };
     assert_eq!(of_operation(&lost(VerbError::Unreachable)), (Some(node), true, outcome));
     assert_eq!(of_operation(&lost(VerbError::Fenced)), (Some(node), false, outcome));
-    assert_eq!(of_operation(&Error::NotFound), (None, false, Outcome::NotApplied));
+    assert_eq!(of_operation(&Error::NotFound), (None, false, FailedWriteOutcome::NotApplied));
 
     let cluster = ClusterId::from_word(7);
     let stranger = RpcError::WrongCluster { addr: "here".into(), own: cluster, found: None };
@@ -84,8 +88,8 @@ fn parts_of_views_and_reports_are_named() {
     fn named<T>() -> bool {
         !std::any::type_name::<T>().is_empty()
     }
-    assert!(named::<(Member, Region, Subtable, Place)>());
-    assert!(named::<(Change, RegionChange, Stage)>());
-    assert!(named::<(MemberState, MemberStatus, Reconfiguration, Recovery, RecoveryTimes)>());
+    assert!(named::<(Member, Region, Subtable, PoolPlace)>());
+    assert!(named::<(ViewChange, RegionChange, ChangeStage)>());
+    assert!(named::<(MemberState, MemberStatus, Reconfiguration, ClientRecovery, RecoveryTimes)>());
     assert!(named::<(ClientId, SizeClass, Damage)>());
 }

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use common::options;
 use fusee_client::{
-    Client, EmbeddedOptions, Error, FabricKind, Fallback, Options, Policy, Promoted, Promotion,
-    Redundancy, RedundancyError, RedundancyRules, SizeRule, Transitions,
+    Client, EmbeddedOptions, Error, FabricKind, Fallback, Options, Policy, PromotedRedundancy,
+    Promotion, Redundancy, RedundancyError, RedundancyRules, SizeRule, Transitions,
 };
 
 fn redundancy(text: &str) -> Redundancy {
@@ -134,7 +134,7 @@ fn what_has_been_ec_oriented_is_promoted_to_what_it_was() {
     let promotion = Promotion {
         after_reads: 2,
         window_ms: 60_000,
-        to: Promoted::Oriented,
+        to: PromotedRedundancy::Oriented,
         bytes_per_s: 1 << 40,
     };
     let policy = Policy { promotion: Some(promotion), ..Policy::default() };

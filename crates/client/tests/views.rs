@@ -14,7 +14,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use common::fake::{FakeMaster, Forwarder, SOON, Script};
-use fusee_client::{Error, FabricKind, MnId, OpKind, Outcome, Session, Stats, View};
+use fusee_client::{Error, FabricKind, FailedWriteOutcome, MnId, OpKind, Session, Stats, View};
 use fusee_master::MasterServer;
 use fusee_memory_node::MemoryNode;
 use futures_util::future::join_all;
@@ -244,7 +244,7 @@ fn who_was_fenced_comes_back() {
         session.block_on(session.put(b"key", b"by hand")).unwrap();
         let old: Vec<_> = cluster.fake.script().heartbeats.iter().map(|p| p.client).collect();
         cluster.fake.script().expelled.clone_from(&old);
-        let expelled = Error::Expelled { outcome: Outcome::NotApplied };
+        let expelled = Error::Expelled { outcome: FailedWriteOutcome::NotApplied };
         let end = Instant::now() + SOON;
         while session.block_on(session.get(b"key")).is_ok() {
             assert!(Instant::now() < end, "the session is not fenced");

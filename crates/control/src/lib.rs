@@ -9,11 +9,11 @@
 #![forbid(unsafe_code)]
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
-mod counted;
 pub mod events;
 pub mod master;
 pub mod node;
-pub mod pieces;
+mod plural;
 pub mod rpc;
+pub mod view_pieces;
 
-pub use self::counted::counted;
+pub use self::plural::count_with_noun;

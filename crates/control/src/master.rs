@@ -2,14 +2,14 @@
 
 use fusee_core::data::{Policy, Redundancy, Transitions};
 use fusee_core::layout::SizeClass;
-use fusee_core::stats::{Damage, Work};
+use fusee_core::stats::{Damage, SessionWork};
 use fusee_core::update::ViewUpdate;
 use fusee_core::verbs::{ClientId, ClusterId, MnId};
 use fusee_core::view::View;
 use serde::{Deserialize, Serialize};
 
 use crate::events::ClusterEvent;
-use crate::node::{Bars, BlockId};
+use crate::node::{BlockId, MemberBars};
 
 /// A block that a client has left, for other sessions to continue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -22,13 +22,13 @@ pub struct Orphan {
     pub class: SizeClass,
     /// The first object that was never allocated; the number of objects if all were.
     pub first: u32,
-    /// See [`Remainder::marked`](fusee_core::slab::Remainder::marked).
+    /// See [`BlockRemainder::marked`](fusee_core::slab::BlockRemainder::marked).
     pub marked: Option<u64>,
 }
 
 /// Epochs. An operation belongs to the newest epoch that its process knows when it begins.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Epochs {
+pub struct ClusterEpochs {
     /// The newest epoch.
     pub newest: u64,
     /// All operations of epochs before this one have ended, everywhere.
@@ -56,14 +56,14 @@ pub struct SessionHeartbeat {
     /// Changes of redundancy that the session has made since it began, by its policy.
     pub transitions: Transitions,
     /// Results of its operations since it began.
-    pub work: Work,
+    pub work: SessionWork,
     /// Whether the session may soon free memory or hand some on, by its present activity.
     pub stirs: bool,
 }
 
 /// The name of one answer of a master to a memory node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Note {
+pub struct MasterReplyId {
     /// The master: a random number, new with each start.
     pub by: u64,
     /// The time of the answer, in milliseconds of the master's own clock.
@@ -152,7 +152,7 @@ pub enum MasterRequest {
         /// The blocks that it hands on.
         orphans: Vec<Orphan>,
         /// Results of its operations since it began.
-        work: Box<Work>,
+        work: Box<SessionWork>,
     },
     /// Renews the leases of the sessions of a client process. The answer waits until there is a newer view, or
     /// until the next heartbeat is due. Answer: `Heartbeat`.
@@ -162,7 +162,7 @@ pub enum MasterRequest {
         /// The number of the newest view that the process has; 0 to get the newest one whole.
         newer_than: u64,
         /// The epochs that the process knows.
-        known: Epochs,
+        known: ClusterEpochs,
         /// Whether the process waits for later epochs. Then the answer comes as soon as there are.
         reclaims: bool,
         /// The last call for memory that it has acknowledged ([`MasterReply::Heartbeat`]); 0 for none.
@@ -214,16 +214,16 @@ pub enum MasterRequest {
         /// The node's identity.
         identity: u64,
         /// The last answer that the node has received.
-        heard: Option<Note>,
+        heard: Option<MasterReplyId>,
         /// The bars of the node, after it has received that answer.
-        bars: Bars,
+        bars: MemberBars,
     },
     /// Asks for the view, if it is newer. Answer: `View` or `NotReady`.
     GetView {
         /// The number of the view that the asker has; 0 for none.
         newer_than: u64,
     },
-    /// Asks for a part of a view that is too long for one message ([`pieces`](crate::pieces)). Answer:
+    /// Asks for a part of a view that is too long for one message ([`view_pieces`](crate::view_pieces)). Answer:
     /// `ViewPiece` or `NotReady`.
     ViewPiece {
         /// The number of the view.
@@ -282,7 +282,7 @@ pub enum MasterReply {
         /// The fenced ones among the sessions. They must not be used any more.
         expelled: Vec<ClientId>,
         /// The epochs.
-        epochs: Epochs,
+        epochs: ClusterEpochs,
         /// The newest epoch when the heartbeat arrived: all operations that had begun before it was sent belong
         /// to this epoch or to earlier ones.
         mark: u64,
@@ -299,7 +299,7 @@ pub enum MasterReply {
     /// To `Alive`: the master knows the node.
     Noted {
         /// The name of this answer, which the node reports with its next heartbeat.
-        note: Note,
+        note: MasterReplyId,
         /// The lease, in milliseconds.
         lease_ms: u64,
     },
@@ -333,7 +333,7 @@ pub enum MasterReply {
     /// To `Status`.
     Status(Box<Status>),
     /// To `Owners`.
-    Owners(Owners),
+    Owners(BlockOwners),
     /// To `Events`: the oldest events with later serials that the master still has, in order, at most
     /// [`MAX_TOLD`](crate::events::MAX_TOLD).
     Events {
@@ -417,7 +417,7 @@ pub struct Status {
     /// Clients recovered since this master started.
     pub recoveries: u64,
     /// The last recoveries, the oldest first.
-    pub last_recoveries: Vec<Recovery>,
+    pub last_recoveries: Vec<ClientRecovery>,
     /// Changes of the view completed since this master started.
     pub reconfigurations: u64,
     /// The last changes, the oldest first; the last one may still run.
@@ -429,13 +429,13 @@ pub struct Status {
     /// Changes of redundancy that sessions have made by this policy since this master started.
     pub transitions: Transitions,
     /// Results of the sessions' operations since this master started, as far as sessions have reported them.
-    pub work: Work,
+    pub work: SessionWork,
     /// The current epoch.
     pub epoch: u64,
     /// The lease, in milliseconds.
     pub lease_ms: u64,
     /// Results of the scrubber.
-    pub scrub: Scrub,
+    pub scrub: ScrubStatus,
     /// The obstacle that keeps the cluster from forming or from being whole, and advice.
     pub problem: Option<String>,
     /// The number of regions of replicated values that could be added now, up to the number that is added at a
@@ -447,7 +447,7 @@ pub struct Status {
 
 /// Results of the scrubber since the master started. It also reads memory that perhaps no client ever reads.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Scrub {
+pub struct ScrubStatus {
     /// Complete passes over the index and all that it leads to.
     pub passes: u64,
     /// Bytes read.
@@ -462,7 +462,7 @@ pub struct Scrub {
 
 /// The clients that may own blocks, and the blocks that ended sessions have left.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Owners {
+pub struct BlockOwners {
     /// The open sessions, in order.
     pub open: Vec<ClientId>,
     /// The sessions that have expired and are not recovered yet, in order.
@@ -519,7 +519,7 @@ pub struct RecoveryTimes {
 
 /// The recovery of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Recovery {
+pub struct ClientRecovery {
     /// The client.
     pub client: ClientId,
     /// The number of its blocks.

@@ -5,7 +5,7 @@
 //! and takes effect once. A `SetOwner` with `once` is repeated without `once`.
 
 use fusee_core::data::Redundancy;
-use fusee_core::over::Living;
+use fusee_core::ended_clients::LiveClients;
 use fusee_core::verbs::{ClientId, ClusterId, MnId};
 use serde::{Deserialize, Serialize};
 
@@ -47,7 +47,7 @@ pub struct Bar {
 
 /// All bars of a member.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Bars {
+pub struct MemberBars {
     /// Grows with every change, and so tells which of two answers is the later one.
     pub changes: u64,
     /// The bars; at most [`MAX_BARS`](fusee_core::layout::MAX_BARS).
@@ -206,7 +206,7 @@ pub enum NodeRequest {
     /// by one. This stays true, so the request may come late. Answer: `Done`.
     Living {
         /// The living clients, and the bound.
-        living: Living,
+        living: LiveClients,
     },
 }
 
@@ -318,7 +318,7 @@ pub enum JobRequest {
 
 /// A memory node's description of itself.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Description {
+pub struct NodeDescription {
     /// Random. Another process has another one, and so has the same node after a restart.
     pub identity: u64,
     /// Bytes of the pool.
@@ -348,7 +348,7 @@ pub struct Usage {
     /// DELETEs.
     pub free_blocks: u64,
     /// Sessions that are attached now.
-    pub attached: Attached,
+    pub attached: AttachedSessions,
     /// Requests over TCP since the start of the node: parts of a session's batches.
     pub tcp_requests: u64,
     /// Bytes of these requests and of their replies.
@@ -359,7 +359,7 @@ pub struct Usage {
 
 /// The sessions that are attached to a memory node, by fabric.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Attached {
+pub struct AttachedSessions {
     /// Over shared memory.
     pub shm: u64,
     /// Over TCP.
@@ -368,7 +368,7 @@ pub struct Attached {
     pub verbs: u64,
 }
 
-impl Attached {
+impl AttachedSessions {
     /// Returns the sum.
     pub fn total(self) -> u64 {
         self.shm + self.tcp + self.verbs
@@ -379,7 +379,7 @@ impl Attached {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum NodeReply {
     /// To `Describe`.
-    Description(Description),
+    Description(NodeDescription),
     /// To `Reserve`.
     Reserved {
         /// Offset of the extent in the pool, in bytes.
@@ -403,7 +403,7 @@ pub enum NodeReply {
         lease_ms: u64,
     },
     /// To `StandAt` and `Unbar`.
-    Bars(Bars),
+    Bars(MemberBars),
     /// The request has been carried out, now or before.
     Done,
     /// The request is refused.

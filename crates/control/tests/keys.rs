@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use fusee_auth::{Keys, Secret, Who};
+use fusee_auth::{Keyring, PeerKind, Secret};
 use fusee_control::master::{MasterReply, MasterRequest};
 use fusee_control::node::{NodeReply, NodeRequest};
 use fusee_control::rpc::{
@@ -18,7 +18,7 @@ use fusee_control::rpc::{
 };
 use fusee_core::verbs::{ClientId, ClusterId};
 
-fn runtime(keys: Option<Keys>) -> Runtime {
+fn runtime(keys: Option<Keyring>) -> Runtime {
     Runtime::with_keys("test-keys", keys).unwrap()
 }
 
@@ -31,7 +31,7 @@ fn node(runtime: &Runtime) -> (Server, String) {
     (server, addr)
 }
 
-fn asks(addr: &str, keys: Option<Keys>, request: NodeRequest) -> Result<NodeReply, RpcError> {
+fn asks(addr: &str, keys: Option<Keyring>, request: NodeRequest) -> Result<NodeReply, RpcError> {
     let runtime = runtime(keys);
     NodeClient::new(&runtime, addr).call_blocking(request)
 }
@@ -54,15 +54,15 @@ fn is_refused(answer: Result<NodeReply, RpcError>, says: &str) {
 #[test]
 fn each_kind_of_peer_may_ask_for_its_own() {
     let secret = Secret::random().unwrap();
-    let serving = runtime(Some(secret.keys(Who::Server)));
+    let serving = runtime(Some(secret.keys(PeerKind::Server)));
     let (_server, addr) = node(&serving);
     let keys = |who| Some(secret.keys(who));
-    for who in Who::ALL {
+    for who in PeerKind::ALL {
         assert_eq!(asks(&addr, keys(who), NodeRequest::Usage), Ok(NodeReply::Done), "{who}");
     }
-    assert_eq!(asks(&addr, keys(Who::Server), fence()), Ok(NodeReply::Done));
-    is_refused(asks(&addr, keys(Who::Client), fence()), "`server`");
-    is_refused(asks(&addr, keys(Who::Admin), fence()), "`server`");
+    assert_eq!(asks(&addr, keys(PeerKind::Server), fence()), Ok(NodeReply::Done));
+    is_refused(asks(&addr, keys(PeerKind::Client), fence()), "`server`");
+    is_refused(asks(&addr, keys(PeerKind::Admin), fence()), "`server`");
 
     let handler = |caller: Caller, _| async move {
         assert!(caller.who.is_some());
@@ -72,7 +72,9 @@ fn each_kind_of_peer_may_ask_for_its_own() {
     let master = serve::<MasterService, _, _>(&serving, listener, handler).unwrap();
     let addr = master.addr().unwrap().to_string();
     let form = MasterRequest::Form { cluster: ClusterId::from_word(1).unwrap() };
-    for (who, may) in [(Who::Client, false), (Who::Server, false), (Who::Admin, true)] {
+    for (who, may) in
+        [(PeerKind::Client, false), (PeerKind::Server, false), (PeerKind::Admin, true)]
+    {
         let runtime = runtime(keys(who));
         let answer = MasterClient::new(&runtime, &addr[..]).call_blocking(form.clone());
         assert_eq!(answer.is_ok(), may, "{who}: {answer:?}");
@@ -83,13 +85,13 @@ fn each_kind_of_peer_may_ask_for_its_own() {
 #[test]
 fn strangers_and_other_clusters_are_told() {
     let secret = Secret::random().unwrap();
-    let serving = runtime(Some(secret.keys(Who::Server)));
+    let serving = runtime(Some(secret.keys(PeerKind::Server)));
     let (_server, addr) = node(&serving);
     is_refused(asks(&addr, None, NodeRequest::Usage), "--secret");
-    let other = Secret::random().unwrap().keys(Who::Admin);
+    let other = Secret::random().unwrap().keys(PeerKind::Admin);
     is_refused(asks(&addr, Some(other), NodeRequest::Usage), "another secret");
     assert_eq!(
-        asks(&addr, Some(secret.keys(Who::Client)), NodeRequest::Usage),
+        asks(&addr, Some(secret.keys(PeerKind::Client)), NodeRequest::Usage),
         Ok(NodeReply::Done)
     );
 }
@@ -99,7 +101,7 @@ fn who_has_a_key_believes_nobody_without() {
     let without = runtime(None);
     let (_server, addr) = node(&without);
     assert_eq!(asks(&addr, None, fence()), Ok(NodeReply::Done), "nobody has to say who it is");
-    let keys = Secret::random().unwrap().keys(Who::Client);
+    let keys = Secret::random().unwrap().keys(PeerKind::Client);
     is_refused(asks(&addr, Some(keys), NodeRequest::Usage), "no secret");
 }
 
@@ -143,7 +145,7 @@ fn is_closed(mut stream: TcpStream) -> bool {
 
 /// Lets a process with these keys call a memory node. Returns the thread that waits for the answer, and the
 /// node's end of the connection.
-fn a_call_by(keys: Keys) -> (JoinHandle<Result<NodeReply, RpcError>>, TcpStream) {
+fn a_call_by(keys: Keyring) -> (JoinHandle<Result<NodeReply, RpcError>>, TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let dials = runtime(Some(keys));
     let dialler = NodeClient::new(&dials, listener.local_addr().unwrap().to_string());
@@ -160,7 +162,7 @@ fn a_call_by(keys: Keys) -> (JoinHandle<Result<NodeReply, RpcError>>, TcpStream)
 
 /// Passes on what a client of this secret and the server say to each other, and returns it.
 fn recorded(secret: &Secret, server: &mut TcpStream) -> [Vec<u8>; 3] {
-    let (calling, mut client) = a_call_by(secret.keys(Who::Server));
+    let (calling, mut client) = a_call_by(secret.keys(PeerKind::Server));
     let hello = pass_on(&mut client, server, HELLO_BYTES);
     let welcome = pass_on(server, &mut client, WELCOME_BYTES);
     let proof = pass_on(&mut client, server, PROOF_BYTES);
@@ -173,7 +175,7 @@ fn recorded(secret: &Secret, server: &mut TcpStream) -> [Vec<u8>; 3] {
 #[test]
 fn a_recorded_handshake_is_of_no_use_and_nonces_differ() {
     let secret = Secret::random().unwrap();
-    let serving = runtime(Some(secret.keys(Who::Server)));
+    let serving = runtime(Some(secret.keys(PeerKind::Server)));
     let (server, mut first, asked) = counting_node(&serving);
     let [hello, welcome, proof] = recorded(&secret, &mut first);
     let dial = || {
@@ -212,7 +214,7 @@ fn a_recorded_handshake_is_of_no_use_and_nonces_differ() {
         let _reset_at_most = client.read_to_end(&mut said);
         said
     });
-    let answer = asks(&addr, Some(secret.keys(Who::Server)), NodeRequest::Usage);
+    let answer = asks(&addr, Some(secret.keys(PeerKind::Server)), NodeRequest::Usage);
     is_refused(answer, "another secret");
     assert_eq!(replaying.join().unwrap(), b"");
 }
@@ -236,10 +238,10 @@ fn who_passes_proofs_on_has_no_connection_of_its_own() {
     drop(open);
 
     let secret = Secret::random().unwrap();
-    let serving = runtime(Some(secret.keys(Who::Server)));
+    let serving = runtime(Some(secret.keys(PeerKind::Server)));
     let (_server, mut server, asked) = counting_node(&serving);
     // A server with all rights connects to an attacker that has taken over an address.
-    let (calling, mut client) = a_call_by(secret.keys(Who::Server));
+    let (calling, mut client) = a_call_by(secret.keys(PeerKind::Server));
     pass_on(&mut client, &mut server, HELLO_BYTES);
     pass_on(&mut server, &mut client, WELCOME_BYTES);
     pass_on(&mut client, &mut server, PROOF_BYTES);

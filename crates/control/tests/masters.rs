@@ -6,15 +6,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use fusee_control::master::{Epochs, MasterReply, MasterRequest};
-use fusee_control::pieces::{piece, shorten, written};
+use fusee_control::master::{ClusterEpochs, MasterReply, MasterRequest};
 use fusee_control::rpc::{
     Caller, MasterClient, MasterService, RpcError, Runtime, Server, bind, serve,
 };
+use fusee_control::view_pieces::{piece, shorten, written};
 use fusee_core::data::Policy;
 use fusee_core::race::HashKey;
 use fusee_core::verbs::{ClientId, ClusterId, MnId};
-use fusee_core::view::{Geometry, Place, Subtable, View};
+use fusee_core::view::{Geometry, PoolPlace, Subtable, View};
 
 /// The behaviour of a fake master, which a test can change while it runs.
 const LEAD: u64 = 0;
@@ -233,7 +233,7 @@ fn long_view(number: u64) -> View {
         members: Vec::new(),
         regions: Vec::new(),
         directory: vec![0; 200_000],
-        subtables: vec![Subtable::new(0, vec![Place { node: MnId(0), offset: 0 }])],
+        subtables: vec![Subtable::new(0, vec![PoolPlace { node: MnId(0), offset: 0 }])],
         change: None,
     }
 }
@@ -252,7 +252,7 @@ fn changing(runtime: &Runtime, views: [u64; 2], stands_by: bool) -> (Server, Arc
         let newest = &views[now];
         let client = ClientId(5);
         let lease_ms = 1_000;
-        let epochs = Epochs::default();
+        let epochs = ClusterEpochs::default();
         let mut reply = match request {
             MasterRequest::ViewPiece { .. } if stands_by && now == 0 => {
                 fetched.store(1, Ordering::SeqCst);
@@ -301,7 +301,7 @@ fn an_answer_never_brings_a_newer_view_than_it_was_given_with() {
         let heartbeat = || MasterRequest::Heartbeat {
             sessions: Vec::new(),
             newer_than: 1,
-            known: Epochs::default(),
+            known: ClusterEpochs::default(),
             reclaims: false,
             acked: 0,
         };

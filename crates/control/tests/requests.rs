@@ -8,8 +8,8 @@ use std::fmt::Debug;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use fusee_auth::Who::{self, Admin, Client, Server};
-use fusee_auth::{Keys, Secret};
+use fusee_auth::PeerKind::{self, Admin, Client, Server};
+use fusee_auth::{Keyring, Secret};
 use fusee_control::master::{MasterReply, MasterRequest};
 use fusee_control::node::{NodeReply, NodeRequest};
 use fusee_control::rpc::{
@@ -19,7 +19,7 @@ use serde::de::DeserializeOwned;
 use tarpc::RequestName;
 
 /// The kind of peer that a request needs. Servers and administrators may do what a client may.
-const NODE_REQUESTS: &[(&str, Who)] = &[
+const NODE_REQUESTS: &[(&str, PeerKind)] = &[
     ("Describe", Client),
     ("Format", Server),
     ("Reserve", Server),
@@ -37,7 +37,7 @@ const NODE_REQUESTS: &[(&str, Who)] = &[
     ("Living", Server),
 ];
 
-const MASTER_REQUESTS: &[(&str, Who)] = &[
+const MASTER_REQUESTS: &[(&str, PeerKind)] = &[
     ("Form", Admin),
     ("Destroy", Admin),
     ("Join", Server),
@@ -82,17 +82,17 @@ fn all<T: DeserializeOwned + RequestName + Debug>() -> Vec<T> {
 /// Makes each request to one kind of server, with each kind of key.
 fn check<T: RequestName + Clone + Debug>(
     requests: &[T],
-    table: &[(&str, Who)],
+    table: &[(&str, PeerKind)],
     secret: &Secret,
     heard: &AtomicUsize,
-    ask: impl Fn(Keys, T) -> Result<(), RpcError>,
+    ask: impl Fn(Keyring, T) -> Result<(), RpcError>,
 ) {
     let names: BTreeSet<&str> = requests.iter().map(RequestName::name).collect();
     let known: BTreeSet<&str> = table.iter().map(|(name, _)| *name).collect();
     assert_eq!(names, known, "each request has its line in the table");
     for request in requests {
         let (name, needs) = table.iter().find(|(name, _)| *name == request.name()).unwrap();
-        for who in Who::ALL {
+        for who in PeerKind::ALL {
             let before = heard.load(Ordering::SeqCst);
             let answer = ask(secret.keys(who), request.clone());
             let was_heard = heard.load(Ordering::SeqCst) > before;

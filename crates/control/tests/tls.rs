@@ -9,26 +9,28 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use fusee_auth::{Keys, Secret, Who};
+use fusee_auth::{Keyring, PeerKind, Secret};
 use fusee_control::node::{NodeReply, NodeRequest};
 use fusee_control::rpc::{
     Caller, Limits, NodeClient, NodeService, RpcError, Runtime, Server, bind, serve_limited,
 };
-use fusee_tls::{Stream, Tls};
+use fusee_tls::{MaybeTlsStream, TlsSettings};
 
 #[path = "../../tls/src/testing.rs"]
 mod testing;
 use testing::Certificates;
 
-fn as_server(files: &Certificates) -> Option<Tls> {
-    Some(Tls::of_server(&files.path("ca"), &files.path("cert"), &files.path("key")).unwrap())
+fn as_server(files: &Certificates) -> Option<TlsSettings> {
+    Some(
+        TlsSettings::of_server(&files.path("ca"), &files.path("cert"), &files.path("key")).unwrap(),
+    )
 }
 
-fn as_client(files: &Certificates) -> Option<Tls> {
-    Some(Tls::of_client(&files.path("ca")).unwrap())
+fn as_client(files: &Certificates) -> Option<TlsSettings> {
+    Some(TlsSettings::of_client(&files.path("ca")).unwrap())
 }
 
-fn runtime(keys: Option<Keys>, tls: Option<Tls>) -> Runtime {
+fn runtime(keys: Option<Keyring>, tls: Option<TlsSettings>) -> Runtime {
     Runtime::with_keys("test-tls", keys).unwrap().with_tls(tls)
 }
 
@@ -48,7 +50,11 @@ fn node(runtime: &Runtime) -> (Server, String, Arc<AtomicUsize>) {
     (server, addr, asked)
 }
 
-fn asks(addr: &str, keys: Option<Keys>, tls: Option<Tls>) -> Result<NodeReply, RpcError> {
+fn asks(
+    addr: &str,
+    keys: Option<Keyring>,
+    tls: Option<TlsSettings>,
+) -> Result<NodeReply, RpcError> {
     let runtime = runtime(keys, tls);
     NodeClient::new(&runtime, addr).call_blocking(NodeRequest::Usage)
 }
@@ -71,24 +77,24 @@ fn who_speaks_the_other_way_is_told() {
     let secret = Secret::random().unwrap();
     for with_keys in [false, true] {
         let keys = |who| with_keys.then(|| secret.keys(who));
-        let serving = runtime(keys(Who::Server), as_server(&files));
+        let serving = runtime(keys(PeerKind::Server), as_server(&files));
         let (_server, addr, asked) = node(&serving);
-        assert_eq!(asks(&addr, keys(Who::Client), as_client(&files)), Ok(NodeReply::Done));
-        assert_eq!(asks(&addr, keys(Who::Server), as_server(&files)), Ok(NodeReply::Done));
-        is_refused(asks(&addr, keys(Who::Client), None), "--tls-ca");
-        is_refused(asks(&addr, keys(Who::Client), as_client(&others)), "does not believe");
-        let plain = runtime(keys(Who::Server), None);
+        assert_eq!(asks(&addr, keys(PeerKind::Client), as_client(&files)), Ok(NodeReply::Done));
+        assert_eq!(asks(&addr, keys(PeerKind::Server), as_server(&files)), Ok(NodeReply::Done));
+        is_refused(asks(&addr, keys(PeerKind::Client), None), "--tls-ca");
+        is_refused(asks(&addr, keys(PeerKind::Client), as_client(&others)), "does not believe");
+        let plain = runtime(keys(PeerKind::Server), None);
         let (_plain, plain_addr, _) = node(&plain);
-        is_refused(asks(&plain_addr, keys(Who::Client), as_client(&files)), "speaks no TLS");
-        assert_eq!(asks(&plain_addr, keys(Who::Client), None), Ok(NodeReply::Done));
+        is_refused(asks(&plain_addr, keys(PeerKind::Client), as_client(&files)), "speaks no TLS");
+        assert_eq!(asks(&plain_addr, keys(PeerKind::Client), None), Ok(NodeReply::Done));
         // A server with the certificates of a client only answers without TLS.
-        let half = runtime(keys(Who::Server), as_client(&files));
+        let half = runtime(keys(PeerKind::Server), as_client(&files));
         let (_half, half_addr, _) = node(&half);
-        assert_eq!(asks(&half_addr, keys(Who::Client), None), Ok(NodeReply::Done));
+        assert_eq!(asks(&half_addr, keys(PeerKind::Client), None), Ok(NodeReply::Done));
         assert_eq!(asked.load(Ordering::SeqCst), 2);
     }
     // Keys are demanded over TLS as well.
-    let serving = runtime(Some(secret.keys(Who::Server)), as_server(&files));
+    let serving = runtime(Some(secret.keys(PeerKind::Server)), as_server(&files));
     let (_server, addr, _) = node(&serving);
     let answer = asks(&addr, None, as_client(&files));
     assert!(matches!(answer, Err(RpcError::Keys { .. })), "{answer:?}");
@@ -129,7 +135,7 @@ fn certificates_change_without_a_restart() {
 }
 
 /// Passes on a message of this many bytes.
-fn pass_on(from: &mut Stream<TcpStream>, to: &mut Stream<TcpStream>, bytes: usize) {
+fn pass_on(from: &mut MaybeTlsStream<TcpStream>, to: &mut MaybeTlsStream<TcpStream>, bytes: usize) {
     let mut message = vec![0; bytes];
     from.read_exact(&mut message).unwrap();
     to.write_all(&message).unwrap();
@@ -140,17 +146,17 @@ fn pass_on(from: &mut Stream<TcpStream>, to: &mut Stream<TcpStream>, bytes: usiz
 fn a_proof_is_good_for_the_tls_connection_that_it_was_made_over() {
     let files = Certificates::new();
     let secret = Secret::random().unwrap();
-    let serving = runtime(Some(secret.keys(Who::Server)), as_server(&files));
+    let serving = runtime(Some(secret.keys(PeerKind::Server)), as_server(&files));
     let (_server, addr, asked) = node(&serving);
     // An attacker with a certificate of the authority, but without a key.
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let between = listener.local_addr().unwrap().to_string();
-    let keys = Some(secret.keys(Who::Server));
+    let keys = Some(secret.keys(PeerKind::Server));
     let tls = as_client(&files);
     let calling = std::thread::spawn(move || asks(&between, keys, tls));
     let (stream, _) = listener.accept().unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
-    let mut client = Stream::plain(stream);
+    let mut client = MaybeTlsStream::plain(stream);
     assert!(as_server(&files).unwrap().answer(&mut client, &[]).unwrap());
     let stream = TcpStream::connect(&addr).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
@@ -196,7 +202,7 @@ fn strangers_are_cut_off_and_random_bytes_do_no_harm() {
             as_client(&files).unwrap().dial(&addr, connect()).unwrap()
         } else {
             bytes.insert(0, fusee_tls::FIRST_BYTE);
-            Stream::plain(connect())
+            MaybeTlsStream::plain(connect())
         };
         let _closed_early = stream.write_all(&bytes);
         if round % 3 == 0 {

@@ -13,7 +13,7 @@ use fusee_control::node::{NodeReply, NodeRequest};
 use fusee_control::rpc::{
     CONTROL, Caller, NodeClient, NodeService, RpcError, Runtime, Server, bind, serve,
 };
-use fusee_core::version::{End, VersionError};
+use fusee_core::version::{ConnectionEnd, VersionError};
 
 /// Past versions of this hello, and possible future ones.
 const OTHERS: [u8; 4] = [1, 8, 200, 255];
@@ -54,7 +54,7 @@ fn a_client_tells_servers_of_other_versions_apart() {
         });
         let answer = NodeClient::new(&runtime, addr.clone()).call_blocking(NodeRequest::Usage);
         let what = CONTROL.what;
-        let own = End::Client;
+        let own = ConnectionEnd::Client;
         let current = CONTROL.current;
         let error = VersionError { what, own, current, theirs: version.into() };
         let error = RpcError::Version { addr, error };

@@ -1,15 +1,15 @@
 //! Lengths of the messages by which the master announces views.
 
-use fusee_control::master::{Epochs, MasterReply};
+use fusee_control::master::{ClusterEpochs, MasterReply};
 use fusee_core::race::HashKey;
 use fusee_core::update::ViewUpdate;
 use fusee_core::verbs::{ClusterId, MnId};
-use fusee_core::view::{Geometry, Member, Place, Subtable, View};
+use fusee_core::view::{Geometry, Member, PoolPlace, Subtable, View};
 
 /// A split costs every client process a few hundred bytes, however large the index is.
 #[test]
 fn the_views_of_a_split_are_short_messages() {
-    let place = |node, offset| Place { node: MnId(node), offset };
+    let place = |node, offset| PoolPlace { node: MnId(node), offset };
     let bytes = Geometry::default().subtable_bytes();
     let member = |n| Member {
         node: MnId(n),
@@ -35,7 +35,7 @@ fn the_views_of_a_split_are_short_messages() {
     let told = |view: &View, from: Option<&View>| {
         let view = Some(ViewUpdate::to(view, from));
         let expelled = Vec::new();
-        let epochs = Epochs::default();
+        let epochs = ClusterEpochs::default();
         let reply = MasterReply::Heartbeat {
             view,
             expelled,

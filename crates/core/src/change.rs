@@ -21,7 +21,7 @@
 //! | stage | writes to a subtable | reads of it | new objects in a region |
 //! |---|---|---|---|
 //! | frozen | wait | from the primary; wait if it was lost | elsewhere |
-//! | transforming | wait | from the primary; if it was lost from all backups ([`settled`]) | elsewhere |
+//! | transforming | wait | from the primary; if it was lost from all backups ([`settled_word`]) | elsewhere |
 //! | switched | wait; suspended ones READ their slots | from the new primary | not where a replica leaves |
 //!
 //! Everything outside of the scope goes on, and so do reads of data, from any remaining replica. Only when a member
@@ -64,18 +64,18 @@
 //! * `switched` ends when all sessions have acknowledged it and have no suspended operation left. Until then no
 //!   session can overwrite the words that suspended operations look for.
 //!
-//! [`settled`]: crate::snapshot::settled
+//! [`settled_word`]: crate::conflict_rules::settled_word
 //! [`scrub`]: crate::scrub
 
 use alloc::vec::Vec;
 
 use serde::{Deserialize, Serialize};
 
-use crate::view::Place;
+use crate::view::PoolPlace;
 
 /// The stages of a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub enum Stage {
+pub enum ChangeStage {
     /// Sessions leave the older views.
     Frozen,
     /// Replicas are made equal, and new ones are filled.
@@ -86,9 +86,9 @@ pub enum Stage {
 
 /// A change under way.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Change {
+pub struct ViewChange {
     /// The stage of the change.
-    pub stage: Stage,
+    pub stage: ChangeStage,
     /// Whether regions have lost replicas from which some session may still read: no new objects yet.
     pub data_lost: bool,
     /// The number of members that were lost since the last view that was stable or switched: some of them may have
@@ -106,11 +106,11 @@ pub struct Change {
     pub new_regions: u32,
 }
 
-impl Change {
+impl ViewChange {
     /// Returns a change that begins, with nothing in its scope yet.
-    pub(crate) fn begun() -> Change {
-        Change {
-            stage: Stage::Frozen,
+    pub(crate) fn begun() -> ViewChange {
+        ViewChange {
+            stage: ChangeStage::Frozen,
             data_lost: false,
             lost: 0,
             subtables: Vec::new(),
@@ -130,18 +130,18 @@ pub struct SubtableChange {
     pub without_primary: bool,
     /// A replica to fill, which takes the place of the one that is leaving, or becomes the last
     /// backup.
-    pub joining: Option<Place>,
+    pub joining: Option<PoolPlace>,
     /// A replica that is removed at the switch; after the switch, one whose room is to be given back.
-    pub leaving: Option<Place>,
+    pub leaving: Option<PoolPlace>,
     /// The progress of its split, if it is split.
-    pub split: Option<Split>,
+    pub split: Option<SplitProgress>,
 }
 
 /// The progress of the split of a subtable.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Split {
+pub enum SplitProgress {
     /// The sibling is to be filled at these places. It is not part of the index yet.
-    Filling(Vec<Place>),
+    Filling(Vec<PoolPlace>),
     /// The sibling is the subtable of this number. Moved entries are still to be cleared.
     Clearing(u32),
 }
@@ -153,10 +153,10 @@ pub struct RegionChange {
     pub region: u32,
     /// A replica to fill, which takes the place of the one that is leaving, or becomes the last
     /// one.
-    pub joining: Option<Place>,
+    pub joining: Option<PoolPlace>,
     /// A replica that is removed at the switch; after the switch, one whose room is to be given back. If it is the
     /// first place, the region has another one from the switch on.
-    pub leaving: Option<Place>,
+    pub leaving: Option<PoolPlace>,
     /// Whether its free bitmaps begin anew, as zeros, because they were wrong.
     pub renewed: bool,
     /// Whether its EC-oriented objects get the parity that they lack, because its places change.
@@ -172,13 +172,13 @@ impl RegionChange {
 
 /// A replica that is to be added to a subtable or a region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Gain {
+pub struct NewReplica {
     /// The number of the subtable or region.
     pub of: u32,
     /// The place of the new replica.
-    pub joining: Place,
+    pub joining: PoolPlace,
     /// The replica that is removed for it, if there is one.
-    pub leaving: Option<Place>,
+    pub leaving: Option<PoolPlace>,
 }
 
 /// The subtable or region that a replica leaves.
@@ -192,7 +192,7 @@ pub enum LeavingFrom {
 
 /// A part of the cluster has no replica left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum NothingLeft {
+pub enum UnsurvivableLoss {
     /// An index subtable.
     #[error("index subtable {0} has no replica left")]
     Subtable(u32),
@@ -214,16 +214,16 @@ impl SubtableChange {
     }
 
     /// Returns the places that are being filled and are not part of the index yet.
-    pub(crate) fn new_places(&self) -> impl Iterator<Item = Place> + '_ {
+    pub(crate) fn new_places(&self) -> impl Iterator<Item = PoolPlace> + '_ {
         let sibling = match &self.split {
-            Some(Split::Filling(places)) => &places[..],
-            Some(Split::Clearing(_)) | None => &[],
+            Some(SplitProgress::Filling(places)) => &places[..],
+            Some(SplitProgress::Clearing(_)) | None => &[],
         };
         self.joining.into_iter().chain(sibling.iter().copied())
     }
 }
 
-impl Change {
+impl ViewChange {
     /// Returns the change of a subtable; `None` if the subtable is not in the scope.
     pub fn of_subtable(&self, subtable: u32) -> Option<&SubtableChange> {
         self.subtables.iter().find(|s| s.subtable == subtable)

@@ -5,7 +5,7 @@ use crate::verbs::{MnId, VerbError};
 
 /// The fate of a write that did not finish.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum FailedWriteOutcome {
     /// No other client can ever see the write.
     NotApplied,
     /// The write may have taken effect, or may take effect later.
@@ -82,7 +82,7 @@ pub enum Error {
         /// The failure of the verb.
         error: VerbError,
         /// The fate of the write; always `NotApplied` for reads.
-        outcome: Outcome,
+        outcome: FailedWriteOutcome,
     },
     /// The host told the operation to stop waiting: for the winner of a conflict, or for a block.
     #[error(
@@ -93,7 +93,7 @@ pub enum Error {
         /// The event that it waited for.
         waiting_for: &'static str,
         /// The fate of the write.
-        outcome: Outcome,
+        outcome: FailedWriteOutcome,
     },
     /// Memory holds bytes that no correct client writes.
     #[error("corrupt memory: {what}")]
@@ -111,7 +111,7 @@ pub enum Error {
     #[error("the cluster has fenced this session; open a new one (write outcome: {outcome:?})")]
     Expelled {
         /// The fate of the write.
-        outcome: Outcome,
+        outcome: FailedWriteOutcome,
     },
     /// A callback of a running call used the client while its thread had other operations that cannot go on before the
     /// callback returns: the call could wait for them for ever.
@@ -127,7 +127,7 @@ pub enum Error {
     )]
     Forked {
         /// The fate of the write; a write that ran at the time of the fork goes on in the parent.
-        outcome: Outcome,
+        outcome: FailedWriteOutcome,
     },
     /// The calling thread has no session with the cluster and could not get one.
     #[error("no session with the cluster: {reason}")]
@@ -145,14 +145,14 @@ pub enum Error {
 
 impl Error {
     /// Returns the fate of the write that failed.
-    pub fn outcome(&self) -> Outcome {
+    pub fn outcome(&self) -> FailedWriteOutcome {
         match self {
             Error::Unreachable { outcome, .. }
             | Error::GaveUp { outcome, .. }
             | Error::Expelled { outcome }
             | Error::Forked { outcome } => *outcome,
-            Error::Interrupted { .. } => Outcome::Unknown,
-            _ => Outcome::NotApplied,
+            Error::Interrupted { .. } => FailedWriteOutcome::Unknown,
+            _ => FailedWriteOutcome::NotApplied,
         }
     }
 }

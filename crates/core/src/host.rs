@@ -3,7 +3,7 @@
 //! Clocks, randomness and control messages stay outside of this crate. The client library implements five traits with
 //! real timers and RPCs, the simulator with virtual ones:
 //!
-//! * [`Waiting`]: pauses between attempts;
+//! * [`Backoff`]: pauses between attempts;
 //! * [`Blocks`]: the source of memory, and its exchange with other sessions;
 //! * [`Views`]: the newest view, and the validity of an older one;
 //! * [`Epochs`]: the epochs of running operations, and of memory that they may know;
@@ -17,7 +17,7 @@ use core::future::Future;
 
 use crate::error::Error;
 use crate::layout::Address;
-use crate::slab::{BlockGrant, Remainder, SlabKind};
+use crate::slab::{BlockGrant, BlockRemainder, SlabKind};
 use crate::stats::Damage;
 use crate::verbs::MnId;
 use crate::view::View;
@@ -28,7 +28,7 @@ pub struct GiveUp;
 
 /// The answer to a request for a block that did not fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Granted {
+pub enum BlockAnswer {
     /// A block, which belongs to the session now.
     Block(BlockGrant),
     /// No block is free, and other sessions have been called upon to hand some on. The operation asks again after
@@ -43,7 +43,7 @@ pub enum Granted {
 
 /// The answer to a request for a larger index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Grown {
+pub enum IndexGrowthAnswer {
     /// A newer view has come, in which the index may be larger.
     NewerView,
     /// There is no room for a larger one.
@@ -56,7 +56,7 @@ pub enum Grown {
 
 /// A session's report of its operations to the process that changes the view ([`change`](crate::change)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Pinned {
+pub struct PinnedOperations {
     /// The local epoch in which the oldest running operation is pinned; `None` if none is.
     pub oldest: Option<u64>,
     /// Operations that were suspended after a CAS and do not know its outcome yet.
@@ -64,7 +64,7 @@ pub struct Pinned {
 }
 
 /// Pauses of operations that wait for others.
-pub trait Waiting {
+pub trait Backoff {
     /// Waits a little before an operation tries for the `attempt`-th time (from 0): longer for
     /// later attempts, with jitter, so that clients in conflict drift apart. `Err` when the
     /// operation has waited long enough.
@@ -85,7 +85,7 @@ pub trait Blocks {
         to_delete: bool,
         beside: Option<u32>,
         view: &Arc<View>,
-    ) -> impl Future<Output = Result<Granted, Error>>;
+    ) -> impl Future<Output = Result<BlockAnswer, Error>>;
 
     /// Waits a little for memory nodes, at most until there is a newer view.
     fn await_pool(&self, view: &Arc<View>) -> impl Future<Output = ()>;
@@ -100,18 +100,18 @@ pub trait Blocks {
     fn is_exhausted(&self) -> bool;
 
     /// Returns whether any session has called for memory since the last call of this function.
-    fn was_called(&self) -> bool;
+    fn take_memory_call(&self) -> bool;
 
     /// Returns whether the blocks for log objects are so few that sessions lend theirs: the pool had none left, or the
     /// last one came from another session.
-    fn lends(&self) -> bool;
+    fn lends_log_blocks(&self) -> bool;
 
     /// Offers blocks to sessions that are short of memory, the first ones first, until they are taken back.
     ///
     /// Blocks in `surplus` are of no use to this session and not wholly free: they are for sessions that need objects
     /// of their class, and may be handed on before any session is short. `frees_soon`: more blocks are about to become
     /// free.
-    fn offer(&self, spare: Vec<Remainder>, surplus: Vec<Remainder>, frees_soon: bool);
+    fn offer(&self, spare: Vec<BlockRemainder>, surplus: Vec<BlockRemainder>, frees_soon: bool);
 
     /// Takes back the offered blocks; returns those that other sessions have got.
     fn take_back(&self) -> Vec<Address>;
@@ -130,11 +130,15 @@ pub trait Views {
 
     /// Asks for a larger index, because a subtable has no free slot for a key, and waits for a newer view than `view`,
     /// in which there may be one. Returns early if there will be none. The operation is pinned by no view meanwhile.
-    fn grow_index(&self, subtable: u32, view: &Arc<View>) -> impl Future<Output = Grown>;
+    fn grow_index(
+        &self,
+        subtable: u32,
+        view: &Arc<View>,
+    ) -> impl Future<Output = IndexGrowthAnswer>;
 
     /// Returns whether the session has a valid lease. If so, no view has taken effect by now that the session has not
     /// acknowledged.
-    fn is_heard(&self) -> bool;
+    fn has_valid_lease(&self) -> bool;
 
     /// Has a member barred that does not answer, for a session without a valid lease and a view that is stable. Asks
     /// the other members as far as that is due. Returns the members that bar it, if they are more than half of all
@@ -152,14 +156,14 @@ pub trait Epochs {
     /// Tells the keeper the oldest local epoch that is pinned. All threads see this in one order with
     /// [`Epochs::local_epoch`]: if a new local epoch is made after this call, its maker sees the published value, or a
     /// later call of `local_epoch` returns the new one.
-    fn publish(&self, pinned: Pinned);
+    fn publish(&self, pinned: PinnedOperations);
 
     /// Notes that an operation is pinned in this local epoch. Only checks that no memory is reused too early need this
     /// call; for all else [`Epochs::publish`] is enough.
-    fn began(&self, _local_epoch: u64) {}
+    fn note_pinned(&self, _local_epoch: u64) {}
 
     /// Notes that an operation which was pinned in this local epoch is not pinned any more.
-    fn ended(&self, _local_epoch: u64) {}
+    fn note_unpinned(&self, _local_epoch: u64) {}
 
     /// Publishes the local epoch since which freed objects wait for their bits to be set.
     fn publish_freed(&self, since: Option<u64>);
@@ -193,16 +197,16 @@ pub trait Epochs {
 /// Findings that other processes should look after.
 pub trait Reports {
     /// Reports damaged replicas of an object, and how many of them were written anew.
-    fn found_damage(&self, damage: Damage);
+    fn report_damage(&self, damage: Damage);
 
     /// Reports that a write is replicated because it cannot have the redundancy that the policy demands.
-    fn fell_back(&self) {}
+    fn report_fallback(&self) {}
 
     /// Reports a memory node that did not answer.
     fn report_unreachable(&self, node: MnId);
 }
 
 /// The surroundings of a session: all five traits.
-pub trait Host: Waiting + Blocks + Views + Epochs + Reports {}
+pub trait Host: Backoff + Blocks + Views + Epochs + Reports {}
 
-impl<H: Waiting + Blocks + Views + Epochs + Reports> Host for H {}
+impl<H: Backoff + Blocks + Views + Epochs + Reports> Host for H {}

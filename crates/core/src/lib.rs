@@ -8,8 +8,8 @@
 //! drives.
 //!
 //! Reading order: [`verbs`] (the operations of a memory node), [`layout`] (every shared byte), [`view`] (the
-//! places of all replicas), [`data`] (the survival of objects), [`code`] (parity), [`race`] (the slots of a
-//! key), [`snapshot`] (the winner of a conflict), [`slab`] (the allocation of objects), [`store`] (the
+//! places of all replicas), [`data`] (the survival of objects), [`erasure`] (parity), [`race`] (the slots of a
+//! key), [`conflict_rules`] (the winner of a conflict), [`slab`] (the allocation of objects), [`store`] (the
 //! operations), [`recovery`] (the writes of a dead client), [`repair`] (the index after the loss of a node).
 //!
 //! "P §n" in comments cites section n of the FUSEE paper (Shen et al., FAST '23, extended version).
@@ -20,13 +20,14 @@
 extern crate alloc;
 
 pub mod change;
-pub mod code;
+pub mod conflict_rules;
 pub mod data;
+pub mod ended_clients;
+pub mod erasure;
 pub mod error;
 pub mod host;
 pub mod layout;
 pub mod mutant;
-pub mod over;
 #[doc(hidden)]
 pub mod parsers;
 pub mod race;
@@ -34,7 +35,6 @@ pub mod recovery;
 pub mod repair;
 pub mod scrub;
 pub mod slab;
-pub mod snapshot;
 pub mod stats;
 pub mod store;
 pub mod update;
@@ -42,5 +42,5 @@ pub mod verbs;
 pub mod version;
 pub mod view;
 
-pub use error::{Error, Outcome};
+pub use error::{Error, FailedWriteOutcome};
 pub use store::Store;

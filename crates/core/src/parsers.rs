@@ -5,7 +5,7 @@
 //! Parsers never panic, read nothing outside of the bytes, and take no memory. An item that they accept is
 //! read as the same again when it is encoded anew.
 
-use crate::code::Coding;
+use crate::erasure::Coding;
 use crate::layout::{
     BLOCK_HEADER_BYTES, BlockHeader, Chunk, HEADER_BYTES, Identity, OVERHEAD_BYTES, Object, Pair,
     PoolHeader, Slot, Stripe,
@@ -77,7 +77,7 @@ pub fn slot(word: u64) -> bool {
     assert!(!slot.is_free());
     let again = Slot::new(slot.fingerprint(), class, address, generation);
     assert_eq!(again, slot.confirmed().unmoved());
-    assert_eq!(slot.leads_to().generation_at(address), Some(generation));
+    assert_eq!(slot.object_identity().generation_at(address), Some(generation));
     true
 }
 

@@ -20,11 +20,11 @@ mod key;
 
 pub use key::{HashKey, IntoKey, Key};
 
+use crate::conflict_rules::settled_word;
 use crate::layout::Slot;
 use crate::mutant::{Mutant, removed};
-use crate::snapshot::settled;
-use crate::verbs::{Batch, FailedVerb, Span, Ticket};
-use crate::view::{BUCKETS_PER_GROUP, Place, SlotRef, View};
+use crate::verbs::{FailedVerb, Span, Ticket, VerbBatch};
+use crate::view::{BUCKETS_PER_GROUP, PoolPlace, SlotRef, View};
 
 /// The largest number of slots that may hold a key: two combined buckets of two buckets of 8.
 pub const MAX_CANDIDATES: usize = 32;
@@ -75,20 +75,20 @@ impl Buckets {
     }
 
     /// Posts the two READs that fetch all slots from the replica at `place`.
-    pub fn read(&self, batch: &mut Batch, place: Place) -> [Ticket; 2] {
+    pub fn read(&self, batch: &mut VerbBatch, place: PoolPlace) -> [Ticket; 2] {
         let bytes = self.read_bytes() as u32;
         self.first.map(|f| batch.read(place.node, place.offset + u64::from(f) * 8, bytes))
     }
 
     /// Returns a place in each cache line of these buckets, on the replica at `place`.
-    pub fn lines(&self, place: Place) -> impl Iterator<Item = Place> + use<> {
+    pub fn lines(&self, place: PoolPlace) -> impl Iterator<Item = PoolPlace> + use<> {
         const LINE: u64 = 64;
         let first = self.first;
         let bytes = self.read_bytes();
         first.into_iter().flat_map(move |f| {
             let begin = place.offset + u64::from(f) * 8;
             let lines = begin / LINE..(begin + bytes).div_ceil(LINE);
-            lines.map(move |line| Place { node: place.node, offset: (line * LINE).max(begin) })
+            lines.map(move |line| PoolPlace { node: place.node, offset: (line * LINE).max(begin) })
         })
     }
 
@@ -98,13 +98,17 @@ impl Buckets {
     }
 
     /// Returns the slots as fetched.
-    pub fn words(&self, batch: &Batch, tickets: [Ticket; 2]) -> Result<Words, FailedVerb> {
+    pub fn words(
+        &self,
+        batch: &VerbBatch,
+        tickets: [Ticket; 2],
+    ) -> Result<BucketWords, FailedVerb> {
         let [first, second] = tickets.map(|ticket| batch.data_span(ticket));
         Ok(self.words_in(batch, [first?, second?]))
     }
 
     /// Returns the slots as fetched into these spans, in this phase or an earlier one.
-    pub fn words_in(&self, batch: &Batch, fetched: [Span; 2]) -> Words {
+    pub fn words_in(&self, batch: &VerbBatch, fetched: [Span; 2]) -> BucketWords {
         let mut slots = [Slot::default(); MAX_CANDIDATES];
         let (first, second) = slots.split_at_mut(2 * self.bucket_slots as usize);
         for (slots, span) in [first, second].into_iter().zip(fetched) {
@@ -112,7 +116,7 @@ impl Buckets {
                 *slot = Slot(u64::from_le_bytes(word.try_into().expect("8 bytes")));
             }
         }
-        Words { buckets: *self, slots }
+        BucketWords { buckets: *self, slots }
     }
 
     /// Whether a slot is one of those that may hold the key.
@@ -147,23 +151,23 @@ impl Buckets {
 
 /// All slots that may hold a key, as one replica showed them.
 #[derive(Clone, Copy, Debug)]
-pub struct Words {
+pub struct BucketWords {
     buckets: Buckets,
     slots: [Slot; MAX_CANDIDATES],
 }
 
-impl Words {
+impl BucketWords {
     /// Returns the words to which the remaining backups would be settled, if these are certain for slots that may
     /// refer to the key: whatever backup is lost before, the others are settled to the same words. `None` if they are
     /// not certain.
     ///
     /// # Panics
     /// If there is no backup.
-    pub fn settled(backups: &[Words]) -> Option<Words> {
+    pub fn settled(backups: &[BucketWords]) -> Option<BucketWords> {
         let mut words = backups[0];
         let fingerprint = words.buckets.fingerprint;
         for (i, slot) in words.slots[..words.buckets.len()].iter_mut().enumerate() {
-            let mut alone = backups.iter().map(|w| settled(None, &[w.slots[i]], 0));
+            let mut alone = backups.iter().map(|w| settled_word(None, &[w.slots[i]], 0));
             *slot = alone.next().expect("there is one");
             let matters = |w: &Slot| !w.is_free() && w.fingerprint() == fingerprint;
             let same = alone.all(|w| w == *slot || !(matters(&w) || matters(slot)));
@@ -193,7 +197,7 @@ impl Words {
     }
 
     /// Whether a slot other than the own one is free, and shows another word than before.
-    pub fn is_freed_since(&self, before: &Words, own: SlotRef) -> bool {
+    pub fn is_freed_since(&self, before: &BucketWords, own: SlotRef) -> bool {
         debug_assert_eq!(self.buckets, before.buckets, "words of one key");
         let mut expected = before.slots;
         if let Some(position) = self.buckets.position(own.slot) {
@@ -313,7 +317,7 @@ mod tests {
         let view = view(4, 2, 0);
         let buckets = Buckets::of(b"key", &view);
         let taken = Slot(u64::MAX);
-        let mut words = Words { buckets, slots: [Slot::default(); MAX_CANDIDATES] };
+        let mut words = BucketWords { buckets, slots: [Slot::default(); MAX_CANDIDATES] };
         let main0 = buckets.main_half[0] as usize * 2;
         assert_eq!(words.free_slot().unwrap().0, buckets.slot(main0));
         words.slots[main0] = taken;

@@ -1,8 +1,8 @@
 //! Scrubbing: checks whether replicas agree, and whether the index agrees with the objects, in memory that no
 //! operation reads.
 //!
-//! Memory decays, also where no operation reads it. [`look`] reads some slots of a subtable from all replicas, every
-//! replica of the objects that they lead to, and the free bits of these. It writes only objects.
+//! Memory decays, also where no operation reads it. [`check_slots`] reads some slots of a subtable from all replicas,
+//! every replica of the objects that they lead to, and the free bits of these. It writes only objects.
 //!
 //! | finding | proof | action |
 //! |---|---|---|
@@ -29,13 +29,13 @@ use alloc::vec::Vec;
 
 use arrayvec::ArrayVec;
 
-use crate::data::{Found, ObjectAt, Reads, Shown};
+use crate::data::{ObjectLocation, ObjectReadResult, ObjectReads, ReplicaContents};
 use crate::layout::{Opcode, Slot};
 use crate::mutant::{Mutant, removed};
 use crate::race::Buckets;
 use crate::stats::Damage;
-use crate::verbs::{Batch, Fabric, FailedVerb, MAX_BATCH_VERBS, Ticket};
-use crate::view::{MAX_REPLICAS, Place, View};
+use crate::verbs::{Fabric, FailedVerb, MAX_BATCH_VERBS, Ticket, VerbBatch};
+use crate::view::{MAX_REPLICAS, PoolPlace, View};
 
 /// Slots that are read in one phase: of every object each replica and a word of the bitmap are read.
 const CHUNK_SLOTS: u64 = (MAX_BATCH_VERBS / (MAX_REPLICAS + 1)) as u64;
@@ -44,7 +44,7 @@ const CHUNK_BYTES: u64 = 1 << 20;
 
 /// The findings of a check.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Looked {
+pub struct ScrubFindings {
     /// The first slot that was not checked.
     pub next: u64,
     /// Bytes that were read.
@@ -52,16 +52,16 @@ pub struct Looked {
     /// Replicas of objects that do not match their slots, except those of lost pairs.
     pub damage: Damage,
     /// Slots that lead to no whole object.
-    pub lost: Vec<Lost>,
+    pub lost: Vec<UnreadableSlot>,
     /// Slots whose replicas differ.
-    pub differing: Vec<Differing>,
+    pub differing: Vec<DifferingSlot>,
     /// Regions in which a free bit is set that must not be.
     pub marked: Vec<u32>,
 }
 
 /// A slot that leads to an object of which too little is undamaged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Lost {
+pub struct UnreadableSlot {
     /// The number of the slot in the subtable.
     pub slot: u64,
     /// The word of the slot.
@@ -72,7 +72,7 @@ pub struct Lost {
 
 /// A slot whose replicas differ.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Differing {
+pub struct DifferingSlot {
     /// The number of the slot in the subtable.
     pub slot: u64,
     /// The words of its replicas.
@@ -82,7 +82,7 @@ pub struct Differing {
 type PerReplica<T> = ArrayVec<T, MAX_REPLICAS>;
 
 /// Whether this object belongs to an entry in a slot of this number.
-pub(crate) fn leads_here(view: &View, slot: u32, word: Slot, object: &Shown<'_>) -> bool {
+pub(crate) fn leads_here(view: &View, slot: u32, word: Slot, object: &ReplicaContents<'_>) -> bool {
     let buckets = Buckets::of(object.key, view);
     let is_turned = view.object_of(word).is_some_and(|object| object.is_turned(word));
     // The log object of a DELETE is no entry, nor is a copy. Words of Moves have the moved bit, and no others.
@@ -94,15 +94,15 @@ pub(crate) fn leads_here(view: &View, slot: u32, word: Slot, object: &Shown<'_>)
 }
 
 /// Checks slots of a subtable from `first` on, until it has checked `count` or read `bytes`.
-pub async fn look<F: Fabric>(
+pub async fn check_slots<F: Fabric>(
     fabric: &F,
     view: &View,
     subtable: u32,
     (first, count): (u64, u64),
     bytes: u64,
-) -> Result<Looked, FailedVerb> {
-    let found = Looked { next: first, ..Looked::default() };
-    let mut work = Work { fabric, view, subtable, batch: Batch::new(), found };
+) -> Result<ScrubFindings, FailedVerb> {
+    let found = ScrubFindings { next: first, ..ScrubFindings::default() };
+    let mut work = SubtableScrub { fabric, view, subtable, batch: VerbBatch::new(), found };
     let end = view.geometry.subtable_slots().min(first.saturating_add(count));
     while work.found.next < end && work.found.bytes < bytes {
         let first = work.found.next;
@@ -116,31 +116,31 @@ pub async fn look<F: Fabric>(
 }
 
 /// An entry, and the READs that were posted for it.
-struct Asked<'w> {
+struct ScrubbedEntry<'w> {
     slot: u32,
     word: Slot,
     /// Its object, if it can have one.
-    object: Option<(ObjectAt<'w>, Reads)>,
+    object: Option<(ObjectLocation<'w>, ObjectReads)>,
     /// The READ of its word of the free bitmap, the mask of its bit, and its region.
     mark: Option<(Ticket, u64, u32)>,
 }
 
-struct Work<'w, F> {
+struct SubtableScrub<'w, F> {
     fabric: &'w F,
     view: &'w View,
     subtable: u32,
-    batch: Batch,
-    found: Looked,
+    batch: VerbBatch,
+    found: ScrubFindings,
 }
 
-impl<'w, F: Fabric> Work<'w, F> {
+impl<'w, F: Fabric> SubtableScrub<'w, F> {
     async fn phase(&mut self) {
         let batch = core::mem::take(&mut self.batch);
         self.batch = self.fabric.execute(batch).await;
         self.found.bytes += self.batch.touched_bytes();
     }
 
-    fn slot_place(&self, slot: u32) -> Place {
+    fn slot_place(&self, slot: u32) -> PoolPlace {
         self.view.subtables[self.subtable as usize].primary().plus(u64::from(slot) * 8)
     }
 
@@ -148,8 +148,9 @@ impl<'w, F: Fabric> Work<'w, F> {
     async fn slots(&mut self, first: u64, count: u64) -> Result<Vec<(u32, Slot)>, FailedVerb> {
         self.batch.clear();
         let replicas = self.view.subtables[self.subtable as usize].replicas();
-        let read =
-            |place: &Place| self.batch.read(place.node, place.offset + first * 8, count as u32 * 8);
+        let read = |place: &PoolPlace| {
+            self.batch.read(place.node, place.offset + first * 8, count as u32 * 8)
+        };
         let reads: PerReplica<Ticket> = replicas.iter().map(read).collect();
         self.phase().await;
         let mut shown = PerReplica::<Vec<u64>>::new();
@@ -164,7 +165,7 @@ impl<'w, F: Fabric> Work<'w, F> {
             if words.iter().all(|word| *word == words[0]) {
                 equal.push((slot as u32, Slot(words[0])))
             } else {
-                self.found.differing.push(Differing { slot, words })
+                self.found.differing.push(DifferingSlot { slot, words })
             }
         }
         Ok(equal)
@@ -189,7 +190,7 @@ impl<'w, F: Fabric> Work<'w, F> {
             while let Some((slot, word)) = next {
                 let Some(object) = self.view.object_of(word) else {
                     // The second reading shows whether the word still stands there.
-                    asked.push(Asked { slot, word, object: None, mark: None });
+                    asked.push(ScrubbedEntry { slot, word, object: None, mark: None });
                     next = entries.next();
                     continue;
                 };
@@ -223,22 +224,27 @@ impl<'w, F: Fabric> Work<'w, F> {
     }
 
     /// Posts READs of an entry's object, from all its places, and of its free bit.
-    fn ask(&mut self, slot: u32, word: Slot, object: Option<ObjectAt<'w>>) -> Asked<'w> {
+    fn ask(
+        &mut self,
+        slot: u32,
+        word: Slot,
+        object: Option<ObjectLocation<'w>>,
+    ) -> ScrubbedEntry<'w> {
         let object = object.map(|object| (object, object.read_all(&mut self.batch)));
         let mark = self.view.free_bit(word.address()).map(|(at, bit)| {
             let region = (word.address().bytes() / self.view.geometry.region_bytes) as u32;
             (self.batch.read(at.node, at.offset, 8), bit, region)
         });
-        Asked { slot, word, object, mark }
+        ScrubbedEntry { slot, word, object, mark }
     }
 
     /// Returns what the READs have shown of an entry's object; `None` if the entry can have none.
-    fn judge(&mut self, entry: &Asked<'_>) -> Result<Option<Found>, FailedVerb> {
+    fn judge(&mut self, entry: &ScrubbedEntry<'_>) -> Result<Option<ObjectReadResult>, FailedVerb> {
         let Some((_, reads)) = &entry.object else { return Ok(None) };
         let view = self.view;
         let slot = entry.slot;
         let word = entry.word;
-        let leads = |shown: &Shown<'_>| leads_here(view, slot, word, shown);
+        let leads = |shown: &ReplicaContents<'_>| leads_here(view, slot, word, shown);
         reads.judge(&mut self.batch, word, leads).answered().map(Some)
     }
 
@@ -246,8 +252,8 @@ impl<'w, F: Fabric> Work<'w, F> {
     /// copies. Returns whether there is a copy.
     async fn mend_by_copy(
         &mut self,
-        found: &Found,
-        object: ObjectAt<'_>,
+        found: &ObjectReadResult,
+        object: ObjectLocation<'_>,
         word: Slot,
     ) -> Result<bool, FailedVerb> {
         if found.part.is_none() {
@@ -270,26 +276,26 @@ impl<'w, F: Fabric> Work<'w, F> {
         Ok(true)
     }
 
-    fn is_marked(&self, entry: &Asked<'_>) -> Result<Option<u32>, FailedVerb> {
+    fn region_if_bit_set(&self, entry: &ScrubbedEntry<'_>) -> Result<Option<u32>, FailedVerb> {
         let Some((read, bit, region)) = entry.mark else { return Ok(None) };
         let word = self.batch.data(read)?.try_into().map_or(0, u64::from_le_bytes);
         Ok((word & bit != 0).then_some(region))
     }
 
     /// Whether anything about an entry is wrong, provided that its slot still holds it.
-    fn is_doubtful(&mut self, entry: &Asked<'_>) -> Result<bool, FailedVerb> {
+    fn is_doubtful(&mut self, entry: &ScrubbedEntry<'_>) -> Result<bool, FailedVerb> {
         let Some(found) = self.judge(entry)? else { return Ok(true) };
-        Ok(found.damaged() > 0 || self.is_marked(entry)?.is_some())
+        Ok(found.damaged() > 0 || self.region_if_bit_set(entry)?.is_some())
     }
 
     /// Reads an entry a second time, and its slot afterwards. If the slot still shows the word, the word stood there
     /// all the time since before the first reading, and so the findings hold.
-    async fn look_again(&mut self, entry: Asked<'w>) -> Result<(), FailedVerb> {
-        let Asked { slot, word, object, .. } = entry;
+    async fn look_again(&mut self, entry: ScrubbedEntry<'w>) -> Result<(), FailedVerb> {
+        let ScrubbedEntry { slot, word, object, .. } = entry;
         self.batch.clear();
         let entry = self.ask(slot, word, object.map(|(object, _)| object));
         self.phase().await;
-        let marked = self.is_marked(&entry)?;
+        let marked = self.region_if_bit_set(&entry)?;
         let found = self.judge(&entry)?;
         self.batch.next_phase();
         let place = self.slot_place(slot);
@@ -300,8 +306,8 @@ impl<'w, F: Fabric> Work<'w, F> {
             return Ok(());
         }
         self.found.marked.extend(marked);
-        let damaged = found.as_ref().map_or(0, Found::damaged) as u64;
-        let lost = Lost { slot: slot.into(), word: word.0, damaged };
+        let damaged = found.as_ref().map_or(0, ObjectReadResult::damaged) as u64;
+        let lost = UnreadableSlot { slot: slot.into(), word: word.0, damaged };
         let posted = match (found, &entry.object) {
             (Some(found), _) if found.whole.is_some() => {
                 self.batch.next_phase();

@@ -30,9 +30,9 @@ use core::cmp::Reverse;
 use crate::layout::{Address, BlockHeader, BlockShape, Identity, Slot};
 use crate::mutant::{Mutant, removed};
 use crate::verbs::ClientId;
-pub(crate) use block::{Block, Scrub, Seen, Verification};
-pub use block::{BlockGrant, Remainder, SlabKind};
-pub(crate) use generations::Headers;
+pub(crate) use block::{Block, BlockZeroing, SeenFreeBits, Verification};
+pub use block::{BlockGrant, BlockRemainder, SlabKind};
+pub(crate) use generations::ReplicaHeaders;
 pub use generations::WINDOW_EPOCHS;
 
 /// An object to be written.
@@ -96,12 +96,12 @@ impl Slab {
             content_for: 0,
             looking: false,
         };
-        slab.is_content(block_bytes);
+        slab.defer_block_search(block_bytes);
         slab
     }
 
     /// Lets the slab allocate from its present blocks for a while, without a search for a better one.
-    fn is_content(&mut self, block_bytes: u64) {
+    fn defer_block_search(&mut self, block_bytes: u64) {
         let shape = BlockShape::new(block_bytes, self.kind.class);
         let part = shape.map_or(0, |shape| shape.objects) / CONTENT_FOR;
         self.content_for = part.max(CONTENT_FOR_AT_LEAST);
@@ -110,7 +110,7 @@ impl Slab {
 
 /// A shortage of a slab.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Lack {
+pub(crate) enum SlabShortage {
     /// Half of the free objects of a block were used up.
     Half,
     /// An object would have been best beside this subtable, and was allocated elsewhere.
@@ -264,7 +264,7 @@ impl Slabs {
         let slab = self.slabs.iter_mut().find(|slab| slab.kind == kind).expect("it is there");
         self.aside.extend(slab.in_use.extract_if(.., |b| !b.has_room()));
         if slab.in_use.len() == IN_USE_TOGETHER {
-            slab.is_content(block_bytes);
+            slab.defer_block_search(block_bytes);
             self.aside.push(slab.in_use.remove(0));
         }
         true
@@ -276,7 +276,7 @@ impl Slabs {
         let slab = self.slab(kind);
         slab.looking = false;
         if !found {
-            slab.is_content(block_bytes);
+            slab.defer_block_search(block_bytes);
         }
     }
 
@@ -295,19 +295,19 @@ impl Slabs {
 
     /// Returns a shortage of a slab since the last call; one at a time.
     #[inline]
-    pub(crate) fn lacks(&mut self, kind: SlabKind) -> Option<Lack> {
+    pub(crate) fn take_shortage(&mut self, kind: SlabKind) -> Option<SlabShortage> {
         let slab = self.slabs.iter_mut().find(|slab| slab.kind == kind)?;
         if let Some(subtable) = slab.lacks_beside.take() {
-            return Some(Lack::Beside(subtable));
+            return Some(SlabShortage::Beside(subtable));
         }
-        core::mem::take(&mut slab.is_half_used).then_some(Lack::Half)
+        core::mem::take(&mut slab.is_half_used).then_some(SlabShortage::Half)
     }
 
     /// Lends blocks when memory is short: of each slab only one block stays in use, and for a while that is enough.
     /// Other sessions may have the rest, with the free objects in it.
     pub(crate) fn use_one(&mut self) {
         for slab in self.slabs.iter_mut().filter(|slab| slab.in_use.len() > 1) {
-            slab.is_content(self.block_bytes);
+            slab.defer_block_search(self.block_bytes);
             let kept = slab.in_use.iter().position(Block::has_room).unwrap_or(0);
             slab.in_use.swap(0, kept);
             for mut block in slab.in_use.drain(1..) {
@@ -502,7 +502,7 @@ impl Slabs {
     /// blocks need no comparison, and of these, those with most objects known to be free come first: they are of
     /// use to other sessions at once. Of blocks of which nothing is known, those come first that were not looked
     /// at for longest: more may be free there by now. Returns the blocks that are of no use here separately.
-    pub(crate) fn offer(&mut self) -> (Vec<Remainder>, Vec<Remainder>) {
+    pub(crate) fn offer(&mut self) -> (Vec<BlockRemainder>, Vec<BlockRemainder>) {
         let mut spare = Vec::new();
         let mut surplus = Vec::new();
         let short = self.slabs.iter().filter(|slab| slab.asking).map(|slab| slab.kind);
@@ -547,7 +547,7 @@ impl Slabs {
     }
 
     /// Removes all blocks, which this client stops using. Returns their remainders.
-    pub fn take_remainders(&mut self) -> Vec<Remainder> {
+    pub fn take_remainders(&mut self) -> Vec<BlockRemainder> {
         self.set_aside();
         core::mem::take(&mut self.aside).iter().map(Block::remainder).collect()
     }

@@ -66,7 +66,7 @@ pub struct Cost {
 
 impl Cost {
     /// Counts one batch.
-    pub fn add_batch(&mut self, batch: &crate::verbs::Batch) {
+    pub fn add_batch(&mut self, batch: &crate::verbs::VerbBatch) {
         self.phases += 1;
         self.verbs += batch.verbs().len() as u32;
         self.atomics += batch.atomics();
@@ -118,7 +118,7 @@ pub struct KindStats {
 
 /// Results of steered READs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Steered {
+pub struct SteeredReadCounts {
     /// READs that were answered, and could have brought an object of the key.
     pub tried: u64,
     /// READs that brought the object that the slot leads to.
@@ -133,7 +133,7 @@ pub struct Stats {
     left_to_comparison: u64,
     gone: u64,
     lost_rounds: u64,
-    steered: Steered,
+    steered: SteeredReadCounts,
 }
 
 impl Stats {
@@ -164,7 +164,7 @@ impl Stats {
     }
 
     /// Returns the results of its steered READs.
-    pub fn steered(&self) -> Steered {
+    pub fn steered(&self) -> SteeredReadCounts {
         self.steered
     }
 
@@ -250,7 +250,7 @@ impl Counters {
     }
 
     /// Counts one operation that took a batch of READs and nothing else, as most do.
-    pub(crate) fn add_reads(&self, kind: OpKind, batch: &crate::verbs::Batch) {
+    pub(crate) fn add_reads(&self, kind: OpKind, batch: &crate::verbs::VerbBatch) {
         debug_assert_eq!(batch.atomics(), 0);
         let sums = &self.kinds[kind as usize];
         sums.operations.add(1);
@@ -298,14 +298,14 @@ impl Counters {
             left_to_comparison: self.left_to_comparison.get(),
             gone: self.gone.get(),
             lost_rounds: self.lost_rounds.get(),
-            steered: Steered { tried: self.tried.get(), right: self.right.get() },
+            steered: SteeredReadCounts { tried: self.tried.get(), right: self.right.get() },
         }
     }
 }
 
 /// The work of sessions, as reported to the master: for people, and nothing depends on it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Work {
+pub struct SessionWork {
     /// Operations, by [`OpKind`].
     pub operations: [u64; OpKind::ALL.len()],
     /// Their phases.
@@ -324,19 +324,19 @@ pub struct Work {
     pub wrong_hints: u64,
 }
 
-impl Work {
+impl SessionWork {
     /// Adds the work of another process, which may report any numbers.
-    pub fn add(&mut self, other: &Work) {
+    pub fn add(&mut self, other: &SessionWork) {
         self.combine(other, u64::saturating_add);
     }
 
     /// Returns the work done since an earlier time.
-    pub fn since(mut self, earlier: &Work) -> Work {
+    pub fn since(mut self, earlier: &SessionWork) -> SessionWork {
         self.combine(earlier, u64::saturating_sub);
         self
     }
 
-    fn combine(&mut self, other: &Work, by: fn(u64, u64) -> u64) {
+    fn combine(&mut self, other: &SessionWork, by: fn(u64, u64) -> u64) {
         let arrays = [(&mut self.operations, &other.operations), (&mut self.phases, &other.phases)];
         for (mine, theirs) in arrays {
             mine.iter_mut().zip(theirs).for_each(|(mine, theirs)| *mine = by(*mine, *theirs));
@@ -354,11 +354,11 @@ impl Work {
     }
 }
 
-impl From<&Stats> for Work {
+impl From<&Stats> for SessionWork {
     /// Leaves out the counters of the index cache.
-    fn from(stats: &Stats) -> Work {
+    fn from(stats: &Stats) -> SessionWork {
         let sum = |of: fn(&KindStats) -> u64| stats.kinds.iter().map(of).sum();
-        Work {
+        SessionWork {
             operations: stats.kinds.map(|kind| kind.operations),
             phases: stats.kinds.map(|kind| kind.phases),
             verbs: sum(|kind| kind.verbs),
@@ -368,7 +368,7 @@ impl From<&Stats> for Work {
                 sum(|kind| kind.bytes)
             },
             lost_rounds: stats.lost_rounds,
-            ..Work::default()
+            ..SessionWork::default()
         }
     }
 }

@@ -11,7 +11,7 @@
 //! | members | all of them, if any has changed |
 //! | change | whole |
 //!
-//! A difference comes from another process. [`Difference::apply`] never panics, and takes no more memory than
+//! A difference comes from another process. [`ViewDifference::apply`] never panics, and takes no more memory than
 //! the resulting view, whose directory is bounded like that of any view. It checks only that the difference
 //! *fits*; [`View::check`] has to decide whether the result is a valid view, as with a whole one.
 
@@ -20,7 +20,7 @@ use alloc::vec::Vec;
 
 use serde::{Deserialize, Serialize};
 
-use crate::change::Change;
+use crate::change::ViewChange;
 use crate::data::Region;
 use crate::verbs::ClusterId;
 use crate::view::{MAX_DEPTH, Member, Subtable, View, ViewError};
@@ -31,12 +31,12 @@ pub enum ViewUpdate {
     /// The whole view.
     Whole(Box<View>),
     /// The difference to the older view.
-    Difference(Difference),
+    Difference(ViewDifference),
 }
 
 /// The difference between two views.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Difference {
+pub struct ViewDifference {
     /// The cluster of both.
     pub cluster: ClusterId,
     /// The number of the older view.
@@ -52,14 +52,14 @@ pub struct Difference {
     /// The number of directory bits.
     pub depth: u8,
     /// Changed entries, in the order of the directory.
-    pub runs: Vec<Run>,
+    pub runs: Vec<DirectoryRun>,
     /// The change under way in the newer view.
-    pub change: Option<Change>,
+    pub change: Option<ViewChange>,
 }
 
 /// Adjacent directory entries that lead to one subtable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Run {
+pub struct DirectoryRun {
     /// The first entry.
     pub first: u32,
     /// The number of entries.
@@ -72,7 +72,7 @@ impl ViewUpdate {
     /// Returns the update to a view for a process that has another one. It is the whole view if no difference
     /// leads from the one to the other, or if the other is unknown.
     pub fn to(view: &View, from: Option<&View>) -> ViewUpdate {
-        let difference = from.and_then(|from| Difference::between(from, view));
+        let difference = from.and_then(|from| ViewDifference::between(from, view));
         difference.map_or_else(|| view.clone().into(), ViewUpdate::Difference)
     }
 
@@ -99,10 +99,10 @@ impl From<View> for ViewUpdate {
     }
 }
 
-impl Difference {
+impl ViewDifference {
     /// Returns the difference between two views of a cluster; `None` if none can express it. Regions and
     /// subtables are never removed, nor does a directory shrink, unless one of the views is invalid.
-    pub fn between(from: &View, to: &View) -> Option<Difference> {
+    pub fn between(from: &View, to: &View) -> Option<ViewDifference> {
         let grows = to.number > from.number
             && to.regions.len() >= from.regions.len()
             && to.subtables.len() >= from.subtables.len()
@@ -114,7 +114,7 @@ impl Difference {
         if !grows || !is_one {
             return None;
         }
-        Some(Difference {
+        Some(ViewDifference {
             cluster: to.cluster,
             from: from.number,
             to: to.number,
@@ -135,7 +135,7 @@ impl Difference {
         }
         let mut directory = doubled(&from.directory, self.depth.into())?;
         let mut end = 0;
-        for Run { first, count, subtable } in self.runs {
+        for DirectoryRun { first, count, subtable } in self.runs {
             let first = first as usize;
             let count = count as usize;
             let entries = directory.get_mut(first..).and_then(|rest| rest.get_mut(..count));
@@ -195,16 +195,16 @@ fn doubled(directory: &[u32], depth: u32) -> Result<Vec<u32>, ViewError> {
 }
 
 /// Returns the entries in which the directory of the second view differs from the first's, doubled.
-fn runs(from: &View, to: &View) -> Vec<Run> {
+fn runs(from: &View, to: &View) -> Vec<DirectoryRun> {
     let times = to.directory.len() / from.directory.len();
-    let mut runs: Vec<Run> = Vec::new();
+    let mut runs: Vec<DirectoryRun> = Vec::new();
     for (i, subtable) in (0u32..).zip(&to.directory) {
         if from.directory[i as usize / times] == *subtable {
             continue;
         }
         match runs.last_mut() {
             Some(run) if run.first + run.count == i && run.subtable == *subtable => run.count += 1,
-            _ => runs.push(Run { first: i, count: 1, subtable: *subtable }),
+            _ => runs.push(DirectoryRun { first: i, count: 1, subtable: *subtable }),
         }
     }
     runs
@@ -213,10 +213,10 @@ fn runs(from: &View, to: &View) -> Vec<Run> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::change::Gain;
+    use crate::change::NewReplica;
     use crate::race::HashKey;
     use crate::verbs::MnId;
-    use crate::view::{Geometry, Place};
+    use crate::view::{Geometry, PoolPlace};
 
     /// Views of a cluster whose index is split again and again, with a loss and a new member.
     fn history() -> Vec<View> {
@@ -225,7 +225,7 @@ mod tests {
         let mut offset = 8 << 20;
         let mut place = |node| {
             offset += 1 << 16;
-            Place { node: MnId(node), offset }
+            PoolPlace { node: MnId(node), offset }
         };
         let mut views = Vec::from([view.clone()]);
         for round in 0..5u32 {
@@ -236,7 +236,7 @@ mod tests {
                     let mut grown = views
                         .last()
                         .unwrap()
-                        .growing(&[Gain { of: 1, joining: place(5), leaving: None }], &[]);
+                        .growing(&[NewReplica { of: 1, joining: place(5), leaving: None }], &[]);
                     let member = Member { node: MnId(5), ..grown.members[0].clone() };
                     grown.members.push(member);
                     grown
@@ -259,13 +259,13 @@ mod tests {
         assert!(views.len() > 16 && views.last().unwrap().depth() > views[0].depth() + 1);
         for (i, from) in views.iter().enumerate() {
             for to in &views[i + 1..] {
-                let difference = Difference::between(from, to).unwrap();
+                let difference = ViewDifference::between(from, to).unwrap();
                 assert_eq!(difference.apply(from).as_ref(), Ok(to));
                 let update = ViewUpdate::to(to, Some(from));
                 assert!(matches!(update, ViewUpdate::Difference(_)));
                 assert_eq!((update.number(), update.apply(from).as_ref()), (to.number, Ok(to)));
             }
-            assert_eq!(Difference::between(from, &views[0]), None, "only forward");
+            assert_eq!(ViewDifference::between(from, &views[0]), None, "only forward");
         }
         let whole = ViewUpdate::to(&views[3], None);
         assert_eq!(whole.apply(&views[0]).as_ref(), Ok(&views[3]));
@@ -275,19 +275,19 @@ mod tests {
     fn the_difference_of_a_split_does_not_grow_with_the_index() {
         let small = crate::view::tests::small();
         let subtables: Vec<Subtable> = (0..1024)
-            .map(|i| [0, 1].map(|n| Place { node: MnId(n), offset: i << 16 }))
+            .map(|i| [0, 1].map(|n| PoolPlace { node: MnId(n), offset: i << 16 }))
             .map(|replicas| Subtable::new(10, Vec::from(replicas)))
             .collect();
         let mut from = View { subtables, directory: (0..1024).collect(), ..small };
         from.regions.clear();
         from.members.iter_mut().for_each(|member| member.pool_bytes = 1 << 30);
-        let sibling = Vec::from([Place { node: MnId(0), offset: 1 << 28 }]);
+        let sibling = Vec::from([PoolPlace { node: MnId(0), offset: 1 << 28 }]);
         from.check().unwrap();
         for depth in [11, 11] {
             let view = from.splitting(&[(depth * 7, sibling.clone())]);
             let switched = view.advanced().advanced();
             assert_eq!(switched.depth(), depth);
-            let difference = Difference::between(&view, &switched).unwrap();
+            let difference = ViewDifference::between(&view, &switched).unwrap();
             assert_eq!((difference.subtables.len(), difference.runs.len()), (2, 1));
             assert_eq!((difference.regions.len(), &difference.members), (0, &None));
             from.directory = doubled(&from.directory, 11).unwrap();
@@ -300,8 +300,8 @@ mod tests {
         let views = history();
         let from = &views[0];
         let to = &views[3];
-        let refused = |what: &str, change: &dyn Fn(&mut Difference)| {
-            let mut difference = Difference::between(from, to).unwrap();
+        let refused = |what: &str, change: &dyn Fn(&mut ViewDifference)| {
+            let mut difference = ViewDifference::between(from, to).unwrap();
             change(&mut difference);
             let error = difference.apply(from).unwrap_err();
             assert!(error.what.contains(what), "{what}: {error}");
@@ -320,16 +320,16 @@ mod tests {
             d.regions.push((2 + 1, Region::replicated(Vec::new(), 1)));
         });
         // A difference that fits may still make an invalid view: the check finds that.
-        let mut difference = Difference::between(from, to).unwrap();
+        let mut difference = ViewDifference::between(from, to).unwrap();
         difference.runs[0].subtable = u32::MAX;
         assert!(difference.apply(from).unwrap().check().is_err());
         // Nothing leads from or to an invalid view, or to that of another cluster.
         let other = View { geometry: Geometry::default(), ..to.clone() };
-        assert_eq!(Difference::between(from, &other), None);
+        assert_eq!(ViewDifference::between(from, &other), None);
         let other = View { hash_key: HashKey::new([8; 16]), ..to.clone() };
-        assert_eq!(Difference::between(from, &other), None);
+        assert_eq!(ViewDifference::between(from, &other), None);
         let broken = View { directory: Vec::new(), ..from.clone() };
-        assert_eq!(Difference::between(&broken, to), None);
-        assert!(Difference::between(from, to).unwrap().apply(&broken).is_err());
+        assert_eq!(ViewDifference::between(&broken, to), None);
+        assert!(ViewDifference::between(from, to).unwrap().apply(&broken).is_err());
     }
 }

@@ -1,6 +1,6 @@
 //! The operations of a memory node: READ, WRITE, compare-and-swap, fetch-and-add.
 //!
-//! A [`Batch`] holds verbs that are posted together and awaited together. One batch is one *phase*, which is one
+//! A [`VerbBatch`] holds verbs that are posted together and awaited together. One batch is one *phase*, which is one
 //! network round trip. Every [`Fabric`] guarantees, and the conformance suite in `crates/fabric` checks:
 //!
 //! 1. Verbs of one batch to one memory node execute in the order posted. Nothing is ordered across memory nodes.
@@ -112,7 +112,7 @@ impl Span {
 
 /// The operation of a verb, with its operands and the place of its result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Op {
+pub enum VerbOp {
     /// Copies pool memory into `buf`.
     Read {
         /// The destination of the bytes.
@@ -171,7 +171,7 @@ pub struct Verb {
     /// Byte offset in that node's pool.
     pub offset: u64,
     /// The operation.
-    pub op: Op,
+    pub op: VerbOp,
     /// The result, set by the fabric.
     pub result: Result<(), VerbError>,
 }
@@ -181,21 +181,21 @@ impl Verb {
     #[inline]
     pub fn bytes(&self) -> u32 {
         match self.op {
-            Op::Read { buf, .. } | Op::Write { buf } => buf.len,
-            Op::Cas { .. } | Op::Faa { .. } => 8,
+            VerbOp::Read { buf, .. } | VerbOp::Write { buf } => buf.len,
+            VerbOp::Cas { .. } | VerbOp::Faa { .. } => 8,
         }
     }
 
     /// Whether this is a CAS or an FAA.
     #[inline]
     pub fn is_atomic(&self) -> bool {
-        matches!(self.op, Op::Cas { .. } | Op::Faa { .. })
+        matches!(self.op, VerbOp::Cas { .. } | VerbOp::Faa { .. })
     }
 
     /// Whether this is a READ, steered or not.
     #[inline]
     pub fn is_read(&self) -> bool {
-        matches!(self.op, Op::Read { .. })
+        matches!(self.op, VerbOp::Read { .. })
     }
 
     /// Checks the verb against the rules every fabric enforces.
@@ -242,12 +242,12 @@ const ALIGN: usize = 64;
 ///
 /// Reuse batches: in the steady state neither the verb list nor the memory grows.
 #[derive(Default)]
-pub struct Batch {
+pub struct VerbBatch {
     bytes: Vec<u8>,
     /// The offset in `bytes` at which the memory begins: at most [`ALIGN`]. A `u32`, since batches are handed on by
     /// value.
     base: u32,
-    /// Bytes that survive [`Batch::clear`].
+    /// Bytes that survive [`VerbBatch::clear`].
     kept: u32,
     used: usize,
     verbs: Vec<Verb>,
@@ -256,31 +256,31 @@ pub struct Batch {
     touched: u64,
 }
 
-impl fmt::Debug for Batch {
+impl fmt::Debug for VerbBatch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Batch").field("used", &self.used).field("verbs", &self.verbs).finish()
     }
 }
 
-impl Batch {
+impl VerbBatch {
     /// An empty batch.
-    pub fn new() -> Batch {
-        Batch::default()
+    pub fn new() -> VerbBatch {
+        VerbBatch::default()
     }
 
     /// Forgets verbs and memory. Every earlier [`Span`] and [`Ticket`] is void, except spans that are
-    /// [kept](Batch::keep).
+    /// [kept](VerbBatch::keep).
     pub fn clear(&mut self) {
         self.next_phase();
         self.used = self.kept as usize;
     }
 
-    /// Has later calls of [`Batch::clear`] keep all bytes staged so far.
+    /// Has later calls of [`VerbBatch::clear`] keep all bytes staged so far.
     pub fn keep(&mut self) {
         self.kept = self.used as u32;
     }
 
-    /// Has later calls of [`Batch::clear`] keep nothing.
+    /// Has later calls of [`VerbBatch::clear`] keep nothing.
     pub fn keep_nothing(&mut self) {
         self.kept = 0;
     }
@@ -303,7 +303,7 @@ impl Batch {
         self.base as usize
     }
 
-    /// Bytes of memory set aside since the last [`Batch::clear`].
+    /// Bytes of memory set aside since the last [`VerbBatch::clear`].
     pub fn staged_bytes(&self) -> usize {
         self.used
     }
@@ -350,7 +350,7 @@ impl Batch {
     }
 
     #[inline]
-    fn post(&mut self, node: MnId, offset: u64, op: Op) -> Ticket {
+    fn post(&mut self, node: MnId, offset: u64, op: VerbOp) -> Ticket {
         let ticket = Ticket(self.verbs.len() as u32);
         let verb = Verb { node, offset, op, result: Err(VerbError::NotExecuted) };
         self.atomics += u32::from(verb.is_atomic());
@@ -371,33 +371,33 @@ impl Batch {
         (span, make(before, &mut from_there[..len as usize]))
     }
 
-    /// Posts a READ of `len` bytes; the result is [`Batch::data`].
+    /// Posts a READ of `len` bytes; the result is [`VerbBatch::data`].
     #[inline]
     pub fn read(&mut self, node: MnId, offset: u64, len: u32) -> Ticket {
         let buf = self.stage(len);
-        self.post(node, offset, Op::Read { buf, steered: false })
+        self.post(node, offset, VerbOp::Read { buf, steered: false })
     }
 
     /// Posts a READ of `len` bytes that a switch may steer to the object that the slot at `offset` leads to. The
-    /// result is [`Batch::data`], and proves nothing of its origin.
+    /// result is [`VerbBatch::data`], and proves nothing of its origin.
     pub fn steered(&mut self, node: MnId, offset: u64, len: u32) -> Ticket {
         let buf = self.stage(len);
-        self.post(node, offset, Op::Read { buf, steered: true })
+        self.post(node, offset, VerbOp::Read { buf, steered: true })
     }
 
     /// Posts a WRITE of staged bytes.
     pub fn write(&mut self, node: MnId, offset: u64, buf: Span) -> Ticket {
-        self.post(node, offset, Op::Write { buf })
+        self.post(node, offset, VerbOp::Write { buf })
     }
 
-    /// Posts a compare-and-swap; the result is [`Batch::found`].
+    /// Posts a compare-and-swap; the result is [`VerbBatch::found`].
     pub fn cas(&mut self, node: MnId, offset: u64, expected: u64, swap: u64) -> Ticket {
-        self.post(node, offset, Op::Cas { expected, swap, found: 0 })
+        self.post(node, offset, VerbOp::Cas { expected, swap, found: 0 })
     }
 
-    /// Posts a fetch-and-add; the result is [`Batch::found`].
+    /// Posts a fetch-and-add; the result is [`VerbBatch::found`].
     pub fn faa(&mut self, node: MnId, offset: u64, add: u64) -> Ticket {
-        self.post(node, offset, Op::Faa { add, found: 0 })
+        self.post(node, offset, VerbOp::Faa { add, found: 0 })
     }
 
     /// The verbs in the order posted.
@@ -407,7 +407,7 @@ impl Batch {
 
     /// Whether a WRITE that passes this test is among the verbs.
     pub(crate) fn has_write(&self, holds: impl Fn(&Verb) -> bool) -> bool {
-        self.verbs().iter().any(|verb| matches!(verb.op, Op::Write { .. }) && holds(verb))
+        self.verbs().iter().any(|verb| matches!(verb.op, VerbOp::Write { .. }) && holds(verb))
     }
 
     /// CASes and FAAs among the verbs.
@@ -439,7 +439,7 @@ impl Batch {
     pub fn check(&self) -> Result<(), FailedVerb> {
         let failed = |verb: &Verb| {
             let error = verb.result.err()?;
-            let is_none = matches!(verb.op, Op::Read { steered: true, .. })
+            let is_none = matches!(verb.op, VerbOp::Read { steered: true, .. })
                 && error == VerbError::OutOfBounds;
             (!is_none).then_some(FailedVerb { node: verb.node, error })
         };
@@ -469,7 +469,7 @@ impl Batch {
     #[inline]
     pub fn data_span(&self, ticket: Ticket) -> Result<Span, FailedVerb> {
         match self.done(ticket)?.op {
-            Op::Read { buf, .. } => Ok(buf),
+            VerbOp::Read { buf, .. } => Ok(buf),
             _ => panic!("data() of a verb that is no READ"),
         }
     }
@@ -481,7 +481,7 @@ impl Batch {
     #[inline]
     pub fn found(&self, ticket: Ticket) -> Result<u64, FailedVerb> {
         match self.done(ticket)?.op {
-            Op::Cas { found, .. } | Op::Faa { found, .. } => Ok(found),
+            VerbOp::Cas { found, .. } | VerbOp::Faa { found, .. } => Ok(found),
             _ => panic!("found() of a verb that is no atomic"),
         }
     }
@@ -492,13 +492,13 @@ pub trait Fabric {
     /// Executes all verbs of the batch as one phase and sets every verb's `result`.
     ///
     /// Dropping the future is a client crash: each verb may or may not execute.
-    fn execute(&self, batch: Batch) -> impl Future<Output = Batch>;
+    fn execute(&self, batch: VerbBatch) -> impl Future<Output = VerbBatch>;
 
     /// Executes the batch if this fabric is [immediate](Fabric::is_immediate); otherwise does nothing. Returns whether
     /// it did. A simulated fabric may leave a batch to [`Fabric::execute`], for other sessions to run between its
     /// verbs; but not the next batch of a function that calls this several times.
     #[inline]
-    fn execute_now(&self, _batch: &mut Batch) -> bool {
+    fn execute_now(&self, _batch: &mut VerbBatch) -> bool {
         false
     }
 
@@ -530,12 +530,12 @@ pub trait Fabric {
 
 /// A pointer to a fabric is a fabric.
 impl<P: Deref<Target: Fabric>> Fabric for P {
-    fn execute(&self, batch: Batch) -> impl Future<Output = Batch> {
+    fn execute(&self, batch: VerbBatch) -> impl Future<Output = VerbBatch> {
         (**self).execute(batch)
     }
 
     #[inline]
-    fn execute_now(&self, batch: &mut Batch) -> bool {
+    fn execute_now(&self, batch: &mut VerbBatch) -> bool {
         (**self).execute_now(batch)
     }
 
@@ -566,7 +566,7 @@ mod tests {
 
     #[test]
     fn staged_bytes_survive_growth_and_stay_aligned() {
-        let mut batch = Batch::new();
+        let mut batch = VerbBatch::new();
         let first = batch.stage(10);
         batch.bytes_mut(first).copy_from_slice(b"0123456789");
         let big = batch.stage(1 << 20);
@@ -577,7 +577,7 @@ mod tests {
 
     #[test]
     fn what_is_kept_stays_when_a_batch_is_cleared() {
-        let mut batch = Batch::new();
+        let mut batch = VerbBatch::new();
         let kept = batch.stage(10);
         batch.bytes_mut(kept).copy_from_slice(b"0123456789");
         batch.keep();
@@ -594,7 +594,7 @@ mod tests {
 
     #[test]
     fn verbs_are_checked_against_the_pool() {
-        let mut batch = Batch::new();
+        let mut batch = VerbBatch::new();
         batch.read(MnId(0), 56, 8);
         batch.read(MnId(0), 57, 8);
         batch.cas(MnId(0), 4, 0, 1);

@@ -4,14 +4,14 @@
 //! receiver that understands this version goes on in it; otherwise the receiver answers with its own version,
 //! and closes. A newer program that still understands that one may then connect again with it.
 //!
-//! So two programs understand each other if the ranges of their [`Versions`] overlap. Messages have no
+//! So two programs understand each other if the ranges of their [`VersionRange`] overlap. Messages have no
 //! optional parts yet, so every range has one version today.
 
 use core::fmt;
 
 /// The versions of a protocol or layout that this program understands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Versions {
+pub struct VersionRange {
     /// The name of the protocol or layout, for people.
     pub what: &'static str,
     /// The oldest version that this program understands.
@@ -22,7 +22,7 @@ pub struct Versions {
 
 /// The end of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum End {
+pub enum ConnectionEnd {
     /// The end that connects.
     Client,
     /// The end that accepts the connection.
@@ -35,21 +35,21 @@ pub struct VersionError {
     /// The protocol or layout.
     pub what: &'static str,
     /// The end that this program is.
-    pub own: End,
+    pub own: ConnectionEnd,
     /// The newest version that this program understands.
     pub current: u32,
     /// The version that the other program speaks.
     pub theirs: u32,
 }
 
-impl Versions {
+impl VersionRange {
     /// Returns the range of a protocol or layout that has one version.
-    pub const fn only(what: &'static str, version: u32) -> Versions {
-        Versions { what, oldest: version, current: version }
+    pub const fn only(what: &'static str, version: u32) -> VersionRange {
+        VersionRange { what, oldest: version, current: version }
     }
 
     /// Checks the version of a peer's hello, as seen from this end.
-    pub fn check(&self, own: End, theirs: u32) -> Result<(), VersionError> {
+    pub fn check(&self, own: ConnectionEnd, theirs: u32) -> Result<(), VersionError> {
         if (self.oldest..=self.current).contains(&theirs) {
             Ok(())
         } else {
@@ -62,8 +62,8 @@ impl fmt::Display for VersionError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let VersionError { what, own, current, theirs } = self;
         let (own, other) = match own {
-            End::Client => ("client", "server"),
-            End::Server => ("server", "client"),
+            ConnectionEnd::Client => ("client", "server"),
+            ConnectionEnd::Server => ("server", "client"),
         };
         let old = if theirs < current { other } else { own };
         write!(f, "this {own} speaks {what} {current}, the {other} {theirs}: upgrade the {old}")
@@ -80,20 +80,39 @@ mod tests {
 
     #[test]
     fn versions_of_the_range_are_understood_and_others_name_who_is_too_old() {
-        let versions = Versions { what: "protocol", oldest: 3, current: 5 };
+        let versions = VersionRange { what: "protocol", oldest: 3, current: 5 };
         for theirs in 3..=5 {
-            assert_eq!(versions.check(End::Client, theirs), Ok(()));
+            assert_eq!(versions.check(ConnectionEnd::Client, theirs), Ok(()));
         }
         let says = |own, theirs| versions.check(own, theirs).unwrap_err().to_string();
         for (own, theirs, text) in [
-            (End::Client, 2, "this client speaks protocol 5, the server 2: upgrade the server"),
-            (End::Client, 6, "this client speaks protocol 5, the server 6: upgrade the client"),
-            (End::Server, 2, "this server speaks protocol 5, the client 2: upgrade the client"),
-            (End::Server, 6, "this server speaks protocol 5, the client 6: upgrade the server"),
+            (
+                ConnectionEnd::Client,
+                2,
+                "this client speaks protocol 5, the server 2: upgrade the server",
+            ),
+            (
+                ConnectionEnd::Client,
+                6,
+                "this client speaks protocol 5, the server 6: upgrade the client",
+            ),
+            (
+                ConnectionEnd::Server,
+                2,
+                "this server speaks protocol 5, the client 2: upgrade the client",
+            ),
+            (
+                ConnectionEnd::Server,
+                6,
+                "this server speaks protocol 5, the client 6: upgrade the server",
+            ),
         ] {
             assert_eq!(says(own, theirs), text);
         }
-        let only = Versions::only("layout", 4);
-        assert!(only.check(End::Server, 4).is_ok() && only.check(End::Server, 3).is_err());
+        let only = VersionRange::only("layout", 4);
+        assert!(
+            only.check(ConnectionEnd::Server, 4).is_ok()
+                && only.check(ConnectionEnd::Server, 3).is_err()
+        );
     }
 }

@@ -20,11 +20,11 @@ pub use geometry::{
     BUCKETS_PER_GROUP, Geometry, MAX_DEPTH, TABLE_ALIGN_BYTES, TABLE_ENTRY_BYTES, UNEVEN_BITS,
     ViewError,
 };
-pub use place::{MAX_REPLICAS, Place};
+pub use place::{MAX_REPLICAS, PoolPlace};
 pub use subtable::Subtable;
 
-use crate::change::Change;
-use crate::data::{BlockAt, ObjectAt, Redundancy, Region};
+use crate::change::ViewChange;
+use crate::data::{BlockLocation, ObjectLocation, Redundancy, Region};
 use crate::layout::{Address, Slot};
 use crate::race::HashKey;
 use crate::verbs::{ClusterId, MnId};
@@ -68,7 +68,7 @@ pub struct View {
     /// Subtables by number.
     pub subtables: Vec<Subtable>,
     /// The change under way, if there is one.
-    pub change: Option<Change>,
+    pub change: Option<ViewChange>,
 }
 
 /// The name of a slot: a subtable and the slot's number in it.
@@ -109,7 +109,7 @@ impl View {
 
     /// The object of `bytes` bytes at an address; `None` if the address does not lead to one.
     #[inline]
-    pub fn object(&self, address: Address, bytes: u64) -> Option<ObjectAt<'_>> {
+    pub fn object(&self, address: Address, bytes: u64) -> Option<ObjectLocation<'_>> {
         let (region, offset) = self.region_of(address)?;
         let inside =
             offset >= self.geometry.table_bytes() && offset + bytes <= self.geometry.region_bytes;
@@ -125,7 +125,7 @@ impl View {
     }
 
     /// Returns the object that a word refers to; `None` if it refers to no object that a client of this cluster wrote.
-    pub fn object_of(&self, word: Slot) -> Option<ObjectAt<'_>> {
+    pub fn object_of(&self, word: Slot) -> Option<ObjectLocation<'_>> {
         let class = word.class().filter(|class| self.geometry.has_class(*class))?;
         Some(self.object(word.address(), class.bytes())?.of_word(word))
     }
@@ -139,20 +139,20 @@ impl View {
     pub(crate) fn objects_of<'v>(
         &'v self,
         words: &'v [Slot],
-    ) -> impl Iterator<Item = (Slot, ObjectAt<'v>)> {
+    ) -> impl Iterator<Item = (Slot, ObjectLocation<'v>)> {
         words.iter().filter_map(|word| Some((*word, self.object_of(*word)?)))
     }
 
     /// Returns the block that starts at an address; `None` if the address is in no region, or in one that is gone.
     #[inline]
-    pub fn block(&self, address: Address) -> Option<BlockAt<'_>> {
+    pub fn block(&self, address: Address) -> Option<BlockLocation<'_>> {
         let (region, offset) = self.region_of(address)?;
         region.is_there().then(|| region.block(offset))
     }
 
     /// Returns the free bit of the object at an address: the place of its word of the bitmap, and a mask with that
     /// bit. `None` if no object can be there.
-    pub fn free_bit(&self, object: Address) -> Option<(Place, u64)> {
+    pub fn free_bit(&self, object: Address) -> Option<(PoolPlace, u64)> {
         let (block, number, bit) = self.geometry.free_bit(object)?;
         Some((self.block(block)?.bitmap().plus(u64::from(number) * 8), bit))
     }
@@ -168,7 +168,7 @@ impl View {
     /// # Panics
     /// If the view has no such slot.
     #[inline]
-    pub fn slot_places(&self, slot: SlotRef) -> impl ExactSizeIterator<Item = Place> + '_ {
+    pub fn slot_places(&self, slot: SlotRef) -> impl ExactSizeIterator<Item = PoolPlace> + '_ {
         self.subtables[slot.subtable as usize].replicas().iter().map(self.slot_at(slot))
     }
 
@@ -177,7 +177,7 @@ impl View {
     /// # Panics
     /// If the view has no such slot.
     #[inline]
-    pub fn slot_on_primary(&self, slot: SlotRef) -> Place {
+    pub fn slot_on_primary(&self, slot: SlotRef) -> PoolPlace {
         self.slot_at(slot)(&self.subtables[slot.subtable as usize].primary())
     }
 
@@ -186,12 +186,12 @@ impl View {
     /// # Panics
     /// If the view has no such slot.
     #[inline]
-    pub fn slot_on_backups(&self, slot: SlotRef) -> impl ExactSizeIterator<Item = Place> + '_ {
+    pub fn slot_on_backups(&self, slot: SlotRef) -> impl ExactSizeIterator<Item = PoolPlace> + '_ {
         self.subtables[slot.subtable as usize].backups().iter().map(self.slot_at(slot))
     }
 
     #[inline]
-    fn slot_at(&self, slot: SlotRef) -> impl Fn(&Place) -> Place + use<> {
+    fn slot_at(&self, slot: SlotRef) -> impl Fn(&PoolPlace) -> PoolPlace + use<> {
         assert!(u64::from(slot.slot) < self.geometry.subtable_slots(), "no such slot");
         move |replica| replica.plus(u64::from(slot.slot) * 8)
     }
@@ -229,7 +229,7 @@ pub(crate) mod tests {
             verbs: None,
             pool_bytes: 4 << 20,
         };
-        let places = |offset| Vec::from([0, 1].map(|n| Place { node: MnId(n), offset }));
+        let places = |offset| Vec::from([0, 1].map(|n| PoolPlace { node: MnId(n), offset }));
         View {
             number: 1,
             cluster: ClusterId::from_word(1).unwrap(),
@@ -258,11 +258,11 @@ pub(crate) mod tests {
         bad("2^n entries", &|v| v.directory.push(0));
         bad("unknown subtable", &|v| v.directory[1] = 2);
         bad("deeper", &|v| v.subtables[0].local_depth = 2);
-        let at = |node, offset| Place { node: MnId(node), offset };
-        let region = |v: &mut View, n: usize, at: &[Place]| {
+        let at = |node, offset| PoolPlace { node: MnId(node), offset };
+        let region = |v: &mut View, n: usize, at: &[PoolPlace]| {
             v.regions[n] = Region::replicated(at.to_vec(), 1);
         };
-        let subtable = |v: &mut View, n: usize, at: &[Place]| {
+        let subtable = |v: &mut View, n: usize, at: &[PoolPlace]| {
             v.subtables[n] = Subtable::new(1, at.to_vec());
         };
         bad("1..=5 replicas", &|v| region(v, 0, &[]));

@@ -2,12 +2,12 @@
 
 // Promise CHG-17: Differences between views lead to the right view.
 
-use fusee_core::change::{Change, Split, Stage, SubtableChange};
+use fusee_core::change::{ChangeStage, SplitProgress, SubtableChange, ViewChange};
 use fusee_core::data::Region;
 use fusee_core::race::HashKey;
-use fusee_core::update::{Difference, Run};
+use fusee_core::update::{DirectoryRun, ViewDifference};
 use fusee_core::verbs::{ClusterId, MnId};
-use fusee_core::view::{Geometry, Member, Place, Subtable, View};
+use fusee_core::view::{Geometry, Member, PoolPlace, Subtable, View};
 use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::*;
@@ -29,9 +29,9 @@ fn number() -> impl Strategy<Value = u32> {
     prop_oneof![8 => 0u32..12, 1 => any::<u32>()]
 }
 
-fn places() -> impl Strategy<Value = Vec<Place>> {
+fn places() -> impl Strategy<Value = Vec<PoolPlace>> {
     let place = (0u16..4, prop_oneof![0u64..8, any::<u64>()])
-        .prop_map(|(n, at)| Place { node: MnId(n), offset: at.wrapping_mul(1 << 20) });
+        .prop_map(|(n, at)| PoolPlace { node: MnId(n), offset: at.wrapping_mul(1 << 20) });
     vec(place, 0..4)
 }
 
@@ -44,22 +44,26 @@ fn region() -> impl Strategy<Value = Region> {
         .prop_map(|(places, primary_since)| Region::replicated(places, primary_since))
 }
 
-fn change() -> impl Strategy<Value = Option<Change>> {
+fn change() -> impl Strategy<Value = Option<ViewChange>> {
     let split = prop_oneof![
-        places().prop_map(|places| Some(Split::Filling(places))),
-        number().prop_map(|sibling| Some(Split::Clearing(sibling))),
+        places().prop_map(|places| Some(SplitProgress::Filling(places))),
+        number().prop_map(|sibling| Some(SplitProgress::Clearing(sibling))),
         Just(None),
     ];
     let subtable =
         (number(), any::<bool>(), split).prop_map(|(subtable, without_primary, split)| {
             SubtableChange { subtable, without_primary, joining: None, leaving: None, split }
         });
-    let stage = prop_oneof![Just(Stage::Frozen), Just(Stage::Transforming), Just(Stage::Switched)];
+    let stage = prop_oneof![
+        Just(ChangeStage::Frozen),
+        Just(ChangeStage::Transforming),
+        Just(ChangeStage::Switched)
+    ];
     let change =
         (stage, any::<bool>(), vec(subtable, 0..3)).prop_map(|(stage, data_lost, subtables)| {
             let regions = Vec::new();
             let lost_pairs = Vec::new();
-            Change { stage, data_lost, lost: 0, subtables, regions, lost_pairs, new_regions: 0 }
+            ViewChange { stage, data_lost, lost: 0, subtables, regions, lost_pairs, new_regions: 0 }
         });
     option::of(change)
 }
@@ -86,14 +90,14 @@ fn view() -> impl Strategy<Value = View> {
     )
 }
 
-fn difference() -> impl Strategy<Value = Difference> {
+fn difference() -> impl Strategy<Value = ViewDifference> {
     let run = (number(), number(), number());
-    let run = run.prop_map(|(first, count, subtable)| Run { first, count, subtable });
+    let run = run.prop_map(|(first, count, subtable)| DirectoryRun { first, count, subtable });
     let lists =
         (vec((number(), region()), 0..4), vec((number(), subtable()), 0..4), vec(run, 0..4));
     let depth = prop_oneof![8 => 0u8..6, 1 => any::<u8>()];
     (0u64..4, 0u64..6, depth, option::of(members()), lists, change()).prop_map(
-        |(from, to, depth, members, (regions, subtables, runs), change)| Difference {
+        |(from, to, depth, members, (regions, subtables, runs), change)| ViewDifference {
             cluster: ClusterId::from_word(1).unwrap(),
             from,
             to,
@@ -116,7 +120,7 @@ proptest! {
             && to.regions.len() >= from.regions.len()
             && to.subtables.len() >= from.subtables.len()
             && to.directory.len() >= from.directory.len();
-        let difference = Difference::between(&from, &to);
+        let difference = ViewDifference::between(&from, &to);
         prop_assert_eq!(difference.is_some(), is_possible);
         if let Some(difference) = difference {
             prop_assert_eq!(difference.apply(&from), Ok(to));

@@ -10,14 +10,14 @@ use std::task::{Context, Poll, Waker};
 use std::time::Instant;
 
 use fusee_core::layout::POOL_HEADER_BYTES;
-use fusee_core::verbs::{Batch, ClientId, Fabric, MnId};
+use fusee_core::verbs::{ClientId, Fabric, MnId, VerbBatch};
 use fusee_core::view::Member;
 use fusee_fabric::tcp::{DEFAULT_SPIN, TcpSwitch};
 use fusee_fabric::{
-    AnyFabric, FabricKind, NodeFabrics, NodeFabricsOptions, Pool, PoolOptions, SwitchAt,
+    AnyFabric, FabricKind, NodeFabrics, NodeFabricsOptions, Pool, PoolOptions, SwitchLocation,
     attach_all, attach_all_through,
 };
-use fusee_switch::ours::{Options, Ours};
+use fusee_switch::fusee::{FuseeSwitch, FuseeSwitchOptions};
 
 /// The first byte behind the header.
 const START: u64 = POOL_HEADER_BYTES;
@@ -39,9 +39,9 @@ fn measure(
     fabric: &AnyFabric,
     rounds: u64,
     span: u64,
-    mut post: impl FnMut(&mut Batch, u64),
+    mut post: impl FnMut(&mut VerbBatch, u64),
 ) -> f64 {
-    let mut batch = Batch::new();
+    let mut batch = VerbBatch::new();
     let mut random = 1u64;
     let waker = fabric.waker();
     let started = Instant::now();
@@ -84,11 +84,11 @@ fn main() {
     let members = std::slice::from_ref(&member);
     let client = ClientId(1);
     let known = member.tcp.clone().map(|at| (MN, at));
-    let switch = Box::new(Ours::new(Options { slots: 1_000, rounds: 0 }));
+    let switch = Box::new(FuseeSwitch::new(FuseeSwitchOptions { slots: 1_000, rounds: 0 }));
     let switch =
         TcpSwitch::start(([127, 0, 0, 1], 0).into(), switch, Box::new(move |_| known.clone()))
             .expect("a switch");
-    let at = SwitchAt::Address(switch.addr().to_string());
+    let at = SwitchLocation::Address(switch.addr().to_string());
     let tcp = rounds / 100;
     for (kind, rounds, fabric) in [
         ("shm", rounds, attach_all(FabricKind::Shm, client, members)),

@@ -22,13 +22,13 @@
 
 use std::io;
 
-use fusee_auth::{NodeKey, Nonce, Proof, Said, Side};
-use fusee_core::version::End;
+use fusee_auth::{AuthTranscript, NodeKey, Nonce, Proof, Side};
+use fusee_core::version::ConnectionEnd;
 use fusee_tls::{SPEAKS_TLS, WANTS_TLS};
 
 use crate::bytes::{u32_at, u64_at};
 use crate::error::AttachCause;
-use crate::version::{Foreign, Protocol};
+use crate::version::{Protocol, ProtocolMismatch};
 
 pub(crate) const CALL_BYTES: usize = 48;
 pub(crate) const ANSWER_BYTES: usize = 76;
@@ -36,7 +36,7 @@ pub(crate) const PROOF_BYTES: usize = fusee_auth::BYTES;
 
 /// Reasons why a node answers a call without a proof.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Refusal {
+pub(crate) enum ChallengeRefusal {
     /// The call names another node.
     WrongNode = 1,
     /// The client has another version. The client notices that from the magic, before it reads the refusal.
@@ -49,13 +49,13 @@ pub(crate) enum Refusal {
     NotFenceable = 5,
 }
 
-impl Refusal {
-    const ALL: [Refusal; 5] = [
-        Refusal::WrongNode,
-        Refusal::OtherVersion,
-        Refusal::WantsTls,
-        Refusal::SpeaksNoTls,
-        Refusal::NotFenceable,
+impl ChallengeRefusal {
+    const ALL: [ChallengeRefusal; 5] = [
+        ChallengeRefusal::WrongNode,
+        ChallengeRefusal::OtherVersion,
+        ChallengeRefusal::WantsTls,
+        ChallengeRefusal::SpeaksNoTls,
+        ChallengeRefusal::NotFenceable,
     ];
 
     /// Returns the answer with this refusal.
@@ -64,14 +64,14 @@ impl Refusal {
     }
 }
 
-impl From<Refusal> for AttachCause {
-    fn from(refusal: Refusal) -> AttachCause {
+impl From<ChallengeRefusal> for AttachCause {
+    fn from(refusal: ChallengeRefusal) -> AttachCause {
         match refusal {
-            Refusal::WrongNode => AttachCause::WrongIdentity,
-            Refusal::OtherVersion => AttachCause::NotAMemoryNode,
-            Refusal::WantsTls => AttachCause::Tls(WANTS_TLS.into()),
-            Refusal::SpeaksNoTls => AttachCause::Tls(SPEAKS_TLS.into()),
-            Refusal::NotFenceable => AttachCause::NotFenceable,
+            ChallengeRefusal::WrongNode => AttachCause::WrongIdentity,
+            ChallengeRefusal::OtherVersion => AttachCause::NotAMemoryNode,
+            ChallengeRefusal::WantsTls => AttachCause::Tls(WANTS_TLS.into()),
+            ChallengeRefusal::SpeaksNoTls => AttachCause::Tls(SPEAKS_TLS.into()),
+            ChallengeRefusal::NotFenceable => AttachCause::NotFenceable,
         }
     }
 }
@@ -83,7 +83,7 @@ fn encode_answer(
     proof: &Proof,
 ) -> [u8; ANSWER_BYTES] {
     let mut bytes = [0; ANSWER_BYTES];
-    bytes[..8].copy_from_slice(&protocol.begin());
+    bytes[..8].copy_from_slice(&protocol.magic());
     bytes[8..12].copy_from_slice(&refusal.to_le_bytes());
     bytes[12..44].copy_from_slice(nonce);
     bytes[44..].copy_from_slice(proof);
@@ -91,14 +91,17 @@ fn encode_answer(
 }
 
 /// Returns the name of the node that a call is for.
-pub(crate) fn called(protocol: &Protocol, call: &[u8; CALL_BYTES]) -> Result<u64, Foreign> {
-    protocol.check(End::Server, call)?;
-    u64_at(call, 8).ok_or(Foreign::Stranger)
+pub(crate) fn called_node_name(
+    protocol: &Protocol,
+    call: &[u8; CALL_BYTES],
+) -> Result<u64, ProtocolMismatch> {
+    protocol.check(ConnectionEnd::Server, call)?;
+    u64_at(call, 8).ok_or(ProtocolMismatch::Stranger)
 }
 
 /// The messages of both ends so far, and the key that they prove.
 #[derive(Clone, Debug)]
-struct Challenge {
+struct ChallengeTranscript {
     key: NodeKey,
     kind: &'static str,
     call: [u8; CALL_BYTES],
@@ -106,39 +109,42 @@ struct Challenge {
     answerer: Nonce,
 }
 
-impl Challenge {
+impl ChallengeTranscript {
     fn of_node(&self) -> Proof {
-        self.key.proof(Side::Answerer, &self.said(&self.call))
+        self.key.proof(Side::Answerer, &self.proof_input(&self.call))
     }
 
     /// Makes the proof of a client with this hello.
     fn of_client(&self, hello: &[u8]) -> Proof {
-        self.key.proof(Side::Asker, &self.said(&[&self.call, hello].concat()))
+        self.key.proof(Side::Asker, &self.proof_input(&[&self.call, hello].concat()))
     }
 
-    fn said<'a>(&'a self, about: &'a [u8]) -> Said<'a> {
-        Said { kind: self.kind, about, asker: &self.asker, answerer: &self.answerer }
+    fn proof_input<'a>(&'a self, about: &'a [u8]) -> AuthTranscript<'a> {
+        AuthTranscript { kind: self.kind, about, asker: &self.asker, answerer: &self.answerer }
     }
 }
 
 /// The client's side, until it has the node's proof.
-pub(crate) struct Call {
+pub(crate) struct ClientChallenge {
     protocol: &'static Protocol,
-    challenge: Challenge,
+    challenge: ChallengeTranscript,
 }
 
-impl Call {
+impl ClientChallenge {
     /// Makes a call for the node of this key.
-    pub(crate) fn new(protocol: &'static Protocol, key: &NodeKey) -> io::Result<Call> {
+    pub(crate) fn new(protocol: &'static Protocol, key: &NodeKey) -> io::Result<ClientChallenge> {
         let asker = fusee_auth::nonce()?;
         let mut call = [0; CALL_BYTES];
-        call[..8].copy_from_slice(&protocol.begin());
+        call[..8].copy_from_slice(&protocol.magic());
         call[8..16].copy_from_slice(&key.name().to_le_bytes());
         call[16..].copy_from_slice(&asker);
         let key = key.clone();
         let kind = protocol.name();
         let answerer = [0; PROOF_BYTES];
-        Ok(Call { protocol, challenge: Challenge { key, kind, call, asker, answerer } })
+        Ok(ClientChallenge {
+            protocol,
+            challenge: ChallengeTranscript { key, kind, call, asker, answerer },
+        })
     }
 
     pub(crate) fn bytes(&self) -> &[u8; CALL_BYTES] {
@@ -146,23 +152,23 @@ impl Call {
     }
 
     /// Checks the answer. If the node's proof is good, returns the client's proof for its hello.
-    pub(crate) fn answered(
+    pub(crate) fn check_answer(
         mut self,
         answer: &[u8; ANSWER_BYTES],
         hello: &[u8],
     ) -> Result<Proof, AttachCause> {
-        self.protocol.check(End::Client, answer)?;
+        self.protocol.check(ConnectionEnd::Client, answer)?;
         let nonce = answer[12..44].first_chunk();
         let proof = answer[44..].first_chunk::<PROOF_BYTES>();
         let (Some(refusal), Some(nonce), Some(proof)) = (u32_at(answer, 8), nonce, proof) else {
             return Err(AttachCause::NotAMemoryNode);
         };
         if refusal != 0 {
-            let known = Refusal::ALL.into_iter().find(|known| *known as u32 == refusal);
+            let known = ChallengeRefusal::ALL.into_iter().find(|known| *known as u32 == refusal);
             return Err(known.map_or(AttachCause::NotAMemoryNode, AttachCause::from));
         }
         self.challenge.answerer = *nonce;
-        let said = self.challenge.said(&self.challenge.call);
+        let said = self.challenge.proof_input(&self.challenge.call);
         if !self.challenge.key.proves(Side::Answerer, &said, proof) {
             return Err(AttachCause::Unproved);
         }
@@ -172,28 +178,28 @@ impl Call {
 
 /// The node's side, until it has the client's proof.
 #[derive(Debug)]
-pub(crate) struct Challenged(Challenge);
+pub(crate) struct NodeChallenge(ChallengeTranscript);
 
-impl Challenged {
+impl NodeChallenge {
     /// Answers a call for the node of this key. Returns the answer, and the state that checks the client's proof.
     pub(crate) fn new(
         protocol: &'static Protocol,
         key: &NodeKey,
         call: &[u8; CALL_BYTES],
-    ) -> io::Result<([u8; ANSWER_BYTES], Challenged)> {
+    ) -> io::Result<([u8; ANSWER_BYTES], NodeChallenge)> {
         let asker = *call.last_chunk().expect("a call is longer than a nonce");
         let key = key.clone();
         let kind = protocol.name();
         let answerer = fusee_auth::nonce()?;
-        let challenge = Challenge { key, kind, call: *call, asker, answerer };
+        let challenge = ChallengeTranscript { key, kind, call: *call, asker, answerer };
         let answer = encode_answer(protocol, 0, &answerer, &challenge.of_node());
-        Ok((answer, Challenged(challenge)))
+        Ok((answer, NodeChallenge(challenge)))
     }
 
     /// Returns whether the proof shows that a client with this hello has the key.
     pub(crate) fn is_proved(&self, proof: &[u8; PROOF_BYTES], hello: &[u8]) -> bool {
         let about = [&self.0.call, hello].concat();
-        self.0.key.proves(Side::Asker, &self.0.said(&about), proof)
+        self.0.key.proves(Side::Asker, &self.0.proof_input(&about), proof)
     }
 }
 
@@ -212,55 +218,55 @@ mod tests {
 
     #[test]
     fn both_ends_prove_the_key_and_no_other_key_will_do() {
-        let call = Call::new(&A, &key(1)).unwrap();
-        assert_eq!(called(&A, call.bytes()), Ok(key(1).name()));
-        let (answer, node) = Challenged::new(&A, &key(1), call.bytes()).unwrap();
-        let proof = call.answered(&answer, b"hello").unwrap();
+        let call = ClientChallenge::new(&A, &key(1)).unwrap();
+        assert_eq!(called_node_name(&A, call.bytes()), Ok(key(1).name()));
+        let (answer, node) = NodeChallenge::new(&A, &key(1), call.bytes()).unwrap();
+        let proof = call.check_answer(&answer, b"hello").unwrap();
         assert!(node.is_proved(&proof, b"hello"));
         assert!(!node.is_proved(&proof, b"hallo"), "the hello is part of the proof");
         // A process that takes the call without the key.
-        let call = Call::new(&A, &key(1)).unwrap();
-        let (answer, _) = Challenged::new(&A, &key(2), call.bytes()).unwrap();
-        assert!(matches!(call.answered(&answer, b"hello"), Err(AttachCause::Unproved)));
+        let call = ClientChallenge::new(&A, &key(1)).unwrap();
+        let (answer, _) = NodeChallenge::new(&A, &key(2), call.bytes()).unwrap();
+        assert!(matches!(call.check_answer(&answer, b"hello"), Err(AttachCause::Unproved)));
         // It sends back the bytes of the call, and an arbitrary proof.
-        let call = Call::new(&A, &key(1)).unwrap();
+        let call = ClientChallenge::new(&A, &key(1)).unwrap();
         let nonce = call.challenge.asker;
         let mirrored = encode_answer(&A, 0, &nonce, &nonce);
-        assert!(matches!(call.answered(&mirrored, b"hello"), Err(AttachCause::Unproved)));
+        assert!(matches!(call.check_answer(&mirrored, b"hello"), Err(AttachCause::Unproved)));
     }
 
     #[test]
     fn a_recorded_connection_proves_nothing_in_another_one() {
-        let call = Call::new(&A, &key(1)).unwrap();
+        let call = ClientChallenge::new(&A, &key(1)).unwrap();
         let recorded = *call.bytes();
-        let (answer, node) = Challenged::new(&A, &key(1), &recorded).unwrap();
-        let proof = call.answered(&answer, b"hello").unwrap();
+        let (answer, node) = NodeChallenge::new(&A, &key(1), &recorded).unwrap();
+        let proof = call.check_answer(&answer, b"hello").unwrap();
         assert!(node.is_proved(&proof, b"hello"));
         // A replay to the node: the same call again, with the proof made for the first answer.
-        let (second, node) = Challenged::new(&A, &key(1), &recorded).unwrap();
+        let (second, node) = NodeChallenge::new(&A, &key(1), &recorded).unwrap();
         assert_ne!(answer, second, "nonces of nodes differ");
         assert!(!node.is_proved(&proof, b"hello"));
         // A replay to a client: the answer to an earlier call.
-        let call = Call::new(&A, &key(1)).unwrap();
+        let call = ClientChallenge::new(&A, &key(1)).unwrap();
         assert_ne!(*call.bytes(), recorded, "nonces of clients differ");
-        assert!(matches!(call.answered(&answer, b"hello"), Err(AttachCause::Unproved)));
+        assert!(matches!(call.check_answer(&answer, b"hello"), Err(AttachCause::Unproved)));
         // An answer of another fabric.
-        let call = Call::new(&A, &key(1)).unwrap();
-        let (mut answer, _) = Challenged::new(&B, &key(1), call.bytes()).unwrap();
-        answer[..8].copy_from_slice(&A.begin());
-        assert!(matches!(call.answered(&answer, b"hello"), Err(AttachCause::Unproved)));
+        let call = ClientChallenge::new(&A, &key(1)).unwrap();
+        let (mut answer, _) = NodeChallenge::new(&B, &key(1), call.bytes()).unwrap();
+        answer[..8].copy_from_slice(&A.magic());
+        assert!(matches!(call.check_answer(&answer, b"hello"), Err(AttachCause::Unproved)));
     }
 
     #[test]
     fn refusals_come_back() {
-        for refusal in Refusal::ALL {
-            let call = Call::new(&A, &key(1)).unwrap();
-            let cause = call.answered(&refusal.encode(&A), b"").unwrap_err();
+        for refusal in ChallengeRefusal::ALL {
+            let call = ClientChallenge::new(&A, &key(1)).unwrap();
+            let cause = call.check_answer(&refusal.encode(&A), b"").unwrap_err();
             assert_eq!(cause.to_string(), AttachCause::from(refusal).to_string());
         }
-        let mut unknown = Refusal::WrongNode.encode(&A);
+        let mut unknown = ChallengeRefusal::WrongNode.encode(&A);
         unknown[8] = 77;
-        let call = Call::new(&A, &key(1)).unwrap();
-        assert!(matches!(call.answered(&unknown, b""), Err(AttachCause::NotAMemoryNode)));
+        let call = ClientChallenge::new(&A, &key(1)).unwrap();
+        assert!(matches!(call.check_answer(&unknown, b""), Err(AttachCause::NotAMemoryNode)));
     }
 }

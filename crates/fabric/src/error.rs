@@ -8,7 +8,7 @@ use std::io;
 use fusee_core::verbs::MnId;
 use fusee_core::version::VersionError;
 
-use crate::version::Foreign;
+use crate::version::ProtocolMismatch;
 
 /// An error of attaching to a memory node.
 #[derive(Debug, thiserror::Error)]
@@ -96,11 +96,11 @@ pub enum AttachCause {
     Io(#[from] io::Error),
 }
 
-impl From<Foreign> for AttachCause {
-    fn from(foreign: Foreign) -> AttachCause {
+impl From<ProtocolMismatch> for AttachCause {
+    fn from(foreign: ProtocolMismatch) -> AttachCause {
         match foreign {
-            Foreign::Stranger => AttachCause::NotAMemoryNode,
-            Foreign::Version(error) => AttachCause::Version(error),
+            ProtocolMismatch::Stranger => AttachCause::NotAMemoryNode,
+            ProtocolMismatch::Version(error) => AttachCause::Version(error),
         }
     }
 }

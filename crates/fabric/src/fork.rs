@@ -6,8 +6,8 @@
 //! belong to the parent. A verb of the child would be one of the parent's session, and the end of a session in
 //! the child would end it for the parent.
 //!
-//! So every value that talks to other processes remembers the process in which it was [made](Origin), and does
-//! nothing in another one. A value that ends something on drop is kept [at home](AtHome). A static of the
+//! So every value that talks to other processes remembers the process in which it was [made](OriginProcess), and does
+//! nothing in another one. A value that ends something on drop is kept [at home](ProcessBound). A static of the
 //! process begins anew (`PerProcess`) in the child, which may open clients of its own. `vfork`, `posix_spawn`
 //! and `fork` with `exec` need none of this: their children run no code of ours, and `exec` closes every
 //! descriptor.
@@ -26,20 +26,20 @@ use crate::sys;
 
 /// The process in which a value was made.
 #[derive(Clone, Copy, Debug)]
-pub struct Origin {
+pub struct OriginProcess {
     /// The number of the running process, among processes that came from one another by forks; 0: not numbered
     /// yet.
     running: &'static AtomicU32,
     made_in: u32,
 }
 
-impl Origin {
+impl OriginProcess {
     /// Returns the running process.
-    pub fn here() -> Origin {
+    pub fn here() -> OriginProcess {
         let running = sys::word_wiped_by_forks();
         // Relaxed, here and below: forks happen before all that the child does.
         let named = running.load(Ordering::Relaxed);
-        Origin { running, made_in: if named == 0 { name(running) } else { named } }
+        OriginProcess { running, made_in: if named == 0 { number_process(running) } else { named } }
     }
 
     /// Returns whether that is still the running process. If not, the running process came from it by a fork.
@@ -51,7 +51,7 @@ impl Origin {
 
 /// Numbers the running process, differently from all processes before it.
 #[cold]
-fn name(running: &AtomicU32) -> u32 {
+fn number_process(running: &AtomicU32) -> u32 {
     static LAST: AtomicU32 = AtomicU32::new(0);
     // The parent's registration may not hold for the child.
     sys::register_again();
@@ -62,15 +62,15 @@ fn name(running: &AtomicU32) -> u32 {
 }
 
 /// A value that is dropped in the process that made it, and never in that process's children.
-pub struct AtHome<T> {
+pub struct ProcessBound<T> {
     value: ManuallyDrop<T>,
-    origin: Origin,
+    origin: OriginProcess,
 }
 
-impl<T> AtHome<T> {
+impl<T> ProcessBound<T> {
     /// Keeps a value made in this process.
-    pub fn new(value: T) -> AtHome<T> {
-        AtHome { value: ManuallyDrop::new(value), origin: Origin::here() }
+    pub fn new(value: T) -> ProcessBound<T> {
+        ProcessBound { value: ManuallyDrop::new(value), origin: OriginProcess::here() }
     }
 
     /// Returns whether this is the process that made the value.
@@ -80,7 +80,7 @@ impl<T> AtHome<T> {
     }
 }
 
-impl<T> Deref for AtHome<T> {
+impl<T> Deref for ProcessBound<T> {
     type Target = T;
 
     #[inline]
@@ -89,13 +89,13 @@ impl<T> Deref for AtHome<T> {
     }
 }
 
-impl<T: fmt::Debug> fmt::Debug for AtHome<T> {
+impl<T: fmt::Debug> fmt::Debug for ProcessBound<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.value.fmt(f)
     }
 }
 
-impl<T> Drop for AtHome<T> {
+impl<T> Drop for ProcessBound<T> {
     fn drop(&mut self) {
         if self.is_here() {
             // SAFETY: this happens once, and there is no use of the value afterwards.
@@ -106,7 +106,7 @@ impl<T> Drop for AtHome<T> {
 
 /// A static that begins anew in each process.
 pub(crate) struct PerProcess<T: 'static> {
-    current: AtomicPtr<(Origin, T)>,
+    current: AtomicPtr<(OriginProcess, T)>,
 }
 
 impl<T: Default + Sync> PerProcess<T> {
@@ -125,7 +125,7 @@ impl<T: Default + Sync> PerProcess<T> {
             {
                 return value;
             }
-            let made = Box::into_raw(Box::new((Origin::here(), T::default())));
+            let made = Box::into_raw(Box::new((OriginProcess::here(), T::default())));
             // Release: pairs with the acquires.
             let release = Ordering::AcqRel;
             let acquire = Ordering::Acquire;

@@ -7,24 +7,24 @@ use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::time::{Duration, Instant};
 
 use fusee_auth::Proof;
-use fusee_tls::Stream;
+use fusee_tls::MaybeTlsStream;
 use mio::{Events, Interest, Poll, Token};
 
-use fusee_core::version::End;
+use fusee_core::version::ConnectionEnd;
 
-use crate::challenge::Call;
-use crate::driver::Target;
+use crate::challenge::ClientChallenge;
+use crate::driver::LinkTarget;
 use crate::error::AttachCause;
 use crate::version::Protocol;
 
 /// Returns whether the caller still wants to attach.
-pub(crate) type GoesOn<'a> = &'a dyn Fn() -> bool;
+pub(crate) type ContinueFn<'a> = &'a dyn Fn() -> bool;
 
-/// The time between two calls of `GoesOn` while a connection or an answer is awaited.
+/// The time between two calls of `ContinueFn` while a connection or an answer is awaited.
 pub(crate) const LOOK: Duration = Duration::from_millis(20);
 
 /// Returns the error of a memory node that takes a hello and does not answer.
-pub(crate) fn silent() -> AttachCause {
+pub(crate) fn silent_node_error() -> AttachCause {
     let what = "it takes connections, but does not answer";
     AttachCause::Unreachable(io::Error::new(io::ErrorKind::TimedOut, what))
 }
@@ -34,7 +34,7 @@ pub(crate) fn silent() -> AttachCause {
 pub(crate) fn connect(
     address: &str,
     wait: Duration,
-    goes_on: GoesOn<'_>,
+    goes_on: ContinueFn<'_>,
 ) -> Result<TcpStream, AttachCause> {
     let stream = connect_any(address, wait, goes_on).map_err(AttachCause::Unreachable)?;
     stream.set_nonblocking(false)?;
@@ -44,7 +44,7 @@ pub(crate) fn connect(
     Ok(stream)
 }
 
-fn connect_any(address: &str, wait: Duration, goes_on: GoesOn<'_>) -> io::Result<TcpStream> {
+fn connect_any(address: &str, wait: Duration, goes_on: ContinueFn<'_>) -> io::Result<TcpStream> {
     let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
     let addresses: Vec<SocketAddr> = address.to_socket_addrs()?.collect();
     for address in addresses {
@@ -57,7 +57,11 @@ fn connect_any(address: &str, wait: Duration, goes_on: GoesOn<'_>) -> io::Result
 }
 
 /// Connects without blocking: if the caller has given the node up, it must not wait on for the connection.
-fn connect_one(address: SocketAddr, wait: Duration, goes_on: GoesOn<'_>) -> io::Result<TcpStream> {
+fn connect_one(
+    address: SocketAddr,
+    wait: Duration,
+    goes_on: ContinueFn<'_>,
+) -> io::Result<TcpStream> {
     let mut stream = mio::net::TcpStream::connect(address)?;
     let mut poll = Poll::new()?;
     poll.registry().register(&mut stream, Token(0), Interest::WRITABLE)?;
@@ -89,25 +93,25 @@ fn connect_one(address: SocketAddr, wait: Duration, goes_on: GoesOn<'_>) -> io::
 }
 
 /// Calls the node and checks its proof. Returns the client's proof for this hello.
-pub(crate) fn call(
-    stream: &mut Stream<TcpStream>,
+pub(crate) fn verify_node(
+    stream: &mut MaybeTlsStream<TcpStream>,
     protocol: &'static Protocol,
-    to: &Target<'_>,
+    to: &LinkTarget<'_>,
     hello: &[u8],
 ) -> Result<Proof, AttachCause> {
-    let call = Call::new(protocol, &to.key)?;
+    let call = ClientChallenge::new(protocol, &to.key)?;
     let answer = exchange(stream, call.bytes(), protocol, to.wait, to.goes_on)?;
-    call.answered(&answer, hello)
+    call.check_answer(&answer, hello)
 }
 
 /// Sends a message and receives an answer of this length and protocol, within `wait` and as long as `goes_on`. A peer
 /// that sends single bytes gets no more time than any other. The time includes the handshake of TLS, if it is used.
 pub(crate) fn exchange<const N: usize>(
-    stream: &mut Stream<TcpStream>,
+    stream: &mut MaybeTlsStream<TcpStream>,
     hello: &[u8],
     protocol: &Protocol,
     wait: Duration,
-    goes_on: GoesOn<'_>,
+    goes_on: ContinueFn<'_>,
 ) -> Result<[u8; N], AttachCause> {
     stream.write_all(hello).map_err(failed)?;
     stream.socket().set_read_timeout(Some(LOOK.min(wait)))?;
@@ -116,7 +120,7 @@ pub(crate) fn exchange<const N: usize>(
     let mut got = 0;
     while got < bytes.len() {
         if Instant::now() >= deadline || !goes_on() {
-            return Err(if got == 0 { silent() } else { AttachCause::NotAMemoryNode });
+            return Err(if got == 0 { silent_node_error() } else { AttachCause::NotAMemoryNode });
         }
         match stream.read(&mut bytes[got..]) {
             // The peer is a node that shuts down, or another service that takes the hello and hangs up.
@@ -130,7 +134,7 @@ pub(crate) fn exchange<const N: usize>(
                 _ => return Err(failed(error)),
             },
         }
-        protocol.check(End::Client, &bytes[..got])?;
+        protocol.check(ConnectionEnd::Client, &bytes[..got])?;
     }
     Ok(bytes)
 }

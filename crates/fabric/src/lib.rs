@@ -6,7 +6,7 @@
 //! and pass one [`conformance`] suite. `shm` and `tcp` can serve the same [`pool::Pool`] at the same
 //! time; `verbs` can join them only if the NIC's atomics and the processor's are atomic with each other.
 //!
-//! For sessions: [`any::attach_all`] attaches to the members of a view, [`any::AnyFabric`] runs
+//! For sessions: [`any_fabric::attach_all`] attaches to the members of a view, [`any_fabric::AnyFabric`] runs
 //! batches and drives the I/O. For memory nodes: [`serve::NodeFabrics`] starts and stops the
 //! servers and fences clients on them.
 //!
@@ -18,18 +18,18 @@
 //! This crate knows offsets, words and bytes. It knows nothing of keys and slots.
 #![warn(unsafe_op_in_unsafe_fn, clippy::undocumented_unsafe_blocks)]
 
-pub mod any;
+pub mod any_fabric;
 pub mod barrier;
 // Makes a system call, as `sys` does.
 #[allow(unsafe_code)]
 pub mod clock;
 pub mod conformance;
-mod doors;
 pub mod driver;
 pub mod error;
 #[allow(unsafe_code)]
 pub mod fork;
 mod hello;
+mod limits;
 #[doc(hidden)]
 pub mod parsers;
 // Memory that other processes change cannot be accessed through safe Rust.
@@ -52,24 +52,25 @@ mod copy;
 #[allow(unsafe_code)]
 mod copy_tests;
 // As for `pool`.
+mod listener;
 #[allow(unsafe_code)]
 mod order;
-mod reception;
 mod spin;
 mod sync;
 // Wraps system calls that no dependency wraps.
 #[allow(unsafe_code)]
 mod sys;
 
-pub use any::{
-    AnyFabric, FabricKind, SwitchAt, Way, attach_all, attach_all_by, attach_all_through, knock,
+pub use any_fabric::{
+    AnyFabric, AttachOptions, FabricKind, SwitchLocation, attach_all, attach_all_through,
+    attach_all_with, check_shm_access,
 };
 pub use clock::Clock;
-pub use doors::NodeLimits;
 pub use error::{AttachCause, AttachError, RdmaError, ServeError};
-pub use pool::{Pages, Pool, PoolOptions};
+pub use limits::NodeLimits;
+pub use pool::{PageKind, Pool, PoolOptions};
 pub use serve::{NodeFabrics, NodeFabricsOptions};
-pub use sys::filled;
+pub use sys::huge_page_vec;
 
 /// Starts to load a value into the processor's cache, without waiting for it.
 #[inline]

@@ -1,7 +1,7 @@
 //! Verbs on words of a pool, executed in the order in which a session posts them.
 //!
 //! A processor may let a later load pass an earlier store, and processors with weaker ordering let
-//! more pass. [`Order`] remembers, for each session, which barrier is still due. It is executed
+//! more pass. [`VerbOrder`] remembers, for each session, which barrier is still due. It is executed
 //! only before a verb that needs it, so a batch of WRITEs has no full barrier.
 //!
 //! Callers check the bounds. `tests/loom` compiles this module a second time, see `crate::sync`.
@@ -13,12 +13,12 @@ use crate::sync::{AtomicU64, Ordering, fence};
 ///
 /// There is one for each session (or for each loop that executes verbs), passed to every verb.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Order {
+pub struct VerbOrder {
     /// Whether a store of ours may still sit in the store buffer, where a later load would pass it.
     stored: bool,
 }
 
-impl Order {
+impl VerbOrder {
     /// Executes the barrier before a READ, if one is due. Without it, of two sessions that each
     /// WRITE one place and then READ the other's, both could miss the other's WRITE, although each
     /// posted its verbs in order.

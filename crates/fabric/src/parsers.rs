@@ -8,14 +8,15 @@
 
 use crate::shm::wire as shm;
 use crate::tcp::frame::{
-    self, HEADER_BYTES, Hello, MAX_BODY_BYTES, Reply, Request, WELCOME_BYTES, Welcome, WireOp,
+    self, HEADER_BYTES, MAX_BODY_BYTES, TcpHello, TcpReply, TcpRequest, TcpWelcome, WELCOME_BYTES,
+    WireOp,
 };
-use crate::verbs::switch::packet::{self, Asked, Seen};
+use crate::verbs::switch::packet::{self, FrameContents, RoceRequest};
 use crate::verbs::wire as verbs;
 
 /// Checks a request to a software NIC.
 pub fn tcp_request(bytes: &[u8]) -> bool {
-    let Ok(Some(request)) = Request::decode(bytes) else { return false };
+    let Ok(Some(request)) = TcpRequest::decode(bytes) else { return false };
     assert!(request.frame_bytes <= bytes.len() && request.reply_bytes <= MAX_BODY_BYTES);
     assert_eq!(frame::frame_bytes(bytes), request.frame_bytes);
     let mut body = Vec::new();
@@ -41,7 +42,7 @@ pub fn tcp_request(bytes: &[u8]) -> bool {
 
 /// Checks a reply of a software NIC.
 pub fn tcp_reply(bytes: &[u8]) -> bool {
-    let Ok(Some(mut reply)) = Reply::decode(bytes) else { return false };
+    let Ok(Some(mut reply)) = TcpReply::decode(bytes) else { return false };
     assert!(reply.frame_bytes <= bytes.len());
     let header = frame::reply_header(reply.results.len(), reply.kind, reply.id);
     assert_eq!(header, bytes[..HEADER_BYTES]);
@@ -55,7 +56,7 @@ pub fn tcp_reply(bytes: &[u8]) -> bool {
 
 /// Checks a hello to a software NIC.
 pub fn tcp_hello(bytes: &[u8]) -> bool {
-    let Ok(Some(hello)) = Hello::decode(bytes) else { return false };
+    let Ok(Some(hello)) = TcpHello::decode(bytes) else { return false };
     assert!(bytes.starts_with(&hello.encode()));
     true
 }
@@ -63,36 +64,38 @@ pub fn tcp_hello(bytes: &[u8]) -> bool {
 /// Checks the welcome of a software NIC.
 pub fn tcp_welcome(bytes: &[u8]) -> bool {
     let Some(first) = bytes.first_chunk::<WELCOME_BYTES>() else { return false };
-    let Ok(welcome) = Welcome::decode(first) else { return false };
-    assert_eq!(Welcome::decode(&welcome.encode()), Ok(welcome));
+    let Ok(welcome) = TcpWelcome::decode(first) else { return false };
+    assert_eq!(TcpWelcome::decode(&welcome.encode()), Ok(welcome));
     true
 }
 
 /// Checks a hello to a memory node over shared memory.
 pub fn shm_hello(bytes: &[u8]) -> bool {
-    let Some(Ok(hello)) = bytes.first_chunk().map(shm::Hello::decode) else { return false };
+    let Some(Ok(hello)) = bytes.first_chunk().map(shm::ShmHello::decode) else { return false };
     assert!(bytes.starts_with(&hello.encode()));
     true
 }
 
 /// Checks the welcome over shared memory.
 pub fn shm_welcome(bytes: &[u8]) -> bool {
-    let Some(Ok(welcome)) = bytes.first_chunk().map(shm::Welcome::decode) else { return false };
-    assert_eq!(shm::Welcome::decode(&welcome.encode()), Ok(welcome));
+    let Some(Ok(welcome)) = bytes.first_chunk().map(shm::ShmWelcome::decode) else { return false };
+    assert_eq!(shm::ShmWelcome::decode(&welcome.encode()), Ok(welcome));
     true
 }
 
 /// Checks a hello to a memory node with a NIC.
 pub fn verbs_hello(bytes: &[u8]) -> bool {
-    let Some(Ok(hello)) = bytes.first_chunk().map(verbs::Hello::decode) else { return false };
+    let Some(Ok(hello)) = bytes.first_chunk().map(verbs::VerbsHello::decode) else { return false };
     assert!(bytes.starts_with(&hello.encode()));
     true
 }
 
 /// Checks the welcome of a memory node with a NIC.
 pub fn verbs_welcome(bytes: &[u8]) -> bool {
-    let Some(Ok(welcome)) = bytes.first_chunk().map(verbs::Welcome::decode) else { return false };
-    assert_eq!(verbs::Welcome::decode(&welcome.encode()), Ok(welcome));
+    let Some(Ok(welcome)) = bytes.first_chunk().map(verbs::VerbsWelcome::decode) else {
+        return false;
+    };
+    assert_eq!(verbs::VerbsWelcome::decode(&welcome.encode()), Ok(welcome));
     assert!(welcome.base.checked_add(welcome.pool_bytes).is_some());
     true
 }
@@ -100,14 +103,15 @@ pub fn verbs_welcome(bytes: &[u8]) -> bool {
 /// Checks a frame that passes a switch on a wire. The switch changes at most the address of a READ, and
 /// checksums.
 pub fn roce_frame(bytes: &[u8]) -> bool {
-    let Seen::Request { to, psn, verb: Asked::Read { address, key, len } } = packet::look(bytes)
+    let FrameContents::Request { to, psn, verb: RoceRequest::Read { address, key, len } } =
+        packet::look(bytes)
     else {
         return false;
     };
     let mut steered = bytes.to_vec();
     packet::steer(&mut steered, !address).expect("it is a READ");
-    let verb = Asked::Read { address: !address, key, len };
-    assert_eq!(packet::look(&steered), Seen::Request { to, psn, verb });
+    let verb = RoceRequest::Read { address: !address, key, len };
+    assert_eq!(packet::look(&steered), FrameContents::Request { to, psn, verb });
     let changed = bytes.iter().zip(&steered).filter(|(before, after)| before != after).count();
     assert!((8..=14).contains(&changed), "{changed} bytes");
     true
@@ -145,7 +149,7 @@ pub fn samples(numbers: [u64; 4], data: &[u8]) -> Vec<Vec<u8>> {
     }
     let request = [&frame::request_header(body.len(), verbs, word)[..], &body].concat();
     let reply = frame::reply_header(body.len(), frame::ReplyKind::Results, word);
-    let address = verbs::Address {
+    let address = verbs::QueuePairAddress {
         queue_pair: identity as u32 >> 8,
         first_packet: word as u32 >> 8,
         lid: offset as u16,
@@ -157,17 +161,17 @@ pub fn samples(numbers: [u64; 4], data: &[u8]) -> Vec<Vec<u8>> {
     let key = word as u32;
     let header_key = offset as u32;
     let steered_key = identity as u32;
-    let refusal = verbs::Welcome::refusal(identity, verbs::Status::Welcome);
+    let refusal = verbs::VerbsWelcome::refusal(identity, verbs::VerbsHelloStatus::Welcome);
     let welcome =
-        verbs::Welcome { pool_bytes, key, header_key, steered_key, base, address, ..refusal };
+        verbs::VerbsWelcome { pool_bytes, key, header_key, steered_key, base, address, ..refusal };
     vec![
         request,
         [&reply[..], &body].concat(),
-        Hello { client }.encode().into(),
-        Welcome { pool_bytes, status: frame::Status::Welcome }.encode().into(),
-        shm::Hello { client }.encode().into(),
-        shm::Welcome { pool_bytes, status: shm::Status::Fenced }.encode().into(),
-        verbs::Hello { node: identity, client, address }.encode().into(),
+        TcpHello { client }.encode().into(),
+        TcpWelcome { pool_bytes, status: frame::TcpHelloStatus::Welcome }.encode().into(),
+        shm::ShmHello { client }.encode().into(),
+        shm::ShmWelcome { pool_bytes, status: shm::ShmHelloStatus::Fenced }.encode().into(),
+        verbs::VerbsHello { node: identity, client, address }.encode().into(),
         welcome.encode().into(),
         roce_read(address.queue_pair, address.first_packet, offset, key),
     ]

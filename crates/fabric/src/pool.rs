@@ -5,7 +5,7 @@
 //! fabrics meet on the same words, and a CAS is atomic against all of them.
 //!
 //! Every access keeps two rules. *Size*: only aligned 8-byte words are accessed, see the module `copy`.
-//! *Order*: verbs of one session execute in the order posted, see [`Order`], which is a parameter of the
+//! *Order*: verbs of one session execute in the order posted, see [`VerbOrder`], which is a parameter of the
 //! primitives below.
 //!
 //! The memfd is sealed against shrinking: otherwise a client could cut the file off, and the memory node
@@ -23,10 +23,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 
 use fusee_core::layout::POOL_HEADER_BYTES;
-use fusee_core::verbs::{Op, Verb, VerbError};
+use fusee_core::verbs::{Verb, VerbError, VerbOp};
 
 use crate::copy;
-pub use crate::order::Order;
+pub use crate::order::VerbOrder;
 use crate::sys::{self, Mapping};
 
 /// The length of a pool is a multiple of this, in bytes.
@@ -43,7 +43,7 @@ pub struct PoolOptions {
 
 /// Kinds of memory pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Pages {
+pub enum PageKind {
     /// Pages of the system's usual size.
     Normal,
     /// Huge pages.
@@ -53,13 +53,13 @@ pub enum Pages {
 /// A memory node's memory. Clones share it.
 #[derive(Clone)]
 pub struct Pool {
-    inner: Arc<Inner>,
+    inner: Arc<PoolInner>,
 }
 
-struct Inner {
+struct PoolInner {
     mapping: Mapping,
     bytes: u64,
-    pages: Pages,
+    pages: PageKind,
     /// Whether a NIC has registered the pages, which must then stay where they are.
     is_pinned: AtomicBool,
     /// The descriptor of the memfd in the memory node, to pass on. Clients close theirs after mapping.
@@ -85,21 +85,21 @@ impl Pool {
         let bytes = options.bytes.next_multiple_of(POOL_ALIGN_BYTES);
         if options.huge_pages {
             match sys::make_memfd(bytes, true) {
-                Ok((file, mapping)) => return Ok(Pool::made(file, mapping, bytes, Pages::Huge)),
+                Ok((file, mapping)) => return Ok(Pool::made(file, mapping, bytes, PageKind::Huge)),
                 Err(error) => {
                     tracing::warn!(%error, bytes, "no huge pages for the pool, taking normal ones");
                 }
             }
         }
         let (file, mapping) = sys::make_memfd(bytes, false)?;
-        Ok(Pool::made(file, mapping, bytes, Pages::Normal))
+        Ok(Pool::made(file, mapping, bytes, PageKind::Normal))
     }
 
-    fn made(file: OwnedFd, mapping: Mapping, bytes: u64, pages: Pages) -> Pool {
+    fn made(file: OwnedFd, mapping: Mapping, bytes: u64, pages: PageKind) -> Pool {
         tracing::debug!(bytes, ?pages, "pool mapped");
         let is_pinned = AtomicBool::new(false);
         let file = Some(file);
-        Pool { inner: Arc::new(Inner { mapping, bytes, pages, is_pinned, file }) }
+        Pool { inner: Arc::new(PoolInner { mapping, bytes, pages, is_pinned, file }) }
     }
 
     /// Maps the pool of another process, from the descriptor that a memory node sent.
@@ -113,9 +113,9 @@ impl Pool {
         if let Err(error) = mapping.protect_start(POOL_HEADER_BYTES as usize) {
             tracing::debug!(%error, "the header of a pool is mapped for writing");
         }
-        let pages = Pages::Normal;
+        let pages = PageKind::Normal;
         let is_pinned = AtomicBool::new(false);
-        let inner = Inner { mapping, bytes, pages, is_pinned, file: None };
+        let inner = PoolInner { mapping, bytes, pages, is_pinned, file: None };
         Ok(Pool { inner: Arc::new(inner) })
     }
 
@@ -125,7 +125,7 @@ impl Pool {
     }
 
     /// Returns the kind of pages. A client that mapped another process's pool sees `Normal`.
-    pub fn pages(&self) -> Pages {
+    pub fn pages(&self) -> PageKind {
         self.inner.pages
     }
 
@@ -161,7 +161,12 @@ impl Pool {
     }
 
     /// READ: copies `out.len()` bytes from `offset` on.
-    pub fn read(&self, order: &mut Order, offset: u64, out: &mut [u8]) -> Result<(), VerbError> {
+    pub fn read(
+        &self,
+        order: &mut VerbOrder,
+        offset: u64,
+        out: &mut [u8],
+    ) -> Result<(), VerbError> {
         let (word, skip) = self.word(offset, out.len() as u64)?;
         // SAFETY: `word` has checked that all words of the range are in the mapping.
         unsafe { order.read(word, skip, out) };
@@ -169,7 +174,7 @@ impl Pool {
     }
 
     /// WRITE: copies `data` to `offset`, its last word last.
-    pub fn write(&self, order: &mut Order, offset: u64, data: &[u8]) -> Result<(), VerbError> {
+    pub fn write(&self, order: &mut VerbOrder, offset: u64, data: &[u8]) -> Result<(), VerbError> {
         let (word, skip) = self.word(offset, data.len() as u64)?;
         // SAFETY: `word` has checked that all words of the range are in the mapping.
         unsafe { order.write(word, skip, data) };
@@ -179,7 +184,7 @@ impl Pool {
     /// CAS: replaces the word by `swap` if it is `expected`. Returns the old word.
     pub fn cas(
         &self,
-        order: &mut Order,
+        order: &mut VerbOrder,
         offset: u64,
         expected: u64,
         swap: u64,
@@ -188,7 +193,7 @@ impl Pool {
     }
 
     /// FAA: adds `add` to the word, wrapping. Returns the old word.
-    pub fn faa(&self, order: &mut Order, offset: u64, add: u64) -> Result<u64, VerbError> {
+    pub fn faa(&self, order: &mut VerbOrder, offset: u64, add: u64) -> Result<u64, VerbError> {
         Ok(order.faa(self.aligned_word(offset)?, add))
     }
 
@@ -202,15 +207,15 @@ impl Pool {
     /// Executes a verb on the batch's memory and sets its result.
     // A call takes a tenth of the time of a verb, and sessions of this host execute batches in a loop.
     #[inline(always)]
-    pub fn execute(&self, order: &mut Order, verb: &mut Verb, memory: &mut [u8]) {
+    pub fn execute(&self, order: &mut VerbOrder, verb: &mut Verb, memory: &mut [u8]) {
         verb.result = verb.check(self.bytes()).and_then(|()| match &mut verb.op {
-            Op::Read { buf, .. } => self.read(order, verb.offset, &mut memory[buf.range()]),
-            Op::Write { buf } => self.write(order, verb.offset, &memory[buf.range()]),
-            Op::Cas { expected, swap, found } => {
+            VerbOp::Read { buf, .. } => self.read(order, verb.offset, &mut memory[buf.range()]),
+            VerbOp::Write { buf } => self.write(order, verb.offset, &memory[buf.range()]),
+            VerbOp::Cas { expected, swap, found } => {
                 *found = self.cas(order, verb.offset, *expected, *swap)?;
                 Ok(())
             }
-            Op::Faa { add, found } => {
+            VerbOp::Faa { add, found } => {
                 *found = self.faa(order, verb.offset, *add)?;
                 Ok(())
             }
@@ -241,7 +246,7 @@ impl Pool {
     fn overwrite_with_zeros(&self, offset: u64, len: u64) {
         let end = offset.checked_add(len).filter(|end| *end <= self.bytes());
         let end = end.expect("the range to zero must be inside the pool");
-        let mut order = Order::default();
+        let mut order = VerbOrder::default();
         let head = (offset.next_multiple_of(8).min(end) - offset) as usize;
         let words = (end - offset - head as u64) / 8;
         let body = offset + head as u64;
@@ -263,7 +268,7 @@ impl Pool {
     /// If `offset` is not a multiple of 4 inside the pool.
     pub fn write_u32(&self, offset: u64, value: u32) {
         assert!(offset.is_multiple_of(4), "a 32-bit number must be aligned");
-        let written = self.write(&mut Order::default(), offset, &value.to_le_bytes());
+        let written = self.write(&mut VerbOrder::default(), offset, &value.to_le_bytes());
         written.expect("a 32-bit number must be inside the pool");
         fence(Ordering::SeqCst);
     }
@@ -274,7 +279,7 @@ impl Pool {
     /// If `offset` is not that of a word inside the header.
     pub fn write_header(&self, offset: u64, value: u64) {
         assert!(offset.is_multiple_of(8) && offset < POOL_HEADER_BYTES, "a word of the header");
-        let written = self.write(&mut Order::default(), offset, &value.to_le_bytes());
+        let written = self.write(&mut VerbOrder::default(), offset, &value.to_le_bytes());
         written.expect("a pool holds its header");
         fence(Ordering::SeqCst);
     }
@@ -286,7 +291,7 @@ impl Pool {
     pub fn read_header(&self, offset: u64) -> u64 {
         assert!(offset.is_multiple_of(8) && offset < POOL_HEADER_BYTES, "a word of the header");
         let mut bytes = [0; 8];
-        let read = self.read(&mut Order::default(), offset, &mut bytes);
+        let read = self.read(&mut VerbOrder::default(), offset, &mut bytes);
         read.expect("a pool holds its header");
         u64::from_le_bytes(bytes)
     }
@@ -298,7 +303,7 @@ impl Pool {
     pub fn read_u32(&self, offset: u64) -> u32 {
         assert!(offset.is_multiple_of(4), "a 32-bit number must be aligned");
         let mut bytes = [0; 4];
-        let read = self.read(&mut Order::default(), offset, &mut bytes);
+        let read = self.read(&mut VerbOrder::default(), offset, &mut bytes);
         read.expect("a 32-bit number must be inside the pool");
         u32::from_le_bytes(bytes)
     }
@@ -320,7 +325,7 @@ mod tests {
             [(0, 20480), (4096, 8192), (4095, 8194), (1, 20000), (8191, 4098), (12288, 8192)];
         for (offset, len) in small.into_iter().chain(pages) {
             let pool = pool(ALL as u64);
-            let mut order = Order::default();
+            let mut order = VerbOrder::default();
             pool.write(&mut order, 0, &[0xaa; ALL]).unwrap();
             pool.zero(offset, len);
             let mut bytes = [0; ALL];
@@ -338,13 +343,13 @@ mod tests {
         assert_eq!(pool.bytes(), 8192);
         pool.write_u32(8188, 7);
         assert_eq!(pool.read_u32(8188), 7);
-        assert_eq!(pool.faa(&mut Order::default(), 8184, 1), Ok(7 << 32));
+        assert_eq!(pool.faa(&mut VerbOrder::default(), 8184, 1), Ok(7 << 32));
     }
 
     #[test]
     fn the_primitives_check_bounds_themselves() {
         let pool = pool(4096);
-        let mut order = Order::default();
+        let mut order = VerbOrder::default();
         let out = Err(VerbError::OutOfBounds);
         assert_eq!(pool.read(&mut order, 4090, &mut [0; 7]), out);
         assert_eq!(pool.write(&mut order, u64::MAX, &[0; 7]), out);

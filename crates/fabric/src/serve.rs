@@ -15,17 +15,17 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use fusee_auth::{Keys, NodeKey};
-use fusee_core::over::Living;
+use fusee_auth::{Keyring, NodeKey};
+use fusee_core::ended_clients::LiveClients;
 use fusee_core::verbs::ClientId;
-use fusee_tls::Tls;
+use fusee_tls::TlsSettings;
 
-use crate::any::FabricKind;
-use crate::doors::NodeLimits;
+use crate::any_fabric::FabricKind;
 use crate::error::ServeError;
+use crate::limits::NodeLimits;
 use crate::pool::Pool;
-use crate::shm::{Hub, ShmServer};
-use crate::tcp::{TcpNode, Traffic};
+use crate::shm::{ShmLocalNode, ShmServer};
+use crate::tcp::{TcpNode, TcpTraffic};
 use crate::verbs::VerbsNode;
 
 /// The pool, the fabrics that serve it, and their addresses.
@@ -47,9 +47,9 @@ pub struct NodeFabricsOptions {
     /// key for steered READs.
     pub steered: bool,
     /// The certificates for TLS. With a certificate in it, connections over TCP must use TLS.
-    pub tls: Option<Tls>,
+    pub tls: Option<TlsSettings>,
     /// The keys from the cluster's secret, if it has one. Clients and the node prove them to each other.
-    pub keys: Option<Keys>,
+    pub keys: Option<Keyring>,
 }
 
 /// The running fabrics of one memory node.
@@ -60,7 +60,7 @@ pub struct NodeFabrics {
     tcp: Option<TcpNode>,
     verbs: Option<VerbsNode>,
     /// `None` if the processor must not execute verbs.
-    hub: Option<Arc<Hub>>,
+    hub: Option<Arc<ShmLocalNode>>,
     pool: Pool,
 }
 
@@ -87,7 +87,7 @@ impl NodeFabrics {
             }
             return Ok(NodeFabrics { shm: None, tcp: None, verbs, hub: None, pool });
         }
-        let hub = Hub::start(pool.clone(), identity)?;
+        let hub = ShmLocalNode::start(pool.clone(), identity)?;
         let own = (pool.clone(), key.clone());
         let start = |at| TcpNode::start_limited(own, at, spin, tls, limits);
         let tcp = tcp.map(start).transpose()?;
@@ -143,7 +143,7 @@ impl NodeFabrics {
 
     /// Records which clients with ids below a bound live. The others below it are no longer served, and need not be
     /// remembered one by one.
-    pub fn learn(&self, living: &Living) {
+    pub fn learn(&self, living: &LiveClients) {
         if let Some(tcp) = &self.tcp {
             tcp.learn(living);
         }
@@ -173,7 +173,7 @@ impl NodeFabrics {
     }
 
     /// Returns the traffic over TCP so far. The memory node does not see that of the other fabrics.
-    pub fn tcp_traffic(&self) -> Traffic {
+    pub fn tcp_traffic(&self) -> TcpTraffic {
         self.tcp.as_ref().map(TcpNode::traffic).unwrap_or_default()
     }
 

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use libc::{c_int, c_void};
 
-use crate::fork::Origin;
+use crate::fork::OriginProcess;
 
 /// Pages of this size are asked for as huge pages.
 const HUGE_PAGE_BYTES: u64 = 2 << 20;
@@ -37,7 +37,7 @@ fn own(fd: c_int) -> OwnedFd {
 pub(crate) struct Mapping {
     start: *mut u8,
     len: usize,
-    origin: Origin,
+    origin: OriginProcess,
 }
 
 // SAFETY: the mapping is plain memory that belongs to no thread; all accesses are atomic.
@@ -74,7 +74,7 @@ impl Mapping {
         if start == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
         }
-        let mapping = Mapping { start: start.cast(), len, origin: Origin::here() };
+        let mapping = Mapping { start: start.cast(), len, origin: OriginProcess::here() };
         // A child has no mapping of a pool: a fence of this process must be sure that no copy of the process
         // goes on. And a fork must not make copies, unknown to the NIC, of memory that a NIC writes to.
         // SAFETY: the range is our mapping.
@@ -143,7 +143,7 @@ pub(crate) fn map_sealed(file: &OwnedFd, bytes: u64) -> io::Result<Mapping> {
 
 /// Makes a vector of `len` copies of a value, in huge pages if the system has some free. It is for large tables
 /// with random reads, which spend most of their time on address translation.
-pub fn filled<T: Copy>(value: T, len: usize) -> Vec<T> {
+pub fn huge_page_vec<T: Copy>(value: T, len: usize) -> Vec<T> {
     let mut filled: Vec<T> = Vec::with_capacity(len);
     let bytes = len * size_of::<T>();
     if bytes >= 2 * HUGE_PAGE_BYTES as usize {
@@ -434,9 +434,9 @@ fn ready(fd: RawFd, events: libc::c_short, wait: Duration) -> io::Result<bool> {
 
 /// Room for the control message that carries one descriptor, aligned as the kernel wants it.
 #[repr(align(8))]
-struct Control([u8; 64]);
+struct ControlMessageBuffer([u8; 64]);
 
-fn message(data: &mut libc::iovec, control: &mut Control) -> libc::msghdr {
+fn message(data: &mut libc::iovec, control: &mut ControlMessageBuffer) -> libc::msghdr {
     // SAFETY: all zeros are a valid, empty message header.
     let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
     message.msg_iov = data;
@@ -449,7 +449,7 @@ fn message(data: &mut libc::iovec, control: &mut Control) -> libc::msghdr {
 
 /// Sends `bytes` together with a descriptor.
 pub(crate) fn send_with_fd(to: &impl AsRawFd, bytes: &[u8], fd: &impl AsFd) -> io::Result<usize> {
-    let mut control = Control([0; 64]);
+    let mut control = ControlMessageBuffer([0; 64]);
     let mut data = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
     let message = message(&mut data, &mut control);
     // SAFETY: the header describes `control`, which has room for one descriptor; `sendmsg` only
@@ -470,7 +470,7 @@ pub(crate) fn receive_with_fd(
     from: &impl AsRawFd,
     bytes: &mut [u8],
 ) -> io::Result<(usize, Option<OwnedFd>)> {
-    let mut control = Control([0; 64]);
+    let mut control = ControlMessageBuffer([0; 64]);
     let mut data = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
     let mut message = message(&mut data, &mut control);
     // SAFETY: the kernel writes into `bytes` and `control`, within the lengths given.

@@ -4,7 +4,7 @@
 //! node checks them as soon as they arrive, whatever may follow, and answers another version with its
 //! own. Hello and welcome also name the layout of pools that their sender uses.
 
-use fusee_core::version::{End, VersionError, Versions};
+use fusee_core::version::{ConnectionEnd, VersionError, VersionRange};
 
 /// The number of bytes that have the same meaning in all versions.
 pub(crate) const BEGIN_BYTES: usize = 8;
@@ -13,12 +13,12 @@ pub(crate) const BEGIN_BYTES: usize = 8;
 #[derive(Debug)]
 pub(crate) struct Protocol {
     name: &'static str,
-    versions: Versions,
+    versions: VersionRange,
 }
 
 /// Wrong peers, by the beginning of their messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Foreign {
+pub(crate) enum ProtocolMismatch {
     /// The peer does not speak this protocol.
     Stranger,
     /// The peer speaks another version of the protocol.
@@ -31,7 +31,7 @@ impl Protocol {
         assert!(
             name.len() < BEGIN_BYTES && version < 10_u32.pow((BEGIN_BYTES - name.len()) as u32)
         );
-        Protocol { name, versions: Versions::only(what, version) }
+        Protocol { name, versions: VersionRange::only(what, version) }
     }
 
     /// Returns the name, which all versions share.
@@ -40,7 +40,7 @@ impl Protocol {
     }
 
     /// Returns the beginning of the protocol's messages.
-    pub(crate) const fn begin(&self) -> [u8; BEGIN_BYTES] {
+    pub(crate) const fn magic(&self) -> [u8; BEGIN_BYTES] {
         let mut bytes = [0; BEGIN_BYTES];
         let mut at = BEGIN_BYTES;
         let mut rest = self.versions.current;
@@ -57,17 +57,17 @@ impl Protocol {
     }
 
     /// Checks the part of the beginning that has arrived. Returns whether that is all of it.
-    pub(crate) fn check(&self, own: End, bytes: &[u8]) -> Result<bool, Foreign> {
+    pub(crate) fn check(&self, own: ConnectionEnd, bytes: &[u8]) -> Result<bool, ProtocolMismatch> {
         let named = bytes.len().min(self.name.len());
         if bytes[..named] != self.name.as_bytes()[..named] {
-            return Err(Foreign::Stranger);
+            return Err(ProtocolMismatch::Stranger);
         }
         let Some(digits) = bytes.get(self.name.len()..BEGIN_BYTES) else { return Ok(false) };
         let digit = |number: u32, byte: &u8| {
             byte.is_ascii_digit().then(|| number * 10 + u32::from(byte - b'0'))
         };
-        let theirs = digits.iter().try_fold(0, digit).ok_or(Foreign::Stranger)?;
-        self.versions.check(own, theirs).map(|()| true).map_err(Foreign::Version)
+        let theirs = digits.iter().try_fold(0, digit).ok_or(ProtocolMismatch::Stranger)?;
+        self.versions.check(own, theirs).map(|()| true).map_err(ProtocolMismatch::Version)
     }
 }
 
@@ -79,14 +79,17 @@ mod tests {
 
     #[test]
     fn beginnings_are_understood_as_far_as_they_have_come() {
-        assert_eq!(&EXAMPLE.begin(), b"FUSEab07");
-        assert_eq!(&Protocol::new("FUSEabc", "", 3).begin(), b"FUSEabc3");
+        assert_eq!(&EXAMPLE.magic(), b"FUSEab07");
+        assert_eq!(&Protocol::new("FUSEabc", "", 3).magic(), b"FUSEabc3");
         for len in 0..8 {
-            assert_eq!(EXAMPLE.check(End::Client, &b"FUSEab07"[..len]), Ok(false));
+            assert_eq!(EXAMPLE.check(ConnectionEnd::Client, &b"FUSEab07"[..len]), Ok(false));
         }
-        assert_eq!(EXAMPLE.check(End::Client, b"FUSEab07 and more"), Ok(true));
+        assert_eq!(EXAMPLE.check(ConnectionEnd::Client, b"FUSEab07 and more"), Ok(true));
         for stranger in ["G", "FUSEx", "FUSEab0x", "FUSEac07"] {
-            assert_eq!(EXAMPLE.check(End::Client, stranger.as_bytes()), Err(Foreign::Stranger));
+            assert_eq!(
+                EXAMPLE.check(ConnectionEnd::Client, stranger.as_bytes()),
+                Err(ProtocolMismatch::Stranger)
+            );
         }
     }
 
@@ -94,11 +97,11 @@ mod tests {
     #[test]
     fn other_versions_are_told_apart_for_ever() {
         let what = "protocol ab";
-        let own = End::Server;
+        let own = ConnectionEnd::Server;
         let current = 7;
         for (bytes, theirs) in [(b"FUSEab06", 6), (b"FUSEab12", 12)] {
             let error = VersionError { what, own, current, theirs };
-            assert_eq!(EXAMPLE.check(own, bytes), Err(Foreign::Version(error)));
+            assert_eq!(EXAMPLE.check(own, bytes), Err(ProtocolMismatch::Version(error)));
         }
     }
 }

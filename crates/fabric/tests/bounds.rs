@@ -11,7 +11,7 @@ use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-use fusee_core::verbs::{Batch, ClientId, Fabric, MAX_VERB_BYTES, MnId, VerbError};
+use fusee_core::verbs::{ClientId, Fabric, MAX_VERB_BYTES, MnId, VerbBatch, VerbError};
 use fusee_fabric::tcp::frame::{self, HEADER_BYTES, VERB_BYTES, WireOp, WireVerb};
 use fusee_fabric::{
     AnyFabric, AttachCause, FabricKind, NodeFabrics, NodeFabricsOptions, NodeLimits, attach_all,
@@ -70,7 +70,7 @@ fn session(served: &Served, client: u32) -> AnyFabric {
 
 /// A WRITE and a READ of `len` bytes.
 fn copy(fabric: &AnyFabric, len: usize) -> Result<(), VerbError> {
-    let mut batch = Batch::new();
+    let mut batch = VerbBatch::new();
     let data = batch.stage(len as u32);
     batch.bytes_mut(data).fill(7);
     batch.write(MN, START, data);

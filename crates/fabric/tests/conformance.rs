@@ -24,17 +24,17 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use fusee_auth::NodeKey;
-use fusee_core::over::Living;
-use fusee_core::verbs::{Batch, ClientId, Fabric, MnId};
+use fusee_core::ended_clients::LiveClients;
+use fusee_core::verbs::{ClientId, Fabric, MnId, VerbBatch};
 use fusee_core::view::Member;
 use fusee_fabric::conformance::{self, NODES, POOL_BYTES, Rig, START};
 use fusee_fabric::tcp::TcpSwitch;
 use fusee_fabric::verbs::WireSwitch;
 use fusee_fabric::{
-    AnyFabric, AttachCause, AttachError, FabricKind, NodeFabrics, SwitchAt, attach_all,
+    AnyFabric, AttachCause, AttachError, FabricKind, NodeFabrics, SwitchLocation, attach_all,
     attach_all_through,
 };
-use fusee_switch::ours::{Options, Ours};
+use fusee_switch::fusee::{FuseeSwitch, FuseeSwitchOptions};
 use support::child::{Child, ROLE};
 use support::{Scratch, Served, Wire, block_on, member, node, rdma_device, verbs_node, wire};
 
@@ -43,47 +43,52 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The fabric of each client.
 #[derive(Clone, Copy, Debug)]
-enum Mix {
+enum FabricMix {
     All(FabricKind),
     /// Shared memory for clients with even numbers, TCP for those with odd ones.
     Both,
 }
 
-impl Mix {
+impl FabricMix {
     fn kind(self, client: ClientId) -> FabricKind {
         match self {
-            Mix::All(kind) => kind,
-            Mix::Both if client.0.is_multiple_of(2) => FabricKind::Shm,
-            Mix::Both => FabricKind::Tcp,
+            FabricMix::All(kind) => kind,
+            FabricMix::Both if client.0.is_multiple_of(2) => FabricKind::Shm,
+            FabricMix::Both => FabricKind::Tcp,
         }
     }
 }
 
 /// Nodes in this process.
-struct Inside {
-    mix: Mix,
+struct InProcessRig {
+    mix: FabricMix,
     members: Vec<Member>,
     nodes: Mutex<Vec<Option<NodeFabrics>>>,
     scratch: Scratch,
 }
 
-impl Inside {
-    fn new(mix: Mix) -> Inside {
-        Inside::with(mix, |scratch| match mix {
-            Mix::All(FabricKind::Verbs) => verbs_node(POOL_BYTES),
+impl InProcessRig {
+    fn new(mix: FabricMix) -> InProcessRig {
+        InProcessRig::with(mix, |scratch| match mix {
+            FabricMix::All(FabricKind::Verbs) => verbs_node(POOL_BYTES),
             _ => node(POOL_BYTES, Some(scratch.socket())),
         })
     }
 
-    fn with(mix: Mix, start: impl Fn(&Scratch) -> Served) -> Inside {
+    fn with(mix: FabricMix, start: impl Fn(&Scratch) -> Served) -> InProcessRig {
         let scratch = Scratch::new();
         let nodes = NODES.map(|_| start(&scratch));
         let members = NODES.into_iter().zip(&nodes).map(|(name, n)| member(name, n)).collect();
-        Inside { mix, members, nodes: Mutex::new(nodes.map(|n| Some(n.fabrics)).into()), scratch }
+        InProcessRig {
+            mix,
+            members,
+            nodes: Mutex::new(nodes.map(|n| Some(n.fabrics)).into()),
+            scratch,
+        }
     }
 }
 
-impl Rig for Inside {
+impl Rig for InProcessRig {
     type Fabric = AnyFabric;
 
     fn attach(&self, client: ClientId) -> Result<AnyFabric, AttachError> {
@@ -99,14 +104,14 @@ impl Rig for Inside {
         nodes[usize::from(node.0)].as_ref().expect("not killed").fence(&[client]);
     }
 
-    fn learn(&self, node: MnId, living: &Living) -> bool {
+    fn learn(&self, node: MnId, living: &LiveClients) -> bool {
         let nodes = self.nodes.lock().unwrap();
         nodes[usize::from(node.0)].as_ref().expect("not killed").learn(living);
         true
     }
 
     fn cuts_batches(&self) -> bool {
-        matches!(self.mix, Mix::All(FabricKind::Verbs))
+        matches!(self.mix, FabricMix::All(FabricKind::Verbs))
     }
 
     fn kill(&self, node: MnId) {
@@ -114,7 +119,7 @@ impl Rig for Inside {
     }
 }
 
-impl Drop for Inside {
+impl Drop for InProcessRig {
     fn drop(&mut self) {
         self.nodes.lock().unwrap().clear();
         self.scratch.assert_empty();
@@ -122,42 +127,43 @@ impl Drop for Inside {
 }
 
 /// Nodes in this process, behind a switch that orders CASes, and steers READs that ask for it.
-struct Switched {
-    nodes: Inside,
-    at: SwitchAt,
+struct SwitchRig {
+    nodes: InProcessRig,
+    at: SwitchLocation,
     /// The switch, and the wire that it uses.
     _switch: Box<dyn Any + Sync>,
 }
 
-impl Switched {
-    const OPTIONS: Options = Options { slots: 10, rounds: 10 };
+impl SwitchRig {
+    const OPTIONS: FuseeSwitchOptions = FuseeSwitchOptions { slots: 10, rounds: 10 };
 
     /// Starts a switch to which sessions connect over TCP.
-    fn over_tcp() -> Switched {
-        let nodes = Inside::new(Mix::All(FabricKind::Tcp));
+    fn over_tcp() -> SwitchRig {
+        let nodes = InProcessRig::new(FabricMix::All(FabricKind::Tcp));
         let of = |member: &Member| {
             let name = NodeKey::new(None, member.identity).name();
             (name, (member.node, member.tcp.clone().expect("they serve TCP")))
         };
         let known: HashMap<u64, (MnId, String)> = nodes.members.iter().map(of).collect();
         let find = Box::new(move |name| known.get(&name).cloned());
-        let switch = Box::new(Ours::new(Switched::OPTIONS));
+        let switch = Box::new(FuseeSwitch::new(SwitchRig::OPTIONS));
         let switch = TcpSwitch::start("127.0.0.1:0".parse().unwrap(), switch, find).unwrap();
-        let at = SwitchAt::Address(switch.addr().to_string());
-        Switched { nodes, at, _switch: Box::new(switch) }
+        let at = SwitchLocation::Address(switch.addr().to_string());
+        SwitchRig { nodes, at, _switch: Box::new(switch) }
     }
 
     /// Starts a switch on the wire.
-    fn on_the_wire() -> Switched {
+    fn on_the_wire() -> SwitchRig {
         let wire = Wire::of_this_machine().expect("it was asked for");
-        let switch = Box::new(Ours::new(Switched::OPTIONS));
+        let switch = Box::new(FuseeSwitch::new(SwitchRig::OPTIONS));
         let switch = WireSwitch::start(wire.interfaces(), switch).unwrap();
-        let nodes = Inside::with(Mix::All(FabricKind::Verbs), |_| wire.node(POOL_BYTES));
-        Switched { nodes, at: SwitchAt::Wire, _switch: Box::new((switch, wire)) }
+        let nodes =
+            InProcessRig::with(FabricMix::All(FabricKind::Verbs), |_| wire.node(POOL_BYTES));
+        SwitchRig { nodes, at: SwitchLocation::Wire, _switch: Box::new((switch, wire)) }
     }
 }
 
-impl Rig for Switched {
+impl Rig for SwitchRig {
     type Fabric = AnyFabric;
 
     fn attach(&self, client: ClientId) -> Result<AnyFabric, AttachError> {
@@ -182,26 +188,26 @@ impl Rig for Switched {
 }
 
 /// Each node in a process of its own.
-struct Outside {
+struct ChildProcessRig {
     kind: FabricKind,
     members: Vec<Member>,
     nodes: Vec<Child>,
     _scratch: Scratch,
 }
 
-impl Outside {
-    fn new(kind: FabricKind) -> Outside {
+impl ChildProcessRig {
+    fn new(kind: FabricKind) -> ChildProcessRig {
         let scratch = Scratch::new();
         let nodes = NODES.map(|name| match kind {
             FabricKind::Verbs => Child::verbs_node(name, POOL_BYTES),
             _ => Child::node(name, POOL_BYTES, &scratch.socket()),
         });
         let (nodes, members) = nodes.into_iter().unzip();
-        Outside { kind, members, nodes, _scratch: scratch }
+        ChildProcessRig { kind, members, nodes, _scratch: scratch }
     }
 }
 
-impl Rig for Outside {
+impl Rig for ChildProcessRig {
     type Fabric = AnyFabric;
 
     fn attach(&self, client: ClientId) -> Result<AnyFabric, AttachError> {
@@ -237,7 +243,7 @@ fn fence_a_process(stopped: bool) {
     bystander.ask("hammer");
     let here = attach_all(FabricKind::Shm, ClientId(1), std::slice::from_ref(&at)).unwrap();
     let words = || {
-        let mut batch = Batch::new();
+        let mut batch = VerbBatch::new();
         let of_client = batch.read(NODES[0], START + 5 * 8, 8);
         let of_bystander = batch.read(NODES[0], START + 6 * 8, 8);
         let batch = block_on(&here, here.execute(batch));
@@ -461,32 +467,33 @@ fn is_kept(rig: &str, check: &str, may_tear: bool) -> bool {
 fn all_checks() -> Vec<(String, Run)> {
     let mut all: Vec<(String, Run)> = Vec::new();
     let rdma = rdma_device();
-    let can_run = |mix: &Mix| rdma.is_some() || !matches!(mix, Mix::All(FabricKind::Verbs));
+    let can_run =
+        |mix: &FabricMix| rdma.is_some() || !matches!(mix, FabricMix::All(FabricKind::Verbs));
     let may_tear = |kind| kind == FabricKind::Verbs && rdma.as_ref().is_some_and(|r| r.is_software);
     let inside = [
-        ("shm", Mix::All(FabricKind::Shm)),
-        ("tcp", Mix::All(FabricKind::Tcp)),
-        ("both", Mix::Both),
-        ("verbs", Mix::All(FabricKind::Verbs)),
+        ("shm", FabricMix::All(FabricKind::Shm)),
+        ("tcp", FabricMix::All(FabricKind::Tcp)),
+        ("both", FabricMix::Both),
+        ("verbs", FabricMix::All(FabricKind::Verbs)),
     ];
     for (name, mix) in inside.into_iter().filter(|(_, mix)| can_run(mix)) {
         let checks = conformance::checks().into_iter().chain(conformance::fencing_checks());
-        let may_tear = matches!(mix, Mix::All(kind) if may_tear(kind));
+        let may_tear = matches!(mix, FabricMix::All(kind) if may_tear(kind));
         for (check, run) in checks.filter(|(check, _)| is_kept(name, check, may_tear)) {
-            all.push((format!("{name}/{check}"), Box::new(move || run(&Inside::new(mix)))));
+            all.push((format!("{name}/{check}"), Box::new(move || run(&InProcessRig::new(mix)))));
         }
     }
     let checks = conformance::checks().into_iter().chain(conformance::fencing_checks());
     // Promise FAB-17: The conformance suite holds behind a switch. | `fabric/tests/conformance.rs` (`switch/`, `wire/`)
     for (check, run) in checks {
-        all.push((format!("switch/{check}"), Box::new(move || run(&Switched::over_tcp()))));
+        all.push((format!("switch/{check}"), Box::new(move || run(&SwitchRig::over_tcp()))));
     }
     if Wire::of_this_machine().is_some() {
         let checks = conformance::checks().into_iter().chain(conformance::fencing_checks());
         for (check, run) in
             checks.filter(|(check, _)| is_kept("wire", check, may_tear(FabricKind::Verbs)))
         {
-            all.push((format!("wire/{check}"), Box::new(move || run(&Switched::on_the_wire()))));
+            all.push((format!("wire/{check}"), Box::new(move || run(&SwitchRig::on_the_wire()))));
         }
     }
     let outside = [
@@ -494,14 +501,17 @@ fn all_checks() -> Vec<(String, Run)> {
         ("tcp-processes", FabricKind::Tcp),
         ("verbs-processes", FabricKind::Verbs),
     ];
-    for (name, kind) in outside.into_iter().filter(|(_, kind)| can_run(&Mix::All(*kind))) {
+    for (name, kind) in outside.into_iter().filter(|(_, kind)| can_run(&FabricMix::All(*kind))) {
         let mut checks = conformance::checks();
         if kind != FabricKind::Shm {
             checks.extend(conformance::fencing_checks());
         }
         checks.retain(|(check, _)| is_kept(name, check, may_tear(kind)));
         for (check, run) in checks {
-            all.push((format!("{name}/{check}"), Box::new(move || run(&Outside::new(kind)))));
+            all.push((
+                format!("{name}/{check}"),
+                Box::new(move || run(&ChildProcessRig::new(kind))),
+            ));
         }
     }
     let name = |check: &str| format!("shm-processes/{check}");

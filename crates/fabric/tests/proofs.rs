@@ -17,12 +17,13 @@ use std::process::{Child, Command, Stdio};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use fusee_auth::{Keys, NodeKey, Secret, Who};
+use fusee_auth::{Keyring, NodeKey, PeerKind, Secret};
 use fusee_core::verbs::{ClientId, MnId};
 use fusee_core::view::Member;
-use fusee_fabric::tcp::frame::{self, Hello};
+use fusee_fabric::tcp::frame::{self, TcpHello};
 use fusee_fabric::{
-    AttachCause, FabricKind, NodeFabrics, NodeFabricsOptions, Way, attach_all, attach_all_by,
+    AttachCause, AttachOptions, FabricKind, NodeFabrics, NodeFabricsOptions, attach_all,
+    attach_all_with,
 };
 use support::wire::{
     ANSWER_BYTES, CALL_BYTES, SHM, TCP, ask, call, dial, key, proof, rest, say_hello, shm_hello,
@@ -41,7 +42,7 @@ type Dialled = (Box<dyn Stream>, &'static [u8; 8], Vec<u8>);
 fn dialled(served: &Served) -> [Dialled; 2] {
     let socket = UnixStream::connect(served.fabrics.shm_path().unwrap()).unwrap();
     socket.set_read_timeout(Some(WAIT)).unwrap();
-    let hello = Hello { client: ClientId(1) }.encode().to_vec();
+    let hello = TcpHello { client: ClientId(1) }.encode().to_vec();
     [(Box::new(dial(served)), TCP, hello), (Box::new(socket), SHM, shm_hello(1))]
 }
 
@@ -71,7 +72,7 @@ fn a_node_lets_in_no_client_whose_proof_is_not_good() {
                     let about = [&call[..], &hello].concat();
                     key(served.identity ^ 1).proof(
                         fusee_auth::Side::Asker,
-                        &fusee_auth::Said {
+                        &fusee_auth::AuthTranscript {
                             kind: if magic == TCP { "FUSEtcp" } else { "FUSEsm" },
                             about: &about,
                             asker: &[3; 32],
@@ -140,7 +141,7 @@ fn a_recorded_connection_is_of_no_use_and_nonces_differ() {
 fn a_proof_may_begin_with_any_byte() {
     let served = node(2 * START, None);
     let own = key(served.identity);
-    let hello = Hello { client: ClientId(1) }.encode();
+    let hello = TcpHello { client: ClientId(1) }.encode();
     let is_welcome = |wanted: &dyn Fn(u8) -> bool| {
         let mut stream = dial(&served);
         let call = call(TCP, &own, [3; 32]);
@@ -219,7 +220,7 @@ fn a_client_says_nothing_to_a_node_whose_proof_is_not_good() {
 fn where_there_is_a_secret_the_identity_alone_opens_nothing() {
     let scratch = Scratch::new();
     let secret = Secret::random().unwrap();
-    let server = secret.keys(Who::Server);
+    let server = secret.keys(PeerKind::Server);
     let options = NodeFabricsOptions {
         tcp: Some(loopback()),
         shm: Some(scratch.socket()),
@@ -228,21 +229,21 @@ fn where_there_is_a_secret_the_identity_alone_opens_nothing() {
     };
     let identity = options.identity;
     let served = Served { fabrics: NodeFabrics::start(options).unwrap(), identity };
-    let attach = |kind, keys: Option<Keys>| {
-        let way = Way { keys: keys.as_ref(), ..Way::plain(kind) };
+    let attach = |kind, keys: Option<Keyring>| {
+        let way = AttachOptions { keys: keys.as_ref(), ..AttachOptions::plain(kind) };
         let at = [member(MN, &served)];
-        attach_all_by(way, ClientId(1), &at, &|| true).map(drop).map_err(|error| error.cause)
+        attach_all_with(way, ClientId(1), &at, &|| true).map(drop).map_err(|error| error.cause)
     };
     let other = Secret::random().unwrap();
-    for keys in [None, Some(other.keys(Who::Server)), Some(other.keys(Who::Client))] {
+    for keys in [None, Some(other.keys(PeerKind::Server)), Some(other.keys(PeerKind::Client))] {
         let refused = attach(FabricKind::Tcp, keys);
         assert!(matches!(refused, Err(AttachCause::WrongIdentity)), "{refused:?}");
     }
-    for who in Who::ALL {
+    for who in PeerKind::ALL {
         attach(FabricKind::Tcp, Some(secret.keys(who))).unwrap();
     }
     // A raw peer that knows the identity, and has overheard the name.
-    let own = NodeKey::new(Some(&secret.keys(Who::Client)), identity);
+    let own = NodeKey::new(Some(&secret.keys(PeerKind::Client)), identity);
     for (mut stream, magic, hello) in dialled(&served) {
         let call = call(magic, &own, [3; 32]);
         let answer = ask(&mut stream, &call);

@@ -8,7 +8,7 @@ use std::io::{Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::time::{Duration, Instant};
 
-use fusee_core::verbs::{Batch, ClientId, Fabric, MnId, VerbError};
+use fusee_core::verbs::{ClientId, Fabric, MnId, VerbBatch, VerbError};
 use fusee_fabric::tcp::DEFAULT_SPIN;
 use fusee_fabric::{
     AttachCause, FabricKind, NodeFabrics, NodeFabricsOptions, Pool, PoolOptions, ServeError,
@@ -140,7 +140,7 @@ fn sessions_of_this_process_attach_by_identity_and_end_with_the_node() {
     let fabric = attach_all(FabricKind::Shm, ClientId(1), &at).unwrap();
     assert_eq!(served.fabrics.attached_clients(), 1);
     let add = || {
-        let mut batch = Batch::new();
+        let mut batch = VerbBatch::new();
         batch.faa(MN, START, 1);
         block_on(&fabric, fabric.execute(batch)).verbs()[0].result
     };

@@ -10,12 +10,14 @@ use std::net::TcpStream;
 use std::time::Duration;
 
 use fusee_core::layout::{Address, Identity, Opcode, Pair, SizeClass, Slot};
-use fusee_core::verbs::{Batch, ClientId, Fabric, MnId};
+use fusee_core::verbs::{ClientId, Fabric, MnId, VerbBatch};
 use fusee_core::view::Member;
 use fusee_fabric::tcp::TcpSwitch;
-use fusee_fabric::tcp::frame::{Hello, MAX_BODY_BYTES, Status, WELCOME_BYTES, Welcome};
-use fusee_fabric::{SwitchAt, attach_all_through};
-use fusee_switch::ours::{Options, Ours};
+use fusee_fabric::tcp::frame::{
+    MAX_BODY_BYTES, TcpHello, TcpHelloStatus, TcpWelcome, WELCOME_BYTES,
+};
+use fusee_fabric::{SwitchLocation, attach_all_through};
+use fusee_switch::fusee::{FuseeSwitch, FuseeSwitchOptions};
 use support::wire::{ANSWER_BYTES, TCP, ask, call, key, say_hello};
 use support::{block_on, member, node};
 
@@ -38,7 +40,7 @@ fn start(at: &Member) -> TcpSwitch {
     let name = key(at.identity).name();
     let known = (MN, at.tcp.clone().unwrap());
     let find = Box::new(move |asked| (asked == name).then(|| known.clone()));
-    let ours = Box::new(Ours::new(Options { slots: 4, rounds: 0 }));
+    let ours = Box::new(FuseeSwitch::new(FuseeSwitchOptions { slots: 4, rounds: 0 }));
     TcpSwitch::start("127.0.0.1:0".parse().unwrap(), ours, find).unwrap()
 }
 
@@ -51,10 +53,10 @@ fn a_long_read_that_may_be_steered_is_asked_for_as_a_whole() {
     let served = node(BYTES, None);
     let at = member(MN, &served);
     let switch = start(&at);
-    let through = SwitchAt::Address(switch.addr().to_string());
+    let through = SwitchLocation::Address(switch.addr().to_string());
     let fabric = attach_all_through(&through, ClientId(1), &[at]).unwrap();
     let read = |offset: u64, bytes: u32, is_steered: bool| {
-        let mut batch = Batch::new();
+        let mut batch = VerbBatch::new();
         let ticket = if is_steered {
             batch.steered(MN, offset, bytes)
         } else {
@@ -72,7 +74,7 @@ fn a_long_read_that_may_be_steered_is_asked_for_as_a_whole() {
     let value: Vec<u8> = (0..PIECE - 64).map(|at| (at / 7) as u8).collect();
     let mut object = vec![0; PIECE as usize];
     Pair { key: b"key", value: &value, identity, opcode: Opcode::Update }.encode(&mut object);
-    let mut batch = Batch::new();
+    let mut batch = VerbBatch::new();
     let span = batch.stage(PIECE);
     batch.bytes_mut(span).copy_from_slice(&object);
     batch.write(MN, OBJECT, span);
@@ -99,9 +101,9 @@ fn who_sends_what_no_client_sends_is_sent_away() {
     let switch = start(&at);
     let address = switch.addr().to_string();
     let fabric =
-        attach_all_through(&SwitchAt::Address(address.clone()), ClientId(1), &[at]).unwrap();
+        attach_all_through(&SwitchLocation::Address(address.clone()), ClientId(1), &[at]).unwrap();
     let lives = || {
-        let mut batch = Batch::new();
+        let mut batch = VerbBatch::new();
         let read = batch.read(MN, 8192, 8);
         block_on(&fabric, fabric.execute(batch)).data(read).unwrap();
     };
@@ -124,10 +126,10 @@ fn who_sends_what_no_client_sends_is_sent_away() {
     half.extend([1; 40]);
     for (client, bytes) in [(3, long), (4, no_verbs), (5, half)] {
         let mut broken = TcpStream::connect(&address).unwrap();
-        say_hello(&mut broken, TCP, &own, &Hello { client: ClientId(client) }.encode());
+        say_hello(&mut broken, TCP, &own, &TcpHello { client: ClientId(client) }.encode());
         let mut welcome = [0; WELCOME_BYTES];
         broken.read_exact(&mut welcome).unwrap();
-        assert_eq!(Welcome::decode(&welcome).unwrap().status, Status::Welcome);
+        assert_eq!(TcpWelcome::decode(&welcome).unwrap().status, TcpHelloStatus::Welcome);
         broken.write_all(&bytes).unwrap();
         broken.shutdown(std::net::Shutdown::Write).unwrap();
         assert_eq!(rest(&mut broken), b"", "client {client}");

@@ -8,11 +8,11 @@ use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
-use fusee_core::verbs::{Batch, ClientId, Fabric, MAX_VERB_BYTES, MnId, VerbError};
-use fusee_fabric::driver::Options;
+use fusee_core::verbs::{ClientId, Fabric, MAX_VERB_BYTES, MnId, VerbBatch, VerbError};
+use fusee_fabric::driver::DriverOptions;
 use fusee_fabric::tcp::frame::{
-    self, HEADER_BYTES, HELLO_BYTES, Hello, MAX_BODY_BYTES, Reply, ReplyKind, Request, Status,
-    Welcome, WireOp, WireVerb,
+    self, HEADER_BYTES, HELLO_BYTES, MAX_BODY_BYTES, ReplyKind, TcpHello, TcpHelloStatus, TcpReply,
+    TcpRequest, TcpWelcome, WireOp, WireVerb,
 };
 use fusee_fabric::tcp::{DEFAULT_SPIN, TcpFabric, TcpNode};
 use fusee_fabric::{AnyFabric, AttachCause, FabricKind, Pool, PoolOptions, ServeError, attach_all};
@@ -44,7 +44,7 @@ fn is_closed(mut stream: TcpStream) -> bool {
 /// Returns the first word behind the header, read through a session of its own.
 fn probe(served: &Served) -> u64 {
     let fabric = attach_all(FabricKind::Tcp, ClientId(999), &[member(MN, served)]).unwrap();
-    let mut batch = Batch::new();
+    let mut batch = VerbBatch::new();
     let ticket = batch.faa(MN, START, 0);
     block_on(&fabric, fabric.execute(batch)).found(ticket).unwrap()
 }
@@ -164,7 +164,7 @@ fn a_client_that_does_not_fetch_its_replies_slows_down_itself_only() {
     let mut bytes = vec![0; HEADER_BYTES + 8 + LEN as usize];
     for id in 0..READS {
         stream.read_exact(&mut bytes).unwrap();
-        assert_eq!(Reply::decode(&bytes).unwrap().unwrap().id, id);
+        assert_eq!(TcpReply::decode(&bytes).unwrap().unwrap().id, id);
     }
     posting.join().unwrap();
     assert_eq!(probe(&served), READS);
@@ -200,7 +200,7 @@ fn long_verbs_are_executed_in_order_with_the_others() {
     for (round, len) in
         [128 << 10, (128 << 10) + 8, 300_000, MAX_VERB_BYTES].into_iter().enumerate()
     {
-        let mut batch = Batch::new();
+        let mut batch = VerbBatch::new();
         let long = batch.stage(len);
         for (number, word) in batch.bytes_mut(long).as_chunks_mut::<8>().0.iter_mut().enumerate() {
             *word = (number as u64 ^ (round as u64) << 32).to_le_bytes();
@@ -228,7 +228,8 @@ fn no_frame_of_a_session_carries_much_of_a_long_verb() {
     let (frames, seen) = std::sync::mpsc::channel();
     let node = peer(move |mut stream| {
         hear_hello(&mut stream, TCP, &key(1), HELLO_BYTES);
-        let welcome = Welcome { pool_bytes: START + u64::from(LEN), status: Status::Welcome };
+        let welcome =
+            TcpWelcome { pool_bytes: START + u64::from(LEN), status: TcpHelloStatus::Welcome };
         stream.write_all(&welcome.encode()).unwrap();
         let mut next = START;
         while next < START + u64::from(LEN) {
@@ -236,7 +237,7 @@ fn no_frame_of_a_session_carries_much_of_a_long_verb() {
             stream.read_exact(&mut bytes).unwrap();
             bytes.resize(frame::frame_bytes(&bytes), 0);
             stream.read_exact(&mut bytes[HEADER_BYTES..]).unwrap();
-            let request = Request::decode(&bytes).unwrap().unwrap();
+            let request = TcpRequest::decode(&bytes).unwrap().unwrap();
             let verb = request.verbs().next().unwrap();
             let WireOp::Write(data) = verb.op else { panic!("{:?}", verb.op) };
             assert_eq!(verb.offset, next);
@@ -252,7 +253,7 @@ fn no_frame_of_a_session_carries_much_of_a_long_verb() {
     let fabric = quick();
     fabric.attach(MN, 1, &node).unwrap();
     let fabric = AnyFabric::Tcp(fabric);
-    let mut batch = Batch::new();
+    let mut batch = VerbBatch::new();
     let long = batch.stage(LEN);
     batch.write(MN, START, long);
     let batch = block_on(&fabric, fabric.execute(batch));
@@ -287,7 +288,7 @@ fn requests_and_their_bytes_are_counted() {
     assert_eq!((traffic().requests, traffic().bytes), (0, 0));
     for len in [64, 1_024] {
         let before = traffic();
-        let mut batch = Batch::new();
+        let mut batch = VerbBatch::new();
         batch.read(MN, START, len);
         let batch = block_on(&fabric, fabric.execute(batch));
         assert_eq!(batch.verbs()[0].result, Ok(()));
@@ -304,7 +305,7 @@ fn quick() -> TcpFabric {
 
 fn quick_and_spinning(spin: Duration) -> TcpFabric {
     let soon = Duration::from_millis(300);
-    TcpFabric::new(ClientId(1), Options { connect: soon, silence: soon, spin }).unwrap()
+    TcpFabric::new(ClientId(1), DriverOptions { connect: soon, silence: soon, spin }).unwrap()
 }
 
 #[test]
@@ -347,7 +348,7 @@ fn other_services_are_no_memory_nodes() {
 fn impostor(reply: Vec<u8>) -> String {
     peer(move |mut stream| {
         hear_hello(&mut stream, TCP, &key(1), HELLO_BYTES);
-        let welcome = Welcome { pool_bytes: START + 4096, status: Status::Welcome };
+        let welcome = TcpWelcome { pool_bytes: START + 4096, status: TcpHelloStatus::Welcome };
         stream.write_all(&welcome.encode()).unwrap();
         let _request = stream.read(&mut [0; 1024]).unwrap();
         stream.write_all(&reply).unwrap();
@@ -372,7 +373,7 @@ fn garbage_and_silence_fail_the_verbs_in_flight_and_all_later_ones() {
         fabric.attach(MN, 1, &impostor(reply)).unwrap();
         let fabric = AnyFabric::Tcp(fabric);
         for _ in 0..2 {
-            let mut batch = Batch::new();
+            let mut batch = VerbBatch::new();
             batch.faa(MN, START, 1);
             let started = Instant::now();
             let batch = block_on(&fabric, fabric.execute(batch));
@@ -386,7 +387,7 @@ fn garbage_and_silence_fail_the_verbs_in_flight_and_all_later_ones() {
 fn mute() -> String {
     peer(|mut stream| {
         hear_hello(&mut stream, TCP, &key(1), HELLO_BYTES);
-        let welcome = Welcome { pool_bytes: START + 4096, status: Status::Welcome };
+        let welcome = TcpWelcome { pool_bytes: START + 4096, status: TcpHelloStatus::Welcome };
         stream.write_all(&welcome.encode()).unwrap();
         std::mem::forget(stream);
     })
@@ -404,7 +405,7 @@ fn a_node_may_not_be_silent_because_another_one_is_quick() {
     fabric.attach(MN, served.identity, &addr).unwrap();
     let fabric = AnyFabric::Tcp(fabric);
     let post = |node| {
-        let mut batch = Batch::new();
+        let mut batch = VerbBatch::new();
         batch.faa(node, START, 1);
         fabric.execute(batch)
     };
@@ -433,7 +434,7 @@ fn nodes_that_left_leave_nothing_behind() {
         let next = node(START + 4096, None);
         let name = MnId(name);
         fabric.attach(&member(name, &next)).unwrap();
-        let mut batch = Batch::new();
+        let mut batch = VerbBatch::new();
         batch.faa(MN, START, 1);
         batch.faa(name, START, 1);
         block_on(&fabric, fabric.execute(batch)).check().unwrap();
@@ -443,7 +444,7 @@ fn nodes_that_left_leave_nothing_behind() {
             fabric.detach(name);
         }
         drop(next);
-        let mut batch = Batch::new();
+        let mut batch = VerbBatch::new();
         batch.faa(MN, START, 1);
         batch.faa(name, START, 1);
         let batch = block_on(&fabric, fabric.execute(batch));
@@ -466,7 +467,7 @@ fn nodes_that_left_leave_nothing_behind() {
 fn a_session_that_was_stopped_gives_its_nodes_time() {
     let fabric = quick();
     fabric.attach(MN, 1, &mute()).unwrap();
-    let mut batch = Batch::new();
+    let mut batch = VerbBatch::new();
     batch.faa(MN, START, 1);
     let mut context = Context::from_waker(Waker::noop());
     let mut executing = pin!(fabric.execute(batch));
@@ -497,7 +498,7 @@ fn leaving_a_node_ends_what_is_in_flight_to_it() {
         let AnyFabric::Tcp(tcp) = &fabric else { panic!("not TCP") };
         tcp.attach(SILENT, 1, &mute()).unwrap();
         let batch = || {
-            let mut batch = Batch::new();
+            let mut batch = VerbBatch::new();
             batch.faa(MN, START, 1);
             batch.faa(SILENT, START, 1);
             batch
@@ -590,10 +591,10 @@ proptest! {
         let mut bytes = request(id, &verbs);
         let len = bytes.len();
         for cut in [0, 1, len / 2, len - 1] {
-            prop_assert_eq!(Request::decode(&bytes[..cut]), Ok(None));
+            prop_assert_eq!(TcpRequest::decode(&bytes[..cut]), Ok(None));
         }
         bytes.extend_from_slice(&behind);
-        let decoded = Request::decode(&bytes).unwrap().unwrap();
+        let decoded = TcpRequest::decode(&bytes).unwrap().unwrap();
         prop_assert_eq!((decoded.id, decoded.frame_bytes), (id, len));
         prop_assert_eq!(decoded.verbs().collect::<Vec<_>>(), verbs);
     }
@@ -608,15 +609,15 @@ proptest! {
             let verbs = u32::from(bytes[4] % 8);
             bytes[..HEADER_BYTES].copy_from_slice(&frame::request_header(body, verbs, 1));
         }
-        if let Ok(Some(request)) = Request::decode(&bytes) {
+        if let Ok(Some(request)) = TcpRequest::decode(&bytes) {
             prop_assert!(request.frame_bytes <= bytes.len());
             prop_assert!(request.reply_bytes <= MAX_BODY_BYTES);
             prop_assert!(request.verbs().count() >= 1);
         }
-        if let Ok(Some(reply)) = Reply::decode(&bytes) {
+        if let Ok(Some(reply)) = TcpReply::decode(&bytes) {
             prop_assert!(reply.frame_bytes <= bytes.len());
         }
-        if let Ok(Some(hello)) = Hello::decode(&bytes) {
+        if let Ok(Some(hello)) = TcpHello::decode(&bytes) {
             prop_assert_eq!(&hello.encode()[..], &bytes[..HELLO_BYTES]);
         }
     }

@@ -10,14 +10,14 @@ use std::net::TcpStream;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use fusee_core::verbs::{Batch, ClientId, Fabric, MnId};
+use fusee_core::verbs::{ClientId, Fabric, MnId, VerbBatch};
 use fusee_core::view::Member;
 use fusee_fabric::conformance::{self, NODES, POOL_BYTES, Rig, START};
 use fusee_fabric::{
-    AnyFabric, AttachCause, AttachError, FabricKind, NodeFabrics, NodeFabricsOptions, Way,
-    attach_all, attach_all_by,
+    AnyFabric, AttachCause, AttachError, AttachOptions, FabricKind, NodeFabrics,
+    NodeFabricsOptions, attach_all, attach_all_with,
 };
-use fusee_tls::{Stream, Tls};
+use fusee_tls::{MaybeTlsStream, TlsSettings};
 use support::wire::{TCP, call, key};
 use support::{block_on, loopback, member, options};
 
@@ -25,43 +25,47 @@ use support::{block_on, loopback, member, options};
 mod testing;
 use testing::Certificates;
 
-fn as_server(files: &Certificates) -> Tls {
-    Tls::of_server(&files.path("ca"), &files.path("cert"), &files.path("key")).unwrap()
+fn as_server(files: &Certificates) -> TlsSettings {
+    TlsSettings::of_server(&files.path("ca"), &files.path("cert"), &files.path("key")).unwrap()
 }
 
-fn as_client(files: &Certificates) -> Tls {
-    Tls::of_client(&files.path("ca")).unwrap()
+fn as_client(files: &Certificates) -> TlsSettings {
+    TlsSettings::of_client(&files.path("ca")).unwrap()
 }
 
-fn node(name: MnId, tls: Option<Tls>) -> (Member, NodeFabrics) {
+fn node(name: MnId, tls: Option<TlsSettings>) -> (Member, NodeFabrics) {
     let options = NodeFabricsOptions { tcp: Some(loopback()), tls, ..options(POOL_BYTES) };
     let identity = options.identity;
     let served = support::Served { fabrics: NodeFabrics::start(options).unwrap(), identity };
     (member(name, &served), served.fabrics)
 }
 
-fn attach(tls: Option<&Tls>, client: u32, members: &[Member]) -> Result<AnyFabric, AttachError> {
-    let way = Way { tls, ..Way::plain(FabricKind::Tcp) };
-    attach_all_by(way, ClientId(client), members, &|| true)
+fn attach(
+    tls: Option<&TlsSettings>,
+    client: u32,
+    members: &[Member],
+) -> Result<AnyFabric, AttachError> {
+    let way = AttachOptions { tls, ..AttachOptions::plain(FabricKind::Tcp) };
+    attach_all_with(way, ClientId(client), members, &|| true)
 }
 
-struct Secured {
+struct TlsRig {
     members: Vec<Member>,
     nodes: Mutex<Vec<Option<NodeFabrics>>>,
     files: Certificates,
 }
 
-impl Secured {
-    fn new() -> Secured {
+impl TlsRig {
+    fn new() -> TlsRig {
         let files = Certificates::new();
         let nodes = NODES.map(|name| node(name, Some(as_server(&files))));
         let (members, nodes): (Vec<_>, Vec<_>) = nodes.into_iter().unzip();
         let nodes = Mutex::new(nodes.into_iter().map(Some).collect());
-        Secured { members, nodes, files }
+        TlsRig { members, nodes, files }
     }
 }
 
-impl Rig for Secured {
+impl Rig for TlsRig {
     type Fabric = AnyFabric;
 
     fn attach(&self, client: ClientId) -> Result<AnyFabric, AttachError> {
@@ -86,7 +90,7 @@ impl Rig for Secured {
 fn it_keeps_what_every_fabric_guarantees() {
     for (name, check) in conformance::checks().into_iter().chain(conformance::fencing_checks()) {
         println!("{name}");
-        check(&Secured::new());
+        check(&TlsRig::new());
     }
 }
 
@@ -98,7 +102,7 @@ fn who_speaks_the_other_way_is_told() {
     let (plain, _plain) = node(MnId(0), None);
     let secured = [secured];
     let plain = [plain];
-    let refused = |tls: Option<&Tls>, at: &[Member], says: &str| {
+    let refused = |tls: Option<&TlsSettings>, at: &[Member], says: &str| {
         let error = attach(tls, 1, at).unwrap_err();
         assert!(matches!(&error.cause, AttachCause::Tls(what) if what.contains(says)), "{error}");
     };
@@ -126,7 +130,7 @@ fn certificates_change_and_sessions_go_on() {
     assert!(attach(Some(&as_client(&before)), 2, &at).is_err());
     attach(Some(&as_client(&files)), 3, &at).unwrap();
     attach(Some(&old), 4, &at).unwrap();
-    let mut batch = Batch::new();
+    let mut batch = VerbBatch::new();
     let found = batch.faa(MnId(0), START, 1);
     assert_eq!(block_on(&session, session.execute(batch)).found(found), Ok(0));
 }
@@ -161,7 +165,7 @@ fn whatever_comes_the_node_lives_on() {
             }
             _ => {
                 bytes.insert(0, fusee_tls::FIRST_BYTE);
-                Stream::plain(connect())
+                MaybeTlsStream::plain(connect())
             }
         };
         let _closed_early = stream.write_all(&bytes).and_then(|()| stream.flush());
@@ -176,7 +180,7 @@ fn whatever_comes_the_node_lives_on() {
     }
     assert!(begun.elapsed() < Duration::from_secs(15), "{:?}", begun.elapsed());
     let session = attach(Some(&as_client(&files)), 1, &[at]).unwrap();
-    let mut batch = Batch::new();
+    let mut batch = VerbBatch::new();
     let found = batch.faa(MnId(0), START, 1);
     assert!(block_on(&session, session.execute(batch)).found(found).is_ok());
     drop(session);

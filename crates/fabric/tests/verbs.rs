@@ -14,9 +14,9 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use fusee_core::layout::LAYOUT_VERSION;
-use fusee_core::verbs::{Batch, ClientId, Fabric, MAX_BATCH_VERBS, MnId, VerbError};
-use fusee_fabric::driver::Options;
-use fusee_fabric::verbs::{CardCounts, VerbsFabric};
+use fusee_core::verbs::{ClientId, Fabric, MAX_BATCH_VERBS, MnId, VerbBatch, VerbError};
+use fusee_fabric::driver::DriverOptions;
+use fusee_fabric::verbs::{NicCounts, VerbsFabric};
 use fusee_fabric::{
     AnyFabric, AttachCause, FabricKind, NodeFabrics, NodeFabricsOptions, RdmaError, ServeError,
     attach_all,
@@ -35,7 +35,7 @@ fn nodes() -> Option<[Served; 2]> {
 
 /// Opens a session of both nodes that spins for completions for this time before it sleeps.
 fn session(nodes: &[Served; 2], client: u32, spin: Duration) -> AnyFabric {
-    let options = Options { spin, ..Options::default() };
+    let options = DriverOptions { spin, ..DriverOptions::default() };
     let fabric = VerbsFabric::new(ClientId(client), options).unwrap();
     for (name, served) in NODES.into_iter().zip(nodes) {
         fabric
@@ -45,17 +45,17 @@ fn session(nodes: &[Served; 2], client: u32, spin: Duration) -> AnyFabric {
     AnyFabric::Verbs(fabric)
 }
 
-fn counts(fabric: &AnyFabric) -> CardCounts {
+fn counts(fabric: &AnyFabric) -> NicCounts {
     let AnyFabric::Verbs(verbs) = fabric else { panic!("not verbs") };
     verbs.counts()
 }
 
 /// Runs a batch, and returns the counts of its work.
-fn cost(fabric: &AnyFabric, batch: Batch) -> CardCounts {
+fn cost(fabric: &AnyFabric, batch: VerbBatch) -> NicCounts {
     let before = counts(fabric);
     block_on(fabric, fabric.execute(batch)).check().unwrap();
     let after = counts(fabric);
-    CardCounts {
+    NicCounts {
         posts: after.posts - before.posts,
         verbs: after.verbs - before.verbs,
         signals: after.signals - before.signals,
@@ -70,20 +70,20 @@ fn cost(fabric: &AnyFabric, batch: Batch) -> CardCounts {
 fn a_batch_is_one_doorbell_and_one_completion_for_each_node() {
     let Some(nodes) = nodes() else { return };
     let fabric = session(&nodes, 1, Duration::from_micros(50));
-    let once = |nodes: u64, verbs: u64| CardCounts {
+    let once = |nodes: u64, verbs: u64| NicCounts {
         posts: nodes,
         verbs,
         signals: nodes,
         completions: nodes,
-        ..CardCounts::default()
+        ..NicCounts::default()
     };
     // A SEARCH with a hint: the slot and its object.
-    let mut batch = Batch::new();
+    let mut batch = VerbBatch::new();
     batch.read(NODES[0], START + 64, 8);
     batch.read(NODES[0], START + 4096, 1024);
     assert_eq!(cost(&fabric, batch), once(1, 2));
     // An UPDATE: its object to two nodes, slot and old object from one of them; then the CASes.
-    let mut batch = Batch::new();
+    let mut batch = VerbBatch::new();
     let object = batch.stage(1024);
     for node in NODES {
         batch.write(node, START + 8192, object);
@@ -91,13 +91,13 @@ fn a_batch_is_one_doorbell_and_one_completion_for_each_node() {
     batch.read(NODES[0], START + 64, 8);
     batch.read(NODES[0], START + 4096, 128);
     assert_eq!(cost(&fabric, batch), once(2, 4));
-    let mut batch = Batch::new();
+    let mut batch = VerbBatch::new();
     for node in NODES {
         batch.cas(node, START + 64, 0, 0);
     }
     assert_eq!(cost(&fabric, batch), once(2, 2));
     // As many verbs as a batch may have: of 128 in a row one is signalled.
-    let mut batch = Batch::new();
+    let mut batch = VerbBatch::new();
     for at in 0..MAX_BATCH_VERBS as u64 / 2 {
         for node in NODES {
             batch.read(node, START + at * 8, 8);
@@ -105,12 +105,12 @@ fn a_batch_is_one_doorbell_and_one_completion_for_each_node() {
     }
     let verbs = MAX_BATCH_VERBS as u64;
     let told = verbs / 128;
-    let full = CardCounts { signals: told, completions: told, ..once(2, verbs) };
+    let full = NicCounts { signals: told, completions: told, ..once(2, verbs) };
     assert_eq!(cost(&fabric, batch), full);
     // A READ of no bytes makes no work for the NIC.
-    let mut batch = Batch::new();
+    let mut batch = VerbBatch::new();
     batch.read(NODES[0], START + 64, 0);
-    assert_eq!(cost(&fabric, batch), CardCounts::default());
+    assert_eq!(cost(&fabric, batch), NicCounts::default());
 }
 
 /// Small WRITEs are posted inline; WRITEs that start within a word are cut there.
@@ -118,14 +118,14 @@ fn a_batch_is_one_doorbell_and_one_completion_for_each_node() {
 fn small_writes_are_inline_and_words_are_not_cut() {
     let Some(nodes) = nodes() else { return };
     let fabric = session(&nodes, 1, Duration::from_micros(50));
-    let mut batch = Batch::new();
+    let mut batch = VerbBatch::new();
     let small = batch.stage(64);
     let large = batch.stage(4096);
     batch.write(NODES[0], START + 64, small);
     batch.write(NODES[0], START + 4096, large);
     let cost_aligned = cost(&fabric, batch);
     assert_eq!((cost_aligned.verbs, cost_aligned.inline, cost_aligned.posts), (2, 1, 1));
-    let mut batch = Batch::new();
+    let mut batch = VerbBatch::new();
     let large = batch.stage(4096);
     batch.write(NODES[0], START + 4099, large);
     let cost = cost(&fabric, batch);
@@ -138,8 +138,8 @@ fn small_writes_are_inline_and_words_are_not_cut() {
 fn what_could_pass_an_earlier_verb_waits_for_it() {
     let Some(nodes) = nodes() else { return };
     let fabric = session(&nodes, 1, Duration::from_micros(50));
-    let waits = |post: fn(&mut Batch)| {
-        let mut batch = Batch::new();
+    let waits = |post: fn(&mut VerbBatch)| {
+        let mut batch = VerbBatch::new();
         post(&mut batch);
         let cost = cost(&fabric, batch);
         assert_eq!(cost.posts, 1 + cost.waits);
@@ -201,7 +201,7 @@ fn completions_wake_a_session_that_sleeps() {
     let Some(nodes) = nodes() else { return };
     let fabric = session(&nodes, 1, Duration::ZERO);
     for round in 0..500 {
-        let mut batch = Batch::new();
+        let mut batch = VerbBatch::new();
         let tickets = NODES.map(|node| batch.faa(node, START, 1));
         let batch = block_on(&fabric, fabric.execute(batch));
         assert_eq!(tickets.map(|ticket| batch.found(ticket).unwrap()), [round; 2]);
@@ -261,7 +261,7 @@ fn a_node_that_ends_is_noticed() {
     let [first, second] = nodes;
     drop(first);
     fabric.turn(Some(Duration::from_secs(5)));
-    let mut batch = Batch::new();
+    let mut batch = VerbBatch::new();
     let gone = batch.faa(NODES[0], START, 1);
     let there = batch.faa(NODES[1], START, 1);
     let started = Instant::now();
@@ -381,7 +381,7 @@ fn strangers_are_sent_away() {
     let (bytes, answered) = status(say_proved(&nodes[0], &hello(identity, 4, 3), &[0]));
     assert!(bytes == 80 && (answered == Some(0) || answered == Some(2)), "{bytes} {answered:?}");
     wait_for_sessions(&nodes[0], 1);
-    let mut batch = Batch::new();
+    let mut batch = VerbBatch::new();
     batch.faa(NODES[0], START, 1);
     block_on(&fabric, fabric.execute(batch)).check().unwrap();
 }

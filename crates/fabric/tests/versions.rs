@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use fusee_core::layout::LAYOUT_VERSION;
 use fusee_core::verbs::{ClientId, MnId};
-use fusee_core::version::{End, VersionError};
+use fusee_core::version::{ConnectionEnd, VersionError};
 use fusee_core::view::Member;
 use fusee_fabric::{AttachCause, FabricKind, attach_all};
 use support::wire::{CALL_BYTES, SHM, TCP, dial, hear_hello, key, rest, say_hello};
@@ -117,7 +117,7 @@ fn greet(mut stream: impl Read + Write, proves: Option<&'static [u8; 8]>, welcom
 fn a_session_tells_nodes_of_other_versions_apart() {
     let welcome =
         |magic: &[u8; 8], layout: u32| [&magic[..], &[0; 12], &layout.to_le_bytes()].concat();
-    let own = End::Client;
+    let own = ConnectionEnd::Client;
     let tcp = |theirs| VersionError { what: "the TCP protocol", own, current: 3, theirs };
     let shm = |theirs| VersionError { what: "the shared-memory protocol", own, current: 3, theirs };
     let current = LAYOUT_VERSION;
@@ -144,8 +144,8 @@ fn a_session_tells_nodes_of_other_versions_apart() {
 #[test]
 fn a_switch_tells_sessions_of_other_versions_which_one_it_is() {
     use fusee_fabric::tcp::TcpSwitch;
-    use fusee_switch::ours::{Options, Ours};
-    let ours = Box::new(Ours::new(Options { slots: 4, rounds: 0 }));
+    use fusee_switch::fusee::{FuseeSwitch, FuseeSwitchOptions};
+    let ours = Box::new(FuseeSwitch::new(FuseeSwitchOptions { slots: 4, rounds: 0 }));
     let switch =
         TcpSwitch::start("127.0.0.1:0".parse().unwrap(), ours, Box::new(|_| None)).unwrap();
     for hello in [&b"FUSEtcp2"[..], b"FUSEtcp4"] {

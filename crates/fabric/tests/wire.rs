@@ -13,10 +13,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use fusee_core::layout::{Address, Identity, Opcode, Pair, SizeClass, Slot};
-use fusee_core::verbs::{Batch, ClientId, Fabric, MnId, VerbError};
-use fusee_fabric::verbs::{Stage, Tamper, WireSwitch};
-use fusee_fabric::{AnyFabric, SwitchAt, attach_all_through};
-use fusee_switch::ours::{Options, Ours};
+use fusee_core::verbs::{ClientId, Fabric, MnId, VerbBatch, VerbError};
+use fusee_fabric::verbs::{Tamper, TamperStage, WireSwitch};
+use fusee_fabric::{AnyFabric, SwitchLocation, attach_all_through};
+use fusee_switch::fusee::{FuseeSwitch, FuseeSwitchOptions};
 use futures_util::future::join_all;
 use support::{START, Served, Wire, block_on, member};
 
@@ -29,12 +29,12 @@ const BTH: usize = 14 + 20 + 8;
 const READ_REQUEST: u8 = 0x0c;
 
 fn switch(wire: &Wire, tamper: Box<Tamper>) -> WireSwitch {
-    let switch = Box::new(Ours::new(Options { slots: 10, rounds: 0 }));
+    let switch = Box::new(FuseeSwitch::new(FuseeSwitchOptions { slots: 10, rounds: 0 }));
     WireSwitch::start_tampering(wire.interfaces(), switch, tamper).unwrap()
 }
 
 fn session(served: &Served, client: u32) -> AnyFabric {
-    attach_all_through(&SwitchAt::Wire, ClientId(client), &[member(MN, served)]).unwrap()
+    attach_all_through(&SwitchLocation::Wire, ClientId(client), &[member(MN, served)]).unwrap()
 }
 
 /// Returns an object, and the word that leads to it.
@@ -51,19 +51,19 @@ fn object(number: u64) -> ([u8; OBJECT_BYTES], Slot) {
 /// Writes an object, and then makes the slot lead to it.
 fn put(fabric: &AnyFabric, number: u64, at: u64, expected: Slot) {
     let (bytes, word) = object(number);
-    let mut batch = Batch::new();
+    let mut batch = VerbBatch::new();
     let staged = batch.stage(OBJECT_BYTES as u32);
     batch.bytes_mut(staged).copy_from_slice(&bytes);
     batch.write(MN, at, staged);
     block_on(fabric, fabric.execute(batch)).check().unwrap();
-    let mut batch = Batch::new();
+    let mut batch = VerbBatch::new();
     batch.cas(MN, SLOT, expected.0, word.0);
     block_on(fabric, fabric.execute(batch)).check().unwrap();
 }
 
 /// Returns the bytes of a READ of the slot that may be steered.
 fn ask(fabric: &AnyFabric) -> Vec<u8> {
-    let mut batch = Batch::new();
+    let mut batch = VerbBatch::new();
     batch.read(MN, SLOT, 8);
     let steered = batch.steered(MN, SLOT, OBJECT_BYTES as u32);
     let batch = block_on(fabric, fabric.execute(batch));
@@ -109,29 +109,31 @@ fn is_steerable(frame: &[u8], first_read: &AtomicU32) -> bool {
 fn a_packet_that_is_damaged_does_not_pass_for_a_good_one() {
     let Some(wire) = Wire::of_this_machine() else { return };
     const TIMES: u32 = 2;
-    for damaged in [Stage::Came, Stage::Goes] {
+    for damaged in [TamperStage::Came, TamperStage::Goes] {
         let left = Arc::new(AtomicU32::new(0));
         let theirs = left.clone();
         let mut checksum = None;
-        let tamper = move |frame: &mut [u8], stage: Stage| {
+        let tamper = move |frame: &mut [u8], stage: TamperStage| {
             if !is_steerable(frame, &theirs) {
                 return;
             }
             match (damaged, stage) {
                 // A reserved bit, which the switch does not read.
-                (Stage::Came, Stage::Came) => {
+                (TamperStage::Came, TamperStage::Came) => {
                     frame[BTH + 8] ^= 1;
                     theirs.fetch_sub(1, Ordering::Relaxed);
                 }
-                (Stage::Goes, Stage::Came) => checksum = frame.last_chunk::<4>().copied(),
-                (Stage::Goes, Stage::Goes) => {
+                (TamperStage::Goes, TamperStage::Came) => {
+                    checksum = frame.last_chunk::<4>().copied()
+                }
+                (TamperStage::Goes, TamperStage::Goes) => {
                     let stale = checksum.take().expect("it has come");
                     assert_ne!(frame.last_chunk(), Some(&stale), "it was steered");
                     let at = frame.len() - 4;
                     frame[at..].copy_from_slice(&stale);
                     theirs.fetch_sub(1, Ordering::Relaxed);
                 }
-                (Stage::Came, Stage::Goes) => {}
+                (TamperStage::Came, TamperStage::Goes) => {}
             }
         };
         let switch = switch(&wire, Box::new(tamper));
@@ -157,7 +159,7 @@ fn without_the_switch_a_session_fails_and_with_the_next_one_it_works() {
     put(&fabric, 1, START + 4096, Slot(0));
     drop(first);
     fabric.set_silence(Duration::from_millis(500));
-    let mut batch = Batch::new();
+    let mut batch = VerbBatch::new();
     let read = batch.read(MN, SLOT, 8);
     let failed = block_on(&fabric, fabric.execute(batch));
     assert_eq!(failed.data(read).unwrap_err().error, VerbError::Unreachable);
@@ -174,11 +176,11 @@ fn where_packets_are_lost_no_verb_says_what_it_has_not_found() {
     let Some(wire) = Wire::of_this_machine() else { return };
     const WORDS: u64 = 8;
     let mut random = 1u64;
-    let tamper = move |frame: &mut [u8], stage: Stage| {
+    let tamper = move |frame: &mut [u8], stage: TamperStage| {
         random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
         // One in fifty packets of NICs is damaged.
         let is_roce = frame.len() > BTH + 16 && frame[36..38] == 4791u16.to_be_bytes();
-        if is_roce && stage == Stage::Came && (random >> 33).is_multiple_of(50) {
+        if is_roce && stage == TamperStage::Came && (random >> 33).is_multiple_of(50) {
             frame[BTH + 8] ^= 1;
         }
     };
@@ -197,7 +199,7 @@ fn where_packets_are_lost_no_verb_says_what_it_has_not_found() {
             for _ in 0..50 {
                 let [word, perhaps] = words.borrow()[at as usize];
                 let place = START + 4096 + at * 64;
-                let mut batch = Batch::new();
+                let mut batch = VerbBatch::new();
                 let bytes = batch.stage(64);
                 batch.write(MN, place + 32_768, bytes);
                 let cas = batch.cas(MN, place, word, word + 1);

@@ -7,7 +7,7 @@ use clap::{ArgAction, CommandFactory, FromArgMatches, Parser, Subcommand};
 use fusee_cli::failure::{EXIT_CODES, Failure};
 use fusee_cli::{secret, tls};
 
-use crate::logging::Usual;
+use crate::logging::DefaultVerbosity;
 use crate::{backup, config, destroy, drain, events, form, kv, manual, server, shell, status, up};
 
 const EXAMPLES: &str = "Examples:\n  \
@@ -26,7 +26,7 @@ const BENCH_EXAMPLE: &str = if cfg!(feature = "bench") {
 // The last of repeated flags counts, so that aliases and scripts can set defaults.
 #[command(args_override_self = true)]
 #[command(after_help = format!("{EXAMPLES}{BENCH_EXAMPLE}\n{EXIT_CODES}"))]
-pub struct Cli {
+pub struct FuseeCli {
     /// Log more; twice for even more. RUST_LOG, if set, overrides it
     #[arg(short, long, global = true, action = ArgAction::Count)]
     pub verbose: u8,
@@ -49,7 +49,7 @@ pub struct Cli {
 
     /// Command to run
     #[command(subcommand)]
-    pub command: Command,
+    pub command: FuseeCommand,
 }
 
 /// Names that other stores give to commands, with the names here.
@@ -72,11 +72,11 @@ pub fn known_as(name: &str) -> Option<&'static str> {
     SYNONYMS.iter().find(|(other, _)| *other == name).map(|(_, known)| *known)
 }
 
-impl Cli {
+impl FuseeCli {
     /// Parses the command line of this process. An invalid one ends the process with a message.
-    pub fn of_process() -> Cli {
-        let matches = without_empty_variables(Cli::command()).try_get_matches();
-        let cli = matches.and_then(|matches| Cli::from_arg_matches(&matches));
+    pub fn of_process() -> FuseeCli {
+        let matches = without_empty_variables(FuseeCli::command()).try_get_matches();
+        let cli = matches.and_then(|matches| FuseeCli::from_arg_matches(&matches));
         cli.unwrap_or_else(|error| with_synonym(error).exit())
     }
 }
@@ -106,25 +106,25 @@ fn with_synonym(mut error: clap::Error) -> clap::Error {
 
 /// Commands of the program.
 #[derive(Subcommand, Debug)]
-pub enum Command {
+pub enum FuseeCommand {
     /// Start a master and memory nodes on this machine, to play with, until Ctrl-C
-    Up(up::Args),
+    Up(up::UpArgs),
     /// Run a master
-    Master(Box<server::master::Args>),
+    Master(Box<server::master::MasterArgs>),
     /// Run a memory node
-    MemoryNode(server::memory_node::Args),
+    MemoryNode(server::memory_node::MemoryNodeArgs),
     /// Run a switch in the path from clients to memory nodes
-    Switch(server::switch::Args),
+    Switch(server::switch::SwitchArgs),
     /// Check the settings of a server, or show them
     #[command(subcommand)]
     Config(config::ConfigCommand),
     /// Form a new cluster, once, after its master was started with an empty store
-    Form(form::Args),
+    Form(form::FormArgs),
     /// Create the secret of a cluster, or a key derived from it
     #[command(subcommand)]
     Secret(crate::secret::SecretCommand),
     /// Destroy a cluster with all its data; without options only show what would be lost
-    Destroy(destroy::Args),
+    Destroy(destroy::DestroyArgs),
     /// Print the value of a key
     Get(kv::GetArgs),
     /// Add a key that does not exist
@@ -143,19 +143,19 @@ pub enum Command {
     /// Count all pairs, or those with a prefix
     Count(backup::keys::CountArgs),
     /// Write all pairs to a file, while clients read and write
-    Export(backup::export::Args),
+    Export(backup::export::ExportArgs),
     /// Write the pairs of an export into this cluster
-    Import(backup::import::Args),
+    Import(backup::import::ImportArgs),
     /// Form a new cluster from an export, after everything has stopped
-    Restore(backup::restore::Args),
+    Restore(backup::restore::RestoreArgs),
     /// Run commands from a prompt, one a line
-    Shell(shell::Args),
+    Shell(shell::ShellArgs),
     /// Show the cluster's memory nodes, addresses, usage and sessions
-    Status(status::Args),
+    Status(status::StatusArgs),
     /// Show what happened to the cluster: joins, losses, repairs, drains, splits, expired sessions
-    Events(events::Args),
+    Events(events::EventsArgs),
     /// Take a memory node out of the cluster, after its data has moved to others
-    Drain(drain::Args),
+    Drain(drain::DrainArgs),
     /// Run benchmarks, which verify every value
     #[cfg(feature = "bench")]
     #[command(subcommand)]
@@ -166,46 +166,49 @@ pub enum Command {
     Lab(fusee_lab::Lab),
     /// Test the protocol: simulate whole clusters under faults, each from one seed
     #[cfg(feature = "sim")]
-    Sim(crate::sim::Args),
+    Sim(crate::sim::SimArgs),
     /// Print a shell completion script
     Completions(manual::CompletionsArgs),
     /// Write manual pages, one for each command
     Man(manual::ManArgs),
 }
 
-impl Command {
+impl FuseeCommand {
     /// Returns what the command logs by default.
-    pub fn usual_log(&self) -> Usual {
+    pub fn default_verbosity(&self) -> DefaultVerbosity {
         match self {
-            Command::Master(_) | Command::MemoryNode(_) | Command::Switch(_) => Usual::Everything,
+            FuseeCommand::Master(_) | FuseeCommand::MemoryNode(_) | FuseeCommand::Switch(_) => {
+                DefaultVerbosity::Everything
+            }
             #[cfg(feature = "lab")]
-            Command::Lab(_) => Usual::Nothing,
+            FuseeCommand::Lab(_) => DefaultVerbosity::Nothing,
             #[cfg(feature = "sim")]
-            Command::Sim(_) => Usual::Nothing,
-            _ => Usual::Problems,
+            FuseeCommand::Sim(_) => DefaultVerbosity::Nothing,
+            _ => DefaultVerbosity::Problems,
         }
     }
 
     /// Whether the command runs until it is stopped, and other processes depend on it.
     pub fn serves(&self) -> bool {
         match self {
-            Command::Up(_) | Command::Master(_) | Command::MemoryNode(_) | Command::Switch(_) => {
-                true
-            }
-            Command::Export(args) => args.repeats(),
+            FuseeCommand::Up(_)
+            | FuseeCommand::Master(_)
+            | FuseeCommand::MemoryNode(_)
+            | FuseeCommand::Switch(_) => true,
+            FuseeCommand::Export(args) => args.repeats(),
             _ => false,
         }
     }
 
     /// Whether a panic in any thread ends the process. Tools that run the store inside themselves handle panics.
-    pub fn ends_with_its_parts(&self) -> bool {
+    pub fn ends_on_panic(&self) -> bool {
         match self {
             #[cfg(feature = "bench")]
-            Command::Bench(_) => false,
+            FuseeCommand::Bench(_) => false,
             #[cfg(feature = "lab")]
-            Command::Lab(_) => false,
+            FuseeCommand::Lab(_) => false,
             #[cfg(feature = "sim")]
-            Command::Sim(_) => false,
+            FuseeCommand::Sim(_) => false,
             _ => true,
         }
     }
@@ -213,37 +216,37 @@ impl Command {
     /// Runs the command.
     pub fn run(self, verbose: u8) -> Result<(), Failure> {
         match self {
-            Command::Up(args) => up::run(&args, verbose),
-            Command::Master(args) => server::master::run(*args),
-            Command::MemoryNode(args) => server::memory_node::run(args),
-            Command::Switch(args) => server::switch::run(args),
-            Command::Config(command) => config::run(&command),
-            Command::Form(args) => form::run(&args),
-            Command::Secret(command) => crate::secret::run(&command),
-            Command::Destroy(args) => destroy::run(&args),
-            Command::Get(args) => kv::get(&args),
-            Command::Insert(args) => kv::write(kv::Write::Insert, &args),
-            Command::Update(args) => kv::write(kv::Write::Update, &args),
-            Command::Put(args) => kv::write(kv::Write::Put, &args),
-            Command::Delete(args) => kv::delete(&args),
-            Command::Redundancy(command) => kv::redundancy(&command),
-            Command::Keys(args) => backup::keys::keys(&args),
-            Command::Count(args) => backup::keys::count(&args),
-            Command::Export(args) => backup::export::run(&args),
-            Command::Import(args) => backup::import::run(&args),
-            Command::Restore(args) => backup::restore::run(&args),
-            Command::Shell(args) => shell::run(&args),
-            Command::Status(args) => status::run(&args),
-            Command::Events(args) => events::run(&args),
-            Command::Drain(args) => drain::run(&args),
+            FuseeCommand::Up(args) => up::run(&args, verbose),
+            FuseeCommand::Master(args) => server::master::run(*args),
+            FuseeCommand::MemoryNode(args) => server::memory_node::run(args),
+            FuseeCommand::Switch(args) => server::switch::run(args),
+            FuseeCommand::Config(command) => config::run(&command),
+            FuseeCommand::Form(args) => form::run(&args),
+            FuseeCommand::Secret(command) => crate::secret::run(&command),
+            FuseeCommand::Destroy(args) => destroy::run(&args),
+            FuseeCommand::Get(args) => kv::get(&args),
+            FuseeCommand::Insert(args) => kv::write(kv::WriteKind::Insert, &args),
+            FuseeCommand::Update(args) => kv::write(kv::WriteKind::Update, &args),
+            FuseeCommand::Put(args) => kv::write(kv::WriteKind::Put, &args),
+            FuseeCommand::Delete(args) => kv::delete(&args),
+            FuseeCommand::Redundancy(command) => kv::redundancy(&command),
+            FuseeCommand::Keys(args) => backup::keys::keys(&args),
+            FuseeCommand::Count(args) => backup::keys::count(&args),
+            FuseeCommand::Export(args) => backup::export::run(&args),
+            FuseeCommand::Import(args) => backup::import::run(&args),
+            FuseeCommand::Restore(args) => backup::restore::run(&args),
+            FuseeCommand::Shell(args) => shell::run(&args),
+            FuseeCommand::Status(args) => status::run(&args),
+            FuseeCommand::Events(args) => events::run(&args),
+            FuseeCommand::Drain(args) => drain::run(&args),
             #[cfg(feature = "bench")]
-            Command::Bench(benchmark) => benchmark.run(),
+            FuseeCommand::Bench(benchmark) => benchmark.run(),
             #[cfg(feature = "lab")]
-            Command::Lab(lab) => lab.run(),
+            FuseeCommand::Lab(lab) => lab.run(),
             #[cfg(feature = "sim")]
-            Command::Sim(args) => crate::sim::run(&args),
-            Command::Completions(args) => manual::completions(&args),
-            Command::Man(args) => manual::man(&args),
+            FuseeCommand::Sim(args) => crate::sim::run(&args),
+            FuseeCommand::Completions(args) => manual::completions(&args),
+            FuseeCommand::Man(args) => manual::man(&args),
         }
     }
 }
@@ -254,17 +257,19 @@ mod tests {
 
     #[test]
     fn the_command_line_is_consistent() {
-        Cli::command().debug_assert();
+        FuseeCli::command().debug_assert();
     }
 
     #[test]
     fn names_of_other_stores_lead_to_commands() {
-        let commands: Vec<String> =
-            Cli::command().get_subcommands().map(|command| command.get_name().into()).collect();
+        let commands: Vec<String> = FuseeCli::command()
+            .get_subcommands()
+            .map(|command| command.get_name().into())
+            .collect();
         for (other, known) in SYNONYMS {
             assert!(commands.iter().any(|name| name == known), "{known}");
             assert!(commands.iter().all(|name| name != other), "{other}");
-            let error = Cli::try_parse_from(["fusee", other, "x"]).unwrap_err();
+            let error = FuseeCli::try_parse_from(["fusee", other, "x"]).unwrap_err();
             let says = with_synonym(error).to_string();
             assert!(says.contains(&format!("'{known}'")), "{says}");
         }
@@ -279,6 +284,6 @@ mod tests {
             }
             command.get_subcommands_mut().for_each(check);
         }
-        check(&mut Cli::command());
+        check(&mut FuseeCli::command());
     }
 }

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use fusee_cli::connect::ConnectArgs;
 use fusee_cli::failure::Failure;
-use fusee_cli::quantity::{Bytes, counted};
+use fusee_cli::quantity::{ByteSize, count_with_noun};
 use fusee_cli::{interrupt, output, stderr};
 use fusee_client::{DemotionOrder, DemotionOutcome, Error, FoundPair, Redundancy, RedundancyError};
 use serde::Serialize;
@@ -35,7 +35,7 @@ const FAILURES_IN_A_ROW: usize = 32;
     after the Moves that are under way; nothing is left half done.\n\n\
     Exit codes: 0 done; 1 something failed, or memory is full; 2 wrong usage; 3 the cluster cannot\n\
     be reached; 128 and the number of the signal that ended it.")]
-pub struct Args {
+pub struct DemoteArgs {
     /// Erasure code for the pairs, like `ec:4+2` [default: EC-oriented pairs get the code they are laid out
     /// for, others stay]
     #[arg(long, value_name = "REDUNDANCY", value_parser = code)]
@@ -43,15 +43,15 @@ pub struct Args {
 
     /// Leave shorter values as they are
     #[arg(long, value_name = "BYTES", default_value = "0")]
-    from_size: Bytes,
+    from_size: ByteSize,
 
     /// Stop after this many pairs, like `1000`, or this many bytes of values, like `10GiB`
     #[arg(long, value_name = "PAIRS|BYTES")]
-    limit: Option<Limit>,
+    limit: Option<DemoteLimit>,
 
     /// Bytes of values to move a second, at most [default: unlimited]
     #[arg(long, value_name = "BYTES")]
-    rate: Option<Bytes>,
+    rate: Option<ByteSize>,
 
     /// Only report what would be moved
     #[arg(long)]
@@ -67,18 +67,18 @@ pub struct Args {
 
 /// A number of pairs or bytes to stop after.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Limit {
+enum DemoteLimit {
     Pairs(u64),
     Bytes(u64),
 }
 
-impl FromStr for Limit {
+impl FromStr for DemoteLimit {
     type Err = String;
 
-    fn from_str(text: &str) -> Result<Limit, String> {
+    fn from_str(text: &str) -> Result<DemoteLimit, String> {
         match text.parse::<u64>() {
-            Ok(pairs) => Ok(Limit::Pairs(pairs)),
-            Err(_) => text.parse::<Bytes>().map(|Bytes(bytes)| Limit::Bytes(bytes)),
+            Ok(pairs) => Ok(DemoteLimit::Pairs(pairs)),
+            Err(_) => text.parse::<ByteSize>().map(|ByteSize(bytes)| DemoteLimit::Bytes(bytes)),
         }
     }
 }
@@ -92,7 +92,7 @@ fn code(text: &str) -> Result<Redundancy, String> {
 
 /// Result of the command.
 #[derive(Debug, Default, Serialize)]
-struct Report {
+struct DemoteReport {
     dry_run: bool,
     /// Whether a signal ended the command.
     interrupted: bool,
@@ -104,7 +104,7 @@ struct Report {
     value_bytes: u64,
     /// Memory that was saved; negative if the pairs take more than before.
     saved_bytes: i64,
-    skipped: Skipped,
+    skipped: SkippedPairs,
     /// Pairs that another write has replaced meanwhile.
     overtaken: u64,
     failed: u64,
@@ -115,7 +115,7 @@ struct Report {
 }
 
 #[derive(Debug, Default, Serialize)]
-struct Skipped {
+struct SkippedPairs {
     /// Shorter than `--from-size`.
     short: u64,
     /// Too short for the code, or with too long a key.
@@ -124,7 +124,7 @@ struct Skipped {
     gone: u64,
 }
 
-impl Report {
+impl DemoteReport {
     fn add(&mut self, went: DemotionOutcome) {
         match went {
             DemotionOutcome::Moved { value_bytes, saved_bytes } => {
@@ -147,31 +147,31 @@ impl Report {
         }
     }
 
-    fn is_full(&self, limit: Option<Limit>) -> bool {
+    fn is_full(&self, limit: Option<DemoteLimit>) -> bool {
         match limit {
             None => false,
-            Some(Limit::Pairs(pairs)) => self.moved >= pairs,
-            Some(Limit::Bytes(bytes)) => self.value_bytes >= bytes,
+            Some(DemoteLimit::Pairs(pairs)) => self.moved >= pairs,
+            Some(DemoteLimit::Bytes(bytes)) => self.value_bytes >= bytes,
         }
     }
 
     fn looked_at(&self) -> u64 {
-        let Skipped { short, impossible, gone } = self.skipped;
+        let SkippedPairs { short, impossible, gone } = self.skipped;
         self.moved + short + impossible + gone + self.overtaken + self.failed
     }
 
     fn text(&self) -> String {
-        let Skipped { short, impossible, gone } = self.skipped;
+        let SkippedPairs { short, impossible, gone } = self.skipped;
         let verb = if self.dry_run { "would be demoted" } else { "demoted" };
         let saved = self.saved_bytes.unsigned_abs();
         let sign = self.saved_bytes < 0;
         let mut text = format!(
             "{} of {} found {verb}: {} of values, {}{} of memory saved, in {:.1} s\n",
-            counted(self.moved, "pair"),
+            count_with_noun(self.moved, "pair"),
             self.found,
-            Bytes(self.value_bytes),
+            ByteSize(self.value_bytes),
             if sign { "-" } else { "" },
-            Bytes(saved),
+            ByteSize(saved),
             self.seconds
         );
         let others = [
@@ -188,8 +188,8 @@ impl Report {
 }
 
 /// Runs `fusee redundancy demote`.
-pub fn run(args: &Args) -> Result<(), Failure> {
-    if args.rate == Some(Bytes(0)) {
+pub fn run(args: &DemoteArgs) -> Result<(), Failure> {
+    if args.rate == Some(ByteSize(0)) {
         return Err(Failure::usage("--rate is 0; it must be at least 1"));
     }
     let client = args.connect.connect()?;
@@ -204,17 +204,22 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     let begun = Instant::now();
     let found = client.find_pairs(|redundancy| order.target(redundancy).is_some());
     let found = found.map_err(|error| Failure::operation(error.to_string()))?;
-    let mut report =
-        Report { dry_run: args.dry_run, found: found.len() as u64, ..Report::default() };
-    let mut progress = Progress::new(args.json);
+    let mut report = DemoteReport {
+        dry_run: args.dry_run,
+        found: found.len() as u64,
+        ..DemoteReport::default()
+    };
+    let mut progress = DemoteProgress::new(args.json);
     let mut in_a_row = 0;
     let mut left: &[FoundPair] = &found;
-    while !left.is_empty() && !interrupt::requested() && in_a_row < FAILURES_IN_A_ROW {
+    while !left.is_empty() && !interrupt::is_requested() && in_a_row < FAILURES_IN_A_ROW {
         let room = match args.limit {
             _ if report.is_full(args.limit) => break,
             // The lengths are unknown: one pair at a time exceeds the limit by less than one value.
-            Some(Limit::Bytes(_)) => 1,
-            Some(Limit::Pairs(pairs)) => usize::try_from(pairs - report.moved).unwrap_or(TOGETHER),
+            Some(DemoteLimit::Bytes(_)) => 1,
+            Some(DemoteLimit::Pairs(pairs)) => {
+                usize::try_from(pairs - report.moved).unwrap_or(TOGETHER)
+            }
             None => TOGETHER,
         };
         let (now, later) = left.split_at(left.len().min(room.min(TOGETHER)));
@@ -229,13 +234,13 @@ pub fn run(args: &Args) -> Result<(), Failure> {
             }
         }
         progress.show(&report);
-        if let Some(Bytes(rate)) = args.rate {
+        if let Some(ByteSize(rate)) = args.rate {
             keep_pace(begun, report.value_bytes, rate);
         }
     }
     drop(client);
     progress.end();
-    report.interrupted = interrupt::requested();
+    report.interrupted = interrupt::is_requested();
     report.seconds = begun.elapsed().as_secs_f64();
     output::text(&if args.json {
         serde_json::to_string(&report).expect("numbers and names") + "\n"
@@ -245,7 +250,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     match (&report.failure, interrupt::failure()) {
         (_, Some(interrupted)) => Err(interrupted),
         (Some(failure), None) => {
-            let pairs = counted(report.failed, "pair");
+            let pairs = count_with_noun(report.failed, "pair");
             Err(Failure::operation(format!("{pairs} not moved: {failure}")))
         }
         (None, None) => Ok(()),
@@ -256,24 +261,24 @@ pub fn run(args: &Args) -> Result<(), Failure> {
 fn keep_pace(begun: Instant, bytes: u64, rate: u64) {
     let due = Duration::from_secs_f64(bytes as f64 / rate as f64);
     while let Some(wait) = due.checked_sub(begun.elapsed()).filter(|wait| !wait.is_zero())
-        && !interrupt::requested()
+        && !interrupt::is_requested()
     {
         std::thread::sleep(wait.min(PERIOD / 10));
     }
 }
 
 /// Progress on standard error.
-struct Progress {
+struct DemoteProgress {
     is_shown: bool,
     last: Option<Instant>,
 }
 
-impl Progress {
-    fn new(is_json: bool) -> Progress {
-        Progress { is_shown: !is_json && io::stderr().is_terminal(), last: None }
+impl DemoteProgress {
+    fn new(is_json: bool) -> DemoteProgress {
+        DemoteProgress { is_shown: !is_json && io::stderr().is_terminal(), last: None }
     }
 
-    fn show(&mut self, report: &Report) {
+    fn show(&mut self, report: &DemoteReport) {
         let is_due = self.last.is_none_or(|last| last.elapsed() >= PERIOD);
         if self.is_shown && is_due {
             self.last = Some(Instant::now());
@@ -281,7 +286,7 @@ impl Progress {
                 "\r{} of {} looked at, {} of values moved ",
                 report.looked_at(),
                 report.found,
-                Bytes(report.value_bytes)
+                ByteSize(report.value_bytes)
             ));
         }
     }
@@ -299,14 +304,17 @@ mod tests {
 
     #[test]
     fn a_limit_is_of_pairs_or_of_bytes() {
-        assert_eq!("1000".parse(), Ok(Limit::Pairs(1000)));
-        assert_eq!("10MiB".parse(), Ok(Limit::Bytes(10 << 20)));
-        assert_eq!("512b".parse(), Ok(Limit::Bytes(512)));
-        assert!("many".parse::<Limit>().is_err());
-        let mut report = Report::default();
+        assert_eq!("1000".parse(), Ok(DemoteLimit::Pairs(1000)));
+        assert_eq!("10MiB".parse(), Ok(DemoteLimit::Bytes(10 << 20)));
+        assert_eq!("512b".parse(), Ok(DemoteLimit::Bytes(512)));
+        assert!("many".parse::<DemoteLimit>().is_err());
+        let mut report = DemoteReport::default();
         report.add(DemotionOutcome::Moved { value_bytes: 100, saved_bytes: -5 });
-        assert!(!report.is_full(None) && !report.is_full(Some(Limit::Pairs(2))));
-        assert!(report.is_full(Some(Limit::Pairs(1))) && report.is_full(Some(Limit::Bytes(100))));
+        assert!(!report.is_full(None) && !report.is_full(Some(DemoteLimit::Pairs(2))));
+        assert!(
+            report.is_full(Some(DemoteLimit::Pairs(1)))
+                && report.is_full(Some(DemoteLimit::Bytes(100)))
+        );
         assert!(report.text().contains("-5 B of memory saved"), "{}", report.text());
     }
 

@@ -6,8 +6,8 @@
 
 use fusee_cli::connect::{self, DEFAULT_MASTER};
 use fusee_cli::failure::Failure;
-use fusee_cli::quantity::counted;
-use fusee_cli::standing::ask_status;
+use fusee_cli::master_requests::ask_status;
+use fusee_cli::quantity::count_with_noun;
 use fusee_cli::{flags, output, secret};
 use fusee_client::{Status, View};
 use fusee_control::master::{MasterReply, MasterRequest, MemberState};
@@ -26,7 +26,7 @@ use crate::drain::TIMEOUT;
     then, and waits for `fusee form`.\n\n\
     Exit codes: 0 destroyed; 1 nothing was changed; 2 wrong usage; 3 the master cannot be reached."
 )]
-pub struct Args {
+pub struct DestroyArgs {
     /// Destroy the cluster, unless memory nodes that hold data answer
     #[arg(long)]
     destroy_data: bool,
@@ -47,7 +47,7 @@ fn cluster_id(text: &str) -> Result<ClusterId, String> {
 }
 
 /// Shows what would be lost, and destroys the cluster if the options say so.
-pub fn run(args: &Args) -> Result<(), Failure> {
+pub fn run(args: &DestroyArgs) -> Result<(), Failure> {
     connect::check_address(&args.master)?;
     let runtime = secret::runtime("fusee-destroy")?;
     let master = MasterClient::new(&runtime, &args.master[..]).with_deadline(TIMEOUT);
@@ -73,7 +73,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         )),
         Ok(MasterReply::Refused { reason }) => Err(Failure::operation(format!(
             "{}. To destroy it nevertheless, say so twice: `fusee destroy --destroy-data --cluster {cluster}`",
-            flags::in_text(&reason)
+            flags::with_flag_names(&reason)
         ))),
         Ok(other) => {
             Err(Failure::unreachable(format!("the master answered with something else: {other:?}")))
@@ -85,14 +85,14 @@ pub fn run(args: &Args) -> Result<(), Failure> {
 /// Describes what would be lost.
 fn losses(cluster: ClusterId, status: &Status) -> String {
     let view = status.view.as_ref();
-    let count = |of: fn(&View) -> usize, what| counted(view.map_or(0, of) as u64, what);
+    let count = |of: fn(&View) -> usize, what| count_with_noun(view.map_or(0, of) as u64, what);
     let there = status.members.iter().filter(|member| member.state == MemberState::InView).count();
     format!(
         "cluster {cluster}: {} and {} on {}, {there} of them not lost; {} open\n",
         count(|view| view.subtables.len(), "index subtable"),
         count(|view| view.regions.len(), "region"),
         count(|view| view.members.len(), "memory node"),
-        counted(status.open_sessions, "session")
+        count_with_noun(status.open_sessions, "session")
     )
 }
 

@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use fusee_cli::connect::{self, DEFAULT_MASTER};
 use fusee_cli::failure::Failure;
+use fusee_cli::master_requests::{DrainStatus, ask_status, request_drain};
 use fusee_cli::output;
-use fusee_cli::quantity::counted;
+use fusee_cli::quantity::count_with_noun;
 use fusee_cli::secret;
-use fusee_cli::standing::{Standing, ask, ask_status};
 use fusee_cli::stderr;
 use fusee_control::rpc::MasterClient;
 use fusee_core::verbs::MnId;
@@ -34,7 +34,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
     Exit codes: 0 drained, or taken back; 1 refused, or the node was lost meanwhile;\n\
     2 wrong usage; 3 the master cannot be reached."
 )]
-pub struct Args {
+pub struct DrainArgs {
     /// The memory node, as `fusee status` names it
     #[arg(value_name = "NODE", value_parser = node_name)]
     node: MnId,
@@ -58,7 +58,7 @@ pub struct Args {
 
 /// Result of the command.
 #[derive(Debug, Serialize)]
-struct Report {
+struct DrainReport {
     node: String,
     /// `draining`, `drained` or `in_view`.
     state: &'static str,
@@ -75,14 +75,14 @@ fn node_name(text: &str) -> Result<MnId, String> {
 }
 
 /// Drains a node, or cancels its drain.
-pub fn run(args: &Args) -> Result<(), Failure> {
+pub fn run(args: &DrainArgs) -> Result<(), Failure> {
     connect::check_address(&args.master)?;
     let runtime = secret::runtime("fusee-drain")?;
     let master = MasterClient::new(&runtime, &args.master[..]).with_deadline(TIMEOUT);
     let begun = std::time::Instant::now();
-    let Standing { subtables, regions, .. } =
-        Standing::of(args.node, &ask_status(&master, &args.master)?);
-    ask(&master, &args.master, args.node, args.cancel)?;
+    let DrainStatus { subtables, regions, .. } =
+        DrainStatus::of(args.node, &ask_status(&master, &args.master)?);
+    request_drain(&master, &args.master, args.node, args.cancel)?;
     let state = match (args.cancel, args.no_wait) {
         (true, _) => "in_view",
         (false, true) => "draining",
@@ -90,7 +90,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     };
     let seconds = begun.elapsed().as_secs_f64();
     let node = args.node.to_string();
-    let report = Report { node, state, subtables, regions, seconds };
+    let report = DrainReport { node, state, subtables, regions, seconds };
     output::text(&if args.json {
         serde_json::to_string(&report).expect("numbers and names") + "\n"
     } else {
@@ -98,13 +98,13 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     })
 }
 
-fn text(report: &Report) -> String {
-    let Report { node, subtables, regions, seconds, .. } = report;
+fn text(report: &DrainReport) -> String {
+    let DrainReport { node, subtables, regions, seconds, .. } = report;
     match report.state {
         "drained" => format!(
             "{node} is drained: {} and {} moved in {seconds:.1} s\n",
-            counted(*subtables, "subtable"),
-            counted(*regions, "region")
+            count_with_noun(*subtables, "subtable"),
+            count_with_noun(*regions, "region")
         ),
         "draining" => format!("{node} is being drained; see `fusee status`\n"),
         _ => format!("{node} stays\n"),
@@ -112,7 +112,11 @@ fn text(report: &Report) -> String {
 }
 
 /// Waits until the node is drained, and shows progress.
-fn watch(args: &Args, master: &MasterClient, first: (u64, u64)) -> Result<&'static str, Failure> {
+fn watch(
+    args: &DrainArgs,
+    master: &MasterClient,
+    first: (u64, u64),
+) -> Result<&'static str, Failure> {
     let node = args.node;
     let mut shown = None;
     let mut heard = std::time::Instant::now();
@@ -127,15 +131,15 @@ fn watch(args: &Args, master: &MasterClient, first: (u64, u64)) -> Result<&'stat
             }
         };
         heard = std::time::Instant::now();
-        let standing = Standing::of(node, &status);
+        let standing = DrainStatus::of(node, &status);
         if standing.is_drained(node)? {
             return Ok("drained");
         }
-        let Standing { subtables, regions, .. } = standing;
+        let DrainStatus { subtables, regions, .. } = standing;
         let line = format!(
             "{node}: {subtables} of {} and {regions} of {} left{}",
-            counted(first.0, "subtable"),
-            counted(first.1, "region"),
+            count_with_noun(first.0, "subtable"),
+            count_with_noun(first.1, "region"),
             status.problem.as_ref().map(|text| format!("; {text}")).unwrap_or_default()
         );
         if !args.json && shown.as_ref() != Some(&line) {

@@ -27,7 +27,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
     The master keeps the newest 500 or so in its store, so they outlast it; of several masters the next\n\
     one goes on. Times are the master's. `--json` prints one object a line: serial, time, at_ms, level,\n\
     topic, text.")]
-pub struct Args {
+pub struct EventsArgs {
     /// Go on with new events, until interrupted
     #[arg(long, short)]
     follow: bool,
@@ -116,7 +116,7 @@ pub async fn ask(master: &MasterClient, after: u64) -> Result<Vec<ClusterEvent>,
 }
 
 /// Prints events.
-pub fn run(args: &Args) -> Result<(), Failure> {
+pub fn run(args: &EventsArgs) -> Result<(), Failure> {
     connect::check_address(&args.master)?;
     let runtime = secret::runtime("fusee-events")?;
     let master = MasterClient::new(&runtime, &args.master[..]).with_deadline(TIMEOUT);
@@ -152,7 +152,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     }
 }
 
-fn show(args: &Args, event: &ClusterEvent) -> String {
+fn show(args: &EventsArgs, event: &ClusterEvent) -> String {
     if args.json {
         serde_json::to_string(&EventReport::from(event)).expect("plain data") + "\n"
     } else {

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use fusee_cli::connect::{self, DEFAULT_MASTER};
 use fusee_cli::failure::Failure;
-use fusee_cli::quantity::counted;
-use fusee_cli::standing::ask_status;
+use fusee_cli::master_requests::ask_status;
+use fusee_cli::quantity::count_with_noun;
 use fusee_cli::{flags, interrupt, output, secret, stderr};
 use fusee_control::master::{MasterReply, MasterRequest};
 use fusee_control::rpc::{MasterClient, RpcError};
@@ -33,7 +33,7 @@ const PERIOD: Duration = Duration::from_millis(50);
     The master's settings say of how many memory nodes, and with how many replicas. A master that has\n\
     a cluster forms no other.\n\n\
     Exit codes: 0 formed, or as it should be already; 1 refused; 2 wrong usage; 3 the master cannot be reached.")]
-pub struct Args {
+pub struct FormArgs {
     /// Address of the master; of several masters, their addresses, separated by commas
     #[arg(long, env = "FUSEE_MASTER", default_value = DEFAULT_MASTER, value_name = "HOST:PORT,..")]
     master: String,
@@ -57,7 +57,7 @@ pub struct Args {
 
 /// Result of the command.
 #[derive(Debug, Serialize)]
-struct Report {
+struct FormReport {
     cluster: String,
     /// Whether the memory nodes have joined.
     formed: bool,
@@ -65,7 +65,7 @@ struct Report {
 }
 
 /// Forms a cluster.
-pub fn run(args: &Args) -> Result<(), Failure> {
+pub fn run(args: &FormArgs) -> Result<(), Failure> {
     connect::check_address(&args.master)?;
     let runtime = secret::runtime("fusee-form")?;
     let master = MasterClient::new(&runtime, &args.master[..]).with_deadline(TIMEOUT);
@@ -80,8 +80,8 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     if !args.no_wait {
         wait(&args.master, args.json, &master, cluster)?;
     }
-    let report = Report { cluster: cluster.to_string(), formed: !args.no_wait, memory_nodes };
-    let nodes = counted(memory_nodes, "memory node");
+    let report = FormReport { cluster: cluster.to_string(), formed: !args.no_wait, memory_nodes };
+    let nodes = count_with_noun(memory_nodes, "memory node");
     output::text(&match (args.json, args.no_wait) {
         (true, _) => serde_json::to_string(&report).expect("numbers and names") + "\n",
         (false, false) => format!("cluster {cluster} is formed of {nodes}\n"),
@@ -124,7 +124,9 @@ fn ask(master: &MasterClient, address: &str, cluster: ClusterId) -> Result<(), F
         interrupt::failure().map_or(Ok(()), Err)?;
         return match master.call_blocking(MasterRequest::Form { cluster }) {
             Ok(MasterReply::Done) => Ok(()),
-            Ok(MasterReply::Refused { reason }) => Err(Failure::operation(flags::in_text(&reason))),
+            Ok(MasterReply::Refused { reason }) => {
+                Err(Failure::operation(flags::with_flag_names(&reason)))
+            }
             Ok(other) => Err(Failure::unreachable(format!(
                 "the master answered with something else: {other:?}"
             ))),
@@ -152,7 +154,7 @@ fn wait(
             Ok(MasterReply::Refused { reason }) => {
                 // More memory nodes may help, unless the master now refuses to form this cluster at all.
                 ask(master, address, cluster)?;
-                format!("cannot be formed yet: {}", flags::in_text(&reason))
+                format!("cannot be formed yet: {}", flags::with_flag_names(&reason))
             }
             Ok(other) => {
                 let what = format!("the master answered with something else: {other:?}");

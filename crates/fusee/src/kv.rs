@@ -115,7 +115,7 @@ pub enum RedundancyCommand {
         connect: ConnectArgs,
     },
     /// Make many pairs erasure-coded, to save memory; the oldest first
-    Demote(demote::Args),
+    Demote(demote::DemoteArgs),
 }
 
 /// Shows or changes how values survive failures.
@@ -142,27 +142,27 @@ pub fn redundancy(command: &RedundancyCommand) -> Result<(), Failure> {
 impl WriteArgs {
     /// Returns the source of the value. A file is opened here, so that a missing one is reported before the
     /// client connects.
-    fn source(&self) -> Result<Source<'_>, Failure> {
+    fn source(&self) -> Result<ValueInput<'_>, Failure> {
         if let Some(path) = &self.value_file {
             let name = path.display().to_string();
             let file = File::open(path).map_err(|error| cannot_read(&name, &error))?;
             // The length of a pipe is unknown until it is read.
             let bytes = file.metadata().ok().filter(Metadata::is_file).map(|about| about.len());
-            return Ok(Source::Stream { name, bytes, reader: Box::new(file) });
+            return Ok(ValueInput::Stream { name, bytes, reader: Box::new(file) });
         }
         Ok(match self.value.as_deref().unwrap_or_default() {
             "-" => {
                 let name = "standard input".into();
                 let reader = Box::new(stdin());
-                Source::Stream { name, bytes: None, reader }
+                ValueInput::Stream { name, bytes: None, reader }
             }
-            text => Source::Text(text),
+            text => ValueInput::Text(text),
         })
     }
 }
 
 /// A value that has not been read yet.
-enum Source<'a> {
+enum ValueInput<'a> {
     Text(&'a str),
     Stream {
         name: String,
@@ -172,12 +172,12 @@ enum Source<'a> {
     },
 }
 
-impl Source<'_> {
+impl ValueInput<'_> {
     /// Reads the value, but at most one byte more than the maximum: the input may be endless.
     fn read(self, max_bytes: usize) -> Result<Vec<u8>, Failure> {
         let (name, bytes, reader) = match self {
-            Source::Text(text) => return Ok(text.as_bytes().to_vec()),
-            Source::Stream { name, bytes, reader } => (name, bytes, reader),
+            ValueInput::Text(text) => return Ok(text.as_bytes().to_vec()),
+            ValueInput::Stream { name, bytes, reader } => (name, bytes, reader),
         };
         if let Some(bytes) = bytes.and_then(|bytes| usize::try_from(bytes).ok())
             && bytes > max_bytes
@@ -213,7 +213,7 @@ pub struct DeleteArgs {
 
 /// Kinds of writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Write {
+pub enum WriteKind {
     /// The key must not exist.
     Insert,
     /// The key must exist.
@@ -234,18 +234,18 @@ pub fn get(args: &GetArgs) -> Result<(), Failure> {
 }
 
 /// Writes a value.
-pub fn write(how: Write, args: &WriteArgs) -> Result<(), Failure> {
+pub fn write(how: WriteKind, args: &WriteArgs) -> Result<(), Failure> {
     let key = args.key.bytes()?;
     let source = args.source()?;
     let client = args.connect.connect()?;
     let value = source.read(client.view().geometry.max_value_bytes as usize)?;
     let result = match (how, args.redundancy) {
-        (Write::Insert, None) => client.insert(&key, &value),
-        (Write::Update, None) => client.update(&key, &value),
-        (Write::Put, None) => client.put(&key, &value),
-        (Write::Insert, Some(redundancy)) => client.insert_with(&key, &value, redundancy),
-        (Write::Update, Some(redundancy)) => client.update_with(&key, &value, redundancy),
-        (Write::Put, Some(redundancy)) => client.put_with(&key, &value, redundancy),
+        (WriteKind::Insert, None) => client.insert(&key, &value),
+        (WriteKind::Update, None) => client.update(&key, &value),
+        (WriteKind::Put, None) => client.put(&key, &value),
+        (WriteKind::Insert, Some(redundancy)) => client.insert_with(&key, &value, redundancy),
+        (WriteKind::Update, Some(redundancy)) => client.update_with(&key, &value, redundancy),
+        (WriteKind::Put, Some(redundancy)) => client.put_with(&key, &value, redundancy),
     };
     result.map_err(|error| explain(&args.key.shown(), error))
 }

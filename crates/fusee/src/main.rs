@@ -29,17 +29,17 @@ mod up;
 use std::process::ExitCode;
 
 use fusee_cli::stderr;
-use fusee_cli::tls::Files;
+use fusee_cli::tls::TlsFiles;
 
 fn main() -> ExitCode {
-    let cli = cli::Cli::of_process();
+    let cli = cli::FuseeCli::of_process();
     if let Some(file) = cli.secret {
         fusee_cli::secret::set(file);
     }
-    fusee_cli::tls::set(Files { ca: cli.tls_ca, cert: cli.tls_cert, key: cli.tls_key });
-    logging::start(cli.verbose, cli.command.usual_log(), cli.command.serves());
-    if cli.command.ends_with_its_parts() {
-        logging::panics::end_the_process();
+    fusee_cli::tls::set(TlsFiles { ca: cli.tls_ca, cert: cli.tls_cert, key: cli.tls_key });
+    logging::start(cli.verbose, cli.command.default_verbosity(), cli.command.serves());
+    if cli.command.ends_on_panic() {
+        logging::panics::exit_on_panic();
     }
     let went = cli.command.run(cli.verbose);
     logging::end();

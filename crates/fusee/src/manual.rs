@@ -10,7 +10,7 @@ use clap_complete::Shell;
 use fusee_cli::failure::Failure;
 use fusee_cli::output;
 
-use crate::cli::Cli;
+use crate::cli::FuseeCli;
 
 /// Arguments of `fusee completions`.
 #[derive(clap::Args, Debug)]
@@ -38,7 +38,7 @@ pub struct ManArgs {
 /// Prints a script that completes commands.
 pub fn completions(args: &CompletionsArgs) -> Result<(), Failure> {
     let mut script = Vec::new();
-    clap_complete::generate(args.shell, &mut Cli::command(), "fusee", &mut script);
+    clap_complete::generate(args.shell, &mut FuseeCli::command(), "fusee", &mut script);
     output::text(&with_nodes(args.shell, &String::from_utf8_lossy(&script)))
 }
 
@@ -121,7 +121,7 @@ pub fn man(args: &ManArgs) -> Result<(), Failure> {
     let failed = |error: io::Error| {
         Failure::operation(format!("cannot write into {}: {error}", args.directory.display()))
     };
-    clap_mangen::generate_to(whole(Cli::command()), &args.directory).map_err(failed)
+    clap_mangen::generate_to(whole(FuseeCli::command()), &args.directory).map_err(failed)
 }
 
 /// Unhides all options: one that `-h` leaves out would have no text in its manual page.

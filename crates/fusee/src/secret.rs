@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Subcommand, ValueEnum};
-use fusee_auth::{Secret, Who};
+use fusee_auth::{PeerKind, Secret};
 use fusee_cli::failure::Failure;
 use fusee_cli::{output, secret};
 
@@ -28,7 +28,7 @@ pub enum SecretCommand {
         Exit codes: 0 done; 1 the file is there already, or cannot be written; 2 wrong usage.")]
     Key {
         /// Kind of key
-        of: Of,
+        of: DerivedKeyKind,
         /// File to write, which must not exist
         file: PathBuf,
     },
@@ -36,7 +36,7 @@ pub enum SecretCommand {
 
 /// Kinds of keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Of {
+pub enum DerivedKeyKind {
     /// For programs that use the store
     Client,
     /// For operators: it may also form, drain and destroy clusters
@@ -59,8 +59,8 @@ pub fn run(command: &SecretCommand) -> Result<(), Failure> {
                 return Err(Failure::usage("name the file of the secret with --secret"));
             };
             let who = match of {
-                Of::Client => Who::Client,
-                Of::Admin => Who::Admin,
+                DerivedKeyKind::Client => PeerKind::Client,
+                DerivedKeyKind::Admin => PeerKind::Admin,
             };
             let secret = Secret::read(from).map_err(|error| Failure::usage(error.to_string()))?;
             secret.write_key(who, file).map_err(failed)?;

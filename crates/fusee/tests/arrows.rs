@@ -18,7 +18,7 @@ const PRODUCTION: [&str; 12] = [
     "launch",
     "auth",
     "tls",
-    "backup",
+    "export",
     "switch",
 ];
 /// Crates that measure and test.

@@ -8,13 +8,13 @@ use std::process::Stdio;
 use std::thread;
 use std::time::Duration;
 
-use fusee_backup::format::{Block, Head, Writer};
 use fusee_client::{ScanCursor, ScannedPair};
+use fusee_export::format::{ExportBlock, ExportHead, ExportWriter};
 
-use super::common::{Scratch, Up, eventually, finish, finish_with, fusee, signal, wait};
-use super::config::Server;
+use super::common::{Scratch, UpCluster, eventually, finish, finish_with, fusee, signal, wait};
+use super::config::LoggedServer;
 
-fn some_pairs(up: &Up) {
+fn some_pairs(up: &UpCluster) {
     for n in 0..12 {
         up.run(&["put", &format!("user:{n}"), &format!("value {n}")]).expect_code(0);
     }
@@ -34,9 +34,9 @@ fn exports(directory: &str) -> Vec<String> {
 /// Writes an export without pairs, which counts this many as damaged.
 fn empty_export(scratch: &Scratch, damaged: u64) -> String {
     let name = scratch.path().join("empty.fusee").display().to_string();
-    let head = Head { cluster: 1, begun: 0, number: 0 };
-    let mut writer = Writer::begin(fs::File::create(&name).unwrap(), &head).unwrap();
-    let mut block = Block::default();
+    let head = ExportHead { cluster: 1, begun: 0, number: 0 };
+    let mut writer = ExportWriter::begin(fs::File::create(&name).unwrap(), &head).unwrap();
+    let mut block = ExportBlock::default();
     block.add_damaged(damaged);
     writer.block(&block, &ScanCursor::start()).unwrap();
     writer.end(0).unwrap();
@@ -45,7 +45,7 @@ fn empty_export(scratch: &Scratch, damaged: u64) -> String {
 
 #[test]
 fn pairs_go_into_a_file_and_into_a_cluster_of_another_geometry() {
-    let up = Up::start(&[]);
+    let up = UpCluster::start(&[]);
     some_pairs(&up);
     let file = up.scratch.path().join("pairs.fusee").display().to_string();
     let report = up.run(&["export", &file, "--json"]).expect_code(0).json();
@@ -76,7 +76,8 @@ fn pairs_go_into_a_file_and_into_a_cluster_of_another_geometry() {
     let destroying = ["restore", &lacking, "--destroy-data", "--partial"];
     up.run(&destroying).expect_error(1, "are there and hold data");
 
-    let other = Up::start(&["--memory-nodes", "5", "--data-replicas", "3", "--index-keys", "1000"]);
+    let other =
+        UpCluster::start(&["--memory-nodes", "5", "--data-replicas", "3", "--index-keys", "1000"]);
     other.run(&["put", "user:1", "mine"]).expect_code(0);
     let kept = other.run(&["import", &file, "--existing", "keep", "--json"]).expect_code(0).json();
     assert_eq!((&kept["written"]["pairs"], &kept["written"]["existed"]), (&13.into(), &1.into()));
@@ -88,7 +89,7 @@ fn pairs_go_into_a_file_and_into_a_cluster_of_another_geometry() {
     assert_eq!(other.run(&["redundancy", "get", "picture"]).text(), "ec:2+1\n");
 
     // Through pipes, to a cluster with too few memory nodes for the code: its rules decide.
-    let small = Up::start(&["--memory-nodes", "2"]);
+    let small = UpCluster::start(&["--memory-nodes", "2"]);
     let stream = other.run(&["export", "-"]).expect_code(0);
     let report = finish_with(&mut small.command(&["import", "-", "--json"]), &stream.stdout);
     let report = report.expect_code(0).json();
@@ -101,7 +102,7 @@ fn pairs_go_into_a_file_and_into_a_cluster_of_another_geometry() {
 
 #[test]
 fn keys_are_listed_and_counted() {
-    let up = Up::start(&[]);
+    let up = UpCluster::start(&[]);
     assert_eq!(up.run(&["count"]).expect_code(0).text(), "0 pairs, 0 B of keys, 0 B of values\n");
     some_pairs(&up);
     let mut keys: Vec<String> = up
@@ -125,7 +126,7 @@ fn keys_are_listed_and_counted() {
 
 #[test]
 fn an_export_that_is_interrupted_is_gone_on_with() {
-    let up = Up::start(&[]);
+    let up = UpCluster::start(&[]);
     some_pairs(&up);
     let file = up.scratch.path().join("pairs.fusee").display().to_string();
     up.run(&["export", &file, "--resume"]).expect_error(1, "pairs.fusee.part");
@@ -158,21 +159,21 @@ fn an_export_that_is_interrupted_is_gone_on_with() {
     up.run(&["export", &file, "--resume"]).expect_code(0);
     up.run(&["import", &file, "--check"]).expect_code(0);
     // The part of another cluster is refused.
-    let other = Up::start(&[]);
+    let other = UpCluster::start(&[]);
     fs::rename(&file, format!("{file}.part")).unwrap();
     other.run(&["export", &file, "--resume"]).expect_error(1, "of cluster");
 }
 
 #[test]
 fn an_export_that_says_to_be_of_the_end_of_time_is_gone_on_with() {
-    let up = Up::start(&[]);
+    let up = UpCluster::start(&[]);
     some_pairs(&up);
     let file = up.scratch.path().join("pairs.fusee").display().to_string();
     let status = up.run(&["status", "--json"]).expect_code(0).json();
     let cluster = u64::from_str_radix(status["cluster"].as_str().unwrap(), 16).unwrap();
-    let head = Head { cluster, begun: u64::MAX, number: 0 };
+    let head = ExportHead { cluster, begun: u64::MAX, number: 0 };
     let part = fs::File::create(format!("{file}.part")).unwrap();
-    Writer::begin(part, &head).unwrap().into_inner().unwrap();
+    ExportWriter::begin(part, &head).unwrap().into_inner().unwrap();
     let resumed = up.run(&["export", &file, "--resume"]).expect_code(0);
     assert!(resumed.stderr.contains("begun at 9999-12-31"), "{}", resumed.stderr);
     up.run(&["import", &file, "--check"]).expect_code(0);
@@ -182,11 +183,11 @@ fn an_export_that_says_to_be_of_the_end_of_time_is_gone_on_with() {
 /// whichever redundancy each has.
 #[test]
 fn of_a_key_that_is_there_twice_the_later_one_counts() {
-    let up = Up::start(&["--pool=512MiB"]);
+    let up = UpCluster::start(&["--pool=512MiB"]);
     let name = up.scratch.path().join("twice.fusee").display().to_string();
-    let head = Head { cluster: 1, begun: 0, number: 0 };
-    let mut writer = Writer::begin(fs::File::create(&name).unwrap(), &head).unwrap();
-    let mut block = Block::default();
+    let head = ExportHead { cluster: 1, begun: 0, number: 0 };
+    let mut writer = ExportWriter::begin(fs::File::create(&name).unwrap(), &head).unwrap();
+    let mut block = ExportBlock::default();
     let redundancies = ["replicated", "ec:2+1"].map(|text| text.parse().unwrap());
     let mut keys = Vec::new();
     for older in redundancies {
@@ -217,7 +218,7 @@ fn of_a_key_that_is_there_twice_the_later_one_counts() {
 
 #[test]
 fn the_export_that_was_just_made_stays_whatever_names_and_clocks_say() {
-    let up = Up::start(&["--pool=256MiB", "--memory-nodes=2"]);
+    let up = UpCluster::start(&["--pool=256MiB", "--memory-nodes=2"]);
     let directory = up.scratch.path().join("exports").display().to_string();
     let export = |more: &[&str]| up.run(&[&["export", "--dir", &directory], more].concat());
     up.run(&["put", "k", "old"]).expect_code(0);
@@ -228,9 +229,9 @@ fn the_export_that_was_just_made_stays_whatever_names_and_clocks_say() {
     let late = format!("{directory}/fusee-{cluster}-000001-20991231T000000Z.fusee");
     fs::rename(format!("{directory}/{first}"), &late).unwrap();
     let cluster_word = u64::from_str_radix(cluster, 16).unwrap();
-    let head = Head { cluster: cluster_word, begun: 5_000_000_000, number: 0 };
+    let head = ExportHead { cluster: cluster_word, begun: 5_000_000_000, number: 0 };
     let unnumbered = format!("{directory}/fusee-{cluster}-20991231T000000Z.fusee");
-    Writer::begin(fs::File::create(unnumbered).unwrap(), &head).unwrap().end(0).unwrap();
+    ExportWriter::begin(fs::File::create(unnumbered).unwrap(), &head).unwrap().end(0).unwrap();
     // The part of an export that was killed.
     let part = format!("{directory}/fusee-{cluster}-000002-20991231T000000Z.fusee.part");
     fs::write(&part, b"FUSEEXPT").unwrap();
@@ -245,7 +246,7 @@ fn the_export_that_was_just_made_stays_whatever_names_and_clocks_say() {
     assert_eq!(checked["pairs"], 2);
 
     // Another cluster imports them only if it is told to.
-    let other = Up::start(&["--pool=256MiB", "--memory-nodes=2"]);
+    let other = UpCluster::start(&["--pool=256MiB", "--memory-nodes=2"]);
     other.run(&["import", &directory]).expect_error(1, &format!("`--of {cluster}` takes"));
     let taken = other.run(&["import", &directory, "--of", cluster]).expect_code(0);
     assert!(taken.stderr.contains("is the newest export of cluster"), "{}", taken.stderr);
@@ -265,7 +266,7 @@ fn the_export_that_was_just_made_stays_whatever_names_and_clocks_say() {
 
 #[test]
 fn exports_are_made_on_a_schedule_and_old_ones_removed() {
-    let up = Up::start(&[]);
+    let up = UpCluster::start(&[]);
     some_pairs(&up);
     let directory = up.scratch.path().join("exports");
     let named = directory.display().to_string();
@@ -295,7 +296,7 @@ fn a_restore_that_waits_for_memory_nodes_ends_with_one_signal() {
     let scratch = Scratch::new();
     let directory = scratch.path().join("store").display().to_string();
     let mut master = fusee(&["master", "--listen", "127.0.0.1:0", "--data-dir", &directory]);
-    let master = Server::start(&scratch, "log", &mut master);
+    let master = LoggedServer::start(&scratch, "log", &mut master);
     let export = empty_export(&scratch, 0);
     let address = master.announced["control"].as_str().unwrap();
     let mut restore = fusee(&["restore", &export, "--master", address]);
@@ -310,7 +311,7 @@ fn a_restore_that_waits_for_memory_nodes_ends_with_one_signal() {
 /// The refusal comes before the work, and not after it.
 #[test]
 fn a_link_that_leads_nowhere_is_no_new_file() {
-    let up = Up::start(&["--pool=256MiB", "--memory-nodes=1"]);
+    let up = UpCluster::start(&["--pool=256MiB", "--memory-nodes=1"]);
     let link = up.scratch.path().join("link.fusee");
     std::os::unix::fs::symlink("/nowhere/at/all", &link).unwrap();
     up.run(&["export", link.to_str().unwrap()]).expect_error(1, "is there already");

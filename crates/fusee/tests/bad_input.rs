@@ -8,11 +8,11 @@ use std::os::unix::ffi::OsStrExt;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::common::{Up, finish, finish_with, fusee};
+use crate::common::{UpCluster, finish, finish_with, fusee};
 
 #[test]
 fn keys_and_values_over_the_limits_are_refused() {
-    let up = Up::start(&["--pool", "512MiB", "--memory-nodes", "1"]);
+    let up = UpCluster::start(&["--pool", "512MiB", "--memory-nodes", "1"]);
     for line in [&["put", "", "v"][..], &["get", ""], &["insert", "", "v"], &["delete", ""]] {
         up.run(line).expect_error(1, "the key is empty");
     }
@@ -41,7 +41,7 @@ fn keys_and_values_over_the_limits_are_refused() {
 
 #[test]
 fn a_full_pool_is_an_error_and_earlier_pairs_stay() {
-    let up = Up::start(&["--pool", "160MiB", "--memory-nodes", "1", "--index-keys", "1000"]);
+    let up = UpCluster::start(&["--pool", "160MiB", "--memory-nodes", "1", "--index-keys", "1000"]);
     let value = |number: usize| vec![number as u8; 1 << 20];
     let mut stored = 0;
     let refused = loop {
@@ -111,7 +111,7 @@ fn a_listener_that_says_something_else_is_no_master() {
 
 #[test]
 fn a_memory_node_is_no_master() {
-    let up = Up::start(&["--pool", "256MiB", "--memory-nodes", "1"]);
+    let up = UpCluster::start(&["--pool", "256MiB", "--memory-nodes", "1"]);
     let node = &up.report["memory_nodes"][0];
     expect_unreachable(node["control"].as_str().unwrap(), "memory node");
     expect_unreachable(node["tcp"].as_str().unwrap(), "");

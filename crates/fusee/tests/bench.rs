@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use crate::common::{Output, Up, finish, fusee};
+use crate::common::{CommandOutput, UpCluster, finish, fusee};
 
 /// Many clients on few keys, so that most operations have a concurrent one on the same key.
 const HOT: [&str; 10] = [
@@ -174,14 +174,14 @@ fn tables_are_for_people() {
     assert!(text.contains("search") && text.contains("kops/s"), "{text}");
 }
 
-fn run_against(up: &Up, more: &[&str]) -> Output {
+fn run_against(up: &UpCluster, more: &[&str]) -> CommandOutput {
     let line = ["bench", "ycsb", "--master", &up.master, "--keys", "50", "--json"];
     finish(fusee(&line).args(more))
 }
 
 #[test]
 fn an_existing_cluster_is_measured_and_left_as_it_was() {
-    let up = Up::start(&["--pool", "512MiB"]);
+    let up = UpCluster::start(&["--pool", "512MiB"]);
     up.run(&["put", "mine", "kept"]).expect_code(0);
     for workload in ["a", "d", "a"] {
         let report = run_against(&up, &["--workload", workload, "--operations", "2000"])
@@ -201,7 +201,7 @@ fn an_existing_cluster_is_measured_and_left_as_it_was() {
 // Promise CHK-7
 #[test]
 fn writes_of_others_are_noticed() {
-    let up = Up::start(&["--pool", "512MiB"]);
+    let up = UpCluster::start(&["--pool", "512MiB"]);
     for (interference, kind) in [
         (&["put", "user000000000007", "garbage"][..], "torn"),
         (&["delete", "user000000000007"][..], "missing"),
@@ -251,7 +251,7 @@ fn impossible_benchmarks_are_refused_before_they_start() {
 /// still reported.
 #[test]
 fn a_memory_node_that_dies_does_not_take_the_report_with_it() {
-    let up = Up::start(&["--pool", "512MiB", "--memory-nodes", "1"]);
+    let up = UpCluster::start(&["--pool", "512MiB", "--memory-nodes", "1"]);
     let output = thread::scope(|scope| {
         let more = ["--workload", "c", "--seconds", "3", "--threads", "1", "--coroutines", "1"];
         let more = [&more[..], &["--fabric", "tcp"]].concat();
@@ -296,7 +296,7 @@ fn updates_go_on_in_a_pool_that_holds_less_than_they_write() {
 
 #[test]
 fn pairs_that_a_running_cluster_cannot_hold_are_refused_first() {
-    let up = Up::start(&["--pool", "160MiB", "--memory-nodes", "2"]);
+    let up = UpCluster::start(&["--pool", "160MiB", "--memory-nodes", "2"]);
     let line = ["bench", "ycsb", "--workload", "c", "--keys", "1000000", "--master", &up.master];
     let begun = Instant::now();
     finish(&mut fusee(&line)).expect_error(2, "the memory nodes of the cluster lend 320.0 MiB");
@@ -305,7 +305,7 @@ fn pairs_that_a_running_cluster_cannot_hold_are_refused_first() {
 
 #[test]
 fn a_run_out_of_memory_stops_soon() {
-    let up = Up::start(&["--pool", "160MiB", "--memory-nodes", "3"]);
+    let up = UpCluster::start(&["--pool", "160MiB", "--memory-nodes", "3"]);
     // The pairs would fit into the pools, but not into whole regions.
     let line = ["bench", "ycsb", "--workload", "c", "--keys", "200000", "--operations", "1000"];
     let mut command = fusee(&line);

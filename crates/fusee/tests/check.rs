@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::common::{Scratch, Up, eventually, finish, fusee, is_alive, signal, wait};
+use crate::common::{Scratch, UpCluster, eventually, finish, fusee, is_alive, signal, wait};
 
 /// Few keys, so that most operations have a concurrent one on the same key.
 const HOT: [&str; 9] =
@@ -73,7 +73,7 @@ fn one_process_is_checked_too() {
 
 #[test]
 fn processes_on_an_existing_cluster_leave_it_as_it_was() {
-    let up = Up::start(&["--pool", "512MiB"]);
+    let up = UpCluster::start(&["--pool", "512MiB"]);
     up.run(&["put", "mine", "kept"]).expect_code(0);
     for workload in ["churn", "d"] {
         let more = ["--master", &up.master, "--workload", workload, "--processes", "3"];
@@ -105,7 +105,7 @@ fn a_run_ends_when_no_more_is_recorded() {
 /// Writes of others are not in the history: it cannot be explained, and the report says so.
 #[test]
 fn what_others_write_is_a_violation() {
-    let up = Up::start(&["--pool", "512MiB"]);
+    let up = UpCluster::start(&["--pool", "512MiB"]);
     let line = ["bench", "ycsb", "--check", "--workload", "c", "--keys", "5", "--json"];
     let more = ["--master", &up.master, "--seconds", "3", "--processes", "2"];
     let output = thread::scope(|scope| {
@@ -180,7 +180,7 @@ fn ctrl_c_prints_what_was_measured_and_leaves_nothing_behind() {
 
 #[test]
 fn a_client_process_that_dies_ends_the_benchmark() {
-    let up = Up::start(&["--pool", "512MiB"]);
+    let up = UpCluster::start(&["--pool", "512MiB"]);
     let line = ["bench", "ycsb", "--workload", "c", "--keys", "5", "--seconds", "60"];
     let mut command = fusee(&line);
     command.args(["--processes", "2", "--master", &up.master]);

@@ -9,9 +9,9 @@ use std::process::{Child, Command, Stdio};
 
 use serde_json::{Value, json};
 
-use crate::common::{Output, Scratch, eventually, finish, fusee, is_alive, signal, wait};
+use crate::common::{CommandOutput, Scratch, eventually, finish, fusee, is_alive, signal, wait};
 
-fn check(scratch: &Scratch, text: &str, more: &[&str]) -> Output {
+fn check(scratch: &Scratch, text: &str, more: &[&str]) -> CommandOutput {
     let file = scratch.file("checked.toml", text.as_bytes());
     finish(fusee(&["config", "check", &file]).args(more))
 }
@@ -167,14 +167,14 @@ fn what_is_in_force_is_shown_with_its_origin_and_is_a_file() {
 }
 
 /// A server that has announced its addresses, with its log in a file.
-pub struct Server {
+pub struct LoggedServer {
     child: Child,
     pub log: String,
     pub announced: Value,
 }
 
-impl Server {
-    pub fn start(scratch: &Scratch, name: &str, command: &mut Command) -> Server {
+impl LoggedServer {
+    pub fn start(scratch: &Scratch, name: &str, command: &mut Command) -> LoggedServer {
         let log = scratch.file(name, b"");
         command.arg("--announce").stdin(Stdio::null()).stdout(Stdio::piped());
         let mut child = command.stderr(File::create(&log).unwrap()).spawn().unwrap();
@@ -183,7 +183,7 @@ impl Server {
         let announced = serde_json::from_str(&line).unwrap_or_else(|error| {
             panic!("{error}: {line}{}", fs::read_to_string(&log).unwrap_or_default())
         });
-        Server { child, log, announced }
+        LoggedServer { child, log, announced }
     }
 
     /// Has the server read its settings again. Returns what it has logged since, once that contains `until`.
@@ -196,7 +196,7 @@ impl Server {
     }
 }
 
-impl Drop for Server {
+impl Drop for LoggedServer {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -215,7 +215,7 @@ fn a_master_takes_over_what_can_change_and_names_what_cannot() {
     };
     let file = write("");
     let mut command = fusee(&["master", "--config", &file, "--scrub-bytes-per-s", "1MiB"]);
-    let master = Server::start(&scratch, "log", &mut command);
+    let master = LoggedServer::start(&scratch, "log", &mut command);
     let address = master.announced["control"].as_str().unwrap();
     // At `debug`, the library that serves requests logs as well.
     write(
@@ -255,7 +255,7 @@ fn a_memory_node_and_a_switch_take_over_what_can_change() {
     let scratch = Scratch::new();
     let file = scratch.file("node.toml", b"pool = \"64MiB\"\nserve = [\"tcp\"]\n");
     let mut command = fusee(&["memory-node", "--config", &file, "--master", "127.0.0.1:1"]);
-    let node = Server::start(&scratch, "node.log", &mut command);
+    let node = LoggedServer::start(&scratch, "node.log", &mut command);
     let text = b"pool = \"128MiB\"\nserve = [\"tcp\"]\nspin-us = 0\nlog = \"debug\"\n";
     scratch.file("node.toml", text);
     let said = node.reload(AGAIN);
@@ -263,11 +263,17 @@ fn a_memory_node_and_a_switch_take_over_what_can_change() {
     assert!(said.contains("pool has another value now: that needs a restart"), "{said}");
     eventually("debug lines", || fs::read_to_string(&node.log).unwrap().contains(" DEBUG "));
 
-    let up =
-        crate::common::Up::start(&["--memory-nodes", "1", "--pool", "256MiB", "--fabric", "tcp"]);
+    let up = crate::common::UpCluster::start(&[
+        "--memory-nodes",
+        "1",
+        "--pool",
+        "256MiB",
+        "--fabric",
+        "tcp",
+    ]);
     let file = scratch.file("switch.toml", b"listen = \"127.0.0.1:0\"\nslots = 5\n");
     let mut command = up.command(&["switch", "--config", &file]);
-    let switch = Server::start(&scratch, "switch.log", &mut command);
+    let switch = LoggedServer::start(&scratch, "switch.log", &mut command);
     scratch.file(
         "switch.toml",
         b"listen = \"127.0.0.1:0\"\nslots = 6\nforget-every = 10\nevery = 60\n",
@@ -282,7 +288,7 @@ fn without_a_file_a_hangup_ends_a_server() {
     let scratch = Scratch::new();
     let data_dir = scratch.path().join("store");
     let mut command = fusee(&["master", "--listen=127.0.0.1:0", "--data-dir"]);
-    let mut master = Server::start(&scratch, "log", command.arg(data_dir));
+    let mut master = LoggedServer::start(&scratch, "log", command.arg(data_dir));
     signal("HUP", master.child.id());
     assert_eq!(wait(&mut master.child).code(), Some(0));
 }

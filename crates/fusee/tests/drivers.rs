@@ -9,13 +9,13 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use crate::common::{Output, Scratch, Up, eventually, finish, fusee, signal, wait};
+use crate::common::{CommandOutput, Scratch, UpCluster, eventually, finish, fusee, signal, wait};
 
-fn cluster() -> Up {
-    Up::start(&["--pool", "512MiB", "--fabric", "tcp"])
+fn cluster() -> UpCluster {
+    UpCluster::start(&["--pool", "512MiB", "--fabric", "tcp"])
 }
 
-fn driver(up: &Up, drivers: usize, more: &[&str]) -> Command {
+fn driver(up: &UpCluster, drivers: usize, more: &[&str]) -> Command {
     let mut command = fusee(&["bench", "ycsb", "--json", "--master", &up.master]);
     command.args(["--join", &drivers.to_string(), "--fabric", "tcp", "--threads", "2"]);
     command.args(["--coroutines", "2", "--keys", "120"]).args(more);
@@ -26,18 +26,18 @@ fn start(mut command: Command) -> Child {
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
 }
 
-fn output(mut child: Child) -> Output {
+fn output(mut child: Child) -> CommandOutput {
     let status = wait(&mut child);
     let mut stdout = Vec::new();
     let mut stderr = String::new();
     child.stdout.take().unwrap().read_to_end(&mut stdout).unwrap();
     child.stderr.take().unwrap().read_to_string(&mut stderr).unwrap();
-    Output { code: status.code(), stdout, stderr }
+    CommandOutput { code: status.code(), stdout, stderr }
 }
 
 /// Starts drivers at once. Returns the report of the first one, then those of the others.
 #[track_caller]
-fn together(up: &Up, drivers: usize, more: &[&str]) -> (Value, Vec<Value>) {
+fn together(up: &UpCluster, drivers: usize, more: &[&str]) -> (Value, Vec<Value>) {
     let children: Vec<Child> = (0..drivers).map(|_| start(driver(up, drivers, more))).collect();
     let outputs = children.into_iter().map(output);
     let printed: Vec<Value> = outputs.map(|output| output.expect_code(0).json()).collect();
@@ -49,7 +49,7 @@ fn together(up: &Up, drivers: usize, more: &[&str]) -> (Value, Vec<Value>) {
 
 /// Asserts that no pairs and no meetings are left.
 #[track_caller]
-fn expect_empty(up: &Up) {
+fn expect_empty(up: &UpCluster) {
     up.run(&["get", "fusee-bench/ycsb"]).expect_code(1);
     for key in [0, 1, 2, 60, 119, 120, 121] {
         up.run(&["get", &format!("user{key:012}")]).expect_code(1);
@@ -61,7 +61,7 @@ fn expect_empty(up: &Up) {
 }
 
 /// Waits until the keys are loaded, and so long that the run has probably begun.
-fn wait_for_run(up: &Up) {
+fn wait_for_run(up: &UpCluster) {
     eventually("keys are loaded", || up.run(&["get", "user000000000119"]).code == Some(0));
     thread::sleep(Duration::from_millis(300));
 }
@@ -219,7 +219,7 @@ fn ctrl_c_on_any_driver_ends_all_with_what_was_measured() {
         wait_for_run(&up);
         let pid = drivers[victim].id();
         signal("INT", pid);
-        let outputs: Vec<Output> = drivers.into_iter().map(output).collect();
+        let outputs: Vec<CommandOutput> = drivers.into_iter().map(output).collect();
         for (number, output) in outputs.iter().enumerate() {
             let code = if number == victim { 130 } else { 1 };
             assert_eq!(output.code, Some(code), "driver {number}: {}", output.stderr);

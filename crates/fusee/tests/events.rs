@@ -4,9 +4,9 @@
 
 use serde_json::Value;
 
-use crate::common::{Up, eventually, finish, fusee, signal};
+use crate::common::{UpCluster, eventually, finish, fusee, signal};
 
-fn events(up: &Up, more: &[&str]) -> Vec<Value> {
+fn events(up: &UpCluster, more: &[&str]) -> Vec<Value> {
     let arguments = [&["events", "--json"], more].concat();
     let text = up.run(&arguments).expect_code(0).text();
     text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
@@ -19,7 +19,7 @@ fn said(events: &[Value], topic: &str, part: &str) -> bool {
 
 #[test]
 fn what_happens_is_told_with_its_reason() {
-    let up = Up::start(&["--memory-nodes", "4", "--pool", "512MiB"]);
+    let up = UpCluster::start(&["--memory-nodes", "4", "--pool", "512MiB"]);
     let first = events(&up, &[]);
     assert!(said(&first, "member", "mn3 joined"), "{first:?}");
     assert!(said(&first, "cluster", "the cluster is formed: 4 memory nodes"), "{first:?}");

@@ -4,7 +4,7 @@
 
 use serde_json::Value;
 
-use crate::common::{Up, eventually, finish, fusee, signal};
+use crate::common::{UpCluster, eventually, finish, fusee, signal};
 
 fn failover(more: &[&str]) -> Value {
     let line = ["bench", "failover", "--json", "--rate=2000", "--before=1", "--after=3"];
@@ -120,7 +120,7 @@ fn killed_clients_are_recovered_and_measured() {
 
 #[test]
 fn status_tells_of_a_loss_and_what_is_missing() {
-    let up = Up::start(&["--pool", "512MiB", "--lease", "500"]);
+    let up = UpCluster::start(&["--pool", "512MiB", "--lease", "500"]);
     up.run(&["put", "k", "v"]).expect_code(0);
     let status = up.run(&["status", "--json"]).expect_code(0).json();
     assert_eq!((&status["change"], &status["missing_replicas"]), (&Value::Null, &0.into()));

@@ -13,7 +13,7 @@ use crate::common::http::{get, json};
 use crate::common::{Scratch, eventually, finish, fusee};
 
 /// A master, and memory nodes with small regions.
-struct Servers {
+struct FullPoolServers {
     master: String,
     http: SocketAddr,
     /// All servers, the master first.
@@ -21,7 +21,7 @@ struct Servers {
     scratch: Scratch,
 }
 
-impl Drop for Servers {
+impl Drop for FullPoolServers {
     fn drop(&mut self) {
         for child in &mut self.children {
             let _ = child.kill();
@@ -40,8 +40,8 @@ fn start(line: &[&str]) -> (Child, Value) {
     (child, serde_json::from_str(&line).unwrap())
 }
 
-impl Servers {
-    fn start(replicas: &str, pool: &str) -> Servers {
+impl FullPoolServers {
+    fn start(replicas: &str, pool: &str) -> FullPoolServers {
         let scratch = Scratch::new();
         let directory = scratch.path().to_str().unwrap();
         let (master, announced) = start(&[
@@ -66,7 +66,7 @@ impl Servers {
         };
         let children = std::iter::once(master).chain((0..3).map(node)).collect();
         finish(&mut fusee(&["form", "--master", &address])).expect_code(0);
-        Servers { master: address, http, children, scratch }
+        FullPoolServers { master: address, http, children, scratch }
     }
 
     fn status(&self) -> Value {
@@ -90,7 +90,7 @@ fn sample(metrics: &str, name: &str) -> f64 {
 
 #[test]
 fn a_full_store_says_that_it_is_full() {
-    let servers = Servers::start("2", "32MiB");
+    let servers = FullPoolServers::start("2", "32MiB");
     let status = servers.status();
     assert_eq!((&status["health"], &status["reasons"]), (&"whole".into(), &Value::Array(vec![])));
     assert!(status["memory"]["more_regions"].as_u64().unwrap() > 0, "{status}");
@@ -127,14 +127,14 @@ fn a_full_store_says_that_it_is_full() {
 
 #[test]
 fn a_store_that_lacks_memory_nodes_says_how_many_and_goes_on() {
-    let mut servers = Servers::start("3", "256MiB");
+    let mut servers = FullPoolServers::start("3", "256MiB");
     let client = Client::connect(&servers.master).unwrap();
     client.put(b"key", b"value").unwrap();
     let mut lost = servers.children.pop().unwrap();
     lost.kill().unwrap();
     lost.wait().unwrap();
     let wanted = "they are to be on 3 memory nodes each, and there are 2";
-    let says = |servers: &Servers| servers.status()["reasons"].to_string().contains(wanted);
+    let says = |servers: &FullPoolServers| servers.status()["reasons"].to_string().contains(wanted);
     eventually("the status says why", || says(&servers));
     let status = servers.status();
     assert_eq!(status["health"], "degraded", "{status}");

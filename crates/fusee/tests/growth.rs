@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::common::{Scratch, Up, finish, fusee, signal};
+use crate::common::{Scratch, UpCluster, finish, fusee, signal};
 
 /// More than the 24,576 slots of a subtable hold.
 const KEYS: u64 = 40_000;
@@ -79,7 +79,7 @@ fn the_table_tells_of_growth() {
 
 #[test]
 fn an_existing_cluster_is_left_as_it_was() {
-    let up = Up::start(&["--pool", "512MiB", "--index-keys", "1000"]);
+    let up = UpCluster::start(&["--pool", "512MiB", "--index-keys", "1000"]);
     up.run(&["put", "mine", "kept"]).expect_code(0);
     let line = ["bench", "growth", "--master", &up.master, "--keys=2000", "--rate=50000"];
     let report = finish(fusee(&line).args(["--inserters=1", "--json"])).expect_code(0).json();

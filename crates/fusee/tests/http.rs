@@ -8,9 +8,9 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::common::http::{get, json, request};
-use crate::common::{Up, eventually, finish, finish_with, fusee, signal};
+use crate::common::{UpCluster, eventually, finish, finish_with, fusee, signal};
 
-pub fn page_of(up: &Up) -> SocketAddr {
+pub fn page_of(up: &UpCluster) -> SocketAddr {
     up.report["master"]["http"].as_str().unwrap().parse().unwrap()
 }
 
@@ -22,7 +22,7 @@ fn value(metrics: &str, sample: &str) -> f64 {
 }
 
 /// Runs some operations, in a session that lives long enough to report them.
-pub fn load(up: &Up, writes: usize) {
+pub fn load(up: &UpCluster, writes: usize) {
     let lines: String = (0..writes).map(|n| format!("put key{} value{n}\n", n % 100)).collect();
     finish_with(&mut up.command(&["shell"]), lines.as_bytes()).expect_code(0);
 }
@@ -45,7 +45,7 @@ fn promtool(arguments: &[&str], input: &str) {
 
 #[test]
 fn a_master_shows_its_cluster() {
-    let up = Up::start(&["--pool", "512MiB"]);
+    let up = UpCluster::start(&["--pool", "512MiB"]);
     let at = page_of(&up);
     assert_eq!(get(at, "/healthz"), "ok\n");
     assert_eq!(get(at, "/readyz"), "ok\n");
@@ -129,7 +129,7 @@ fn counters_show_what_they_are_named_after(at: SocketAddr) {
 
 #[test]
 fn a_memory_node_shows_itself() {
-    let up = Up::start(&["--pool", "512MiB"]);
+    let up = UpCluster::start(&["--pool", "512MiB"]);
     let mut node =
         fusee(&["memory-node", "--pool", "64MiB", "--http", "127.0.0.1:0", "--announce"]);
     node.args(["--stop-with-stdin", "--master", &up.master]);
@@ -156,7 +156,7 @@ fn a_memory_node_shows_itself() {
 
 #[test]
 fn strangers_may_look_and_nothing_else() {
-    let up = Up::start(&["--pool", "512MiB"]);
+    let up = UpCluster::start(&["--pool", "512MiB"]);
     let at = page_of(&up);
     for method in ["POST", "PUT", "DELETE", "OPTIONS"] {
         assert_eq!(request(at, method, "/status.json", "{}").unwrap().status, 405, "{method}");
@@ -197,7 +197,7 @@ fn strangers_may_look_and_nothing_else() {
 // Promise SEC-19
 #[test]
 fn a_request_for_another_host_is_not_answered() {
-    let up = Up::start(&["--pool", "512MiB", "--memory-nodes", "1"]);
+    let up = UpCluster::start(&["--pool", "512MiB", "--memory-nodes", "1"]);
     let at = page_of(&up);
     let asked = |host: &str, path: &str| {
         let mut stream = TcpStream::connect(at).unwrap();
@@ -223,7 +223,7 @@ fn a_request_for_another_host_is_not_answered() {
 
 #[test]
 fn an_address_that_is_taken_is_named() {
-    let up = Up::start(&["--pool", "512MiB", "--memory-nodes", "1"]);
+    let up = UpCluster::start(&["--pool", "512MiB", "--memory-nodes", "1"]);
     let at = page_of(&up).to_string();
     let dir = up.scratch.path().join("other");
     let mut master = fusee(&["master", "--listen", "127.0.0.1:0", "--http", &at]);
@@ -242,7 +242,7 @@ fn rules_for_alarms_are_rules_and_fire() {
 
 #[test]
 fn dashboards_and_rules_ask_for_metrics_that_there_are() {
-    let up = Up::start(&["--pool", "512MiB"]);
+    let up = UpCluster::start(&["--pool", "512MiB"]);
     let metrics = get(page_of(&up), "/metrics");
     let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging/monitoring");
     let mut asked = 0;

@@ -13,7 +13,7 @@ use std::process::{Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use super::common::{Scratch, Up, eventually, http, is_alive, signal, wait};
+use super::common::{Scratch, UpCluster, eventually, http, is_alive, signal, wait};
 
 const SMALL: [&str; 5] =
     ["--pool=256MiB", "--memory-nodes=2", "--index-keys=1000", "--lease=1000", "--http=0"];
@@ -44,7 +44,7 @@ fn stalled() -> (PipeReader, PipeWriter) {
 }
 
 /// Returns the control ports of all servers.
-fn ports(up: &Up) -> Vec<String> {
+fn ports(up: &UpCluster) -> Vec<String> {
     let nodes = up.report["memory_nodes"].as_array().unwrap().iter();
     let nodes = nodes.map(|node| node["control"].as_str().unwrap().to_owned());
     std::iter::once(up.master.clone()).chain(nodes).collect()
@@ -59,7 +59,7 @@ fn annoy(port: &str) {
 }
 
 #[track_caller]
-fn serves_on(up: &Up) {
+fn serves_on(up: &UpCluster) {
     for pid in up.pids() {
         assert!(is_alive(pid), "{pid} has ended");
     }
@@ -70,7 +70,7 @@ fn serves_on(up: &Up) {
 }
 
 /// Returns a number from the master's metrics.
-fn metric(up: &Up, name: &str) -> u64 {
+fn metric(up: &UpCluster, name: &str) -> u64 {
     let at = up.report["master"]["http"].as_str().unwrap().parse().unwrap();
     let page = http::get(at, "/metrics");
     let line = page.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_default();
@@ -78,7 +78,7 @@ fn metric(up: &Up, name: &str) -> u64 {
 }
 
 fn a_log_that_takes_nothing(stderr: Stdio) {
-    let up = Up::start_with(&SMALL, stderr);
+    let up = UpCluster::start_with(&SMALL, stderr);
     for port in ports(&up) {
         (0..3).for_each(|_| annoy(&port));
     }
@@ -104,7 +104,7 @@ fn servers_go_on_whose_log_nobody_reads_any_more() {
 #[test]
 fn servers_go_on_while_the_reader_of_their_log_stands_still() {
     let (mut reader, writer) = stalled();
-    let mut up = Up::start_with(&SMALL, writer.into());
+    let mut up = UpCluster::start_with(&SMALL, writer.into());
     for port in ports(&up) {
         (0..50).for_each(|_| annoy(&port));
     }
@@ -127,7 +127,7 @@ fn strangers_write_a_bounded_part_of_the_log_and_what_is_left_out_is_counted() {
     let scratch = Scratch::new();
     let path = scratch.file("log", b"");
     let file = OpenOptions::new().append(true).open(&path).unwrap();
-    let mut up = Up::start_with(&SMALL, file.into());
+    let mut up = UpCluster::start_with(&SMALL, file.into());
     let before = fs::metadata(&path).unwrap().len();
     let master = up.master.clone();
     (0..1500).for_each(|_| annoy(&master));
@@ -152,7 +152,7 @@ fn code(mut command: Command, stderr: Stdio, input: &str) -> Option<i32> {
 
 #[test]
 fn exit_codes_are_the_same_where_standard_error_takes_nothing() {
-    let up = Up::start(&["--pool=256MiB", "--memory-nodes=2", "--index-keys=1000"]);
+    let up = UpCluster::start(&["--pool=256MiB", "--memory-nodes=2", "--index-keys=1000"]);
     up.run(&["put", "k", "v"]).expect_code(0);
     for (line, input, expected) in [
         (&["get", "nothing"][..], "", 1),
@@ -176,7 +176,7 @@ fn exit_codes_are_the_same_where_standard_error_takes_nothing() {
 /// A command does not fail because its output is closed.
 #[test]
 fn commands_end_quietly_whose_output_nobody_reads() {
-    let up = Up::start(&["--pool=256MiB", "--memory-nodes=2", "--index-keys=1000"]);
+    let up = UpCluster::start(&["--pool=256MiB", "--memory-nodes=2", "--index-keys=1000"]);
     up.run(&["put", "k", "v"]).expect_code(0);
     let unread = |line: &[&str]| {
         let mut command = up.command(line);
@@ -194,7 +194,7 @@ fn commands_end_quietly_whose_output_nobody_reads() {
 
 #[test]
 fn exports_on_a_schedule_go_on_after_one_whose_failure_could_not_be_told() {
-    let up = Up::start(&["--pool=256MiB", "--memory-nodes=2", "--index-keys=1000"]);
+    let up = UpCluster::start(&["--pool=256MiB", "--memory-nodes=2", "--index-keys=1000"]);
     up.run(&["put", "k", "v"]).expect_code(0);
     let directory = up.scratch.path().join("exports");
     let mut command =
@@ -213,7 +213,7 @@ fn exports_on_a_schedule_go_on_after_one_whose_failure_could_not_be_told() {
 /// As when a connection to another machine breaks: the terminal is gone, and SIGHUP comes.
 #[test]
 fn what_runs_in_a_terminal_that_has_gone_ends_and_leaves_nothing_behind() {
-    let mut up = Up::start_with(&SMALL, closed());
+    let mut up = UpCluster::start_with(&SMALL, closed());
     let pids = up.pids();
     signal("KILL", pids[2]);
     eventually("up takes note", || !is_alive(pids[2]));

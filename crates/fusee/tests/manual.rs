@@ -4,7 +4,7 @@ use std::fs::{self, read_to_string};
 use std::path::Path;
 use std::process::Command;
 
-use crate::common::{Scratch, Up, finish, fusee};
+use crate::common::{Scratch, UpCluster, finish, fusee};
 use crate::tls::testing::Certificates;
 
 /// Commands of every build.
@@ -26,7 +26,7 @@ fn completions_know_every_command() {
 // Promise API-30
 #[test]
 fn completions_know_the_memory_nodes() {
-    let up = Up::start(&["--pool", "512MiB"]);
+    let up = UpCluster::start(&["--pool", "512MiB"]);
     let scratch = Scratch::new();
     let path = scratch.path().join("completions");
     fs::write(&path, finish(&mut fusee(&["completions", "bash"])).expect_code(0).stdout).unwrap();

@@ -4,7 +4,7 @@
 use fusee_client::{Client, FabricKind, Options, Session};
 use serde_json::Value;
 
-use crate::common::{Up, eventually, signal};
+use crate::common::{UpCluster, eventually, signal};
 
 /// Bytes of an object besides key and value.
 const OVERHEAD: u64 = 33;
@@ -13,7 +13,7 @@ const KEY: u64 = 16;
 const SMALL: u64 = 128;
 const LARGE: u64 = 64 << 10;
 
-fn connect(up: &Up, fabric: FabricKind) -> Client {
+fn connect(up: &UpCluster, fabric: FabricKind) -> Client {
     let options = Options::default().with_fabric(fabric);
     Client::connect_with(&up.master, options).unwrap()
 }
@@ -50,7 +50,7 @@ fn sum(of: &Value, list: &str, field: &str) -> u64 {
 
 /// Returns the report of `--memory` over one fabric, after a check of its sums.
 #[track_caller]
-fn memory(up: &Up, fabric: &str) -> Value {
+fn memory(up: &UpCluster, fabric: &str) -> Value {
     let line = ["status", "--memory", "--json", "--fabric", fabric];
     let memory = up.run(&line).expect_code(0).json();
     let of = |field| number(&memory, field);
@@ -91,7 +91,7 @@ fn in_use(class: &Value) -> u64 {
 
 #[test]
 fn the_numbers_add_up_and_follow_what_is_written() {
-    let up = Up::start(&["--pool", "512MiB", "--memory-nodes", "2"]);
+    let up = UpCluster::start(&["--pool", "512MiB", "--memory-nodes", "2"]);
     let empty = memory(&up, "tcp");
     assert_eq!(
         (&empty["free_blocks"], &empty["owners"]),
@@ -151,7 +151,7 @@ fn the_numbers_add_up_and_follow_what_is_written() {
 
 #[test]
 fn a_lost_memory_node_is_surveyed_around() {
-    let up = Up::start(&["--pool", "512MiB", "--memory-nodes", "2"]);
+    let up = UpCluster::start(&["--pool", "512MiB", "--memory-nodes", "2"]);
     for n in 0..4 {
         up.run(&["put", &format!("key{n}"), "value"]).expect_code(0);
     }

@@ -10,7 +10,7 @@ use std::process::{Child, Command, Stdio};
 use serde_json::{Value, json};
 
 use crate::common::http::request;
-use crate::common::{Scratch, Up, eventually, signal};
+use crate::common::{Scratch, UpCluster, eventually, signal};
 use crate::http::{load, page_of};
 
 /// A browser with one window.
@@ -157,7 +157,7 @@ fn its_charts_can_be_read(browser: &Browser) {
 #[test]
 fn a_tab_is_opened_by_its_address_on_a_narrow_screen() {
     let Some(browser) = Browser::start() else { return };
-    let up = Up::start(&["--pool", "512MiB"]);
+    let up = UpCluster::start(&["--pool", "512MiB"]);
     let page = format!("http://{}/", page_of(&up));
     browser.ask("POST", "/window/rect", &json!({"width": 500, "height": 900}));
     for (name, shows) in
@@ -181,7 +181,7 @@ fn a_tab_is_opened_by_its_address_on_a_narrow_screen() {
 #[test]
 fn somebody_looks_at_a_cluster_that_loses_a_node() {
     let Some(browser) = Browser::start() else { return };
-    let up = Up::start(&["--memory-nodes", "4", "--pool", "1GiB"]);
+    let up = UpCluster::start(&["--memory-nodes", "4", "--pool", "1GiB"]);
     browser.ask("POST", "/url", &json!({"url": format!("http://{}/", page_of(&up))}));
     eventually("the page shows a cluster", || browser.text("#badge") == "whole");
     let rows = || browser.run("return document.querySelectorAll('#nodes tr').length");

@@ -13,23 +13,29 @@ use super::lines::{GENERATED, collect, root};
 /// results and options; match arms `true =>` and `false =>`.
 const KINDS: [&str; 6] = ["person", "head", "predicate", "tuple", "nested", "bool arm"];
 const BUDGETS: &[(&str, [usize; 6])] = &[
-    ("auth", [2, 0, 0, 0, 0, 0]),
+    ("auth", [0, 0, 0, 0, 0, 0]),
+    ("baselines", [0, 0, 0, 0, 0, 0]),
     ("bench", [0, 0, 0, 1, 1, 2]),
-    ("cli", [0, 0, 2, 0, 0, 0]),
-    ("client", [0, 0, 5, 5, 0, 2]),
-    ("control", [5, 0, 1, 3, 1, 0]),
-    ("core", [0, 0, 11, 14, 13, 6]),
-    ("fabric", [0, 0, 4, 8, 0, 0]),
+    ("cli", [0, 0, 0, 0, 0, 0]),
+    ("client", [0, 0, 0, 5, 0, 2]),
+    ("control", [4, 0, 1, 3, 1, 0]),
+    ("core", [0, 0, 0, 14, 13, 6]),
+    ("export", [0, 0, 0, 0, 0, 0]),
+    ("fabric", [0, 0, 1, 8, 0, 0]),
     ("fusee", [0, 0, 0, 2, 0, 2]),
+    ("lab", [0, 0, 0, 0, 0, 0]),
+    ("launch", [0, 0, 0, 0, 0, 0]),
     ("linearizability", [0, 0, 0, 1, 0, 2]),
-    ("master", [0, 0, 4, 15, 0, 0]),
+    ("master", [0, 0, 0, 15, 0, 0]),
     ("memory-node", [0, 0, 0, 3, 0, 0]),
     ("report", [0, 0, 0, 1, 0, 0]),
-    ("sim", [0, 0, 1, 5, 0, 4]),
+    ("sim", [0, 0, 0, 5, 0, 4]),
+    ("switch", [0, 0, 0, 0, 0, 0]),
+    ("tls", [0, 0, 0, 0, 0, 0]),
     ("workload", [0, 0, 0, 0, 0, 2]),
 ];
 /// Definitions of types whose name another type of the sources has.
-const SHARED_NAMES: usize = 794;
+const SHARED_NAMES: usize = 14;
 /// Words of Markdown, without generated pages.
 const WORDS: usize = 54_100;
 
@@ -39,19 +45,19 @@ const QUESTIONS: [&str; 7] = ["What", "Who", "How", "Where", "Which", "Whose", "
 const PREDICATES: [&str; 6] = ["is_", "has_", "may_", "can_", "needs_", "should_"];
 
 #[derive(Default)]
-struct Counts {
+struct RiddleCounts {
     by_crate: BTreeMap<String, [usize; 6]>,
     types: BTreeMap<String, Vec<String>>,
     words: usize,
 }
 
-impl Counts {
-    fn of_repository() -> Counts {
+impl RiddleCounts {
+    fn of_repository() -> RiddleCounts {
         let root = root();
         let mut files = Vec::new();
         collect(&root, &mut files);
         files.sort();
-        let mut counts = Counts::default();
+        let mut counts = RiddleCounts::default();
         for path in files {
             let name = path.strip_prefix(&root).expect("it was found there").display().to_string();
             let text = read_to_string(&path).unwrap_or_else(|error| panic!("{name}: {error}"));
@@ -158,7 +164,7 @@ fn defined_type(line: &str) -> Option<&str> {
 
 #[test]
 fn counts_are_within_their_budgets() {
-    let counts = Counts::of_repository();
+    let counts = RiddleCounts::of_repository();
     let mut mistakes = Vec::new();
     let mut compare = |what: String, found: usize, budget: usize| {
         if found > budget {

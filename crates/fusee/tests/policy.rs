@@ -5,7 +5,7 @@
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::common::{Scratch, Up, eventually, finish, fusee};
+use crate::common::{Scratch, UpCluster, eventually, finish, fusee};
 use fusee_client::{Client, Error, Options, Redundancy};
 use serde_json::Value;
 
@@ -24,7 +24,7 @@ fn redundancy(text: &str) -> Redundancy {
 }
 
 /// Returns the number of pairs of a redundancy, and their memory.
-fn memory_of(up: &Up, redundancy: &str) -> (u64, u64) {
+fn memory_of(up: &UpCluster, redundancy: &str) -> (u64, u64) {
     let report = up.run(&["status", "--memory", "--json"]).expect_code(0).json();
     let all = report["redundancies"].as_array().unwrap().clone();
     let of = all.iter().find(|of| of["redundancy"] == redundancy);
@@ -34,7 +34,7 @@ fn memory_of(up: &Up, redundancy: &str) -> (u64, u64) {
 
 #[test]
 fn demotion_on_request_saves_memory_and_keeps_every_value() {
-    let up = Up::start(&["--pool", "1GiB"]);
+    let up = UpCluster::start(&["--pool", "1GiB"]);
     let client = Client::connect(&up.master).unwrap();
     for n in 0..KEYS {
         let bytes = if n % 4 == 0 { 2_000 } else { 40_000 };
@@ -85,7 +85,7 @@ fn rules_of_the_cluster_count_for_everybody_and_are_shown() {
           [[redundancy.rules]]\nfrom = \"4KiB\"\nredundancy = \"ec:2+1\"\n\
           [[redundancy.rules]]\nfrom = \"16KiB\"\nredundancy = \"ec:4+2\"\n",
     );
-    let up = Up::start(&["--pool", "1GiB", "--config", &config]);
+    let up = UpCluster::start(&["--pool", "1GiB", "--config", &config]);
     let has = |key: &str| up.run(&["redundancy", "get", key]).expect_code(0).text();
     for (key, bytes, says) in
         [("a", 100, "replicated\n"), ("b", 5000, "ec:2+1\n"), ("c", 20_000, "replicated\n")]
@@ -120,16 +120,16 @@ fn rules_of_the_cluster_count_for_everybody_and_are_shown() {
 }
 
 /// A master, and memory nodes with small regions.
-struct Small {
+struct PolicyServers {
     scratch: Scratch,
     children: Vec<Child>,
     master: String,
 }
 
-impl Small {
-    fn start(table: &str, pool: &str) -> Small {
+impl PolicyServers {
+    fn start(table: &str, pool: &str) -> PolicyServers {
         let scratch = Scratch::new();
-        let mut small = Small { scratch, children: Vec::new(), master: String::new() };
+        let mut small = PolicyServers { scratch, children: Vec::new(), master: String::new() };
         let config = small.scratch.file("master.toml", table.as_bytes());
         let data_dir = small.scratch.path().join("master").display().to_string();
         let line =
@@ -175,7 +175,7 @@ impl Small {
     }
 }
 
-impl Drop for Small {
+impl Drop for PolicyServers {
     fn drop(&mut self) {
         for child in &mut self.children {
             drop(child.stdin.take());
@@ -208,14 +208,14 @@ fn demotion_makes_room_where_memory_is_short() {
     const RULES: &str =
         "[[redundancy.rules]]\nfrom = \"4KiB\"\nredundancy = \"eor:2:2+1\"\n[redundancy]\n";
     let options = || Options::default().with_op_timeout(Duration::from_millis(500));
-    let small = Small::start(RULES, "6MiB");
+    let small = PolicyServers::start(RULES, "6MiB");
     let client = Client::connect_with(&small.master, options()).unwrap();
     let without = fill(&client, Duration::from_secs(1));
     assert_eq!(client.status().unwrap().transitions.demoted_pairs, 0, "off by default");
     drop((client, small));
 
     let table = format!("{RULES}demote-above = 0.2\ndemote-bytes-per-s = \"64MiB\"\n");
-    let small = Small::start(&table, "6MiB");
+    let small = PolicyServers::start(&table, "6MiB");
     let client = Client::connect_with(&small.master, options()).unwrap();
     let with = fill(&client, Duration::from_secs(2));
     assert!(f64::from(with) > 1.1 * f64::from(without), "{with} pairs instead of {without}");
@@ -235,7 +235,7 @@ fn demotion_makes_room_where_memory_is_short() {
 fn pairs_that_are_read_often_are_promoted_if_it_is_configured() {
     let table = "[redundancy]\npromote-after = 3\npromote-window-ms = 60000\n\
                  promote-bytes-per-s = \"64MiB\"\n";
-    let small = Small::start(table, "24MiB");
+    let small = PolicyServers::start(table, "24MiB");
     let client = Client::connect(&small.master).unwrap();
     let coded = redundancy("ec:2+1");
     for n in 0..2 {

@@ -5,21 +5,21 @@
 use fusee_auth::NodeKey;
 use fusee_client::{Client, FabricKind, Options};
 use fusee_control::master::{MasterReply, MasterRequest};
-use fusee_control::node::{Bars, Extent, JobRequest, NodeRequest};
+use fusee_control::node::{Extent, JobRequest, MemberBars, NodeRequest};
 use fusee_control::rpc::{MasterClient, NodeClient, RpcError, Runtime};
 use fusee_core::verbs::{ClientId, ClusterId, MnId};
 
 use super::common::nic;
-use super::common::{Scratch, Up, finish, fusee};
+use super::common::{Scratch, UpCluster, finish, fusee};
 
-struct Secret {
+struct SecretFiles {
     scratch: Scratch,
 }
 
-impl Secret {
-    fn new() -> Secret {
+impl SecretFiles {
+    fn new() -> SecretFiles {
         let scratch = Scratch::new();
-        let secret = Secret { scratch };
+        let secret = SecretFiles { scratch };
         finish(&mut fusee(&["secret", "new", &secret.file("secret")])).expect_code(0);
         for of in ["client", "admin"] {
             let key = secret.file(of);
@@ -33,14 +33,14 @@ impl Secret {
         self.scratch.path().join(name).display().to_string()
     }
 
-    fn up(&self) -> Up {
-        Up::start(&["--secret", &self.file("secret"), "--fabric", "tcp"])
+    fn up(&self) -> UpCluster {
+        UpCluster::start(&["--secret", &self.file("secret"), "--fabric", "tcp"])
     }
 }
 
 #[test]
 fn each_key_opens_what_it_is_for() {
-    let secret = Secret::new();
+    let secret = SecretFiles::new();
     let up = secret.up();
     let with = |name: &str, line: &[&str]| {
         let file = secret.file(name);
@@ -61,18 +61,18 @@ fn each_key_opens_what_it_is_for() {
 
     up.run(&["get", "key"]).expect_error(3, "--secret");
     up.run(&["status"]).expect_error(3, "--secret");
-    let other = Secret::new();
+    let other = SecretFiles::new();
     let line = ["get", "key", "--secret", &other.file("client")];
     up.run(&line).expect_error(3, "another secret");
     // A client with a key does not trust a cluster without a secret.
-    let open = Up::start(&["--fabric", "tcp"]);
+    let open = UpCluster::start(&["--fabric", "tcp"]);
     let line = ["put", "key", "mine", "--secret", &secret.file("client")];
     open.run(&line).expect_error(3, "no secret");
 }
 
 #[test]
 fn strangers_get_nothing_whatever_they_ask() {
-    let secret = Secret::new();
+    let secret = SecretFiles::new();
     let up = secret.up();
     let runtime = Runtime::start("stranger").unwrap();
     let master = MasterClient::new(&runtime, &up.master[..]);
@@ -116,7 +116,7 @@ fn strangers_get_nothing_whatever_they_ask() {
     }
     // Nor does a peer that knows the identity, from etcd or the wire, but has no key of the secret.
     let file = secret.file("client");
-    let keys = fusee_auth::Keys::of_client(file.as_ref()).unwrap();
+    let keys = fusee_auth::Keyring::of_client(file.as_ref()).unwrap();
     let options = Options::default().with_keys(keys.clone()).with_fabric(FabricKind::Tcp);
     let view = Client::connect_with(&up.master, options).unwrap().view();
     let identity = view.members[0].identity;
@@ -133,25 +133,25 @@ fn strangers_get_nothing_whatever_they_ask() {
 
 #[test]
 fn a_memory_node_of_another_secret_does_not_join() {
-    let secret = Secret::new();
+    let secret = SecretFiles::new();
     let up = secret.up();
     let runtime = Runtime::start("stranger").unwrap();
     let master = MasterClient::new(&runtime, &up.master[..]);
     let alive = master.call_blocking(MasterRequest::Status);
     assert!(matches!(alive, Err(RpcError::Keys { .. })), "{alive:?}");
     // A client's key is not enough, either.
-    let keys = fusee_auth::Keys::of_client(secret.file("client").as_ref()).unwrap();
+    let keys = fusee_auth::Keyring::of_client(secret.file("client").as_ref()).unwrap();
     let runtime = Runtime::with_keys("client", Some(keys)).unwrap();
     let master = MasterClient::new(&runtime, &up.master[..]);
     assert!(matches!(master.call_blocking(MasterRequest::Status), Ok(MasterReply::Status(_))));
-    let heard = MasterRequest::Alive { identity: 1, heard: None, bars: Bars::default() };
+    let heard = MasterRequest::Alive { identity: 1, heard: None, bars: MemberBars::default() };
     let answer = master.call_blocking(heard);
     assert!(matches!(answer, Err(RpcError::Keys { .. })), "{answer:?}");
 }
 
 #[test]
 fn files_of_secrets_are_made_once_and_kept_secret() {
-    let secret = Secret::new();
+    let secret = SecretFiles::new();
     let file = secret.file("secret");
     finish(&mut fusee(&["secret", "new", &file])).expect_error(1, "exists");
     let line =

@@ -10,13 +10,13 @@ use serde_json::Value;
 use crate::common::{Scratch, eventually, finish, fusee, signal, wait};
 
 /// A server that has announced its addresses.
-struct Server {
+struct AnnouncedServer {
     child: Child,
     announced: Value,
 }
 
-impl Server {
-    fn start(command: &mut Command) -> Server {
+impl AnnouncedServer {
+    fn start(command: &mut Command) -> AnnouncedServer {
         command.arg("--announce").stdin(Stdio::null());
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let mut line = String::new();
@@ -26,7 +26,7 @@ impl Server {
             child.stderr.take().unwrap().read_to_string(&mut text).unwrap();
             panic!("no announcement: {text}");
         };
-        Server { child, announced }
+        AnnouncedServer { child, announced }
     }
 
     fn control(&self) -> &str {
@@ -39,7 +39,7 @@ impl Server {
     }
 }
 
-impl Drop for Server {
+impl Drop for AnnouncedServer {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -63,7 +63,7 @@ fn a_flag_beats_the_environment_and_the_environment_beats_the_file() {
     );
     let file = scratch.file("master.toml", text.as_bytes());
     let expected = |command: &mut Command| {
-        let master = Server::start(command);
+        let master = AnnouncedServer::start(command);
         let expected = status(master.control())["expected_memory_nodes"].clone();
         master.stop("TERM");
         expected
@@ -101,7 +101,7 @@ fn servers_form_a_cluster_and_stop_cleanly() {
     let replicas = ["--memory-nodes=1", "--index-replicas=1", "--data-replicas=1"];
     let sizes = ["--region-bytes=128MiB", "--block-bytes=4MiB", "--index-keys=1000"];
     let line = ["master", "--listen=127.0.0.1:0", &data_dir];
-    let master = Server::start(fusee(&line).args(replicas).args(sizes));
+    let master = AnnouncedServer::start(fusee(&line).args(replicas).args(sizes));
     let address = master.control().to_string();
     let empty = status(&address);
     assert_eq!((&empty["ready"], &empty["cluster"]), (&false.into(), &Value::Null));
@@ -129,7 +129,7 @@ fn servers_form_a_cluster_and_stop_cleanly() {
     std::fs::create_dir(&sockets).unwrap();
     let mut node = fusee(&["memory-node", "--config", &file]);
     node.env("FUSEE_MASTER", &address).env("FUSEE_SHM_DIR", &sockets);
-    let node = Server::start(&mut node);
+    let node = AnnouncedServer::start(&mut node);
     eventually("the cluster is ready", || status(&address)["ready"] == true);
     let again = ["form", "--if-unformed", "--json", "--master", &address];
     let again = finish(&mut fusee(&again)).expect_code(0).json();

@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use crate::common::{Output, Scratch, finish, fusee};
+use crate::common::{CommandOutput, Scratch, finish, fusee};
 
-fn sim(args: &[&str]) -> Output {
+fn sim(args: &[&str]) -> CommandOutput {
     finish(fusee(&["sim"]).args(args))
 }
 

@@ -7,16 +7,16 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 
-use crate::common::{Up, eventually, finish};
+use crate::common::{UpCluster, eventually, finish};
 
-fn sockets(up: &Up) -> Vec<PathBuf> {
+fn sockets(up: &UpCluster) -> Vec<PathBuf> {
     let nodes = up.report["memory_nodes"].as_array().unwrap();
     nodes.iter().map(|node| node["shm"].as_str().unwrap().into()).collect()
 }
 
 #[test]
 fn a_socket_that_is_removed_comes_back_and_is_missed_meanwhile() {
-    let up = Up::start(&["--pool", "512MiB"]);
+    let up = UpCluster::start(&["--pool", "512MiB"]);
     let sockets = sockets(&up);
     up.run(&["put", "key", "value", "--fabric", "shm"]).expect_code(0);
     fs::remove_file(&sockets[0]).unwrap();
@@ -46,7 +46,7 @@ fn a_socket_that_is_removed_comes_back_and_is_missed_meanwhile() {
 /// If shared memory was to be expected, `auto` says once that it is not used, and why.
 #[test]
 fn a_client_without_a_socket_takes_tcp_and_says_so() {
-    let up = Up::start(&["--pool", "512MiB"]);
+    let up = UpCluster::start(&["--pool", "512MiB"]);
     up.run(&["put", "key", "value"]).expect_code(0);
     let sockets = sockets(&up);
     let directory = sockets[0].parent().unwrap();
@@ -70,7 +70,7 @@ fn another_user_takes_tcp_and_is_told() {
         eprintln!("SKIPPED: only root runs processes of other users");
         return;
     }
-    let up = Up::start(&["--pool", "512MiB"]);
+    let up = UpCluster::start(&["--pool", "512MiB"]);
     up.run(&["put", "key", "value"]).expect_code(0);
     let directory = sockets(&up)[0].parent().unwrap().to_owned();
     for directory in directory.ancestors().take_while(|path| path.starts_with(up.scratch.path())) {

@@ -14,7 +14,7 @@ use fusee_auth::NodeKey;
 use fusee_client::Client;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use crate::common::{Up, nic};
+use crate::common::{UpCluster, nic};
 
 /// The first bytes of a client of the master.
 const HELLO: &[u8] =
@@ -36,7 +36,7 @@ fn greet(master: &str) -> TcpStream {
 }
 
 #[track_caller]
-fn is_served(up: &Up) {
+fn is_served(up: &UpCluster) {
     up.run(&["put", "key", "value"]).expect_code(0);
     let value = up.run(&["get", "key"]).expect_code(0);
     assert_eq!(value.text().trim(), "value");
@@ -52,7 +52,8 @@ fn descriptors(wanted: usize) -> usize {
 /// 640 MiB of frames are announced to a master that may take another 200 MiB of address space.
 #[test]
 fn an_announced_frame_costs_a_master_nothing() {
-    let up = Up::start(&["--memory-nodes", "1", "--index-replicas", "1", "--data-replicas", "1"]);
+    let up =
+        UpCluster::start(&["--memory-nodes", "1", "--index-replicas", "1", "--data-replicas", "1"]);
     let pid = up.pids()[0];
     let most = held(pid, "VmSize") + 200 * MIB;
     let limited = Command::new("prlimit")
@@ -75,7 +76,8 @@ fn an_announced_frame_costs_a_master_nothing() {
 
 #[test]
 fn silent_connections_do_not_keep_others_from_a_master() {
-    let up = Up::start(&["--memory-nodes", "1", "--index-replicas", "1", "--data-replicas", "1"]);
+    let up =
+        UpCluster::start(&["--memory-nodes", "1", "--index-replicas", "1", "--data-replicas", "1"]);
     let count = descriptors(4500);
     let silent: Vec<TcpStream> = (0..count).map(|_| greet(&up.master)).collect();
     is_served(&up);
@@ -85,7 +87,8 @@ fn silent_connections_do_not_keep_others_from_a_master() {
 /// A hundred WRITEs of 16 MiB without their ends: 1.6 GiB have arrived, or wait in sockets.
 #[test]
 fn half_received_writes_cost_a_memory_node_a_bounded_part() {
-    let up = Up::start(&["--memory-nodes", "1", "--index-replicas", "1", "--data-replicas", "1"]);
+    let up =
+        UpCluster::start(&["--memory-nodes", "1", "--index-replicas", "1", "--data-replicas", "1"]);
     let pid = up.pids()[1];
     let client = Client::connect(&up.master).unwrap();
     let member = client.view().members[0].clone();

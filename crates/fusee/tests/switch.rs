@@ -8,17 +8,17 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::common::{Up, eventually, signal, wait};
+use crate::common::{UpCluster, eventually, signal, wait};
 
 /// A switch of a cluster, which prints a report at its end.
-struct Switch {
+struct SwitchUnderTest {
     child: Child,
     out: BufReader<ChildStdout>,
     address: String,
 }
 
-impl Switch {
-    fn start(up: &Up, listen: &str) -> Switch {
+impl SwitchUnderTest {
+    fn start(up: &UpCluster, listen: &str) -> SwitchUnderTest {
         let mut command = up.command(&["switch", "--announce", "--json", "--listen", listen]);
         command.stdin(Stdio::null()).stdout(Stdio::piped());
         let mut child = command.spawn().unwrap();
@@ -27,7 +27,7 @@ impl Switch {
         out.read_line(&mut line).unwrap();
         let announced: Value = serde_json::from_str(&line).expect("it announces its address");
         let address = announced["switch"].as_str().unwrap().to_string();
-        Switch { child, out, address }
+        SwitchUnderTest { child, out, address }
     }
 
     /// Ends the switch. Returns its report.
@@ -40,7 +40,7 @@ impl Switch {
     }
 }
 
-impl Drop for Switch {
+impl Drop for SwitchUnderTest {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -48,20 +48,20 @@ impl Drop for Switch {
 }
 
 /// A session of `fusee shell` behind a switch.
-struct Shell {
+struct ShellProcess {
     child: Child,
     input: ChildStdin,
     output: BufReader<ChildStdout>,
 }
 
-impl Shell {
-    fn start(up: &Up, switch: &str) -> Shell {
+impl ShellProcess {
+    fn start(up: &UpCluster, switch: &str) -> ShellProcess {
         let mut command = up.command(&["shell", "--switch", switch]);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
         let mut child = command.spawn().unwrap();
         let input = child.stdin.take().unwrap();
         let output = child.stdout.take().unwrap();
-        Shell { child, input, output: BufReader::new(output) }
+        ShellProcess { child, input, output: BufReader::new(output) }
     }
 
     fn say(&mut self, line: &str) -> String {
@@ -72,7 +72,7 @@ impl Shell {
     }
 }
 
-impl Drop for Shell {
+impl Drop for ShellProcess {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -81,9 +81,9 @@ impl Drop for Shell {
 
 #[test]
 fn a_key_that_others_change_is_found_by_the_switch() {
-    let up = Up::start(&["--memory-nodes", "2", "--fabric", "tcp"]);
-    let switch = Switch::start(&up, "127.0.0.1:0");
-    let [mut first, mut second] = [(); 2].map(|()| Shell::start(&up, &switch.address));
+    let up = UpCluster::start(&["--memory-nodes", "2", "--fabric", "tcp"]);
+    let switch = SwitchUnderTest::start(&up, "127.0.0.1:0");
+    let [mut first, mut second] = [(); 2].map(|()| ShellProcess::start(&up, &switch.address));
     first.say("put hot 0");
     for number in 1..200 {
         let value = format!("{number:03}");
@@ -100,8 +100,8 @@ fn a_key_that_others_change_is_found_by_the_switch() {
 
 #[test]
 fn without_the_switch_a_session_fails_and_with_the_next_one_it_works() {
-    let up = Up::start(&["--memory-nodes", "2", "--fabric", "tcp"]);
-    let mut switch = Switch::start(&up, "127.0.0.1:0");
+    let up = UpCluster::start(&["--memory-nodes", "2", "--fabric", "tcp"]);
+    let mut switch = SwitchUnderTest::start(&up, "127.0.0.1:0");
     let address = switch.address.clone();
     up.run(&["put", "--switch", &address, "key", "value"]).expect_code(0);
     switch.child.kill().unwrap();
@@ -113,7 +113,7 @@ fn without_the_switch_a_session_fails_and_with_the_next_one_it_works() {
     on("tcp", "somewhere").expect_error(2, "is no address");
     // Written pairs do not depend on the switch.
     assert_eq!(up.run(&["get", "key"]).expect_code(0).text().trim(), "value");
-    let again = Switch::start(&up, &address);
+    let again = SwitchUnderTest::start(&up, &address);
     eventually("the next switch serves", || {
         up.run(&["get", "--switch", &again.address, "key"]).text().trim() == "value"
     });
@@ -125,7 +125,7 @@ fn without_the_switch_a_session_fails_and_with_the_next_one_it_works() {
 /// switch, a stale hint costs no phase if the switch knows better.
 #[test]
 fn hot_keys_take_fewer_phases_behind_a_switch() {
-    let up = Up::start(&["--memory-nodes", "2", "--fabric", "tcp", "--switch"]);
+    let up = UpCluster::start(&["--memory-nodes", "2", "--fabric", "tcp", "--switch"]);
     let switch = up.report["switch"]["tcp"].as_str().expect("a switch").to_owned();
     let phases = |more: &[&str]| {
         let workload =
@@ -161,8 +161,8 @@ fn hot_keys_take_fewer_phases_behind_a_switch() {
 #[test]
 fn a_switch_that_ends_under_load_loses_nothing() {
     for name in ["TERM", "KILL"] {
-        let up = Up::start(&["--memory-nodes", "2", "--fabric", "tcp"]);
-        let mut switch = Switch::start(&up, "127.0.0.1:0");
+        let up = UpCluster::start(&["--memory-nodes", "2", "--fabric", "tcp"]);
+        let mut switch = SwitchUnderTest::start(&up, "127.0.0.1:0");
         up.run(&["put", "--switch", &switch.address, "before", "1"]).expect_code(0);
         let load =
             ["bench", "ycsb", "--workload", "churn", "--keys", "8", "--seconds", "6", "--check"];
@@ -183,15 +183,15 @@ fn a_switch_that_ends_under_load_loses_nothing() {
         assert_eq!(report["check"]["violations"], 0, "{report:#}");
         assert_eq!(up.run(&["get", "before"]).expect_code(0).text().trim(), "1");
         // Another switch serves at the same address.
-        let again = Switch::start(&up, &switch.address);
+        let again = SwitchUnderTest::start(&up, &switch.address);
         up.run(&["get", "--switch", &again.address, "before"]).expect_code(0);
     }
 }
 
 #[test]
 fn a_switch_says_what_is_wrong() {
-    let up = Up::start(&["--memory-nodes", "1", "--fabric", "tcp"]);
-    let switch = Switch::start(&up, "127.0.0.1:0");
+    let up = UpCluster::start(&["--memory-nodes", "1", "--fabric", "tcp"]);
+    let switch = SwitchUnderTest::start(&up, "127.0.0.1:0");
     up.run(&["switch", "--listen", &switch.address]).expect_error(1, "is in use");
     up.run(&["switch", "--master", "127.0.0.1:1"]).expect_error(3, "127.0.0.1:1");
     up.run(&["switch", "--slots", "many"]).expect_error(2, "many");

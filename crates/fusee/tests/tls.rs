@@ -7,11 +7,11 @@ use std::io::{BufRead, BufReader};
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use fusee_client::{Client, FabricKind, Keys, Options, Tls};
+use fusee_client::{Client, FabricKind, Keyring, Options, TlsSettings};
 
 use super::common::http::get;
 use super::common::nic;
-use super::common::{Output, Scratch, Up, finish, fusee, wait};
+use super::common::{CommandOutput, Scratch, UpCluster, finish, fusee, wait};
 use super::http::page_of;
 
 #[path = "../../tls/src/testing.rs"]
@@ -19,14 +19,14 @@ pub mod testing;
 use testing::Certificates;
 
 /// Files of a cluster, by the names of the flags.
-struct Files {
+struct TlsClusterFiles {
     certificates: Certificates,
     scratch: Scratch,
 }
 
-impl Files {
-    fn new() -> Files {
-        let files = Files { certificates: Certificates::new(), scratch: Scratch::new() };
+impl TlsClusterFiles {
+    fn new() -> TlsClusterFiles {
+        let files = TlsClusterFiles { certificates: Certificates::new(), scratch: Scratch::new() };
         finish(&mut fusee(&["secret", "new", &files.secret()])).expect_code(0);
         files
     }
@@ -39,28 +39,28 @@ impl Files {
         self.certificates.path(name).display().to_string()
     }
 
-    fn up(&self) -> Up {
+    fn up(&self) -> UpCluster {
         let [ca, cert, key] = ["ca", "cert", "key"].map(|name| self.path(name));
         let tls = ["--tls-ca", &ca, "--tls-cert", &cert, "--tls-key", &key];
-        Up::start(&[&["--secret", &self.secret(), "--fabric", "tcp"][..], &tls].concat())
+        UpCluster::start(&[&["--secret", &self.secret(), "--fabric", "tcp"][..], &tls].concat())
     }
 
     /// Runs a command with the secret, and this file of authorities.
-    fn run(&self, up: &Up, ca: &str, line: &[&str]) -> Output {
+    fn run(&self, up: &UpCluster, ca: &str, line: &[&str]) -> CommandOutput {
         up.run(&[line, &["--secret", &self.secret(), "--tls-ca", ca]].concat())
     }
 
     fn options(&self) -> Options {
-        let keys = Keys::of_client(self.secret().as_ref()).unwrap();
-        let tls = Tls::of_client(self.path("ca").as_ref()).unwrap();
+        let keys = Keyring::of_client(self.secret().as_ref()).unwrap();
+        let tls = TlsSettings::of_client(self.path("ca").as_ref()).unwrap();
         Options::default().with_fabric(FabricKind::Tcp).with_keys(keys).with_tls(tls)
     }
 }
 
 #[test]
 fn a_cluster_works_over_tls_and_others_are_told() {
-    let files = Files::new();
-    let others = Files::new();
+    let files = TlsClusterFiles::new();
+    let others = TlsClusterFiles::new();
     let up = files.up();
     let ca = files.path("ca");
     files.run(&up, &ca, &["insert", "key", "first"]).expect_code(0);
@@ -77,7 +77,7 @@ fn a_cluster_works_over_tls_and_others_are_told() {
     up.run(&["get", "key", "--secret", &files.secret()]).expect_error(3, "--tls-ca");
     files.run(&up, &others.path("ca"), &["get", "key"]).expect_error(3, "does not believe");
     up.run(&["get", "key", "--tls-ca", &ca]).expect_error(3, "--secret");
-    let plain = Up::start(&["--fabric", "tcp"]);
+    let plain = UpCluster::start(&["--fabric", "tcp"]);
     plain.run(&["get", "key", "--tls-ca", &ca]).expect_error(3, "speaks no TLS");
 
     // The port of the memory: any plain hello is refused, with the number that means TLS.
@@ -89,7 +89,7 @@ fn a_cluster_works_over_tls_and_others_are_told() {
 /// The pages of a master need no certificate for its address; those that it gathers as a client do.
 #[test]
 fn masters_show_their_cluster_over_tls() {
-    let files = Files::new();
+    let files = TlsClusterFiles::new();
     let up = files.up();
     files.run(&up, &files.path("ca"), &["put", "key", "value"]).expect_code(0);
     let memory = get(page_of(&up), "/metrics/memory");
@@ -114,7 +114,7 @@ fn masters_show_their_cluster_over_tls() {
 
 #[test]
 fn a_node_that_dies_is_done_without_over_tls() {
-    let files = Files::new();
+    let files = TlsClusterFiles::new();
     let up = files.up();
     let client = Client::connect_with(&up.master, files.options()).unwrap();
     let key = |n: u32| n.to_le_bytes();
@@ -139,7 +139,7 @@ fn a_node_that_dies_is_done_without_over_tls() {
 
 #[test]
 fn new_certificates_are_shown_without_a_restart() {
-    let files = Files::new();
+    let files = TlsClusterFiles::new();
     let up = files.up();
     let client = Client::connect_with(&up.master, files.options()).unwrap();
     client.put(b"key", b"value").unwrap();
@@ -160,7 +160,7 @@ fn new_certificates_are_shown_without_a_restart() {
 
 #[test]
 fn files_that_cannot_be_used_are_named_at_the_start() {
-    let files = Files::new();
+    let files = TlsClusterFiles::new();
     let [ca, cert, key] = ["ca", "cert", "key"].map(|name| files.path(name));
     let all = ["--tls-ca", &ca, "--tls-cert", &cert, "--tls-key", &key];
     let fails = |line: &[&str], says: &str| {

@@ -4,18 +4,18 @@
 
 use std::time::Duration;
 
-use crate::common::{Up, eventually, finish, finish_with, fusee, is_alive, signal, wait};
+use crate::common::{UpCluster, eventually, finish, finish_with, fusee, is_alive, signal, wait};
 
 /// Asserts that the servers have ended, and that the directory is gone.
 #[track_caller]
-fn expect_nothing_left(up: &Up, pids: &[u32]) {
+fn expect_nothing_left(up: &UpCluster, pids: &[u32]) {
     for pid in pids {
         assert!(!is_alive(*pid), "process {pid} is left");
     }
     assert_eq!(up.scratch.entries(), Vec::<std::path::PathBuf>::new());
 }
 
-fn use_every_operation(up: &Up, fabric: &str) {
+fn use_every_operation(up: &UpCluster, fabric: &str) {
     let fabric = ["--fabric", fabric];
     let run = |line: &[&str]| finish(up.command(line).args(fabric));
     run(&["put", "k", "v1"]).expect_code(0);
@@ -34,7 +34,7 @@ fn use_every_operation(up: &Up, fabric: &str) {
 
 #[test]
 fn other_processes_put_and_get_on_both_fabrics() {
-    let up = Up::start(&["--pool", "512MiB"]);
+    let up = UpCluster::start(&["--pool", "512MiB"]);
     use_every_operation(&up, "shm");
     use_every_operation(&up, "tcp");
     use_every_operation(&up, "auto");
@@ -45,7 +45,7 @@ fn other_processes_put_and_get_on_both_fabrics() {
 
 #[test]
 fn values_go_through_byte_by_byte() {
-    let up = Up::start(&["--pool", "512MiB", "--memory-nodes", "1"]);
+    let up = UpCluster::start(&["--pool", "512MiB", "--memory-nodes", "1"]);
     let value: Vec<u8> = (0..100_000u32).flat_map(|i| i.to_le_bytes()).collect();
     let file = up.scratch.file("value", &value);
     up.run(&["put", "--hex", "00ff", "--value-file", &file]).expect_code(0);
@@ -60,7 +60,7 @@ fn values_go_through_byte_by_byte() {
 #[test]
 fn status_shows_the_cluster() {
     // The scrubber would take ids of sessions.
-    let up = Up::start(&["--pool=512MiB", "--memory-nodes=2", "--scrub-bytes-per-s=0"]);
+    let up = UpCluster::start(&["--pool=512MiB", "--memory-nodes=2", "--scrub-bytes-per-s=0"]);
     up.run(&["put", "k", "v"]).expect_code(0);
     let status = up.run(&["status", "--json"]).expect_code(0).json();
     assert_eq!((&status["ready"], &status["index_replicas"]), (&true.into(), &2.into()));
@@ -104,7 +104,7 @@ fn status_shows_the_cluster() {
 
 #[test]
 fn the_shell_reads_commands_from_a_pipe() {
-    let up = Up::start(&["--pool", "512MiB", "--memory-nodes", "1"]);
+    let up = UpCluster::start(&["--pool", "512MiB", "--memory-nodes", "1"]);
     let shell = |input: &str| finish_with(&mut up.command(&["shell"]), input.as_bytes());
     let output = shell(
         "# a remark\nput 'my key' \"a \\\"b\\\" \\x00\"\nget \"my key\"\n\ninsert k 1\nupdate k 2\n\
@@ -125,7 +125,7 @@ fn the_shell_reads_commands_from_a_pipe() {
 #[test]
 fn ctrl_c_leaves_no_process_and_no_file() {
     for name in ["INT", "TERM", "HUP"] {
-        let mut up = Up::start(&["--pool", "256MiB"]);
+        let mut up = UpCluster::start(&["--pool", "256MiB"]);
         let pids = up.pids();
         assert!(pids.len() == 4 && pids.iter().all(|pid| is_alive(*pid)));
         assert_eq!(up.scratch.entries().len(), 1);
@@ -138,7 +138,7 @@ fn ctrl_c_leaves_no_process_and_no_file() {
 
 #[test]
 fn servers_that_hang_are_killed() {
-    let mut up = Up::start(&["--pool", "256MiB", "--memory-nodes", "1"]);
+    let mut up = UpCluster::start(&["--pool", "256MiB", "--memory-nodes", "1"]);
     let pids = up.pids();
     signal("STOP", pids[1]);
     signal("INT", up.child.id());
@@ -148,7 +148,7 @@ fn servers_that_hang_are_killed() {
 
 #[test]
 fn killing_up_leaves_no_process_and_the_next_up_removes_its_files() {
-    let mut up = Up::start(&["--pool", "256MiB"]);
+    let mut up = UpCluster::start(&["--pool", "256MiB"]);
     let pids = up.pids();
     signal("KILL", up.child.id());
     wait(&mut up.child);
@@ -167,7 +167,7 @@ fn killing_up_leaves_no_process_and_the_next_up_removes_its_files() {
 
 #[test]
 fn up_outlives_a_memory_node_but_not_its_master() {
-    let mut up = Up::start(&["--pool", "256MiB"]);
+    let mut up = UpCluster::start(&["--pool", "256MiB"]);
     let pids = up.pids();
     signal("KILL", pids[3]);
     eventually("the memory node is gone", || !is_alive(pids[3]));
@@ -180,7 +180,7 @@ fn up_outlives_a_memory_node_but_not_its_master() {
 
 #[test]
 fn a_second_up_at_the_same_port_says_what_to_do() {
-    let up = Up::start(&["--pool", "256MiB", "--memory-nodes", "1"]);
+    let up = UpCluster::start(&["--pool", "256MiB", "--memory-nodes", "1"]);
     let port = up.master.rsplit_once(':').unwrap().1;
     let second = finish(&mut fusee(&["up", "--port", port]));
     second.expect_error(1, &format!("port {port} is in use"));
@@ -189,7 +189,7 @@ fn a_second_up_at_the_same_port_says_what_to_do() {
 
 #[test]
 fn a_small_pool_is_enough_for_few_keys() {
-    let up = Up::start(&["--pool", "64MiB", "--index-keys", "1000"]);
+    let up = UpCluster::start(&["--pool", "64MiB", "--index-keys", "1000"]);
     up.run(&["put", "k", "v"]).expect_code(0);
 }
 
@@ -198,7 +198,7 @@ fn a_small_pool_is_enough_for_few_keys() {
 fn the_page_is_beside_the_master() {
     let free = || std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let port = free();
-    let up = Up::start(&["--pool=256MiB", "--memory-nodes=1", &format!("--port={port}")]);
+    let up = UpCluster::start(&["--pool=256MiB", "--memory-nodes=1", &format!("--port={port}")]);
     let page = up.report["master"]["http"].as_str().unwrap().to_owned();
     // Another process may have taken the port.
     let is_free = || std::net::TcpListener::bind(("127.0.0.1", port + 10)).is_ok();
@@ -209,7 +209,7 @@ fn the_page_is_beside_the_master() {
 /// Keys and values are bytes, also in lines from a pipe.
 #[test]
 fn a_shell_takes_lines_that_are_no_text() {
-    let up = Up::start(&["--pool=256MiB", "--memory-nodes=1"]);
+    let up = UpCluster::start(&["--pool=256MiB", "--memory-nodes=1"]);
     let mut shell = up.command(&["shell"]);
     let lines = b"put k\xff1 v\nput k2 \xc3\nget k\\xff1\ncount k\nkeys k2\nset a b\n";
     let output = finish_with(&mut shell, lines).expect_code(1);
@@ -223,7 +223,7 @@ fn a_shell_takes_lines_that_are_no_text() {
 /// An empty variable counts as unset, whichever it is.
 #[test]
 fn variables_without_a_value_say_nothing() {
-    let up = Up::start(&["--pool=256MiB", "--memory-nodes=1"]);
+    let up = UpCluster::start(&["--pool=256MiB", "--memory-nodes=1"]);
     let names =
         ["SECRET", "TLS_CA", "TLS_CERT", "TLS_KEY", "FABRIC", "SWITCH", "CONFIG", "HTTP", "LEASE"];
     let empty = |command: &mut std::process::Command| {
@@ -263,7 +263,7 @@ fn clusters_that_cannot_be_are_refused_and_leave_nothing() {
 #[test]
 fn one_fabric_can_be_served_alone() {
     for (fabric, other) in [("shm", "tcp"), ("tcp", "shm")] {
-        let up = Up::start(&["--pool", "256MiB", "--memory-nodes", "1", "--fabric", fabric]);
+        let up = UpCluster::start(&["--pool", "256MiB", "--memory-nodes", "1", "--fabric", fabric]);
         use_every_operation(&up, "auto");
         use_every_operation(&up, fabric);
         assert!(up.report["memory_nodes"][0][other].is_null());

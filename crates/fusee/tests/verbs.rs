@@ -10,7 +10,7 @@ mod common;
 use std::fs;
 use std::time::{Duration, Instant};
 
-use common::{Up, finish, fusee};
+use common::{UpCluster, finish, fusee};
 use fusee_client::{Client, FabricKind, Options};
 
 fn has_device() -> bool {
@@ -44,7 +44,7 @@ fn other_processes_put_and_get_over_verbs() {
     if !has_device() {
         return;
     }
-    let up = Up::start(&["--pool", "256MiB", "--fabric", "verbs"]);
+    let up = UpCluster::start(&["--pool", "256MiB", "--fabric", "verbs"]);
     for fabric in ["verbs", "auto"] {
         let run = |line: &[&str]| finish(up.command(line).args(["--fabric", fabric]));
         run(&["put", "k", "v1"]).expect_code(0);
@@ -97,7 +97,7 @@ fn memory_nodes_do_nothing_while_others_read() {
     if !has_device() {
         return;
     }
-    let up = Up::start(&["--pool", "256MiB", "--fabric", "verbs"]);
+    let up = UpCluster::start(&["--pool", "256MiB", "--fabric", "verbs"]);
     let options = Options::default().with_fabric(FabricKind::Verbs);
     let client = Client::connect_with(&up.master, options).unwrap();
     let keys: Vec<[u8; 4]> = (0..64u32).map(u32::to_le_bytes).collect();

@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 
 use serde_json::Value;
 
-use crate::common::{Scratch, Up, finish, fusee};
+use crate::common::{Scratch, UpCluster, finish, fusee};
 
 const KEYS: usize = 50;
 
@@ -98,7 +98,7 @@ fn operations_of_files_are_checked() {
 #[test]
 fn nothing_of_the_files_is_left_in_a_cluster() {
     let scratch = Scratch::new();
-    let up = Up::start(&["--pool", "512MiB"]);
+    let up = UpCluster::start(&["--pool", "512MiB"]);
     let files = files(&scratch);
     run(&files, &["--master", &up.master]);
     for key in [name(0), name(7), "new3".into()] {
@@ -113,7 +113,7 @@ fn nothing_of_the_files_is_left_in_a_cluster() {
 #[test]
 fn a_pair_that_somebody_else_wrote_is_noticed() {
     let scratch = Scratch::new();
-    let up = Up::start(&["--pool", "512MiB"]);
+    let up = UpCluster::start(&["--pool", "512MiB"]);
     let files = files(&scratch);
     let load = scratch.file("b.load", b"INSERT a\nINSERT b\n");
     let trans = scratch.file("b.trans", "READ a\nREAD b\n".repeat(20).as_bytes());

@@ -4,9 +4,10 @@
 //! clients, of ours or of another system, on a testbed ([`fusee_sim::Testbed`]). Nothing is measured on
 //! hardware here, and every result says so. Equal arguments give equal bytes.
 //!
-//! Reading order: `setup` (setups and their results), `subject` and `theirs` (the systems), `measure`,
+//! Reading order: `setup` (setups and their results), `subject` and `baselines` (the systems), `measure`,
 //! `figures`, `run`, `report` and `page` (output).
 
+mod baselines;
 mod figures;
 mod measure;
 mod page;
@@ -14,7 +15,6 @@ mod report;
 mod run;
 mod setup;
 mod subject;
-mod theirs;
 
 use std::path::{Path, PathBuf};
 use std::{fs, io};
@@ -24,9 +24,9 @@ use fusee_cli::failure::Failure;
 use fusee_cli::{interrupt, output};
 use fusee_sim::Testbed;
 
-pub use measure::{Failed, measure};
-use run::Outcome;
-pub use setup::{Latency, Load, Measured, Setup, System, Use};
+pub use measure::{MeasurementError, measure};
+use run::FigureOutcome;
+pub use setup::{HardwareUse, LabLatency, LabLoad, LabResults, LabSetup, LabSystem};
 
 /// Subcommands of `fusee lab`.
 #[derive(Subcommand, Debug)]
@@ -38,17 +38,17 @@ pub enum Lab {
         fusee lab figure 2 --paper elasticmem\n  \
         fusee lab figure F18 --seeds 5 --json\n\n\
         Everything is simulated, in virtual time: the same arguments give the same bytes.")]
-    Figure(Numbered),
+    Figure(LabFigureArgs),
     /// Repeat a table of a paper
     #[command(after_help = "Example:\n  \
         fusee lab table 1 --paper elasticmem\n\n\
         Table 1 of FUSEE, the recovery of a client, is of a real machine: `fusee bench recovery` measures it.\n\
         So are Tables 2 and 3 of ElasticMem: `fusee bench correlated`.")]
-    Table(Numbered),
+    Table(LabFigureArgs),
     /// Repeat all figures
-    All(Options),
+    All(LabOptions),
     /// Make a page of the figures in a folder, with the statements of the papers
-    Report(ReportArgs),
+    Report(LabReportArgs),
     /// List the figures
     #[command(after_help = "Example:\n  fusee lab list")]
     List,
@@ -59,7 +59,7 @@ pub enum Lab {
 #[command(after_help = "Example:\n  \
     fusee lab all --json > lab.json\n\n\
     Everything is simulated, in virtual time: the same arguments give the same bytes.")]
-pub struct Options {
+pub struct LabOptions {
     /// Runs of every point, with different keys and operations; the median counts
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=100))]
     seeds: u64,
@@ -93,7 +93,7 @@ fn testbed(name: &str) -> Result<&'static str, String> {
 #[command(after_help = "Example:\n  \
     fusee lab all --out lab && fusee lab report lab\n\n\
     Writes lab/index.html, which needs no other file.")]
-pub struct ReportArgs {
+pub struct LabReportArgs {
     /// The folder that figures were written to with --out
     #[arg(value_name = "FOLDER")]
     folder: PathBuf,
@@ -101,7 +101,7 @@ pub struct ReportArgs {
 
 /// A paper with figures.
 #[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Paper {
+pub enum LabPaper {
     /// FUSEE (FAST '23)
     Fusee,
     /// ElasticMem
@@ -112,22 +112,26 @@ pub enum Paper {
 
 /// A figure or table.
 #[derive(clap::Args, Clone, Debug)]
-pub struct Numbered {
+pub struct LabFigureArgs {
     /// Its number, or its name as in the list; for figures of ElasticMem, the experiment's number
     #[arg(value_name = "NUMBER")]
     number: String,
 
     /// Paper of the number
     #[arg(long, value_enum, default_value = "fusee")]
-    paper: Paper,
+    paper: LabPaper,
 
     #[command(flatten)]
-    options: Options,
+    options: LabOptions,
 }
 
-impl Numbered {
+impl LabFigureArgs {
     /// Returns the figure of this number, or an error that lists all. `prefixes` are those of names, by paper.
-    fn found(&self, kind: &str, prefixes: [&str; 3]) -> Result<&'static figures::Figure, Failure> {
+    fn find_figure(
+        &self,
+        kind: &str,
+        prefixes: [&str; 3],
+    ) -> Result<&'static figures::Figure, Failure> {
         let name = self.number.to_ascii_uppercase();
         let prefix = prefixes[self.paper as usize];
         let of = [format!("{prefix}{name}"), name];
@@ -142,9 +146,9 @@ impl Lab {
     /// Runs the command.
     pub fn run(&self) -> Result<(), Failure> {
         match self {
-            Lab::Figure(of) => run_all([of.found("figure", ["F", "E", "S"])?], &of.options),
-            Lab::Table(of) => run_all([of.found("table", ["T", "ET", "ST"])?], &of.options),
-            Lab::Report(ReportArgs { folder }) => report_of(folder),
+            Lab::Figure(of) => run_all([of.find_figure("figure", ["F", "E", "S"])?], &of.options),
+            Lab::Table(of) => run_all([of.find_figure("table", ["T", "ET", "ST"])?], &of.options),
+            Lab::Report(LabReportArgs { folder }) => report_of(folder),
             Lab::All(options) => run_all(figures::all(), options),
             Lab::List => figures::all()
                 .try_for_each(|figure| output::line(&format!("{:<5} {}", figure.id, figure.about))),
@@ -154,7 +158,7 @@ impl Lab {
 
 fn run_all(
     figures: impl IntoIterator<Item = &'static figures::Figure>,
-    options: &Options,
+    options: &LabOptions,
 ) -> Result<(), Failure> {
     interrupt::watch()?;
     if let Some(folder) = &options.out {
@@ -184,14 +188,14 @@ fn write(path: &Path, text: &str) -> Result<(), Failure> {
     fs::write(path, text).map_err(|error| cannot("write", path, &error))
 }
 
-fn drawn(outcome: &Outcome) -> Result<String, Failure> {
+fn drawn(outcome: &FigureOutcome) -> Result<String, Failure> {
     let failed = |error| Failure::operation(format!("cannot draw {}: {error}", outcome.figure));
     report::picture(outcome).map_err(failed)
 }
 
 /// Makes the page of the figures in a folder, in the order of the list.
 fn report_of(folder: &Path) -> Result<(), Failure> {
-    let mut outcomes: Vec<Outcome> = Vec::new();
+    let mut outcomes: Vec<FigureOutcome> = Vec::new();
     for figure in figures::all() {
         let path = folder.join(format!("{}.json", figure.id));
         match fs::read_to_string(&path) {

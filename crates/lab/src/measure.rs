@@ -3,23 +3,24 @@
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::BTreeMap;
 
-use fusee_baselines::lock::Lock;
-use fusee_baselines::published::Parameters;
+use fusee_baselines::lock::RemoteLock;
+use fusee_baselines::published::PublishedParameters;
 use fusee_baselines::sequencer::Sequencer;
 use fusee_core::data::Redundancy;
 use fusee_core::stats::KindStats;
 use fusee_core::verbs::MnId;
 use fusee_sim::{
-    Busy, Executor, MachineId, Nanos, NetworkOptions, Posted, ProcessId, Rng, Switches,
+    BusyTime, Executor, MachineId, Nanos, NetworkOptions, PostedTotals, ProcessId, Rng, Switches,
 };
-use fusee_switch::{Counts, ours};
-use fusee_workload::{Chooser, Frontier, Request, key_bytes};
+use fusee_switch::{SwitchCounts, fusee};
+use fusee_workload::{Frontier, KeyChooser, WorkloadOperation, key_bytes};
 
+use crate::baselines;
 use crate::setup::{
-    Happening, Latency, Load, Measured, Setup, Step, Switched, Switching, System, Use,
+    HardwareUse, LabLatency, LabLoad, LabResults, LabSetup, LabStep, LabSwitch, LabSwitchWork,
+    LabSystem, TimelineEvent,
 };
-use crate::subject::{Operations, Ours, Subject};
-use crate::theirs;
+use crate::subject::{FuseeSubject, LabSession, Subject};
 
 /// Divisor of the number of counted operations. The quotient of them runs before, until clients are out of step.
 const WARM_UP: u64 = 8;
@@ -30,7 +31,7 @@ const NEXT_LOOK: Nanos = 10_000;
 
 /// Reasons for a missing measurement.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Failed {
+pub enum MeasurementError {
     /// `stop` returned true.
     Stopped,
     /// An operation failed, which is a fault of the model or of the store.
@@ -38,7 +39,7 @@ pub enum Failed {
 }
 
 /// Measures a setup, unless `stop` returns true.
-pub fn measure(setup: &Setup, stop: &dyn Fn() -> bool) -> Result<Measured, Failed> {
+pub fn measure(setup: &LabSetup, stop: &dyn Fn() -> bool) -> Result<LabResults, MeasurementError> {
     let network = NetworkOptions {
         testbed: Some(setup.hardware()),
         delays: false,
@@ -48,40 +49,42 @@ pub fn measure(setup: &Setup, stop: &dyn Fn() -> bool) -> Result<Measured, Faile
         ..NetworkOptions::default()
     };
     match setup.system {
-        System::Fusee => {
-            let ours = Ours::new(setup, network);
-            if let Some(Switching::Ours { slots, rounds }) = setup.switch {
-                let switch = ours::Ours::new(ours::Options { slots, rounds });
+        LabSystem::Fusee => {
+            let ours = FuseeSubject::new(setup, network);
+            if let Some(LabSwitch::Ours { slots, rounds }) = setup.switch {
+                let switch = fusee::FuseeSwitch::new(fusee::FuseeSwitchOptions { slots, rounds });
                 ours.network().put_switches(Switches::one(Box::new(switch)));
             }
             measure_in(&ours, setup, stop)
         }
-        System::Published => theirs::published(setup, |parameters| parameters, network, stop),
-        System::OneByOne => theirs::published(setup, Parameters::one_by_one, network, stop),
-        System::NodesAllocate => {
-            theirs::published(setup, Parameters::allocated_by_nodes, network, stop)
+        LabSystem::Published => baselines::published(setup, |parameters| parameters, network, stop),
+        LabSystem::OneByOne => {
+            baselines::published(setup, PublishedParameters::one_by_one, network, stop)
         }
-        System::Clover => theirs::clover(setup, network, stop),
-        System::PdpmDirect => theirs::pdpm_direct(setup, network, stop),
-        System::Lock => theirs::one_object::<Lock>(setup, network, stop),
-        System::Sequencer => theirs::one_object::<Sequencer>(setup, network, stop),
+        LabSystem::NodesAllocate => {
+            baselines::published(setup, PublishedParameters::allocated_by_nodes, network, stop)
+        }
+        LabSystem::Clover => baselines::clover(setup, network, stop),
+        LabSystem::PdpmDirect => baselines::pdpm_direct(setup, network, stop),
+        LabSystem::Lock => baselines::one_object::<RemoteLock>(setup, network, stop),
+        LabSystem::Sequencer => baselines::one_object::<Sequencer>(setup, network, stop),
     }
 }
 
 /// Measures a system.
 pub(crate) fn measure_in<S: Subject>(
     subject: &S,
-    setup: &Setup,
+    setup: &LabSetup,
     stop: &dyn Fn() -> bool,
-) -> Result<Measured, Failed> {
+) -> Result<LabResults, MeasurementError> {
     let sim = subject.sim();
     let network = subject.network();
     let machines: Vec<MachineId> = (0..setup.machines).map(|_| network.machine()).collect();
-    let run = Run {
+    let run = MeasurementRun {
         subject,
         setup,
         frontier: Frontier::new(setup.keys),
-        chooser: Chooser::new(setup.load.distribution(), setup.keys, setup.theta, setup.seed),
+        chooser: KeyChooser::new(setup.load.distribution(), setup.keys, setup.theta, setup.seed),
         warm_up: setup.operations / WARM_UP,
         done: Cell::new(0),
         taken: Cell::new(0),
@@ -95,39 +98,39 @@ pub(crate) fn measure_in<S: Subject>(
         failed: RefCell::default(),
     };
     let guests = setup.timeline.map_or(0, |timeline| timeline.guests());
-    let members: Vec<Member<S>> = (0..setup.clients + guests)
+    let members: Vec<LabClient<S>> = (0..setup.clients + guests)
         .map(|number| {
             let machine = machines[number % machines.len()];
-            Member::new(subject, machine, number >= setup.clients)
+            LabClient::new(subject, machine, number >= setup.clients)
         })
         .collect();
     let hosts = &members[..setup.clients];
     // One executor for all: keepers live as long as it does.
     let mut executor = Executor::new(sim);
     for member in &members {
-        executor.spawn_background(member.process, run.beside(member));
+        executor.spawn_background(member.process, run.run_background(member));
     }
     let mut events = 0;
     run.load_all(&mut executor, hosts);
-    run.go(&mut executor, &mut events, stop)?;
+    run.run_tasks(&mut executor, &mut events, stop)?;
     if setup.cached {
         executor.spawn(hosts[0].process, run.look_at_all(&hosts[0]));
-        run.go(&mut executor, &mut events, stop)?;
+        run.run_tasks(&mut executor, &mut events, stop)?;
         let (first, others) = hosts.split_first().expect("there are clients");
         others.iter().for_each(|member| member.session().learn_from(first.session()));
     }
-    if let Load::Moves { from, .. } = setup.load
+    if let LabLoad::Moves { from, .. } = setup.load
         && from != setup.redundancy
     {
         executor.spawn(hosts[0].process, run.move_all(&hosts[0], from));
-        run.go(&mut executor, &mut events, stop)?;
+        run.run_tasks(&mut executor, &mut events, stop)?;
     }
     let hints = || -> u64 { hosts.iter().map(|m| m.session().wrong_hints()).sum() };
     let wrong = hints();
     let costs_before = costs(hosts);
     run.begin_timeline();
     run.operate_all(&mut executor, &members);
-    run.go(&mut executor, &mut events, stop)?;
+    run.run_tasks(&mut executor, &mut events, stop)?;
     run.end_timeline();
     drop(executor);
     let took = run.ended.get() - run.begun.get();
@@ -137,12 +140,12 @@ pub(crate) fn measure_in<S: Subject>(
         uses.iter().max_by(|a, b| a.share.total_cmp(&b.share)).expect("there is hardware");
     let latencies = run.latencies.take();
     let operations: u64 = latencies.values().map(|all| all.len() as u64).sum();
-    Ok(Measured {
+    Ok(LabResults {
         operations,
         virtual_ns: took,
         ops_per_s: operations as f64 * 1e9 / took as f64,
         timeline: run.timeline(),
-        latencies: summed_up(latencies, &costs_before, &costs_after),
+        latencies: latencies_by_kind(latencies, &costs_before, &costs_after),
         verbs: run.posted.get().verbs as f64 / operations as f64,
         bytes: run.posted.get().bytes as f64 / operations as f64,
         wrong_hints: (hints() - wrong) as f64 / operations as f64,
@@ -155,17 +158,17 @@ pub(crate) fn measure_in<S: Subject>(
 }
 
 /// A client process, with its session.
-struct Member<S: Subject> {
+struct LabClient<S: Subject> {
     process: ProcessId,
-    seat: S::Seat,
+    seat: S::UnopenedClient,
     session: OnceCell<S::Session>,
     is_guest: bool,
 }
 
-impl<S: Subject> Member<S> {
-    fn new(subject: &S, machine: MachineId, is_guest: bool) -> Member<S> {
-        let (process, seat) = subject.seat(machine);
-        Member { process, seat, session: OnceCell::new(), is_guest }
+impl<S: Subject> LabClient<S> {
+    fn new(subject: &S, machine: MachineId, is_guest: bool) -> LabClient<S> {
+        let (process, seat) = subject.create_client(machine);
+        LabClient { process, seat, session: OnceCell::new(), is_guest }
     }
 
     fn session(&self) -> &S::Session {
@@ -173,12 +176,12 @@ impl<S: Subject> Member<S> {
     }
 }
 
-struct Run<'r, S> {
+struct MeasurementRun<'r, S> {
     subject: &'r S,
-    setup: &'r Setup,
+    setup: &'r LabSetup,
     frontier: Frontier,
     /// A chooser before any draw, to be cloned, because making one takes long.
-    chooser: Chooser,
+    chooser: KeyChooser,
     /// Operations that end before any counts.
     warm_up: u64,
     /// Operations that have ended.
@@ -194,15 +197,15 @@ struct Run<'r, S> {
     /// Operations in each window of the timeline.
     windows: RefCell<Vec<u64>>,
     /// Verbs that were posted in between.
-    posted: Cell<Posted>,
+    posted: Cell<PostedTotals>,
     /// Busy parts of the hardware in between.
-    busy: RefCell<Vec<Busy>>,
+    busy: RefCell<Vec<BusyTime>>,
     /// Latencies by the name of the operation.
     latencies: RefCell<BTreeMap<&'static str, Vec<Nanos>>>,
     failed: RefCell<Option<String>>,
 }
 
-impl<S: Subject> Run<'_, S> {
+impl<S: Subject> MeasurementRun<'_, S> {
     fn fail(&self, what: &str, error: &str) {
         self.failed.replace(Some(format!("{what}: {error}")));
     }
@@ -212,45 +215,46 @@ impl<S: Subject> Run<'_, S> {
     }
 
     /// Runs spawned tasks to their end.
-    fn go(
+    fn run_tasks(
         &self,
         executor: &mut Executor<'_>,
         events: &mut u64,
         stop: &dyn Fn() -> bool,
-    ) -> Result<(), Failed> {
+    ) -> Result<(), MeasurementError> {
         while executor.is_running() {
             assert!(executor.step(), "everything waits for ever");
             *events += 1;
             if events.is_multiple_of(EVENTS_PER_LOOK) && stop() {
-                return Err(Failed::Stopped);
+                return Err(MeasurementError::Stopped);
             }
             if let Some(error) = self.failed.take() {
-                return Err(Failed::Operation(error));
+                return Err(MeasurementError::Operation(error));
             }
         }
         Ok(())
     }
 
     /// Runs the background work of a session from when it is open.
-    async fn beside(&self, member: &Member<S>) {
+    async fn run_background(&self, member: &LabClient<S>) {
         while member.session.get().is_none() {
             self.subject.sim().sleep(NEXT_LOOK).await;
         }
         member.session().background().await;
     }
 
-    fn load_all<'t>(&'t self, executor: &mut Executor<'t>, hosts: &'t [Member<S>]) {
+    fn load_all<'t>(&'t self, executor: &mut Executor<'t>, hosts: &'t [LabClient<S>]) {
         for (number, member) in hosts.iter().enumerate() {
             executor.spawn(member.process, self.begin(member, number));
         }
     }
 
-    fn operate_all<'t>(&'t self, executor: &mut Executor<'t>, members: &'t [Member<S>]) {
+    fn operate_all<'t>(&'t self, executor: &mut Executor<'t>, members: &'t [LabClient<S>]) {
         for (number, member) in members.iter().enumerate() {
             for coroutine in 0..self.setup.coroutines {
                 let stream = number * self.setup.coroutines + coroutine;
                 if member.is_guest {
-                    executor.spawn(member.process, self.visit(&members[0], member, stream));
+                    executor
+                        .spawn(member.process, self.operate_as_guest(&members[0], member, stream));
                 } else {
                     executor.spawn(member.process, self.operate(member, stream))
                 }
@@ -263,7 +267,7 @@ impl<S: Subject> Run<'_, S> {
         self.begun.set(self.subject.sim().now());
         self.subject.network().take_busy();
         self.subject.network().take_posted();
-        if let Happening::NodeCrashes(node) = timeline.what {
+        if let TimelineEvent::NodeCrashes(node) = timeline.what {
             self.subject.crash_after(MnId(node), timeline.at as u64 * timeline.window_ns());
         }
     }
@@ -277,7 +281,7 @@ impl<S: Subject> Run<'_, S> {
     }
 
     /// Opens a client's session, and inserts its share of the keys.
-    async fn begin(&self, member: &Member<S>, number: usize) {
+    async fn begin(&self, member: &LabClient<S>, number: usize) {
         let session = match self.subject.open(member.process, &member.seat).await {
             Ok(session) => member.session.get_or_init(|| session),
             Err(error) => return self.fail("open", &error),
@@ -292,21 +296,22 @@ impl<S: Subject> Run<'_, S> {
 
     /// Inserts a key, again and again if the system loses it.
     async fn load(&self, session: &S::Session, key: &[u8], value: &[u8]) -> Result<(), String> {
-        if !session.execute(Request::Insert, key, value).await? {
+        if !session.execute(WorkloadOperation::Insert, key, value).await? {
             return Err("there is such a key".into());
         }
         while self.setup.system.misses_keys()
-            && !session.execute(Request::Search, key, value).await?
+            && !session.execute(WorkloadOperation::Search, key, value).await?
         {
-            session.execute(Request::Insert, key, value).await?;
+            session.execute(WorkloadOperation::Insert, key, value).await?;
         }
         Ok(())
     }
 
     /// Has a client search for every key.
-    async fn look_at_all(&self, member: &Member<S>) {
+    async fn look_at_all(&self, member: &LabClient<S>) {
         for key in 0..self.setup.keys {
-            let found = member.session().execute(Request::Search, &key_bytes(key), &[]).await;
+            let found =
+                member.session().execute(WorkloadOperation::Search, &key_bytes(key), &[]).await;
             match found {
                 Ok(true) => {}
                 Ok(false) => return self.fail("search", "a key that was loaded is not there"),
@@ -316,7 +321,7 @@ impl<S: Subject> Run<'_, S> {
     }
 
     /// Gives every key another redundancy.
-    async fn move_all(&self, member: &Member<S>, to: Redundancy) {
+    async fn move_all(&self, member: &LabClient<S>, to: Redundancy) {
         for key in 0..self.setup.keys {
             if let Err(error) = member.session().set_redundancy(&key_bytes(key), to).await {
                 return self.fail("move", &error);
@@ -325,12 +330,12 @@ impl<S: Subject> Run<'_, S> {
     }
 
     /// Whether a client goes on: until all operations are done, the timeline is over, or the guest leaves.
-    fn goes_on(&self, member: &Member<S>) -> bool {
+    fn goes_on(&self, member: &LabClient<S>) -> bool {
         let Some(timeline) = self.setup.timeline else {
             return self.done.get() < self.warm_up + self.setup.operations;
         };
         let until = match timeline.what {
-            Happening::Guests { until, .. } if member.is_guest => until,
+            TimelineEvent::Guests { until, .. } if member.is_guest => until,
             _ => timeline.windows,
         };
         self.subject.sim().now() < self.begun.get() + until as u64 * timeline.window_ns()
@@ -343,7 +348,7 @@ impl<S: Subject> Run<'_, S> {
     }
 
     /// Runs a client that comes later: it opens its session then, and learns where keys are from a host.
-    async fn visit(&self, host: &Member<S>, member: &Member<S>, stream: usize) {
+    async fn operate_as_guest(&self, host: &LabClient<S>, member: &LabClient<S>, stream: usize) {
         let timeline = self.setup.timeline.expect("guests come in a timeline");
         let sim = self.subject.sim();
         sim.sleep(timeline.at as u64 * timeline.window_ns()).await;
@@ -360,8 +365,8 @@ impl<S: Subject> Run<'_, S> {
     }
 
     /// Runs one operation after the other, as long as any are left.
-    async fn operate(&self, member: &Member<S>, stream: usize) {
-        let Setup { load, seed, .. } = *self.setup;
+    async fn operate(&self, member: &LabClient<S>, stream: usize) {
+        let LabSetup { load, seed, .. } = *self.setup;
         let session = member.session();
         let sim = self.subject.sim();
         let rng = Rng::named(seed, &format!("operations {stream}"));
@@ -370,8 +375,8 @@ impl<S: Subject> Run<'_, S> {
         while self.goes_on(member) {
             let step = load.draw(&rng);
             let key = match step {
-                Step::Request(Request::Insert) => self.frontier.claim(),
-                Step::Request(Request::Delete) | Step::Move(_) => {
+                LabStep::Request(WorkloadOperation::Insert) => self.frontier.claim(),
+                LabStep::Request(WorkloadOperation::Delete) | LabStep::Move(_) => {
                     let key = self.taken.replace(self.taken.get() + 1);
                     if key == self.setup.keys {
                         return self.fail(step.name(), "all keys have had their turn");
@@ -384,8 +389,8 @@ impl<S: Subject> Run<'_, S> {
             let begun = sim.now();
             let bytes = key_bytes(key);
             let done = match step {
-                Step::Request(request) => session.execute(request, &bytes, &value).await,
-                Step::Move(redundancy) => {
+                LabStep::Request(request) => session.execute(request, &bytes, &value).await,
+                LabStep::Move(redundancy) => {
                     session.set_redundancy(&bytes, redundancy).await.map(|()| true)
                 }
             };
@@ -397,7 +402,7 @@ impl<S: Subject> Run<'_, S> {
                 Ok(false) => return self.fail(step.name(), "a key was inserted and is not there"),
                 Err(error) => return self.fail(step.name(), &error),
             }
-            if step == Step::Request(Request::Insert) {
+            if step == LabStep::Request(WorkloadOperation::Insert) {
                 self.frontier.finish(key);
             }
             self.ended(step, sim.now() - begun);
@@ -405,7 +410,7 @@ impl<S: Subject> Run<'_, S> {
     }
 
     /// Counts an operation that has ended, unless it ended too early or too late.
-    fn ended(&self, step: Step, took: Nanos) {
+    fn ended(&self, step: LabStep, took: Nanos) {
         let done = self.done.get() + 1;
         self.done.set(done);
         if let Some(timeline) = self.setup.timeline {
@@ -436,16 +441,21 @@ impl<S: Subject> Run<'_, S> {
     }
 }
 
-fn switched(switches: &Switches) -> Switched {
-    let Counts { asked, steered, held, .. } = switches.counts();
-    Switched { asked, steered, held, bytes: switches.bytes() }
+fn switched(switches: &Switches) -> LabSwitchWork {
+    let SwitchCounts { asked, steered, held, .. } = switches.counts();
+    LabSwitchWork { asked, steered, held, bytes: switches.bytes() }
 }
 
 /// Returns the cost of operations so far, by the name of their kind, as far as known.
-fn costs<S: Subject>(hosts: &[Member<S>]) -> BTreeMap<&'static str, KindStats> {
-    let requests = [Request::Search, Request::Update, Request::Insert, Request::Delete];
-    let steps = requests.map(Step::Request).into_iter().chain([Step::Move(Redundancy::None)]);
-    let of = |step: Step| {
+fn costs<S: Subject>(hosts: &[LabClient<S>]) -> BTreeMap<&'static str, KindStats> {
+    let requests = [
+        WorkloadOperation::Search,
+        WorkloadOperation::Update,
+        WorkloadOperation::Insert,
+        WorkloadOperation::Delete,
+    ];
+    let steps = requests.map(LabStep::Request).into_iter().chain([LabStep::Move(Redundancy::None)]);
+    let of = |step: LabStep| {
         let mut sum = KindStats::default();
         for cost in hosts.iter().map(|member| member.session().cost(step)) {
             let cost = cost?;
@@ -458,11 +468,11 @@ fn costs<S: Subject>(hosts: &[Member<S>]) -> BTreeMap<&'static str, KindStats> {
     steps.filter_map(of).collect()
 }
 
-fn summed_up(
+fn latencies_by_kind(
     latencies: BTreeMap<&'static str, Vec<Nanos>>,
     before: &BTreeMap<&'static str, KindStats>,
     after: &BTreeMap<&'static str, KindStats>,
-) -> Vec<Latency> {
+) -> Vec<LabLatency> {
     let of = |(kind, mut all): (&'static str, Vec<Nanos>)| {
         all.sort_unstable();
         let at = |percent: usize| all[(all.len() - 1) * percent / 100];
@@ -472,7 +482,7 @@ fn summed_up(
             let operations = after.operations - before.operations;
             (operations > 0).then(|| (of(after) - of(before)) as f64 / operations as f64)
         };
-        Latency {
+        LabLatency {
             kind,
             count: all.len() as u64,
             p50_ns: at(50),
@@ -485,12 +495,12 @@ fn summed_up(
 }
 
 /// Returns the most used part of each kind, for each kind of machine.
-fn uses(busy: &[Busy], took: Nanos) -> Vec<Use> {
-    let mut uses: Vec<Use> = Vec::new();
+fn uses(busy: &[BusyTime], took: Nanos) -> Vec<HardwareUse> {
+    let mut uses: Vec<HardwareUse> = Vec::new();
     for busy in busy {
         let share = busy.ns as f64 / (took as f64 * busy.servers as f64);
-        let found = Use { machine: busy.machine.clone(), part: busy.part, share };
-        let is_alike = |known: &&mut Use| {
+        let found = HardwareUse { machine: busy.machine.clone(), part: busy.part, share };
+        let is_alike = |known: &&mut HardwareUse| {
             let is_node = |name: &str| name.starts_with("mn");
             known.part == busy.part && is_node(&known.machine) == is_node(&busy.machine)
         };

@@ -2,34 +2,36 @@
 
 use std::fmt::{self, Write};
 
-use crate::figures::Kind;
-use crate::run::{Judged, Outcome};
+use crate::figures::StatementKind;
+use crate::run::{FigureOutcome, JudgedStatement};
 
 /// Returns the page, which needs no other file.
-pub fn page(outcomes: &[Outcome], pictures: &[String]) -> String {
+pub fn page(outcomes: &[FigureOutcome], pictures: &[String]) -> String {
     let mut page = String::new();
     write(&mut page, outcomes, pictures).expect("a String takes everything");
     page
 }
 
-fn write(page: &mut String, outcomes: &[Outcome], pictures: &[String]) -> fmt::Result {
+fn write(page: &mut String, outcomes: &[FigureOutcome], pictures: &[String]) -> fmt::Result {
     page.write_str(HEAD)?;
     let statements = || outcomes.iter().flat_map(|outcome| &outcome.statements);
-    let count = |of: Verdict| statements().filter(|judged| Verdict::of(judged) == of).count();
+    let count = |of: StatementVerdict| {
+        statements().filter(|judged| StatementVerdict::of(judged) == of).count()
+    };
     writeln!(
         page,
         "<p>{} figures. Of {} sentences {} <b class=holds>hold</b>, {} <b class=fails>fail</b>, {} are \
          <b class=calibrated>calibrated</b>, {} <b class=none>were not measured</b>.</p>",
         outcomes.len(),
         statements().count(),
-        count(Verdict::Holds),
-        count(Verdict::Fails),
-        count(Verdict::Calibrated),
-        count(Verdict::None),
+        count(StatementVerdict::Holds),
+        count(StatementVerdict::Fails),
+        count(StatementVerdict::Calibrated),
+        count(StatementVerdict::None),
     )?;
     page.write_str("<nav>")?;
     for outcome in outcomes {
-        writeln!(page, "<a href=\"#{0}\">{0}</a>", Escaped(&outcome.figure))?;
+        writeln!(page, "<a href=\"#{0}\">{0}</a>", EscapedHtml(&outcome.figure))?;
     }
     page.write_str("</nav>\n")?;
     for (outcome, picture) in outcomes.iter().zip(pictures) {
@@ -38,11 +40,21 @@ fn write(page: &mut String, outcomes: &[Outcome], pictures: &[String]) -> fmt::R
     page.write_str("</html>\n")
 }
 
-fn figure(page: &mut String, outcome: &Outcome, picture: &str) -> fmt::Result {
-    let Outcome { figure, about, source, commit, seeds, .. } = outcome;
-    writeln!(page, "<section id=\"{0}\"><h2>{0}: {1}</h2>", Escaped(figure), Escaped(about))?;
+fn figure(page: &mut String, outcome: &FigureOutcome, picture: &str) -> fmt::Result {
+    let FigureOutcome { figure, about, source, commit, seeds, .. } = outcome;
+    writeln!(
+        page,
+        "<section id=\"{0}\"><h2>{0}: {1}</h2>",
+        EscapedHtml(figure),
+        EscapedHtml(about)
+    )?;
     let commit = commit.as_deref().unwrap_or("a build that does not know its commit");
-    writeln!(page, "<p class=source>{}, {}, {seeds} seeds</p>", Escaped(source), Escaped(commit))?;
+    writeln!(
+        page,
+        "<p class=source>{}, {}, {seeds} seeds</p>",
+        EscapedHtml(source),
+        EscapedHtml(commit)
+    )?;
     if outcome.interrupted {
         page.write_str("<p class=fails>Interrupted: not all points are there.</p>")?;
     }
@@ -59,39 +71,39 @@ fn figure(page: &mut String, outcome: &Outcome, picture: &str) -> fmt::Result {
         page.write_str("</table>\n")?;
     }
     for remark in &outcome.remarks {
-        writeln!(page, "<p class=remark>{}</p>", Escaped(remark))?;
+        writeln!(page, "<p class=remark>{}</p>", EscapedHtml(remark))?;
     }
     page.write_str("</div></div>\n<details><summary>points</summary><table>")?;
     writeln!(
         page,
         "<tr><th><th>{}<th>{}<th>least<th>most<th>busiest</tr>",
-        Escaped(&outcome.x),
-        Escaped(&outcome.quantity)
+        EscapedHtml(&outcome.x),
+        EscapedHtml(&outcome.quantity)
     )?;
     for row in &outcome.rows {
         writeln!(
             page,
             "<tr><td>{}<td>{}<td>{:.3}<td>{:.3}<td>{:.3}<td>{}</tr>",
-            Escaped(&row.series),
+            EscapedHtml(&row.series),
             row.x,
             row.value,
             row.least,
             row.most,
-            Escaped(&row.busiest)
+            EscapedHtml(&row.busiest)
         )?;
     }
     page.write_str("</table></details></section>\n")
 }
 
-fn statement(page: &mut String, judged: &Judged) -> fmt::Result {
-    let verdict = Verdict::of(judged);
+fn statement(page: &mut String, judged: &JudgedStatement) -> fmt::Result {
+    let verdict = StatementVerdict::of(judged);
     let value = judged.value.map_or("-".into(), |value| format!("{value:.3}"));
     writeln!(
         page,
         "<tr><td>{}<td>{}<td>{}<td>{}<td>{value}<td class={}>{}</tr>",
-        Escaped(&judged.says),
-        Escaped(&judged.section),
-        Escaped(&judged.of),
+        EscapedHtml(&judged.says),
+        EscapedHtml(&judged.section),
+        EscapedHtml(&judged.of),
         judged.expected.in_words(),
         verdict.class(),
         verdict.in_words()
@@ -100,7 +112,7 @@ fn statement(page: &mut String, judged: &Judged) -> fmt::Result {
 
 /// The verdict on a statement.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Verdict {
+pub enum StatementVerdict {
     /// It was predicted, and holds.
     Holds,
     /// It was predicted, and does not hold.
@@ -113,35 +125,35 @@ pub enum Verdict {
     None,
 }
 
-impl Verdict {
+impl StatementVerdict {
     /// Returns the verdict on a statement.
-    pub fn of(judged: &Judged) -> Verdict {
+    pub fn of(judged: &JudgedStatement) -> StatementVerdict {
         match (judged.value, judged.kind, judged.holds) {
-            (None, ..) => Verdict::None,
-            (_, Kind::Calibrated, true) => Verdict::Calibrated,
-            (_, Kind::Calibrated, false) => Verdict::Missed,
-            (_, Kind::Predicted, true) => Verdict::Holds,
-            (_, Kind::Predicted, false) => Verdict::Fails,
+            (None, ..) => StatementVerdict::None,
+            (_, StatementKind::Calibrated, true) => StatementVerdict::Calibrated,
+            (_, StatementKind::Calibrated, false) => StatementVerdict::Missed,
+            (_, StatementKind::Predicted, true) => StatementVerdict::Holds,
+            (_, StatementKind::Predicted, false) => StatementVerdict::Fails,
         }
     }
 
     /// Returns the verdict in words.
     pub fn in_words(self) -> &'static str {
         match self {
-            Verdict::Holds => "holds",
-            Verdict::Fails => "FAILS",
-            Verdict::Calibrated => "calibrated",
-            Verdict::Missed => "calibrated, and missed",
-            Verdict::None => "not measured",
+            StatementVerdict::Holds => "holds",
+            StatementVerdict::Fails => "FAILS",
+            StatementVerdict::Calibrated => "calibrated",
+            StatementVerdict::Missed => "calibrated, and missed",
+            StatementVerdict::None => "not measured",
         }
     }
 
     fn class(self) -> &'static str {
         match self {
-            Verdict::Holds => "holds",
-            Verdict::Fails | Verdict::Missed => "fails",
-            Verdict::Calibrated => "calibrated",
-            Verdict::None => "none",
+            StatementVerdict::Holds => "holds",
+            StatementVerdict::Fails | StatementVerdict::Missed => "fails",
+            StatementVerdict::Calibrated => "calibrated",
+            StatementVerdict::None => "none",
         }
     }
 }
@@ -168,9 +180,9 @@ parameter of the model was fitted on proves nothing, and is <b class=calibrated>
 ";
 
 /// Text, escaped for HTML.
-struct Escaped<'t>(&'t str);
+struct EscapedHtml<'t>(&'t str);
 
-impl fmt::Display for Escaped<'_> {
+impl fmt::Display for EscapedHtml<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for character in self.0.chars() {
             match character {
@@ -188,11 +200,11 @@ impl fmt::Display for Escaped<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::figures::Expected;
+    use crate::figures::StatementCondition;
 
-    fn judged(kind: Kind, value: Option<f64>, holds: bool) -> Judged {
-        let expected = Expected::About(1.0);
-        Judged {
+    fn judged(kind: StatementKind, value: Option<f64>, holds: bool) -> JudgedStatement {
+        let expected = StatementCondition::About(1.0);
+        JudgedStatement {
             of: "ours".into(),
             says: "a < b".into(),
             section: "P 1".into(),
@@ -206,12 +218,12 @@ mod tests {
     #[test]
     fn a_page_says_what_holds_and_what_fails() {
         let statements = vec![
-            judged(Kind::Predicted, Some(1.0), true),
-            judged(Kind::Predicted, Some(2.0), false),
-            judged(Kind::Calibrated, Some(1.0), true),
-            judged(Kind::Predicted, None, false),
+            judged(StatementKind::Predicted, Some(1.0), true),
+            judged(StatementKind::Predicted, Some(2.0), false),
+            judged(StatementKind::Calibrated, Some(1.0), true),
+            judged(StatementKind::Predicted, None, false),
         ];
-        let outcome = Outcome { statements, ..Outcome::default() };
+        let outcome = FigureOutcome { statements, ..FigureOutcome::default() };
         let page = page(&[outcome], &["<svg></svg>".into()]);
         assert!(
             page.contains("Of 4 sentences 1 <b class=holds>hold</b>, 1 <b class=fails>"),

@@ -2,13 +2,13 @@
 
 use std::fmt::Write;
 
-use fusee_report::plot::{Chart, Drawn, Horizontal, Line, Panel};
+use fusee_report::plot::{Chart, ChartLine, DrawResult, HorizontalAxis, Panel};
 
-use crate::page::Verdict;
-use crate::run::{Judged, Outcome, Row};
+use crate::page::StatementVerdict;
+use crate::run::{FigureOutcome, FigureRow, JudgedStatement};
 
 /// Returns a figure as a table, with the verdicts on the paper's statements below it.
-pub fn text(outcome: &Outcome) -> String {
+pub fn text(outcome: &FigureOutcome) -> String {
     let mut text = String::new();
     let mut line = |words: String| writeln!(text, "{words}").expect("a String takes everything");
     line(format!("{}: {}, {}", outcome.figure, outcome.about, outcome.source));
@@ -32,28 +32,28 @@ pub fn text(outcome: &Outcome) -> String {
     text
 }
 
-fn row_in_words(row: &Row) -> String {
-    let Row { series, x, value, least, most, busiest, .. } = row;
+fn row_in_words(row: &FigureRow) -> String {
+    let FigureRow { series, x, value, least, most, busiest, .. } = row;
     let spread = format!("{least:.3} to {most:.3}");
     format!("  {series:<26} {x:>9}  {value:>9.3}  {spread:<19}  {busiest}")
 }
 
-fn statement_in_words(statement: &Judged) -> String {
-    let Judged { of, says, section, expected, value, .. } = statement;
-    let verdict = Verdict::of(statement).in_words();
+fn statement_in_words(statement: &JudgedStatement) -> String {
+    let JudgedStatement { of, says, section, expected, value, .. } = statement;
+    let verdict = StatementVerdict::of(statement).in_words();
     let value = value.map_or("nothing".into(), |value| format!("{value:.3}"));
     let expected = expected.in_words();
     format!("  {verdict}: {of}: {says} ({section}): {value}, {expected} expected")
 }
 
 /// Returns a figure as a picture in SVG. Equal outcomes give equal bytes.
-pub fn picture(outcome: &Outcome) -> Drawn<String> {
-    let mut lines: Vec<Line> = Vec::new();
-    for Row { series, x, value, least, most, .. } in &outcome.rows {
+pub fn picture(outcome: &FigureOutcome) -> DrawResult<String> {
+    let mut lines: Vec<ChartLine> = Vec::new();
+    for FigureRow { series, x, value, least, most, .. } in &outcome.rows {
         let at = match lines.iter().position(|line| line.name == *series) {
             Some(at) => at,
             None => {
-                lines.push(Line::new(series.clone(), Vec::new()));
+                lines.push(ChartLine::new(series.clone(), Vec::new()));
                 lines.len() - 1
             }
         };
@@ -63,7 +63,7 @@ pub fn picture(outcome: &Outcome) -> Drawn<String> {
     let ended = if outcome.interrupted { ", INTERRUPTED" } else { "" };
     let chart = Chart {
         title: format!("{}: {}{ended}", outcome.figure, outcome.about),
-        x: Horizontal::Numbers(outcome.x.clone()),
+        x: HorizontalAxis::Numbers(outcome.x.clone()),
         panels: vec![Panel { label: outcome.quantity.clone(), logarithmic: false, lines }],
         marks: Vec::new(),
         mark_name: "",

@@ -7,19 +7,19 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use fusee_cli::failure::Failure;
 use fusee_cli::interrupt;
-use fusee_cli::progress::Lines;
+use fusee_cli::progress::ProgressLines;
 use fusee_report::machine;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::{Deserialize, Serialize};
 
-use crate::Options;
-use crate::figures::{Expected, Figure, Kind, Medians, Point, Statement};
-use crate::measure::{Failed, measure};
-use crate::setup::{Measured, Setup, System, Use};
+use crate::LabOptions;
+use crate::figures::{Figure, FigurePoint, Medians, Statement, StatementCondition, StatementKind};
+use crate::measure::{MeasurementError, measure};
+use crate::setup::{HardwareUse, LabResults, LabSetup, LabSystem};
 
 /// A point with its result.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Row {
+pub struct FigureRow {
     /// The line that it belongs to.
     pub series: String,
     /// Its place on the horizontal axis.
@@ -40,14 +40,14 @@ pub struct Row {
 #[derive(Clone, Debug, Serialize)]
 pub struct Measurement {
     /// The setup.
-    pub setup: Setup,
+    pub setup: LabSetup,
     /// Results for each seed, beginning with the setup's.
-    pub measured: Vec<Measured>,
+    pub measured: Vec<LabResults>,
 }
 
 /// A statement with its verdict.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Judged {
+pub struct JudgedStatement {
     /// The system that it is judged for.
     pub of: String,
     /// The statement in our words.
@@ -55,9 +55,9 @@ pub struct Judged {
     /// The section with the statement.
     pub section: String,
     /// Whether it could have failed.
-    pub kind: Kind,
+    pub kind: StatementKind,
     /// The condition on the number.
-    pub expected: Expected,
+    pub expected: StatementCondition,
     /// The number; `None` if it was not measured.
     pub value: Option<f64>,
     /// Whether it holds.
@@ -66,7 +66,7 @@ pub struct Judged {
 
 /// A figure with its results.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub struct Outcome {
+pub struct FigureOutcome {
     /// Id of the figure.
     pub figure: String,
     /// Its subject.
@@ -82,12 +82,12 @@ pub struct Outcome {
     /// Number of measurements of each point.
     pub seeds: u64,
     /// Points.
-    pub rows: Vec<Row>,
+    pub rows: Vec<FigureRow>,
     /// Measurements of the points.
     #[serde(skip_deserializing)]
     pub measurements: Vec<Measurement>,
     /// Statements.
-    pub statements: Vec<Judged>,
+    pub statements: Vec<JudgedStatement>,
     /// Gaps, and differences from the paper.
     pub remarks: Vec<String>,
     /// Whether a signal came, so that points are missing.
@@ -95,28 +95,28 @@ pub struct Outcome {
 }
 
 /// Runs a figure. If a signal comes, the outcome has the points so far.
-pub fn run(figure: &Figure, options: &Options) -> Result<Outcome, Failure> {
-    let Options { seeds, operations, testbed, .. } = *options;
+pub fn run(figure: &Figure, options: &LabOptions) -> Result<FigureOutcome, Failure> {
+    let LabOptions { seeds, operations, testbed, .. } = *options;
     let mut points = (figure.points)();
-    for Point { setup, .. } in &mut points {
+    for FigurePoint { setup, .. } in &mut points {
         setup.operations = operations.unwrap_or(setup.operations);
         setup.testbed = testbed.unwrap_or(setup.testbed);
     }
     // Several points may be drawn from one measurement.
-    let mut setups: Vec<Setup> = Vec::new();
+    let mut setups: Vec<LabSetup> = Vec::new();
     for point in &points {
         if !setups.contains(&point.setup) {
             setups.push(point.setup.clone());
         }
     }
     let bar = bar(figure.id, setups.len() as u64 * seeds);
-    let lines = Lines::begin();
+    let lines = ProgressLines::begin();
     let tasks: Vec<(usize, u64)> =
         (0..setups.len()).flat_map(|setup| (0..seeds).map(move |seed| (setup, seed))).collect();
     let next = AtomicUsize::new(0);
-    let done: Mutex<Vec<(usize, u64, Measured)>> = Mutex::default();
+    let done: Mutex<Vec<(usize, u64, LabResults)>> = Mutex::default();
     let failed: Mutex<Option<String>> = Mutex::default();
-    let is_over = || interrupt::requested() || failed.lock().expect("no panic in it").is_some();
+    let is_over = || interrupt::is_requested() || failed.lock().expect("no panic in it").is_some();
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     std::thread::scope(|scope| {
         for _ in 0..threads.min(tasks.len()) {
@@ -125,7 +125,7 @@ pub fn run(figure: &Figure, options: &Options) -> Result<Outcome, Failure> {
                     tasks.get(next.fetch_add(1, Ordering::Relaxed)).filter(|_| !is_over())
                 {
                     let setup = &setups[*number];
-                    let setup = Setup { seed: setup.seed + seed, ..setup.clone() };
+                    let setup = LabSetup { seed: setup.seed + seed, ..setup.clone() };
                     let result = catch_unwind(AssertUnwindSafe(|| measure(&setup, &is_over)));
                     let what = match result {
                         Ok(Ok(measured)) => {
@@ -137,12 +137,12 @@ pub fn run(figure: &Figure, options: &Options) -> Result<Outcome, Failure> {
                             });
                             continue;
                         }
-                        Ok(Err(Failed::Stopped)) => return,
-                        Ok(Err(Failed::Operation(what))) => what,
+                        Ok(Err(MeasurementError::Stopped)) => return,
+                        Ok(Err(MeasurementError::Operation(what))) => what,
                         Err(_) => "the simulation panicked".into(),
                     };
                     let of = points.iter().find(|point| point.setup == setups[*number]);
-                    let Point { series, x, .. } = of.expect("a setup is some point's");
+                    let FigurePoint { series, x, .. } = of.expect("a setup is some point's");
                     let what = format!("{} at {x}, seed {}: {what}", series, setup.seed);
                     failed.lock().expect("no panic in it").get_or_insert(what);
                 }
@@ -163,11 +163,12 @@ pub fn run(figure: &Figure, options: &Options) -> Result<Outcome, Failure> {
             measured: of.iter().map(|(_, _, measured)| measured.clone()).collect(),
         })
         .collect();
-    let rows: Vec<Row> = points.iter().filter_map(|point| row(point, &measurements)).collect();
+    let rows: Vec<FigureRow> =
+        points.iter().filter_map(|point| row(point, &measurements)).collect();
     let medians = rows.iter().map(|row| (row.series.clone(), row.x, row.value));
     let medians = Medians(medians.collect());
     let statements = if testbed.is_some() { Vec::new() } else { judge(figure, &medians) };
-    Ok(Outcome {
+    Ok(FigureOutcome {
         figure: figure.id.into(),
         about: figure.about.into(),
         x: figure.x.into(),
@@ -183,13 +184,13 @@ pub fn run(figure: &Figure, options: &Options) -> Result<Outcome, Failure> {
     })
 }
 
-fn quantity(points: &[Point]) -> String {
+fn quantity(points: &[FigurePoint]) -> String {
     let names: BTreeSet<String> = points.iter().map(|point| point.quantity.name()).collect();
     names.into_iter().collect::<Vec<_>>().join("; ")
 }
 
 /// Returns the result of one point, over all seeds.
-fn row(point: &Point, measurements: &[Measurement]) -> Option<Row> {
+fn row(point: &FigurePoint, measurements: &[Measurement]) -> Option<FigureRow> {
     let measurement = measurements.iter().position(|of| of.setup == point.setup)?;
     let measured = &measurements[measurement].measured;
     let values: Option<Vec<f64>> = measured.iter().map(|m| point.quantity.of(m)).collect();
@@ -197,7 +198,7 @@ fn row(point: &Point, measurements: &[Measurement]) -> Option<Row> {
     values.sort_by(f64::total_cmp);
     let low = (values.len() - 1) / 2;
     let high = values.len() / 2;
-    Some(Row {
+    Some(FigureRow {
         series: point.series.clone(),
         x: point.x,
         value: f64::midpoint(values[low], values[high]),
@@ -209,23 +210,25 @@ fn row(point: &Point, measurements: &[Measurement]) -> Option<Row> {
 }
 
 /// Returns the busiest part of the hardware, with the first seed.
-fn busiest(measured: &[Measured]) -> String {
+fn busiest(measured: &[LabResults]) -> String {
     let busiest = measured.first().map(|measured| &measured.busiest);
-    let words = |of: &Use| format!("{} of {}, {:.0} %", of.part, of.machine, of.share * 100.0);
+    let words =
+        |of: &HardwareUse| format!("{} of {}, {:.0} %", of.part, of.machine, of.share * 100.0);
     busiest.map(words).unwrap_or_default()
 }
 
-fn judge(figure: &Figure, medians: &Medians) -> Vec<Judged> {
+fn judge(figure: &Figure, medians: &Medians) -> Vec<JudgedStatement> {
     let judged = |statement: &Statement, of: &str| {
         let value = (statement.value)(medians, of);
         let holds = value.is_some_and(|value| statement.expected.holds(value));
         let Statement { says, section, expected, .. } = *statement;
         // Parameters are fitted on the published system. Ours is a prediction from them.
-        let kind = if of == System::Fusee.name() { Kind::Predicted } else { statement.kind };
+        let kind =
+            if of == LabSystem::Fusee.name() { StatementKind::Predicted } else { statement.kind };
         let of = of.into();
         let says = says.into();
         let section = section.into();
-        Judged { of, says, section, kind, expected, value, holds }
+        JudgedStatement { of, says, section, kind, expected, value, holds }
     };
     let of_all =
         |statement: &'static Statement| statement.of.iter().map(move |of| judged(statement, of));

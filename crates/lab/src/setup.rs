@@ -7,13 +7,13 @@ use fusee_client::logic::LogicOptions;
 use fusee_core::data::{Redundancy, RedundancyRules};
 use fusee_core::view::Geometry;
 use fusee_sim::{ClusterOptions, Nanos, Rng, Testbed};
-use fusee_workload::{Distribution, KEY_BYTES, Request, Workload};
+use fusee_workload::{Distribution, KEY_BYTES, WorkloadOperation, YcsbWorkload};
 use serde::Serialize;
 
 /// Systems that can be measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum System {
+pub enum LabSystem {
     /// Our store.
     Fusee,
     /// FUSEE as it was published; FUSEE-NC if nothing is cached.
@@ -32,35 +32,35 @@ pub enum System {
     Sequencer,
 }
 
-impl System {
+impl LabSystem {
     /// Whether a key that was inserted may not be found, which is no error then: FUSEE as published breaks this
     /// promise ([`fusee_baselines::published`]).
     pub(crate) fn misses_keys(self) -> bool {
-        matches!(self, System::Published | System::OneByOne | System::NodesAllocate)
+        matches!(self, LabSystem::Published | LabSystem::OneByOne | LabSystem::NodesAllocate)
     }
 
     /// Returns its name in figures.
     pub fn name(self) -> &'static str {
         match self {
-            System::Fusee => "ours",
-            System::Published => "as published",
-            System::OneByOne => "FUSEE-CR",
-            System::NodesAllocate => "nodes allocate",
-            System::Clover => "Clover",
-            System::PdpmDirect => "pDPM-Direct",
-            System::Lock => "lock",
-            System::Sequencer => "sequencer",
+            LabSystem::Fusee => "ours",
+            LabSystem::Published => "as published",
+            LabSystem::OneByOne => "FUSEE-CR",
+            LabSystem::NodesAllocate => "nodes allocate",
+            LabSystem::Clover => "Clover",
+            LabSystem::PdpmDirect => "pDPM-Direct",
+            LabSystem::Lock => "lock",
+            LabSystem::Sequencer => "sequencer",
         }
     }
 }
 
 /// The operations of clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Load {
+pub enum LabLoad {
     /// Operations of a YCSB workload.
-    Ycsb(Workload),
+    Ycsb(YcsbWorkload),
     /// Operations of one kind. Inserted keys are new, and no key is deleted twice.
-    Only(Request),
+    Only(WorkloadOperation),
     /// One key after the other gets a redundancy.
     Moves {
         /// The redundancy of all keys before, which they get after they are loaded.
@@ -72,49 +72,49 @@ pub enum Load {
 
 /// The next step of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Step {
-    Request(Request),
+pub(crate) enum LabStep {
+    Request(WorkloadOperation),
     Move(Redundancy),
 }
 
-impl Step {
+impl LabStep {
     /// Returns its name in figures.
     pub fn name(self) -> &'static str {
         match self {
-            Step::Request(Request::Search) => "search",
-            Step::Request(Request::Update) => "update",
-            Step::Request(Request::Insert) => "insert",
-            Step::Request(Request::Delete) => "delete",
-            Step::Move(_) => "move",
+            LabStep::Request(WorkloadOperation::Search) => "search",
+            LabStep::Request(WorkloadOperation::Update) => "update",
+            LabStep::Request(WorkloadOperation::Insert) => "insert",
+            LabStep::Request(WorkloadOperation::Delete) => "delete",
+            LabStep::Move(_) => "move",
         }
     }
 }
 
-impl Load {
+impl LabLoad {
     /// Draws the next step.
-    pub(crate) fn draw(self, rng: &Rng) -> Step {
+    pub(crate) fn draw(self, rng: &Rng) -> LabStep {
         match self {
-            Load::Ycsb(workload) => Step::Request(rng.with(|rng| workload.draw(rng))),
-            Load::Only(request) => Step::Request(request),
-            Load::Moves { to, .. } => Step::Move(to),
+            LabLoad::Ycsb(workload) => LabStep::Request(rng.with(|rng| workload.draw(rng))),
+            LabLoad::Only(request) => LabStep::Request(request),
+            LabLoad::Moves { to, .. } => LabStep::Move(to),
         }
     }
 
     /// Returns the distribution by which existing keys are chosen.
     pub(crate) fn distribution(self) -> Distribution {
         match self {
-            Load::Ycsb(workload) => workload.distribution(),
-            Load::Only(_) | Load::Moves { .. } => Distribution::Zipfian,
+            LabLoad::Ycsb(workload) => workload.distribution(),
+            LabLoad::Only(_) | LabLoad::Moves { .. } => Distribution::Zipfian,
         }
     }
 }
 
-impl fmt::Display for Load {
+impl fmt::Display for LabLoad {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Load::Ycsb(workload) => write!(f, "{workload}"),
-            Load::Only(request) => write!(f, "only {}", Step::Request(*request).name()),
-            Load::Moves { from, to } => write!(f, "moves from {from} to {to}"),
+            LabLoad::Ycsb(workload) => write!(f, "{workload}"),
+            LabLoad::Only(request) => write!(f, "only {}", LabStep::Request(*request).name()),
+            LabLoad::Moves { from, to } => write!(f, "moves from {from} to {to}"),
         }
     }
 }
@@ -122,7 +122,7 @@ impl fmt::Display for Load {
 /// A switch between clients and memory nodes, with its capacity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Switching {
+pub enum LabSwitch {
     /// For Clover, as published.
     Sent {
         /// Keys with chains that it knows.
@@ -144,13 +144,13 @@ pub enum Switching {
 
 /// An event while clients work. The run consists of windows of equal length, which are counted one by one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct Timeline {
+pub struct LabTimeline {
     /// Length of a window, in microseconds.
     pub window_us: u64,
     /// Number of windows.
     pub windows: usize,
     /// The event.
-    pub what: Happening,
+    pub what: TimelineEvent,
     /// The window at the beginning of which it happens.
     pub at: usize,
 }
@@ -158,7 +158,7 @@ pub struct Timeline {
 /// An event in the middle of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Happening {
+pub enum TimelineEvent {
     /// This memory node dies, with its memory.
     NodeCrashes(u16),
     /// More clients come, and leave again.
@@ -170,7 +170,7 @@ pub enum Happening {
     },
 }
 
-impl Timeline {
+impl LabTimeline {
     pub(crate) fn window_ns(&self) -> Nanos {
         self.window_us * 1000
     }
@@ -178,17 +178,17 @@ impl Timeline {
     /// Returns the number of clients that come.
     pub(crate) fn guests(&self) -> usize {
         match self.what {
-            Happening::Guests { clients, .. } => clients,
-            Happening::NodeCrashes(_) => 0,
+            TimelineEvent::Guests { clients, .. } => clients,
+            TimelineEvent::NodeCrashes(_) => 0,
         }
     }
 }
 
 /// A setup to measure: hardware, cluster and load. The defaults are the paper's (P §6.1 to §6.3).
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Setup {
+pub struct LabSetup {
     /// The system.
-    pub system: System,
+    pub system: LabSystem,
     /// The hardware, by name.
     pub testbed: &'static str,
     /// Machines that lend memory.
@@ -212,7 +212,7 @@ pub struct Setup {
     pub pair_bytes: usize,
     /// Operations of the clients.
     #[serde(serialize_with = "in_words")]
-    pub load: Load,
+    pub load: LabLoad,
     /// Skew of the keys.
     pub theta: f64,
     /// Operations of all clients together that are counted.
@@ -225,10 +225,10 @@ pub struct Setup {
     pub cache_threshold: f64,
     /// The switch in the path, if there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub switch: Option<Switching>,
+    pub switch: Option<LabSwitch>,
     /// An event during the run. If there is one, its timeline limits the work of clients, not the number of operations.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub timeline: Option<Timeline>,
+    pub timeline: Option<LabTimeline>,
     /// Seed of everything that is drawn: keys and kinds of operations.
     pub seed: u64,
 }
@@ -237,10 +237,10 @@ fn in_words<S: serde::Serializer>(what: &impl fmt::Display, to: S) -> Result<S::
     to.collect_str(what)
 }
 
-impl Default for Setup {
-    fn default() -> Setup {
-        Setup {
-            system: System::Fusee,
+impl Default for LabSetup {
+    fn default() -> LabSetup {
+        LabSetup {
+            system: LabSystem::Fusee,
             testbed: Testbed::CONNECTX_3.name,
             memory_nodes: 2,
             machines: 16,
@@ -251,7 +251,7 @@ impl Default for Setup {
             redundancy: Redundancy::Replicated,
             keys: 100_000,
             pair_bytes: 1024,
-            load: Load::Ycsb(Workload::C),
+            load: LabLoad::Ycsb(YcsbWorkload::C),
             theta: 0.99,
             operations: 60_000,
             metadata_cores: 8,
@@ -280,7 +280,7 @@ const SPARE_REGIONS: u64 = 16;
 /// The same if pairs are not replicated: every redundancy has regions of its own.
 const SPARE_CODED_REGIONS: u64 = 64;
 
-impl Setup {
+impl LabSetup {
     /// Returns the hardware.
     ///
     /// # Panics
@@ -324,7 +324,7 @@ impl Setup {
         let blocks = 8 * self.clients as u64 * block_bytes;
         let bytes = (pairs + blocks) * u64::from(self.data_replicas);
         let is_replicated =
-            self.redundancy.is_replicated() && !matches!(self.load, Load::Moves { .. });
+            self.redundancy.is_replicated() && !matches!(self.load, LabLoad::Moves { .. });
         let spare = if is_replicated { SPARE_REGIONS } else { SPARE_CODED_REGIONS };
         let pool = bytes / u64::from(self.memory_nodes) + spare * region_bytes;
         ClusterOptions {
@@ -350,7 +350,7 @@ impl Setup {
 
 /// Results of a measurement, all in virtual time.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Measured {
+pub struct LabResults {
     /// Operations that were counted.
     pub operations: u64,
     /// Time that they took.
@@ -361,7 +361,7 @@ pub struct Measured {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub timeline: Vec<f64>,
     /// Latencies by kind, in the order of names.
-    pub latencies: Vec<Latency>,
+    pub latencies: Vec<LabLatency>,
     /// Verbs of sessions per operation, including those of background work.
     pub verbs: f64,
     /// Bytes that these verbs touched, per operation.
@@ -371,19 +371,19 @@ pub struct Measured {
     /// Operations on keys that were inserted and not found: 0 except in systems that lose keys.
     pub missed: u64,
     /// The busiest part of the hardware, with its share of the time.
-    pub busiest: Use,
+    pub busiest: HardwareUse,
     /// The busiest part of each kind, for each kind of machine.
-    pub uses: Vec<Use>,
+    pub uses: Vec<HardwareUse>,
     /// The work of the switch, if there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub switch: Option<Switched>,
+    pub switch: Option<LabSwitchWork>,
     /// Events of the simulation.
     pub events: u64,
 }
 
 /// The work of a switch, including the time before anything was counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct Switched {
+pub struct LabSwitchWork {
     /// Verbs that would have been steered if the switch had known where to.
     pub asked: u64,
     /// Verbs that were steered.
@@ -394,16 +394,16 @@ pub struct Switched {
     pub bytes: u64,
 }
 
-impl Measured {
+impl LabResults {
     /// Returns the latency of one kind of operation, if there was any.
-    pub fn latency(&self, kind: &str) -> Option<&Latency> {
+    pub fn latency(&self, kind: &str) -> Option<&LabLatency> {
         self.latencies.iter().find(|latency| latency.kind == kind)
     }
 }
 
 /// The latency of one kind of operation.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Latency {
+pub struct LabLatency {
     /// The kind.
     pub kind: &'static str,
     /// Number of operations.
@@ -422,7 +422,7 @@ pub struct Latency {
 
 /// The use of a part of the hardware.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Use {
+pub struct HardwareUse {
     /// The machine.
     pub machine: String,
     /// The part.

@@ -10,31 +10,32 @@ use fusee_core::stats::{KindStats, OpKind};
 use fusee_core::store::Transition;
 use fusee_core::verbs::{ClientId, MnId};
 use fusee_sim::{
-    Cluster, MachineId, Nanos, Network, NetworkOptions, ProcessId, Rack, Sim, SimFabric, SimSession,
+    MachineId, Nanos, Network, NetworkOptions, ProcessId, Rack, Sim, SimCluster, SimFabric,
+    SimSession,
 };
-use fusee_workload::Request;
+use fusee_workload::WorkloadOperation;
 
-use crate::setup::{Setup, Step};
+use crate::setup::{LabSetup, LabStep};
 
 /// A system on a testbed, with clients to measure.
 pub(crate) trait Subject {
     /// State of a client process before its session is open.
-    type Seat;
+    type UnopenedClient;
     /// A session of a client.
-    type Session: Operations;
+    type Session: LabSession;
 
     fn sim(&self) -> &Sim;
 
     fn network(&self) -> &Network;
 
     /// Creates a client process on a machine.
-    fn seat(&self, machine: MachineId) -> (ProcessId, Self::Seat);
+    fn create_client(&self, machine: MachineId) -> (ProcessId, Self::UnopenedClient);
 
     /// Opens its session.
     fn open(
         &self,
         process: ProcessId,
-        seat: &Self::Seat,
+        seat: &Self::UnopenedClient,
     ) -> impl Future<Output = Result<Self::Session, String>>;
 
     /// Has a memory node die after this time, with its memory.
@@ -42,13 +43,13 @@ pub(crate) trait Subject {
 }
 
 /// A session of any system.
-pub(crate) trait Operations {
+pub(crate) trait LabSession {
     fn client(&self) -> ClientId;
 
     /// Does something to a key. Returns whether the key existed, or, for an insert, whether it did not.
     fn execute(
         &self,
-        request: Request,
+        request: WorkloadOperation,
         key: &[u8],
         value: &[u8],
     ) -> impl Future<Output = Result<bool, String>>;
@@ -67,29 +68,33 @@ pub(crate) trait Operations {
     fn wrong_hints(&self) -> u64;
 
     /// Returns the cost of operations of a kind so far, if it is known.
-    fn cost(&self, step: Step) -> Option<KindStats>;
+    fn cost(&self, step: LabStep) -> Option<KindStats>;
 
     /// Does the session's work besides its operations.
     fn background(&self) -> impl Future<Output = ()>;
 }
 
 /// Our store.
-pub(crate) struct Ours {
-    cluster: Cluster,
+pub(crate) struct FuseeSubject {
+    cluster: SimCluster,
     session: LogicOptions,
     lease: Duration,
 }
 
-impl Ours {
-    pub fn new(setup: &Setup, network: NetworkOptions) -> Ours {
-        let cluster = Cluster::with_network(&Sim::steady(), &setup.cluster(), network);
+impl FuseeSubject {
+    pub fn new(setup: &LabSetup, network: NetworkOptions) -> FuseeSubject {
+        let cluster = SimCluster::with_network(&Sim::steady(), &setup.cluster(), network);
         cluster.never_watch();
-        Ours { cluster, session: setup.session(), lease: Duration::from_millis(setup.lease_ms()) }
+        FuseeSubject {
+            cluster,
+            session: setup.session(),
+            lease: Duration::from_millis(setup.lease_ms()),
+        }
     }
 }
 
-impl Subject for Ours {
-    type Seat = Rc<Keeper>;
+impl Subject for FuseeSubject {
+    type UnopenedClient = Rc<Keeper>;
     type Session = SimSession;
 
     fn sim(&self) -> &Sim {
@@ -100,7 +105,7 @@ impl Subject for Ours {
         self.cluster.network()
     }
 
-    fn seat(&self, machine: MachineId) -> (ProcessId, Rc<Keeper>) {
+    fn create_client(&self, machine: MachineId) -> (ProcessId, Rc<Keeper>) {
         let process = self.cluster.client_process();
         self.network().place(process, machine);
         (process, self.cluster.keeper(process, self.lease))
@@ -119,17 +124,22 @@ impl Subject for Ours {
     }
 }
 
-impl Operations for SimSession {
+impl LabSession for SimSession {
     fn client(&self) -> ClientId {
         self.id()
     }
 
-    async fn execute(&self, request: Request, key: &[u8], value: &[u8]) -> Result<bool, String> {
+    async fn execute(
+        &self,
+        request: WorkloadOperation,
+        key: &[u8],
+        value: &[u8],
+    ) -> Result<bool, String> {
         let done = match request {
-            Request::Search => self.get_with(key, |found| found.is_some()).await,
-            Request::Update => self.update(key, value).await.map(|()| true),
-            Request::Insert => self.insert(key, value).await.map(|()| true),
-            Request::Delete => self.delete(key).await.map(|()| true),
+            WorkloadOperation::Search => self.get_with(key, |found| found.is_some()).await,
+            WorkloadOperation::Update => self.update(key, value).await.map(|()| true),
+            WorkloadOperation::Insert => self.insert(key, value).await.map(|()| true),
+            WorkloadOperation::Delete => self.delete(key).await.map(|()| true),
         };
         match done {
             Err(Error::NotFound | Error::AlreadyExists) => Ok(false),
@@ -153,13 +163,13 @@ impl Operations for SimSession {
         self.cache_stats().wrong
     }
 
-    fn cost(&self, step: Step) -> Option<KindStats> {
+    fn cost(&self, step: LabStep) -> Option<KindStats> {
         let kind = match step {
-            Step::Request(Request::Search) => OpKind::Search,
-            Step::Request(Request::Update) => OpKind::Update,
-            Step::Request(Request::Insert) => OpKind::Insert,
-            Step::Request(Request::Delete) => OpKind::Delete,
-            Step::Move(_) => OpKind::Move,
+            LabStep::Request(WorkloadOperation::Search) => OpKind::Search,
+            LabStep::Request(WorkloadOperation::Update) => OpKind::Update,
+            LabStep::Request(WorkloadOperation::Insert) => OpKind::Insert,
+            LabStep::Request(WorkloadOperation::Delete) => OpKind::Delete,
+            LabStep::Move(_) => OpKind::Move,
         };
         Some(*self.stats().kind(kind))
     }
@@ -169,34 +179,36 @@ impl Operations for SimSession {
 }
 
 /// Another system, on bare memory nodes. `open` makes its sessions.
-pub(crate) struct Theirs<O> {
+pub(crate) struct BaselineSubject<O> {
     rack: Rack,
     open: O,
 }
 
-impl<S, O: Fn(&Rack, SimFabric) -> S> Theirs<O> {
+impl<S, O: Fn(&Rack, SimFabric) -> S> BaselineSubject<O> {
     /// Creates memory nodes with pools of this size; `make` adds the servers.
     pub fn new(
-        setup: &Setup,
+        setup: &LabSetup,
         network: NetworkOptions,
         pool_bytes: u64,
         make: impl FnOnce(&Rack) -> O,
-    ) -> Theirs<O> {
+    ) -> BaselineSubject<O> {
         let rack = Rack::new(&Sim::steady(), network, setup.memory_nodes, pool_bytes);
         let open = make(&rack);
-        Theirs { rack, open }
+        BaselineSubject { rack, open }
     }
 }
 
 /// A session of another system.
-pub(crate) struct TheirSession<S> {
+pub(crate) struct BaselineLabSession<S> {
     client: ClientId,
     session: S,
 }
 
-impl<S: fusee_baselines::Session, O: Fn(&Rack, SimFabric) -> S> Subject for Theirs<O> {
-    type Seat = SimFabric;
-    type Session = TheirSession<S>;
+impl<S: fusee_baselines::BaselineSession, O: Fn(&Rack, SimFabric) -> S> Subject
+    for BaselineSubject<O>
+{
+    type UnopenedClient = SimFabric;
+    type Session = BaselineLabSession<S>;
 
     fn sim(&self) -> &Sim {
         self.rack.sim()
@@ -206,13 +218,17 @@ impl<S: fusee_baselines::Session, O: Fn(&Rack, SimFabric) -> S> Subject for Thei
         self.rack.network()
     }
 
-    fn seat(&self, machine: MachineId) -> (ProcessId, SimFabric) {
+    fn create_client(&self, machine: MachineId) -> (ProcessId, SimFabric) {
         self.rack.client_on(machine)
     }
 
-    async fn open(&self, _: ProcessId, fabric: &SimFabric) -> Result<TheirSession<S>, String> {
+    async fn open(
+        &self,
+        _: ProcessId,
+        fabric: &SimFabric,
+    ) -> Result<BaselineLabSession<S>, String> {
         let session = (self.open)(&self.rack, fabric.clone());
-        Ok(TheirSession { client: fabric.client(), session })
+        Ok(BaselineLabSession { client: fabric.client(), session })
     }
 
     fn crash_after(&self, node: MnId, delay: Nanos) {
@@ -220,18 +236,23 @@ impl<S: fusee_baselines::Session, O: Fn(&Rack, SimFabric) -> S> Subject for Thei
     }
 }
 
-impl<S: fusee_baselines::Session> Operations for TheirSession<S> {
+impl<S: fusee_baselines::BaselineSession> LabSession for BaselineLabSession<S> {
     fn client(&self) -> ClientId {
         self.client
     }
 
-    async fn execute(&self, request: Request, key: &[u8], value: &[u8]) -> Result<bool, String> {
+    async fn execute(
+        &self,
+        request: WorkloadOperation,
+        key: &[u8],
+        value: &[u8],
+    ) -> Result<bool, String> {
         let session = &self.session;
         let done = match request {
-            Request::Search => session.search(key).await.map(|found| found.is_some()),
-            Request::Update => session.update(key, value).await,
-            Request::Insert => session.insert(key, value).await,
-            Request::Delete => session.delete(key).await,
+            WorkloadOperation::Search => session.search(key).await.map(|found| found.is_some()),
+            WorkloadOperation::Update => session.update(key, value).await,
+            WorkloadOperation::Insert => session.insert(key, value).await,
+            WorkloadOperation::Delete => session.delete(key).await,
         };
         done.map_err(|error| error.to_string())
     }
@@ -248,7 +269,7 @@ impl<S: fusee_baselines::Session> Operations for TheirSession<S> {
         0
     }
 
-    fn cost(&self, _: Step) -> Option<KindStats> {
+    fn cost(&self, _: LabStep) -> Option<KindStats> {
         None
     }
 

@@ -2,25 +2,25 @@
 
 // Promise CHK-9
 
-use fusee_lab::{Failed, Load, Measured, Setup, System, measure};
+use fusee_lab::{LabLoad, LabResults, LabSetup, LabSystem, MeasurementError, measure};
 use fusee_sim::Testbed;
-use fusee_workload::{Request, Workload};
+use fusee_workload::{WorkloadOperation, YcsbWorkload};
 
 /// Returns a setup that is small enough for a test.
-fn small() -> Setup {
-    Setup { machines: 2, clients: 16, keys: 2_000, operations: 20_000, ..Setup::default() }
+fn small() -> LabSetup {
+    LabSetup { machines: 2, clients: 16, keys: 2_000, operations: 20_000, ..LabSetup::default() }
 }
 
-fn measured(setup: &Setup) -> Measured {
+fn measured(setup: &LabSetup) -> LabResults {
     measure(setup, &|| false).unwrap_or_else(|why| panic!("{setup:?}: {why:?}"))
 }
 
 #[test]
 fn equal_setups_measure_the_same() {
-    let setup = Setup { load: Load::Ycsb(Workload::A), operations: 5_000, ..small() };
+    let setup = LabSetup { load: LabLoad::Ycsb(YcsbWorkload::A), operations: 5_000, ..small() };
     let first = measured(&setup);
     assert_eq!(first, measured(&setup));
-    let other = measured(&Setup { seed: 2, ..setup });
+    let other = measured(&LabSetup { seed: 2, ..setup });
     assert_ne!(first.latencies, other.latencies, "other keys and operations");
     let counts: u64 = first.latencies.iter().map(|latency| latency.count).sum();
     assert_eq!((counts, first.operations), (5_000, 5_000));
@@ -28,7 +28,7 @@ fn equal_setups_measure_the_same() {
 
 #[test]
 fn clients_are_the_limit_where_nothing_else_is() {
-    let setup = Setup { pair_bytes: 64, theta: 0.0, ..small() };
+    let setup = LabSetup { pair_bytes: 64, theta: 0.0, ..small() };
     let measured = measured(&setup);
     // A cached SEARCH READs its slot and its pair.
     let Testbed { operation_ns, post_ns, .. } = Testbed::CONNECTX_3;
@@ -40,7 +40,7 @@ fn clients_are_the_limit_where_nothing_else_is() {
 
 #[test]
 fn bandwidth_is_the_limit_of_long_pairs() {
-    let setup = Setup { pair_bytes: 16_384, theta: 0.0, coroutines: 32, ..small() };
+    let setup = LabSetup { pair_bytes: 16_384, theta: 0.0, coroutines: 32, ..small() };
     let measured = measured(&setup);
     // Two nodes send; an object is rounded up to its size class.
     let limit = 2.0 * Testbed::CONNECTX_3.bandwidth_bps as f64 / (8.0 * 18_500.0);
@@ -52,7 +52,7 @@ fn bandwidth_is_the_limit_of_long_pairs() {
 
 #[test]
 fn a_lone_client_waits_for_its_verbs_alone() {
-    let setup = Setup {
+    let setup = LabSetup {
         clients: 1,
         machines: 1,
         coroutines: 1,
@@ -62,7 +62,7 @@ fn a_lone_client_waits_for_its_verbs_alone() {
         ..small()
     };
     let search = |cached| {
-        let measured = measured(&Setup { cached, ..setup.clone() });
+        let measured = measured(&LabSetup { cached, ..setup.clone() });
         measured.latencies[0].p50_ns
     };
     let Testbed { one_way_ns, post_ns, .. } = Testbed::CONNECTX_3;
@@ -77,8 +77,8 @@ fn a_lone_client_waits_for_its_verbs_alone() {
 
 #[test]
 fn every_workload_runs() {
-    for workload in [Workload::B, Workload::D, Workload::Updates(100)] {
-        let setup = Setup { load: Load::Ycsb(workload), operations: 3_000, ..small() };
+    for workload in [YcsbWorkload::B, YcsbWorkload::D, YcsbWorkload::Updates(100)] {
+        let setup = LabSetup { load: LabLoad::Ycsb(workload), operations: 3_000, ..small() };
         assert_eq!(measured(&setup).operations, 3_000, "{workload}");
     }
 }
@@ -86,29 +86,35 @@ fn every_workload_runs() {
 #[test]
 fn an_operation_that_fails_is_no_measurement() {
     // Its keys may have been deleted.
-    let setup = Setup { load: Load::Ycsb(Workload::Churn), operations: 3_000, ..small() };
-    assert!(matches!(measure(&setup, &|| false), Err(Failed::Operation(_))));
-    assert_eq!(measure(&small(), &|| true), Err(Failed::Stopped));
+    let setup = LabSetup { load: LabLoad::Ycsb(YcsbWorkload::Churn), operations: 3_000, ..small() };
+    assert!(matches!(measure(&setup, &|| false), Err(MeasurementError::Operation(_))));
+    assert_eq!(measure(&small(), &|| true), Err(MeasurementError::Stopped));
 }
 
 #[test]
 fn one_kind_of_operation_is_a_load() {
-    for request in [Request::Search, Request::Update, Request::Insert, Request::Delete] {
-        let setup = Setup { load: Load::Only(request), operations: 1_000, ..small() };
+    for request in [
+        WorkloadOperation::Search,
+        WorkloadOperation::Update,
+        WorkloadOperation::Insert,
+        WorkloadOperation::Delete,
+    ] {
+        let setup = LabSetup { load: LabLoad::Only(request), operations: 1_000, ..small() };
         let latencies = measured(&setup).latencies;
         assert_eq!(latencies.iter().map(|of| of.count).collect::<Vec<_>>(), [1_000], "{request:?}");
     }
     // There are only 2,000 keys.
-    let setup = Setup { load: Load::Only(Request::Delete), operations: 3_000, ..small() };
-    assert!(matches!(measure(&setup, &|| false), Err(Failed::Operation(_))));
+    let setup =
+        LabSetup { load: LabLoad::Only(WorkloadOperation::Delete), operations: 3_000, ..small() };
+    assert!(matches!(measure(&setup, &|| false), Err(MeasurementError::Operation(_))));
 }
 
 #[test]
 fn one_object_is_updated_by_one_client_at_a_time() {
-    let update = Load::Only(Request::Update);
-    let alone = Setup { load: update, keys: 1, operations: 1_000, cached: false, ..small() };
-    for system in [System::Lock, System::Sequencer] {
-        let measured = measured(&Setup { system, ..alone.clone() });
+    let update = LabLoad::Only(WorkloadOperation::Update);
+    let alone = LabSetup { load: update, keys: 1, operations: 1_000, cached: false, ..small() };
+    for system in [LabSystem::Lock, LabSystem::Sequencer] {
+        let measured = measured(&LabSetup { system, ..alone.clone() });
         // The client that has the object writes it, and releases it: two phases.
         let most = 1e9 / (4.0 * Testbed::CONNECTX_3.one_way_ns as f64);
         assert!(measured.ops_per_s < most, "{system:?}: {}", measured.ops_per_s);
@@ -120,7 +126,7 @@ fn one_object_is_updated_by_one_client_at_a_time() {
 fn long_values_move_in_place_as_short_ones_do() {
     let [oriented, coded] = ["eor:2:5+1", "ec:5+1"].map(|text| text.parse().unwrap());
     for kib in [64, 256] {
-        let setup = Setup {
+        let setup = LabSetup {
             testbed: "tcp-10g",
             memory_nodes: 6,
             machines: 1,
@@ -131,8 +137,8 @@ fn long_values_move_in_place_as_short_ones_do() {
             keys: 200,
             pair_bytes: kib << 10,
             operations: 100,
-            load: Load::Moves { from: oriented, to: coded },
-            ..Setup::default()
+            load: LabLoad::Moves { from: oriented, to: coded },
+            ..LabSetup::default()
         };
         let moves = measured(&setup);
         let moves = moves.latency("move").expect("there are such");

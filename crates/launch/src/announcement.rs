@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 /// The announcement of a master.
 #[derive(Debug, Deserialize, Serialize)]
-pub struct Master {
+pub struct MasterAnnouncement {
     /// Host and port that it listens at.
     pub control: String,
     /// The address of its page.
@@ -20,7 +20,7 @@ pub struct Master {
 
 /// The announcement of a memory node.
 #[derive(Debug, Deserialize, Serialize)]
-pub struct MemoryNode {
+pub struct NodeAnnouncement {
     /// Host and port of its control service.
     pub control: String,
     /// Host and port of its software NIC.
@@ -35,7 +35,7 @@ pub struct MemoryNode {
 
 /// The announcement of a switch.
 #[derive(Debug, Deserialize, Serialize)]
-pub struct Switch {
+pub struct SwitchAnnouncement {
     /// Host and port that it listens at; `wire` between two interfaces.
     pub switch: String,
 }

@@ -95,7 +95,7 @@ impl Child {
     }
 
     /// Waits for the child's end; returns its name and how it ended.
-    pub async fn exit(&mut self) -> (String, String) {
+    pub async fn wait_for_exit(&mut self) -> (String, String) {
         let status = match self.process.wait().await {
             Ok(status) => {
                 self.exited = Some(status);
@@ -106,7 +106,7 @@ impl Child {
         (format!("{} (pid {})", self.name, self.pid), status)
     }
 
-    /// Whether [`Child::exit`] has seen the child's end.
+    /// Whether [`Child::wait_for_exit`] has seen the child's end.
     pub fn has_exited(&self) -> bool {
         self.exited.is_some()
     }

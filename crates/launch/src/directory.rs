@@ -15,29 +15,29 @@ const PREFIX: &str = "fusee-up-";
 const LOCK: &str = "lock";
 
 /// A private directory. Dropping the value removes it.
-pub struct Directory {
+pub struct ClusterDirectory {
     path: PathBuf,
     /// Locked; closing the file unlocks it.
     _lock: File,
 }
 
-impl Directory {
+impl ClusterDirectory {
     /// Makes a directory, in the user's runtime directory or else in that for temporary files.
-    pub fn create() -> Result<Directory, Failure> {
+    pub fn create() -> Result<ClusterDirectory, Failure> {
         let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
         let base = runtime.filter(|path| path.is_dir()).unwrap_or_else(std::env::temp_dir);
         sweep(&base);
-        Directory::create_in(&base, std::process::id()).map_err(|error| {
+        ClusterDirectory::create_in(&base, std::process::id()).map_err(|error| {
             Failure::operation(format!("cannot make a directory in {}: {error}", base.display()))
         })
     }
 
-    fn create_in(base: &Path, number: u32) -> io::Result<Directory> {
+    fn create_in(base: &Path, number: u32) -> io::Result<ClusterDirectory> {
         let path = base.join(format!("{PREFIX}{number}"));
         DirBuilder::new().mode(0o700).create(&path)?;
         let lock = File::create(path.join(LOCK))?;
         lock.try_lock().map_err(io::Error::from)?;
-        Ok(Directory { path, _lock: lock })
+        Ok(ClusterDirectory { path, _lock: lock })
     }
 
     /// Returns the path.
@@ -46,7 +46,7 @@ impl Directory {
     }
 }
 
-impl Drop for Directory {
+impl Drop for ClusterDirectory {
     fn drop(&mut self) {
         if let Err(error) = fs::remove_dir_all(&self.path) {
             tracing::warn!(path = %self.path.display(), %error, "cannot be removed");
@@ -76,7 +76,7 @@ mod tests {
     fn abandoned_directories_are_swept_and_others_stay() {
         let base = std::env::temp_dir().join(format!("fusee-test-{}", std::process::id()));
         fs::create_dir(&base).unwrap();
-        let alive = Directory::create_in(&base, 1).unwrap();
+        let alive = ClusterDirectory::create_in(&base, 1).unwrap();
         let abandoned = base.join("fusee-up-2");
         fs::create_dir(&abandoned).unwrap();
         File::create(abandoned.join(LOCK)).unwrap();

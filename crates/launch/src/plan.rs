@@ -3,14 +3,14 @@
 use fusee_cli::failure::Failure;
 use fusee_cli::flags;
 use fusee_client::{FabricKind, Geometry, Policy};
-use fusee_master::Settings;
+use fusee_master::ClusterSettings;
 use fusee_master::settings::LeaseSettings;
 
-use crate::directory::Directory;
+use crate::directory::ClusterDirectory;
 
 /// The cluster to form.
 #[derive(Clone, Debug)]
-pub struct Plan {
+pub struct LaunchPlan {
     /// Memory nodes.
     pub memory_nodes: u16,
     /// Replicas of the index.
@@ -39,10 +39,10 @@ pub struct Plan {
     pub more: Vec<String>,
 }
 
-impl Plan {
+impl LaunchPlan {
     /// Refuses a plan that the master would refuse.
     pub fn check(&self) -> Result<(), Failure> {
-        let settings = Settings {
+        let settings = ClusterSettings {
             memory_nodes: self.memory_nodes.into(),
             index_replicas: self.index_replicas,
             data_replicas: self.data_replicas,
@@ -53,11 +53,11 @@ impl Plan {
             scrub_bytes_per_s: self.scrub_bytes_per_s,
             redundancy: Policy::default(),
         };
-        settings.check().map_err(|error| Failure::usage(flags::in_text(&error.to_string())))
+        settings.check().map_err(|error| Failure::usage(flags::with_flag_names(&error.to_string())))
     }
 
     /// Returns the command line of the master.
-    pub(crate) fn master_arguments(&self, directory: &Directory) -> Vec<String> {
+    pub(crate) fn master_arguments(&self, directory: &ClusterDirectory) -> Vec<String> {
         let data_dir = directory.path().join("master");
         let mut arguments = vec![
             "master".into(),
@@ -78,7 +78,7 @@ impl Plan {
     }
 
     /// Returns the command line of a memory node.
-    pub(crate) fn node_arguments(&self, directory: &Directory, master: &str) -> Vec<String> {
+    pub(crate) fn node_arguments(&self, directory: &ClusterDirectory, master: &str) -> Vec<String> {
         let fabrics = self.fabrics.iter().map(ToString::to_string);
         vec![
             "memory-node".into(),

@@ -17,8 +17,8 @@ use futures_util::future::select_all;
 
 use crate::announcement;
 use crate::child::{self, Child};
-use crate::directory::Directory;
-use crate::plan::Plan;
+use crate::directory::ClusterDirectory;
+use crate::plan::LaunchPlan;
 
 /// The most time that the cluster may take to form.
 const FORM_TIMEOUT: Duration = Duration::from_secs(60);
@@ -26,27 +26,27 @@ const FORM_TIMEOUT: Duration = Duration::from_secs(60);
 const FORM_POLL: Duration = Duration::from_millis(20);
 
 /// A cluster that clients can join.
-pub struct Started {
+pub struct LaunchedCluster {
     /// Host and port of the master.
     pub master: String,
     /// The address of the master's page, if it has one.
     pub http: Option<SocketAddr>,
     /// The memory nodes, in the order of their names.
-    pub nodes: Vec<announcement::MemoryNode>,
+    pub nodes: Vec<announcement::NodeAnnouncement>,
 }
 
 /// Starts the servers. `children` are then the master and the memory nodes, in the order of their
 /// names. Also after an error `children` has those that were started, for the caller to stop them.
 pub async fn start(
-    plan: &Plan,
+    plan: &LaunchPlan,
     verbose: u8,
-    directory: &Directory,
+    directory: &ClusterDirectory,
     children: &mut Vec<Child>,
-) -> Result<Started, Failure> {
+) -> Result<LaunchedCluster, Failure> {
     let mut master = Child::spawn("master", verbose, &plan.master_arguments(directory))?;
     let announced = master.announcement().await;
     children.push(master);
-    let announcement::Master { control: address, http } =
+    let announcement::MasterAnnouncement { control: address, http } =
         announced.and_then(|line| announcement::parse(&line))?;
     form(&address).await?;
     for number in 0..plan.memory_nodes {
@@ -59,18 +59,18 @@ pub async fn start(
         nodes.push(announced.and_then(|line| announcement::parse(&line))?);
     }
     let view = tokio::select! {
-        view = formed(&address) => view?,
+        view = wait_until_formed(&address) => view?,
         (name, status) = first_exit(children) => {
             return Err(Failure::operation(format!("{name} ended with {status}; see above")));
         }
     };
     let nodes = name_nodes(children, nodes, &view);
-    Ok(Started { master: address, http, nodes })
+    Ok(LaunchedCluster { master: address, http, nodes })
 }
 
 /// Waits for the end of any child; returns its name and how it ended.
 pub async fn first_exit(children: &mut [Child]) -> (String, String) {
-    let exits = children.iter_mut().map(|child| Box::pin(child.exit()));
+    let exits = children.iter_mut().map(|child| Box::pin(child.wait_for_exit()));
     select_all(exits).await.0
 }
 
@@ -78,9 +78,9 @@ pub async fn first_exit(children: &mut [Child]) -> (String, String) {
 /// joined in any order.
 fn name_nodes(
     children: &mut Vec<Child>,
-    nodes: Vec<announcement::MemoryNode>,
+    nodes: Vec<announcement::NodeAnnouncement>,
     view: &View,
-) -> Vec<announcement::MemoryNode> {
+) -> Vec<announcement::NodeAnnouncement> {
     let mut named: Vec<_> = children
         .drain(1..)
         .zip(nodes)
@@ -115,7 +115,7 @@ async fn form(address: &str) -> Result<(), Failure> {
 }
 
 /// Waits until clients can join.
-async fn formed(address: &str) -> Result<View, Failure> {
+async fn wait_until_formed(address: &str) -> Result<View, Failure> {
     let cannot = |what: String| Failure::operation(format!("the cluster cannot be formed: {what}"));
     let runtime = secret::runtime("fusee-launch")?;
     let master = MasterClient::new(&runtime, address);
@@ -137,21 +137,21 @@ async fn formed(address: &str) -> Result<View, Failure> {
 
 /// A cluster of child processes. Dropping the value stops them.
 pub struct Servers {
-    plan: Plan,
+    plan: LaunchPlan,
     runtime: tokio::runtime::Runtime,
     children: Vec<Child>,
     master: String,
     /// Removed after the children have ended, since `drop` runs before fields are dropped.
-    directory: Directory,
+    directory: ClusterDirectory,
 }
 
 impl Servers {
     /// Starts the servers and waits until clients can join.
-    pub fn start(plan: &Plan) -> Result<Servers, Failure> {
+    pub fn start(plan: &LaunchPlan) -> Result<Servers, Failure> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime =
             runtime.map_err(|error| Failure::operation(format!("cannot start: {error}")))?;
-        let directory = Directory::create()?;
+        let directory = ClusterDirectory::create()?;
         let mut servers = Servers {
             plan: plan.clone(),
             runtime,

@@ -6,7 +6,7 @@
 use std::hash::Hash;
 
 /// A set of numbers below a bound.
-pub trait Bits: Clone + Ord + Hash {
+pub trait BitSet: Clone + Ord + Hash {
     /// Returns the empty set, for numbers below `bound`.
     fn none(bound: usize) -> Self;
     /// Returns whether `i` is in the set.
@@ -18,7 +18,7 @@ pub trait Bits: Clone + Ord + Hash {
 }
 
 /// A set of numbers below 128.
-impl Bits for u128 {
+impl BitSet for u128 {
     fn none(bound: usize) -> u128 {
         assert!(bound <= u128::BITS as usize, "{bound} numbers do not fit into a word");
         0
@@ -38,7 +38,7 @@ impl Bits for u128 {
 }
 
 /// A set of numbers below any bound.
-impl Bits for Box<[u64]> {
+impl BitSet for Box<[u64]> {
     fn none(bound: usize) -> Box<[u64]> {
         vec![0; bound.div_ceil(64)].into()
     }
@@ -60,7 +60,7 @@ impl Bits for Box<[u64]> {
 mod tests {
     use super::*;
 
-    fn numbers_go_in_and_out<B: Bits>(bound: usize) {
+    fn numbers_go_in_and_out<B: BitSet>(bound: usize) {
         let mut set = B::none(bound);
         for i in (0..bound).step_by(3) {
             set.set(i);

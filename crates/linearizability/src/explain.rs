@@ -12,9 +12,9 @@
 use std::collections::HashSet;
 use std::fmt;
 
-use super::history::Record;
-use super::search::{Verdict, search};
-use super::{Answer, Call, Operation, Value};
+use super::history::HistoryRecord;
+use super::search::{SearchVerdict, search};
+use super::{HistoryAnswer, HistoryCall, HistoryOperation, HistoryValue};
 
 /// Limit of the operations that are searched to shorten one history, counted in each search. It
 /// bounds the time to some ten seconds.
@@ -29,7 +29,7 @@ const SHORT: usize = 100;
 ///
 /// # Panics
 /// If the history is linearizable.
-pub fn first_unexplained(history: &[Operation]) -> usize {
+pub fn first_unexplained(history: &[HistoryOperation]) -> usize {
     let mut returns: Vec<(u64, usize)> = history
         .iter()
         .enumerate()
@@ -37,8 +37,8 @@ pub fn first_unexplained(history: &[Operation]) -> usize {
         .collect();
     returns.sort_unstable();
     let explained = |end: &(u64, usize)| {
-        let until: Vec<Operation> = until(history, *end).map(|(_, o)| o).collect();
-        search(&until, usize::MAX).verdict == Verdict::Explained
+        let until: Vec<HistoryOperation> = until(history, *end).map(|(_, o)| o).collect();
+        search(&until, usize::MAX).verdict == SearchVerdict::Explained
     };
     let first = returns.partition_point(explained);
     returns.get(first).expect("the history is not linearizable").1
@@ -46,13 +46,13 @@ pub fn first_unexplained(history: &[Operation]) -> usize {
 
 /// Returns the history as it was right after the operation `last` returned at `end`.
 fn until(
-    history: &[Operation],
+    history: &[HistoryOperation],
     (end, last): (u64, usize),
-) -> impl Iterator<Item = (usize, Operation)> {
+) -> impl Iterator<Item = (usize, HistoryOperation)> {
     let begun = history.iter().copied().enumerate().filter(move |(_, o)| o.invoked <= end);
     begun.map(move |(i, operation)| {
         let returned = operation.returned.filter(|(time, _)| (*time, i) <= (end, last));
-        (i, Operation { returned, ..operation })
+        (i, HistoryOperation { returned, ..operation })
     })
 }
 
@@ -64,23 +64,23 @@ pub struct Refutation {
     /// Operations on the key that were checked.
     pub operations: usize,
     /// The first operation, by the time of its return, whose answer cannot be explained.
-    pub unexplained: Record,
+    pub unexplained: HistoryRecord,
     /// The explanation: as few operations as possible, by the time of invocation.
-    pub explanation: Vec<Record>,
+    pub explanation: Vec<HistoryRecord>,
 }
 
 impl Refutation {
     /// Makes the refutation of a history of one key that is not linearizable.
-    pub(super) fn new(records: &[Record]) -> Refutation {
-        let operations: Vec<Operation> = records.iter().map(|r| r.operation).collect();
+    pub(super) fn new(records: &[HistoryRecord]) -> Refutation {
+        let operations: Vec<HistoryOperation> = records.iter().map(|r| r.operation).collect();
         let first = first_unexplained(&operations);
         let returned = operations[first].returned.expect("only what returns is unexplained");
-        let mut rest: Vec<Record> = until(&operations, (returned.0, first))
+        let mut rest: Vec<HistoryRecord> = until(&operations, (returned.0, first))
             .filter(|(i, _)| *i != first)
-            .map(|(i, operation)| Record { operation, ..records[i] })
+            .map(|(i, operation)| HistoryRecord { operation, ..records[i] })
             .collect();
         rest.sort_by_key(|record| record.operation.invoked);
-        let mut attempt = Attempt { rest, unexplained: records[first], effort: 0 };
+        let mut attempt = ShrinkingExplanation { rest, unexplained: records[first], effort: 0 };
         attempt.shrink();
         let mut explanation = attempt.rest;
         let at = explanation
@@ -96,26 +96,26 @@ impl Refutation {
 
     /// Renders the explanation, one line per operation, with values as `name` writes them. Times
     /// count from the first invocation.
-    pub fn render(&self, name: impl Fn(Value) -> String) -> String {
+    pub fn render(&self, name: impl Fn(HistoryValue) -> String) -> String {
         let start = self.explanation.iter().map(|r| r.operation.invoked).min().unwrap_or(0);
         let lines = self.explanation.iter().map(|record| {
-            let Operation { call, invoked, returned } = record.operation;
+            let HistoryOperation { call, invoked, returned } = record.operation;
             let call = match call {
-                Call::Insert(value) => format!("INSERT {}", name(value)),
-                Call::Update(value) => format!("UPDATE {}", name(value)),
-                Call::Upsert(value) => format!("UPSERT {}", name(value)),
-                Call::Delete => "DELETE".to_string(),
-                Call::Search => "SEARCH".to_string(),
+                HistoryCall::Insert(value) => format!("INSERT {}", name(value)),
+                HistoryCall::Update(value) => format!("UPDATE {}", name(value)),
+                HistoryCall::Upsert(value) => format!("UPSERT {}", name(value)),
+                HistoryCall::Delete => "DELETE".to_string(),
+                HistoryCall::Search => "SEARCH".to_string(),
             };
             let (until, answer) = match returned {
                 None => ("-".to_string(), "no answer yet".to_string()),
                 Some((time, answer)) => (
                     (time - start).to_string(),
                     match answer {
-                        Answer::Done => "done".to_string(),
-                        Answer::Exists => "the key exists".to_string(),
-                        Answer::Absent => "no such key".to_string(),
-                        Answer::Found(value) => name(value),
+                        HistoryAnswer::Done => "done".to_string(),
+                        HistoryAnswer::Exists => "the key exists".to_string(),
+                        HistoryAnswer::Absent => "no such key".to_string(),
+                        HistoryAnswer::Found(value) => name(value),
                     },
                 ),
             };
@@ -142,15 +142,15 @@ impl fmt::Display for Refutation {
 }
 
 /// An explanation that is being shortened.
-struct Attempt {
+struct ShrinkingExplanation {
     /// All operations but the unexplained one.
-    rest: Vec<Record>,
-    unexplained: Record,
+    rest: Vec<HistoryRecord>,
+    unexplained: HistoryRecord,
     /// Operations searched so far.
     effort: usize,
 }
 
-impl Attempt {
+impl ShrinkingExplanation {
     fn shrink(&mut self) {
         self.keep(|record| changes_something(&record.operation));
         self.keep(|record| record.operation.returned.is_some());
@@ -175,7 +175,7 @@ impl Attempt {
         (0..n).any(|i| (i..n).any(|j| self.drop_where(|k| k == i || k == j)))
     }
 
-    fn keep(&mut self, keeps: impl Fn(&Record) -> bool) {
+    fn keep(&mut self, keeps: impl Fn(&HistoryRecord) -> bool) {
         let drops: Vec<bool> = self.rest.iter().map(|record| !keeps(record)).collect();
         self.drop_where(|i| drops[i]);
     }
@@ -188,10 +188,10 @@ impl Attempt {
         }
         let stays = |i: &usize| !drops(*i);
         let kept = (0..self.rest.len()).filter(stays).map(|i| &self.rest[i]);
-        let read: HashSet<Value> =
+        let read: HashSet<HistoryValue> =
             kept.chain([&self.unexplained]).filter_map(|r| found(&r.operation)).collect();
-        let is_read = |r: &Record| written(&r.operation).is_some_and(|v| read.contains(&v));
-        let fewer: Vec<Record> = (0..self.rest.len())
+        let is_read = |r: &HistoryRecord| written(&r.operation).is_some_and(|v| read.contains(&v));
+        let fewer: Vec<HistoryRecord> = (0..self.rest.len())
             .filter(|i| stays(i) || is_read(&self.rest[*i]))
             .map(|i| self.rest[i])
             .collect();
@@ -208,31 +208,33 @@ impl Attempt {
 }
 
 /// Returns whether the last answer, and only that, leaves the operations without an order.
-fn is_explanation(rest: &[Record], unexplained: &Record) -> bool {
-    let mut history: Vec<Operation> = rest.iter().map(|r| r.operation).collect();
+fn is_explanation(rest: &[HistoryRecord], unexplained: &HistoryRecord) -> bool {
+    let mut history: Vec<HistoryOperation> = rest.iter().map(|r| r.operation).collect();
     history.push(unexplained.operation);
-    if search(&history, MAX_SITUATIONS).verdict != Verdict::Unexplained {
+    if search(&history, MAX_SITUATIONS).verdict != SearchVerdict::Unexplained {
         return false;
     }
     history.last_mut().expect("just added").returned = None;
-    search(&history, MAX_SITUATIONS).verdict == Verdict::Explained
+    search(&history, MAX_SITUATIONS).verdict == SearchVerdict::Explained
 }
 
-fn written(operation: &Operation) -> Option<Value> {
+fn written(operation: &HistoryOperation) -> Option<HistoryValue> {
     match operation.call {
-        Call::Insert(value) | Call::Update(value) | Call::Upsert(value) => Some(value),
-        Call::Delete | Call::Search => None,
+        HistoryCall::Insert(value) | HistoryCall::Update(value) | HistoryCall::Upsert(value) => {
+            Some(value)
+        }
+        HistoryCall::Delete | HistoryCall::Search => None,
     }
 }
 
-fn found(operation: &Operation) -> Option<Value> {
+fn found(operation: &HistoryOperation) -> Option<HistoryValue> {
     match operation.returned {
-        Some((_, Answer::Found(value))) => Some(value),
+        Some((_, HistoryAnswer::Found(value))) => Some(value),
         _ => None,
     }
 }
 
-fn changes_something(operation: &Operation) -> bool {
-    let took_effect = matches!(operation.returned, None | Some((_, Answer::Done)));
-    operation.call != Call::Search && took_effect
+fn changes_something(operation: &HistoryOperation) -> bool {
+    let took_effect = matches!(operation.returned, None | Some((_, HistoryAnswer::Done)));
+    operation.call != HistoryCall::Search && took_effect
 }

@@ -2,13 +2,13 @@
 
 use std::collections::HashMap;
 
-use super::bits::Bits;
-use super::plan::State;
+use super::bits::BitSet;
+use super::plan::KeyPresence;
 
 /// A situation that the key may be in.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Situation<B> {
-    pub state: State,
+    pub state: KeyPresence,
     /// The open operations that have had their instant, by their place in `open`.
     pub done: B,
     /// Numbers of counted operations, which never return, that have had their instant.
@@ -16,7 +16,7 @@ pub struct Situation<B> {
     pub created: u32,
 }
 
-impl<B: Bits> Situation<B> {
+impl<B: BitSet> Situation<B> {
     /// Returns whether every future that is possible after `other` is possible after this one.
     pub fn covers(&self, other: &Situation<B>) -> bool {
         self.state == other.state
@@ -27,7 +27,7 @@ impl<B: Bits> Situation<B> {
 }
 
 /// Drops the situations that others cover.
-pub fn reduced<B: Bits>(mut situations: Vec<Situation<B>>) -> Vec<Situation<B>> {
+pub fn reduced<B: BitSet>(mut situations: Vec<Situation<B>>) -> Vec<Situation<B>> {
     if situations.len() < 2 {
         return situations;
     }
@@ -40,23 +40,23 @@ pub fn reduced<B: Bits>(mut situations: Vec<Situation<B>>) -> Vec<Situation<B>> 
 }
 
 /// The situations that one search has seen.
-pub struct Seen<B> {
+pub struct SeenSituations<B> {
     few: Vec<Situation<B>>,
     /// Used instead of `few` for more than [`FEW`] situations.
-    many: HashMap<(State, B), Vec<(u32, u32)>>,
+    many: HashMap<(KeyPresence, B), Vec<(u32, u32)>>,
     len: usize,
 }
 
 /// Number of situations up to which a linear search is faster than a map.
 pub const FEW: usize = 16;
 
-impl<B> Default for Seen<B> {
-    fn default() -> Seen<B> {
-        Seen { few: Vec::new(), many: HashMap::new(), len: 0 }
+impl<B> Default for SeenSituations<B> {
+    fn default() -> SeenSituations<B> {
+        SeenSituations { few: Vec::new(), many: HashMap::new(), len: 0 }
     }
 }
 
-impl<B: Bits> Seen<B> {
+impl<B: BitSet> SeenSituations<B> {
     /// Returns the number of situations.
     pub fn len(&self) -> usize {
         self.len

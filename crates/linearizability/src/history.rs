@@ -1,12 +1,12 @@
 //! Histories of many clients' operations on many keys, and their check.
 //!
-//! The program that runs operations pushes a [`Record`] of each, in any order. [`History::check`]
+//! The program that runs operations pushes a [`HistoryRecord`] of each, in any order. [`OperationHistory::check`]
 //! checks each key alone, since linearizability is a property of each key. It counts the checked
 //! operations, and explains the first violation.
 
-use super::Operation;
+use super::HistoryOperation;
 use super::explain::Refutation;
-use super::search::{Verdict, search};
+use super::search::{SearchVerdict, search};
 
 /// Limit of the situations for one return. A key whose operations overlap more than that stays
 /// undecided: its check would take the memory of the machine.
@@ -14,24 +14,24 @@ const MAX_SITUATIONS: usize = 1 << 20;
 
 /// An operation on a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Record {
+pub struct HistoryRecord {
     /// The number of the key.
     pub key: u64,
     /// The number of the client, for readers.
     pub client: u32,
     /// The operation, with its times.
-    pub operation: Operation,
+    pub operation: HistoryOperation,
 }
 
 /// Operations on many keys, none of which existed in the beginning.
 #[derive(Clone, Debug, Default)]
-pub struct History {
-    records: Vec<Record>,
+pub struct OperationHistory {
+    records: Vec<HistoryRecord>,
 }
 
 /// The results of a check.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Findings {
+pub struct HistoryFindings {
     /// Operations that were checked.
     pub operations: u64,
     /// Checked operations that never returned.
@@ -50,21 +50,21 @@ pub struct Findings {
     pub refutation: Option<Box<Refutation>>,
 }
 
-impl Findings {
+impl HistoryFindings {
     /// Returns whether every key was decided and is linearizable.
     pub fn is_clean(&self) -> bool {
         self.violations == 0 && self.undecided_keys == 0
     }
 }
 
-impl History {
+impl OperationHistory {
     /// Returns an empty history.
-    pub fn new() -> History {
-        History::default()
+    pub fn new() -> OperationHistory {
+        OperationHistory::default()
     }
 
     /// Adds an operation.
-    pub fn push(&mut self, record: Record) {
+    pub fn push(&mut self, record: HistoryRecord) {
         self.records.push(record);
     }
 
@@ -82,10 +82,10 @@ impl History {
     ///
     /// # Panics
     /// If an operation returns before it is invoked.
-    pub fn check(&mut self) -> Findings {
+    pub fn check(&mut self) -> HistoryFindings {
         self.records.sort_unstable_by_key(|record| (record.key, record.operation.invoked));
-        let mut findings = Findings::default();
-        let mut operations: Vec<Operation> = Vec::new();
+        let mut findings = HistoryFindings::default();
+        let mut operations: Vec<HistoryOperation> = Vec::new();
         for records in self.records.chunk_by(|a, b| a.key == b.key) {
             operations.clear();
             operations.extend(records.iter().map(|record| record.operation));
@@ -96,9 +96,9 @@ impl History {
             findings.overlapping += overlapping(&operations);
             findings.peak_frontier = findings.peak_frontier.max(found.peak_frontier);
             match found.verdict {
-                Verdict::Explained => {}
-                Verdict::Undecided => findings.undecided_keys += 1,
-                Verdict::Unexplained => {
+                SearchVerdict::Explained => {}
+                SearchVerdict::Undecided => findings.undecided_keys += 1,
+                SearchVerdict::Unexplained => {
                     findings.violations += 1;
                     if findings.refutation.is_none() {
                         findings.refutation = Some(Box::new(Refutation::new(records)));
@@ -112,7 +112,7 @@ impl History {
 
 /// Counts the operations that begin before an earlier one has returned. They are sorted by
 /// invocation.
-fn overlapping(operations: &[Operation]) -> u64 {
+fn overlapping(operations: &[HistoryOperation]) -> u64 {
     let mut open_until = None;
     let mut count = 0;
     for operation in operations {
@@ -123,14 +123,14 @@ fn overlapping(operations: &[Operation]) -> u64 {
     count
 }
 
-impl FromIterator<Record> for History {
-    fn from_iter<I: IntoIterator<Item = Record>>(records: I) -> History {
-        History { records: records.into_iter().collect() }
+impl FromIterator<HistoryRecord> for OperationHistory {
+    fn from_iter<I: IntoIterator<Item = HistoryRecord>>(records: I) -> OperationHistory {
+        OperationHistory { records: records.into_iter().collect() }
     }
 }
 
-impl Extend<Record> for History {
-    fn extend<I: IntoIterator<Item = Record>>(&mut self, records: I) {
+impl Extend<HistoryRecord> for OperationHistory {
+    fn extend<I: IntoIterator<Item = HistoryRecord>>(&mut self, records: I) {
         self.records.extend(records);
     }
 }

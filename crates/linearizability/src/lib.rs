@@ -6,7 +6,7 @@
 //! instant after its invocation, or none. Keys are independent of each other, so each is checked
 //! alone.
 //!
-//! [`check`] judges one key, [`History`] a stream of operations on many keys. The module `search`
+//! [`check`] judges one key, [`OperationHistory`] a stream of operations on many keys. The module `search`
 //! is the algorithm, `explain` makes a verdict readable. The check is exact: it finds every
 //! violation, and nothing else. It takes about a microsecond per operation while few operations
 //! on a key overlap, regardless of the operations that never returned.
@@ -20,22 +20,22 @@ mod plan;
 mod search;
 
 pub use explain::Refutation;
-pub use history::{Findings, History, Record};
+pub use history::{HistoryFindings, HistoryRecord, OperationHistory};
 
 use std::fmt;
 
 /// The name of a value. If every write has its own value, the check finds more violations.
-pub type Value = u64;
+pub type HistoryValue = u64;
 
 /// The request of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Call {
+pub enum HistoryCall {
     /// INSERT.
-    Insert(Value),
+    Insert(HistoryValue),
     /// UPDATE.
-    Update(Value),
+    Update(HistoryValue),
     /// UPSERT.
-    Upsert(Value),
+    Upsert(HistoryValue),
     /// DELETE.
     Delete,
     /// SEARCH.
@@ -44,7 +44,7 @@ pub enum Call {
 
 /// The answer of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Answer {
+pub enum HistoryAnswer {
     /// A write took effect.
     Done,
     /// An INSERT found the key.
@@ -52,25 +52,25 @@ pub enum Answer {
     /// An UPDATE, DELETE or SEARCH did not find the key.
     Absent,
     /// A SEARCH found this value.
-    Found(Value),
+    Found(HistoryValue),
 }
 
 /// One operation of a history. Time is any number that never decreases.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Operation {
+pub struct HistoryOperation {
     /// The request.
-    pub call: Call,
+    pub call: HistoryCall,
     /// The time of the invocation.
     pub invoked: u64,
     /// The time of the return, and the answer; `None` if the operation never returned.
-    pub returned: Option<(u64, Answer)>,
+    pub returned: Option<(u64, HistoryAnswer)>,
 }
 
 /// The proof that a history has no order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Violation {
     /// The first operation, by the time of its return, whose answer no order explains.
-    pub operation: Operation,
+    pub operation: HistoryOperation,
 }
 
 impl fmt::Display for Violation {
@@ -84,14 +84,14 @@ impl fmt::Display for Violation {
 ///
 /// # Panics
 /// If an operation returns before it is invoked.
-pub fn check(history: &[Operation]) -> Result<(), Violation> {
+pub fn check(history: &[HistoryOperation]) -> Result<(), Violation> {
     match search::search(history, usize::MAX).verdict {
-        search::Verdict::Explained => Ok(()),
-        search::Verdict::Unexplained => {
+        search::SearchVerdict::Explained => Ok(()),
+        search::SearchVerdict::Unexplained => {
             let first = explain::first_unexplained(history);
             Err(Violation { operation: history[first] })
         }
-        search::Verdict::Undecided => unreachable!("the search has no limit"),
+        search::SearchVerdict::Undecided => unreachable!("the search has no limit"),
     }
 }
 

@@ -6,11 +6,11 @@
 
 use std::collections::HashMap;
 
-use super::{Answer, Call, Operation, Value};
+use super::{HistoryAnswer, HistoryCall, HistoryOperation, HistoryValue};
 
 /// A position in the order of all invocations and returns.
 pub type Rank = usize;
-/// A value: its index in [`Plan::values`].
+/// A value: its index in [`PreparedHistory::values`].
 pub type ValueId = u32;
 
 /// The writers and readers of a value.
@@ -26,14 +26,14 @@ pub struct ValueUse {
 
 /// The state of the key. The value is `None` if it is unread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum State {
+pub enum KeyPresence {
     Absent,
     Present(Option<ValueId>),
 }
 
 /// The effect of an operation. A value of `None` is unread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Effect {
+pub enum OperationEffect {
     /// Creates the key; only if it is absent.
     Create(Option<ValueId>),
     /// Replaces the value; only if the key is present.
@@ -52,63 +52,67 @@ pub enum Effect {
     Never,
 }
 
-impl Effect {
+impl OperationEffect {
     /// Returns the next state, or `None` if the operation cannot have its instant in `state`.
-    pub fn apply(self, state: State) -> Option<State> {
-        let absent = state == State::Absent;
+    pub fn apply(self, state: KeyPresence) -> Option<KeyPresence> {
+        let absent = state == KeyPresence::Absent;
         match self {
-            Effect::Create(value) => absent.then_some(State::Present(value)),
-            Effect::Replace(value) => (!absent).then_some(State::Present(value)),
-            Effect::Set(value) => Some(State::Present(value)),
-            Effect::Remove => (!absent).then_some(State::Absent),
-            Effect::SeeSomething => (!absent).then_some(state),
-            Effect::SeeNothing => absent.then_some(state),
-            Effect::See(value) => (state == State::Present(Some(value))).then_some(state),
-            Effect::Never => None,
+            OperationEffect::Create(value) => absent.then_some(KeyPresence::Present(value)),
+            OperationEffect::Replace(value) => (!absent).then_some(KeyPresence::Present(value)),
+            OperationEffect::Set(value) => Some(KeyPresence::Present(value)),
+            OperationEffect::Remove => (!absent).then_some(KeyPresence::Absent),
+            OperationEffect::SeeSomething => (!absent).then_some(state),
+            OperationEffect::SeeNothing => absent.then_some(state),
+            OperationEffect::See(value) => {
+                (state == KeyPresence::Present(Some(value))).then_some(state)
+            }
+            OperationEffect::Never => None,
         }
     }
 
     /// Returns whether the effect leaves every state as it is.
     pub fn changes_nothing(self) -> bool {
-        use Effect::{Never, See, SeeNothing, SeeSomething};
+        use OperationEffect::{Never, See, SeeNothing, SeeSomething};
         matches!(self, See(_) | SeeNothing | SeeSomething | Never)
     }
 
     /// Returns the value that the operation writes, if that is read.
     pub fn written(self) -> Option<ValueId> {
         match self {
-            Effect::Create(value) | Effect::Replace(value) | Effect::Set(value) => value,
+            OperationEffect::Create(value)
+            | OperationEffect::Replace(value)
+            | OperationEffect::Set(value) => value,
             _ => None,
         }
     }
 }
 
 /// An invocation or a return.
-pub struct Event {
+pub struct HistoryEvent {
     pub returns: bool,
     /// The index of the operation in the history.
     pub index: usize,
 }
 
 /// A prepared history.
-pub struct Plan<'a> {
-    pub history: &'a [Operation],
-    pub events: Vec<Event>,
+pub struct PreparedHistory<'a> {
+    pub history: &'a [HistoryOperation],
+    pub events: Vec<HistoryEvent>,
     pub values: Vec<ValueUse>,
     /// The value that each operation writes or returns.
     value_of: Vec<Option<ValueId>>,
     /// The effect of each operation; `None` if the operation can be ignored.
-    pub effects: Vec<Option<Effect>>,
+    pub effects: Vec<Option<OperationEffect>>,
     /// The greatest number of operations that have a place in [`Searcher::open`] at a time.
     pub most_open: usize,
     /// DELETEs that took effect or may have taken effect.
     pub removals: usize,
 }
 
-impl<'a> Plan<'a> {
+impl<'a> PreparedHistory<'a> {
     /// # Panics
     /// If an operation returns before it is invoked.
-    pub fn new(history: &'a [Operation]) -> Plan<'a> {
+    pub fn new(history: &'a [HistoryOperation]) -> PreparedHistory<'a> {
         let mut times = Vec::with_capacity(2 * history.len());
         for (index, operation) in history.iter().enumerate() {
             // At equal times invocations come first: operations that touch are concurrent.
@@ -119,8 +123,8 @@ impl<'a> Plan<'a> {
             }
         }
         times.sort_unstable();
-        let events = times.into_iter().map(|(_, returns, index)| Event { returns, index });
-        let mut plan = Plan {
+        let events = times.into_iter().map(|(_, returns, index)| HistoryEvent { returns, index });
+        let mut plan = PreparedHistory {
             history,
             events: events.collect(),
             values: Vec::new(),
@@ -135,27 +139,32 @@ impl<'a> Plan<'a> {
     }
 
     fn find_uses(&mut self) {
-        let mut ids: HashMap<Value, ValueId> = HashMap::new();
+        let mut ids: HashMap<HistoryValue, ValueId> = HashMap::new();
         for (rank, event) in self.events.iter().enumerate() {
-            let Operation { call, returned, .. } = self.history[event.index];
+            let HistoryOperation { call, returned, .. } = self.history[event.index];
             let answer = returned.map(|(_, answer)| answer);
             if event.returns {
-                if let (Some(Answer::Found(_)), Some(id)) = (answer, self.value_of[event.index]) {
+                if let (Some(HistoryAnswer::Found(_)), Some(id)) =
+                    (answer, self.value_of[event.index])
+                {
                     self.values[id as usize].last_returned = rank;
                 }
                 continue;
             }
-            let took_effect = matches!(answer, None | Some(Answer::Done));
+            let took_effect = matches!(answer, None | Some(HistoryAnswer::Done));
             let (value, writes) = match (call, answer) {
-                (_, Some(Answer::Found(value))) => (value, false),
-                (Call::Insert(value) | Call::Update(value) | Call::Upsert(value), _) => {
-                    (value, took_effect)
-                }
-                (Call::Delete, _) => {
+                (_, Some(HistoryAnswer::Found(value))) => (value, false),
+                (
+                    HistoryCall::Insert(value)
+                    | HistoryCall::Update(value)
+                    | HistoryCall::Upsert(value),
+                    _,
+                ) => (value, took_effect),
+                (HistoryCall::Delete, _) => {
                     self.removals += usize::from(took_effect);
                     continue;
                 }
-                (Call::Search, _) => continue,
+                (HistoryCall::Search, _) => continue,
             };
             let next = self.values.len() as ValueId;
             let id = *ids.entry(value).or_insert(next);
@@ -165,7 +174,7 @@ impl<'a> Plan<'a> {
             self.value_of[event.index] = Some(id);
             match writes {
                 true => self.values[id as usize].writers += 1,
-                false if matches!(answer, Some(Answer::Found(_))) => {
+                false if matches!(answer, Some(HistoryAnswer::Found(_))) => {
                     self.values[id as usize].last_invoked = rank;
                 }
                 false => {}
@@ -190,24 +199,33 @@ impl<'a> Plan<'a> {
 
     /// Returns the effect of an operation that is invoked at `rank`, or `None` if the operation
     /// never returned and no other operation can notice it.
-    fn effect(&self, index: usize, rank: Rank) -> Option<Effect> {
-        let Operation { call, returned, .. } = self.history[index];
+    fn effect(&self, index: usize, rank: Rank) -> Option<OperationEffect> {
+        let HistoryOperation { call, returned, .. } = self.history[index];
         let id = self.value_of[index];
         let read = id.filter(|id| self.values[*id as usize].last_returned > rank);
         Some(match (call, returned.map(|(_, answer)| answer)) {
-            (Call::Insert(_), None | Some(Answer::Done)) => Effect::Create(read),
-            (Call::Update(_), None) if read.is_none() => return None,
-            (Call::Update(_), None | Some(Answer::Done)) => Effect::Replace(read),
-            (Call::Upsert(_), None) if read.is_none() => Effect::Create(None),
-            (Call::Upsert(_), None | Some(Answer::Done)) => Effect::Set(read),
-            (Call::Delete, None | Some(Answer::Done)) => Effect::Remove,
-            (Call::Search, None) => return None,
-            (Call::Insert(_), Some(Answer::Exists)) => Effect::SeeSomething,
-            (Call::Update(_) | Call::Delete | Call::Search, Some(Answer::Absent)) => {
-                Effect::SeeNothing
+            (HistoryCall::Insert(_), None | Some(HistoryAnswer::Done)) => {
+                OperationEffect::Create(read)
             }
-            (Call::Search, Some(Answer::Found(_))) => id.map_or(Effect::Never, Effect::See),
-            _ => Effect::Never,
+            (HistoryCall::Update(_), None) if read.is_none() => return None,
+            (HistoryCall::Update(_), None | Some(HistoryAnswer::Done)) => {
+                OperationEffect::Replace(read)
+            }
+            (HistoryCall::Upsert(_), None) if read.is_none() => OperationEffect::Create(None),
+            (HistoryCall::Upsert(_), None | Some(HistoryAnswer::Done)) => {
+                OperationEffect::Set(read)
+            }
+            (HistoryCall::Delete, None | Some(HistoryAnswer::Done)) => OperationEffect::Remove,
+            (HistoryCall::Search, None) => return None,
+            (HistoryCall::Insert(_), Some(HistoryAnswer::Exists)) => OperationEffect::SeeSomething,
+            (
+                HistoryCall::Update(_) | HistoryCall::Delete | HistoryCall::Search,
+                Some(HistoryAnswer::Absent),
+            ) => OperationEffect::SeeNothing,
+            (HistoryCall::Search, Some(HistoryAnswer::Found(_))) => {
+                id.map_or(OperationEffect::Never, OperationEffect::See)
+            }
+            _ => OperationEffect::Never,
         })
     }
 }

@@ -27,14 +27,14 @@
 
 use std::collections::HashMap;
 
-use super::Operation;
-use super::bits::Bits;
-use super::frontier::{Seen, Situation, reduced};
-use super::plan::{Effect, Plan, Rank, State, ValueId};
+use super::HistoryOperation;
+use super::bits::BitSet;
+use super::frontier::{SeenSituations, Situation, reduced};
+use super::plan::{KeyPresence, OperationEffect, PreparedHistory, Rank, ValueId};
 
 /// Verdicts of the search.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum SearchVerdict {
     /// The history is linearizable.
     Explained,
     /// The history is not linearizable.
@@ -45,8 +45,8 @@ pub enum Verdict {
 
 /// A verdict and its cost.
 #[derive(Clone, Copy, Debug)]
-pub struct Search {
-    pub verdict: Verdict,
+pub struct SearchOutcome {
+    pub verdict: SearchVerdict,
     /// The greatest number of situations of the key at a time.
     pub peak_frontier: usize,
 }
@@ -55,8 +55,8 @@ pub struct Search {
 ///
 /// # Panics
 /// If an operation returns before it is invoked.
-pub fn search(history: &[Operation], limit: usize) -> Search {
-    let plan = Plan::new(history);
+pub fn search(history: &[HistoryOperation], limit: usize) -> SearchOutcome {
+    let plan = PreparedHistory::new(history);
     if plan.most_open <= u128::BITS as usize {
         Searcher::<u128>::new(&plan, limit).run()
     } else {
@@ -64,25 +64,25 @@ pub fn search(history: &[Operation], limit: usize) -> Search {
     }
 }
 
-/// Returns the verdict, with the form of [`Bits`] for many open operations.
+/// Returns the verdict, with the form of [`BitSet`] for many open operations.
 #[cfg(test)]
-pub fn search_without_limit_of_places(history: &[Operation]) -> Verdict {
-    Searcher::<Box<[u64]>>::new(&Plan::new(history), usize::MAX).run().verdict
+pub fn search_without_limit_of_places(history: &[HistoryOperation]) -> SearchVerdict {
+    Searcher::<Box<[u64]>>::new(&PreparedHistory::new(history), usize::MAX).run().verdict
 }
 
 #[derive(Clone, Copy)]
-struct Open {
-    effect: Effect,
+struct OpenOperation {
+    effect: OperationEffect,
     /// The time of the return; `u64::MAX` if the operation never returns.
     returns: u64,
 }
 
 struct Searcher<'a, B> {
-    plan: &'a Plan<'a>,
+    plan: &'a PreparedHistory<'a>,
     limit: usize,
-    open: Vec<Option<Open>>,
+    open: Vec<Option<OpenOperation>>,
     frontier: Vec<Situation<B>>,
-    seen: Seen<B>,
+    seen: SeenSituations<B>,
     now: Rank,
     /// Numbers of counted operations, which never return, that have been invoked.
     removers: u32,
@@ -93,15 +93,15 @@ struct Searcher<'a, B> {
     writers: HashMap<ValueId, Vec<usize>>,
 }
 
-impl<'a, B: Bits> Searcher<'a, B> {
-    fn new(plan: &'a Plan<'a>, limit: usize) -> Searcher<'a, B> {
+impl<'a, B: BitSet> Searcher<'a, B> {
+    fn new(plan: &'a PreparedHistory<'a>, limit: usize) -> Searcher<'a, B> {
         let done = B::none(plan.most_open);
         Searcher {
             plan,
             limit,
             open: Vec::new(),
-            frontier: vec![Situation { state: State::Absent, done, removed: 0, created: 0 }],
-            seen: Seen::default(),
+            frontier: vec![Situation { state: KeyPresence::Absent, done, removed: 0, created: 0 }],
+            seen: SeenSituations::default(),
             now: 0,
             removers: 0,
             creators: 0,
@@ -110,7 +110,7 @@ impl<'a, B: Bits> Searcher<'a, B> {
         }
     }
 
-    fn run(mut self) -> Search {
+    fn run(mut self) -> SearchOutcome {
         let mut peak_frontier = 1;
         // The place of each operation.
         let mut places = vec![usize::MAX; self.plan.history.len()];
@@ -123,12 +123,12 @@ impl<'a, B: Bits> Searcher<'a, B> {
                 continue;
             }
             let verdict = self.settle_return(places[event.index]);
-            if verdict != Verdict::Explained {
-                return Search { verdict, peak_frontier };
+            if verdict != SearchVerdict::Explained {
+                return SearchOutcome { verdict, peak_frontier };
             }
             peak_frontier = peak_frontier.max(self.frontier.len());
         }
-        Search { verdict: Verdict::Explained, peak_frontier }
+        SearchOutcome { verdict: SearchVerdict::Explained, peak_frontier }
     }
 
     /// Invokes an operation. Returns its place, unless it is only counted or ignored.
@@ -137,13 +137,13 @@ impl<'a, B: Bits> Searcher<'a, B> {
         let returned = self.plan.history[index].returned;
         if returned.is_none() && effect.written().is_none() {
             match effect {
-                Effect::Remove => self.removers += 1,
+                OperationEffect::Remove => self.removers += 1,
                 _ => self.creators += 1,
             }
             return None;
         }
         let returns = returned.map_or(u64::MAX, |(time, _)| time);
-        let open = Some(Open { effect, returns });
+        let open = Some(OpenOperation { effect, returns });
         let place = self.open.iter().position(Option::is_none).unwrap_or(self.open.len());
         match self.open.get_mut(place) {
             Some(free) => *free = open,
@@ -154,7 +154,9 @@ impl<'a, B: Bits> Searcher<'a, B> {
         {
             self.writers.entry(value).or_default().push(place);
         }
-        if effect.changes_nothing() || matches!(effect, Effect::Replace(_) | Effect::Set(_)) {
+        if effect.changes_nothing()
+            || matches!(effect, OperationEffect::Replace(_) | OperationEffect::Set(_))
+        {
             let mut frontier = std::mem::take(&mut self.frontier);
             frontier.iter_mut().for_each(|situation| self.settle(situation));
             self.frontier = reduced(frontier);
@@ -168,7 +170,7 @@ impl<'a, B: Bits> Searcher<'a, B> {
     }
 
     /// Returns the open operations that have not had their instant, each with its place.
-    fn undone(&self, situation: &Situation<B>) -> impl Iterator<Item = (usize, &Open)> {
+    fn undone(&self, situation: &Situation<B>) -> impl Iterator<Item = (usize, &OpenOperation)> {
         let open = self.open.iter().enumerate().filter_map(|(i, o)| Some((i, o.as_ref()?)));
         open.filter(|(place, _)| !situation.done.has(*place))
     }
@@ -177,19 +179,19 @@ impl<'a, B: Bits> Searcher<'a, B> {
     /// value unread that no later SEARCH returns.
     fn settle(&self, situation: &mut Situation<B>) {
         self.see(situation);
-        if let State::Present(Some(value)) = situation.state
+        if let KeyPresence::Present(Some(value)) = situation.state
             && !self.will_be_read(value)
         {
-            situation.state = State::Present(None);
+            situation.state = KeyPresence::Present(None);
         }
-        if situation.state != State::Present(None) {
+        if situation.state != KeyPresence::Present(None) {
             return;
         }
         for place in 0..self.open.len() {
-            let Some(Open { effect, .. }) = self.open[place] else { continue };
+            let Some(OpenOperation { effect, .. }) = self.open[place] else { continue };
             let nobody_can_tell = match effect {
-                Effect::Replace(value) => value.is_none_or(|v| !self.will_be_read(v)),
-                Effect::Set(value) => {
+                OperationEffect::Replace(value) => value.is_none_or(|v| !self.will_be_read(v)),
+                OperationEffect::Set(value) => {
                     let stays = self.removals_left == 0;
                     stays && value.is_none_or(|v| !self.will_be_read(v))
                 }
@@ -198,9 +200,9 @@ impl<'a, B: Bits> Searcher<'a, B> {
             if nobody_can_tell && !situation.done.has(place) {
                 situation.done.set(place);
                 if let Some(value) = effect.written() {
-                    situation.state = State::Present(Some(value));
+                    situation.state = KeyPresence::Present(Some(value));
                     self.see(situation);
-                    situation.state = State::Present(None);
+                    situation.state = KeyPresence::Present(None);
                 }
             }
         }
@@ -209,7 +211,7 @@ impl<'a, B: Bits> Searcher<'a, B> {
     /// Gives their instant to all operations that change nothing and are possible now.
     fn see(&self, situation: &mut Situation<B>) {
         for (place, open) in self.open.iter().enumerate() {
-            if let Some(Open { effect, .. }) = open
+            if let Some(OpenOperation { effect, .. }) = open
                 && effect.changes_nothing()
                 && effect.apply(situation.state).is_some()
             {
@@ -219,7 +221,7 @@ impl<'a, B: Bits> Searcher<'a, B> {
     }
 
     /// Lets an operation return: keeps the situations in which it has had its instant.
-    fn settle_return(&mut self, own: usize) -> Verdict {
+    fn settle_return(&mut self, own: usize) -> SearchVerdict {
         let returning = self.open[own].expect("what returns has been open");
         let mut frontier = Vec::new();
         let mut left = std::mem::take(&mut self.frontier);
@@ -236,7 +238,7 @@ impl<'a, B: Bits> Searcher<'a, B> {
                 continue;
             }
             if seen.len() > self.limit {
-                return Verdict::Undecided;
+                return SearchVerdict::Undecided;
             }
             self.successors(&situation, &mut next);
             left.append(&mut next);
@@ -245,16 +247,16 @@ impl<'a, B: Bits> Searcher<'a, B> {
         self.frontier = reduced(frontier);
         self.open[own] = None;
         match returning.effect {
-            Effect::Remove => self.removals_left -= 1,
-            Effect::See(value) => self.retire_writers(value),
+            OperationEffect::Remove => self.removals_left -= 1,
+            OperationEffect::See(value) => self.retire_writers(value),
             _ => {}
         }
-        if self.frontier.is_empty() { Verdict::Unexplained } else { Verdict::Explained }
+        if self.frontier.is_empty() { SearchVerdict::Unexplained } else { SearchVerdict::Explained }
     }
 
     /// Appends the situations after one more instant.
     fn successors(&self, situation: &Situation<B>, next: &mut Vec<Situation<B>>) {
-        if let State::Present(Some(value)) = situation.state
+        if let KeyPresence::Present(Some(value)) = situation.state
             && self.plan.values[value as usize].writers <= 1
         {
             // The situation is settled and still has its value, so a later SEARCH must read it.
@@ -267,29 +269,29 @@ impl<'a, B: Bits> Searcher<'a, B> {
             if open.effect.changes_nothing() || !self.goes_first(situation, place, open) {
                 continue;
             }
-            creates |= open.effect == Effect::Create(None);
-            removes |= open.effect == Effect::Remove;
+            creates |= open.effect == OperationEffect::Create(None);
+            removes |= open.effect == OperationEffect::Remove;
             let Some(state) = open.effect.apply(situation.state) else { continue };
             let mut after = Situation { state, ..situation.clone() };
             after.done.set(place);
             next.push(after);
         }
         // Counted operations go after operations with the same effect that return.
-        let absent = situation.state == State::Absent;
+        let absent = situation.state == KeyPresence::Absent;
         if absent && !creates && situation.created < self.creators {
             let created = situation.created + 1;
-            let state = State::Present(None);
+            let state = KeyPresence::Present(None);
             next.push(Situation { state, created, ..situation.clone() });
         }
         if !absent && !removes && situation.removed < self.removers {
             let removed = situation.removed + 1;
-            next.push(Situation { state: State::Absent, removed, ..situation.clone() });
+            next.push(Situation { state: KeyPresence::Absent, removed, ..situation.clone() });
         }
         next.iter_mut().for_each(|after| self.settle(after));
     }
 
     /// Returns whether no other operation has the same effect and returns earlier.
-    fn goes_first(&self, situation: &Situation<B>, place: usize, open: &Open) -> bool {
+    fn goes_first(&self, situation: &Situation<B>, place: usize, open: &OpenOperation) -> bool {
         if open.effect.written().is_some_and(|v| self.plan.values[v as usize].writers <= 1) {
             return true;
         }
@@ -306,7 +308,7 @@ impl<'a, B: Bits> Searcher<'a, B> {
         }
         for place in self.writers.remove(&value).unwrap_or_default() {
             let Some(open) = self.open[place].take() else { continue };
-            let creates = u32::from(!matches!(open.effect, Effect::Replace(_)));
+            let creates = u32::from(!matches!(open.effect, OperationEffect::Replace(_)));
             self.creators += creates;
             for situation in &mut self.frontier {
                 if situation.done.has(place) {

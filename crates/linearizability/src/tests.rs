@@ -9,25 +9,23 @@ use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
 /// `(call, invoked, returned, answer)`.
-fn history(operations: &[(Call, u64, u64, Answer)]) -> Vec<Operation> {
-    let operation = |(call, invoked, returned, answer): &(Call, u64, u64, Answer)| Operation {
-        call: *call,
-        invoked: *invoked,
-        returned: Some((*returned, *answer)),
+fn history(operations: &[(HistoryCall, u64, u64, HistoryAnswer)]) -> Vec<HistoryOperation> {
+    let operation = |(call, invoked, returned, answer): &(HistoryCall, u64, u64, HistoryAnswer)| {
+        HistoryOperation { call: *call, invoked: *invoked, returned: Some((*returned, *answer)) }
     };
     operations.iter().map(operation).collect()
 }
 
-fn pending(call: Call, invoked: u64) -> Operation {
-    Operation { call, invoked, returned: None }
+fn pending(call: HistoryCall, invoked: u64) -> HistoryOperation {
+    HistoryOperation { call, invoked, returned: None }
 }
 
 #[test]
 fn a_lost_update_is_found() {
     let lost = history(&[
-        (Call::Insert(1), 1, 2, Answer::Done),
-        (Call::Update(2), 3, 4, Answer::Done),
-        (Call::Search, 5, 6, Answer::Found(1)),
+        (HistoryCall::Insert(1), 1, 2, HistoryAnswer::Done),
+        (HistoryCall::Update(2), 3, 4, HistoryAnswer::Done),
+        (HistoryCall::Search, 5, 6, HistoryAnswer::Found(1)),
     ]);
     assert_eq!(check(&lost), Err(Violation { operation: lost[2] }));
     let mut concurrent = lost;
@@ -38,10 +36,10 @@ fn a_lost_update_is_found() {
 #[test]
 fn a_stale_read_is_found() {
     let mut stale = history(&[
-        (Call::Insert(1), 1, 2, Answer::Done),
-        (Call::Update(2), 3, 9, Answer::Done),
-        (Call::Search, 4, 5, Answer::Found(2)),
-        (Call::Search, 6, 7, Answer::Found(1)),
+        (HistoryCall::Insert(1), 1, 2, HistoryAnswer::Done),
+        (HistoryCall::Update(2), 3, 9, HistoryAnswer::Done),
+        (HistoryCall::Search, 4, 5, HistoryAnswer::Found(2)),
+        (HistoryCall::Search, 6, 7, HistoryAnswer::Found(1)),
     ]);
     assert_eq!(check(&stale), Err(Violation { operation: stale[3] }));
     stale.swap(2, 3);
@@ -52,23 +50,25 @@ fn a_stale_read_is_found() {
 #[test]
 fn a_resurrected_key_is_found() {
     let risen = history(&[
-        (Call::Insert(1), 1, 2, Answer::Done),
-        (Call::Delete, 3, 4, Answer::Done),
-        (Call::Search, 5, 6, Answer::Absent),
-        (Call::Search, 7, 8, Answer::Found(1)),
+        (HistoryCall::Insert(1), 1, 2, HistoryAnswer::Done),
+        (HistoryCall::Delete, 3, 4, HistoryAnswer::Done),
+        (HistoryCall::Search, 5, 6, HistoryAnswer::Absent),
+        (HistoryCall::Search, 7, 8, HistoryAnswer::Found(1)),
     ]);
     assert_eq!(check(&risen), Err(Violation { operation: risen[3] }));
     let mut inserted_again = risen;
-    inserted_again.push(pending(Call::Insert(1), 1));
+    inserted_again.push(pending(HistoryCall::Insert(1), 1));
     assert_eq!(check(&inserted_again), Ok(()));
 }
 
 #[test]
 fn a_second_successful_insert_is_found() {
-    let mut twice =
-        history(&[(Call::Insert(1), 1, 4, Answer::Done), (Call::Insert(2), 2, 5, Answer::Done)]);
+    let mut twice = history(&[
+        (HistoryCall::Insert(1), 1, 4, HistoryAnswer::Done),
+        (HistoryCall::Insert(2), 2, 5, HistoryAnswer::Done),
+    ]);
     assert_eq!(check(&twice), Err(Violation { operation: twice[1] }));
-    twice.push(pending(Call::Delete, 5));
+    twice.push(pending(HistoryCall::Delete, 5));
     assert_eq!(check(&twice), Ok(()), "somebody deletes between them");
     twice[2].invoked = 6;
     assert_eq!(check(&twice), Err(Violation { operation: twice[1] }), "too late");
@@ -77,51 +77,56 @@ fn a_second_successful_insert_is_found() {
 #[test]
 fn a_delete_acknowledged_twice_is_found() {
     let mut twice = history(&[
-        (Call::Insert(1), 1, 2, Answer::Done),
-        (Call::Delete, 3, 5, Answer::Done),
-        (Call::Delete, 4, 6, Answer::Done),
+        (HistoryCall::Insert(1), 1, 2, HistoryAnswer::Done),
+        (HistoryCall::Delete, 3, 5, HistoryAnswer::Done),
+        (HistoryCall::Delete, 4, 6, HistoryAnswer::Done),
     ]);
     assert_eq!(check(&twice), Err(Violation { operation: twice[2] }));
-    twice[2].returned = Some((6, Answer::Absent));
+    twice[2].returned = Some((6, HistoryAnswer::Absent));
     assert_eq!(check(&twice), Ok(()));
 }
 
 #[test]
 fn an_answer_that_the_call_never_gives_is_found() {
     for (call, answer) in [
-        (Call::Upsert(1), Answer::Absent),
-        (Call::Update(1), Answer::Exists),
-        (Call::Delete, Answer::Found(1)),
-        (Call::Search, Answer::Done),
+        (HistoryCall::Upsert(1), HistoryAnswer::Absent),
+        (HistoryCall::Update(1), HistoryAnswer::Exists),
+        (HistoryCall::Delete, HistoryAnswer::Found(1)),
+        (HistoryCall::Search, HistoryAnswer::Done),
     ] {
         assert!(check(&history(&[(call, 1, 2, answer)])).is_err(), "{call:?} {answer:?}");
     }
 }
 
 /// Executes a call on a key: the definition that the checker is compared with.
-fn execute(call: Call, key: &mut Option<Value>) -> Answer {
+fn execute(call: HistoryCall, key: &mut Option<HistoryValue>) -> HistoryAnswer {
     match (call, *key) {
-        (Call::Insert(_), Some(_)) => Answer::Exists,
-        (Call::Update(_) | Call::Delete | Call::Search, None) => Answer::Absent,
-        (Call::Search, Some(value)) => Answer::Found(value),
-        (Call::Insert(value) | Call::Update(value) | Call::Upsert(value), _) => {
-            *key = Some(value);
-            Answer::Done
+        (HistoryCall::Insert(_), Some(_)) => HistoryAnswer::Exists,
+        (HistoryCall::Update(_) | HistoryCall::Delete | HistoryCall::Search, None) => {
+            HistoryAnswer::Absent
         }
-        (Call::Delete, Some(_)) => {
+        (HistoryCall::Search, Some(value)) => HistoryAnswer::Found(value),
+        (
+            HistoryCall::Insert(value) | HistoryCall::Update(value) | HistoryCall::Upsert(value),
+            _,
+        ) => {
+            *key = Some(value);
+            HistoryAnswer::Done
+        }
+        (HistoryCall::Delete, Some(_)) => {
             *key = None;
-            Answer::Done
+            HistoryAnswer::Done
         }
     }
 }
 
 /// Returns whether any order explains the operations; tries all.
-fn brute_force(left: &[Operation], key: Option<Value>) -> bool {
+fn brute_force(left: &[HistoryOperation], key: Option<HistoryValue>) -> bool {
     if left.iter().all(|o| o.returned.is_none()) {
         return true;
     }
     (0..left.len()).any(|i| {
-        let returned = |o: &Operation| o.returned.map_or(u64::MAX, |(time, _)| time);
+        let returned = |o: &HistoryOperation| o.returned.map_or(u64::MAX, |(time, _)| time);
         let mut key = key;
         let may_be_next = left.iter().all(|o| returned(o) >= left[i].invoked);
         let answer = execute(left[i].call, &mut key);
@@ -132,30 +137,30 @@ fn brute_force(left: &[Operation], key: Option<Value>) -> bool {
     })
 }
 
-fn random_call(rng: &mut StdRng, values: usize) -> Call {
+fn random_call(rng: &mut StdRng, values: usize) -> HistoryCall {
     let value = rng.random_range(0..values) as u64;
     match rng.random_range(0..6) {
-        0 => Call::Insert(value),
-        1 => Call::Update(value),
-        2 => Call::Upsert(value),
-        3 => Call::Delete,
-        _ => Call::Search,
+        0 => HistoryCall::Insert(value),
+        1 => HistoryCall::Update(value),
+        2 => HistoryCall::Upsert(value),
+        3 => HistoryCall::Delete,
+        _ => HistoryCall::Search,
     }
 }
 
-fn any_key(rng: &mut StdRng) -> Option<Value> {
+fn any_key(rng: &mut StdRng) -> Option<HistoryValue> {
     [None, Some(0), Some(1), Some(2)][rng.random_range(0..4)]
 }
 
 /// Draws up to 6 operations with few values, some without an answer. Half of the histories are
 /// linearizable by construction. Half of all histories then get one other answer.
-fn random_history(rng: &mut StdRng) -> Vec<Operation> {
-    let mut operations: Vec<(u64, Operation)> = (0..1 + rng.random_range(0..6))
+fn random_history(rng: &mut StdRng) -> Vec<HistoryOperation> {
+    let mut operations: Vec<(u64, HistoryOperation)> = (0..1 + rng.random_range(0..6))
         .map(|_| {
             let invoked = rng.random_range(0..12) as u64;
             let instant = invoked + rng.random_range(0..4) as u64;
-            let returned = Some((instant + rng.random_range(0..4) as u64, Answer::Done));
-            (instant, Operation { call: random_call(rng, 3), invoked, returned })
+            let returned = Some((instant + rng.random_range(0..4) as u64, HistoryAnswer::Done));
+            (instant, HistoryOperation { call: random_call(rng, 3), invoked, returned })
         })
         .collect();
     operations.sort_by_key(|(instant, _)| *instant);
@@ -171,9 +176,9 @@ fn random_history(rng: &mut StdRng) -> Vec<Operation> {
             operation.returned = None;
         }
     }
-    let mut operations: Vec<Operation> = operations.into_iter().map(|(_, o)| o).collect();
+    let mut operations: Vec<HistoryOperation> = operations.into_iter().map(|(_, o)| o).collect();
     let i = rng.random_range(0..operations.len());
-    let Operation { call, returned, .. } = &mut operations[i];
+    let HistoryOperation { call, returned, .. } = &mut operations[i];
     if rng.random_range(0..2) == 0
         && let Some((_, answer)) = returned
     {
@@ -206,9 +211,14 @@ fn the_verdict_is_that_of_trying_every_order() {
 }
 
 /// Draws a linearizable history of `clients` that always have an operation open.
-fn long_history(rng: &mut StdRng, clients: usize, operations: u64, reads: usize) -> Vec<Operation> {
+fn long_history(
+    rng: &mut StdRng,
+    clients: usize,
+    operations: u64,
+    reads: usize,
+) -> Vec<HistoryOperation> {
     let mut key = None;
-    let mut open: Vec<Option<(Operation, Option<Answer>)>> = vec![None; clients];
+    let mut open: Vec<Option<(HistoryOperation, Option<HistoryAnswer>)>> = vec![None; clients];
     let mut history = Vec::new();
     let mut now = 0;
     let mut value = 0;
@@ -219,18 +229,19 @@ fn long_history(rng: &mut StdRng, clients: usize, operations: u64, reads: usize)
         match client {
             None => {
                 let write = [
-                    Call::Insert(value),
-                    Call::Update(value),
-                    Call::Upsert(value),
-                    Call::Upsert(value),
-                    Call::Delete,
+                    HistoryCall::Insert(value),
+                    HistoryCall::Update(value),
+                    HistoryCall::Upsert(value),
+                    HistoryCall::Upsert(value),
+                    HistoryCall::Delete,
                 ][rng.random_range(0..5)];
-                let call = if rng.random_range(0..100) < reads { Call::Search } else { write };
-                *client = Some((Operation { call, invoked: now, returned: None }, None));
+                let call =
+                    if rng.random_range(0..100) < reads { HistoryCall::Search } else { write };
+                *client = Some((HistoryOperation { call, invoked: now, returned: None }, None));
             }
             Some((operation, answer @ None)) => *answer = Some(execute(operation.call, &mut key)),
             Some((operation, Some(answer))) => {
-                history.push(Operation { returned: Some((now, *answer)), ..*operation });
+                history.push(HistoryOperation { returned: Some((now, *answer)), ..*operation });
                 *client = None;
             }
         }
@@ -248,12 +259,14 @@ fn long_histories_of_many_clients_are_checked() {
         let mut rng = StdRng::seed_from_u64(reads as u64);
         let mut history = long_history(&mut rng, 16, 3_000, reads);
         assert_eq!(check(&history), Ok(()), "{reads} % reads");
-        let of_old = |o: &&Operation| matches!(o.returned, Some((_, Answer::Found(_))));
+        let of_old =
+            |o: &&HistoryOperation| matches!(o.returned, Some((_, HistoryAnswer::Found(_))));
         let Some(old) = history.iter().find(of_old).and_then(|o| o.returned) else {
             assert_eq!(reads, 0);
             continue;
         };
-        let late = history.iter_mut().filter(|o| o.call == Call::Search && o.returned.is_some());
+        let late =
+            history.iter_mut().filter(|o| o.call == HistoryCall::Search && o.returned.is_some());
         let late = late.last().expect("there are reads");
         let (time, _) = late.returned.expect("it returned");
         late.returned = Some((time, old.1));
@@ -265,10 +278,10 @@ fn long_histories_of_many_clients_are_checked() {
 /// Does the same as [`brute_force`] for longer histories: no set of operations is tried twice in
 /// the same state.
 fn any_order(
-    history: &[Operation],
+    history: &[HistoryOperation],
     had: u32,
-    key: Option<Value>,
-    seen: &mut HashSet<(u32, Option<Value>)>,
+    key: Option<HistoryValue>,
+    seen: &mut HashSet<(u32, Option<HistoryValue>)>,
 ) -> bool {
     let left = || (0..history.len()).filter(|i| had >> i & 1 == 0);
     if left().all(|i| history[i].returned.is_none()) {
@@ -288,7 +301,7 @@ fn any_order(
 }
 
 /// Parameters of the histories to draw.
-struct Shape {
+struct HistoryShape {
     operations: usize,
     /// Number of values; `None`: every write has its own.
     values: Option<usize>,
@@ -300,22 +313,23 @@ struct Shape {
 }
 
 /// Draws a history that is linearizable, and in half of the cases then gets one other answer.
-fn shaped_history(rng: &mut StdRng, shape: &Shape) -> Vec<Operation> {
-    let mut operations: Vec<(u64, Operation)> = (0..2 + rng.random_range(0..shape.operations - 1))
+fn shaped_history(rng: &mut StdRng, shape: &HistoryShape) -> Vec<HistoryOperation> {
+    let mut operations: Vec<(u64, HistoryOperation)> = (0..2 + rng
+        .random_range(0..shape.operations - 1))
         .map(|i| {
             let invoked = rng.random_range(0..2 * shape.operations) as u64;
             let instant = invoked + rng.random_range(0..shape.duration) as u64;
             let returned =
-                Some((instant + rng.random_range(0..shape.duration) as u64, Answer::Done));
+                Some((instant + rng.random_range(0..shape.duration) as u64, HistoryAnswer::Done));
             let value = shape.values.map_or(i, |values| rng.random_range(0..values)) as u64;
             let call = match rng.random_range(0..5) {
-                _ if rng.random_range(0..100) < shape.reads => Call::Search,
-                0 => Call::Insert(value),
-                1 | 2 => Call::Update(value),
-                3 => Call::Upsert(value),
-                _ => Call::Delete,
+                _ if rng.random_range(0..100) < shape.reads => HistoryCall::Search,
+                0 => HistoryCall::Insert(value),
+                1 | 2 => HistoryCall::Update(value),
+                3 => HistoryCall::Upsert(value),
+                _ => HistoryCall::Delete,
             };
-            (instant, Operation { call, invoked, returned })
+            (instant, HistoryOperation { call, invoked, returned })
         })
         .collect();
     operations.sort_by_key(|(instant, _)| *instant);
@@ -335,9 +349,9 @@ fn shaped_history(rng: &mut StdRng, shape: &Shape) -> Vec<Operation> {
             operation.returned = None;
         }
     }
-    let mut operations: Vec<Operation> = operations.into_iter().map(|(_, o)| o).collect();
+    let mut operations: Vec<HistoryOperation> = operations.into_iter().map(|(_, o)| o).collect();
     let i = rng.random_range(0..operations.len());
-    let Operation { call, returned, .. } = &mut operations[i];
+    let HistoryOperation { call, returned, .. } = &mut operations[i];
     if rng.random_range(0..2) == 0
         && let Some((_, answer)) = returned
     {
@@ -348,14 +362,19 @@ fn shaped_history(rng: &mut StdRng, shape: &Shape) -> Vec<Operation> {
 
 #[test]
 fn the_verdict_is_right_for_many_pending_operations_and_for_values_of_their_own() {
-    let shape =
-        |values, pending, reads| Shape { operations: 12, values, duration: 6, pending, reads };
+    let shape = |values, pending, reads| HistoryShape {
+        operations: 12,
+        values,
+        duration: 6,
+        pending,
+        reads,
+    };
     let shapes = [
         shape(None, 0, 40),
         shape(None, 60, 20),
         shape(Some(2), 60, 30),
         shape(Some(6), 30, 40),
-        Shape { duration: 30, ..shape(None, 40, 30) },
+        HistoryShape { duration: 30, ..shape(None, 40, 30) },
     ];
     for (number, shape) in shapes.iter().enumerate() {
         let mut rng = StdRng::seed_from_u64(number as u64);
@@ -364,7 +383,7 @@ fn the_verdict_is_right_for_many_pending_operations_and_for_values_of_their_own(
             let history = shaped_history(&mut rng, shape);
             let expected = any_order(&history, 0, None, &mut HashSet::new());
             let found = search::search(&history, usize::MAX).verdict;
-            assert_eq!(found == search::Verdict::Explained, expected, "{history:#?}");
+            assert_eq!(found == search::SearchVerdict::Explained, expected, "{history:#?}");
             assert_eq!(search::search_without_limit_of_places(&history), found, "{history:#?}");
             if !expected {
                 let mut until = history.clone();
@@ -394,11 +413,11 @@ fn what_crashed_clients_leave_behind_costs_nothing() {
         for i in 0..crashed {
             let value = 1_000_000 + i;
             let calls = [
-                Call::Insert(value),
-                Call::Update(value),
-                Call::Upsert(value),
-                Call::Delete,
-                Call::Search,
+                HistoryCall::Insert(value),
+                HistoryCall::Update(value),
+                HistoryCall::Upsert(value),
+                HistoryCall::Delete,
+                HistoryCall::Search,
             ];
             history.push(pending(
                 calls[rng.random_range(0..5)],
@@ -406,19 +425,23 @@ fn what_crashed_clients_leave_behind_costs_nothing() {
             ));
         }
         // Two of the crashed writes take effect after the end, one after the other.
-        history.push(pending(Call::Upsert(2_000_000), 1));
-        history.push(pending(Call::Upsert(2_000_001), 1));
+        history.push(pending(HistoryCall::Upsert(2_000_000), 1));
+        history.push(pending(HistoryCall::Upsert(2_000_001), 1));
         for (at, value) in [(1, 2_000_000), (3, 2_000_001), (5, 2_000_001)] {
-            let returned = Some((end + at + 1, Answer::Found(value)));
-            history.push(Operation { call: Call::Search, invoked: end + at, returned });
+            let returned = Some((end + at + 1, HistoryAnswer::Found(value)));
+            history.push(HistoryOperation {
+                call: HistoryCall::Search,
+                invoked: end + at,
+                returned,
+            });
         }
         let start = Instant::now();
         let found = search::search(&history, 1 << 20);
-        assert_eq!(found.verdict, search::Verdict::Explained);
+        assert_eq!(found.verdict, search::SearchVerdict::Explained);
         assert!(found.peak_frontier < 1_000, "{found:?}");
         assert!(start.elapsed().as_secs() < 30, "{:?}", start.elapsed());
-        let returned = Some((end + 8, Answer::Found(2_000_000)));
-        let back = Operation { call: Call::Search, invoked: end + 7, returned };
+        let returned = Some((end + 8, HistoryAnswer::Found(2_000_000)));
+        let back = HistoryOperation { call: HistoryCall::Search, invoked: end + 7, returned };
         history.push(back);
         assert_eq!(check(&history), Err(Violation { operation: back }));
     }
@@ -427,60 +450,60 @@ fn what_crashed_clients_leave_behind_costs_nothing() {
 #[test]
 fn more_than_128_operations_may_be_open_and_return() {
     let open = 300;
-    let mut history: Vec<Operation> = (0..open)
-        .map(|i| Operation {
-            call: if i % 3 == 0 { Call::Update(i) } else { Call::Search },
+    let mut history: Vec<HistoryOperation> = (0..open)
+        .map(|i| HistoryOperation {
+            call: if i % 3 == 0 { HistoryCall::Update(i) } else { HistoryCall::Search },
             invoked: 10 + i,
-            returned: Some((1_000 + i, Answer::Done)),
+            returned: Some((1_000 + i, HistoryAnswer::Done)),
         })
         .collect();
     for (i, operation) in history.iter_mut().enumerate() {
-        if operation.call == Call::Search {
-            operation.returned = Some((1_000 + i as u64, Answer::Found(i as u64 / 3 * 3)));
+        if operation.call == HistoryCall::Search {
+            operation.returned = Some((1_000 + i as u64, HistoryAnswer::Found(i as u64 / 3 * 3)));
         }
     }
-    history.push(Operation {
-        call: Call::Insert(9_999),
+    history.push(HistoryOperation {
+        call: HistoryCall::Insert(9_999),
         invoked: 1,
-        returned: Some((2, Answer::Done)),
+        returned: Some((2, HistoryAnswer::Done)),
     });
     assert_eq!(check(&history), Ok(()));
     // A second read of a value that has been replaced, after all have returned.
-    let returned = Some((3_001, Answer::Found(0)));
-    history.push(Operation { call: Call::Search, invoked: 3_000, returned });
+    let returned = Some((3_001, HistoryAnswer::Found(0)));
+    history.push(HistoryOperation { call: HistoryCall::Search, invoked: 3_000, returned });
     assert_eq!(check(&history), Ok(()), "it may have been the last");
-    let returned = Some((3_003, Answer::Found(3)));
-    let other = Operation { call: Call::Search, invoked: 3_002, returned };
+    let returned = Some((3_003, HistoryAnswer::Found(3)));
+    let other = HistoryOperation { call: HistoryCall::Search, invoked: 3_002, returned };
     history.push(other);
     assert_eq!(check(&history), Err(Violation { operation: other }));
 }
 
-fn record(client: u32, key: u64, operation: Operation) -> Record {
-    Record { key, client, operation }
+fn record(client: u32, key: u64, operation: HistoryOperation) -> HistoryRecord {
+    HistoryRecord { key, client, operation }
 }
 
 #[test]
 fn a_history_is_checked_key_by_key() {
     let good = history(&[
-        (Call::Insert(1), 1, 2, Answer::Done),
-        (Call::Update(2), 3, 4, Answer::Done),
-        (Call::Search, 5, 6, Answer::Found(2)),
+        (HistoryCall::Insert(1), 1, 2, HistoryAnswer::Done),
+        (HistoryCall::Update(2), 3, 4, HistoryAnswer::Done),
+        (HistoryCall::Search, 5, 6, HistoryAnswer::Found(2)),
     ]);
-    let mut records: Vec<Record> =
+    let mut records: Vec<HistoryRecord> =
         (0..9).map(|i| record(i as u32, i % 3, good[i as usize / 3])).collect();
-    records.push(record(7, 1, pending(Call::Delete, 6)));
+    records.push(record(7, 1, pending(HistoryCall::Delete, 6)));
     records.reverse();
-    let mut all: History = records.iter().copied().collect();
+    let mut all: OperationHistory = records.iter().copied().collect();
     let findings = all.check();
     assert!(findings.is_clean(), "{findings:?}");
     assert_eq!((findings.operations, findings.keys, findings.pending), (10, 3, 1));
     // The DELETE began at the time when the SEARCH returned.
     assert_eq!(findings.overlapping, 1);
     // Key 1 was deleted at time 6 or later.
-    let returned = Some((9, Answer::Absent));
-    all.push(record(8, 1, Operation { call: Call::Search, invoked: 8, returned }));
+    let returned = Some((9, HistoryAnswer::Absent));
+    all.push(record(8, 1, HistoryOperation { call: HistoryCall::Search, invoked: 8, returned }));
     assert!(all.check().is_clean());
-    all.push(record(8, 2, Operation { call: Call::Search, invoked: 8, returned }));
+    all.push(record(8, 2, HistoryOperation { call: HistoryCall::Search, invoked: 8, returned }));
     let findings = all.check();
     let refutation = findings.refutation.expect("key 2 is gone");
     assert_eq!((findings.violations, refutation.key, refutation.operations), (1, 2, 4));
@@ -492,22 +515,23 @@ fn an_explanation_is_short_and_readable() {
     for reads in [20, 80] {
         let mut rng = StdRng::seed_from_u64(reads as u64);
         let clients = 8;
-        let mut records: Vec<Record> = long_history(&mut rng, clients, 4_000, reads)
+        let mut records: Vec<HistoryRecord> = long_history(&mut rng, clients, 4_000, reads)
             .into_iter()
             .map(|operation| record(3, 5, operation))
             .collect();
         let end = 2 + records.iter().map(|r| r.operation.invoked).max().expect("not empty");
         // These three are a violation on their own, whatever the open operations did.
         let last = history(&[
-            (Call::Upsert(1_000_001), end, end + 1, Answer::Done),
-            (Call::Update(1_000_002), end + 2, end + 3, Answer::Done),
-            (Call::Search, end + 4, end + 9, Answer::Found(1_000_001)),
+            (HistoryCall::Upsert(1_000_001), end, end + 1, HistoryAnswer::Done),
+            (HistoryCall::Update(1_000_002), end + 2, end + 3, HistoryAnswer::Done),
+            (HistoryCall::Search, end + 4, end + 9, HistoryAnswer::Found(1_000_001)),
         ]);
         records.extend(last.iter().map(|operation| record(4, 5, *operation)));
-        let mut all: History = records.into_iter().collect();
+        let mut all: OperationHistory = records.into_iter().collect();
         let refutation = all.check().refutation.expect("an update is lost");
         assert_eq!(refutation.unexplained.operation, last[2]);
-        let kept: Vec<Operation> = refutation.explanation.iter().map(|r| r.operation).collect();
+        let kept: Vec<HistoryOperation> =
+            refutation.explanation.iter().map(|r| r.operation).collect();
         assert_eq!(kept, last, "{refutation}");
         let text = refutation.render(|value| format!("v{}", value - 1_000_000));
         let lines: Vec<&str> = text.lines().collect();
@@ -529,22 +553,28 @@ fn an_explanation_does_not_blame_others() {
     let mut churn = Vec::new();
     for turn in 0..40 {
         let at = turn * 10;
-        churn.push((Call::Insert(turn), at + 1, at + 2, Answer::Done));
-        churn.push((Call::Search, at + 3, at + 4, Answer::Found(turn)));
-        churn.push((Call::Delete, at + 5, at + 6, Answer::Done));
+        churn.push((HistoryCall::Insert(turn), at + 1, at + 2, HistoryAnswer::Done));
+        churn.push((HistoryCall::Search, at + 3, at + 4, HistoryAnswer::Found(turn)));
+        churn.push((HistoryCall::Delete, at + 5, at + 6, HistoryAnswer::Done));
     }
-    churn.push((Call::Insert(100), 500, 501, Answer::Done));
-    churn.push((Call::Insert(101), 502, 503, Answer::Done));
-    let all: Vec<Operation> = history(&churn);
-    let mut all: History = all.into_iter().map(|operation| record(1, 1, operation)).collect();
+    churn.push((HistoryCall::Insert(100), 500, 501, HistoryAnswer::Done));
+    churn.push((HistoryCall::Insert(101), 502, 503, HistoryAnswer::Done));
+    let all: Vec<HistoryOperation> = history(&churn);
+    let mut all: OperationHistory =
+        all.into_iter().map(|operation| record(1, 1, operation)).collect();
     let refutation = all.check().refutation.expect("inserted twice");
-    let kept: Vec<Call> = refutation.explanation.iter().map(|r| r.operation.call).collect();
-    assert_eq!(kept, [Call::Insert(100), Call::Insert(101)], "{refutation}");
+    let kept: Vec<HistoryCall> = refutation.explanation.iter().map(|r| r.operation.call).collect();
+    assert_eq!(kept, [HistoryCall::Insert(100), HistoryCall::Insert(101)], "{refutation}");
 }
 
 /// Draws operations of 32 clients on keys with Zipfian popularity, linearizable by construction.
 /// Now and then a client crashes and leaves its operation without an answer.
-fn zipfian_history(rng: &mut StdRng, operations: usize, keys: usize, reads: usize) -> History {
+fn zipfian_history(
+    rng: &mut StdRng,
+    operations: usize,
+    keys: usize,
+    reads: usize,
+) -> OperationHistory {
     let mut sum = 0.0;
     let weights = (1..=keys).map(|i| 1.0 / (i as f64).powf(0.99));
     let weights: Vec<f64> = weights
@@ -554,8 +584,8 @@ fn zipfian_history(rng: &mut StdRng, operations: usize, keys: usize, reads: usiz
         })
         .collect();
     let mut state = vec![None; keys];
-    let mut open: Vec<Option<(Record, Option<Answer>)>> = vec![None; 32];
-    let mut all = History::new();
+    let mut open: Vec<Option<(HistoryRecord, Option<HistoryAnswer>)>> = vec![None; 32];
+    let mut all = OperationHistory::new();
     let mut now = 0;
     let mut value = 0;
     while all.len() < operations {
@@ -568,15 +598,16 @@ fn zipfian_history(rng: &mut StdRng, operations: usize, keys: usize, reads: usiz
                 let at = rng.random_range(0..1 << 30) as f64 / (1 << 30) as f64 * sum;
                 let key = weights.partition_point(|w| *w < at).min(keys - 1);
                 let writes = [
-                    Call::Insert(value),
-                    Call::Update(value),
-                    Call::Update(value),
-                    Call::Upsert(value),
-                    Call::Delete,
+                    HistoryCall::Insert(value),
+                    HistoryCall::Update(value),
+                    HistoryCall::Update(value),
+                    HistoryCall::Upsert(value),
+                    HistoryCall::Delete,
                 ];
                 let write = writes[rng.random_range(0..5)];
-                let call = if rng.random_range(0..100) < reads { Call::Search } else { write };
-                let operation = Operation { call, invoked: now, returned: None };
+                let call =
+                    if rng.random_range(0..100) < reads { HistoryCall::Search } else { write };
+                let operation = HistoryOperation { call, invoked: now, returned: None };
                 *slot = Some((record(client as u32, key as u64, operation), None));
             }
             Some((record, _)) if rng.random_range(0..5_000) == 0 => {

@@ -2,22 +2,23 @@
 //!
 //! One flat table, so that a file, the environment and flags can all set every field by its name; unknown names are
 //! errors. Every field has a default that fits a small cluster on one machine. Fields that concern the process take
-//! effect at every start. Fields that concern the cluster ([`Settings`]) take effect when it is formed, and are part of
-//! the view from then on.
+//! effect at every start. Fields that concern the cluster ([`ClusterSettings`]) take effect when it is formed, and
+//! are part of the view from then on.
 //!
 //! Sizes are bytes.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
-use fusee_auth::Keys;
+use fusee_auth::Keyring;
 use fusee_core::data::Policy;
 use fusee_core::view::Geometry;
-use fusee_tls::Tls;
+use fusee_tls::TlsSettings;
 use serde::{Deserialize, Serialize};
 
 use crate::settings::{
-    DEFAULT_LEASE_MS, DEFAULT_MOVE_BYTES_PER_S, DEFAULT_SCRUB_BYTES_PER_S, LeaseSettings, Settings,
+    ClusterSettings, DEFAULT_LEASE_MS, DEFAULT_MOVE_BYTES_PER_S, DEFAULT_SCRUB_BYTES_PER_S,
+    LeaseSettings,
 };
 use crate::store::address::{StoreAddress, StoreAddressError, StoreTls};
 
@@ -43,14 +44,14 @@ pub fn default_data_dir() -> Option<PathBuf> {
 /// cluster is formed; changing them afterwards is a mistake, unless they say otherwise.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct Config {
+pub struct MasterConfig {
     /// Keys from the cluster's secret, which other processes have to prove as well. None by default: then every process
     /// that reaches the port may send requests.
     #[serde(skip)]
-    pub keys: Option<Keys>,
+    pub keys: Option<Keyring>,
     /// Certificates: with them, all connections use TLS. None by default.
     #[serde(skip)]
-    pub tls: Option<Tls>,
+    pub tls: Option<TlsSettings>,
     /// Host and port to listen at; `127.0.0.1:7400` by default.
     pub listen: String,
     /// Directory of the store; [`default_data_dir`] by default, and empty where there is none.
@@ -94,9 +95,9 @@ pub struct Config {
     pub redundancy: Policy,
 }
 
-impl Default for Config {
-    fn default() -> Config {
-        Config {
+impl Default for MasterConfig {
+    fn default() -> MasterConfig {
+        MasterConfig {
             keys: None,
             tls: None,
             listen: "127.0.0.1:7400".into(),
@@ -120,10 +121,10 @@ impl Default for Config {
     }
 }
 
-impl Config {
+impl MasterConfig {
     /// Returns the settings of the cluster.
-    pub fn settings(&self) -> Settings {
-        Settings {
+    pub fn settings(&self) -> ClusterSettings {
+        ClusterSettings {
             memory_nodes: self.memory_nodes,
             index_replicas: self.index_replicas,
             data_replicas: self.data_replicas,
@@ -150,8 +151,8 @@ impl Config {
         };
         // Errors in the files show now, and not at the first election.
         let read = match &identity {
-            None => Tls::of_client(ca),
-            Some((cert, key)) => Tls::of_server(ca, cert, key),
+            None => TlsSettings::of_client(ca),
+            Some((cert, key)) => TlsSettings::of_server(ca, cert, key),
         };
         read.map_err(|error| StoreAddressError::Tls(error.to_string()))?;
         Ok(Some(StoreTls { ca: ca.clone(), identity }))

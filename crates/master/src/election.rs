@@ -21,12 +21,12 @@ use fusee_control::rpc::Runtime;
 use tokio::sync::{oneshot, watch};
 use tokio::time::{sleep, timeout};
 
-use crate::seat::Seat;
-use crate::server::{Message, StartError, end, finish, join};
+use crate::lease_validity::LeaseValidity;
+use crate::request_router::RequestRouter;
+use crate::server::{LogicMessage, MasterStartError, end, finish, join};
 use crate::store::address::StoreAddress;
-use crate::store::etcd::{ATTEMPT, Candidacy, Error, Etcd, Term};
-use crate::store::{Store, StoreError};
-use crate::tenure::Tenure;
+use crate::store::etcd::{ATTEMPT, Candidacy, Etcd, EtcdError, LeaderTerm};
+use crate::store::{MasterStore, StoreError};
 
 /// The pause after a failure, and between two terms.
 const PAUSE: Duration = Duration::from_millis(200);
@@ -37,7 +37,7 @@ const RENEWALS_PER_LEASE: u32 = 4;
 
 /// The data of a candidate.
 #[derive(Clone, Debug)]
-pub(crate) struct Platform {
+pub(crate) struct CandidateOptions {
     pub address: StoreAddress,
     /// The address at which others reach this master.
     pub advertise: String,
@@ -46,7 +46,7 @@ pub(crate) struct Platform {
 
 /// The way in which a candidate stops.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stop {
+enum CandidateStop {
     /// If it leads: as soon as no change of the view is under way.
     Finish,
     AtOnce,
@@ -54,37 +54,40 @@ enum Stop {
 
 /// A running candidate. Dropping it ends its term, if it leads, and gives its lease back.
 #[derive(Debug)]
-pub(crate) struct Candidate {
-    stop: watch::Sender<Option<Stop>>,
+pub(crate) struct ElectionCandidate {
+    stop: watch::Sender<Option<CandidateStop>>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Candidate {
+impl ElectionCandidate {
     /// Starts the campaign. `lead` starts the logic of a term, and returns its queue and its
     /// thread.
     pub fn start<L>(
         runtime: &Runtime,
-        platform: Platform,
-        seat: Arc<Seat>,
+        platform: CandidateOptions,
+        seat: Arc<RequestRouter>,
         lead: L,
-    ) -> io::Result<Candidate>
+    ) -> io::Result<ElectionCandidate>
     where
-        L: Fn(Store) -> Result<(Sender<Message>, JoinHandle<()>), StartError> + Send + 'static,
+        L: Fn(MasterStore) -> Result<(Sender<LogicMessage>, JoinHandle<()>), MasterStartError>
+            + Send
+            + 'static,
     {
         let (stop, stopped) = watch::channel(None);
         let runtime = runtime.clone();
-        let campaign = Campaign { runtime, platform, seat, stopped, lead, leases: Vec::new() };
+        let campaign =
+            ElectionThread { runtime, platform, seat, stopped, lead, leases: Vec::new() };
         let thread = Builder::new().name("fusee-election".into()).spawn(move || campaign.run())?;
-        Ok(Candidate { stop, thread: Some(thread) })
+        Ok(ElectionCandidate { stop, thread: Some(thread) })
     }
 
     /// Stops the candidate. If it leads, it first completes the change of the view that is under
     /// way.
     pub fn finish(&mut self) {
-        self.stop(Stop::Finish);
+        self.stop(CandidateStop::Finish);
     }
 
-    fn stop(&mut self, how: Stop) {
+    fn stop(&mut self, how: CandidateStop) {
         self.stop.send_replace(Some(how));
         if let Some(thread) = self.thread.take()
             && thread.join().is_err()
@@ -94,17 +97,17 @@ impl Candidate {
     }
 }
 
-impl Drop for Candidate {
+impl Drop for ElectionCandidate {
     fn drop(&mut self) {
-        self.stop(Stop::AtOnce);
+        self.stop(CandidateStop::AtOnce);
     }
 }
 
-struct Campaign<L> {
+struct ElectionThread<L> {
     runtime: Runtime,
-    platform: Platform,
-    seat: Arc<Seat>,
-    stopped: watch::Receiver<Option<Stop>>,
+    platform: CandidateOptions,
+    seat: Arc<RequestRouter>,
+    stopped: watch::Receiver<Option<CandidateStop>>,
     lead: L,
     /// Leases that have not been given back: their candidacies block others.
     leases: Vec<i64>,
@@ -113,7 +116,7 @@ struct Campaign<L> {
 /// A lease that is being renewed. Dropping it ends the renewals, not the lease.
 struct LeadershipLease {
     id: i64,
-    tenure: Arc<Tenure>,
+    tenure: Arc<LeaseValidity>,
     renewals: tokio::task::JoinHandle<()>,
 }
 
@@ -124,14 +127,14 @@ impl Drop for LeadershipLease {
 }
 
 /// The step after a term.
-enum Next {
+enum AfterTerm {
     Campaign,
     End,
 }
 
-impl<L> Campaign<L>
+impl<L> ElectionThread<L>
 where
-    L: Fn(Store) -> Result<(Sender<Message>, JoinHandle<()>), StartError>,
+    L: Fn(MasterStore) -> Result<(Sender<LogicMessage>, JoinHandle<()>), MasterStartError>,
 {
     fn run(mut self) {
         let runtime = self.runtime.clone();
@@ -155,8 +158,8 @@ where
             let next = self.term(&etcd, &lease, candidacy);
             runtime.block_on(self.give_back(&etcd, &lease));
             match next {
-                Next::Campaign => std::thread::sleep(PAUSE),
-                Next::End => return,
+                AfterTerm::Campaign => std::thread::sleep(PAUSE),
+                AfterTerm::End => return,
             }
         }
     }
@@ -222,12 +225,12 @@ where
 
     async fn lease(&mut self, etcd: &Etcd) -> Result<LeadershipLease, StoreError> {
         self.give_all_back(etcd).await?;
-        let asked = Tenure::now();
+        let asked = LeaseValidity::now();
         let granted = etcd.bounded(etcd.client.grant(self.platform.ttl_s as i64)).await?;
         self.leases.push(granted.id);
         // etcd may give a longer lease than was asked for, never a shorter one.
         let ttl = Duration::from_secs(granted.ttl_s.unsigned_abs());
-        let tenure = Arc::new(Tenure::new(asked, ttl));
+        let tenure = Arc::new(LeaseValidity::new(asked, ttl));
         let renewals = tokio::spawn(renew(etcd.clone(), granted.id, Arc::clone(&tenure)));
         Ok(LeadershipLease { id: granted.id, tenure, renewals })
     }
@@ -270,26 +273,26 @@ where
     }
 
     /// Leads until the term is over.
-    fn term(&mut self, etcd: &Etcd, lease: &LeadershipLease, candidacy: Candidacy) -> Next {
+    fn term(&mut self, etcd: &Etcd, lease: &LeadershipLease, candidacy: Candidacy) -> AfterTerm {
         let runtime = self.runtime.clone();
         let number = candidacy.created;
         let (over, ended) = oneshot::channel();
-        let term = Term::begin(etcd.clone(), candidacy, Arc::clone(&lease.tenure), over);
+        let term = LeaderTerm::begin(etcd.clone(), candidacy, Arc::clone(&lease.tenure), over);
         let started = runtime
             .block_on(term)
-            .map_err(StartError::from)
-            .and_then(|term| (self.lead)(Store::remote(Box::new(term))?));
+            .map_err(MasterStartError::from)
+            .and_then(|term| (self.lead)(MasterStore::remote(Box::new(term))?));
         let (queue, thread) = match started {
             Ok(started) => started,
-            Err(StartError::Store(
+            Err(MasterStartError::Store(
                 error @ (StoreError::Deposed { .. } | StoreError::Remote { .. }),
             )) => {
                 tracing::warn!(%error, "elected, but cannot lead now");
-                return Next::Campaign;
+                return AfterTerm::Campaign;
             }
             Err(error) => {
                 self.give_up(&error.to_string());
-                return Next::End;
+                return AfterTerm::End;
             }
         };
         tracing::info!(term = number, "elected: this master leads");
@@ -302,7 +305,7 @@ where
                 _ = ended => "its store failed",
             }
         });
-        if *self.stopped.borrow() == Some(Stop::Finish) {
+        if *self.stopped.borrow() == Some(CandidateStop::Finish) {
             // The thread ends by itself, at the latest with its term.
             finish(&queue);
             join(thread);
@@ -316,21 +319,21 @@ where
             end(&queue, thread);
         }
         tracing::info!(term = number, "this master leads no more: {reason}");
-        if self.stopped.borrow().is_some() { Next::End } else { Next::Campaign }
+        if self.stopped.borrow().is_some() { AfterTerm::End } else { AfterTerm::Campaign }
     }
 }
 
 /// Renews a lease until it is lost.
-async fn renew(etcd: Etcd, id: i64, tenure: Arc<Tenure>) {
+async fn renew(etcd: Etcd, id: i64, tenure: Arc<LeaseValidity>) {
     let often = tenure.lease() / RENEWALS_PER_LEASE;
     while tenure.holds() {
-        let sent = Tenure::now();
+        let sent = LeaseValidity::now();
         match timeout(ATTEMPT, etcd.client.keep_alive(id)).await {
             Ok(Ok(())) => {
                 tenure.renewed(sent);
-                sleep(often.saturating_sub(Tenure::now().saturating_sub(sent))).await;
+                sleep(often.saturating_sub(LeaseValidity::now().saturating_sub(sent))).await;
             }
-            Ok(Err(Error::LeaseGone)) => {
+            Ok(Err(EtcdError::LeaseGone)) => {
                 tracing::debug!("the lease is gone");
                 tenure.end();
             }

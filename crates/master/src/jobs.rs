@@ -1,9 +1,9 @@
 //! The long work of the master: it settles and fills replicas, and recovers clients (P §5.2, §5.3).
 //!
-//! A job is a future over a [`Fabric`] and a [`Reach`], so it runs on any host: a thread of the real master, or a
-//! process of the simulator. The logic starts jobs ([`Action::Job`]), one at a time, under a session id that is fenced
-//! before another one is used. So a job may stop anywhere and may be run again by another master, and no verb of an
-//! earlier run comes in between.
+//! A job is a future over a [`Fabric`] and a [`JobEnvironment`], so it runs on any host: a thread of the real master,
+//! or a process of the simulator. The logic starts jobs ([`MasterAction::Job`]), one at a time, under a session id
+//! that is fenced before another one is used. So a job may stop anywhere and may be run again by another master, and
+//! no verb of an earlier run comes in between.
 //!
 //! A job's requests to memory nodes go in turn ([`NodeRequest::OfJob`]), so no request of an earlier run comes in
 //! between either.
@@ -11,28 +11,28 @@
 //! A job knows only the view that it is given. If a memory node does not answer, the job ends with an error that names
 //! the node; the logic asks after the node and tries again.
 //!
-//! [`Action::Job`]: crate::logic::Action::Job
+//! [`MasterAction::Job`]: crate::logic::MasterAction::Job
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 
-use fusee_control::master::{Orphan, Recovery, RecoveryTimes};
+use fusee_control::master::{ClientRecovery, Orphan, RecoveryTimes};
 use fusee_control::node::{
     BlockId, Extent, JobRequest, MAX_CLIENTS, NodeRefusal, NodeReply, NodeRequest,
 };
 use fusee_core::change::{LeavingFrom, RegionChange};
 use fusee_core::layout::BLOCK_HEADER_BYTES;
 use fusee_core::mutant::{Mutant, removed};
-use fusee_core::recovery::{self, BlockContent, RecoveryError, Report, recover};
+use fusee_core::recovery::{self, BlockContent, RecoveryError, RecoveryResult, recover};
 use fusee_core::repair::{self, RepairError, split};
-use fusee_core::scrub::{self, Looked};
-use fusee_core::verbs::{Batch, ClientId, Fabric, FailedVerb, MnId, VerbError};
-use fusee_core::view::{Place, View};
+use fusee_core::scrub::{self, ScrubFindings};
+use fusee_core::verbs::{ClientId, Fabric, FailedVerb, MnId, VerbBatch, VerbError};
+use fusee_core::view::{PoolPlace, View};
 use futures_util::future::try_join_all;
 
 /// A task for a job.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Job {
+pub enum MasterJob {
     /// Do the work of the view's change, which is *transforming*.
     Transform {
         /// Clients that have expired and are not recovered. Those that had not left the older views behind when the
@@ -78,7 +78,7 @@ pub enum JobReport {
         /// The first slot of the check.
         first: u64,
         /// The findings.
-        looked: Looked,
+        looked: ScrubFindings,
     },
     /// Moved entries are removed from their old slots.
     Cleared {
@@ -86,14 +86,14 @@ pub enum JobReport {
         slots_changed: u64,
     },
     /// The clients are recovered: they left nothing that could harm other sessions.
-    Recovered(Vec<Recovered>),
+    Recovered(Vec<RecoveredClient>),
 }
 
 /// A recovered client.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Recovered {
+pub struct RecoveredClient {
     /// Figures for the operator.
-    pub recovery: Recovery,
+    pub recovery: ClientRecovery,
     /// The blocks that it had taken over on all replicas.
     pub owned: Vec<BlockId>,
     /// Those of them that other sessions can go on with.
@@ -150,7 +150,7 @@ impl From<RepairError> for JobError {
 }
 
 /// A job's way to the control services of the view's members, and its clock.
-pub trait Reach {
+pub trait JobEnvironment {
     /// Asks a memory node once. The error is the reason why there is no answer.
     fn ask(
         &self,
@@ -164,7 +164,7 @@ pub trait Reach {
 
 /// A job's way to the memory nodes. All of its requests carry its number.
 #[derive(Clone, Copy, Debug)]
-pub struct Orders<'r, R> {
+pub struct JobContext<'r, R> {
     /// The way to the nodes.
     pub reach: &'r R,
     /// The session under which the job works.
@@ -173,7 +173,7 @@ pub struct Orders<'r, R> {
     pub job: u64,
 }
 
-impl<R: Reach> Orders<'_, R> {
+impl<R: JobEnvironment> JobContext<'_, R> {
     fn now_us(&self) -> u64 {
         self.reach.now_us()
     }
@@ -185,7 +185,7 @@ impl<R: Reach> Orders<'_, R> {
     }
 
     async fn ask(&self, node: MnId, request: JobRequest) -> Result<NodeReply, JobError> {
-        let Orders { repairer, job, .. } = *self;
+        let JobContext { repairer, job, .. } = *self;
         self.send(node, NodeRequest::OfJob { repairer, job, request }).await
     }
 
@@ -222,29 +222,30 @@ impl<R: Reach> Orders<'_, R> {
 }
 
 /// Runs a job by a view that has passed [`View::check`].
-pub async fn run<F: Fabric, R: Reach>(
+pub async fn run<F: Fabric, R: JobEnvironment>(
     fabric: &F,
-    orders: &Orders<'_, R>,
+    orders: &JobContext<'_, R>,
     view: &View,
-    job: Job,
+    job: MasterJob,
 ) -> Result<JobReport, JobError> {
     match job {
-        Job::Transform { dead } => {
+        MasterJob::Transform { dead } => {
             let done = transform(fabric, orders, view, &dead).await?;
-            let repair::Transformed { slots_changed, bytes_copied, objects_repaired, .. } = done;
+            let repair::TransformResult { slots_changed, bytes_copied, objects_repaired, .. } =
+                done;
             Ok(JobReport::Transformed { slots_changed, bytes_copied, damaged: objects_repaired })
         }
-        Job::Scrub { subtable, first, count, bytes } => {
-            let looked = scrub::look(fabric, view, subtable, (first, count), bytes).await?;
+        MasterJob::Scrub { subtable, first, count, bytes } => {
+            let looked = scrub::check_slots(fabric, view, subtable, (first, count), bytes).await?;
             Ok(JobReport::Scrubbed { subtable, first, looked })
         }
-        Job::Clear => {
-            let repair::Transformed { slots_changed, .. } = split::clear(fabric, view).await?;
+        MasterJob::Clear => {
+            let repair::TransformResult { slots_changed, .. } = split::clear(fabric, view).await?;
             release(orders, view).await?;
             lead(orders, view).await?;
             Ok(JobReport::Cleared { slots_changed })
         }
-        Job::Recover { clients } => {
+        MasterJob::Recover { clients } => {
             Ok(JobReport::Recovered(recover_clients(fabric, orders, view, clients).await?))
         }
     }
@@ -256,7 +257,7 @@ fn unexpected(node: MnId, reply: &NodeReply) -> JobError {
 
 /// Makes the replicas in the scope of a change equal, and fills the joining ones, with their tables of block owners.
 /// Then tells every region's first replica that it leads. A replica that takes the place of a living one leads only
-/// when that one has let go ([`Job::Clear`]).
+/// when that one has let go ([`MasterJob::Clear`]).
 ///
 /// Before a region is copied, objects there that `dead` clients have left on some replicas only are completed:
 /// otherwise the only complete replica of one might go, and the word that leads to it would stay for ever. A client
@@ -264,12 +265,12 @@ fn unexpected(node: MnId, reply: &NodeReply) -> JobError {
 ///
 /// # Panics
 /// If the view has no change that is transforming.
-pub async fn transform<F: Fabric, R: Reach>(
+pub async fn transform<F: Fabric, R: JobEnvironment>(
     fabric: &F,
-    orders: &Orders<'_, R>,
+    orders: &JobContext<'_, R>,
     view: &View,
     dead: &[ClientId],
-) -> Result<repair::Transformed, JobError> {
+) -> Result<repair::TransformResult, JobError> {
     let is_copied = view.change.as_ref().is_some_and(|change| !change.regions.is_empty());
     if is_copied && !removed(Mutant::RegionsCopiedIncomplete) {
         for dead in dead.chunks(MAX_CLIENTS) {
@@ -299,13 +300,13 @@ pub async fn transform<F: Fabric, R: Reach>(
 }
 
 /// Completes objects of clients in the frozen regions.
-async fn complete_objects<F: Fabric, R: Reach>(
+async fn complete_objects<F: Fabric, R: JobEnvironment>(
     fabric: &F,
-    orders: &Orders<'_, R>,
+    orders: &JobContext<'_, R>,
     view: &View,
     dead: &[ClientId],
 ) -> Result<(), JobError> {
-    for blocks in Blocks::of_all(orders, view, dead.to_vec()).await? {
+    for blocks in DeadClientBlocks::of_all(orders, view, dead.to_vec()).await? {
         let frozen = blocks.all().filter(|block| view.is_region_frozen(block.region));
         let frozen: Vec<_> =
             frozen.map(|b| view.geometry.block_address(b.region, b.block)).collect();
@@ -315,7 +316,7 @@ async fn complete_objects<F: Fabric, R: Reach>(
 }
 
 /// Tells every region's first replica that it leads.
-async fn lead<R: Reach>(orders: &Orders<'_, R>, view: &View) -> Result<(), JobError> {
+async fn lead<R: JobEnvironment>(orders: &JobContext<'_, R>, view: &View) -> Result<(), JobError> {
     for member in &view.members {
         let led = (0u32..).zip(&view.regions).filter(|(_, r)| r.leader() == Some(member.node));
         let regions: Vec<u32> = led.map(|(number, _)| number).collect();
@@ -329,7 +330,10 @@ async fn lead<R: Reach>(orders: &Orders<'_, R>, view: &View) -> Result<(), JobEr
 
 /// Releases the places of replicas that have left the view, which all sessions follow. To be done before another node
 /// is told to lead in the place of one of them.
-async fn release<R: Reach>(orders: &Orders<'_, R>, view: &View) -> Result<(), JobError> {
+async fn release<R: JobEnvironment>(
+    orders: &JobContext<'_, R>,
+    view: &View,
+) -> Result<(), JobError> {
     for (from, place) in view.leaving() {
         let extent = match from {
             LeavingFrom::Subtable(subtable) => Extent::Subtable { subtable },
@@ -343,19 +347,19 @@ async fn release<R: Reach>(orders: &Orders<'_, R>, view: &View) -> Result<(), Jo
 
 /// Repairs what dead clients left: their writes, their block tables, and blocks that they never used. Clients are
 /// recovered one after the other, but each question to the memory nodes is asked about all of them at once.
-pub async fn recover_clients<F: Fabric, R: Reach>(
+pub async fn recover_clients<F: Fabric, R: JobEnvironment>(
     fabric: &F,
-    orders: &Orders<'_, R>,
+    orders: &JobContext<'_, R>,
     view: &View,
     clients: Vec<ClientId>,
-) -> Result<Vec<Recovered>, JobError> {
+) -> Result<Vec<RecoveredClient>, JobError> {
     let mut times = RecoveryTimes::default();
-    let mut watch = Watch { orders, last_us: orders.now_us() };
+    let mut watch = JobStopwatch { orders, last_us: orders.now_us() };
     if !removed(Mutant::RecoveryBeforeTheFence) {
         orders.fence(view, &clients).await?;
     }
     times.reconnect_us = watch.lap();
-    let blocks = Blocks::of_all(orders, view, clients).await?;
+    let blocks = DeadClientBlocks::of_all(orders, view, clients).await?;
     times.metadata_us = watch.lap();
     let mut recovered = Vec::new();
     // True once the tables have changed since they were read. A block that client A had begun to take over from
@@ -363,7 +367,7 @@ pub async fn recover_clients<F: Fabric, R: Reach>(
     let mut is_changed = false;
     for mut blocks in blocks {
         if is_changed {
-            let again = Blocks::of_all(orders, view, vec![blocks.client]).await?;
+            let again = DeadClientBlocks::of_all(orders, view, vec![blocks.client]).await?;
             blocks = again.into_iter().next().expect("one for each client");
         }
         is_changed |= !blocks.partial.is_empty();
@@ -373,13 +377,13 @@ pub async fn recover_clients<F: Fabric, R: Reach>(
 }
 
 /// Recovers one client. `times` are those that the client shares with others.
-async fn recover_client<F: Fabric, R: Reach>(
+async fn recover_client<F: Fabric, R: JobEnvironment>(
     fabric: &F,
-    watch: &mut Watch<'_, R>,
+    watch: &mut JobStopwatch<'_, R>,
     view: &View,
-    blocks: Blocks,
+    blocks: DeadClientBlocks,
     mut times: RecoveryTimes,
-) -> Result<Recovered, JobError> {
+) -> Result<RecoveredClient, JobError> {
     let orders = watch.orders;
     let client = blocks.client;
     let addresses: Vec<_> =
@@ -392,7 +396,7 @@ async fn recover_client<F: Fabric, R: Reach>(
     free(fabric, orders, view, client, &unused).await?;
     times.free_lists_us = watch.lap();
     let orphans = blocks.orphans(view, &report);
-    let recovery = Recovery {
+    let recovery = ClientRecovery {
         client,
         blocks: blocks.owned.len() as u64,
         freed: unused.len() as u64,
@@ -403,16 +407,16 @@ async fn recover_client<F: Fabric, R: Reach>(
         strange: report.strange,
         times,
     };
-    Ok(Recovered { recovery, owned: blocks.owned.into_iter().collect(), orphans })
+    Ok(RecoveredClient { recovery, owned: blocks.owned.into_iter().collect(), orphans })
 }
 
 /// A stopwatch for one stretch after the other.
-struct Watch<'r, R> {
-    orders: &'r Orders<'r, R>,
+struct JobStopwatch<'r, R> {
+    orders: &'r JobContext<'r, R>,
     last_us: u64,
 }
 
-impl<R: Reach> Watch<'_, R> {
+impl<R: JobEnvironment> JobStopwatch<'_, R> {
     /// Returns the microseconds since the last call.
     fn lap(&mut self) -> u64 {
         let before = std::mem::replace(&mut self.last_us, self.orders.now_us());
@@ -421,7 +425,7 @@ impl<R: Reach> Watch<'_, R> {
 }
 
 /// The blocks that the tables of the memory nodes call a client's.
-struct Blocks {
+struct DeadClientBlocks {
     client: ClientId,
     /// Blocks that are the client's on all replicas.
     owned: BTreeSet<BlockId>,
@@ -430,12 +434,12 @@ struct Blocks {
     partial: BTreeMap<BlockId, BTreeSet<MnId>>,
 }
 
-impl Blocks {
-    async fn of_all<R: Reach>(
-        orders: &Orders<'_, R>,
+impl DeadClientBlocks {
+    async fn of_all<R: JobEnvironment>(
+        orders: &JobContext<'_, R>,
         view: &View,
         clients: Vec<ClientId>,
-    ) -> Result<Vec<Blocks>, JobError> {
+    ) -> Result<Vec<DeadClientBlocks>, JobError> {
         let mut shown: BTreeMap<ClientId, BTreeMap<BlockId, BTreeSet<MnId>>> = BTreeMap::new();
         let request = JobRequest::BlocksOf { clients: clients.clone() };
         for (node, reply) in orders.ask_all(view, request).await? {
@@ -451,7 +455,7 @@ impl Blocks {
             let shown = shown.remove(&client).unwrap_or_default();
             let (owned, partial): (BTreeMap<_, _>, BTreeMap<_, _>) =
                 shown.into_iter().partition(|(block, nodes)| everywhere(*block, nodes));
-            Blocks { client, owned: owned.into_keys().collect(), partial }
+            DeadClientBlocks { client, owned: owned.into_keys().collect(), partial }
         });
         Ok(of_client.collect())
     }
@@ -462,9 +466,9 @@ impl Blocks {
 
     /// Makes the replicas of the tables agree: a block that is the client's on some of them only goes to the owner that
     /// the others name.
-    async fn take_back<R: Reach>(
+    async fn take_back<R: JobEnvironment>(
         &self,
-        orders: &Orders<'_, R>,
+        orders: &JobContext<'_, R>,
         view: &View,
     ) -> Result<(), JobError> {
         let mut tables: BTreeMap<(MnId, u32), Vec<ClientId>> = BTreeMap::new();
@@ -498,14 +502,19 @@ impl Blocks {
     }
 
     /// Returns the blocks that are the client's on all replicas, and have this content.
-    fn owned_with(&self, view: &View, report: &Report, content: BlockContent) -> Vec<BlockId> {
+    fn owned_with(
+        &self,
+        view: &View,
+        report: &RecoveryResult,
+        content: BlockContent,
+    ) -> Vec<BlockId> {
         let found = report.blocks.iter().filter(|block| block.content == content);
         let blocks = found.filter_map(|found| view.geometry.block_at(found.block));
         let blocks = blocks.map(|(region, block)| BlockId { region, block });
         blocks.filter(|block| self.owned.contains(block)).collect()
     }
 
-    fn orphans(&self, view: &View, report: &Report) -> Vec<Orphan> {
+    fn orphans(&self, view: &View, report: &RecoveryResult) -> Vec<Orphan> {
         let remainders =
             report.blocks.iter().filter_map(|b| b.remainder(view.geometry.block_bytes));
         let orphans = remainders.filter_map(|rest| {
@@ -521,7 +530,7 @@ impl Blocks {
 }
 
 /// Returns the places of a block's region; none if the view has no such block.
-fn places(view: &View, block: BlockId) -> &[Place] {
+fn places(view: &View, block: BlockId) -> &[PoolPlace] {
     let region = view.regions.get(block.region as usize);
     let region = region.filter(|_| block.block < view.geometry.blocks_per_region());
     region.map_or(&[], |region| region.places())
@@ -532,14 +541,14 @@ fn holds(view: &View, block: BlockId, node: MnId) -> bool {
 }
 
 /// Gives blocks that were never used back to their memory nodes, with their headers zeroed.
-async fn free<F: Fabric, R: Reach>(
+async fn free<F: Fabric, R: JobEnvironment>(
     fabric: &F,
-    orders: &Orders<'_, R>,
+    orders: &JobContext<'_, R>,
     view: &View,
     client: ClientId,
     blocks: &[BlockId],
 ) -> Result<(), JobError> {
-    let mut batch = Batch::new();
+    let mut batch = VerbBatch::new();
     for id in blocks {
         batch.clear();
         let zeros = batch.stage(BLOCK_HEADER_BYTES as u32);

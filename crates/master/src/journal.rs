@@ -12,7 +12,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use fusee_control::events::{ClusterEvent, Level, MAX_TEXT_BYTES, MAX_TOLD, Topic};
 
-use crate::record::{Record, Write};
+use crate::record::{MasterRecord, RecordWrite};
 
 /// The limit on events in a page.
 const PER_PAGE: u64 = 16;
@@ -21,7 +21,7 @@ const PAGES: u64 = 33;
 
 /// The newest events.
 #[derive(Debug)]
-pub struct Journal {
+pub struct EventJournal {
     /// The pages; in each, the oldest event first.
     pages: Vec<Vec<ClusterEvent>>,
     /// The pages that differ from the store's.
@@ -29,19 +29,20 @@ pub struct Journal {
     newest: u64,
 }
 
-impl Default for Journal {
-    fn default() -> Journal {
+impl Default for EventJournal {
+    fn default() -> EventJournal {
         let pages = (0..PAGES).map(|_| Vec::new()).collect();
-        Journal { pages, changed: BTreeSet::new(), newest: 0 }
+        EventJournal { pages, changed: BTreeSet::new(), newest: 0 }
     }
 }
 
-impl Journal {
+impl EventJournal {
     /// Takes the events out of a store's records.
-    pub fn restore(records: &mut Vec<Record>) -> Journal {
-        let mut journal = Journal::default();
-        for record in records.extract_if(.., |record| matches!(record, Record::Events { .. })) {
-            if let Record::Events { page, events } = record
+    pub fn restore(records: &mut Vec<MasterRecord>) -> EventJournal {
+        let mut journal = EventJournal::default();
+        for record in records.extract_if(.., |record| matches!(record, MasterRecord::Events { .. }))
+        {
+            if let MasterRecord::Events { page, events } = record
                 && let Some(kept) = journal.pages.get_mut(page as usize)
             {
                 journal.newest =
@@ -67,15 +68,16 @@ impl Journal {
     }
 
     /// Returns the changed pages, to be written to the store.
-    pub fn writes(&mut self) -> Vec<Write> {
+    pub fn writes(&mut self) -> Vec<RecordWrite> {
         let changed = std::mem::take(&mut self.changed).into_iter();
-        let page = |page: u64| Record::Events { page, events: self.pages[page as usize].clone() };
-        changed.map(|number| Write::Put(page(number))).collect()
+        let page =
+            |page: u64| MasterRecord::Events { page, events: self.pages[page as usize].clone() };
+        changed.map(|number| RecordWrite::Put(page(number))).collect()
     }
 
     /// Forgets the events of a destroyed cluster, which have left the store with it. Serials go on.
     pub fn clear(&mut self) {
-        *self = Journal { newest: self.newest, ..Journal::default() };
+        *self = EventJournal { newest: self.newest, ..EventJournal::default() };
     }
 
     /// Returns the events after this serial, up to the limit of one answer, and the newest serial.
@@ -91,17 +93,20 @@ impl Journal {
 mod tests {
     use super::*;
 
-    fn stored(journal: &mut Journal, store: &mut std::collections::BTreeMap<String, Record>) {
+    fn stored(
+        journal: &mut EventJournal,
+        store: &mut std::collections::BTreeMap<String, MasterRecord>,
+    ) {
         for write in journal.writes() {
             let key = write.key();
-            let Write::Put(record) = write else { panic!("nothing is removed") };
+            let RecordWrite::Put(record) = write else { panic!("nothing is removed") };
             store.insert(key, record);
         }
     }
 
     #[test]
     fn a_store_has_the_newest_events_and_not_more() {
-        let mut journal = Journal::default();
+        let mut journal = EventJournal::default();
         let mut store = std::collections::BTreeMap::new();
         for n in 1..=2_000 {
             journal.add(Level::Info, Topic::View, &format!("view {n}"));
@@ -110,10 +115,10 @@ mod tests {
             }
         }
         stored(&mut journal, &mut store);
-        let mut records: Vec<Record> = store.into_values().collect();
-        records.push(Record::Attempt(3));
-        let restored = Journal::restore(&mut records);
-        assert_eq!(records, [Record::Attempt(3)]);
+        let mut records: Vec<MasterRecord> = store.into_values().collect();
+        records.push(MasterRecord::Attempt(3));
+        let restored = EventJournal::restore(&mut records);
+        assert_eq!(records, [MasterRecord::Attempt(3)]);
         let (events, newest) = restored.after(0);
         assert_eq!((events, newest), journal.after(0));
         let mut known = 0;
@@ -135,7 +140,7 @@ mod tests {
 
     #[test]
     fn long_texts_are_cut_between_characters() {
-        let mut journal = Journal::default();
+        let mut journal = EventJournal::default();
         journal.add(Level::Warn, Topic::Damage, &"é".repeat(400));
         let (events, _) = journal.after(0);
         assert_eq!(events[0].text.len(), MAX_TEXT_BYTES);
@@ -143,7 +148,7 @@ mod tests {
 
     #[test]
     fn the_events_of_a_cluster_go_with_it_and_serials_go_on() {
-        let mut journal = Journal::default();
+        let mut journal = EventJournal::default();
         journal.add(Level::Info, Topic::Cluster, "formed");
         journal.clear();
         assert_eq!(journal.after(0), (vec![], 1));

@@ -13,20 +13,20 @@ pub mod config;
 mod election;
 pub mod jobs;
 mod journal;
+#[cfg(feature = "etcd")]
+mod lease_validity;
 pub mod logic;
-mod pieces;
 pub mod placement;
 pub mod plan;
 pub mod record;
 mod repairer;
-mod seat;
+mod request_router;
 pub mod server;
 pub mod sessions;
 pub mod settings;
 pub mod store;
-#[cfg(feature = "etcd")]
-mod tenure;
+mod view_pieces;
 
-pub use config::{Config, default_data_dir};
-pub use server::{FormError, MasterServer, StartError, random_cluster};
-pub use settings::Settings;
+pub use config::{MasterConfig, default_data_dir};
+pub use server::{FormError, MasterServer, MasterStartError, random_cluster};
+pub use settings::ClusterSettings;

@@ -15,7 +15,7 @@
 //! out at the end: an item's primary changes places with a backup as long as that helps.
 //!
 //! Placement happens when a cluster is formed. The view holds the result, which no process computes
-//! again. Missing replicas go where [`another`] says. All results depend on nothing but the
+//! again. Missing replicas go where [`choose_another`] says. All results depend on nothing but the
 //! arguments.
 
 use fusee_core::verbs::MnId;
@@ -25,7 +25,7 @@ const VIRTUAL_NODES: u64 = 64;
 
 /// A memory node, and the number of items that fit on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Room {
+pub struct NodeRoom {
     /// The node.
     pub node: MnId,
     /// The number of items.
@@ -34,7 +34,7 @@ pub struct Room {
 
 /// Returns the largest number of items, up to `limit`, that can have `replicas` replicas each on
 /// distinct nodes.
-pub fn capacity(rooms: &[Room], replicas: u8, limit: u64) -> u64 {
+pub fn capacity(rooms: &[NodeRoom], replicas: u8, limit: u64) -> u64 {
     let fits = |n: u64| {
         let sum: u128 = rooms.iter().map(|room| u128::from(room.items.min(n))).sum();
         sum >= u128::from(n) * u128::from(replicas)
@@ -57,10 +57,10 @@ pub fn capacity(rooms: &[Room], replicas: u8, limit: u64) -> u64 {
 ///
 /// # Panics
 /// If `items` exceeds [`capacity`].
-pub fn place(kind: u64, rooms: &[Room], replicas: u8, items: u64) -> Vec<Vec<MnId>> {
+pub fn place(kind: u64, rooms: &[NodeRoom], replicas: u8, items: u64) -> Vec<Vec<MnId>> {
     assert!(items <= capacity(rooms, replicas, items), "more items than fit");
-    let mut placing = Placing::new(rooms, replicas, items);
-    let ring = Ring::new(rooms);
+    let mut placing = PlacementState::new(rooms, replicas, items);
+    let ring = HashRing::new(rooms);
     let walk = |item| ring.walk(hash(kind, item, 0));
     let mut placed: Vec<Vec<usize>> =
         (0..items).map(|item| placing.next(&walk(item), items - item)).collect();
@@ -72,25 +72,25 @@ pub fn place(kind: u64, rooms: &[Room], replicas: u8, items: u64) -> Vec<Vec<MnI
 /// Returns the node for one more replica of an item that `holders` hold already; `None` if no other
 /// node has room. `rooms` is the room that is left. The node is the first on the ring with at least
 /// half the room of the emptiest one: after a loss, all replicas of the lost node look for a place.
-pub fn another(kind: u64, rooms: &[Room], item: u64, holders: &[MnId]) -> Option<MnId> {
-    let usable = |room: &Room| room.items > 0 && !holders.contains(&room.node);
+pub fn choose_another(kind: u64, rooms: &[NodeRoom], item: u64, holders: &[MnId]) -> Option<MnId> {
+    let usable = |room: &NodeRoom| room.items > 0 && !holders.contains(&room.node);
     let most = rooms.iter().filter(|room| usable(room)).map(|room| room.items).max()?;
-    let walk = Ring::new(rooms).walk(hash(kind, item, 0)).into_iter().map(|at| rooms[at]);
+    let walk = HashRing::new(rooms).walk(hash(kind, item, 0)).into_iter().map(|at| rooms[at]);
     let mut fitting = walk.filter(|room| usable(room) && room.items >= most.div_ceil(2));
     fitting.next().map(|room| room.node)
 }
 
 /// Returns the nodes for all replicas of one more item, those with the most room, and takes it from
 /// their rooms. `None` if too few nodes have room.
-pub fn roomiest(rooms: &mut [Room], replicas: usize) -> Option<Vec<MnId>> {
-    let mut fitting: Vec<&mut Room> = rooms.iter_mut().filter(|room| room.items > 0).collect();
+pub fn roomiest(rooms: &mut [NodeRoom], replicas: usize) -> Option<Vec<MnId>> {
+    let mut fitting: Vec<&mut NodeRoom> = rooms.iter_mut().filter(|room| room.items > 0).collect();
     if fitting.len() < replicas {
         return None;
     }
     // A stable sort: of equal nodes, the first one.
     fitting.sort_by_key(|room| std::cmp::Reverse(room.items));
     let chosen = fitting.into_iter().take(replicas);
-    let take = |room: &mut Room| {
+    let take = |room: &mut NodeRoom| {
         room.items -= 1;
         room.node
     };
@@ -120,14 +120,14 @@ fn even_primaries(placed: &mut [Vec<usize>], nodes: usize) {
     }
 }
 
-struct Ring {
+struct HashRing {
     /// Hash and index of the node, sorted.
     points: Vec<(u64, usize)>,
     nodes: usize,
 }
 
-impl Ring {
-    fn new(rooms: &[Room]) -> Ring {
+impl HashRing {
+    fn new(rooms: &[NodeRoom]) -> HashRing {
         let nodes = rooms.iter().enumerate();
         let points = nodes.flat_map(|(at, room)| {
             let name = u64::from(room.node.0);
@@ -135,7 +135,7 @@ impl Ring {
         });
         let mut points: Vec<(u64, usize)> = points.collect();
         points.sort_unstable();
-        Ring { points, nodes: rooms.len() }
+        HashRing { points, nodes: rooms.len() }
     }
 
     /// Returns all nodes in the order in which they follow a hash.
@@ -148,8 +148,8 @@ impl Ring {
     }
 }
 
-struct Placing<'a> {
-    rooms: &'a [Room],
+struct PlacementState<'a> {
+    rooms: &'a [NodeRoom],
     replicas: usize,
     /// The number of replicas placed on each node.
     load: Vec<u64>,
@@ -160,10 +160,10 @@ struct Placing<'a> {
     weight: u64,
 }
 
-impl Placing<'_> {
-    fn new(rooms: &[Room], replicas: u8, items: u64) -> Placing<'_> {
+impl PlacementState<'_> {
+    fn new(rooms: &[NodeRoom], replicas: u8, items: u64) -> PlacementState<'_> {
         let weights: Vec<u64> = rooms.iter().map(|room| room.items.min(items)).collect();
-        Placing {
+        PlacementState {
             rooms,
             replicas: usize::from(replicas),
             load: vec![0; rooms.len()],
@@ -232,9 +232,9 @@ mod tests {
 
     use super::*;
 
-    fn rooms(items: &[u64]) -> Vec<Room> {
+    fn rooms(items: &[u64]) -> Vec<NodeRoom> {
         let rooms = items.iter().zip(0..);
-        rooms.map(|(items, node)| Room { node: MnId(node), items: *items }).collect()
+        rooms.map(|(items, node)| NodeRoom { node: MnId(node), items: *items }).collect()
     }
 
     fn loads(placed: &[Vec<MnId>], nodes: usize) -> (Vec<u64>, Vec<u64>) {
@@ -292,11 +292,11 @@ mod tests {
     fn one_more_replica_goes_to_another_node_with_room() {
         let rooms = rooms(&[0, 10, 40, 40]);
         let chosen: Vec<MnId> =
-            (0..100).filter_map(|item| another(1, &rooms, item, &[MnId(3)])).collect();
+            (0..100).filter_map(|item| choose_another(1, &rooms, item, &[MnId(3)])).collect();
         assert_eq!(chosen, [MnId(2); 100], "mn0 is full, mn1 nearly, mn3 has it");
-        let spread = (0..100).filter(|item| another(1, &rooms, *item, &[]) == Some(MnId(3)));
+        let spread = (0..100).filter(|item| choose_another(1, &rooms, *item, &[]) == Some(MnId(3)));
         assert!((20..80).contains(&spread.count()));
-        assert_eq!(another(1, &rooms, 0, &[1, 2, 3].map(MnId)), None);
+        assert_eq!(choose_another(1, &rooms, 0, &[1, 2, 3].map(MnId)), None);
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! The first view, from settings and memory nodes.
 //!
 //! The index is placed first, then few regions: about one for each node to lead. More are added
-//! when clients need them (`logic::adding`). If possible, enough room is left for the index to
+//! when clients need them (`logic::region_addition`). If possible, enough room is left for the index to
 //! double. Each node is asked for its regions before its subtables, one after the other: regions
 //! are powers of two and leave no holes, so the plan knows exactly what the node's allocator, which
 //! aligns by [`extent_align_bytes`], will give. No state is kept here.
@@ -12,11 +12,11 @@ use fusee_control::node::{Extent, NodeRequest, extent_align_bytes};
 use fusee_core::data::{Redundancy, Region};
 use fusee_core::race::HashKey;
 use fusee_core::verbs::{ClusterId, MnId};
-use fusee_core::view::{Geometry, Member, Place, Subtable, View};
+use fusee_core::view::{Geometry, Member, PoolPlace, Subtable, View};
 
-use crate::logic::rebalance::Kind;
-use crate::placement::{Room, capacity, place};
-use crate::settings::{MAX_REGIONS, Settings};
+use crate::logic::rebalance::RebalanceItems;
+use crate::placement::{NodeRoom, capacity, place};
+use crate::settings::{ClusterSettings, MAX_REGIONS};
 
 /// The kind of item that a position on the ring is for; part of the hash.
 pub(crate) const SUBTABLES: u64 = 1;
@@ -27,7 +27,7 @@ const MAX_MOVES: usize = 256;
 
 /// The nodes that are to hold each subtable and region.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Plan {
+pub struct PlacementPlan {
     members: Vec<Member>,
     geometry: Geometry,
     /// By number, the nodes that hold each item, the primary first.
@@ -74,14 +74,17 @@ pub(crate) fn padded(bytes: u64) -> u64 {
 
 /// Evens out the loads that hashing leaves uneven. The cluster would do so as soon as it is formed,
 /// but now no bytes have to be copied.
-fn evened(members: &[Member], mut placed: Vec<Vec<MnId>>, rooms: &[Room]) -> Vec<Vec<MnId>> {
+fn evened(members: &[Member], mut placed: Vec<Vec<MnId>>, rooms: &[NodeRoom]) -> Vec<Vec<MnId>> {
     for _ in 0..MAX_MOVES {
-        let place = |node: &MnId| Place { node: *node, offset: 0 };
-        let items: Vec<Vec<Place>> =
+        let place = |node: &MnId| PoolPlace { node: *node, offset: 0 };
+        let items: Vec<Vec<PoolPlace>> =
             placed.iter().map(|nodes| nodes.iter().map(place).collect()).collect();
         let load = |node| placed.iter().flatten().filter(|at| **at == node).count() as u64;
-        let left = rooms.iter().map(|room| Room { items: room.items - load(room.node), ..*room });
-        let Some(moves) = Kind::planned(&items, left.collect()).next(members, &[]) else { break };
+        let left =
+            rooms.iter().map(|room| NodeRoom { items: room.items - load(room.node), ..*room });
+        let Some(moves) = RebalanceItems::planned(&items, left.collect()).next(members, &[]) else {
+            break;
+        };
         for (extent, leaving) in moves.extents {
             let Extent::Subtable { subtable: item } = extent else { continue };
             let nodes = placed[item as usize].iter_mut().filter(|node| **node == leaving.node);
@@ -91,15 +94,20 @@ fn evened(members: &[Member], mut placed: Vec<Vec<MnId>>, rooms: &[Room]) -> Vec
     placed
 }
 
-impl Plan {
+impl PlacementPlan {
     /// Places index and regions on the members.
-    pub fn new(settings: &Settings, members: Vec<Member>) -> Result<Plan, PlanError> {
+    pub fn new(
+        settings: &ClusterSettings,
+        members: Vec<Member>,
+    ) -> Result<PlacementPlan, PlanError> {
         let geometry = settings.geometry;
         let count = settings.subtables();
         let bytes = geometry.subtable_bytes();
-        let room =
-            |member: &Member| Room { node: member.node, items: member.pool_bytes / padded(bytes) };
-        let rooms: Vec<Room> = members.iter().map(room).collect();
+        let room = |member: &Member| NodeRoom {
+            node: member.node,
+            items: member.pool_bytes / padded(bytes),
+        };
+        let rooms: Vec<NodeRoom> = members.iter().map(room).collect();
         let replicas = settings.index_replicas;
         let fitting = capacity(&rooms, replicas, count);
         if fitting < count {
@@ -108,13 +116,13 @@ impl Plan {
         let subtables = evened(&members, place(SUBTABLES, &rooms, replicas, count), &rooms);
 
         let region = geometry.region_bytes;
-        let rooms = |index_growth: u64| -> Vec<Room> {
+        let rooms = |index_growth: u64| -> Vec<NodeRoom> {
             let room = |member: &Member| {
                 let holds = |nodes: &&Vec<MnId>| nodes.contains(&member.node);
                 let index = subtables.iter().filter(holds).count() as u64 * padded(bytes);
                 let left = (member.pool_bytes - index).saturating_sub(index * index_growth);
                 let left = left - left % extent_align_bytes(bytes);
-                Room { node: member.node, items: left / padded(region) }
+                NodeRoom { node: member.node, items: left / padded(region) }
             };
             members.iter().map(room).collect()
         };
@@ -133,7 +141,7 @@ impl Plan {
             return Err(PlanError::Regions { bytes: region, replicas });
         }
         let regions = evened(&members, place(REGIONS, &rooms_left, replicas, count), &rooms_left);
-        Ok(Plan { members, geometry, subtables, regions })
+        Ok(PlacementPlan { members, geometry, subtables, regions })
     }
 
     /// Returns the memory nodes.
@@ -175,7 +183,7 @@ impl Plan {
     }
 
     /// Returns the first view, from the offsets that each member gave in answer to
-    /// [`Plan::reservations`]. They come from other processes, so they are checked.
+    /// [`PlacementPlan::reservations`]. They come from other processes, so they are checked.
     pub fn view(
         &self,
         cluster: ClusterId,
@@ -193,7 +201,7 @@ impl Plan {
             self.check_apart(node, &extents, given)?;
             at.extend(extents.into_iter().map(|extent| (node, extent)).zip(given.iter().copied()));
         }
-        let place = |node: MnId, extent| Place { node, offset: at[&(node, extent)] };
+        let place = |node: MnId, extent| PoolPlace { node, offset: at[&(node, extent)] };
         let region = |(region, nodes): (u32, &Vec<MnId>)| {
             let primary = |node: &MnId| nodes.first() == Some(node);
             let extent = |node| Extent::Region { region, primary: primary(&node) };

@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 
 /// A fact in the store.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Record {
+pub enum MasterRecord {
     /// The cluster, recorded when it is asked for. A store without this record has no cluster.
     Cluster(ClusterId),
     /// The number of the latest attempt to form the cluster.
@@ -56,7 +56,7 @@ pub enum Record {
     Draining(MnId),
     /// A memory node that has been drained.
     Drained(Member),
-    /// The members of earlier views by which a session may still read ([`standing`](crate::logic)).
+    /// The members of earlier views by which a session may still read ([`member_views`](crate::logic)).
     Former(Vec<Vec<MnId>>),
     /// The bars of these members, by views before `before`: they are settled when the change under way is complete
     /// ([`barred`](crate::logic)).
@@ -82,93 +82,93 @@ pub enum Record {
 /// A change of the store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[expect(clippy::large_enum_variant, reason = "nearly all writes put a record")]
-pub enum Write {
+pub enum RecordWrite {
     /// Store the record, in place of the one with its key.
-    Put(Record),
+    Put(MasterRecord),
     /// Remove the record with this key.
     Remove(String),
 }
 
-impl Record {
+impl MasterRecord {
     /// Returns the key under which a store keeps the record.
     pub fn key(&self) -> String {
         match self {
-            Record::Cluster(_) => CLUSTER_KEY.into(),
-            Record::Attempt(_) => "attempt".into(),
-            Record::NextNode(_) => "next-node".into(),
-            Record::Member(Member { node, .. }) => member_key(*node),
-            Record::Lost(Member { node, .. }) => lost_key(*node),
-            Record::View(_) => VIEW_KEY.into(),
-            Record::ClientIds { .. } => "client-ids".into(),
-            Record::Session { client, .. } => session_key(*client),
-            Record::Repairer(client) => repairer_key(*client),
-            Record::Orphan(Orphan { block, .. }) => orphan_key(*block),
-            Record::Epochs { .. } => "epochs".into(),
-            Record::Draining(node) => draining_key(*node),
-            Record::Drained(Member { node, .. }) => drained_key(*node),
-            Record::Former(_) => FORMER_KEY.into(),
-            Record::Settled { .. } => SETTLED_KEY.into(),
-            Record::FreeNames(_) => "free-names".into(),
-            Record::Events { page, .. } => format!("events/{page:02}"),
-            Record::Destroyed(cluster) => format!("{DESTROYED}{cluster}"),
+            MasterRecord::Cluster(_) => CLUSTER_KEY.into(),
+            MasterRecord::Attempt(_) => "attempt".into(),
+            MasterRecord::NextNode(_) => "next-node".into(),
+            MasterRecord::Member(Member { node, .. }) => member_key(*node),
+            MasterRecord::Lost(Member { node, .. }) => lost_key(*node),
+            MasterRecord::View(_) => VIEW_KEY.into(),
+            MasterRecord::ClientIds { .. } => "client-ids".into(),
+            MasterRecord::Session { client, .. } => session_key(*client),
+            MasterRecord::Repairer(client) => repairer_key(*client),
+            MasterRecord::Orphan(Orphan { block, .. }) => orphan_key(*block),
+            MasterRecord::Epochs { .. } => "epochs".into(),
+            MasterRecord::Draining(node) => draining_key(*node),
+            MasterRecord::Drained(Member { node, .. }) => drained_key(*node),
+            MasterRecord::Former(_) => FORMER_KEY.into(),
+            MasterRecord::Settled { .. } => SETTLED_KEY.into(),
+            MasterRecord::FreeNames(_) => "free-names".into(),
+            MasterRecord::Events { page, .. } => format!("events/{page:02}"),
+            MasterRecord::Destroyed(cluster) => format!("{DESTROYED}{cluster}"),
         }
     }
 }
 
-impl Write {
+impl RecordWrite {
     /// Returns the key of the record that is changed.
     pub fn key(&self) -> String {
         match self {
-            Write::Put(record) => record.key(),
-            Write::Remove(key) => key.clone(),
+            RecordWrite::Put(record) => record.key(),
+            RecordWrite::Remove(key) => key.clone(),
         }
     }
 }
 
-/// The key of [`Record::Cluster`].
+/// The key of [`MasterRecord::Cluster`].
 pub const CLUSTER_KEY: &str = "cluster";
-/// The key of [`Record::View`].
+/// The key of [`MasterRecord::View`].
 pub const VIEW_KEY: &str = "view";
-/// The prefix of the keys of [`Record::Destroyed`].
+/// The prefix of the keys of [`MasterRecord::Destroyed`].
 pub const DESTROYED: &str = "destroyed/";
 
-/// The key of [`Record::Former`].
+/// The key of [`MasterRecord::Former`].
 pub const FORMER_KEY: &str = "former";
 
-/// The key of [`Record::Settled`].
+/// The key of [`MasterRecord::Settled`].
 pub const SETTLED_KEY: &str = "settled";
 
-/// Returns the key of [`Record::Member`].
+/// Returns the key of [`MasterRecord::Member`].
 pub fn member_key(node: MnId) -> String {
     format!("member/{:05}", node.0)
 }
 
-/// Returns the key of [`Record::Lost`].
+/// Returns the key of [`MasterRecord::Lost`].
 pub fn lost_key(node: MnId) -> String {
     format!("lost/{:05}", node.0)
 }
 
-/// Returns the key of [`Record::Draining`].
+/// Returns the key of [`MasterRecord::Draining`].
 pub fn draining_key(node: MnId) -> String {
     format!("draining/{:05}", node.0)
 }
 
-/// Returns the key of [`Record::Drained`].
+/// Returns the key of [`MasterRecord::Drained`].
 pub fn drained_key(node: MnId) -> String {
     format!("drained/{:05}", node.0)
 }
 
-/// Returns the key of [`Record::Session`].
+/// Returns the key of [`MasterRecord::Session`].
 pub fn session_key(client: ClientId) -> String {
     format!("session/{:010}", client.0)
 }
 
-/// Returns the key of [`Record::Repairer`].
+/// Returns the key of [`MasterRecord::Repairer`].
 pub fn repairer_key(client: ClientId) -> String {
     format!("repairer/{:010}", client.0)
 }
 
-/// Returns the key of [`Record::Orphan`].
+/// Returns the key of [`MasterRecord::Orphan`].
 pub fn orphan_key(block: BlockId) -> String {
     format!("leftover/{:010}/{:010}", block.region, block.block)
 }

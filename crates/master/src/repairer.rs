@@ -32,15 +32,15 @@ use std::task::{Context, Poll};
 use std::thread::{Builder, JoinHandle};
 use std::time::Duration;
 
-use fusee_auth::Keys;
+use fusee_auth::Keyring;
 use fusee_control::node::{NodeReply, NodeRequest};
 use fusee_control::rpc::NodeClient;
 use fusee_core::verbs::{ClientId, MnId};
 use fusee_core::view::{Member, View};
-use fusee_fabric::{AnyFabric, AttachError, Clock, FabricKind, Way, attach_all_by};
-use fusee_tls::Tls;
+use fusee_fabric::{AnyFabric, AttachError, AttachOptions, Clock, FabricKind, attach_all_with};
+use fusee_tls::TlsSettings;
 
-use crate::jobs::{self, Job, JobError, JobReport, Orders, Reach};
+use crate::jobs::{self, JobContext, JobEnvironment, JobError, JobReport, MasterJob};
 
 /// The deadline of a call to a memory node.
 const DEADLINE: Duration = Duration::from_secs(2);
@@ -52,12 +52,12 @@ const LOOK: Duration = Duration::from_millis(20);
 const KEPT: Duration = Duration::from_millis(100);
 
 /// A job to run.
-pub(crate) struct Order {
+pub(crate) struct QueuedJob {
     pub token: u64,
     /// The client id of the fabric session.
     pub client: ClientId,
     pub view: View,
-    pub job: Job,
+    pub job: MasterJob,
     /// The control services of the view's members.
     pub nodes: HashMap<MnId, NodeClient>,
     /// Set once the cluster goes on without one of them.
@@ -65,12 +65,12 @@ pub(crate) struct Order {
 }
 
 /// The reasons for which a job may have to end before it is done.
-struct Ends<'a> {
+struct JobStopFlags<'a> {
     master: &'a AtomicBool,
     is_overtaken: &'a AtomicBool,
 }
 
-impl Ends<'_> {
+impl JobStopFlags<'_> {
     // Relaxed, both: the caller looks again soon.
     fn master(&self) -> bool {
         self.master.load(Ordering::Relaxed)
@@ -83,21 +83,21 @@ impl Ends<'_> {
 
 /// The keys that memory nodes have to prove, and the certificates for TCP.
 #[derive(Default)]
-pub(crate) struct Trust {
-    pub keys: Option<Arc<Keys>>,
-    pub tls: Option<Tls>,
+pub(crate) struct NodeCredentials {
+    pub keys: Option<Arc<Keyring>>,
+    pub tls: Option<TlsSettings>,
 }
 
 /// The handle of the thread. Dropping it ends the thread.
 pub(crate) struct Repairer {
-    orders: Option<Sender<Order>>,
+    orders: Option<Sender<QueuedJob>>,
     ends: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Repairer {
     /// Starts the thread, which reports every job to `done`.
-    pub fn start<D>(trust: Trust, done: D) -> io::Result<Repairer>
+    pub fn start<D>(trust: NodeCredentials, done: D) -> io::Result<Repairer>
     where
         D: Fn(u64, Result<JobReport, JobError>) + Send + 'static,
     {
@@ -110,7 +110,7 @@ impl Repairer {
     }
 
     /// Passes a job to the thread.
-    pub fn order(&self, order: Order) {
+    pub fn order(&self, order: QueuedJob) {
         if let Some(orders) = &self.orders {
             // This fails only if the thread panicked; then the job is never done.
             let _ended = orders.send(order);
@@ -131,7 +131,7 @@ impl Drop for Repairer {
     }
 }
 
-fn run<D>(orders: &Receiver<Order>, ends: &AtomicBool, trust: &Trust, done: D)
+fn run<D>(orders: &Receiver<QueuedJob>, ends: &AtomicBool, trust: &NodeCredentials, done: D)
 where
     D: Fn(u64, Result<JobReport, JobError>),
 {
@@ -156,7 +156,7 @@ where
 }
 
 /// A session that stays for the next job.
-struct Kept {
+struct KeptJobSession {
     client: ClientId,
     /// Names and identities of the members.
     members: Vec<(MnId, u64)>,
@@ -166,16 +166,16 @@ struct Kept {
 /// Runs a job to its end. Returns `None` if the master ends first. When this returns, the session has ended, or is
 /// kept.
 fn work(
-    order: Order,
-    kept: &mut Option<Kept>,
-    trust: &Trust,
+    order: QueuedJob,
+    kept: &mut Option<KeptJobSession>,
+    trust: &NodeCredentials,
     ends: &AtomicBool,
 ) -> Option<Result<JobReport, JobError>> {
-    let Order { token, client, view, job, nodes, is_overtaken } = order;
-    let ends = Ends { master: ends, is_overtaken: &is_overtaken };
+    let QueuedJob { token, client, view, job, nodes, is_overtaken } = order;
+    let ends = JobStopFlags { master: ends, is_overtaken: &is_overtaken };
     let members: Vec<(MnId, u64)> = view.members.iter().map(|m| (m.node, m.identity)).collect();
     let fits = kept.take().filter(|kept| kept.client == client && kept.members == members);
-    let looks = matches!(job, Job::Scrub { .. });
+    let looks = matches!(job, MasterJob::Scrub { .. });
     let goes_on = || !ends.master() && !ends.job();
     let attach = || attach(client, &view.members, (!looks, trust), &goes_on);
     let fits = fits.filter(|_| !looks);
@@ -186,7 +186,7 @@ fn work(
     };
     let result = complete(&fabric, (client, token), &view, job, nodes, &ends)?;
     if result.is_ok() && fabric.kind() == FabricKind::Shm && !looks {
-        *kept = Some(Kept { client, members, fabric });
+        *kept = Some(KeptJobSession { client, members, fabric });
     }
     Some(result)
 }
@@ -195,14 +195,14 @@ fn complete(
     fabric: &AnyFabric,
     (repairer, token): (ClientId, u64),
     view: &View,
-    job: Job,
+    job: MasterJob,
     nodes: HashMap<MnId, NodeClient>,
-    ends: &Ends<'_>,
+    ends: &JobStopFlags<'_>,
 ) -> Option<Result<JobReport, JobError>> {
     // Over TCP, verbs may still be on their way.
     let may_linger = fabric.kind() != FabricKind::Shm;
-    let asking = Asking { nodes, begun: Clock::Precise.now() };
-    let orders = Orders { reach: &asking, repairer, job: token };
+    let asking = RepairerEnvironment { nodes, begun: Clock::Precise.now() };
+    let orders = JobContext { reach: &asking, repairer, job: token };
     let mut job = pin!(jobs::run(fabric, &orders, view, job));
     let waker = fabric.waker();
     let mut context = Context::from_waker(&waker);
@@ -226,7 +226,7 @@ static NO_SHM: Once = Once::new();
 fn attach(
     client: ClientId,
     members: &[Member],
-    (prefers_shm, trust): (bool, &Trust),
+    (prefers_shm, trust): (bool, &NodeCredentials),
     goes_on: &dyn Fn() -> bool,
 ) -> Result<AnyFabric, JobError> {
     let failed = |error: AttachError| JobError {
@@ -241,9 +241,9 @@ fn attach(
     let has_tcp = members.iter().all(|member| member.tcp.is_some());
     let tls = trust.tls.as_ref();
     let keys = trust.keys.as_deref();
-    let way = |kind| Way { kind, switch: None, tls, keys };
+    let way = |kind| AttachOptions { kind, switch: None, tls, keys };
     if members.iter().all(here) && (prefers_shm || !has_tcp) {
-        match attach_all_by(way(FabricKind::Shm), client, members, goes_on) {
+        match attach_all_with(way(FabricKind::Shm), client, members, goes_on) {
             Ok(fabric) => return Ok(fabric),
             Err(error) if !goes_on() => return Err(failed(error)),
             // Logged once only, since each job tries again.
@@ -254,15 +254,15 @@ fn attach(
     }
     // A node whose NIC executes atomics that the processor does not see serves `verbs` only.
     let kind = if has_tcp { FabricKind::Tcp } else { FabricKind::Verbs };
-    attach_all_by(way(kind), client, members, goes_on).map_err(failed)
+    attach_all_with(way(kind), client, members, goes_on).map_err(failed)
 }
 
-struct Asking {
+struct RepairerEnvironment {
     nodes: HashMap<MnId, NodeClient>,
     begun: Duration,
 }
 
-impl Reach for Asking {
+impl JobEnvironment for RepairerEnvironment {
     async fn ask(&self, node: MnId, request: NodeRequest) -> Result<NodeReply, String> {
         let client = self.nodes.get(&node).ok_or("it is no member of the view")?;
         let answer = client.with_deadline(DEADLINE).call(request).await;
@@ -285,7 +285,7 @@ mod tests {
     use super::*;
 
     /// Returns a job by a view whose one member accepts connections and never answers.
-    fn job(listener: &TcpListener) -> Order {
+    fn job(listener: &TcpListener) -> QueuedJob {
         let member = Member {
             node: MnId(3),
             identity: 7,
@@ -308,8 +308,8 @@ mod tests {
         };
         let token = 9;
         let client = ClientId(1);
-        let job = Job::Clear;
-        Order { token, client, view, job, nodes: HashMap::new(), is_overtaken: Arc::default() }
+        let job = MasterJob::Clear;
+        QueuedJob { token, client, view, job, nodes: HashMap::new(), is_overtaken: Arc::default() }
     }
 
     fn silent() -> TcpListener {
@@ -319,7 +319,7 @@ mod tests {
     #[test]
     fn a_job_does_not_wait_for_a_node_that_is_given_up() {
         let (listener, (tell, told)) = (silent(), channel());
-        let repairer = Repairer::start(Trust::default(), move |token, result| {
+        let repairer = Repairer::start(NodeCredentials::default(), move |token, result| {
             tell.send((token, result)).unwrap()
         });
         let repairer = repairer.unwrap();
@@ -341,7 +341,7 @@ mod tests {
     #[test]
     fn a_master_that_ends_does_not_wait_for_a_silent_node() {
         let listener = silent();
-        let repairer = Repairer::start(Trust::default(), |_, _| ()).unwrap();
+        let repairer = Repairer::start(NodeCredentials::default(), |_, _| ()).unwrap();
         repairer.order(job(&listener));
         std::thread::sleep(Duration::from_millis(100));
         let begun = Clock::Precise.now();

@@ -24,10 +24,10 @@ use std::time::Duration;
 use fusee_control::events::{Level, Topic};
 use fusee_control::master::{MasterReply, MasterRequest};
 use fusee_control::node::{NodeReply, NodeRequest};
-use fusee_control::pieces;
 use fusee_control::rpc::{
     self, Caller, MasterClient, MasterService, NodeClient, RequestTimes, RpcError, Runtime, Server,
 };
+use fusee_control::view_pieces;
 use fusee_core::race::HashKey;
 use fusee_core::verbs::{ClientId, ClusterId, MnId};
 use fusee_core::view::View;
@@ -35,19 +35,19 @@ use fusee_fabric::Clock;
 use tokio::runtime::Handle;
 use tokio::sync::{oneshot, watch};
 
-use crate::config::Config;
+use crate::config::MasterConfig;
 #[cfg(feature = "etcd")]
-use crate::election::{Candidate, Platform};
-use crate::jobs::{Job, JobError, JobReport};
-use crate::journal::Journal;
-use crate::logic::{Action, Event, Master, RestoreError};
-use crate::pieces::Pieces;
-use crate::record::{Record, Write};
-use crate::repairer::{Order, Repairer, Trust};
-use crate::seat::Seat;
-use crate::settings::{MAX_MEMORY_NODES, Settings, SettingsError};
+use crate::election::{CandidateOptions, ElectionCandidate};
+use crate::jobs::{JobError, JobReport, MasterJob};
+use crate::journal::EventJournal;
+use crate::logic::{MasterAction, MasterEvent, MasterLogic, RestoreError};
+use crate::record::{MasterRecord, RecordWrite};
+use crate::repairer::{NodeCredentials, QueuedJob, Repairer};
+use crate::request_router::RequestRouter;
+use crate::settings::{ClusterSettings, MAX_MEMORY_NODES, SettingsError};
 use crate::store::address::StoreAddressError;
-use crate::store::{Store, StoreError};
+use crate::store::{MasterStore, StoreError};
+use crate::view_pieces::EncodedViews;
 
 /// The time between two ticks of the logic: several in a grace or in a short lease.
 const TICK: Duration = Duration::from_millis(5);
@@ -68,7 +68,7 @@ const MAX_TOGETHER: usize = 256;
 
 /// Errors of the start of a master.
 #[derive(Debug, thiserror::Error)]
-pub enum StartError {
+pub enum MasterStartError {
     /// The configuration contradicts itself.
     #[error(transparent)]
     Settings(#[from] SettingsError),
@@ -113,7 +113,7 @@ pub enum FormError {
     Rpc(#[from] RpcError),
 }
 
-pub(crate) enum Message {
+pub(crate) enum LogicMessage {
     Request {
         caller: Caller,
         request: MasterRequest,
@@ -151,25 +151,25 @@ pub struct MasterServer {
     /// The reason why the master no longer decides.
     ended: watch::Receiver<Option<String>>,
     /// The settings in force, for the logic.
-    settings: watch::Sender<Settings>,
-    work: Work,
+    settings: watch::Sender<ClusterSettings>,
+    work: LogicHandle,
     runtime: Runtime,
 }
 
 /// The holder of the logic. Dropping it ends the logic.
 #[derive(Debug)]
-enum Work {
+enum LogicHandle {
     /// One logic, from start to end.
-    Sole { queue: Sender<Message>, thread: Option<JoinHandle<()>> },
+    Sole { queue: Sender<LogicMessage>, thread: Option<JoinHandle<()>> },
     /// A logic for each term in which this master is elected.
     #[cfg(feature = "etcd")]
-    Elected { candidate: Candidate },
+    Elected { candidate: ElectionCandidate },
 }
 
 impl MasterServer {
     /// Starts a master with threads of its own, which goes on from its store. One of several masters stands by until it
     /// is elected; that may be at once, or never.
-    pub fn start(config: Config) -> Result<MasterServer, StartError> {
+    pub fn start(config: MasterConfig) -> Result<MasterServer, MasterStartError> {
         let settings = config.settings();
         settings.check()?;
         let shared = config.shared_store()?;
@@ -183,11 +183,14 @@ impl MasterServer {
         let (seat, work) = match shared {
             None => {
                 if config.data_dir.as_os_str().is_empty() {
-                    return Err(StartError::NoDataDir);
+                    return Err(MasterStartError::NoDataDir);
                 }
-                let store = Store::open(&config.data_dir)?;
+                let store = MasterStore::open(&config.data_dir)?;
                 let (queue, thread) = drive(&runtime, told, store, connect, end)?;
-                (Arc::new(Seat::sole(queue.clone())), Work::Sole { queue, thread: Some(thread) })
+                (
+                    Arc::new(RequestRouter::sole(queue.clone())),
+                    LogicHandle::Sole { queue, thread: Some(thread) },
+                )
             }
             #[cfg(feature = "etcd")]
             Some(address) => {
@@ -200,10 +203,11 @@ impl MasterServer {
                     }
                 };
                 let advertise = config.advertise.unwrap_or_else(|| addr.to_string());
-                let seat = Arc::new(Seat::contested(end));
-                let platform = Platform { address, advertise, ttl_s: config.lease_ttl_s };
-                let candidate = Candidate::start(&runtime, platform, Arc::clone(&seat), lead)?;
-                (seat, Work::Elected { candidate })
+                let seat = Arc::new(RequestRouter::contested(end));
+                let platform = CandidateOptions { address, advertise, ttl_s: config.lease_ttl_s };
+                let candidate =
+                    ElectionCandidate::start(&runtime, platform, Arc::clone(&seat), lead)?;
+                (seat, LogicHandle::Elected { candidate })
             }
             #[cfg(not(feature = "etcd"))]
             Some(never) => match never {},
@@ -229,13 +233,13 @@ impl MasterServer {
     /// nodes through `nodes`; their names are the control addresses that the nodes join with.
     pub fn start_local(
         runtime: &Runtime,
-        settings: Settings,
+        settings: ClusterSettings,
         nodes: Vec<NodeClient>,
-    ) -> Result<MasterServer, StartError> {
+    ) -> Result<MasterServer, MasterStartError> {
         settings.check()?;
         let remote = runtime.clone();
-        let mut store = Store::memory();
-        store.persist(vec![Write::Put(Record::Cluster(random_cluster()))])?;
+        let mut store = MasterStore::memory();
+        store.persist(vec![RecordWrite::Put(MasterRecord::Cluster(random_cluster()))])?;
         let (end, ended) = watch::channel(None);
         let connect = move |control: &str| {
             let named = nodes.iter().find(|node| node.addr() == control);
@@ -243,9 +247,9 @@ impl MasterServer {
         };
         let (settings, told) = watch::channel(settings);
         let (queue, thread) = drive(runtime, told, store, connect, end)?;
-        let answer = handler(Arc::new(Seat::sole(queue.clone())));
+        let answer = handler(Arc::new(RequestRouter::sole(queue.clone())));
         let (client, server) = rpc::serve_local::<MasterService, _, _>(runtime, "master", answer);
-        let work = Work::Sole { queue, thread: Some(thread) };
+        let work = LogicHandle::Sole { queue, thread: Some(thread) };
         let server = Some(server);
         let runtime = runtime.clone();
         let client = MasterClient::from(client);
@@ -280,8 +284,8 @@ impl MasterServer {
         }
     }
 
-    /// Takes over the settings that a running master may change: see [`Settings::adjust`].
-    pub fn adjust(&self, new: &Settings) {
+    /// Takes over the settings that a running master may change: see [`ClusterSettings::adjust`].
+    pub fn adjust(&self, new: &ClusterSettings) {
         self.settings.send_modify(|settings| settings.adjust(new));
     }
 
@@ -338,14 +342,14 @@ impl MasterServer {
     /// master.
     pub fn finish(&mut self) {
         match &mut self.work {
-            Work::Sole { queue, thread } => {
+            LogicHandle::Sole { queue, thread } => {
                 if let Some(thread) = thread.take() {
                     finish(queue);
                     join(thread);
                 }
             }
             #[cfg(feature = "etcd")]
-            Work::Elected { candidate } => candidate.finish(),
+            LogicHandle::Elected { candidate } => candidate.finish(),
         }
     }
 
@@ -360,16 +364,16 @@ impl MasterServer {
     }
 }
 
-impl Drop for Work {
+impl Drop for LogicHandle {
     fn drop(&mut self) {
         match self {
-            Work::Sole { queue, thread } => {
+            LogicHandle::Sole { queue, thread } => {
                 if let Some(thread) = thread.take() {
                     end(queue, thread);
                 }
             }
             #[cfg(feature = "etcd")]
-            Work::Elected { .. } => {}
+            LogicHandle::Elected { .. } => {}
         }
     }
 }
@@ -383,18 +387,18 @@ pub fn random_cluster() -> ClusterId {
     }
 }
 
-type Answer = std::pin::Pin<Box<dyn Future<Output = MasterReply> + Send>>;
+type ReplyFuture = std::pin::Pin<Box<dyn Future<Output = MasterReply> + Send>>;
 
 /// Tells a logic to end as soon as no change is under way.
-pub(crate) fn finish(queue: &Sender<Message>) {
+pub(crate) fn finish(queue: &Sender<LogicMessage>) {
     // This fails only if the thread has ended already.
-    let _ended = queue.send(Message::Finish { until: Clock::Precise.now() + FINISHES_WITHIN });
+    let _ended = queue.send(LogicMessage::Finish { until: Clock::Precise.now() + FINISHES_WITHIN });
 }
 
 /// Ends the thread of a logic.
-pub(crate) fn end(queue: &Sender<Message>, thread: JoinHandle<()>) {
+pub(crate) fn end(queue: &Sender<LogicMessage>, thread: JoinHandle<()>) {
     // This fails only if the thread has ended already.
-    let _ended = queue.send(Message::Stop);
+    let _ended = queue.send(LogicMessage::Stop);
     join(thread);
 }
 
@@ -406,12 +410,12 @@ pub(crate) fn join(thread: JoinHandle<()>) {
 }
 
 /// Returns a function that passes requests to the logic, and waits for the replies.
-fn handler(seat: Arc<Seat>) -> impl Fn(Caller, MasterRequest) -> Answer + Clone {
+fn handler(seat: Arc<RequestRouter>) -> impl Fn(Caller, MasterRequest) -> ReplyFuture + Clone {
     move |caller, request| Box::pin(seat.ask(caller, request))
 }
 
 /// Returns a function that tells the logic that a connection has ended.
-fn closed(seat: Arc<Seat>) -> impl Fn(u64) + Clone {
+fn closed(seat: Arc<RequestRouter>) -> impl Fn(u64) + Clone {
     move |connection| seat.closed(connection)
 }
 
@@ -422,19 +426,19 @@ fn connector(runtime: &Runtime) -> impl Fn(&str) -> NodeClient + Clone + Send + 
 }
 
 /// The thread of the logic: it carries out the actions.
-struct Driver<C> {
-    logic: Master,
+struct LogicThread<C> {
+    logic: MasterLogic,
     /// The settings in force, which may change.
-    settings: watch::Receiver<Settings>,
-    store: Store,
+    settings: watch::Receiver<ClusterSettings>,
+    store: MasterStore,
     /// The newest events.
-    journal: Journal,
-    pieces: Pieces,
+    journal: EventJournal,
+    pieces: EncodedViews,
     /// Makes a client for a control address.
     connect: C,
     nodes: HashMap<String, NodeClient>,
     handle: Handle,
-    queue: Sender<Message>,
+    queue: Sender<LogicMessage>,
     repairer: Repairer,
     /// The members in the view of the last job, and a flag that tells the job that one of them is a member no longer.
     job: Option<(Vec<MnId>, Arc<AtomicBool>)>,
@@ -448,19 +452,19 @@ struct Driver<C> {
 
 fn drive<C>(
     runtime: &Runtime,
-    mut settings: watch::Receiver<Settings>,
-    mut store: Store,
+    mut settings: watch::Receiver<ClusterSettings>,
+    mut store: MasterStore,
     connect: C,
     ended: watch::Sender<Option<String>>,
-) -> Result<(Sender<Message>, JoinHandle<()>), StartError>
+) -> Result<(Sender<LogicMessage>, JoinHandle<()>), MasterStartError>
 where
     C: Fn(&str) -> NodeClient + Send + 'static,
 {
     let now = settings.borrow_and_update().clone();
     let geometry = now.geometry;
     let mut records = store.load()?;
-    let mut journal = Journal::restore(&mut records);
-    let logic = Master::restore(now, rand::random(), HashKey::new(rand::random()), records)?;
+    let mut journal = EventJournal::restore(&mut records);
+    let logic = MasterLogic::restore(now, rand::random(), HashKey::new(rand::random()), records)?;
     if logic.cluster().is_none() {
         // Removes what may be left of a destroyed cluster.
         store.clear()?;
@@ -484,20 +488,20 @@ where
         tracing::warn!("the cluster was formed with another geometry, which stays in force");
     }
     let (queue, messages) = channel();
-    let done: Sender<Message> = queue.clone();
-    let trust = Trust { keys: runtime.keys().cloned(), tls: runtime.tls().cloned() };
+    let done: Sender<LogicMessage> = queue.clone();
+    let trust = NodeCredentials { keys: runtime.keys().cloned(), tls: runtime.tls().cloned() };
     let repairer = Repairer::start(trust, move |token, result| {
         // The receiver is gone when the master ends.
-        let _ended = done.send(Message::Done { token, result });
+        let _ended = done.send(LogicMessage::Done { token, result });
     })?;
-    let driver = Driver {
+    let driver = LogicThread {
         repairer,
         job: None,
         logic,
         settings,
         store,
         journal,
-        pieces: Pieces::default(),
+        pieces: EncodedViews::default(),
         connect,
         nodes: HashMap::new(),
         handle: runtime.handle().clone(),
@@ -512,27 +516,27 @@ where
     Ok((queue, thread))
 }
 
-impl<C: Fn(&str) -> NodeClient> Driver<C> {
+impl<C: Fn(&str) -> NodeClient> LogicThread<C> {
     /// Decides until the end, and returns its reason.
-    fn run(mut self, messages: &Receiver<Message>) -> String {
+    fn run(mut self, messages: &Receiver<LogicMessage>) -> String {
         self.listen();
         while let Ok(first) = messages.recv() {
             let mut events = Vec::new();
             let mut has_listened = false;
             for message in once(first).chain(messages.try_iter().take(MAX_TOGETHER - 1)) {
                 match message {
-                    Message::Stop => return STOPPED.into(),
-                    Message::Finish { until } => {
+                    LogicMessage::Stop => return STOPPED.into(),
+                    LogicMessage::Finish { until } => {
                         self.stops_by = Some(until);
                         self.logic.finish();
                     }
-                    Message::Listened => has_listened = true,
+                    LogicMessage::Listened => has_listened = true,
                     other => events.extend(self.event(other)),
                 }
             }
             // The tick comes behind all that had arrived. The store may have blocked for so long that leases seem to
             // have ended which were renewed in time.
-            events.extend(has_listened.then_some(Event::Tick));
+            events.extend(has_listened.then_some(MasterEvent::Tick));
             if !self.store.holds() {
                 tracing::warn!("this master's term is over");
                 return "its term is over".into();
@@ -575,16 +579,16 @@ impl<C: Fn(&str) -> NodeClient> Driver<C> {
                 tokio::task::yield_now().await;
             }
             // The receiver is gone when the master ends.
-            let _ended = queue.send(Message::Listened);
+            let _ended = queue.send(LogicMessage::Listened);
         });
     }
 
-    fn decide(&mut self, now_ms: u64, events: Vec<Event>) -> Result<(), StoreError> {
+    fn decide(&mut self, now_ms: u64, events: Vec<MasterEvent>) -> Result<(), StoreError> {
         let mut actions = Vec::new();
         for event in events {
             actions.extend(self.logic.handle(now_ms, event));
             // Writes after it must not be cleared.
-            if let Some(at) = actions.iter().position(|action| *action == Action::Clear) {
+            if let Some(at) = actions.iter().position(|action| *action == MasterAction::Clear) {
                 let after = actions.split_off(at + 1);
                 self.perform_all(std::mem::replace(&mut actions, after))?;
             }
@@ -594,15 +598,15 @@ impl<C: Fn(&str) -> NodeClient> Driver<C> {
     }
 
     /// Returns the event for the logic. Answers requests for events and pieces of views itself.
-    fn event(&mut self, message: Message) -> Option<Event> {
+    fn event(&mut self, message: LogicMessage) -> Option<MasterEvent> {
         Some(match message {
-            Message::Request { request: MasterRequest::Events { after }, reply, .. } => {
+            LogicMessage::Request { request: MasterRequest::Events { after }, reply, .. } => {
                 let (events, newest) = self.journal.after(after);
                 // The asker may have gone.
                 let _gone = reply.send(MasterReply::Events { events, newest });
                 return None;
             }
-            Message::Request {
+            LogicMessage::Request {
                 caller,
                 request: MasterRequest::ViewPiece { number, from },
                 reply,
@@ -613,36 +617,40 @@ impl<C: Fn(&str) -> NodeClient> Driver<C> {
                 if let Some(piece) = piece {
                     let _gone = reply.send(piece);
                 }
-                Event::Fetching { connection: caller.connection }
+                MasterEvent::Fetching { connection: caller.connection }
             }
-            Message::Request { caller, request, reply } => {
+            LogicMessage::Request { caller, request, reply } => {
                 let token = self.next_token;
                 self.next_token += 1;
                 self.waiting.insert(token, reply);
-                Event::Request { token, caller, request }
+                MasterEvent::Request { token, caller, request }
             }
-            Message::Closed { connection } => Event::ConnectionClosed { connection },
-            Message::Done { token, result } => Event::JobDone { token, result },
-            Message::Answer { node, token, result } => Event::NodeAnswer { node, token, result },
-            Message::Listened | Message::Finish { .. } | Message::Stop => {
+            LogicMessage::Closed { connection } => MasterEvent::ConnectionClosed { connection },
+            LogicMessage::Done { token, result } => MasterEvent::JobDone { token, result },
+            LogicMessage::Answer { node, token, result } => {
+                MasterEvent::NodeAnswer { node, token, result }
+            }
+            LogicMessage::Listened | LogicMessage::Finish { .. } | LogicMessage::Stop => {
                 unreachable!("these are looked for before")
             }
         })
     }
 
     /// Makes all records durable in one write, which takes the time. After that, no other action comes too early.
-    fn perform_all(&mut self, actions: Vec<Action>) -> Result<(), StoreError> {
+    fn perform_all(&mut self, actions: Vec<MasterAction>) -> Result<(), StoreError> {
         let mut writes = BTreeMap::new();
         let mut others = Vec::with_capacity(actions.len());
         for action in actions {
             match action {
                 // Of several writes to a key, the last one counts.
-                Action::Persist(more) => writes.extend(more.into_iter().map(|w| (w.key(), w))),
-                Action::Tell(level, topic, text) => {
+                MasterAction::Persist(more) => {
+                    writes.extend(more.into_iter().map(|w| (w.key(), w)))
+                }
+                MasterAction::Tell(level, topic, text) => {
                     if let Some(topic) = topic {
                         self.journal.add(level, topic, &text);
                     }
-                    others.push(Action::Tell(level, topic, text));
+                    others.push(MasterAction::Tell(level, topic, text));
                 }
                 other => others.push(other),
             }
@@ -654,28 +662,28 @@ impl<C: Fn(&str) -> NodeClient> Driver<C> {
         others.into_iter().try_for_each(|action| self.perform(action))
     }
 
-    fn perform(&mut self, action: Action) -> Result<(), StoreError> {
+    fn perform(&mut self, action: MasterAction) -> Result<(), StoreError> {
         match action {
-            Action::Clear => {
+            MasterAction::Clear => {
                 self.nodes.clear();
                 self.journal.clear();
                 self.pieces.clear();
                 self.store.clear()?;
             }
-            Action::Persist(_) => unreachable!("these are performed before"),
-            Action::Reply { token, mut reply } => {
-                pieces::shorten(&mut reply, self.logic.view());
+            MasterAction::Persist(_) => unreachable!("these are performed before"),
+            MasterAction::Reply { token, mut reply } => {
+                view_pieces::shorten(&mut reply, self.logic.view());
                 // The asker may have gone; then no task waits for the reply.
                 if let Some(waiting) = self.waiting.remove(&token) {
                     let _gone = waiting.send(reply);
                 }
             }
-            Action::Call { node, control, token, request } => {
+            MasterAction::Call { node, control, token, request } => {
                 self.call(node, control, token, request);
             }
-            Action::Job { token, client, view, job } => self.start(token, client, *view, job),
-            Action::Tell(Level::Info, _, text) => tracing::info!("{text}"),
-            Action::Tell(Level::Warn, _, text) => tracing::warn!("{text}"),
+            MasterAction::Job { token, client, view, job } => self.start(token, client, *view, job),
+            MasterAction::Tell(Level::Info, _, text) => tracing::info!("{text}"),
+            MasterAction::Tell(Level::Warn, _, text) => tracing::warn!("{text}"),
         }
         Ok(())
     }
@@ -702,7 +710,7 @@ impl<C: Fn(&str) -> NodeClient> Driver<C> {
         client.of_cluster(self.logic.cluster())
     }
 
-    fn start(&mut self, token: u64, client: ClientId, view: View, job: Job) {
+    fn start(&mut self, token: u64, client: ClientId, view: View, job: MasterJob) {
         let members: Vec<(MnId, String)> =
             view.members.iter().map(|member| (member.node, member.control.clone())).collect();
         let is_overtaken = Arc::<AtomicBool>::default();
@@ -710,7 +718,7 @@ impl<C: Fn(&str) -> NodeClient> Driver<C> {
         self.job = Some((names, is_overtaken.clone()));
         let nodes = members.into_iter().map(|(node, control)| (node, self.client(&control)));
         let nodes = nodes.collect();
-        self.repairer.order(Order { token, client, view, job, nodes, is_overtaken });
+        self.repairer.order(QueuedJob { token, client, view, job, nodes, is_overtaken });
     }
 
     fn call(&mut self, node: MnId, control: String, token: u64, request: NodeRequest) {
@@ -719,7 +727,7 @@ impl<C: Fn(&str) -> NodeClient> Driver<C> {
         self.handle.spawn(async move {
             let result = client.call(request).await.map_err(|error| error.to_string());
             // The receiver is gone when the master ends.
-            let _ended = queue.send(Message::Answer { node, token, result });
+            let _ended = queue.send(LogicMessage::Answer { node, token, result });
         });
     }
 }

@@ -27,11 +27,11 @@ use fusee_control::master::{Orphan, SessionHeartbeat};
 use fusee_control::node::BlockId;
 use fusee_core::data::Transitions;
 use fusee_core::layout::{BlockShape, SizeClass};
-use fusee_core::stats::{Damage, Work};
+use fusee_core::stats::{Damage, SessionWork};
 use fusee_core::verbs::ClientId;
 use fusee_core::view::View;
 
-use crate::record::{Record, Write, orphan_key, session_key};
+use crate::record::{MasterRecord, RecordWrite, orphan_key, session_key};
 
 /// The ids of one write to the store.
 pub const IDS_PER_RECORD: u32 = 64;
@@ -40,7 +40,7 @@ const MAX_ORPHANS: usize = 1 << 16;
 
 /// A block that a session was given, and the number of the request that this answered.
 #[derive(Debug)]
-struct Gift {
+struct GrantedOrphan {
     turn: u64,
     left: Orphan,
 }
@@ -49,7 +49,7 @@ struct Gift {
 #[derive(Debug, Default)]
 pub struct SessionState {
     /// Blocks that this process has given to it, and that it has not said that it took over.
-    given: Vec<Gift>,
+    given: Vec<GrantedOrphan>,
     /// The serial of its last hand-over.
     handed_on: u64,
     /// The view of its last heartbeat. Before the first heartbeat, no view counts as acknowledged.
@@ -61,7 +61,7 @@ pub struct SessionState {
     /// See [`SessionHeartbeat::transitions`].
     transitions: Transitions,
     /// See [`SessionHeartbeat::work`].
-    work: Work,
+    work: SessionWork,
     /// See [`SessionHeartbeat::pinned_in`]; 0 if this process has not heard the session.
     pinned_in: u64,
     /// See [`SessionHeartbeat::frees_in`].
@@ -78,7 +78,7 @@ pub struct SessionState {
 
 /// All sessions.
 #[derive(Debug)]
-pub struct Sessions {
+pub struct SessionRegistry {
     /// The next id, and the end of the recorded range.
     next: u32,
     end: u32,
@@ -98,16 +98,16 @@ pub struct Sessions {
     /// Changes of redundancy by all sessions, as far as this process has heard.
     transitions: Transitions,
     /// Counts of the operations of all sessions, as far as this process has heard.
-    work: Work,
-    /// See [`Sessions::handed_on`].
+    work: SessionWork,
+    /// See [`SessionRegistry::handed_on`].
     handed_on: u64,
 }
 
-impl Sessions {
+impl SessionRegistry {
     /// Returns a state without sessions, in which ids from `first` on are unused.
-    pub fn new(first: u32) -> Sessions {
+    pub fn new(first: u32) -> SessionRegistry {
         let first = first.max(1);
-        Sessions {
+        SessionRegistry {
             next: first,
             end: first,
             open: BTreeMap::new(),
@@ -118,7 +118,7 @@ impl Sessions {
             limbo: BTreeMap::new(),
             damage: Damage::default(),
             transitions: Transitions::default(),
-            work: Work::default(),
+            work: SessionWork::default(),
             handed_on: 0,
         }
     }
@@ -191,10 +191,10 @@ impl Sessions {
     }
 
     /// Returns a new id; `None` when all are used up.
-    pub fn new_id(&mut self, writes: &mut Vec<Write>) -> Option<ClientId> {
+    pub fn new_id(&mut self, writes: &mut Vec<RecordWrite>) -> Option<ClientId> {
         if self.next == self.end {
             self.end = self.end.checked_add(IDS_PER_RECORD)?;
-            writes.push(Write::Put(Record::ClientIds { end: self.end }));
+            writes.push(RecordWrite::Put(MasterRecord::ClientIds { end: self.end }));
         }
         let client = ClientId(self.next);
         self.next += 1;
@@ -217,10 +217,14 @@ impl Sessions {
         heard_ms: u64,
         connection: u64,
         (view, epoch): (u64, u64),
-        writes: &mut Vec<Write>,
+        writes: &mut Vec<RecordWrite>,
     ) -> Option<ClientId> {
         let client = self.new_id(writes)?;
-        writes.push(Write::Put(Record::Session { client, expired: false, handed_on: 0 }));
+        writes.push(RecordWrite::Put(MasterRecord::Session {
+            client,
+            expired: false,
+            handed_on: 0,
+        }));
         let session = SessionState {
             pinned_by: view,
             pinned_in: epoch,
@@ -255,7 +259,7 @@ impl Sessions {
         session.transitions.add(news);
         session.pinned_in = session.pinned_in.max(heartbeat.pinned_in);
         session.frees_in = session.frees_in.max(heartbeat.frees_in);
-        self.worked(heartbeat.client, &heartbeat.work);
+        self.add_work(heartbeat.client, &heartbeat.work);
     }
 
     /// Returns the damage that all sessions found.
@@ -264,7 +268,7 @@ impl Sessions {
     }
 
     /// Adds the operations of a session to the counts.
-    pub fn worked(&mut self, client: ClientId, work: &Work) {
+    pub fn add_work(&mut self, client: ClientId, work: &SessionWork) {
         let Some(session) = self.open.get_mut(&client) else { return };
         let news = work.since(&session.work);
         self.work.add(&news);
@@ -272,7 +276,7 @@ impl Sessions {
     }
 
     /// Returns the counts of the operations of all sessions.
-    pub fn work(&self) -> Work {
+    pub fn work(&self) -> SessionWork {
         self.work
     }
 
@@ -301,13 +305,13 @@ impl Sessions {
     }
 
     /// Expires an open session; returns whether it was open.
-    pub fn expire(&mut self, client: ClientId, writes: &mut Vec<Write>) -> bool {
+    pub fn expire(&mut self, client: ClientId, writes: &mut Vec<RecordWrite>) -> bool {
         let Some(session) = self.open.remove(&client) else { return false };
         let handed_on = session.handed_on;
         self.expired.insert(client, session);
         // Its recovery finds all blocks that the tables call its own.
         self.limbo.remove(&client);
-        writes.push(Write::Put(Record::Session { client, expired: true, handed_on }));
+        writes.push(RecordWrite::Put(MasterRecord::Session { client, expired: true, handed_on }));
         true
     }
 
@@ -318,7 +322,7 @@ impl Sessions {
         (client, turn): (ClientId, u64),
         class: Option<SizeClass>,
         may_use: impl Fn(&Orphan) -> bool,
-        writes: &mut Vec<Write>,
+        writes: &mut Vec<RecordWrite>,
     ) -> Option<Orphan> {
         let session = self.open.get_mut(&client)?;
         let of_class = |(known, _): &(&SizeClass, _)| class.is_none_or(|class| class == **known);
@@ -340,21 +344,25 @@ impl Sessions {
         self.left.remove(&orphan.block);
         self.used.remove(&orphan.block);
         session.given.retain(|given| given.left.block != orphan.block);
-        session.given.push(Gift { turn, left: orphan });
-        writes.push(Write::Remove(orphan_key(orphan.block)));
+        session.given.push(GrantedOrphan { turn, left: orphan });
+        writes.push(RecordWrite::Remove(orphan_key(orphan.block)));
         Some(orphan)
     }
 
     /// Notes the blocks that a session has taken over, each with the number of the request that gave it. This may come
     /// late: since then the session may have been given the same block once more.
-    pub fn has_adopted(&mut self, client: ClientId, blocks: &[(BlockId, u64)]) {
+    pub fn note_adopted(&mut self, client: ClientId, blocks: &[(BlockId, u64)]) {
         if let Some(session) = self.open.get_mut(&client) {
             session.given.retain(|given| !blocks.contains(&(given.left.block, given.turn)));
         }
     }
 
     /// Forgets gifts of blocks that a session calls its own, also those under its name: they are out of date.
-    fn is_had(&mut self, client: ClientId, had: impl IntoIterator<Item = BlockId>) {
+    fn forget_grants_to_others(
+        &mut self,
+        client: ClientId,
+        had: impl IntoIterator<Item = BlockId>,
+    ) {
         let had: BTreeSet<BlockId> = had.into_iter().collect();
         let sessions = self.open.iter_mut().chain(&mut self.expired);
         let others = sessions.filter(|(other, _)| **other != client);
@@ -378,7 +386,7 @@ impl Sessions {
         orphans: &[Orphan],
         (used, until_ms): (&[BlockId], u64),
         view: &View,
-        writes: &mut Vec<Write>,
+        writes: &mut Vec<RecordWrite>,
     ) -> Result<(), String> {
         let Some(session) = self.open.get_mut(&client) else {
             return Err("it is not open, and hands nothing on".into());
@@ -389,13 +397,18 @@ impl Sessions {
         session.handed_on = serial;
         let is_hope = |left: &&Orphan| !used.contains(&left.block);
         self.handed_on += orphans.iter().filter(is_hope).count() as u64;
-        writes.push(Write::Put(Record::Session { client, expired: false, handed_on: serial }));
+        writes.push(RecordWrite::Put(MasterRecord::Session {
+            client,
+            expired: false,
+            handed_on: serial,
+        }));
         // These gifts must not be returned once more, should the session expire.
-        let handed_on = |given: &Gift| orphans.iter().any(|left| left.block == given.left.block);
-        let (gone, given): (Vec<Gift>, _) =
+        let handed_on =
+            |given: &GrantedOrphan| orphans.iter().any(|left| left.block == given.left.block);
+        let (gone, given): (Vec<GrantedOrphan>, _) =
             std::mem::take(&mut session.given).into_iter().partition(handed_on);
         session.given = given;
-        self.is_had(client, own(client, orphans));
+        self.forget_grants_to_others(client, blocks_owned_by(client, orphans));
         let kept = self.keep_all(client, orphans, &gone, view, writes);
         let left = used.iter().filter(|block| self.left.contains(block));
         self.used.extend(left.map(|block| (*block, until_ms)));
@@ -406,9 +419,9 @@ impl Sessions {
         &mut self,
         client: ClientId,
         orphans: &[Orphan],
-        given: &[Gift],
+        given: &[GrantedOrphan],
         view: &View,
-        writes: &mut Vec<Write>,
+        writes: &mut Vec<RecordWrite>,
     ) -> Result<(), String> {
         let mut dropped = None;
         for orphan in orphans {
@@ -428,15 +441,15 @@ impl Sessions {
         client: ClientId,
         orphans: &[Orphan],
         view: &View,
-        writes: &mut Vec<Write>,
+        writes: &mut Vec<RecordWrite>,
     ) -> Result<(), String> {
         if !self.has_been(client) {
             return Err(format!("{client} has never been opened"));
         }
         let Some(session) = self.open.remove(&client) else { return Ok(()) };
         self.handed_on += 1;
-        writes.push(Write::Remove(session_key(client)));
-        self.is_had(client, own(client, orphans));
+        writes.push(RecordWrite::Remove(session_key(client)));
+        self.forget_grants_to_others(client, blocks_owned_by(client, orphans));
         let kept = self.keep_all(client, orphans, &session.given, view, writes);
         let said = |left: &Orphan| orphans.iter().any(|other| other.block == left.block);
         self.return_given(client, &session.given, said, view, writes);
@@ -454,10 +467,10 @@ impl Sessions {
     fn return_given(
         &mut self,
         client: ClientId,
-        given: &[Gift],
+        given: &[GrantedOrphan],
         is_known: impl Fn(&Orphan) -> bool,
         view: &View,
-        writes: &mut Vec<Write>,
+        writes: &mut Vec<RecordWrite>,
     ) {
         for left in given.iter().map(|given| &given.left).filter(|left| !is_known(left)) {
             if self.left.contains(&left.block) || self.expired.contains_key(&left.owner) {
@@ -480,14 +493,17 @@ impl Sessions {
         owned: &[BlockId],
         orphans: &[Orphan],
         view: &View,
-        writes: &mut Vec<Write>,
+        writes: &mut Vec<RecordWrite>,
     ) {
         let Some(SessionState { given, .. }) = self.expired.remove(&client) else { return };
         self.handed_on += 1;
-        writes.push(Write::Remove(session_key(client)));
+        writes.push(RecordWrite::Remove(session_key(client)));
         // Also blocks that the recovery does not hand on, since their headers are unreadable or all their objects were
         // free.
-        self.is_had(client, owned.iter().copied().chain(own(client, orphans)));
+        self.forget_grants_to_others(
+            client,
+            owned.iter().copied().chain(blocks_owned_by(client, orphans)),
+        );
         let orphans = orphans.iter().filter(|left| !self.is_handed_on(client, left.block));
         let orphans: Vec<Orphan> = orphans.copied().collect();
         for orphan in &orphans {
@@ -513,7 +529,7 @@ impl Sessions {
         orphan: &Orphan,
         before: Option<&Orphan>,
         view: &View,
-        writes: &mut Vec<Write>,
+        writes: &mut Vec<RecordWrite>,
     ) -> Result<(), &'static str> {
         let Orphan { block, owner, class, first, marked: _ } = *orphan;
         let region = view.regions.get(block.region as usize);
@@ -544,18 +560,21 @@ impl Sessions {
             // A former owner had handed it on, and given it back to the pool since, from where this session got it.
             self.orphans.values_mut().for_each(|left| left.retain(|l| l.block != block));
         }
-        writes.push(Write::Put(Record::Orphan(*orphan)));
+        writes.push(RecordWrite::Put(MasterRecord::Orphan(*orphan)));
         self.orphans.entry(class).or_default().push(*orphan);
         Ok(())
     }
 }
 
 /// Returns the blocks that a session hands on as its own.
-fn own(client: ClientId, orphans: &[Orphan]) -> impl Iterator<Item = BlockId> + use<'_> {
+fn blocks_owned_by(
+    client: ClientId,
+    orphans: &[Orphan],
+) -> impl Iterator<Item = BlockId> + use<'_> {
     orphans.iter().filter(move |left| left.owner == client).map(|left| left.block)
 }
 
 /// Returns the state in which a session was given a block that it hands on.
-fn before<'g>(given: &'g [Gift], orphan: &Orphan) -> Option<&'g Orphan> {
+fn before<'g>(given: &'g [GrantedOrphan], orphan: &Orphan) -> Option<&'g Orphan> {
     given.iter().map(|given| &given.left).find(|before| before.block == orphan.block)
 }

@@ -28,7 +28,7 @@ const MIN_LEASE_MS: u64 = 4;
 
 /// The settings of a cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Settings {
+pub struct ClusterSettings {
     /// The number of memory nodes that must have joined before the cluster is formed.
     pub memory_nodes: u32,
     /// Replicas of every index subtable, the primary included: 1..=5.
@@ -51,10 +51,10 @@ pub struct Settings {
     pub redundancy: Policy,
 }
 
-/// The default of [`Settings::move_bytes_per_s`]: a region of 256 MiB takes half a second or so.
+/// The default of [`ClusterSettings::move_bytes_per_s`]: a region of 256 MiB takes half a second or so.
 pub const DEFAULT_MOVE_BYTES_PER_S: u64 = 512 << 20;
 
-/// The default of [`Settings::scrub_bytes_per_s`]: 100 GiB of pools take seven hours.
+/// The default of [`ClusterSettings::scrub_bytes_per_s`]: 100 GiB of pools take seven hours.
 pub const DEFAULT_SCRUB_BYTES_PER_S: u64 = 4 << 20;
 
 /// The lease of [`LeaseSettings::default`], in milliseconds.
@@ -148,7 +148,7 @@ pub enum SettingsError {
     },
 }
 
-impl Settings {
+impl ClusterSettings {
     /// Checks everything that can be checked before a memory node has joined.
     pub fn check(&self) -> Result<(), SettingsError> {
         let memory_nodes = self.memory_nodes;
@@ -182,7 +182,7 @@ impl Settings {
 
     /// Takes over the settings that a running master may change: paces, from the next step on, and redundancy, for
     /// sessions that open from now on. The others belong to the cluster, or sessions rely on them.
-    pub fn adjust(&mut self, new: &Settings) {
+    pub fn adjust(&mut self, new: &ClusterSettings) {
         self.move_bytes_per_s = new.move_bytes_per_s;
         self.scrub_bytes_per_s = new.scrub_bytes_per_s;
         self.redundancy = new.redundancy;
@@ -202,8 +202,8 @@ mod tests {
 
     use super::*;
 
-    fn settings() -> Settings {
-        Settings {
+    fn settings() -> ClusterSettings {
+        ClusterSettings {
             memory_nodes: 3,
             index_replicas: 2,
             data_replicas: 2,
@@ -221,8 +221,9 @@ mod tests {
         let mut now = settings();
         let demotion = Some(Demotion { above_percent: 50, bytes_per_s: 1 });
         let redundancy = Policy { demotion, ..Policy::default() };
-        let live = Settings { move_bytes_per_s: 1, scrub_bytes_per_s: 2, redundancy, ..settings() };
-        now.adjust(&Settings { memory_nodes: 7, index_keys: 1, ..live.clone() });
+        let live =
+            ClusterSettings { move_bytes_per_s: 1, scrub_bytes_per_s: 2, redundancy, ..settings() };
+        now.adjust(&ClusterSettings { memory_nodes: 7, index_keys: 1, ..live.clone() });
         assert_eq!(now, live);
     }
 
@@ -232,29 +233,32 @@ mod tests {
         settings.check().unwrap();
         // 24,576 slots a subtable, of which 17,203 have keys at 70 %.
         assert_eq!(settings.subtables(), 64);
-        assert_eq!(Settings { index_keys: 0, ..settings.clone() }.subtables(), 1);
-        assert_eq!(Settings { index_keys: 17_204, ..settings }.subtables(), 2);
+        assert_eq!(ClusterSettings { index_keys: 0, ..settings.clone() }.subtables(), 1);
+        assert_eq!(ClusterSettings { index_keys: 17_204, ..settings }.subtables(), 2);
     }
 
     #[test]
     fn bad_settings_say_what_to_do() {
-        let says = |settings: Settings, text: &str| {
+        let says = |settings: ClusterSettings, text: &str| {
             let error = settings.check().unwrap_err().to_string();
             assert!(error.contains(text), "{error}");
         };
-        says(Settings { memory_nodes: 0, ..settings() }, "must be 1..=1024");
-        says(Settings { index_replicas: 0, ..settings() }, "index_replicas is 0");
-        says(Settings { data_replicas: 6, ..settings() }, "must be 1..=5");
-        says(Settings { data_replicas: 4, ..settings() }, "raise memory_nodes, or lower");
-        says(Settings { index_keys: u64::MAX, ..settings() }, "raise geometry.groups");
+        says(ClusterSettings { memory_nodes: 0, ..settings() }, "must be 1..=1024");
+        says(ClusterSettings { index_replicas: 0, ..settings() }, "index_replicas is 0");
+        says(ClusterSettings { data_replicas: 6, ..settings() }, "must be 1..=5");
+        says(ClusterSettings { data_replicas: 4, ..settings() }, "raise memory_nodes, or lower");
+        says(ClusterSettings { index_keys: u64::MAX, ..settings() }, "raise geometry.groups");
         let geometry = Geometry { block_bytes: 5, ..Geometry::default() };
-        says(Settings { geometry, ..settings() }, "geometry: ");
+        says(ClusterSettings { geometry, ..settings() }, "geometry: ");
         let lease = LeaseSettings { lease_ms: 3, ..LeaseSettings::default() };
-        says(Settings { lease, ..settings() }, "at least 4");
-        says(Settings { move_bytes_per_s: 0, ..settings() }, "move_bytes_per_s is 0");
+        says(ClusterSettings { lease, ..settings() }, "at least 4");
+        says(ClusterSettings { move_bytes_per_s: 0, ..settings() }, "move_bytes_per_s is 0");
         let demotion = Some(Demotion { above_percent: 0, bytes_per_s: 1 });
         let redundancy = Policy { demotion, ..Policy::default() };
-        says(Settings { redundancy, ..settings() }, "redundancy.demote-above, in percent, is 0");
+        says(
+            ClusterSettings { redundancy, ..settings() },
+            "redundancy.demote-above, in percent, is 0",
+        );
     }
 
     #[test]

@@ -1,22 +1,23 @@
-//! The durable records of the master: a map from [`Record::key`] to records.
+//! The durable records of the master: a map from [`MasterRecord::key`] to records.
 //!
 //! The store is one redb file, `master.redb` in the data directory. Transactions are atomic, and durable when they
 //! return. The file is locked, so that two masters never go on from one state. Values are postcard bytes with a
-//! checksum ([`sealed`]). The key `format` holds the number of this layout; a file with another number is left alone.
+//! checksum ([`entry_format`]). The key `format` holds the number of this layout; a file with another number is left
+//! alone.
 //!
 //! *Damage.* A store is used exactly as it was written, or not at all. Every page is checked when the file is opened,
 //! first in an image of it, so that a refused file stays as it was found. One kind of damage escapes such checks: redb
 //! keeps the last two commits, and if the last one is damaged, it goes back to the one before, as if a crash had cut
-//! the last one off. So each change is committed twice ([`Store::settle`]): then both commits hold the same.
+//! the last one off. So each change is committed twice ([`MasterStore::settle`]): then both commits hold the same.
 //!
-//! Embedded clusters, which end with their process, use [`Store::memory`]. Several masters that elect a leader keep
-//! their records elsewhere ([`Remote`]), under the same keys and in the same bytes.
+//! Embedded clusters, which end with their process, use [`MasterStore::memory`]. Several masters that elect a leader
+//! keep their records elsewhere ([`RemoteStore`]), under the same keys and in the same bytes.
 
 pub mod address;
+pub mod entry_format;
 #[cfg(feature = "etcd")]
 pub(crate) mod etcd;
 mod image;
-pub mod sealed;
 
 use std::collections::BTreeMap;
 use std::fs::{DirBuilder, File, Permissions};
@@ -31,9 +32,9 @@ use redb::{
     TableDefinition, TableError,
 };
 
-use self::image::Image;
-use self::sealed::{CONTENTS_KEY, Contents, FORMAT_KEY, Format, Unsound};
-use crate::record::{DESTROYED, Record, Write};
+use self::entry_format::{CONTENTS_KEY, FORMAT_KEY, StoreContents, StoreEntryError, StoreFormat};
+use self::image::StoreImage;
+use crate::record::{DESTROYED, MasterRecord, RecordWrite};
 
 /// The file's name in the data directory.
 pub const FILE_NAME: &str = "master.redb";
@@ -45,7 +46,7 @@ const TOGETHER: usize = 64;
 /// the other, which do not wait for second commits.
 const SETTLED_AFTER: Duration = Duration::from_millis(200);
 
-type Entries = BTreeMap<String, Vec<u8>>;
+type StoreEntries = BTreeMap<String, Vec<u8>>;
 
 /// Reasons why the store cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -90,7 +91,7 @@ pub enum StoreError {
         "{} was written in the format {found:?}, this program knows {:?}; use the version that \
          wrote it",
         path.display(),
-        sealed::FORMAT
+        entry_format::FORMAT
     )]
     OtherFormat {
         /// The file.
@@ -136,7 +137,7 @@ pub enum StoreError {
 ///
 /// A value of this type is a term of office: it is made for the master that has been elected, and a write that comes
 /// after another master's election changes nothing and fails with [`StoreError::Deposed`].
-pub trait Remote: std::fmt::Debug + Send {
+pub trait RemoteStore: std::fmt::Debug + Send {
     /// Returns the store's name for operators.
     fn name(&self) -> String;
 
@@ -153,22 +154,22 @@ pub trait Remote: std::fmt::Debug + Send {
 
 /// Durable records.
 #[derive(Debug)]
-pub struct Store {
-    kept: Kept,
+pub struct MasterStore {
+    kept: StoreBackend,
 }
 
 #[derive(Debug)]
-enum Kept {
-    Memory(BTreeMap<String, Record>),
+enum StoreBackend {
+    Memory(BTreeMap<String, MasterRecord>),
     File(StoreFile),
-    Remote { remote: Box<dyn Remote>, contents: Contents },
+    Remote { remote: Box<dyn RemoteStore>, contents: StoreContents },
 }
 
 #[derive(Debug)]
 struct StoreFile {
     path: PathBuf,
     database: Database,
-    contents: Contents,
+    contents: StoreContents,
     /// The time of the first write that is in one commit only.
     unsettled: Option<Duration>,
 }
@@ -188,22 +189,22 @@ fn keep_private(path: &Path, file: &File) -> std::io::Result<()> {
     Ok(())
 }
 
-impl Store {
+impl MasterStore {
     /// Returns a store that is lost with the process.
-    pub fn memory() -> Store {
-        Store { kept: Kept::Memory(BTreeMap::new()) }
+    pub fn memory() -> MasterStore {
+        MasterStore { kept: StoreBackend::Memory(BTreeMap::new()) }
     }
 
     /// Returns a store outside of this process, for one term of office.
-    pub fn remote(remote: Box<dyn Remote>) -> Result<Store, StoreError> {
+    pub fn remote(remote: Box<dyn RemoteStore>) -> Result<MasterStore, StoreError> {
         let (_, contents) = check(&remote.name(), &remote.read()?)?;
-        Ok(Store { kept: Kept::Remote { remote, contents } })
+        Ok(MasterStore { kept: StoreBackend::Remote { remote, contents } })
     }
 
-    /// Returns whether this master may still decide; see [`Remote::holds`].
+    /// Returns whether this master may still decide; see [`RemoteStore::holds`].
     pub fn holds(&self) -> bool {
         match &self.kept {
-            Kept::Remote { remote, .. } => remote.holds(),
+            StoreBackend::Remote { remote, .. } => remote.holds(),
             _ => true,
         }
     }
@@ -211,14 +212,14 @@ impl Store {
     /// Returns the store's name for operators.
     pub fn name(&self) -> String {
         match &self.kept {
-            Kept::Memory(_) => "memory".into(),
-            Kept::File(file) => file.path.display().to_string(),
-            Kept::Remote { remote, .. } => remote.name(),
+            StoreBackend::Memory(_) => "memory".into(),
+            StoreBackend::File(file) => file.path.display().to_string(),
+            StoreBackend::Remote { remote, .. } => remote.name(),
         }
     }
 
     /// Opens the store in a directory, or makes both, readable by this user only.
-    pub fn open(dir: &Path) -> Result<Store, StoreError> {
+    pub fn open(dir: &Path) -> Result<MasterStore, StoreError> {
         let path = dir.join(FILE_NAME);
         let io = |path: &Path, error: std::io::Error| StoreError::Io {
             path: path.to_owned(),
@@ -238,30 +239,30 @@ impl Store {
             FileBackend::new(file).map_err(|error| failed(&path, error))
         };
         // First, a check that changes nothing.
-        let image = open_database(&path, Image::new(open()?))?;
+        let image = open_database(&path, StoreImage::new(open()?))?;
         let (_, contents) = check_file(&path, &image)?;
         drop(image);
         let database = open_database(&path, open()?)?;
         let mut file = StoreFile { path, database, contents, unsettled: None };
         if file.read()?.is_empty() {
-            file.write(BTreeMap::from([(FORMAT_KEY.into(), Some(sealed::format()))]))?;
+            file.write(BTreeMap::from([(FORMAT_KEY.into(), Some(entry_format::format()))]))?;
         }
-        Ok(Store { kept: Kept::File(file) })
+        Ok(MasterStore { kept: StoreBackend::File(file) })
     }
 
-    /// Returns the records in the bytes of a store's file, read as [`Store::open`] would.
-    pub fn read_image(bytes: &[u8]) -> Result<Vec<Record>, StoreError> {
+    /// Returns the records in the bytes of a store's file, read as [`MasterStore::open`] would.
+    pub fn read_image(bytes: &[u8]) -> Result<Vec<MasterRecord>, StoreError> {
         let path = Path::new("the image of a store");
         let memory = image::in_memory(bytes).map_err(|error| failed(path, error))?;
         Ok(check_file(path, &open_database(path, memory)?)?.0)
     }
 
     /// Returns all records.
-    pub fn load(&self) -> Result<Vec<Record>, StoreError> {
+    pub fn load(&self) -> Result<Vec<MasterRecord>, StoreError> {
         let (records, _) = match &self.kept {
-            Kept::Memory(records) => return Ok(records.values().cloned().collect()),
-            Kept::File(file) => check_file(&file.path, &file.database)?,
-            Kept::Remote { remote, .. } => check(&remote.name(), &remote.read()?)?,
+            StoreBackend::Memory(records) => return Ok(records.values().cloned().collect()),
+            StoreBackend::File(file) => check_file(&file.path, &file.database)?,
+            StoreBackend::Remote { remote, .. } => check(&remote.name(), &remote.read()?)?,
         };
         Ok(records)
     }
@@ -270,29 +271,30 @@ impl Store {
     /// one.
     pub fn clear(&mut self) -> Result<(), StoreError> {
         let keys: Vec<String> = match &self.kept {
-            Kept::Memory(records) => records.keys().cloned().collect(),
-            Kept::File(file) => file.read()?.into_keys().collect(),
-            Kept::Remote { remote, .. } => remote.read()?.into_keys().collect(),
+            StoreBackend::Memory(records) => records.keys().cloned().collect(),
+            StoreBackend::File(file) => file.read()?.into_keys().collect(),
+            StoreBackend::Remote { remote, .. } => remote.read()?.into_keys().collect(),
         };
-        let goes = |key: &String| !sealed::is_own(key) && !key.starts_with(DESTROYED);
-        let writes: Vec<Write> = keys.into_iter().filter(goes).map(Write::Remove).collect();
+        let goes = |key: &String| !entry_format::is_own(key) && !key.starts_with(DESTROYED);
+        let writes: Vec<RecordWrite> =
+            keys.into_iter().filter(goes).map(RecordWrite::Remove).collect();
         writes.chunks(TOGETHER).try_for_each(|some| self.persist(some.to_vec()))
     }
 
     /// Applies changes, all or none. They are durable when this returns.
-    pub fn persist(&mut self, writes: Vec<Write>) -> Result<(), StoreError> {
+    pub fn persist(&mut self, writes: Vec<RecordWrite>) -> Result<(), StoreError> {
         match &mut self.kept {
-            Kept::Memory(kept) => {
+            StoreBackend::Memory(kept) => {
                 for change in writes {
                     match change {
-                        Write::Put(record) => drop(kept.insert(record.key(), record)),
-                        Write::Remove(key) => drop(kept.remove(&key)),
+                        RecordWrite::Put(record) => drop(kept.insert(record.key(), record)),
+                        RecordWrite::Remove(key) => drop(kept.remove(&key)),
                     }
                 }
                 Ok(())
             }
-            Kept::File(file) => file.write(writes.into_iter().map(entry).collect()),
-            Kept::Remote { remote, contents } => {
+            StoreBackend::File(file) => file.write(writes.into_iter().map(entry).collect()),
+            StoreBackend::Remote { remote, contents } => {
                 let entries = writes.into_iter().map(entry).collect();
                 with_contents(contents, entries, |entries| {
                     remote.write(entries.into_iter().collect())
@@ -306,7 +308,7 @@ impl Store {
     /// was not closed, and that commit must also hold all that other processes may have been told.
     pub fn settle(&mut self) -> Result<(), StoreError> {
         match &mut self.kept {
-            Kept::File(file)
+            StoreBackend::File(file)
                 if file.unsettled.is_some_and(|at| Clock::Precise.now() >= at + SETTLED_AFTER) =>
             {
                 file.settle()
@@ -317,7 +319,7 @@ impl Store {
 }
 
 impl StoreFile {
-    fn read(&self) -> Result<Entries, StoreError> {
+    fn read(&self) -> Result<StoreEntries, StoreError> {
         read(&self.database).map_err(|error| failed(&self.path, error))
     }
 
@@ -340,13 +342,13 @@ impl StoreFile {
 
 /// Writes entries together with the list of contents, which stays as it was if the write fails.
 fn with_contents(
-    contents: &mut Contents,
+    contents: &mut StoreContents,
     mut entries: BTreeMap<String, Option<Vec<u8>>>,
     write: impl FnOnce(BTreeMap<String, Option<Vec<u8>>>) -> Result<(), StoreError>,
 ) -> Result<(), StoreError> {
     let mut before = Vec::with_capacity(entries.len());
-    for (key, bytes) in entries.iter().filter(|(key, _)| !sealed::is_own(key)) {
-        let crc = bytes.as_ref().map(|bytes| sealed::unseal(key, bytes));
+    for (key, bytes) in entries.iter().filter(|(key, _)| !entry_format::is_own(key)) {
+        let crc = bytes.as_ref().map(|bytes| entry_format::unseal(key, bytes));
         let crc = crc.map(|unsealed| unsealed.expect("it was sealed for this").1);
         before.push((key.clone(), contents.set(key, crc)));
     }
@@ -361,26 +363,34 @@ fn with_contents(
 }
 
 /// Decodes all records, and the list of contents.
-fn check(store: &str, entries: &Entries) -> Result<(Vec<Record>, Contents), StoreError> {
-    sealed::decode_all(entries).map_err(|unsound| damaged(store, unsound))
+fn check(
+    store: &str,
+    entries: &StoreEntries,
+) -> Result<(Vec<MasterRecord>, StoreContents), StoreError> {
+    entry_format::decode_all(entries).map_err(|unsound| damaged(store, unsound))
 }
 
-fn damaged(store: &str, Unsound { record, cause }: Unsound) -> StoreError {
+fn damaged(store: &str, StoreEntryError { record, cause }: StoreEntryError) -> StoreError {
     StoreError::DamagedRecord { store: store.into(), record, cause }
 }
 
 /// Decodes all records of a database, which is of this program or empty.
-fn check_file(path: &Path, database: &Database) -> Result<(Vec<Record>, Contents), StoreError> {
+fn check_file(
+    path: &Path,
+    database: &Database,
+) -> Result<(Vec<MasterRecord>, StoreContents), StoreError> {
     let entries = read(database).map_err(|error| failed(path, error))?;
     let name = path.display().to_string();
     let format = match entries.get(FORMAT_KEY) {
-        Some(bytes) => sealed::read_format(bytes).map_err(|unsound| damaged(&name, unsound))?,
-        None if entries.is_empty() => Format::This,
-        None => Format::Other(String::new()),
+        Some(bytes) => {
+            entry_format::read_format(bytes).map_err(|unsound| damaged(&name, unsound))?
+        }
+        None if entries.is_empty() => StoreFormat::This,
+        None => StoreFormat::Other(String::new()),
     };
     match format {
-        Format::This => check(&name, &entries),
-        Format::Other(found) => Err(StoreError::OtherFormat { path: path.into(), found }),
+        StoreFormat::This => check(&name, &entries),
+        StoreFormat::Other(found) => Err(StoreError::OtherFormat { path: path.into(), found }),
     }
 }
 
@@ -397,17 +407,17 @@ fn open_database(path: &Path, backend: impl StorageBackend) -> Result<Database, 
 }
 
 /// Returns the key that a change concerns, and its new bytes.
-fn entry(change: Write) -> (String, Option<Vec<u8>>) {
+fn entry(change: RecordWrite) -> (String, Option<Vec<u8>>) {
     match change {
-        Write::Put(record) => {
-            let (key, bytes) = sealed::encode(&record);
+        RecordWrite::Put(record) => {
+            let (key, bytes) = entry_format::encode(&record);
             (key, Some(bytes))
         }
-        Write::Remove(key) => (key, None),
+        RecordWrite::Remove(key) => (key, None),
     }
 }
 
-fn read(database: &Database) -> Result<Entries, redb::Error> {
+fn read(database: &Database) -> Result<StoreEntries, redb::Error> {
     let table = match database.begin_read()?.open_table(TABLE) {
         Err(TableError::TableDoesNotExist(_)) => return Ok(BTreeMap::new()),
         table => table?,

@@ -22,21 +22,21 @@ mod world;
 use std::collections::BTreeSet;
 
 use fusee_control::master::{
-    Epochs, MasterReply, MasterRequest, MemberState, Orphan, SessionHeartbeat,
+    ClusterEpochs, MasterReply, MasterRequest, MemberState, Orphan, SessionHeartbeat,
 };
-use fusee_control::node::{Bars, BlockId, JobRequest, NodeReply, NodeRequest};
-use fusee_core::change::Stage;
-use fusee_core::code::Coding;
+use fusee_control::node::{BlockId, JobRequest, MemberBars, NodeReply, NodeRequest};
+use fusee_core::change::ChangeStage;
 use fusee_core::data::{Redundancy, Region};
+use fusee_core::erasure::Coding;
 use fusee_core::layout::{Address, SizeClass, Slot};
 use fusee_core::stats::Damage;
 use fusee_core::update::ViewUpdate;
 use fusee_core::verbs::{ClientId, ClusterId, MnId};
-use fusee_core::view::{Geometry, Place, View};
-use fusee_master::Settings;
-use fusee_master::logic::Event;
-use fusee_master::record::Record;
-use world::{LEASE_MS, World, settings};
+use fusee_core::view::{Geometry, PoolPlace, View};
+use fusee_master::ClusterSettings;
+use fusee_master::logic::MasterEvent;
+use fusee_master::record::MasterRecord;
+use world::{LEASE_MS, TickCluster, settings};
 
 /// Returns the word of a slot; all words differ.
 fn word(subtable: usize, slot: u64) -> u64 {
@@ -44,20 +44,20 @@ fn word(subtable: usize, slot: u64) -> u64 {
     Slot::new(7, SizeClass::from_code(3).unwrap(), address, 0).0
 }
 
-fn write(world: &World, place: Place, offset: u64, value: u64) {
+fn write(world: &TickCluster, place: PoolPlace, offset: u64, value: u64) {
     let at = (place.offset + offset) as usize;
     let node = &mut world.nodes.borrow_mut()[usize::from(place.node.0)];
     node.pool[at..at + 8].copy_from_slice(&value.to_le_bytes());
 }
 
-fn bytes(world: &World, place: Place, length: u64) -> Vec<u8> {
+fn bytes(world: &TickCluster, place: PoolPlace, length: u64) -> Vec<u8> {
     let node = &world.nodes.borrow()[usize::from(place.node.0)];
     node.pool[place.offset as usize..][..length as usize].to_vec()
 }
 
 /// Fills the slots with words, the same on all replicas, except for one unfinished write in each subtable with a
 /// replica on `loses`; and each region with some bytes.
-fn fill(world: &World, loses: MnId) {
+fn fill(world: &TickCluster, loses: MnId) {
     let view = world.view();
     for (number, subtable) in view.subtables.iter().enumerate() {
         let torn = subtable.lies_on(loses);
@@ -76,7 +76,7 @@ fn fill(world: &World, loses: MnId) {
 }
 
 /// Checks that all replicas of everything are equal, and hold what was there.
-fn check_contents(world: &World, view: &View) {
+fn check_contents(world: &TickCluster, view: &View) {
     let geometry = view.geometry;
     for (number, subtable) in view.subtables.iter().enumerate() {
         let first = bytes(world, subtable.primary(), geometry.subtable_bytes());
@@ -99,13 +99,13 @@ fn check_contents(world: &World, view: &View) {
     }
 }
 
-fn set_owner(world: &World, node: MnId, block: BlockId, from: ClientId, to: ClientId) {
+fn set_owner(world: &TickCluster, node: MnId, block: BlockId, from: ClientId, to: ClientId) {
     let request = NodeRequest::SetOwner { block, from, to, unless_fenced: false, once: false };
     assert_eq!(world.ask_node(node.0.into(), request), NodeReply::Done);
 }
 
 /// Gives a client a block, on all replicas or on the primary only.
-fn give_block(world: &World, client: ClientId, everywhere: bool) -> BlockId {
+fn give_block(world: &TickCluster, client: ClientId, everywhere: bool) -> BlockId {
     let view = world.view();
     for member in &view.members {
         let alloc = NodeRequest::Alloc {
@@ -126,7 +126,7 @@ fn give_block(world: &World, client: ClientId, everywhere: bool) -> BlockId {
     panic!("no block");
 }
 
-fn owners(world: &World, place: Place, region: u32) -> Vec<ClientId> {
+fn owners(world: &TickCluster, place: PoolPlace, region: u32) -> Vec<ClientId> {
     match world.ask_node(place.node.0.into(), NodeRequest::OwnersOf { region }) {
         NodeReply::Owners(owners) => owners,
         other => panic!("unexpected {other:?}"),
@@ -134,7 +134,7 @@ fn owners(world: &World, place: Place, region: u32) -> Vec<ClientId> {
 }
 
 /// Checks that the block tables of all replicas agree, that the first replica leads, and that `client` owns no block.
-fn check_tables(world: &World, view: &View, client: ClientId) {
+fn check_tables(world: &TickCluster, view: &View, client: ClientId) {
     for (number, region) in (0u32..).zip(&view.regions) {
         let first = owners(world, region.primary(), number);
         assert!(!first.contains(&client), "{client} still owns a block of region {number}");
@@ -156,8 +156,8 @@ fn check_tables(world: &World, view: &View, client: ClientId) {
 
 /// Runs three nodes and a spare one, with a session that follows and one that dies; then node 1 dies. Returns the
 /// number of ticks in between.
-fn lose_a_node_and_a_client(crash_after: Option<usize>) -> (World, usize) {
-    let mut world = World::formed(settings(3, 2, 2));
+fn lose_a_node_and_a_client(crash_after: Option<usize>) -> (TickCluster, usize) {
+    let mut world = TickCluster::formed(settings(3, 2, 2));
     fill(&world, MnId(1));
     let alive = world.open();
     let dead = world.open();
@@ -174,8 +174,12 @@ fn lose_a_node_and_a_client(crash_after: Option<usize>) -> (World, usize) {
     world.until("redundancy", |world| {
         let gone = world.view().member(MnId(1)).is_none();
         gone && world.is_whole()
-            && !world.disk.values().any(|r| matches!(r, Record::Session { expired: true, .. }))
-            && world.disk.values().filter(|r| matches!(r, Record::Session { .. })).count() == 1
+            && !world
+                .disk
+                .values()
+                .any(|r| matches!(r, MasterRecord::Session { expired: true, .. }))
+            && world.disk.values().filter(|r| matches!(r, MasterRecord::Session { .. })).count()
+                == 1
     });
     let view = world.view();
     view.check().unwrap();
@@ -227,7 +231,7 @@ fn a_master_that_crashes_anywhere_in_between_goes_on() {
 
 #[test]
 fn a_session_that_ends_half_way_is_recovered_and_its_orphan_returns() {
-    let mut world = World::formed(settings(3, 2, 2));
+    let mut world = TickCluster::formed(settings(3, 2, 2));
     let first = world.open();
     let second = world.open();
     let block = give_block(&world, first, true);
@@ -255,7 +259,7 @@ fn a_session_that_ends_half_way_is_recovered_and_its_orphan_returns() {
     set_owner(&world, view.regions[block.region as usize].backups()[0].node, block, first, second);
     world.sessions[0].renews = false;
     assert_eq!(world.ask(MasterRequest::Abandon { client: second }), Some(MasterReply::Done));
-    world.until("the recovery", World::is_whole);
+    world.until("the recovery", TickCluster::is_whole);
     world.pass(LEASE_MS / 2);
     assert!(world.sessions[1].expelled);
     check_tables(&world, &world.view(), second);
@@ -283,7 +287,7 @@ fn a_session_that_ends_half_way_is_recovered_and_its_orphan_returns() {
 // Promise REC-7: Sessions that die together leave no block half-way.
 #[test]
 fn sessions_that_die_together_leave_no_block_half_way() {
-    let mut world = World::formed(settings(3, 2, 2));
+    let mut world = TickCluster::formed(settings(3, 2, 2));
     let first = world.open();
     let second = world.open();
     let block = give_block(&world, first, true);
@@ -305,7 +309,7 @@ fn sessions_that_die_together_leave_no_block_half_way() {
     set_owner(&world, view.regions[block.region as usize].primary().node, block, first, second);
     world.sessions.iter_mut().for_each(|session| session.renews = false);
     world.pass(2 * LEASE_MS);
-    world.until("the recovery", World::is_whole);
+    world.until("the recovery", TickCluster::is_whole);
     check_tables(&world, &world.view(), first);
     check_tables(&world, &world.view(), second);
 }
@@ -322,7 +326,7 @@ fn renew(client: ClientId, pinned_by: u64, newer_than: u64) -> MasterRequest {
         work: Default::default(),
         stirs: true,
     };
-    let known = Epochs::default();
+    let known = ClusterEpochs::default();
     MasterRequest::Heartbeat {
         sessions: vec![heartbeat],
         newer_than,
@@ -334,7 +338,7 @@ fn renew(client: ClientId, pinned_by: u64, newer_than: u64) -> MasterRequest {
 
 #[test]
 fn an_answer_waits_for_news_or_for_a_quarter_of_a_lease() {
-    let mut world = World::formed(settings(3, 2, 2));
+    let mut world = TickCluster::formed(settings(3, 2, 2));
     let client = world.open();
     world.sessions[0].renews = false;
     let first = world.view().number;
@@ -365,7 +369,7 @@ fn an_answer_waits_for_news_or_for_a_quarter_of_a_lease() {
 /// A client with one of the last views is told the difference, any other client the whole view.
 #[test]
 fn views_are_told_as_differences_to_those_who_are_not_far_behind() {
-    let mut world = World::formed(settings(4, 2, 2));
+    let mut world = TickCluster::formed(settings(4, 2, 2));
     let client = world.open();
     let mut seen = vec![world.view()];
     // A member is lost, and its replicas move: some views come and go.
@@ -430,8 +434,8 @@ fn pieces_that_another_process_fetches_say_nothing_of_a_session() {
 const OWN: u64 = 1;
 
 /// Returns a world in which a change has begun since a node died, and the only session has not heard of it.
-fn with_a_session_that_says_nothing() -> World {
-    let mut world = World::formed(settings(3, 2, 2));
+fn with_a_session_that_says_nothing() -> TickCluster {
+    let mut world = TickCluster::formed(settings(3, 2, 2));
     world.open();
     world.pass(100);
     world.sessions[0].renews = false;
@@ -440,45 +444,43 @@ fn with_a_session_that_says_nothing() -> World {
 }
 
 /// Asks for a piece of a view over a connection, once in each half lease.
-fn fetch(world: &mut World, connection: u64, pieces: u32) {
+fn fetch(world: &mut TickCluster, connection: u64, pieces: u32) {
     for _ in 0..pieces {
         world.pass(LEASE_MS / 2);
-        world.feed(Event::Fetching { connection });
+        world.feed(MasterEvent::Fetching { connection });
     }
 }
 
 #[test]
 fn a_closed_connection_is_a_suspicion_that_another_connection_refutes() {
-    let mut world = World::formed(settings(3, 2, 2));
+    let mut world = TickCluster::formed(settings(3, 2, 2));
     let refutes = world.open();
     let gone = world.open();
     world.pass(100);
     for connection in [1, 2, 1_000_000] {
-        world.feed(Event::ConnectionClosed { connection });
+        world.feed(MasterEvent::ConnectionClosed { connection });
     }
     world.send(77, renew(refutes, 1, 1));
     world.send(78, alive(100));
     world.sessions.iter_mut().for_each(|session| session.renews = false);
     world.now_ms += 9;
-    world.feed(Event::Tick);
+    world.feed(MasterEvent::Tick);
     assert_eq!(world.status().open_sessions, 2);
     world.now_ms += 1;
-    world.feed(Event::Tick);
+    world.feed(MasterEvent::Tick);
     let status = world.status();
     assert_eq!(status.open_sessions, 1);
     assert!(world.said(&format!("{gone} has expired: its connection was closed")));
-    assert!(
-        !world.disk.values().any(
-            |r| matches!(r, Record::Session { client, expired: false, .. } if *client == gone)
-        )
-    );
+    assert!(!world.disk.values().any(
+        |r| matches!(r, MasterRecord::Session { client, expired: false, .. } if *client == gone)
+    ));
     assert!(status.members.iter().all(|member| member.state == MemberState::InView));
-    world.until("the recovery", World::is_whole);
+    world.until("the recovery", TickCluster::is_whole);
 }
 
 #[test]
 fn who_does_not_leave_old_views_behind_expires() {
-    let mut world = World::formed(settings(3, 2, 2));
+    let mut world = TickCluster::formed(settings(3, 2, 2));
     fill(&world, MnId(1));
     world.open();
     world.open();
@@ -487,7 +489,7 @@ fn who_does_not_leave_old_views_behind_expires() {
     world.kill(1);
     world.pass(LEASE_MS / 2);
     let stage = world.view().change.map(|change| change.stage);
-    assert_eq!(stage, Some(Stage::Frozen), "one has not left the old view");
+    assert_eq!(stage, Some(ChangeStage::Frozen), "one has not left the old view");
     world.until("going on", |world| world.view().change.is_none());
     world.pass(LEASE_MS);
     assert!(world.sessions[1].expelled && !world.sessions[0].expelled);
@@ -498,7 +500,7 @@ fn who_does_not_leave_old_views_behind_expires() {
 // Promise CHG-4: A change waits for the fences of expired sessions.
 #[test]
 fn a_change_waits_until_all_nodes_have_fenced_who_has_expired() {
-    let mut world = World::formed(settings(3, 2, 2));
+    let mut world = TickCluster::formed(settings(3, 2, 2));
     fill(&world, MnId(1));
     world.open();
     let dead = world.open();
@@ -506,19 +508,20 @@ fn a_change_waits_until_all_nodes_have_fenced_who_has_expired() {
     world.sessions[1].renews = false;
     world.nodes.borrow_mut()[2].withholds_fences = true;
     world.kill(1);
-    let is_expired = |world: &World| {
-        let is_it = |record: &Record| match record {
-            Record::Session { client, expired, .. } => *expired && *client == dead,
+    let is_expired = |world: &TickCluster| {
+        let is_it = |record: &MasterRecord| match record {
+            MasterRecord::Session { client, expired, .. } => *expired && *client == dead,
             _ => false,
         };
         world.disk.values().any(is_it)
     };
     world.until("it has expired", |world| is_expired(world));
-    let fenced_at = |world: &World, at: usize| world.nodes.borrow()[at].fenced.contains(&dead);
+    let fenced_at =
+        |world: &TickCluster, at: usize| world.nodes.borrow()[at].fenced.contains(&dead);
     for _ in 0..5 {
         world.pass(LEASE_MS);
         let stage = world.view().change.map(|change| change.stage);
-        assert_eq!(stage, Some(Stage::Frozen), "one node has not confirmed it");
+        assert_eq!(stage, Some(ChangeStage::Frozen), "one node has not confirmed it");
         assert!(is_expired(&world) && fenced_at(&world, 0) && !fenced_at(&world, 2));
     }
     assert!(world.repairers.is_empty(), "nothing was put right meanwhile");
@@ -529,7 +532,7 @@ fn a_change_waits_until_all_nodes_have_fenced_who_has_expired() {
 
 #[test]
 fn without_its_last_replica_the_cluster_goes_on_with_what_it_has() {
-    let mut world = World::formed(settings(2, 1, 1));
+    let mut world = TickCluster::formed(settings(2, 1, 1));
     let view = world.view();
     world.open();
     world.nodes.borrow_mut()[1].alive = false;
@@ -548,12 +551,12 @@ fn without_its_last_replica_the_cluster_goes_on_with_what_it_has() {
 
 #[test]
 fn a_lost_node_stays_lost_and_a_node_that_answers_is_kept() {
-    let mut world = World::formed(settings(3, 2, 2));
+    let mut world = TickCluster::formed(settings(3, 2, 2));
     world.ask(MasterRequest::Unreachable { node: MnId(1) });
     world.pass(1_000);
     assert_eq!(world.view().number, 1, "it answered");
     // The node's connection breaks, but the node lives on.
-    world.feed(Event::ConnectionClosed { connection: 1_000_001 });
+    world.feed(MasterEvent::ConnectionClosed { connection: 1_000_001 });
     world.nodes.borrow_mut()[1].alive = false;
     world.pass(100);
     world.nodes.borrow_mut()[1].alive = true;
@@ -576,11 +579,11 @@ fn a_lost_node_stays_lost_and_a_node_that_answers_is_kept() {
 
 #[test]
 fn after_a_job_that_failed_another_repairer_works() {
-    let mut world = World::formed(settings(3, 2, 2));
+    let mut world = TickCluster::formed(settings(3, 2, 2));
     world.failing_jobs = 2;
     let client = world.open();
     world.ask(MasterRequest::Abandon { client });
-    world.until("the recovery", World::is_whole);
+    world.until("the recovery", TickCluster::is_whole);
     assert_eq!(world.repairers.len(), 3);
     let last = *world.repairers.last().unwrap();
     for node in world.nodes.borrow().iter() {
@@ -592,11 +595,11 @@ fn after_a_job_that_failed_another_repairer_works() {
 
 #[test]
 fn a_repairer_of_which_nothing_can_linger_goes_on() {
-    let mut world = World::formed(settings(3, 2, 2));
+    let mut world = TickCluster::formed(settings(3, 2, 2));
     (world.failing_jobs, world.verbs_linger) = (2, false);
     let client = world.open();
     world.ask(MasterRequest::Abandon { client });
-    world.until("the recovery", World::is_whole);
+    world.until("the recovery", TickCluster::is_whole);
     assert_eq!((world.failing_jobs, world.repairers.len()), (0, 1));
     let repairer = *world.repairers.first().unwrap();
     assert!(world.nodes.borrow().iter().all(|node| !node.fenced.contains(&repairer)));
@@ -611,7 +614,7 @@ const OTHER: ClusterId = ClusterId::from_word(5).unwrap();
 
 #[test]
 fn a_spare_node_of_another_cluster_is_passed_over() {
-    let mut world = World::formed(settings(3, 2, 2));
+    let mut world = TickCluster::formed(settings(3, 2, 2));
     for _ in 0..2 {
         world.add_node();
     }
@@ -636,7 +639,7 @@ fn a_spare_node_of_another_cluster_is_passed_over() {
 fn memory_nodes_are_lost_one_after_the_other_in_any_stage() {
     // Node 2 dies some ticks after node 1, in every stage of its loss and of the growth after it.
     for ticks in 0..120 {
-        let mut world = World::formed(settings(4, 3, 3));
+        let mut world = TickCluster::formed(settings(4, 3, 3));
         fill(&world, MnId(1));
         world.open();
         world.add_node();
@@ -667,7 +670,7 @@ fn renewed(expelled: Vec<ClientId>, behind_ms: u64) -> MasterReply {
     MasterReply::Heartbeat {
         view: None,
         expelled,
-        epochs: Epochs::default(),
+        epochs: ClusterEpochs::default(),
         mark: 0,
         short: 0,
         lease_ms: 1_000,
@@ -677,5 +680,5 @@ fn renewed(expelled: Vec<ClientId>, behind_ms: u64) -> MasterReply {
 
 /// Returns the heartbeat of a node that has received no answer yet.
 fn alive(identity: u64) -> MasterRequest {
-    MasterRequest::Alive { identity, heard: None, bars: Bars::default() }
+    MasterRequest::Alive { identity, heard: None, bars: MemberBars::default() }
 }

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use fusee_control::master::{
-    Epochs, MasterReply, MasterRequest, MemberState, SessionHeartbeat, Status,
+    ClusterEpochs, MasterReply, MasterRequest, MemberState, SessionHeartbeat, Status,
 };
 use fusee_control::node::{BlockId, NodeRefusal, NodeReply, NodeRequest};
 use fusee_control::rpc::{
@@ -14,12 +14,12 @@ use fusee_core::data::{Redundancy, Region};
 use fusee_core::race::HashKey;
 use fusee_core::stats::Damage;
 use fusee_core::verbs::{ClientId, ClusterId, MnId};
-use fusee_core::view::{Geometry, Member, Place, Subtable, View};
+use fusee_core::view::{Geometry, Member, PoolPlace, Subtable, View};
 use fusee_fabric::FabricKind;
-use fusee_master::record::{Record, Write};
-use fusee_master::store::{Store, StoreError};
-use fusee_master::{Config, FormError, MasterServer, StartError};
-use fusee_memory_node::{Config as NodeConfig, MemoryNode, StartError as NodeStartError};
+use fusee_master::record::{MasterRecord, RecordWrite};
+use fusee_master::store::{MasterStore, StoreError};
+use fusee_master::{FormError, MasterConfig, MasterServer, MasterStartError};
+use fusee_memory_node::{MemoryNode, MemoryNodeConfig as NodeConfig, NodeStartError};
 
 const SOON: Duration = Duration::from_secs(20);
 
@@ -35,8 +35,8 @@ fn geometry() -> Geometry {
     }
 }
 
-fn config(dir: &Path) -> Config {
-    Config {
+fn config(dir: &Path) -> MasterConfig {
+    MasterConfig {
         listen: "127.0.0.1:0".into(),
         data_dir: dir.join("master"),
         memory_nodes: 3,
@@ -46,12 +46,12 @@ fn config(dir: &Path) -> Config {
         // Scrubber jobs would use up client ids.
         scrub_bytes_per_s: 0,
         redundancy: Default::default(),
-        ..Config::default()
+        ..MasterConfig::default()
     }
 }
 
 /// Starts a master that leads a cluster: the one in its store, or a new one.
-fn start_formed(config: Config) -> MasterServer {
+fn start_formed(config: MasterConfig) -> MasterServer {
     let master = MasterServer::start(config).unwrap();
     if status(&master.client()).cluster.is_none() {
         master.form().unwrap();
@@ -210,18 +210,18 @@ fn the_wrong_service_and_a_port_in_use_are_named() {
     let wrong = MasterClient::new(&runtime, node.control()).call_blocking(MasterRequest::Open);
     assert!(matches!(wrong, Err(RpcError::WrongService { .. })), "{wrong:?}");
 
-    let other = Config { data_dir: dir.path().join("other"), ..config(dir.path()) };
-    let taken = MasterServer::start(Config { listen: addr.clone(), ..other.clone() });
+    let other = MasterConfig { data_dir: dir.path().join("other"), ..config(dir.path()) };
+    let taken = MasterServer::start(MasterConfig { listen: addr.clone(), ..other.clone() });
     let in_use = ServeError::PortInUse { addr: addr.clone() };
-    assert!(matches!(taken, Err(StartError::Control(ref error)) if *error == in_use));
+    assert!(matches!(taken, Err(MasterStartError::Control(ref error)) if *error == in_use));
     assert!(!other.data_dir.exists(), "a master that cannot listen leaves no store");
     let taken = NodeConfig { listen: addr, ..node_config(dir.path(), &master) };
     let taken = MemoryNode::start(taken);
     assert!(matches!(taken, Err(NodeStartError::Control(ref error)) if *error == in_use));
 
     let twice = MasterServer::start(config(dir.path()));
-    assert!(matches!(twice, Err(StartError::Store(StoreError::Locked { .. }))), "{twice:?}");
-    let few = Config { memory_nodes: 1, ..other };
+    assert!(matches!(twice, Err(MasterStartError::Store(StoreError::Locked { .. }))), "{twice:?}");
+    let few = MasterConfig { memory_nodes: 1, ..other };
     let error = MasterServer::start(few).unwrap_err().to_string();
     assert!(error.contains("raise memory_nodes"), "{error}");
 }
@@ -269,7 +269,7 @@ fn a_master_over_an_empty_store_waits_until_it_is_told_to_form_a_cluster() {
     assert!(nodes.iter().all(|node| node.name().is_none()));
     master.stop();
     // None of that was stored.
-    let store = Store::open(&dir.path().join("master")).unwrap();
+    let store = MasterStore::open(&dir.path().join("master")).unwrap();
     assert_eq!(store.load().unwrap(), []);
     drop(store);
     let master = MasterServer::start(config(dir.path())).unwrap();
@@ -311,7 +311,7 @@ fn a_node_that_died_before_the_cluster_formed_is_replaced() {
 #[test]
 fn pools_that_are_too_small_say_what_to_do_and_larger_ones_help() {
     let dir = tempfile::tempdir().unwrap();
-    let master = start_formed(Config { memory_nodes: 2, ..config(dir.path()) });
+    let master = start_formed(MasterConfig { memory_nodes: 2, ..config(dir.path()) });
     let small = NodeConfig { pool_bytes: 128 << 10, ..node_config(dir.path(), &master) };
     let _small = start_nodes(2, &small);
     let told = |error: &FormError| error.to_string().contains("larger pools");
@@ -355,7 +355,7 @@ fn a_lost_memory_node_is_replaced_by_one_that_waits() {
 #[test]
 fn a_session_that_stops_to_renew_is_fenced_and_recovered() {
     let dir = tempfile::tempdir().unwrap();
-    let config = Config { lease_ms: 3_000, ..config(dir.path()) };
+    let config = MasterConfig { lease_ms: 3_000, ..config(dir.path()) };
     let master = start_formed(config);
     let nodes = start_nodes(3, &node_config(dir.path(), &master));
     let view = master.wait_formed(SOON).unwrap();
@@ -377,13 +377,13 @@ fn a_session_that_stops_to_renew_is_fenced_and_recovered() {
     let renew = MasterRequest::Heartbeat {
         sessions: vec![heartbeat],
         newer_than: view.number,
-        known: Epochs::default(),
+        known: ClusterEpochs::default(),
         reclaims: false,
         acked: 0,
     };
     wait_until("the recovery", || {
         let renewed = client.call_blocking(renew.clone());
-        let epochs = Epochs::default();
+        let epochs = ClusterEpochs::default();
         let Ok(MasterReply::Heartbeat { behind_ms, .. }) = renewed else { panic!("{renewed:?}") };
         let nothing = MasterReply::Heartbeat {
             view: None,
@@ -504,7 +504,8 @@ fn long_view() -> View {
         verbs: None,
         pool_bytes: 1 << 46,
     };
-    let places = |at: u64| [0, 1].map(|n| Place { node: MnId(n), offset: (1 << 30) + at }).to_vec();
+    let places =
+        |at: u64| [0, 1].map(|n| PoolPlace { node: MnId(n), offset: (1 << 30) + at }).to_vec();
     let subtable =
         |i: u64| Subtable::new(17, places(i * geometry.subtable_bytes().next_multiple_of(4096)));
     View {
@@ -527,11 +528,16 @@ fn a_view_that_is_longer_than_any_message_reaches_everybody() {
     let view = long_view();
     view.check().unwrap();
     assert!(postcard::to_stdvec(&view).unwrap().len() > MAX_FRAME_BYTES);
-    let config = Config { memory_nodes: 2, lease_ms: 60_000, ..config(dir.path()) };
-    let mut store = Store::open(&config.data_dir).unwrap();
-    let member = |n: usize| Record::Member(view.members[n].clone());
-    let records = [Record::Cluster(view.cluster), member(0), member(1), Record::View(view.clone())];
-    store.persist(records.map(Write::Put).to_vec()).unwrap();
+    let config = MasterConfig { memory_nodes: 2, lease_ms: 60_000, ..config(dir.path()) };
+    let mut store = MasterStore::open(&config.data_dir).unwrap();
+    let member = |n: usize| MasterRecord::Member(view.members[n].clone());
+    let records = [
+        MasterRecord::Cluster(view.cluster),
+        member(0),
+        member(1),
+        MasterRecord::View(view.clone()),
+    ];
+    store.persist(records.map(RecordWrite::Put).to_vec()).unwrap();
     drop(store);
     let master = MasterServer::start(config).unwrap();
     let client = master.client();
@@ -561,7 +567,7 @@ fn a_view_that_is_longer_than_any_message_reaches_everybody() {
     let request = MasterRequest::Heartbeat {
         sessions: vec![heartbeat],
         newer_than: 0,
-        known: Epochs::default(),
+        known: ClusterEpochs::default(),
         reclaims: false,
         acked: 0,
     };

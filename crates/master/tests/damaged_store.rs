@@ -13,11 +13,11 @@ use fusee_core::data::Region;
 use fusee_core::layout::SizeClass;
 use fusee_core::race::HashKey;
 use fusee_core::verbs::{ClientId, ClusterId, MnId};
-use fusee_core::view::{Geometry, Member, Place, Subtable, View};
-use fusee_master::config::Config;
-use fusee_master::record::{Record, Write};
-use fusee_master::server::{MasterServer, StartError};
-use fusee_master::store::{FILE_NAME, Store, StoreError, sealed};
+use fusee_core::view::{Geometry, Member, PoolPlace, Subtable, View};
+use fusee_master::config::MasterConfig;
+use fusee_master::record::{MasterRecord, RecordWrite};
+use fusee_master::server::{MasterServer, MasterStartError};
+use fusee_master::store::{FILE_NAME, MasterStore, StoreError, entry_format};
 use proptest::prelude::*;
 use proptest::sample;
 use rand::rngs::StdRng;
@@ -38,7 +38,8 @@ fn member(node: u16) -> Member {
 }
 
 fn view() -> View {
-    let places = |at: u64| vec![0, 1].into_iter().map(move |n| Place { node: MnId(n), offset: at });
+    let places =
+        |at: u64| vec![0, 1].into_iter().map(move |n| PoolPlace { node: MnId(n), offset: at });
     let region = |at: u64| Region::replicated(places(at << 28).collect(), 1);
     let subtable = |at: u64| Subtable::new(6, places((2 << 20) + (at << 20)).collect());
     View {
@@ -55,30 +56,39 @@ fn view() -> View {
 }
 
 /// Returns the writes of a master's life, in more than one transaction.
-fn history() -> Vec<Vec<Write>> {
+fn history() -> Vec<Vec<RecordWrite>> {
     let class = SizeClass::from_code(3).unwrap();
-    let put = |records: Vec<Record>| records.into_iter().map(Write::Put).collect::<Vec<_>>();
+    let put =
+        |records: Vec<MasterRecord>| records.into_iter().map(RecordWrite::Put).collect::<Vec<_>>();
     let session =
-        |client| Record::Session { client: ClientId(client), expired: false, handed_on: 3 };
+        |client| MasterRecord::Session { client: ClientId(client), expired: false, handed_on: 3 };
     let orphan = |block| {
         let block = BlockId { region: 1, block };
-        Record::Orphan(Orphan { block, owner: ClientId(5), class, first: 9, marked: Some(1) })
+        MasterRecord::Orphan(Orphan { block, owner: ClientId(5), class, first: 9, marked: Some(1) })
     };
     vec![
-        put(vec![Record::Cluster(CLUSTER), Record::Attempt(1), Record::NextNode(2)]),
-        put(vec![Record::Member(member(0)), Record::Member(member(1)), Record::View(view())]),
+        put(vec![
+            MasterRecord::Cluster(CLUSTER),
+            MasterRecord::Attempt(1),
+            MasterRecord::NextNode(2),
+        ]),
+        put(vec![
+            MasterRecord::Member(member(0)),
+            MasterRecord::Member(member(1)),
+            MasterRecord::View(view()),
+        ]),
         put((1..40).map(session).collect()),
         put((0..60).map(orphan).collect()),
-        vec![Write::Remove(session(7).key()), Write::Remove(orphan(9).key())],
-        put(vec![Record::ClientIds { end: 129 }, Record::Epochs { end: 1 << 40 }]),
+        vec![RecordWrite::Remove(session(7).key()), RecordWrite::Remove(orphan(9).key())],
+        put(vec![MasterRecord::ClientIds { end: 129 }, MasterRecord::Epochs { end: 1 << 40 }]),
     ]
 }
 
 /// Returns the bytes of a store and its records: of a store that was closed, or of one whose master was killed a while
 /// after its last write.
-fn store(is_killed: bool) -> (Vec<u8>, Vec<Record>) {
+fn store(is_killed: bool) -> (Vec<u8>, Vec<MasterRecord>) {
     let dir = tempfile::tempdir().unwrap();
-    let mut store = Store::open(dir.path()).unwrap();
+    let mut store = MasterStore::open(dir.path()).unwrap();
     history().into_iter().for_each(|writes| store.persist(writes).unwrap());
     let records = store.load().unwrap();
     let path = dir.path().join(FILE_NAME);
@@ -95,14 +105,14 @@ fn store(is_killed: bool) -> (Vec<u8>, Vec<Record>) {
 }
 
 #[derive(Debug, Default)]
-struct Seen {
+struct DamageOutcomes {
     refused: usize,
     harmless: usize,
 }
 
 /// Reads a store whose bytes were changed, and counts the outcome.
-fn judge(what: &str, damaged: &[u8], records: &[Record], seen: &mut Seen) {
-    match Store::read_image(damaged) {
+fn judge(what: &str, damaged: &[u8], records: &[MasterRecord], seen: &mut DamageOutcomes) {
+    match MasterStore::read_image(damaged) {
         Ok(found) => {
             assert!(found == records, "{what}: another state was read");
             seen.harmless += 1;
@@ -132,11 +142,11 @@ const HEADER_BYTES: usize = 320;
 fn a_flipped_bit_is_refused_or_changes_nothing() {
     for is_killed in [false, true] {
         let (mut bytes, records) = store(is_killed);
-        assert!(Store::read_image(&bytes).unwrap() == records);
+        assert!(MasterStore::read_image(&bytes).unwrap() == records);
         let places = written(&bytes);
-        let mut in_header = Seen::default();
-        let mut behind = Seen::default();
-        let mut flip = |at: usize, bit: u32, seen: &mut Seen| {
+        let mut in_header = DamageOutcomes::default();
+        let mut behind = DamageOutcomes::default();
+        let mut flip = |at: usize, bit: u32, seen: &mut DamageOutcomes| {
             bytes[at] ^= 1 << bit;
             judge(&format!("bit {bit} of byte {at}"), &bytes, &records, seen);
             bytes[at] ^= 1 << bit;
@@ -162,7 +172,7 @@ fn lost_bytes_sectors_and_pages_are_refused_or_change_nothing() {
     for is_killed in [false, true] {
         let (bytes, records) = store(is_killed);
         let mut random = StdRng::seed_from_u64(2);
-        let mut seen = Seen::default();
+        let mut seen = DamageOutcomes::default();
         let places = written(&bytes);
         for length in [1, 8, 512, 4096] {
             for _ in 0..25 {
@@ -195,7 +205,7 @@ fn what_is_refused_stays_as_it_is_and_no_master_starts() {
         let mut damaged = bytes.clone();
         damaged[places[random.random_range(0..places.len())]] ^= 1 << random.random_range(0..8);
         std::fs::write(&path, &damaged).unwrap();
-        match Store::open(dir.path()) {
+        match MasterStore::open(dir.path()) {
             // The record in the file must be readable by others, too.
             Ok(store) => assert!(store.load().unwrap() == records),
             Err(error) => {
@@ -204,13 +214,13 @@ fn what_is_refused_stays_as_it_is_and_no_master_starts() {
                 let text = error.to_string();
                 assert!(text.contains(path.to_str().unwrap()), "{text}");
                 assert!(text.contains("from a copy") || text.contains("the version"), "{text}");
-                let config = Config {
+                let config = MasterConfig {
                     listen: "127.0.0.1:0".into(),
                     data_dir: dir.path().into(),
-                    ..Config::default()
+                    ..MasterConfig::default()
                 };
                 let started = MasterServer::start(config);
-                assert!(matches!(started, Err(StartError::Store(_))), "{started:?}");
+                assert!(matches!(started, Err(MasterStartError::Store(_))), "{started:?}");
             }
         }
     }
@@ -236,18 +246,18 @@ fn the_record_that_is_damaged_is_named() {
         transaction.commit().unwrap();
         before
     };
-    let named = || match Store::open(dir.path()) {
+    let named = || match MasterStore::open(dir.path()) {
         Err(StoreError::DamagedRecord { store, record, .. }) => {
             assert_eq!(store, path.to_str().unwrap());
             record
         }
         other => panic!("unexpected {other:?}"),
     };
-    let keys = records.iter().map(Record::key).chain(["contents".into(), "format".into()]);
+    let keys = records.iter().map(MasterRecord::key).chain(["contents".into(), "format".into()]);
     for (nth, key) in keys.enumerate().filter(|(nth, _)| nth % 7 == 0 || *nth > 100) {
         let bytes = change(&key, None).unwrap();
         let missing = match key.as_str() {
-            "format" => Store::open(dir.path()).unwrap_err().to_string(),
+            "format" => MasterStore::open(dir.path()).unwrap_err().to_string(),
             _ => named(),
         };
         let expected = if key == "format" { "written in the format" } else { "contents" };
@@ -257,10 +267,10 @@ fn the_record_that_is_damaged_is_named() {
         change(&key, Some(&flipped));
         assert_eq!(named(), key);
         change(&key, Some(&bytes));
-        assert!(Store::open(dir.path()).unwrap().load().unwrap() == records);
+        assert!(MasterStore::open(dir.path()).unwrap().load().unwrap() == records);
     }
     // An older version of a record, whole in itself.
-    let (_, older) = sealed::encode(&Record::ClientIds { end: 65 });
+    let (_, older) = entry_format::encode(&MasterRecord::ClientIds { end: 65 });
     change("client-ids", Some(&older));
     assert_eq!(named(), "contents");
 }
@@ -272,26 +282,26 @@ proptest! {
         at: sample::Index,
         bit in 0u32..8,
     ) {
-        let records: Vec<Record> = history().into_iter().flatten().filter_map(|write| match write {
-            Write::Put(record) => Some(record),
-            Write::Remove(_) => None,
+        let records: Vec<MasterRecord> = history().into_iter().flatten().filter_map(|write| match write {
+            RecordWrite::Put(record) => Some(record),
+            RecordWrite::Remove(_) => None,
         }).collect();
         let record = &records[nth % records.len()];
-        let (key, mut bytes) = sealed::encode(record);
-        prop_assert_eq!(sealed::decode(&key, &bytes), Ok(record.clone()));
-        prop_assert!(sealed::decode("member/00009", &bytes).is_err());
+        let (key, mut bytes) = entry_format::encode(record);
+        prop_assert_eq!(entry_format::decode(&key, &bytes), Ok(record.clone()));
+        prop_assert!(entry_format::decode("member/00009", &bytes).is_err());
         let at = at.index(bytes.len());
         bytes[at] ^= 1 << bit;
-        prop_assert!(sealed::decode(&key, &bytes).is_err());
+        prop_assert!(entry_format::decode(&key, &bytes).is_err());
     }
 
     #[test]
     fn any_bytes_are_a_record_or_an_error(key in "[a-z/0-9-]{0,20}", bytes: Vec<u8>) {
-        let _ = sealed::read_format(&bytes);
-        prop_assert!(sealed::decode(&key, &bytes).is_err(), "its checksum would be right");
+        let _ = entry_format::read_format(&bytes);
+        prop_assert!(entry_format::decode(&key, &bytes).is_err(), "its checksum would be right");
         // And with a right checksum.
-        let sealed = sealed::seal(&key, bytes);
-        if let Ok(record) = sealed::decode(&key, &sealed) {
+        let sealed = entry_format::seal(&key, bytes);
+        if let Ok(record) = entry_format::decode(&key, &sealed) {
             prop_assert_eq!(record.key(), key);
         }
     }

@@ -18,8 +18,8 @@ use fusee_client::{Client, FabricKind, Options};
 use fusee_control::master::{MasterReply, MasterRequest, Status};
 use fusee_control::rpc::{MasterClient, MasterService, RpcClient, RpcError, Runtime};
 use fusee_core::view::{Geometry, View};
-use fusee_master::{Config, MasterServer, random_cluster};
-use fusee_memory_node::{Config as NodeConfig, MemoryNode};
+use fusee_master::{MasterConfig, MasterServer, random_cluster};
+use fusee_memory_node::{MemoryNode, MemoryNodeConfig as NodeConfig};
 
 /// The shortest lease that etcd gives.
 const TTL_S: u64 = 2;
@@ -33,8 +33,8 @@ const TTL: &str = "FUSEE_TEST_MASTER_TTL_S";
 /// The address to listen at.
 const LISTEN: &str = "FUSEE_TEST_LISTEN";
 
-fn config(store: &str, lease_ttl_s: u64) -> Config {
-    Config {
+fn config(store: &str, lease_ttl_s: u64) -> MasterConfig {
+    MasterConfig {
         listen: "127.0.0.1:0".into(),
         store: Some(store.into()),
         lease_ttl_s,
@@ -49,7 +49,7 @@ fn config(store: &str, lease_ttl_s: u64) -> Config {
             max_value_bytes: 4096,
             ..Geometry::default()
         },
-        ..Config::default()
+        ..MasterConfig::default()
     }
 }
 
@@ -59,7 +59,7 @@ fn a_master_process() {
     let Ok(store) = std::env::var(STORE) else { return };
     let ttl_s = std::env::var(TTL).unwrap().parse().unwrap();
     let listen = std::env::var(LISTEN).unwrap();
-    let master = MasterServer::start(Config { listen, ..config(&store, ttl_s) }).unwrap();
+    let master = MasterServer::start(MasterConfig { listen, ..config(&store, ttl_s) }).unwrap();
     println!("\nmaster at {}", master.addr().unwrap());
     let _end = std::io::stdin().read_to_end(&mut Vec::new());
     master.stop();
@@ -147,7 +147,7 @@ impl Drop for MasterProcess {
 }
 
 /// Three masters, three memory nodes, and the views and ids seen so far.
-struct Cluster {
+struct ElectedCluster {
     // In the order in which they end.
     nodes: Vec<MemoryNode>,
     masters: Vec<MasterProcess>,
@@ -160,12 +160,12 @@ struct Cluster {
     etcd: EtcdServer,
 }
 
-impl Cluster {
-    fn start() -> Option<Cluster> {
-        Cluster::start_with(2 << 20)
+impl ElectedCluster {
+    fn start() -> Option<ElectedCluster> {
+        ElectedCluster::start_with(2 << 20)
     }
 
-    fn start_with(pool_bytes: u64) -> Option<Cluster> {
+    fn start_with(pool_bytes: u64) -> Option<ElectedCluster> {
         let etcd = EtcdServer::start()?;
         let store = format!("etcd://{}/test/cluster", etcd.endpoint());
         let masters: Vec<_> = (0..3).map(|_| MasterProcess::start(&store)).collect();
@@ -186,7 +186,7 @@ impl Cluster {
         let ids = BTreeSet::new();
         let view = None;
         let mut cluster =
-            Cluster { nodes, masters, client, runtime, view, ids, store, _dir: dir, etcd };
+            ElectedCluster { nodes, masters, client, runtime, view, ids, store, _dir: dir, etcd };
         let formed = Instant::now() + LONG;
         while !cluster.open() {
             assert!(Instant::now() < formed, "the cluster is not formed");
@@ -271,7 +271,7 @@ impl Cluster {
 // Promise MST-8: Of several masters one leads, also after each `kill -9`.
 #[test]
 fn a_stand_by_goes_on_where_a_killed_leader_was() {
-    let Some(mut cluster) = Cluster::start() else { return };
+    let Some(mut cluster) = ElectedCluster::start() else { return };
     let names = cluster.names();
     assert_eq!(names.len(), 3);
     for round in 0..2 {
@@ -317,7 +317,7 @@ fn a_stand_by_goes_on_where_a_killed_leader_was() {
 
 #[test]
 fn a_leader_that_was_stopped_and_goes_on_decides_nothing() {
-    let Some(mut cluster) = Cluster::start() else { return };
+    let Some(mut cluster) = ElectedCluster::start() else { return };
     (0..3).for_each(|_| assert!(cluster.open()));
     let old = cluster.leader();
     old.freeze();
@@ -369,22 +369,22 @@ fn a_leader_that_was_stopped_and_goes_on_decides_nothing() {
 
 /// A load of clients, and their longest wait.
 #[derive(Default)]
-struct Load {
+struct ClientLoad {
     ends: AtomicBool,
     operations: AtomicU64,
     longest: Mutex<Duration>,
 }
 
 /// Ends the load, also when the test fails.
-struct Ending<'l>(&'l Load);
+struct LoadGuard<'l>(&'l ClientLoad);
 
-impl Drop for Ending<'_> {
+impl Drop for LoadGuard<'_> {
     fn drop(&mut self) {
         self.0.ends.store(true, Ordering::Relaxed);
     }
 }
 
-impl Load {
+impl ClientLoad {
     /// Writes a key again and again, and reads it back.
     fn run(&self, client: &Client, key: &str) {
         client.insert(key.as_bytes(), b"0").unwrap();
@@ -423,19 +423,19 @@ impl Load {
 
 #[test]
 fn the_load_goes_on_when_the_leader_dies_and_a_memory_node_with_it() {
-    let Some(mut cluster) = Cluster::start_with(64 << 20) else { return };
+    let Some(mut cluster) = ElectedCluster::start_with(64 << 20) else { return };
     let addrs: Vec<&str> = cluster.masters.iter().map(|master| master.addr.as_str()).collect();
     let fabric = FabricKind::Tcp;
     let options = Options::default().with_fabric(fabric).with_op_timeout(LONG);
     let client = Client::connect_with(&addrs.join(","), options).unwrap();
-    let load = Load::default();
+    let load = ClientLoad::default();
     std::thread::scope(|scope| {
         for key in ["one", "two"] {
             let load = &load;
             let client = client.clone();
             scope.spawn(move || load.run(&client, key));
         }
-        let _ending = Ending(&load);
+        let _ending = LoadGuard(&load);
         load.gets_on();
         println!("undisturbed, an update and a get take up to {:?}", load.longest());
 
@@ -471,11 +471,11 @@ fn the_load_goes_on_when_the_leader_dies_and_a_memory_node_with_it() {
 /// As in an upgrade: the stand-bys first, then the leader, each at its address.
 #[test]
 fn masters_are_restarted_in_turn_and_the_load_goes_on() {
-    let Some(mut cluster) = Cluster::start_with(64 << 20) else { return };
+    let Some(mut cluster) = ElectedCluster::start_with(64 << 20) else { return };
     let mut addrs: Vec<String> = cluster.masters.iter().map(|m| m.addr.clone()).collect();
     let options = Options::default().with_fabric(FabricKind::Tcp).with_op_timeout(LONG);
     let client = Client::connect_with(&addrs.join(","), options).unwrap();
-    let load = Load::default();
+    let load = ClientLoad::default();
     let names = cluster.names();
     let leader = cluster.client.answered_by();
     addrs.sort_by_key(|addr| *addr == leader);
@@ -485,7 +485,7 @@ fn masters_are_restarted_in_turn_and_the_load_goes_on() {
             let client = client.clone();
             scope.spawn(move || load.run(&client, key));
         }
-        let _ending = Ending(&load);
+        let _ending = LoadGuard(&load);
         for addr in &addrs {
             load.gets_on();
             let at = cluster.masters.iter().position(|master| master.addr == *addr).unwrap();
@@ -505,7 +505,7 @@ fn masters_are_restarted_in_turn_and_the_load_goes_on() {
 
 #[test]
 fn when_etcd_is_away_nobody_leads_and_afterwards_somebody_does() {
-    let Some(mut cluster) = Cluster::start() else { return };
+    let Some(mut cluster) = ElectedCluster::start() else { return };
     let names = cluster.names();
     assert!(cluster.open());
     // A short break: shorter than the lease, if the machine is not too loaded for that.

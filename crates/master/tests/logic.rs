@@ -4,19 +4,19 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use fusee_control::master::{MasterReply, MasterRequest, MemberState, Orphan};
-use fusee_control::node::{BlockId, Description, NodeReply, NodeRequest, Usage};
+use fusee_control::node::{BlockId, NodeDescription, NodeReply, NodeRequest, Usage};
 use fusee_control::rpc::Caller;
 use fusee_core::data::Redundancy;
 use fusee_core::layout::{SizeClass, first_extent};
 use fusee_core::race::HashKey;
 use fusee_core::verbs::{ClientId, ClusterId, MnId};
 use fusee_core::view::{Geometry, View};
-use fusee_master::logic::{Action, Event, Master};
-use fusee_master::record::{DESTROYED, Record, Write};
-use fusee_master::settings::{LeaseSettings, Settings};
-use fusee_memory_node::logic::Node;
+use fusee_master::logic::{MasterAction, MasterEvent, MasterLogic};
+use fusee_master::record::{DESTROYED, MasterRecord, RecordWrite};
+use fusee_master::settings::{ClusterSettings, LeaseSettings};
+use fusee_memory_node::logic::NodeLogic;
 
-fn settings(memory_nodes: u32, index_replicas: u8, data_replicas: u8) -> Settings {
+fn settings(memory_nodes: u32, index_replicas: u8, data_replicas: u8) -> ClusterSettings {
     let geometry = Geometry {
         region_bytes: 256 << 10,
         block_bytes: 16 << 10,
@@ -27,7 +27,7 @@ fn settings(memory_nodes: u32, index_replicas: u8, data_replicas: u8) -> Setting
     };
     // No session or node renews anything here: `changes.rs` is about that.
     let lease = LeaseSettings { lease_ms: u64::MAX, ..LeaseSettings::default() };
-    Settings {
+    ClusterSettings {
         memory_nodes,
         index_replicas,
         data_replicas,
@@ -50,22 +50,22 @@ fn secret(number: u64) -> HashKey {
 
 const OTHER: ClusterId = ClusterId::from_word(5).unwrap();
 
-struct SimNode {
-    description: Description,
+struct LogicNode {
+    description: NodeDescription,
     control: String,
-    logic: Node,
+    logic: NodeLogic,
     alive: bool,
     /// The name that the node has been told.
     name: Option<MnId>,
 }
 
 /// A master, its disk and its memory nodes; every action is carried out at once and in order.
-struct World {
-    settings: Settings,
-    master: Master,
+struct LogicCluster {
+    settings: ClusterSettings,
+    master: MasterLogic,
     /// The persisted records, which survive the master.
-    disk: BTreeMap<String, Record>,
-    nodes: Vec<SimNode>,
+    disk: BTreeMap<String, MasterRecord>,
+    nodes: Vec<LogicNode>,
     now_ms: u64,
     fresh: u64,
     /// The number of actions carried out, and the number after which the master crashes.
@@ -74,18 +74,19 @@ struct World {
     crashes: usize,
     /// The number of actions after which another process replaces memory node 1.
     replace_after: Option<usize>,
-    replaced: Option<SimNode>,
+    replaced: Option<LogicNode>,
     replies: BTreeMap<u64, MasterReply>,
     next_token: u64,
     log: Vec<String>,
 }
 
-impl World {
-    fn new(settings: Settings, pools: &[u64]) -> World {
-        let formed = Record::Cluster(CLUSTER);
+impl LogicCluster {
+    fn new(settings: ClusterSettings, pools: &[u64]) -> LogicCluster {
+        let formed = MasterRecord::Cluster(CLUSTER);
         let disk = BTreeMap::from([(formed.key(), formed.clone())]);
-        let master = Master::restore(settings.clone(), 1000, secret(1000), vec![formed]).unwrap();
-        let mut world = World {
+        let master =
+            MasterLogic::restore(settings.clone(), 1000, secret(1000), vec![formed]).unwrap();
+        let mut world = LogicCluster {
             settings,
             master,
             disk,
@@ -118,12 +119,12 @@ impl World {
         self.fresh += 1;
         let records = self.disk.values().cloned().collect();
         self.master =
-            Master::restore(self.settings.clone(), self.fresh, secret(self.fresh), records)
+            MasterLogic::restore(self.settings.clone(), self.fresh, secret(self.fresh), records)
                 .unwrap();
     }
 
     /// Feeds an event and carries out all that follows from it, until a crash or silence.
-    fn feed(&mut self, event: Event) {
+    fn feed(&mut self, event: MasterEvent) {
         let mut events = VecDeque::from([event]);
         while let Some(event) = events.pop_front() {
             for action in self.master.handle(self.now_ms, event) {
@@ -143,37 +144,37 @@ impl World {
         }
     }
 
-    fn perform(&mut self, action: Action) -> Option<Event> {
+    fn perform(&mut self, action: MasterAction) -> Option<MasterEvent> {
         match action {
-            Action::Persist(writes) => {
+            MasterAction::Persist(writes) => {
                 for write in writes {
                     match write {
-                        Write::Put(record) => self.disk.insert(record.key(), record),
-                        Write::Remove(key) => self.disk.remove(&key),
+                        RecordWrite::Put(record) => self.disk.insert(record.key(), record),
+                        RecordWrite::Remove(key) => self.disk.remove(&key),
                     };
                 }
                 None
             }
             // Nodes that are left over become members when the cluster is formed, and replicas move
             // there: `changes.rs` is about that.
-            Action::Job { .. } => None,
-            Action::Reply { token, reply } => {
+            MasterAction::Job { .. } => None,
+            MasterAction::Reply { token, reply } => {
                 assert!(self.replies.insert(token, reply).is_none(), "two replies");
                 None
             }
-            Action::Call { node, control, token, request } => {
+            MasterAction::Call { node, control, token, request } => {
                 let alive = self.nodes.iter_mut().find(|n| n.alive && n.control == control);
                 let result = match alive {
                     Some(found) => Ok(found.logic.handle(request).reply),
                     None => Err("connection refused".to_owned()),
                 };
-                Some(Event::NodeAnswer { node, token, result })
+                Some(MasterEvent::NodeAnswer { node, token, result })
             }
-            Action::Clear => {
+            MasterAction::Clear => {
                 self.disk.retain(|key, _| key.starts_with(DESTROYED));
                 None
             }
-            Action::Tell(_, _, text) => {
+            MasterAction::Tell(_, _, text) => {
                 self.log.push(text);
                 None
             }
@@ -197,7 +198,7 @@ impl World {
     fn ask_from(&mut self, caller: Caller, request: MasterRequest) -> Option<MasterReply> {
         let token = self.next_token;
         self.next_token += 1;
-        self.feed(Event::Request { token, caller, request });
+        self.feed(MasterEvent::Request { token, caller, request });
         self.replies.remove(&token)
     }
 
@@ -232,7 +233,7 @@ impl World {
                     self.join(at);
                 }
             }
-            self.feed(Event::Tick);
+            self.feed(MasterEvent::Tick);
         }
     }
 
@@ -320,10 +321,10 @@ impl World {
     }
 }
 
-fn sim_node(identity: u64, control: String, pool_bytes: u64) -> SimNode {
-    let description = Description { identity, pool_bytes, tcp: None, shm: None, verbs: None };
-    let logic = Node::new(description.clone());
-    SimNode { description, control, logic, alive: true, name: None }
+fn sim_node(identity: u64, control: String, pool_bytes: u64) -> LogicNode {
+    let description = NodeDescription { identity, pool_bytes, tcp: None, shm: None, verbs: None };
+    let logic = NodeLogic::new(description.clone());
+    LogicNode { description, control, logic, alive: true, name: None }
 }
 
 #[test]
@@ -332,7 +333,7 @@ fn a_cluster_forms_with_every_number_of_nodes_and_replicas() {
         for index in 1..=nodes as u8 {
             for data in 1..=nodes as u8 {
                 let mut world =
-                    World::new(settings(nodes, index, data), &vec![POOL; nodes as usize]);
+                    LogicCluster::new(settings(nodes, index, data), &vec![POOL; nodes as usize]);
                 let view = world.form();
                 let primaries = |node: MnId| {
                     view.regions.iter().filter(|region| region.primary().node == node).count()
@@ -348,14 +349,14 @@ fn a_cluster_forms_with_every_number_of_nodes_and_replicas() {
 
 #[test]
 fn few_regions_are_made_at_first() {
-    let mut world = World::new(settings(3, 2, 2), &[POOL, POOL / 2, POOL / 2]);
+    let mut world = LogicCluster::new(settings(3, 2, 2), &[POOL, POOL / 2, POOL / 2]);
     let view = world.form();
     assert_eq!(view.regions.len(), 3, "about one for each node to lead");
 }
 
 #[test]
 fn nothing_is_answered_before_the_nodes_are_there() {
-    let mut world = World::new(settings(3, 2, 2), &[POOL, POOL]);
+    let mut world = LogicCluster::new(settings(3, 2, 2), &[POOL, POOL]);
     world.pass(1000);
     let not_ready = Some(MasterReply::NotReady { joined: 2, expected: 3 });
     assert_eq!(world.ask(MasterRequest::Open), not_ready);
@@ -369,7 +370,7 @@ fn nothing_is_answered_before_the_nodes_are_there() {
 
 #[test]
 fn joins_are_idempotent_and_names_are_never_given_twice() {
-    let mut world = World::new(settings(3, 2, 2), &[POOL, POOL]);
+    let mut world = LogicCluster::new(settings(3, 2, 2), &[POOL, POOL]);
     for _ in 0..3 {
         assert_eq!(world.join(0), Some(MasterReply::Joined { node: MnId(0) }));
         assert_eq!(world.join(1), Some(MasterReply::Joined { node: MnId(1) }));
@@ -398,7 +399,7 @@ fn joins_are_idempotent_and_names_are_never_given_twice() {
 
 #[test]
 fn a_join_that_makes_no_sense_is_refused_and_leaves_no_trace() {
-    let mut world = World::new(settings(1, 1, 1), &[]);
+    let mut world = LogicCluster::new(settings(1, 1, 1), &[]);
     let join = |control: &str, pool_bytes| MasterRequest::Join {
         identity: 1,
         control: control.into(),
@@ -418,7 +419,7 @@ fn a_join_that_makes_no_sense_is_refused_and_leaves_no_trace() {
 fn a_crash_after_any_action_ends_in_a_formed_cluster() {
     let mut longest = 0;
     for crash_after in 0.. {
-        let mut world = World::new(settings(3, 2, 2), &[POOL; 3]);
+        let mut world = LogicCluster::new(settings(3, 2, 2), &[POOL; 3]);
         world.crash_after = Some(crash_after);
         let view = world.form();
         assert_eq!(world.crashes, usize::from(world.crash_after.is_none()));
@@ -438,7 +439,7 @@ fn a_crash_after_any_action_ends_in_a_formed_cluster() {
 #[test]
 fn a_node_that_dies_at_any_moment_of_the_forming_is_replaced() {
     for dies_after in 0..60 {
-        let mut world = World::new(settings(3, 2, 2), &[POOL; 3]);
+        let mut world = LogicCluster::new(settings(3, 2, 2), &[POOL; 3]);
         world.crash_after = Some(dies_after);
         world.pass(50);
         // Master and node have ended together; a new process starts at the same address.
@@ -454,7 +455,7 @@ fn a_node_that_dies_at_any_moment_of_the_forming_is_replaced() {
 #[test]
 fn a_process_that_takes_a_nodes_place_meanwhile_is_noticed() {
     for replace_after in 0..200 {
-        let mut world = World::new(settings(3, 2, 2), &[POOL; 3]);
+        let mut world = LogicCluster::new(settings(3, 2, 2), &[POOL; 3]);
         world.replace_after = Some(replace_after);
         for _ in 0..400 {
             world.pass(50);
@@ -476,7 +477,7 @@ fn a_process_that_takes_a_nodes_place_meanwhile_is_noticed() {
             continue;
         };
         if member.identity != 900 {
-            world.nodes[1] = SimNode { name: Some(member.node), ..old };
+            world.nodes[1] = LogicNode { name: Some(member.node), ..old };
         }
         world.check(&view);
     }
@@ -485,7 +486,7 @@ fn a_process_that_takes_a_nodes_place_meanwhile_is_noticed() {
 
 #[test]
 fn a_dead_node_does_not_keep_a_spare_one_from_forming() {
-    let mut world = World::new(settings(3, 2, 2), &[POOL; 2]);
+    let mut world = LogicCluster::new(settings(3, 2, 2), &[POOL; 2]);
     world.pass(100);
     world.nodes[0].alive = false;
     world.add_node(POOL);
@@ -496,7 +497,7 @@ fn a_dead_node_does_not_keep_a_spare_one_from_forming() {
 
 #[test]
 fn a_node_of_another_cluster_is_named_until_it_is_restarted() {
-    let mut world = World::new(settings(2, 1, 1), &[POOL; 2]);
+    let mut world = LogicCluster::new(settings(2, 1, 1), &[POOL; 2]);
     let foreign = NodeRequest::Format { cluster: OTHER, attempt: 1 };
     world.nodes[0].logic.handle(foreign);
     world.pass(5000);
@@ -508,7 +509,7 @@ fn a_node_of_another_cluster_is_named_until_it_is_restarted() {
 
 #[test]
 fn pools_that_are_too_small_are_explained_and_larger_ones_help() {
-    let mut world = World::new(settings(2, 2, 2), &[64 << 10; 2]);
+    let mut world = LogicCluster::new(settings(2, 2, 2), &[64 << 10; 2]);
     world.pass(1000);
     let Some(MasterReply::Refused { reason }) = world.ask(MasterRequest::Open) else { panic!() };
     assert!(reason.contains("larger pools"), "{reason}");
@@ -523,7 +524,7 @@ fn pools_that_are_too_small_are_explained_and_larger_ones_help() {
 // Promise MST-2: Client ids never recur.
 #[test]
 fn client_ids_never_repeat_whenever_the_master_crashes() {
-    let mut world = World::new(settings(1, 1, 1), &[POOL]);
+    let mut world = LogicCluster::new(settings(1, 1, 1), &[POOL]);
     world.form();
     let mut seen = BTreeSet::new();
     for round in 0..300 {
@@ -536,7 +537,8 @@ fn client_ids_never_repeat_whenever_the_master_crashes() {
         }
     }
     assert!(world.crashes > 20 && seen.len() > 250);
-    let records = world.disk.values().filter(|r| matches!(r, Record::ClientIds { .. })).count();
+    let records =
+        world.disk.values().filter(|r| matches!(r, MasterRecord::ClientIds { .. })).count();
     assert_eq!(records, 1);
 }
 
@@ -547,7 +549,7 @@ fn orphan(block: u32, owner: ClientId, first: u32) -> Orphan {
 
 #[test]
 fn orphans_pass_to_one_later_session_each() {
-    let mut world = World::new(settings(1, 1, 1), &[POOL]);
+    let mut world = LogicCluster::new(settings(1, 1, 1), &[POOL]);
     world.form();
     let (first, _) = world.open().unwrap();
     let mine = vec![orphan(3, first, 5), orphan(4, first, 0)];
@@ -614,7 +616,7 @@ fn orphans_pass_to_one_later_session_each() {
 
 #[test]
 fn the_master_tells_who_may_own_blocks() {
-    let mut world = World::new(settings(1, 1, 1), &[POOL]);
+    let mut world = LogicCluster::new(settings(1, 1, 1), &[POOL]);
     assert!(matches!(world.ask(MasterRequest::Owners), Some(MasterReply::NotReady { .. })));
     world.form();
     let (first, _) = world.open().unwrap();
@@ -635,7 +637,7 @@ fn the_master_tells_who_may_own_blocks() {
 
 #[test]
 fn a_restart_keeps_orphans_and_sessions() {
-    let mut world = World::new(settings(1, 1, 1), &[POOL]);
+    let mut world = LogicCluster::new(settings(1, 1, 1), &[POOL]);
     world.form();
     let (first, _) = world.open().unwrap();
     let (second, _) = world.open().unwrap();
@@ -661,7 +663,7 @@ fn a_restart_keeps_orphans_and_sessions() {
 fn a_orphan_is_never_handed_out_twice_whenever_the_master_crashes() {
     let mut handed_out = 0;
     for crash_after in 0..12 {
-        let mut world = World::new(settings(1, 1, 1), &[POOL]);
+        let mut world = LogicCluster::new(settings(1, 1, 1), &[POOL]);
         world.form();
         world.crash_after = Some(world.actions + crash_after);
         let mut taken = Vec::new();
@@ -680,14 +682,14 @@ fn a_orphan_is_never_handed_out_twice_whenever_the_master_crashes() {
 
 #[test]
 fn a_cluster_is_formed_when_somebody_asks_for_it_and_only_one() {
-    let mut world = World::new(settings(1, 1, 1), &[]);
+    let mut world = LogicCluster::new(settings(1, 1, 1), &[]);
     world.disk.clear();
     world.restart_master();
     world.add_node(POOL);
     let nobody = MasterReply::WrongCluster { cluster: None };
     assert_eq!(world.join(0), Some(nobody.clone()));
     world.now_ms += 10_000;
-    world.feed(Event::Tick);
+    world.feed(MasterEvent::Tick);
     for request in [MasterRequest::Open, MasterRequest::GetView { newer_than: 0 }] {
         assert_eq!(world.ask(request), Some(nobody.clone()));
     }
@@ -728,7 +730,7 @@ fn a_node_that_others_could_not_reach_is_refused() {
     let here = Caller::default();
     // On one machine, and over several.
     for (host, from) in [("127.0.0.1", here), ("10.0.0.2", elsewhere)] {
-        let mut world = World::new(settings(9, 1, 1), &[]);
+        let mut world = LogicCluster::new(settings(9, 1, 1), &[]);
         let both = ["shm", "tcp"];
         let mut ask = |from: Caller, request: MasterRequest| match world.ask_from(from, request) {
             Some(MasterReply::Joined { node }) => Ok(node.0),
@@ -755,7 +757,7 @@ fn a_node_that_others_could_not_reach_is_refused() {
 
 #[test]
 fn who_joins_a_formed_cluster_serves_what_its_members_do() {
-    let mut world = World::new(settings(2, 1, 1), &[]);
+    let mut world = LogicCluster::new(settings(2, 1, 1), &[]);
     for at in 0..2 {
         world.add_node(POOL);
         world.nodes[at].control = format!("10.0.0.2:{}", 100 + at);

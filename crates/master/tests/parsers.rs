@@ -10,18 +10,20 @@ use allocation_counter::measure;
 use fusee_control::master::{MasterReply, MasterRequest};
 use fusee_control::node::{NodeReply, NodeRequest};
 use fusee_control::rpc::{Stamped, parsers as control};
-use fusee_core::code::{Coding, ReedSolomon};
 use fusee_core::data::Region;
-use fusee_core::layout::{Address, BLOCK_HEADER_BYTES, Base, BlockHeader, Identity, LAYOUT_WORD};
+use fusee_core::erasure::{Coding, ReedSolomon};
+use fusee_core::layout::{
+    Address, BLOCK_HEADER_BYTES, BlockHeader, GenerationBase, Identity, LAYOUT_WORD,
+};
 use fusee_core::layout::{Object, Opcode, Pair, PoolHeader, SizeClass, Slot};
 use fusee_core::parsers as core;
 use fusee_core::race::HashKey;
 use fusee_core::update::ViewUpdate;
 use fusee_core::verbs::{ClientId, ClusterId, MnId};
-use fusee_core::view::{Geometry, Member, Place, Subtable, View};
+use fusee_core::view::{Geometry, Member, PoolPlace, Subtable, View};
 use fusee_fabric::parsers as fabric;
-use fusee_master::record::Record;
-use fusee_master::store::sealed;
+use fusee_master::record::MasterRecord;
+use fusee_master::store::entry_format;
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::Index;
@@ -32,7 +34,7 @@ use serde::de::DeserializeOwned;
 
 /// A change of bytes.
 #[derive(Clone, Debug)]
-enum Damage {
+enum ByteDamage {
     Flip(Index, u8),
     Set(Index, u8),
     Cut(Index),
@@ -40,30 +42,30 @@ enum Damage {
     Twice(Index),
 }
 
-fn damage() -> impl Strategy<Value = Damage> {
+fn damage() -> impl Strategy<Value = ByteDamage> {
     prop_oneof![
-        (any::<Index>(), 0u8..8).prop_map(|(at, bit)| Damage::Flip(at, bit)),
-        (any::<Index>(), any::<u8>()).prop_map(|(at, byte)| Damage::Set(at, byte)),
+        (any::<Index>(), 0u8..8).prop_map(|(at, bit)| ByteDamage::Flip(at, bit)),
+        (any::<Index>(), any::<u8>()).prop_map(|(at, byte)| ByteDamage::Set(at, byte)),
         (any::<Index>(), prop_oneof![Just(0), Just(0x7f), Just(0xff)])
-            .prop_map(|(at, byte)| Damage::Set(at, byte)),
-        any::<Index>().prop_map(Damage::Cut),
-        (any::<Index>(), any::<u8>()).prop_map(|(at, byte)| Damage::Insert(at, byte)),
-        any::<Index>().prop_map(Damage::Twice),
+            .prop_map(|(at, byte)| ByteDamage::Set(at, byte)),
+        any::<Index>().prop_map(ByteDamage::Cut),
+        (any::<Index>(), any::<u8>()).prop_map(|(at, byte)| ByteDamage::Insert(at, byte)),
+        any::<Index>().prop_map(ByteDamage::Twice),
     ]
 }
 
-fn damaged(mut bytes: Vec<u8>, damage: &[Damage]) -> Vec<u8> {
+fn damaged(mut bytes: Vec<u8>, damage: &[ByteDamage]) -> Vec<u8> {
     for change in damage {
         let length = bytes.len();
         if length == 0 {
             break;
         }
         match change {
-            Damage::Flip(at, bit) => bytes[at.index(length)] ^= 1 << bit,
-            Damage::Set(at, byte) => bytes[at.index(length)] = *byte,
-            Damage::Cut(at) => bytes.truncate(at.index(length)),
-            Damage::Insert(at, byte) => bytes.insert(at.index(length), *byte),
-            Damage::Twice(at) => bytes.extend_from_within(at.index(length)..),
+            ByteDamage::Flip(at, bit) => bytes[at.index(length)] ^= 1 << bit,
+            ByteDamage::Set(at, byte) => bytes[at.index(length)] = *byte,
+            ByteDamage::Cut(at) => bytes.truncate(at.index(length)),
+            ByteDamage::Insert(at, byte) => bytes.insert(at.index(length), *byte),
+            ByteDamage::Twice(at) => bytes.extend_from_within(at.index(length)..),
         }
     }
     bytes
@@ -150,7 +152,7 @@ fn all_of_control(bytes: &[u8]) -> bool {
         control::message::<Stamped<NodeRequest>>(bytes).is_some(),
         control::message::<MasterReply>(bytes).is_some(),
         control::message::<NodeReply>(bytes).is_some(),
-        control::message::<Record>(bytes).is_some(),
+        control::message::<MasterRecord>(bytes).is_some(),
         bounded(bytes, || control::view_piece(bytes)),
     ];
     frames.into_iter().chain(messages).any(|taken| taken)
@@ -231,7 +233,8 @@ fn view() -> View {
         verbs: None,
         pool_bytes: 1 << 34,
     };
-    let places = |at: u64| vec![0, 1].into_iter().map(move |n| Place { node: MnId(n), offset: at });
+    let places =
+        |at: u64| vec![0, 1].into_iter().map(move |n| PoolPlace { node: MnId(n), offset: at });
     let subtable = |at: u64| Subtable::new(1, places((1 << 30) + (at << 24)).collect());
     let region = |at: u64| Region::replicated(places(at << 31).collect(), 1);
     let view = View {
@@ -251,7 +254,7 @@ fn view() -> View {
 
 /// Returns the view, and the next ones of a split.
 fn views() -> Vec<View> {
-    let sibling = vec![Place { node: MnId(0), offset: (1 << 30) + (8 << 24) }];
+    let sibling = vec![PoolPlace { node: MnId(0), offset: (1 << 30) + (8 << 24) }];
     let mut views = vec![view(), view().splitting(&[(1, sibling)])];
     while views.last().unwrap().change.is_some() {
         views.push(views.last().unwrap().advanced());
@@ -287,8 +290,8 @@ proptest! {
         fabric::all(&bytes);
         core::object(&bytes);
         core::chunk(&bytes);
-        let _ = sealed::read_format(&bytes);
-        let _ = sealed::decode("cluster", &bytes);
+        let _ = entry_format::read_format(&bytes);
+        let _ = entry_format::decode("cluster", &bytes);
         let hello = damaged(b"FUSEE\x0b\x01\0".to_vec(), &damage);
         let _ = control::first_message(&hello);
         control::view_update(&view(), &bytes);
@@ -382,7 +385,7 @@ proptest! {
         let owner = ClientId(random as u32);
         let first = word as u32;
         let generation = (random >> 32) as u16 % Slot::GENERATIONS;
-        let base = Base { generation, is_wrapped: !sealed, not_before: word };
+        let base = GenerationBase { generation, is_wrapped: !sealed, not_before: word };
         let fresh = (word >> 32) as u32;
         let header = BlockHeader { class, owner, first, fresh, sealed, base };
         let mut bytes = header.encode();

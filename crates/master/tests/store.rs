@@ -8,8 +8,8 @@ use std::path::PathBuf;
 use fusee_core::layout::crc32c;
 use fusee_core::verbs::{ClusterId, MnId};
 use fusee_core::view::Member;
-use fusee_master::record::{Record, Write, member_key};
-use fusee_master::store::{FILE_NAME, Store, StoreError, sealed};
+use fusee_master::record::{MasterRecord, RecordWrite, member_key};
+use fusee_master::store::{FILE_NAME, MasterStore, StoreError, entry_format};
 
 const CLUSTER: ClusterId = ClusterId::from_word(9).unwrap();
 
@@ -25,12 +25,12 @@ fn member(node: u16) -> Member {
     }
 }
 
-fn puts(records: &[Record]) -> Vec<Write> {
-    records.iter().cloned().map(Write::Put).collect()
+fn puts(records: &[MasterRecord]) -> Vec<RecordWrite> {
+    records.iter().cloned().map(RecordWrite::Put).collect()
 }
 
-fn sorted(mut records: Vec<Record>) -> Vec<Record> {
-    records.sort_by_key(Record::key);
+fn sorted(mut records: Vec<MasterRecord>) -> Vec<MasterRecord> {
+    records.sort_by_key(MasterRecord::key);
     records
 }
 
@@ -38,33 +38,33 @@ fn sorted(mut records: Vec<Record>) -> Vec<Record> {
 fn records_come_back_newest_first_removed_ones_do_not() {
     let dir = tempfile::tempdir().unwrap();
     let before = [
-        Record::Cluster(CLUSTER),
-        Record::NextNode(2),
-        Record::Member(member(0)),
-        Record::Member(member(1)),
-        Record::ClientIds { end: 65 },
+        MasterRecord::Cluster(CLUSTER),
+        MasterRecord::NextNode(2),
+        MasterRecord::Member(member(0)),
+        MasterRecord::Member(member(1)),
+        MasterRecord::ClientIds { end: 65 },
     ];
-    for mut store in [Store::open(dir.path()).unwrap(), Store::memory()] {
+    for mut store in [MasterStore::open(dir.path()).unwrap(), MasterStore::memory()] {
         assert_eq!(store.load().unwrap(), []);
         store.persist(puts(&before)).unwrap();
-        let later = Write::Put(Record::ClientIds { end: 129 });
-        store.persist(vec![Write::Remove(member_key(MnId(0))), later]).unwrap();
+        let later = RecordWrite::Put(MasterRecord::ClientIds { end: 129 });
+        store.persist(vec![RecordWrite::Remove(member_key(MnId(0))), later]).unwrap();
         let now = vec![
-            Record::Cluster(CLUSTER),
-            Record::NextNode(2),
-            Record::Member(member(1)),
-            Record::ClientIds { end: 129 },
+            MasterRecord::Cluster(CLUSTER),
+            MasterRecord::NextNode(2),
+            MasterRecord::Member(member(1)),
+            MasterRecord::ClientIds { end: 129 },
         ];
         assert_eq!(sorted(store.load().unwrap()), sorted(now));
     }
-    let again = Store::open(dir.path()).unwrap();
+    let again = MasterStore::open(dir.path()).unwrap();
     assert_eq!(again.load().unwrap().len(), 4);
 }
 
 #[test]
 fn a_store_is_its_users_own_and_is_known_by_its_whole_path() {
     let dir = tempfile::tempdir().unwrap();
-    let store = Store::open(&dir.path().join("new")).unwrap();
+    let store = MasterStore::open(&dir.path().join("new")).unwrap();
     let path = dir.path().join("new").join(FILE_NAME);
     assert_eq!(std::fs::metadata(&path).unwrap().mode() & 0o777, 0o600);
     assert_eq!(std::fs::metadata(dir.path().join("new")).unwrap().mode() & 0o777, 0o700);
@@ -72,11 +72,11 @@ fn a_store_is_its_users_own_and_is_known_by_its_whole_path() {
     drop(store);
     // The file has these permissions after a copy, for instance.
     std::fs::set_permissions(&path, Permissions::from_mode(0o644)).unwrap();
-    drop(Store::open(&dir.path().join("new")).unwrap());
+    drop(MasterStore::open(&dir.path().join("new")).unwrap());
     assert_eq!(std::fs::metadata(&path).unwrap().mode() & 0o777, 0o600);
     // A file that lost its contents is an empty store, not a new kind of error.
     std::fs::File::create(&path).unwrap();
-    assert_eq!(Store::open(&dir.path().join("new")).unwrap().load().unwrap(), []);
+    assert_eq!(MasterStore::open(&dir.path().join("new")).unwrap().load().unwrap(), []);
 }
 
 #[test]
@@ -90,26 +90,32 @@ fn the_bytes_of_records_stay_readable() {
         &[0x80, 0x80, 0x80, 0x80, 0x80, 0x20],
     ]
     .concat();
-    let record: Record = postcard::from_bytes(&bytes).unwrap();
-    assert_eq!(record, Record::Member(member(1)));
-    assert_eq!(postcard::from_bytes::<Record>(b"\x06\x41").unwrap(), Record::ClientIds { end: 65 });
+    let record: MasterRecord = postcard::from_bytes(&bytes).unwrap();
+    assert_eq!(record, MasterRecord::Member(member(1)));
+    assert_eq!(
+        postcard::from_bytes::<MasterRecord>(b"\x06\x41").unwrap(),
+        MasterRecord::ClientIds { end: 65 }
+    );
     // With its checksum: the CRC-32C of 06 41 and the key, as any other program computes it.
-    let ids = Record::ClientIds { end: 65 };
+    let ids = MasterRecord::ClientIds { end: 65 };
     let bytes = [&b"\x06\x41"[..], &crc32c(b"\x06\x41client-ids").to_le_bytes()].concat();
-    assert_eq!(sealed::encode(&ids), ("client-ids".into(), bytes));
+    assert_eq!(entry_format::encode(&ids), ("client-ids".into(), bytes));
     assert_eq!(crc32c(b"123456789"), 0xe306_9283);
 }
 
 #[test]
 fn a_second_master_is_refused() {
     let dir = tempfile::tempdir().unwrap();
-    let mut first = Store::open(dir.path()).unwrap();
-    first.persist(puts(&[Record::Cluster(CLUSTER)])).unwrap();
-    let error = Store::open(dir.path()).unwrap_err();
+    let mut first = MasterStore::open(dir.path()).unwrap();
+    first.persist(puts(&[MasterRecord::Cluster(CLUSTER)])).unwrap();
+    let error = MasterStore::open(dir.path()).unwrap_err();
     assert!(matches!(error, StoreError::Locked { .. }), "{error}");
     assert!(error.to_string().contains("another master"));
     drop(first);
-    assert_eq!(Store::open(dir.path()).unwrap().load().unwrap(), [Record::Cluster(CLUSTER)]);
+    assert_eq!(
+        MasterStore::open(dir.path()).unwrap().load().unwrap(),
+        [MasterRecord::Cluster(CLUSTER)]
+    );
 }
 
 fn file(dir: &tempfile::TempDir) -> PathBuf {
@@ -123,7 +129,7 @@ fn a_file_that_is_no_store_is_left_alone() {
     for bytes in [junk, short] {
         let dir = tempfile::tempdir().unwrap();
         std::fs::write(file(&dir), &bytes).unwrap();
-        let error = Store::open(dir.path()).unwrap_err();
+        let error = MasterStore::open(dir.path()).unwrap_err();
         assert!(matches!(error, StoreError::Damaged { .. }), "{error}");
         assert_eq!(std::fs::read(file(&dir)).unwrap(), bytes, "it was changed");
     }
@@ -132,12 +138,12 @@ fn a_file_that_is_no_store_is_left_alone() {
 #[test]
 fn a_truncated_store_is_an_error() {
     let dir = tempfile::tempdir().unwrap();
-    let mut store = Store::open(dir.path()).unwrap();
-    store.persist(puts(&[Record::Member(member(1))])).unwrap();
+    let mut store = MasterStore::open(dir.path()).unwrap();
+    store.persist(puts(&[MasterRecord::Member(member(1))])).unwrap();
     drop(store);
     let whole = std::fs::read(file(&dir)).unwrap();
     std::fs::File::create(file(&dir)).unwrap().write_all(&whole[..whole.len() / 3]).unwrap();
-    let opened = Store::open(dir.path()).and_then(|store| store.load());
+    let opened = MasterStore::open(dir.path()).and_then(|store| store.load());
     assert!(matches!(opened, Err(StoreError::Damaged { .. })), "{opened:?}");
 }
 
@@ -151,26 +157,26 @@ fn another_format_and_undecodable_records_are_named() {
         transaction.commit().unwrap();
     };
     let dir = tempfile::tempdir().unwrap();
-    drop(Store::open(dir.path()).unwrap());
+    drop(MasterStore::open(dir.path()).unwrap());
     let refused = |text: &str| {
-        let error = Store::open(dir.path()).unwrap_err();
+        let error = MasterStore::open(dir.path()).unwrap_err();
         assert!(error.to_string().contains(text), "{error}");
         error
     };
-    for bytes in [b"\xff\xff".to_vec(), sealed::seal("client-ids", vec![0xff])] {
+    for bytes in [b"\xff\xff".to_vec(), entry_format::seal("client-ids", vec![0xff])] {
         overwrite(&dir, "client-ids", &bytes);
         let error = refused("the record client-ids is not as it was written");
         assert!(matches!(error, StoreError::DamagedRecord { .. }), "{error}");
     }
-    overwrite(&dir, "client-ids", &sealed::seal("client-ids", b"\x00\x09".to_vec()));
+    overwrite(&dir, "client-ids", &entry_format::seal("client-ids", b"\x00\x09".to_vec()));
     refused("it is a record of cluster");
-    overwrite(&dir, "client-ids", &sealed::seal("client-ids", b"\x06\x41\x00".to_vec()));
+    overwrite(&dir, "client-ids", &entry_format::seal("client-ids", b"\x06\x41\x00".to_vec()));
     refused("1 bytes too many");
     // Formats of this version, of one without checksums, and of one to come.
     overwrite(&dir, "format", b"fusee-master 11");
     assert!(matches!(refused("fusee-master 11"), StoreError::OtherFormat { .. }));
     overwrite(&dir, "format", b"fusee-master 6");
     assert!(matches!(refused("fusee-master 6"), StoreError::OtherFormat { .. }));
-    overwrite(&dir, "format", &sealed::seal("format", b"fusee-master 99".to_vec()));
+    overwrite(&dir, "format", &entry_format::seal("format", b"fusee-master 99".to_vec()));
     assert!(matches!(refused("fusee-master 99"), StoreError::OtherFormat { .. }));
 }

@@ -11,11 +11,11 @@ use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use fusee_auth::Keys;
-use fusee_tls::Tls;
+use fusee_auth::Keyring;
+use fusee_tls::TlsSettings;
 use serde::{Deserialize, Serialize};
 
-use crate::server::StartError;
+use crate::server::NodeStartError;
 
 /// The default port of the master.
 pub const DEFAULT_MASTER_PORT: u16 = 7400;
@@ -23,15 +23,15 @@ pub const DEFAULT_MASTER_PORT: u16 = 7400;
 /// Settings of a memory node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct Config {
+pub struct MemoryNodeConfig {
     /// The keys of the cluster's secret, which callers have to prove, too. None by default: then
     /// the node accepts every connection.
     #[serde(skip)]
-    pub keys: Option<Keys>,
+    pub keys: Option<Keyring>,
     /// The TLS settings. With them, all outgoing connections use TLS, and so do the control service
     /// and TCP. None by default.
     #[serde(skip)]
-    pub tls: Option<Tls>,
+    pub tls: Option<TlsSettings>,
     /// Host and port of the control service, `127.0.0.1:0` by default. Port 0 is any free one.
     pub listen: String,
     /// Host and port of the software NIC; any free port of 127.0.0.1 by default. `None`: only
@@ -61,9 +61,9 @@ pub struct Config {
     pub spin: Duration,
 }
 
-impl Default for Config {
-    fn default() -> Config {
-        Config {
+impl Default for MemoryNodeConfig {
+    fn default() -> MemoryNodeConfig {
+        MemoryNodeConfig {
             keys: None,
             tls: None,
             listen: "127.0.0.1:0".into(),
@@ -80,32 +80,32 @@ impl Default for Config {
     }
 }
 
-impl Config {
+impl MemoryNodeConfig {
     /// Returns the address to advertise, for an address that the node listens at.
-    pub(crate) fn advertised(&self, at: SocketAddr) -> Result<String, StartError> {
+    pub(crate) fn advertised(&self, at: SocketAddr) -> Result<String, NodeStartError> {
         match &self.advertise {
             Some(host) if host.contains(':') && !host.starts_with('[') => {
                 Ok(format!("[{host}]:{}", at.port()))
             }
             Some(host) => Ok(format!("{host}:{}", at.port())),
-            None if at.ip().is_unspecified() => Err(StartError::Advertise { at }),
+            None if at.ip().is_unspecified() => Err(NodeStartError::Advertise { at }),
             None => Ok(at.to_string()),
         }
     }
 
     /// Returns the software NIC's address, resolved.
-    pub(crate) fn tcp_addr(&self) -> Result<Option<SocketAddr>, StartError> {
+    pub(crate) fn tcp_addr(&self) -> Result<Option<SocketAddr>, NodeStartError> {
         self.tcp.as_deref().map(resolve).transpose()
     }
 
     /// Returns the address for queue pairs, resolved.
-    pub(crate) fn verbs_addr(&self) -> Result<Option<SocketAddr>, StartError> {
+    pub(crate) fn verbs_addr(&self) -> Result<Option<SocketAddr>, NodeStartError> {
         self.verbs.as_deref().map(resolve).transpose()
     }
 }
 
-fn resolve(addr: &str) -> Result<SocketAddr, StartError> {
-    let bad = |cause: String| StartError::Address { addr: addr.to_owned(), cause };
+fn resolve(addr: &str) -> Result<SocketAddr, NodeStartError> {
+    let bad = |cause: String| NodeStartError::Address { addr: addr.to_owned(), cause };
     let mut resolved = addr.to_socket_addrs().map_err(|error| bad(error.to_string()))?;
     resolved.next().ok_or_else(|| bad("no such host".into()))
 }
@@ -117,11 +117,11 @@ mod tests {
     #[test]
     fn others_are_told_an_address_that_leads_here() {
         let at: SocketAddr = "0.0.0.0:70".parse().unwrap();
-        let config = |advertise: Option<&str>| Config {
+        let config = |advertise: Option<&str>| MemoryNodeConfig {
             advertise: advertise.map(str::to_owned),
-            ..Config::default()
+            ..MemoryNodeConfig::default()
         };
-        assert!(matches!(config(None).advertised(at), Err(StartError::Advertise { .. })));
+        assert!(matches!(config(None).advertised(at), Err(NodeStartError::Advertise { .. })));
         assert_eq!(config(Some("mn.example")).advertised(at).unwrap(), "mn.example:70");
         assert_eq!(config(Some("fd00::1")).advertised(at).unwrap(), "[fd00::1]:70");
         let at: SocketAddr = "10.0.0.7:70".parse().unwrap();

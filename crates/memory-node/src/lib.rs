@@ -14,5 +14,5 @@ pub mod config;
 pub mod logic;
 pub mod server;
 
-pub use config::Config;
-pub use server::{MemoryNode, StartError};
+pub use config::MemoryNodeConfig;
+pub use server::{MemoryNode, NodeStartError};

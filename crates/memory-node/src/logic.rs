@@ -21,7 +21,7 @@
 //! * A request that a session had given up before it made a later one that was answered has no effect. The same
 //!   holds for the requests of a job that the master had given up before a later job was answered (`turns`).
 //! * A member of a cluster obeys no process of another one, and leaves its own only if a master of its own
-//!   cluster says so ([`Heard`]).
+//!   cluster says so ([`HeartbeatReply`]).
 //! * Every request except `Alloc` may be repeated: the second one changes nothing. A request marked *once* is
 //!   refused the second time.
 //! * Requests may contain any numbers, which are checked before they are used.
@@ -30,28 +30,28 @@
 
 mod bars;
 mod region;
-mod turns;
+mod request_order;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use bars::Barring;
-use fusee_control::master::{MasterReply, Note};
+use bars::NodeBarState;
+use fusee_control::master::{MasterReply, MasterReplyId};
 use fusee_control::node::{
-    BlockId, Description, Extent, MAX_ALLOC_REGIONS, MAX_CLIENTS, NodeRefusal, NodeReply,
+    BlockId, Extent, MAX_ALLOC_REGIONS, MAX_CLIENTS, NodeDescription, NodeRefusal, NodeReply,
     NodeRequest, Usage, extent_align_bytes,
 };
 use fusee_core::data::Redundancy;
+use fusee_core::ended_clients::{EndedClients, LiveClients};
 use fusee_core::layout::{HeaderWord, LAYOUT_WORD, first_extent};
 use fusee_core::mutant::{Mutant, removed};
-use fusee_core::over::{Living, Over};
 use fusee_core::verbs::{ClientId, ClusterId};
 use fusee_core::view::Geometry;
-use region::Region;
-use turns::Turns;
+use region::NodeRegion;
+use request_order::NodeRequestOrder;
 
 /// An action that the host has to carry out before it replies.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Effect {
+pub enum NodeEffect {
     /// Zero a part of the pool.
     ZeroPool {
         /// Offset of the part.
@@ -76,7 +76,7 @@ pub enum Effect {
     /// Tell all fabrics which clients live. Of the clients below a bound, no other one is served any more.
     Living {
         /// The living clients, and the bound.
-        living: Living,
+        living: LiveClients,
     },
     /// Fence the client on all fabrics. Complete when none of its verbs executes any more.
     Fence {
@@ -87,17 +87,17 @@ pub enum Effect {
 
 /// The result of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Step {
+pub struct NodeDecision {
     /// To be carried out in order, before the reply is sent.
-    pub effects: Vec<Effect>,
+    pub effects: Vec<NodeEffect>,
     /// The reply.
     pub reply: NodeReply,
 }
 
-type Answer = Result<NodeReply, NodeRefusal>;
+type NodeResult = Result<NodeReply, NodeRefusal>;
 
 #[derive(Clone, Copy, Debug)]
-struct Subtable {
+struct NodeSubtable {
     offset: u64,
     bytes: u64,
     /// The view for which it was reserved.
@@ -106,9 +106,9 @@ struct Subtable {
 
 /// The meaning of a master's answer to `Alive`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Heard {
+pub enum HeartbeatReply {
     /// The master knows the node: the note to repeat to it, and its lease in milliseconds.
-    Noted(Note, u64),
+    Noted(MasterReplyId, u64),
     /// The master takes no note. The node goes on asking.
     Nothing,
     /// The master does not know the node, and the node holds nothing. It joins again.
@@ -122,32 +122,32 @@ pub enum Heard {
     Drained,
 }
 
-impl Heard {
+impl HeartbeatReply {
     /// Returns the meaning of an answer. `cluster` is the one of which the node holds something, if any. A
     /// master of another cluster gives none of these answers.
-    pub fn of(reply: &MasterReply, cluster: Option<ClusterId>) -> Heard {
+    pub fn of(reply: &MasterReply, cluster: Option<ClusterId>) -> HeartbeatReply {
         match reply {
-            MasterReply::Noted { note, lease_ms } => Heard::Noted(*note, *lease_ms),
-            MasterReply::Expelled => Heard::Expelled,
-            MasterReply::Drained => Heard::Drained,
-            MasterReply::Unknown if cluster.is_none() => Heard::JoinAgain,
-            MasterReply::Unknown => Heard::Forgotten,
-            _ => Heard::Nothing,
+            MasterReply::Noted { note, lease_ms } => HeartbeatReply::Noted(*note, *lease_ms),
+            MasterReply::Expelled => HeartbeatReply::Expelled,
+            MasterReply::Drained => HeartbeatReply::Drained,
+            MasterReply::Unknown if cluster.is_none() => HeartbeatReply::JoinAgain,
+            MasterReply::Unknown => HeartbeatReply::Forgotten,
+            _ => HeartbeatReply::Nothing,
         }
     }
 }
 
 /// The end of the pool from which a new extent is taken.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum From {
+enum PoolEnd {
     Below,
     Above,
 }
 
 /// The state of a memory node.
 #[derive(Debug)]
-pub struct Node {
-    description: Description,
+pub struct NodeLogic {
+    description: NodeDescription,
     /// The cluster that formatted this node, if any, and the number of its latest attempt.
     bound: Option<(ClusterId, u64)>,
     /// The view that the node is at, as its pool shows; 0 for none.
@@ -155,25 +155,25 @@ pub struct Node {
     /// The unreserved parts of the pool: the length of each, by its start. No two of them touch.
     free: BTreeMap<u64, u64>,
     reserved_bytes: u64,
-    regions: BTreeMap<u32, Region>,
-    subtables: BTreeMap<u32, Subtable>,
+    regions: BTreeMap<u32, NodeRegion>,
+    subtables: BTreeMap<u32, NodeSubtable>,
     /// Numbers of the primary regions. `turn` is the index of the next one to allocate from.
     primaries: Vec<u32>,
     turn: usize,
-    over: Over,
-    turns: Turns,
-    barring: Barring,
+    over: EndedClients,
+    turns: NodeRequestOrder,
+    barring: NodeBarState,
 }
 
-impl Node {
+impl NodeLogic {
     /// The word to write to the header of a new pool, all zeros, before any other process can reach it.
     pub const FIRST_WORD: (HeaderWord, u64) = (HeaderWord::Layout, LAYOUT_WORD);
 
     /// Makes a node with a pool that is all zeros and belongs to no cluster. The pool holds its header, and
     /// `description.pool_bytes` from [`first_extent`] on.
-    pub fn new(description: Description) -> Node {
+    pub fn new(description: NodeDescription) -> NodeLogic {
         let free = all_free(&description);
-        Node {
+        NodeLogic {
             description,
             bound: None,
             stands_at: 0,
@@ -183,15 +183,15 @@ impl Node {
             subtables: BTreeMap::new(),
             primaries: Vec::new(),
             turn: 0,
-            over: Over::new(),
-            turns: Turns::default(),
-            barring: Barring::default(),
+            over: EndedClients::new(),
+            turns: NodeRequestOrder::default(),
+            barring: NodeBarState::default(),
         }
     }
 
     /// Returns the cluster of which the node may hold something. A node that was bound to a cluster, and
     /// forgotten by it before it got anything, holds nothing.
-    pub fn holds_of(&self) -> Option<ClusterId> {
+    pub fn held_cluster(&self) -> Option<ClusterId> {
         self.cluster().filter(|_| self.reserved_bytes > 0 || self.stands_at > 0)
     }
 
@@ -202,19 +202,19 @@ impl Node {
 
     /// Decides on a request. `asker` is the cluster of its sender, if it belongs to one. A node of another cluster
     /// only describes itself: it neither obeys a foreign master nor serves its clients.
-    pub fn asked(&mut self, asker: Option<ClusterId>, request: NodeRequest) -> Step {
+    pub fn handle_from(&mut self, asker: Option<ClusterId>, request: NodeRequest) -> NodeDecision {
         if let (Some(asker), Some(own)) = (asker, self.cluster())
             && asker != own
             && request != NodeRequest::Describe
         {
             let refusal = NodeRefusal::OtherCluster { cluster: own };
-            return Step { effects: Vec::new(), reply: NodeReply::Refused(refusal) };
+            return NodeDecision { effects: Vec::new(), reply: NodeReply::Refused(refusal) };
         }
         self.handle(request)
     }
 
     /// Decides on a request.
-    pub fn handle(&mut self, request: NodeRequest) -> Step {
+    pub fn handle(&mut self, request: NodeRequest) -> NodeDecision {
         let mut effects = Vec::new();
         let answer = match request {
             NodeRequest::InTurn { client, turn, ended, request } => {
@@ -261,15 +261,15 @@ impl Node {
                 self.check_cluster(cluster).map(|()| self.unbar(&bars, &mut effects))
             }
         };
-        Step { effects, reply: answer.unwrap_or_else(NodeReply::Refused) }
+        NodeDecision { effects, reply: answer.unwrap_or_else(NodeReply::Refused) }
     }
 
     /// Moves the node to a view, unless it is at that or a later one already. The number must be in the pool
     /// before any process is told of it.
-    fn stand_at(&mut self, view: u64, effects: &mut Vec<Effect>) -> NodeReply {
+    fn stand_at(&mut self, view: u64, effects: &mut Vec<NodeEffect>) -> NodeReply {
         if view > self.stands_at {
             self.stands_at = view;
-            effects.push(Effect::WriteHeader { word: HeaderWord::View, value: view });
+            effects.push(NodeEffect::WriteHeader { word: HeaderWord::View, value: view });
             if removed(Mutant::BarsFallEarly) {
                 self.forget_bars(effects);
             }
@@ -302,7 +302,7 @@ impl Node {
         extent: Extent,
         (bytes, block_bytes): (u64, u64),
         redundancy: Redundancy,
-    ) -> Answer {
+    ) -> NodeResult {
         let offset = match (extent, self.existing(extent, bytes, block_bytes)?) {
             (_, Some(offset)) => {
                 self.reserved_for(extent, view, redundancy);
@@ -310,17 +310,17 @@ impl Node {
             }
             (Extent::Region { region, primary }, None) => {
                 let geometry = region_geometry(bytes, block_bytes)?;
-                let offset = self.set_aside(bytes, From::Below)?;
+                let offset = self.set_aside(bytes, PoolEnd::Below)?;
                 self.regions
-                    .insert(region, Region::new(offset, view, geometry, primary, redundancy));
+                    .insert(region, NodeRegion::new(offset, view, geometry, primary, redundancy));
                 if primary {
                     self.primaries.push(region);
                 }
                 offset
             }
             (Extent::Subtable { subtable }, None) => {
-                let offset = self.set_aside(bytes, From::Above)?;
-                self.subtables.insert(subtable, Subtable { offset, bytes, since: view });
+                let offset = self.set_aside(bytes, PoolEnd::Above)?;
+                self.subtables.insert(subtable, NodeSubtable { offset, bytes, since: view });
                 offset
             }
         };
@@ -369,7 +369,7 @@ impl Node {
         since.into_iter().for_each(|since| *since = view.max(*since));
     }
 
-    fn set_aside(&mut self, bytes: u64, from: From) -> Result<u64, NodeRefusal> {
+    fn set_aside(&mut self, bytes: u64, from: PoolEnd) -> Result<u64, NodeRefusal> {
         if bytes == 0 {
             return Err(bad("an extent has at least one byte"));
         }
@@ -377,15 +377,15 @@ impl Node {
         let fitting = |(start, length): (&u64, &u64)| {
             let end = start + length;
             let offset = match from {
-                From::Below => start.checked_next_multiple_of(align)?,
-                From::Above => end.checked_sub(bytes)? / align * align,
+                PoolEnd::Below => start.checked_next_multiple_of(align)?,
+                PoolEnd::Above => end.checked_sub(bytes)? / align * align,
             };
             let fits = offset >= *start && offset.checked_add(bytes)? <= end;
             fits.then_some((*start, *length, offset))
         };
         let found = match from {
-            From::Below => self.free.iter().find_map(fitting),
-            From::Above => self.free.iter().rev().find_map(fitting),
+            PoolEnd::Below => self.free.iter().find_map(fitting),
+            PoolEnd::Above => self.free.iter().rev().find_map(fitting),
         };
         let Some((start, length, offset)) = found else {
             let free_bytes = self.free.values().copied().max().unwrap_or(0);
@@ -399,7 +399,7 @@ impl Node {
         Ok(offset)
     }
 
-    fn release(&mut self, extent: Extent, view: u64, effects: &mut Vec<Effect>) -> NodeReply {
+    fn release(&mut self, extent: Extent, view: u64, effects: &mut Vec<NodeEffect>) -> NodeReply {
         let released = match extent {
             Extent::Region { region, .. } => {
                 let found = self.regions.extract_if(region..=region, |_, r| r.since < view).next();
@@ -416,7 +416,7 @@ impl Node {
             }
         };
         if let Some((offset, bytes)) = released {
-            effects.push(Effect::ZeroPool { offset, bytes });
+            effects.push(NodeEffect::ZeroPool { offset, bytes });
             self.reserved_bytes -= bytes;
             self.give_back(offset, bytes);
         }
@@ -435,7 +435,12 @@ impl Node {
         self.free.insert(offset, bytes);
     }
 
-    fn format(&mut self, cluster: ClusterId, attempt: u64, effects: &mut Vec<Effect>) -> Answer {
+    fn format(
+        &mut self,
+        cluster: ClusterId,
+        attempt: u64,
+        effects: &mut Vec<NodeEffect>,
+    ) -> NodeResult {
         match self.bound {
             Some((bound, _)) if bound != cluster => {
                 return Err(NodeRefusal::OtherCluster { cluster: bound });
@@ -454,20 +459,21 @@ impl Node {
         let regions = regions.map(|region| (region.offset, region.geometry.region_bytes));
         let subtables = std::mem::take(&mut self.subtables).into_values();
         let subtables = subtables.map(|subtable| (subtable.offset, subtable.bytes));
-        let zero = |(offset, bytes)| Effect::ZeroPool { offset, bytes };
+        let zero = |(offset, bytes)| NodeEffect::ZeroPool { offset, bytes };
         effects.extend(regions.chain(subtables).map(zero));
         self.primaries.clear();
         self.free = all_free(&self.description);
         (self.reserved_bytes, self.turn) = (0, 0);
         if self.bound.is_none() {
-            effects.push(Effect::WriteHeader { word: HeaderWord::Cluster, value: cluster.word() });
+            effects
+                .push(NodeEffect::WriteHeader { word: HeaderWord::Cluster, value: cluster.word() });
         }
         self.bound = Some((cluster, attempt));
         Ok(NodeReply::Done)
     }
 
     fn check_not_fenced(&self, client: ClientId) -> Result<(), NodeRefusal> {
-        if self.over.has(client) {
+        if self.over.has_ended(client) {
             return Err(NodeRefusal::Fenced { client });
         }
         Ok(())
@@ -486,7 +492,7 @@ impl Node {
     }
 
     fn check_fenced(&self, client: ClientId) -> Result<(), NodeRefusal> {
-        if !self.over.has(client) {
+        if !self.over.has_ended(client) {
             return Err(bad("blocks are taken back from fenced clients only"));
         }
         Ok(())
@@ -498,9 +504,9 @@ impl Node {
         redundancy: Redundancy,
         to_delete: bool,
         (frozen, spare_of): (&[u32], &[u32]),
-        effects: &mut Vec<Effect>,
-    ) -> Answer {
-        check_somebody(client)?;
+        effects: &mut Vec<NodeEffect>,
+    ) -> NodeResult {
+        check_client_id(client)?;
         self.check_not_fenced(client)?;
         if frozen.len().max(spare_of.len()) > MAX_ALLOC_REGIONS {
             return Err(bad("an ALLOC names too many regions"));
@@ -532,8 +538,8 @@ impl Node {
         block: BlockId,
         from: ClientId,
         to: ClientId,
-        effects: &mut Vec<Effect>,
-    ) -> Answer {
+        effects: &mut Vec<NodeEffect>,
+    ) -> NodeResult {
         let unknown = NodeRefusal::UnknownBlock { block };
         let Some(region) = self.regions.get_mut(&block.region) else { return Err(unknown) };
         let Some(owner) = region.owners.get(block.block as usize).copied() else {
@@ -546,7 +552,7 @@ impl Node {
         Ok(NodeReply::Done)
     }
 
-    fn owners_of(&self, region: u32) -> Answer {
+    fn owners_of(&self, region: u32) -> NodeResult {
         let found = self.regions.get(&region).ok_or_else(|| unknown_region(region))?;
         Ok(NodeReply::Owners(found.owners.clone()))
     }
@@ -555,8 +561,8 @@ impl Node {
         &mut self,
         region: u32,
         owners: &[ClientId],
-        effects: &mut Vec<Effect>,
-    ) -> Answer {
+        effects: &mut Vec<NodeEffect>,
+    ) -> NodeResult {
         let found = self.regions.get_mut(&region).ok_or_else(|| unknown_region(region))?;
         if found.primary {
             return Err(bad("this node leads the region: its own table is the right one"));
@@ -569,7 +575,7 @@ impl Node {
         Ok(NodeReply::Done)
     }
 
-    fn lead(&mut self, regions: &[u32], view: u64) -> Answer {
+    fn lead(&mut self, regions: &[u32], view: u64) -> NodeResult {
         if let Some(region) = regions.iter().find(|region| !self.regions.contains_key(region)) {
             return Err(unknown_region(*region));
         }
@@ -583,7 +589,7 @@ impl Node {
         Ok(NodeReply::Done)
     }
 
-    fn blocks_of(&self, clients: Vec<ClientId>) -> Answer {
+    fn blocks_of(&self, clients: Vec<ClientId>) -> NodeResult {
         check_clients(&clients)?;
         let clients = BTreeSet::from_iter(clients);
         let regions = self.regions.iter();
@@ -594,17 +600,17 @@ impl Node {
         Ok(NodeReply::Blocks(blocks.collect()))
     }
 
-    fn fence(&mut self, clients: &[ClientId], effects: &mut Vec<Effect>) -> Answer {
+    fn fence(&mut self, clients: &[ClientId], effects: &mut Vec<NodeEffect>) -> NodeResult {
         check_clients(clients)?;
         for client in clients {
             self.over.fence(*client);
             // Repeated requests fence again: the first fence may not be complete yet.
-            effects.push(Effect::Fence { client: *client });
+            effects.push(NodeEffect::Fence { client: *client });
         }
         Ok(NodeReply::Done)
     }
 
-    fn living(&mut self, living: Living, effects: &mut Vec<Effect>) -> Answer {
+    fn living(&mut self, living: LiveClients, effects: &mut Vec<NodeEffect>) -> NodeResult {
         if !living.is_good() {
             return Err(bad("these are not clients that live below a bound"));
         }
@@ -613,7 +619,7 @@ impl Node {
             return Err(bad("of no cluster, nobody is over"));
         }
         self.over.learn(&living);
-        effects.push(Effect::Living { living });
+        effects.push(NodeEffect::Living { living });
         Ok(NodeReply::Done)
     }
 
@@ -640,7 +646,7 @@ impl Node {
 }
 
 /// Returns the lent part of the pool as one free part.
-fn all_free(description: &Description) -> BTreeMap<u64, u64> {
+fn all_free(description: &NodeDescription) -> BTreeMap<u64, u64> {
     BTreeMap::from([(first_extent(description.pool_bytes), description.pool_bytes)])
 }
 
@@ -656,10 +662,10 @@ fn check_clients(clients: &[ClientId]) -> Result<(), NodeRefusal> {
     if clients.len() > MAX_CLIENTS {
         return Err(bad("too many clients are named"));
     }
-    clients.iter().try_for_each(|client| check_somebody(*client))
+    clients.iter().try_for_each(|client| check_client_id(*client))
 }
 
-fn check_somebody(client: ClientId) -> Result<(), NodeRefusal> {
+fn check_client_id(client: ClientId) -> Result<(), NodeRefusal> {
     if client == ClientId::NOBODY { Err(bad("client 0 stands for nobody")) } else { Ok(()) }
 }
 

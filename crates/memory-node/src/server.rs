@@ -14,9 +14,9 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use fusee_auth::Keys;
-use fusee_control::master::{MasterReply, MasterRequest, Note};
-use fusee_control::node::{Attached, Description, NodeReply, NodeRequest};
+use fusee_auth::Keyring;
+use fusee_control::master::{MasterReply, MasterReplyId, MasterRequest};
+use fusee_control::node::{AttachedSessions, NodeDescription, NodeReply, NodeRequest};
 use fusee_control::rpc::{
     self, Caller, MasterClient, NodeClient, NodeService, RequestTimes, RpcError, Runtime, Server,
 };
@@ -31,8 +31,8 @@ use fusee_fabric::{
 use tokio::sync::{Mutex, watch};
 use tokio::task::spawn_blocking;
 
-use crate::config::Config;
-use crate::logic::{Effect, Heard, Node};
+use crate::config::MemoryNodeConfig;
+use crate::logic::{HeartbeatReply, NodeEffect, NodeLogic};
 
 /// The pause before the next request to join; it doubles from the first to the last.
 const FIRST_JOIN_PAUSE: Duration = Duration::from_millis(50);
@@ -48,7 +48,7 @@ const SAY_AGAIN: Duration = Duration::from_secs(60);
 
 /// Errors of starting a memory node.
 #[derive(Debug, thiserror::Error)]
-pub enum StartError {
+pub enum NodeStartError {
     /// The system does not provide the memory.
     #[error("cannot make a pool of {bytes} bytes: {source}; ask for less, or free memory")]
     Pool {
@@ -85,8 +85,8 @@ pub enum StartError {
 }
 
 #[derive(Debug)]
-struct Shared {
-    node: Mutex<Node>,
+struct NodeServerState {
+    node: Mutex<NodeLogic>,
     fabrics: NodeFabrics,
     /// The time of the start, by a clock that continues while the machine sleeps.
     begun: Duration,
@@ -107,12 +107,12 @@ pub struct MemoryNode {
     // Fields are dropped in this order: no new request comes in, then the fabrics end.
     server: Server,
     client: Option<NodeClient>,
-    shared: Arc<Shared>,
+    shared: Arc<NodeServerState>,
     joined: watch::Receiver<Option<MnId>>,
     expelled: watch::Receiver<Option<Dismissal>>,
     /// With the ports that the system has chosen; `None` for a node inside a process.
-    config: Option<Config>,
-    description: Description,
+    config: Option<MemoryNodeConfig>,
+    description: NodeDescription,
     control: String,
     runtime: Runtime,
 }
@@ -120,7 +120,7 @@ pub struct MemoryNode {
 impl MemoryNode {
     /// Starts a memory node with its own threads. It joins the master in the background, as soon as
     /// the master answers.
-    pub fn start(mut config: Config) -> Result<MemoryNode, StartError> {
+    pub fn start(mut config: MemoryNodeConfig) -> Result<MemoryNode, NodeStartError> {
         let runtime = Runtime::with_keys("fusee-mn", config.keys.clone())?;
         let runtime = runtime.with_tls(config.tls.clone());
         let identity: u64 = rand::random();
@@ -164,7 +164,7 @@ impl MemoryNode {
         runtime.handle().spawn(async move {
             let dismissal = loop {
                 join(&master, &member, &request, &tell).await;
-                if let Some(dismissal) = stay(&master, &member, identity).await {
+                if let Some(dismissal) = send_heartbeats(&master, &member, identity).await {
                     break dismissal;
                 }
                 // The node has no name until it is a member again.
@@ -195,7 +195,7 @@ impl MemoryNode {
         pool_bytes: u64,
         huge_pages: bool,
         fabric: FabricKind,
-    ) -> Result<MemoryNode, StartError> {
+    ) -> Result<MemoryNode, NodeStartError> {
         let identity: u64 = rand::random();
         let (pool, pool_bytes) = make_pool(pool_bytes, huge_pages)?;
         let loopback = IpAddr::from(Ipv4Addr::LOCALHOST);
@@ -217,7 +217,7 @@ impl MemoryNode {
             verbs,
             steered: false,
             tls: None,
-            keys: runtime.keys().map(|keys| Keys::clone(keys)),
+            keys: runtime.keys().map(|keys| Keyring::clone(keys)),
         })?;
         let tcp = fabrics.tcp_addr().map(|at| at.to_string());
         let verbs = fabrics.verbs_addr().map(|at| at.to_string());
@@ -254,7 +254,7 @@ impl MemoryNode {
     }
 
     /// Returns identity, pool and fabrics.
-    pub fn description(&self) -> &Description {
+    pub fn description(&self) -> &NodeDescription {
         &self.description
     }
 
@@ -294,14 +294,14 @@ impl MemoryNode {
 
     /// Returns the settings for a node that takes the place of this one: the same, at the same
     /// addresses. `None` for a node inside a process.
-    pub fn config(&self) -> Option<&Config> {
+    pub fn config(&self) -> Option<&MemoryNodeConfig> {
         self.config.as_ref()
     }
 
     /// Waits until the cluster goes on without this node, and returns the reason. The node is of no
     /// use after that. If it was expelled, another one, with another identity and an empty pool,
     /// may join in its place.
-    pub fn expelled(&self) -> impl Future<Output = Dismissal> + Send + 'static {
+    pub fn wait_for_dismissal(&self) -> impl Future<Output = Dismissal> + Send + 'static {
         let mut expelled = self.expelled.clone();
         async move {
             if let Ok(why) = expelled.wait_for(Option::is_some).await
@@ -326,15 +326,15 @@ impl MemoryNode {
 
 /// Makes a pool with its header. Returns also how many bytes it lends: `bytes`, rounded up to whole
 /// pages.
-fn make_pool(bytes: u64, huge_pages: bool) -> Result<(Pool, u64), StartError> {
+fn make_pool(bytes: u64, huge_pages: bool) -> Result<(Pool, u64), NodeStartError> {
     // The pool refuses zero bytes, so these get no header. It also refuses too many bytes, with the
     // header.
     let lent_bytes = bytes.checked_next_multiple_of(POOL_ALIGN_BYTES).unwrap_or(bytes);
     let header_bytes = if lent_bytes == 0 { 0 } else { first_extent(lent_bytes) };
     let bytes = lent_bytes.saturating_add(header_bytes);
     let made = Pool::new(PoolOptions { bytes, huge_pages });
-    let pool = made.map_err(|source| StartError::Pool { bytes: lent_bytes, source })?;
-    let (word, value) = Node::FIRST_WORD;
+    let pool = made.map_err(|source| NodeStartError::Pool { bytes: lent_bytes, source })?;
+    let (word, value) = NodeLogic::FIRST_WORD;
     pool.write_header(word.offset(), value);
     Ok((pool, lent_bytes))
 }
@@ -345,14 +345,14 @@ fn share(
     fabrics: NodeFabrics,
     tcp: Option<String>,
     verbs: Option<String>,
-) -> (Arc<Shared>, Description) {
+) -> (Arc<NodeServerState>, NodeDescription) {
     let shm = fabrics.shm_path().map(|path| path.to_string_lossy().into_owned());
-    let description = Description { identity, pool_bytes, tcp, shm, verbs };
-    let node = Mutex::new(Node::new(description.clone()));
-    (Arc::new(Shared { node, fabrics, begun: Clock::Precise.now() }), description)
+    let description = NodeDescription { identity, pool_bytes, tcp, shm, verbs };
+    let node = Mutex::new(NodeLogic::new(description.clone()));
+    (Arc::new(NodeServerState { node, fabrics, begun: Clock::Precise.now() }), description)
 }
 
-fn join_request(description: &Description, control: &str) -> MasterRequest {
+fn join_request(description: &NodeDescription, control: &str) -> MasterRequest {
     MasterRequest::Join {
         identity: description.identity,
         control: control.to_owned(),
@@ -364,30 +364,30 @@ fn join_request(description: &Description, control: &str) -> MasterRequest {
 }
 
 /// Decides on a request, and carries the decision out.
-async fn handle(shared: Arc<Shared>, caller: Caller, request: NodeRequest) -> NodeReply {
+async fn handle(shared: Arc<NodeServerState>, caller: Caller, request: NodeRequest) -> NodeReply {
     let mut node = shared.node.lock().await;
     node.pass(shared.now_ms());
-    let step = node.asked(caller.cluster, request);
+    let step = node.handle_from(caller.cluster, request);
     let mut fences = Vec::new();
     for effect in step.effects {
         match effect {
-            Effect::WriteTable { offset, value } => {
+            NodeEffect::WriteTable { offset, value } => {
                 shared.fabrics.pool().write_u32(offset, value);
             }
-            Effect::ZeroPool { offset, bytes } => {
+            NodeEffect::ZeroPool { offset, bytes } => {
                 let pool = shared.fabrics.pool().clone();
                 let zeroed = spawn_blocking(move || pool.zero(offset, bytes)).await;
                 zeroed.expect("the node's extents lie inside the pool");
             }
-            Effect::WriteHeader { word, value } => {
+            NodeEffect::WriteHeader { word, value } => {
                 if word == HeaderWord::Cluster {
                     let cluster = node.cluster().map(|cluster| cluster.to_string());
                     tracing::info!(cluster, "a member of the cluster");
                 }
                 shared.fabrics.pool().write_header(word.offset(), value);
             }
-            Effect::Living { living } => shared.fabrics.learn(&living),
-            Effect::Fence { client } => fences.push(client),
+            NodeEffect::Living { living } => shared.fabrics.learn(&living),
+            NodeEffect::Fence { client } => fences.push(client),
         }
     }
     drop(node);
@@ -405,7 +405,7 @@ async fn handle(shared: Arc<Shared>, caller: Caller, request: NodeRequest) -> No
     match step.reply {
         NodeReply::Usage(mut usage) => {
             let over = |kind| shared.fabrics.attached_over(kind);
-            usage.attached = Attached {
+            usage.attached = AttachedSessions {
                 shm: over(FabricKind::Shm),
                 tcp: over(FabricKind::Tcp),
                 verbs: over(FabricKind::Verbs),
@@ -421,12 +421,12 @@ async fn handle(shared: Arc<Shared>, caller: Caller, request: NodeRequest) -> No
 
 /// Logs what keeps a node from its master: once, and again from time to time as long as it lasts.
 #[derive(Default)]
-struct Complaint {
+struct RepeatedWarning {
     said: String,
     said_at: Option<Duration>,
 }
 
-impl Complaint {
+impl RepeatedWarning {
     fn say(&mut self, text: String) {
         if self.said != text || self.said_at.is_none_or(|at| Clock::Precise.now() > at + SAY_AGAIN)
         {
@@ -436,16 +436,16 @@ impl Complaint {
     }
 }
 
-impl Shared {
+impl NodeServerState {
     fn now_ms(&self) -> u64 {
         (Clock::Precise.now() - self.begun).as_millis() as u64
     }
 
     /// Notes an answer of a master.
-    async fn hear(&self, note: Note, lease_ms: u64) {
+    async fn note_master_reply(&self, note: MasterReplyId, lease_ms: u64) {
         let mut node = self.node.lock().await;
         node.pass(self.now_ms());
-        node.hear(note, lease_ms);
+        node.note_master_reply(note, lease_ms);
     }
 
     /// Returns the cluster of the node, if it is a member of one, and makes `master` name it in
@@ -460,12 +460,12 @@ impl Shared {
 /// Joins the master, however long that takes.
 async fn join(
     master: &MasterClient,
-    shared: &Shared,
+    shared: &NodeServerState,
     request: &MasterRequest,
     tell: &watch::Sender<Option<MnId>>,
 ) {
     let mut pause = FIRST_JOIN_PAUSE;
-    let mut complaint = Complaint::default();
+    let mut complaint = RepeatedWarning::default();
     loop {
         shared.tell_cluster(master).await;
         let obstacle = match master.call(request.clone()).await {
@@ -489,33 +489,37 @@ async fn join(
 ///
 /// A member keeps what it holds, and goes on asking, even if another master answers in place of its
 /// own: one of another cluster, one without a cluster, or one that has forgotten the node.
-async fn stay(master: &MasterClient, shared: &Shared, identity: u64) -> Option<Dismissal> {
+async fn send_heartbeats(
+    master: &MasterClient,
+    shared: &NodeServerState,
+    identity: u64,
+) -> Option<Dismissal> {
     let mut pause = FIRST_STAY_PAUSE;
-    let mut complaint = Complaint::default();
+    let mut complaint = RepeatedWarning::default();
     loop {
         let asked = tokio::time::Instant::now();
         shared.tell_cluster(master).await;
-        let (heard, bars) = shared.node.lock().await.heard();
+        let (heard, bars) = shared.node.lock().await.heartbeat_report();
         let answer = master.call(MasterRequest::Alive { identity, heard, bars }).await;
         // Asked again, since the node may have become a member while the request was on its way.
         let cluster = shared.tell_cluster(master).await;
-        let holds_of = shared.node.lock().await.holds_of();
+        let holds_of = shared.node.lock().await.held_cluster();
         pause = match answer {
-            Ok(reply) => match Heard::of(&reply, holds_of) {
-                Heard::Noted(note, lease_ms) => {
-                    shared.hear(note, lease_ms).await;
+            Ok(reply) => match HeartbeatReply::of(&reply, holds_of) {
+                HeartbeatReply::Noted(note, lease_ms) => {
+                    shared.note_master_reply(note, lease_ms).await;
                     FIRST_STAY_PAUSE
                 }
-                Heard::Expelled => {
+                HeartbeatReply::Expelled => {
                     tracing::warn!("the cluster goes on without this node");
                     return Some(Dismissal::Expelled);
                 }
-                Heard::Drained => {
+                HeartbeatReply::Drained => {
                     tracing::info!("this node has been drained");
                     return Some(Dismissal::Drained);
                 }
-                Heard::JoinAgain => return None,
-                Heard::Forgotten => {
+                HeartbeatReply::JoinAgain => return None,
+                HeartbeatReply::Forgotten => {
                     complaint.say(format!(
                         "the master at {} leads this node's cluster, but has never heard of this node: \
                          it goes on from an old copy of its store. This node keeps what it holds and \
@@ -525,7 +529,7 @@ async fn stay(master: &MasterClient, shared: &Shared, identity: u64) -> Option<D
                     ));
                     (pause * 2).min(LAST_STAY_PAUSE)
                 }
-                Heard::Nothing => {
+                HeartbeatReply::Nothing => {
                     tracing::debug!(?reply, "the master takes no note of this node");
                     (pause * 2).min(LAST_STAY_PAUSE)
                 }

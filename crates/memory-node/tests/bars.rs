@@ -1,25 +1,30 @@
 //! Bars of a memory node: against which members, for which sessions, and until when.
 
-use fusee_control::master::Note;
-use fusee_control::node::{Bar, Description, NodeRefusal, NodeReply, NodeRequest};
+use fusee_control::master::MasterReplyId;
+use fusee_control::node::{Bar, NodeDescription, NodeRefusal, NodeReply, NodeRequest};
 use fusee_core::layout::{HeaderWord, MAX_BARS, bar_word};
 use fusee_core::verbs::{ClientId, ClusterId, MnId};
-use fusee_memory_node::logic::{Effect, Node, Step};
+use fusee_memory_node::logic::{NodeDecision, NodeEffect, NodeLogic};
 
 const CLUSTER: ClusterId = ClusterId::from_word(77).unwrap();
 
 /// A member of a cluster.
-fn node() -> Node {
+fn node() -> NodeLogic {
     let pool_bytes = 1 << 20;
-    let mut node =
-        Node::new(Description { identity: 5, pool_bytes, tcp: None, shm: None, verbs: None });
+    let mut node = NodeLogic::new(NodeDescription {
+        identity: 5,
+        pool_bytes,
+        tcp: None,
+        shm: None,
+        verbs: None,
+    });
     node.handle(NodeRequest::Format { cluster: CLUSTER, attempt: 1 });
     node
 }
 
-fn refusal(step: Step) -> NodeRefusal {
+fn refusal(step: NodeDecision) -> NodeRefusal {
     match step {
-        Step { reply: NodeReply::Refused(refusal), effects } => {
+        NodeDecision { reply: NodeReply::Refused(refusal), effects } => {
             assert_eq!(effects, [], "a refused request has no effect");
             refusal
         }
@@ -32,18 +37,19 @@ fn a_node_bars_for_who_hears_no_master_and_shows_it() {
     let mut node = node();
     let client = ClientId(7);
     let bar = |of, view| NodeRequest::Bar { client, node: MnId(of), view };
-    let (at, barred) = (|i, value| Effect::WriteHeader { word: HeaderWord::Bar(i), value }, 3_000);
-    node.hear(Note { by: 1, at_ms: 1 }, barred);
-    node.hear(Note { by: 1, at_ms: 2 }, 1_000);
+    let (at, barred) =
+        (|i, value| NodeEffect::WriteHeader { word: HeaderWord::Bar(i), value }, 3_000);
+    node.note_master_reply(MasterReplyId { by: 1, at_ms: 1 }, barred);
+    node.note_master_reply(MasterReplyId { by: 1, at_ms: 2 }, 1_000);
     node.pass(1_000);
     assert_eq!(refusal(node.handle(bar(4, 5))), NodeRefusal::HearsMaster);
     node.pass(1_001);
     let done = NodeReply::Barred { lease_ms: barred };
     let step = node.handle(bar(4, 5));
     let effects = vec![at(0, bar_word(MnId(4), 5))];
-    assert_eq!(step, Step { effects, reply: done.clone() }, "the longest lease of all");
-    assert_eq!(node.handle(bar(4, 3)), Step { effects: vec![], reply: done.clone() });
-    node.hear(Note { by: 1, at_ms: 3 }, 1_000);
+    assert_eq!(step, NodeDecision { effects, reply: done.clone() }, "the longest lease of all");
+    assert_eq!(node.handle(bar(4, 3)), NodeDecision { effects: vec![], reply: done.clone() });
+    node.note_master_reply(MasterReplyId { by: 1, at_ms: 3 }, 1_000);
     assert_eq!(node.handle(bar(4, 5)).reply, done, "it is barred already");
     assert_eq!(refusal(node.handle(bar(9, 5))), NodeRefusal::HearsMaster);
 
@@ -64,7 +70,7 @@ fn a_node_bars_for_who_hears_no_master_and_shows_it() {
     assert_eq!(refusal(node.handle(bar(4, 6))), NodeRefusal::LaterView { view: 7 });
     let step = node.handle(unbar(6));
     assert_eq!((step.effects, told(step.reply)), (vec![at(0, 0)], (3, 0)));
-    assert_eq!(node.heard().0, Some(Note { by: 1, at_ms: 3 }));
+    assert_eq!(node.heartbeat_report().0, Some(MasterReplyId { by: 1, at_ms: 3 }));
 
     node.pass(10_000);
     node.handle(NodeRequest::Fence { clients: vec![client] });

@@ -2,16 +2,16 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use fusee_control::master::{MasterReply, Note};
+use fusee_control::master::{MasterReply, MasterReplyId};
 use fusee_control::node::{
-    Bars, BlockId, BlockRequest, Description, Extent, JobRequest, MAX_CLIENTS, NodeRefusal,
-    NodeReply, NodeRequest, extent_align_bytes,
+    BlockId, BlockRequest, Extent, JobRequest, MAX_CLIENTS, MemberBars, NodeDescription,
+    NodeRefusal, NodeReply, NodeRequest, extent_align_bytes,
 };
 use fusee_core::data::Redundancy;
+use fusee_core::ended_clients::LiveClients;
 use fusee_core::layout::{HeaderWord, POOL_HEADER_BYTES, first_extent};
-use fusee_core::over::Living;
 use fusee_core::verbs::{ClientId, ClusterId};
-use fusee_memory_node::logic::{Effect, Heard, Node, Step};
+use fusee_memory_node::logic::{HeartbeatReply, NodeDecision, NodeEffect, NodeLogic};
 use proptest::prelude::*;
 
 const POOL: u64 = 1 << 20;
@@ -23,12 +23,17 @@ const CLUSTER: ClusterId = ClusterId::from_word(77).unwrap();
 const OTHER: ClusterId = ClusterId::from_word(78).unwrap();
 
 /// A node that is formatted for the first attempt to form the cluster.
-fn node(pool_bytes: u64) -> Node {
-    let mut node =
-        Node::new(Description { identity: 5, pool_bytes, tcp: None, shm: None, verbs: None });
+fn node(pool_bytes: u64) -> NodeLogic {
+    let mut node = NodeLogic::new(NodeDescription {
+        identity: 5,
+        pool_bytes,
+        tcp: None,
+        shm: None,
+        verbs: None,
+    });
     let step = node.handle(format(CLUSTER, 1));
-    let bound = Effect::WriteHeader { word: HeaderWord::Cluster, value: CLUSTER.word() };
-    assert_eq!(step, Step { effects: vec![bound], reply: NodeReply::Done });
+    let bound = NodeEffect::WriteHeader { word: HeaderWord::Cluster, value: CLUSTER.word() };
+    assert_eq!(step, NodeDecision { effects: vec![bound], reply: NodeReply::Done });
     node
 }
 
@@ -52,16 +57,16 @@ fn region(region: u32, primary: bool) -> NodeRequest {
     reserve(Extent::Region { region, primary }, REGION, BLOCK)
 }
 
-fn offset_of(step: &Step) -> u64 {
+fn offset_of(step: &NodeDecision) -> u64 {
     match step.reply {
         NodeReply::Reserved { offset } => offset,
         ref other => panic!("unexpected {other:?}"),
     }
 }
 
-fn refusal(step: Step) -> NodeRefusal {
+fn refusal(step: NodeDecision) -> NodeRefusal {
     match step {
-        Step { reply: NodeReply::Refused(refusal), effects } => {
+        NodeDecision { reply: NodeReply::Refused(refusal), effects } => {
             assert_eq!(effects, [], "a refused request has no effect");
             refusal
         }
@@ -86,7 +91,7 @@ fn a_region_gives_each_of_its_blocks_once_and_then_none() {
         let NodeReply::Allocated { block } = step.reply else { panic!("{step:?}") };
         assert_eq!(block.region, 3, "a backup region allocates nothing");
         let offset = base + 4 * u64::from(block.block);
-        assert_eq!(step.effects, [Effect::WriteTable { offset, value: 9 }]);
+        assert_eq!(step.effects, [NodeEffect::WriteTable { offset, value: 9 }]);
         assert!(seen.insert(block));
     }
     let full = node.handle(NodeRequest::Alloc {
@@ -245,11 +250,11 @@ fn what_is_released_is_zeroed_and_fits_the_next_one() {
     for number in [2, 4, 3] {
         let extent = Extent::Region { region: number, primary: false };
         let step = node.handle(release(extent, 6));
-        let zeroed = Effect::ZeroPool { offset: offsets[number as usize], bytes: REGION };
+        let zeroed = NodeEffect::ZeroPool { offset: offsets[number as usize], bytes: REGION };
         assert_eq!((step.effects, step.reply), (vec![zeroed], NodeReply::Done));
         assert_eq!(
             node.handle(release(extent, 6)),
-            Step { effects: vec![], reply: NodeReply::Done }
+            NodeDecision { effects: vec![], reply: NodeReply::Done }
         );
     }
     let alloc = NodeRequest::Alloc {
@@ -284,7 +289,7 @@ fn late_orders_about_an_extent_that_came_back_change_nothing() {
         block_bytes: BLOCK,
     };
     let lead = |view| of_job(JobRequest::Lead { regions: vec![3], view });
-    let leads = |node: &mut Node| match node.handle(NodeRequest::Usage).reply {
+    let leads = |node: &mut NodeLogic| match node.handle(NodeRequest::Usage).reply {
         NodeReply::Usage(usage) => usage.primary_blocks > 0,
         other => panic!("unexpected {other:?}"),
     };
@@ -356,9 +361,9 @@ fn who_does_not_live_among_the_first_clients_gets_nothing() {
         spare_of: vec![],
     };
     node.handle(NodeRequest::Fence { clients: vec![ClientId(3)] });
-    let living = Living::of([ClientId(1), ClientId(3)], ClientId(5));
+    let living = LiveClients::of([ClientId(1), ClientId(3)], ClientId(5));
     let step = node.handle(NodeRequest::Living { living: living.clone() });
-    assert_eq!((step.effects, step.reply), (vec![Effect::Living { living }], NodeReply::Done));
+    assert_eq!((step.effects, step.reply), (vec![NodeEffect::Living { living }], NodeReply::Done));
     for client in 2..5 {
         let client = ClientId(client);
         assert_eq!(refusal(node.handle(alloc(client.0))), NodeRefusal::Fenced { client });
@@ -376,7 +381,7 @@ fn who_does_not_live_among_the_first_clients_gets_nothing() {
         unless_fenced: false,
         once: false,
     });
-    node.handle(NodeRequest::Living { living: Living::of([ClientId(1)], ClientId(6)) });
+    node.handle(NodeRequest::Living { living: LiveClients::of([ClientId(1)], ClientId(6)) });
     let take = |from| NodeRequest::SetOwner {
         block,
         from: ClientId(from),
@@ -385,7 +390,7 @@ fn who_does_not_live_among_the_first_clients_gets_nothing() {
         once: false,
     };
     assert_eq!(node.handle(take(5)).reply, NodeReply::Done);
-    let bad = Living { below: ClientId(5), clients: vec![ClientId(5)] };
+    let bad = LiveClients { below: ClientId(5), clients: vec![ClientId(5)] };
     let refused = refusal(node.handle(NodeRequest::Living { living: bad }));
     assert!(matches!(refused, NodeRefusal::BadRequest { .. }), "{refused:?}");
 }
@@ -410,7 +415,7 @@ fn a_fenced_client_gets_nothing_but_what_it_had_can_be_handed_on() {
     };
     for _ in 0..2 {
         let step = node.handle(NodeRequest::Fence { clients: vec![dead] });
-        assert_eq!(step.effects, [Effect::Fence { client: dead }]);
+        assert_eq!(step.effects, [NodeEffect::Fence { client: dead }]);
         assert_eq!(step.reply, NodeReply::Done);
     }
     let fenced = NodeRefusal::Fenced { client: dead };
@@ -465,9 +470,9 @@ fn a_node_serves_one_cluster_and_one_attempt_and_only_an_unused_one_is_emptied()
 
     // Repeating an attempt keeps its extents; a later attempt starts from zeros.
     let again = node.handle(format(CLUSTER, 1));
-    assert_eq!(again, Step { effects: vec![], reply: NodeReply::Done });
+    assert_eq!(again, NodeDecision { effects: vec![], reply: NodeReply::Done });
     let later = node.handle(format(CLUSTER, 2));
-    assert_eq!(later.effects, [Effect::ZeroPool { offset: first, bytes: REGION }]);
+    assert_eq!(later.effects, [NodeEffect::ZeroPool { offset: first, bytes: REGION }]);
     assert!(is_bad(refusal(node.handle(format(CLUSTER, 1)))));
     assert!(is_bad(refusal(node.handle(reserve(CLUSTER, 1, true)))), "a late request");
     assert!(is_bad(refusal(node.handle(NodeRequest::Reserve {
@@ -502,13 +507,13 @@ fn a_node_serves_one_cluster_and_one_attempt_and_only_an_unused_one_is_emptied()
 #[test]
 fn the_view_that_a_node_stands_at_grows_and_outlives_everything() {
     let description =
-        Description { identity: 5, pool_bytes: POOL, tcp: None, shm: None, verbs: None };
+        NodeDescription { identity: 5, pool_bytes: POOL, tcp: None, shm: None, verbs: None };
     let stand_at = |view| NodeRequest::StandAt { cluster: CLUSTER, view };
-    let early = refusal(Node::new(description).handle(stand_at(3)));
+    let early = refusal(NodeLogic::new(description).handle(stand_at(3)));
     assert!(matches!(early, NodeRefusal::BadRequest { .. }), "it serves nobody: {early:?}");
     let mut node = node(POOL);
-    let shows = |view| vec![Effect::WriteHeader { word: HeaderWord::View, value: view }];
-    let done = |effects| Step { effects, reply: NodeReply::Bars(Bars::default()) };
+    let shows = |view| vec![NodeEffect::WriteHeader { word: HeaderWord::View, value: view }];
+    let done = |effects| NodeDecision { effects, reply: NodeReply::Bars(MemberBars::default()) };
     assert_eq!(node.handle(stand_at(0)), done(vec![]), "0 stands for none");
     assert_eq!(node.handle(stand_at(3)), done(shows(3)));
     assert_eq!(node.handle(stand_at(3)), done(vec![]));
@@ -545,18 +550,20 @@ enum Place {
 }
 
 impl Model {
-    fn apply(&mut self, effects: &[Effect]) {
+    fn apply(&mut self, effects: &[NodeEffect]) {
         for effect in effects {
             match *effect {
-                Effect::WriteTable { offset, value } => {
+                NodeEffect::WriteTable { offset, value } => {
                     self.table.insert(offset, value);
                 }
-                Effect::Living { .. } => {}
-                Effect::Fence { client } => {
+                NodeEffect::Living { .. } => {}
+                NodeEffect::Fence { client } => {
                     self.fenced.insert(client);
                 }
-                Effect::WriteHeader { .. } => panic!("the header changes with cluster and view"),
-                Effect::ZeroPool { offset, bytes } => {
+                NodeEffect::WriteHeader { .. } => {
+                    panic!("the header changes with cluster and view")
+                }
+                NodeEffect::ZeroPool { offset, bytes } => {
                     let gone = self.released.take().expect("only what is released is zeroed");
                     assert_eq!(self.extents.remove(&gone), Some((offset, bytes)));
                     self.table.retain(|at, _| !(offset..offset + bytes).contains(at));
@@ -573,7 +580,7 @@ impl Model {
         self.owners.get(&block).copied().unwrap_or(ClientId::NOBODY)
     }
 
-    fn check(&mut self, request: &NodeRequest, step: &Step) {
+    fn check(&mut self, request: &NodeRequest, step: &NodeDecision) {
         if let NodeRequest::OfJob { request: JobRequest::Release { extent, .. }, .. } = request {
             let place = match extent {
                 Extent::Region { region, .. } => Place::Region(*region),
@@ -758,7 +765,7 @@ fn what_a_job_has_given_up_does_not_take_effect_behind_a_later_one() {
     let block = |block| BlockId { region: 3, block };
     let of = |repairer, job, request| NodeRequest::OfJob { repairer, job, request };
     let nobody = vec![ClientId::NOBODY; BLOCKS as usize];
-    let owners = |node: &mut Node| node.handle(NodeRequest::OwnersOf { region: 3 }).reply;
+    let owners = |node: &mut NodeLogic| node.handle(NodeRequest::OwnersOf { region: 3 }).reply;
     let take = |at, from, to| {
         let set = BlockRequest::SetOwner { block: at, from, to, unless_fenced: false, once: false };
         set.of(to)
@@ -882,31 +889,35 @@ fn a_member_tells_foreigners_no_more_than_who_it_is() {
         NodeRequest::Usage,
     ];
     for request in requests {
-        let step = node.asked(Some(OTHER), request);
+        let step = node.handle_from(Some(OTHER), request);
         let refusal = NodeReply::Refused(NodeRefusal::OtherCluster { cluster: CLUSTER });
-        assert_eq!(step, Step { effects: vec![], reply: refusal });
+        assert_eq!(step, NodeDecision { effects: vec![], reply: refusal });
     }
-    let told = node.asked(Some(OTHER), NodeRequest::Describe);
+    let told = node.handle_from(Some(OTHER), NodeRequest::Describe);
     assert!(matches!(told.reply, NodeReply::Description(_)));
-    assert_eq!(offset_of(&node.asked(Some(CLUSTER), region(0, true))), first);
+    assert_eq!(offset_of(&node.handle_from(Some(CLUSTER), region(0, true))), first);
     assert_eq!(node.cluster(), Some(CLUSTER));
 }
 
 #[test]
 fn a_member_leaves_only_at_the_word_of_a_master_that_knows_it() {
     let other = MasterReply::WrongCluster { cluster: Some(OTHER) };
-    let note = Note { by: 1, at_ms: 2 };
-    let noted = Heard::Noted(note, 1_000);
+    let note = MasterReplyId { by: 1, at_ms: 2 };
+    let noted = HeartbeatReply::Noted(note, 1_000);
     for (reply, member, newcomer) in [
         (MasterReply::Noted { note, lease_ms: 1_000 }, noted, noted),
-        (MasterReply::Expelled, Heard::Expelled, Heard::Expelled),
-        (MasterReply::Drained, Heard::Drained, Heard::Drained),
-        (MasterReply::Unknown, Heard::Forgotten, Heard::JoinAgain),
-        (other, Heard::Nothing, Heard::Nothing),
-        (MasterReply::NotReady { joined: 0, expected: 3 }, Heard::Nothing, Heard::Nothing),
+        (MasterReply::Expelled, HeartbeatReply::Expelled, HeartbeatReply::Expelled),
+        (MasterReply::Drained, HeartbeatReply::Drained, HeartbeatReply::Drained),
+        (MasterReply::Unknown, HeartbeatReply::Forgotten, HeartbeatReply::JoinAgain),
+        (other, HeartbeatReply::Nothing, HeartbeatReply::Nothing),
+        (
+            MasterReply::NotReady { joined: 0, expected: 3 },
+            HeartbeatReply::Nothing,
+            HeartbeatReply::Nothing,
+        ),
     ] {
-        assert_eq!(Heard::of(&reply, Some(CLUSTER)), member, "{reply:?}");
-        assert_eq!(Heard::of(&reply, None), newcomer, "{reply:?}");
+        assert_eq!(HeartbeatReply::of(&reply, Some(CLUSTER)), member, "{reply:?}");
+        assert_eq!(HeartbeatReply::of(&reply, None), newcomer, "{reply:?}");
     }
 }
 
@@ -914,12 +925,15 @@ fn a_member_leaves_only_at_the_word_of_a_master_that_knows_it() {
 fn a_node_that_got_nothing_of_a_cluster_has_nothing_to_keep() {
     // It died before it became a member, was forgotten, and comes back.
     let mut bound = node(POOL);
-    assert_eq!((bound.cluster(), bound.holds_of()), (Some(CLUSTER), None));
-    assert_eq!(Heard::of(&MasterReply::Unknown, bound.holds_of()), Heard::JoinAgain);
+    assert_eq!((bound.cluster(), bound.held_cluster()), (Some(CLUSTER), None));
+    assert_eq!(
+        HeartbeatReply::of(&MasterReply::Unknown, bound.held_cluster()),
+        HeartbeatReply::JoinAgain
+    );
     offset_of(&bound.handle(region(0, true)));
-    assert_eq!(bound.holds_of(), Some(CLUSTER));
+    assert_eq!(bound.held_cluster(), Some(CLUSTER));
     // A member that holds nothing may get something at any time.
     let mut member = node(POOL);
     member.handle(NodeRequest::StandAt { cluster: CLUSTER, view: 3 });
-    assert_eq!(member.holds_of(), Some(CLUSTER));
+    assert_eq!(member.held_cluster(), Some(CLUSTER));
 }

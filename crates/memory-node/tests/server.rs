@@ -9,27 +9,29 @@ use fusee_core::data::Redundancy;
 use fusee_core::layout::{POOL_HEADER_BYTES, PoolHeader};
 use fusee_core::verbs::{ClientId, ClusterId};
 use fusee_fabric::FabricKind;
-use fusee_fabric::pool::Order;
-use fusee_memory_node::{Config, MemoryNode, StartError};
+use fusee_fabric::pool::VerbOrder;
+use fusee_memory_node::{MemoryNode, MemoryNodeConfig, NodeStartError};
 
-fn config() -> Config {
+fn config() -> MemoryNodeConfig {
     // The port was free a moment ago, so nothing listens there.
     let master = bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
-    Config { master, shm_dir: None, pool_bytes: 1 << 20, ..Config::default() }
+    MemoryNodeConfig { master, shm_dir: None, pool_bytes: 1 << 20, ..MemoryNodeConfig::default() }
 }
 
 #[test]
 fn what_cannot_work_is_refused_with_a_reason() {
-    let pool = MemoryNode::start(Config { pool_bytes: u64::MAX, ..config() });
-    assert!(matches!(pool, Err(StartError::Pool { bytes: u64::MAX, .. })), "{pool:?}");
-    let pool = MemoryNode::start(Config { pool_bytes: 0, ..config() });
-    assert!(matches!(pool, Err(StartError::Pool { bytes: 0, .. })), "{pool:?}");
-    let listen = MemoryNode::start(Config { listen: "nonsense".into(), ..config() });
-    assert!(matches!(listen, Err(StartError::Control(_))), "{listen:?}");
-    let tcp = MemoryNode::start(Config { tcp: Some("nonsense".into()), ..config() });
-    assert!(matches!(tcp, Err(StartError::Address { .. })), "{tcp:?}");
-    let everywhere = MemoryNode::start(Config { listen: "0.0.0.0:0".into(), ..config() });
-    let Err(error @ StartError::Advertise { .. }) = everywhere else { panic!("{everywhere:?}") };
+    let pool = MemoryNode::start(MemoryNodeConfig { pool_bytes: u64::MAX, ..config() });
+    assert!(matches!(pool, Err(NodeStartError::Pool { bytes: u64::MAX, .. })), "{pool:?}");
+    let pool = MemoryNode::start(MemoryNodeConfig { pool_bytes: 0, ..config() });
+    assert!(matches!(pool, Err(NodeStartError::Pool { bytes: 0, .. })), "{pool:?}");
+    let listen = MemoryNode::start(MemoryNodeConfig { listen: "nonsense".into(), ..config() });
+    assert!(matches!(listen, Err(NodeStartError::Control(_))), "{listen:?}");
+    let tcp = MemoryNode::start(MemoryNodeConfig { tcp: Some("nonsense".into()), ..config() });
+    assert!(matches!(tcp, Err(NodeStartError::Address { .. })), "{tcp:?}");
+    let everywhere = MemoryNode::start(MemoryNodeConfig { listen: "0.0.0.0:0".into(), ..config() });
+    let Err(error @ NodeStartError::Advertise { .. }) = everywhere else {
+        panic!("{everywhere:?}")
+    };
     assert!(error.to_string().contains("--advertise"));
 }
 
@@ -76,7 +78,7 @@ fn an_emptied_extent_is_zero_again_and_the_table_is_in_the_pool() {
     let pool = node.fabrics().pool();
     let header = || {
         let mut bytes = [0; PoolHeader::BYTES];
-        pool.read(&mut Order::default(), 0, &mut bytes).unwrap();
+        pool.read(&mut VerbOrder::default(), 0, &mut bytes).unwrap();
         PoolHeader::decode(&bytes).unwrap()
     };
     assert_eq!(header(), PoolHeader { cluster: ClusterId::from_word(1), view: 0 });

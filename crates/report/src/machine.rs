@@ -8,7 +8,7 @@ use serde::Serialize;
 
 /// Properties of a machine that a reader of a result must know.
 #[derive(Clone, Debug, Serialize)]
-pub struct Machine {
+pub struct HostMachine {
     /// Model name of the processor.
     pub cpu: String,
     /// Processors that this process may use.
@@ -17,12 +17,12 @@ pub struct Machine {
     pub available_memory_bytes: Option<u64>,
 }
 
-impl Machine {
+impl HostMachine {
     /// Returns this machine.
-    pub fn here() -> Machine {
+    pub fn here() -> HostMachine {
         let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
         let model = cpuinfo.lines().find_map(|l| l.strip_prefix("model name")?.split_once(':'));
-        Machine {
+        HostMachine {
             cpu: model.map_or("unknown", |(_, name)| name.trim()).to_string(),
             cores: available_parallelism().map_or(1, usize::from),
             available_memory_bytes: memory::available(),
@@ -35,13 +35,13 @@ pub fn commit() -> Option<&'static str> {
     option_env!("FUSEE_COMMIT")
 }
 
-impl Machine {
+impl HostMachine {
     /// Returns it in one line, with the version of the program.
     pub fn in_words(&self) -> String {
         let commit = commit().map(|commit| format!(" ({commit})"));
         let version = env!("CARGO_PKG_VERSION");
         let commit = commit.unwrap_or_default();
-        let Machine { cpu, cores, .. } = self;
+        let HostMachine { cpu, cores, .. } = self;
         format!("fusee {version}{commit} on {cores} processors: {cpu}")
     }
 }

@@ -3,16 +3,16 @@
 use fusee_control::master::{MasterReply, MasterRequest};
 use fusee_core::verbs::{ClientId, MnId};
 
-use crate::control::Cut;
+use crate::control::CutDirection;
 use crate::counts::count;
 use crate::danger::Danger;
 use crate::engine::{Nanos, ProcessId};
-use crate::run::Run;
+use crate::run::SimRun;
 use crate::scenario::Fault;
 use crate::servers::OTHER_CLUSTER;
 
 /// Injects faults until the run no longer needs to be disturbed.
-pub(crate) async fn run(run: &Run) {
+pub(crate) async fn run(run: &SimRun) {
     let sudden = [
         Fault::ClientCrash,
         Fault::NodeCrash,
@@ -60,18 +60,18 @@ pub(crate) async fn run(run: &Run) {
     }
 }
 
-fn some_client(run: &Run) -> Option<ProcessId> {
+fn some_client(run: &SimRun) -> Option<ProcessId> {
     let clients: Vec<ProcessId> = run.clients.borrow().keys().copied().collect();
     (!clients.is_empty()).then(|| run.fault_rng.pick(&clients))
 }
 
-fn some_node(run: &Run) -> Option<MnId> {
+fn some_node(run: &SimRun) -> Option<MnId> {
     let nodes = run.cluster.living_nodes();
     (!nodes.is_empty()).then(|| run.fault_rng.pick(&nodes))
 }
 
 /// Crashes a client. Sometimes its last verbs are delayed for a long time, until others have repaired everything.
-async fn crash_client(run: &Run) {
+async fn crash_client(run: &SimRun) {
     let Some(process) = some_client(run) else { return };
     let client = run.clients.borrow().get(&process).copied().flatten();
     if let Some(client) = client.filter(|_| run.fault_rng.one_in(2)) {
@@ -84,7 +84,7 @@ async fn crash_client(run: &Run) {
 }
 
 /// Holds some links of a client for up to the longest time of a verb, and gives it time to post something.
-async fn hold_some_links(run: &Run, client: ClientId) {
+async fn hold_some_links(run: &SimRun, client: ClientId) {
     let network = run.cluster.network();
     for node in run.cluster.living_nodes() {
         if run.fault_rng.one_in(2) {
@@ -97,7 +97,7 @@ async fn hold_some_links(run: &Run, client: ClientId) {
 
 /// Holds a link for longer than the client waits: the client gives up the verbs that it has posted, and they arrive
 /// later.
-fn hold_a_link(run: &Run) {
+fn hold_a_link(run: &SimRun) {
     let (Some(process), Some(node)) = (some_client(run), some_node(run)) else { return };
     let Some(client) = run.clients.borrow().get(&process).copied().flatten() else { return };
     let network = run.cluster.network();
@@ -109,7 +109,7 @@ fn hold_a_link(run: &Run) {
 
 /// Delays the requests of the running job to a memory node, until the job has been repeated: by another master, or
 /// because this one had no answer.
-async fn hold_orders(run: &Run) {
+async fn hold_orders(run: &SimRun) {
     let master = run.cluster.master();
     let (Some(_), Some(node)) = (master.at_work(), some_node(run)) else { return };
     let counts = run.sim.counts();
@@ -131,7 +131,7 @@ async fn hold_orders(run: &Run) {
 }
 
 /// Replaces the cluster's master for a while by one with an empty store, or with the store of another cluster.
-fn usurp(run: &Run) {
+fn usurp(run: &SimRun) {
     let lease = run.shape.lease().as_nanos() as u64;
     let time = run.fault_rng.below_u64(3 * lease);
     let other = run.fault_rng.pick(&[None, Some(OTHER_CLUSTER)]);
@@ -143,12 +143,12 @@ fn usurp(run: &Run) {
 }
 
 /// Returns whether the master may be taken away again for a long time.
-fn may_go_away(run: &Run) -> bool {
+fn may_go_away(run: &SimRun) -> bool {
     run.sim.now() >= run.master_is_away.get().1
 }
 
 /// Records that the master is away for this time.
-fn goes_away(run: &Run, time: Nanos) {
+fn goes_away(run: &SimRun, time: Nanos) {
     let lease = run.shape.lease().as_nanos() as u64;
     let back = run.sim.now() + time;
     run.master_is_away.set((back, back + run.fault_rng.below_u64(8 * lease)));
@@ -156,7 +156,7 @@ fn goes_away(run: &Run, time: Nanos) {
 
 /// Crashes nodes, several at once where that is allowed, but never the last replica of anything. Empty nodes replace
 /// them later.
-async fn crash_node(run: &Run) {
+async fn crash_node(run: &SimRun) {
     let at_once = match run.shape.losses_at_once {
         1 => 1,
         most => 1 + run.fault_rng.below(most),
@@ -196,7 +196,7 @@ async fn crash_node(run: &Run) {
 
 /// Lets a node execute verbs of some clients without an answer, before it crashes. This lasts long enough for other
 /// clients to see the effects.
-async fn fall_mute(run: &Run, node: MnId) {
+async fn fall_mute(run: &SimRun, node: MnId) {
     let clients: Vec<ClientId> = run.clients.borrow().values().copied().flatten().collect();
     for client in clients {
         if run.fault_rng.one_in(2) {
@@ -210,7 +210,7 @@ async fn fall_mute(run: &Run, node: MnId) {
 /// The greatest number of memory nodes, members or not.
 const MOST_NODES: usize = 8;
 
-fn join(run: &Run) {
+fn join(run: &SimRun) {
     let nodes = run.cluster.node_processes().into_iter();
     if nodes.filter(|(_, process)| !run.sim.is_crashed(*process)).count() < MOST_NODES {
         run.cluster.start_node();
@@ -218,7 +218,7 @@ fn join(run: &Run) {
 }
 
 /// Asks for a drain, which the master may refuse. One of four is cancelled later, unless it has ended by then.
-fn drain(run: &Run) {
+fn drain(run: &SimRun) {
     let Some(node) = some_node(run) else { return };
     let ask = |cancel| MasterRequest::Drain { node, cancel };
     if run.cluster.peek_master(ask(false)) == Some(MasterReply::Done) && run.fault_rng.one_in(4) {
@@ -230,7 +230,7 @@ fn drain(run: &Run) {
 }
 
 /// Crashes the master during a job. The job's verbs may be delayed for a long time.
-async fn crash_repairs(run: &Run) {
+async fn crash_repairs(run: &SimRun) {
     let Some(name) = run.cluster.master().at_work() else { return };
     if run.fault_rng.one_in(2) {
         hold_some_links(run, name).await;
@@ -239,7 +239,7 @@ async fn crash_repairs(run: &Run) {
 }
 
 /// Draws the duration of a disturbance: mostly some phases, sometimes longer than operations wait.
-fn duration(run: &Run) -> Nanos {
+fn duration(run: &SimRun) -> Nanos {
     let lease = run.shape.lease().as_nanos() as u64;
     let longest = match run.fault_rng.below(60) {
         0 => 2 * lease,
@@ -251,7 +251,7 @@ fn duration(run: &Run) -> Nanos {
 
 /// Draws the time for which a node may be away. It is short if the cluster must not lose the node. `None`: the node
 /// must not be disturbed at all.
-fn duration_of(run: &Run, node: MnId) -> Option<Nanos> {
+fn duration_of(run: &SimRun, node: MnId) -> Option<Nanos> {
     let short = run.shape.lease().as_nanos() as u64 / 4;
     let time = duration(run);
     if time >= short && run.cluster.endanger(node, Danger::Lasting) {
@@ -261,12 +261,12 @@ fn duration_of(run: &Run, node: MnId) -> Option<Nanos> {
 }
 
 /// Draws a node to disturb, and the duration.
-fn disturbed_node(run: &Run) -> Option<(ProcessId, Nanos)> {
+fn disturbed_node(run: &SimRun) -> Option<(ProcessId, Nanos)> {
     let node = some_node(run)?;
     Some((run.cluster.process_of(node)?, duration_of(run, node)?))
 }
 
-fn stop(run: &Run) {
+fn stop(run: &SimRun) {
     let (process, time) = match run.fault_rng.below(6) {
         0 => (run.cluster.master().process.get(), duration(run)),
         1 => match disturbed_node(run) {
@@ -287,7 +287,7 @@ fn stop(run: &Run) {
     run.later(time, move || sim.resume(process));
 }
 
-fn partition(run: &Run) {
+fn partition(run: &SimRun) {
     let (process, time) = match run.fault_rng.below(4) {
         0 => match disturbed_node(run) {
             Some(disturbed) => disturbed,
@@ -303,8 +303,13 @@ fn partition(run: &Run) {
 }
 
 /// Cuts a process off from the master, mostly in both directions.
-fn cut_off(run: &Run, process: ProcessId, time: Nanos) {
-    let cut = run.fault_rng.pick(&[Cut::Both, Cut::Both, Cut::ToMaster, Cut::FromMaster]);
+fn cut_off(run: &SimRun, process: ProcessId, time: Nanos) {
+    let cut = run.fault_rng.pick(&[
+        CutDirection::Both,
+        CutDirection::Both,
+        CutDirection::ToMaster,
+        CutDirection::FromMaster,
+    ]);
     run.cluster.control().cut_off(process, Some(cut));
     let cluster = run.cluster.clone();
     run.later(time, move || cluster.control().cut_off(process, None));
@@ -313,7 +318,7 @@ fn cut_off(run: &Run, process: ProcessId, time: Nanos) {
 /// Cuts off a client and a memory node together, for longer than a lease: the cluster goes on without both, and they
 /// go on without the cluster. No more than half of the memory nodes are cut off at a time, which is a documented
 /// limit.
-fn cut_together(run: &Run) {
+fn cut_together(run: &SimRun) {
     let (Some(client), Some(node)) = (some_client(run), some_primary(run)) else { return };
     let Some(process) = run.cluster.process_of(node) else { return };
     let control = run.cluster.control();
@@ -343,7 +348,7 @@ fn cut_together(run: &Run) {
 
 /// Takes the master away for some leases. Meanwhile a primary crashes, or some clients do not reach it. The clocks of
 /// some memory nodes jump, so that the master seems to be away for long: no guarantee may depend on these clocks.
-fn fall_silent(run: &Run) {
+fn fall_silent(run: &SimRun) {
     let Some(node) = some_primary(run) else { return };
     let crashes = run.fault_rng.one_in(2);
     let danger = if crashes { Danger::Lasting } else { Danger::UntilSettled };
@@ -378,14 +383,14 @@ fn fall_silent(run: &Run) {
 }
 
 /// Draws the node of a primary of the index.
-fn some_primary(run: &Run) -> Option<MnId> {
+fn some_primary(run: &SimRun) -> Option<MnId> {
     let view = run.cluster.view();
     let subtable = run.fault_rng.below(view.subtables.len());
     let node = view.subtables[subtable].primary().node;
     run.cluster.network().has(node).then_some(node)
 }
 
-fn restart_master(run: &Run) {
+fn restart_master(run: &SimRun) {
     let master = run.cluster.master();
     if run.sim.now() < run.master_is_away.get().0 {
         return;

@@ -10,7 +10,9 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use fusee_client::logic::{Gate, Keeper, LogicOptions, Opened, SessionHost, SessionLogic, Timing};
+use fusee_client::logic::{
+    Keeper, KeeperTiming, LogicOptions, OpenReply, SessionGate, SessionHost, SessionLogic,
+};
 use fusee_client::{ConnectError, Policy};
 use fusee_control::master::{MasterReply, MasterRequest, Orphan};
 use fusee_control::node::{BlockId, NodeReply, NodeRequest};
@@ -18,18 +20,18 @@ use fusee_core::Store;
 use fusee_core::data::Redundancy;
 use fusee_core::layout::first_extent;
 use fusee_core::verbs::{ClientId, MnId};
-use fusee_core::view::{Geometry, Place, View};
-use fusee_master::Settings;
+use fusee_core::view::{Geometry, PoolPlace, View};
+use fusee_master::ClusterSettings;
 use fusee_master::settings::LeaseSettings;
-use fusee_memory_node::logic::{Heard, Node};
+use fusee_memory_node::logic::{HeartbeatReply, NodeLogic};
 use tokio::sync::oneshot;
 
-use crate::check::entries::Entries;
-use crate::control::{Control, NoAnswer};
+use crate::check::entries::LiveEntries;
+use crate::control::{ControlNetwork, NoAnswer};
 use crate::counts::count;
 use crate::danger::Dangers;
 use crate::engine::{Nanos, ProcessId, Sim};
-use crate::environment::{Link, SimEnvironment, SimSession, error};
+use crate::environment::{SimEnvironment, SimMasterLink, SimSession, error};
 use crate::executor::Executor;
 use crate::fabric::SimFabric;
 use crate::network::{Network, NetworkOptions};
@@ -107,35 +109,35 @@ impl Default for ClusterOptions {
 }
 
 /// A cluster. Clones share it, and are useless once the original is dropped.
-pub struct Cluster(Rc<Inner>, Role);
+pub struct SimCluster(Rc<SimClusterInner>, SimClusterOwnership);
 
 /// Breaks a cycle of references: scheduled events hold clones of the cluster that holds the events. Dropping the
 /// owner breaks the cycle.
 #[derive(PartialEq)]
-enum Role {
+enum SimClusterOwnership {
     Owner,
     Sharer,
 }
 
-impl Clone for Cluster {
-    fn clone(&self) -> Cluster {
-        Cluster(self.0.clone(), Role::Sharer)
+impl Clone for SimCluster {
+    fn clone(&self) -> SimCluster {
+        SimCluster(self.0.clone(), SimClusterOwnership::Sharer)
     }
 }
 
-impl Drop for Cluster {
+impl Drop for SimCluster {
     fn drop(&mut self) {
-        if self.1 == Role::Owner {
+        if self.1 == SimClusterOwnership::Owner {
             self.0.sim.forget_events();
             self.0.master.forget_requests();
         }
     }
 }
 
-struct Inner {
+struct SimClusterInner {
     sim: Sim,
     network: Network,
-    control: Control,
+    control: ControlNetwork,
     dangers: Dangers,
     options: ClusterOptions,
     master: MasterHost,
@@ -158,21 +160,25 @@ fn nanos(milliseconds: u64) -> Nanos {
     milliseconds.saturating_mul(1_000_000)
 }
 
-impl Cluster {
+impl SimCluster {
     /// Makes a formed, empty cluster.
     ///
     /// # Panics
     /// If the options contradict each other.
-    pub fn new(sim: &Sim, options: &ClusterOptions) -> Cluster {
-        Cluster::with_network(sim, options, NetworkOptions::default())
+    pub fn new(sim: &Sim, options: &ClusterOptions) -> SimCluster {
+        SimCluster::with_network(sim, options, NetworkOptions::default())
     }
 
-    /// Does the same as [`Cluster::new`], on this network.
+    /// Does the same as [`SimCluster::new`], on this network.
     ///
     /// # Panics
     /// If the options contradict each other.
-    pub fn with_network(sim: &Sim, options: &ClusterOptions, network: NetworkOptions) -> Cluster {
-        let settings = Settings {
+    pub fn with_network(
+        sim: &Sim,
+        options: &ClusterOptions,
+        network: NetworkOptions,
+    ) -> SimCluster {
+        let settings = ClusterSettings {
             memory_nodes: options.memory_nodes.into(),
             index_replicas: options.index_replicas,
             data_replicas: options.data_replicas,
@@ -184,10 +190,10 @@ impl Cluster {
             redundancy: options.policy,
         };
         settings.check().expect("the simulated cluster is possible");
-        let inner = Inner {
+        let inner = SimClusterInner {
             sim: sim.clone(),
             network: Network::new(sim, network),
-            control: Control::new(sim),
+            control: ControlNetwork::new(sim),
             dangers: Dangers::default(),
             options: *options,
             master: MasterHost::new(settings, sim.process("master")),
@@ -196,7 +202,7 @@ impl Cluster {
             watches: Cell::new(true),
             next_process: Cell::new(0),
         };
-        let cluster = Cluster(Rc::new(inner), Role::Owner);
+        let cluster = SimCluster(Rc::new(inner), SimClusterOwnership::Owner);
         let testbed = network.testbed;
         cluster.control().message_ns.set(testbed.map(|testbed| testbed.message_ns));
         cluster.master().start(&cluster);
@@ -211,8 +217,8 @@ impl Cluster {
     }
 
     /// Makes a formed, empty cluster without time: [`NetworkOptions::stepwise`].
-    pub fn stepwise(sim: &Sim, options: &ClusterOptions) -> Cluster {
-        let cluster = Cluster::new(sim, options);
+    pub fn stepwise(sim: &Sim, options: &ClusterOptions) -> SimCluster {
+        let cluster = SimCluster::new(sim, options);
         let network = &cluster.0.network;
         network.set_options(NetworkOptions { stepwise: true, ..network.options() });
         cluster
@@ -228,7 +234,7 @@ impl Cluster {
         &self.0.network
     }
 
-    pub(crate) fn control(&self) -> &Control {
+    pub(crate) fn control(&self) -> &ControlNetwork {
         &self.0.control
     }
 
@@ -267,7 +273,7 @@ impl Cluster {
     /// Follows a view that the master has persisted.
     pub(crate) fn view_begins(&self, view: &View) {
         if self.0.watches.get() {
-            self.0.network.watch(Entries::new(&self.0.network, view));
+            self.0.network.watch(LiveEntries::new(&self.0.network, view));
             self.0.network.reuse().follow(Some(view));
         }
         *self.0.view.borrow_mut() = Some(view.clone());
@@ -276,7 +282,7 @@ impl Cluster {
     /// Records that a dead session is recovered: none of its operations runs any more. For tests that stand in for
     /// the master.
     pub fn recovered(&self, client: ClientId) {
-        self.0.network.reuse().gone(client);
+        self.0.network.reuse().note_recovered(client);
     }
 
     /// Begins an epoch. For tests that stand in for the master.
@@ -284,7 +290,7 @@ impl Cluster {
         self.0.network.reuse().epoch(epoch);
     }
 
-    /// Does the same as [`Cluster::stop_watching`], also for later views. For tests that lose the last replica of
+    /// Does the same as [`SimCluster::stop_watching`], also for later views. For tests that lose the last replica of
     /// something.
     pub fn never_watch(&self) {
         self.0.watches.set(false);
@@ -293,7 +299,7 @@ impl Cluster {
 
     /// Stops the checks of entries and of reuse until the next view. For tests that write what no client would write.
     pub fn stop_watching(&self) {
-        self.0.network.watch(Entries::default());
+        self.0.network.watch(LiveEntries::default());
         self.0.network.reuse().follow(None);
     }
 
@@ -303,13 +309,13 @@ impl Cluster {
     /// If a key is live twice, an entry leads to no object, or memory differs from the sum of the changes that were
     /// watched.
     pub fn live_keys(&self) -> Vec<Vec<u8>> {
-        let keys = Entries::new(&self.0.network, &self.view()).keys();
+        let keys = LiveEntries::new(&self.0.network, &self.view()).keys();
         assert_eq!(keys, self.0.network.watched().keys(), "an entry changed behind its slot");
         keys
     }
 
     /// Writes a word without any client, like a faulty or hostile process.
-    pub fn overwrite(&self, place: Place, word: u64) {
+    pub fn overwrite(&self, place: PoolPlace, word: u64) {
         let at = place.offset as usize;
         self.0
             .network
@@ -363,16 +369,16 @@ impl Cluster {
             let (heard, bars) = host.heard();
             let alive = MasterRequest::Alive { identity: host.identity, heard, bars };
             let answer = self.ask_master(host.process, alive, deadline).await;
-            match answer.map(|reply| Heard::of(&reply, host.holds_of())) {
-                Ok(Heard::Noted(note, lease_ms)) => {
+            match answer.map(|reply| HeartbeatReply::of(&reply, host.holds_of())) {
+                Ok(HeartbeatReply::Noted(note, lease_ms)) => {
                     host.hear(self, note, lease_ms);
                     self.0.sim.sleep(1_000_000).await;
                 }
-                Ok(Heard::Expelled) if host.name.get().is_some() => {
+                Ok(HeartbeatReply::Expelled) if host.name.get().is_some() => {
                     self.replace_node(host);
                     return;
                 }
-                Ok(Heard::Drained) => {
+                Ok(HeartbeatReply::Drained) => {
                     count(&self.0.sim.counts().drained_nodes);
                     return self.end_node(host);
                 }
@@ -426,7 +432,7 @@ impl Cluster {
         if host.name.replace(Some(node)).is_none() {
             let pool = vec![0; (first_extent(host.pool_bytes) + host.pool_bytes) as usize];
             self.0.network.add(node, host.process, pool);
-            let (word, value) = Node::FIRST_WORD;
+            let (word, value) = NodeLogic::FIRST_WORD;
             self.0.network.write_header(node, word, value);
         }
     }
@@ -623,7 +629,7 @@ impl Cluster {
         self.open_heard(process, options, true).await
     }
 
-    /// Does the same as [`Cluster::open`], for a session whose lease has run out by its own clock.
+    /// Does the same as [`SimCluster::open`], for a session whose lease has run out by its own clock.
     pub async fn open_unheard(
         &self,
         process: ProcessId,
@@ -642,15 +648,14 @@ impl Cluster {
         let asked_at = self.0.sim.clock_of(process);
         let asked = self.ask_master(process, MasterRequest::Open, 1_000_000).await;
         let reply = asked.map_err(|why| error("master".into(), why))?;
-        let opened = Opened::from(reply)?;
+        let opened = OpenReply::from(reply)?;
         let client = opened.client;
         // In a cluster without time, tests stand in for the master.
         let gate = Arc::new(match self.0.network.options().stepwise {
-            true => Gate::new(client, Arc::new(self.view().clone()), opened.epoch),
+            true => SessionGate::new(client, Arc::new(self.view().clone()), opened.epoch),
             false if is_heard => opened.gate(asked_at),
-            false => {
-                Gate::new(client, Arc::new(opened.view), opened.epoch).heard_until(Duration::ZERO)
-            }
+            false => SessionGate::new(client, Arc::new(opened.view), opened.epoch)
+                .with_lease_end(Duration::ZERO),
         });
         let env = Rc::new(SimEnvironment::new(self, process, client));
         let fabric = SimFabric::new(&self.0.network, client);
@@ -694,8 +699,8 @@ impl Cluster {
 
     /// Starts a keeper for the sessions of a client process.
     pub fn keeper(&self, process: ProcessId, lease: Duration) -> Rc<Keeper> {
-        let keeper = Rc::new(Keeper::new(self.view().clone(), Timing::for_lease(lease)));
-        let link = Link { cluster: self.clone(), process };
+        let keeper = Rc::new(Keeper::new(self.view().clone(), KeeperTiming::for_lease(lease)));
+        let link = SimMasterLink { cluster: self.clone(), process };
         let kept = keeper.clone();
         self.0.sim.spawn(process, async move { kept.keep(&link).await });
         keeper
@@ -705,24 +710,24 @@ impl Cluster {
     ///
     /// # Panics
     /// If the master does not open a session.
-    pub fn client(&self) -> Client {
+    pub fn client(&self) -> SimClient {
         self.client_in(self.client_process())
     }
 
-    pub(crate) fn client_in(&self, process: ProcessId) -> Client {
+    pub(crate) fn client_in(&self, process: ProcessId) -> SimClient {
         let session = self.block_on(process, self.open(process, self.0.options.session));
-        Client { process, session: Rc::new(session.expect("the master opens sessions")) }
+        SimClient { process, session: Rc::new(session.expect("the master opens sessions")) }
     }
 
     /// Makes a client process with a session whose lease has run out by its own clock.
     ///
     /// # Panics
     /// If the master does not open a session.
-    pub fn unheard_client(&self) -> Client {
+    pub fn unheard_client(&self) -> SimClient {
         let process = self.client_process();
         let opening = self.open_heard(process, self.0.options.session, false);
         let session = self.block_on(process, opening);
-        Client { process, session: Rc::new(session.expect("the master opens sessions")) }
+        SimClient { process, session: Rc::new(session.expect("the master opens sessions")) }
     }
 
     /// Runs a future of a process to its end. No other task runs meanwhile.
@@ -743,14 +748,14 @@ impl Cluster {
 pub type SimStore = Store<SimFabric, SessionHost<SimEnvironment>>;
 
 /// A client process with one session. Dereferences to the session's [`SimStore`].
-pub struct Client {
+pub struct SimClient {
     /// The process, in which tasks can be spawned.
     pub process: ProcessId,
     /// The session of the process.
     pub session: Rc<SimSession>,
 }
 
-impl Deref for Client {
+impl Deref for SimClient {
     type Target = SimStore;
 
     fn deref(&self) -> &SimStore {

@@ -14,13 +14,13 @@ use futures_util::future::{Either, select};
 use tokio::sync::oneshot;
 
 use crate::counts::count;
-use crate::engine::{Event, Nanos, ProcessId, Sim};
+use crate::engine::{Nanos, ProcessId, Sim, SimEvent};
 
 /// The control network of a cluster.
-pub(crate) struct Control {
+pub(crate) struct ControlNetwork {
     sim: Sim,
     /// Processes that are cut off from the master, in one or both directions.
-    cut_off: RefCell<BTreeMap<ProcessId, Cut>>,
+    cut_off: RefCell<BTreeMap<ProcessId, CutDirection>>,
     /// Times until which requests of the master's jobs to a memory node are delayed.
     held: RefCell<BTreeMap<ProcessId, Nanos>>,
     /// One of this many messages is lost; 0: none.
@@ -31,7 +31,7 @@ pub(crate) struct Control {
 
 /// The direction in which a process and the master are cut off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Cut {
+pub(crate) enum CutDirection {
     /// Both directions.
     Both,
     /// The master does not hear the process.
@@ -48,16 +48,16 @@ pub(crate) enum NoAnswer {
     TimedOut,
 }
 
-impl Control {
-    pub fn new(sim: &Sim) -> Control {
+impl ControlNetwork {
+    pub fn new(sim: &Sim) -> ControlNetwork {
         let cut_off = RefCell::default();
         let lost_one_in = Cell::new(0);
         let held = RefCell::default();
-        Control { sim: sim.clone(), cut_off, held, lost_one_in, message_ns: Cell::new(None) }
+        ControlNetwork { sim: sim.clone(), cut_off, held, lost_one_in, message_ns: Cell::new(None) }
     }
 
     /// Cuts a process off from the master, or ends the cut.
-    pub fn cut_off(&self, process: ProcessId, cut: Option<Cut>) {
+    pub fn cut_off(&self, process: ProcessId, cut: Option<CutDirection>) {
         let mut cut_off = self.cut_off.borrow_mut();
         match cut {
             Some(cut) => cut_off.insert(process, cut),
@@ -72,12 +72,12 @@ impl Control {
 
     /// Returns whether a process's messages reach the master.
     pub fn reaches_master(&self, process: ProcessId) -> bool {
-        self.cut_off.borrow().get(&process).is_none_or(|cut| *cut == Cut::FromMaster)
+        self.cut_off.borrow().get(&process).is_none_or(|cut| *cut == CutDirection::FromMaster)
     }
 
     /// Returns whether the master's messages reach a process.
     pub fn hears_master(&self, process: ProcessId) -> bool {
-        self.cut_off.borrow().get(&process).is_none_or(|cut| *cut == Cut::ToMaster)
+        self.cut_off.borrow().get(&process).is_none_or(|cut| *cut == CutDirection::ToMaster)
     }
 
     /// Delays requests of the master's jobs to a memory node until `time` has passed.
@@ -96,7 +96,7 @@ impl Control {
     }
 
     /// Returns whether a message is lost: because its direction is cut or by chance, and only if it may be lost.
-    fn is_lost(&self, open: bool, may_be: impl FnOnce() -> bool) -> bool {
+    fn draw_loss(&self, open: bool, may_be: impl FnOnce() -> bool) -> bool {
         let one_in = self.lost_one_in.get();
         let by_chance = one_in > 0 && self.sim.rng().one_in(one_in);
         let lost = (!open || by_chance) && may_be();
@@ -114,12 +114,12 @@ impl Control {
         may_be_lost: impl FnOnce() -> bool,
         arrive: impl FnOnce() + 'static,
     ) {
-        if self.is_lost(open, may_be_lost) {
+        if self.draw_loss(open, may_be_lost) {
             return;
         }
         let sim = self.sim.clone();
         self.sim.after(delay + self.latency(), move || {
-            if let Some(event) = sim.reach(to, Event::Call(Box::new(arrive))) {
+            if let Some(event) = sim.reach(to, SimEvent::Call(Box::new(arrive))) {
                 event.happen();
             }
         });
@@ -133,7 +133,7 @@ impl Control {
         may_be_lost: impl FnOnce() -> bool,
         arrive: impl FnOnce() + 'static,
     ) {
-        if !self.is_lost(open, may_be_lost) {
+        if !self.draw_loss(open, may_be_lost) {
             self.sim.after(self.latency(), arrive);
         }
     }

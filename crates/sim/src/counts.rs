@@ -9,11 +9,11 @@ macro_rules! counts {
     ($($(#[doc = $doc:literal])+ $name:ident,)+) => {
         /// Counters of a run.
         #[derive(Debug, Default)]
-        pub struct Counts {
+        pub struct SimCounts {
             $($(#[doc = $doc])+ pub $name: Cell<u64>,)+
         }
 
-        impl Counts {
+        impl SimCounts {
             /// Returns the name and value of each counter.
             pub fn all(&self) -> Vec<(&'static str, u64)> {
                 vec![$((stringify!($name), self.$name.get()),)+]
@@ -141,7 +141,7 @@ pub(crate) fn count(counter: &Cell<u64>) {
     counter.set(counter.get() + 1);
 }
 
-impl Counts {
+impl SimCounts {
     /// Counts a verb that has executed.
     pub(crate) fn note_verb(&self, verb: &Verb) {
         count(&self.verbs);

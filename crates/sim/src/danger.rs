@@ -21,7 +21,7 @@ use fusee_core::data::{Redundancy, Region};
 use fusee_core::verbs::MnId;
 use fusee_core::view::View;
 
-use crate::cluster::Cluster;
+use crate::cluster::SimCluster;
 use crate::engine::ProcessId;
 
 /// The duration of a danger.
@@ -59,7 +59,7 @@ fn keeps_enough(view: &View, region: &Region, may_be_lost: impl Fn(MnId) -> bool
     }
 }
 
-impl Cluster {
+impl SimCluster {
     /// Returns the nodes of the view that have not crashed.
     pub(crate) fn living_nodes(&self) -> Vec<MnId> {
         let view = self.view();

@@ -26,11 +26,11 @@ use std::time::Duration;
 use fusee_core::mutant::{Mutant, removed};
 use fusee_core::verbs::MnId;
 
-use crate::counts::Counts;
-use crate::fabric::Flight;
-use crate::ride::{Leg, Ride};
+use crate::counts::SimCounts;
+use crate::fabric::BatchFlight;
 use crate::rng::Rng;
-use crate::trace::Trace;
+use crate::testbed_batch::{TestbedBatch, TestbedLeg};
+use crate::trace::SimTrace;
 
 /// Virtual nanoseconds.
 pub type Nanos = u64;
@@ -43,46 +43,46 @@ const DRIFT_PERCENT: u64 = 4;
 pub struct ProcessId(pub usize);
 
 /// An event of the run.
-pub(crate) enum Event {
+pub(crate) enum SimEvent {
     /// A task of the executor takes a step.
     Poll(usize),
     /// A timer ends.
     Wake(Waker),
     /// A lane of a batch takes a step. The event is void if the lane has another turn by then.
-    Lane { flight: Rc<Flight>, lane: usize, turn: u32 },
+    Lane { flight: Rc<BatchFlight>, lane: usize, turn: u32 },
     /// The verbs of a batch for a node come to the end of a leg, on a testbed.
-    Ride { ride: Rc<Ride>, node: MnId, leg: Leg },
+    Ride { ride: Rc<TestbedBatch>, node: MnId, leg: TestbedLeg },
     /// Any other event, such as the arrival of a message.
     Call(Box<dyn FnOnce()>),
 }
 
-struct Scheduled {
+struct ScheduledEvent {
     at: Nanos,
     /// Random: orders the events at one time.
     tie: u32,
     /// Makes the order total.
     number: u64,
-    event: Event,
+    event: SimEvent,
 }
 
-impl Scheduled {
+impl ScheduledEvent {
     fn key(&self) -> (Nanos, u32, u64) {
         (self.at, self.tie, self.number)
     }
 }
-impl PartialEq for Scheduled {
-    fn eq(&self, other: &Scheduled) -> bool {
+impl PartialEq for ScheduledEvent {
+    fn eq(&self, other: &ScheduledEvent) -> bool {
         self.key() == other.key()
     }
 }
-impl Eq for Scheduled {}
-impl PartialOrd for Scheduled {
-    fn partial_cmp(&self, other: &Scheduled) -> Option<std::cmp::Ordering> {
+impl Eq for ScheduledEvent {}
+impl PartialOrd for ScheduledEvent {
+    fn partial_cmp(&self, other: &ScheduledEvent) -> Option<std::cmp::Ordering> {
         Some(self.cmp(other))
     }
 }
-impl Ord for Scheduled {
-    fn cmp(&self, other: &Scheduled) -> std::cmp::Ordering {
+impl Ord for ScheduledEvent {
+    fn cmp(&self, other: &ScheduledEvent) -> std::cmp::Ordering {
         self.key().cmp(&other.key())
     }
 }
@@ -90,12 +90,12 @@ impl Ord for Scheduled {
 /// The pace of a process or link: times are multiplied by up to two to the power of `shift`, for the next `left`
 /// draws.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Pace {
+pub(crate) struct SimPace {
     shift: u8,
     left: u16,
 }
 
-impl Pace {
+impl SimPace {
     /// Draws the time of the next step, with `base` as the usual time.
     pub(crate) fn draw(&mut self, rng: &Rng, base: Nanos) -> Nanos {
         if self.left == 0 {
@@ -107,48 +107,48 @@ impl Pace {
     }
 }
 
-struct Process {
+struct SimProcess {
     name: String,
-    pace: Pace,
+    pace: SimPace,
     stopped: bool,
     /// The time since which the process is stopped, and the sum of all earlier stops.
     stopped_at: Option<Nanos>,
     stopped_ns: Nanos,
     crashed: bool,
     /// Events that reached the process while it was stopped.
-    waiting: Vec<Event>,
+    waiting: Vec<SimEvent>,
     /// Steps until the process crashes.
     crash_in: Option<u32>,
 }
 
 /// A run: its clock, its random numbers, its processes. Clones share it.
 #[derive(Clone)]
-pub struct Sim(Rc<Inner>);
+pub struct Sim(Rc<SimInner>);
 
 /// A task of a process.
-pub(crate) type Spawned = Pin<Box<dyn Future<Output = ()>>>;
+pub(crate) type SpawnedTask = Pin<Box<dyn Future<Output = ()>>>;
 
 /// A function that is called after a crash.
-type Hear = Rc<dyn Fn(ProcessId)>;
+type CrashHook = Rc<dyn Fn(ProcessId)>;
 
-struct Inner {
+struct SimInner {
     now: Cell<Nanos>,
     rng: Rng,
     /// See [`Sim::steady`].
     is_steady: bool,
-    queue: RefCell<BinaryHeap<Reverse<Scheduled>>>,
+    queue: RefCell<BinaryHeap<Reverse<ScheduledEvent>>>,
     next_number: Cell<u64>,
     next_task: Cell<usize>,
-    processes: RefCell<Vec<Process>>,
+    processes: RefCell<Vec<SimProcess>>,
     crashes: Cell<u64>,
     /// Tasks that were woken since they were last taken.
     woken: Arc<Mutex<Vec<usize>>>,
     /// Tasks that processes have started by themselves and the executor has not taken yet.
-    born: RefCell<Vec<(ProcessId, Spawned)>>,
+    born: RefCell<Vec<(ProcessId, SpawnedTask)>>,
     /// The function that is called after each crash.
-    on_crash: RefCell<Option<Hear>>,
-    counts: Counts,
-    trace: RefCell<Trace>,
+    on_crash: RefCell<Option<CrashHook>>,
+    counts: SimCounts,
+    trace: RefCell<SimTrace>,
 }
 
 /// Mean time between a wakeup and the step, at the fastest pace.
@@ -167,7 +167,7 @@ impl Sim {
     }
 
     fn begin(seed: u64, is_steady: bool) -> Sim {
-        Sim(Rc::new(Inner {
+        Sim(Rc::new(SimInner {
             now: Cell::new(0),
             rng: Rng::named(seed, "schedule"),
             is_steady,
@@ -179,7 +179,7 @@ impl Sim {
             woken: Arc::default(),
             born: RefCell::default(),
             on_crash: RefCell::default(),
-            counts: Counts::default(),
+            counts: SimCounts::default(),
             trace: RefCell::default(),
         }))
     }
@@ -215,7 +215,7 @@ impl Sim {
     }
 
     /// Returns the counters of the run.
-    pub fn counts(&self) -> &Counts {
+    pub fn counts(&self) -> &SimCounts {
         &self.0.counts
     }
 
@@ -225,7 +225,7 @@ impl Sim {
     }
 
     /// Returns the trace so far.
-    pub fn trace(&self) -> Trace {
+    pub fn trace(&self) -> SimTrace {
         self.0.trace.borrow().clone()
     }
 
@@ -236,21 +236,21 @@ impl Sim {
         }
     }
 
-    pub(crate) fn schedule(&self, delay: Nanos, event: Event) {
+    pub(crate) fn schedule(&self, delay: Nanos, event: SimEvent) {
         let number = self.0.next_number.get();
         self.0.next_number.set(number + 1);
         let tie = if self.0.is_steady { 0 } else { self.0.rng.below(1 << 16) as u32 };
         let at = self.now() + delay;
-        self.0.queue.borrow_mut().push(Reverse(Scheduled { at, tie, number, event }));
+        self.0.queue.borrow_mut().push(Reverse(ScheduledEvent { at, tie, number, event }));
     }
 
     /// Calls `what` after `delay`.
     pub fn after(&self, delay: Nanos, what: impl FnOnce() + 'static) {
-        self.schedule(delay, Event::Call(Box::new(what)));
+        self.schedule(delay, SimEvent::Call(Box::new(what)));
     }
 
     /// Takes the next event, and sets the clock to its time.
-    pub(crate) fn next_event(&self) -> Option<Event> {
+    pub(crate) fn next_event(&self) -> Option<SimEvent> {
         let Reverse(next) = self.0.queue.borrow_mut().pop()?;
         self.0.now.set(next.at);
         Some(next.event)
@@ -266,7 +266,7 @@ impl Sim {
                 return;
             }
             match self.next_event().expect("something is going to happen") {
-                Event::Poll(task) => unreachable!("no executor runs task {task}"),
+                SimEvent::Poll(task) => unreachable!("no executor runs task {task}"),
                 event => event.happen(),
             }
         }
@@ -295,7 +295,7 @@ impl Sim {
             }
             if !set {
                 set = true;
-                self.schedule(end - self.now(), Event::Wake(context.waker().clone()));
+                self.schedule(end - self.now(), SimEvent::Wake(context.waker().clone()));
             }
             Poll::Pending
         })
@@ -321,7 +321,7 @@ impl Sim {
         self.0.born.borrow_mut().push((process, Box::pin(task)));
     }
 
-    pub(crate) fn take_born(&self) -> Vec<(ProcessId, Spawned)> {
+    pub(crate) fn take_born(&self) -> Vec<(ProcessId, SpawnedTask)> {
         std::mem::take(&mut self.0.born.borrow_mut())
     }
 
@@ -343,15 +343,15 @@ impl Sim {
     }
 }
 
-impl Event {
+impl SimEvent {
     /// Executes any event but a step of a task.
     pub(crate) fn happen(self) {
         match self {
-            Event::Poll(_) => unreachable!("the executor's"),
-            Event::Wake(waker) => waker.wake(),
-            Event::Lane { flight, lane, turn } => flight.step(lane, turn),
-            Event::Ride { ride, node, leg } => ride.step(node, leg),
-            Event::Call(call) => call(),
+            SimEvent::Poll(_) => unreachable!("the executor's"),
+            SimEvent::Wake(waker) => waker.wake(),
+            SimEvent::Lane { flight, lane, turn } => flight.step(lane, turn),
+            SimEvent::Ride { ride, node, leg } => ride.step(node, leg),
+            SimEvent::Call(call) => call(),
         }
     }
 }
@@ -376,9 +376,9 @@ impl Sim {
     /// Adds a process.
     pub fn process(&self, name: impl Into<String>) -> ProcessId {
         let mut processes = self.0.processes.borrow_mut();
-        processes.push(Process {
+        processes.push(SimProcess {
             name: name.into(),
-            pace: Pace::default(),
+            pace: SimPace::default(),
             stopped: false,
             stopped_at: None,
             stopped_ns: 0,
@@ -466,7 +466,7 @@ impl Sim {
 
     /// Returns an event if the process can take it now. If the process is stopped the event waits; if it has crashed
     /// the event is lost.
-    pub(crate) fn reach(&self, process: ProcessId, event: Event) -> Option<Event> {
+    pub(crate) fn reach(&self, process: ProcessId, event: SimEvent) -> Option<SimEvent> {
         let mut processes = self.0.processes.borrow_mut();
         let process = &mut processes[process.0];
         if process.crashed {

@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
-use fusee_client::logic::{Environment, Keeping, SessionLogic};
+use fusee_client::logic::{Environment, KeeperEnvironment, SessionLogic};
 use fusee_control::master::{MasterReply, MasterRequest};
 use fusee_control::node::{NodeReply, NodeRequest};
 use fusee_control::rpc::RpcError;
 use fusee_core::verbs::{ClientId, MnId};
 use fusee_core::view::View;
 
-use crate::cluster::Cluster;
+use crate::cluster::SimCluster;
 use crate::control::NoAnswer;
 use crate::engine::{Nanos, ProcessId};
 use crate::fabric::SimFabric;
@@ -20,13 +20,17 @@ pub type SimSession = SessionLogic<SimFabric, SimEnvironment>;
 
 /// The environment of a simulated session.
 pub struct SimEnvironment {
-    cluster: Cluster,
+    cluster: SimCluster,
     process: ProcessId,
     client: ClientId,
 }
 
 impl SimEnvironment {
-    pub(crate) fn new(cluster: &Cluster, process: ProcessId, client: ClientId) -> SimEnvironment {
+    pub(crate) fn new(
+        cluster: &SimCluster,
+        process: ProcessId,
+        client: ClientId,
+    ) -> SimEnvironment {
         SimEnvironment { cluster: cluster.clone(), process, client }
     }
 }
@@ -35,7 +39,7 @@ impl Drop for SimEnvironment {
     fn drop(&mut self) {
         // Tests that stand in for the master do not report when a dead session is recovered.
         if self.cluster.network().options().stepwise {
-            self.cluster.network().reuse().gone(self.client);
+            self.cluster.network().reuse().note_recovered(self.client);
         }
     }
 }
@@ -127,12 +131,12 @@ impl Environment for SimEnvironment {
 }
 
 /// A client process's connection to the master.
-pub(crate) struct Link {
-    pub cluster: Cluster,
+pub(crate) struct SimMasterLink {
+    pub cluster: SimCluster,
     pub process: ProcessId,
 }
 
-impl Keeping for Link {
+impl KeeperEnvironment for SimMasterLink {
     fn now(&self) -> Duration {
         self.cluster.sim().clock_of(self.process)
     }

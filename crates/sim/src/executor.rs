@@ -8,14 +8,14 @@ use std::collections::BTreeMap;
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 
-use crate::engine::{Event, ProcessId, Sim};
+use crate::engine::{ProcessId, Sim, SimEvent};
 
-type Future_<'t> = Pin<Box<dyn Future<Output = ()> + 't>>;
+type TaskFuture<'t> = Pin<Box<dyn Future<Output = ()> + 't>>;
 
-struct Task<'t> {
+struct SimTask<'t> {
     process: ProcessId,
     waker: Waker,
-    future: Future_<'t>,
+    future: TaskFuture<'t>,
     /// Whether the next step is scheduled.
     scheduled: bool,
     /// Whether the run ends without waiting for the task.
@@ -26,7 +26,7 @@ struct Task<'t> {
 pub struct Executor<'t> {
     sim: Sim,
     /// Tasks that have not ended, by number.
-    tasks: BTreeMap<usize, Task<'t>>,
+    tasks: BTreeMap<usize, SimTask<'t>>,
     /// The number of the next task; `None` before the first one.
     next: Option<usize>,
     running: usize,
@@ -58,12 +58,12 @@ impl<'t> Executor<'t> {
         self.add(process, Box::pin(task), true);
     }
 
-    fn add(&mut self, process: ProcessId, future: Future_<'t>, background: bool) {
+    fn add(&mut self, process: ProcessId, future: TaskFuture<'t>, background: bool) {
         let (number, waker) = self.sim.new_task();
         let next = self.next.replace(number + 1);
         assert!(next.is_none_or(|next| next == number), "one executor at a time");
         self.running += usize::from(!background);
-        self.tasks.insert(number, Task { process, waker, future, scheduled: false, background });
+        self.tasks.insert(number, SimTask { process, waker, future, scheduled: false, background });
     }
 
     /// Runs until every task that is not in the background has ended or crashed. Calls `check`
@@ -110,7 +110,7 @@ impl<'t> Executor<'t> {
         self.schedule_woken();
         let Some(event) = self.sim.next_event() else { return false };
         match event {
-            Event::Poll(task) => self.poll(task),
+            SimEvent::Poll(task) => self.poll(task),
             event => event.happen(),
         }
         if self.sim.crashes() != self.reaped {
@@ -133,7 +133,7 @@ impl<'t> Executor<'t> {
             if !std::mem::replace(&mut task.scheduled, true) {
                 let process = task.process;
                 let delay = self.sim.pace(process);
-                self.sim.schedule(delay, Event::Poll(number));
+                self.sim.schedule(delay, SimEvent::Poll(number));
             }
         }
         self.woken = woken;
@@ -142,7 +142,8 @@ impl<'t> Executor<'t> {
     fn poll(&mut self, number: usize) {
         let Some(task) = self.tasks.get(&number) else { return };
         let process = task.process;
-        if self.sim.reach(process, Event::Poll(number)).is_none() || self.sim.crash_is_due(process)
+        if self.sim.reach(process, SimEvent::Poll(number)).is_none()
+            || self.sim.crash_is_due(process)
         {
             return;
         }

@@ -14,13 +14,13 @@ use std::ops::Range;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
-use fusee_core::verbs::{Batch, ClientId, Fabric, MnId, Op, Verb, VerbError};
+use fusee_core::verbs::{ClientId, Fabric, MnId, Verb, VerbBatch, VerbError, VerbOp};
 
 use crate::counts::count;
-use crate::engine::{Event, Nanos, Sim};
+use crate::engine::{Nanos, Sim, SimEvent};
 use crate::network::Network;
 use crate::switches::{HELD_NS, HELD_TIMES};
-use crate::unsound::Forged;
+use crate::unsound_cas::ForgedCas;
 
 /// One client's access to the memory nodes.
 #[derive(Clone)]
@@ -47,10 +47,10 @@ impl SimFabric {
 }
 
 /// A batch on its way.
-pub(crate) struct Flight {
+pub(crate) struct BatchFlight {
     fabric: SimFabric,
-    batch: RefCell<Batch>,
-    lanes: RefCell<Vec<Lane>>,
+    batch: RefCell<VerbBatch>,
+    lanes: RefCell<Vec<NodeLane>>,
     /// Lanes whose completions have not arrived.
     left: Cell<usize>,
     waker: RefCell<Option<Waker>>,
@@ -63,14 +63,14 @@ pub(crate) struct Flight {
 }
 
 /// The progress of the verbs for one node.
-struct Lane {
+struct NodeLane {
     node: MnId,
     /// Verbs that are not finished, the current one last.
     verbs: Vec<usize>,
     /// Remaining pieces of the current verb, the next one last; empty if the verb has not begun.
     pieces: Vec<Range<usize>>,
     posted: Nanos,
-    state: State,
+    state: LaneState,
     /// If a switch is on the link: how often it has held the lane's verbs so far.
     switched: Option<u32>,
     /// The number of the event that counts: a released link schedules an earlier one and makes the old one void.
@@ -80,7 +80,7 @@ struct Lane {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum State {
+enum LaneState {
     /// On the way to the switch, which so many of the lane's verbs have passed.
     Sent(usize),
     /// On the way to the node, or between two verbs.
@@ -95,20 +95,20 @@ enum State {
 }
 
 impl Fabric for SimFabric {
-    async fn execute(&self, batch: Batch) -> Batch {
+    async fn execute(&self, batch: VerbBatch) -> VerbBatch {
         if self.is_immediate() {
             return self.execute_here(batch).await;
         }
         if self.network.options().testbed.is_some() {
             return self.ride(batch).await;
         }
-        let flight = Flight::new(self, batch);
+        let flight = BatchFlight::new(self, batch);
         if self.network.options().stepwise {
             poll_fn(|context| flight.step_any(context)).await;
             return flight.batch.take();
         }
         flight.launch();
-        let guard = InFlight(&flight);
+        let guard = FlightGuard(&flight);
         poll_fn(|context| {
             if flight.left.get() == 0 {
                 return Poll::Ready(());
@@ -122,7 +122,7 @@ impl Fabric for SimFabric {
     }
 
     /// Declines if the fabric could not interrupt the batch between two verbs. Then [`Fabric::execute`] does it.
-    fn execute_now(&self, batch: &mut Batch) -> bool {
+    fn execute_now(&self, batch: &mut VerbBatch) -> bool {
         self.is_immediate() && self.execute_on_stack(batch)
     }
 
@@ -142,41 +142,43 @@ impl Fabric for SimFabric {
 
 /// Returns whether a batch has a WRITE for some node, and a later READ for the same node.
 fn reads_behind_a_write(verbs: &[Verb]) -> bool {
-    let is_write = |verb: &Verb| matches!(verb.op, Op::Write { .. });
+    let is_write = |verb: &Verb| matches!(verb.op, VerbOp::Write { .. });
     let writes = verbs.iter().enumerate().filter(|(_, verb)| is_write(verb));
     let mut writes = writes.map(|(at, write)| (&verbs[at + 1..], write.node));
     writes.any(|(behind, node)| behind.iter().any(|verb| verb.is_read() && verb.node == node))
 }
 
 /// A guard that is dropped when its client crashes.
-struct InFlight<'f>(&'f Flight);
+struct FlightGuard<'f>(&'f BatchFlight);
 
-impl Drop for InFlight<'_> {
+impl Drop for FlightGuard<'_> {
     fn drop(&mut self) {
         self.0.orphan();
     }
 }
 
-impl Flight {
-    fn new(fabric: &SimFabric, batch: Batch) -> Rc<Flight> {
+impl BatchFlight {
+    fn new(fabric: &SimFabric, batch: VerbBatch) -> Rc<BatchFlight> {
         let network = &fabric.network;
-        let has = |is: fn(&Op) -> bool| batch.verbs().iter().any(|verb| is(&verb.op));
-        if has(|op| matches!(op, Op::Write { .. })) && has(|op| matches!(op, Op::Cas { .. })) {
+        let has = |is: fn(&VerbOp) -> bool| batch.verbs().iter().any(|verb| is(&verb.op));
+        if has(|op| matches!(op, VerbOp::Write { .. }))
+            && has(|op| matches!(op, VerbOp::Cas { .. }))
+        {
             count(&network.sim().counts().speculations);
         }
         if fabric.waits_for_reads() && reads_behind_a_write(batch.verbs()) {
             count(&network.sim().counts().writes_before_reads);
         }
-        let mut lanes: Vec<Lane> = Vec::new();
+        let mut lanes: Vec<NodeLane> = Vec::new();
         for (i, verb) in batch.verbs().iter().enumerate() {
             match lanes.iter_mut().find(|l| l.node == verb.node) {
                 Some(lane) => lane.verbs.push(i),
-                None => lanes.push(Lane {
+                None => lanes.push(NodeLane {
                     node: verb.node,
                     verbs: vec![i],
                     pieces: Vec::new(),
                     posted: network.sim().now(),
-                    state: State::Waiting,
+                    state: LaneState::Waiting,
                     switched: None,
                     turn: 0,
                     parked: false,
@@ -189,11 +191,11 @@ impl Flight {
             number = switches.number(batch.verbs().len());
             for lane in &mut lanes {
                 if switches.is_on(fabric.client, lane.node) {
-                    (lane.state, lane.switched) = (State::Sent(0), Some(0));
+                    (lane.state, lane.switched) = (LaneState::Sent(0), Some(0));
                 }
             }
         }
-        Rc::new(Flight {
+        Rc::new(BatchFlight {
             fabric: fabric.clone(),
             batch: RefCell::new(batch),
             left: Cell::new(lanes.len()),
@@ -206,37 +208,41 @@ impl Flight {
     }
 
     /// Lets the verbs of a lane that the client has given up go on without it.
-    fn leave_behind(&self, lane: &Lane) {
-        let mut batch = Batch::new();
+    fn leave_behind(&self, lane: &NodeLane) {
+        let mut batch = VerbBatch::new();
         {
             let given_up = self.batch.borrow();
             for verb in lane.verbs.iter().rev().map(|i| given_up.verbs()[*i]) {
                 let node = verb.node;
                 let offset = verb.offset;
                 match verb.op {
-                    Op::Read { .. } => {}
-                    Op::Write { buf } => {
+                    VerbOp::Read { .. } => {}
+                    VerbOp::Write { buf } => {
                         let span = batch.stage(buf.len);
                         batch.bytes_mut(span).copy_from_slice(given_up.bytes(buf));
                         batch.write(node, offset, span);
                     }
-                    Op::Cas { expected, swap, .. } => drop(batch.cas(node, offset, expected, swap)),
-                    Op::Faa { add, .. } => drop(batch.faa(node, offset, add)),
+                    VerbOp::Cas { expected, swap, .. } => {
+                        let _ticket = batch.cas(node, offset, expected, swap);
+                    }
+                    VerbOp::Faa { add, .. } => {
+                        let _ticket = batch.faa(node, offset, add);
+                    }
                 }
             }
         }
         if !batch.verbs().is_empty() {
             count(&self.sim().counts().late_batches);
-            let flight = Flight::new(&self.fabric, batch);
+            let flight = BatchFlight::new(&self.fabric, batch);
             let flight =
-                Rc::new(Flight { late: true, ..Rc::into_inner(flight).expect("it is new") });
+                Rc::new(BatchFlight { late: true, ..Rc::into_inner(flight).expect("it is new") });
             flight.orphaned.set(true);
-            self.sim().schedule(1, Event::Lane { flight, lane: 0, turn: 0 });
+            self.sim().schedule(1, SimEvent::Lane { flight, lane: 0, turn: 0 });
         }
     }
 
     /// Sends the lanes.
-    fn launch(self: &Rc<Flight>) {
+    fn launch(self: &Rc<BatchFlight>) {
         let sim = self.sim();
         let client = self.fabric.client;
         for (number, lane) in self.lanes.borrow().iter().enumerate() {
@@ -244,7 +250,7 @@ impl Flight {
             self.fabric.network.arrival(client, lane.node, sim.now() + delay);
             // The switch is half-way.
             let delay = if lane.switched.is_some() { delay / 2 } else { delay };
-            sim.schedule(delay, Event::Lane { flight: self.clone(), lane: number, turn: 0 });
+            sim.schedule(delay, SimEvent::Lane { flight: self.clone(), lane: number, turn: 0 });
         }
     }
 
@@ -254,12 +260,12 @@ impl Flight {
             return Poll::Ready(());
         }
         let mut lanes = self.lanes.borrow_mut();
-        let open = lanes.iter_mut().filter(|l| l.state != State::Done);
+        let open = lanes.iter_mut().filter(|l| l.state != LaneState::Done);
         let lane = open.into_iter().nth(self.sim().rng().below(self.left.get()));
         let lane = lane.expect("as many as are left");
         self.advance(lane);
-        if lane.state == State::Returning {
-            lane.state = State::Done;
+        if lane.state == LaneState::Returning {
+            lane.state = LaneState::Done;
             self.left.set(self.left.get() - 1);
         }
         context.waker().wake_by_ref();
@@ -274,7 +280,8 @@ impl Flight {
     fn orphan(&self) {
         self.orphaned.set(true);
         let rng = self.sim().rng();
-        let is_sent = |l: &&mut Lane| matches!(l.state, State::Sent(_) | State::Waiting);
+        let is_sent =
+            |l: &&mut NodeLane| matches!(l.state, LaneState::Sent(_) | LaneState::Waiting);
         for lane in self.lanes.borrow_mut().iter_mut().filter(is_sent) {
             if rng.one_in(2) {
                 // The current verb is at the end of the list, so the beginning of the list would be sent last.
@@ -288,7 +295,7 @@ impl Flight {
     }
 
     /// Lets a lane try again now, because the link that it waits for has changed.
-    pub(crate) fn unpark(self: Rc<Flight>, lane: usize) {
+    pub(crate) fn unpark(self: Rc<BatchFlight>, lane: usize) {
         let turn = {
             let lane = &mut self.lanes.borrow_mut()[lane];
             if !std::mem::take(&mut lane.parked) {
@@ -297,11 +304,11 @@ impl Flight {
             lane.turn += 1;
             lane.turn
         };
-        self.sim().schedule(1, Event::Lane { flight: self.clone(), lane, turn });
+        self.sim().schedule(1, SimEvent::Lane { flight: self.clone(), lane, turn });
     }
 
     /// Takes one step of a lane.
-    pub(crate) fn step(self: Rc<Flight>, lane: usize, turn: u32) {
+    pub(crate) fn step(self: Rc<BatchFlight>, lane: usize, turn: u32) {
         let mut lanes = self.lanes.borrow_mut();
         if lanes[lane].turn != turn {
             return;
@@ -317,7 +324,7 @@ impl Flight {
         }
         drop(lanes);
         if let Some(delay) = next {
-            self.sim().schedule(delay, Event::Lane { flight: self.clone(), lane, turn });
+            self.sim().schedule(delay, SimEvent::Lane { flight: self.clone(), lane, turn });
         } else if self.left.replace(self.left.get() - 1) == 1
             && let Some(waker) = self.waker.take()
         {
@@ -326,16 +333,16 @@ impl Flight {
     }
 
     /// Returns the delay until the next step; `None` once the client has the completions.
-    fn advance(&self, lane: &mut Lane) -> Option<Nanos> {
+    fn advance(&self, lane: &mut NodeLane) -> Option<Nanos> {
         lane.parked = false;
-        if lane.state == State::Returning {
-            lane.state = State::Done;
+        if lane.state == LaneState::Returning {
+            lane.state = LaneState::Done;
             return None;
         }
-        if lane.state == State::Answering {
+        if lane.state == LaneState::Answering {
             return Some(self.pass_back(lane));
         }
-        if let State::Sent(passed) = lane.state {
+        if let LaneState::Sent(passed) = lane.state {
             return Some(self.pass_there(lane, passed));
         }
         let Some(current) = lane.verbs.last().copied() else { return Some(self.send_back(lane)) };
@@ -346,14 +353,14 @@ impl Flight {
         let mut batch = self.batch.borrow_mut();
         let (verbs, bytes) = batch.parts_mut();
         let verb = &mut verbs[current];
-        if lane.state == State::Waiting {
-            lane.state = State::Begun;
+        if lane.state == LaneState::Waiting {
+            lane.state = LaneState::Begun;
         }
         let forged = lane.switched.and_then(|_| self.forged(current));
         if self.fabric.execute_forged(forged, verb, bytes, &mut lane.pieces) {
             lane.verbs.pop();
             lane.pieces.clear();
-            lane.state = State::Waiting;
+            lane.state = LaneState::Waiting;
             self.sim().counts().note_verb(verb);
             if self.late {
                 count(&self.sim().counts().late_verbs);
@@ -364,13 +371,13 @@ impl Flight {
     }
 
     /// Returns the verb that a switch has forged from this one, if it has.
-    fn forged(&self, verb: usize) -> Option<Forged> {
+    fn forged(&self, verb: usize) -> Option<ForgedCas> {
         self.fabric.network.switches()?.forged(self.number + verb as u64)
     }
 
     /// Passes the lane's verbs through the switch. Returns the delay until they are at the node, or until the switch
     /// is tried again.
-    fn pass_there(&self, lane: &mut Lane, passed: usize) -> Nanos {
+    fn pass_there(&self, lane: &mut NodeLane, passed: usize) -> Nanos {
         let network = &self.fabric.network;
         let client = self.fabric.client;
         let switches = network.switches().expect("it was there when this was posted");
@@ -383,16 +390,16 @@ impl Flight {
             let goes_on = switches.pass(counts, client, &mut verbs[*i], bytes, number);
             if !goes_on && *held < HELD_TIMES {
                 *held += 1;
-                lane.state = State::Sent(at);
+                lane.state = LaneState::Sent(at);
                 return HELD_NS;
             }
         }
-        lane.state = State::Waiting;
+        lane.state = LaneState::Waiting;
         network.wire(client, lane.node) / 2
     }
 
     /// Passes the lane's answers through the switch. Returns the delay until they are at the client.
-    fn pass_back(&self, lane: &mut Lane) -> Nanos {
+    fn pass_back(&self, lane: &mut NodeLane) -> Nanos {
         let network = &self.fabric.network;
         let client = self.fabric.client;
         let switches = network.switches().expect("it was there when this was posted");
@@ -401,12 +408,12 @@ impl Flight {
         for (i, verb) in of_lane {
             switches.come_back(client, verb, self.number + i as u64);
         }
-        lane.state = State::Returning;
+        lane.state = LaneState::Returning;
         network.wire(client, lane.node) / 2
     }
 
     /// Returns the delay until the next try, if an obstacle holds the lane.
-    fn obstacle(&self, lane: &mut Lane, now: Nanos) -> Option<Nanos> {
+    fn obstacle(&self, lane: &mut NodeLane, now: Nanos) -> Option<Nanos> {
         let client = self.fabric.client;
         let node = lane.node;
         let options = self.fabric.network.options();
@@ -454,7 +461,7 @@ impl Flight {
 
     /// Fails the rest of the lane, which never executes. On a network of NICs one completion stands for the whole
     /// lane, so the results of the executed verbs are unknown as well.
-    fn fail(&self, lane: &mut Lane, error: VerbError, delay: Nanos) -> Nanos {
+    fn fail(&self, lane: &mut NodeLane, error: VerbError, delay: Nanos) -> Nanos {
         let mut batch = self.batch.borrow_mut();
         let (verbs, _) = batch.parts_mut();
         for i in lane.verbs.drain(..) {
@@ -469,13 +476,13 @@ impl Flight {
             }
         }
         drop(batch);
-        lane.state = State::Returning;
+        lane.state = LaneState::Returning;
         delay + self.fabric.network.wire(self.fabric.client, lane.node)
     }
 
     /// Sends the completions of a lane. Returns the delay until the next step.
-    fn send_back(&self, lane: &mut Lane) -> Nanos {
-        lane.state = State::Returning;
+    fn send_back(&self, lane: &mut NodeLane) -> Nanos {
+        lane.state = LaneState::Returning;
         let options = self.fabric.network.options();
         let one_in = options.lost_completions_one_in;
         let is_mute = self.fabric.network.is_mute(self.fabric.client, lane.node);
@@ -495,7 +502,7 @@ impl Flight {
         if lane.switched.is_none() {
             return wire;
         }
-        lane.state = State::Answering;
+        lane.state = LaneState::Answering;
         wire / 2
     }
 }

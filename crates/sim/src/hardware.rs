@@ -2,10 +2,10 @@
 
 use fusee_core::verbs::{ClientId, MnId};
 
-use crate::cluster::{Client, Cluster};
+use crate::cluster::{SimClient, SimCluster};
 use crate::engine::{Nanos, ProcessId};
 use crate::network::Network;
-use crate::stations::{Busy, Posted};
+use crate::stations::{BusyTime, PostedTotals};
 
 /// A machine of the testbed: one that client processes run on, or a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,7 +53,7 @@ impl Network {
         session: ClientId,
         server: MachineId,
         takes: Nanos,
-        bytes: Message,
+        bytes: MessageLengths,
         serve: impl FnOnce() -> R,
     ) -> R {
         let now = || self.sim().now();
@@ -77,31 +77,31 @@ impl Network {
     }
 
     /// Returns the verbs and batches that sessions on the testbed have posted since the last call.
-    pub fn take_posted(&self) -> Posted {
+    pub fn take_posted(&self) -> PostedTotals {
         self.on_machines(|machines| machines.take_posted())
     }
 
     /// Returns the time for which each part of the testbed was busy since the last call.
-    pub fn take_busy(&self) -> Vec<Busy> {
+    pub fn take_busy(&self) -> Vec<BusyTime> {
         self.on_machines(|machines| machines.take_busy())
     }
 }
 
 /// Lengths of a request and its reply, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Message {
+pub struct MessageLengths {
     /// Bytes to the server.
     pub request: u64,
     /// Bytes back to the client.
     pub reply: u64,
 }
 
-impl Cluster {
+impl SimCluster {
     /// Makes a client process with a session, on a machine of the testbed.
     ///
     /// # Panics
     /// If the master does not open a session.
-    pub fn client_on(&self, machine: MachineId) -> Client {
+    pub fn client_on(&self, machine: MachineId) -> SimClient {
         let process = self.client_process();
         self.network().place(process, machine);
         self.client_in(process)

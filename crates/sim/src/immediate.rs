@@ -14,7 +14,7 @@
 //! Batches run through [`Fabric::execute`](fusee_core::verbs::Fabric::execute), which can wait between two pieces;
 //! the code above sees no difference. `search_now` and `write_now` of the store cannot wait: they are functions that
 //! are not `async`, and execute batches. [`SimFabric::search`] and [`SimFabric::write`] give the whole operation a
-//! [stack of its own](crate::stack), which the fabric leaves between two pieces. So no execution is nested in
+//! [stack of its own](crate::stack_future), which the fabric leaves between two pieces. So no execution is nested in
 //! another, and every order of steps is possible there too.
 //!
 //! Differences from real shared memory:
@@ -36,18 +36,18 @@ use std::task::Poll;
 
 use fusee_core::Error;
 use fusee_core::store::Transition;
-use fusee_core::verbs::{Batch, Fabric, MnId, Op, VerbError};
+use fusee_core::verbs::{Fabric, MnId, VerbBatch, VerbError, VerbOp};
 
 use crate::counts::count;
 use crate::fabric::SimFabric;
-use crate::stack::{self, OnStack};
+use crate::stack_future::{self, StackFuture};
 
 /// The fewest phases of a write on an occupied slot, with backups.
 const PHASES_WITH_HINT: u64 = 3;
 
 /// The progress of a batch.
 #[derive(Default)]
-struct Progress {
+struct ImmediateProgress {
     /// The index of the next verb in the batch.
     verb: usize,
     /// Remaining pieces of that verb, the next one last; empty if it has not begun.
@@ -56,13 +56,13 @@ struct Progress {
 }
 
 /// A batch in execution. It is dropped half-way if its client dies.
-struct UnderWay<'f> {
+struct ImmediateBatch<'f> {
     fabric: &'f SimFabric,
-    progress: Progress,
+    progress: ImmediateProgress,
     verbs: usize,
 }
 
-impl Drop for UnderWay<'_> {
+impl Drop for ImmediateBatch<'_> {
     fn drop(&mut self) {
         let counts = self.fabric.network.sim().counts();
         if self.progress.verb < self.verbs {
@@ -84,7 +84,7 @@ impl SimFabric {
         if !self.is_immediate() {
             return search.await;
         }
-        let mut running = OnStack::new(search);
+        let mut running = StackFuture::new(search);
         let found = (&mut running).await;
         // Without a cached slot a SEARCH needs two phases to find something.
         if matches!(found, Ok(Some(_))) && running.batches() == 1 {
@@ -102,7 +102,7 @@ impl SimFabric {
         if !self.is_immediate() {
             return write.await;
         }
-        let mut running = OnStack::new(write);
+        let mut running = StackFuture::new(write);
         let written = (&mut running).await;
         if written.is_ok() && running.batches() <= PHASES_WITH_HINT {
             count(&self.network.sim().counts().writes_now);
@@ -116,7 +116,7 @@ impl SimFabric {
         &self,
         moving: impl Future<Output = Result<Transition, Error>> + 'static,
     ) -> Result<Transition, Error> {
-        let moved = if self.is_immediate() { OnStack::new(moving).await } else { moving.await };
+        let moved = if self.is_immediate() { StackFuture::new(moving).await } else { moving.await };
         let counts = self.network.sim().counts();
         match moved {
             Ok(Transition::Moved) => count(&counts.moved_pairs),
@@ -126,14 +126,14 @@ impl SimFabric {
         moved
     }
 
-    pub(crate) async fn execute_here(&self, mut batch: Batch) -> Batch {
+    pub(crate) async fn execute_here(&self, mut batch: VerbBatch) -> VerbBatch {
         let mut under_way = self.begin(&batch);
         if self.network.sim().rng().one_in(2) {
-            others().await;
+            yield_to_others().await;
         }
         while self.step(&mut under_way.progress, &mut batch) {
             if self.is_interrupted(&mut under_way.progress) {
-                others().await;
+                yield_to_others().await;
             }
         }
         batch
@@ -141,45 +141,45 @@ impl SimFabric {
 
     /// Executes a batch on the stack of its own. Returns `false` without that stack, since the batch could not be
     /// interrupted.
-    pub(crate) fn execute_on_stack(&self, batch: &mut Batch) -> bool {
-        if !stack::begin_batch() {
+    pub(crate) fn execute_on_stack(&self, batch: &mut VerbBatch) -> bool {
+        if !stack_future::begin_batch() {
             return false;
         }
         let mut under_way = self.begin(batch);
         if self.network.sim().rng().one_in(2) {
-            stack::interrupt();
+            stack_future::interrupt();
         }
         while self.step(&mut under_way.progress, batch) {
             if self.is_interrupted(&mut under_way.progress) {
-                stack::interrupt();
+                stack_future::interrupt();
             }
         }
         true
     }
 
-    fn begin(&self, batch: &Batch) -> UnderWay<'_> {
+    fn begin(&self, batch: &VerbBatch) -> ImmediateBatch<'_> {
         if let [slot, object, write, ..] = batch.verbs()
             && (slot.bytes(), slot.node != object.node) == (8, true)
             && matches!(
                 (slot.op, object.op, write.op),
-                (Op::Read { .. }, Op::Read { .. }, Op::Write { .. })
+                (VerbOp::Read { .. }, VerbOp::Read { .. }, VerbOp::Write { .. })
             )
         {
             count(&self.network.sim().counts().proofs_across_nodes);
         }
         let verbs = batch.verbs().len();
-        UnderWay { fabric: self, progress: Progress::default(), verbs }
+        ImmediateBatch { fabric: self, progress: ImmediateProgress::default(), verbs }
     }
 
     /// Returns whether other processes run before the next piece. In a cluster without time a step is one piece.
-    fn is_interrupted(&self, progress: &mut Progress) -> bool {
+    fn is_interrupted(&self, progress: &mut ImmediateProgress) -> bool {
         let is = self.network.options().stepwise || self.network.sim().rng().one_in(2);
         progress.was_interrupted |= is;
         is
     }
 
     /// Executes one piece. Returns `false` when none is left.
-    fn step(&self, progress: &mut Progress, batch: &mut Batch) -> bool {
+    fn step(&self, progress: &mut ImmediateProgress, batch: &mut VerbBatch) -> bool {
         let (verbs, bytes) = batch.parts_mut();
         let Some(verb) = verbs.get_mut(progress.verb) else { return false };
         let is_done = match self.refusal(verb.node) {
@@ -218,7 +218,7 @@ impl SimFabric {
 }
 
 /// Lets other processes run.
-async fn others() {
+async fn yield_to_others() {
     let mut have_run = false;
     poll_fn(|context| {
         if std::mem::replace(&mut have_run, true) {

@@ -43,7 +43,7 @@
 //! Faults that do not happen: slots and bitmaps that change by themselves (a damaged slot may mislead a writer until
 //! it is settled, so there is no order to check; `tests/scrub.rs` damages all of their bits), verbs that execute
 //! twice, words of eight bytes that tear, forged messages (hostile bytes have tests of their own), the loss of the
-//! last replica, a store of the master that forgets, switches that change CASes ([`Unsound`] ones do, in tests that
+//! last replica, a store of the master that forgets, switches that change CASes ([`UnsoundCas`] ones do, in tests that
 //! show why they must not).
 //!
 //! # Where to look
@@ -52,12 +52,12 @@
 //! operations of clients; `adversary.rs` injects the faults. [`check`] judges the run without knowledge of the
 //! faults. The layers below are virtual time (`engine.rs`), tasks ([`Executor`]), memory and links (`network.rs`),
 //! the [`Fabric`](fusee_core::verbs::Fabric) of a NIC (`fabric.rs`) and of shared memory (`immediate.rs`,
-//! `stack.rs`), control messages (`control.rs`) and the hosts of the servers' logic (`servers.rs`). [`Stepper`] is
-//! another schedule over the same cluster, without time, for tests that count steps.
+//! `stack_future.rs`), control messages (`control.rs`) and the hosts of the servers' logic (`servers.rs`).
+//! [`Stepper`] is another schedule over the same cluster, without time, for tests that count steps.
 //!
 //! For measurements, a [`Testbed`] (`testbed.rs`) has machines whose parts serve in order (`stations.rs`). Batches
-//! pass through these parts (`ride.rs`), `hardware.rs` places processes on machines, and the run has no randomness
-//! ([`Sim::steady`]). A [`Rack`] is such hardware for systems other than FUSEE.
+//! pass through these parts (`testbed_batch.rs`), `hardware.rs` places processes on machines, and the run has no
+//! randomness ([`Sim::steady`]). A [`Rack`] is such hardware for systems other than FUSEE.
 #![forbid(unsafe_code)]
 
 mod adversary;
@@ -72,42 +72,42 @@ mod executor;
 mod fabric;
 mod hardware;
 mod immediate;
-mod mishaps;
 mod network;
-mod pieces;
 mod rack;
-mod ride;
 mod rng;
 mod run;
 mod scenario;
+mod server_faults;
 mod servers;
 mod shrink;
-mod stack;
+mod stack_future;
 mod stations;
 mod stepper;
 mod switches;
 mod testbed;
+mod testbed_batch;
 mod trace;
-mod unsound;
+mod unsound_cas;
+mod verb_pieces;
 mod workload;
 
-pub use cluster::{Client, Cluster, ClusterOptions, SimStore};
-pub use counts::Counts;
+pub use cluster::{ClusterOptions, SimClient, SimCluster, SimStore};
+pub use counts::SimCounts;
 pub use engine::{Nanos, ProcessId, Sim};
 pub use environment::{SimEnvironment, SimSession};
 pub use executor::Executor;
 pub use fabric::SimFabric;
-pub use hardware::{MachineId, Message};
+pub use hardware::{MachineId, MessageLengths};
 pub use network::{Network, NetworkOptions};
 pub use rack::Rack;
 pub use rng::Rng;
-pub use run::{Broken, Outcome, RunOptions, run};
+pub use run::{BrokenPromise, RunOptions, SimOutcome, run};
 pub use scenario::{Fault, Scenario};
 pub use shrink::shrink;
-pub use stations::{Busy, Posted};
+pub use stations::{BusyTime, PostedTotals};
 pub use stepper::Stepper;
-pub use switches::{Mistakes, Switches};
+pub use switches::{SwitchMistakes, Switches};
 pub use testbed::Testbed;
-pub use trace::Trace;
-pub use unsound::Unsound;
-pub use workload::{CallOutcome, Workload};
+pub use trace::SimTrace;
+pub use unsound_cas::UnsoundCas;
+pub use workload::{CallOutcome, SimWorkload};

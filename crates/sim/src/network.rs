@@ -8,18 +8,18 @@ use std::cell::{Cell, Ref, RefCell, RefMut};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::rc::{Rc, Weak};
 
+use fusee_core::ended_clients::EndedClients;
 use fusee_core::layout::{HEADER_BYTES, HeaderWord, Identity, Object, Slot};
-use fusee_core::over::Over;
 use fusee_core::verbs::{ClientId, MnId};
-use fusee_core::view::{Place, SlotRef, View};
+use fusee_core::view::{PoolPlace, SlotRef, View};
 
-use crate::check::entries::Entries;
-use crate::check::reuse::Reuse;
+use crate::check::entries::LiveEntries;
+use crate::check::reuse::ReuseCheck;
 use crate::counts::count;
-use crate::engine::{Nanos, Pace, ProcessId, Sim};
-use crate::fabric::Flight;
+use crate::engine::{Nanos, ProcessId, Sim, SimPace};
+use crate::fabric::BatchFlight;
 use crate::rng::Rng;
-use crate::stations::Machines;
+use crate::stations::TestbedMachines;
 use crate::switches::Switches;
 use crate::testbed::Testbed;
 
@@ -82,19 +82,19 @@ impl Default for NetworkOptions {
 }
 
 /// A memory node's memory.
-pub(crate) struct Memory {
+pub(crate) struct SimMemory {
     pub pool: Vec<u8>,
     pub process: ProcessId,
     /// Clients whose verbs are refused. This set never shrinks, since a verb may arrive arbitrarily late. On a real
     /// node a fence ends the connections.
     pub fenced: BTreeSet<ClientId>,
     /// The node's own, bounded memory of fenced clients.
-    pub over: Over,
+    pub over: EndedClients,
 }
 
 /// A damaged replica: its place, the identity of its object, and the object's length.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-struct Damaged {
+struct DamagedReplica {
     node: MnId,
     offset: u64,
     identity: Identity,
@@ -108,8 +108,8 @@ fn identity_of(object: &[u8]) -> Identity {
 
 /// The link from one client to one memory node.
 #[derive(Default)]
-struct Link {
-    pace: Pace,
+struct SimLink {
+    pace: SimPace,
     /// Arrival of the latest lane.
     last_arrival: Nanos,
     /// Whether a completion was lost: the queue pair is then in error, as with RC.
@@ -121,24 +121,24 @@ struct Link {
     /// The time before which nothing gets through.
     held_until: Nanos,
     /// Lanes that wait for that time.
-    parked: Vec<(Weak<Flight>, usize)>,
+    parked: Vec<(Weak<BatchFlight>, usize)>,
 }
 
 /// Memory nodes and the links to them. Clones share them.
 #[derive(Clone)]
-pub struct Network(Rc<Inner>);
+pub struct Network(Rc<NetworkInner>);
 
-struct Inner {
+struct NetworkInner {
     sim: Sim,
     options: Cell<NetworkOptions>,
-    memories: RefCell<BTreeMap<MnId, Memory>>,
-    links: RefCell<HashMap<(ClientId, MnId), Link>>,
+    memories: RefCell<BTreeMap<MnId, SimMemory>>,
+    links: RefCell<HashMap<(ClientId, MnId), SimLink>>,
     /// The machines of the testbed, if there is one.
-    machines: RefCell<Machines>,
+    machines: RefCell<TestbedMachines>,
     /// The live entries of the index, checked at every change.
-    entries: RefCell<Entries>,
+    entries: RefCell<LiveEntries>,
     /// The check of reuse, called at every WRITE.
-    reuse: RefCell<Reuse>,
+    reuse: RefCell<ReuseCheck>,
     /// Clients whose processes must be killed.
     condemned: RefCell<Vec<ClientId>>,
     /// The switches on the links, if any.
@@ -146,17 +146,19 @@ struct Inner {
     /// Whether anything was damaged.
     rots: Cell<bool>,
     /// Replicas that were damaged once.
-    damaged: RefCell<BTreeSet<Damaged>>,
+    damaged: RefCell<BTreeSet<DamagedReplica>>,
 }
 
 impl Network {
     pub(crate) fn new(sim: &Sim, options: NetworkOptions) -> Network {
-        Network(Rc::new(Inner {
+        Network(Rc::new(NetworkInner {
             sim: sim.clone(),
             options: Cell::new(options),
             memories: RefCell::default(),
             links: RefCell::default(),
-            machines: RefCell::new(Machines::new(options.testbed.unwrap_or(Testbed::UNLIMITED))),
+            machines: RefCell::new(TestbedMachines::new(
+                options.testbed.unwrap_or(Testbed::UNLIMITED),
+            )),
             entries: RefCell::default(),
             reuse: RefCell::default(),
             condemned: RefCell::default(),
@@ -195,26 +197,26 @@ impl Network {
         let before = self.0.options.replace(options);
         if before.testbed != options.testbed {
             let testbed = options.testbed.unwrap_or(Testbed::UNLIMITED);
-            self.0.machines.replace(Machines::new(testbed));
+            self.0.machines.replace(TestbedMachines::new(testbed));
         }
     }
 
     /// Calls `f` with the machines of the testbed.
-    pub(crate) fn on_machines<R>(&self, f: impl FnOnce(&mut Machines) -> R) -> R {
+    pub(crate) fn on_machines<R>(&self, f: impl FnOnce(&mut TestbedMachines) -> R) -> R {
         f(&mut self.0.machines.borrow_mut())
     }
 
     /// Checks changes against these entries from now on.
-    pub(crate) fn watch(&self, entries: Entries) {
+    pub(crate) fn watch(&self, entries: LiveEntries) {
         *self.0.entries.borrow_mut() = entries;
     }
 
     /// Returns the check of reuse.
-    pub(crate) fn reuse(&self) -> RefMut<'_, Reuse> {
+    pub(crate) fn reuse(&self) -> RefMut<'_, ReuseCheck> {
         self.0.reuse.borrow_mut()
     }
 
-    pub(crate) fn watched(&self) -> Ref<'_, Entries> {
+    pub(crate) fn watched(&self) -> Ref<'_, LiveEntries> {
         self.0.entries.borrow()
     }
 
@@ -225,7 +227,8 @@ impl Network {
     }
 
     pub(crate) fn add(&self, node: MnId, process: ProcessId, pool: Vec<u8>) {
-        let memory = Memory { pool, process, fenced: BTreeSet::new(), over: Over::new() };
+        let memory =
+            SimMemory { pool, process, fenced: BTreeSet::new(), over: EndedClients::new() };
         self.0.memories.borrow_mut().insert(node, memory);
     }
 
@@ -240,13 +243,13 @@ impl Network {
     }
 
     /// Reads or changes a node's memory directly, without a verb. Returns `None` if the node is lost.
-    pub(crate) fn with<R>(&self, node: MnId, f: impl FnOnce(&mut Memory) -> R) -> Option<R> {
+    pub(crate) fn with<R>(&self, node: MnId, f: impl FnOnce(&mut SimMemory) -> R) -> Option<R> {
         self.0.memories.borrow_mut().get_mut(&node).map(f)
     }
 
     /// Returns the identity in the header of the object at a place. For checks, without time.
-    pub(crate) fn identity_at(&self, place: Place) -> Option<Identity> {
-        let header = |memory: &mut Memory| {
+    pub(crate) fn identity_at(&self, place: PoolPlace) -> Option<Identity> {
+        let header = |memory: &mut SimMemory| {
             let bytes = memory.pool.get(place.offset as usize..)?;
             Object::header_identity(bytes)
         };
@@ -257,7 +260,7 @@ impl Network {
     ///
     /// # Panics
     /// If the node is lost.
-    pub fn word_at(&self, place: Place) -> Slot {
+    pub fn word_at(&self, place: PoolPlace) -> Slot {
         Slot(self.number_at(place).expect("a living node"))
     }
 
@@ -265,14 +268,14 @@ impl Network {
     ///
     /// # Panics
     /// If the node is lost.
-    pub fn bytes_at(&self, place: Place, bytes: u64) -> Vec<u8> {
+    pub fn bytes_at(&self, place: PoolPlace, bytes: u64) -> Vec<u8> {
         let at = place.offset as usize;
         let found = self.with(place.node, |m| m.pool[at..at + bytes as usize].to_vec());
         found.expect("a living node")
     }
 
     /// Returns the word at a place as a number, or `None` if the node is lost.
-    pub(crate) fn number_at(&self, place: Place) -> Option<u64> {
+    pub(crate) fn number_at(&self, place: PoolPlace) -> Option<u64> {
         let at = place.offset as usize;
         let bytes = self.with(place.node, |m| m.pool[at..at + 8].try_into().expect("8 bytes"));
         bytes.map(u64::from_le_bytes)
@@ -284,14 +287,14 @@ impl Network {
     }
 
     /// Returns the replicas of live objects that are damaged, as far as a CRC shows it.
-    pub fn damaged(&self) -> Vec<Place> {
+    pub fn damaged(&self) -> Vec<PoolPlace> {
         let entries = self.watched();
         let replicas = entries.replicas();
         replicas.filter(|(place, ..)| !self.is_whole(*place)).map(|(place, ..)| place).collect()
     }
 
     /// Returns whether a replica of a live object is the object of its slot.
-    fn is_whole(&self, at: Place) -> bool {
+    fn is_whole(&self, at: PoolPlace) -> bool {
         let entries = self.watched();
         let Some((_, object, _)) = entries.replicas().find(|(place, ..)| *place == at) else {
             return false;
@@ -306,20 +309,20 @@ impl Network {
 
     /// Returns whether everything that is damaged has enough whole replicas or chunks at places where `is_left`
     /// holds. This includes objects that no entry refers to now: the entries of a lost primary come back.
-    pub(crate) fn is_whole_without(&self, is_left: impl Fn(&Place) -> bool + Copy) -> bool {
+    pub(crate) fn is_whole_without(&self, is_left: impl Fn(&PoolPlace) -> bool + Copy) -> bool {
         self.0.damaged.borrow().iter().all(|damaged| {
-            let Damaged { node, offset, identity, bytes } = *damaged;
-            let is_whole = |at: &Place| {
+            let DamagedReplica { node, offset, identity, bytes } = *damaged;
+            let is_whole = |at: &PoolPlace| {
                 let holds = self.with(at.node, |memory| {
                     let object = &memory.pool[at.offset as usize..][..bytes];
                     Object::decode_of(object, identity).is_ok()
                 });
                 holds == Some(true)
             };
-            let at = Place { node, offset };
+            let at = PoolPlace { node, offset };
             let replicas = self.reuse().replicas_of(at);
             let needed = self.reuse().needed_at(at);
-            let whole: Vec<&Place> = replicas.iter().filter(|at| is_whole(at)).collect();
+            let whole: Vec<&PoolPlace> = replicas.iter().filter(|at| is_whole(at)).collect();
             // If too few are whole, the memory has been reused.
             whole.len() < needed || whole.into_iter().filter(|at| is_left(at)).count() >= needed
         })
@@ -333,26 +336,26 @@ impl Network {
 
     /// Does the same, with the other replica on a node where `is_safe` holds.
     pub(crate) fn damage_beside(&self, rng: &Rng, is_safe: impl Fn(MnId) -> bool) -> bool {
-        let candidates: Vec<(Place, Identity, usize, usize)> = {
+        let candidates: Vec<(PoolPlace, Identity, usize, usize)> = {
             let entries = self.watched();
-            let all: Vec<(Place, &Rc<[u8]>, SlotRef)> = entries.replicas().collect();
+            let all: Vec<(PoolPlace, &Rc<[u8]>, SlotRef)> = entries.replicas().collect();
             let damaged = self.0.damaged.borrow();
-            let was_whole = |at: &Place, object: &[u8]| {
+            let was_whole = |at: &PoolPlace, object: &[u8]| {
                 let identity = identity_of(object);
                 let bytes = object.len();
-                let Place { node, offset } = *at;
-                !damaged.contains(&Damaged { node, offset, identity, bytes })
+                let PoolPlace { node, offset } = *at;
+                !damaged.contains(&DamagedReplica { node, offset, identity, bytes })
             };
             // Of each object one replica, or enough chunks, is spared: a reader that reads all of them one after the
             // other must find one that was whole all the time.
-            let keeps_another = |(at, object, slot): &&(Place, &Rc<[u8]>, SlotRef)| {
-                let replicas: Vec<Place> =
+            let keeps_another = |(at, object, slot): &&(PoolPlace, &Rc<[u8]>, SlotRef)| {
+                let replicas: Vec<PoolPlace> =
                     all.iter().filter(|(_, _, s)| s == slot).map(|(place, ..)| *place).collect();
                 let count = replicas.len();
                 let needed = self.reuse().needed_at(*at);
                 // Spare these objects. Beside a copy only one chunk may be lost, and a node may be lost as well; or a
                 // chunk is lost already, and only copies are left.
-                let is_like_it = |place: &Place| self.reuse().needed_at(*place) == needed;
+                let is_like_it = |place: &PoolPlace| self.reuse().needed_at(*place) == needed;
                 if self.reuse().holds_copies(*at) || !replicas.iter().all(is_like_it) {
                     return false;
                 }
@@ -364,8 +367,9 @@ impl Network {
                 let position = replicas.iter().position(|place| place == at);
                 let is_spared = position.is_none_or(|place| from_any(place) < needed);
                 let others = replicas.iter().filter(|place| *place != at);
-                let stays =
-                    |at: &&Place| was_whole(at, object) && is_safe(at.node) && self.is_whole(**at);
+                let stays = |at: &&PoolPlace| {
+                    was_whole(at, object) && is_safe(at.node) && self.is_whole(**at)
+                };
                 !is_spared && self.has(at.node) && others.filter(stays).count() >= needed
             };
             let end = |object: &[u8]| {
@@ -373,7 +377,7 @@ impl Network {
                 object.value_offset() + object.value().len()
             };
             let found = all.iter().filter(keeps_another);
-            let of = |(place, object, _): &(Place, &Rc<[u8]>, SlotRef)| {
+            let of = |(place, object, _): &(PoolPlace, &Rc<[u8]>, SlotRef)| {
                 (*place, identity_of(object), object.len(), end(object))
             };
             found.map(of).collect()
@@ -392,17 +396,17 @@ impl Network {
         };
         let flips = rng.pick(&[1 << rng.below(64), 1 | rng.below_u64(u64::MAX), u64::MAX]);
         let flips = if flips & matters == 0 { matters } else { flips & matters };
-        let damaged = Damaged { node: place.node, offset: place.offset, identity, bytes };
+        let damaged = DamagedReplica { node: place.node, offset: place.offset, identity, bytes };
         self.0.damaged.borrow_mut().insert(damaged);
-        self.flip(Place { offset: place.offset + 8 * word as u64, ..place }, flips);
+        self.flip(PoolPlace { offset: place.offset + 8 * word as u64, ..place }, flips);
         count(&self.0.sim.counts().damages);
         true
     }
 
     /// Flips bits of a word without any verb.
-    pub fn flip(&self, place: Place, bits: u64) {
+    pub fn flip(&self, place: PoolPlace, bits: u64) {
         self.0.rots.set(true);
-        let Place { node, offset } = place;
+        let PoolPlace { node, offset } = place;
         self.sim().note(&[20, node.0.into(), offset], || format!("damage to {node}+{offset:#x}"));
         let at = place.offset as usize;
         self.with(place.node, |memory| {
@@ -473,7 +477,13 @@ impl Network {
     }
 
     /// Lets a lane wait for the end of a hold.
-    pub(crate) fn park(&self, client: ClientId, node: MnId, flight: Weak<Flight>, lane: usize) {
+    pub(crate) fn park(
+        &self,
+        client: ClientId,
+        node: MnId,
+        flight: Weak<BatchFlight>,
+        lane: usize,
+    ) {
         self.0.links.borrow_mut().entry((client, node)).or_default().parked.push((flight, lane));
     }
 
@@ -537,7 +547,7 @@ impl Network {
     /// If it writes an object, and a replica holds another object of the same identity: a reader would take one for
     /// the other.
     // Promise LIN-15: No object is written where a replica holds its identity.
-    pub(crate) fn check_identity(&self, who: ClientId, place: Place, bytes: &[u8]) {
+    pub(crate) fn check_identity(&self, who: ClientId, place: PoolPlace, bytes: &[u8]) {
         let Some(header) = bytes.get(..HEADER_BYTES as usize) else { return };
         let replicas = self.reuse().replicas_of(place);
         if replicas.is_empty() || bytes.iter().all(|byte| *byte == 0) {
@@ -571,7 +581,7 @@ impl Network {
     }
 
     /// Passes the change of a word to the checks.
-    pub(crate) fn changed(&self, place: Place, old: u64, new: u64) {
+    pub(crate) fn changed(&self, place: PoolPlace, old: u64, new: u64) {
         self.0.entries.borrow_mut().changed(self, place, Slot(old), Slot(new));
         self.reuse().changed(place, Slot(old), Slot(new), self);
     }

@@ -8,28 +8,28 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 use std::sync::{Arc, Mutex};
 
-use fusee_client::logic::{IndexCache, WorkTable};
+use fusee_client::logic::{IndexCache, RequestTable};
 use fusee_control::master::{MasterReply, MasterRequest, Status};
 use fusee_core::stats::OpKind;
 use fusee_core::verbs::ClientId;
-use fusee_switch::ours::Ours;
+use fusee_switch::fusee::FuseeSwitch;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use tokio::sync::Semaphore;
 
 use crate::adversary;
-use crate::check::{lost_objects, nothing_is_lost, quiescent};
-use crate::cluster::Cluster;
+use crate::check::{check_nothing_lost, check_quiescent, lost_objects};
+use crate::cluster::SimCluster;
 use crate::counts::count;
 use crate::engine::{Nanos, ProcessId, Sim};
 use crate::environment::SimSession;
 use crate::executor::Executor;
 use crate::network::NetworkOptions;
 use crate::rng::Rng;
-use crate::scenario::{Fault, Mix, Scenario, Shape};
+use crate::scenario::{Fault, OperationMix, Scenario, ScenarioShape};
 use crate::switches::Switches;
-use crate::trace::Trace;
-use crate::unsound::Unsound;
-use crate::workload::{CallOutcome, Workload};
+use crate::trace::SimTrace;
+use crate::unsound_cas::UnsoundCas;
+use crate::workload::{CallOutcome, SimWorkload};
 
 /// Options of a run.
 #[derive(Clone, Debug)]
@@ -51,7 +51,7 @@ pub struct RunOptions {
     /// Whether all verbs travel over links with switches. Otherwise the seed decides.
     pub switches: bool,
     /// A forbidden behaviour of the switches, if the run has any.
-    pub unsound: Option<Unsound>,
+    pub unsound: Option<UnsoundCas>,
     /// Whether to keep the text of the trace.
     pub trace: bool,
     /// Called now and then. If it returns true, the run ends at once, without a verdict.
@@ -79,26 +79,26 @@ impl RunOptions {
 
 /// The outcome of a run.
 #[derive(Clone, Debug)]
-pub struct Outcome {
+pub struct SimOutcome {
     /// Operations in the histories that were checked.
     pub operations: u64,
     /// Events that were executed.
     pub events: u64,
     /// Virtual time that passed.
     pub virtual_ns: Nanos,
-    /// See [`Counts`](crate::Counts).
+    /// See [`SimCounts`](crate::SimCounts).
     pub counts: Vec<(&'static str, u64)>,
     /// The trace of the run.
-    pub trace: Trace,
+    pub trace: SimTrace,
     /// The promise that was broken, if one was.
-    pub failure: Option<Broken>,
+    pub failure: Option<BrokenPromise>,
     /// Whether the run was stopped ([`RunOptions::stop`]) before its verdict.
     pub is_stopped: bool,
 }
 
 /// A broken promise.
 #[derive(Clone, Debug)]
-pub struct Broken {
+pub struct BrokenPromise {
     /// A description in words.
     pub what: String,
     /// The operations that cannot be explained, as text, if a history is the failure.
@@ -122,13 +122,13 @@ const KEPT_BY_A_WORD: u64 = 3;
 const EVENTS_PER_LOOK: u64 = 1 << 12;
 
 /// Runs a scenario.
-pub fn run(options: &RunOptions) -> Outcome {
+pub fn run(options: &RunOptions) -> SimOutcome {
     let sim = Sim::new(options.seed);
     if options.trace {
         sim.record_trace();
     }
     let events = Cell::new(0);
-    let result = catch_unwind(AssertUnwindSafe(|| Run::new(&sim, options).run(&events)));
+    let result = catch_unwind(AssertUnwindSafe(|| SimRun::new(&sim, options).run(&events)));
     let mut is_stopped = false;
     let (operations, failure) = match result {
         Ok(Ok(Some(operations))) => (operations, None),
@@ -141,10 +141,10 @@ pub fn run(options: &RunOptions) -> Outcome {
             let text = panic.downcast_ref::<String>().cloned();
             let text = text.or_else(|| panic.downcast_ref::<&str>().map(|s| s.to_string()));
             let what = text.unwrap_or_else(|| "a panic without words".into());
-            (0, Some(Broken { what, history: Vec::new() }))
+            (0, Some(BrokenPromise { what, history: Vec::new() }))
         }
     };
-    Outcome {
+    SimOutcome {
         operations,
         events: events.get(),
         virtual_ns: sim.now(),
@@ -156,21 +156,21 @@ pub fn run(options: &RunOptions) -> Outcome {
 }
 
 /// The state of a run that its tasks share.
-pub(crate) struct Run {
+pub(crate) struct SimRun {
     pub sim: Sim,
-    pub cluster: Cluster,
-    pub shape: Shape,
+    pub cluster: SimCluster,
+    pub shape: ScenarioShape,
     pub faults: BTreeSet<Fault>,
     /// See [`RunOptions::master_crash`]; `None` once it is planned.
     pub master_crash: Cell<Option<u32>>,
     pub fault_rng: Rng,
     op_rng: Rng,
-    workload: Workload,
+    workload: SimWorkload,
     /// The newest view that was looked at, and the number of memory nodes lost with pairs without redundancy.
     lost_pairs: Cell<(u64, usize)>,
     /// The work tables that processes share as if they were threads of one process. Still each of them crashes, stops
     /// and is cut off by itself.
-    tables: Vec<Arc<WorkTable>>,
+    tables: Vec<Arc<RequestTable>>,
     /// The index cache of all sessions. `None`: each session has its own.
     cache: Option<Arc<Mutex<IndexCache>>>,
     /// Live client processes, and their sessions.
@@ -199,8 +199,8 @@ const QUIET_NS: Nanos = 50_000_000;
 /// Time within which the master must have repaired everything.
 const REPAIR_LIMIT_NS: Nanos = 20_000_000_000;
 
-impl Run {
-    fn new(sim: &Sim, options: &RunOptions) -> Run {
+impl SimRun {
+    fn new(sim: &Sim, options: &RunOptions) -> SimRun {
         let named = |name| Rng::named(options.seed, name);
         let mut faults: BTreeSet<Fault> = options.scenario.faults().iter().copied().collect();
         let seldom = named("seldom");
@@ -212,7 +212,8 @@ impl Run {
             faults.retain(|fault| ![Fault::ClientCrash, Fault::RecoveryCrash].contains(fault));
         }
         let faults = &faults - &options.without;
-        let mut shape = Shape::draw(options.scenario, &named("shape"), |f| faults.contains(&f));
+        let mut shape =
+            ScenarioShape::draw(options.scenario, &named("shape"), |f| faults.contains(&f));
         shape.draw_fabric(&named("fabric"), options.switches);
         shape.draw_switches(&named("switches"), options.switches);
         // Promise DMG-7 | `fusee sim`: a quarter of seeds
@@ -221,9 +222,10 @@ impl Run {
         }
         shape.operations = options.operations.unwrap_or(shape.operations);
         shape.processes = options.clients.unwrap_or(shape.processes);
-        let cluster = Cluster::with_network(sim, &shape.cluster, shape.network);
+        let cluster = SimCluster::with_network(sim, &shape.cluster, shape.network);
         if !shape.switches.is_empty() {
-            let all = shape.switches.iter().map(|room| Box::new(Ours::new(*room)) as _).collect();
+            let all =
+                shape.switches.iter().map(|room| Box::new(FuseeSwitch::new(*room)) as _).collect();
             let switches = Switches::adversarial(all, shape.mistakes, named("switch"));
             cluster.network().put_switches(switches.unsound(options.unsound));
         }
@@ -232,16 +234,16 @@ impl Run {
         let cache = || IndexCache::new(session.cache_entries, session.cache_threshold);
         let shares = !shape.network.immediate && named("cache").one_in(2);
         let cache = shares.then(|| Arc::new(Mutex::new(cache())));
-        let keys = Workload::keys(&cluster.view(), shape.colliding_keys, shape.other_keys);
-        Run {
+        let keys = SimWorkload::keys(&cluster.view(), shape.colliding_keys, shape.other_keys);
+        SimRun {
             sim: sim.clone(),
             workload: match shape.single_from {
-                None => Workload::new(keys, shape.fillers, shape.redundancies.clone()),
-                Some(from) => Workload::new(keys, shape.fillers, shape.redundancies.clone())
+                None => SimWorkload::new(keys, shape.fillers, shape.redundancies.clone()),
+                Some(from) => SimWorkload::new(keys, shape.fillers, shape.redundancies.clone())
                     .with_single_pairs(from),
             },
             lost_pairs: Cell::new((0, 0)),
-            tables: (0..shape.tables).map(|_| Arc::new(WorkTable::new(false))).collect(),
+            tables: (0..shape.tables).map(|_| Arc::new(RequestTable::new(false))).collect(),
             cache,
             births: Cell::new(shape.processes),
             cluster,
@@ -261,7 +263,7 @@ impl Run {
     }
 
     /// Runs to the end. Returns the number of operations checked, or `None` if the run was stopped.
-    fn run(&self, events: &Cell<u64>) -> Result<Option<u64>, Broken> {
+    fn run(&self, events: &Cell<u64>) -> Result<Option<u64>, BrokenPromise> {
         let limit = (self.shape.operations as u64 + 200) * EVENTS_PER_OPERATION;
         let mut executor = Executor::new(&self.sim);
         let adversary = self.sim.process("adversary");
@@ -287,7 +289,7 @@ impl Run {
         drop(executor);
         self.count_correlated();
         let orphans = self.cluster.take_orphans();
-        quiescent(&self.cluster, &orphans);
+        check_quiescent(&self.cluster, &orphans);
         let counts = self.sim.counts();
         // A session that compares blocks with the index tells others not to wait for objects that it may free. A
         // session that gives up is recovered like a crashed one. Both leave objects to later comparisons.
@@ -296,7 +298,7 @@ impl Run {
             || counts.moves.get() > 0;
         let is_fine = |fault: &Fault| [Fault::Delay, Fault::Tear].contains(fault);
         if !is_left && self.faults.iter().all(is_fine) {
-            nothing_is_lost(&self.cluster, &orphans);
+            check_nothing_lost(&self.cluster, &orphans);
         }
         if !self.cluster.network().rots() {
             let lost = lost_objects(&self.cluster, &orphans);
@@ -308,7 +310,10 @@ impl Run {
         if let Some(refutation) = findings.refutation {
             let what = format!("the operations on key {} have no order", refutation.key);
             let text = refutation.render(|value| value.to_string());
-            return Err(Broken { what, history: text.lines().map(str::to_string).collect() });
+            return Err(BrokenPromise {
+                what,
+                history: text.lines().map(str::to_string).collect(),
+            });
         }
         assert_eq!(findings.undecided_keys, 0, "too many operations overlap to tell");
         Ok(Some(findings.operations))
@@ -323,7 +328,7 @@ impl Run {
         }
         let lost = view.lost_pairs().len();
         for _ in known..lost {
-            self.workload.pairs_are_lost();
+            self.workload.record_pair_loss();
             count(&self.sim.counts().nodes_lost_with_pairs);
         }
         self.lost_pairs.set((view.number, lost));
@@ -380,7 +385,7 @@ impl Run {
         let Some(status) = self.status() else { return false };
         // The master may have crashed after its answer.
         let master = self.cluster.master();
-        if !master.is_running() || master.puts_right() {
+        if !master.is_running() || master.is_repairing() {
             return false;
         }
         let stable = status.view.is_some_and(|view| {
@@ -527,7 +532,7 @@ impl Run {
     }
 }
 
-fn draw_kind(rng: &Rng, mix: &Mix) -> OpKind {
+fn draw_kind(rng: &Rng, mix: &OperationMix) -> OpKind {
     let mut left = rng.below(mix.iter().map(|(_, weight)| weight).sum());
     let drawn = mix.iter().find(|(_, weight)| {
         let here = left < *weight;

@@ -1,22 +1,23 @@
 //! Scenarios: distributions of clusters, of clients' operations, and of faults.
 //!
-//! A seed draws one [`Shape`] from a scenario. Everything is small: a few keys that share buckets and fingerprints,
-//! an index of a dozen slots, blocks of a few objects. So events that are rare in production happen all the time.
+//! A seed draws one [`ScenarioShape`] from a scenario. Everything is small: a few keys that share buckets and
+//! fingerprints, an index of a dozen slots, blocks of a few objects. So events that are rare in production happen all
+//! the time.
 
 use std::time::Duration;
 
 use fusee_client::logic::LogicOptions;
-use fusee_client::{Demotion, Policy, Promoted, Promotion, RedundancyRules};
-use fusee_core::code::Coding;
+use fusee_client::{Demotion, Policy, PromotedRedundancy, Promotion, RedundancyRules};
 use fusee_core::data::{Orientation, Redundancy};
+use fusee_core::erasure::Coding;
 use fusee_core::stats::OpKind;
 use fusee_core::view::Geometry;
-use fusee_switch::ours::Options;
+use fusee_switch::fusee::FuseeSwitchOptions;
 
 use crate::cluster::ClusterOptions;
 use crate::network::NetworkOptions;
 use crate::rng::Rng;
-use crate::switches::Mistakes;
+use crate::switches::SwitchMistakes;
 
 /// A kind of fault that a run injects and can leave out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -338,11 +339,11 @@ impl Scenario {
 }
 
 /// The weights of the kinds of operations.
-pub(crate) type Mix = [(OpKind, usize); 8];
+pub(crate) type OperationMix = [(OpKind, usize); 8];
 
 /// A cluster, its operations and its faults, as a seed draws them from a scenario.
 #[derive(Clone, Debug)]
-pub(crate) struct Shape {
+pub(crate) struct ScenarioShape {
     pub cluster: ClusterOptions,
     pub network: NetworkOptions,
     /// Client processes at any time.
@@ -354,8 +355,8 @@ pub(crate) struct Shape {
     /// Keys without such a relation.
     pub other_keys: usize,
     /// The operations on key 0, and on the other keys.
-    pub first_mix: Mix,
-    pub other_mix: Mix,
+    pub first_mix: OperationMix,
+    pub other_mix: OperationMix,
     /// One of this many operations is on key 0; the others are on any key.
     pub first_key_one_in: usize,
     /// Operations of the whole run.
@@ -377,12 +378,12 @@ pub(crate) struct Shape {
     /// Strict work tables that the sessions share; 0: none.
     pub tables: usize,
     /// Capacities of the switches on the links.
-    pub switches: Vec<Options>,
+    pub switches: Vec<FuseeSwitchOptions>,
     /// Mistakes of the switches.
-    pub mistakes: Mistakes,
+    pub mistakes: SwitchMistakes,
 }
 
-fn mix(weights: [usize; 6]) -> Mix {
+fn mix(weights: [usize; 6]) -> OperationMix {
     use OpKind::{Delete, Insert, Move, Scan, Search, SearchMany, Update, Upsert};
     let kinds = [Insert, Update, Upsert, Delete, Search, SearchMany, Move, Scan];
     std::array::from_fn(|i| (kinds[i], weights.get(i).copied().unwrap_or(0)))
@@ -396,13 +397,13 @@ fn oriented_beside_others(of: Orientation) -> (Redundancy, Vec<Redundancy>) {
 }
 
 /// Adds Moves to a mix.
-fn with_moves(mut mix: Mix, weight: usize) -> Mix {
+fn with_moves(mut mix: OperationMix, weight: usize) -> OperationMix {
     mix[6].1 = weight;
     mix
 }
 
 /// Adds scans to a mix.
-fn with_scans(mut mix: Mix, weight: usize) -> Mix {
+fn with_scans(mut mix: OperationMix, weight: usize) -> OperationMix {
     mix[7].1 = weight;
     mix
 }
@@ -419,7 +420,11 @@ fn shifting(rng: &Rng) -> Policy {
             promotion: Some(Promotion {
                 after_reads: 2,
                 window_ms: 1,
-                to: rng.pick(&[Promoted::Oriented, Promoted::Oriented, Promoted::Replicated]),
+                to: rng.pick(&[
+                    PromotedRedundancy::Oriented,
+                    PromotedRedundancy::Oriented,
+                    PromotedRedundancy::Replicated,
+                ]),
                 bytes_per_s,
             }),
             ..Policy::default()
@@ -429,14 +434,14 @@ fn shifting(rng: &Rng) -> Policy {
     }
 }
 
-impl Shape {
+impl ScenarioShape {
     /// Returns the time after which a silent process expires.
     pub fn lease(&self) -> Duration {
         Duration::from_millis(self.cluster.lease_ms.unwrap_or(60))
     }
 
     /// Draws a shape from a scenario.
-    pub fn draw(scenario: Scenario, rng: &Rng, has: impl Fn(Fault) -> bool) -> Shape {
+    pub fn draw(scenario: Scenario, rng: &Rng, has: impl Fn(Fault) -> bool) -> ScenarioShape {
         let fights =
             scenario == Scenario::Inserts || (scenario > Scenario::Inserts && rng.one_in(3));
         let first_mix = if fights {
@@ -496,7 +501,7 @@ impl Shape {
             late_verbs: has(Fault::LateVerb),
             ..NetworkOptions::default()
         };
-        let shape = Shape {
+        let shape = ScenarioShape {
             cluster,
             network,
             processes: 2 + rng.below(4),
@@ -517,7 +522,7 @@ impl Shape {
             single_from: None,
             tables: 0,
             switches: Vec::new(),
-            mistakes: Mistakes { forgets_one_in: 0, errs_one_in: 0 },
+            mistakes: SwitchMistakes { forgets_one_in: 0, errs_one_in: 0 },
         };
         match scenario {
             Scenario::Growth => shape.with_many_keys(rng),
@@ -559,9 +564,10 @@ impl Shape {
         if self.network.immediate || !(rng.one_in(2) || every) {
             return;
         }
-        let room = Options { slots: rng.pick(&[1, 4, 100]), rounds: rng.pick(&[0, 1, 8]) };
+        let room =
+            FuseeSwitchOptions { slots: rng.pick(&[1, 4, 100]), rounds: rng.pick(&[0, 1, 8]) };
         self.switches = vec![room; 1 + rng.below(2)];
-        self.mistakes = Mistakes {
+        self.mistakes = SwitchMistakes {
             forgets_one_in: rng.pick(&[0, 50, 1000]),
             errs_one_in: rng.pick(&[0, 8, 2]),
         };
@@ -571,7 +577,7 @@ impl Shape {
     }
 
     /// Changes the shape to hardly more blocks than the clients have size classes, and many operations.
-    fn with_little_memory(self, rng: &Rng) -> Shape {
+    fn with_little_memory(self, rng: &Rng) -> ScenarioShape {
         let mixes = rng.pick(&[[2, 6, 4, 2, 3, 1], [3, 1, 1, 3, 2, 0], [1, 8, 0, 1, 4, 0]]);
         let geometry = Geometry {
             region_bytes: rng.pick(&[1 << 15, 1 << 16]),
@@ -579,7 +585,7 @@ impl Shape {
             ..self.cluster.geometry
         };
         let pool_bytes = geometry.region_bytes * (1 + rng.below_u64(3)) + (1 << 14);
-        Shape {
+        ScenarioShape {
             cluster: ClusterOptions { geometry, pool_bytes, index_keys: 1, ..self.cluster },
             processes: 2 + rng.below(2),
             first_mix: mix(mixes),
@@ -592,9 +598,9 @@ impl Shape {
     }
 
     /// Changes the shape to regions of three blocks, so that further regions are needed all the time.
-    fn with_small_regions(self) -> Shape {
+    fn with_small_regions(self) -> ScenarioShape {
         let geometry = Geometry { region_bytes: 1 << 14, ..self.cluster.geometry };
-        Shape {
+        ScenarioShape {
             cluster: ClusterOptions { geometry, ..self.cluster },
             // The master must sometimes live longer than a lease, or no session expires.
             fault_every_ns: 12 * self.fault_every_ns,
@@ -603,13 +609,13 @@ impl Shape {
     }
 
     /// Changes the shape to runs of many leases. Writes of clients that are cut off wait, while other clients read.
-    fn with_short_leases(self, rng: &Rng) -> Shape {
+    fn with_short_leases(self, rng: &Rng) -> ScenarioShape {
         let session = LogicOptions {
             op_timeout: Duration::from_millis(rng.pick(&[8, 30])),
             ..self.cluster.session
         };
         let mixes = rng.pick(&[[0, 2, 0, 0, 8, 4], [3, 1, 1, 2, 6, 2], [6, 1, 0, 5, 2, 0]]);
-        Shape {
+        ScenarioShape {
             cluster: ClusterOptions { session, lease_ms: Some(4), ..self.cluster },
             processes: 3 + rng.below(3),
             coroutines: 3 + rng.below(6),
@@ -624,7 +630,7 @@ impl Shape {
 
     /// Changes the shape to long values that are erasure-coded, or that are EC-oriented and become erasure-coded now
     /// and then.
-    fn with_codes(self, rng: &Rng, is_oriented: bool) -> Shape {
+    fn with_codes(self, rng: &Rng, is_oriented: bool) -> ScenarioShape {
         let (k, m) = rng.pick(&[(2, 1), (2, 1), (2, 2), (3, 1), (3, 2), (4, 2)]);
         let coding = Coding::new(k, m).expect("there is such a code");
         let coded = Redundancy::Coded(coding);
@@ -649,7 +655,7 @@ impl Shape {
         };
         let moves = rng.pick(&moves);
         let policy = if is_oriented { shifting(rng) } else { Policy::default() };
-        let shape = Shape {
+        let shape = ScenarioShape {
             cluster: ClusterOptions { session, geometry, memory_nodes, policy, ..self.cluster },
             fillers: [10, 300, 1100, 1900],
             redundancies: others,
@@ -663,7 +669,7 @@ impl Shape {
     }
 
     /// Adds a second copy to EC-oriented values, and lets two memory nodes be lost at once.
-    fn with_second_copies(self, coding: Coding, spares: u16) -> Shape {
+    fn with_second_copies(self, coding: Coding, spares: u16) -> ScenarioShape {
         let (k, m) = coding.into();
         let coding = Coding::new(k.max(3), m.max(2)).expect("there is such a code");
         let oriented = Orientation::new(3, coding).expect("so many replicas can be");
@@ -677,11 +683,11 @@ impl Shape {
             data_replicas: self.cluster.data_replicas.max(3),
             ..self.cluster
         };
-        Shape { cluster, redundancies, losses_at_once: 2, ..self }
+        ScenarioShape { cluster, redundancies, losses_at_once: 2, ..self }
     }
 
     /// Changes the shape to values, or only long values, without redundancy.
-    fn with_single_pairs(self, rng: &Rng) -> Shape {
+    fn with_single_pairs(self, rng: &Rng) -> ScenarioShape {
         let from = rng.pick(&[0, 0, 20]);
         let session = LogicOptions {
             redundancy: Some(RedundancyRules::from_length(from, Redundancy::None)),
@@ -693,7 +699,7 @@ impl Shape {
         let geometry = Geometry { region_bytes: 1 << 14, ..self.cluster.geometry };
         let moves = rng.pick(&[0, 1, 3]);
         let tables = if rng.one_in(3) { 1 + rng.below(2) } else { 0 };
-        Shape {
+        ScenarioShape {
             cluster: ClusterOptions { session, memory_nodes, geometry, ..self.cluster },
             other_keys: 1 + self.other_keys,
             tables,
@@ -707,7 +713,7 @@ impl Shape {
     }
 
     /// Changes the shape to hardly more than one key, with many requests at once.
-    fn with_correlation(self, rng: &Rng) -> Shape {
+    fn with_correlation(self, rng: &Rng) -> ScenarioShape {
         let mixes = rng.pick(&[
             [1, 3, 5, 1, 8, 1],
             [0, 1, 2, 0, 9, 0],
@@ -718,7 +724,7 @@ impl Shape {
         let shape = if rng.one_in(4) { self.with_codes(rng, false) } else { self };
         let moves = if shape.redundancies.is_empty() { 0 } else { 2 };
         let colliding_keys = rng.pick(&[0, 0, 1]);
-        Shape {
+        ScenarioShape {
             tables: 1 + rng.below(2),
             processes: 3 + rng.below(3),
             coroutines: 2 + rng.below(4),
@@ -733,7 +739,7 @@ impl Shape {
     }
 
     /// Adds scans, some of a hundred operations. Many keys do not change meanwhile.
-    fn with_many_scans(self, rng: &Rng) -> Shape {
+    fn with_many_scans(self, rng: &Rng) -> ScenarioShape {
         let shape = match rng.below(4) {
             0 => self.with_codes(rng, false),
             1 => self.with_codes(rng, true),
@@ -744,7 +750,7 @@ impl Shape {
         let scans = rng.pick(&[1, 2]);
         let moves = usize::from(!shape.redundancies.is_empty());
         let mixed = |mix| with_scans(with_moves(mix, moves), scans);
-        Shape {
+        ScenarioShape {
             first_mix: mixed(shape.first_mix),
             other_mix: mixed(shape.other_mix),
             other_keys: shape.other_keys / 2,
@@ -753,9 +759,9 @@ impl Shape {
     }
 
     /// Changes the shape to more keys than the index has slots for; most are inserted and stay.
-    fn with_many_keys(self, rng: &Rng) -> Shape {
+    fn with_many_keys(self, rng: &Rng) -> ScenarioShape {
         let mixes = rng.pick(&[[4, 1, 2, 1, 2, 0], [2, 1, 4, 2, 2, 0], [6, 2, 0, 3, 2, 0]]);
-        Shape {
+        ScenarioShape {
             cluster: ClusterOptions { index_keys: 1, ..self.cluster },
             other_keys: 20 + rng.below(60),
             first_mix: mix(mixes),

@@ -7,20 +7,20 @@
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 
-use fusee_control::master::{MasterReply, MasterRequest, Note};
-use fusee_control::node::{Bars, Description, NodeReply, NodeRequest};
+use fusee_control::master::{MasterReply, MasterReplyId, MasterRequest};
+use fusee_control::node::{MemberBars, NodeDescription, NodeReply, NodeRequest};
 use fusee_control::rpc::Caller;
-use fusee_core::change::Stage;
+use fusee_core::change::ChangeStage;
 use fusee_core::race::HashKey;
 use fusee_core::verbs::{ClientId, ClusterId, MnId};
 use fusee_core::view::View;
-use fusee_master::Settings;
-use fusee_master::jobs::{self, Job, JobReport, Orders, Reach};
-use fusee_master::logic::{Action, Event, Master};
-use fusee_master::record::{Record, Write};
-use fusee_memory_node::logic::{Effect, Node};
+use fusee_master::ClusterSettings;
+use fusee_master::jobs::{self, JobContext, JobEnvironment, JobReport, MasterJob};
+use fusee_master::logic::{MasterAction, MasterEvent, MasterLogic};
+use fusee_master::record::{MasterRecord, RecordWrite};
+use fusee_memory_node::logic::{NodeEffect, NodeLogic};
 
-use crate::cluster::Cluster;
+use crate::cluster::SimCluster;
 use crate::counts::count;
 use crate::engine::{Nanos, ProcessId};
 use crate::fabric::SimFabric;
@@ -32,7 +32,7 @@ pub(crate) struct NodeHost {
     pub identity: u64,
     pub pool_bytes: u64,
     pub name: Cell<Option<MnId>>,
-    logic: RefCell<Node>,
+    logic: RefCell<NodeLogic>,
     /// Milliseconds by which the node's clock is ahead.
     ahead_ms: Cell<u64>,
 }
@@ -40,14 +40,15 @@ pub(crate) struct NodeHost {
 impl NodeHost {
     pub fn new(process: ProcessId, number: u64, pool_bytes: u64) -> NodeHost {
         let identity = 1000 + number;
-        let description = Description { identity, pool_bytes, tcp: None, shm: None, verbs: None };
+        let description =
+            NodeDescription { identity, pool_bytes, tcp: None, shm: None, verbs: None };
         NodeHost {
             process,
             control: format!("node-{number}"),
             identity,
             pool_bytes,
             name: Cell::new(None),
-            logic: RefCell::new(Node::new(description)),
+            logic: RefCell::new(NodeLogic::new(description)),
             ahead_ms: Cell::new(0),
         }
     }
@@ -65,22 +66,22 @@ impl NodeHost {
 
     /// Returns the cluster whose data the node may hold.
     pub fn holds_of(&self) -> Option<ClusterId> {
-        self.logic.borrow().holds_of()
+        self.logic.borrow().held_cluster()
     }
 
     /// Returns the part of a heartbeat that tells the master about other nodes.
-    pub fn heard(&self) -> (Option<Note>, Bars) {
-        self.logic.borrow().heard()
+    pub fn heard(&self) -> (Option<MasterReplyId>, MemberBars) {
+        self.logic.borrow().heartbeat_report()
     }
 
     /// Handles a master's answer to a heartbeat.
-    pub fn hear(&self, cluster: &Cluster, note: Note, lease_ms: u64) {
+    pub fn hear(&self, cluster: &SimCluster, note: MasterReplyId, lease_ms: u64) {
         let mut logic = self.logic.borrow_mut();
         logic.pass(self.now_ms(cluster));
-        logic.hear(note, lease_ms);
+        logic.note_master_reply(note, lease_ms);
     }
 
-    fn now_ms(&self, cluster: &Cluster) -> u64 {
+    fn now_ms(&self, cluster: &SimCluster) -> u64 {
         cluster.sim().clock_of(self.process).as_millis() as u64 + self.ahead_ms.get()
     }
 
@@ -90,12 +91,12 @@ impl NodeHost {
     }
 
     /// Handles a request, and executes its effects.
-    pub fn handle(&self, cluster: &Cluster, request: NodeRequest) -> NodeReply {
+    pub fn handle(&self, cluster: &SimCluster, request: NodeRequest) -> NodeReply {
         cluster.sim().note(&[8, self.identity], || format!("{} asked: {request:?}", self.control));
         let step = {
             let mut logic = self.logic.borrow_mut();
             logic.pass(self.now_ms(cluster));
-            logic.asked(Some(CLUSTER), request)
+            logic.handle_from(Some(CLUSTER), request)
         };
         if let NodeReply::Barred { .. } = step.reply {
             count(&cluster.sim().counts().bars);
@@ -107,22 +108,22 @@ impl NodeHost {
         for effect in step.effects {
             let network = cluster.network();
             match effect {
-                Effect::ZeroPool { offset, bytes } => {
+                NodeEffect::ZeroPool { offset, bytes } => {
                     let range = offset as usize..(offset + bytes) as usize;
                     network.with(node, |memory| memory.pool[range].fill(0));
                 }
-                Effect::WriteTable { offset, value } => {
+                NodeEffect::WriteTable { offset, value } => {
                     let at = offset as usize;
                     let value = value.to_le_bytes();
                     network.with(node, |memory| memory.pool[at..at + 4].copy_from_slice(&value));
                 }
-                Effect::WriteHeader { word, value } => {
+                NodeEffect::WriteHeader { word, value } => {
                     network.write_header(node, word, value);
                 }
-                Effect::Living { living } => {
+                NodeEffect::Living { living } => {
                     network.with(node, |memory| memory.over.learn(&living));
                 }
-                Effect::Fence { client } => network.fence(node, client),
+                NodeEffect::Fence { client } => network.fence(node, client),
             }
         }
         step.reply
@@ -139,24 +140,24 @@ pub(crate) const CLUSTER: ClusterId = ClusterId::from_word(0xc1).unwrap();
 pub(crate) const OTHER_CLUSTER: ClusterId = ClusterId::from_word(0xc2).unwrap();
 
 /// The records that a master has persisted.
-type Store = BTreeMap<String, Record>;
+type PersistedRecords = BTreeMap<String, MasterRecord>;
 
 /// The receiver of a reply.
-type ReplyTo = Box<dyn FnOnce(MasterReply)>;
+type ReplyCallback = Box<dyn FnOnce(MasterReply)>;
 
 /// The host of the master, with the master's store.
 pub(crate) struct MasterHost {
-    settings: Settings,
-    logic: RefCell<Option<Master>>,
-    store: RefCell<Store>,
+    settings: ClusterSettings,
+    logic: RefCell<Option<MasterLogic>>,
+    store: RefCell<PersistedRecords>,
     /// The store of the cluster's own master, while a foreign master is in its place.
-    own_store: RefCell<Option<Store>>,
+    own_store: RefCell<Option<PersistedRecords>>,
     pub process: Cell<ProcessId>,
     /// Number of restarts: answers to an earlier process are dropped.
     incarnation: Cell<u64>,
     /// Receivers of replies, in order: dropping them wakes the tasks that wait for replies, and the run depends on
     /// the order of the wakeups.
-    waiting: RefCell<BTreeMap<u64, ReplyTo>>,
+    waiting: RefCell<BTreeMap<u64, ReplyCallback>>,
     next_token: Cell<u64>,
     /// Actions until the master crashes, and how long it is down then.
     crash_in: Cell<Option<(u32, Nanos)>>,
@@ -172,8 +173,8 @@ const TICK_NS: Nanos = 5_000_000;
 const PATIENCE_NS: Nanos = 5_000_000;
 
 impl MasterHost {
-    pub fn new(settings: Settings, process: ProcessId) -> MasterHost {
-        let formed = Record::Cluster(CLUSTER);
+    pub fn new(settings: ClusterSettings, process: ProcessId) -> MasterHost {
+        let formed = MasterRecord::Cluster(CLUSTER);
         let store = BTreeMap::from([(formed.key(), formed)]);
         MasterHost {
             settings,
@@ -192,7 +193,7 @@ impl MasterHost {
 
     /// Returns whether a repairing job runs. Scrubs do not count: they never end, so the end of the run must not wait
     /// for them.
-    pub fn puts_right(&self) -> bool {
+    pub fn is_repairing(&self) -> bool {
         self.at_work().is_some() && !self.scrubs.get()
     }
 
@@ -221,23 +222,23 @@ impl MasterHost {
     }
 
     /// Starts the master from the records of its store.
-    pub fn start(&self, cluster: &Cluster) {
+    pub fn start(&self, cluster: &SimCluster) {
         let records = self.store.borrow().values().cloned().collect();
         let fresh = cluster.sim().rng().below_u64(u64::MAX);
-        let logic = Master::restore(self.settings.clone(), fresh, SECRET, records);
+        let logic = MasterLogic::restore(self.settings.clone(), fresh, SECRET, records);
         *self.logic.borrow_mut() = Some(logic.expect("the store holds what the logic persisted"));
-        self.handle(cluster, Event::Tick);
+        self.handle(cluster, MasterEvent::Tick);
         self.tick(cluster, self.incarnation.get());
     }
 
-    fn tick(&self, cluster: &Cluster, incarnation: u64) {
+    fn tick(&self, cluster: &SimCluster, incarnation: u64) {
         let again = cluster.clone();
         let lease_ns = self.settings.lease.lease_ms.saturating_mul(1_000_000);
         cluster.sim().after((lease_ns / 16).min(TICK_NS), move || {
             let master = again.master();
             if master.incarnation.get() == incarnation && master.is_running() {
                 if !again.sim().is_stopped(master.process.get()) {
-                    master.handle(&again, Event::Tick);
+                    master.handle(&again, MasterEvent::Tick);
                 }
                 master.tick(&again, incarnation);
             }
@@ -245,7 +246,7 @@ impl MasterHost {
     }
 
     /// Crashes the master.
-    pub fn crash(&self, cluster: &Cluster) {
+    pub fn crash(&self, cluster: &SimCluster) {
         *self.logic.borrow_mut() = None;
         self.incarnation.set(self.incarnation.get() + 1);
         self.waiting.borrow_mut().clear();
@@ -263,7 +264,7 @@ impl MasterHost {
         let mut own = self.own_store.borrow_mut();
         let is_own = own.is_none();
         if is_own {
-            let foreign = other.map(Record::Cluster).into_iter();
+            let foreign = other.map(MasterRecord::Cluster).into_iter();
             let foreign = foreign.map(|record| (record.key(), record)).collect();
             *own = Some(self.store.replace(foreign));
         }
@@ -274,7 +275,7 @@ impl MasterHost {
     pub fn reinstate(&self) {
         if let Some(own) = self.own_store.take() {
             let foreign = self.store.replace(own);
-            let is_kept = foreign.values().all(|record| matches!(record, Record::Cluster(_)));
+            let is_kept = foreign.values().all(|record| matches!(record, MasterRecord::Cluster(_)));
             assert!(is_kept, "a foreign master has got something of this cluster: {foreign:?}");
         }
     }
@@ -284,17 +285,17 @@ impl MasterHost {
     }
 
     /// Tells the master that the connection of a dead process is closed.
-    pub fn closed(&self, cluster: &Cluster, process: ProcessId) {
-        self.handle(cluster, Event::ConnectionClosed { connection: connection_of(process) });
+    pub fn closed(&self, cluster: &SimCluster, process: ProcessId) {
+        self.handle(cluster, MasterEvent::ConnectionClosed { connection: connection_of(process) });
     }
 
     /// Handles a request of a process, or of the simulator itself if `from` is `None`.
     pub fn request(
         &self,
-        cluster: &Cluster,
+        cluster: &SimCluster,
         from: Option<ProcessId>,
         request: MasterRequest,
-        reply: ReplyTo,
+        reply: ReplyCallback,
     ) {
         let token = self.next_token.get();
         self.next_token.set(token + 1);
@@ -304,10 +305,10 @@ impl MasterHost {
             cluster: Some(CLUSTER),
             ..Caller::default()
         };
-        self.handle(cluster, Event::Request { token, caller, request });
+        self.handle(cluster, MasterEvent::Request { token, caller, request });
     }
 
-    fn handle(&self, cluster: &Cluster, event: Event) {
+    fn handle(&self, cluster: &SimCluster, event: MasterEvent) {
         let now_ms = cluster.sim().clock_of(self.process.get()).as_millis() as u64;
         let Some(actions) = self.logic.borrow_mut().as_mut().map(|l| l.handle(now_ms, event))
         else {
@@ -326,11 +327,11 @@ impl MasterHost {
         }
     }
 
-    fn perform(&self, cluster: &Cluster, action: Action) {
+    fn perform(&self, cluster: &SimCluster, action: MasterAction) {
         match action {
-            Action::Persist(writes) => {
+            MasterAction::Persist(writes) => {
                 for write in writes {
-                    if let Write::Put(Record::View(view)) = &write {
+                    if let RecordWrite::Put(MasterRecord::View(view)) = &write {
                         cluster.view_begins(view);
                         if let Some(change) = &view.change {
                             let counts = cluster.sim().counts();
@@ -338,19 +339,19 @@ impl MasterHost {
                             if change.new_regions > 0 {
                                 count(&counts.additions);
                             }
-                            if change.stage == Stage::Switched && moves {
+                            if change.stage == ChangeStage::Switched && moves {
                                 count(&counts.moves);
                             }
                         }
                     }
                     let mut store = self.store.borrow_mut();
                     match write {
-                        Write::Put(record) => drop(store.insert(record.key(), record)),
-                        Write::Remove(key) => drop(store.remove(&key)),
+                        RecordWrite::Put(record) => drop(store.insert(record.key(), record)),
+                        RecordWrite::Remove(key) => drop(store.remove(&key)),
                     }
                 }
             }
-            Action::Reply { token, reply } => {
+            MasterAction::Reply { token, reply } => {
                 if let MasterReply::Heartbeat { epochs, .. } = &reply {
                     cluster.network().reuse().epoch(epochs.newest);
                 }
@@ -358,7 +359,7 @@ impl MasterHost {
                     waiting(reply);
                 }
             }
-            Action::Call { node, control, token, request } => {
+            MasterAction::Call { node, control, token, request } => {
                 let Some(host) = cluster.node_at(&control) else { return };
                 cluster.named(&host, node);
                 let control = cluster.control();
@@ -369,36 +370,38 @@ impl MasterHost {
                 let answer = move |result: Result<NodeReply, String>| {
                     let master = again.master();
                     if master.incarnation.get() == incarnation {
-                        master.handle(&again, Event::NodeAnswer { node, token, result });
+                        master.handle(&again, MasterEvent::NodeAnswer { node, token, result });
                     }
                 };
                 cluster.call_node(host.process, open, request, answer);
             }
-            Action::Job { token, client, view, job } => {
+            MasterAction::Job { token, client, view, job } => {
                 self.work(cluster, token, client, *view, job);
             }
-            Action::Clear => unreachable!("nobody destroys this cluster"),
-            Action::Tell(_, _, text) => cluster.sim().note(&[10], || format!("master: {text}")),
+            MasterAction::Clear => unreachable!("nobody destroys this cluster"),
+            MasterAction::Tell(_, _, text) => {
+                cluster.sim().note(&[10], || format!("master: {text}"))
+            }
         }
     }
 
     /// Runs a job in the master's process.
-    fn work(&self, cluster: &Cluster, token: u64, client: ClientId, view: View, job: Job) {
+    fn work(&self, cluster: &SimCluster, token: u64, client: ClientId, view: View, job: MasterJob) {
         let incarnation = self.incarnation.get();
         let again = cluster.clone();
         self.at_work.set(Some(client));
-        self.scrubs.set(matches!(job, Job::Scrub { .. }));
+        self.scrubs.set(matches!(job, MasterJob::Scrub { .. }));
         cluster.network().reuse().job_began(client);
         cluster.sim().spawn(self.process.get(), async move {
             let fabric = SimFabric::new(again.network(), client);
-            let reach = Reaching(again.clone());
-            let orders = Orders { reach: &reach, repairer: client, job: token };
+            let reach = SimJobEnvironment(again.clone());
+            let orders = JobContext { reach: &reach, repairer: client, job: token };
             let result = jobs::run(&fabric, &orders, &view, job).await;
             let counts = again.sim().counts();
             match &result {
                 Ok(JobReport::Recovered(recovered)) => {
                     for one in recovered {
-                        again.network().reuse().gone(one.recovery.client);
+                        again.network().reuse().note_recovered(one.recovery.client);
                         count(&counts.client_recoveries);
                         let strange = one.recovery.strange;
                         assert_eq!(strange, 0, "a client left what no client leaves: {one:?}");
@@ -423,7 +426,7 @@ impl MasterHost {
             let master = again.master();
             if master.incarnation.get() == incarnation {
                 master.at_work.set(None);
-                master.handle(&again, Event::JobDone { token, result });
+                master.handle(&again, MasterEvent::JobDone { token, result });
             }
         });
     }
@@ -435,9 +438,9 @@ fn connection_of(process: ProcessId) -> u64 {
 }
 
 /// The connections of the master's jobs to memory nodes.
-struct Reaching(Cluster);
+struct SimJobEnvironment(SimCluster);
 
-impl Reach for Reaching {
+impl JobEnvironment for SimJobEnvironment {
     async fn ask(&self, node: MnId, request: NodeRequest) -> Result<NodeReply, String> {
         let answer = self.0.ask_node(node, request, PATIENCE_NS).await;
         answer.map_err(|why| format!("{why:?}"))

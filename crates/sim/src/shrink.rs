@@ -5,12 +5,12 @@
 //! begins exactly like the longer one, so much can be left out. The result is again a run with a seed: the command
 //! that replays it has a few more flags.
 
-use crate::run::{Outcome, RunOptions, run};
+use crate::run::{RunOptions, SimOutcome, run};
 
 /// Shortens a failing run, with at most `budget` runs. Returns its options, and its outcome, which has no failure if
 /// the run was stopped at once.
-pub fn shrink(options: &RunOptions, budget: usize) -> (RunOptions, Outcome) {
-    let mut shrinking = Shrinking { options: options.clone(), outcome: run(options), left: budget };
+pub fn shrink(options: &RunOptions, budget: usize) -> (RunOptions, SimOutcome) {
+    let mut shrinking = Shrinker { options: options.clone(), outcome: run(options), left: budget };
     while shrinking.left > 0 && shrinking.outcome.failure.is_some() && !(options.stop)() {
         let before = shrinking.left;
         let shorter = shrinking.fewer_operations() | shrinking.fewer_faults();
@@ -21,13 +21,13 @@ pub fn shrink(options: &RunOptions, budget: usize) -> (RunOptions, Outcome) {
     (shrinking.options, shrinking.outcome)
 }
 
-struct Shrinking {
+struct Shrinker {
     options: RunOptions,
-    outcome: Outcome,
+    outcome: SimOutcome,
     left: usize,
 }
 
-impl Shrinking {
+impl Shrinker {
     /// Adopts these options if their run fails too.
     fn try_out(&mut self, options: RunOptions) -> bool {
         if self.left == 0 || (options.stop)() {

@@ -15,7 +15,7 @@
 
 use std::collections::BTreeMap;
 
-use fusee_core::verbs::{ClientId, MnId, Op, Verb};
+use fusee_core::verbs::{ClientId, MnId, Verb, VerbOp};
 
 use crate::engine::{Nanos, ProcessId};
 use crate::testbed::Testbed;
@@ -54,7 +54,7 @@ impl Station {
 
 /// One machine.
 #[derive(Clone, Debug)]
-struct Machine {
+struct TestbedMachine {
     transmit: Station,
     receive: Station,
     atomic: Vec<Station>,
@@ -63,9 +63,9 @@ struct Machine {
     threads: usize,
 }
 
-impl Machine {
-    fn new(testbed: &Testbed, cores: usize) -> Machine {
-        Machine {
+impl TestbedMachine {
+    fn new(testbed: &Testbed, cores: usize) -> TestbedMachine {
+        TestbedMachine {
             transmit: Station::new(1),
             receive: Station::new(1),
             atomic: vec![Station::new(1); testbed.atomic_units.max(1)],
@@ -77,7 +77,7 @@ impl Machine {
 
 /// The busy time of a part of a machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Busy {
+pub struct BusyTime {
     /// The kind and number of the machine.
     pub machine: String,
     /// The name of the part.
@@ -90,7 +90,7 @@ pub struct Busy {
 
 /// The place of a session or a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Seat {
+struct TestbedThread {
     machine: usize,
     /// Whether it belongs to a session. Otherwise it belongs to a job.
     is_session: bool,
@@ -100,40 +100,40 @@ struct Seat {
 
 /// All machines of a testbed, with the processes on them.
 #[derive(Clone, Debug)]
-pub(crate) struct Machines {
+pub(crate) struct TestbedMachines {
     testbed: Testbed,
-    machines: Vec<Machine>,
+    machines: Vec<TestbedMachine>,
     /// The name of each machine.
     names: Vec<String>,
     /// The machine of each memory node.
     nodes: Vec<Option<usize>>,
     /// The seat of each session or job.
-    seats: Vec<Option<Seat>>,
+    seats: Vec<Option<TestbedThread>>,
     /// The machine for the sessions of each process.
     processes: BTreeMap<ProcessId, usize>,
     /// Verbs that sessions have posted since the last call of `take_posted`.
-    posted: Posted,
+    posted: PostedTotals,
 }
 
 /// Verbs that sessions have posted, without those of the master's jobs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Posted {
+pub struct PostedTotals {
     /// Number of verbs.
     pub verbs: u64,
     /// Bytes of pools that the verbs touched.
     pub bytes: u64,
 }
 
-impl Machines {
-    pub fn new(testbed: Testbed) -> Machines {
-        Machines {
+impl TestbedMachines {
+    pub fn new(testbed: Testbed) -> TestbedMachines {
+        TestbedMachines {
             testbed,
             machines: Vec::new(),
             names: Vec::new(),
             nodes: Vec::new(),
             seats: Vec::new(),
             processes: BTreeMap::new(),
-            posted: Posted::default(),
+            posted: PostedTotals::default(),
         }
     }
 
@@ -143,7 +143,7 @@ impl Machines {
 
     /// Adds a machine with this number of cores.
     pub fn add(&mut self, name: String, cores: usize) -> usize {
-        self.machines.push(Machine::new(&self.testbed, cores));
+        self.machines.push(TestbedMachine::new(&self.testbed, cores));
         self.names.push(name);
         self.machines.len() - 1
     }
@@ -171,15 +171,16 @@ impl Machines {
         };
         self.machines[machine].threads += 1;
         *entry(&mut self.seats, client.0 as usize) =
-            Some(Seat { machine, is_session: true, free: 0 });
+            Some(TestbedThread { machine, is_session: true, free: 0 });
     }
 
     /// Returns a client's seat. A client without one gets a machine of its own.
-    fn seat_of(&mut self, client: ClientId) -> &mut Seat {
+    fn seat_of(&mut self, client: ClientId) -> &mut TestbedThread {
         if entry(&mut self.seats, client.0 as usize).is_none() {
             let machine = self.add_for_clients();
             self.machines[machine].threads = 1;
-            self.seats[client.0 as usize] = Some(Seat { machine, is_session: false, free: 0 });
+            self.seats[client.0 as usize] =
+                Some(TestbedThread { machine, is_session: false, free: 0 });
         }
         self.seats[client.0 as usize].as_mut().expect("just seated")
     }
@@ -197,8 +198,8 @@ impl Machines {
     /// Occupies the thread of a session for `time`. Returns when it is done. If there are more threads than cores,
     /// each thread gets an equal part of the cores, all the time.
     pub fn work(&mut self, client: ClientId, now: Nanos, time: Nanos) -> Nanos {
-        let Seat { machine, free, .. } = *self.seat_of(client);
-        let Machine { threads, cores, .. } = &mut self.machines[machine];
+        let TestbedThread { machine, free, .. } = *self.seat_of(client);
+        let TestbedMachine { threads, cores, .. } = &mut self.machines[machine];
         let longer = time * (*threads).max(cores.free.len()) as u64 / cores.free.len() as u64;
         cores.busy += time;
         let done = now.max(free) + longer;
@@ -214,7 +215,7 @@ impl Machines {
         now: Nanos,
     ) -> Nanos {
         let testbed = self.testbed;
-        let Seat { machine, is_session, .. } = *self.seat_of(client);
+        let TestbedThread { machine, is_session, .. } = *self.seat_of(client);
         let per_verb = testbed.per_verb_ns();
         let mut posted = 0;
         let mut service = 0;
@@ -311,18 +312,18 @@ impl Machines {
     }
 
     /// Takes the verbs that sessions have posted since the last call.
-    pub fn take_posted(&mut self) -> Posted {
+    pub fn take_posted(&mut self) -> PostedTotals {
         std::mem::take(&mut self.posted)
     }
 
     /// Takes the busy times since the last call.
-    pub fn take_busy(&mut self) -> Vec<Busy> {
+    pub fn take_busy(&mut self) -> Vec<BusyTime> {
         let mut all = Vec::new();
         for (machine, name) in self.machines.iter_mut().zip(&self.names) {
             let mut add = |part, stations: &mut [Station]| {
                 let servers = stations.iter().map(|station| station.free.len()).sum();
                 let ns = stations.iter_mut().map(|s| std::mem::take(&mut s.busy)).sum();
-                all.push(Busy { machine: name.clone(), part, servers, ns });
+                all.push(BusyTime { machine: name.clone(), part, servers, ns });
             };
             add("transmit", std::slice::from_mut(&mut machine.transmit));
             add("receive", std::slice::from_mut(&mut machine.receive));
@@ -344,19 +345,19 @@ fn entry<T: Clone>(all: &mut Vec<Option<T>>, number: usize) -> &mut Option<T> {
 /// Returns the payload on the way there.
 fn request_bytes(verb: &Verb) -> u64 {
     match verb.op {
-        Op::Write { buf } => buf.len.into(),
-        Op::Read { .. } => 0,
-        Op::Cas { .. } => 16,
-        Op::Faa { .. } => 8,
+        VerbOp::Write { buf } => buf.len.into(),
+        VerbOp::Read { .. } => 0,
+        VerbOp::Cas { .. } => 16,
+        VerbOp::Faa { .. } => 8,
     }
 }
 
 /// Returns the payload on the way back.
 fn answer_bytes(verb: &Verb) -> u64 {
     match verb.op {
-        Op::Read { buf, .. } => buf.len.into(),
-        Op::Write { .. } => 0,
-        Op::Cas { .. } | Op::Faa { .. } => 8,
+        VerbOp::Read { buf, .. } => buf.len.into(),
+        VerbOp::Write { .. } => 0,
+        VerbOp::Cas { .. } | VerbOp::Faa { .. } => 8,
     }
 }
 
@@ -383,7 +384,7 @@ mod tests {
 
     #[test]
     fn a_session_is_one_thread() {
-        let mut machines = Machines::new(Testbed { cores: 8, ..Testbed::UNLIMITED });
+        let mut machines = TestbedMachines::new(Testbed { cores: 8, ..Testbed::UNLIMITED });
         let machine = machines.add_for_clients();
         let process = ProcessId(0);
         machines.place(process, machine);
@@ -391,7 +392,7 @@ mod tests {
         [one, two].into_iter().for_each(|client| machines.seat(client, process));
         assert_eq!([one, one, two].map(|client| machines.work(client, 0, 10)), [10, 20, 10]);
         // With more threads than cores.
-        let mut machines = Machines::new(Testbed { cores: 1, ..Testbed::UNLIMITED });
+        let mut machines = TestbedMachines::new(Testbed { cores: 1, ..Testbed::UNLIMITED });
         let machine = machines.add_for_clients();
         machines.place(process, machine);
         [one, two].into_iter().for_each(|client| machines.seat(client, process));

@@ -13,13 +13,13 @@ use std::task::{Context, Poll, Waker};
 
 use crate::rng::Rng;
 
-type Task<'t> = Pin<Box<dyn Future<Output = ()> + 't>>;
+type StepperTask<'t> = Pin<Box<dyn Future<Output = ()> + 't>>;
 
 /// A schedule that runs tasks, one step at a time.
 pub struct Stepper<'t> {
     rng: Rng,
     /// Each task with its name, the number of tasks spawned before it.
-    tasks: Vec<(usize, Task<'t>)>,
+    tasks: Vec<(usize, StepperTask<'t>)>,
     spawned: usize,
     favourite: usize,
     /// Mean number of steps for which a task remains the favourite; 0: there is no favourite.

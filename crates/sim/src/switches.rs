@@ -8,14 +8,16 @@
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, VecDeque};
 
-use fusee_core::verbs::{ClientId, MnId, Op, Verb};
-use fusee_core::view::Place;
-use fusee_switch::{Answer, Connection, Counts, Forget, Request, Switch, Verdict};
+use fusee_core::verbs::{ClientId, MnId, Verb, VerbOp};
+use fusee_core::view::PoolPlace;
+use fusee_switch::{
+    CasAnswer, ForgetScope, Switch, SwitchConnection, SwitchCounts, SwitchDecision, SwitchRequest,
+};
 
-use crate::counts::{Counts as RunCounts, count};
+use crate::counts::{SimCounts, count};
 use crate::engine::Nanos;
 use crate::rng::Rng;
-use crate::unsound::{Forged, Forger, Unsound};
+use crate::unsound_cas::{ForgedCas, Forger, UnsoundCas};
 
 /// Time after which the switch is asked again about a held verb.
 pub(crate) const HELD_NS: Nanos = 200;
@@ -24,7 +26,7 @@ pub(crate) const HELD_TIMES: u32 = 40;
 
 /// Rates of the mistakes of switches in an adversarial network.
 #[derive(Clone, Copy, Debug)]
-pub struct Mistakes {
+pub struct SwitchMistakes {
     /// A switch forgets something before one of this many verbs; 0: never.
     pub forgets_one_in: usize,
     /// One of this many steerable verbs goes to a wrong place; 0: none. As often, the knowledge of
@@ -37,18 +39,18 @@ pub struct Switches {
     all: RefCell<Vec<Box<dyn Switch>>>,
     /// The switch of each link, as far as it was drawn.
     links: RefCell<HashMap<(ClientId, MnId), Option<usize>>>,
-    adversary: Option<Adversary>,
+    adversary: Option<SwitchAdversary>,
     /// Forbidden behaviour of the switches.
     forger: RefCell<Option<Forger>>,
     /// The number of the next verb.
     number: Cell<u64>,
 }
 
-struct Adversary {
-    mistakes: Mistakes,
+struct SwitchAdversary {
+    mistakes: SwitchMistakes,
     rng: Rng,
     /// Places of the latest WRITEs.
-    written: RefCell<VecDeque<Place>>,
+    written: RefCell<VecDeque<PoolPlace>>,
 }
 
 /// The greatest number of places that an adversary remembers.
@@ -61,11 +63,11 @@ impl Switches {
     }
 
     /// Makes switches that err now and then. Each link has one of them, or none.
-    pub fn adversarial(all: Vec<Box<dyn Switch>>, mistakes: Mistakes, rng: Rng) -> Switches {
-        Switches::new(all, Some(Adversary { mistakes, rng, written: RefCell::default() }))
+    pub fn adversarial(all: Vec<Box<dyn Switch>>, mistakes: SwitchMistakes, rng: Rng) -> Switches {
+        Switches::new(all, Some(SwitchAdversary { mistakes, rng, written: RefCell::default() }))
     }
 
-    fn new(all: Vec<Box<dyn Switch>>, adversary: Option<Adversary>) -> Switches {
+    fn new(all: Vec<Box<dyn Switch>>, adversary: Option<SwitchAdversary>) -> Switches {
         Switches {
             all: RefCell::new(all),
             links: RefCell::default(),
@@ -76,14 +78,14 @@ impl Switches {
     }
 
     /// Adds forbidden behaviour, if any is given.
-    pub fn unsound(self, unsound: Option<Unsound>) -> Switches {
+    pub fn unsound(self, unsound: Option<UnsoundCas>) -> Switches {
         let forger = unsound.map(|unsound| Forger::new(unsound, self.all.borrow().len()));
         Switches { forger: RefCell::new(forger), ..self }
     }
 
     /// Returns the sum of the counts of all switches.
-    pub fn counts(&self) -> Counts {
-        let mut sum = Counts::default();
+    pub fn counts(&self) -> SwitchCounts {
+        let mut sum = SwitchCounts::default();
         for counts in self.all.borrow().iter().map(|switch| switch.counts()) {
             sum.seen += counts.seen;
             sum.asked += counts.asked;
@@ -118,21 +120,21 @@ impl Switches {
     /// Passes a verb through the switch of its link. Returns whether it goes on. A steered verb has a new offset.
     pub(crate) fn pass(
         &self,
-        counts: &RunCounts,
+        counts: &SimCounts,
         client: ClientId,
         verb: &mut Verb,
         bytes: &[u8],
         number: u64,
     ) -> bool {
         let Some(at) = self.on(client, verb.node) else { return true };
-        let place = Place { node: verb.node, offset: verb.offset };
+        let place = PoolPlace { node: verb.node, offset: verb.offset };
         let connection = connection(client, verb.node);
         let kind = match verb.op {
-            Op::Read { buf, steered: false } => fusee_switch::Verb::Read(buf.len),
-            Op::Read { buf, steered: true } => fusee_switch::Verb::Steered(buf.len),
-            Op::Write { buf } => fusee_switch::Verb::Write(buf.len, &bytes[buf.range()]),
-            Op::Cas { expected, swap, .. } => fusee_switch::Verb::Cas { expected, swap },
-            Op::Faa { .. } => fusee_switch::Verb::Faa,
+            VerbOp::Read { buf, steered: false } => fusee_switch::SwitchVerb::Read(buf.len),
+            VerbOp::Read { buf, steered: true } => fusee_switch::SwitchVerb::Steered(buf.len),
+            VerbOp::Write { buf } => fusee_switch::SwitchVerb::Write(buf.len, &bytes[buf.range()]),
+            VerbOp::Cas { expected, swap, .. } => fusee_switch::SwitchVerb::Cas { expected, swap },
+            VerbOp::Faa { .. } => fusee_switch::SwitchVerb::Faa,
         };
         if let Some(adversary) = &self.adversary {
             if let Some(what) = adversary.forgets(connection) {
@@ -145,20 +147,20 @@ impl Switches {
                 return true;
             }
         }
-        let request = Request { connection, number, place, verb: kind };
+        let request = SwitchRequest { connection, number, place, verb: kind };
         match self.all.borrow_mut()[at].request(&request) {
-            Verdict::Forward => {
+            SwitchDecision::Forward => {
                 if let Some(forger) = &mut *self.forger.borrow_mut() {
-                    let is_old = self.adversary.as_ref().is_some_and(Adversary::errs_now);
+                    let is_old = self.adversary.as_ref().is_some_and(SwitchAdversary::errs_now);
                     forger.request(at, number, verb, is_old);
                 }
                 true
             }
-            Verdict::Steer(offset) => {
+            SwitchDecision::Steer(offset) => {
                 verb.offset = offset;
                 true
             }
-            Verdict::Hold => {
+            SwitchDecision::Hold => {
                 count(&counts.held_verbs);
                 false
             }
@@ -168,10 +170,10 @@ impl Switches {
     /// Passes the answer to a verb through the switch of its link.
     pub(crate) fn come_back(&self, client: ClientId, verb: &Verb, number: u64) {
         let Some(at) = self.on(client, verb.node) else { return };
-        let Op::Cas { found, .. } = verb.op else { return };
+        let VerbOp::Cas { found, .. } = verb.op else { return };
         if verb.result.is_ok() {
             let connection = connection(client, verb.node);
-            self.all.borrow_mut()[at].answer(&Answer { connection, number, found });
+            self.all.borrow_mut()[at].answer(&CasAnswer { connection, number, found });
             if let Some(forger) = &mut *self.forger.borrow_mut() {
                 forger.answer(at, verb);
             }
@@ -179,28 +181,28 @@ impl Switches {
     }
 
     /// Returns the verb that a switch has forged from the one of this number, if it has.
-    pub(crate) fn forged(&self, number: u64) -> Option<Forged> {
+    pub(crate) fn forged(&self, number: u64) -> Option<ForgedCas> {
         self.forger.borrow().as_ref()?.forged(number)
     }
 
-    fn forget(&self, at: usize, what: Forget) {
+    fn forget(&self, at: usize, what: ForgetScope) {
         self.all.borrow_mut()[at].forget(what);
-        if let (Some(forger), Forget::All) = (&mut *self.forger.borrow_mut(), what) {
+        if let (Some(forger), ForgetScope::All) = (&mut *self.forger.borrow_mut(), what) {
             forger.forget(at);
         }
     }
 }
 
-fn connection(client: ClientId, node: MnId) -> Connection {
-    Connection(u64::from(client.0) << 16 | u64::from(node.0))
+fn connection(client: ClientId, node: MnId) -> SwitchConnection {
+    SwitchConnection(u64::from(client.0) << 16 | u64::from(node.0))
 }
 
-impl Adversary {
+impl SwitchAdversary {
     /// Draws whether, and what, a switch forgets.
-    fn forgets(&self, connection: Connection) -> Option<Forget> {
+    fn forgets(&self, connection: SwitchConnection) -> Option<ForgetScope> {
         let one_in = self.mistakes.forgets_one_in;
         let forgets = one_in > 0 && self.rng.one_in(one_in);
-        forgets.then(|| self.rng.pick(&[Forget::All, Forget::Connection(connection)]))
+        forgets.then(|| self.rng.pick(&[ForgetScope::All, ForgetScope::Connection(connection)]))
     }
 
     fn errs_now(&self) -> bool {
@@ -213,14 +215,14 @@ impl Adversary {
     fn errs(&self, verb: &Verb) -> Option<u64> {
         let mut written = self.written.borrow_mut();
         match verb.op {
-            Op::Write { .. } => {
+            VerbOp::Write { .. } => {
                 if written.len() == WRITTEN {
                     written.pop_front();
                 }
-                written.push_back(Place { node: verb.node, offset: verb.offset });
+                written.push_back(PoolPlace { node: verb.node, offset: verb.offset });
                 None
             }
-            Op::Read { steered: true, .. } => {
+            VerbOp::Read { steered: true, .. } => {
                 if !self.errs_now() {
                     return None;
                 }

@@ -4,13 +4,13 @@ use std::fmt;
 
 /// The events of a run, in order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Trace {
+pub struct SimTrace {
     digest: u64,
     events: u64,
     text: Option<String>,
 }
 
-impl Trace {
+impl SimTrace {
     pub(crate) fn record(&mut self) {
         self.text.get_or_insert_default();
     }

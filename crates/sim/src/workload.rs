@@ -14,18 +14,21 @@ use fusee_core::data::{Redundancy, RedundancyError};
 use fusee_core::race::Buckets;
 use fusee_core::stats::OpKind;
 use fusee_core::view::View;
-use fusee_core::{Error, Outcome};
+use fusee_core::{Error, FailedWriteOutcome};
 
 use crate::environment::SimSession;
 use crate::rng::Rng;
-use fusee_linearizability::{Answer, Call, Findings, History, Operation, Record, Value};
+use fusee_linearizability::{
+    HistoryAnswer, HistoryCall, HistoryFindings, HistoryOperation, HistoryRecord, HistoryValue,
+    OperationHistory,
+};
 
 mod scans;
 
-use scans::Scan;
+use scans::WorkloadScan;
 
 /// Keys, and the history of operations on them.
-pub struct Workload {
+pub struct SimWorkload {
     keys: Vec<Vec<u8>>,
     /// Lengths of values, without the bytes that name them.
     fillers: [usize; 4],
@@ -38,16 +41,16 @@ pub struct Workload {
     /// Times at which memory nodes were lost with pairs without redundancy.
     losses: RefCell<Vec<u64>>,
     /// Scans that wait for another session to go on with them.
-    handed: RefCell<Vec<Scan>>,
+    handed: RefCell<Vec<WorkloadScan>>,
     /// The operations; `None` for one that certainly had no effect.
-    history: RefCell<Vec<Option<Record>>>,
+    history: RefCell<Vec<Option<HistoryRecord>>>,
     time: Cell<u64>,
-    values: Cell<Value>,
+    values: Cell<HistoryValue>,
     invoked: Cell<u64>,
 }
 
 /// The index of an operation in the history.
-type Entry = usize;
+type HistoryIndex = usize;
 
 /// The result of an operation for its session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,11 +63,15 @@ pub enum CallOutcome {
     Lost,
 }
 
-impl Workload {
+impl SimWorkload {
     /// Makes a workload on `keys`, with values of these lengths (without their names). Moves give the pairs these
     /// redundancies.
-    pub fn new(keys: Vec<Vec<u8>>, fillers: [usize; 4], redundancies: Vec<Redundancy>) -> Workload {
-        Workload {
+    pub fn new(
+        keys: Vec<Vec<u8>>,
+        fillers: [usize; 4],
+        redundancies: Vec<Redundancy>,
+    ) -> SimWorkload {
+        SimWorkload {
             history: RefCell::default(),
             keys,
             fillers,
@@ -80,13 +87,13 @@ impl Workload {
     }
 
     /// Lets values of at least `from_bytes` bytes be written without redundancy.
-    pub fn with_single_pairs(self, from_bytes: usize) -> Workload {
-        Workload { single_from: Some(from_bytes), ..self }
+    pub fn with_single_pairs(self, from_bytes: usize) -> SimWorkload {
+        SimWorkload { single_from: Some(from_bytes), ..self }
     }
 
     /// Records the loss of a memory node with pairs without redundancy. Each key that may have such a pair may be
     /// absent from now on, until it is written again.
-    pub fn pairs_are_lost(&self) {
+    pub fn record_pair_loss(&self) {
         let now = self.now();
         self.losses.borrow_mut().push(now);
     }
@@ -141,13 +148,15 @@ impl Workload {
         let begin = |call| self.invoke(session, key, call);
         let (entry, result) = match kind {
             OpKind::Search => {
-                let entry = begin(Call::Search);
+                let entry = begin(HistoryCall::Search);
                 let get = async move { client.get(&name).await };
                 let found = fabric.search(get).await;
                 return self.answered(session, entry, found.map(|value| decode(value.as_deref())));
             }
             OpKind::SearchMany => return self.search_many(rng, session).await,
-            OpKind::Insert => (begin(Call::Insert(value)), session.insert(&name, &bytes).await),
+            OpKind::Insert => {
+                (begin(HistoryCall::Insert(value)), session.insert(&name, &bytes).await)
+            }
             OpKind::Update => {
                 let named = self.named(session, value, &name, &bytes);
                 let update = async move {
@@ -156,7 +165,7 @@ impl Workload {
                         None => client.update(&name, &bytes).await,
                     }
                 };
-                (begin(Call::Update(value)), fabric.write(update).await)
+                (begin(HistoryCall::Update(value)), fabric.write(update).await)
             }
             OpKind::Upsert => {
                 let named = self.named(session, value, &name, &bytes);
@@ -166,21 +175,21 @@ impl Workload {
                         None => client.put(&name, &bytes).await,
                     }
                 };
-                (begin(Call::Upsert(value)), fabric.write(put).await)
+                (begin(HistoryCall::Upsert(value)), fabric.write(put).await)
             }
             OpKind::Delete => {
                 let delete = async move { client.delete(&name).await };
-                (begin(Call::Delete), fabric.write(delete).await)
+                (begin(HistoryCall::Delete), fabric.write(delete).await)
             }
             OpKind::Move => return self.move_pair(rng, session, key).await,
-            OpKind::Scan => return self.scan(rng, session, Scan::new(self.now())).await,
+            OpKind::Scan => return self.scan(rng, session, WorkloadScan::new(self.now())).await,
             OpKind::Reclaim => unreachable!("sessions do it by themselves"),
         };
-        self.answered(session, entry, result.map(|()| Answer::Done))
+        self.answered(session, entry, result.map(|()| HistoryAnswer::Done))
     }
 
     /// Returns the bytes of a value: its name, and a filler of random length.
-    fn encode(&self, rng: &Rng, value: Value) -> Vec<u8> {
+    fn encode(&self, rng: &Rng, value: HistoryValue) -> Vec<u8> {
         let filler = rng.pick(&self.fillers);
         let mut bytes = value.to_le_bytes().to_vec();
         bytes.resize(bytes.len() + filler, value as u8);
@@ -192,7 +201,7 @@ impl Workload {
     fn named(
         &self,
         session: &SimSession,
-        value: Value,
+        value: HistoryValue,
         key: &[u8],
         bytes: &[u8],
     ) -> Option<Redundancy> {
@@ -205,8 +214,8 @@ impl Workload {
         let mut wanted: Vec<usize> = (0..self.keys.len()).collect();
         wanted.extend((0..rng.below(2)).map(|_| rng.below(self.keys.len())));
         let names: Vec<&[u8]> = wanted.iter().map(|key| &self.keys[*key][..]).collect();
-        let entries: Vec<Entry> =
-            wanted.iter().map(|k| self.invoke(session, *k, Call::Search)).collect();
+        let entries: Vec<HistoryIndex> =
+            wanted.iter().map(|k| self.invoke(session, *k, HistoryCall::Search)).collect();
         let result = session.get_many(&names).await;
         let mut went = CallOutcome::Well;
         for (i, entry) in entries.into_iter().enumerate() {
@@ -232,14 +241,14 @@ impl Workload {
             Err(error) => error,
         };
         let (outcome, went) = outcome_of(session, error);
-        if outcome == Outcome::NotApplied { went } else { CallOutcome::Lost }
+        if outcome == FailedWriteOutcome::NotApplied { went } else { CallOutcome::Lost }
     }
 
     fn answered(
         &self,
         session: &SimSession,
-        entry: Entry,
-        result: Result<Answer, Error>,
+        entry: HistoryIndex,
+        result: Result<HistoryAnswer, Error>,
     ) -> CallOutcome {
         let error = match result {
             Ok(answer) => {
@@ -250,11 +259,11 @@ impl Workload {
         };
         if let Error::AlreadyExists | Error::NotFound = error {
             let exists = error == Error::AlreadyExists;
-            self.answer(entry, if exists { Answer::Exists } else { Answer::Absent });
+            self.answer(entry, if exists { HistoryAnswer::Exists } else { HistoryAnswer::Absent });
             return CallOutcome::Well;
         }
         let (outcome, went) = outcome_of(session, error);
-        if outcome == Outcome::NotApplied {
+        if outcome == FailedWriteOutcome::NotApplied {
             self.history.borrow_mut()[entry] = None;
             return went;
         }
@@ -266,15 +275,15 @@ impl Workload {
         self.time.get()
     }
 
-    fn invoke(&self, session: &SimSession, key: usize, call: Call) -> Entry {
+    fn invoke(&self, session: &SimSession, key: usize, call: HistoryCall) -> HistoryIndex {
         self.invoked.set(self.invoked.get() + 1);
-        let operation = Operation { call, invoked: self.now(), returned: None };
+        let operation = HistoryOperation { call, invoked: self.now(), returned: None };
         let mut history = self.history.borrow_mut();
-        history.push(Some(Record { key: key as u64, client: session.id().0, operation }));
+        history.push(Some(HistoryRecord { key: key as u64, client: session.id().0, operation }));
         history.len() - 1
     }
 
-    fn answer(&self, entry: Entry, answer: Answer) {
+    fn answer(&self, entry: HistoryIndex, answer: HistoryAnswer) {
         let record = &mut self.history.borrow_mut()[entry];
         let operation = &mut record.as_mut().expect("it runs").operation;
         operation.returned = Some((self.now(), answer));
@@ -282,15 +291,16 @@ impl Workload {
 
     /// Checks every key's history. Each loss may have been a DELETE of any key without redundancy, at an unknown
     /// time.
-    pub fn check(&self) -> Findings {
-        let mut history = History::new();
+    pub fn check(&self) -> HistoryFindings {
+        let mut history = OperationHistory::new();
         self.history.borrow().iter().flatten().for_each(|record| history.push(*record));
         for (loss, invoked) in (0..).zip(&*self.losses.borrow()) {
             let client = u32::MAX - loss;
             let invoked = *invoked;
-            let operation = Operation { call: Call::Delete, invoked, returned: None };
+            let operation = HistoryOperation { call: HistoryCall::Delete, invoked, returned: None };
             let single = self.single.borrow();
-            let lost = single.iter().map(|key| Record { key: *key as u64, client, operation });
+            let lost =
+                single.iter().map(|key| HistoryRecord { key: *key as u64, client, operation });
             lost.for_each(|record| history.push(record));
         }
         history.check()
@@ -302,27 +312,27 @@ impl Workload {
 /// # Panics
 /// If no fault excuses the error. `Interrupted` is excused only for a fenced session, which is recovered: otherwise
 /// no other session changes the words of a winner.
-fn outcome_of(session: &SimSession, error: Error) -> (Outcome, CallOutcome) {
+fn outcome_of(session: &SimSession, error: Error) -> (FailedWriteOutcome, CallOutcome) {
     match error {
         Error::IndexFull
         | Error::KeysHashAlike
         | Error::OutOfMemory
         | Error::Allocation { .. }
         | Error::Redundancy(RedundancyError::TooFewNodes { .. }) => {
-            (Outcome::NotApplied, CallOutcome::Failed)
+            (FailedWriteOutcome::NotApplied, CallOutcome::Failed)
         }
         Error::GaveUp { outcome, .. } => (outcome, CallOutcome::Failed),
         Error::Unreachable { outcome, .. } => (outcome, CallOutcome::Lost),
         Error::Expelled { outcome } => (outcome, CallOutcome::Lost),
         Error::Interrupted { .. } if session.store().fabric().is_fenced() => {
-            (Outcome::Unknown, CallOutcome::Lost)
+            (FailedWriteOutcome::Unknown, CallOutcome::Lost)
         }
         other => panic!("no fault excuses this answer: {other}"),
     }
 }
 
-fn decode(value: Option<&[u8]>) -> Answer {
-    let Some((name, filler)) = value.map(|v| v.split_at(8)) else { return Answer::Absent };
+fn decode(value: Option<&[u8]>) -> HistoryAnswer {
+    let Some((name, filler)) = value.map(|v| v.split_at(8)) else { return HistoryAnswer::Absent };
     assert!(filler.iter().all(|b| *b == name[0]), "a torn value: {value:?}");
-    Answer::Found(Value::from_le_bytes(name.try_into().expect("8 bytes")))
+    HistoryAnswer::Found(HistoryValue::from_le_bytes(name.try_into().expect("8 bytes")))
 }

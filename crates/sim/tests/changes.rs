@@ -6,12 +6,12 @@ use crate::support::changes::{
     cut_off_primary, cut_off_single, cut_off_single_of, moves, node_loss, node_loss_and_return,
     splits,
 };
-use crate::support::failures::{Events, for_all};
+use crate::support::failures::{FailureCounts, for_all};
 use crate::support::reuse::reuse;
 use crate::support::steered_changes::{doubtful_backups, left_behind, settler_dies};
 
 /// Asserts that some clusters shared their memory: SEARCHes were answered immediately, and proofs crossed nodes.
-fn assert_immediate(events: &Events) {
+fn assert_immediate(events: &FailureCounts) {
     assert!(events.searches_now > 300 && events.proofs_across_nodes > 1_000, "{events:?}");
 }
 

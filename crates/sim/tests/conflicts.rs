@@ -13,20 +13,20 @@ use fusee_control::node::{NodeReply, NodeRequest};
 use fusee_core::error::Error;
 use fusee_core::store::Hint;
 use fusee_core::view::Geometry;
-use fusee_sim::check::quiescent;
-use fusee_sim::{Client, Cluster, ClusterOptions, Executor, Sim};
+use fusee_sim::check::check_quiescent;
+use fusee_sim::{ClusterOptions, Executor, Sim, SimClient, SimCluster};
 
 const SEEDS: u64 = 200;
 const MAX_EVENTS: u64 = 2_000_000;
 
 /// Runs `scenario` for many seeds and every replication factor of the index.
-fn for_all(mut scenario: impl FnMut(&Sim, &Cluster)) {
+fn for_all(mut scenario: impl FnMut(&Sim, &SimCluster)) {
     for index_replicas in 1..=5 {
         let options =
             ClusterOptions { memory_nodes: 5, index_replicas, ..ClusterOptions::default() };
         for seed in 0..SEEDS {
             let sim = Sim::new(seed);
-            let cluster = Cluster::new(&sim, &options);
+            let cluster = SimCluster::new(&sim, &options);
             let run = std::panic::AssertUnwindSafe(|| scenario(&sim, &cluster));
             if let Err(panic) = std::panic::catch_unwind(run) {
                 eprintln!("failed with seed {seed}, {index_replicas} index replicas");
@@ -36,21 +36,21 @@ fn for_all(mut scenario: impl FnMut(&Sim, &Cluster)) {
     }
 }
 
-fn clients(cluster: &Cluster, n: usize) -> Vec<Client> {
+fn clients(cluster: &SimCluster, n: usize) -> Vec<SimClient> {
     (0..n).map(|_| cluster.client()).collect()
 }
 
 /// Runs all tasks to their ends. Then checks that the replicas agree, every entry lies in an owned block, and the
 /// keys in memory are those that the watched changes have left.
-fn run(mut executor: Executor<'_>, cluster: &Cluster) {
+fn run(mut executor: Executor<'_>, cluster: &SimCluster) {
     executor.run(MAX_EVENTS, || ());
     drop(executor);
-    quiescent(cluster, &BTreeMap::new());
+    check_quiescent(cluster, &BTreeMap::new());
     cluster.live_keys();
 }
 
 /// Returns the number of blocks that sessions own.
-fn blocks_granted(cluster: &Cluster) -> u64 {
+fn blocks_granted(cluster: &SimCluster) -> u64 {
     let granted = |node| match cluster.peek_node(node, NodeRequest::Usage) {
         Some(NodeReply::Usage(usage)) => usage.primary_blocks_owned,
         other => panic!("{node} answers {other:?}"),
@@ -311,7 +311,7 @@ fn a_full_pool_is_an_error_and_loses_nothing() {
         let options =
             ClusterOptions { index_replicas, geometry, pool_bytes, ..ClusterOptions::default() };
         let sim = Sim::new(7);
-        let cluster = Cluster::new(&sim, &options);
+        let cluster = SimCluster::new(&sim, &options);
         assert_eq!(cluster.view().regions.len(), 1);
         let store = cluster.client();
         let mut executor = Executor::new(&sim);
@@ -342,7 +342,7 @@ fn a_full_pool_is_an_error_and_loses_nothing() {
 fn operations_side_by_side_take_one_block() {
     let sim = Sim::new(9);
     let geometry = Geometry { groups_per_subtable: 64, ..ClusterOptions::default().geometry };
-    let cluster = Cluster::new(&sim, &ClusterOptions { geometry, ..ClusterOptions::default() });
+    let cluster = SimCluster::new(&sim, &ClusterOptions { geometry, ..ClusterOptions::default() });
     let store = cluster.client();
     let mut executor = Executor::new(&sim);
     for i in 0..50u8 {
@@ -363,7 +363,7 @@ fn operations_that_find_nothing_to_do_leak_nothing() {
         max_value_bytes: 4096,
         ..ClusterOptions::default().geometry
     };
-    let cluster = Cluster::new(&sim, &ClusterOptions { geometry, ..ClusterOptions::default() });
+    let cluster = SimCluster::new(&sim, &ClusterOptions { geometry, ..ClusterOptions::default() });
     let store = cluster.client();
     let mut executor = Executor::new(&sim);
     executor.spawn(store.process, async {
@@ -390,7 +390,7 @@ fn operations_that_find_nothing_to_do_leak_nothing() {
 #[test]
 fn a_dead_memory_node_is_a_typed_error() {
     let sim = Sim::new(5);
-    let cluster = Cluster::new(&sim, &ClusterOptions::default());
+    let cluster = SimCluster::new(&sim, &ClusterOptions::default());
     let store = cluster.client();
     let mut executor = Executor::new(&sim);
     executor
@@ -412,7 +412,7 @@ fn a_dead_memory_node_is_a_typed_error() {
 fn the_same_seed_gives_the_same_run() {
     let run_once = |seed| {
         let sim = Sim::new(seed);
-        let cluster = Cluster::new(&sim, &ClusterOptions::default());
+        let cluster = SimCluster::new(&sim, &ClusterOptions::default());
         let stores = clients(&cluster, 4);
         let mut executor = Executor::new(&sim);
         for (i, store) in stores.iter().enumerate() {

@@ -13,7 +13,7 @@ use fusee_client::logic::LogicOptions;
 use fusee_control::master::{MasterReply, MasterRequest};
 use fusee_core::view::Geometry;
 use fusee_sim::{
-    Cluster, ClusterOptions, Executor, Nanos, NetworkOptions, ProcessId, Rng, Sim, SimSession,
+    ClusterOptions, Executor, Nanos, NetworkOptions, ProcessId, Rng, Sim, SimCluster, SimSession,
     Testbed,
 };
 
@@ -29,7 +29,7 @@ const WARM_UP_NS: Nanos = 40_000_000;
 const MEASURED_NS: Nanos = 200_000_000;
 
 #[derive(Debug)]
-struct Measured {
+struct CrashRate {
     /// Operations of the survivors.
     operations: u64,
     crashes: u64,
@@ -44,7 +44,7 @@ const SESSION: LogicOptions = LogicOptions {
     redundancy: None,
 };
 
-fn cluster(sim: &Sim) -> Cluster {
+fn cluster(sim: &Sim) -> SimCluster {
     let options = ClusterOptions {
         index_keys: KEYS,
         geometry: Geometry {
@@ -63,7 +63,7 @@ fn cluster(sim: &Sim) -> Cluster {
     };
     let network =
         NetworkOptions { testbed: Some(Testbed::CONNECTX_3), ..NetworkOptions::default() };
-    let cluster = Cluster::with_network(sim, &options, network);
+    let cluster = SimCluster::with_network(sim, &options, network);
     cluster.stop_watching();
     let loader = cluster.client();
     cluster.block_on(loader.process, async {
@@ -75,11 +75,11 @@ fn cluster(sim: &Sim) -> Cluster {
 }
 
 /// Runs survivors while other clients crash at this rate.
-fn measure(seed: u64, crashes_per_s: u64) -> Measured {
+fn measure(seed: u64, crashes_per_s: u64) -> CrashRate {
     let sim = Sim::new(seed);
     let cluster = cluster(&sim);
     let counted_from = sim.now() + WARM_UP_NS;
-    let run = Measuring {
+    let run = CrashRateRun {
         cluster: &cluster,
         counted_from,
         end: counted_from + MEASURED_NS,
@@ -107,11 +107,11 @@ fn measure(seed: u64, crashes_per_s: u64) -> Measured {
     };
     let operations = run.operations.get();
     let crashes = run.crashes.get();
-    Measured { operations, crashes, recoveries: status.recoveries }
+    CrashRate { operations, crashes, recoveries: status.recoveries }
 }
 
-struct Measuring<'c> {
-    cluster: &'c Cluster,
+struct CrashRateRun<'c> {
+    cluster: &'c SimCluster,
     counted_from: Nanos,
     end: Nanos,
     operations: Cell<u64>,
@@ -120,7 +120,7 @@ struct Measuring<'c> {
     births: RefCell<Vec<ProcessId>>,
 }
 
-impl Measuring<'_> {
+impl CrashRateRun<'_> {
     fn goes_on(&self) -> bool {
         self.cluster.sim().now() < self.end
     }
@@ -165,7 +165,7 @@ impl Measuring<'_> {
 }
 
 /// One operation of YCSB-A, with uniform keys.
-async fn operate(cluster: &Cluster, session: &SimSession, rng: &Rng) {
+async fn operate(cluster: &SimCluster, session: &SimSession, rng: &Rng) {
     cluster.network().work(session.id()).await;
     let key = rng.below_u64(KEYS).to_le_bytes();
     if rng.one_in(2) {
@@ -177,14 +177,14 @@ async fn operate(cluster: &Cluster, session: &SimSession, rng: &Rng) {
 
 /// Sums several runs. The phase in which a client dies is random, so one run of 100 crashes differs by some
 /// hundredths.
-fn measure_all(crashes_per_s: u64) -> Measured {
+fn measure_all(crashes_per_s: u64) -> CrashRate {
     let runs = std::thread::scope(|scope| {
         let run = |seed| scope.spawn(move || measure(seed, crashes_per_s));
         let runs: Vec<_> = (1..=SEEDS).map(run).collect();
         runs.into_iter().map(|run| run.join().unwrap()).collect::<Vec<_>>()
     });
-    let sum = |of: fn(&Measured) -> u64| runs.iter().map(of).sum();
-    Measured {
+    let sum = |of: fn(&CrashRate) -> u64| runs.iter().map(of).sum();
+    CrashRate {
         operations: sum(|run| run.operations),
         crashes: sum(|run| run.crashes),
         recoveries: sum(|run| run.recoveries),

@@ -1,17 +1,17 @@
 //! Clients and memory nodes that are cut off from the master together. Histories stay linearizable. Reads go on if
 //! more than half of the memory nodes vouch for them. With a valid lease they cost nothing more.
 
-use fusee_sim::{Fault, Outcome, RunOptions, Scenario, run};
+use fusee_sim::{Fault, RunOptions, Scenario, SimOutcome, run};
 
 /// Number of runs, unless `FUSEE_SIM_SEEDS` gives another one.
 const SEEDS: u64 = 60;
 
-fn count(outcome: &Outcome, name: &str) -> u64 {
+fn count(outcome: &SimOutcome, name: &str) -> u64 {
     let found = outcome.counts.iter().find(|(counted, _)| *counted == name);
     found.expect("it is counted").1
 }
 
-fn outcome(options: &RunOptions) -> Outcome {
+fn outcome(options: &RunOptions) -> SimOutcome {
     let scenario = options.scenario;
     let seed = options.seed;
     let outcome = run(options);

@@ -9,8 +9,8 @@ use fusee_core::error::Error;
 use fusee_core::layout::{HEADER_BYTES, OVERHEAD_BYTES};
 use fusee_core::stats::OpKind;
 use fusee_core::store::{Hint, SearchKey};
-use fusee_core::view::{Geometry, Place};
-use fusee_sim::{Client, Cluster, ClusterOptions, NetworkOptions, Sim};
+use fusee_core::view::{Geometry, PoolPlace};
+use fusee_sim::{ClusterOptions, NetworkOptions, Sim, SimClient, SimCluster};
 
 use crate::support::changes::{damaged_moves, damaged_splits};
 use crate::support::failures::for_all;
@@ -20,14 +20,14 @@ use crate::support::scenarios;
 const KEY: &[u8] = b"a key";
 
 /// A cluster with three replicas of everything, which holds one pair, and the places of the pair.
-struct Held {
-    cluster: Cluster,
-    store: Client,
+struct DamageFixture {
+    cluster: SimCluster,
+    store: SimClient,
     hint: Hint,
-    replicas: Vec<Place>,
+    replicas: Vec<PoolPlace>,
 }
 
-fn held(immediate: bool, key: &[u8], value: &[u8]) -> Held {
+fn held(immediate: bool, key: &[u8], value: &[u8]) -> DamageFixture {
     let defaults = ClusterOptions::default();
     let geometry = Geometry {
         block_bytes: 1 << 14,
@@ -40,7 +40,7 @@ fn held(immediate: bool, key: &[u8], value: &[u8]) -> Held {
     let pool_bytes = 1 << 20;
     let options =
         ClusterOptions { data_replicas, index_replicas, geometry, pool_bytes, ..defaults };
-    let cluster = Cluster::new(&Sim::new(1), &options);
+    let cluster = SimCluster::new(&Sim::new(1), &options);
     let network = cluster.network();
     network.set_options(NetworkOptions { immediate, ..network.options() });
     let store = cluster.client();
@@ -48,14 +48,16 @@ fn held(immediate: bool, key: &[u8], value: &[u8]) -> Held {
     let hint = inserted.unwrap().place.unwrap();
     let class = hint.word.class().unwrap().bytes();
     let replicas = cluster.view().object(hint.word.address(), class).unwrap().places().collect();
-    Held { cluster, store, hint, replicas }
+    DamageFixture { cluster, store, hint, replicas }
 }
 
-impl Held {
+impl DamageFixture {
     /// Flips a bit of a word on one replica. Nothing is damaged if the bit lies in the padding.
     fn damage(&self, replica: usize, word: u64) {
-        let Place { node, offset } = self.replicas[replica];
-        self.cluster.network().flip(Place { node, offset: offset + 8 * word }, 1 << (word % 64));
+        let PoolPlace { node, offset } = self.replicas[replica];
+        self.cluster
+            .network()
+            .flip(PoolPlace { node, offset: offset + 8 * word }, 1 << (word % 64));
     }
 
     fn damaged(&self) -> usize {
@@ -177,7 +179,7 @@ fn what_the_loss_of_a_node_leaves_damaged_is_an_error() {
             lease_ms: Some(lease.as_millis() as u64),
             ..defaults
         };
-        let cluster = Cluster::new(&sim, &options);
+        let cluster = SimCluster::new(&sim, &options);
         let process = cluster.client_process();
         let keeper = cluster.keeper(process, lease);
         let open = async || {
@@ -192,9 +194,9 @@ fn what_the_loss_of_a_node_leaves_damaged_is_an_error() {
             let class = written.word.class().unwrap().bytes();
             let view = cluster.view().clone();
             let replicas = view.object(written.word.address(), class).unwrap().places();
-            let replicas: Vec<Place> = replicas.collect();
-            let Place { node, offset } = replicas[damaged as usize];
-            let at = Place { node, offset: offset + 8 * word };
+            let replicas: Vec<PoolPlace> = replicas.collect();
+            let PoolPlace { node, offset } = replicas[damaged as usize];
+            let at = PoolPlace { node, offset: offset + 8 * word };
             cluster.never_watch();
             cluster.network().flip(at, 1 << (word % 64));
             cluster.crash_node(replicas[1 - damaged as usize].node);

@@ -8,12 +8,12 @@
 use std::collections::BTreeSet;
 use std::thread;
 
-use fusee_sim::{Outcome, RunOptions, Scenario, run};
+use fusee_sim::{RunOptions, Scenario, SimOutcome, run};
 
 const SEEDS: u64 = 6;
 const OPERATIONS: usize = 400;
 
-fn run_once(scenario: Scenario, seed: u64) -> Outcome {
+fn run_once(scenario: Scenario, seed: u64) -> SimOutcome {
     let mut options = RunOptions::new(scenario, seed);
     (options.trace, options.operations) = (true, Some(OPERATIONS));
     // As large as the stack of a main thread, since the checks recurse deeply.
@@ -22,7 +22,7 @@ fn run_once(scenario: Scenario, seed: u64) -> Outcome {
     running.join().expect("a run answers, also when a promise is broken")
 }
 
-fn text(outcome: &Outcome) -> &str {
+fn text(outcome: &SimOutcome) -> &str {
     outcome.trace.text().expect("the trace was asked for")
 }
 
@@ -48,7 +48,7 @@ fn check(scenario: Scenario) {
         assert_eq!(first.counts, second.counts, "{which}");
         assert_eq!(first.operations, second.operations, "{which}");
         assert_eq!((first.events, first.virtual_ns), (second.events, second.virtual_ns), "{which}");
-        let failure = |outcome: &Outcome| outcome.failure.clone().map(|f| (f.what, f.history));
+        let failure = |outcome: &SimOutcome| outcome.failure.clone().map(|f| (f.what, f.history));
         assert_eq!(failure(&first), failure(&second), "{which}");
         digests.insert(first.trace.digest());
         texts.insert(text(&first).to_owned());

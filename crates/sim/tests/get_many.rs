@@ -4,8 +4,8 @@
 use fusee_core::layout::Object;
 use fusee_core::stats::{KindStats, OpKind, Stats};
 use fusee_core::view::Geometry;
-use fusee_core::{Error, Outcome};
-use fusee_sim::{Client, Cluster, ClusterOptions, Sim};
+use fusee_core::{Error, FailedWriteOutcome};
+use fusee_sim::{ClusterOptions, Sim, SimClient, SimCluster};
 
 /// Keys with small objects that share a phase: half the verbs of a batch.
 const TOGETHER: u32 = 512;
@@ -13,7 +13,7 @@ const TOGETHER: u32 = 512;
 const TOGETHER_BYTES: u64 = 2 << 20;
 
 /// Five memory nodes, and room for some hundred keys in a few subtables.
-fn cluster() -> Cluster {
+fn cluster() -> SimCluster {
     let mut options = ClusterOptions { memory_nodes: 5, index_keys: 6_000, ..Default::default() };
     options.geometry = Geometry {
         region_bytes: 8 << 20,
@@ -25,11 +25,15 @@ fn cluster() -> Cluster {
     };
     options.pool_bytes = 64 << 20;
     options.session.cache_entries = 10_000;
-    Cluster::new(&Sim::new(1), &options)
+    SimCluster::new(&Sim::new(1), &options)
 }
 
 /// Runs a scenario without other clients.
-fn on<T>(cluster: &Cluster, client: &Client, scenario: impl AsyncFnOnce(&Client) -> T) -> T {
+fn on<T>(
+    cluster: &SimCluster,
+    client: &SimClient,
+    scenario: impl AsyncFnOnce(&SimClient) -> T,
+) -> T {
     cluster.block_on(client.process, scenario(client))
 }
 
@@ -37,14 +41,14 @@ fn keys(n: u32) -> Vec<[u8; 4]> {
     (0..n).map(u32::to_le_bytes).collect()
 }
 
-async fn insert_all(client: &Client, keys: &[[u8; 4]], value: &[u8]) {
+async fn insert_all(client: &SimClient, keys: &[[u8; 4]], value: &[u8]) {
     for key in keys {
         client.session.insert(key, value).await.unwrap();
     }
 }
 
 /// Runs one `get_many`, asserts its answers, and returns its cost by the counters.
-async fn ask(client: &Client, keys: &[[u8; 4]], expected: &[Option<&[u8]>]) -> KindStats {
+async fn ask(client: &SimClient, keys: &[[u8; 4]], expected: &[Option<&[u8]>]) -> KindStats {
     let before = client.session.stats();
     let found = client.session.get_many(keys).await.unwrap();
     let found: Vec<Option<&[u8]>> = found.iter().map(Option::as_deref).collect();
@@ -132,7 +136,7 @@ fn a_session_that_is_fenced_begins_no_more_of_many_writes() {
             client.session.gate().expel();
         };
         let (outcomes, ()) = futures_util::join!(client.session.put_many(&pairs), fence);
-        let expelled = Err(Error::Expelled { outcome: Outcome::NotApplied });
+        let expelled = Err(Error::Expelled { outcome: FailedWriteOutcome::NotApplied });
         let not_begun = outcomes.iter().filter(|outcome| **outcome == expelled).count();
         let done = outcomes.iter().filter(|outcome| outcome.is_ok()).count();
         assert!(done > 20 && not_begun > 20, "{done} are done, {not_begun} are not begun");

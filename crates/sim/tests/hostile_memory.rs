@@ -6,13 +6,13 @@
 use std::cell::Cell;
 
 use fusee_control::node::{NodeReply, NodeRequest};
-use fusee_core::error::{Error, Outcome};
+use fusee_core::error::{Error, FailedWriteOutcome};
 use fusee_core::layout::{Address, SizeClass, Slot};
 use fusee_core::race::Buckets;
-use fusee_core::store::{Hint, SearchKey, Sight};
+use fusee_core::store::{Hint, HintTrust, SearchKey};
 use fusee_core::verbs::MnId;
 use fusee_core::view::{SlotRef, View};
-use fusee_sim::{Client, Cluster, ClusterOptions, Sim, SimStore};
+use fusee_sim::{ClusterOptions, Sim, SimClient, SimCluster, SimStore};
 
 const SLOTS: u32 = 12;
 
@@ -20,7 +20,7 @@ const SLOTS: u32 = 12;
 /// fingerprint, on all replicas.
 fn with_bad_words(word: u64, scenario: impl AsyncFnOnce(&SimStore, Hint)) {
     let sim = Sim::new(1);
-    let cluster = Cluster::new(&sim, &ClusterOptions::default());
+    let cluster = SimCluster::new(&sim, &ClusterOptions::default());
     let store = cluster.client();
     let inserted = cluster.block_on(store.process, store.insert(b"key", b"value"));
     let hint = inserted.unwrap().place.unwrap();
@@ -81,7 +81,7 @@ fn a_hint_that_makes_no_sense_is_ignored() {
             [SlotRef { subtable: 7, slot: 0 }, SlotRef { subtable: 0, slot: u32::MAX }, hint.slot];
         for slot in slots {
             for word in bad_words() {
-                let hint = Hint { slot, word: Slot(word), seen: Sight::Sometime };
+                let hint = Hint { slot, word: Slot(word), seen: HintTrust::Unverified };
                 let found = store.search(b"key", Some(hint)).await.unwrap();
                 assert_eq!(found.value(), Some(&b"value"[..]));
                 drop(found);
@@ -113,14 +113,14 @@ fn a_dangling_slot_is_an_error() {
 
 /// Returns the slot that the first INSERT of the key takes.
 fn slot_of_first_insert(options: &ClusterOptions) -> SlotRef {
-    let cluster = Cluster::new(&Sim::new(3), options);
+    let cluster = SimCluster::new(&Sim::new(3), options);
     let store = cluster.client();
     let inserted = cluster.block_on(store.process, store.insert(b"key", b"x"));
     inserted.unwrap().place.unwrap().slot
 }
 
 /// Returns a region with its only replica on a node with neither the index nor the session's block, and that node.
-fn region_out_of_the_way(cluster: &Cluster, view: &View, store: &Client) -> (u64, MnId) {
+fn region_out_of_the_way(cluster: &SimCluster, view: &View, store: &SimClient) -> (u64, MnId) {
     let has_block = |node| {
         let blocks =
             cluster.peek_node(node, NodeRequest::BlocksOf { clients: vec![store.client()] });
@@ -144,7 +144,7 @@ fn an_insert_that_cannot_look_withdraws() {
         };
         let chosen = slot_of_first_insert(&options);
         let sim = Sim::new(2);
-        let cluster = Cluster::new(&sim, &options);
+        let cluster = SimCluster::new(&sim, &options);
         let store = cluster.client();
         let view = cluster.view().clone();
         // Allocates the block that the INSERT will need.
@@ -174,7 +174,7 @@ fn an_insert_that_cannot_look_withdraws() {
         let result = cluster.block_on(store.process, store.insert(b"key", b"x"));
         let error = result.unwrap_err();
         let Error::Unreachable { node, outcome, .. } = error else { panic!("{error}") };
-        assert_eq!((node, outcome), (lost, Outcome::NotApplied));
+        assert_eq!((node, outcome), (lost, FailedWriteOutcome::NotApplied));
         for slot in 0..SLOTS {
             let mut places = view.slot_places(SlotRef { subtable: 0, slot });
             let word = cluster.network().word_at(places.next().unwrap());

@@ -5,39 +5,40 @@
 
 use fusee_core::error::Error;
 use fusee_core::layout::{
-    Address, Base, BlockHeader, BlockShape, Identity, OVERHEAD_BYTES, Opcode, Pair, SizeClass, Slot,
+    Address, BlockHeader, BlockShape, GenerationBase, Identity, OVERHEAD_BYTES, Opcode, Pair,
+    SizeClass, Slot,
 };
-use fusee_core::recovery::{BlockContent, RecoveryError, Report, recover};
+use fusee_core::recovery::{BlockContent, RecoveryError, RecoveryResult, recover};
 use fusee_core::verbs::{ClientId, MnId};
-use fusee_core::view::{Geometry, Place, SlotRef};
-use fusee_sim::{Cluster, ClusterOptions, Rng};
+use fusee_core::view::{Geometry, PoolPlace, SlotRef};
+use fusee_sim::{ClusterOptions, Rng, SimCluster};
 
 use crate::support::{alone, blocks_of, operator_fabric, stepwise};
 
 fn recovered(
     rng: &Rng,
-    cluster: &Cluster,
+    cluster: &SimCluster,
     client: ClientId,
     blocks: &[Address],
-) -> Result<Report, RecoveryError> {
+) -> Result<RecoveryResult, RecoveryError> {
     let view = cluster.view().clone();
     alone(rng, recover(&operator_fabric(cluster), &view, client, blocks))
 }
 
 /// Puts bytes at a global address, on all replicas or on the one with this number.
-fn put(cluster: &Cluster, at: Address, bytes: &[u8], replica: Option<usize>) {
+fn put(cluster: &SimCluster, at: Address, bytes: &[u8], replica: Option<usize>) {
     let view = cluster.view();
     let places = view.object(at, bytes.len() as u64).expect("inside of a region").places();
     for (_, place) in places.enumerate().filter(|(i, _)| replica.is_none_or(|only| only == *i)) {
         for (i, word) in bytes.chunks_exact(8).enumerate() {
-            let place = Place { offset: place.offset + 8 * i as u64, ..place };
+            let place = PoolPlace { offset: place.offset + 8 * i as u64, ..place };
             cluster.overwrite(place, u64::from_le_bytes(word.try_into().unwrap()));
         }
     }
 }
 
 /// Writes plausible but wrong bytes: a header, objects, and slots that refer to them.
-fn scribble(rng: &Rng, cluster: &Cluster, client: ClientId, block: Address) {
+fn scribble(rng: &Rng, cluster: &SimCluster, client: ClientId, block: Address) {
     let any = |values: &[u32]| values[rng.below(values.len())];
     let replica = || [None, Some(0), Some(1)][rng.below(3)];
     let code = any(&[1, 2, 6, 16, 17, 40, 64, 100, 127]) as u8;
@@ -47,7 +48,7 @@ fn scribble(rng: &Rng, cluster: &Cluster, client: ClientId, block: Address) {
         first: any(&[0, 1, 7, 63, 64, 1000, u32::MAX]),
         fresh: any(&[0, 1, 7, 63, 64, 1000, u32::MAX]),
         sealed: rng.below(4) == 0,
-        base: Base {
+        base: GenerationBase {
             generation: any(&[0, 1, 500, 511]) as u16,
             is_wrapped: rng.below(2) == 0,
             not_before: any(&[0, 0, 1, u32::MAX]).into(),
@@ -81,7 +82,7 @@ fn scribble(rng: &Rng, cluster: &Cluster, client: ClientId, block: Address) {
             let word = [own, own.tentative(), own.withdrawn(), own.withdrawn().tentative()];
             let word = Slot(word[rng.below(4)].0 ^ [0, 0, 1 << 48, 1 << 63][rng.below(4)]);
             let slot = SlotRef { subtable: 0, slot: rng.below(12) as u32 };
-            let places: Vec<Place> = cluster.view().slot_places(slot).collect();
+            let places: Vec<PoolPlace> = cluster.view().slot_places(slot).collect();
             cluster.overwrite(places[rng.below(places.len())], word.0);
         }
     }
@@ -228,7 +229,7 @@ fn what_a_speculation_left_beside_a_newer_header_is_found() {
         let header = |first| {
             let owner = dead.client();
             let fresh = 0;
-            let base = Base::default();
+            let base = GenerationBase::default();
             BlockHeader { class, owner, first, fresh, sealed: false, base }.encode()
         };
         put(&cluster, blocks[0], &header(9), None);
@@ -269,7 +270,7 @@ fn of_headers_at_rest_the_one_that_leaves_least_as_new_counts() {
         let header = |fresh| {
             let owner = dead.client();
             let first = fresh;
-            let base = Base::default();
+            let base = GenerationBase::default();
             BlockHeader { class, owner, first, fresh, sealed: true, base }.encode()
         };
         put(&cluster, blocks[0], &header(5), None);

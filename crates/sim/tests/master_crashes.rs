@@ -5,13 +5,13 @@
 
 use std::collections::BTreeSet;
 
-use fusee_sim::{Fault, Outcome, RunOptions, Scenario, run};
+use fusee_sim::{Fault, RunOptions, Scenario, SimOutcome, run};
 
 const SEEDS: u64 = 16;
 /// More steps than any of these runs has.
 const MOST_STEPS: u32 = 5_000;
 
-fn count(outcome: &Outcome, name: &str) -> u64 {
+fn count(outcome: &SimOutcome, name: &str) -> u64 {
     let found = outcome.counts.iter().find(|(counted, _)| *counted == name);
     found.expect("it is counted").1
 }

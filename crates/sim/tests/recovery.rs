@@ -4,7 +4,7 @@
 
 use std::cell::Cell;
 
-use fusee_core::error::{Error, Outcome};
+use fusee_core::error::{Error, FailedWriteOutcome};
 use fusee_core::verbs::MnId;
 use fusee_sim::{ClusterOptions, Stepper};
 
@@ -113,7 +113,7 @@ fn a_write_with_an_unknown_outcome_needs_recovery() {
         });
         stepper.run(1_000_000, || ());
         let Some(Err(error)) = result.into_inner() else { continue };
-        let is_unknown = error.outcome() == Outcome::Unknown;
+        let is_unknown = error.outcome() == FailedWriteOutcome::Unknown;
         *match (is_unknown, store.needs_recovery()) {
             (true, true) => &mut unknown,
             (true, false) => panic!("{error}"),

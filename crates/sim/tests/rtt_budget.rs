@@ -6,13 +6,13 @@
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use fusee_core::code::Coding;
 use fusee_core::data::{Orientation, Redundancy, RedundancyError, RedundancyRules};
+use fusee_core::erasure::Coding;
 use fusee_core::error::Error;
 use fusee_core::stats::{OpKind, Stats};
-use fusee_core::store::{Hint, PieceLimits, ScanCursor, Transition, Written};
+use fusee_core::store::{Hint, ScanCursor, ScanLimits, Transition, WriteResult};
 use fusee_core::view::Geometry;
-use fusee_sim::{Cluster, ClusterOptions, Sim, SimStore};
+use fusee_sim::{ClusterOptions, Sim, SimCluster, SimStore};
 
 /// Returns options with an index so large that fingerprints hardly collide.
 fn options(index_replicas: u8) -> ClusterOptions {
@@ -26,7 +26,7 @@ fn options(index_replicas: u8) -> ClusterOptions {
 
 fn run(index_replicas: u8, scenario: impl AsyncFnOnce(&SimStore)) -> Stats {
     let sim = Sim::new(1);
-    let cluster = Cluster::new(&sim, &options(index_replicas));
+    let cluster = SimCluster::new(&sim, &options(index_replicas));
     let store = cluster.client();
     cluster.block_on(store.process, scenario(&store));
     store.stats()
@@ -73,7 +73,7 @@ fn a_piece_of_a_scan_takes_2_phases_and_1_where_nothing_is() {
         let mut shown = 0;
         while !cursor.is_done() {
             assert_eq!(
-                store.scan(&mut cursor, PieceLimits::of_slots(10_000), |_| shown += 1).await,
+                store.scan(&mut cursor, ScanLimits::of_slots(10_000), |_| shown += 1).await,
                 Ok(0)
             );
         }
@@ -151,7 +151,7 @@ fn beside(index_replicas: u8, data_replicas: u8) -> ClusterOptions {
 
 fn run_beside(replicas: (u8, u8), scenario: impl AsyncFnOnce(&SimStore)) -> Stats {
     let sim = Sim::new(1);
-    let cluster = Cluster::new(&sim, &beside(replicas.0, replicas.1));
+    let cluster = SimCluster::new(&sim, &beside(replicas.0, replicas.1));
     let store = cluster.client();
     cluster.block_on(store.process, scenario(&store));
     store.stats()
@@ -186,7 +186,7 @@ fn objects_come_to_lie_beside_the_backups_of_their_slots() {
     {
         let options = ClusterOptions { memory_nodes, data_replicas, ..options(index_replicas) };
         let sim = Sim::new(1);
-        let cluster = Cluster::new(&sim, &options);
+        let cluster = SimCluster::new(&sim, &options);
         let store = cluster.client();
         let keys: Vec<Vec<u8>> = (0..20).map(|n: u32| format!("key {n}").into_bytes()).collect();
         let (hints, phases) = cluster.block_on(store.process, async {
@@ -243,7 +243,7 @@ fn a_speculation_that_is_wrong_costs_what_a_wrong_hint_costs() {
 #[test]
 fn what_is_not_certain_is_not_speculated() {
     let sim = Sim::new(1);
-    let cluster = Cluster::new(&sim, &beside(2, 2));
+    let cluster = SimCluster::new(&sim, &beside(2, 2));
     let store = cluster.client();
     cluster.block_on(store.process, async {
         let hint = store.insert(b"key", b"1").await.unwrap().place;
@@ -344,7 +344,7 @@ fn run_coded_with(
 ) -> Stats {
     let sim = Sim::new(1);
     let options = ClusterOptions { lease_ms: Some(1_000), ..options };
-    let cluster = Cluster::new(&sim, &options);
+    let cluster = SimCluster::new(&sim, &options);
     let process = cluster.client_process();
     let keeper = cluster.keeper(process, Duration::from_secs(1));
     let open = async || {
@@ -405,7 +405,7 @@ fn a_write_keeps_the_redundancy_of_the_pair() {
     let rules = |redundancy| RedundancyRules::from_length(0, redundancy);
     for (has, says) in [(coded, Redundancy::Replicated), (Redundancy::Replicated, coded)] {
         let wanted = rules(says).wanted(value.len());
-        let keeps = async |store: &SimStore, written: Written| {
+        let keeps = async |store: &SimStore, written: WriteResult| {
             let found = store.search(b"key", None).await.unwrap();
             assert_eq!((found.redundancy(), found.hint()), (Some(has), written.place));
         };
@@ -698,7 +698,7 @@ fn moves_that_cannot_be_change_nothing() {
 fn a_move_that_is_not_heard_asks_before_it_refuses() {
     let sim = Sim::new(1);
     let options = options(3);
-    let cluster = Cluster::new(&sim, &options);
+    let cluster = SimCluster::new(&sim, &options);
     let client = cluster.client();
     let cut_off = cluster.unheard_client();
     cluster.block_on(client.process, async { client.insert(b"key", b"value").await.unwrap() });

@@ -6,11 +6,11 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use fusee_core::layout::{BLOCK_HEADER_BYTES, BlockHeader, Chunk, Object, Slot, copy_of};
-use fusee_core::scrub::look;
+use fusee_core::scrub::check_slots;
 use fusee_core::store::Transition;
 use fusee_core::verbs::MnId;
-use fusee_core::view::{Geometry, Place, SlotRef};
-use fusee_sim::{Cluster, ClusterOptions, Sim};
+use fusee_core::view::{Geometry, PoolPlace, SlotRef};
+use fusee_sim::{ClusterOptions, Sim, SimCluster};
 
 use crate::support::scrub::{KEYS, free_words, held, key, settles, settles_beside_writes};
 
@@ -19,11 +19,11 @@ fn replicas_that_nobody_reads_are_written_anew() {
     held(1, 2, async |held| {
         for (number, hint) in held.hints.iter().enumerate() {
             let class = hint.word.class().unwrap().bytes();
-            let places: Vec<Place> =
+            let places: Vec<PoolPlace> =
                 held.cluster.view().object(hint.word.address(), class).unwrap().places().collect();
             for (i, place) in places.into_iter().enumerate().filter(|(i, _)| *i != number % 3) {
                 let offset = place.offset + (number + i) as u64 % 3 * 8;
-                held.cluster.network().flip(Place { offset, ..place }, 1 << number);
+                held.cluster.network().flip(PoolPlace { offset, ..place }, 1 << number);
             }
         }
         let damaged = || held.cluster.network().damaged().len();
@@ -65,7 +65,7 @@ fn copies_are_found_without_headers(chunk: usize) {
     let geometry = Geometry { max_value_bytes: 2048, ..defaults.geometry };
     let options = ClusterOptions { memory_nodes: 4, geometry, index_replicas: 2, ..defaults };
     let options = ClusterOptions { lease_ms: Some(20), ..options };
-    let cluster = Cluster::new(&sim, &options);
+    let cluster = SimCluster::new(&sim, &options);
     let process = cluster.client_process();
     let keeper = cluster.keeper(process, Duration::from_millis(20));
     cluster.block_on(process, async {
@@ -120,7 +120,7 @@ fn chunks_are_made_of_copies(redundancy: &str, rotten: &[usize]) {
     let geometry = Geometry { max_value_bytes: 2048, ..ClusterOptions::default().geometry };
     let options = ClusterOptions { memory_nodes: 5, geometry, ..ClusterOptions::default() };
     let options = ClusterOptions { lease_ms: Some(1_000), ..options };
-    let cluster = Cluster::new(&sim, &options);
+    let cluster = SimCluster::new(&sim, &options);
     let process = cluster.client_process();
     let keeper = cluster.keeper(process, Duration::from_secs(1));
     let redundancy: fusee_core::data::Redundancy = redundancy.parse().unwrap();
@@ -132,9 +132,9 @@ fn chunks_are_made_of_copies(redundancy: &str, rotten: &[usize]) {
         let hint = store.insert_as(b"key", &value, redundancy).await.unwrap().place.unwrap();
         let view = store.view();
         let object = view.object_of(hint.word).unwrap();
-        let words: Vec<Place> = object.copy_words(hint.word).take(3).collect();
+        let words: Vec<PoolPlace> = object.copy_words(hint.word).take(3).collect();
         let named = || {
-            let word = |place: &Place| cluster.network().bytes_at(*place, 16);
+            let word = |place: &PoolPlace| cluster.network().bytes_at(*place, 16);
             let named: Vec<_> = words.iter().map(word).collect();
             assert!(named.iter().all(|words| *words == named[0]), "chunks name other copies");
             let words = named[0].as_chunks().0.iter().copied().enumerate();
@@ -150,17 +150,19 @@ fn chunks_are_made_of_copies(redundancy: &str, rotten: &[usize]) {
         }
         let is_whole = || {
             let places = object.places().take(3);
-            let of = |place: Place| cluster.network().bytes_at(place, object.bytes());
+            let of = |place: PoolPlace| cluster.network().bytes_at(place, object.bytes());
             assert_eq!(named(), copies);
             places.map(of).all(|bytes| Object::decode(&bytes).is_ok())
         };
         for (scrubs, chunk) in [(false, 0), (true, 1), (false, 2), (true, 0)] {
             let place = object.places().nth(chunk).unwrap();
-            cluster.network().flip(Place { offset: place.offset + 8 * chunk as u64, ..place }, 2);
+            cluster
+                .network()
+                .flip(PoolPlace { offset: place.offset + 8 * chunk as u64, ..place }, 2);
             assert!(!is_whole());
             if scrubs {
                 let slots = (0, view.geometry.subtable_slots());
-                let looked = look(store.fabric(), &view, 0, slots, u64::MAX).await.unwrap();
+                let looked = check_slots(store.fabric(), &view, 0, slots, u64::MAX).await.unwrap();
                 assert_eq!((looked.damage.found, looked.damage.repaired), (1, 1));
                 assert_eq!(looked.lost, []);
             } else {
@@ -249,7 +251,7 @@ fn a_bitmap_that_contradicts_the_index_begins_anew() {
                 let (region, offset) = view.region_of(block).unwrap();
                 let first = region.primary();
                 let offset = first.offset + offset + BLOCK_HEADER_BYTES + u64::from(word) * 8;
-                (Place { offset, ..first }, bit, region.primary_since())
+                (PoolPlace { offset, ..first }, bit, region.primary_since())
             };
             let is_set = || held.cluster.network().word_at(at).0 & bit != 0;
             assert!(!is_set());

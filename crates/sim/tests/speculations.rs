@@ -4,7 +4,7 @@
 
 // Promise LIN-13: Speculative writes are linearizable, whatever becomes of their verbs.
 
-use crate::support::failures::{Events, for_all};
+use crate::support::failures::{FailureCounts, for_all};
 use crate::support::speculations::{
     crash, half_moved, index_loss, loss, lost_single, moves, recurring_turn, recurring_word,
     used_again,
@@ -16,7 +16,7 @@ fn seeds(usual: u64) -> u64 {
         .map_or(usual, |n| n.parse().expect("FUSEE_SIM_SEEDS is a number"))
 }
 
-fn assert_hard(events: &Events, speculations: u64, crashed: u64) {
+fn assert_hard(events: &FailureCounts, speculations: u64, crashed: u64) {
     assert!(events.speculations > speculations && events.crashed > crashed, "{events:?}");
 }
 

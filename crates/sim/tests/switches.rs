@@ -1,13 +1,13 @@
 //! Switches on the links: the phases that they save, and tests that no result depends on their knowledge.
 
 use fusee_core::stats::OpKind;
-use fusee_core::store::{Hint, Sight};
+use fusee_core::store::{Hint, HintTrust};
 use fusee_core::view::Geometry;
-use fusee_sim::{Cluster, ClusterOptions, RunOptions, Scenario, Sim, SimStore, Switches, run};
-use fusee_switch::ours::{Options, Ours};
+use fusee_sim::{ClusterOptions, RunOptions, Scenario, Sim, SimCluster, SimStore, Switches, run};
+use fusee_switch::fusee::{FuseeSwitch, FuseeSwitchOptions};
 
 /// Makes a cluster of two nodes, each with everything.
-fn cluster(index_replicas: u8, slots: usize) -> Cluster {
+fn cluster(index_replicas: u8, slots: usize) -> SimCluster {
     let geometry = Geometry {
         slots_per_bucket: 8,
         groups_per_subtable: 64,
@@ -20,26 +20,26 @@ fn cluster(index_replicas: u8, slots: usize) -> Cluster {
         geometry,
         ..ClusterOptions::default()
     };
-    let cluster = Cluster::new(&Sim::new(1), &options);
-    let switch = Ours::new(Options { slots, rounds: 0 });
+    let cluster = SimCluster::new(&Sim::new(1), &options);
+    let switch = FuseeSwitch::new(FuseeSwitchOptions { slots, rounds: 0 });
     cluster.network().put_switches(Switches::one(Box::new(switch)));
     cluster
 }
 
 fn doubted(hint: Option<Hint>) -> Option<Hint> {
-    hint.map(|hint| Hint { seen: Sight::Doubted, ..hint })
+    hint.map(|hint| Hint { seen: HintTrust::LikelyStale, ..hint })
 }
 
 /// Counts the phases of successive operations of a kind.
-struct Phases<'s> {
+struct PhaseCounter<'s> {
     store: &'s SimStore,
     kind: OpKind,
     before: u64,
 }
 
-impl Phases<'_> {
-    fn of(store: &SimStore, kind: OpKind) -> Phases<'_> {
-        Phases { store, kind, before: store.stats().kind(kind).phases }
+impl PhaseCounter<'_> {
+    fn of(store: &SimStore, kind: OpKind) -> PhaseCounter<'_> {
+        PhaseCounter { store, kind, before: store.stats().kind(kind).phases }
     }
 
     fn next(&mut self) -> u64 {
@@ -56,7 +56,7 @@ fn a_doubted_hint_costs_one_phase_where_the_switch_knows_and_two_where_it_does_n
         let writer = cluster.client();
         let reader = cluster.client();
         cluster.block_on(reader.process, async {
-            let mut phases = Phases::of(&reader, OpKind::Search);
+            let mut phases = PhaseCounter::of(&reader, OpKind::Search);
             let first = writer.insert(b"key", b"1").await.unwrap().place;
             let mut place = first;
             for round in 0..3u8 {
@@ -89,7 +89,7 @@ fn an_update_by_a_doubted_hint_takes_no_more_phases_than_by_one_that_is_right() 
             let other = cluster.client();
             let writer = cluster.client();
             cluster.block_on(writer.process, async {
-                let mut phases = Phases::of(&writer, OpKind::Update);
+                let mut phases = PhaseCounter::of(&writer, OpKind::Update);
                 let first = other.insert(b"key", b"1").await.unwrap().place;
                 for round in 0..3u8 {
                     other.update(b"key", &[round], None).await.unwrap();

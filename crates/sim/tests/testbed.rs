@@ -3,21 +3,21 @@
 
 // Promise CHK-9: Modelled hardware keeps its parameters, to the nanosecond.
 
-use fusee_core::verbs::{Batch, Fabric, MnId, Ticket};
-use fusee_sim::{Busy, Cluster, ClusterOptions, Executor, NetworkOptions, Sim, Testbed};
+use fusee_core::verbs::{Fabric, MnId, Ticket, VerbBatch};
+use fusee_sim::{BusyTime, ClusterOptions, Executor, NetworkOptions, Sim, SimCluster, Testbed};
 
 /// Makes a cluster on this hardware.
-fn cluster(testbed: Testbed) -> (Sim, Cluster) {
+fn cluster(testbed: Testbed) -> (Sim, SimCluster) {
     let sim = Sim::steady();
     let network = NetworkOptions { testbed: Some(testbed), ..NetworkOptions::default() };
-    let cluster = Cluster::with_network(&sim, &ClusterOptions::default(), network);
+    let cluster = SimCluster::with_network(&sim, &ClusterOptions::default(), network);
     // The tests write to arbitrary words.
     cluster.never_watch();
     (sim, cluster)
 }
 
 /// Returns the virtual nanoseconds of `batches` batches, each made by `fill`, all posted at once by eight clients.
-fn time(testbed: Testbed, batches: usize, fill: impl Fn(&mut Batch) -> Ticket) -> u64 {
+fn time(testbed: Testbed, batches: usize, fill: impl Fn(&mut VerbBatch) -> Ticket) -> u64 {
     let (sim, cluster) = cluster(testbed);
     let clients: Vec<_> = (0..8).map(|_| cluster.client()).collect();
     cluster.network().take_busy();
@@ -25,7 +25,7 @@ fn time(testbed: Testbed, batches: usize, fill: impl Fn(&mut Batch) -> Ticket) -
     let mut executor = Executor::new(&sim);
     for i in 0..batches {
         let client = &clients[i % clients.len()];
-        let mut batch = Batch::new();
+        let mut batch = VerbBatch::new();
         fill(&mut batch);
         executor.spawn(client.process, async move {
             client.fabric().execute(batch).await.check().unwrap();
@@ -55,13 +55,13 @@ fn one_phase_takes_two_ways() {
 #[test]
 fn atomics_have_a_rate_of_their_own() {
     let testbed = Testbed { atomics_per_s: 1_000_000, ..FREE };
-    let cas = |batch: &mut Batch| batch.cas(NODE, WORD, 1, 1);
+    let cas = |batch: &mut VerbBatch| batch.cas(NODE, WORD, 1, 1);
     about(time(testbed, 2_000, cas), 2_000_000);
     assert_eq!(time(testbed, 2_000, |batch| batch.read(NODE, 0, 8)), 1_600);
     // Words of other addresses have other units.
     let units = Testbed { atomic_units: 512, ..testbed };
     about(time(units, 2_000, cas), 2_000_000);
-    let both = |batch: &mut Batch| {
+    let both = |batch: &mut VerbBatch| {
         batch.cas(NODE, WORD, 1, 1);
         batch.cas(NODE, WORD + 8, 1, 1)
     };
@@ -79,9 +79,9 @@ fn verbs_have_a_rate() {
 fn bytes_take_their_time_on_the_wire() {
     // 1 Gbit/s: 8 ns per byte. Each of eight clients has its own link; the node has one for each direction.
     let testbed = Testbed { bandwidth_bps: 1_000_000_000, ..FREE };
-    let read = |batch: &mut Batch| batch.read(NODE, 0, 1000);
+    let read = |batch: &mut VerbBatch| batch.read(NODE, 0, 1000);
     about(time(testbed, 500, read), 500 * 8_000);
-    let both = |batch: &mut Batch| {
+    let both = |batch: &mut VerbBatch| {
         let span = batch.stage(1000);
         batch.write(NODE, WORD, span);
         batch.read(NODE, 0, 1000)
@@ -103,7 +103,7 @@ fn a_thread_of_the_node_may_execute_verbs() {
 #[test]
 fn nodes_work_side_by_side() {
     let testbed = Testbed { atomics_per_s: 1_000_000, ..FREE };
-    let spread = |batch: &mut Batch| {
+    let spread = |batch: &mut VerbBatch| {
         batch.cas(MnId(0), WORD, 1, 1);
         batch.cas(MnId(1), WORD, 1, 1);
         batch.cas(MnId(2), WORD, 1, 1)
@@ -113,7 +113,7 @@ fn nodes_work_side_by_side() {
 
 /// Runs operations of a few clients with several coroutines on the paper's hardware. Returns their time, the busy
 /// parts, and the end of each operation.
-fn operations() -> (u64, Vec<Busy>, Vec<u64>) {
+fn operations() -> (u64, Vec<BusyTime>, Vec<u64>) {
     let (sim, cluster) = cluster(Testbed::CONNECTX_3);
     let machine = cluster.network().machine();
     let clients: Vec<_> = (0..4).map(|_| cluster.client_on(machine)).collect();

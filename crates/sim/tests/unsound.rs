@@ -9,12 +9,15 @@ use std::rc::Rc;
 
 use fusee_core::error::Error;
 use fusee_core::layout::Slot;
-use fusee_core::view::{Geometry, Place};
-use fusee_sim::{ClusterOptions, RunOptions, Scenario, Switches, Unsound, run};
-use fusee_switch::{Answer, Bytes, Counts, Forget, Request, Switch, Verb, Verdict};
+use fusee_core::view::{Geometry, PoolPlace};
+use fusee_sim::{ClusterOptions, RunOptions, Scenario, Switches, UnsoundCas, run};
+use fusee_switch::{
+    CasAnswer, ForgetScope, Switch, SwitchCounts, SwitchDecision, SwitchMemory, SwitchRequest,
+    SwitchVerb,
+};
 
-use crate::support::scripted::generations::{Lives, log_class};
-use crate::support::scripted::{Scene, Stage, VALUE, poll_until, run as end};
+use crate::support::scripted::generations::{GenerationSession, log_class};
+use crate::support::scripted::{ScriptedCluster, ScriptedStore, VALUE, poll_until, run as end};
 use crate::support::{all_slots, lose_node, small};
 
 /// Number of seeds, and the number of them that must break a promise.
@@ -24,7 +27,9 @@ const ENOUGH: usize = 3;
 /// `nothing_rests_on_a_switch` in `switches.rs` runs the same seeds with correct switches.
 #[test]
 fn random_histories_break_a_promise() {
-    for unsound in [Unsound::RewritesExpected, Unsound::EarlyLossTrusted, Unsound::CasToWrite] {
+    for unsound in
+        [UnsoundCas::RewritesExpected, UnsoundCas::EarlyLossTrusted, UnsoundCas::CasToWrite]
+    {
         let breaks = |seed: &u64| {
             let options = RunOptions::new(Scenario::Mixed, *seed);
             run(&RunOptions { unsound: Some(unsound), ..options }).failure.is_some()
@@ -36,24 +41,24 @@ fn random_histories_break_a_promise() {
 }
 
 /// A switch that lets everything pass, and counts CASes.
-struct Passing(Rc<Cell<usize>>);
+struct CasCounter(Rc<Cell<usize>>);
 
-impl Switch for Passing {
-    fn request(&mut self, request: &Request<'_>) -> Verdict {
-        self.0.set(self.0.get() + usize::from(matches!(request.verb, Verb::Cas { .. })));
-        Verdict::Forward
+impl Switch for CasCounter {
+    fn request(&mut self, request: &SwitchRequest<'_>) -> SwitchDecision {
+        self.0.set(self.0.get() + usize::from(matches!(request.verb, SwitchVerb::Cas { .. })));
+        SwitchDecision::Forward
     }
 
-    fn answer(&mut self, _: &Answer) {}
+    fn answer(&mut self, _: &CasAnswer) {}
 
-    fn forget(&mut self, _: Forget) {}
+    fn forget(&mut self, _: ForgetScope) {}
 
-    fn counts(&self) -> Counts {
-        Counts::default()
+    fn counts(&self) -> SwitchCounts {
+        SwitchCounts::default()
     }
 
-    fn bytes(&self) -> Bytes {
-        Bytes::default()
+    fn bytes(&self) -> SwitchMemory {
+        SwitchMemory::default()
     }
 }
 
@@ -65,37 +70,37 @@ fn value(n: u8) -> Vec<u8> {
 
 /// Makes memory nodes that all have everything, and one switch that all verbs pass. Also returns the counter of
 /// passed CASes.
-fn stage(nodes: u8, unsound: Option<Unsound>) -> (Stage, Rc<Cell<usize>>) {
+fn stage(nodes: u8, unsound: Option<UnsoundCas>) -> (ScriptedCluster, Rc<Cell<usize>>) {
     let options = small(0, nodes);
     let geometry = Geometry { max_value_bytes: 1200, ..options.geometry };
     let options =
         ClusterOptions { memory_nodes: nodes.into(), data_replicas: nodes, geometry, ..options };
-    let stage = Stage::of(0, &options);
+    let stage = ScriptedCluster::of(0, &options);
     let cases = Rc::new(Cell::new(0));
-    let switches = Switches::one(Box::new(Passing(cases.clone()))).unsound(unsound);
+    let switches = Switches::one(Box::new(CasCounter(cases.clone()))).unsound(unsound);
     stage.cluster.network().put_switches(switches);
     (stage, cases)
 }
 
 /// Returns the value that a new reader finds.
-fn found(stage: &Stage) -> Option<Vec<u8>> {
+fn found(stage: &ScriptedCluster) -> Option<Vec<u8>> {
     let (reader, _) = stage.open(0..0, None);
     let found = end(reader.search(KEY, None)).expect("a SEARCH never fails");
     found.value().map(<[u8]>::to_vec)
 }
 
 /// Returns the places of the only slot with an object, the primary first.
-fn places(stage: &Stage) -> Vec<Place> {
+fn places(stage: &ScriptedCluster) -> Vec<PoolPlace> {
     let view = stage.cluster.view();
     let network = stage.cluster.network();
-    let is_live = |places: &Vec<Place>| !network.word_at(places[0]).is_free();
+    let is_live = |places: &Vec<PoolPlace>| !network.word_at(places[0]).is_free();
     let mut all = all_slots(&view).map(|slot| view.slot_places(slot).collect());
     all.find(is_live).expect("there is one")
 }
 
 type Write<'s> = Pin<Box<dyn Future<Output = ()> + 's>>;
 
-fn update(store: &Scene, n: u8) -> Write<'_> {
+fn update(store: &ScriptedStore, n: u8) -> Write<'_> {
     Box::pin(async move {
         store.update(KEY, &value(n), None).await.expect("the key is there");
     })
@@ -109,7 +114,7 @@ fn update(store: &Scene, n: u8) -> Write<'_> {
 /// 3. Readers find A's value. The primary is lost, and they find B's, though B has freed its object.
 #[test]
 fn with_another_expected_word_a_value_that_was_overwritten_comes_back() {
-    for unsound in [None, Some(Unsound::RewritesExpected)] {
+    for unsound in [None, Some(UnsoundCas::RewritesExpected)] {
         let (stage, _) = stage(2, unsound);
         let [(a, _), (b, its)] = [0, 1].map(|block| stage.open(block..block + 1, None));
         end(a.insert(KEY, &value(1))).expect("there is room");
@@ -143,9 +148,10 @@ fn with_another_expected_word_a_value_that_was_overwritten_comes_back() {
 /// With a backup B waits for the end of a round that has no winner.
 #[test]
 fn with_an_early_answer_an_update_that_was_done_is_not_found() {
-    let both = [None, Some(Unsound::EarlyLossTrusted)].map(|unsound| [(1, unsound), (2, unsound)]);
+    let both =
+        [None, Some(UnsoundCas::EarlyLossTrusted)].map(|unsound| [(1, unsound), (2, unsound)]);
     for (nodes, unsound) in both.into_iter().flatten() {
-        let lives = Lives::of(stage(nodes, unsound).0);
+        let lives = GenerationSession::of(stage(nodes, unsound).0);
         end(lives.store.insert(KEY, &VALUE)).expect("there is room");
         let places = places(&lives.stage);
         let shows = || lives.stage.cluster.network().word_at(places[0]);
@@ -175,7 +181,7 @@ fn with_an_early_answer_an_update_that_was_done_is_not_found() {
 /// 3. The WRITE executes, and B is done. The key is present again.
 #[test]
 fn with_a_write_instead_of_a_cas_a_key_that_was_deleted_is_found() {
-    for unsound in [None, Some(Unsound::CasToWrite)] {
+    for unsound in [None, Some(UnsoundCas::CasToWrite)] {
         let (stage, cases) = stage(1, unsound);
         let [(a, log), (b, _)] = [0, 1].map(|block| stage.open(block..block + 1, None));
         let log_block = stage.cluster.view().geometry.block_address(0, 2);

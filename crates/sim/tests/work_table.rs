@@ -7,14 +7,18 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Waker};
 
-use fusee_client::logic::WorkTable;
+use fusee_client::logic::RequestTable;
 use fusee_core::Error;
 use fusee_core::stats::OpKind;
-use fusee_sim::{Cluster, ClusterOptions, RunOptions, Scenario, Sim, SimSession, run};
+use fusee_sim::{ClusterOptions, RunOptions, Scenario, Sim, SimCluster, SimSession, run};
 use futures_util::future::{join, join_all};
 
 /// Makes sessions of one process that share a work table, in a cluster where a key with this value exists.
-async fn sessions(cluster: &Cluster, table: &Arc<WorkTable>, count: usize) -> Vec<Rc<SimSession>> {
+async fn sessions(
+    cluster: &SimCluster,
+    table: &Arc<RequestTable>,
+    count: usize,
+) -> Vec<Rc<SimSession>> {
     let process = cluster.client_process();
     let mut sessions = Vec::new();
     for _ in 0..count {
@@ -31,11 +35,11 @@ async fn sessions(cluster: &Cluster, table: &Arc<WorkTable>, count: usize) -> Ve
 fn with_sessions<T>(
     is_relaxed: bool,
     count: usize,
-    scenario: impl AsyncFnOnce(&[Rc<SimSession>], &WorkTable) -> T,
+    scenario: impl AsyncFnOnce(&[Rc<SimSession>], &RequestTable) -> T,
 ) -> T {
     let sim = Sim::new(1);
-    let cluster = Cluster::new(&sim, &ClusterOptions::default());
-    let table = Arc::new(WorkTable::new(is_relaxed));
+    let cluster = SimCluster::new(&sim, &ClusterOptions::default());
+    let table = Arc::new(RequestTable::new(is_relaxed));
     let process = cluster.client_process();
     cluster.block_on(process, async {
         let sessions = sessions(&cluster, &table, count).await;

@@ -5,13 +5,13 @@
 //! and the last entry of the chains of some keys. It *steers* a CAS of another entry there.
 //!
 //! # The published state is not soft
-//! In the published design ([`Trust::Sent`]) the switch takes an entry for the last one as soon as its CAS passes.
+//! In the published design ([`ChainTrust::Sent`]) the switch takes an entry for the last one as soon as its CAS passes.
 //! That CAS may fail, because the switch had forgotten the chain, or the chain has grown on another path. Then the
 //! next CAS is steered to an entry that is in no chain: its client is told that the CAS has succeeded, and readers of
 //! the key do not find the new value. A failed CAS makes the switch forget everything (S §5), but that comes too late
 //! for a CAS that was steered meanwhile.
 //!
-//! With [`Trust::Answered`] an entry is the last one when the answer to its CAS has passed, and other CASes of its
+//! With [`ChainTrust::Answered`] an entry is the last one when the answer to its CAS has passed, and other CASes of its
 //! key wait until then. So a CAS is only ever steered to an entry that was in the chain of its key. If the CAS
 //! succeeds there, that entry was the last one, and the new entry is the last one now. If it fails, its client
 //! searches the end of the chain from the entry that it knew, and the switch forgets that key: this costs time, even
@@ -33,23 +33,23 @@
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use crate::{
-    Answer, Bytes, Connection, Counts, Forget, REMEMBERED, Request, Switch, Table, Verb, Verdict,
-    push,
+    CasAnswer, ForgetScope, HotKeyTable, REMEMBERED, Switch, SwitchConnection, SwitchCounts,
+    SwitchDecision, SwitchMemory, SwitchRequest, SwitchVerb, push,
 };
 
 /// The format of entries and their words.
-pub trait Chains {
+pub trait ChainFormat {
     /// Returns the key of an entry that begins with these bytes.
     fn key(&self, start: &[u8]) -> Option<u128>;
 
     /// Returns, for a CAS, the version that its entry must have, and the entry that is to follow. `None` if it is no
     /// CAS of a chain.
-    fn follows(&self, expected: u64, swap: u64) -> Option<(u64, Entry)>;
+    fn follows(&self, expected: u64, swap: u64) -> Option<(u64, ChainEntry)>;
 }
 
 /// An entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Entry {
+pub struct ChainEntry {
     /// The offset of its word.
     pub offset: u64,
     /// The version: entries are used again.
@@ -58,7 +58,7 @@ pub struct Entry {
 
 /// The moment from which an entry counts as the last one of its chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Trust {
+pub enum ChainTrust {
     /// When its CAS passes, as published.
     Sent,
     /// When the answer passes that its CAS has succeeded.
@@ -67,117 +67,119 @@ pub enum Trust {
 
 /// A switch for Clover with all entries on one memory node, as in the published evaluation.
 #[derive(Clone, Debug)]
-pub struct Clover<C> {
+pub struct CloverSwitch<C> {
     chains: C,
-    trust: Trust,
+    trust: ChainTrust,
     room: usize,
     /// The only keys that the switch considers; if empty, it considers all.
     only: BTreeSet<u128>,
-    last: Table<Last>,
-    connections: BTreeMap<Connection, Passed>,
-    counts: Counts,
+    last: HotKeyTable<ChainTail>,
+    connections: BTreeMap<SwitchConnection, PassedChainVerbs>,
+    counts: SwitchCounts,
 }
 
 /// The knowledge about a key.
 #[derive(Clone, Copy, Debug, Default)]
-struct Last {
-    entry: Option<Entry>,
+struct ChainTail {
+    entry: Option<ChainEntry>,
     /// A CAS of the key is not answered yet.
     is_busy: bool,
 }
 
 /// Verbs that have passed on a connection, the latest last.
 #[derive(Clone, Debug, Default)]
-struct Passed {
+struct PassedChainVerbs {
     /// Offset and key.
     writes: VecDeque<(u64, u128)>,
     /// Unanswered.
-    cases: VecDeque<Cas>,
+    cases: VecDeque<PendingChainCas>,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Cas {
+struct PendingChainCas {
     number: u64,
     key: u128,
     expected: u64,
-    new: Entry,
+    new: ChainEntry,
 }
 
-impl<C: Chains> Clover<C> {
+impl<C: ChainFormat> CloverSwitch<C> {
     /// Makes a switch without knowledge, with room for `keys` keys.
-    pub fn new(chains: C, trust: Trust, keys: usize) -> Clover<C> {
-        Clover {
+    pub fn new(chains: C, trust: ChainTrust, keys: usize) -> CloverSwitch<C> {
+        CloverSwitch {
             chains,
             trust,
             room: keys,
             only: BTreeSet::new(),
-            last: Table::new(keys),
+            last: HotKeyTable::new(keys),
             connections: BTreeMap::new(),
-            counts: Counts::default(),
+            counts: SwitchCounts::default(),
         }
     }
 
     /// Lets the switch consider these keys only. The published one considers only the keys known to be used most.
-    pub fn only(self, keys: impl IntoIterator<Item = u128>) -> Clover<C> {
-        Clover { only: keys.into_iter().collect(), ..self }
+    pub fn only(self, keys: impl IntoIterator<Item = u128>) -> CloverSwitch<C> {
+        CloverSwitch { only: keys.into_iter().collect(), ..self }
     }
 
-    fn cas(&mut self, request: &Request<'_>, expected: u64, swap: u64) -> Verdict {
+    fn cas(&mut self, request: &SwitchRequest<'_>, expected: u64, swap: u64) -> SwitchDecision {
         let Some((version, new)) = self.chains.follows(expected, swap) else {
-            return Verdict::Forward;
+            return SwitchDecision::Forward;
         };
         let Some(passed) = self.connections.get_mut(&request.connection) else {
-            return Verdict::Forward;
+            return SwitchDecision::Forward;
         };
         let written = passed.writes.iter().rev().find(|(offset, _)| *offset == new.offset);
-        let Some((_, key)) = written.copied() else { return Verdict::Forward };
-        let Some(last) = self.last.get_mut(key) else { return Verdict::Forward };
-        if self.trust == Trust::Answered && last.is_busy {
+        let Some((_, key)) = written.copied() else { return SwitchDecision::Forward };
+        let Some(last) = self.last.get_mut(key) else { return SwitchDecision::Forward };
+        if self.trust == ChainTrust::Answered && last.is_busy {
             self.counts.held += 1;
-            return Verdict::Hold;
+            return SwitchDecision::Hold;
         }
         self.counts.asked += 1;
         let known = last.entry.filter(|entry| entry.version == version);
         match self.trust {
-            Trust::Sent => last.entry = Some(new),
-            Trust::Answered => last.is_busy = true,
+            ChainTrust::Sent => last.entry = Some(new),
+            ChainTrust::Answered => last.is_busy = true,
         }
         if passed.cases.len() == REMEMBERED
-            && let Some(Cas { key, .. }) = passed.cases.pop_front()
+            && let Some(PendingChainCas { key, .. }) = passed.cases.pop_front()
         {
             self.last.remove(key);
         }
-        passed.cases.push_back(Cas { number: request.number, key, expected, new });
+        passed.cases.push_back(PendingChainCas { number: request.number, key, expected, new });
         match known {
             Some(entry) if entry.offset != request.place.offset => {
                 self.counts.steered += 1;
-                Verdict::Steer(entry.offset)
+                SwitchDecision::Steer(entry.offset)
             }
-            _ => Verdict::Forward,
+            _ => SwitchDecision::Forward,
         }
     }
 }
 
-impl<C: Chains + Clone> Switch for Clover<C> {
-    fn request(&mut self, request: &Request<'_>) -> Verdict {
+impl<C: ChainFormat + Clone> Switch for CloverSwitch<C> {
+    fn request(&mut self, request: &SwitchRequest<'_>) -> SwitchDecision {
         let verdict = match request.verb {
-            Verb::Cas { expected, swap } => self.cas(request, expected, swap),
-            Verb::Write(_, start) => {
+            SwitchVerb::Cas { expected, swap } => self.cas(request, expected, swap),
+            SwitchVerb::Write(_, start) => {
                 let is_known = |key: &u128| self.only.is_empty() || self.only.contains(key);
                 if let Some(key) = self.chains.key(start).filter(is_known) {
-                    self.last.ask(key, Last::default);
+                    self.last.count_access(key, ChainTail::default);
                     let passed = self.connections.entry(request.connection).or_default();
                     push(&mut passed.writes, (request.place.offset, key), REMEMBERED);
                 }
-                Verdict::Forward
+                SwitchDecision::Forward
             }
-            Verb::Read(_) | Verb::Steered(_) | Verb::Faa => Verdict::Forward,
+            SwitchVerb::Read(_) | SwitchVerb::Steered(_) | SwitchVerb::Faa => {
+                SwitchDecision::Forward
+            }
         };
-        self.counts.seen += u64::from(verdict != Verdict::Hold);
+        self.counts.seen += u64::from(verdict != SwitchDecision::Hold);
         verdict
     }
 
-    fn answer(&mut self, answer: &Answer) {
+    fn answer(&mut self, answer: &CasAnswer) {
         let Some(passed) = self.connections.get_mut(&answer.connection) else { return };
         let Some(at) = passed.cases.iter().position(|cas| cas.number == answer.number) else {
             return;
@@ -186,26 +188,26 @@ impl<C: Chains + Clone> Switch for Clover<C> {
         let has_failed = answer.found != cas.expected;
         match (self.trust, has_failed) {
             // S §5.
-            (Trust::Sent, true) => self.forget(Forget::All),
-            (Trust::Sent, false) => {}
-            (Trust::Answered, _) => {
+            (ChainTrust::Sent, true) => self.forget(ForgetScope::All),
+            (ChainTrust::Sent, false) => {}
+            (ChainTrust::Answered, _) => {
                 if let Some(last) = self.last.get_mut(cas.key) {
                     let entry = (!has_failed).then_some(cas.new);
-                    *last = Last { entry, is_busy: false };
+                    *last = ChainTail { entry, is_busy: false };
                 }
             }
         }
     }
 
-    fn forget(&mut self, what: Forget) {
+    fn forget(&mut self, what: ForgetScope) {
         match what {
-            Forget::All => {
+            ForgetScope::All => {
                 let mut counts = self.counts;
                 counts.forgot += 1;
-                let new = Clover::new(self.chains.clone(), self.trust, self.room);
-                *self = Clover { counts, only: core::mem::take(&mut self.only), ..new };
+                let new = CloverSwitch::new(self.chains.clone(), self.trust, self.room);
+                *self = CloverSwitch { counts, only: core::mem::take(&mut self.only), ..new };
             }
-            Forget::Connection(connection) => {
+            ForgetScope::Connection(connection) => {
                 for cas in self.connections.remove(&connection).unwrap_or_default().cases {
                     self.last.remove(cas.key);
                 }
@@ -213,95 +215,98 @@ impl<C: Chains + Clone> Switch for Clover<C> {
         }
     }
 
-    fn counts(&self) -> Counts {
+    fn counts(&self) -> SwitchCounts {
         self.counts
     }
 
-    fn bytes(&self) -> Bytes {
+    fn bytes(&self) -> SwitchMemory {
         // 24 bytes: a key, and the offset of an entry with its version.
         let connections = self.connections.values().map(|passed| {
             8 + 24 * passed.writes.len() as u64 + (8 + 16 + 8 + 8) * passed.cases.len() as u64
         });
-        Bytes { keys: 24 * self.last.len() as u64, connections: connections.sum() }
+        SwitchMemory { keys: 24 * self.last.len() as u64, connections: connections.sum() }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use fusee_core::verbs::MnId;
-    use fusee_core::view::Place;
+    use fusee_core::view::PoolPlace;
 
     use super::*;
 
     /// Entries begin with their keys; a word is the offset of the next entry.
     #[derive(Clone, Copy)]
-    struct Words;
+    struct TestChainFormat;
 
-    impl Chains for Words {
+    impl ChainFormat for TestChainFormat {
         fn key(&self, start: &[u8]) -> Option<u128> {
             start.first_chunk().copied().map(u128::from_le_bytes)
         }
 
-        fn follows(&self, _: u64, swap: u64) -> Option<(u64, Entry)> {
-            Some((0, Entry { offset: swap, version: 0 }))
+        fn follows(&self, _: u64, swap: u64) -> Option<(u64, ChainEntry)> {
+            Some((0, ChainEntry { offset: swap, version: 0 }))
         }
     }
 
-    struct World {
-        switch: Clover<Words>,
+    struct CloverSwitchFixture {
+        switch: CloverSwitch<TestChainFormat>,
         number: u64,
     }
 
-    impl World {
-        fn new(trust: Trust, keys: usize) -> World {
-            World { switch: Clover::new(Words, trust, keys), number: 0 }
+    impl CloverSwitchFixture {
+        fn new(trust: ChainTrust, keys: usize) -> CloverSwitchFixture {
+            CloverSwitchFixture {
+                switch: CloverSwitch::new(TestChainFormat, trust, keys),
+                number: 0,
+            }
         }
 
-        fn post(&mut self, client: u64, offset: u64, verb: Verb<'_>) -> Verdict {
+        fn post(&mut self, client: u64, offset: u64, verb: SwitchVerb<'_>) -> SwitchDecision {
             self.number += 1;
-            let place = Place { node: MnId(0), offset };
-            let connection = Connection(client);
+            let place = PoolPlace { node: MnId(0), offset };
+            let connection = SwitchConnection(client);
             let number = self.number;
-            self.switch.request(&Request { connection, number, place, verb })
+            self.switch.request(&SwitchRequest { connection, number, place, verb })
         }
 
         fn write(&mut self, client: u64, key: u128, new: u64) {
-            self.post(client, new, Verb::Write(16, &key.to_le_bytes()));
+            self.post(client, new, SwitchVerb::Write(16, &key.to_le_bytes()));
         }
 
-        fn cas(&mut self, client: u64, at: u64, new: u64) -> Verdict {
-            self.post(client, at, Verb::Cas { expected: 0, swap: new })
+        fn cas(&mut self, client: u64, at: u64, new: u64) -> SwitchDecision {
+            self.post(client, at, SwitchVerb::Cas { expected: 0, swap: new })
         }
 
         fn answer(&mut self, client: u64, number: u64, found: u64) {
-            self.switch.answer(&Answer { connection: Connection(client), number, found });
+            self.switch.answer(&CasAnswer { connection: SwitchConnection(client), number, found });
         }
     }
 
     #[test]
     fn a_cas_goes_to_the_entry_that_is_last() {
-        for trust in [Trust::Sent, Trust::Answered] {
-            let mut world = World::new(trust, 4);
+        for trust in [ChainTrust::Sent, ChainTrust::Answered] {
+            let mut world = CloverSwitchFixture::new(trust, 4);
             world.write(1, 7, 100);
             world.write(2, 7, 200);
-            assert_eq!(world.cas(1, 50, 100), Verdict::Forward);
+            assert_eq!(world.cas(1, 50, 100), SwitchDecision::Forward);
             let first = world.number;
-            if trust == Trust::Answered {
-                assert_eq!(world.cas(2, 50, 200), Verdict::Hold);
+            if trust == ChainTrust::Answered {
+                assert_eq!(world.cas(2, 50, 200), SwitchDecision::Hold);
             }
             world.answer(1, first, 0);
-            assert_eq!(world.cas(2, 50, 200), Verdict::Steer(100), "{trust:?}");
+            assert_eq!(world.cas(2, 50, 200), SwitchDecision::Steer(100), "{trust:?}");
             world.answer(2, world.number, 0);
             world.write(3, 7, 300);
-            assert_eq!(world.cas(3, 200, 300), Verdict::Forward, "it knows");
+            assert_eq!(world.cas(3, 200, 300), SwitchDecision::Forward, "it knows");
         }
     }
 
     /// In the published design the first CAS fails, and the second one appends to an entry that is in no chain.
     #[test]
     fn only_what_was_answered_is_certain() {
-        for trust in [Trust::Sent, Trust::Answered] {
-            let mut world = World::new(trust, 4);
+        for trust in [ChainTrust::Sent, ChainTrust::Answered] {
+            let mut world = CloverSwitchFixture::new(trust, 4);
             world.write(1, 7, 100);
             world.write(2, 7, 200);
             world.cas(1, 50, 100);
@@ -309,10 +314,10 @@ mod tests {
             let second = world.cas(2, 50, 200);
             world.answer(1, first, 60);
             match trust {
-                Trust::Sent => assert_eq!(second, Verdict::Steer(100)),
-                Trust::Answered => {
-                    assert_eq!(second, Verdict::Hold);
-                    assert_eq!(world.cas(2, 50, 200), Verdict::Forward);
+                ChainTrust::Sent => assert_eq!(second, SwitchDecision::Steer(100)),
+                ChainTrust::Answered => {
+                    assert_eq!(second, SwitchDecision::Hold);
+                    assert_eq!(world.cas(2, 50, 200), SwitchDecision::Forward);
                 }
             }
         }
@@ -320,20 +325,20 @@ mod tests {
 
     #[test]
     fn what_is_forgotten_is_not_steered_by() {
-        for what in [Forget::All, Forget::Connection(Connection(1))] {
-            let mut world = World::new(Trust::Answered, 4);
+        for what in [ForgetScope::All, ForgetScope::Connection(SwitchConnection(1))] {
+            let mut world = CloverSwitchFixture::new(ChainTrust::Answered, 4);
             world.write(1, 7, 100);
             world.cas(1, 50, 100);
             world.switch.forget(what);
             world.answer(1, world.number, 0);
             world.write(2, 7, 200);
-            assert_eq!(world.cas(2, 50, 200), Verdict::Forward, "{what:?}");
+            assert_eq!(world.cas(2, 50, 200), SwitchDecision::Forward, "{what:?}");
         }
     }
 
     #[test]
     fn what_it_remembers_is_bounded() {
-        let mut world = World::new(Trust::Sent, 2);
+        let mut world = CloverSwitchFixture::new(ChainTrust::Sent, 2);
         for number in 0..1000 {
             for client in 0..3 {
                 world.write(client, u128::from(number % 5), number);

@@ -13,7 +13,7 @@
 //!
 //! An answer names the request that it belongs to, but not what a switch did to that request, and the switch may have
 //! forgotten it. So *a request may be changed only if every answer that it can get is true for its client as it is*.
-//! [`ours`] obeys this rule; [`clover`] explains where the published design does not.
+//! [`fusee`] obeys this rule; [`clover`] explains where the published design does not.
 #![no_std]
 #![forbid(unsafe_code)]
 #![deny(clippy::print_stdout, clippy::print_stderr)]
@@ -21,14 +21,14 @@
 extern crate alloc;
 
 pub mod clover;
-pub mod ours;
-mod table;
+pub mod fusee;
+mod hot_keys;
 
 use alloc::collections::VecDeque;
 
-use fusee_core::view::Place;
+use fusee_core::view::PoolPlace;
 
-use table::Table;
+use hot_keys::HotKeyTable;
 
 /// The most WRITEs, and the most unanswered CASes, that a switch remembers of one connection.
 const REMEMBERED: usize = 32;
@@ -43,28 +43,28 @@ fn push<T>(all: &mut VecDeque<T>, one: T, most: usize) {
 
 /// The ordered path from one client to one memory node. The caller of the switch numbers these paths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Connection(pub u64);
+pub struct SwitchConnection(pub u64);
 
 /// A verb on its way to a memory node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Request<'b> {
+pub struct SwitchRequest<'b> {
     /// The connection that the verb uses.
-    pub connection: Connection,
+    pub connection: SwitchConnection,
     /// A number that no other unanswered verb of the connection has.
     pub number: u64,
     /// The place that the verb works on.
-    pub place: Place,
+    pub place: PoolPlace,
     /// The operation.
-    pub verb: Verb<'b>,
+    pub verb: SwitchVerb<'b>,
 }
 
 /// The part of a verb that a switch sees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verb<'b> {
+pub enum SwitchVerb<'b> {
     /// A READ of this many bytes.
     Read(u32),
-    /// A READ of this many bytes that may be [steered](fusee_core::verbs::Batch::steered) to the object that the slot
-    /// at its place leads to.
+    /// A READ of this many bytes that may be [steered](fusee_core::verbs::VerbBatch::steered) to the object that the
+    /// slot at its place leads to.
     Steered(u32),
     /// A WRITE of this many bytes, with its first bytes: at least 64, or all if there are fewer.
     Write(u32, &'b [u8]),
@@ -81,7 +81,7 @@ pub enum Verb<'b> {
 
 /// A switch's decision on a verb.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum SwitchDecision {
     /// The verb passes unchanged.
     Forward,
     /// The verb passes, with this offset in the same pool as its place.
@@ -93,9 +93,9 @@ pub enum Verdict {
 
 /// The answer of a memory node to a CAS.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Answer {
+pub struct CasAnswer {
     /// The connection of the request.
-    pub connection: Connection,
+    pub connection: SwitchConnection,
     /// The number of the request.
     pub number: u64,
     /// The word that the CAS has found.
@@ -104,34 +104,34 @@ pub struct Answer {
 
 /// The knowledge that a switch has to forget.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Forget {
+pub enum ForgetScope {
     /// Everything.
     All,
     /// Everything about a connection that broke, or on which a request was lost or refused.
-    Connection(Connection),
+    Connection(SwitchConnection),
 }
 
 /// A switch: its knowledge, and the counts of its decisions.
 pub trait Switch {
-    /// Decides on a verb. A verb that was [held](Verdict::Hold) comes again.
-    fn request(&mut self, request: &Request<'_>) -> Verdict;
+    /// Decides on a verb. A verb that was [held](SwitchDecision::Hold) comes again.
+    fn request(&mut self, request: &SwitchRequest<'_>) -> SwitchDecision;
 
     /// Learns from an answer that passes.
-    fn answer(&mut self, answer: &Answer);
+    fn answer(&mut self, answer: &CasAnswer);
 
     /// Forgets.
-    fn forget(&mut self, what: Forget);
+    fn forget(&mut self, what: ForgetScope);
 
     /// Returns the counts so far.
-    fn counts(&self) -> Counts;
+    fn counts(&self) -> SwitchCounts;
 
     /// Returns the memory that the present knowledge takes, without the overhead of the tables.
-    fn bytes(&self) -> Bytes;
+    fn bytes(&self) -> SwitchMemory;
 }
 
 /// Counts of a switch's decisions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
+pub struct SwitchCounts {
     /// Verbs that have come to the switch.
     pub seen: u64,
     /// Verbs that could be steered if the switch knew their target.
@@ -146,14 +146,14 @@ pub struct Counts {
 
 /// The memory that a switch's knowledge takes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Bytes {
+pub struct SwitchMemory {
     /// For keys or slots.
     pub keys: u64,
     /// For connections: their unanswered verbs, and their last WRITEs.
     pub connections: u64,
 }
 
-impl Bytes {
+impl SwitchMemory {
     /// Returns the sum.
     pub fn sum(self) -> u64 {
         self.keys + self.connections

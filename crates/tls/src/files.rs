@@ -10,43 +10,43 @@ use std::time::Instant;
 use crate::LOOK;
 
 /// The inode of a file, and when its content or permissions last changed: another file at the same path has others.
-type Mark = Option<(u64, i64, i64)>;
+type FileStamp = Option<(u64, i64, i64)>;
 
 /// The function that makes the value from the files.
-type Make<T, E> = Box<dyn Fn(&[PathBuf]) -> Result<T, E> + Send + Sync>;
+type FileLoader<T, E> = Box<dyn Fn(&[PathBuf]) -> Result<T, E> + Send + Sync>;
 
 /// A value made from files of certificates and keys, and made again when they change.
-pub struct Watched<T, E> {
+pub struct ReloadedValue<T, E> {
     files: Vec<PathBuf>,
-    make: Make<T, E>,
-    state: Mutex<State<T>>,
+    make: FileLoader<T, E>,
+    state: Mutex<ReloadState<T>>,
 }
 
-struct State<T> {
+struct ReloadState<T> {
     made: Arc<T>,
     looked: Instant,
-    marks: Vec<Mark>,
+    marks: Vec<FileStamp>,
     /// The error of the last attempt, if it failed.
     wrong: Option<String>,
 }
 
-impl<T, E> fmt::Debug for Watched<T, E> {
+impl<T, E> fmt::Debug for ReloadedValue<T, E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_list().entries(&self.files).finish()
     }
 }
 
-impl<T, E: fmt::Display> Watched<T, E> {
+impl<T, E: fmt::Display> ReloadedValue<T, E> {
     /// Makes the value, or fails as `make` does. `make` gets the same files each time.
     pub fn new(
         files: Vec<PathBuf>,
         make: impl Fn(&[PathBuf]) -> Result<T, E> + Send + Sync + 'static,
-    ) -> Result<Watched<T, E>, E> {
+    ) -> Result<ReloadedValue<T, E>, E> {
         // Before the files are read, so that the next check sees a change that happens meanwhile.
         let marks = marks(&files);
         let made = Arc::new(make(&files)?);
-        let state = Mutex::new(State { made, looked: Instant::now(), marks, wrong: None });
-        Ok(Watched { files, make: Box::new(make), state })
+        let state = Mutex::new(ReloadState { made, looked: Instant::now(), marks, wrong: None });
+        Ok(ReloadedValue { files, make: Box::new(make), state })
     }
 
     /// Returns the value of the files as they are now. If they make none, returns the last good value, and the log
@@ -79,7 +79,7 @@ impl<T, E: fmt::Display> Watched<T, E> {
     }
 }
 
-fn marks(files: &[PathBuf]) -> Vec<Mark> {
+fn marks(files: &[PathBuf]) -> Vec<FileStamp> {
     let mark = |file: &PathBuf| {
         let about = fs::metadata(file).ok()?;
         Some((about.ino(), about.ctime(), about.ctime_nsec()))

@@ -1,4 +1,4 @@
-//! TLS by rustls: the settings of a process, and the TLS state of a [`Stream`].
+//! TLS by rustls: the settings of a process, and the TLS state of a [`MaybeTlsStream`].
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -15,8 +15,8 @@ use rustls::{
     InvalidMessage, RootCertStore, ServerConfig, ServerConnection,
 };
 
-use crate::files::Watched;
-use crate::{NO_TLS, Stream, TlsError};
+use crate::files::ReloadedValue;
+use crate::{MaybeTlsStream, NO_TLS, TlsError};
 
 /// The most bytes read of a file of certificates or of a key.
 const MOST_FILE_BYTES: u64 = 1 << 20;
@@ -26,55 +26,60 @@ const RECORD_BYTES: usize = 18 << 10;
 
 /// The TLS settings of a process. Clones share their state.
 #[derive(Clone, Debug)]
-pub struct Tls {
-    client: Arc<Watched<ClientConfig, TlsError>>,
-    server: Option<Arc<Watched<ServerConfig, TlsError>>>,
+pub struct TlsSettings {
+    client: Arc<ReloadedValue<ClientConfig, TlsError>>,
+    server: Option<Arc<ReloadedValue<ServerConfig, TlsError>>>,
 }
 
-impl PartialEq for Tls {
-    fn eq(&self, other: &Tls) -> bool {
-        let server = |tls: &Tls| tls.server.as_ref().map(Arc::as_ptr);
+impl PartialEq for TlsSettings {
+    fn eq(&self, other: &TlsSettings) -> bool {
+        let server = |tls: &TlsSettings| tls.server.as_ref().map(Arc::as_ptr);
         Arc::ptr_eq(&self.client, &other.client) && server(self) == server(other)
     }
 }
 
-impl Eq for Tls {}
+impl Eq for TlsSettings {}
 
-impl Tls {
+impl TlsSettings {
     /// Makes the settings of a process that only connects. `ca` is the file with the certificates of trusted
     /// authorities.
-    pub fn of_client(ca: &Path) -> Result<Tls, TlsError> {
-        let client = Watched::new(vec![ca.into()], |files| believes(&files[0]))?;
-        Ok(Tls { client: Arc::new(client), server: None })
+    pub fn of_client(ca: &Path) -> Result<TlsSettings, TlsError> {
+        let client =
+            ReloadedValue::new(vec![ca.into()], |files| client_config_trusting(&files[0]))?;
+        Ok(TlsSettings { client: Arc::new(client), server: None })
     }
 
     /// Makes the settings of a server, which also connects to others. `cert` is the file with its certificate and the
     /// certificates between that and the authority's, `key` the file with its key.
-    pub fn of_server(ca: &Path, cert: &Path, key: &Path) -> Result<Tls, TlsError> {
+    pub fn of_server(ca: &Path, cert: &Path, key: &Path) -> Result<TlsSettings, TlsError> {
         let files = vec![cert.into(), key.into()];
-        let server = Watched::new(files, |files| shows(&files[0], &files[1]))?;
-        Ok(Tls { server: Some(Arc::new(server)), ..Tls::of_client(ca)? })
+        let server = ReloadedValue::new(files, |files| server_config_with(&files[0], &files[1]))?;
+        Ok(TlsSettings { server: Some(Arc::new(server)), ..TlsSettings::of_client(ca)? })
     }
 
     /// Whether the process has a certificate, and so accepts connections with TLS.
-    pub fn answers(&self) -> bool {
+    pub fn has_certificate(&self) -> bool {
         self.server.is_some()
     }
 
     /// Turns a socket into a TLS connection to this host and port. The certificate must be for that host. The
     /// handshake happens along with the first reads and writes.
-    pub fn dial<S>(&self, addr: &str, socket: S) -> Result<Stream<S>, TlsError> {
+    pub fn dial<S>(&self, addr: &str, socket: S) -> Result<MaybeTlsStream<S>, TlsError> {
         let connection = ClientConnection::new(self.client_config(), server_name(addr)?);
         let connection = connection.map_err(|_| TlsError::Name { host: addr.into() })?;
-        Ok(Stream::with(socket, Layer::new(connection.into())))
+        Ok(MaybeTlsStream::with(socket, TlsLayer::new(connection.into())))
     }
 
     /// Continues a connection with TLS, after `come` was read and has shown that the client speaks TLS. Returns false
     /// if there is no certificate.
-    pub fn answer<S: Read + Write>(&self, stream: &mut Stream<S>, come: &[u8]) -> io::Result<bool> {
+    pub fn answer<S: Read + Write>(
+        &self,
+        stream: &mut MaybeTlsStream<S>,
+        come: &[u8],
+    ) -> io::Result<bool> {
         let Some(config) = self.server_config() else { return Ok(false) };
         let connection = ServerConnection::new(config).map_err(io::Error::other)?;
-        let mut layer = Layer::new(connection.into());
+        let mut layer = TlsLayer::new(connection.into());
         let mut left = come;
         while !left.is_empty() {
             layer.take(&mut left, stream.socket_mut())?;
@@ -119,7 +124,7 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
 }
 
 /// Returns the settings of a client that trusts the authorities in a file.
-fn believes(ca: &Path) -> Result<ClientConfig, TlsError> {
+fn client_config_trusting(ca: &Path) -> Result<ClientConfig, TlsError> {
     let mut roots = RootCertStore::empty();
     for certificate in certificates(ca)? {
         roots.add(certificate).map_err(|error| TlsError::Content {
@@ -137,7 +142,7 @@ fn believes(ca: &Path) -> Result<ClientConfig, TlsError> {
 }
 
 /// Returns the settings of a server with a certificate and its key.
-fn shows(cert: &Path, key: &Path) -> Result<ServerConfig, TlsError> {
+fn server_config_with(cert: &Path, key: &Path) -> Result<ServerConfig, TlsError> {
     let chain = certificates(cert)?;
     let text = fusee_auth::read_private(key, MOST_FILE_BYTES)?;
     let secret = PrivateKeyDer::from_pem_slice(text.as_bytes()).map_err(|_| TlsError::Content {
@@ -158,23 +163,23 @@ fn shows(cert: &Path, key: &Path) -> Result<ServerConfig, TlsError> {
     Ok(config)
 }
 
-/// The TLS state of a [`Stream`].
+/// The TLS state of a [`MaybeTlsStream`].
 #[derive(Debug)]
-pub(crate) struct Layer {
+pub(crate) struct TlsLayer {
     connection: Connection,
     /// The other end sends nothing any more.
     is_over: bool,
 }
 
-impl Layer {
-    fn new(connection: Connection) -> Layer {
-        Layer { connection, is_over: false }
+impl TlsLayer {
+    fn new(connection: Connection) -> TlsLayer {
+        TlsLayer { connection, is_over: false }
     }
 
     /// Takes some of the received bytes.
     fn take(&mut self, received: &mut &[u8], socket: &mut impl Write) -> io::Result<()> {
         self.connection.read_tls(received)?;
-        self.digest(socket)?;
+        self.process_received(socket)?;
         if self.is_over {
             // Bytes behind the end do not count.
             *received = &[];
@@ -183,7 +188,7 @@ impl Layer {
     }
 
     /// Decrypts the bytes taken so far, and sends the protocol's answers.
-    fn digest(&mut self, socket: &mut impl Write) -> io::Result<()> {
+    fn process_received(&mut self, socket: &mut impl Write) -> io::Result<()> {
         let digested = self.connection.process_new_packets();
         // Sent also after an error: the other end then learns what it has done wrong.
         let sent = self.flush(socket);
@@ -209,7 +214,7 @@ impl Layer {
         Ok(moved)
     }
 
-    /// Reads as [`Stream`] promises.
+    /// Reads as [`MaybeTlsStream`] promises.
     pub(crate) fn read(
         &mut self,
         socket: &mut (impl Read + Write),
@@ -267,10 +272,10 @@ impl Layer {
         buf: &mut [u8],
         at: &mut usize,
     ) -> io::Result<bool> {
-        let mut looked = Looked { socket, is_empty: false };
+        let mut looked = TlsReadProbe { socket, is_empty: false };
         self.is_over = self.connection.read_tls(&mut looked)? == 0;
         let is_empty = looked.is_empty;
-        self.digest(socket)?;
+        self.process_received(socket)?;
         *at += self.move_to(&mut buf[*at..])?;
         Ok(is_empty)
     }
@@ -302,12 +307,12 @@ impl Layer {
 }
 
 /// A socket that notes whether a read has emptied it.
-struct Looked<'a, S> {
+struct TlsReadProbe<'a, S> {
     socket: &'a mut S,
     is_empty: bool,
 }
 
-impl<S: Read> Read for Looked<'_, S> {
+impl<S: Read> Read for TlsReadProbe<'_, S> {
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
         let read = self.socket.read(buf)?;
         self.is_empty = read < buf.len();

@@ -1,9 +1,9 @@
 //! TLS, which keeps everyone except the two ends of a connection from reading and changing its bytes.
 //!
-//! A [`Tls`] holds the TLS settings of a process: the certificates of the authorities that it trusts and, if it is a
-//! server, its own certificate and key. A process with such settings speaks TLS over all connections that it opens,
-//! and, as a server, over all that it accepts; no port serves both TLS and plain connections. Only TLS 1.3 is spoken,
-//! without resumption: connections live long, so faster reconnecting is not worth the state.
+//! A [`TlsSettings`] holds the TLS settings of a process: the certificates of the authorities that it trusts and, if
+//! it is a server, its own certificate and key. A process with such settings speaks TLS over all connections that it
+//! opens, and, as a server, over all that it accepts; no port serves both TLS and plain connections. Only TLS 1.3 is
+//! spoken, without resumption: connections live long, so faster reconnecting is not worth the state.
 //!
 //! TLS proves to the client that it has reached a server of that name. Permissions are the business of the cluster's
 //! secret (`fusee-auth`), and its proofs include the connection that they are sent over.
@@ -11,8 +11,8 @@
 //! Files are read again when they change ([`LOOK`]), so certificates can be renewed without a restart. Errors of the
 //! new files are logged, and the old certificates stay in use.
 //!
-//! [`Stream`] is a socket with or without TLS, for code that reads and writes by itself. Without the feature `rustls`
-//! no file can be read, so all streams are plain.
+//! [`MaybeTlsStream`] is a socket with or without TLS, for code that reads and writes by itself. Without the feature
+//! `rustls` no file can be read, so all streams are plain.
 
 mod files;
 #[cfg(feature = "rustls")]
@@ -28,11 +28,11 @@ use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
-pub use files::Watched;
-pub use layer::Tls;
+pub use files::ReloadedValue;
+pub use layer::TlsSettings;
 #[cfg(feature = "rustls")]
 pub use layer::server_name;
-pub use stream::Stream;
+pub use stream::MaybeTlsStream;
 
 /// The least time between two checks of files for changes. They are checked only when a connection needs them.
 pub const LOOK: Duration = Duration::from_secs(1);

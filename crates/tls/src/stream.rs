@@ -2,29 +2,29 @@
 
 use std::io::{self, Read, Write};
 
-use crate::layer::Layer;
+use crate::layer::TlsLayer;
 
 /// A socket with or without TLS. Without TLS it costs one branch.
 ///
 /// Reads and writes block, or would block, exactly if the socket does. As with a socket, a read that returns less
 /// than the buffer has room for has left nothing behind, neither in the socket nor in this type. So code that waits
 /// for events of the socket need not ask for decrypted data. Written data may wait in this type, however: see
-/// [`Stream::has_unsent`].
+/// [`MaybeTlsStream::has_unsent`].
 #[derive(Debug)]
-pub struct Stream<S> {
+pub struct MaybeTlsStream<S> {
     socket: S,
-    pub(crate) layer: Option<Box<Layer>>,
+    pub(crate) layer: Option<Box<TlsLayer>>,
 }
 
-impl<S> Stream<S> {
+impl<S> MaybeTlsStream<S> {
     /// Makes a stream without TLS.
-    pub fn plain(socket: S) -> Stream<S> {
-        Stream { socket, layer: None }
+    pub fn plain(socket: S) -> MaybeTlsStream<S> {
+        MaybeTlsStream { socket, layer: None }
     }
 
     #[cfg(feature = "rustls")]
-    pub(crate) fn with(socket: S, layer: Layer) -> Stream<S> {
-        Stream { socket, layer: Some(Box::new(layer)) }
+    pub(crate) fn with(socket: S, layer: TlsLayer) -> MaybeTlsStream<S> {
+        MaybeTlsStream { socket, layer: Some(Box::new(layer)) }
     }
 
     /// Returns the socket, for its options and events.
@@ -38,8 +38,8 @@ impl<S> Stream<S> {
     }
 
     /// Returns the same connection over another type of socket.
-    pub fn map<T>(self, into: impl FnOnce(S) -> T) -> Stream<T> {
-        Stream { socket: into(self.socket), layer: self.layer }
+    pub fn map<T>(self, into: impl FnOnce(S) -> T) -> MaybeTlsStream<T> {
+        MaybeTlsStream { socket: into(self.socket), layer: self.layer }
     }
 
     /// Returns the socket alone. The connection must have ended, or have no TLS.
@@ -58,7 +58,7 @@ impl<S> Stream<S> {
     }
 }
 
-impl<S: Read + Write> Read for Stream<S> {
+impl<S: Read + Write> Read for MaybeTlsStream<S> {
     #[inline]
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
         match &mut self.layer {
@@ -68,7 +68,7 @@ impl<S: Read + Write> Read for Stream<S> {
     }
 }
 
-impl<S: Read + Write> Write for Stream<S> {
+impl<S: Read + Write> Write for MaybeTlsStream<S> {
     #[inline]
     fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
         match &mut self.layer {

@@ -4,33 +4,33 @@ use std::convert::Infallible;
 use std::io::{self, Read, Write};
 use std::path::Path;
 
-use super::{Stream, TlsError};
+use super::{MaybeTlsStream, TlsError};
 
 /// The TLS settings of a process. This build can make none.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Tls(Infallible);
+pub struct TlsSettings(Infallible);
 
-impl Tls {
+impl TlsSettings {
     /// Makes the settings of a process that only connects. `ca` is the file with the certificates of trusted
     /// authorities.
-    pub fn of_client(_ca: &Path) -> Result<Tls, TlsError> {
+    pub fn of_client(_ca: &Path) -> Result<TlsSettings, TlsError> {
         Err(TlsError::NotBuilt)
     }
 
     /// Makes the settings of a server, which also connects to others. `cert` is the file with its certificate and the
     /// certificates between that and the authority's, `key` the file with its key.
-    pub fn of_server(_ca: &Path, _cert: &Path, _key: &Path) -> Result<Tls, TlsError> {
+    pub fn of_server(_ca: &Path, _cert: &Path, _key: &Path) -> Result<TlsSettings, TlsError> {
         Err(TlsError::NotBuilt)
     }
 
     /// Whether the process has a certificate, and so accepts connections with TLS.
-    pub fn answers(&self) -> bool {
+    pub fn has_certificate(&self) -> bool {
         match self.0 {}
     }
 
     /// Turns a socket into a TLS connection to this host and port. The certificate must be for that host. The
     /// handshake happens along with the first reads and writes.
-    pub fn dial<S>(&self, _addr: &str, _socket: S) -> Result<Stream<S>, TlsError> {
+    pub fn dial<S>(&self, _addr: &str, _socket: S) -> Result<MaybeTlsStream<S>, TlsError> {
         match self.0 {}
     }
 
@@ -38,18 +38,18 @@ impl Tls {
     /// if there is no certificate.
     pub fn answer<S: Read + Write>(
         &self,
-        _stream: &mut Stream<S>,
+        _stream: &mut MaybeTlsStream<S>,
         _come: &[u8],
     ) -> io::Result<bool> {
         match self.0 {}
     }
 }
 
-/// The TLS state of a [`Stream`].
+/// The TLS state of a [`MaybeTlsStream`].
 #[derive(Debug)]
-pub(crate) struct Layer(Infallible);
+pub(crate) struct TlsLayer(Infallible);
 
-impl Layer {
+impl TlsLayer {
     pub(crate) fn read(&mut self, _: impl Read + Write, _: &mut [u8]) -> io::Result<usize> {
         match self.0 {}
     }

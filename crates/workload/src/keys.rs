@@ -4,16 +4,16 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 use crate::requests::{KEY_BYTES, key_bytes};
-use crate::trace::Trace;
+use crate::trace::YcsbTrace;
 
 /// The names of keys.
 #[derive(Clone, Debug, Default)]
-pub enum Keys {
+pub enum KeyNaming {
     /// Names that [`key_bytes`] makes.
     #[default]
     Numbered,
     /// Names from files.
-    Named(Arc<Trace>),
+    Named(Arc<YcsbTrace>),
 }
 
 /// The bytes of a key.
@@ -25,23 +25,23 @@ pub enum KeyName<'a> {
     Read(&'a [u8]),
 }
 
-impl Keys {
+impl KeyNaming {
     /// Returns the bytes of a key.
     ///
     /// # Panics
     /// If the keys come from files that have fewer.
     pub fn name(&self, key: u64) -> KeyName<'_> {
         match self {
-            Keys::Numbered => KeyName::Made(key_bytes(key)),
-            Keys::Named(trace) => KeyName::Read(trace.key(key)),
+            KeyNaming::Numbered => KeyName::Made(key_bytes(key)),
+            KeyNaming::Named(trace) => KeyName::Read(trace.key(key)),
         }
     }
 
     /// Whether this key may exist or not, because the operations of the files insert or delete it.
-    pub fn come_and_go(&self, key: u64) -> bool {
+    pub fn may_be_absent(&self, key: u64) -> bool {
         match self {
-            Keys::Numbered => false,
-            Keys::Named(trace) => trace.comes_and_goes(key),
+            KeyNaming::Numbered => false,
+            KeyNaming::Named(trace) => trace.may_be_absent(key),
         }
     }
 }

@@ -7,7 +7,11 @@ mod requests;
 mod trace;
 mod zipf;
 
-pub use keys::{KeyName, Keys};
-pub use requests::{Frontier, KEY_BYTES, MAX_KEYS, Part, Request, Workload, key_bytes};
-pub use trace::{MAX_LINE_BYTES, MAX_TRACE_KEYS, MAX_TRACE_OPERATIONS, Problem, Trace, TraceError};
-pub use zipf::{Chooser, Distribution};
+pub use keys::{KeyName, KeyNaming};
+pub use requests::{
+    Frontier, KEY_BYTES, MAX_KEYS, WorkloadOperation, WorkloadShare, YcsbWorkload, key_bytes,
+};
+pub use trace::{
+    MAX_LINE_BYTES, MAX_TRACE_KEYS, MAX_TRACE_OPERATIONS, TraceError, TraceLineError, YcsbTrace,
+};
+pub use zipf::{Distribution, KeyChooser};

@@ -45,7 +45,7 @@ pub fn key_bytes(key: u64) -> [u8; KEY_BYTES] {
 
 /// A YCSB workload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Workload {
+pub enum YcsbWorkload {
     /// Session store: half reads, half updates.
     A,
     /// Photo tags: reads, and 5 % updates.
@@ -62,7 +62,7 @@ pub enum Workload {
 
 /// An operation of a YCSB workload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Request {
+pub enum WorkloadOperation {
     /// Read a key.
     Search,
     /// Replace the value of a key.
@@ -73,105 +73,105 @@ pub enum Request {
     Delete,
 }
 
-impl Workload {
+impl YcsbWorkload {
     /// Draws the next operation.
-    pub fn draw(self, rng: &mut impl Rng) -> Request {
+    pub fn draw(self, rng: &mut impl Rng) -> WorkloadOperation {
         let percent = rng.random_range(0..100);
         let until_insert = self.updates_percent() + self.inserts_percent();
         if percent < self.updates_percent() {
-            Request::Update
+            WorkloadOperation::Update
         } else if percent < until_insert {
-            Request::Insert
+            WorkloadOperation::Insert
         } else if percent < until_insert + self.deletes_percent() {
-            Request::Delete
+            WorkloadOperation::Delete
         } else {
-            Request::Search
+            WorkloadOperation::Search
         }
     }
 
     /// Returns the percentage of updates.
     pub fn updates_percent(self) -> u64 {
         match self {
-            Workload::A => 50,
-            Workload::B => 5,
-            Workload::C | Workload::D => 0,
-            Workload::Updates(percent) => percent.into(),
-            Workload::Churn => 20,
+            YcsbWorkload::A => 50,
+            YcsbWorkload::B => 5,
+            YcsbWorkload::C | YcsbWorkload::D => 0,
+            YcsbWorkload::Updates(percent) => percent.into(),
+            YcsbWorkload::Churn => 20,
         }
     }
 
     /// Returns the percentage of inserts.
     pub fn inserts_percent(self) -> u64 {
         match self {
-            Workload::D => 5,
-            Workload::Churn => 25,
+            YcsbWorkload::D => 5,
+            YcsbWorkload::Churn => 25,
             _ => 0,
         }
     }
 
     /// Returns the percentage of deletes.
     pub fn deletes_percent(self) -> u64 {
-        if self == Workload::Churn { 25 } else { 0 }
+        if self == YcsbWorkload::Churn { 25 } else { 0 }
     }
 
     /// Whether it inserts new keys.
     pub fn adds_keys(self) -> bool {
-        self == Workload::D
+        self == YcsbWorkload::D
     }
 
     /// Whether keys that were loaded may be deleted.
     pub fn removes_keys(self) -> bool {
-        self == Workload::Churn
+        self == YcsbWorkload::Churn
     }
 
     /// Returns the default distribution of its requests.
     pub fn distribution(self) -> Distribution {
-        if self == Workload::D { Distribution::Latest } else { Distribution::Zipfian }
+        if self == YcsbWorkload::D { Distribution::Latest } else { Distribution::Zipfian }
     }
 }
 
-impl fmt::Display for Workload {
+impl fmt::Display for YcsbWorkload {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Workload::A => f.write_str("a"),
-            Workload::B => f.write_str("b"),
-            Workload::C => f.write_str("c"),
-            Workload::D => f.write_str("d"),
-            Workload::Updates(percent) => write!(f, "upd{percent}"),
-            Workload::Churn => f.write_str("churn"),
+            YcsbWorkload::A => f.write_str("a"),
+            YcsbWorkload::B => f.write_str("b"),
+            YcsbWorkload::C => f.write_str("c"),
+            YcsbWorkload::D => f.write_str("d"),
+            YcsbWorkload::Updates(percent) => write!(f, "upd{percent}"),
+            YcsbWorkload::Churn => f.write_str("churn"),
         }
     }
 }
 
-impl serde::Serialize for Workload {
+impl serde::Serialize for YcsbWorkload {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(self)
     }
 }
 
-impl<'de> serde::Deserialize<'de> for Workload {
-    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Workload, D::Error> {
+impl<'de> serde::Deserialize<'de> for YcsbWorkload {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<YcsbWorkload, D::Error> {
         let name = String::deserialize(deserializer)?;
         name.parse().map_err(serde::de::Error::custom)
     }
 }
 
-impl FromStr for Workload {
+impl FromStr for YcsbWorkload {
     type Err = String;
 
-    fn from_str(text: &str) -> Result<Workload, String> {
+    fn from_str(text: &str) -> Result<YcsbWorkload, String> {
         let text = text.to_ascii_lowercase();
         let unknown =
             || format!("no workload is called `{text}`; there are a, b, c, d, upd0..upd100, churn");
         match text.strip_prefix("workload").unwrap_or(&text) {
-            "a" => Ok(Workload::A),
-            "b" => Ok(Workload::B),
-            "c" => Ok(Workload::C),
-            "d" => Ok(Workload::D),
-            "churn" => Ok(Workload::Churn),
+            "a" => Ok(YcsbWorkload::A),
+            "b" => Ok(YcsbWorkload::B),
+            "c" => Ok(YcsbWorkload::C),
+            "d" => Ok(YcsbWorkload::D),
+            "churn" => Ok(YcsbWorkload::Churn),
             other => {
                 let percent = other.strip_prefix("upd").and_then(|p| p.parse().ok());
-                percent.filter(|p| *p <= 100).map(Workload::Updates).ok_or_else(unknown)
+                percent.filter(|p| *p <= 100).map(YcsbWorkload::Updates).ok_or_else(unknown)
             }
         }
     }
@@ -179,16 +179,16 @@ impl FromStr for Workload {
 
 /// One of the processes that share a workload. It inserts every `of`-th key, and counts its own keys as `0, 1, 2, ..`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Deserialize, serde::Serialize)]
-pub struct Part {
+pub struct WorkloadShare {
     /// Number of this process, from 0.
     pub number: u64,
     /// Number of processes.
     pub of: u64,
 }
 
-impl Part {
+impl WorkloadShare {
     /// The only process.
-    pub const WHOLE: Part = Part { number: 0, of: 1 };
+    pub const WHOLE: WorkloadShare = WorkloadShare { number: 0, of: 1 };
 
     /// Returns the number of its own `index`-th key.
     pub fn key(self, index: u64) -> u64 {
@@ -269,12 +269,12 @@ mod tests {
     #[test]
     fn names_are_understood_and_unknown_ones_refused() {
         for name in ["a", "b", "c", "d", "upd0", "upd7", "upd100", "churn"] {
-            assert_eq!(name.parse::<Workload>().unwrap().to_string(), name);
+            assert_eq!(name.parse::<YcsbWorkload>().unwrap().to_string(), name);
         }
-        assert_eq!("workloada".parse(), Ok(Workload::A));
-        assert_eq!("D".parse(), Ok(Workload::D));
+        assert_eq!("workloada".parse(), Ok(YcsbWorkload::A));
+        assert_eq!("D".parse(), Ok(YcsbWorkload::D));
         for name in ["", "e", "upd", "upd101", "upd-1", "aa"] {
-            assert!(name.parse::<Workload>().unwrap_err().contains("upd0..upd100"), "{name}");
+            assert!(name.parse::<YcsbWorkload>().unwrap_err().contains("upd0..upd100"), "{name}");
         }
     }
 
@@ -290,7 +290,7 @@ mod tests {
             ("churn", 20, 25, 25),
         ];
         for (name, updates, inserts, deletes) in cases {
-            let workload: Workload = name.parse().unwrap();
+            let workload: YcsbWorkload = name.parse().unwrap();
             let mut counts = [0i64; 4];
             for _ in 0..100_000 {
                 counts[workload.draw(&mut rng) as usize] += 1;
@@ -314,7 +314,7 @@ mod tests {
     fn every_key_belongs_to_one_part() {
         for of in 1..5 {
             for keys in 0..20 {
-                let parts = (0..of).map(|number| Part { number, of });
+                let parts = (0..of).map(|number| WorkloadShare { number, of });
                 let all = parts.flat_map(|p| (0..p.count(keys)).map(move |i| (p, p.key(i), i)));
                 let mut numbers = BTreeSet::new();
                 for (part, key, index) in all {

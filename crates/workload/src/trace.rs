@@ -24,7 +24,7 @@ use std::path::Path;
 
 use twox_hash::XxHash3_128;
 
-use crate::requests::Request;
+use crate::requests::WorkloadOperation;
 
 /// Maximum bytes of a line, its end not counted.
 pub const MAX_LINE_BYTES: usize = 1 << 20;
@@ -56,7 +56,7 @@ pub enum TraceError {
         /// The number of the line, from 1.
         line: u64,
         /// The problem of the line.
-        problem: Problem,
+        problem: TraceLineError,
     },
     /// A file without operations.
     #[error("{file} has no operations; expected lines like `{}`", if *.loads { LOAD_LINE } else { LINE })]
@@ -73,7 +73,7 @@ const LOAD_LINE: &str = "INSERT usertable user1";
 
 /// Problems of a line.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Problem {
+pub enum TraceLineError {
     /// No known operation.
     #[error("expected INSERT, READ, UPDATE or DELETE, then a key, found `{found}`")]
     NoOperation {
@@ -142,8 +142,8 @@ pub enum Problem {
 
 /// Operations and their keys, from two files.
 #[derive(Debug)]
-pub struct Trace {
-    names: Names,
+pub struct YcsbTrace {
+    names: TraceKeys,
     loaded: u64,
     /// The kind in the upper bits, and the number of the key below.
     operations: Vec<u32>,
@@ -155,12 +155,12 @@ pub struct Trace {
 
 /// The bytes of all keys, one after the other.
 #[derive(Debug, Default)]
-struct Names {
+struct TraceKeys {
     bytes: Vec<u8>,
     ends: Vec<u64>,
 }
 
-impl Names {
+impl TraceKeys {
     fn get(&self, number: usize) -> &[u8] {
         let begin = number.checked_sub(1).map_or(0, |before| self.ends[before]);
         &self.bytes[begin as usize..self.ends[number] as usize]
@@ -172,9 +172,9 @@ impl Names {
     }
 }
 
-impl Trace {
+impl YcsbTrace {
     /// Reads both files, for a cluster with keys of at most this length.
-    pub fn open(load: &Path, trans: &Path, max_key_bytes: usize) -> Result<Trace, TraceError> {
+    pub fn open(load: &Path, trans: &Path, max_key_bytes: usize) -> Result<YcsbTrace, TraceError> {
         let open = |path: &Path| {
             let file = path.display().to_string();
             let opened = File::open(path);
@@ -182,7 +182,7 @@ impl Trace {
             Ok((file, BufReader::new(opened)))
         };
         let ((load, loads), (trans, runs)) = (open(load)?, open(trans)?);
-        Trace::read((&load, loads), (&trans, runs), max_key_bytes)
+        YcsbTrace::read((&load, loads), (&trans, runs), max_key_bytes)
     }
 
     /// Reads both files, each with its name.
@@ -190,8 +190,8 @@ impl Trace {
         load: (&str, impl BufRead),
         trans: (&str, impl BufRead),
         max_key_bytes: usize,
-    ) -> Result<Trace, TraceError> {
-        let mut reading = Reading { max_key_bytes, ..Reading::default() };
+    ) -> Result<YcsbTrace, TraceError> {
+        let mut reading = TraceParser { max_key_bytes, ..TraceParser::default() };
         each_line(load.0, load.1, |line, _| reading.load(line))?;
         let loaded = reading.names.ends.len();
         if loaded == 0 {
@@ -228,7 +228,7 @@ impl Trace {
     }
 
     /// Whether the operations insert or delete this key, so that it may exist or not.
-    pub fn comes_and_goes(&self, key: u64) -> bool {
+    pub fn may_be_absent(&self, key: u64) -> bool {
         self.unsettled[key as usize / 64] >> (key % 64) & 1 == 1
     }
 
@@ -238,7 +238,7 @@ impl Trace {
     }
 
     /// Returns the number of operations of this kind.
-    pub fn count(&self, request: Request) -> u64 {
+    pub fn count(&self, request: WorkloadOperation) -> u64 {
         self.counts[request as usize]
     }
 
@@ -251,7 +251,7 @@ impl Trace {
         workers: u64,
         turn: u64,
         operations: u64,
-    ) -> Option<(Request, u64)> {
+    ) -> Option<(WorkloadOperation, u64)> {
         let lines = self.operations();
         if worker >= lines {
             return None;
@@ -273,13 +273,18 @@ impl Trace {
 }
 
 /// Kinds of operations, by number.
-const REQUESTS: [Request; 4] = [Request::Search, Request::Update, Request::Insert, Request::Delete];
+const REQUESTS: [WorkloadOperation; 4] = [
+    WorkloadOperation::Search,
+    WorkloadOperation::Update,
+    WorkloadOperation::Insert,
+    WorkloadOperation::Delete,
+];
 
 #[derive(Default)]
-struct Reading {
+struct TraceParser {
     max_key_bytes: usize,
     numbers: HashMap<Box<[u8]>, u32>,
-    names: Names,
+    names: TraceKeys,
     operations: Vec<u32>,
     counts: [u64; 4],
     /// Keys that the second file inserts or deletes, as bits.
@@ -288,34 +293,38 @@ struct Reading {
     wanting: HashMap<u32, u64>,
 }
 
-impl Reading {
-    fn load(&mut self, line: &[u8]) -> Result<(), Problem> {
+impl TraceParser {
+    fn load(&mut self, line: &[u8]) -> Result<(), TraceLineError> {
         let (request, key) = operation(line)?;
-        if request != Request::Insert {
-            return Err(Problem::NotInsert { operation: shown(first_word(line)) });
+        if request != WorkloadOperation::Insert {
+            return Err(TraceLineError::NotInsert { operation: excerpt(first_word(line)) });
         }
         let keys = self.numbers.len();
         let number = self.number(key)?;
-        if (number as usize) < keys { Err(Problem::Twice { key: shown(key) }) } else { Ok(()) }
+        if (number as usize) < keys {
+            Err(TraceLineError::Twice { key: excerpt(key) })
+        } else {
+            Ok(())
+        }
     }
 
-    fn run(&mut self, line: &[u8], at: u64) -> Result<(), Problem> {
+    fn run(&mut self, line: &[u8], at: u64) -> Result<(), TraceLineError> {
         let (request, key) = operation(line)?;
         let keys = self.numbers.len();
         let number = self.number(key)?;
-        if number as usize == keys && request != Request::Insert {
+        if number as usize == keys && request != WorkloadOperation::Insert {
             self.wanting.insert(number, at);
         }
-        if request == Request::Insert {
+        if request == WorkloadOperation::Insert {
             self.wanting.remove(&number);
         }
-        if matches!(request, Request::Insert | Request::Delete) {
+        if matches!(request, WorkloadOperation::Insert | WorkloadOperation::Delete) {
             let word = number as usize / 64;
             self.unsettled.resize(self.unsettled.len().max(word + 1), 0);
             self.unsettled[word] |= 1 << (number % 64);
         }
         if self.operations.len() >= MAX_TRACE_OPERATIONS {
-            return Err(Problem::TooMany { what: "operations", max: MAX_TRACE_OPERATIONS });
+            return Err(TraceLineError::TooMany { what: "operations", max: MAX_TRACE_OPERATIONS });
         }
         self.counts[request as usize] += 1;
         self.operations.push((request as u32) << KEY_BITS | number);
@@ -323,16 +332,16 @@ impl Reading {
     }
 
     /// Returns the number of a key, a new one if it has none.
-    fn number(&mut self, key: &[u8]) -> Result<u32, Problem> {
+    fn number(&mut self, key: &[u8]) -> Result<u32, TraceLineError> {
         if let Some(number) = self.numbers.get(key) {
             return Ok(*number);
         }
         if key.len() > self.max_key_bytes {
             let max_bytes = self.max_key_bytes;
-            return Err(Problem::KeyTooLong { bytes: key.len(), max_bytes });
+            return Err(TraceLineError::KeyTooLong { bytes: key.len(), max_bytes });
         }
         if self.numbers.len() >= MAX_TRACE_KEYS {
-            return Err(Problem::TooMany { what: "keys", max: MAX_TRACE_KEYS });
+            return Err(TraceLineError::TooMany { what: "keys", max: MAX_TRACE_KEYS });
         }
         let number = self.numbers.len() as u32;
         self.numbers.insert(key.into(), number);
@@ -340,10 +349,10 @@ impl Reading {
         Ok(number)
     }
 
-    fn finish(self, loaded: usize, file: &str) -> Result<Trace, TraceError> {
+    fn finish(self, loaded: usize, file: &str) -> Result<YcsbTrace, TraceError> {
         if let Some((number, line)) = self.wanting.iter().min_by_key(|(_, line)| **line) {
-            let key = shown(self.names.get(*number as usize));
-            let problem = Problem::NeverInserted { key };
+            let key = excerpt(self.names.get(*number as usize));
+            let problem = TraceLineError::NeverInserted { key };
             return Err(TraceError::Line { file: file.to_owned(), line: *line, problem });
         }
         let mut hasher = XxHash3_128::new();
@@ -353,7 +362,7 @@ impl Reading {
         self.operations.iter().for_each(|word| hasher.write(&word.to_le_bytes()));
         let mut unsettled = self.unsettled;
         unsettled.resize(self.names.ends.len().div_ceil(64), 0);
-        Ok(Trace {
+        Ok(YcsbTrace {
             names: self.names,
             loaded: loaded as u64,
             operations: self.operations,
@@ -368,7 +377,7 @@ impl Reading {
 fn each_line(
     file: &str,
     mut input: impl BufRead,
-    mut read: impl FnMut(&[u8], u64) -> Result<(), Problem>,
+    mut read: impl FnMut(&[u8], u64) -> Result<(), TraceLineError>,
 ) -> Result<(), TraceError> {
     let mut line = Vec::new();
     for number in 1.. {
@@ -380,8 +389,8 @@ fn each_line(
         }
         let text = line.strip_suffix(b"\n").unwrap_or(&line);
         let done = match text.len() > MAX_LINE_BYTES {
-            true => Err(Problem::LineTooLong),
-            false if is_around(text) => Ok(()),
+            true => Err(TraceLineError::LineTooLong),
+            false if is_ycsb_output(text) => Ok(()),
             false => read(text, number),
         };
         done.map_err(|problem| TraceError::Line { file: file.to_owned(), line: number, problem })?;
@@ -390,7 +399,7 @@ fn each_line(
 }
 
 /// Whether a line is no operation, but part of YCSB's output around them.
-fn is_around(line: &[u8]) -> bool {
+fn is_ycsb_output(line: &[u8]) -> bool {
     matches!(line.trim_ascii_start().first(), None | Some(b'*' | b'"' | b'[' | b'#'))
 }
 
@@ -402,25 +411,25 @@ fn first_word(line: &[u8]) -> &[u8] {
     words(line).next().unwrap_or_default()
 }
 
-fn operation(line: &[u8]) -> Result<(Request, &[u8]), Problem> {
+fn operation(line: &[u8]) -> Result<(WorkloadOperation, &[u8]), TraceLineError> {
     let request = match first_word(line) {
-        b"READ" => Request::Search,
-        b"UPDATE" => Request::Update,
-        b"INSERT" => Request::Insert,
-        b"DELETE" => Request::Delete,
-        b"SCAN" => return Err(Problem::Scan),
-        _ => return Err(Problem::NoOperation { found: shown(line.trim_ascii_start()) }),
+        b"READ" => WorkloadOperation::Search,
+        b"UPDATE" => WorkloadOperation::Update,
+        b"INSERT" => WorkloadOperation::Insert,
+        b"DELETE" => WorkloadOperation::Delete,
+        b"SCAN" => return Err(TraceLineError::Scan),
+        _ => return Err(TraceLineError::NoOperation { found: excerpt(line.trim_ascii_start()) }),
     };
     let mut names = words(line).skip(1).take_while(|word| word[0] != b'[');
     match (names.next(), names.next(), names.next()) {
-        (None, ..) => Err(Problem::NoKey { operation: shown(first_word(line)) }),
+        (None, ..) => Err(TraceLineError::NoKey { operation: excerpt(first_word(line)) }),
         (Some(key), None, _) | (Some(_), Some(key), None) => Ok((request, key)),
-        (Some(_), Some(_), Some(_)) => Err(Problem::TooManyWords { found: shown(line) }),
+        (Some(_), Some(_), Some(_)) => Err(TraceLineError::TooManyWords { found: excerpt(line) }),
     }
 }
 
 /// Returns the beginning of bytes from a file, fit for a terminal.
-fn shown(bytes: &[u8]) -> String {
+fn excerpt(bytes: &[u8]) -> String {
     let more = if bytes.len() > SHOWN_BYTES { "..." } else { "" };
     format!("{}{more}", bytes[..bytes.len().min(SHOWN_BYTES)].escape_ascii())
 }

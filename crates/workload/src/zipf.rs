@@ -110,7 +110,7 @@ pub enum Distribution {
 
 /// Draws key numbers.
 #[derive(Clone, Debug)]
-pub enum Chooser {
+pub enum KeyChooser {
     /// See [`Distribution::Uniform`].
     Uniform,
     /// See [`Distribution::Zipfian`].
@@ -119,24 +119,24 @@ pub enum Chooser {
     Latest(Zipfian),
 }
 
-impl Chooser {
+impl KeyChooser {
     /// Creates a chooser for the keys `0..keys`. All choosers with the same seed have the same hot keys.
-    pub fn new(distribution: Distribution, keys: u64, theta: f64, seed: u64) -> Chooser {
+    pub fn new(distribution: Distribution, keys: u64, theta: f64, seed: u64) -> KeyChooser {
         match distribution {
-            Distribution::Uniform => Chooser::Uniform,
+            Distribution::Uniform => KeyChooser::Uniform,
             Distribution::Zipfian => {
-                Chooser::Zipfian(Zipfian::new(keys, theta), Scramble::new(keys, seed))
+                KeyChooser::Zipfian(Zipfian::new(keys, theta), Scramble::new(keys, seed))
             }
-            Distribution::Latest => Chooser::Latest(Zipfian::new(keys, theta)),
+            Distribution::Latest => KeyChooser::Latest(Zipfian::new(keys, theta)),
         }
     }
 
     /// Draws a key number below `limit`, the present number of keys, which never falls.
     pub fn next(&mut self, rng: &mut impl Rng, limit: u64) -> u64 {
         match self {
-            Chooser::Uniform => rng.random_range(0..limit),
-            Chooser::Zipfian(zipfian, scramble) => scramble.apply(zipfian.rank(rng.random())),
-            Chooser::Latest(zipfian) => {
+            KeyChooser::Uniform => rng.random_range(0..limit),
+            KeyChooser::Zipfian(zipfian, scramble) => scramble.apply(zipfian.rank(rng.random())),
+            KeyChooser::Latest(zipfian) => {
                 zipfian.grow(limit);
                 limit - 1 - zipfian.rank(rng.random())
             }
@@ -153,7 +153,7 @@ mod tests {
 
     use super::*;
 
-    fn frequencies(chooser: &mut Chooser, limit: u64, draws: u32) -> Vec<f64> {
+    fn frequencies(chooser: &mut KeyChooser, limit: u64, draws: u32) -> Vec<f64> {
         let mut rng = StdRng::seed_from_u64(7);
         let mut counts = vec![0u32; limit as usize];
         for _ in 0..draws {
@@ -166,7 +166,7 @@ mod tests {
     fn zipfian_frequencies_follow_the_power_law() {
         let items = 1000;
         let theta = 0.99;
-        let mut chooser = Chooser::Latest(Zipfian::new(items, theta));
+        let mut chooser = KeyChooser::Latest(Zipfian::new(items, theta));
         let mut found = frequencies(&mut chooser, items, 2_000_000);
         found.reverse();
         let sum = zeta(0, items, theta);
@@ -222,7 +222,7 @@ mod tests {
 
     #[test]
     fn the_scrambled_distribution_keeps_its_shape() {
-        let mut chooser = Chooser::new(Distribution::Zipfian, 1000, 0.99, 3);
+        let mut chooser = KeyChooser::new(Distribution::Zipfian, 1000, 0.99, 3);
         let mut found = frequencies(&mut chooser, 1000, 500_000);
         found.sort_by(|a, b| b.total_cmp(a));
         let hottest = 1.0 / zeta(0, 1000, 0.99);
@@ -231,7 +231,7 @@ mod tests {
 
     #[test]
     fn uniform_is_flat() {
-        let found = frequencies(&mut Chooser::Uniform, 100, 1_000_000);
+        let found = frequencies(&mut KeyChooser::Uniform, 100, 1_000_000);
         assert!(found.iter().all(|f| (f * 100.0 - 1.0).abs() < 0.06));
     }
 }

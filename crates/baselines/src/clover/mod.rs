@@ -16,8 +16,8 @@
 //! * INSERT, one phase and a request to open the key. There is no DELETE.
 //!
 //! Before that the client requests entries if it has used up the last ones, and queries the chain of a key that it
-//! does not know. The work after an update is done in the [background](crate::Session::background), for up to 16
-//! updates at a time: WRITE the shortcut, and request that the replaced entry be retired. The metadata server frees
+//! does not know. The work after an update is done in the [background](crate::BaselineSession::background), for up to
+//! 16 updates at a time: WRITE the shortcut, and request that the replaced entry be retired. The metadata server frees
 //! entries in the order of the chain. A reused entry has another version. Pointers name the version, so an old
 //! pointer never leads to the new use.
 //!
@@ -44,15 +44,18 @@
 //!   their machine.
 //! * The client that inserts a key writes its shortcut, in the background. In the published system the server does.
 
+mod chain_format;
 mod server;
 mod session;
 mod shape;
-mod steered;
 
-pub use server::{Chain, Costs, MetadataServer, Opened, Reply, Request, Retired};
-pub use session::{Clover, Counts};
-pub use shape::{Entry, Shape};
-pub use steered::Words;
+pub use chain_format::CloverChainFormat;
+pub use server::{
+    CloverChain, CloverCosts, CloverOpenOutcome, CloverReply, CloverRequest, MetadataServer,
+    RetiredEntry,
+};
+pub use session::{CloverClient, CloverCounts};
+pub use shape::{CloverEntry, CloverShape};
 
 /// Entries that the metadata server hands out together, counting replicas.
 pub const ENTRIES_AT_A_TIME: usize = 16;

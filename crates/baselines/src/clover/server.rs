@@ -3,13 +3,13 @@
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 
-use super::shape::{Entry, Shape};
+use super::shape::{CloverEntry, CloverShape};
 use super::{ENTRIES_AT_A_TIME, RETIRED_TOGETHER};
-use crate::{Key, Server};
+use crate::{BaselineServer, KeyNumber};
 
 /// Times for which requests occupy a core of the metadata server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Costs {
+pub struct CloverCosts {
     /// A query for a key's chain.
     pub query: Duration,
     /// The opening of a new key.
@@ -20,10 +20,10 @@ pub struct Costs {
     pub retire: Duration,
 }
 
-impl Costs {
+impl CloverCosts {
     /// The time to retire is *fitted*: with YCSB-A, the metadata server stops being the limit of 64 clients at six
     /// cores (P §2.2). All others are *assumed*.
-    pub const FITTED: Costs = Costs {
+    pub const FITTED: CloverCosts = CloverCosts {
         query: Duration::from_nanos(1_500),
         open: Duration::from_micros(3),
         allocate: Duration::from_micros(2),
@@ -33,50 +33,50 @@ impl Costs {
 
 /// Requests of clients to the metadata server.
 #[derive(Clone, Debug)]
-pub enum Request {
+pub enum CloverRequest {
     /// Asks for the key's chain.
-    Query(Key),
+    Query(KeyNumber),
     /// Opens a new key, with this entry.
-    Open(Key, Entry),
+    Open(KeyNumber, CloverEntry),
     /// Asks for some entries.
     Allocate,
     /// Retires entries that others follow, at most [`RETIRED_TOGETHER`].
-    Retire(Vec<Retired>),
+    Retire(Vec<RetiredEntry>),
 }
 
 /// An entry that another one follows, and its follower.
 #[derive(Clone, Copy, Debug)]
-pub struct Retired {
-    pub(crate) key: Key,
-    pub(crate) old: Entry,
-    pub(crate) new: Entry,
+pub struct RetiredEntry {
+    pub(crate) key: KeyNumber,
+    pub(crate) old: CloverEntry,
+    pub(crate) new: CloverEntry,
 }
 
-/// Replies of the metadata server, in the order of [`Request`].
+/// Replies of the metadata server, in the order of [`CloverRequest`].
 #[derive(Clone, Debug)]
-pub enum Reply {
+pub enum CloverReply {
     /// The chain of the key, if there is such a key.
-    Chain(Option<Chain>),
+    Chain(Option<CloverChain>),
     /// The result of opening a key.
-    Opened(Opened),
+    Opened(CloverOpenOutcome),
     /// Entries that now belong to the client; empty if none are free.
-    Entries(Vec<Entry>),
+    Entries(Vec<CloverEntry>),
     /// The entries are recorded as retired.
     Retired,
 }
 
 /// The index entry of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Chain {
+pub struct CloverChain {
     /// The oldest entry of the chain that is not free.
-    pub(crate) head: Entry,
+    pub(crate) head: CloverEntry,
     /// The number of the key's shortcut.
     pub(crate) shortcut: u32,
 }
 
 /// Results of opening a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Opened {
+pub enum CloverOpenOutcome {
     /// The key is new, and this is its shortcut.
     Now(u32),
     /// The key existed before.
@@ -87,13 +87,13 @@ pub enum Opened {
 
 /// The index, and the free memory.
 pub struct MetadataServer {
-    shape: Shape,
-    costs: Costs,
-    chains: HashMap<Key, Chain>,
+    shape: CloverShape,
+    costs: CloverCosts,
+    chains: HashMap<KeyNumber, CloverChain>,
     /// The entry that was freed last is at the back.
-    free: VecDeque<Entry>,
+    free: VecDeque<CloverEntry>,
     /// Followers of retired entries whose predecessors are not retired, by the retired entry.
-    waiting: HashMap<Entry, Entry>,
+    waiting: HashMap<CloverEntry, CloverEntry>,
     reused: u64,
 }
 
@@ -102,13 +102,13 @@ impl MetadataServer {
     ///
     /// # Panics
     /// If there are fewer memory nodes than replicas, no replica, or more entries than there are addresses.
-    pub fn new(shape: Shape, costs: Costs) -> MetadataServer {
+    pub fn new(shape: CloverShape, costs: CloverCosts) -> MetadataServer {
         shape.check();
         MetadataServer {
             shape,
             costs,
             chains: HashMap::with_capacity(shape.keys as usize),
-            free: (0..shape.entries()).map(Entry::first).collect(),
+            free: (0..shape.entries()).map(CloverEntry::first).collect(),
             waiting: HashMap::new(),
             reused: 0,
         }
@@ -124,28 +124,28 @@ impl MetadataServer {
         self.reused
     }
 
-    fn open(&mut self, key: Key, head: Entry) -> Opened {
+    fn open(&mut self, key: KeyNumber, head: CloverEntry) -> CloverOpenOutcome {
         if self.chains.contains_key(&key) {
-            return Opened::Before;
+            return CloverOpenOutcome::Before;
         }
         let shortcut = self.chains.len() as u64;
         if shortcut == self.shape.keys {
-            return Opened::Full;
+            return CloverOpenOutcome::Full;
         }
         let shortcut = shortcut as u32;
-        self.chains.insert(key, Chain { head, shortcut });
-        Opened::Now(shortcut)
+        self.chains.insert(key, CloverChain { head, shortcut });
+        CloverOpenOutcome::Now(shortcut)
     }
 
     /// Hands out entries. The published server has a list for each replica, and hands out 16 entries of one of them.
     /// Here an entry includes all its replicas, so fewer entries are as many replicas.
-    fn allocate(&mut self) -> Vec<Entry> {
+    fn allocate(&mut self) -> Vec<CloverEntry> {
         let count = (ENTRIES_AT_A_TIME / self.shape.replicas).max(1).min(self.free.len());
         self.free.drain(..count).collect()
     }
 
     /// Records that `new` follows `old`. Frees the head of the chain if it is retired, then each next entry that is.
-    fn retire(&mut self, Retired { key, old, new }: Retired) {
+    fn retire(&mut self, RetiredEntry { key, old, new }: RetiredEntry) {
         self.waiting.insert(old, new);
         let Some(chain) = self.chains.get_mut(&key) else { return };
         while let Some(next) = self.waiting.remove(&chain.head) {
@@ -158,41 +158,41 @@ impl MetadataServer {
     }
 }
 
-impl Server for MetadataServer {
-    type Request = Request;
-    type Reply = Reply;
+impl BaselineServer for MetadataServer {
+    type Request = CloverRequest;
+    type Reply = CloverReply;
 
-    fn takes(&self, request: &Request) -> Duration {
+    fn service_time(&self, request: &CloverRequest) -> Duration {
         match request {
-            Request::Query(_) => self.costs.query,
-            Request::Open(..) => self.costs.open,
-            Request::Allocate => self.costs.allocate,
-            Request::Retire(retired) => self.costs.retire * retired.len() as u32,
+            CloverRequest::Query(_) => self.costs.query,
+            CloverRequest::Open(..) => self.costs.open,
+            CloverRequest::Allocate => self.costs.allocate,
+            CloverRequest::Retire(retired) => self.costs.retire * retired.len() as u32,
         }
     }
 
     /// A request has one word for its kind and its sender; then come keys and pointers.
-    fn bytes(&self, request: &Request) -> (u64, u64) {
+    fn bytes(&self, request: &CloverRequest) -> (u64, u64) {
         let pointers = 8 * self.shape.replicas as u64;
         match request {
-            Request::Query(_) => (8 + 16, 8 + 8 + pointers),
-            Request::Open(..) => (8 + 16 + pointers, 8 + 8),
-            Request::Allocate => (8, 8 + 8 * ENTRIES_AT_A_TIME as u64),
-            Request::Retire(retired) => {
+            CloverRequest::Query(_) => (8 + 16, 8 + 8 + pointers),
+            CloverRequest::Open(..) => (8 + 16 + pointers, 8 + 8),
+            CloverRequest::Allocate => (8, 8 + 8 * ENTRIES_AT_A_TIME as u64),
+            CloverRequest::Retire(retired) => {
                 debug_assert!(retired.len() <= RETIRED_TOGETHER);
                 (8 + retired.len() as u64 * (16 + 2 * pointers), 8)
             }
         }
     }
 
-    fn serve(&mut self, request: Request) -> Reply {
+    fn serve(&mut self, request: CloverRequest) -> CloverReply {
         match request {
-            Request::Query(key) => Reply::Chain(self.chains.get(&key).copied()),
-            Request::Open(key, head) => Reply::Opened(self.open(key, head)),
-            Request::Allocate => Reply::Entries(self.allocate()),
-            Request::Retire(retired) => {
+            CloverRequest::Query(key) => CloverReply::Chain(self.chains.get(&key).copied()),
+            CloverRequest::Open(key, head) => CloverReply::Opened(self.open(key, head)),
+            CloverRequest::Allocate => CloverReply::Entries(self.allocate()),
+            CloverRequest::Retire(retired) => {
                 retired.into_iter().for_each(|retired| self.retire(retired));
-                Reply::Retired
+                CloverReply::Retired
             }
         }
     }
@@ -202,32 +202,37 @@ impl Server for MetadataServer {
 mod tests {
     use super::*;
 
-    const SHAPE: Shape = Shape { memory_nodes: 2, replicas: 2, value_bytes: 8, keys: 2, spare: 18 };
+    const SHAPE: CloverShape =
+        CloverShape { memory_nodes: 2, replicas: 2, value_bytes: 8, keys: 2, spare: 18 };
 
-    fn allocate(server: &mut MetadataServer) -> Vec<Entry> {
-        let Reply::Entries(entries) = server.serve(Request::Allocate) else { panic!("entries") };
+    fn allocate(server: &mut MetadataServer) -> Vec<CloverEntry> {
+        let CloverReply::Entries(entries) = server.serve(CloverRequest::Allocate) else {
+            panic!("entries")
+        };
         entries
     }
 
-    fn head(server: &mut MetadataServer, key: Key) -> Entry {
-        let Reply::Chain(Some(chain)) = server.serve(Request::Query(key)) else { panic!("a key") };
+    fn head(server: &mut MetadataServer, key: KeyNumber) -> CloverEntry {
+        let CloverReply::Chain(Some(chain)) = server.serve(CloverRequest::Query(key)) else {
+            panic!("a key")
+        };
         chain.head
     }
 
     #[test]
     fn entries_become_free_in_the_order_of_their_chain() {
-        let mut server = MetadataServer::new(SHAPE, Costs::FITTED);
+        let mut server = MetadataServer::new(SHAPE, CloverCosts::FITTED);
         let entries = allocate(&mut server);
         assert_eq!((entries.len(), server.free()), (8, 12), "16, with both replicas");
-        server.serve(Request::Open(1, entries[0]));
-        let retired = |i: usize| Retired { key: 1, old: entries[i], new: entries[i + 1] };
+        server.serve(CloverRequest::Open(1, entries[0]));
+        let retired = |i: usize| RetiredEntry { key: 1, old: entries[i], new: entries[i + 1] };
         // Another session has retired its entries first.
-        server.serve(Request::Retire(vec![retired(2), retired(1)]));
+        server.serve(CloverRequest::Retire(vec![retired(2), retired(1)]));
         assert_eq!((server.free(), head(&mut server, 1)), (12, entries[0]));
-        server.serve(Request::Retire(vec![retired(0)]));
+        server.serve(CloverRequest::Retire(vec![retired(0)]));
         assert_eq!((server.free(), head(&mut server, 1)), (15, entries[3]));
         // A repeated request changes nothing.
-        server.serve(Request::Retire(vec![retired(0), retired(1)]));
+        server.serve(CloverRequest::Retire(vec![retired(0), retired(1)]));
         assert_eq!((server.free(), head(&mut server, 1), server.reused()), (15, entries[3], 3));
         // Freed entries are handed out after all others, with their next versions.
         let again = [allocate(&mut server), allocate(&mut server)].concat();
@@ -237,14 +242,19 @@ mod tests {
 
     #[test]
     fn a_key_is_opened_once_and_as_many_as_there_are_shortcuts() {
-        let mut server = MetadataServer::new(SHAPE, Costs::FITTED);
+        let mut server = MetadataServer::new(SHAPE, CloverCosts::FITTED);
         let mut open = |key, i| {
-            let Reply::Opened(opened) = server.serve(Request::Open(key, Entry::first(i))) else {
+            let CloverReply::Opened(opened) =
+                server.serve(CloverRequest::Open(key, CloverEntry::first(i)))
+            else {
                 panic!("a key was to be opened");
             };
             opened
         };
-        assert_eq!([open(1, 0), open(2, 1)], [Opened::Now(0), Opened::Now(1)]);
-        assert_eq!([open(1, 2), open(3, 2)], [Opened::Before, Opened::Full]);
+        assert_eq!(
+            [open(1, 0), open(2, 1)],
+            [CloverOpenOutcome::Now(0), CloverOpenOutcome::Now(1)]
+        );
+        assert_eq!([open(1, 2), open(3, 2)], [CloverOpenOutcome::Before, CloverOpenOutcome::Full]);
     }
 }

@@ -3,42 +3,44 @@
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 
-use fusee_core::verbs::{Batch, Fabric, MnId, Ticket};
+use fusee_core::verbs::{Fabric, MnId, Ticket, VerbBatch};
 
-use super::server::{Chain, MetadataServer, Opened, Reply, Request, Retired};
-use super::shape::{Entry, Next, Shape};
+use super::server::{
+    CloverChain, CloverOpenOutcome, CloverReply, CloverRequest, MetadataServer, RetiredEntry,
+};
+use super::shape::{CloverEntry, CloverNextWord, CloverShape};
 use super::{BACKLOG, KEY, RETIRED_TOGETHER, SUM, VALUE};
-use crate::cache::Cache;
+use crate::cache::BaselineCache;
 use crate::signal::Signal;
-use crate::{Failed, Key, Rpc, Session, key_of, sum, word};
+use crate::{BaselineError, BaselineSession, KeyNumber, Rpc, key_of, sum, word};
 
 /// Requests for entries without success after which the store counts as full.
 const MOST_REQUESTS: usize = 1000;
 
 /// A client of the store.
-pub struct Clover<F, R> {
+pub struct CloverClient<F, R> {
     fabric: F,
     rpc: R,
     nodes: Vec<MnId>,
-    shape: Shape,
+    shape: CloverShape,
     /// The last known entry of each chain.
-    cursors: Cache<Key, Chain>,
+    cursors: BaselineCache<KeyNumber, CloverChain>,
     /// Entries that were handed out and are not used yet.
-    entries: RefCell<Vec<Entry>>,
+    entries: RefCell<Vec<CloverEntry>>,
     /// Background work that updates and inserts have left.
-    left: RefCell<VecDeque<Left>>,
+    left: RefCell<VecDeque<CloverChore>>,
     /// Notified when work was left.
     work: Signal,
     /// Notified when some of it is done.
     done: Signal,
     /// Batches for later phases.
-    batches: RefCell<Vec<Batch>>,
-    counts: Cell<Counts>,
+    batches: RefCell<Vec<VerbBatch>>,
+    counts: Cell<CloverCounts>,
 }
 
 /// Events that make an operation cost more than its minimum.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
+pub struct CloverCounts {
     /// Phases of walks to the ends of chains.
     pub hops: u64,
     /// CASes that found that the entry is not the last one.
@@ -52,53 +54,53 @@ pub struct Counts {
 }
 
 /// Background work after an update or insert.
-struct Left {
-    key: Key,
+struct CloverChore {
+    key: KeyNumber,
     shortcut: u32,
-    new: Entry,
+    new: CloverEntry,
     /// The entry that the new one follows.
-    old: Option<Entry>,
+    old: Option<CloverEntry>,
 }
 
 /// The result of looking at an entry during a walk.
-enum Step {
+enum ChainWalkStep {
     /// The entry is the last one.
     Last,
     /// The entry is the last one until a writer commits its follower.
     Uncommitted,
     /// The walk goes on at this entry.
-    To(Entry),
+    To(CloverEntry),
     /// The entry is used for something else now.
     Gone,
 }
 
-fn step(at: Entry, next: Next, shortcut: Option<Entry>) -> Step {
+fn step(at: CloverEntry, next: CloverNextWord, shortcut: Option<CloverEntry>) -> ChainWalkStep {
     let is_it = next.version() == at.version();
     match (next.next(), shortcut.filter(|shortcut| *shortcut != at)) {
-        (None, _) if is_it && next.is_uncommitted() => Step::Uncommitted,
-        (None, _) if is_it => Step::Last,
-        (_, Some(shortcut)) => Step::To(shortcut),
-        (Some(_), None) if is_it && next.is_uncommitted() => Step::Uncommitted,
-        (Some(next), None) if is_it => Step::To(next),
-        _ => Step::Gone,
+        (None, _) if is_it && next.is_uncommitted() => ChainWalkStep::Uncommitted,
+        (None, _) if is_it => ChainWalkStep::Last,
+        (_, Some(shortcut)) => ChainWalkStep::To(shortcut),
+        (Some(_), None) if is_it && next.is_uncommitted() => ChainWalkStep::Uncommitted,
+        (Some(next), None) if is_it => ChainWalkStep::To(next),
+        _ => ChainWalkStep::Gone,
     }
 }
 
-impl<F: Fabric, R: Rpc<MetadataServer>> Clover<F, R> {
-    /// Opens the store on these nodes, with this metadata server. Its [background](Session::background) must run:
-    /// without it no memory is reused, and after [`BACKLOG`] updates the next one waits for ever.
+impl<F: Fabric, R: Rpc<MetadataServer>> CloverClient<F, R> {
+    /// Opens the store on these nodes, with this metadata server. Its [background](BaselineSession::background) must
+    /// run: without it no memory is reused, and after [`BACKLOG`] updates the next one waits for ever.
     ///
     /// # Panics
     /// If the number of nodes is not the shape's, or the shape is impossible.
-    pub fn new(fabric: F, rpc: R, nodes: &[MnId], shape: Shape) -> Clover<F, R> {
+    pub fn new(fabric: F, rpc: R, nodes: &[MnId], shape: CloverShape) -> CloverClient<F, R> {
         shape.check();
         assert_eq!(nodes.len(), shape.memory_nodes, "the shape is of another store");
-        Clover {
+        CloverClient {
             fabric,
             rpc,
             nodes: nodes.to_vec(),
             shape,
-            cursors: Cache::default(),
+            cursors: BaselineCache::default(),
             entries: RefCell::default(),
             left: RefCell::default(),
             work: Signal::default(),
@@ -109,29 +111,29 @@ impl<F: Fabric, R: Rpc<MetadataServer>> Clover<F, R> {
     }
 
     /// Returns the counts since the session began.
-    pub fn counts(&self) -> Counts {
+    pub fn counts(&self) -> CloverCounts {
         self.counts.get()
     }
 
-    fn count(&self, what: impl FnOnce(&mut Counts)) {
+    fn count(&self, what: impl FnOnce(&mut CloverCounts)) {
         let mut counts = self.counts.get();
         what(&mut counts);
         self.counts.set(counts);
     }
 
-    fn take_batch(&self) -> Batch {
+    fn take_batch(&self) -> VerbBatch {
         let mut batch = self.batches.borrow_mut().pop().unwrap_or_default();
         batch.clear();
         batch
     }
 
-    fn give_back(&self, batch: Batch) {
+    fn give_back(&self, batch: VerbBatch) {
         self.batches.borrow_mut().push(batch);
     }
 
-    async fn query(&self, key: Key) -> Option<Chain> {
+    async fn query(&self, key: KeyNumber) -> Option<CloverChain> {
         self.count(|counts| counts.queries += 1);
-        let Reply::Chain(chain) = self.rpc.call(Request::Query(key)).await else {
+        let CloverReply::Chain(chain) = self.rpc.call(CloverRequest::Query(key)).await else {
             unreachable!("a query was asked");
         };
         if let Some(chain) = chain {
@@ -140,7 +142,7 @@ impl<F: Fabric, R: Rpc<MetadataServer>> Clover<F, R> {
         chain
     }
 
-    async fn cursor(&self, key: Key) -> Option<Chain> {
+    async fn cursor(&self, key: KeyNumber) -> Option<CloverChain> {
         match self.cursors.get(key) {
             Some(cursor) => Some(cursor),
             None => self.query(key).await,
@@ -148,13 +150,13 @@ impl<F: Fabric, R: Rpc<MetadataServer>> Clover<F, R> {
     }
 
     /// Returns an entry that no chain has.
-    async fn new_entry(&self) -> Result<Entry, Failed> {
+    async fn new_entry(&self) -> Result<CloverEntry, BaselineError> {
         for _ in 0..MOST_REQUESTS {
             if let Some(entry) = self.entries.borrow_mut().pop() {
                 return Ok(entry);
             }
             self.count(|counts| counts.allocations += 1);
-            let Reply::Entries(entries) = self.rpc.call(Request::Allocate).await else {
+            let CloverReply::Entries(entries) = self.rpc.call(CloverRequest::Allocate).await else {
                 unreachable!("entries were asked for");
             };
             // The session's own retired entries may be free once its background work is done.
@@ -164,14 +166,14 @@ impl<F: Fabric, R: Rpc<MetadataServer>> Clover<F, R> {
             }
             self.entries.borrow_mut().extend(entries);
         }
-        Err(Failed::Full)
+        Err(BaselineError::Full)
     }
 
     /// Posts WRITEs of a whole entry without a follower.
-    fn write(&self, batch: &mut Batch, key: Key, entry: Entry, value: &[u8]) {
+    fn write(&self, batch: &mut VerbBatch, key: KeyNumber, entry: CloverEntry, value: &[u8]) {
         let span = batch.stage(self.shape.entry_bytes());
         let bytes = batch.bytes_mut(span);
-        bytes[..SUM as usize].copy_from_slice(&Next::none(entry).word().to_le_bytes());
+        bytes[..SUM as usize].copy_from_slice(&CloverNextWord::none(entry).word().to_le_bytes());
         let sum = sum(key, entry.word(), value);
         bytes[SUM as usize..KEY as usize].copy_from_slice(&sum.to_le_bytes());
         bytes[KEY as usize..VALUE as usize].copy_from_slice(&key.to_le_bytes());
@@ -183,13 +185,18 @@ impl<F: Fabric, R: Rpc<MetadataServer>> Clover<F, R> {
     }
 
     /// Posts a CAS of the first word of `last`, the presumed end of the chain.
-    fn cas(&self, batch: &mut Batch, last: Entry, new: Next) -> Ticket {
+    fn cas(&self, batch: &mut VerbBatch, last: CloverEntry, new: CloverNextWord) -> Ticket {
         let (node, offset) = self.shape.entry(&self.nodes, last, 0);
-        batch.cas(node, offset, Next::none(last).word(), new.word())
+        batch.cas(node, offset, CloverNextWord::none(last).word(), new.word())
     }
 
     /// WRITEs the first word of an entry on all replicas.
-    async fn say_next(&self, mut batch: Batch, of: Entry, next: Next) -> Result<Batch, Failed> {
+    async fn write_next_word(
+        &self,
+        mut batch: VerbBatch,
+        of: CloverEntry,
+        next: CloverNextWord,
+    ) -> Result<VerbBatch, BaselineError> {
         batch.clear();
         let span = batch.stage(8);
         batch.bytes_mut(span).copy_from_slice(&next.word().to_le_bytes());
@@ -205,11 +212,11 @@ impl<F: Fabric, R: Rpc<MetadataServer>> Clover<F, R> {
     /// Executes one phase of a walk: READs the start of an entry, and in the first phase the shortcut.
     async fn look(
         &self,
-        mut batch: Batch,
-        at: Chain,
+        mut batch: VerbBatch,
+        at: CloverChain,
         bytes: u32,
         is_first: bool,
-    ) -> Result<(Batch, Ticket, Step), Failed> {
+    ) -> Result<(VerbBatch, Ticket, ChainWalkStep), BaselineError> {
         batch.clear();
         let (node, offset) = self.shape.entry(&self.nodes, at.head, 0);
         let entry = batch.read(node, offset, bytes);
@@ -218,9 +225,9 @@ impl<F: Fabric, R: Rpc<MetadataServer>> Clover<F, R> {
             batch.read(node, offset, 8)
         });
         let batch = self.fabric.execute(batch).await;
-        let next = Next::from_word(word(batch.data(entry)?));
+        let next = CloverNextWord::from_word(word(batch.data(entry)?));
         let shortcut = match shortcut {
-            Some(shortcut) => Entry::from_word(word(batch.data(shortcut)?)),
+            Some(shortcut) => CloverEntry::from_word(word(batch.data(shortcut)?)),
             None => None,
         };
         let step = step(at.head, next, shortcut);
@@ -228,29 +235,29 @@ impl<F: Fabric, R: Rpc<MetadataServer>> Clover<F, R> {
     }
 
     /// Returns the entry at which a walk goes on.
-    async fn go(&self, key: Key, from: Chain, step: Step) -> Chain {
+    async fn go(&self, key: KeyNumber, from: CloverChain, step: ChainWalkStep) -> CloverChain {
         self.count(|counts| counts.hops += 1);
         match step {
-            Step::To(head) => Chain { head, ..from },
-            Step::Last | Step::Uncommitted => from,
+            ChainWalkStep::To(head) => CloverChain { head, ..from },
+            ChainWalkStep::Last | ChainWalkStep::Uncommitted => from,
             // Keys are never deleted, so the query finds the chain.
-            Step::Gone => self.query(key).await.unwrap_or(from),
+            ChainWalkStep::Gone => self.query(key).await.unwrap_or(from),
         }
     }
 
     /// Walks to the last entry, and waits until no other writer has an uncommitted follower there.
     async fn walk(
         &self,
-        mut batch: Batch,
-        key: Key,
-        from: Chain,
-    ) -> Result<(Batch, Chain), Failed> {
+        mut batch: VerbBatch,
+        key: KeyNumber,
+        from: CloverChain,
+    ) -> Result<(VerbBatch, CloverChain), BaselineError> {
         let mut at = from;
         let mut is_first = true;
         loop {
             let looked = self.look(batch, at, 8, is_first).await?;
             batch = looked.0;
-            if let Step::Last = looked.2 {
+            if let ChainWalkStep::Last = looked.2 {
                 return Ok((batch, at));
             }
             (at, is_first) = (self.go(key, at, looked.2).await, false);
@@ -260,17 +267,17 @@ impl<F: Fabric, R: Rpc<MetadataServer>> Clover<F, R> {
     /// Returns the value of the last entry, and that entry.
     async fn read(
         &self,
-        mut batch: Batch,
-        key: Key,
-        from: Chain,
-    ) -> Result<(Batch, Chain, Vec<u8>), Failed> {
+        mut batch: VerbBatch,
+        key: KeyNumber,
+        from: CloverChain,
+    ) -> Result<(VerbBatch, CloverChain, Vec<u8>), BaselineError> {
         let bytes = VALUE + self.shape.value_bytes;
         let mut at = from;
         let mut is_first = true;
         loop {
             let (back, entry, mut step) = self.look(batch, at, bytes, is_first).await?;
             batch = back;
-            if let Step::Last | Step::Uncommitted = step {
+            if let ChainWalkStep::Last | ChainWalkStep::Uncommitted = step {
                 let data = batch.data(entry)?;
                 let value = &data[VALUE as usize..];
                 if word(&data[SUM as usize..]) == sum(key, at.head.word(), value) {
@@ -279,7 +286,7 @@ impl<F: Fabric, R: Rpc<MetadataServer>> Clover<F, R> {
                 }
                 // The first word was READ before the entry was reused, the rest after that.
                 self.count(|counts| counts.torn += 1);
-                step = Step::Gone;
+                step = ChainWalkStep::Gone;
             }
             (at, is_first) = (self.go(key, at, step).await, false);
         }
@@ -288,14 +295,18 @@ impl<F: Fabric, R: Rpc<MetadataServer>> Clover<F, R> {
     /// Appends an entry to a chain. Returns its predecessor.
     async fn append(
         &self,
-        key: Key,
-        cursor: Chain,
-        new: Entry,
+        key: KeyNumber,
+        cursor: CloverChain,
+        new: CloverEntry,
         value: &[u8],
-    ) -> Result<Entry, Failed> {
+    ) -> Result<CloverEntry, BaselineError> {
         let is_one = self.shape.replicas == 1;
-        let follows = |last: Entry| {
-            if is_one { Next::some(last, new) } else { Next::none(last).uncommitted() }
+        let follows = |last: CloverEntry| {
+            if is_one {
+                CloverNextWord::some(last, new)
+            } else {
+                CloverNextWord::none(last).uncommitted()
+            }
         };
         let mut at = cursor;
         let mut batch = self.take_batch();
@@ -310,7 +321,7 @@ impl<F: Fabric, R: Rpc<MetadataServer>> Clover<F, R> {
             let cas = self.cas(&mut batch, at.head, follows(at.head));
             batch = self.fabric.execute(batch).await;
             batch.check()?;
-            if batch.found(cas)? == Next::none(at.head).word() {
+            if batch.found(cas)? == CloverNextWord::none(at.head).word() {
                 break;
             }
             self.count(|counts| counts.lost += 1);
@@ -318,31 +329,31 @@ impl<F: Fabric, R: Rpc<MetadataServer>> Clover<F, R> {
             batch.clear();
         }
         if !is_one {
-            let next = Next::some(at.head, new);
-            batch = self.say_next(batch, at.head, next.uncommitted()).await?;
-            batch = self.say_next(batch, at.head, next).await?;
+            let next = CloverNextWord::some(at.head, new);
+            batch = self.write_next_word(batch, at.head, next.uncommitted()).await?;
+            batch = self.write_next_word(batch, at.head, next).await?;
         }
         self.give_back(batch);
         Ok(at.head)
     }
 
-    fn leave(&self, left: Left) {
+    fn leave(&self, left: CloverChore) {
         self.left.borrow_mut().push_back(left);
         self.work.notify();
     }
 
-    fn check_value(&self, value: &[u8]) -> Result<(), Failed> {
+    fn check_value(&self, value: &[u8]) -> Result<(), BaselineError> {
         let fits = value.len() == self.shape.value_bytes as usize;
-        if fits { Ok(()) } else { Err(Failed::Length("value")) }
+        if fits { Ok(()) } else { Err(BaselineError::Length("value")) }
     }
 
     /// Posts WRITEs of the shortcuts for the oldest work, and collects the entries to retire. Returns the number of
     /// items.
-    fn turn(&self, batch: &mut Batch, retired: &mut Vec<Retired>) -> usize {
+    fn turn(&self, batch: &mut VerbBatch, retired: &mut Vec<RetiredEntry>) -> usize {
         let left = self.left.borrow();
         let count = left.len().min(RETIRED_TOGETHER);
-        for (i, Left { key, shortcut, new, old }) in left.iter().take(count).enumerate() {
-            retired.extend(old.map(|old| Retired { key: *key, old, new: *new }));
+        for (i, CloverChore { key, shortcut, new, old }) in left.iter().take(count).enumerate() {
+            retired.extend(old.map(|old| RetiredEntry { key: *key, old, new: *new }));
             let is_latest = left.iter().take(count).skip(i + 1).all(|later| later.key != *key);
             if is_latest {
                 let span = batch.stage(8);
@@ -355,8 +366,8 @@ impl<F: Fabric, R: Rpc<MetadataServer>> Clover<F, R> {
     }
 }
 
-impl<F: Fabric, R: Rpc<MetadataServer>> Session for Clover<F, R> {
-    async fn search(&self, key: &[u8]) -> Result<Option<Vec<u8>>, Failed> {
+impl<F: Fabric, R: Rpc<MetadataServer>> BaselineSession for CloverClient<F, R> {
+    async fn search(&self, key: &[u8]) -> Result<Option<Vec<u8>>, BaselineError> {
         let key = key_of(key)?;
         let Some(cursor) = self.cursor(key).await else { return Ok(None) };
         let (batch, at, value) = self.read(self.take_batch(), key, cursor).await?;
@@ -367,7 +378,7 @@ impl<F: Fabric, R: Rpc<MetadataServer>> Session for Clover<F, R> {
         Ok(Some(value))
     }
 
-    async fn update(&self, key: &[u8], value: &[u8]) -> Result<bool, Failed> {
+    async fn update(&self, key: &[u8], value: &[u8]) -> Result<bool, BaselineError> {
         let key = key_of(key)?;
         self.check_value(value)?;
         if self.cursor(key).await.is_none() {
@@ -378,12 +389,12 @@ impl<F: Fabric, R: Rpc<MetadataServer>> Session for Clover<F, R> {
         // Other operations may have moved the cursor meanwhile.
         let Some(cursor) = self.cursor(key).await else { return Ok(false) };
         let old = self.append(key, cursor, new, value).await?;
-        self.cursors.put(key, Chain { head: new, ..cursor });
-        self.leave(Left { key, shortcut: cursor.shortcut, new, old: Some(old) });
+        self.cursors.put(key, CloverChain { head: new, ..cursor });
+        self.leave(CloverChore { key, shortcut: cursor.shortcut, new, old: Some(old) });
         Ok(true)
     }
 
-    async fn insert(&self, key: &[u8], value: &[u8]) -> Result<bool, Failed> {
+    async fn insert(&self, key: &[u8], value: &[u8]) -> Result<bool, BaselineError> {
         let key = key_of(key)?;
         self.check_value(value)?;
         if self.cursors.get(key).is_some() {
@@ -395,21 +406,21 @@ impl<F: Fabric, R: Rpc<MetadataServer>> Session for Clover<F, R> {
         batch = self.fabric.execute(batch).await;
         batch.check()?;
         self.give_back(batch);
-        let Reply::Opened(opened) = self.rpc.call(Request::Open(key, new)).await else {
+        let CloverReply::Opened(opened) = self.rpc.call(CloverRequest::Open(key, new)).await else {
             unreachable!("a key was to be opened");
         };
-        if let Opened::Now(shortcut) = opened {
-            self.cursors.put(key, Chain { head: new, shortcut });
-            self.leave(Left { key, shortcut, new, old: None });
+        if let CloverOpenOutcome::Now(shortcut) = opened {
+            self.cursors.put(key, CloverChain { head: new, shortcut });
+            self.leave(CloverChore { key, shortcut, new, old: None });
             return Ok(true);
         }
         // No other client has seen the entry: it can be used again.
         self.entries.borrow_mut().push(new);
-        if opened == Opened::Full { Err(Failed::Full) } else { Ok(false) }
+        if opened == CloverOpenOutcome::Full { Err(BaselineError::Full) } else { Ok(false) }
     }
 
-    async fn delete(&self, _: &[u8]) -> Result<bool, Failed> {
-        Err(Failed::Unsupported("DELETE"))
+    async fn delete(&self, _: &[u8]) -> Result<bool, BaselineError> {
+        Err(BaselineError::Unsupported("DELETE"))
     }
 
     fn learn_from(&self, other: &Self) {
@@ -418,7 +429,7 @@ impl<F: Fabric, R: Rpc<MetadataServer>> Session for Clover<F, R> {
 
     /// Writes shortcuts and retires entries. If this task is dropped, a later one repeats the unfinished items.
     async fn background(&self) {
-        let mut batch = Batch::new();
+        let mut batch = VerbBatch::new();
         loop {
             self.work.wait_while(|| self.left.borrow().is_empty()).await;
             batch.clear();
@@ -427,7 +438,7 @@ impl<F: Fabric, R: Rpc<MetadataServer>> Session for Clover<F, R> {
             // The result is not checked: a missing shortcut only costs time.
             batch = self.fabric.execute(batch).await;
             if !retired.is_empty() {
-                self.rpc.call(Request::Retire(retired)).await;
+                self.rpc.call(CloverRequest::Retire(retired)).await;
             }
             self.left.borrow_mut().drain(..count);
             self.done.notify();
@@ -441,29 +452,33 @@ mod tests {
 
     #[test]
     fn a_walk_leaves_what_it_does_not_know() {
-        let at = Entry::first(7).again().expect("it has lives");
-        let [before, follower, shortcut] = [7, 8, 9].map(Entry::first);
-        let word = |step: Step| match step {
-            Step::Last => "last".into(),
-            Step::Uncommitted => "uncommitted".into(),
-            Step::To(entry) => format!("{entry:?}"),
-            Step::Gone => "gone".into(),
+        let at = CloverEntry::first(7).again().expect("it has lives");
+        let [before, follower, shortcut] = [7, 8, 9].map(CloverEntry::first);
+        let word = |step: ChainWalkStep| match step {
+            ChainWalkStep::Last => "last".into(),
+            ChainWalkStep::Uncommitted => "uncommitted".into(),
+            ChainWalkStep::To(entry) => format!("{entry:?}"),
+            ChainWalkStep::Gone => "gone".into(),
         };
         let look = |next, shortcut| word(step(at, next, shortcut));
-        let to = |entry| word(Step::To(entry));
+        let to = |entry| word(ChainWalkStep::To(entry));
         for known in [None, Some(at), Some(shortcut)] {
-            assert_eq!(look(Next::none(at), known), "last");
-            assert_eq!(look(Next::none(at).uncommitted(), known), "uncommitted");
+            assert_eq!(look(CloverNextWord::none(at), known), "last");
+            assert_eq!(look(CloverNextWord::none(at).uncommitted(), known), "uncommitted");
         }
         for none in [None, Some(at)] {
-            assert_eq!(look(Next::some(at, follower), none), to(follower));
-            assert_eq!(look(Next::some(at, follower).uncommitted(), none), "uncommitted");
+            assert_eq!(look(CloverNextWord::some(at, follower), none), to(follower));
+            assert_eq!(look(CloverNextWord::some(at, follower).uncommitted(), none), "uncommitted");
             // The entry has another version: its follower may belong to another key.
-            assert_eq!(look(Next::none(before), none), "gone");
-            assert_eq!(look(Next::some(before, follower), none), "gone");
-            assert_eq!(look(Next::none(before).uncommitted(), none), "gone");
+            assert_eq!(look(CloverNextWord::none(before), none), "gone");
+            assert_eq!(look(CloverNextWord::some(before, follower), none), "gone");
+            assert_eq!(look(CloverNextWord::none(before).uncommitted(), none), "gone");
         }
-        for next in [Next::some(at, follower), Next::none(before), Next::some(before, follower)] {
+        for next in [
+            CloverNextWord::some(at, follower),
+            CloverNextWord::none(before),
+            CloverNextWord::some(before, follower),
+        ] {
             assert_eq!(look(next, Some(shortcut)), to(shortcut));
         }
     }

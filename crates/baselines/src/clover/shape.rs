@@ -16,21 +16,21 @@ const ADDRESS_BITS: u32 = 28;
 
 /// An entry and its version, which grows with each reuse. As a word, it is never 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Entry(u64);
+pub struct CloverEntry(u64);
 
-impl Entry {
+impl CloverEntry {
     /// Returns the entry with this number in its first version.
-    pub(crate) fn first(number: u64) -> Entry {
-        Entry((number + 1) << VERSION_BITS)
+    pub(crate) fn first(number: u64) -> CloverEntry {
+        CloverEntry((number + 1) << VERSION_BITS)
     }
 
     /// Returns the entry with its next version, if there is one.
-    pub(crate) fn again(self) -> Option<Entry> {
-        (self.version() + 1 < VERSIONS).then_some(Entry(self.0 + 1))
+    pub(crate) fn again(self) -> Option<CloverEntry> {
+        (self.version() + 1 < VERSIONS).then_some(CloverEntry(self.0 + 1))
     }
 
-    pub(crate) fn from_word(word: u64) -> Option<Entry> {
-        (word != 0).then_some(Entry(word))
+    pub(crate) fn from_word(word: u64) -> Option<CloverEntry> {
+        (word != 0).then_some(CloverEntry(word))
     }
 
     pub(crate) fn word(self) -> u64 {
@@ -48,26 +48,26 @@ impl Entry {
 
 /// The first word of an entry: the entry's version and its follower.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Next(u64);
+pub(crate) struct CloverNextWord(u64);
 
-impl Next {
+impl CloverNextWord {
     /// Returns the word of an entry without a follower.
-    pub fn none(of: Entry) -> Next {
-        Next(of.version() << 1)
+    pub fn none(of: CloverEntry) -> CloverNextWord {
+        CloverNextWord(of.version() << 1)
     }
 
     /// Returns the word of an entry with this follower.
-    pub fn some(of: Entry, next: Entry) -> Next {
-        Next(next.0 << (VERSION_BITS + 1) | of.version() << 1)
+    pub fn some(of: CloverEntry, next: CloverEntry) -> CloverNextWord {
+        CloverNextWord(next.0 << (VERSION_BITS + 1) | of.version() << 1)
     }
 
     /// Marks the word as uncommitted: its writer has not yet written it to all replicas.
-    pub fn uncommitted(self) -> Next {
-        Next(self.0 | 1)
+    pub fn uncommitted(self) -> CloverNextWord {
+        CloverNextWord(self.0 | 1)
     }
 
-    pub fn from_word(word: u64) -> Next {
-        Next(word)
+    pub fn from_word(word: u64) -> CloverNextWord {
+        CloverNextWord(word)
     }
 
     pub fn word(self) -> u64 {
@@ -78,8 +78,8 @@ impl Next {
         (self.0 >> 1) % VERSIONS
     }
 
-    pub fn next(self) -> Option<Entry> {
-        Entry::from_word(self.0 >> (VERSION_BITS + 1))
+    pub fn next(self) -> Option<CloverEntry> {
+        CloverEntry::from_word(self.0 >> (VERSION_BITS + 1))
     }
 
     pub fn is_uncommitted(self) -> bool {
@@ -89,7 +89,7 @@ impl Next {
 
 /// Dimensions of a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Shape {
+pub struct CloverShape {
     /// Memory nodes.
     pub memory_nodes: usize,
     /// Replicas of each entry, on different memory nodes.
@@ -102,7 +102,7 @@ pub struct Shape {
     pub spare: u64,
 }
 
-impl Shape {
+impl CloverShape {
     /// Returns a sufficient number of spare entries for these sessions with so many operations at a time: twice the
     /// entries that sessions hold unused and those that wait to be retired. The second half is for entries whose
     /// predecessors are retired late.
@@ -142,7 +142,7 @@ impl Shape {
     }
 
     /// Returns the node and offset of a replica of an entry. The first word of replica 0 is the authoritative one.
-    pub(crate) fn entry(&self, nodes: &[MnId], entry: Entry, replica: usize) -> (MnId, u64) {
+    pub(crate) fn entry(&self, nodes: &[MnId], entry: CloverEntry, replica: usize) -> (MnId, u64) {
         let count = nodes.len() as u64;
         let node = (entry.number() + replica as u64) % count;
         let offset = entry.number() / count * u64::from(self.entry_bytes());
@@ -162,22 +162,25 @@ mod tests {
 
     #[test]
     fn words_are_what_was_put_into_them() {
-        let last = Entry::first((1 << ADDRESS_BITS) - 2);
+        let last = CloverEntry::first((1 << ADDRESS_BITS) - 2);
         let of = last.again().unwrap();
         let next = last.again().unwrap().again().unwrap();
-        let word = Next::some(of, next);
+        let word = CloverNextWord::some(of, next);
         assert_eq!((word.version(), word.next(), word.is_uncommitted()), (1, Some(next), false));
         let word = word.uncommitted();
         assert_eq!((word.version(), word.next(), word.is_uncommitted()), (1, Some(next), true));
-        assert_eq!((Next::none(of).version(), Next::none(of).next()), (1, None));
+        assert_eq!(
+            (CloverNextWord::none(of).version(), CloverNextWord::none(of).next()),
+            (1, None)
+        );
         assert_eq!((of.number(), of.version()), ((1 << ADDRESS_BITS) - 2, 1));
     }
 
     #[test]
     fn an_entry_has_as_many_lives_as_versions() {
-        let lives = std::iter::successors(Some(Entry::first(5)), |entry| entry.again());
+        let lives = std::iter::successors(Some(CloverEntry::first(5)), |entry| entry.again());
         let mut count = 0;
-        let mut last = Entry::first(0);
+        let mut last = CloverEntry::first(0);
         for entry in lives {
             (count, last) = (count + 1, entry);
             assert_eq!(entry.number(), 5);
@@ -188,10 +191,11 @@ mod tests {
     #[test]
     fn nothing_lies_on_anything_else() {
         let nodes: Vec<MnId> = (0..3).map(MnId).collect();
-        let shape = Shape { memory_nodes: 3, replicas: 2, value_bytes: 20, keys: 7, spare: 9 };
+        let shape =
+            CloverShape { memory_nodes: 3, replicas: 2, value_bytes: 20, keys: 7, spare: 9 };
         let mut places = Vec::new();
         for number in 0..shape.entries() {
-            let entry = Entry::first(number);
+            let entry = CloverEntry::first(number);
             let replicas = [0, 1].map(|replica| shape.entry(&nodes, entry, replica));
             assert_ne!(replicas[0].0, replicas[1].0);
             places.extend(replicas.map(|(node, offset)| (node, offset, shape.entry_bytes())));

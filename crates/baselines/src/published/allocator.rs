@@ -7,28 +7,28 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::layout::Layout;
-use crate::Server;
+use super::layout::PublishedLayout;
+use crate::BaselineServer;
 
 /// Times for which requests occupy a core.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Costs {
+pub struct AllocatorCosts {
     /// A request for a block.
     pub block: Duration,
     /// A request for an object.
     pub object: Duration,
 }
 
-impl Default for Costs {
+impl Default for AllocatorCosts {
     /// 10 us each, *assumed*.
-    fn default() -> Costs {
-        Costs { block: Duration::from_micros(10), object: Duration::from_micros(10) }
+    fn default() -> AllocatorCosts {
+        AllocatorCosts { block: Duration::from_micros(10), object: Duration::from_micros(10) }
     }
 }
 
 /// Requests to a memory node.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Request {
+pub enum AllocatorRequest {
     /// Asks for a block.
     Block,
     /// Asks for an object, and gives back free objects of this node.
@@ -43,19 +43,19 @@ pub enum Request {
 /// The allocator of a memory node, for addresses with their primary there. It replies with an address, or `None` if
 /// nothing is left.
 pub struct Allocator {
-    layout: Arc<Layout>,
+    layout: Arc<PublishedLayout>,
     /// The number of the node in the layout.
     number: u64,
     /// Blocks given so far.
     given: u64,
     /// Free objects, by their length.
     free: Vec<VecDeque<u64>>,
-    costs: Costs,
+    costs: AllocatorCosts,
 }
 
 impl Allocator {
     /// Makes the allocator of the node with this number in the layout. It needs one core.
-    pub fn new(layout: Arc<Layout>, number: usize, costs: Costs) -> Allocator {
+    pub fn new(layout: Arc<PublishedLayout>, number: usize, costs: AllocatorCosts) -> Allocator {
         let free = vec![VecDeque::new(); usize::from(u8::MAX) + 1];
         Allocator { layout, number: number as u64, given: 0, free, costs }
     }
@@ -82,29 +82,29 @@ impl Allocator {
     }
 }
 
-impl Server for Allocator {
-    type Request = Request;
+impl BaselineServer for Allocator {
+    type Request = AllocatorRequest;
     type Reply = Option<u64>;
 
-    fn takes(&self, request: &Request) -> Duration {
+    fn service_time(&self, request: &AllocatorRequest) -> Duration {
         match request {
-            Request::Block => self.costs.block,
-            Request::Object { .. } => self.costs.object,
+            AllocatorRequest::Block => self.costs.block,
+            AllocatorRequest::Object { .. } => self.costs.object,
         }
     }
 
     /// Counts words of eight bytes.
-    fn bytes(&self, request: &Request) -> (u64, u64) {
+    fn bytes(&self, request: &AllocatorRequest) -> (u64, u64) {
         match request {
-            Request::Block => (8, 8),
-            Request::Object { freed, .. } => (8 + 8 * freed.len() as u64, 8),
+            AllocatorRequest::Block => (8, 8),
+            AllocatorRequest::Object { freed, .. } => (8 + 8 * freed.len() as u64, 8),
         }
     }
 
-    fn serve(&mut self, request: Request) -> Option<u64> {
+    fn serve(&mut self, request: AllocatorRequest) -> Option<u64> {
         match request {
-            Request::Block => self.block(),
-            Request::Object { units, freed } => {
+            AllocatorRequest::Block => self.block(),
+            AllocatorRequest::Object { units, freed } => {
                 for (units, address) in freed {
                     self.free[usize::from(units)].push_back(address);
                 }

@@ -1,39 +1,39 @@
 //! The adaptive index cache: the slot of a key, the word seen there, and how often that was wrong (P §4.6).
 
-use super::object::Word;
+use super::object::PublishedSlotWord;
 use crate::cache;
 
 /// The hint of a key, with its statistics. Entries go by the key's hash; readers compare the key with the object's.
 #[derive(Clone, Copy, Debug)]
-struct Entry {
-    hint: Hint,
+struct PublishedCacheEntry {
+    hint: PublishedHint,
     accesses: u32,
     invalid: u32,
 }
 
 /// A slot that had a key, and its word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Hint {
+pub(super) struct PublishedHint {
     pub slot: u32,
-    pub word: Word,
+    pub word: PublishedSlotWord,
 }
 
 /// A client's cache.
-pub(super) struct Cache {
+pub(super) struct PublishedCache {
     threshold: Option<f64>,
-    entries: cache::Cache<u64, Entry>,
+    entries: cache::BaselineCache<u64, PublishedCacheEntry>,
 }
 
-impl Cache {
-    pub fn new(threshold: Option<f64>) -> Cache {
-        Cache { threshold, entries: cache::Cache::default() }
+impl PublishedCache {
+    pub fn new(threshold: Option<f64>) -> PublishedCache {
+        PublishedCache { threshold, entries: cache::BaselineCache::default() }
     }
 
     /// Counts an access to a key. Returns its hint, unless hints of this key were wrong too often.
-    pub fn access(&self, hash: u64) -> Option<Hint> {
+    pub fn access(&self, hash: u64) -> Option<PublishedHint> {
         let threshold = self.threshold?;
         let entry = self.entries.get(hash)?;
-        let entry = Entry { accesses: entry.accesses + 1, ..entry };
+        let entry = PublishedCacheEntry { accesses: entry.accesses + 1, ..entry };
         self.entries.put(hash, entry);
         let ratio = f64::from(entry.invalid) / f64::from(entry.accesses);
         (ratio <= threshold).then_some(entry.hint)
@@ -42,23 +42,24 @@ impl Cache {
     /// Records that a key's hint was wrong.
     pub fn invalid(&self, hash: u64) {
         if let Some(entry) = self.entries.get(hash) {
-            self.entries.put(hash, Entry { invalid: entry.invalid + 1, ..entry });
+            self.entries.put(hash, PublishedCacheEntry { invalid: entry.invalid + 1, ..entry });
         }
     }
 
     /// Records where a key is.
-    pub fn put(&self, hash: u64, slot: u32, word: Word) {
+    pub fn put(&self, hash: u64, slot: u32, word: PublishedSlotWord) {
         if self.threshold.is_some() {
-            let hint = Hint { slot, word };
+            let hint = PublishedHint { slot, word };
             let known = self.entries.get(hash);
-            let entry =
-                known.map_or(Entry { hint, accesses: 0, invalid: 0 }, |e| Entry { hint, ..e });
+            let entry = known.map_or(PublishedCacheEntry { hint, accesses: 0, invalid: 0 }, |e| {
+                PublishedCacheEntry { hint, ..e }
+            });
             self.entries.put(hash, entry);
         }
     }
 
     /// Takes over the other client's entries for keys that this one does not know.
-    pub fn learn_from(&self, other: &Cache) {
+    pub fn learn_from(&self, other: &PublishedCache) {
         if self.threshold.is_some() {
             self.entries.learn_from(&other.entries);
         }
@@ -71,30 +72,30 @@ mod tests {
 
     #[test]
     fn a_key_that_was_wrong_too_often_is_not_looked_up_until_it_is_right_again() {
-        let cache = Cache::new(Some(0.5));
-        cache.put(1, 7, Word(70));
-        assert_eq!(cache.access(1), Some(Hint { slot: 7, word: Word(70) }));
+        let cache = PublishedCache::new(Some(0.5));
+        cache.put(1, 7, PublishedSlotWord(70));
+        assert_eq!(cache.access(1), Some(PublishedHint { slot: 7, word: PublishedSlotWord(70) }));
         cache.invalid(1);
-        cache.put(1, 7, Word(71));
+        cache.put(1, 7, PublishedSlotWord(71));
         // Of two accesses, one was wrong.
-        assert_eq!(cache.access(1), Some(Hint { slot: 7, word: Word(71) }));
+        assert_eq!(cache.access(1), Some(PublishedHint { slot: 7, word: PublishedSlotWord(71) }));
         cache.invalid(1);
         // Of three accesses, two were wrong.
         assert_eq!(cache.access(1), None);
         assert!(cache.access(1).is_some(), "two of four");
-        assert_eq!(Cache::new(None).access(1), None);
+        assert_eq!(PublishedCache::new(None).access(1), None);
     }
 
     #[test]
     fn what_was_learned_is_shared_and_what_is_found_out_is_not() {
-        let [a, b] = [0.1, 0.1].map(|threshold| Cache::new(Some(threshold)));
-        a.put(1, 7, Word(70));
-        b.put(2, 8, Word(80));
+        let [a, b] = [0.1, 0.1].map(|threshold| PublishedCache::new(Some(threshold)));
+        a.put(1, 7, PublishedSlotWord(70));
+        b.put(2, 8, PublishedSlotWord(80));
         b.learn_from(&a);
-        assert_eq!(b.access(1), Some(Hint { slot: 7, word: Word(70) }));
-        assert_eq!(b.access(2), Some(Hint { slot: 8, word: Word(80) }));
-        b.put(1, 7, Word(71));
-        assert_eq!(a.access(1), Some(Hint { slot: 7, word: Word(70) }));
+        assert_eq!(b.access(1), Some(PublishedHint { slot: 7, word: PublishedSlotWord(70) }));
+        assert_eq!(b.access(2), Some(PublishedHint { slot: 8, word: PublishedSlotWord(80) }));
+        b.put(1, 7, PublishedSlotWord(71));
+        assert_eq!(a.access(1), Some(PublishedHint { slot: 7, word: PublishedSlotWord(70) }));
         assert_eq!(a.access(2), None);
     }
 }

@@ -7,12 +7,15 @@ use fusee_core::race::{HashKey, Key};
 use fusee_core::verbs::{Fabric, Span, Ticket};
 
 use super::allocator::Allocator;
-use super::cache::{Cache, Hint};
-use super::layout::{COMBINED_BYTES, COMBINED_SLOTS, Layout, free_slot};
-use super::memory::{Memory, Phase};
-use super::object::{KEY_BYTES, Log, Object, Opcode, Pair, Word, fill, look, units_for};
-use super::rounds::Ended;
-use crate::{Failed, Rpc, Session};
+use super::cache::{PublishedCache, PublishedHint};
+use super::layout::{COMBINED_BYTES, COMBINED_SLOTS, PublishedLayout, free_slot};
+use super::memory::{PublishedMemory, PublishedPhase};
+use super::object::{
+    KEY_BYTES, PublishedLogEntry, PublishedObject, PublishedOpcode, PublishedReadResult,
+    PublishedSlotWord, fill, look, units_for,
+};
+use super::rounds::PublishedWriteOutcome;
+use crate::{BaselineError, BaselineSession, Rpc};
 
 /// The hash key of all clients, the same in every run.
 const HASH_KEY: HashKey = HashKey::new([0; 16]);
@@ -21,7 +24,7 @@ const MOST_MATCHES: usize = 2 * COMBINED_SLOTS as usize;
 
 /// Counts of a client's events.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
+pub struct PublishedCounts {
     /// Writes that lost to another writer.
     pub lost: u64,
     /// READs and CASes that found another write unfinished.
@@ -33,34 +36,39 @@ pub struct Counts {
 }
 
 /// A client of the store.
-pub struct Client<F, R> {
+pub struct PublishedClient<F, R> {
     pub(super) fabric: F,
-    pub(super) layout: Arc<Layout>,
-    memory: Memory<R>,
-    cache: Cache,
+    pub(super) layout: Arc<PublishedLayout>,
+    memory: PublishedMemory<R>,
+    cache: PublishedCache,
     /// Phases that no operation uses.
-    phases: RefCell<Vec<Phase>>,
-    counts: Cell<Counts>,
+    phases: RefCell<Vec<PublishedPhase>>,
+    counts: Cell<PublishedCounts>,
 }
 
 /// The result of a search for a key.
-enum Located {
+enum PublishedLocation {
     /// The key's slot, its word, and the value among the phase's bytes.
-    At(u32, Word, Span),
+    At(u32, PublishedSlotWord, Span),
     /// The key is absent. The slot is free for it.
     Absent(Option<u32>),
 }
 
-impl<F: Fabric, R> Client<F, R> {
+impl<F: Fabric, R> PublishedClient<F, R> {
     /// Makes a client with this number. `allocators` lead to the [`Allocator`] of each node, in the layout's order.
     ///
     /// # Panics
     /// If there are not as many allocators as nodes.
-    pub fn new(fabric: F, layout: Arc<Layout>, allocators: Vec<R>, number: u32) -> Client<F, R> {
+    pub fn new(
+        fabric: F,
+        layout: Arc<PublishedLayout>,
+        allocators: Vec<R>,
+        number: u32,
+    ) -> PublishedClient<F, R> {
         assert_eq!(allocators.len(), layout.nodes().len(), "each memory node has an allocator");
-        let cache = Cache::new(layout.parameters().cache_threshold);
-        let memory = Memory::new(layout.clone(), allocators, number);
-        Client {
+        let cache = PublishedCache::new(layout.parameters().cache_threshold);
+        let memory = PublishedMemory::new(layout.clone(), allocators, number);
+        PublishedClient {
             fabric,
             layout,
             memory,
@@ -71,44 +79,44 @@ impl<F: Fabric, R> Client<F, R> {
     }
 
     /// Returns the counts since the client was made.
-    pub fn counts(&self) -> Counts {
-        Counts { requests: self.memory.requests(), ..self.counts.get() }
+    pub fn counts(&self) -> PublishedCounts {
+        PublishedCounts { requests: self.memory.requests(), ..self.counts.get() }
     }
 
-    pub(super) fn count(&self, change: impl FnOnce(&mut Counts)) {
+    pub(super) fn count(&self, change: impl FnOnce(&mut PublishedCounts)) {
         let mut counts = self.counts.get();
         change(&mut counts);
         self.counts.set(counts);
     }
 
-    pub(super) async fn go(&self, phase: &mut Phase) -> Result<(), Failed> {
+    pub(super) async fn go(&self, phase: &mut PublishedPhase) -> Result<(), BaselineError> {
         phase.go(&self.fabric, &self.memory).await
     }
 
-    fn phase(&self) -> Phase {
+    fn phase(&self) -> PublishedPhase {
         let mut phase = self.phases.borrow_mut().pop().unwrap_or_default();
         phase.batch.clear();
         phase
     }
 
-    fn done_with(&self, phase: Phase) {
+    fn done_with(&self, phase: PublishedPhase) {
         self.phases.borrow_mut().push(phase);
     }
 
-    fn key<'k>(&self, key: &'k [u8]) -> Result<Key<'k>, Failed> {
+    fn key<'k>(&self, key: &'k [u8]) -> Result<Key<'k>, BaselineError> {
         match key.len() {
             KEY_BYTES => Ok(Key::new(key, &HASH_KEY)),
-            _ => Err(Failed::Length("key")),
+            _ => Err(BaselineError::Length("key")),
         }
     }
 
     /// Finds a key. Verbs that are already posted go with the first phase.
     async fn locate(
         &self,
-        phase: &mut Phase,
+        phase: &mut PublishedPhase,
         key: &Key<'_>,
-        hint: Option<Hint>,
-    ) -> Result<Located, Failed> {
+        hint: Option<PublishedHint>,
+    ) -> Result<PublishedLocation, BaselineError> {
         if let Some(hint) = hint
             && let Some(located) = self.follow(phase, key, hint).await?
         {
@@ -116,34 +124,34 @@ impl<F: Fabric, R> Client<F, R> {
         }
         for _ in 0..self.layout.parameters().patience {
             if let Some(located) = self.search_buckets(phase, key).await? {
-                if let Located::At(slot, word, _) = located {
+                if let PublishedLocation::At(slot, word, _) = located {
                     self.cache.put(key.hash(), slot, word);
                 }
                 return Ok(located);
             }
             phase.batch.clear();
         }
-        Err(Failed::Stuck)
+        Err(BaselineError::Stuck)
     }
 
     /// READs slot and object in one phase, then the object of the slot's word if that differs from the hint's.
     /// Returns `None` if neither is the key's.
     async fn follow(
         &self,
-        phase: &mut Phase,
+        phase: &mut PublishedPhase,
         key: &Key<'_>,
-        hint: Hint,
-    ) -> Result<Option<Located>, Failed> {
+        hint: PublishedHint,
+    ) -> Result<Option<PublishedLocation>, BaselineError> {
         let place = self.layout.slot(hint.slot, 0);
         let slot = phase.batch.read(place.node, place.offset, 8);
         let pair = self.post_read(phase, hint.word.object());
         self.go(phase).await?;
         let word = phase.batch.data(slot)?.try_into().expect("eight bytes were asked for");
-        let word = Word(u64::from_le_bytes(word));
+        let word = PublishedSlotWord(u64::from_le_bytes(word));
         if word == hint.word
-            && let Pair::Of(value) = self.look(phase, pair, key)?
+            && let PublishedReadResult::Of(value) = self.look(phase, pair, key)?
         {
-            return Ok(Some(Located::At(hint.slot, word, value)));
+            return Ok(Some(PublishedLocation::At(hint.slot, word, value)));
         }
         self.cache.invalid(key.hash());
         self.count(|counts| counts.invalid += 1);
@@ -153,26 +161,33 @@ impl<F: Fabric, R> Client<F, R> {
         }
         let pair = self.post_read(phase, word.object());
         self.go(phase).await?;
-        if let Pair::Of(value) = self.look(phase, pair, key)? {
+        if let PublishedReadResult::Of(value) = self.look(phase, pair, key)? {
             self.cache.put(key.hash(), hint.slot, word);
-            return Ok(Some(Located::At(hint.slot, word, value)));
+            return Ok(Some(PublishedLocation::At(hint.slot, word, value)));
         }
         phase.batch.clear();
         Ok(None)
     }
 
-    fn post_read(&self, phase: &mut Phase, object: Object) -> Ticket {
+    fn post_read(&self, phase: &mut PublishedPhase, object: PublishedObject) -> Ticket {
         let place = self.layout.data(object.address, 0);
         phase.batch.read(place.node, place.offset, object.bytes())
     }
 
     /// Returns the result of the READ of an object, with the place of the value among the phase's bytes.
-    fn look(&self, phase: &Phase, read: Ticket, key: &[u8]) -> Result<Pair<Span>, Failed> {
+    fn look(
+        &self,
+        phase: &PublishedPhase,
+        read: Ticket,
+        key: &[u8],
+    ) -> Result<PublishedReadResult<Span>, BaselineError> {
         let span = phase.batch.data_span(read)?;
         Ok(match look(phase.batch.bytes(span), key) {
-            Pair::Of(value) => Pair::Of(span.part(value.start as u32, value.len() as u32)),
-            Pair::Another => Pair::Another,
-            Pair::Torn => Pair::Torn,
+            PublishedReadResult::Of(value) => {
+                PublishedReadResult::Of(span.part(value.start as u32, value.len() as u32))
+            }
+            PublishedReadResult::Another => PublishedReadResult::Another,
+            PublishedReadResult::Torn => PublishedReadResult::Torn,
         })
     }
 
@@ -180,9 +195,9 @@ impl<F: Fabric, R> Client<F, R> {
     /// found and one of the pairs was torn.
     async fn search_buckets(
         &self,
-        phase: &mut Phase,
+        phase: &mut PublishedPhase,
         key: &Key<'_>,
-    ) -> Result<Option<Located>, Failed> {
+    ) -> Result<Option<PublishedLocation>, BaselineError> {
         let buckets = self.layout.buckets(key);
         let reads = buckets.map(|bucket| {
             let place = self.layout.slot(bucket.first, 0);
@@ -201,14 +216,15 @@ impl<F: Fabric, R> Client<F, R> {
         let mut count = 0;
         for (bucket, words) in buckets.iter().zip(&words) {
             for (i, word) in words.iter().enumerate() {
-                if Word(*word).may_be(key.fingerprint()) {
-                    let read = self.post_read(phase, Word(*word).object());
-                    matches[count] = Some((bucket.first + i as u32, Word(*word), read));
+                if PublishedSlotWord(*word).may_be(key.fingerprint()) {
+                    let read = self.post_read(phase, PublishedSlotWord(*word).object());
+                    matches[count] =
+                        Some((bucket.first + i as u32, PublishedSlotWord(*word), read));
                     count += 1;
                 }
             }
         }
-        let absent = Some(Located::Absent(free_slot(&buckets, &words)));
+        let absent = Some(PublishedLocation::Absent(free_slot(&buckets, &words)));
         if count == 0 {
             return Ok(absent);
         }
@@ -216,42 +232,50 @@ impl<F: Fabric, R> Client<F, R> {
         let mut torn = false;
         for (slot, word, read) in matches.into_iter().flatten() {
             match self.look(phase, read, key)? {
-                Pair::Of(value) => return Ok(Some(Located::At(slot, word, value))),
-                Pair::Another => {}
-                Pair::Torn => torn = true,
+                PublishedReadResult::Of(value) => {
+                    return Ok(Some(PublishedLocation::At(slot, word, value)));
+                }
+                PublishedReadResult::Another => {}
+                PublishedReadResult::Torn => torn = true,
             }
         }
         Ok(if torn { None } else { absent })
     }
 
     /// Frees the garbage of a write that has ended.
-    fn clean_up(&self, ended: Ended, old: Word, object: Object, is_kept: bool) {
-        if ended == (Ended::Won { replaced: true }) && !old.is_free() {
+    fn clean_up(
+        &self,
+        ended: PublishedWriteOutcome,
+        old: PublishedSlotWord,
+        object: PublishedObject,
+        is_kept: bool,
+    ) {
+        if ended == (PublishedWriteOutcome::Won { replaced: true }) && !old.is_free() {
             self.memory.free(old.object());
         }
-        if ended == Ended::Lost || !is_kept {
+        if ended == PublishedWriteOutcome::Lost || !is_kept {
             self.memory.reset(object);
         }
     }
 }
 
-impl<F: Fabric, R: Rpc<Allocator>> Client<F, R> {
+impl<F: Fabric, R: Rpc<Allocator>> PublishedClient<F, R> {
     /// Allocates an object, and posts its WRITEs and the chores that ride along.
     async fn begin(
         &self,
-        phase: &mut Phase,
+        phase: &mut PublishedPhase,
         key: &[u8],
         value: &[u8],
-        opcode: Opcode,
-    ) -> Result<Object, Failed> {
+        opcode: PublishedOpcode,
+    ) -> Result<PublishedObject, BaselineError> {
         if value.len() > self.layout.parameters().value_bytes as usize {
-            return Err(Failed::Length("value"));
+            return Err(BaselineError::Length("value"));
         }
         let units = units_for(value.len()) as u8;
         let allocated = self.memory.allocate(&self.fabric, units).await?;
         let object = allocated.object;
         let bytes = phase.batch.stage(object.bytes());
-        let log = Log { next: allocated.next, previous: allocated.previous, opcode };
+        let log = PublishedLogEntry { next: allocated.next, previous: allocated.previous, opcode };
         fill(phase.batch.bytes_mut(bytes), key, value, log);
         for replica in 0..self.layout.parameters().data_replicas {
             let place = self.layout.data(object.address, replica);
@@ -262,29 +286,30 @@ impl<F: Fabric, R: Rpc<Allocator>> Client<F, R> {
     }
 
     /// Executes an UPDATE, or a DELETE if there is no value.
-    async fn replace(&self, key: &[u8], value: Option<&[u8]>) -> Result<bool, Failed> {
+    async fn replace(&self, key: &[u8], value: Option<&[u8]>) -> Result<bool, BaselineError> {
         let key = self.key(key)?;
         let mut phase = self.phase();
-        let opcode = if value.is_some() { Opcode::Update } else { Opcode::Delete };
+        let opcode =
+            if value.is_some() { PublishedOpcode::Update } else { PublishedOpcode::Delete };
         let object = self.begin(&mut phase, &key, value.unwrap_or_default(), opcode).await?;
         let new = match value {
-            Some(_) => Word::new(key.fingerprint(), object.units, object.address),
-            None => Word(0),
+            Some(_) => PublishedSlotWord::new(key.fingerprint(), object.units, object.address),
+            None => PublishedSlotWord(0),
         };
         let mut hint = self.cache.access(key.hash());
         for _ in 0..self.layout.parameters().patience {
             let (slot, old) = match self.locate(&mut phase, &key, hint.take()).await? {
-                Located::At(slot, old, _) => (slot, old),
-                Located::Absent(_) => {
+                PublishedLocation::At(slot, old, _) => (slot, old),
+                PublishedLocation::Absent(_) => {
                     self.memory.reset(object);
                     self.done_with(phase);
                     return Ok(false);
                 }
             };
             let ended = self.write(&mut phase, slot, [old, new], object).await?;
-            if ended != Ended::Again {
+            if ended != PublishedWriteOutcome::Again {
                 self.clean_up(ended, old, object, value.is_some());
-                if ended == (Ended::Won { replaced: true }) && value.is_some() {
+                if ended == (PublishedWriteOutcome::Won { replaced: true }) && value.is_some() {
                     self.cache.put(key.hash(), slot, new);
                 }
                 self.done_with(phase);
@@ -292,45 +317,45 @@ impl<F: Fabric, R: Rpc<Allocator>> Client<F, R> {
             }
             phase.batch.clear();
         }
-        Err(Failed::Stuck)
+        Err(BaselineError::Stuck)
     }
 }
 
-impl<F: Fabric, R: Rpc<Allocator>> Session for Client<F, R> {
-    async fn search(&self, key: &[u8]) -> Result<Option<Vec<u8>>, Failed> {
+impl<F: Fabric, R: Rpc<Allocator>> BaselineSession for PublishedClient<F, R> {
+    async fn search(&self, key: &[u8]) -> Result<Option<Vec<u8>>, BaselineError> {
         let key = self.key(key)?;
         let mut phase = self.phase();
         let hint = self.cache.access(key.hash());
         let value = match self.locate(&mut phase, &key, hint).await? {
-            Located::At(_, _, value) => Some(phase.batch.bytes(value).to_vec()),
-            Located::Absent(_) => None,
+            PublishedLocation::At(_, _, value) => Some(phase.batch.bytes(value).to_vec()),
+            PublishedLocation::Absent(_) => None,
         };
         self.done_with(phase);
         Ok(value)
     }
 
-    async fn update(&self, key: &[u8], value: &[u8]) -> Result<bool, Failed> {
+    async fn update(&self, key: &[u8], value: &[u8]) -> Result<bool, BaselineError> {
         self.replace(key, Some(value)).await
     }
 
-    async fn insert(&self, key: &[u8], value: &[u8]) -> Result<bool, Failed> {
+    async fn insert(&self, key: &[u8], value: &[u8]) -> Result<bool, BaselineError> {
         let key = self.key(key)?;
         let mut phase = self.phase();
-        let object = self.begin(&mut phase, &key, value, Opcode::Insert).await?;
-        let new = Word::new(key.fingerprint(), object.units, object.address);
+        let object = self.begin(&mut phase, &key, value, PublishedOpcode::Insert).await?;
+        let new = PublishedSlotWord::new(key.fingerprint(), object.units, object.address);
         for _ in 0..self.layout.parameters().patience {
             let slot = match self.locate(&mut phase, &key, None).await? {
-                Located::Absent(slot) => slot.ok_or(Failed::Full)?,
-                Located::At(..) => {
+                PublishedLocation::Absent(slot) => slot.ok_or(BaselineError::Full)?,
+                PublishedLocation::At(..) => {
                     self.memory.reset(object);
                     self.done_with(phase);
                     return Ok(false);
                 }
             };
-            let ended = self.write(&mut phase, slot, [Word(0), new], object).await?;
-            if ended != Ended::Again {
-                self.clean_up(ended, Word(0), object, true);
-                if ended == (Ended::Won { replaced: true }) {
+            let ended = self.write(&mut phase, slot, [PublishedSlotWord(0), new], object).await?;
+            if ended != PublishedWriteOutcome::Again {
+                self.clean_up(ended, PublishedSlotWord(0), object, true);
+                if ended == (PublishedWriteOutcome::Won { replaced: true }) {
                     self.cache.put(key.hash(), slot, new);
                 }
                 self.done_with(phase);
@@ -338,10 +363,10 @@ impl<F: Fabric, R: Rpc<Allocator>> Session for Client<F, R> {
             }
             phase.batch.clear();
         }
-        Err(Failed::Stuck)
+        Err(BaselineError::Stuck)
     }
 
-    async fn delete(&self, key: &[u8]) -> Result<bool, Failed> {
+    async fn delete(&self, key: &[u8]) -> Result<bool, BaselineError> {
         self.replace(key, None).await
     }
 

@@ -13,7 +13,7 @@ use fusee_core::race::Key;
 use fusee_core::verbs::{MnId, POOL_HEADER_BYTES};
 
 use super::object::UNIT_BYTES;
-use super::parameters::{self, Parameters, Unfit};
+use super::parameters::{self, PublishedConfigError, PublishedParameters};
 
 const BUCKET_SLOTS: u32 = 8;
 const GROUP_SLOTS: u32 = 3 * BUCKET_SLOTS;
@@ -24,9 +24,9 @@ pub(super) const COMBINED_BYTES: u32 = COMBINED_SLOTS * 8;
 
 /// The layout of a store, shared by all of its clients.
 #[derive(Clone, Debug)]
-pub struct Layout {
+pub struct PublishedLayout {
     nodes: Vec<MnId>,
-    parameters: Parameters,
+    parameters: PublishedParameters,
     groups: u32,
     subtable_bytes: u64,
     /// Offset of the regions in each pool.
@@ -35,40 +35,43 @@ pub struct Layout {
 
 /// A replica's place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct PublishedPlace {
     pub node: MnId,
     pub offset: u64,
 }
 
 /// A combined bucket: its first slot, and which half is its main bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Bucket {
+pub(super) struct PublishedBucket {
     pub first: u32,
     pub main_half: usize,
 }
 
-fn groups(parameters: &Parameters) -> u32 {
+fn groups(parameters: &PublishedParameters) -> u32 {
     let slots = 2 * parameters.keys;
     // All subtables have the same number of groups, and a key needs two groups.
     let groups = slots.div_ceil(u64::from(GROUP_SLOTS)).max(2);
     groups.next_multiple_of(parameters.subtables as u64) as u32
 }
 
-fn subtable_bytes(parameters: &Parameters) -> u64 {
+fn subtable_bytes(parameters: &PublishedParameters) -> u64 {
     u64::from(groups(parameters)) / parameters.subtables as u64 * u64::from(GROUP_SLOTS) * 8
 }
 
 /// Returns the offset of the regions: behind the greatest number of subtable replicas on one node.
-fn data(parameters: &Parameters, nodes: usize) -> u64 {
+fn data(parameters: &PublishedParameters, nodes: usize) -> u64 {
     let rows = parameters.subtables.div_ceil(nodes) * parameters.index_replicas;
     (POOL_HEADER_BYTES + rows as u64 * subtable_bytes(parameters)).next_multiple_of(4096)
 }
 
-impl Layout {
+impl PublishedLayout {
     /// Returns the layout of a store on these nodes.
-    pub fn new(nodes: &[MnId], parameters: Parameters) -> Result<Layout, Unfit> {
+    pub fn new(
+        nodes: &[MnId],
+        parameters: PublishedParameters,
+    ) -> Result<PublishedLayout, PublishedConfigError> {
         parameters::check(&parameters, nodes.len())?;
-        Ok(Layout {
+        Ok(PublishedLayout {
             nodes: nodes.to_vec(),
             groups: groups(&parameters),
             subtable_bytes: subtable_bytes(&parameters),
@@ -77,7 +80,7 @@ impl Layout {
         })
     }
 
-    pub(super) fn pool_bytes(parameters: &Parameters, nodes: usize) -> u64 {
+    pub(super) fn pool_bytes(parameters: &PublishedParameters, nodes: usize) -> u64 {
         let rows = parameters.regions.div_ceil(nodes as u64) * parameters.data_replicas as u64;
         data(parameters, nodes) + rows * parameters.region_bytes
     }
@@ -88,7 +91,7 @@ impl Layout {
     }
 
     /// Returns the parameters of the store.
-    pub fn parameters(&self) -> &Parameters {
+    pub fn parameters(&self) -> &PublishedParameters {
         &self.parameters
     }
 
@@ -104,7 +107,7 @@ impl Layout {
     }
 
     /// Returns the place of a slot's replica; replica 0 is the primary.
-    pub(super) fn slot(&self, slot: u32, replica: usize) -> Place {
+    pub(super) fn slot(&self, slot: u32, replica: usize) -> PublishedPlace {
         let group = slot / GROUP_SLOTS;
         let within = slot % GROUP_SLOTS;
         let subtables = self.parameters.subtables as u32;
@@ -112,16 +115,16 @@ impl Layout {
         let group = group / subtables;
         let (node, row) = self.place(u64::from(subtable), replica, self.parameters.index_replicas);
         let within = (u64::from(group) * u64::from(GROUP_SLOTS) + u64::from(within)) * 8;
-        Place { node, offset: POOL_HEADER_BYTES + row * self.subtable_bytes + within }
+        PublishedPlace { node, offset: POOL_HEADER_BYTES + row * self.subtable_bytes + within }
     }
 
     /// Returns the place of an address's replica; replica 0 is the primary.
-    pub(super) fn data(&self, address: u64, replica: usize) -> Place {
+    pub(super) fn data(&self, address: u64, replica: usize) -> PublishedPlace {
         let region_bytes = self.parameters.region_bytes;
         let region = address / region_bytes;
         let within = address % region_bytes;
         let (node, row) = self.place(region, replica, self.parameters.data_replicas);
-        Place { node, offset: self.data + row * region_bytes + within }
+        PublishedPlace { node, offset: self.data + row * region_bytes + within }
     }
 
     /// Returns the number of the node with the primary of an address.
@@ -130,7 +133,7 @@ impl Layout {
     }
 
     /// Returns the combined buckets of a key. They do not overlap.
-    pub(super) fn buckets(&self, key: &Key<'_>) -> [Bucket; 2] {
+    pub(super) fn buckets(&self, key: &Key<'_>) -> [PublishedBucket; 2] {
         let hash = key.hash();
         let halves = [hash as u32, (hash >> 32) as u32];
         let mut numbers =
@@ -140,7 +143,7 @@ impl Layout {
         }
         [0, 1].map(|i| {
             let side = halves[i] & 1;
-            Bucket {
+            PublishedBucket {
                 first: numbers[i] * GROUP_SLOTS + side * BUCKET_SLOTS,
                 main_half: side as usize,
             }
@@ -150,14 +153,14 @@ impl Layout {
     /// Returns the addresses of the objects of a block.
     pub(super) fn objects(&self, block: u64, units: u8) -> impl Iterator<Item = u64> + use<> {
         let bytes = u64::from(units) * UNIT_BYTES;
-        let first = block + Layout::bitmap_bytes(self.parameters.block_bytes);
+        let first = block + PublishedLayout::bitmap_bytes(self.parameters.block_bytes);
         let count = (block + self.parameters.block_bytes - first) / bytes;
         (0..count).map(move |i| first + i * bytes)
     }
 
     /// Returns the place of the word with an object's bit in its block's free bitmap on the primary, and the number
     /// of the bit in that word.
-    pub(super) fn free_bit(&self, address: u64) -> (Place, u32) {
+    pub(super) fn free_bit(&self, address: u64) -> (PublishedPlace, u32) {
         let block = address - address % self.parameters.block_bytes;
         let unit = (address - block) / UNIT_BYTES;
         (self.data(block + unit / 64 * 8, 0), (unit % 64) as u32)
@@ -171,7 +174,7 @@ impl Layout {
 
 /// Returns the slot that a new key takes: in the emptier combined bucket, its main bucket first.
 pub(super) fn free_slot(
-    buckets: &[Bucket; 2],
+    buckets: &[PublishedBucket; 2],
     words: &[[u64; COMBINED_SLOTS as usize]; 2],
 ) -> Option<u32> {
     let free = |c: usize| words[c].iter().filter(|word| **word == 0).count();

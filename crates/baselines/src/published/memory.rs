@@ -12,13 +12,13 @@ use std::future::poll_fn;
 use std::sync::Arc;
 use std::task::{Poll, Waker};
 
-use fusee_core::verbs::{Batch, Fabric, Ticket};
+use fusee_core::verbs::{Fabric, Ticket, VerbBatch};
 
-use super::allocator::{Allocator, Request};
-use super::layout::Layout;
-use super::object::{Object, UNIT_BYTES};
-use super::parameters::Allocation;
-use crate::{Failed, Rpc};
+use super::allocator::{Allocator, AllocatorRequest};
+use super::layout::PublishedLayout;
+use super::object::{PublishedObject, UNIT_BYTES};
+use super::parameters::ObjectAllocation;
+use crate::{BaselineError, Rpc};
 
 /// The greatest number of chores in one phase.
 const MOST_CHORES: usize = 64;
@@ -31,9 +31,9 @@ const PARTS_PER_LOOK: u64 = 8;
 #[derive(Clone, Copy, Debug)]
 enum Chore {
     /// Sets the bit of an object that this client has replaced.
-    Free(Object),
+    Free(PublishedObject),
     /// Clears the used bit of an own object that no slot refers to.
-    Reset(Object),
+    Reset(PublishedObject),
     /// READs the free bitmap of an own block.
     Look { units: u8, block: u64 },
     /// Clears these bits in a word of a free bitmap: the owner takes back their objects.
@@ -42,14 +42,18 @@ enum Chore {
 
 /// Verbs posted together, with the chores that ride along.
 #[derive(Default)]
-pub(super) struct Phase {
-    pub batch: Batch,
+pub(super) struct PublishedPhase {
+    pub batch: VerbBatch,
     posted: Vec<(Chore, Option<Ticket>)>,
 }
 
-impl Phase {
+impl PublishedPhase {
     /// Executes the posted verbs.
-    pub async fn go<F: Fabric, R>(&mut self, fabric: &F, memory: &Memory<R>) -> Result<(), Failed> {
+    pub async fn go<F: Fabric, R>(
+        &mut self,
+        fabric: &F,
+        memory: &PublishedMemory<R>,
+    ) -> Result<(), BaselineError> {
         let batch = std::mem::take(&mut self.batch);
         self.batch = fabric.execute(batch).await;
         self.batch.check()?;
@@ -62,7 +66,7 @@ impl Phase {
 
 /// Objects of one size.
 #[derive(Debug, Default)]
-struct Slab {
+struct PublishedSlab {
     free: VecDeque<u64>,
     blocks: Vec<u64>,
     /// The block to look at next, and the number of objects allocated since the last look.
@@ -77,22 +81,22 @@ struct Slab {
 
 /// An object with its neighbours in the list of the log.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Allocated {
-    pub object: Object,
+pub(super) struct AllocatedObject {
+    pub object: PublishedObject,
     /// 0: not known yet, because the next object comes from another block.
     pub next: u64,
     pub previous: u64,
 }
 
 /// A client's memory.
-pub(super) struct Memory<R> {
-    layout: Arc<Layout>,
+pub(super) struct PublishedMemory<R> {
+    layout: Arc<PublishedLayout>,
     allocators: Vec<R>,
     /// The node to ask next.
     turn: Cell<usize>,
     /// Set once no node has a block left.
     exhausted: Cell<bool>,
-    slabs: RefCell<Vec<Slab>>,
+    slabs: RefCell<Vec<PublishedSlab>>,
     chores: RefCell<VecDeque<Chore>>,
     /// Blocks with a look in progress, and the number of its unfinished chores. Two looks at the same time would
     /// take the same bits twice.
@@ -102,15 +106,19 @@ pub(super) struct Memory<R> {
     requests: Cell<u64>,
 }
 
-impl<R> Memory<R> {
-    pub fn new(layout: Arc<Layout>, allocators: Vec<R>, number: u32) -> Memory<R> {
+impl<R> PublishedMemory<R> {
+    pub fn new(
+        layout: Arc<PublishedLayout>,
+        allocators: Vec<R>,
+        number: u32,
+    ) -> PublishedMemory<R> {
         let nodes = layout.nodes().len();
-        Memory {
+        PublishedMemory {
             layout,
             allocators,
             turn: Cell::new(number as usize % nodes),
             exhausted: Cell::new(false),
-            slabs: RefCell::new((0..=u8::MAX).map(|_| Slab::default()).collect()),
+            slabs: RefCell::new((0..=u8::MAX).map(|_| PublishedSlab::default()).collect()),
             chores: RefCell::default(),
             looked_at: RefCell::default(),
             returned: RefCell::new(vec![Vec::new(); nodes]),
@@ -124,11 +132,11 @@ impl<R> Memory<R> {
     }
 
     fn allocates_itself(&self) -> bool {
-        self.layout.parameters().allocation == Allocation::TwoLevel
+        self.layout.parameters().allocation == ObjectAllocation::TwoLevel
     }
 
     /// Frees an object that a slot referred to.
-    pub fn free(&self, object: Object) {
+    pub fn free(&self, object: PublishedObject) {
         if self.allocates_itself() {
             self.chores.borrow_mut().push_back(Chore::Free(object))
         } else {
@@ -137,12 +145,12 @@ impl<R> Memory<R> {
     }
 
     /// Gives back an own object that no slot refers to.
-    pub fn reset(&self, object: Object) {
+    pub fn reset(&self, object: PublishedObject) {
         self.chores.borrow_mut().push_back(Chore::Reset(object));
     }
 
-    fn give_back(&self, object: Object) {
-        let Object { address, units } = object;
+    fn give_back(&self, object: PublishedObject) {
+        let PublishedObject { address, units } = object;
         if self.allocates_itself() {
             self.slabs.borrow_mut()[usize::from(units)].free.push_back(address);
         } else {
@@ -151,13 +159,13 @@ impl<R> Memory<R> {
     }
 
     /// Adds chores to the phase, if enough of them are pending.
-    pub fn post_chores(&self, phase: &mut Phase) {
+    pub fn post_chores(&self, phase: &mut PublishedPhase) {
         if self.chores.borrow().len() >= self.layout.parameters().frees_at_once {
             self.post_some(phase);
         }
     }
 
-    fn post_some(&self, phase: &mut Phase) {
+    fn post_some(&self, phase: &mut PublishedPhase) {
         let mut chores = self.chores.borrow_mut();
         let count = chores.len().min(MOST_CHORES);
         for chore in chores.drain(..count) {
@@ -166,7 +174,7 @@ impl<R> Memory<R> {
         }
     }
 
-    fn post(&self, chore: Chore, batch: &mut Batch) -> Option<Ticket> {
+    fn post(&self, chore: Chore, batch: &mut VerbBatch) -> Option<Ticket> {
         match chore {
             Chore::Free(object) => {
                 let (place, bit) = self.layout.free_bit(object.address);
@@ -183,7 +191,7 @@ impl<R> Memory<R> {
             }
             Chore::Look { block, .. } => {
                 let place = self.layout.data(block, 0);
-                let bytes = Layout::bitmap_bytes(self.layout.parameters().block_bytes);
+                let bytes = PublishedLayout::bitmap_bytes(self.layout.parameters().block_bytes);
                 Some(batch.read(place.node, place.offset, bytes as u32))
             }
             Chore::Take { block, word, bits, .. } => {
@@ -193,7 +201,12 @@ impl<R> Memory<R> {
         }
     }
 
-    fn settle(&self, chore: Chore, ticket: Option<Ticket>, batch: &Batch) -> Result<(), Failed> {
+    fn settle(
+        &self,
+        chore: Chore,
+        ticket: Option<Ticket>,
+        batch: &VerbBatch,
+    ) -> Result<(), BaselineError> {
         match chore {
             Chore::Free(_) => {}
             Chore::Reset(object) => self.give_back(object),
@@ -241,7 +254,7 @@ impl<R> Memory<R> {
     }
 
     /// Takes the next free object of this size, if there is one.
-    fn take(&self, units: u8) -> Option<Allocated> {
+    fn take(&self, units: u8) -> Option<AllocatedObject> {
         let slab = &mut self.slabs.borrow_mut()[usize::from(units)];
         let address = slab.free.pop_front()?;
         let previous = std::mem::replace(&mut slab.last, address);
@@ -253,20 +266,28 @@ impl<R> Memory<R> {
             self.look_at(units, slab.blocks[slab.cursor]);
         }
         let next = slab.free.front().copied().unwrap_or(0);
-        Some(Allocated { object: Object { address, units }, next, previous })
+        Some(AllocatedObject { object: PublishedObject { address, units }, next, previous })
     }
 }
 
-impl<R: Rpc<Allocator>> Memory<R> {
+impl<R: Rpc<Allocator>> PublishedMemory<R> {
     /// Allocates an object of `units` units.
-    pub async fn allocate<F: Fabric>(&self, fabric: &F, units: u8) -> Result<Allocated, Failed> {
+    pub async fn allocate<F: Fabric>(
+        &self,
+        fabric: &F,
+        units: u8,
+    ) -> Result<AllocatedObject, BaselineError> {
         if !self.allocates_itself() {
             let freed = |node: usize| std::mem::take(&mut self.returned.borrow_mut()[node]);
-            let request = |node: usize| Request::Object { units, freed: freed(node) };
-            let address = self.ask(request).await.ok_or(Failed::Full)?;
+            let request = |node: usize| AllocatorRequest::Object { units, freed: freed(node) };
+            let address = self.ask(request).await.ok_or(BaselineError::Full)?;
             let last = &mut self.slabs.borrow_mut()[usize::from(units)].last;
             let previous = std::mem::replace(last, address);
-            return Ok(Allocated { object: Object { address, units }, next: 0, previous });
+            return Ok(AllocatedObject {
+                object: PublishedObject { address, units },
+                next: 0,
+                previous,
+            });
         }
         loop {
             if let Some(allocated) = self.take(units) {
@@ -300,7 +321,7 @@ impl<R: Rpc<Allocator>> Memory<R> {
     }
 
     /// Asks the nodes in turn until one of them has something left.
-    async fn ask(&self, request: impl Fn(usize) -> Request) -> Option<u64> {
+    async fn ask(&self, request: impl Fn(usize) -> AllocatorRequest) -> Option<u64> {
         for _ in 0..self.allocators.len() {
             let node = self.turn.get();
             self.turn.set((node + 1) % self.allocators.len());
@@ -313,8 +334,9 @@ impl<R: Rpc<Allocator>> Memory<R> {
     }
 
     /// Gets free objects: from a new block, or else by looks at the client's own blocks.
-    async fn fill<F: Fabric>(&self, fabric: &F, units: u8) -> Result<(), Failed> {
-        let block = if self.exhausted.get() { None } else { self.ask(|_| Request::Block).await };
+    async fn fill<F: Fabric>(&self, fabric: &F, units: u8) -> Result<(), BaselineError> {
+        let block =
+            if self.exhausted.get() { None } else { self.ask(|_| AllocatorRequest::Block).await };
         if let Some(block) = block {
             let slab = &mut self.slabs.borrow_mut()[usize::from(units)];
             slab.blocks.push(block);
@@ -322,7 +344,7 @@ impl<R: Rpc<Allocator>> Memory<R> {
             return Ok(());
         }
         self.exhausted.set(true);
-        let mut phase = Phase::default();
+        let mut phase = PublishedPhase::default();
         for _ in 0..LOOKS {
             let blocks = self.slabs.borrow()[usize::from(units)].blocks.clone();
             blocks.into_iter().for_each(|block| self.look_at(units, block));
@@ -336,6 +358,6 @@ impl<R: Rpc<Allocator>> Memory<R> {
                 return Ok(());
             }
         }
-        Err(Failed::Full)
+        Err(BaselineError::Full)
     }
 }

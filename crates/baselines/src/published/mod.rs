@@ -1,15 +1,15 @@
 //! FUSEE as it was published, and the variants that its paper compares it with.
 //!
-//! A [`Client`] works on memory nodes that only lend memory. There is no master, no lease and no recovery: the
-//! [`Layout`] follows from the [`Parameters`] and never changes. Each memory node has an [`Allocator`], the only use
-//! of its processor.
+//! A [`PublishedClient`] works on memory nodes that only lend memory. There is no master, no lease and no recovery: the
+//! [`PublishedLayout`] follows from the [`PublishedParameters`] and never changes. Each memory node has an
+//! [`Allocator`], the only use of its processor.
 //!
 //! | variant | made by | differs in |
 //! |---|---|---|
-//! | FUSEE | [`Parameters::published`] | |
-//! | FUSEE-CR | [`Parameters::one_by_one`] | the replicas of a slot are CASed one after the other (P §6.1) |
-//! | FUSEE-NC | [`Parameters::without_cache`] | there is no index cache (P §6.1) |
-//! | allocation by memory nodes | [`Parameters::allocated_by_nodes`] | a request for each object (P §6.3, Figure 17) |
+//! | FUSEE | [`PublishedParameters::published`] | |
+//! | FUSEE-CR | [`PublishedParameters::one_by_one`] | the replicas of a slot are CASed one after the other (P §6.1) |
+//! | FUSEE-NC | [`PublishedParameters::without_cache`] | there is no index cache (P §6.1) |
+//! | allocated by nodes | [`PublishedParameters::allocated_by_nodes`] | a request an object (P §6.3, Figure 17) |
 //!
 //! # Phases
 //!
@@ -55,7 +55,7 @@
 //!   fingerprint and finds nothing. All variants have this failure.
 //!
 //! The last two need an object that is freed, reclaimed and written again between two phases of a reader. An
-//! operation that would never return gives up here with [`Failed::Stuck`](crate::Failed::Stuck).
+//! operation that would never return gives up here with [`BaselineError::Stuck`](crate::BaselineError::Stuck).
 //!
 //! # How the paper is read
 //!
@@ -77,7 +77,9 @@ mod object;
 mod parameters;
 mod rounds;
 
-pub use allocator::{Allocator, Costs, Request};
-pub use client::{Client, Counts};
-pub use layout::Layout;
-pub use parameters::{Allocation, Parameters, Unfit, Writes};
+pub use allocator::{Allocator, AllocatorCosts, AllocatorRequest};
+pub use client::{PublishedClient, PublishedCounts};
+pub use layout::PublishedLayout;
+pub use parameters::{
+    ObjectAllocation, PublishedConfigError, PublishedParameters, SlotWriteProtocol,
+};

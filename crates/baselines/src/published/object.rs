@@ -27,7 +27,7 @@ pub(super) const COMMIT_BYTES: u32 = 9;
 
 /// The kind of an operation, for its log entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Opcode {
+pub(super) enum PublishedOpcode {
     Insert = 1,
     Update = 2,
     Delete = 3,
@@ -40,11 +40,11 @@ pub(super) fn units_for(value_bytes: usize) -> u64 {
 
 /// A slot's word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Word(pub u64);
+pub(super) struct PublishedSlotWord(pub u64);
 
-impl Word {
-    pub fn new(fingerprint: u8, units: u8, address: u64) -> Word {
-        Word(u64::from(fingerprint) << 56 | u64::from(units) << 48 | address)
+impl PublishedSlotWord {
+    pub fn new(fingerprint: u8, units: u8, address: u64) -> PublishedSlotWord {
+        PublishedSlotWord(u64::from(fingerprint) << 56 | u64::from(units) << 48 | address)
     }
 
     pub fn is_free(self) -> bool {
@@ -55,9 +55,9 @@ impl Word {
         (self.0 >> 56) as u8
     }
 
-    pub fn object(self) -> Object {
+    pub fn object(self) -> PublishedObject {
         let units = (self.0 >> 48) as u8;
-        Object { address: self.0 & ((1 << 48) - 1), units }
+        PublishedObject { address: self.0 & ((1 << 48) - 1), units }
     }
 
     /// Returns whether a key with this fingerprint may be behind the word.
@@ -68,12 +68,12 @@ impl Word {
 
 /// The address and length of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Object {
+pub(super) struct PublishedObject {
     pub address: u64,
     pub units: u8,
 }
 
-impl Object {
+impl PublishedObject {
     pub fn bytes(self) -> u32 {
         u32::from(self.units) * UNIT_BYTES as u32
     }
@@ -91,14 +91,14 @@ impl Object {
 
 /// The initial contents of an object's log entry.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Log {
+pub(super) struct PublishedLogEntry {
     pub next: u64,
     pub previous: u64,
-    pub opcode: Opcode,
+    pub opcode: PublishedOpcode,
 }
 
 /// Fills these bytes with an object.
-pub(super) fn fill(bytes: &mut [u8], key: &[u8], value: &[u8], log: Log) {
+pub(super) fn fill(bytes: &mut [u8], key: &[u8], value: &[u8], log: PublishedLogEntry) {
     let end = VALUE + value.len();
     bytes[4..KEY].copy_from_slice(&(value.len() as u32).to_le_bytes());
     bytes[KEY..VALUE].copy_from_slice(key);
@@ -122,7 +122,7 @@ pub(super) fn commit(old: u64) -> [u8; COMMIT_BYTES as usize] {
 
 /// The result of reading an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Pair<At> {
+pub(super) enum PublishedReadResult<At> {
     /// The key's value, by its place.
     Of(At),
     /// The object belongs to another key.
@@ -132,17 +132,21 @@ pub(super) enum Pair<At> {
 }
 
 /// Looks for a key's value, and checks the key and the crc (P §4.4).
-pub(super) fn look(bytes: &[u8], key: &[u8]) -> Pair<Range<usize>> {
+pub(super) fn look(bytes: &[u8], key: &[u8]) -> PublishedReadResult<Range<usize>> {
     let word = |at: usize| {
         bytes.get(at..at + 4).map(|b| u32::from_le_bytes(b.try_into().expect("four bytes")))
     };
-    let (Some(crc), Some(length)) = (word(0), word(4)) else { return Pair::Torn };
+    let (Some(crc), Some(length)) = (word(0), word(4)) else { return PublishedReadResult::Torn };
     let end = VALUE + length as usize;
     match bytes.get(4..end) {
         Some(whole) if crc32c(whole) == crc => {}
-        _ => return Pair::Torn,
+        _ => return PublishedReadResult::Torn,
     }
-    if &bytes[KEY..VALUE] == key { Pair::Of(VALUE..end) } else { Pair::Another }
+    if &bytes[KEY..VALUE] == key {
+        PublishedReadResult::Of(VALUE..end)
+    } else {
+        PublishedReadResult::Another
+    }
 }
 
 #[cfg(test)]
@@ -152,26 +156,26 @@ mod tests {
     #[test]
     fn an_object_tells_its_pair_and_whether_it_is_whole() {
         let mut bytes = [7; 128];
-        let log = Log { next: 1, previous: 2, opcode: Opcode::Update };
+        let log = PublishedLogEntry { next: 1, previous: 2, opcode: PublishedOpcode::Update };
         fill(&mut bytes, b"sixteen bytes :)", b"value", log);
-        assert_eq!(look(&bytes, b"sixteen bytes :)"), Pair::Of(24..29));
-        assert_eq!(look(&bytes, b"another one's :("), Pair::Another);
+        assert_eq!(look(&bytes, b"sixteen bytes :)"), PublishedReadResult::Of(24..29));
+        assert_eq!(look(&bytes, b"another one's :("), PublishedReadResult::Another);
         assert_eq!(bytes[127], 5);
         // The old value in the log entry may change later, and nothing else.
-        let old = Object { address: 0, units: 2 }.old_value() as usize;
+        let old = PublishedObject { address: 0, units: 2 }.old_value() as usize;
         bytes[old..old + 9].copy_from_slice(&commit(77));
-        assert_eq!(look(&bytes, b"sixteen bytes :)"), Pair::Of(24..29));
+        assert_eq!(look(&bytes, b"sixteen bytes :)"), PublishedReadResult::Of(24..29));
         bytes[25] ^= 1;
-        assert_eq!(look(&bytes, b"sixteen bytes :)"), Pair::Torn);
+        assert_eq!(look(&bytes, b"sixteen bytes :)"), PublishedReadResult::Torn);
         bytes[4..8].fill(255);
-        assert_eq!(look(&bytes, b"sixteen bytes :)"), Pair::Torn);
+        assert_eq!(look(&bytes, b"sixteen bytes :)"), PublishedReadResult::Torn);
     }
 
     #[test]
     fn words_tell_what_they_were_made_of() {
-        let word = Word::new(200, 17, 0x1234_5678_9abc);
+        let word = PublishedSlotWord::new(200, 17, 0x1234_5678_9abc);
         assert_eq!(word.fingerprint(), 200);
-        assert_eq!(word.object(), Object { address: 0x1234_5678_9abc, units: 17 });
-        assert!(word.may_be(200) && !word.may_be(201) && !Word(0).may_be(0));
+        assert_eq!(word.object(), PublishedObject { address: 0x1234_5678_9abc, units: 17 });
+        assert!(word.may_be(200) && !word.may_be(201) && !PublishedSlotWord(0).may_be(0));
     }
 }

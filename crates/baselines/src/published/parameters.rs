@@ -1,11 +1,11 @@
 //! The parameters of a store. They also select its variant.
 
-use super::layout::Layout;
+use super::layout::PublishedLayout;
 use super::object::{KEY_BYTES, UNIT_BYTES, units_for};
 
 /// The protocol by which the replicas of a slot get one word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Writes {
+pub enum SlotWriteProtocol {
     /// SNAPSHOT: the backups all at once, then the last writer's log, then the primary (P §4.3).
     Snapshot,
     /// FUSEE-CR: one CAS after the other, the primary last (P §6.1).
@@ -14,7 +14,7 @@ pub enum Writes {
 
 /// The party that cuts objects from blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Allocation {
+pub enum ObjectAllocation {
     /// Memory nodes give blocks, clients cut them (P §4.4).
     TwoLevel,
     /// Memory nodes give every object (P §6.3, Figure 17).
@@ -23,7 +23,7 @@ pub enum Allocation {
 
 /// The parameters of a store.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Parameters {
+pub struct PublishedParameters {
     /// Replicas of the index.
     pub index_replicas: usize,
     /// Replicas of pairs.
@@ -45,16 +45,16 @@ pub struct Parameters {
     /// index cache (P §4.6). `None`: there is no cache, which is FUSEE-NC.
     pub cache_threshold: Option<f64>,
     /// The protocol by which the replicas of a slot are written.
-    pub writes: Writes,
+    pub writes: SlotWriteProtocol,
     /// The party that allocates objects.
-    pub allocation: Allocation,
+    pub allocation: ObjectAllocation,
     /// Pending chores that a client gathers before it posts them.
     pub frees_at_once: usize,
     /// Attempts after which an operation gives up waiting.
     pub patience: u32,
 }
 
-impl Parameters {
+impl PublishedParameters {
     /// Returns the parameters of FUSEE as it was published. The cache threshold is that of the code published with
     /// the paper.
     pub fn published(
@@ -62,8 +62,8 @@ impl Parameters {
         data_replicas: usize,
         keys: u64,
         value_bytes: u32,
-    ) -> Parameters {
-        Parameters {
+    ) -> PublishedParameters {
+        PublishedParameters {
             index_replicas,
             data_replicas,
             keys,
@@ -73,54 +73,59 @@ impl Parameters {
             region_bytes: 2 << 30,
             block_bytes: 16 << 20,
             cache_threshold: Some(0.1),
-            writes: Writes::Snapshot,
-            allocation: Allocation::TwoLevel,
+            writes: SlotWriteProtocol::Snapshot,
+            allocation: ObjectAllocation::TwoLevel,
             frees_at_once: 16,
             patience: 100_000,
         }
     }
 
     /// Changes the protocol to FUSEE-CR.
-    pub fn one_by_one(self) -> Parameters {
-        Parameters { writes: Writes::OneByOne, ..self }
+    pub fn one_by_one(self) -> PublishedParameters {
+        PublishedParameters { writes: SlotWriteProtocol::OneByOne, ..self }
     }
 
     /// Changes the cache to FUSEE-NC.
-    pub fn without_cache(self) -> Parameters {
-        Parameters { cache_threshold: None, ..self }
+    pub fn without_cache(self) -> PublishedParameters {
+        PublishedParameters { cache_threshold: None, ..self }
     }
 
     /// Lets memory nodes allocate every object.
-    pub fn allocated_by_nodes(self) -> Parameters {
-        Parameters { allocation: Allocation::ByNodes, ..self }
+    pub fn allocated_by_nodes(self) -> PublishedParameters {
+        PublishedParameters { allocation: ObjectAllocation::ByNodes, ..self }
     }
 
     /// Changes the lengths of blocks and regions.
-    pub fn with_blocks(self, block_bytes: u64, region_bytes: u64) -> Parameters {
-        Parameters { block_bytes, region_bytes, ..self }
+    pub fn with_blocks(self, block_bytes: u64, region_bytes: u64) -> PublishedParameters {
+        PublishedParameters { block_bytes, region_bytes, ..self }
     }
 
     /// Sets the number of regions for so many objects of the longest value, and two blocks that are not full for each
     /// client. Freed objects in the blocks of an idle client are not reused. If one client has loaded the keys of a
     /// run, `objects` must therefore count the keys and the updates of the run.
-    pub fn with_room_for(self, objects: u64, clients: u64, memory_nodes: usize) -> Parameters {
+    pub fn with_room_for(
+        self,
+        objects: u64,
+        clients: u64,
+        memory_nodes: usize,
+    ) -> PublishedParameters {
         let full = objects.div_ceil(self.objects_per_block().max(1));
         // The object of a DELETE has a size class of its own, so a client may need a third block.
         let blocks = full + 3 * clients + memory_nodes as u64;
         let regions = (blocks * self.block_bytes).div_ceil(self.region_bytes);
         // Each node has the same number of regions.
-        Parameters { regions: regions.next_multiple_of(memory_nodes as u64), ..self }
+        PublishedParameters { regions: regions.next_multiple_of(memory_nodes as u64), ..self }
     }
 
     /// Returns the bytes that each node has to lend.
     pub fn pool_bytes(&self, memory_nodes: usize) -> u64 {
-        Layout::pool_bytes(self, memory_nodes)
+        PublishedLayout::pool_bytes(self, memory_nodes)
     }
 
     /// Returns the number of objects of the longest value in a block.
     fn objects_per_block(&self) -> u64 {
         let object = units_for(self.value_bytes as usize) * UNIT_BYTES;
-        self.block_bytes.saturating_sub(Layout::bitmap_bytes(self.block_bytes)) / object
+        self.block_bytes.saturating_sub(PublishedLayout::bitmap_bytes(self.block_bytes)) / object
     }
 
     /// Returns the bytes of the longest pair.
@@ -131,7 +136,7 @@ impl Parameters {
 
 /// Errors in the parameters of a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Unfit {
+pub enum PublishedConfigError {
     /// Replicas are none, more than the nodes, or more than the protocol's lists hold.
     #[error(
         "{replicas} replicas of {what} on {nodes} memory nodes: take 1 to {nodes}, and no more than 8"
@@ -163,26 +168,29 @@ pub enum Unfit {
 }
 
 /// Checks the parameters for this number of nodes.
-pub(super) fn check(parameters: &Parameters, nodes: usize) -> Result<(), Unfit> {
+pub(super) fn check(
+    parameters: &PublishedParameters,
+    nodes: usize,
+) -> Result<(), PublishedConfigError> {
     let both = [("the index", parameters.index_replicas), ("pairs", parameters.data_replicas)];
     for (what, replicas) in both {
         if replicas == 0 || replicas > nodes.min(super::rounds::MOST_REPLICAS) {
-            return Err(Unfit::Replicas { what, replicas, nodes });
+            return Err(PublishedConfigError::Replicas { what, replicas, nodes });
         }
     }
     if units_for(parameters.value_bytes as usize) > u64::from(u8::MAX) {
-        return Err(Unfit::Value(parameters.value_bytes));
+        return Err(PublishedConfigError::Value(parameters.value_bytes));
     }
-    let Parameters { block_bytes, region_bytes, .. } = *parameters;
+    let PublishedParameters { block_bytes, region_bytes, .. } = *parameters;
     let is_whole = block_bytes > 0
         && block_bytes.is_multiple_of(4096)
         && region_bytes.is_multiple_of(block_bytes);
     if !is_whole || parameters.objects_per_block() == 0 {
-        return Err(Unfit::Blocks { block_bytes, region_bytes });
+        return Err(PublishedConfigError::Blocks { block_bytes, region_bytes });
     }
     let bytes = u128::from(parameters.regions) * u128::from(region_bytes);
     if bytes >= 1 << 48 || parameters.keys >= 1 << 30 || parameters.subtables == 0 {
-        return Err(Unfit::Size);
+        return Err(PublishedConfigError::Size);
     }
     Ok(())
 }

@@ -2,18 +2,18 @@
 
 use fusee_core::verbs::{Fabric, Ticket};
 
-use super::client::Client;
-use super::memory::Phase;
-use super::object::{COMMIT_BYTES, Object, Word, commit};
-use super::parameters::Writes;
-use crate::Failed;
+use super::client::PublishedClient;
+use super::memory::PublishedPhase;
+use super::object::{COMMIT_BYTES, PublishedObject, PublishedSlotWord, commit};
+use super::parameters::SlotWriteProtocol;
+use crate::BaselineError;
 
 /// The greatest number of replicas that a list holds.
 pub(super) const MOST_REPLICAS: usize = 8;
 
 /// The result of a write to a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Ended {
+pub(super) enum PublishedWriteOutcome {
     /// The writer was the last one. `replaced`: its CAS of the primary found the old word; SNAPSHOT does not ask.
     Won { replaced: bool },
     /// Another writer was the last one.
@@ -24,7 +24,7 @@ pub(super) enum Ended {
 
 /// The verdict of the rules for one writer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Verdict {
+enum PublishedRuleVerdict {
     Rule1,
     Rule2,
     /// The writer wins by Rule 3, if the primary still shows the old word.
@@ -37,44 +37,52 @@ enum Verdict {
 }
 
 /// Evaluates the rules (P Algorithm 2) on the words of the backups.
-fn evaluate(list: &[u64], own: u64) -> Verdict {
+fn evaluate(list: &[u64], own: u64) -> PublishedRuleVerdict {
     let count = |word: u64| list.iter().filter(|w| **w == word).count();
     let most = list.iter().copied().max_by_key(|word| count(*word)).unwrap_or(own);
     if count(most) == list.len() {
-        return if most == own { Verdict::Rule1 } else { Verdict::Lost { by_rule_3: false } };
+        return if most == own {
+            PublishedRuleVerdict::Rule1
+        } else {
+            PublishedRuleVerdict::Lost { by_rule_3: false }
+        };
     }
     if 2 * count(most) > list.len() {
-        return if most == own { Verdict::Rule2 } else { Verdict::Lost { by_rule_3: false } };
+        return if most == own {
+            PublishedRuleVerdict::Rule2
+        } else {
+            PublishedRuleVerdict::Lost { by_rule_3: false }
+        };
     }
     match list.iter().min() {
-        _ if count(own) == 0 => Verdict::Lost { by_rule_3: false },
-        Some(smallest) if *smallest == own => Verdict::Rule3,
-        _ => Verdict::Lost { by_rule_3: true },
+        _ if count(own) == 0 => PublishedRuleVerdict::Lost { by_rule_3: false },
+        Some(smallest) if *smallest == own => PublishedRuleVerdict::Rule3,
+        _ => PublishedRuleVerdict::Lost { by_rule_3: true },
     }
 }
 
-impl<F: Fabric, R> Client<F, R> {
+impl<F: Fabric, R> PublishedClient<F, R> {
     /// Replaces the old word of a slot by the new one.
     pub(super) async fn write(
         &self,
-        phase: &mut Phase,
+        phase: &mut PublishedPhase,
         slot: u32,
-        [old, new]: [Word; 2],
-        object: Object,
-    ) -> Result<Ended, Failed> {
+        [old, new]: [PublishedSlotWord; 2],
+        object: PublishedObject,
+    ) -> Result<PublishedWriteOutcome, BaselineError> {
         match self.layout.parameters().writes {
-            Writes::Snapshot => self.snapshot(phase, slot, [old.0, new.0], object).await,
-            Writes::OneByOne => self.one_by_one(phase, slot, [old.0, new.0]).await,
+            SlotWriteProtocol::Snapshot => self.snapshot(phase, slot, [old.0, new.0], object).await,
+            SlotWriteProtocol::OneByOne => self.one_by_one(phase, slot, [old.0, new.0]).await,
         }
     }
 
     async fn snapshot(
         &self,
-        phase: &mut Phase,
+        phase: &mut PublishedPhase,
         slot: u32,
         [old, new]: [u64; 2],
-        object: Object,
-    ) -> Result<Ended, Failed> {
+        object: PublishedObject,
+    ) -> Result<PublishedWriteOutcome, BaselineError> {
         let backups = self.layout.parameters().index_replicas - 1;
         if backups > 0 {
             let mut list = [old; MOST_REPLICAS];
@@ -83,15 +91,19 @@ impl<F: Fabric, R> Client<F, R> {
             // A CAS that found the old word has replaced it by the new one.
             list.iter_mut().filter(|word| **word == old).for_each(|word| *word = new);
             let verdict = evaluate(list, new);
-            if matches!(verdict, Verdict::Rule3 | Verdict::Lost { by_rule_3: true })
-                && self.primary(phase, slot).await? != old
+            if matches!(
+                verdict,
+                PublishedRuleVerdict::Rule3 | PublishedRuleVerdict::Lost { by_rule_3: true }
+            ) && self.primary(phase, slot).await? != old
             {
                 return Ok(self.lost());
             }
             match verdict {
-                Verdict::Rule1 => {}
-                Verdict::Rule2 | Verdict::Rule3 => self.cas_backups(phase, slot, list, new).await?,
-                Verdict::Lost { .. } => return self.wait(phase, slot, old).await,
+                PublishedRuleVerdict::Rule1 => {}
+                PublishedRuleVerdict::Rule2 | PublishedRuleVerdict::Rule3 => {
+                    self.cas_backups(phase, slot, list, new).await?
+                }
+                PublishedRuleVerdict::Lost { .. } => return self.wait(phase, slot, old).await,
             }
             self.commit_log(phase, object, old).await?;
         }
@@ -101,16 +113,22 @@ impl<F: Fabric, R> Client<F, R> {
         // Without backups no earlier phase decides: the CAS of the primary decides.
         match phase.batch.found(cas)? == old {
             false if backups == 0 => Ok(self.lost()),
-            replaced => Ok(Ended::Won { replaced }),
+            replaced => Ok(PublishedWriteOutcome::Won { replaced }),
         }
     }
 
-    fn lost(&self) -> Ended {
+    fn lost(&self) -> PublishedWriteOutcome {
         self.count(|counts| counts.lost += 1);
-        Ended::Lost
+        PublishedWriteOutcome::Lost
     }
 
-    fn post_cas(&self, phase: &mut Phase, slot: u32, replica: usize, words: [u64; 2]) -> Ticket {
+    fn post_cas(
+        &self,
+        phase: &mut PublishedPhase,
+        slot: u32,
+        replica: usize,
+        words: [u64; 2],
+    ) -> Ticket {
         let place = self.layout.slot(slot, replica);
         phase.batch.cas(place.node, place.offset, words[0], words[1])
     }
@@ -119,11 +137,11 @@ impl<F: Fabric, R> Client<F, R> {
     /// that the backups held into the list.
     async fn cas_backups(
         &self,
-        phase: &mut Phase,
+        phase: &mut PublishedPhase,
         slot: u32,
         list: &mut [u64],
         new: u64,
-    ) -> Result<(), Failed> {
+    ) -> Result<(), BaselineError> {
         phase.batch.clear();
         let mut tickets = [None; MOST_REPLICAS];
         for (i, word) in list.iter().enumerate().filter(|(_, word)| **word != new) {
@@ -139,7 +157,12 @@ impl<F: Fabric, R> Client<F, R> {
     }
 
     /// Writes the old value into the last writer's log entry, where it is durable (P §4.5).
-    async fn commit_log(&self, phase: &mut Phase, object: Object, old: u64) -> Result<(), Failed> {
+    async fn commit_log(
+        &self,
+        phase: &mut PublishedPhase,
+        object: PublishedObject,
+        old: u64,
+    ) -> Result<(), BaselineError> {
         phase.batch.clear();
         let bytes = phase.batch.stage(COMMIT_BYTES);
         phase.batch.bytes_mut(bytes).copy_from_slice(&commit(old));
@@ -151,7 +174,7 @@ impl<F: Fabric, R> Client<F, R> {
     }
 
     /// Returns the word of the primary.
-    async fn primary(&self, phase: &mut Phase, slot: u32) -> Result<u64, Failed> {
+    async fn primary(&self, phase: &mut PublishedPhase, slot: u32) -> Result<u64, BaselineError> {
         phase.batch.clear();
         let place = self.layout.slot(slot, 0);
         let read = phase.batch.read(place.node, place.offset, 8);
@@ -162,24 +185,29 @@ impl<F: Fabric, R> Client<F, R> {
     }
 
     /// Waits until the primary has changed, as a loser does.
-    async fn wait(&self, phase: &mut Phase, slot: u32, old: u64) -> Result<Ended, Failed> {
+    async fn wait(
+        &self,
+        phase: &mut PublishedPhase,
+        slot: u32,
+        old: u64,
+    ) -> Result<PublishedWriteOutcome, BaselineError> {
         for _ in 0..self.layout.parameters().patience {
             if self.primary(phase, slot).await? != old {
                 return Ok(self.lost());
             }
             self.count(|counts| counts.polls += 1);
         }
-        Err(Failed::Stuck)
+        Err(BaselineError::Stuck)
     }
 
     /// CASes one replica after the other. The CAS of the first backup decides; the winner CASes the others as soon as
     /// they show the old word.
     async fn one_by_one(
         &self,
-        phase: &mut Phase,
+        phase: &mut PublishedPhase,
         slot: u32,
         words: [u64; 2],
-    ) -> Result<Ended, Failed> {
+    ) -> Result<PublishedWriteOutcome, BaselineError> {
         let replicas = self.layout.parameters().index_replicas;
         let mut patience = self.layout.parameters().patience;
         for replica in (1..replicas).chain([0]) {
@@ -192,12 +220,12 @@ impl<F: Fabric, R> Client<F, R> {
                 }
                 self.count(|counts| counts.polls += 1);
                 if replica == 1 || replicas == 1 {
-                    return Ok(Ended::Again);
+                    return Ok(PublishedWriteOutcome::Again);
                 }
-                patience = patience.checked_sub(1).ok_or(Failed::Stuck)?;
+                patience = patience.checked_sub(1).ok_or(BaselineError::Stuck)?;
             }
         }
-        Ok(Ended::Won { replaced: true })
+        Ok(PublishedWriteOutcome::Won { replaced: true })
     }
 }
 
@@ -207,20 +235,20 @@ mod tests {
 
     #[test]
     fn the_rules_name_the_last_writer_as_the_paper_prints_them() {
-        let lost = Verdict::Lost { by_rule_3: false };
+        let lost = PublishedRuleVerdict::Lost { by_rule_3: false };
         for (list, own, verdict) in [
-            (&[][..], 5, Verdict::Rule1),
-            (&[5], 5, Verdict::Rule1),
+            (&[][..], 5, PublishedRuleVerdict::Rule1),
+            (&[5], 5, PublishedRuleVerdict::Rule1),
             (&[4], 5, lost),
-            (&[5, 5], 5, Verdict::Rule1),
-            (&[4, 5], 5, Verdict::Lost { by_rule_3: true }),
-            (&[4, 5], 4, Verdict::Rule3),
+            (&[5, 5], 5, PublishedRuleVerdict::Rule1),
+            (&[4, 5], 5, PublishedRuleVerdict::Lost { by_rule_3: true }),
+            (&[4, 5], 4, PublishedRuleVerdict::Rule3),
             (&[4, 5], 6, lost),
-            (&[4, 5, 5], 5, Verdict::Rule2),
+            (&[4, 5, 5], 5, PublishedRuleVerdict::Rule2),
             (&[4, 5, 5], 4, lost),
-            (&[4, 5, 6], 4, Verdict::Rule3),
+            (&[4, 5, 6], 4, PublishedRuleVerdict::Rule3),
             // Two of four are not more than half.
-            (&[4, 5, 5, 6], 5, Verdict::Lost { by_rule_3: true }),
+            (&[4, 5, 5, 6], 5, PublishedRuleVerdict::Lost { by_rule_3: true }),
         ] {
             assert_eq!(evaluate(list, own), verdict, "{own} of {list:?}");
         }

@@ -4,28 +4,32 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::Duration;
 
-use crate::support::{Far, Load, PHASE_NS, Quiet, VALUE_BYTES, findings, key, value};
-use fusee_baselines::clover::{Clover, Costs, Counts, MetadataServer, Shape};
-use fusee_baselines::{Failed, Near, Rpc, Server, Session};
-use fusee_core::verbs::{Batch, Fabric, Op, POOL_HEADER_BYTES};
+use crate::support::{
+    DelayedRpc, HistoryLoad, PHASE_NS, QuietRack, VALUE_BYTES, findings, key, value,
+};
+use fusee_baselines::clover::{
+    CloverClient, CloverCosts, CloverCounts, CloverShape, MetadataServer,
+};
+use fusee_baselines::{BaselineError, BaselineServer, BaselineSession, InProcessRpc, Rpc};
+use fusee_core::verbs::{Fabric, POOL_HEADER_BYTES, VerbBatch, VerbOp};
 use fusee_sim::{Executor, Rng, Sim, SimFabric};
 
-fn shape(replicas: usize, keys: u64, spare: u64) -> Shape {
-    Shape { memory_nodes: 3, replicas, value_bytes: VALUE_BYTES as u32, keys, spare }
+fn shape(replicas: usize, keys: u64, spare: u64) -> CloverShape {
+    CloverShape { memory_nodes: 3, replicas, value_bytes: VALUE_BYTES as u32, keys, spare }
 }
 
 /// Runs histories of many seeds, asserts that all are linearizable, and returns their counts.
-fn attack(load: Load, shape: Shape, seeds: u64) -> (Counts, u64) {
-    let load = Load { pool_bytes: shape.pool_bytes(), ..load };
-    let mut all = Counts::default();
+fn attack(load: HistoryLoad, shape: CloverShape, seeds: u64) -> (CloverCounts, u64) {
+    let load = HistoryLoad { pool_bytes: shape.pool_bytes(), ..load };
+    let mut all = CloverCounts::default();
     let mut reused = 0;
     for seed in 0..seeds {
-        let server = Rc::new(RefCell::new(MetadataServer::new(shape, Costs::FITTED)));
-        let near = Near::from(server.clone());
+        let server = Rc::new(RefCell::new(MetadataServer::new(shape, CloverCosts::FITTED)));
+        let near = InProcessRpc::from(server.clone());
         let counts = Rc::new(RefCell::new(Vec::new()));
         let findings = findings(seed, load, |fabric, nodes| {
-            let session = Clover::new(fabric, Far::new(seed, &near), nodes, shape);
-            Watched::new(session, &counts)
+            let session = CloverClient::new(fabric, DelayedRpc::new(seed, &near), nodes, shape);
+            CountingSession::new(session, &counts)
         });
         assert!(findings.is_clean(), "seed {seed}: {findings:?}");
         assert!(findings.overlapping > 100, "{findings:?}");
@@ -40,41 +44,44 @@ fn attack(load: Load, shape: Shape, seeds: u64) -> (Counts, u64) {
 }
 
 /// A session that records its counts when it is dropped.
-struct Watched<R: Rpc<MetadataServer>> {
-    session: Clover<SimFabric, R>,
-    counts: Rc<RefCell<Vec<Counts>>>,
+struct CountingSession<R: Rpc<MetadataServer>> {
+    session: CloverClient<SimFabric, R>,
+    counts: Rc<RefCell<Vec<CloverCounts>>>,
 }
 
-impl<R: Rpc<MetadataServer>> Watched<R> {
-    fn new(session: Clover<SimFabric, R>, counts: &Rc<RefCell<Vec<Counts>>>) -> Watched<R> {
-        Watched { session, counts: counts.clone() }
+impl<R: Rpc<MetadataServer>> CountingSession<R> {
+    fn new(
+        session: CloverClient<SimFabric, R>,
+        counts: &Rc<RefCell<Vec<CloverCounts>>>,
+    ) -> CountingSession<R> {
+        CountingSession { session, counts: counts.clone() }
     }
 }
 
-impl<R: Rpc<MetadataServer>> Drop for Watched<R> {
+impl<R: Rpc<MetadataServer>> Drop for CountingSession<R> {
     fn drop(&mut self) {
         self.counts.borrow_mut().push(self.session.counts());
     }
 }
 
-impl<R: Rpc<MetadataServer>> Session for Watched<R> {
-    async fn search(&self, key: &[u8]) -> Result<Option<Vec<u8>>, Failed> {
+impl<R: Rpc<MetadataServer>> BaselineSession for CountingSession<R> {
+    async fn search(&self, key: &[u8]) -> Result<Option<Vec<u8>>, BaselineError> {
         self.session.search(key).await
     }
 
-    async fn update(&self, key: &[u8], value: &[u8]) -> Result<bool, Failed> {
+    async fn update(&self, key: &[u8], value: &[u8]) -> Result<bool, BaselineError> {
         self.session.update(key, value).await
     }
 
-    async fn insert(&self, key: &[u8], value: &[u8]) -> Result<bool, Failed> {
+    async fn insert(&self, key: &[u8], value: &[u8]) -> Result<bool, BaselineError> {
         self.session.insert(key, value).await
     }
 
-    async fn delete(&self, key: &[u8]) -> Result<bool, Failed> {
+    async fn delete(&self, key: &[u8]) -> Result<bool, BaselineError> {
         self.session.delete(key).await
     }
 
-    fn learn_from(&self, other: &Watched<R>) {
+    fn learn_from(&self, other: &CountingSession<R>) {
         self.session.learn_from(&other.session);
     }
 
@@ -83,7 +90,7 @@ impl<R: Rpc<MetadataServer>> Session for Watched<R> {
     }
 }
 
-const LOAD: Load = Load {
+const LOAD: HistoryLoad = HistoryLoad {
     memory_nodes: 3,
     pool_bytes: 0,
     clients: 4,
@@ -106,7 +113,7 @@ fn one_chain_is_linearizable() {
 #[test]
 fn entries_that_are_used_again_are_not_taken_for_what_they_were() {
     for replicas in 1..=2 {
-        let load = Load { keys: 4, ..LOAD };
+        let load = HistoryLoad { keys: 4, ..LOAD };
         let spare = 8 * 16 / replicas as u64 + 20;
         let (counts, reused) = attack(load, shape(replicas, 4, spare), 60);
         assert!(reused > 5_000 && counts.queries > 100, "{reused} used again, {counts:?}");
@@ -115,21 +122,25 @@ fn entries_that_are_used_again_are_not_taken_for_what_they_were() {
 
 #[test]
 fn keys_are_inserted_once() {
-    let load = Load { keys: 20, inserts: true, ..LOAD };
+    let load = HistoryLoad { keys: 20, inserts: true, ..LOAD };
     for replicas in 1..=2 {
         let (counts, _) = attack(load, shape(replicas, 20, 2_000), 30);
         assert!(counts.queries > 100, "{counts:?}");
     }
 }
 
-type NearClover = Clover<SimFabric, Near<MetadataServer>>;
+type InProcessClover = CloverClient<SimFabric, InProcessRpc<MetadataServer>>;
 
-fn session(quiet: &Quiet, server: &Near<MetadataServer>, shape: Shape) -> NearClover {
-    Clover::new(quiet.fabric(), server.clone(), quiet.rack.nodes(), shape)
+fn session(
+    quiet: &QuietRack,
+    server: &InProcessRpc<MetadataServer>,
+    shape: CloverShape,
+) -> InProcessClover {
+    CloverClient::new(quiet.fabric(), server.clone(), quiet.rack.nodes(), shape)
 }
 
 /// Returns the phases of an operation that must succeed.
-fn took<T>(quiet: &Quiet, task: impl Future<Output = Result<T, Failed>>) -> (T, f64) {
+fn took<T>(quiet: &QuietRack, task: impl Future<Output = Result<T, BaselineError>>) -> (T, f64) {
     let (result, phases) = quiet.phases(task);
     (result.expect("nothing fails"), phases)
 }
@@ -138,8 +149,8 @@ fn took<T>(quiet: &Quiet, task: impl Future<Output = Result<T, Failed>>) -> (T, 
 fn operations_take_the_phases_that_the_paper_says() {
     for (replicas, update) in [(1, 2.0), (2, 3.0), (3, 3.0)] {
         let shape = shape(replicas, 10, 1_000);
-        let quiet = Quiet::new(3, shape.pool_bytes());
-        let server = Near::new(MetadataServer::new(shape, Costs::FITTED));
+        let quiet = QuietRack::new(3, shape.pool_bytes());
+        let server = InProcessRpc::new(MetadataServer::new(shape, CloverCosts::FITTED));
         let first = session(&quiet, &server, shape);
         let second = session(&quiet, &server, shape);
         // Requests take no time here.
@@ -177,8 +188,8 @@ fn operations_take_the_phases_that_the_paper_says() {
 #[test]
 fn a_cursor_that_is_too_old_leads_to_the_shortcut_or_to_a_query() {
     let shape = shape(1, 2, 40);
-    let quiet = Quiet::new(3, shape.pool_bytes());
-    let server = Near::new(MetadataServer::new(shape, Costs::FITTED));
+    let quiet = QuietRack::new(3, shape.pool_bytes());
+    let server = InProcessRpc::new(MetadataServer::new(shape, CloverCosts::FITTED));
     let [first, second, third] = [(); 3].map(|()| session(&quiet, &server, shape));
     took(&quiet, first.insert(&key(1), &value(0)));
     took(&quiet, first.insert(&key(2), &value(0)));
@@ -189,19 +200,19 @@ fn a_cursor_that_is_too_old_leads_to_the_shortcut_or_to_a_query() {
         quiet.let_run(3, first.background());
     }
     assert_eq!(took(&quiet, second.search(&key(1))), (Some(value(198)), 2.0));
-    assert_eq!(second.counts(), Counts { hops: 1, ..Counts::default() });
+    assert_eq!(second.counts(), CloverCounts { hops: 1, ..CloverCounts::default() });
     // The first key's shortcut is the first one of the first node.
-    let mut batch = Batch::new();
+    let mut batch = VerbBatch::new();
     let nothing = batch.stage(8);
     batch.bytes_mut(nothing).fill(0);
     batch.write(quiet.rack.nodes()[0], POOL_HEADER_BYTES, nothing);
     quiet.phases(quiet.fabric().execute(batch)).0.check().unwrap();
     assert_eq!(took(&quiet, third.search(&key(1))), (Some(value(198)), 2.0));
-    assert_eq!(third.counts(), Counts { hops: 1, queries: 1, ..Counts::default() });
+    assert_eq!(third.counts(), CloverCounts { hops: 1, queries: 1, ..CloverCounts::default() });
 }
 
 /// A fabric whose first long READ is slow: it READs the first word at once, and the rest when `is_over` is set.
-struct Slow {
+struct SlowReadFabric {
     fabric: SimFabric,
     sim: Sim,
     is_over: Rc<Cell<bool>>,
@@ -209,16 +220,16 @@ struct Slow {
     got: Rc<RefCell<Vec<u8>>>,
 }
 
-impl Fabric for Slow {
-    async fn execute(&self, mut batch: Batch) -> Batch {
+impl Fabric for SlowReadFabric {
+    async fn execute(&self, mut batch: VerbBatch) -> VerbBatch {
         let first = batch.verbs()[0];
-        let Op::Read { buf, .. } = first.op else { return self.fabric.execute(batch).await };
+        let VerbOp::Read { buf, .. } = first.op else { return self.fabric.execute(batch).await };
         if buf.len == 8 || self.is_over.get() {
             return self.fabric.execute(batch).await;
         }
         let mut bytes = Vec::new();
         for (at, len) in [(0, 8), (8, buf.len - 8)] {
-            let mut part = Batch::new();
+            let mut part = VerbBatch::new();
             let read = part.read(first.node, first.offset + at, len);
             bytes.extend_from_slice(self.fabric.execute(part).await.data(read).unwrap());
             while !self.is_over.get() {
@@ -236,17 +247,17 @@ impl Fabric for Slow {
 #[test]
 fn a_read_that_takes_too_long_is_noticed() {
     let shape = shape(1, 2, 30);
-    let quiet = Quiet::new(3, shape.pool_bytes());
-    let server = Rc::new(RefCell::new(MetadataServer::new(shape, Costs::FITTED)));
-    let near = Near::from(server.clone());
+    let quiet = QuietRack::new(3, shape.pool_bytes());
+    let server = Rc::new(RefCell::new(MetadataServer::new(shape, CloverCosts::FITTED)));
+    let near = InProcessRpc::from(server.clone());
     let writer = session(&quiet, &near, shape);
     let is_over = Rc::new(Cell::new(false));
     let got = Rc::new(RefCell::new(Vec::new()));
     let sim = quiet.rack.sim();
     let fabric = quiet.fabric();
     let sim_too = sim.clone();
-    let slow = Slow { fabric, sim: sim_too, is_over: is_over.clone(), got: got.clone() };
-    let reader = Clover::new(slow, near, quiet.rack.nodes(), shape);
+    let slow = SlowReadFabric { fabric, sim: sim_too, is_over: is_over.clone(), got: got.clone() };
+    let reader = CloverClient::new(slow, near, quiet.rack.nodes(), shape);
     for number in [1, 2] {
         took(&quiet, writer.insert(&key(number), &value(number)));
     }
@@ -277,10 +288,10 @@ fn a_read_that_takes_too_long_is_noticed() {
 #[test]
 fn memory_does_not_run_out() {
     for replicas in 1..=3 {
-        let shape = Shape { spare: Shape::spare_for(2, 4), ..shape(replicas, 3, 0) };
-        let quiet = Quiet::new(3, shape.pool_bytes());
-        let server = Rc::new(RefCell::new(MetadataServer::new(shape, Costs::FITTED)));
-        let near = Near::from(server.clone());
+        let shape = CloverShape { spare: CloverShape::spare_for(2, 4), ..shape(replicas, 3, 0) };
+        let quiet = QuietRack::new(3, shape.pool_bytes());
+        let server = Rc::new(RefCell::new(MetadataServer::new(shape, CloverCosts::FITTED)));
+        let near = InProcessRpc::from(server.clone());
         let sessions = [session(&quiet, &near, shape), session(&quiet, &near, shape)];
         for number in 0..3 {
             took(&quiet, sessions[0].insert(&key(number), &value(0)));
@@ -316,19 +327,19 @@ fn memory_does_not_run_out() {
 #[test]
 fn a_store_that_is_full_says_so() {
     let shape = shape(1, 2, 20);
-    let quiet = Quiet::new(3, shape.pool_bytes());
-    let server = Near::new(MetadataServer::new(shape, Costs::FITTED));
+    let quiet = QuietRack::new(3, shape.pool_bytes());
+    let server = InProcessRpc::new(MetadataServer::new(shape, CloverCosts::FITTED));
     let first = session(&quiet, &server, shape);
     let second = session(&quiet, &server, shape);
     took(&quiet, first.insert(&key(1), &value(1)));
     took(&quiet, first.insert(&key(2), &value(2)));
-    assert_eq!(quiet.phases(first.insert(&key(3), &value(3))).0, Err(Failed::Full));
+    assert_eq!(quiet.phases(first.insert(&key(3), &value(3))).0, Err(BaselineError::Full));
     // The first session holds 16 of the 22 entries.
     for _ in 0..6 {
         took(&quiet, second.update(&key(1), &value(4)));
     }
     let idle = session(&quiet, &server, shape);
-    assert_eq!(quiet.phases(idle.update(&key(1), &value(5))).0, Err(Failed::Full));
+    assert_eq!(quiet.phases(idle.update(&key(1), &value(5))).0, Err(BaselineError::Full));
     // Once the second session's garbage is retired, there is memory.
     quiet.let_run(10, second.background());
     took(&quiet, idle.update(&key(1), &value(5)));
@@ -337,22 +348,22 @@ fn a_store_that_is_full_says_so() {
 #[test]
 fn what_does_not_fit_is_refused() {
     let shape = shape(1, 2, 20);
-    let quiet = Quiet::new(3, shape.pool_bytes());
-    let server = Near::new(MetadataServer::new(shape, Costs::FITTED));
+    let quiet = QuietRack::new(3, shape.pool_bytes());
+    let server = InProcessRpc::new(MetadataServer::new(shape, CloverCosts::FITTED));
     let session = session(&quiet, &server, shape);
-    let refused = |length| Err(Failed::Length(length));
+    let refused = |length| Err(BaselineError::Length(length));
     assert_eq!(quiet.phases(session.insert(b"short", &value(1))).0, refused("key"));
     assert_eq!(quiet.phases(session.insert(&key(1), b"short")).0, refused("value"));
     assert_eq!(quiet.phases(session.update(&key(1), b"short")).0, refused("value"));
-    assert_eq!(quiet.phases(session.delete(&key(1))).0, Err(Failed::Unsupported("DELETE")));
+    assert_eq!(quiet.phases(session.delete(&key(1))).0, Err(BaselineError::Unsupported("DELETE")));
 }
 
 #[test]
 fn requests_cost_what_they_are_said_to() {
-    use fusee_baselines::clover::Request;
-    let server = MetadataServer::new(shape(2, 2, 20), Costs::FITTED);
-    assert_eq!(server.takes(&Request::Query(1)), Duration::from_nanos(1_500));
-    assert_eq!(server.takes(&Request::Allocate), Duration::from_micros(2));
-    assert_eq!(server.takes(&Request::Retire(Vec::new())), Duration::ZERO);
-    assert_eq!(server.bytes(&Request::Query(1)), (24, 32));
+    use fusee_baselines::clover::CloverRequest;
+    let server = MetadataServer::new(shape(2, 2, 20), CloverCosts::FITTED);
+    assert_eq!(server.service_time(&CloverRequest::Query(1)), Duration::from_nanos(1_500));
+    assert_eq!(server.service_time(&CloverRequest::Allocate), Duration::from_micros(2));
+    assert_eq!(server.service_time(&CloverRequest::Retire(Vec::new())), Duration::ZERO);
+    assert_eq!(server.bytes(&CloverRequest::Query(1)), (24, 32));
 }

@@ -1,15 +1,15 @@
 //! One object under a lock, and one behind a sequencer: both are linearizable as long as no client dies.
 
-use fusee_baselines::lock::Lock;
-use fusee_baselines::object::{Exclusion, OneObject};
+use fusee_baselines::lock::RemoteLock;
+use fusee_baselines::object::{Exclusion, OneObjectClient};
 use fusee_baselines::sequencer::Sequencer;
 
-use crate::support::{Load, VALUE_BYTES, findings};
+use crate::support::{HistoryLoad, VALUE_BYTES, findings};
 
 const BYTES: u32 = VALUE_BYTES as u32;
 
 fn is_linearizable<T: Exclusion>() {
-    let load = Load {
+    let load = HistoryLoad {
         memory_nodes: 3,
         pool_bytes: T::pool_bytes(BYTES),
         clients: 4,
@@ -20,7 +20,7 @@ fn is_linearizable<T: Exclusion>() {
         deletes: false,
     };
     for seed in 0..50 {
-        let open = |fabric, nodes: &[_]| OneObject::<_, T>::new(fabric, nodes, BYTES);
+        let open = |fabric, nodes: &[_]| OneObjectClient::<_, T>::new(fabric, nodes, BYTES);
         let findings = findings(seed, load, open);
         assert!(findings.is_clean(), "seed {seed}: {findings:?}");
         assert!(findings.overlapping > 100, "{findings:?}");
@@ -29,7 +29,7 @@ fn is_linearizable<T: Exclusion>() {
 
 #[test]
 fn a_locked_object_is_linearizable() {
-    is_linearizable::<Lock>();
+    is_linearizable::<RemoteLock>();
 }
 
 #[test]

@@ -1,19 +1,19 @@
 //! pDPM-Direct: linearizable without crashes, with the phases that its paper states.
 
-use crate::support::{Far, Load, Quiet, VALUE_BYTES, findings, key, value};
-use fusee_baselines::pdpm::{Direct, Directory, Shape};
-use fusee_baselines::{Failed, Near, Session};
-use fusee_core::verbs::{Batch, Fabric, POOL_HEADER_BYTES};
+use crate::support::{DelayedRpc, HistoryLoad, QuietRack, VALUE_BYTES, findings, key, value};
+use fusee_baselines::pdpm::{PdpmClient, PdpmDirectory, PdpmShape};
+use fusee_baselines::{BaselineError, BaselineSession, InProcessRpc};
+use fusee_core::verbs::{Fabric, POOL_HEADER_BYTES, VerbBatch};
 use fusee_sim::{Executor, SimFabric};
 
-fn shape(replicas: usize, keys: u64) -> Shape {
-    Shape { memory_nodes: 3, replicas, value_bytes: VALUE_BYTES as u32, keys }
+fn shape(replicas: usize, keys: u64) -> PdpmShape {
+    PdpmShape { memory_nodes: 3, replicas, value_bytes: VALUE_BYTES as u32, keys }
 }
 
 fn attack(keys: u64, inserts: bool, deletes: bool) {
     for replicas in 1..=2 {
         let shape = shape(replicas, keys);
-        let load = Load {
+        let load = HistoryLoad {
             memory_nodes: 3,
             pool_bytes: shape.pool_bytes(),
             clients: 4,
@@ -24,9 +24,9 @@ fn attack(keys: u64, inserts: bool, deletes: bool) {
             deletes,
         };
         for seed in 0..40 {
-            let directory = Near::new(Directory::new(shape, Directory::ASSUMED));
+            let directory = InProcessRpc::new(PdpmDirectory::new(shape, PdpmDirectory::ASSUMED));
             let findings = findings(seed, load, |fabric, nodes| {
-                Direct::new(fabric, Far::new(seed, &directory), nodes, shape)
+                PdpmClient::new(fabric, DelayedRpc::new(seed, &directory), nodes, shape)
             });
             assert!(findings.is_clean(), "seed {seed}: {findings:?}");
             assert!(findings.overlapping > 100, "{findings:?}");
@@ -45,14 +45,18 @@ fn keys_come_and_go() {
     attack(10, true, true);
 }
 
-type NearDirect = Direct<SimFabric, Near<Directory>>;
+type InProcessPdpm = PdpmClient<SimFabric, InProcessRpc<PdpmDirectory>>;
 
-fn session(quiet: &Quiet, directory: &Near<Directory>, shape: Shape) -> NearDirect {
-    Direct::new(quiet.fabric(), directory.clone(), quiet.rack.nodes(), shape)
+fn session(
+    quiet: &QuietRack,
+    directory: &InProcessRpc<PdpmDirectory>,
+    shape: PdpmShape,
+) -> InProcessPdpm {
+    PdpmClient::new(quiet.fabric(), directory.clone(), quiet.rack.nodes(), shape)
 }
 
 /// Returns the phases of an operation that must succeed.
-fn took<T>(quiet: &Quiet, task: impl Future<Output = Result<T, Failed>>) -> (T, f64) {
+fn took<T>(quiet: &QuietRack, task: impl Future<Output = Result<T, BaselineError>>) -> (T, f64) {
     let (result, phases) = quiet.phases(task);
     (result.expect("nothing fails"), phases)
 }
@@ -61,8 +65,8 @@ fn took<T>(quiet: &Quiet, task: impl Future<Output = Result<T, Failed>>) -> (T, 
 fn operations_take_the_phases_that_the_paper_says() {
     for replicas in 1..=3 {
         let shape = shape(replicas, 4);
-        let quiet = Quiet::new(3, shape.pool_bytes());
-        let directory = Near::new(Directory::new(shape, Directory::ASSUMED));
+        let quiet = QuietRack::new(3, shape.pool_bytes());
+        let directory = InProcessRpc::new(PdpmDirectory::new(shape, PdpmDirectory::ASSUMED));
         let first = session(&quiet, &directory, shape);
         let second = session(&quiet, &directory, shape);
         // Requests take no time here.
@@ -85,8 +89,8 @@ fn operations_take_the_phases_that_the_paper_says() {
 #[test]
 fn writers_spin_without_a_pause() {
     let shape = shape(2, 1);
-    let quiet = Quiet::new(3, shape.pool_bytes());
-    let directory = Near::new(Directory::new(shape, Directory::ASSUMED));
+    let quiet = QuietRack::new(3, shape.pool_bytes());
+    let directory = InProcessRpc::new(PdpmDirectory::new(shape, PdpmDirectory::ASSUMED));
     let first = session(&quiet, &directory, shape);
     let second = session(&quiet, &directory, shape);
     took(&quiet, first.insert(&key(1), &value(1)));
@@ -109,7 +113,7 @@ const LOCK: u64 = POOL_HEADER_BYTES;
 
 /// A WRITE of one word without the lock, as one half of a write.
 async fn scribble(fabric: &SimFabric, node: fusee_core::verbs::MnId, offset: u64, word: u64) {
-    let mut batch = Batch::new();
+    let mut batch = VerbBatch::new();
     let span = batch.stage(8);
     batch.bytes_mut(span).copy_from_slice(&word.to_le_bytes());
     batch.write(node, offset, span);
@@ -119,8 +123,8 @@ async fn scribble(fabric: &SimFabric, node: fusee_core::verbs::MnId, offset: u64
 #[test]
 fn a_search_waits_for_the_lock_and_the_sum() {
     let shape = shape(1, 1);
-    let quiet = Quiet::new(3, shape.pool_bytes());
-    let directory = Near::new(Directory::new(shape, Directory::ASSUMED));
+    let quiet = QuietRack::new(3, shape.pool_bytes());
+    let directory = InProcessRpc::new(PdpmDirectory::new(shape, PdpmDirectory::ASSUMED));
     let session = session(&quiet, &directory, shape);
     took(&quiet, session.insert(&key(1), &value(7)));
     let fabric = quiet.fabric();
@@ -147,13 +151,13 @@ fn a_search_waits_for_the_lock_and_the_sum() {
 #[test]
 fn what_does_not_fit_is_refused() {
     let shape = shape(1, 1);
-    let quiet = Quiet::new(3, shape.pool_bytes());
-    let directory = Near::new(Directory::new(shape, Directory::ASSUMED));
+    let quiet = QuietRack::new(3, shape.pool_bytes());
+    let directory = InProcessRpc::new(PdpmDirectory::new(shape, PdpmDirectory::ASSUMED));
     let session = session(&quiet, &directory, shape);
-    let refused = |length| Err(Failed::Length(length));
+    let refused = |length| Err(BaselineError::Length(length));
     assert_eq!(quiet.phases(session.insert(b"short", &value(1))).0, refused("key"));
     assert_eq!(quiet.phases(session.insert(&key(1), b"short")).0, refused("value"));
     assert_eq!(quiet.phases(session.update(&key(1), b"short")).0, refused("value"));
     took(&quiet, session.insert(&key(1), &value(1)));
-    assert_eq!(quiet.phases(session.insert(&key(2), &value(1))).0, Err(Failed::Full));
+    assert_eq!(quiet.phases(session.insert(&key(2), &value(1))).0, Err(BaselineError::Full));
 }

@@ -9,20 +9,24 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 use std::thread;
 
-use fusee_baselines::clover::{self, Clover, MetadataServer};
-use fusee_baselines::lock::Lock;
-use fusee_baselines::object::{Exclusion, OneObject};
-use fusee_baselines::pdpm::{self, Direct, Directory};
-use fusee_baselines::published::{self, Allocator, Client, Layout, Parameters};
+use fusee_baselines::clover::{self, CloverClient, MetadataServer};
+use fusee_baselines::lock::RemoteLock;
+use fusee_baselines::object::{Exclusion, OneObjectClient};
+use fusee_baselines::pdpm::{self, PdpmClient, PdpmDirectory};
+use fusee_baselines::published::{
+    self, Allocator, PublishedClient, PublishedLayout, PublishedParameters,
+};
 use fusee_baselines::sequencer::Sequencer;
-use fusee_baselines::{Rpc, Server, Session};
+use fusee_baselines::{BaselineServer, BaselineSession, Rpc};
 use fusee_core::verbs::{ClientId, MnId};
 use fusee_core::view::Member;
 use fusee_fabric::tcp::DEFAULT_SPIN;
 use fusee_fabric::{
     AnyFabric, FabricKind, NodeFabrics, NodeFabricsOptions, Pool, PoolOptions, attach_all,
 };
-use fusee_linearizability::{Answer, Call, History, Operation, Record};
+use fusee_linearizability::{
+    HistoryAnswer, HistoryCall, HistoryOperation, HistoryRecord, OperationHistory,
+};
 use fusee_sim::Rng;
 
 use crate::support::{VALUE_BYTES, key, number_of, value};
@@ -34,34 +38,34 @@ const OPERATIONS: usize = 300;
 const KEYS: u64 = 3;
 
 /// A server behind a lock.
-struct Locked<S>(Arc<Mutex<S>>);
+struct LockedRpc<S>(Arc<Mutex<S>>);
 
-impl<S> Clone for Locked<S> {
-    fn clone(&self) -> Locked<S> {
-        Locked(self.0.clone())
+impl<S> Clone for LockedRpc<S> {
+    fn clone(&self) -> LockedRpc<S> {
+        LockedRpc(self.0.clone())
     }
 }
 
-impl<S> Locked<S> {
-    fn new(server: S) -> Locked<S> {
-        Locked(Arc::new(Mutex::new(server)))
+impl<S> LockedRpc<S> {
+    fn new(server: S) -> LockedRpc<S> {
+        LockedRpc(Arc::new(Mutex::new(server)))
     }
 }
 
-impl<S: Server> Rpc<S> for Locked<S> {
+impl<S: BaselineServer> Rpc<S> for LockedRpc<S> {
     async fn call(&self, request: S::Request) -> S::Reply {
         self.0.lock().unwrap().serve(request)
     }
 }
 
 /// Memory nodes, each served over both fabrics.
-struct Nodes {
+struct RealNodes {
     _served: Vec<NodeFabrics>,
     members: Vec<Member>,
 }
 
-impl Nodes {
-    fn start(pool_bytes: u64) -> Nodes {
+impl RealNodes {
+    fn start(pool_bytes: u64) -> RealNodes {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let mut served = Vec::new();
         let mut members = Vec::new();
@@ -94,7 +98,7 @@ impl Nodes {
             });
             served.push(fabrics);
         }
-        Nodes { _served: served, members }
+        RealNodes { _served: served, members }
     }
 
     fn names(&self) -> Vec<MnId> {
@@ -122,14 +126,14 @@ fn drive<T>(
 }
 
 /// Runs searches and updates of a few keys in several threads over a fabric, and checks the history.
-fn is_linearizable<S: Session>(
+fn is_linearizable<S: BaselineSession>(
     kind: FabricKind,
     keys: u64,
     pool_bytes: u64,
     open: impl Fn(Rc<AnyFabric>, &[MnId], ClientId) -> S + Sync,
 ) {
-    let nodes = Nodes::start(pool_bytes);
-    let history = Mutex::new(History::new());
+    let nodes = RealNodes::start(pool_bytes);
+    let history = Mutex::new(OperationHistory::new());
     let clock = AtomicU64::new(0);
     let tick = || clock.fetch_add(1, Ordering::SeqCst);
     let session_of = |number: u32| {
@@ -142,12 +146,12 @@ fn is_linearizable<S: Session>(
         let mut background = pin!(session.background());
         let mut has_ended = false;
         let rng = Rng::named(number.into(), "operations of a thread");
-        let calls: Vec<(u64, Call)> = match number {
-            1 => (0..keys).map(|key| (key, Call::Insert(tick()))).collect(),
+        let calls: Vec<(u64, HistoryCall)> = match number {
+            1 => (0..keys).map(|key| (key, HistoryCall::Insert(tick()))).collect(),
             _ => {
                 let draw = |_| match rng.below(2) {
-                    0 => (rng.below_u64(keys), Call::Search),
-                    _ => (rng.below_u64(keys), Call::Update(tick())),
+                    0 => (rng.below_u64(keys), HistoryCall::Search),
+                    _ => (rng.below_u64(keys), HistoryCall::Update(tick())),
                 };
                 (0..OPERATIONS).map(draw).collect()
             }
@@ -157,20 +161,24 @@ fn is_linearizable<S: Session>(
             let invoked = tick();
             let done = drive(&fabric, &mut background, &mut has_ended, async {
                 match call {
-                    Call::Insert(new) => session.insert(&key, &value(new)).await.map(|_| None),
-                    Call::Update(new) => session.update(&key, &value(new)).await.map(|_| None),
+                    HistoryCall::Insert(new) => {
+                        session.insert(&key, &value(new)).await.map(|_| None)
+                    }
+                    HistoryCall::Update(new) => {
+                        session.update(&key, &value(new)).await.map(|_| None)
+                    }
                     _ => session.search(&key).await,
                 }
             });
             let answer = match (call, done.unwrap()) {
-                (Call::Search, None) => Answer::Absent,
-                (Call::Search, Some(found)) => {
-                    Answer::Found(number_of(&found).expect("a whole value"))
+                (HistoryCall::Search, None) => HistoryAnswer::Absent,
+                (HistoryCall::Search, Some(found)) => {
+                    HistoryAnswer::Found(number_of(&found).expect("a whole value"))
                 }
-                _ => Answer::Done,
+                _ => HistoryAnswer::Done,
             };
-            let operation = Operation { call, invoked, returned: Some((tick(), answer)) };
-            let record = Record { key: number_of_key, client: number, operation };
+            let operation = HistoryOperation { call, invoked, returned: Some((tick(), answer)) };
+            let record = HistoryRecord { key: number_of_key, client: number, operation };
             history.lock().unwrap().push(record);
         }
     };
@@ -192,14 +200,14 @@ const FABRICS: [FabricKind; 2] = [FabricKind::Shm, FabricKind::Tcp];
 fn one_object<T: Exclusion>() {
     for kind in FABRICS {
         is_linearizable(kind, 1, T::pool_bytes(BYTES), |fabric, nodes, _| {
-            OneObject::<_, T>::new(fabric, nodes, BYTES)
+            OneObjectClient::<_, T>::new(fabric, nodes, BYTES)
         });
     }
 }
 
 #[test]
 fn a_locked_object() {
-    one_object::<Lock>();
+    one_object::<RemoteLock>();
 }
 
 #[test]
@@ -211,17 +219,17 @@ fn a_sequenced_object() {
 fn clover() {
     let sessions = THREADS as usize + 1;
     let operations = 1;
-    let shape = clover::Shape {
+    let shape = clover::CloverShape {
         memory_nodes: NODES.into(),
         replicas: 2,
         value_bytes: BYTES,
         keys: KEYS,
-        spare: clover::Shape::spare_for(sessions, operations),
+        spare: clover::CloverShape::spare_for(sessions, operations),
     };
     for kind in FABRICS {
-        let server = Locked::new(MetadataServer::new(shape, clover::Costs::FITTED));
+        let server = LockedRpc::new(MetadataServer::new(shape, clover::CloverCosts::FITTED));
         is_linearizable(kind, KEYS, shape.pool_bytes(), |fabric, nodes, _| {
-            Clover::new(fabric, server.clone(), nodes, shape)
+            CloverClient::new(fabric, server.clone(), nodes, shape)
         });
     }
 }
@@ -229,36 +237,36 @@ fn clover() {
 #[test]
 fn pdpm_direct() {
     let shape =
-        pdpm::Shape { memory_nodes: NODES.into(), replicas: 2, value_bytes: BYTES, keys: KEYS };
+        pdpm::PdpmShape { memory_nodes: NODES.into(), replicas: 2, value_bytes: BYTES, keys: KEYS };
     for kind in FABRICS {
-        let server = Locked::new(Directory::new(shape, Directory::ASSUMED));
+        let server = LockedRpc::new(PdpmDirectory::new(shape, PdpmDirectory::ASSUMED));
         is_linearizable(kind, KEYS, shape.pool_bytes(), |fabric, nodes, _| {
-            Direct::new(fabric, server.clone(), nodes, shape)
+            PdpmClient::new(fabric, server.clone(), nodes, shape)
         });
     }
 }
 
 #[test]
 fn fusee_as_published_and_its_variants() {
-    let variants: [fn(Parameters) -> Parameters; 4] = [
+    let variants: [fn(PublishedParameters) -> PublishedParameters; 4] = [
         |published| published,
-        Parameters::one_by_one,
-        Parameters::without_cache,
-        Parameters::allocated_by_nodes,
+        PublishedParameters::one_by_one,
+        PublishedParameters::without_cache,
+        PublishedParameters::allocated_by_nodes,
     ];
     let names: Vec<MnId> = (0..NODES).map(MnId).collect();
     for (kind, variant) in FABRICS.into_iter().flat_map(|kind| variants.map(|v| (kind, v))) {
-        let parameters = variant(Parameters::published(2, 2, KEYS, BYTES))
+        let parameters = variant(PublishedParameters::published(2, 2, KEYS, BYTES))
             .with_blocks(1 << 16, 1 << 20)
             .with_room_for(THREADS as u64 * OPERATIONS as u64, THREADS as u64 + 1, NODES.into());
         let pool_bytes = parameters.pool_bytes(NODES.into());
-        let layout = Arc::new(Layout::new(&names, parameters.clone()).unwrap());
-        let costs = published::Costs::default();
+        let layout = Arc::new(PublishedLayout::new(&names, parameters.clone()).unwrap());
+        let costs = published::AllocatorCosts::default();
         let servers: Vec<_> = (0..usize::from(NODES))
-            .map(|node| Locked::new(Allocator::new(layout.clone(), node, costs)))
+            .map(|node| LockedRpc::new(Allocator::new(layout.clone(), node, costs)))
             .collect();
         is_linearizable(kind, KEYS, pool_bytes, |fabric, _, client| {
-            Client::new(fabric, layout.clone(), servers.clone(), client.0)
+            PublishedClient::new(fabric, layout.clone(), servers.clone(), client.0)
         });
     }
 }

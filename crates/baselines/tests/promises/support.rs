@@ -5,9 +5,11 @@ use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
 use std::task::Poll;
 
-use fusee_baselines::{Near, Rpc, Server, Session};
+use fusee_baselines::{BaselineServer, BaselineSession, InProcessRpc, Rpc};
 use fusee_core::verbs::MnId;
-use fusee_linearizability::{Answer, Call, Findings, History, Operation, Record};
+use fusee_linearizability::{
+    HistoryAnswer, HistoryCall, HistoryFindings, HistoryOperation, HistoryRecord, OperationHistory,
+};
 use fusee_sim::{Executor, Nanos, Network, NetworkOptions, Rack, Rng, Sim, SimFabric, Testbed};
 
 /// Bytes of a value: the first eight are its number, and all others repeat them.
@@ -17,7 +19,7 @@ const MOST_EVENTS: u64 = 20_000_000;
 
 /// The dimensions of a run, and the operations of its clients.
 #[derive(Clone, Copy, Debug)]
-pub struct Load {
+pub struct HistoryLoad {
     pub memory_nodes: u16,
     pub pool_bytes: u64,
     pub clients: usize,
@@ -48,11 +50,11 @@ pub fn key(number: u64) -> [u8; 16] {
 }
 
 /// Runs clients with delays and torn verbs by this seed, and checks their history.
-pub fn findings<S: Session>(
+pub fn findings<S: BaselineSession>(
     seed: u64,
-    load: Load,
+    load: HistoryLoad,
     open: impl FnMut(SimFabric, &[MnId]) -> S,
-) -> Findings {
+) -> HistoryFindings {
     findings_on(seed, load, MOST_EVENTS, |_| (), |_| (), open)
 }
 
@@ -60,14 +62,14 @@ pub fn findings<S: Session>(
 ///
 /// # Panics
 /// If the run does not end.
-pub fn findings_on<S: Session>(
+pub fn findings_on<S: BaselineSession>(
     seed: u64,
-    load: Load,
+    load: HistoryLoad,
     most_events: u64,
     before: impl FnOnce(&Network),
     after: impl FnOnce(&Network),
     mut open: impl FnMut(SimFabric, &[MnId]) -> S,
-) -> Findings {
+) -> HistoryFindings {
     let sim = Sim::new(seed);
     let rack = Rack::new(&sim, NetworkOptions::default(), load.memory_nodes, load.pool_bytes);
     before(rack.network());
@@ -78,12 +80,12 @@ pub fn findings_on<S: Session>(
             (process, open(fabric, rack.nodes()))
         })
         .collect();
-    let history = RefCell::new(History::new());
+    let history = RefCell::new(OperationHistory::new());
     let next = Cell::new(0u64);
     let time = Cell::new(0u64);
     let tick = || time.replace(time.get() + 1);
     let fresh = || next.replace(next.get() + 1);
-    let run = Run { load, rng: Rng::named(seed, "operations"), history: &history };
+    let run = HistoryRun { load, rng: Rng::named(seed, "operations"), history: &history };
     let mut executor = Executor::new(&sim);
     for (process, session) in &members {
         executor.spawn_background(*process, session.background());
@@ -94,7 +96,14 @@ pub fn findings_on<S: Session>(
                 let begun = tick();
                 let number = fresh();
                 let done = members[0].1.insert(&key(key_number), &value(number)).await.unwrap();
-                run.record(0, key_number, Call::Insert(number), written(done, true), begun, tick());
+                run.record(
+                    0,
+                    key_number,
+                    HistoryCall::Insert(number),
+                    written(done, true),
+                    begun,
+                    tick(),
+                );
             }
         });
         executor.run(most_events, || ());
@@ -112,18 +121,20 @@ pub fn findings_on<S: Session>(
                     let call = run.draw(fresh);
                     let begun = tick();
                     let answer = match call {
-                        Call::Search => match session.search(&key).await.unwrap() {
-                            None => Answer::Absent,
-                            Some(found) => Answer::Found(number_of(&found).expect("a whole value")),
+                        HistoryCall::Search => match session.search(&key).await.unwrap() {
+                            None => HistoryAnswer::Absent,
+                            Some(found) => {
+                                HistoryAnswer::Found(number_of(&found).expect("a whole value"))
+                            }
                         },
-                        Call::Update(new) => {
+                        HistoryCall::Update(new) => {
                             written(session.update(&key, &value(new)).await.unwrap(), false)
                         }
-                        Call::Insert(new) => {
+                        HistoryCall::Insert(new) => {
                             written(session.insert(&key, &value(new)).await.unwrap(), true)
                         }
-                        Call::Delete => written(session.delete(&key).await.unwrap(), false),
-                        Call::Upsert(_) => unreachable!("nobody upserts"),
+                        HistoryCall::Delete => written(session.delete(&key).await.unwrap(), false),
+                        HistoryCall::Upsert(_) => unreachable!("nobody upserts"),
                     };
                     run.record(number, key_number, call, answer, begun, tick());
                 }
@@ -137,14 +148,14 @@ pub fn findings_on<S: Session>(
 }
 
 /// A connection to a server whose requests and replies take a random number of the process's steps.
-pub struct Far<S> {
-    server: Near<S>,
+pub struct DelayedRpc<S> {
+    server: InProcessRpc<S>,
     rng: Rng,
 }
 
-impl<S> Far<S> {
-    pub fn new(seed: u64, server: &Near<S>) -> Far<S> {
-        Far { server: server.clone(), rng: Rng::named(seed, "way to the server") }
+impl<S> DelayedRpc<S> {
+    pub fn new(seed: u64, server: &InProcessRpc<S>) -> DelayedRpc<S> {
+        DelayedRpc { server: server.clone(), rng: Rng::named(seed, "way to the server") }
     }
 
     async fn way(&self) {
@@ -154,7 +165,7 @@ impl<S> Far<S> {
     }
 }
 
-impl<S: Server> Rpc<S> for Far<S> {
+impl<S: BaselineServer> Rpc<S> for DelayedRpc<S> {
     async fn call(&self, request: S::Request) -> S::Reply {
         self.way().await;
         let reply = self.server.call(request).await;
@@ -181,15 +192,15 @@ async fn pause() {
 pub const PHASE_NS: Nanos = 2 * Testbed::UNLIMITED.one_way_ns;
 
 /// A network on which nothing but phases takes time.
-pub struct Quiet {
+pub struct QuietRack {
     pub rack: Rack,
 }
 
-impl Quiet {
-    pub fn new(memory_nodes: u16, pool_bytes: u64) -> Quiet {
+impl QuietRack {
+    pub fn new(memory_nodes: u16, pool_bytes: u64) -> QuietRack {
         let options =
             NetworkOptions { testbed: Some(Testbed::UNLIMITED), ..NetworkOptions::default() };
-        Quiet { rack: Rack::new(&Sim::steady(), options, memory_nodes, pool_bytes) }
+        QuietRack { rack: Rack::new(&Sim::steady(), options, memory_nodes, pool_bytes) }
     }
 
     pub fn fabric(&self) -> SimFabric {
@@ -222,32 +233,40 @@ impl Quiet {
     }
 }
 
-fn written(done: bool, is_insert: bool) -> Answer {
+fn written(done: bool, is_insert: bool) -> HistoryAnswer {
     match (done, is_insert) {
-        (true, _) => Answer::Done,
-        (false, true) => Answer::Exists,
-        (false, false) => Answer::Absent,
+        (true, _) => HistoryAnswer::Done,
+        (false, true) => HistoryAnswer::Exists,
+        (false, false) => HistoryAnswer::Absent,
     }
 }
 
-struct Run<'h> {
-    load: Load,
+struct HistoryRun<'h> {
+    load: HistoryLoad,
     rng: Rng,
-    history: &'h RefCell<History>,
+    history: &'h RefCell<OperationHistory>,
 }
 
-impl Run<'_> {
-    fn draw(&self, fresh: impl Fn() -> u64) -> Call {
+impl HistoryRun<'_> {
+    fn draw(&self, fresh: impl Fn() -> u64) -> HistoryCall {
         match self.rng.below(10) {
-            0 if self.load.deletes => Call::Delete,
-            1 | 2 if self.load.inserts => Call::Insert(fresh()),
-            3..=5 => Call::Update(fresh()),
-            _ => Call::Search,
+            0 if self.load.deletes => HistoryCall::Delete,
+            1 | 2 if self.load.inserts => HistoryCall::Insert(fresh()),
+            3..=5 => HistoryCall::Update(fresh()),
+            _ => HistoryCall::Search,
         }
     }
 
-    fn record(&self, client: u32, key: u64, call: Call, answer: Answer, begun: u64, ended: u64) {
-        let operation = Operation { call, invoked: begun, returned: Some((ended, answer)) };
-        self.history.borrow_mut().push(Record { key, client, operation });
+    fn record(
+        &self,
+        client: u32,
+        key: u64,
+        call: HistoryCall,
+        answer: HistoryAnswer,
+        begun: u64,
+        ended: u64,
+    ) {
+        let operation = HistoryOperation { call, invoked: begun, returned: Some((ended, answer)) };
+        self.history.borrow_mut().push(HistoryRecord { key, client, operation });
     }
 }

@@ -7,28 +7,30 @@ use std::cell::{Cell, RefCell};
 use std::panic::catch_unwind;
 use std::rc::Rc;
 
-use fusee_baselines::Near;
-use fusee_baselines::Session;
-use fusee_baselines::clover::{Clover, Costs, MetadataServer, Shape};
-use fusee_linearizability::Findings;
-use fusee_sim::{Executor, Mistakes, Rng, Switches};
+use fusee_baselines::BaselineSession;
+use fusee_baselines::InProcessRpc;
+use fusee_baselines::clover::{CloverClient, CloverCosts, CloverShape, MetadataServer};
+use fusee_linearizability::HistoryFindings;
+use fusee_sim::{Executor, Rng, SwitchMistakes, Switches};
 use fusee_switch::Switch;
-use fusee_switch::clover::{Clover as Steering, Trust};
+use fusee_switch::clover::{ChainTrust, CloverSwitch as Steering};
 
-use crate::support::{Far, Load, PHASE_NS, Quiet, VALUE_BYTES, findings_on, key, value};
+use crate::support::{
+    DelayedRpc, HistoryLoad, PHASE_NS, QuietRack, VALUE_BYTES, findings_on, key, value,
+};
 
-fn shape(keys: u64, spare: u64) -> Shape {
-    Shape { memory_nodes: 1, replicas: 1, value_bytes: VALUE_BYTES as u32, keys, spare }
+fn shape(keys: u64, spare: u64) -> CloverShape {
+    CloverShape { memory_nodes: 1, replicas: 1, value_bytes: VALUE_BYTES as u32, keys, spare }
 }
 
-fn switch(shape: Shape, trust: Trust, keys: usize) -> Box<dyn Switch> {
-    Box::new(Steering::new(shape.words().expect("one node"), trust, keys))
+fn switch(shape: CloverShape, trust: ChainTrust, keys: usize) -> Box<dyn Switch> {
+    Box::new(Steering::new(shape.chain_format().expect("one node"), trust, keys))
 }
 
 /// Runs random histories over two switches that forget, and over links around them.
-fn attack(trust: Trust, seed: u64) -> (Findings, fusee_switch::Counts) {
+fn attack(trust: ChainTrust, seed: u64) -> (HistoryFindings, fusee_switch::SwitchCounts) {
     let shape = shape(2, 1_500);
-    let load = Load {
+    let load = HistoryLoad {
         memory_nodes: 1,
         pool_bytes: shape.pool_bytes(),
         clients: 5,
@@ -38,19 +40,19 @@ fn attack(trust: Trust, seed: u64) -> (Findings, fusee_switch::Counts) {
         inserts: false,
         deletes: false,
     };
-    let near = Near::new(MetadataServer::new(shape, Costs::FITTED));
+    let near = InProcessRpc::new(MetadataServer::new(shape, CloverCosts::FITTED));
     let room = Rng::named(seed, "room").pick(&[1, 2]);
     let all = vec![switch(shape, trust, room), switch(shape, trust, room)];
-    let mistakes = Mistakes { forgets_one_in: 200, errs_one_in: 0 };
+    let mistakes = SwitchMistakes { forgets_one_in: 200, errs_one_in: 0 };
     let switches = Switches::adversarial(all, mistakes, Rng::named(seed, "switches"));
-    let counts = Rc::new(Cell::new(fusee_switch::Counts::default()));
+    let counts = Rc::new(Cell::new(fusee_switch::SwitchCounts::default()));
     let findings = findings_on(
         seed,
         load,
         1_000_000,
         |network| network.put_switches(switches),
         |network| counts.set(network.switches().expect("they were put there").counts()),
-        |fabric, nodes| Clover::new(fabric, Far::new(seed, &near), nodes, shape),
+        |fabric, nodes| CloverClient::new(fabric, DelayedRpc::new(seed, &near), nodes, shape),
     );
     (findings, counts.get())
 }
@@ -60,7 +62,7 @@ fn what_waits_for_answers_is_linearizable() {
     let mut steered = 0;
     let mut held = 0;
     for seed in 0..60 {
-        let (findings, counts) = attack(Trust::Answered, seed);
+        let (findings, counts) = attack(ChainTrust::Answered, seed);
         assert!(findings.is_clean(), "seed {seed}: {findings:?}");
         (steered, held) = (steered + counts.steered, held + counts.held);
     }
@@ -70,7 +72,7 @@ fn what_waits_for_answers_is_linearizable() {
 /// Updates are lost, and some clients look for the end of a chain for ever.
 #[test]
 fn what_was_published_is_not() {
-    let run = |seed| catch_unwind(|| attack(Trust::Sent, seed).0.is_clean());
+    let run = |seed| catch_unwind(|| attack(ChainTrust::Sent, seed).0.is_clean());
     let runs: Vec<_> = (0..30).map(run).collect();
     let broken = runs.iter().filter(|run| matches!(run, Ok(false))).count();
     let endless = runs.iter().filter(|run| run.is_err()).count();
@@ -83,11 +85,12 @@ fn what_was_published_is_not() {
 /// search finds the value before it.
 #[test]
 fn an_update_that_was_done_is_not_found() {
-    for trust in [Trust::Sent, Trust::Answered] {
+    for trust in [ChainTrust::Sent, ChainTrust::Answered] {
         let shape = shape(1, 100);
-        let quiet = Quiet::new(1, shape.pool_bytes());
-        let server = Near::new(MetadataServer::new(shape, Costs::FITTED));
-        let session = || Clover::new(quiet.fabric(), server.clone(), quiet.rack.nodes(), shape);
+        let quiet = QuietRack::new(1, shape.pool_bytes());
+        let server = InProcessRpc::new(MetadataServer::new(shape, CloverCosts::FITTED));
+        let session =
+            || CloverClient::new(quiet.fabric(), server.clone(), quiet.rack.nodes(), shape);
         let [other, a, b, reader] = [(); 4].map(|()| session());
         quiet.phases(other.insert(&key(0), &value(1))).0.unwrap();
         [&a, &b, &reader].into_iter().for_each(|session| session.learn_from(&other));
@@ -107,7 +110,7 @@ fn an_update_that_was_done_is_not_found() {
         });
         executor.run(1_000_000, || ());
         drop(executor);
-        let expected = if trust == Trust::Sent { 2 } else { 4 };
+        let expected = if trust == ChainTrust::Sent { 2 } else { 4 };
         assert_eq!(found.take(), value(expected), "{trust:?}");
     }
 }
@@ -118,13 +121,13 @@ fn an_update_that_was_done_is_not_found() {
 fn memory_is_lost_where_updates_are_steered() {
     for is_steered in [false, true] {
         let shape = shape(1, 300);
-        let quiet = Quiet::new(1, shape.pool_bytes());
-        let server = Rc::new(RefCell::new(MetadataServer::new(shape, Costs::FITTED)));
-        let near = Near::from(server.clone());
-        let session = || Clover::new(quiet.fabric(), near.clone(), quiet.rack.nodes(), shape);
+        let quiet = QuietRack::new(1, shape.pool_bytes());
+        let server = Rc::new(RefCell::new(MetadataServer::new(shape, CloverCosts::FITTED)));
+        let near = InProcessRpc::from(server.clone());
+        let session = || CloverClient::new(quiet.fabric(), near.clone(), quiet.rack.nodes(), shape);
         let [first, second] = [(); 2].map(|()| session());
         if is_steered {
-            let switch = switch(shape, Trust::Answered, 1);
+            let switch = switch(shape, ChainTrust::Answered, 1);
             quiet.rack.network().put_switches(Switches::one(switch));
         }
         quiet.phases(first.insert(&key(0), &value(1))).0.unwrap();

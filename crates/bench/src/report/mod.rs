@@ -1,6 +1,6 @@
 //! Reports of benchmarks: a table for people, or one JSON object for programs, and a picture.
 //!
-//! A benchmark has arguments, a run, and results ([`Findings`]). The rest is here, the same for
+//! A benchmark has arguments, a run, and results ([`BenchFindings`]). The rest is here, the same for
 //! all: the machine, the commit and the command, the cluster, the verdict, the order of the table,
 //! `--json`, `--plot`, and the exit code.
 //!
@@ -17,21 +17,21 @@ use fusee_cli::failure::Failure;
 use fusee_cli::{interrupt, output};
 use serde::Serialize;
 
-use fusee_report::machine::{Machine, commit};
+use fusee_report::machine::{HostMachine, commit};
 use fusee_report::plot::{self, Chart};
 pub use operations::{OperationReport, PhaseReport, operations_table};
-pub use setup::{ClusterReport, Setup};
-pub use verdict::{Errors, Verdict, attempt};
+pub use setup::{ClusterReport, MeasuredSetup};
+pub use verdict::{BenchVerdict, ErrorCounts, attempt};
 
 /// The form of the report.
 #[derive(clap::Args, Clone, Debug, Default)]
-pub struct Output {
+pub struct BenchOutputArgs {
     /// Print one JSON object instead of a table
     #[arg(long)]
     json: bool,
 }
 
-impl Output {
+impl BenchOutputArgs {
     /// Whether the report is for programs.
     pub fn is_json(&self) -> bool {
         self.json
@@ -40,35 +40,35 @@ impl Output {
 
 /// The form of a report that can be drawn.
 #[derive(clap::Args, Clone, Debug, Default)]
-pub struct Drawing {
+pub struct BenchPlotArgs {
     /// Draw it into this file, as SVG
     #[arg(long, value_name = "FILE")]
     plot: Option<PathBuf>,
 
     #[command(flatten)]
-    output: Output,
+    output: BenchOutputArgs,
 }
 
 /// The results of a benchmark.
-pub trait Findings: Serialize + Sized {
+pub trait BenchFindings: Serialize + Sized {
     /// The settings of the run: the arguments, usually.
     type Settings: Serialize;
 
     /// Returns the first line of the table.
-    fn title(report: &Report<'_, Self>) -> String;
+    fn title(report: &BenchReport<'_, Self>) -> String;
 
     /// Returns the lines below the cluster and above the verdict.
-    fn summary(_report: &Report<'_, Self>) -> String {
+    fn summary(_report: &BenchReport<'_, Self>) -> String {
         String::new()
     }
 
     /// Returns the rows below the verdict.
-    fn rows(_report: &Report<'_, Self>) -> String {
+    fn rows(_report: &BenchReport<'_, Self>) -> String {
         String::new()
     }
 
     /// Returns the picture, if the results can be drawn.
-    fn chart(_report: &Report<'_, Self>) -> Option<Chart> {
+    fn chart(_report: &BenchReport<'_, Self>) -> Option<Chart> {
         None
     }
 
@@ -86,43 +86,49 @@ pub trait Findings: Serialize + Sized {
 /// The results of a benchmark, with all that a reader has to know. Its fields are those of the
 /// JSON.
 #[derive(Serialize)]
-pub struct Report<'a, F: Findings> {
+pub struct BenchReport<'a, F: BenchFindings> {
     benchmark: &'static str,
     version: &'static str,
     /// The commit of a release build.
     commit: Option<&'static str>,
     command: String,
     pub settings: &'a F::Settings,
-    pub machine: Machine,
+    pub machine: HostMachine,
     #[serde(flatten)]
-    pub setup: Option<Setup>,
+    pub setup: Option<MeasuredSetup>,
     /// Whether the user ended the run.
     pub interrupted: bool,
     #[serde(flatten)]
     pub findings: F,
     #[serde(flatten)]
-    verdict: Option<Verdict>,
+    verdict: Option<BenchVerdict>,
 }
 
 /// A benchmark that has begun.
-pub struct Shell {
+pub struct BenchInvocation {
     name: &'static str,
-    drawing: Drawing,
-    pub machine: Machine,
+    drawing: BenchPlotArgs,
+    pub machine: HostMachine,
 }
 
-impl Shell {
+impl BenchInvocation {
     /// Begins a benchmark.
-    pub fn begin(name: &'static str, output: &Output) -> Shell {
-        let drawing = Drawing { plot: None, output: output.clone() };
-        Shell { name, drawing, machine: Machine::here() }
+    pub fn begin(name: &'static str, output: &BenchOutputArgs) -> BenchInvocation {
+        let drawing = BenchPlotArgs { plot: None, output: output.clone() };
+        BenchInvocation { name, drawing, machine: HostMachine::here() }
     }
 
     /// Begins a benchmark that can be drawn. If the picture cannot be written, this fails now, not
     /// after the run.
-    pub fn begin_drawing(name: &'static str, drawing: &Drawing) -> Result<Shell, Failure> {
+    pub fn begin_drawing(
+        name: &'static str,
+        drawing: &BenchPlotArgs,
+    ) -> Result<BenchInvocation, Failure> {
         plot::check(drawing.plot.as_ref())?;
-        Ok(Shell { drawing: drawing.clone(), ..Shell::begin(name, &drawing.output) })
+        Ok(BenchInvocation {
+            drawing: drawing.clone(),
+            ..BenchInvocation::begin(name, &drawing.output)
+        })
     }
 
     /// Returns the bytes of available memory, if the system tells them.
@@ -132,14 +138,14 @@ impl Shell {
 
     /// Draws and prints the results, with the cluster and the verdict. Fails if anything was wrong,
     /// or the run is not complete.
-    pub fn tell<F: Findings>(
+    pub fn print_results<F: BenchFindings>(
         self,
         settings: &F::Settings,
-        setup: Option<Setup>,
+        setup: Option<MeasuredSetup>,
         findings: F,
-        verdict: Option<Verdict>,
+        verdict: Option<BenchVerdict>,
     ) -> Result<(), Failure> {
-        let report = Report {
+        let report = BenchReport {
             benchmark: self.name,
             version: env!("CARGO_PKG_VERSION"),
             commit: commit(),
@@ -147,7 +153,7 @@ impl Shell {
             settings,
             machine: self.machine,
             setup,
-            interrupted: interrupt::requested() || findings.was_interrupted(),
+            interrupted: interrupt::is_requested() || findings.was_interrupted(),
             findings,
             verdict,
         };
@@ -171,7 +177,7 @@ impl Shell {
     }
 }
 
-impl<F: Findings> Report<'_, F> {
+impl<F: BenchFindings> BenchReport<'_, F> {
     /// Names the fabric, if there is a cluster.
     pub fn fabric(&self) -> &str {
         self.setup.as_ref().map_or("", |setup| &setup.fabric)
@@ -184,9 +190,9 @@ impl<F: Findings> Report<'_, F> {
 
     /// Returns the table for people.
     fn table(&self) -> String {
-        let cluster = self.setup.as_ref().map(Setup::line).unwrap_or_default();
-        let verdict = self.verdict.as_ref().map(Verdict::table).unwrap_or_default();
-        let Machine { cores, cpu, .. } = &self.machine;
+        let cluster = self.setup.as_ref().map(MeasuredSetup::line).unwrap_or_default();
+        let verdict = self.verdict.as_ref().map(BenchVerdict::table).unwrap_or_default();
+        let HostMachine { cores, cpu, .. } = &self.machine;
         let commit = self.commit.map(|commit| format!(", commit {commit}")).unwrap_or_default();
         format!(
             "{}\n\n{cluster}machine     {cores} cores, {cpu}\n\
@@ -200,7 +206,7 @@ impl<F: Findings> Report<'_, F> {
     }
 
     fn judge(&self) -> Result<(), Failure> {
-        let mut wrong = self.verdict.as_ref().map(Verdict::problems).unwrap_or_default();
+        let mut wrong = self.verdict.as_ref().map(BenchVerdict::problems).unwrap_or_default();
         wrong.extend(self.findings.problems());
         match interrupt::failure() {
             _ if !wrong.is_empty() => {

@@ -5,7 +5,7 @@ use serde::Serialize;
 
 /// The measured cluster, and the way to it.
 #[derive(Clone, Debug, Serialize)]
-pub struct Setup {
+pub struct MeasuredSetup {
     /// The fabric, or several by name.
     pub fabric: String,
     /// The cluster, if there was one, or several that are alike.
@@ -13,12 +13,12 @@ pub struct Setup {
     pub cluster: Option<ClusterReport>,
 }
 
-impl Setup {
+impl MeasuredSetup {
     /// Describes the cluster of a client: whether it is in this process, or was started as
     /// processes.
-    pub fn of(client: &Client, started: bool, embedded: bool) -> Setup {
+    pub fn of(client: &Client, started: bool, embedded: bool) -> MeasuredSetup {
         let cluster = Some(ClusterReport::of(client, started, embedded));
-        Setup { fabric: client.fabric().to_string(), cluster }
+        MeasuredSetup { fabric: client.fabric().to_string(), cluster }
     }
 
     /// Returns the line for people.

@@ -6,11 +6,11 @@ use std::fmt::Write as _;
 use fusee_cli::failure::Failure;
 use serde::Serialize;
 
-use crate::tally::Tally;
+use crate::tally::OperationTally;
 
 /// Failed operations.
 #[derive(Clone, Debug, Serialize)]
-pub struct Errors {
+pub struct ErrorCounts {
     /// Operations that failed.
     pub total: u64,
     /// By the kind of error.
@@ -19,9 +19,9 @@ pub struct Errors {
 
 /// The verdict whether the store kept what it acknowledged.
 #[derive(Clone, Debug, Serialize)]
-pub struct Verdict {
+pub struct BenchVerdict {
     /// Operations that failed, of all phases.
-    pub errors: Errors,
+    pub errors: ErrorCounts,
     /// Keys that were read back at the end.
     pub verified_keys: u64,
     /// Inadmissible values, during the run or at the end.
@@ -34,11 +34,11 @@ pub struct Verdict {
     pub problems: Vec<String>,
 }
 
-impl Verdict {
+impl BenchVerdict {
     /// Judges a tally of all phases.
-    pub fn new(tally: &Tally, verified_keys: u64, problems: Vec<String>) -> Verdict {
-        Verdict {
-            errors: Errors { total: tally.error_count(), by_kind: tally.errors.clone() },
+    pub fn new(tally: &OperationTally, verified_keys: u64, problems: Vec<String>) -> BenchVerdict {
+        BenchVerdict {
+            errors: ErrorCounts { total: tally.error_count(), by_kind: tally.errors.clone() },
             verified_keys,
             mismatches: tally.mismatch_count(),
             mismatches_by_kind: tally.mismatches.clone(),

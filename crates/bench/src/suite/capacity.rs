@@ -15,20 +15,22 @@ use std::fmt::Write as _;
 use fusee_cli::failure::Failure;
 use fusee_cli::flags;
 use fusee_cli::interrupt;
-use fusee_cli::quantity::Bytes;
+use fusee_cli::quantity::ByteSize;
 use fusee_client::{
     Client, EmbeddedOptions, FabricChoice, FabricKind, Geometry, Options, Redundancy, View,
 };
 use fusee_core::layout::BlockShape;
 use serde::Serialize;
 
-use super::churn::crew::{Crew, Keys, Load, Task};
-use super::churn::model::Model;
+use super::churn::model::ChurnModel;
+use super::churn::workers::{ChurnKeys, ChurnLoad, ChurnTask, ChurnWorkerPool};
 use crate::cluster::check_memory;
 use crate::progress::bar;
 use crate::redundant::by_name;
-use crate::report::{Findings, Output, Report, Setup, Shell, Verdict};
-use crate::tally::Tally;
+use crate::report::{
+    BenchFindings, BenchInvocation, BenchOutputArgs, BenchReport, BenchVerdict, MeasuredSetup,
+};
+use crate::tally::OperationTally;
 use crate::value::HEADER_BYTES;
 use fusee_workload::KEY_BYTES;
 
@@ -40,7 +42,7 @@ use fusee_workload::KEY_BYTES;
     fusee bench capacity --value-bytes 64KiB --pool 512MiB\n\n\
     Exit code 1 if an operation failed for another reason than want of memory, a pair cannot be\n\
     read back, or none fits.")]
-pub struct Args {
+pub struct CapacityArgs {
     /// Redundancies, as with `fusee put`; the others are compared with the first
     #[arg(long, value_delimiter = ',', value_name = "REDUNDANCY",
           default_values = ["replicated", "ec:4+2"])]
@@ -49,7 +51,7 @@ pub struct Args {
 
     /// Bytes of a value, like 64KiB
     #[arg(long, default_value = "1MiB", value_name = "BYTES")]
-    value_bytes: Bytes,
+    value_bytes: ByteSize,
 
     /// Sessions that fill the pools, each a thread
     #[arg(long, default_value_t = 1, value_name = "N",
@@ -80,16 +82,16 @@ pub struct Args {
     /// Memory of each node
     #[arg(long, default_value = "1.5GiB", value_name = "BYTES")]
     #[serde(rename = "pool_bytes_per_node")]
-    pool: Bytes,
+    pool: ByteSize,
 
     /// Bytes of a region on each of its memory nodes
     #[arg(long, default_value = "16MiB", value_name = "BYTES")]
-    region_bytes: Bytes,
+    region_bytes: ByteSize,
 
     /// Bytes of a block
     #[arg(long, default_value = "8MiB", value_name = "BYTES")]
     #[serde(rename = "block_size_bytes")]
-    block_bytes: Bytes,
+    block_bytes: ByteSize,
 
     /// Start of all random sequences
     #[arg(long, default_value_t = 1, value_name = "N")]
@@ -97,10 +99,10 @@ pub struct Args {
 
     #[command(flatten)]
     #[serde(skip)]
-    output: Output,
+    output: BenchOutputArgs,
 }
 
-impl Args {
+impl CapacityArgs {
     fn check(&self) -> Result<(), Failure> {
         let value_bytes = self.value_bytes();
         if value_bytes < HEADER_BYTES {
@@ -110,8 +112,9 @@ impl Args {
             )));
         }
         let geometry = self.geometry();
-        let refused =
-            |error: &dyn std::fmt::Display| Failure::usage(flags::in_text(&error.to_string()));
+        let refused = |error: &dyn std::fmt::Display| {
+            Failure::usage(flags::with_flag_names(&error.to_string()))
+        };
         geometry.check().map_err(|error| refused(&error))?;
         for redundancy in &self.redundancy {
             redundancy.check(KEY_BYTES, value_bytes).map_err(|error| {
@@ -130,7 +133,7 @@ impl Args {
                 "--value-bytes is {}; with --block-bytes {} values have at most {}",
                 self.value_bytes,
                 self.block_bytes,
-                Bytes(geometry.max_value_bytes.into())
+                ByteSize(geometry.max_value_bytes.into())
             )));
         }
         Ok(())
@@ -169,18 +172,18 @@ impl Args {
             .with_index_keys(self.most_pairs())
             .with_client(Options::default());
         Client::embedded(embedded)
-            .map_err(|error| Failure::usage(flags::in_text(&error.to_string())))
+            .map_err(|error| Failure::usage(flags::with_flag_names(&error.to_string())))
     }
 
-    fn load(&self, redundancy: Redundancy) -> Load {
+    fn load(&self, redundancy: Redundancy) -> ChurnLoad {
         let value_bytes = self.value_bytes();
-        Load { sessions: self.sessions, value_bytes, seed: self.seed, redundancy }
+        ChurnLoad { sessions: self.sessions, value_bytes, seed: self.seed, redundancy }
     }
 }
 
 /// The contents of a full cluster.
 #[derive(Debug, Serialize)]
-struct Full {
+struct FullCluster {
     #[serde(serialize_with = "by_name")]
     redundancy: Redundancy,
     pairs: u64,
@@ -199,8 +202,8 @@ struct Full {
     fill_s: f64,
 }
 
-impl Full {
-    fn new(args: &Args, redundancy: Redundancy, view: &View, pairs: u64) -> Full {
+impl FullCluster {
+    fn new(args: &CapacityArgs, redundancy: Redundancy, view: &View, pairs: u64) -> FullCluster {
         let region_bytes = |counts: &dyn Fn(Redundancy) -> bool| {
             let regions = view.regions.iter().filter(|region| counts(region.redundancy()));
             regions.map(|region| region.places().len() as u64).sum::<u64>() * args.region_bytes.0
@@ -211,7 +214,7 @@ impl Full {
         let class = redundancy.class(KEY_BYTES, args.value_bytes());
         let shape = class.and_then(|class| BlockShape::new(args.block_bytes.0, class));
         let objects = shape.map_or(f64::NAN, |shape| shape.objects.into());
-        Full {
+        FullCluster {
             redundancy,
             pairs,
             ratio: 1.0,
@@ -228,79 +231,85 @@ impl Full {
 
 /// The results.
 #[derive(Debug, Serialize)]
-struct Found {
+struct CapacityReport {
     lent_bytes: u64,
-    full: Vec<Full>,
+    full: Vec<FullCluster>,
 }
 
 /// The sums over all clusters.
 #[derive(Default)]
-struct Sum {
-    tally: Tally,
+struct CapacityTotals {
+    tally: OperationTally,
     read_back: u64,
     problems: Vec<String>,
-    setup: Option<Setup>,
+    setup: Option<MeasuredSetup>,
 }
 
 /// Runs the benchmark and prints its report.
-pub fn run(args: &Args) -> Result<(), Failure> {
+pub fn run(args: &CapacityArgs) -> Result<(), Failure> {
     args.check()?;
-    let shell = Shell::begin("capacity", &args.output);
+    let shell = BenchInvocation::begin("capacity", &args.output);
     check_memory(args.lent_bytes(), "--pool or --memory-nodes", shell.available())?;
     interrupt::watch()?;
-    let mut sum = Sum::default();
-    let mut full: Vec<Full> = Vec::new();
+    let mut sum = CapacityTotals::default();
+    let mut full: Vec<FullCluster> = Vec::new();
     for redundancy in &args.redundancy {
         let filled = fill(args, *redundancy, &mut sum)?;
-        if interrupt::requested() {
+        if interrupt::is_requested() {
             break;
         }
         full.push(filled);
     }
     let first = full.first().map_or(1, |first| first.pairs.max(1)) as f64;
     full.iter_mut().for_each(|full| full.ratio = full.pairs as f64 / first);
-    let found = Found { lent_bytes: args.lent_bytes(), full };
-    let verdict = Verdict::new(&sum.tally, sum.read_back, sum.problems);
-    shell.tell(args, sum.setup, found, Some(verdict))
+    let found = CapacityReport { lent_bytes: args.lent_bytes(), full };
+    let verdict = BenchVerdict::new(&sum.tally, sum.read_back, sum.problems);
+    shell.print_results(args, sum.setup, found, Some(verdict))
 }
 
 /// Fills a cluster, and reads all pairs back.
-fn fill(args: &Args, redundancy: Redundancy, sum: &mut Sum) -> Result<Full, Failure> {
+fn fill(
+    args: &CapacityArgs,
+    redundancy: Redundancy,
+    sum: &mut CapacityTotals,
+) -> Result<FullCluster, Failure> {
     let client = args.open()?;
-    sum.setup = Some(Setup::of(&client, false, true));
-    let model = Model::new(args.most_pairs());
+    sum.setup = Some(MeasuredSetup::of(&client, false, true));
+    let model = ChurnModel::new(args.most_pairs());
     let bar = bar("filling", args.most_pairs(), true);
     bar.set_message(redundancy.to_string());
-    let keys = Keys::below(model.len());
+    let keys = ChurnKeys::below(model.len());
     let load = args.load(redundancy);
-    let filled = Crew::run(&client, &model, load, |crew| {
-        crew.give(Task::Fill(1), keys, |taken| bar.set_position(taken))
+    let filled = ChurnWorkerPool::run(&client, &model, load, |crew| {
+        crew.run_task(ChurnTask::Fill(1), keys, |taken| bar.set_position(taken))
     })?;
     bar.finish_and_clear();
     let present: Vec<u64> = (0..filled.taken).filter(|key| model.is_present(*key)).collect();
     let pairs = present.len() as u64;
-    let keys = Keys::listed(present);
+    let keys = ChurnKeys::listed(present);
     // New sessions, with empty caches.
-    let checked = Crew::run(&client, &model, load, |crew| crew.give(Task::Check, keys, |_| {}))?;
+    let checked = ChurnWorkerPool::run(&client, &model, load, |crew| {
+        crew.run_task(ChurnTask::Check, keys, |_| {})
+    })?;
     for done in [&filled, &checked] {
         sum.tally.merge_failures(&done.tally);
     }
     sum.read_back += checked.tally.operations();
-    if filled.refused == 0 && !interrupt::requested() {
+    if filled.refused == 0 && !interrupt::is_requested() {
         sum.problems.push(format!("the cluster with {redundancy} pairs did not become full"));
     }
     if pairs == 0 {
         sum.problems.push(format!("no {redundancy} pair fits; raise --pool"));
     }
     let fill_s = filled.duration.as_secs_f64();
-    Ok(Full { fill_s, ..Full::new(args, redundancy, &client.view(), pairs) })
+    Ok(FullCluster { fill_s, ..FullCluster::new(args, redundancy, &client.view(), pairs) })
 }
 
-impl Findings for Found {
-    type Settings = Args;
+impl BenchFindings for CapacityReport {
+    type Settings = CapacityArgs;
 
-    fn title(report: &Report<'_, Found>) -> String {
-        let Args { value_bytes, memory_nodes, pool, region_bytes, block_bytes, .. } =
+    fn title(report: &BenchReport<'_, CapacityReport>) -> String {
+        let CapacityArgs { value_bytes, memory_nodes, pool, region_bytes, block_bytes, .. } =
             report.settings;
         format!(
             "values of {value_bytes} in pools of {pool} on {memory_nodes} memory nodes, filled until \
@@ -309,7 +318,7 @@ impl Findings for Found {
         )
     }
 
-    fn rows(report: &Report<'_, Found>) -> String {
+    fn rows(report: &BenchReport<'_, CapacityReport>) -> String {
         let mut text = format!(
             "\n{:<14} {:>8} {:>7} {:>11} {:>12} {:>12} {:>12} {:>12} {:>12}\n",
             "redundancy",
@@ -329,12 +338,12 @@ impl Findings for Found {
                 full.redundancy.to_string(),
                 full.pairs,
                 full.ratio,
-                Bytes(full.lent_bytes_per_pair as u64).to_string(),
-                Bytes(full.object_bytes).to_string(),
-                Bytes(full.block_bytes as u64).to_string(),
-                Bytes(full.region_bytes).to_string(),
-                Bytes(full.other_region_bytes).to_string(),
-                Bytes(full.rest_bytes).to_string()
+                ByteSize(full.lent_bytes_per_pair as u64).to_string(),
+                ByteSize(full.object_bytes).to_string(),
+                ByteSize(full.block_bytes as u64).to_string(),
+                ByteSize(full.region_bytes).to_string(),
+                ByteSize(full.other_region_bytes).to_string(),
+                ByteSize(full.rest_bytes).to_string()
             );
         }
         text.push_str(

@@ -12,16 +12,16 @@ use std::process::{Command, Stdio};
 use std::time::Instant;
 
 use fusee_cli::failure::Failure;
-use fusee_cli::quantity::Bytes;
+use fusee_cli::quantity::ByteSize;
 use fusee_cli::{connect, interrupt, secret};
 use fusee_client::{Client, Error, FabricChoice, FabricKind, Options};
-use fusee_launch::{Plan, Servers};
+use fusee_launch::{LaunchPlan, Servers};
 use fusee_master::settings::{
     DEFAULT_LEASE_MS, DEFAULT_MOVE_BYTES_PER_S, DEFAULT_SCRUB_BYTES_PER_S,
 };
 use serde::Serialize;
 
-use crate::report::{Findings, Output, Report, Setup, Shell};
+use crate::report::{BenchFindings, BenchInvocation, BenchOutputArgs, BenchReport, MeasuredSetup};
 use crate::spread::Spread;
 
 const KEY: &str = "a key of a cold start";
@@ -32,7 +32,7 @@ const KEY: &str = "a key of a cold start";
     fusee bench cold\n  \
     fusee bench cold --fabric tcp --rounds 200 --json\n\n\
 Exit codes: 0 done; 2 wrong usage; 3 the cluster cannot be reached; 130 interrupted.")]
-pub struct Args {
+pub struct ColdArgs {
     /// Measure the cluster of the master at this address (several: with commas); without it, a cluster of three
     /// memory nodes is started, and ends with the benchmark
     #[arg(long, value_name = "HOST:PORT")]
@@ -44,8 +44,8 @@ pub struct Args {
     fabric: Option<FabricKind>,
 
     /// Length of a value
-    #[arg(long, default_value_t = Bytes(1 << 10), value_name = "BYTES")]
-    value_bytes: Bytes,
+    #[arg(long, default_value_t = ByteSize(1 << 10), value_name = "BYTES")]
+    value_bytes: ByteSize,
 
     /// Rounds
     #[arg(long, default_value_t = 50, value_name = "N",
@@ -54,13 +54,13 @@ pub struct Args {
 
     #[command(flatten)]
     #[serde(skip)]
-    output: Output,
+    output: BenchOutputArgs,
 }
 
 /// The steps that are timed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
-enum Step {
+enum ColdStep {
     Join,
     FirstGet,
     FirstPut,
@@ -73,33 +73,33 @@ enum Step {
     ProgramPut,
 }
 
-impl Step {
+impl ColdStep {
     fn name(self) -> &'static str {
         match self {
-            Step::Join => "a client joins",
-            Step::FirstGet => "  its first get",
-            Step::FirstPut => "  its first put",
-            Step::SecondPut => "  its second put",
-            Step::Leave => "  it leaves",
-            Step::OpenSession => "another session opens",
-            Step::PutInSession => "  its first put",
-            Step::EndSession => "  it ends",
-            Step::ProgramGet => "`fusee get`, all of it",
-            Step::ProgramPut => "`fusee put`, all of it",
+            ColdStep::Join => "a client joins",
+            ColdStep::FirstGet => "  its first get",
+            ColdStep::FirstPut => "  its first put",
+            ColdStep::SecondPut => "  its second put",
+            ColdStep::Leave => "  it leaves",
+            ColdStep::OpenSession => "another session opens",
+            ColdStep::PutInSession => "  its first put",
+            ColdStep::EndSession => "  it ends",
+            ColdStep::ProgramGet => "`fusee get`, all of it",
+            ColdStep::ProgramPut => "`fusee put`, all of it",
         }
     }
 }
 
 #[derive(Debug, Serialize)]
-struct Found {
-    rows: Vec<Row>,
+struct ColdReport {
+    rows: Vec<ColdRow>,
 }
 
 /// One step over one fabric, in microseconds.
 #[derive(Debug, Serialize)]
-struct Row {
+struct ColdRow {
     fabric: String,
-    step: Step,
+    step: ColdStep,
     us: Spread,
     /// The 90th percentile.
     p90_us: f64,
@@ -107,34 +107,34 @@ struct Row {
 
 /// The times of one fabric.
 #[derive(Default)]
-struct Times(Vec<(Step, f64)>);
+struct ColdStepTimes(Vec<(ColdStep, f64)>);
 
-impl Times {
-    fn of<R>(&mut self, step: Step, f: impl FnOnce() -> R) -> R {
+impl ColdStepTimes {
+    fn of<R>(&mut self, step: ColdStep, f: impl FnOnce() -> R) -> R {
         let begun = Instant::now();
         let done = f();
         self.0.push((step, begun.elapsed().as_nanos() as f64 / 1_000.0));
         done
     }
 
-    fn rows(self, fabric: FabricKind) -> Vec<Row> {
-        let mut steps: Vec<Step> = self.0.iter().map(|(step, _)| *step).collect();
+    fn rows(self, fabric: FabricKind) -> Vec<ColdRow> {
+        let mut steps: Vec<ColdStep> = self.0.iter().map(|(step, _)| *step).collect();
         steps.sort_unstable();
         steps.dedup();
-        let row = |step: Step| {
+        let row = |step: ColdStep| {
             let of_step = self.0.iter().filter(|(of, _)| *of == step);
             let mut times: Vec<f64> = of_step.map(|(_, time)| *time).collect();
             times.sort_by(f64::total_cmp);
             let p90_us = times[(times.len() * 9 / 10).min(times.len() - 1)];
-            Some(Row { fabric: fabric.to_string(), step, us: Spread::of(times)?, p90_us })
+            Some(ColdRow { fabric: fabric.to_string(), step, us: Spread::of(times)?, p90_us })
         };
         steps.into_iter().filter_map(row).collect()
     }
 }
 
 /// Runs the benchmark and prints its report.
-pub fn run(args: &Args) -> Result<(), Failure> {
-    let shell = Shell::begin("cold", &args.output);
+pub fn run(args: &ColdArgs) -> Result<(), Failure> {
+    let shell = BenchInvocation::begin("cold", &args.output);
     interrupt::watch()?;
     let fabrics = args.fabric.map_or(vec![FabricKind::Shm, FabricKind::Tcp], |only| vec![only]);
     let (servers, master) = match &args.master {
@@ -150,15 +150,15 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     let stays: Result<Vec<Client>, Failure> =
         fabrics.iter().map(|fabric| connect::join(&master, options(*fabric))).collect();
     let stays = stays?;
-    let setup = Setup::of(&stays[0], servers.is_some(), false);
+    let setup = MeasuredSetup::of(&stays[0], servers.is_some(), false);
     stays[0].put(KEY.as_bytes(), &value)?;
-    let mut times: Vec<Times> = fabrics.iter().map(|_| Times::default()).collect();
+    let mut times: Vec<ColdStepTimes> = fabrics.iter().map(|_| ColdStepTimes::default()).collect();
     'rounds: for _ in 0..args.rounds {
         for ((fabric, client), times) in fabrics.iter().zip(&stays).zip(&mut times) {
             join_and_leave(&master, options(*fabric), &value, times)?;
             session(client, &value, times)?;
             program(&master, *fabric, &value, times)?;
-            if interrupt::requested() {
+            if interrupt::is_requested() {
                 break 'rounds;
             }
         }
@@ -166,29 +166,29 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     stays[0].delete(KEY.as_bytes())?;
     drop((stays, servers));
     let rows = fabrics.into_iter().zip(times).flat_map(|(fabric, times)| times.rows(fabric));
-    shell.tell(args, Some(setup), Found { rows: rows.collect() }, None)
+    shell.print_results(args, Some(setup), ColdReport { rows: rows.collect() }, None)
 }
 
 fn join_and_leave(
     master: &str,
     options: Options,
     value: &[u8],
-    times: &mut Times,
+    times: &mut ColdStepTimes,
 ) -> Result<(), Failure> {
     let key = KEY.as_bytes();
-    let client = times.of(Step::Join, || connect::join(master, options))?;
-    let found = times.of(Step::FirstGet, || client.get(key))?;
+    let client = times.of(ColdStep::Join, || connect::join(master, options))?;
+    let found = times.of(ColdStep::FirstGet, || client.get(key))?;
     assert_eq!(found.as_deref(), Some(value), "it is there");
-    times.of(Step::FirstPut, || client.put(key, value))?;
-    times.of(Step::SecondPut, || client.put(key, value))?;
-    times.of(Step::Leave, || drop(client));
+    times.of(ColdStep::FirstPut, || client.put(key, value))?;
+    times.of(ColdStep::SecondPut, || client.put(key, value))?;
+    times.of(ColdStep::Leave, || drop(client));
     Ok(())
 }
 
-fn session(client: &Client, value: &[u8], times: &mut Times) -> Result<(), Error> {
-    let session = times.of(Step::OpenSession, || client.session())?;
-    times.of(Step::PutInSession, || session.block_on(session.put(KEY.as_bytes(), value)))?;
-    times.of(Step::EndSession, || drop(session));
+fn session(client: &Client, value: &[u8], times: &mut ColdStepTimes) -> Result<(), Error> {
+    let session = times.of(ColdStep::OpenSession, || client.session())?;
+    times.of(ColdStep::PutInSession, || session.block_on(session.put(KEY.as_bytes(), value)))?;
+    times.of(ColdStep::EndSession, || drop(session));
     Ok(())
 }
 
@@ -197,11 +197,11 @@ fn program(
     master: &str,
     fabric: FabricKind,
     value: &[u8],
-    times: &mut Times,
+    times: &mut ColdStepTimes,
 ) -> Result<(), Failure> {
     let value = str::from_utf8(value).expect("it is made of letters");
     for (step, command) in
-        [(Step::ProgramGet, &["get", KEY][..]), (Step::ProgramPut, &["put", KEY, value])]
+        [(ColdStep::ProgramGet, &["get", KEY][..]), (ColdStep::ProgramPut, &["put", KEY, value])]
     {
         let mut program = Command::new(env::current_exe().map_err(cannot_run)?);
         program.args(command).args(["--master", master, "--fabric", &fabric.to_string()]);
@@ -221,7 +221,7 @@ fn cannot_run(error: io::Error) -> Failure {
 }
 
 fn start(fabrics: Vec<FabricKind>) -> Result<Servers, Failure> {
-    Servers::start(&Plan {
+    Servers::start(&LaunchPlan {
         memory_nodes: 3,
         index_replicas: 3,
         data_replicas: 2,
@@ -238,20 +238,20 @@ fn start(fabrics: Vec<FabricKind>) -> Result<Servers, Failure> {
     })
 }
 
-impl Findings for Found {
-    type Settings = Args;
+impl BenchFindings for ColdReport {
+    type Settings = ColdArgs;
 
-    fn title(report: &Report<'_, Found>) -> String {
-        let Args { value_bytes, rounds, .. } = report.settings;
+    fn title(report: &BenchReport<'_, ColdReport>) -> String {
+        let ColdArgs { value_bytes, rounds, .. } = report.settings;
         format!("Cold starts, values of {value_bytes}, {rounds} rounds{}", report.ended_early())
     }
 
-    fn rows(report: &Report<'_, Found>) -> String {
+    fn rows(report: &BenchReport<'_, ColdReport>) -> String {
         let mut text = format!(
             "\n{:<7} {:<25} {:>10} {:>8} {:>8} {:>11}\n",
             "fabric", "step", "median us", "least", "p90", "longest us"
         );
-        for Row { fabric, step, us, p90_us } in &report.findings.rows {
+        for ColdRow { fabric, step, us, p90_us } in &report.findings.rows {
             let name = step.name();
             let _ = writeln!(
                 text,

@@ -14,15 +14,15 @@ use fusee_client::{
     Client, Error, FabricChoice, FabricKind, Geometry, OpKind, Options, Redundancy, Session,
     WorkTable,
 };
-use fusee_launch::{Plan, Servers};
+use fusee_launch::{LaunchPlan, Servers};
 use fusee_master::settings::{
     DEFAULT_LEASE_MS, DEFAULT_MOVE_BYTES_PER_S, DEFAULT_SCRUB_BYTES_PER_S,
 };
 use futures_util::future::join_all;
 use serde::Serialize;
 
-use crate::report::{Findings, Output, Report, Setup, Shell};
-use crate::samples::Samples;
+use crate::report::{BenchFindings, BenchInvocation, BenchOutputArgs, BenchReport, MeasuredSetup};
+use crate::samples::RoundSamples;
 use crate::spread::Spread;
 
 /// The arguments.
@@ -32,7 +32,7 @@ use crate::spread::Spread;
     fusee bench correlated --redundancy ec:4+1 --value-bytes 65536 --json\n\n\
 Strict answers are linearizable, relaxed ones are not. Exit codes: 0 all answers were right; 1 one \
 was not; 2 wrong usage; 3 the cluster cannot be reached; 130 interrupted.")]
-pub struct Args {
+pub struct CorrelatedArgs {
     /// Measure the cluster of the master at this address (several: with commas); without it, a
     /// cluster of five memory nodes is started, and ends with the benchmark
     #[arg(long, value_name = "HOST:PORT")]
@@ -61,32 +61,32 @@ pub struct Args {
 
     #[command(flatten)]
     #[serde(skip)]
-    output: Output,
+    output: BenchOutputArgs,
 }
 
 /// The requests that are issued at one time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-enum Case {
+enum CorrelatedCase {
     GetAfterSet,
     GetAfterGet,
 }
 
-impl Case {
-    const ALL: [Case; 2] = [Case::GetAfterSet, Case::GetAfterGet];
+impl CorrelatedCase {
+    const ALL: [CorrelatedCase; 2] = [CorrelatedCase::GetAfterSet, CorrelatedCase::GetAfterGet];
 
     fn name(self) -> &'static str {
         match self {
-            Case::GetAfterSet => "a set, three gets",
-            Case::GetAfterGet => "four gets",
+            CorrelatedCase::GetAfterSet => "a set, three gets",
+            CorrelatedCase::GetAfterGet => "four gets",
         }
     }
 
     /// Returns the figures of tables 2 and 3 of the paper, with its table: microseconds of each request, and overall.
     fn paper_us(self) -> [f64; 5] {
         match self {
-            Case::GetAfterSet => [952.0, 13.0, 7.0, 6.0, 1038.0],
-            Case::GetAfterGet => [445.0, 404.0, 396.0, 393.0, 567.0],
+            CorrelatedCase::GetAfterSet => [952.0, 13.0, 7.0, 6.0, 1038.0],
+            CorrelatedCase::GetAfterGet => [445.0, 404.0, 396.0, 393.0, 567.0],
         }
     }
 }
@@ -98,8 +98,8 @@ const REQUESTS: usize = 4;
 
 /// The figures of one case, by one redundancy and table.
 #[derive(Debug, Serialize)]
-struct Row {
-    case: Case,
+struct CorrelatedRow {
+    case: CorrelatedCase,
     redundancy: String,
     table: String,
     /// By request, in the order in which they were issued.
@@ -113,15 +113,15 @@ struct Row {
 }
 
 #[derive(Debug, Serialize)]
-struct Found {
-    rows: Vec<Row>,
+struct CorrelatedReport {
+    rows: Vec<CorrelatedRow>,
     /// Answers that were neither the value before nor the one that was being written.
     wrong_values: u64,
 }
 
 /// Runs the benchmark and prints its report.
-pub fn run(args: &Args) -> Result<(), Failure> {
-    let shell = Shell::begin("correlated", &args.output);
+pub fn run(args: &CorrelatedArgs) -> Result<(), Failure> {
+    let shell = BenchInvocation::begin("correlated", &args.output);
     let (servers, master) = match &args.master {
         Some(master) => (None, master.clone()),
         None => {
@@ -138,36 +138,36 @@ pub fn run(args: &Args) -> Result<(), Failure> {
                 .with_fabric(FabricChoice::Only(args.fabric))
                 .with_work_table(table);
             let client = connect::join(&master, options)?;
-            setup.get_or_insert_with(|| Setup::of(&client, servers.is_some(), false));
-            for case in Case::ALL {
-                series.push(Series::new(&client, case, *redundancy, table, args)?);
+            setup.get_or_insert_with(|| MeasuredSetup::of(&client, servers.is_some(), false));
+            for case in CorrelatedCase::ALL {
+                series.push(CorrelatedSeries::new(&client, case, *redundancy, table, args)?);
             }
         }
     }
     for round in 0..args.rounds {
-        if fusee_cli::interrupt::requested() {
+        if fusee_cli::interrupt::is_requested() {
             break;
         }
         for series in &mut series {
             series.measure(round)?;
         }
     }
-    let found = Found {
+    let found = CorrelatedReport {
         wrong_values: series.iter().map(|series| series.wrong_values).sum(),
         rows: series.iter().map(|one| one.row(&series)).collect(),
     };
     drop((series, servers));
-    shell.tell(args, setup, found, None)
+    shell.print_results(args, setup, found, None)
 }
 
 /// Starts a cluster for values of this length by (k, m, r) = (4, 1, 2).
-fn start(args: &Args) -> Result<Servers, Failure> {
+fn start(args: &CorrelatedArgs) -> Result<Servers, Failure> {
     let geometry = Geometry::default();
     let chunks = args.redundancy.iter().map(|redundancy| match redundancy {
         Redundancy::Coded(coding) => coding.chunks(),
         _ => 2,
     });
-    Servers::start(&Plan {
+    Servers::start(&LaunchPlan {
         memory_nodes: chunks.max().unwrap_or(0).max(5) as u16,
         index_replicas: 3,
         data_replicas: 2,
@@ -185,15 +185,15 @@ fn start(args: &Args) -> Result<Servers, Failure> {
 }
 
 /// One case, by one redundancy and table, round by round.
-struct Series {
-    case: Case,
+struct CorrelatedSeries {
+    case: CorrelatedCase,
     redundancy: Redundancy,
     table: WorkTable,
     session: Session,
     key: Vec<u8>,
     value: Vec<u8>,
-    requests: [Samples; REQUESTS],
-    overall: Samples,
+    requests: [RoundSamples; REQUESTS],
+    overall: RoundSamples,
     rounds: u32,
     verbs: u64,
     bytes: u64,
@@ -201,16 +201,16 @@ struct Series {
 }
 
 /// The result of a request, and its time.
-type Timed = (Result<Option<Vec<u8>>, Error>, f64);
+type TimedAnswer = (Result<Option<Vec<u8>>, Error>, f64);
 
-impl Series {
+impl CorrelatedSeries {
     fn new(
         client: &Client,
-        case: Case,
+        case: CorrelatedCase,
         redundancy: Redundancy,
         table: WorkTable,
-        args: &Args,
-    ) -> Result<Series, Failure> {
+        args: &CorrelatedArgs,
+    ) -> Result<CorrelatedSeries, Failure> {
         let session = client.session()?;
         // The key is short, as every chunk contains it.
         let key = format!("{redundancy} {table} {}", case as u8).into_bytes();
@@ -218,7 +218,7 @@ impl Series {
         session.block_on(session.put_with(&key, &value, redundancy))?;
         let (requests, overall) = Default::default();
         let (rounds, verbs, bytes, wrong_values) = Default::default();
-        Ok(Series {
+        Ok(CorrelatedSeries {
             case,
             redundancy,
             table,
@@ -237,11 +237,11 @@ impl Series {
     fn measure(&mut self, round: u32) -> Result<(), Failure> {
         let mut next = self.value.clone();
         next[..4].copy_from_slice(&(round + 1).to_le_bytes());
-        let sets = self.case == Case::GetAfterSet;
+        let sets = self.case == CorrelatedCase::GetAfterSet;
         let before = self.cost();
         let session = &self.session;
         let key = &self.key;
-        let request = async |number: usize| -> Timed {
+        let request = async |number: usize| -> TimedAnswer {
             let start = Instant::now();
             let result = if number == 0 && sets {
                 session.put_with(key, &next, self.redundancy).await.map(|()| None)
@@ -251,7 +251,7 @@ impl Series {
             (result, start.elapsed().as_nanos() as f64 / 1000.0)
         };
         let start = Instant::now();
-        let answers: Vec<Timed> = session.block_on(join_all((0..REQUESTS).map(request)));
+        let answers: Vec<TimedAnswer> = session.block_on(join_all((0..REQUESTS).map(request)));
         self.overall.push(start.elapsed().as_nanos() as f64 / 1000.0);
         let after = self.cost();
         (self.verbs, self.bytes) =
@@ -277,17 +277,17 @@ impl Series {
         (kinds.iter().map(|k| k.verbs).sum(), kinds.iter().map(|k| k.bytes).sum())
     }
 
-    fn row(&self, all: &[Series]) -> Row {
-        let is_alike = |other: &&Series| {
+    fn row(&self, all: &[CorrelatedSeries]) -> CorrelatedRow {
+        let is_alike = |other: &&CorrelatedSeries| {
             (other.case, other.redundancy) == (self.case, self.redundancy)
                 && other.table == WorkTable::Off
         };
         let off = all.iter().find(is_alike).expect("each case is measured without a table");
-        Row {
+        CorrelatedRow {
             case: self.case,
             redundancy: self.redundancy.to_string(),
             table: self.table.to_string(),
-            request_us: self.requests.iter().map(Samples::spread).collect(),
+            request_us: self.requests.iter().map(RoundSamples::spread).collect(),
             overall_us: self.overall.spread(),
             overall_over_off: self.overall.over(&off.overall).spread(),
             verbs: self.verbs as f64 / f64::from(self.rounds),
@@ -296,19 +296,19 @@ impl Series {
     }
 }
 
-impl Findings for Found {
-    type Settings = Args;
+impl BenchFindings for CorrelatedReport {
+    type Settings = CorrelatedArgs;
 
-    fn title(report: &Report<'_, Found>) -> String {
-        let Args { value_bytes, rounds, fabric, .. } = report.settings;
+    fn title(report: &BenchReport<'_, CorrelatedReport>) -> String {
+        let CorrelatedArgs { value_bytes, rounds, fabric, .. } = report.settings;
         format!(
             "Correlated requests of one session, values of {value_bytes} bytes, over {fabric}, {rounds} rounds"
         )
     }
 
-    fn rows(report: &Report<'_, Found>) -> String {
+    fn rows(report: &BenchReport<'_, CorrelatedReport>) -> String {
         let mut text = String::new();
-        for case in Case::ALL {
+        for case in CorrelatedCase::ALL {
             let _ = writeln!(
                 text,
                 "\n{:<18} {:<11} {:<9} {:>7} {:>7} {:>7} {:>7} {:>8} {:>6} {:>6} {:>7}",

@@ -10,21 +10,23 @@ use std::time::Instant;
 use fusee_cli::failure::Failure;
 use serde::Serialize;
 
-use crate::loaded::{Chain, Loaded, Size, last, numbers};
-use crate::report::{Findings, Output, Report, Shell};
-use crate::samples::Samples;
+use crate::loaded_cluster::{
+    DependencyChain, LoadedCluster, LoadedClusterArgs, last_byte, numbers,
+};
+use crate::report::{BenchFindings, BenchInvocation, BenchOutputArgs, BenchReport};
+use crate::samples::RoundSamples;
 use crate::spread::Spread;
-use crate::verbs::Raw;
+use crate::verbs::RawCluster;
 
 /// The arguments.
 #[derive(clap::Args, Debug, Serialize)]
 #[command(after_help = "Examples:\n  \
     fusee bench limit\n  \
     fusee bench limit --pair-bytes 64 --json")]
-pub struct Args {
+pub struct LimitArgs {
     #[command(flatten)]
     #[serde(flatten)]
-    size: Size,
+    size: LoadedClusterArgs,
 
     /// Rounds
     #[arg(long, default_value_t = 15, value_name = "N",
@@ -38,11 +40,11 @@ pub struct Args {
 
     #[command(flatten)]
     #[serde(skip)]
-    output: Output,
+    output: BenchOutputArgs,
 }
 
 #[derive(Debug, Serialize)]
-struct Found {
+struct LimitReport {
     /// Nanoseconds.
     memcpy_ns: Spread,
     raw_get_ns: Spread,
@@ -55,19 +57,19 @@ struct Found {
 }
 
 /// Runs the benchmark and prints its report.
-pub fn run(args: &Args) -> Result<(), Failure> {
-    let shell = Shell::begin("limit", &args.output);
+pub fn run(args: &LimitArgs) -> Result<(), Failure> {
+    let shell = BenchInvocation::begin("limit", &args.output);
     let size = args.size;
-    let mut raw = Raw::new(&size)?;
-    let loaded = Loaded::new(&size)?;
-    let mut copies = Copies::new(&size);
+    let mut raw = RawCluster::new(&size)?;
+    let loaded = LoadedCluster::new(&size)?;
+    let mut copies = PlainCopies::new(&size);
     loaded.gets(&(0..size.keys).collect::<Vec<u32>>())?;
-    let mut all: [Samples; 5] = Default::default();
+    let mut all: [RoundSamples; 5] = Default::default();
     for round in 0..args.rounds {
         let numbers = numbers(size.keys, args.operations, u64::from(round));
         let [memcpy, raw_get, get, raw_update, update] = &mut all;
         time(memcpy, &numbers, |numbers| {
-            let mut chain = Chain::default();
+            let mut chain = DependencyChain::default();
             while let Some(number) = numbers.get(chain.at) {
                 chain.next(copies.copy(*number));
             }
@@ -75,7 +77,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         })?;
         let pairs = raw.pairs(&numbers);
         time(raw_get, &pairs, |pairs| {
-            let mut chain = Chain::default();
+            let mut chain = DependencyChain::default();
             while let Some(pair) = pairs.get(chain.at) {
                 chain.next(raw.get(pair)?);
             }
@@ -87,7 +89,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     }
     raw.verify()?;
     let [memcpy, raw_get, get, raw_update, update] = all;
-    let found = Found {
+    let found = LimitReport {
         get_over_raw: get.over(&raw_get).spread(),
         update_over_raw: update.over(&raw_update).spread(),
         memcpy_ns: memcpy.spread(),
@@ -96,11 +98,11 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         raw_update_ns: raw_update.spread(),
         update_ns: update.spread(),
     };
-    shell.tell(args, None, found, None)
+    shell.print_results(args, None, found, None)
 }
 
 fn time<T>(
-    series: &mut Samples,
+    series: &mut RoundSamples,
     items: &[T],
     work: impl FnOnce(&[T]) -> Result<(), Failure>,
 ) -> Result<(), Failure> {
@@ -111,37 +113,37 @@ fn time<T>(
 }
 
 /// Plain copies of as many bytes as a get reads, from a memory of the same size.
-struct Copies {
+struct PlainCopies {
     from: Vec<u8>,
     into: Vec<u8>,
 }
 
-impl Copies {
-    fn new(size: &Size) -> Copies {
+impl PlainCopies {
+    fn new(size: &LoadedClusterArgs) -> PlainCopies {
         let bytes = size.pair_bytes as usize;
-        Copies { from: vec![1; size.keys as usize * bytes], into: vec![0; bytes] }
+        PlainCopies { from: vec![1; size.keys as usize * bytes], into: vec![0; bytes] }
     }
 
     fn copy(&mut self, number: u32) -> u8 {
         let bytes = self.into.len();
         self.into.copy_from_slice(&self.from[number as usize * bytes..][..bytes]);
-        last(black_box(&self.into))
+        last_byte(black_box(&self.into))
     }
 }
 
-impl Findings for Found {
-    type Settings = Args;
+impl BenchFindings for LimitReport {
+    type Settings = LimitArgs;
 
-    fn title(report: &Report<'_, Found>) -> String {
-        let Args { size, rounds, operations, .. } = report.settings;
-        let Size { keys, pair_bytes, index_replicas, data_replicas, .. } = size;
+    fn title(report: &BenchReport<'_, LimitReport>) -> String {
+        let LimitArgs { size, rounds, operations, .. } = report.settings;
+        let LoadedClusterArgs { keys, pair_bytes, index_replicas, data_replicas, .. } = size;
         format!(
             "{keys} pairs of {pair_bytes} bytes, {index_replicas} index and {data_replicas} data \
              replicas, shm, one session; {rounds} rounds of {operations} operations: medians (spread)"
         )
     }
 
-    fn rows(report: &Report<'_, Found>) -> String {
+    fn rows(report: &BenchReport<'_, LimitReport>) -> String {
         let found = &report.findings;
         let mut text = String::from("\n");
         let rows = [

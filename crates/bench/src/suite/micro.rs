@@ -14,16 +14,16 @@ use fusee_client::Client;
 use serde::Serialize;
 
 use crate::args::{ClusterArgs, LoadArgs};
-use crate::cluster::{self, Demand};
-use crate::driver::{self, Crew};
-use crate::phase::{Job, Phase};
+use crate::cluster::{self, ClusterDemand};
+use crate::driver::{self, WorkerLayout};
+use crate::phase::{BenchPhase, PhaseJob};
 use crate::report::{
-    Findings, OperationReport, Output, PhaseReport, Report, Shell, Verdict, attempt,
-    operations_table,
+    BenchFindings, BenchInvocation, BenchOutputArgs, BenchReport, BenchVerdict, OperationReport,
+    PhaseReport, attempt, operations_table,
 };
-use crate::tally::Tally;
-use crate::worker::Board;
-use fusee_report::machine::Machine;
+use crate::tally::OperationTally;
+use crate::worker::WorkerContext;
+use fusee_report::machine::HostMachine;
 
 /// The time of the inserts, and of the deletes.
 const INSERT_TIME: Duration = Duration::from_millis(500);
@@ -39,7 +39,7 @@ const MOST_UPDATES_PER_CORE_AND_SECOND: f64 = 400_000.0;
     fusee bench micro --index-replicas 1 --memory-nodes 2 --json\n  \
     fusee bench micro --master 127.0.0.1:7400 --fabric tcp\n\n\
     Exit code 1 if an operation failed or a value was not what it must be.")]
-pub struct Args {
+pub struct MicroArgs {
     /// Operations of each kind to measure the latency of
     #[arg(long, default_value_t = 10_000, value_name = "N",
           value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
@@ -60,55 +60,55 @@ pub struct Args {
 
     #[command(flatten)]
     #[serde(skip)]
-    output: Output,
+    output: BenchOutputArgs,
 }
 
 /// The writes of all clients together that fit into the memory.
-struct Limits {
+struct MicroWriteLimits {
     keys: u64,
     updates: u64,
 }
 
-impl Args {
-    fn limits(&self, machine: &Machine) -> Limits {
+impl MicroArgs {
+    fn limits(&self, machine: &HostMachine) -> MicroWriteLimits {
         let cores = machine.cores as u64;
         let keys = cores * MOST_INSERTS_PER_CORE;
         let updates = self.seconds * MOST_UPDATES_PER_CORE_AND_SECOND * cores as f64;
         if self.cluster.master.is_some() {
-            return Limits { keys, updates: u64::MAX };
+            return MicroWriteLimits { keys, updates: u64::MAX };
         }
         let available = machine.available_memory_bytes;
         let pairs = cluster::affordable_pairs(&self.load, &self.cluster, available);
         let keys = keys.min(pairs / 4).max(1);
-        Limits { keys, updates: (updates as u64).min(pairs.saturating_sub(keys)).max(1) }
+        MicroWriteLimits { keys, updates: (updates as u64).min(pairs.saturating_sub(keys)).max(1) }
     }
 
-    fn demand(&self, limits: &Limits) -> Demand {
+    fn demand(&self, limits: &MicroWriteLimits) -> ClusterDemand {
         let keys = limits.keys.max(self.operations);
-        Demand {
+        ClusterDemand {
             keys,
             index_keys: keys,
             pairs: limits.keys + limits.updates.min(1 << 40) + 2 * self.operations,
             deletes: limits.keys + self.operations,
-            ..Demand::default()
+            ..ClusterDemand::default()
         }
     }
 
-    fn latency_phases(&self) -> [Phase; 4] {
-        let phase = |job| Phase { job, operations: self.operations, time: None };
-        let insert = Job::Insert { keys: self.operations };
-        [phase(insert), phase(Job::Update), phase(Job::Search), phase(Job::Delete)]
+    fn latency_phases(&self) -> [BenchPhase; 4] {
+        let phase = |job| BenchPhase { job, operations: self.operations, time: None };
+        let insert = PhaseJob::Insert { keys: self.operations };
+        [phase(insert), phase(PhaseJob::Update), phase(PhaseJob::Search), phase(PhaseJob::Delete)]
     }
 
-    fn throughput_phases(&self, limits: &Limits) -> [Phase; 4] {
+    fn throughput_phases(&self, limits: &MicroWriteLimits) -> [BenchPhase; 4] {
         let time = Some(Duration::from_secs_f64(self.seconds));
-        let insert = Job::Insert { keys: limits.keys };
+        let insert = PhaseJob::Insert { keys: limits.keys };
         let most = u64::MAX;
         [
-            Phase { job: insert, operations: most, time: Some(INSERT_TIME) },
-            Phase { job: Job::Update, operations: limits.updates, time },
-            Phase { job: Job::Search, operations: most, time },
-            Phase { job: Job::Delete, operations: most, time: Some(INSERT_TIME) },
+            BenchPhase { job: insert, operations: most, time: Some(INSERT_TIME) },
+            BenchPhase { job: PhaseJob::Update, operations: limits.updates, time },
+            BenchPhase { job: PhaseJob::Search, operations: most, time },
+            BenchPhase { job: PhaseJob::Delete, operations: most, time: Some(INSERT_TIME) },
         ]
     }
 }
@@ -119,7 +119,7 @@ const NAMES: [&str; 4] = ["insert", "update", "search", "delete"];
 /// The results: the phases in the order in which they ran. A phase that the user's interruption cut
 /// off counts 0 operations.
 #[derive(Serialize)]
-struct Found {
+struct MicroReport {
     latency: Vec<NamedPhase>,
     throughput: Vec<NamedPhase>,
 }
@@ -131,15 +131,15 @@ struct NamedPhase {
     phase: PhaseReport,
 }
 
-impl Findings for Found {
-    type Settings = Args;
+impl BenchFindings for MicroReport {
+    type Settings = MicroArgs;
 
-    fn title(report: &Report<'_, Found>) -> String {
+    fn title(report: &BenchReport<'_, MicroReport>) -> String {
         let pair_bytes = report.settings.load.pair_bytes;
         format!("microbenchmark: pairs of {pair_bytes} bytes{}", report.ended_early())
     }
 
-    fn rows(report: &Report<'_, Found>) -> String {
+    fn rows(report: &BenchReport<'_, MicroReport>) -> String {
         let load = &report.settings.load;
         let found = &report.findings;
         format!(
@@ -160,18 +160,18 @@ fn rows(phases: &[NamedPhase]) -> impl Iterator<Item = (&str, &OperationReport, 
 }
 
 /// Runs one part of the benchmark, on keys of its own.
-fn part(
+fn run_part(
     client: &Client,
-    args: &Args,
-    crew: Crew,
-    phases: &[Phase],
-    total: &mut Total,
+    args: &MicroArgs,
+    crew: WorkerLayout,
+    phases: &[BenchPhase],
+    total: &mut MicroTotals,
     with_cdf: bool,
 ) -> Result<Vec<NamedPhase>, Failure> {
     if args.cluster.master.is_some() {
         driver::clean_up(client, args.operations)?;
     }
-    let board = Board::new(args.load.pair_bytes, args.load.seed);
+    let board = WorkerContext::new(args.load.pair_bytes, args.load.seed);
     let outcome = driver::run(client, &board, crew, phases, &mut ())?;
     let problems = &mut total.problems;
     let verified = attempt(problems, driver::verify(client, &board, outcome.logs));
@@ -189,35 +189,35 @@ fn part(
 
 /// The sums over both parts, beside their measurements.
 #[derive(Default)]
-struct Total {
-    tally: Tally,
+struct MicroTotals {
+    tally: OperationTally,
     verified_keys: u64,
     problems: Vec<String>,
 }
 
 /// Runs the benchmark and prints its report.
-pub fn run(args: &Args) -> Result<(), Failure> {
+pub fn run(args: &MicroArgs) -> Result<(), Failure> {
     args.load.check()?;
     if !(args.seconds > 0.0 && args.seconds < 1e9) {
         return Err(Failure::usage("--seconds must be more than 0"));
     }
-    let shell = Shell::begin("micro", &args.output);
+    let shell = BenchInvocation::begin("micro", &args.output);
     let limits = args.limits(&shell.machine);
     interrupt::watch()?;
     let demand = args.demand(&limits);
     let target = cluster::open(demand, &args.load, &args.cluster, shell.available())?;
     let client = &target.client;
-    let mut total = Total::default();
-    let one = Crew { threads: 1, coroutines: 1, first_thread: 0 };
-    let latency = part(client, args, one, &args.latency_phases(), &mut total, true)?;
-    let all = Crew {
+    let mut total = MicroTotals::default();
+    let one = WorkerLayout { threads: 1, coroutines: 1, first_thread: 0 };
+    let latency = run_part(client, args, one, &args.latency_phases(), &mut total, true)?;
+    let all = WorkerLayout {
         threads: args.load.threads.into(),
         coroutines: args.load.coroutines.into(),
         first_thread: 0,
     };
     let phases = args.throughput_phases(&limits);
-    let throughput = part(client, args, all, &phases, &mut total, false)?;
-    let verdict = Verdict::new(&total.tally, total.verified_keys, total.problems);
+    let throughput = run_part(client, args, all, &phases, &mut total, false)?;
+    let verdict = BenchVerdict::new(&total.tally, total.verified_keys, total.problems);
     let setup = target.describe(&args.cluster);
-    shell.tell(args, Some(setup), Found { latency, throughput }, Some(verdict))
+    shell.print_results(args, Some(setup), MicroReport { latency, throughput }, Some(verdict))
 }

@@ -11,16 +11,16 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use fusee_cli::failure::Failure;
-use fusee_cli::quantity::Bytes;
+use fusee_cli::quantity::ByteSize;
 use fusee_cli::{connect, interrupt};
 use fusee_client::{Client, Error, FabricChoice, FabricKind, Geometry, Options};
-use fusee_launch::{Plan, Servers};
+use fusee_launch::{LaunchPlan, Servers};
 use fusee_master::settings::{
     DEFAULT_LEASE_MS, DEFAULT_MOVE_BYTES_PER_S, DEFAULT_SCRUB_BYTES_PER_S,
 };
 use serde::Serialize;
 
-use crate::report::{Findings, Output, Report, Setup, Shell};
+use crate::report::{BenchFindings, BenchInvocation, BenchOutputArgs, BenchReport, MeasuredSetup};
 use crate::tally::empty_latencies;
 
 /// Short values.
@@ -32,7 +32,7 @@ const KEYS: u32 = 1_000;
     fusee bench noise\n  \
     fusee bench noise --fabric shm --long-bytes 1MiB --rounds 5 --json\n\n\
 Exit codes: 0 done; 2 wrong usage; 3 the cluster cannot be reached; 130 interrupted.")]
-pub struct Args {
+pub struct NoiseArgs {
     /// Measure the cluster of the master at this address (several: with commas), which must allow such values;
     /// without it, a cluster of three memory nodes is started, and ends with the benchmark
     #[arg(long, value_name = "HOST:PORT")]
@@ -44,12 +44,12 @@ pub struct Args {
     fabric: FabricKind,
 
     /// Length of a short value
-    #[arg(long, default_value_t = Bytes(1 << 10), value_name = "BYTES")]
-    value_bytes: Bytes,
+    #[arg(long, default_value_t = ByteSize(1 << 10), value_name = "BYTES")]
+    value_bytes: ByteSize,
 
     /// Length of a long value
-    #[arg(long, default_value_t = Bytes(10_000_000), value_name = "BYTES")]
-    long_bytes: Bytes,
+    #[arg(long, default_value_t = ByteSize(10_000_000), value_name = "BYTES")]
+    long_bytes: ByteSize,
 
     /// Rounds
     #[arg(long, default_value_t = 5, value_name = "N",
@@ -62,41 +62,46 @@ pub struct Args {
 
     #[command(flatten)]
     #[serde(skip)]
-    output: Output,
+    output: BenchOutputArgs,
 }
 
 /// The load of the other session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-enum Noise {
+enum NoiseLoad {
     Nothing,
     Gets,
     Puts,
 }
 
-impl Noise {
-    const ALL: [Noise; 3] = [Noise::Nothing, Noise::Gets, Noise::Puts];
+impl NoiseLoad {
+    const ALL: [NoiseLoad; 3] = [NoiseLoad::Nothing, NoiseLoad::Gets, NoiseLoad::Puts];
 
     fn name(self) -> &'static str {
         match self {
-            Noise::Nothing => "nothing",
-            Noise::Gets => "gets of long values",
-            Noise::Puts => "puts of long values",
+            NoiseLoad::Nothing => "nothing",
+            NoiseLoad::Gets => "gets of long values",
+            NoiseLoad::Puts => "puts of long values",
         }
     }
 
     /// Makes the load until it is told to stop; returns the number of operations.
-    fn make(self, client: &Client, value: &[u8], stop: &AtomicBool) -> Result<u64, Error> {
+    fn run_until_stopped(
+        self,
+        client: &Client,
+        value: &[u8],
+        stop: &AtomicBool,
+    ) -> Result<u64, Error> {
         let session = client.session()?;
         let mut done = 0;
         while !stop.load(Ordering::Relaxed) {
             match self {
-                Noise::Nothing => return Ok(0),
-                Noise::Gets => {
+                NoiseLoad::Nothing => return Ok(0),
+                NoiseLoad::Gets => {
                     let get = session.get_with(LONG, |value| value.map(<[u8]>::len));
                     assert_eq!(session.block_on(get)?, Some(value.len()), "it is there");
                 }
-                Noise::Puts => session.block_on(session.put(LONG, value))?,
+                NoiseLoad::Puts => session.block_on(session.put(LONG, value))?,
             }
             done += 1;
         }
@@ -108,14 +113,14 @@ impl Noise {
 const LONG: &[u8] = b"a long value";
 
 #[derive(Debug, Serialize)]
-struct Found {
-    rows: Vec<Row>,
+struct NoiseReport {
+    rows: Vec<NoiseRow>,
 }
 
 /// Gets of short values beside this load, of all rounds.
 #[derive(Debug, Serialize)]
-struct Row {
-    beside: Noise,
+struct NoiseRow {
+    beside: NoiseLoad,
     gets: u64,
     median_us: f64,
     p99_us: f64,
@@ -126,11 +131,11 @@ struct Row {
 }
 
 /// Runs the benchmark and prints its report.
-pub fn run(args: &Args) -> Result<(), Failure> {
+pub fn run(args: &NoiseArgs) -> Result<(), Failure> {
     if !(args.seconds > 0.0 && args.seconds < 1e6) {
         return Err(Failure::usage("--seconds must be more than 0"));
     }
-    let shell = Shell::begin("noise", &args.output);
+    let shell = BenchInvocation::begin("noise", &args.output);
     interrupt::watch()?;
     let (servers, master) = match &args.master {
         Some(master) => (None, master.clone()),
@@ -142,7 +147,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     };
     let client =
         connect::join(&master, Options::default().with_fabric(FabricChoice::Only(args.fabric)))?;
-    let setup = Setup::of(&client, servers.is_some(), false);
+    let setup = MeasuredSetup::of(&client, servers.is_some(), false);
     let long = vec![7; args.long_bytes.0 as usize];
     let session = client.session()?;
     session.block_on(session.put(LONG, &long))?;
@@ -150,11 +155,12 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     for number in 0..KEYS {
         session.block_on(session.put(&key(number), &short))?;
     }
-    let mut measured = Noise::ALL.map(|_| (empty_latencies(), 0, Duration::ZERO));
+    let mut measured = NoiseLoad::ALL.map(|_| (empty_latencies(), 0, Duration::ZERO));
     'rounds: for _ in 0..args.rounds {
-        for (noise, (latencies, long_values, time)) in Noise::ALL.into_iter().zip(&mut measured) {
+        for (noise, (latencies, long_values, time)) in NoiseLoad::ALL.into_iter().zip(&mut measured)
+        {
             let begun = Instant::now();
-            *long_values += beside(&client, noise, &long, || {
+            *long_values += measure_beside(&client, noise, &long, || {
                 let read = |number: u32| {
                     let key = key(number);
                     let get = session.get_with(&key, |value| value.map(<[u8]>::len));
@@ -166,15 +172,15 @@ pub fn run(args: &Args) -> Result<(), Failure> {
                 reads(args.seconds, read)
             })?;
             *time += begun.elapsed();
-            if interrupt::requested() {
+            if interrupt::is_requested() {
                 break 'rounds;
             }
         }
     }
-    let rows = Noise::ALL.into_iter().zip(&measured);
+    let rows = NoiseLoad::ALL.into_iter().zip(&measured);
     let rows = rows.map(|(beside, (latencies, long_values, time))| {
         let us = |quantile| latencies.value_at_quantile(quantile) as f64 / 1_000.0;
-        Row {
+        NoiseRow {
             beside,
             gets: latencies.len(),
             median_us: us(0.5),
@@ -185,13 +191,13 @@ pub fn run(args: &Args) -> Result<(), Failure> {
                 / time.as_secs_f64().max(1e-9),
         }
     });
-    let found = Found { rows: rows.collect() };
+    let found = NoiseReport { rows: rows.collect() };
     session.block_on(session.delete(LONG))?;
     for number in 0..KEYS {
         session.block_on(session.delete(&key(number)))?;
     }
     drop((session, client, servers));
-    shell.tell(args, Some(setup), found, None)
+    shell.print_results(args, Some(setup), found, None)
 }
 
 fn key(number: u32) -> Vec<u8> {
@@ -202,7 +208,7 @@ fn key(number: u32) -> Vec<u8> {
 fn reads(seconds: f64, mut read: impl FnMut(u32) -> Result<(), Error>) -> Result<(), Error> {
     let end = Instant::now() + Duration::from_secs_f64(seconds);
     let mut number = 0;
-    while Instant::now() < end && !interrupt::requested() {
+    while Instant::now() < end && !interrupt::is_requested() {
         read(number % KEYS)?;
         number += 1;
     }
@@ -210,15 +216,15 @@ fn reads(seconds: f64, mut read: impl FnMut(u32) -> Result<(), Error>) -> Result
 }
 
 /// Measures beside a load; returns how many long values were moved meanwhile.
-fn beside(
+fn measure_beside(
     client: &Client,
-    noise: Noise,
+    noise: NoiseLoad,
     long: &[u8],
     measure: impl FnOnce() -> Result<(), Error>,
 ) -> Result<u64, Failure> {
     let stop = AtomicBool::new(false);
     thread::scope(|scope| {
-        let making = scope.spawn(|| noise.make(client, long, &stop));
+        let making = scope.spawn(|| noise.run_until_stopped(client, long, &stop));
         let measured = measure();
         stop.store(true, Ordering::Relaxed);
         let made = making.join().expect("it does not panic");
@@ -228,10 +234,10 @@ fn beside(
 }
 
 /// Starts a cluster whose blocks have room for the long values.
-fn start(args: &Args) -> Result<Servers, Failure> {
+fn start(args: &NoiseArgs) -> Result<Servers, Failure> {
     let Geometry { region_bytes, block_bytes, max_value_bytes, .. } = Geometry::default();
     let most = args.long_bytes.0.max(args.value_bytes.0).max(max_value_bytes.into());
-    Servers::start(&Plan {
+    Servers::start(&LaunchPlan {
         memory_nodes: 3,
         index_replicas: 3,
         data_replicas: 2,
@@ -248,18 +254,18 @@ fn start(args: &Args) -> Result<Servers, Failure> {
     })
 }
 
-impl Findings for Found {
-    type Settings = Args;
+impl BenchFindings for NoiseReport {
+    type Settings = NoiseArgs;
 
-    fn title(report: &Report<'_, Found>) -> String {
-        let Args { value_bytes, long_bytes, rounds, fabric, .. } = report.settings;
+    fn title(report: &BenchReport<'_, NoiseReport>) -> String {
+        let NoiseArgs { value_bytes, long_bytes, rounds, fabric, .. } = report.settings;
         format!(
             "Gets of {value_bytes} beside values of {long_bytes}, over {fabric}, {rounds} rounds{}",
             report.ended_early()
         )
     }
 
-    fn rows(report: &Report<'_, Found>) -> String {
+    fn rows(report: &BenchReport<'_, NoiseReport>) -> String {
         let mut text = format!(
             "\n{:<21} {:>8} {:>10} {:>8} {:>10} {:>11} {:>15}\n",
             "beside", "gets", "median us", "p99 us", "p99.9 us", "longest us", "long MB per s"

@@ -11,30 +11,30 @@ use std::fmt::Write as _;
 use std::str::FromStr;
 
 use fusee_cli::failure::Failure;
-use fusee_cli::quantity::{Bytes, counted};
+use fusee_cli::quantity::{ByteSize, count_with_noun};
 use fusee_client::Redundancy;
 use fusee_core::layout::BlockShape;
-use fusee_master::Config;
+use fusee_master::MasterConfig;
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 use serde::Serialize;
 
 use crate::redundant::by_name;
-use crate::report::{Findings, Output, Report, Shell};
+use crate::report::{BenchFindings, BenchInvocation, BenchOutputArgs, BenchReport};
 
 /// The arguments.
 #[derive(clap::Args, Debug, Serialize)]
 #[command(after_help = "Examples:\n  \
     fusee bench sizes --values fixed:100,log-uniform:1-65536 --json\n  \
     fusee bench sizes --redundancy replicated,ec:4+2 --data-replicas 3 --values fixed:1048576")]
-pub struct Args {
+pub struct SizesArgs {
     /// Sizes of values: fixed:BYTES, uniform:LEAST-MOST, log-uniform:LEAST-MOST (every octave as
     /// often as any other)
     #[arg(long, value_delimiter = ',', value_name = "SIZES",
           default_values = ["fixed:48", "fixed:1008", "uniform:1024-4096",
                             "log-uniform:1-1048576"])]
     #[serde(skip)]
-    values: Vec<Sizes>,
+    values: Vec<SizeDistribution>,
 
     /// Redundancies, as with `fusee put`, like replicated,ec:4+2
     #[arg(long, value_delimiter = ',', value_name = "REDUNDANCY", default_values = ["replicated"])]
@@ -52,10 +52,10 @@ pub struct Args {
     key_bytes: u32,
 
     /// Size of a block
-    #[arg(long, default_value_t = Bytes(Config::default().geometry.block_bytes),
+    #[arg(long, default_value_t = ByteSize(MasterConfig::default().geometry.block_bytes),
           value_name = "BYTES")]
     #[serde(rename = "block_size_bytes")]
-    block_bytes: Bytes,
+    block_bytes: ByteSize,
 
     /// Pairs to draw for each
     #[arg(long, default_value_t = 100_000, value_name = "N",
@@ -68,24 +68,24 @@ pub struct Args {
 
     #[command(flatten)]
     #[serde(skip)]
-    output: Output,
+    output: BenchOutputArgs,
 }
 
 /// A distribution of sizes, in bytes; both ends are included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Sizes {
+pub enum SizeDistribution {
     Fixed(u32),
     Uniform(u32, u32),
     LogUniform(u32, u32),
 }
 
-impl Sizes {
+impl SizeDistribution {
     /// Draws a size.
     pub fn draw(self, rng: &mut SmallRng) -> u32 {
         match self {
-            Sizes::Fixed(bytes) => bytes,
-            Sizes::Uniform(least, most) => rng.random_range(least..=most),
-            Sizes::LogUniform(least, most) => {
+            SizeDistribution::Fixed(bytes) => bytes,
+            SizeDistribution::Uniform(least, most) => rng.random_range(least..=most),
+            SizeDistribution::LogUniform(least, most) => {
                 let low = f64::from(least).ln();
                 let high = (f64::from(most) + 1.0).ln();
                 (rng.random_range(low..high).exp() as u32).clamp(least, most)
@@ -94,10 +94,10 @@ impl Sizes {
     }
 }
 
-impl FromStr for Sizes {
+impl FromStr for SizeDistribution {
     type Err = String;
 
-    fn from_str(text: &str) -> Result<Sizes, String> {
+    fn from_str(text: &str) -> Result<SizeDistribution, String> {
         let (kind, sizes) = text.split_once(':').unwrap_or((text, ""));
         let size = |text: &str| text.parse::<u32>().ok().filter(|bytes| *bytes <= 16 << 20);
         let range = || {
@@ -107,11 +107,11 @@ impl FromStr for Sizes {
             (least <= most).then_some((least, most))
         };
         let sizes = match kind {
-            "fixed" => size(sizes).map(Sizes::Fixed),
-            "uniform" => range().map(|(least, most)| Sizes::Uniform(least, most)),
+            "fixed" => size(sizes).map(SizeDistribution::Fixed),
+            "uniform" => range().map(|(least, most)| SizeDistribution::Uniform(least, most)),
             "log-uniform" => {
                 let range = range().filter(|(least, _)| *least > 0);
-                range.map(|(least, most)| Sizes::LogUniform(least, most))
+                range.map(|(least, most)| SizeDistribution::LogUniform(least, most))
             }
             _ => None,
         };
@@ -124,19 +124,19 @@ impl FromStr for Sizes {
     }
 }
 
-impl fmt::Display for Sizes {
+impl fmt::Display for SizeDistribution {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Sizes::Fixed(bytes) => write!(f, "fixed:{bytes}"),
-            Sizes::Uniform(least, most) => write!(f, "uniform:{least}-{most}"),
-            Sizes::LogUniform(least, most) => write!(f, "log-uniform:{least}-{most}"),
+            SizeDistribution::Fixed(bytes) => write!(f, "fixed:{bytes}"),
+            SizeDistribution::Uniform(least, most) => write!(f, "uniform:{least}-{most}"),
+            SizeDistribution::LogUniform(least, most) => write!(f, "log-uniform:{least}-{most}"),
         }
     }
 }
 
 /// The memory of pairs of one distribution.
 #[derive(Debug, Serialize)]
-struct Row {
+struct SizesRow {
     values: String,
     #[serde(serialize_with = "by_name")]
     redundancy: Redundancy,
@@ -155,23 +155,27 @@ struct Row {
 
 /// The results.
 #[derive(Debug, Serialize)]
-struct Found {
-    distributions: Vec<Row>,
+struct SizesReport {
+    distributions: Vec<SizesRow>,
 }
 
 /// Draws the sizes and prints the report.
-pub fn run(args: &Args) -> Result<(), Failure> {
-    let shell = Shell::begin("sizes", &args.output);
-    let of_each = |sizes: &Sizes| {
+pub fn run(args: &SizesArgs) -> Result<(), Failure> {
+    let shell = BenchInvocation::begin("sizes", &args.output);
+    let of_each = |sizes: &SizeDistribution| {
         let sizes = *sizes;
         args.redundancy.iter().map(move |redundancy| row(args, sizes, *redundancy))
     };
     let rows = args.values.iter().flat_map(of_each);
     let distributions = rows.collect::<Result<_, _>>()?;
-    shell.tell(args, None, Found { distributions }, None)
+    shell.print_results(args, None, SizesReport { distributions }, None)
 }
 
-fn row(args: &Args, sizes: Sizes, redundancy: Redundancy) -> Result<Row, Failure> {
+fn row(
+    args: &SizesArgs,
+    sizes: SizeDistribution,
+    redundancy: Redundancy,
+) -> Result<SizesRow, Failure> {
     let mut rng = SmallRng::seed_from_u64(args.seed);
     let mut user_bytes = 0;
     let mut object_bytes = 0;
@@ -202,7 +206,7 @@ fn row(args: &Args, sizes: Sizes, redundancy: Redundancy) -> Result<Row, Failure
         pairs_of_it += u64::from(has_it);
         classes.insert((given, class));
     }
-    Ok(Row {
+    Ok(SizesRow {
         values: sizes.to_string(),
         redundancy,
         pairs_of_it,
@@ -216,18 +220,18 @@ fn row(args: &Args, sizes: Sizes, redundancy: Redundancy) -> Result<Row, Failure
     })
 }
 
-impl Findings for Found {
-    type Settings = Args;
+impl BenchFindings for SizesReport {
+    type Settings = SizesArgs;
 
-    fn title(report: &Report<'_, Found>) -> String {
-        let Args { pairs, key_bytes, block_bytes, data_replicas, .. } = report.settings;
+    fn title(report: &BenchReport<'_, SizesReport>) -> String {
+        let SizesArgs { pairs, key_bytes, block_bytes, data_replicas, .. } = report.settings;
         format!(
             "{pairs} pairs each, keys of {key_bytes} bytes, blocks of {block_bytes}, {} where replicated",
-            counted(*data_replicas, "replica")
+            count_with_noun(*data_replicas, "replica")
         )
     }
 
-    fn rows(report: &Report<'_, Found>) -> String {
+    fn rows(report: &BenchReport<'_, SizesReport>) -> String {
         let mut text = format!(
             "\n{:<23} {:<12} {:>7} {:>14} {:>15} {:>17} {:>14} {:>8}\n",
             "values",
@@ -261,23 +265,23 @@ impl Findings for Found {
 mod tests {
     use super::*;
 
-    fn args(values: &str, pairs: u64) -> Args {
-        Args {
+    fn args(values: &str, pairs: u64) -> SizesArgs {
+        SizesArgs {
             values: vec![values.parse().unwrap()],
             redundancy: Vec::new(),
             data_replicas: 3,
             key_bytes: 16,
-            block_bytes: Bytes(4 << 20),
+            block_bytes: ByteSize(4 << 20),
             pairs,
             seed: 1,
-            output: Output::default(),
+            output: BenchOutputArgs::default(),
         }
     }
 
     #[test]
     fn distributions_are_understood_and_unknown_ones_refused() {
         for text in ["fixed:0", "uniform:1-1", "uniform:0-4096", "log-uniform:1-1048576"] {
-            assert_eq!(text.parse::<Sizes>().unwrap().to_string(), text);
+            assert_eq!(text.parse::<SizeDistribution>().unwrap().to_string(), text);
         }
         for text in [
             "",
@@ -288,7 +292,7 @@ mod tests {
             "uniform:2-1",
             "log-uniform:0-9",
         ] {
-            assert!(text.parse::<Sizes>().unwrap_err().contains("none of"), "{text}");
+            assert!(text.parse::<SizeDistribution>().unwrap_err().contains("none of"), "{text}");
         }
     }
 
@@ -297,11 +301,12 @@ mod tests {
         // 16 + 48 bytes of a pair and 40 of the object make two units of 64 bytes, on three replicas.
         let replicated = Redundancy::default();
         let args = args("fixed:48", 10);
-        let row = row(&args, Sizes::Fixed(48), replicated).unwrap();
+        let row = row(&args, SizeDistribution::Fixed(48), replicated).unwrap();
         assert_eq!((row.user_bytes, row.object_bytes, row.classes), (640, 3 * 1280, 1));
         assert!(row.block_per_object > 1.0 && row.block_per_object < 1.01, "{row:?}");
         assert_eq!(row.block_per_user, row.block_bytes / 640.0);
-        let too_large = super::row(&args, Sizes::Fixed(8 << 20), replicated).unwrap_err();
+        let too_large =
+            super::row(&args, SizeDistribution::Fixed(8 << 20), replicated).unwrap_err();
         assert!(too_large.to_string().contains("does not fit"), "{too_large}");
     }
 
@@ -309,17 +314,17 @@ mod tests {
     fn coded_pairs_take_half_of_three_replicas_and_short_ones_are_replicated() {
         let args = args("fixed:48", 10);
         let coded: Redundancy = "ec:4+2".parse().unwrap();
-        let sizes = Sizes::Fixed(1 << 20);
+        let sizes = SizeDistribution::Fixed(1 << 20);
         let of = |redundancy| row(&args, sizes, redundancy).unwrap().object_bytes;
         assert_eq!(of(Redundancy::default()), 2 * of(coded));
-        let short = row(&args, Sizes::Fixed(48), coded).unwrap();
+        let short = row(&args, SizeDistribution::Fixed(48), coded).unwrap();
         assert_eq!((short.pairs_of_it, short.object_bytes), (0, 3 * 1280));
     }
 
     #[test]
     fn drawn_sizes_stay_in_their_range_and_reach_its_ends() {
         let mut rng = SmallRng::seed_from_u64(3);
-        for sizes in [Sizes::Uniform(3, 9), Sizes::LogUniform(3, 9)] {
+        for sizes in [SizeDistribution::Uniform(3, 9), SizeDistribution::LogUniform(3, 9)] {
             let mut seen = [0u32; 12];
             for _ in 0..10_000 {
                 seen[sizes.draw(&mut rng) as usize] += 1;
@@ -328,7 +333,7 @@ mod tests {
             assert_eq!(seen.iter().sum::<u32>(), 10_000);
         }
         // As many sizes below 1 KiB as above.
-        let octaves = Sizes::LogUniform(1, (1 << 20) - 1);
+        let octaves = SizeDistribution::LogUniform(1, (1 << 20) - 1);
         let below = (0..10_000).filter(|_| octaves.draw(&mut rng) < 1 << 10).count();
         assert!((4_700..5_300).contains(&below), "{below}");
     }

@@ -25,20 +25,20 @@ const SHORTEST_PATIENCE: Duration = Duration::from_millis(1);
 
 /// The bars that a session has asked for.
 #[derive(Debug, Default)]
-pub(super) struct Bars {
-    state: RefCell<State>,
+pub(super) struct RequestedBars {
+    state: RefCell<ViewBars>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct ViewBars {
     /// The number of the view.
     view: u64,
-    primaries: Vec<Primary>,
+    primaries: Vec<BarredPrimary>,
 }
 
 /// A primary that is to be barred.
 #[derive(Debug)]
-struct Primary {
+struct BarredPrimary {
     node: MnId,
     /// The members that bar it.
     by: Vec<MnId>,
@@ -52,14 +52,14 @@ struct Primary {
     since: Option<Duration>,
 }
 
-impl State {
-    fn of(&mut self, node: MnId, view: u64) -> &mut Primary {
+impl ViewBars {
+    fn of(&mut self, node: MnId, view: u64) -> &mut BarredPrimary {
         if self.view != view {
-            *self = State { view, primaries: Vec::new() };
+            *self = ViewBars { view, primaries: Vec::new() };
         }
         let known = self.primaries.iter().position(|primary| primary.node == node);
         let at = known.unwrap_or_else(|| {
-            self.primaries.push(Primary {
+            self.primaries.push(BarredPrimary {
                 node,
                 by: Vec::new(),
                 lease: Duration::ZERO,
@@ -74,13 +74,13 @@ impl State {
 }
 
 /// A running request for bars, which ends also if it is dropped half-way.
-struct Asking<'b> {
-    bars: &'b Bars,
+struct BarRequestGuard<'b> {
+    bars: &'b RequestedBars,
     node: MnId,
     view: u64,
 }
 
-impl Drop for Asking<'_> {
+impl Drop for BarRequestGuard<'_> {
     fn drop(&mut self) {
         if !self.bars.is_of_later(self.view) {
             self.bars.state.borrow_mut().of(self.node, self.view).is_asked = false;
@@ -88,7 +88,7 @@ impl Drop for Asking<'_> {
     }
 }
 
-impl Bars {
+impl RequestedBars {
     /// Returns whether bars were asked for by a later view than this one.
     fn is_of_later(&self, view: u64) -> bool {
         self.state.borrow().view > view
@@ -120,7 +120,7 @@ impl Bars {
             asked
         };
         if !asked.is_empty() {
-            let asking = Asking { bars: self, node, view: view.number };
+            let asking = BarRequestGuard { bars: self, node, view: view.number };
             let patience = (lease / 4).clamp(SHORTEST_PATIENCE, LONGEST_PATIENCE);
             let request = NodeRequest::Bar { client, node, view: view.number };
             let answers = asked.iter().map(|other| env.ask_node(*other, request.clone(), patience));

@@ -24,7 +24,7 @@
 //! search that passes over a block leaves the flag set.
 
 mod orphans;
-mod turns;
+mod request_numbers;
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -41,12 +41,12 @@ use fusee_core::data::{Redundancy, Region};
 use fusee_core::error::Error;
 use fusee_core::layout::{Address, SizeClass};
 use fusee_core::mutant::{Mutant, removed};
-use fusee_core::slab::{BlockGrant, Remainder, SlabKind};
+use fusee_core::slab::{BlockGrant, BlockRemainder, SlabKind};
 use fusee_core::verbs::{ClientId, MnId};
 use fusee_core::view::View;
 
-use super::{Environment, Gate};
-use turns::{Returning, Turns};
+use super::{Environment, SessionGate};
+use request_numbers::{BlockReturn, RequestNumbers};
 
 /// Time that a session in need of a block waits for the master's answer before it does without.
 const MASTER_DEADLINE: Duration = Duration::from_millis(100);
@@ -76,7 +76,7 @@ pub(super) struct BlockSource<E> {
     turn: Cell<usize>,
     /// Requests that do without the master before it is asked again.
     without_master: Cell<u32>,
-    turns: Turns,
+    turns: RequestNumbers,
     /// Blocks that were given back without an acknowledgement from all of their nodes.
     unconfirmed: RefCell<BTreeSet<BlockId>>,
     /// Blocks that are being given back.
@@ -86,7 +86,7 @@ pub(super) struct BlockSource<E> {
     /// Blocks that were handed on: the tables name this session until another one has taken them over.
     handed_on: RefCell<BTreeSet<BlockId>>,
     /// Orphaned blocks whose takeover has begun, and may have taken effect.
-    adopting: RefCell<BTreeMap<BlockId, Gift>>,
+    adopting: RefCell<BTreeMap<BlockId, OrphanGrant>>,
     /// Number of running requests for blocks.
     asking: Cell<u32>,
     /// Number of those that ask the pool, and may be granted a block that is not in `held` yet.
@@ -122,7 +122,7 @@ pub(super) struct BlockSource<E> {
 
 /// The blocks of the pool that a request accepts.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Ask {
+enum AcceptedBlocks {
     /// Any but those that are kept back for DELETEs.
     Any,
     /// Also one of those that are kept back for DELETEs.
@@ -134,23 +134,23 @@ enum Ask {
 /// An orphaned block from the master, the number of the request that it answers, and whether its owner has not
 /// ended.
 #[derive(Clone, Copy)]
-struct Gift {
+struct OrphanGrant {
     turn: u64,
     orphan: Orphan,
     owner_lives: bool,
 }
 
 /// A running request in one of the counts, until its drop.
-struct Counted<'b>(&'b Cell<u32>);
+struct RunningCountGuard<'b>(&'b Cell<u32>);
 
-impl<'b> Counted<'b> {
-    fn begin(count: &'b Cell<u32>) -> Counted<'b> {
+impl<'b> RunningCountGuard<'b> {
+    fn begin(count: &'b Cell<u32>) -> RunningCountGuard<'b> {
         count.set(count.get() + 1);
-        Counted(count)
+        RunningCountGuard(count)
     }
 }
 
-impl Drop for Counted<'_> {
+impl Drop for RunningCountGuard<'_> {
     fn drop(&mut self) {
         self.0.set(self.0.get() - 1);
     }
@@ -158,15 +158,15 @@ impl Drop for Counted<'_> {
 
 /// A running request for a block, and whether it is answered. A drop before that means that an answer may be
 /// missed.
-struct Asking<'b, E: Environment>(&'b BlockSource<E>, bool);
+struct BlockRequestGuard<'b, E: Environment>(&'b BlockSource<E>, bool);
 
-impl<E: Environment> Asking<'_, E> {
+impl<E: Environment> BlockRequestGuard<'_, E> {
     fn answered(mut self) {
         self.1 = true;
     }
 }
 
-impl<E: Environment> Drop for Asking<'_, E> {
+impl<E: Environment> Drop for BlockRequestGuard<'_, E> {
     fn drop(&mut self) {
         self.0.asking.set(self.0.asking.get() - 1);
         if !self.1 {
@@ -191,7 +191,7 @@ impl<E: Environment> BlockSource<E> {
             node_deadline,
             turn,
             without_master,
-            turns: Turns::default(),
+            turns: RequestNumbers::default(),
             unconfirmed: RefCell::default(),
             returning: RefCell::default(),
             held: RefCell::default(),
@@ -218,16 +218,17 @@ impl<E: Environment> BlockSource<E> {
         self.client
     }
 
-    /// Returns whether sessions lend each other blocks; see [`Blocks::lends`](fusee_core::host::Blocks::lends).
+    /// Returns whether sessions lend each other blocks; see
+    /// [`Blocks::lends_log_blocks`](fusee_core::host::Blocks::lends_log_blocks).
     pub fn lends(&self) -> bool {
         self.lends.get()
     }
 
     /// Begins a request for a block.
-    fn begin(&self) -> Asking<'_, E> {
+    fn begin(&self) -> BlockRequestGuard<'_, E> {
         self.asking.set(self.asking.get() + 1);
         self.asked.set(self.asked.get() + 1);
-        Asking(self, false)
+        BlockRequestGuard(self, false)
     }
 
     /// Returns a block for objects of a class; if there is none, one of another class that may turn out to be
@@ -252,9 +253,10 @@ impl<E: Environment> BlockSource<E> {
         view: &View,
     ) -> Result<BlockGrant, Error> {
         let asking = self.begin();
-        let granted = self.allocate(kind.redundancy, Ask::SpareBeside(subtable), view).await;
+        let granted =
+            self.allocate(kind.redundancy, AcceptedBlocks::SpareBeside(subtable), view).await;
         asking.answered();
-        Ok(self.fresh(granted?, kind, view))
+        Ok(self.record_allocated(granted?, kind, view))
     }
 
     /// Ends the session's search for memory for a slab. If memory is short again later, others are called upon
@@ -277,23 +279,25 @@ impl<E: Environment> BlockSource<E> {
     ) -> Result<BlockGrant, Error> {
         // Orphaned blocks are used before the pool, but not all of them for the sake of one object.
         let full = self.full_in_a_row.get() < FULL_IN_A_ROW;
-        if let Some(left) = self.go_on_with(Some(kind.class), kind.redundancy, full, view).await {
+        if let Some(left) =
+            self.take_over_orphan(Some(kind.class), kind.redundancy, full, view).await
+        {
             self.full_in_a_row.set(self.full_in_a_row.get() + 1);
             self.lends.set(self.lends.get() || to_delete);
             return Ok(left);
         }
         self.full_in_a_row.set(0);
-        let mut allocated = self.allocate(kind.redundancy, Ask::Any, view).await;
+        let mut allocated = self.allocate(kind.redundancy, AcceptedBlocks::Any, view).await;
         // `lends` is about the blocks of log objects, and these are replicated.
         let tells = kind.redundancy == Redundancy::Replicated;
         if tells && matches!(allocated, Ok(_) | Err(Error::OutOfMemory)) {
             self.lends.set(allocated.is_err());
         }
         if to_delete && allocated == Err(Error::OutOfMemory) {
-            allocated = self.allocate(kind.redundancy, Ask::ToDelete, view).await;
+            allocated = self.allocate(kind.redundancy, AcceptedBlocks::ToDelete, view).await;
         }
         match allocated {
-            Ok(block) => Ok(self.fresh(block, kind, view)),
+            Ok(block) => Ok(self.record_allocated(block, kind, view)),
             Err(Error::OutOfMemory) if to_delete => {
                 self.find_missed(kind, view).await.ok_or(Error::OutOfMemory)
             }
@@ -312,7 +316,7 @@ impl<E: Environment> BlockSource<E> {
             return Ok(found);
         }
         if self.refused.get()
-            && let Some(left) = self.go_on_with(None, kind.redundancy, true, view).await
+            && let Some(left) = self.take_over_orphan(None, kind.redundancy, true, view).await
         {
             return Ok(left);
         }
@@ -320,7 +324,7 @@ impl<E: Environment> BlockSource<E> {
         self.refused.set(asked == Err(Error::OutOfMemory));
         match asked {
             Err(Error::OutOfMemory) => {
-                if let Some(left) = self.go_on_with(None, kind.redundancy, true, view).await {
+                if let Some(left) = self.take_over_orphan(None, kind.redundancy, true, view).await {
                     return Ok(left);
                 }
                 // There may be memory after all: an orphaned block that the session was not told of or did not
@@ -333,8 +337,8 @@ impl<E: Environment> BlockSource<E> {
                 }
                 // A block may have come back to the pool after this session had looked there, and before the
                 // others were asked.
-                let block = self.allocate(kind.redundancy, Ask::Any, view).await?;
-                Ok(self.fresh(block, kind, view))
+                let block = self.allocate(kind.redundancy, AcceptedBlocks::Any, view).await?;
+                Ok(self.record_allocated(block, kind, view))
             }
             Err(error) => Err(error),
             Ok(never) => match never {},
@@ -342,7 +346,7 @@ impl<E: Environment> BlockSource<E> {
     }
 
     /// Records that a block from the pool is the session's, and returns its grant.
-    fn fresh(&self, block: BlockId, kind: SlabKind, view: &View) -> BlockGrant {
+    fn record_allocated(&self, block: BlockId, kind: SlabKind, view: &View) -> BlockGrant {
         self.holds(block);
         let address = view.geometry.block_address(block.region, block.block);
         let region = view.regions.get(block.region as usize);
@@ -403,7 +407,9 @@ impl<E: Environment> BlockSource<E> {
         }
         let before = self.adopting.borrow().get(&block).copied();
         let recorded = match &before {
-            Some(gift) => self.adopt(&Gift { owner_lives: false, ..*gift }, false, view).await,
+            Some(gift) => {
+                self.adopt(&OrphanGrant { owner_lives: false, ..*gift }, false, view).await
+            }
             None => self.record_on_backups(block, view).await,
         };
         if let Err(error) = recorded {
@@ -411,8 +417,8 @@ impl<E: Environment> BlockSource<E> {
             return None;
         }
         Some(match before {
-            Some(gift) => self.left(&gift, view),
-            None => self.fresh(block, kind, view),
+            Some(gift) => self.record_orphan(&gift, view),
+            None => self.record_allocated(block, kind, view),
         })
     }
 
@@ -446,7 +452,7 @@ impl<E: Environment> BlockSource<E> {
     /// or if a newer view has come meanwhile. No operation runs, so the keeper acknowledges that view at once,
     /// and a table may be copied to a memory node that the older view does not have before an owner is changed
     /// in it.
-    pub async fn settle(&self, gate: &Gate) -> Option<Vec<Remainder>> {
+    pub async fn settle(&self, gate: &SessionGate) -> Option<Vec<BlockRemainder>> {
         let view = &*gate.view();
         self.give_back_again(view).await;
         let mut found = Vec::new();
@@ -456,7 +462,7 @@ impl<E: Environment> BlockSource<E> {
         while let Some(BlockGrant { address: block, class, first, marked, .. }) =
             self.find_missed(kind, view).await
         {
-            found.push(Remainder { block, class, first, marked });
+            found.push(BlockRemainder { block, class, first, marked });
         }
         let is_settled = self.is_settled(view).await && gate.view().number == view.number;
         is_settled.then_some(found)
@@ -487,13 +493,13 @@ impl<E: Environment> BlockSource<E> {
     async fn allocate(
         &self,
         redundancy: Redundancy,
-        which: Ask,
+        which: AcceptedBlocks,
         view: &View,
     ) -> Result<BlockId, Error> {
         while self.taking_back.get() > 0 && !removed(Mutant::OwnOrphansTakenMeanwhile) {
             self.env.sleep(TAKEN_BACK_POLL).await;
         }
-        let _ends = Counted::begin(&self.allocating);
+        let _ends = RunningCountGuard::begin(&self.allocating);
         let members = &view.members;
         let first = self.turn.get();
         self.turn.set(first.wrapping_add(1));
@@ -521,7 +527,7 @@ impl<E: Environment> BlockSource<E> {
         &self,
         (node, turn): (MnId, usize),
         redundancy: Redundancy,
-        which: Ask,
+        which: AcceptedBlocks,
         view: &View,
     ) -> Result<Option<BlockId>, String> {
         let mut frozen = Vec::new();
@@ -655,7 +661,7 @@ impl<E: Environment> BlockSource<E> {
     async fn return_to(&self, nodes: &[MnId], block: BlockId) {
         // Before anything is sent: the caller may be dropped at any await.
         self.unconfirmed.borrow_mut().insert(block);
-        let returning = Returning::begin(&self.returning, &self.missed, block);
+        let returning = BlockReturn::begin(&self.returning, &self.missed, block);
         for node in nodes {
             let from = self.client;
             let to = ClientId::NOBODY;
@@ -716,7 +722,7 @@ impl<E: Environment> BlockSource<E> {
 /// just granted a block.
 fn alloc_request(
     redundancy: Redundancy,
-    which: Ask,
+    which: AcceptedBlocks,
     (node, turn): (MnId, usize),
     given: &[u32],
     view: &View,
@@ -731,7 +737,7 @@ fn alloc_request(
     let others = others.into_iter().filter(|region| !given.contains(region));
     let frozen: Vec<u32> = given.iter().copied().chain(others).take(MAX_ALLOC_REGIONS).collect();
     let mut spare_of = Vec::new();
-    if let Ask::SpareBeside(subtable) = which {
+    if let AcceptedBlocks::SpareBeside(subtable) = which {
         let subtable = view.subtables.get(subtable as usize)?;
         let is_asked_for = |(number, region): &(u32, &Region)| {
             let is_there = region.is_there() && region.leader() == Some(node);
@@ -745,7 +751,7 @@ fn alloc_request(
         }
         spare_of.truncate(MAX_ALLOC_REGIONS);
     }
-    let to_delete = which == Ask::ToDelete;
+    let to_delete = which == AcceptedBlocks::ToDelete;
     Some(BlockRequest::Alloc { redundancy, to_delete, frozen, spare_of })
 }
 

@@ -11,7 +11,7 @@
 //! half a cache line, and one access to memory finds it. Speculative writes need to be certain of an entry's
 //! key and age; `certainty.rs` keeps these apart.
 //!
-//! With a switch that may know better ([`Sight::Doubted`]), a key that would be bypassed gets a doubted hint
+//! With a switch that may know better ([`HintTrust::LikelyStale`]), a key that would be bypassed gets a doubted hint
 //! instead. For this purpose the key's own counts come too late: a session that has seen a key once does not
 //! know how often others change it. But the session knows how many of all keys that it saw again had changed.
 //! While that share is above the threshold, hints of keys that the session itself has seen are doubted, until
@@ -25,10 +25,10 @@ use std::sync::Arc;
 use fusee_core::layout::Slot;
 use fusee_core::race::Key;
 use fusee_core::stats::Counter;
-use fusee_core::store::{Hint, SearchKey, Sight, Written};
+use fusee_core::store::{Hint, HintTrust, SearchKey, WriteResult};
 use fusee_core::view::SlotRef;
 
-use super::certainty::Certainty;
+use super::certainty::CertaintyTable;
 
 /// Accesses before a key may be bypassed: fewer have no significance.
 const MIN_ACCESSES: u16 = 4;
@@ -42,7 +42,7 @@ const MIN_PLACES: usize = 64;
 
 /// The state of a place in the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum CachePlaceState {
     Free,
     /// A key that the hand has passed, or that was not used yet.
     Passed,
@@ -52,25 +52,25 @@ enum State {
 
 #[derive(Clone, Copy, Debug)]
 #[repr(align(32))]
-struct Entry {
+struct IndexCacheEntry {
     hash: u64,
     word: Slot,
     slot: SlotRef,
     accesses: u16,
     wrong: u16,
-    state: State,
+    state: CachePlaceState,
 }
 
-const _: () = assert!(size_of::<Entry>() == 32, "two of them are a cache line");
+const _: () = assert!(size_of::<IndexCacheEntry>() == 32, "two of them are a cache line");
 
-impl Entry {
-    const FREE: Entry = Entry {
+impl IndexCacheEntry {
+    const FREE: IndexCacheEntry = IndexCacheEntry {
         hash: 0,
         word: Slot(0),
         slot: SlotRef { subtable: 0, slot: 0 },
         accesses: 0,
         wrong: 0,
-        state: State::Free,
+        state: CachePlaceState::Free,
     };
 
     /// Whether the session has seen the key before, but not often enough for the key's own counts.
@@ -139,7 +139,7 @@ impl CacheCounters {
 /// An index cache: a table with linear probing.
 pub struct IndexCache {
     /// The length is a power of two; at most 5/8 of the places are taken. Empty if there is no cache.
-    table: Vec<Entry>,
+    table: Vec<IndexCacheEntry>,
     len: usize,
     capacity: usize,
     hand: usize,
@@ -149,29 +149,33 @@ pub struct IndexCache {
     /// Hints of keys that the session had seen before: number of all, and of wrong ones.
     again: (u32, u32),
     /// Indexed like the table.
-    certainty: Certainty,
+    certainty: CertaintyTable,
 }
 
 impl IndexCache {
     /// Makes a cache of at most `capacity` keys; 0 turns it off.
     pub fn new(capacity: usize, threshold: f64) -> IndexCache {
-        let table =
-            if capacity > 0 { fusee_fabric::filled(Entry::FREE, MIN_PLACES) } else { Vec::new() };
+        let table = if capacity > 0 {
+            fusee_fabric::huge_page_vec(IndexCacheEntry::FREE, MIN_PLACES)
+        } else {
+            Vec::new()
+        };
         let counters = Arc::default();
         let threshold = threshold as f32;
         let again = (0, 0);
-        let certainty = Certainty::default();
+        let certainty = CertaintyTable::default();
         IndexCache { table, len: 0, capacity, hand: 0, threshold, counters, again, certainty }
     }
 
     /// Returns a copy for another session, with the same entries, but without counts and certainty.
     pub fn copied(&self) -> IndexCache {
-        let entry = |e: &Entry| Entry { accesses: 0, wrong: 0, state: e.state, ..*e };
+        let entry =
+            |e: &IndexCacheEntry| IndexCacheEntry { accesses: 0, wrong: 0, state: e.state, ..*e };
         let table = self.table.iter().map(entry).collect();
         let IndexCache { len, capacity, hand, threshold, .. } = *self;
         let counters = Arc::default();
         let again = (0, 0);
-        let certainty = Certainty::default();
+        let certainty = CertaintyTable::default();
         IndexCache { table, len, capacity, hand, threshold, counters, again, certainty }
     }
 
@@ -199,8 +203,8 @@ impl IndexCache {
 
     /// Returns the place where the key was last seen, without counting an access.
     pub fn peek(&self, key: &Key<'_>) -> Option<Hint> {
-        let Entry { slot, word, .. } = &self.table[self.find(key.hash())?];
-        Some(Hint { slot: *slot, word: *word, seen: Sight::Sometime })
+        let IndexCacheEntry { slot, word, .. } = &self.table[self.find(key.hash())?];
+        Some(Hint { slot: *slot, word: *word, seen: HintTrust::Unverified })
     }
 
     /// Counts an access, and returns a hint. A bypassed key has no hint, or a doubted one if `asked` says that
@@ -211,7 +215,7 @@ impl IndexCache {
             return None;
         };
         let entry = &mut self.table[at];
-        entry.state = State::Used;
+        entry.state = CachePlaceState::Used;
         entry.accesses += 1;
         if entry.accesses == MAX_ACCESSES {
             entry.accesses /= 2;
@@ -221,9 +225,9 @@ impl IndexCache {
         let bypass = entry.wrong > 0
             && entry.accesses > MIN_ACCESSES
             && f32::from(entry.wrong) > self.threshold * f32::from(entry.accesses);
-        let hint = Hint { slot: entry.slot, word: entry.word, seen: Sight::Sometime };
+        let hint = Hint { slot: entry.slot, word: entry.word, seen: HintTrust::Unverified };
         let is_young = entry.is_young();
-        let doubted = Hint { seen: Sight::Doubted, ..hint };
+        let doubted = Hint { seen: HintTrust::LikelyStale, ..hint };
         if bypass {
             self.counters.bypassed.add(1);
             return asked().then_some(doubted);
@@ -256,7 +260,7 @@ impl IndexCache {
     }
 
     /// Records the place that a write left.
-    pub fn written(&mut self, key: &Key<'_>, hint: Option<Hint>, written: Written) {
+    pub fn written(&mut self, key: &Key<'_>, hint: Option<Hint>, written: WriteResult) {
         let wrong = hint.is_some() && !written.hint_held;
         self.count_wrong(key, hint, wrong);
         if let Some(place) = written.place {
@@ -303,7 +307,8 @@ impl IndexCache {
         if let Some(at) = self.find(hash) {
             let entry = &mut self.table[at];
             // Certainty about a word is kept, if the same word is seen again without certainty.
-            let is_known = (entry.slot, entry.word) == (slot, word) && seen == Sight::Sometime;
+            let is_known =
+                (entry.slot, entry.word) == (slot, word) && seen == HintTrust::Unverified;
             (entry.slot, entry.word) = (slot, word);
             entry.count_wrong(wrong);
             if !is_known {
@@ -319,7 +324,14 @@ impl IndexCache {
         } else if (self.len + 1) * 8 > self.table.len() * 5 {
             self.grow();
         }
-        let at = self.put(Entry { hash, word, slot, accesses: 1, wrong: 0, state: State::Passed });
+        let at = self.put(IndexCacheEntry {
+            hash,
+            word,
+            slot,
+            accesses: 1,
+            wrong: 0,
+            state: CachePlaceState::Passed,
+        });
         self.certainty.note(at, self.table.len(), key, seen);
         self.len += 1;
     }
@@ -342,7 +354,7 @@ impl IndexCache {
         loop {
             let entry = &self.table[at];
             match entry.state {
-                State::Free => return None,
+                CachePlaceState::Free => return None,
                 _ if entry.hash == hash => return Some(at),
                 _ => at = self.after(at),
             }
@@ -350,9 +362,9 @@ impl IndexCache {
     }
 
     /// Puts an entry of a key that is not in the table into the next free place, and returns the place.
-    fn put(&mut self, entry: Entry) -> usize {
+    fn put(&mut self, entry: IndexCacheEntry) -> usize {
         let mut at = self.home(entry.hash);
-        while self.table[at].state != State::Free {
+        while self.table[at].state != CachePlaceState::Free {
             at = self.after(at);
         }
         self.table[at] = entry;
@@ -361,9 +373,13 @@ impl IndexCache {
 
     fn grow(&mut self) {
         let places = 2 * self.table.len();
-        let before = std::mem::replace(&mut self.table, fusee_fabric::filled(Entry::FREE, places));
+        let before = std::mem::replace(
+            &mut self.table,
+            fusee_fabric::huge_page_vec(IndexCacheEntry::FREE, places),
+        );
         let moved = self.certainty.grow(places);
-        for (from, entry) in before.into_iter().enumerate().filter(|(_, e)| e.state != State::Free)
+        for (from, entry) in
+            before.into_iter().enumerate().filter(|(_, e)| e.state != CachePlaceState::Free)
         {
             let to = self.put(entry);
             self.certainty.take(to, moved.get(from));
@@ -376,7 +392,7 @@ impl IndexCache {
         let mask = self.table.len() - 1;
         let mut gap = at;
         let mut next = self.after(at);
-        while self.table[next].state != State::Free {
+        while self.table[next].state != CachePlaceState::Free {
             let way = next.wrapping_sub(self.home(self.table[next].hash)) & mask;
             if way >= next.wrapping_sub(gap) & mask {
                 self.table[gap] = self.table[next];
@@ -385,7 +401,7 @@ impl IndexCache {
             }
             next = self.after(next);
         }
-        self.table[gap] = Entry::FREE;
+        self.table[gap] = IndexCacheEntry::FREE;
         self.len -= 1;
     }
 
@@ -394,9 +410,9 @@ impl IndexCache {
             let at = self.hand;
             self.hand = self.after(at);
             match self.table[at].state {
-                State::Free => {}
-                State::Used => self.table[at].state = State::Passed,
-                State::Passed => return self.remove(at),
+                CachePlaceState::Free => {}
+                CachePlaceState::Used => self.table[at].state = CachePlaceState::Passed,
+                CachePlaceState::Passed => return self.remove(at),
             }
         }
     }
@@ -418,7 +434,11 @@ mod tests {
     }
 
     fn place(word: u64) -> Hint {
-        Hint { slot: SlotRef { subtable: 0, slot: 0 }, word: Slot(word), seen: Sight::Sometime }
+        Hint {
+            slot: SlotRef { subtable: 0, slot: 0 },
+            word: Slot(word),
+            seen: HintTrust::Unverified,
+        }
     }
 
     #[test]
@@ -460,14 +480,14 @@ mod tests {
     #[test]
     fn a_stable_key_always_gets_a_hint_and_own_writes_make_no_wrong_hints() {
         let mut cache = IndexCache::new(10, 0.0);
-        cache.written(&key_of(KEY), None, Written { place: Some(place(0)), hint_held: false });
+        cache.written(&key_of(KEY), None, WriteResult { place: Some(place(0)), hint_held: false });
         for word in 1..100 {
             let hint = cache.hint(&key_of(KEY), || false);
             assert_eq!(hint, Some(place(word - 1)));
             cache.written(
                 &key_of(KEY),
                 hint,
-                Written { place: Some(place(word)), hint_held: true },
+                WriteResult { place: Some(place(word)), hint_held: true },
             );
         }
     }
@@ -519,7 +539,7 @@ mod tests {
             let mut model = HashMap::new();
             let place = |i| match i % 3 {
                 0 => place(i),
-                _ => Hint { seen: Sight::Since(i), ..place(i) },
+                _ => Hint { seen: HintTrust::FreshSince(i), ..place(i) },
             };
             for (i, (step, key)) in (0..).zip(steps) {
                 let bytes = key.to_le_bytes();
@@ -548,7 +568,7 @@ mod tests {
                     }
                 }
                 prop_assert!(cache.len <= capacity);
-                let taken = cache.table.iter().filter(|e| e.state != State::Free).count();
+                let taken = cache.table.iter().filter(|e| e.state != CachePlaceState::Free).count();
                 prop_assert_eq!(taken, cache.len);
             }
         }

@@ -15,53 +15,55 @@
 
 use std::hash::{BuildHasher, RandomState};
 
-use fusee_core::store::Sight;
+use fusee_core::store::HintTrust;
 
 /// The certainty about one entry.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Certain {
+pub(super) struct EntryCertainty {
     /// A hash of the key by the secret.
     tag: u64,
-    /// [`Certain::NOTHING`], or the epoch of [`Sight::Since`].
+    /// [`EntryCertainty::NOTHING`], or the epoch of [`HintTrust::FreshSince`].
     epoch: u64,
 }
 
-impl Certain {
-    const NOTHING: Certain = Certain { tag: 0, epoch: u64::MAX };
+impl EntryCertainty {
+    const NOTHING: EntryCertainty = EntryCertainty { tag: 0, epoch: u64::MAX };
 }
 
 /// The certainty about the entries of a table.
 #[derive(Debug, Default)]
-pub(super) struct Certainty {
+pub(super) struct CertaintyTable {
     secret: RandomState,
     /// As many as the table has places; empty until some entry is certain.
-    places: Vec<Certain>,
+    places: Vec<EntryCertainty>,
 }
 
-impl Certainty {
+impl CertaintyTable {
     /// Records that the entry at `at`, in a table of `places` places, now shows where the key was seen, and
     /// when.
-    pub fn note(&mut self, at: usize, places: usize, key: &[u8], seen: Sight) {
+    pub fn note(&mut self, at: usize, places: usize, key: &[u8], seen: HintTrust) {
         let certain = match seen {
-            Sight::Since(epoch) => Certain { tag: self.secret.hash_one(key), epoch },
-            Sight::Sometime | Sight::Doubted if self.places.is_empty() => return,
-            Sight::Sometime | Sight::Doubted => Certain::NOTHING,
+            HintTrust::FreshSince(epoch) => {
+                EntryCertainty { tag: self.secret.hash_one(key), epoch }
+            }
+            HintTrust::Unverified | HintTrust::LikelyStale if self.places.is_empty() => return,
+            HintTrust::Unverified | HintTrust::LikelyStale => EntryCertainty::NOTHING,
         };
         if self.places.is_empty() {
-            self.places = fusee_fabric::filled(Certain::NOTHING, places);
+            self.places = fusee_fabric::huge_page_vec(EntryCertainty::NOTHING, places);
         }
         self.places[at] = certain;
     }
 
     /// Returns when the key was seen as the entry shows it, if the entry certainly belongs to the key.
-    pub fn of(&self, at: usize, key: &[u8]) -> Sight {
+    pub fn of(&self, at: usize, key: &[u8]) -> HintTrust {
         match self.places.get(at) {
-            Some(Certain { tag, epoch })
+            Some(EntryCertainty { tag, epoch })
                 if *epoch != u64::MAX && *tag == self.secret.hash_one(key) =>
             {
-                Sight::Since(*epoch)
+                HintTrust::FreshSince(*epoch)
             }
-            _ => Sight::Sometime,
+            _ => HintTrust::Unverified,
         }
     }
 
@@ -73,15 +75,18 @@ impl Certainty {
     }
 
     /// Resizes to so many places; returns the certainty of the earlier ones.
-    pub fn grow(&mut self, places: usize) -> Vec<Certain> {
+    pub fn grow(&mut self, places: usize) -> Vec<EntryCertainty> {
         if self.places.is_empty() {
             return Vec::new();
         }
-        std::mem::replace(&mut self.places, fusee_fabric::filled(Certain::NOTHING, places))
+        std::mem::replace(
+            &mut self.places,
+            fusee_fabric::huge_page_vec(EntryCertainty::NOTHING, places),
+        )
     }
 
     /// Sets the certainty of an entry that is at this place now, from the one of its earlier place.
-    pub fn take(&mut self, at: usize, before: Option<&Certain>) {
+    pub fn take(&mut self, at: usize, before: Option<&EntryCertainty>) {
         if let Some(certain) = before {
             self.places[at] = *certain;
         }
@@ -94,20 +99,20 @@ mod tests {
 
     #[test]
     fn what_was_seen_is_certain_for_this_key_only() {
-        let mut certainty = Certainty::default();
-        certainty.note(7, 16, b"key", Sight::Since(3));
-        assert_eq!(certainty.of(7, b"key"), Sight::Since(3));
-        assert_eq!(certainty.of(7, b"kex"), Sight::Sometime, "another key of the same hash");
-        assert_eq!(certainty.of(6, b"key"), Sight::Sometime, "another entry");
-        certainty.note(7, 16, b"key", Sight::Sometime);
-        assert_eq!(certainty.of(7, b"key"), Sight::Sometime, "seen in no epoch since");
+        let mut certainty = CertaintyTable::default();
+        certainty.note(7, 16, b"key", HintTrust::FreshSince(3));
+        assert_eq!(certainty.of(7, b"key"), HintTrust::FreshSince(3));
+        assert_eq!(certainty.of(7, b"kex"), HintTrust::Unverified, "another key of the same hash");
+        assert_eq!(certainty.of(6, b"key"), HintTrust::Unverified, "another entry");
+        certainty.note(7, 16, b"key", HintTrust::Unverified);
+        assert_eq!(certainty.of(7, b"key"), HintTrust::Unverified, "seen in no epoch since");
     }
 
     #[test]
     fn without_an_epoch_nothing_is_kept() {
-        let mut certainty = Certainty::default();
-        certainty.note(7, 16, b"key", Sight::Sometime);
-        certainty.note(7, 16, b"key", Sight::Doubted);
+        let mut certainty = CertaintyTable::default();
+        certainty.note(7, 16, b"key", HintTrust::Unverified);
+        certainty.note(7, 16, b"key", HintTrust::LikelyStale);
         certainty.moves(7, 8);
         assert!(certainty.places.is_empty() && certainty.grow(32).is_empty());
     }

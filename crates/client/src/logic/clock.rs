@@ -6,7 +6,7 @@
 //! operations within it end at that deadline.
 //!
 //! The operations of a session run concurrently, and a wait is that of the operation whose future is being
-//! polled. So each poll puts the operation's clock in place, and removes it afterwards ([`Clocks::scoped`]).
+//! polled. So each poll puts the operation's clock in place, and removes it afterwards ([`OperationClocks::scoped`]).
 
 // Promise API-28: One clock or deadline ends all waits of an operation.
 
@@ -19,36 +19,38 @@ use fusee_core::mutant::{Mutant, removed};
 
 /// The clock of one operation, or of all operations within a deadline.
 #[derive(Clone, Copy, Debug)]
-struct Clock {
-    /// The end of all waits; [`Clock::IDLE`] before the first one.
+struct OperationClock {
+    /// The end of all waits; [`OperationClock::IDLE`] before the first one.
     end: Duration,
     /// Whether the end is a deadline of a caller.
     is_deadline: bool,
 }
 
-impl Clock {
+impl OperationClock {
     const IDLE: Duration = Duration::MAX;
 }
 
 /// The clocks of a session's operations.
 #[derive(Debug)]
-pub(super) struct Clocks {
+pub(super) struct OperationClocks {
     /// The time that operations without a deadline wait.
     op_timeout: Duration,
     /// The clock of the operation that is being polled.
-    polled: Cell<Option<Clock>>,
+    polled: Cell<Option<OperationClock>>,
 }
 
-impl Clocks {
-    pub fn new(op_timeout: Duration) -> Clocks {
-        Clocks { op_timeout, polled: Cell::new(None) }
+impl OperationClocks {
+    pub fn new(op_timeout: Duration) -> OperationClocks {
+        OperationClocks { op_timeout, polled: Cell::new(None) }
     }
 
     /// Returns how long the operation that is being polled may still wait; `None` if not at all.
     pub fn left(&self, now: Duration) -> Option<Duration> {
         // Not within an operation: work that a session does beside its operations.
         let Some(mut clock) = self.polled.get() else { return Some(self.op_timeout) };
-        if clock.end == Clock::IDLE || (!clock.is_deadline && removed(Mutant::ClockBeginsAnew)) {
+        if clock.end == OperationClock::IDLE
+            || (!clock.is_deadline && removed(Mutant::ClockBeginsAnew))
+        {
             clock.end = now.saturating_add(self.op_timeout);
             self.polled.set(Some(clock));
         }
@@ -57,7 +59,7 @@ impl Clocks {
 
     /// Runs an operation with a clock of its own, or with the enclosing deadline.
     pub async fn timed<F: Future>(&self, operation: Pin<&mut F>) -> F::Output {
-        let own = Clock { end: Clock::IDLE, is_deadline: false };
+        let own = OperationClock { end: OperationClock::IDLE, is_deadline: false };
         let clock = self.polled.get().filter(|outer| outer.is_deadline).unwrap_or(own);
         self.scoped(clock, operation).await
     }
@@ -66,12 +68,16 @@ impl Clocks {
     pub async fn until<F: Future>(&self, end: Duration, operations: Pin<&mut F>) -> F::Output {
         let outer = self.polled.get().filter(|outer| outer.is_deadline);
         let end = outer.map_or(end, |outer| outer.end.min(end));
-        self.scoped(Clock { end, is_deadline: true }, operations).await
+        self.scoped(OperationClock { end, is_deadline: true }, operations).await
     }
 
-    async fn scoped<F: Future>(&self, mut clock: Clock, mut future: Pin<&mut F>) -> F::Output {
+    async fn scoped<F: Future>(
+        &self,
+        mut clock: OperationClock,
+        mut future: Pin<&mut F>,
+    ) -> F::Output {
         poll_fn(move |context| {
-            let _polls = Polls::begin(self, &mut clock);
+            let _polls = ClockScope::begin(self, &mut clock);
             future.as_mut().poll(context)
         })
         .await
@@ -79,20 +85,20 @@ impl Clocks {
 }
 
 /// A poll of an operation. Its drop, also in a panic, restores the clock of the enclosing operation.
-struct Polls<'c> {
-    clocks: &'c Clocks,
-    clock: &'c mut Clock,
-    outer: Option<Clock>,
+struct ClockScope<'c> {
+    clocks: &'c OperationClocks,
+    clock: &'c mut OperationClock,
+    outer: Option<OperationClock>,
 }
 
-impl<'c> Polls<'c> {
-    fn begin(clocks: &'c Clocks, clock: &'c mut Clock) -> Polls<'c> {
+impl<'c> ClockScope<'c> {
+    fn begin(clocks: &'c OperationClocks, clock: &'c mut OperationClock) -> ClockScope<'c> {
         let outer = clocks.polled.replace(Some(*clock));
-        Polls { clocks, clock, outer }
+        ClockScope { clocks, clock, outer }
     }
 }
 
-impl Drop for Polls<'_> {
+impl Drop for ClockScope<'_> {
     fn drop(&mut self) {
         if let Some(clock) = self.clocks.polled.replace(self.outer) {
             *self.clock = clock;
@@ -116,7 +122,7 @@ mod tests {
     }
 
     /// Returns how long is left at each of these times.
-    async fn asks(clocks: &Clocks, times: &[u64]) -> Vec<Option<u64>> {
+    async fn asks(clocks: &OperationClocks, times: &[u64]) -> Vec<Option<u64>> {
         let mut answers = Vec::new();
         for time in times {
             answers.push(clocks.left(secs(*time)).map(|left| left.as_secs()));
@@ -142,7 +148,7 @@ mod tests {
 
     #[test]
     fn the_clock_starts_with_the_first_wait_and_never_again() {
-        let clocks = Clocks::new(TIMEOUT);
+        let clocks = OperationClocks::new(TIMEOUT);
         let left = run(clocks.timed(pin!(asks(&clocks, &[100, 103, 105, 107]))));
         assert_eq!(left, [Some(5), Some(2), None, None]);
         let left = run(clocks.timed(pin!(asks(&clocks, &[107]))));
@@ -152,7 +158,7 @@ mod tests {
 
     #[test]
     fn operations_side_by_side_have_a_clock_each() {
-        let clocks = Clocks::new(TIMEOUT);
+        let clocks = OperationClocks::new(TIMEOUT);
         let first = async { clocks.timed(pin!(asks(&clocks, &[10, 14]))).await };
         let second = async { clocks.timed(pin!(asks(&clocks, &[12, 15]))).await };
         let (first, second) = run(join(first, second));
@@ -161,7 +167,7 @@ mod tests {
 
     #[test]
     fn a_deadline_holds_for_all_operations_within_it_and_for_no_other() {
-        let clocks = Clocks::new(TIMEOUT);
+        let clocks = OperationClocks::new(TIMEOUT);
         let within = async {
             let two = async {
                 let first = clocks.timed(pin!(asks(&clocks, &[11]))).await;
@@ -178,7 +184,7 @@ mod tests {
 
     #[test]
     fn a_panic_leaves_no_clock_behind() {
-        let clocks = Clocks::new(TIMEOUT);
+        let clocks = OperationClocks::new(TIMEOUT);
         let broken = || poll_fn(|_| -> Poll<()> { panic!("in an operation") });
         let panics = || run(clocks.until(secs(1), pin!(broken())));
         assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(panics)).is_err());

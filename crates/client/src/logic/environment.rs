@@ -10,9 +10,9 @@ use fusee_core::view::View;
 
 /// Time and messages.
 pub trait Environment {
-    /// Returns the time by the clock of this process's keeper ([`Keeping::now`]), or a little later.
+    /// Returns the time by the clock of this process's keeper ([`KeeperEnvironment::now`]), or a little later.
     ///
-    /// [`Keeping::now`]: super::Keeping::now
+    /// [`KeeperEnvironment::now`]: super::KeeperEnvironment::now
     fn now(&self) -> Duration;
 
     /// Waits for some time, while the session's other operations run.
@@ -44,10 +44,10 @@ pub trait Environment {
     /// soon.
     fn adopt(&self, view: &View);
 
-    /// Records the beginning of an operation; see [`Epochs::began`](fusee_core::host::Epochs::began).
+    /// Records the beginning of an operation; see [`Epochs::note_pinned`](fusee_core::host::Epochs::note_pinned).
     fn began(&self, _local_epoch: u64) {}
 
-    /// Records the end of an operation; see [`Epochs::ended`](fusee_core::host::Epochs::ended).
+    /// Records the end of an operation; see [`Epochs::note_unpinned`](fusee_core::host::Epochs::note_unpinned).
     fn ended(&self, _local_epoch: u64) {}
 
     /// Tells the master that a memory node does not answer, without waiting for its answer.

@@ -6,18 +6,18 @@ use std::sync::Arc;
 
 use fusee_control::master::Orphan;
 use fusee_control::node::BlockId;
-use fusee_core::host::Pinned;
+use fusee_core::host::PinnedOperations;
 use fusee_core::layout::SizeClass;
 use fusee_core::race::HashKey;
 use fusee_core::verbs::{ClientId, ClusterId};
 use fusee_core::view::{Geometry, View};
 
-use super::Gate;
+use super::SessionGate;
 
 /// The gate's constant: after so many epochs, objects that wait for their free bits are revoked.
 const REVOKED_AFTER: u64 = 16;
 
-fn gate() -> Gate {
+fn gate() -> SessionGate {
     let view = View {
         number: 1,
         cluster: ClusterId::from_word(1).expect("it is not 0"),
@@ -29,14 +29,14 @@ fn gate() -> Gate {
         subtables: Vec::new(),
         change: None,
     };
-    Gate::new(ClientId(1), Arc::new(view), 0)
+    SessionGate::new(ClientId(1), Arc::new(view), 0)
 }
 
-fn frees_in(gate: &Gate) -> u64 {
+fn frees_in(gate: &SessionGate) -> u64 {
     gate.heartbeat().frees_in
 }
 
-fn pass_epochs(gate: &Gate, until: u64) {
+fn pass_epochs(gate: &SessionGate, until: u64) {
     for epoch in gate.epoch() + 1..=until {
         gate.publish_epoch(epoch);
         gate.heartbeat();
@@ -48,12 +48,12 @@ fn pass_epochs(gate: &Gate, until: u64) {
 fn what_waits_is_as_old_as_the_oldest_operation_that_freed_it() {
     let gate = gate();
     let older = gate.local_epoch();
-    gate.publish(Pinned { oldest: Some(older), suspended: 0 });
+    gate.publish(PinnedOperations { oldest: Some(older), suspended: 0 });
     pass_epochs(&gate, 2);
     gate.freed.publish_older(gate.local_epoch());
     assert_eq!(frees_in(&gate), 0, "the older one still acts");
     gate.freed.publish_older(older);
-    gate.publish(Pinned { oldest: None, suspended: 0 });
+    gate.publish(PinnedOperations { oldest: None, suspended: 0 });
     assert_eq!(frees_in(&gate), 0);
     gate.freed.publish_older(gate.local_epoch());
     assert_eq!(frees_in(&gate), 0, "a newer one changes nothing");
@@ -112,9 +112,9 @@ fn a_session_stirs_while_it_may_free_something_or_looks_for_memory() {
     let gate = gate();
     let stirs = || gate.heartbeat().stirs;
     assert!(!stirs());
-    gate.publish(Pinned { oldest: Some(0), suspended: 0 });
+    gate.publish(PinnedOperations { oldest: Some(0), suspended: 0 });
     assert!(stirs(), "an operation runs");
-    gate.publish(Pinned { oldest: None, suspended: 0 });
+    gate.publish(PinnedOperations { oldest: None, suspended: 0 });
     gate.freed.publish(Some(0));
     assert!(stirs(), "something waits to be set free");
     gate.freed.publish(None);
@@ -123,12 +123,12 @@ fn a_session_stirs_while_it_may_free_something_or_looks_for_memory() {
         gate.offers.withholds(1) && stirs(),
         "it looks for memory, and others have called for some"
     );
-    gate.publish(Pinned { oldest: Some(0), suspended: 0 });
+    gate.publish(PinnedOperations { oldest: Some(0), suspended: 0 });
     gate.offer(vec![], vec![]);
     assert!(stirs(), "an operation runs");
     gate.offers.take_back();
     assert!(!gate.offers.withholds(1) && !stirs(), "it had nothing, and goes on looking");
-    gate.publish(Pinned { oldest: None, suspended: 0 });
+    gate.publish(PinnedOperations { oldest: None, suspended: 0 });
     gate.offers.tell_frees_soon(true);
     assert!(stirs(), "a block is on its way to the pool");
     gate.offers.tell_frees_soon(false);

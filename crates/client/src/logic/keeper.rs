@@ -3,10 +3,10 @@
 //!
 //! It reports again and again which sessions there are and in which view and epoch they are pinned
 //! (`Heartbeat`), passes the views and epochs of the answers on to them, and tells the master as soon as all of
-//! them have acknowledged a view or an epoch. A [`Gate`] stands between a session and its keeper.
+//! them have acknowledged a view or an epoch. A [`SessionGate`] stands between a session and its keeper.
 //!
 //! A session that waits to use memory again names a moment by the number of the last question to the master
-//! ([`Gate::mark`]). The answer to a later question gives the newest epoch at its arrival. In every process,
+//! ([`SessionGate::mark`]). The answer to a later question gives the newest epoch at its arrival. In every process,
 //! all that had begun at the moment of the mark belongs to this epoch or an earlier one. Once these epochs have
 //! passed everywhere, so has the moment.
 //!
@@ -25,12 +25,12 @@
 //!   arrive after its `Close`. Ids are never used twice, so an answer about it concerns no session here, and
 //!   the master may ignore a session that it knows has ended.
 //! * When a session is short of memory, the master says so in its answers: then some of the blocks that
-//!   sessions have offered are handed on ([`hand_on`](super::Offers::hand_on)), before the next question.
+//!   sessions have offered are handed on ([`hand_on`](super::BlockOffers::hand_on)), before the next question.
 //!   Blocks are handed on again until the master has acknowledged them.
-//! * A master that answers at once is asked every [`Timing::pace`]; a master that does not answer, more and
-//!   more seldom, up to [`Timing::last_retry`]. No session ends on this side because time has passed.
+//! * A master that answers at once is asked every [`KeeperTiming::pace`]; a master that does not answer, more and
+//!   more seldom, up to [`KeeperTiming::last_retry`]. No session ends on this side because time has passed.
 //!
-//! * The lease of a session is valid for nine tenths of its length ([`counted`]). It counts from the moment
+//! * The lease of a session is valid for nine tenths of its length ([`usable_lease`]). It counts from the moment
 //!   at which an answered question that names the session was asked, or from *contact*, if that was earlier:
 //!   the latest time such that more than half of the memory nodes have received an answer of the master given
 //!   since, and barred no member when they reported that. The master waits a whole lease from the moment at
@@ -46,7 +46,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use fusee_control::master::{Epochs, MasterReply, MasterRequest, SessionHeartbeat};
+use fusee_control::master::{ClusterEpochs, MasterReply, MasterRequest, SessionHeartbeat};
 use fusee_control::rpc::RpcError;
 use fusee_core::mutant::{Mutant, removed};
 use fusee_core::update::ViewUpdate;
@@ -55,7 +55,7 @@ use fusee_core::view::{View, ViewError};
 use futures_util::future::{join, join_all, select};
 use futures_util::task::AtomicWaker;
 
-use super::Gate;
+use super::SessionGate;
 
 /// First and longest pause between looks whether a view has been acknowledged.
 const FIRST_LOOK: Duration = Duration::from_micros(100);
@@ -67,7 +67,7 @@ const MOST_WAITS: u32 = 4;
 
 /// The keeper's waiting times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Timing {
+pub struct KeeperTiming {
     /// For an answer: longer than the master holds it, which is a quarter of the lease.
     pub deadline: Duration,
     /// Between two questions, if there is nothing to tell and the master does not hold its answers.
@@ -81,10 +81,10 @@ pub struct Timing {
     pub last_retry: Duration,
 }
 
-impl Timing {
+impl KeeperTiming {
     /// Returns the timing for a lease, so that the lease survives one answer that never comes.
-    pub fn for_lease(lease: Duration) -> Timing {
-        Timing {
+    pub fn for_lease(lease: Duration) -> KeeperTiming {
+        KeeperTiming {
             deadline: lease / 2,
             pace: lease / 20,
             gap: lease / 100,
@@ -95,19 +95,19 @@ impl Timing {
 }
 
 /// Returns the time for which a session may rely on a lease, from the lease's beginning on.
-pub fn counted(lease: Duration) -> Duration {
+pub fn usable_lease(lease: Duration) -> Duration {
     lease - lease / 10
 }
 
 /// Returns the end of a session's lease, if the session asked at `asked_at`, and the lease began `behind_ms`
 /// milliseconds before.
-pub fn heard_until(asked_at: Duration, lease_ms: u64, behind_ms: u64) -> Duration {
-    let until = asked_at.saturating_add(counted(Duration::from_millis(lease_ms)));
+pub fn lease_end(asked_at: Duration, lease_ms: u64, behind_ms: u64) -> Duration {
+    let until = asked_at.saturating_add(usable_lease(Duration::from_millis(lease_ms)));
     until.saturating_sub(Duration::from_millis(behind_ms))
 }
 
 /// The keeper's environment.
-pub trait Keeping {
+pub trait KeeperEnvironment {
     /// Returns the time by the clock of this process's sessions, or a little earlier.
     fn now(&self) -> Duration;
 
@@ -125,28 +125,28 @@ pub trait Keeping {
 /// The contact between a process's sessions and the master.
 #[derive(Debug)]
 pub struct Keeper {
-    state: Mutex<State>,
+    state: Mutex<KeeperState>,
     /// Wakes [`Keeper::keep`] when the list of sessions has changed, or a session wants a question to be asked.
     changed: Arc<AtomicWaker>,
 }
 
 #[derive(Debug)]
-struct State {
-    timing: Timing,
+struct KeeperState {
+    timing: KeeperTiming,
     /// The timing for the longest leases, and an upper bound of `timing`: views have to come soon under any
     /// lease.
-    longest: Timing,
+    longest: KeeperTiming,
     view: Arc<View>,
-    gates: Vec<Arc<Gate>>,
+    gates: Vec<Arc<SessionGate>>,
     /// Counts the changes of the list that the master should hear of soon.
     changes: u64,
-    epochs: Epochs,
+    epochs: ClusterEpochs,
     /// Number of questions to the master so far.
     asked: u64,
     /// Questions whose epochs have not passed yet, and the last one whose epoch has; see
-    /// [`tell_passed`](super::Questions::tell_passed). `settled`: the same for settled epochs.
-    passed: Marks,
-    settled: Marks,
+    /// [`tell_passed`](super::SessionMarks::tell_passed). `settled`: the same for settled epochs.
+    passed: QuestionEpochs,
+    settled: QuestionEpochs,
     /// The last call for memory that was acknowledged.
     acked: u64,
     /// The call that is not acknowledged yet, and how often the keeper has waited for sessions to offer blocks.
@@ -157,13 +157,13 @@ struct State {
 
 /// Questions to the master, each with the newest epoch at its arrival.
 #[derive(Debug, Default)]
-struct Marks {
+struct QuestionEpochs {
     waiting: VecDeque<(u64, u64)>,
     /// The last question whose epoch is over.
     over: u64,
 }
 
-impl Marks {
+impl QuestionEpochs {
     fn push(&mut self, question: u64, epoch: u64) {
         if self.waiting.len() == MAX_MARKS {
             self.waiting.pop_front();
@@ -183,7 +183,7 @@ impl Marks {
 }
 
 /// The contents of a question to the master.
-struct Reported {
+struct SentHeartbeat {
     changes: u64,
     /// The view that all sessions had acknowledged; 0 for none.
     acknowledged: u64,
@@ -203,17 +203,17 @@ struct Reported {
 impl Keeper {
     /// Makes a keeper without sessions, with the timing for the longest leases. The view has passed
     /// [`View::check`].
-    pub fn new(view: View, timing: Timing) -> Keeper {
-        let state = State {
+    pub fn new(view: View, timing: KeeperTiming) -> Keeper {
+        let state = KeeperState {
             timing,
             longest: timing,
             view: Arc::new(view),
             gates: Vec::new(),
             changes: 0,
-            epochs: Epochs::default(),
+            epochs: ClusterEpochs::default(),
             asked: 0,
-            passed: Marks::default(),
-            settled: Marks::default(),
+            passed: QuestionEpochs::default(),
+            settled: QuestionEpochs::default(),
             acked: 0,
             waited_for_offers: (0, 0),
             wants_whole: false,
@@ -222,11 +222,11 @@ impl Keeper {
     }
 
     /// Locks the state, also after a panic: it is valid at every step.
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, KeeperState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn timing(&self) -> Timing {
+    fn timing(&self) -> KeeperTiming {
         self.state().timing
     }
 
@@ -241,7 +241,7 @@ impl Keeper {
     }
 
     /// Adds a session. The view that it was opened with has passed [`View::check`].
-    pub fn open(&self, gate: Arc<Gate>) {
+    pub fn open(&self, gate: Arc<SessionGate>) {
         let mut state = self.state();
         let view = gate.view();
         gate.questions.asks(state.asked);
@@ -272,12 +272,12 @@ impl Keeper {
     }
 
     /// Works for the sessions; never ends.
-    pub async fn keep(&self, outside: &impl Keeping) {
+    pub async fn keep(&self, outside: &impl KeeperEnvironment) {
         let mut retry = self.timing().first_retry;
         let mut broken = 0;
         let mut called = 0;
         loop {
-            self.somebody().await;
+            self.wait_for_session().await;
             let is_acked = self.hand_on(called, outside).await;
             let (request, told) = self.heartbeat(outside.now());
             let mut asking = pin!(outside.ask_master(request, self.timing().deadline));
@@ -296,11 +296,11 @@ impl Keeper {
             let Some(reply) = reply.await else { continue };
             match self.take(&told, reply, &mut broken, &mut called) {
                 // Most sessions acknowledge the news at once; then one question does for both.
-                Some(News::View) => {
+                Some(HeartbeatNews::View) => {
                     select(pin!(outside.sleep(LAST_LOOK)), more).await;
                 }
-                Some(News::Nothing) if paced || (is_acked && called != told.acked) => {}
-                Some(News::Nothing) => {
+                Some(HeartbeatNews::Nothing) if paced || (is_acked && called != told.acked) => {}
+                Some(HeartbeatNews::Nothing) => {
                     select(pace, more).await;
                 }
                 None => {
@@ -317,8 +317,8 @@ impl Keeper {
     /// offered ones. The call is acknowledged when the master knows of all of them. Returns whether that is so.
     /// A session that looks for memory itself is waited for, for some time: it offers what it does not need
     /// when it is done.
-    async fn hand_on(&self, called: u64, outside: &impl Keeping) -> bool {
-        let (call, waits, gates): (u64, bool, Vec<Arc<Gate>>) = {
+    async fn hand_on(&self, called: u64, outside: &impl KeeperEnvironment) -> bool {
+        let (call, waits, gates): (u64, bool, Vec<Arc<SessionGate>>) = {
             let mut state = self.state();
             let call = if state.acked == called { 0 } else { called };
             let (last, waited) = state.waited_for_offers;
@@ -342,7 +342,12 @@ impl Keeper {
     }
 
     /// Hands on blocks of one session. Returns whether the master knows of all of them.
-    async fn hand_on_of(&self, gate: &Gate, call: u64, outside: &impl Keeping) -> bool {
+    async fn hand_on_of(
+        &self,
+        gate: &SessionGate,
+        call: u64,
+        outside: &impl KeeperEnvironment,
+    ) -> bool {
         let mut next = gate.offers.hand_on(call);
         while let Some(batch) = next {
             let serial = batch.serial;
@@ -362,7 +367,7 @@ impl Keeper {
     }
 
     /// Waits until there is an open session.
-    async fn somebody(&self) {
+    async fn wait_for_session(&self) {
         poll_fn(|context| {
             self.changed.register(context.waker());
             match self.state().open().next() {
@@ -373,7 +378,7 @@ impl Keeper {
         .await;
     }
 
-    fn heartbeat(&self, at: Duration) -> (MasterRequest, Reported) {
+    fn heartbeat(&self, at: Duration) -> (MasterRequest, SentHeartbeat) {
         let mut state = self.state();
         state.asked += 1;
         let question = state.asked;
@@ -383,7 +388,8 @@ impl Keeper {
         let sessions: Vec<SessionHeartbeat> = state.open().map(|gate| gate.heartbeat()).collect();
         // By the heartbeats that are sent, not by another look at the gates: that could find an acknowledgement
         // which the heartbeat does not contain.
-        let all = sessions.iter().all(|heartbeat| Gate::acknowledged(heartbeat, &state.view));
+        let all =
+            sessions.iter().all(|heartbeat| SessionGate::acknowledged(heartbeat, &state.view));
         let acknowledged = if all { state.view.number } else { 0 };
         // If some session has an older view than the keeper, the answer must not be held.
         let shown = state.open().map(|gate| gate.view().number).fold(state.view.number, u64::min);
@@ -395,7 +401,7 @@ impl Keeper {
         let known = state.epochs;
         let acked = state.acked;
         let named = sessions.iter().map(|heartbeat| heartbeat.client).collect();
-        let told = Reported {
+        let told = SentHeartbeat {
             changes,
             acknowledged,
             pinned_in,
@@ -411,7 +417,7 @@ impl Keeper {
 
     /// Waits until the master should hear more than it was told: soon after a session has come or wants a
     /// question to be asked, and once all sessions have acknowledged the newest view and epoch.
-    async fn more_to_tell(&self, told: &Reported, outside: &impl Keeping) {
+    async fn more_to_tell(&self, told: &SentHeartbeat, outside: &impl KeeperEnvironment) {
         let changed = poll_fn(|context| {
             self.changed.register(context.waker());
             let state = self.state();
@@ -427,7 +433,7 @@ impl Keeper {
     }
 
     /// Waits until all sessions have acknowledged a newer view or epoch than the master was told.
-    async fn acknowledgement(&self, told: &Reported, outside: &impl Keeping) {
+    async fn acknowledgement(&self, told: &SentHeartbeat, outside: &impl KeeperEnvironment) {
         // Needs no waker: this very task puts newer views into the state, and a view that a new session brings
         // comes with a change of the list.
         let newer = |_: &mut Context<'_>| {
@@ -442,7 +448,7 @@ impl Keeper {
         poll_fn(newer).await;
         let all = || {
             let state = self.state();
-            let is_shown = |gate: &Gate| gate.view().number >= state.view.number;
+            let is_shown = |gate: &SessionGate| gate.view().number >= state.view.number;
             state.open().all(|gate| is_shown(gate) && gate.acknowledges())
         };
         let mut look = FIRST_LOOK;
@@ -455,11 +461,11 @@ impl Keeper {
     /// Takes an answer in, and returns what news it has; `None` if it is not an answer.
     fn take(
         &self,
-        told: &Reported,
+        told: &SentHeartbeat,
         reply: Result<MasterReply, RpcError>,
         broken: &mut u64,
         called: &mut u64,
-    ) -> Option<News> {
+    ) -> Option<HeartbeatNews> {
         let (view, expelled, epochs, mark, (lease_ms, behind_ms)) = match reply {
             Ok(MasterReply::Heartbeat {
                 view,
@@ -489,46 +495,46 @@ impl Keeper {
             gate.expel();
         }
         state.follow_lease(lease_ms);
-        let until = heard_until(told.at, lease_ms, behind_ms);
+        let until = lease_end(told.at, lease_ms, behind_ms);
         for gate in state.open() {
             gate.lease.publish(Duration::from_millis(lease_ms));
         }
         for gate in state.open().filter(|gate| told.named.contains(&gate.client())) {
-            gate.lease.hear(until);
+            gate.lease.extend(until);
         }
         let is_newer = state.pass(told.question, epochs, mark);
         let is_followed = view.is_some_and(|view| state.follow(view, broken));
         let view = if is_followed { state.view.clone() } else { told.view.clone() };
         state.show(&view, &told.named);
-        Some(if is_followed || is_newer { News::View } else { News::Nothing })
+        Some(if is_followed || is_newer { HeartbeatNews::View } else { HeartbeatNews::Nothing })
     }
 }
 
 /// The news of an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum News {
+enum HeartbeatNews {
     /// A view or an epoch, which sessions have to acknowledge.
     View,
     Nothing,
 }
 
-impl State {
+impl KeeperState {
     /// Returns the sessions to speak for: all that are not fenced.
-    fn open(&self) -> impl Iterator<Item = &Arc<Gate>> {
+    fn open(&self) -> impl Iterator<Item = &Arc<SessionGate>> {
         self.gates.iter().filter(|gate| !gate.is_expelled())
     }
 
     fn follow_lease(&mut self, lease_ms: u64) {
-        let told = Timing::for_lease(Duration::from_millis(lease_ms));
+        let told = KeeperTiming::for_lease(Duration::from_millis(lease_ms));
         self.timing = if told.deadline < self.longest.deadline { told } else { self.longest };
     }
 
     /// Takes epochs from the master. Returns whether the newest is new.
-    fn pass(&mut self, question: u64, epochs: Epochs, mark: u64) -> bool {
+    fn pass(&mut self, question: u64, epochs: ClusterEpochs, mark: u64) -> bool {
         let known = self.epochs;
         let is_newer = epochs.newest > known.newest;
         // A new master may not know yet how far an earlier one was.
-        self.epochs = Epochs {
+        self.epochs = ClusterEpochs {
             newest: epochs.newest.max(known.newest),
             passed: epochs.passed.max(known.passed),
             settled: epochs.settled.max(known.settled),
@@ -561,7 +567,7 @@ impl State {
         if number <= self.view.number || is_late {
             return false;
         }
-        let view = match update.apply(&self.view).and_then(|view| self.good(view)) {
+        let view = match update.apply(&self.view).and_then(|view| self.check_view(view)) {
             Ok(view) => view,
             Err(error) => {
                 if *broken != number {
@@ -576,7 +582,7 @@ impl State {
         true
     }
 
-    fn good(&self, view: View) -> Result<View, ViewError> {
+    fn check_view(&self, view: View) -> Result<View, ViewError> {
         if view.cluster != self.view.cluster {
             return Err(ViewError { what: "it is of another cluster" });
         }

@@ -11,31 +11,31 @@
 //! The feature changes visibility and nothing else, so a build of the workspace, which turns it on
 //! for all crates, compiles the same program.
 
+mod auto_transitions;
 mod bars;
 mod blocks;
 mod cache;
-mod cached;
 mod certainty;
 mod clock;
-mod counted;
 mod environment;
 mod gate;
 #[cfg(test)]
 mod gate_tests;
 mod keeper;
-mod many;
-mod pace;
+mod rate_limit;
 mod session;
-mod shifting;
-mod tabled;
-mod waiting;
+mod session_cache;
+mod session_counters;
+mod session_host;
+mod table_operations;
 pub mod work_table;
+mod write_many;
 
 pub use cache::{CacheCounters, CacheStats, IndexCache};
-pub use counted::Counted;
 pub use environment::Environment;
-pub use gate::{Counts, Freed, Gate, Lease, Offers, Questions};
-pub use keeper::{Keeper, Keeping, Timing, counted};
-pub use session::{Leaving, LogicOptions, Opened, SessionLogic};
-pub use waiting::SessionHost;
-pub use work_table::{WorkTable, WorkTableStats};
+pub use gate::{BlockOffers, Lease, PendingFrees, SessionGate, SessionMarks, WorkCounters};
+pub use keeper::{Keeper, KeeperEnvironment, KeeperTiming, usable_lease};
+pub use session::{ClosingReport, LogicOptions, OpenReply, SessionLogic};
+pub use session_counters::SessionCounters;
+pub use session_host::SessionHost;
+pub use work_table::{RequestTable, WorkTableStats};

@@ -10,25 +10,25 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use fusee_control::master::{MasterReply, MasterRequest, Orphan};
-use fusee_core::data::{Demotion, Policy, Redundancy, RedundancyRules, Wanted};
+use fusee_core::data::{Demotion, Policy, Redundancy, RedundancyDemand, RedundancyRules};
 use fusee_core::layout::Opcode;
 use fusee_core::race::Key;
-use fusee_core::stats::{Stats, Work};
-use fusee_core::store::{Hint, PieceLimits, ScanCursor, ScannedPair, SearchKey, Transition};
+use fusee_core::stats::{SessionWork, Stats};
+use fusee_core::store::{Hint, ScanCursor, ScanLimits, ScannedPair, SearchKey, Transition};
 use fusee_core::verbs::{ClientId, Fabric};
 use fusee_core::view::View;
 use fusee_core::{Error, Store};
 
 use super::blocks::BlockSource;
 use super::cache::{CacheStats, IndexCache};
-use super::cached::Cached;
-use super::counted::Counted;
-use super::gate::Gate;
-use super::keeper::heard_until;
-use super::pace::{Pace, Promoter};
-use super::{Environment, SessionHost, WorkTable};
+use super::gate::SessionGate;
+use super::keeper::lease_end;
+use super::rate_limit::{ByteRateLimit, Promoter};
+use super::session_cache::SessionCache;
+use super::session_counters::SessionCounters;
+use super::{Environment, RequestTable, SessionHost};
 use crate::error::ConnectError;
-use crate::telemetry::Latencies;
+use crate::telemetry::SessionLatencies;
 
 /// Keys of one call whose cache entries are prefetched together.
 const HINTED_TOGETHER: usize = 64;
@@ -50,7 +50,7 @@ pub struct LogicOptions {
 
 /// The contents of the answer to [`MasterRequest::Open`].
 #[derive(Debug)]
-pub struct Opened {
+pub struct OpenReply {
     /// The session's id.
     pub client: ClientId,
     /// A view that has passed its check.
@@ -65,14 +65,14 @@ pub struct Opened {
     pub policy: Policy,
 }
 
-impl Opened {
+impl OpenReply {
     /// Takes the contents out of an answer, and checks them.
-    pub fn from(reply: MasterReply) -> Result<Opened, ConnectError> {
+    pub fn from(reply: MasterReply) -> Result<OpenReply, ConnectError> {
         match reply {
             MasterReply::Opened { client, view, epoch, lease_ms, behind_ms, policy } => {
                 view.check()?;
                 policy.check().map_err(|_| ConnectError::Protocol("an impossible policy"))?;
-                Ok(Opened { client, view, epoch, lease_ms, behind_ms, policy })
+                Ok(OpenReply { client, view, epoch, lease_ms, behind_ms, policy })
             }
             MasterReply::NotReady { joined, expected } => {
                 Err(ConnectError::NotReady { joined, expected })
@@ -83,29 +83,29 @@ impl Opened {
     }
 
     /// Makes the session's gate. `asked_at` is when the master was asked.
-    pub fn gate(self, asked_at: Duration) -> Gate {
-        let gate = Gate::new(self.client, Arc::new(self.view), self.epoch);
+    pub fn gate(self, asked_at: Duration) -> SessionGate {
+        let gate = SessionGate::new(self.client, Arc::new(self.view), self.epoch);
         gate.lease.publish(Duration::from_millis(self.lease_ms));
         let gate = gate.with_policy(self.policy);
-        gate.heard_until(heard_until(asked_at, self.lease_ms, self.behind_ms))
+        gate.with_lease_end(lease_end(asked_at, self.lease_ms, self.behind_ms))
     }
 }
 
 /// The report of a session to the master when it ends.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Leaving {
+pub struct ClosingReport {
     /// The session.
     pub client: ClientId,
     /// Its blocks.
     pub orphans: Vec<Orphan>,
     /// The sums of its operations.
-    pub work: Work,
+    pub work: SessionWork,
 }
 
-impl Leaving {
+impl ClosingReport {
     /// Makes the message to the master.
     pub fn request(self) -> MasterRequest {
-        let Leaving { client, orphans, work } = self;
+        let ClosingReport { client, orphans, work } = self;
         MasterRequest::Close { client, orphans, work: Box::new(work) }
     }
 }
@@ -113,22 +113,22 @@ impl Leaving {
 /// A session's operations.
 pub struct SessionLogic<F, E> {
     pub(super) store: Store<F, SessionHost<E>>,
-    pub(super) cache: Cached,
+    pub(super) cache: SessionCache,
     redundancy: RedundancyRules,
     /// Set if it demotes pairs of its own when memory is short.
-    pub(super) demotion: Option<RefCell<Pace>>,
+    pub(super) demotion: Option<RefCell<ByteRateLimit>>,
     /// Whether an operation is demoting pairs.
     pub(super) is_demoting: Cell<bool>,
     /// Set if it promotes pairs that are read often.
     pub(super) promoter: Option<RefCell<Promoter>>,
     /// The work table of the sessions of the process.
-    pub(super) table: Option<Arc<WorkTable>>,
+    pub(super) table: Option<Arc<RequestTable>>,
 }
 
 impl<F: Fabric, E: Environment> SessionLogic<F, E> {
     /// Makes a session behind a gate that the keeper may know already. The session begins with `view`.
     pub fn behind(
-        gate: Arc<Gate>,
+        gate: Arc<SessionGate>,
         view: Arc<View>,
         fabric: F,
         env: Rc<E>,
@@ -141,14 +141,14 @@ impl<F: Fabric, E: Environment> SessionLogic<F, E> {
         let redundancy = options.redundancy.unwrap_or(policy.rules);
         let host = SessionHost::new(env, gate, blocks, options.spins, timeout);
         let now = host.now();
-        let pace = |demotion: Demotion| RefCell::new(Pace::new(demotion.bytes_per_s, now));
+        let pace = |demotion: Demotion| RefCell::new(ByteRateLimit::new(demotion.bytes_per_s, now));
         let promoter = |promotion| RefCell::new(Promoter::new(promotion, now));
         let demotion = policy.demotion.map(pace);
         let promoter = policy.promotion.map(promoter);
         let cache = IndexCache::new(options.cache_entries, options.cache_threshold);
         SessionLogic {
             store: Store::new(fabric, host, client, view),
-            cache: Cached::own(cache),
+            cache: SessionCache::own(cache),
             redundancy,
             demotion,
             is_demoting: Cell::new(false),
@@ -158,21 +158,21 @@ impl<F: Fabric, E: Environment> SessionLogic<F, E> {
     }
 
     /// Sets the work table of its process.
-    pub fn with_work_table(self, table: Option<Arc<WorkTable>>) -> SessionLogic<F, E> {
+    pub fn with_work_table(self, table: Option<Arc<RequestTable>>) -> SessionLogic<F, E> {
         SessionLogic { table, ..self }
     }
 
     /// Replaces its index cache by one that it shares with other sessions of its process, if there is one.
     pub fn with_cache(self, cache: Option<Arc<Mutex<IndexCache>>>) -> SessionLogic<F, E> {
-        SessionLogic { cache: cache.map_or(self.cache, Cached::shared), ..self }
+        SessionLogic { cache: cache.map_or(self.cache, SessionCache::shared), ..self }
     }
 
     /// Shows its counters to the keeper, and to the owner of the returned value.
-    pub fn shows_counters(&self, latencies: Arc<Latencies>) -> Arc<Counted> {
+    pub fn share_counters(&self, latencies: Arc<SessionLatencies>) -> Arc<SessionCounters> {
         let store = self.store.counters().clone();
         let cache = self.cache.counters().clone();
-        let counted = Arc::new(Counted { store, cache, latencies });
-        self.gate().counts_with(counted.clone());
+        let counted = Arc::new(SessionCounters { store, cache, latencies });
+        self.gate().set_counters(counted.clone());
         counted
     }
 
@@ -182,7 +182,7 @@ impl<F: Fabric, E: Environment> SessionLogic<F, E> {
     }
 
     /// Returns the state that it shares with the keeper of its process.
-    pub fn gate(&self) -> &Arc<Gate> {
+    pub fn gate(&self) -> &Arc<SessionGate> {
         self.store.host().gate()
     }
 
@@ -237,7 +237,7 @@ impl<F: Fabric, E: Environment> SessionLogic<F, E> {
 
     /// Ends the session. No operation runs, and none may be started any more. Returns `None` if it left a write
     /// half-way: then it must not end in order, but is to be recovered as if it had crashed.
-    pub async fn leave(&self) -> Option<Leaving> {
+    pub async fn leave(&self) -> Option<ClosingReport> {
         if self.store.needs_recovery() {
             return None;
         }
@@ -253,7 +253,7 @@ impl<F: Fabric, E: Environment> SessionLogic<F, E> {
         let found = blocks.settle(self.gate()).await?;
         let rests = rests.into_iter().chain(found).collect();
         let orphans = blocks.give_up(rests, &self.gate().view());
-        Some(Leaving { client: self.id(), orphans, work: self.gate().work() })
+        Some(ClosingReport { client: self.id(), orphans, work: self.gate().work() })
     }
 
     /// Calls `f` with the value of a key, or with `None` if the key does not exist. The value is not copied
@@ -337,13 +337,18 @@ impl<F: Fabric, E: Environment> SessionLogic<F, E> {
         self.insert_by(key, value, self.redundancy.named(redundancy))
     }
 
-    async fn insert_by(&self, key: &[u8], value: &[u8], wanted: Wanted) -> Result<(), Error> {
+    async fn insert_by(
+        &self,
+        key: &[u8],
+        value: &[u8],
+        wanted: RedundancyDemand,
+    ) -> Result<(), Error> {
         if self.demotes() {
             Box::pin(self.demote_some()).await;
         }
         let key = self.store.key(key);
         let _lead = match &self.table {
-            Some(table) => Box::pin(self.may_change(table, &key, Some(value))).await?,
+            Some(table) => Box::pin(self.register_change(table, &key, Some(value))).await?,
             None => None,
         };
         let written = self.store.insert_as(key, value, wanted).await?;
@@ -366,7 +371,12 @@ impl<F: Fabric, E: Environment> SessionLogic<F, E> {
         self.update_by(key, value, self.redundancy.named(redundancy))
     }
 
-    async fn update_by(&self, key: &[u8], value: &[u8], wanted: Wanted) -> Result<(), Error> {
+    async fn update_by(
+        &self,
+        key: &[u8],
+        value: &[u8],
+        wanted: RedundancyDemand,
+    ) -> Result<(), Error> {
         if self.demotes() {
             Box::pin(self.demote_some()).await;
         }
@@ -398,7 +408,12 @@ impl<F: Fabric, E: Environment> SessionLogic<F, E> {
         self.put_by(key, value, self.redundancy.named(redundancy))
     }
 
-    async fn put_by(&self, key: &[u8], value: &[u8], wanted: Wanted) -> Result<(), Error> {
+    async fn put_by(
+        &self,
+        key: &[u8],
+        value: &[u8],
+        wanted: RedundancyDemand,
+    ) -> Result<(), Error> {
         if self.demotes() {
             Box::pin(self.demote_some()).await;
         }
@@ -447,7 +462,7 @@ impl<F: Fabric, E: Environment> SessionLogic<F, E> {
     pub async fn scan(
         &self,
         cursor: &mut ScanCursor,
-        limits: PieceLimits,
+        limits: ScanLimits,
         show: impl FnMut(ScannedPair<'_>),
     ) -> Result<u64, Error> {
         self.store.scan(cursor, limits, show).await
@@ -466,7 +481,7 @@ impl<F: Fabric, E: Environment> SessionLogic<F, E> {
     ) -> Result<Transition, Error> {
         let key = self.store.key(key);
         let _lead = match &self.table {
-            Some(table) => Box::pin(self.may_change(table, &key, None)).await?,
+            Some(table) => Box::pin(self.register_change(table, &key, None)).await?,
             None => None,
         };
         let hint = self.hint(&key);
@@ -481,7 +496,7 @@ impl<F: Fabric, E: Environment> SessionLogic<F, E> {
     pub async fn delete(&self, key: &[u8]) -> Result<(), Error> {
         let key = self.store.key(key);
         let _lead = match &self.table {
-            Some(table) => Box::pin(self.may_change(table, &key, None)).await?,
+            Some(table) => Box::pin(self.register_change(table, &key, None)).await?,
             None => None,
         };
         let hint = self.hint(&key);

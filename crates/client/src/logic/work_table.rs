@@ -20,7 +20,7 @@
 //! once, whether or not the set ever takes effect; a write waits for a get; of two writes or Moves the later
 //! one fails.
 //!
-//! A leader may fail, be dropped half-way, or not be polled. It lands, or is dropped, by its [`Lead`], and
+//! A leader may fail, be dropped half-way, or not be polled. It lands, or is dropped, by its [`LeaderRole`], and
 //! followers wait no longer than their patience: then they go alone. So no request waits for ever, and a
 //! follower that has gone alone no longer depends on its leader.
 
@@ -41,29 +41,29 @@ use tokio::sync::oneshot;
 
 /// The running requests of a process's sessions.
 #[derive(Debug)]
-pub struct WorkTable {
+pub struct RequestTable {
     is_relaxed: bool,
-    rows: Mutex<Rows>,
-    counts: Counts,
+    rows: Mutex<RequestRows>,
+    counts: WorkTableCounters,
 }
 
 #[derive(Debug, Default)]
-struct Rows {
-    by_key: HashMap<Box<[u8]>, Row>,
+struct RequestRows {
+    by_key: HashMap<Box<[u8]>, RequestRow>,
     /// The number of the next leader.
     next: u64,
 }
 
 #[derive(Debug, Default)]
-struct Row {
-    get: Option<Entry>,
-    set: Option<Entry>,
-    waiting: Option<Waiting>,
+struct RequestRow {
+    get: Option<LeaderEntry>,
+    set: Option<LeaderEntry>,
+    waiting: Option<WaitingSets>,
 }
 
 /// A leader.
 #[derive(Debug)]
-struct Entry {
+struct LeaderEntry {
     number: u64,
     /// The slot in which its session expects the key.
     slot: Option<SlotRef>,
@@ -71,23 +71,23 @@ struct Entry {
     is_open: bool,
     /// The value that it writes, if others may have that at once.
     value: Option<Arc<[u8]>>,
-    landing: Landing,
+    landing: LeaderResult,
 }
 
 /// Sets that wait for the running one.
 #[derive(Debug)]
-struct Waiting {
+struct WaitingSets {
     opcode: Opcode,
     /// The sets in the order in which they came.
-    sets: Vec<oneshot::Sender<Turn>>,
+    sets: Vec<oneshot::Sender<WaitedSetRole>>,
 }
 
 /// The result of a leader; an error if followers cannot use it.
-pub type Landing = Shared<oneshot::Receiver<Arc<Found>>>;
+pub type LeaderResult = Shared<oneshot::Receiver<Arc<LeaderPair>>>;
 
 /// The pair that a leader has found, or written.
 #[derive(Debug)]
-pub struct Found {
+pub struct LeaderPair {
     /// The slot with its word; `None` if no slot is known.
     place: Option<Hint>,
     /// The value; `None` if the key does not exist.
@@ -96,7 +96,7 @@ pub struct Found {
     epoch: u64,
 }
 
-impl Found {
+impl LeaderPair {
     /// Returns the place of the key, for the index cache of another session.
     pub fn place(&self) -> Option<Hint> {
         self.place.map(Hint::uncertain)
@@ -120,53 +120,53 @@ impl Found {
 
 /// The role of a set that has waited.
 #[derive(Debug)]
-pub enum Turn {
+pub enum WaitedSetRole {
     /// It leads.
-    Lead(Lead),
+    Lead(LeaderRole),
     /// Another set has absorbed it: it took effect right before that one; or did not, if the key did not exist.
     Absorbed(Result<(), Error>),
 }
 
 /// The role of a get.
 #[derive(Debug)]
-pub enum Get {
+pub enum GetRole {
     /// It goes to the memory nodes, and others may follow it.
-    Lead(Lead),
+    Lead(LeaderRole),
     /// It goes to the memory nodes, without followers.
     Alone,
     /// It takes the result of its leader.
-    Ride(Followed),
+    Ride(FollowedRequest),
     /// It READs this slot, and takes the result of its leader if the slot shows the leader's word.
-    Compare(SlotRef, Followed),
+    Compare(SlotRef, FollowedRequest),
     /// It has this answer.
     Value(Arc<[u8]>),
 }
 
 /// The role of a write.
 #[derive(Debug)]
-pub enum Set {
+pub enum SetRole {
     /// It goes to the memory nodes, and others may follow it. It first waits until these gets have landed, if
     /// there are any.
-    Lead(Lead, Option<Followed>),
+    Lead(LeaderRole, Option<FollowedRequest>),
     /// It goes to the memory nodes, without followers.
     Alone,
     /// It waits for its turn.
-    Wait(oneshot::Receiver<Turn>),
+    Wait(oneshot::Receiver<WaitedSetRole>),
     /// It fails.
     Refused,
 }
 
 /// Another request, whose result is awaited.
 #[derive(Clone, Debug)]
-pub struct Followed {
-    pub landing: Landing,
+pub struct FollowedRequest {
+    pub landing: LeaderResult,
     number: u64,
 }
 
 macro_rules! counts {
     ($($(#[doc = $doc:literal])+ $name:ident,)+) => {
         #[derive(Debug, Default)]
-        struct Counts {
+        struct WorkTableCounters {
             $($name: AtomicU64,)+
         }
 
@@ -177,7 +177,7 @@ macro_rules! counts {
             $($(#[doc = $doc])+ pub $name: u64,)+
         }
 
-        impl Counts {
+        impl WorkTableCounters {
             fn all(&self) -> WorkTableStats {
                 WorkTableStats { $($name: self.$name.load(Ordering::Relaxed),)+ }
             }
@@ -200,10 +200,10 @@ counts! {
     refused,
 }
 
-impl WorkTable {
+impl RequestTable {
     /// Makes an empty table, strict or relaxed.
-    pub fn new(is_relaxed: bool) -> WorkTable {
-        WorkTable { is_relaxed, rows: Mutex::default(), counts: Counts::default() }
+    pub fn new(is_relaxed: bool) -> RequestTable {
+        RequestTable { is_relaxed, rows: Mutex::default(), counts: WorkTableCounters::default() }
     }
 
     /// Returns whether it is relaxed.
@@ -216,32 +216,32 @@ impl WorkTable {
         self.counts.all()
     }
 
-    fn rows(&self) -> MutexGuard<'_, Rows> {
+    fn rows(&self) -> MutexGuard<'_, RequestRows> {
         self.rows.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Begins a get. `slot`: where its session expects the key; `epoch`: the newest that the session knows.
-    pub fn get(self: &Arc<Self>, key: &[u8], slot: Option<SlotRef>, epoch: u64) -> Get {
+    pub fn get(self: &Arc<Self>, key: &[u8], slot: Option<SlotRef>, epoch: u64) -> GetRole {
         let mut rows = self.rows();
         let Some(row) = rows.by_key.get(key) else {
-            return Get::Lead(self.lead(&mut rows, key, Kind::Get, slot, None, epoch));
+            return GetRole::Lead(self.lead(&mut rows, key, LeaderKind::Get, slot, None, epoch));
         };
         if let Some(value) = row.set.as_ref().and_then(|set| set.value.clone()) {
             self.count(|counts| &counts.rides);
-            return Get::Value(value);
+            return GetRole::Value(value);
         }
         let set = row.set.as_ref().filter(|_| !self.is_relaxed);
         let Some(leader) = set.or(row.get.as_ref()) else {
-            return Get::Lead(self.lead(&mut rows, key, Kind::Get, slot, None, epoch));
+            return GetRole::Lead(self.lead(&mut rows, key, LeaderKind::Get, slot, None, epoch));
         };
-        let followed = Followed { landing: leader.landing.clone(), number: leader.number };
+        let followed = FollowedRequest { landing: leader.landing.clone(), number: leader.number };
         let joins = row.set.is_none() && removed(Mutant::GetJoinsPosted);
         if leader.is_open || self.is_relaxed || joins {
-            return Get::Ride(followed);
+            return GetRole::Ride(followed);
         }
         match slot.or(leader.slot) {
-            Some(slot) => Get::Compare(slot, followed),
-            None => Get::Alone,
+            Some(slot) => GetRole::Compare(slot, followed),
+            None => GetRole::Alone,
         }
     }
 
@@ -254,48 +254,52 @@ impl WorkTable {
         value: Option<&[u8]>,
         slot: Option<SlotRef>,
         epoch: u64,
-    ) -> Set {
+    ) -> SetRole {
         let value = value.filter(|_| self.is_relaxed).map(Arc::from);
         let mut rows = self.rows();
         let row = rows.by_key.entry(key.into()).or_default();
         if row.set.is_none() {
             let gets = row.get.as_ref().filter(|_| self.is_relaxed);
-            let gets = gets.map(|g| Followed { landing: g.landing.clone(), number: g.number });
-            return Set::Lead(self.lead(&mut rows, key, Kind::Set, slot, value, epoch), gets);
+            let gets =
+                gets.map(|g| FollowedRequest { landing: g.landing.clone(), number: g.number });
+            return SetRole::Lead(
+                self.lead(&mut rows, key, LeaderKind::Set, slot, value, epoch),
+                gets,
+            );
         }
         if self.is_relaxed {
             self.count(|counts| &counts.refused);
-            return Set::Refused;
+            return SetRole::Refused;
         }
-        let waiting = row.waiting.get_or_insert(Waiting { opcode, sets: Vec::new() });
+        let waiting = row.waiting.get_or_insert(WaitingSets { opcode, sets: Vec::new() });
         if waiting.opcode != opcode && !removed(Mutant::OtherSetsAbsorb) {
-            return Set::Alone;
+            return SetRole::Alone;
         }
         let (turn, waits) = oneshot::channel();
         waiting.sets.push(turn);
-        Set::Wait(waits)
+        SetRole::Wait(waits)
     }
 
     fn lead(
         self: &Arc<Self>,
-        rows: &mut Rows,
+        rows: &mut RequestRows,
         key: &[u8],
-        kind: Kind,
+        kind: LeaderKind,
         slot: Option<SlotRef>,
         value: Option<Arc<[u8]>>,
         epoch: u64,
-    ) -> Lead {
+    ) -> LeaderRole {
         let number = rows.next;
         rows.next += 1;
         let (lands, landing) = oneshot::channel();
         let row = rows.by_key.entry(key.into()).or_default();
-        let is_open = kind == Kind::Set;
-        let entry = Entry { number, slot, is_open, value, landing: landing.shared() };
+        let is_open = kind == LeaderKind::Set;
+        let entry = LeaderEntry { number, slot, is_open, value, landing: landing.shared() };
         *row.entry(kind) = Some(entry);
         let table = self.clone();
         let key = key.into();
         let lands = Some(lands);
-        Lead {
+        LeaderRole {
             table,
             key,
             number,
@@ -308,15 +312,15 @@ impl WorkTable {
     }
 
     /// Removes a leader, when a follower has lost its patience: no other request follows that leader.
-    pub fn abandon(&self, key: &[u8], followed: &Followed) {
+    pub fn abandon(&self, key: &[u8], followed: &FollowedRequest) {
         let mut rows = self.rows();
-        for kind in [Kind::Get, Kind::Set] {
+        for kind in [LeaderKind::Get, LeaderKind::Set] {
             rows.remove(key, kind, followed.number);
         }
     }
 
     /// Counts a get that has followed another request, successfully (`found`) or in vain.
-    pub fn followed(&self, is_ride: bool, found: bool) {
+    pub fn count_followed(&self, is_ride: bool, found: bool) {
         self.count(|counts| match (found, is_ride) {
             (true, true) => &counts.rides,
             (true, false) => &counts.compared,
@@ -325,37 +329,37 @@ impl WorkTable {
     }
 
     /// Counts a set that has waited for its turn.
-    pub fn waited(&self, turn: &Turn) {
+    pub fn count_waited(&self, turn: &WaitedSetRole) {
         self.count(|counts| match turn {
-            Turn::Lead(_) => &counts.waited,
-            Turn::Absorbed(_) => &counts.absorbed,
+            WaitedSetRole::Lead(_) => &counts.waited,
+            WaitedSetRole::Absorbed(_) => &counts.absorbed,
         });
     }
 
-    fn count(&self, of: impl Fn(&Counts) -> &AtomicU64) {
+    fn count(&self, of: impl Fn(&WorkTableCounters) -> &AtomicU64) {
         // Relaxed: nothing depends on it.
         of(&self.counts).fetch_add(1, Ordering::Relaxed);
     }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+enum LeaderKind {
     Get,
     Set,
 }
 
-impl Row {
-    fn entry(&mut self, kind: Kind) -> &mut Option<Entry> {
+impl RequestRow {
+    fn entry(&mut self, kind: LeaderKind) -> &mut Option<LeaderEntry> {
         match kind {
-            Kind::Get => &mut self.get,
-            Kind::Set => &mut self.set,
+            LeaderKind::Get => &mut self.get,
+            LeaderKind::Set => &mut self.set,
         }
     }
 }
 
-impl Rows {
+impl RequestRows {
     /// Removes a leader from the table, if it is still there.
-    fn remove(&mut self, key: &[u8], kind: Kind, number: u64) -> Option<Entry> {
+    fn remove(&mut self, key: &[u8], kind: LeaderKind, number: u64) -> Option<LeaderEntry> {
         let row = self.by_key.get_mut(key)?;
         let entry = row.entry(kind).take_if(|entry| entry.number == number);
         if row.get.is_none() && row.set.is_none() && row.waiting.is_none() {
@@ -365,7 +369,7 @@ impl Rows {
     }
 
     /// Takes the waiting sets, except for dropped ones, if no set is running.
-    fn take_waiting(&mut self, key: &[u8]) -> Option<Waiting> {
+    fn take_waiting(&mut self, key: &[u8]) -> Option<WaitingSets> {
         let row = self.by_key.get_mut(key).filter(|row| row.set.is_none())?;
         let mut waiting = row.waiting.take()?;
         waiting.sets.retain(|set| !set.is_closed());
@@ -378,21 +382,21 @@ impl Rows {
 
 /// The role of a leader. It must be landed; if it is dropped instead, its followers go alone.
 #[derive(Debug)]
-pub struct Lead {
-    table: Arc<WorkTable>,
+pub struct LeaderRole {
+    table: Arc<RequestTable>,
     key: Box<[u8]>,
     number: u64,
-    kind: Kind,
+    kind: LeaderKind,
     epoch: u64,
     /// `None` when it has landed.
-    lands: Option<oneshot::Sender<Arc<Found>>>,
+    lands: Option<oneshot::Sender<Arc<LeaderPair>>>,
     /// Sets that it absorbs.
-    absorbed: Vec<oneshot::Sender<Turn>>,
+    absorbed: Vec<oneshot::Sender<WaitedSetRole>>,
     /// Whether it has posted a commit.
     has_committed: Cell<bool>,
 }
 
-impl Lead {
+impl LeaderRole {
     /// Records that a set is about to post its commit: no further get rides on it.
     pub fn commits(&self) {
         self.has_committed.set(true);
@@ -408,14 +412,14 @@ impl Lead {
     }
 
     /// Lands a get with what it has found.
-    pub fn has_found(mut self, place: Option<Hint>, value: Option<&[u8]>) {
+    pub fn land_get(mut self, place: Option<Hint>, value: Option<&[u8]>) {
         if place.is_some() || self.table.is_relaxed {
             self.land(place, value);
         }
     }
 
     /// Lands a set that has ended. `result` says whether its word has replaced the slot's, and in which slot.
-    pub fn has_written(mut self, result: Result<Option<Hint>, &Error>, value: &[u8]) {
+    pub fn land_set(mut self, result: Result<Option<Hint>, &Error>, value: &[u8]) {
         let answer = match result {
             Ok(_) => Ok(()),
             // The key did not exist for the absorbed sets either.
@@ -424,7 +428,7 @@ impl Lead {
             Err(_) => return,
         };
         for set in mem::take(&mut self.absorbed) {
-            let _ = set.send(Turn::Absorbed(answer.clone()));
+            let _ = set.send(WaitedSetRole::Absorbed(answer.clone()));
         }
         match result {
             // Without a commit of its own, a view change has committed the word, perhaps before a riding get
@@ -445,29 +449,30 @@ impl Lead {
         let lands = self.lands.take().filter(|lands| !lands.is_closed());
         if let Some(lands) = lands {
             let value = value.map(Box::from);
-            let _ = lands.send(Arc::new(Found { place, value, epoch: self.epoch }));
+            let _ = lands.send(Arc::new(LeaderPair { place, value, epoch: self.epoch }));
         }
     }
 }
 
-impl Drop for Lead {
+impl Drop for LeaderRole {
     fn drop(&mut self) {
         let mut rows = self.table.rows();
         rows.remove(&self.key, self.kind, self.number);
-        if self.kind == Kind::Get {
+        if self.kind == LeaderKind::Get {
             return;
         }
-        let Some(Waiting { mut sets, .. }) = rows.take_waiting(&self.key) else { return };
+        let Some(WaitingSets { mut sets, .. }) = rows.take_waiting(&self.key) else { return };
         if removed(Mutant::PostedSetAbsorbs) && self.lands.is_none() {
-            sets.into_iter().for_each(|set| drop(set.send(Turn::Absorbed(Ok(())))));
+            sets.into_iter().for_each(|set| drop(set.send(WaitedSetRole::Absorbed(Ok(())))));
             return;
         }
         let Some(last) = sets.pop() else { return };
-        let mut lead = self.table.lead(&mut rows, &self.key, Kind::Set, None, None, self.epoch);
+        let mut lead =
+            self.table.lead(&mut rows, &self.key, LeaderKind::Set, None, None, self.epoch);
         lead.absorbed = sets;
         drop(rows);
         // If the last set is not awaited any more, `lead` is dropped here, and the sets that it would have
         // absorbed go alone.
-        let _ = last.send(Turn::Lead(lead));
+        let _ = last.send(WaitedSetRole::Lead(lead));
     }
 }

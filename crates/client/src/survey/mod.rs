@@ -24,19 +24,19 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use fusee_control::master::{MasterReply, MasterRequest, Orphan, Owners};
+use fusee_control::master::{BlockOwners, MasterReply, MasterRequest, Orphan};
 use fusee_control::node::{BlockId, Usage};
 use fusee_core::data::Region;
 use fusee_core::verbs::{ClientId, FailedVerb, MnId, VerbError};
 use fusee_core::view::View;
 
+use crate::context::ClientContext;
 use crate::error::ConnectError;
 use crate::session::Session;
-use crate::shared::Shared;
 pub use pairs::{FoundPair, RedundancyMemory};
-use read::{Cursor, Group, Reader};
+use read::{SurveyGroup, SurveyPosition, SurveyReader};
 pub use report::{ClassMemory, MemorySurvey, NodeMemory, OwnerMemory, OwnerState};
-use report::{OfOwner, Tally};
+use report::{OwnerCounts, SurveyTally};
 
 /// Limit of re-reads of one part because its regions have moved meanwhile.
 const ATTEMPTS: u32 = 16;
@@ -67,7 +67,7 @@ pub enum SurveyError {
 }
 
 /// Asks the master for the sessions that may own blocks.
-pub(crate) fn owners(shared: &Shared) -> Result<Owners, ConnectError> {
+pub(crate) fn owners(shared: &ClientContext) -> Result<BlockOwners, ConnectError> {
     let master = shared.master.clone();
     match shared.wait(async move { master.call(MasterRequest::Owners).await })? {
         MasterReply::Owners(owners) => Ok(owners),
@@ -80,23 +80,23 @@ pub(crate) fn owners(shared: &Shared) -> Result<Owners, ConnectError> {
 }
 
 /// Counts from the block tables, headers and bitmaps.
-pub(crate) struct Findings {
+pub(crate) struct SurveyFindings {
     view: Arc<View>,
-    tally: Tally,
+    tally: SurveyTally,
 }
 
 /// Reads all regions. `orphans` are the orphaned blocks that the master knew before.
 pub(crate) async fn read_all(
     session: &Session,
     orphans: &[Orphan],
-) -> Result<Findings, SurveyError> {
+) -> Result<SurveyFindings, SurveyError> {
     let orphans: BTreeMap<BlockId, Orphan> = orphans.iter().map(|l| (l.block, *l)).collect();
     let mut view = session.adopt_newest();
-    let mut at = Cursor::default();
-    let mut tally = Tally::default();
+    let mut at = SurveyPosition::default();
+    let mut tally = SurveyTally::default();
     let mut attempts = 0;
-    while let Some(group) = Group::next(&view, at) {
-        let reader = Reader::new(session.verbs(), &view, &orphans);
+    while let Some(group) = SurveyGroup::next(&view, at) {
+        let reader = SurveyReader::new(session.verbs(), &view, &orphans);
         let part = reader.read(&group).await;
         if let Err(failure) = part {
             outlive(session, &view, failure).await?;
@@ -117,7 +117,7 @@ pub(crate) async fn read_all(
         }
         view = newest;
     }
-    Ok(Findings { view, tally })
+    Ok(SurveyFindings { view, tally })
 }
 
 /// Waits for a view without a memory node that did not answer.
@@ -140,11 +140,11 @@ async fn outlive(session: &Session, view: &View, failure: FailedVerb) -> Result<
 /// Composes the survey of the findings, the owners that the master knew after the read, and the
 /// usage of the memory nodes.
 pub(crate) fn survey(
-    Findings { view, tally }: Findings,
-    owners: &Owners,
+    SurveyFindings { view, tally }: SurveyFindings,
+    owners: &BlockOwners,
     usage: &[(MnId, Result<Usage, String>)],
 ) -> MemorySurvey {
-    let sum = |of: fn(&report::Blocks) -> u64| tally.nodes.values().map(of).sum();
+    let sum = |of: fn(&report::NodeBlockCounts) -> u64| tally.nodes.values().map(of).sum();
     let (known, unknown): (Vec<_>, Vec<_>) =
         tally.owners.iter().partition(|(owner, _)| **owner < owners.unused_from);
     let classes = tally.classes.iter().map(|(class, of)| ClassMemory {
@@ -172,10 +172,10 @@ pub(crate) fn survey(
     }
 }
 
-fn named(known: &[(&ClientId, &OfOwner)], owners: &Owners) -> Vec<OwnerMemory> {
+fn named(known: &[(&ClientId, &OwnerCounts)], owners: &BlockOwners) -> Vec<OwnerMemory> {
     let open: BTreeSet<ClientId> = owners.open.iter().copied().collect();
     let expired: BTreeSet<ClientId> = owners.expired.iter().copied().collect();
-    let named = |(owner, of): &(&ClientId, &OfOwner)| OwnerMemory {
+    let named = |(owner, of): &(&ClientId, &OwnerCounts)| OwnerMemory {
         owner: **owner,
         state: match () {
             () if open.contains(owner) => OwnerState::Open,
@@ -191,7 +191,11 @@ fn named(known: &[(&ClientId, &OfOwner)], owners: &Owners) -> Vec<OwnerMemory> {
 
 /// Describes the members of the view, and nodes that held a region's primary when it was read and
 /// have left since.
-fn nodes(view: &View, tally: &Tally, usage: &[(MnId, Result<Usage, String>)]) -> Vec<NodeMemory> {
+fn nodes(
+    view: &View,
+    tally: &SurveyTally,
+    usage: &[(MnId, Result<Usage, String>)],
+) -> Vec<NodeMemory> {
     let mut names: BTreeSet<MnId> = view.members.iter().map(|member| member.node).collect();
     names.extend(tally.nodes.keys());
     let describe = |node: MnId| {

@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use fusee_core::Error;
 use fusee_core::data::Redundancy;
 use fusee_core::layout::{Address, SizeClass, Slot};
-use fusee_core::verbs::{Batch, ClientId, Fabric, FailedVerb};
+use fusee_core::verbs::{ClientId, Fabric, FailedVerb, VerbBatch};
 use fusee_core::view::{TABLE_ENTRY_BYTES, View};
 
 use super::{ATTEMPTS, SurveyError, outlive};
@@ -161,7 +161,7 @@ async fn owners(
         let Some(of) = view.regions.get(region as usize).filter(|region| region.is_there()) else {
             continue;
         };
-        let mut batch = Batch::new();
+        let mut batch = VerbBatch::new();
         let place = of.primary();
         let bytes = u64::from(blocks) * TABLE_ENTRY_BYTES;
         let read = batch.read(place.node, place.offset, bytes as u32);

@@ -18,10 +18,10 @@ use fusee_core::data::Region;
 use fusee_core::layout::{
     BLOCK_HEADER_BYTES, BlockHeader, BlockShape, SizeClass, UNIT_BYTES, bitmap_bytes,
 };
-use fusee_core::verbs::{Batch, ClientId, Fabric, FailedVerb, MAX_BATCH_VERBS, Ticket};
+use fusee_core::verbs::{ClientId, Fabric, FailedVerb, MAX_BATCH_VERBS, Ticket, VerbBatch};
 use fusee_core::view::{TABLE_ENTRY_BYTES, View};
 
-use super::report::{Blocks, Tally};
+use super::report::{NodeBlockCounts, SurveyTally};
 
 /// Bytes that one phase fetches, about.
 const PHASE_BYTES: u64 = 4 << 20;
@@ -30,14 +30,14 @@ const GROUP_BLOCKS: u32 = 1 << 16;
 
 /// The position of a survey: everything before this block is done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Cursor {
+pub(super) struct SurveyPosition {
     region: u32,
     block: u32,
 }
 
 /// Consecutive blocks of one region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Piece {
+struct SurveyRange {
     region: u32,
     first: u32,
     count: u32,
@@ -45,36 +45,36 @@ struct Piece {
 
 /// Blocks that are read together.
 #[derive(Debug)]
-pub(super) struct Group {
-    pieces: Vec<Piece>,
+pub(super) struct SurveyGroup {
+    pieces: Vec<SurveyRange>,
     /// The position of the next group.
-    pub end: Cursor,
+    pub end: SurveyPosition,
 }
 
-impl Group {
+impl SurveyGroup {
     /// Returns the group that begins at `from`; `None` behind the last region.
-    pub fn next(view: &View, from: Cursor) -> Option<Group> {
+    pub fn next(view: &View, from: SurveyPosition) -> Option<SurveyGroup> {
         let blocks = view.geometry.blocks_per_region();
         let mut pieces = Vec::new();
         let mut end = from;
         let mut room = GROUP_BLOCKS;
         while (end.region as usize) < view.regions.len() && room > 0 {
             if !view.regions[end.region as usize].is_there() {
-                end = Cursor { region: end.region + 1, block: 0 };
+                end = SurveyPosition { region: end.region + 1, block: 0 };
                 continue;
             }
             let count = room.min(blocks - end.block);
-            pieces.push(Piece { region: end.region, first: end.block, count });
+            pieces.push(SurveyRange { region: end.region, first: end.block, count });
             room -= count;
             end.block += count;
             if end.block == blocks {
-                end = Cursor { region: end.region + 1, block: 0 };
+                end = SurveyPosition { region: end.region + 1, block: 0 };
             }
             if pieces.len() == MAX_BATCH_VERBS {
                 break;
             }
         }
-        (!pieces.is_empty()).then_some(Group { pieces, end })
+        (!pieces.is_empty()).then_some(SurveyGroup { pieces, end })
     }
 
     /// Returns the number of its blocks.
@@ -96,32 +96,38 @@ impl Group {
 
 /// A block that has an owner.
 #[derive(Clone, Copy, Debug)]
-struct Owned {
+struct OwnedBlock {
     id: BlockId,
     owner: ClientId,
 }
 
 /// A reader that reads by one view.
-pub(super) struct Reader<'a, F> {
+pub(super) struct SurveyReader<'a, F> {
     pub fabric: &'a F,
     pub view: &'a View,
     /// Orphaned blocks that the master knows.
     pub orphans: &'a BTreeMap<BlockId, Orphan>,
-    batch: Batch,
-    tally: Tally,
+    batch: VerbBatch,
+    tally: SurveyTally,
 }
 
-impl<'a, F: Fabric> Reader<'a, F> {
+impl<'a, F: Fabric> SurveyReader<'a, F> {
     pub fn new(
         fabric: &'a F,
         view: &'a View,
         orphans: &'a BTreeMap<BlockId, Orphan>,
-    ) -> Reader<'a, F> {
-        Reader { fabric, view, orphans, batch: Batch::new(), tally: Tally::default() }
+    ) -> SurveyReader<'a, F> {
+        SurveyReader {
+            fabric,
+            view,
+            orphans,
+            batch: VerbBatch::new(),
+            tally: SurveyTally::default(),
+        }
     }
 
     /// Counts the blocks of a group.
-    pub async fn read(mut self, group: &Group) -> Result<Tally, FailedVerb> {
+    pub async fn read(mut self, group: &SurveyGroup) -> Result<SurveyTally, FailedVerb> {
         let mut blocks = self.tables(group).await?;
         for is_last in [false, true] {
             blocks = self.blocks(&blocks, is_last).await?;
@@ -136,9 +142,9 @@ impl<'a, F: Fabric> Reader<'a, F> {
     }
 
     /// Reads the block tables; returns those blocks of the group that have owners.
-    async fn tables(&mut self, group: &Group) -> Result<Vec<Owned>, FailedVerb> {
+    async fn tables(&mut self, group: &SurveyGroup) -> Result<Vec<OwnedBlock>, FailedVerb> {
         self.batch.clear();
-        let read = |piece: &Piece| {
+        let read = |piece: &SurveyRange| {
             let place = self.view.regions[piece.region as usize].primary();
             let at = place.offset + u64::from(piece.first) * TABLE_ENTRY_BYTES;
             let bytes = piece.count * TABLE_ENTRY_BYTES as u32;
@@ -154,14 +160,14 @@ impl<'a, F: Fabric> Reader<'a, F> {
                 let owner = ClientId(u32::from_le_bytes(*entry));
                 if owner != ClientId::NOBODY {
                     let id = BlockId { region: piece.region, block };
-                    owned.push(Owned { id, owner });
+                    owned.push(OwnedBlock { id, owner });
                 }
             }
-            let Blocks { all, free } = self.tally.nodes.entry(node).or_default();
+            let NodeBlockCounts { all, free } = self.tally.nodes.entry(node).or_default();
             *all += u64::from(piece.count);
             *free += u64::from(piece.count) - (owned.len() - before) as u64;
         }
-        for Owned { id, owner } in &owned {
+        for OwnedBlock { id, owner } in &owned {
             let is_handed_on = self.orphan(*id, *owner).is_some();
             let of = self.tally.owners.entry(*owner).or_default();
             of.blocks += 1;
@@ -177,14 +183,18 @@ impl<'a, F: Fabric> Reader<'a, F> {
 
     /// Counts the objects of these blocks. Blocks with invalid headers are returned, or counted as
     /// unreadable if this pass is the last.
-    async fn blocks(&mut self, blocks: &[Owned], is_last: bool) -> Result<Vec<Owned>, FailedVerb> {
+    async fn blocks(
+        &mut self,
+        blocks: &[OwnedBlock],
+        is_last: bool,
+    ) -> Result<Vec<OwnedBlock>, FailedVerb> {
         let geometry = &self.view.geometry;
         let bytes = BLOCK_HEADER_BYTES + bitmap_bytes(geometry.block_bytes);
         let together = (PHASE_BYTES / bytes).clamp(1, MAX_BATCH_VERBS as u64) as usize;
         let mut doubtful = Vec::new();
         for blocks in blocks.chunks(together) {
             self.batch.clear();
-            let read = |block: &Owned| {
+            let read = |block: &OwnedBlock| {
                 let place = self.view.regions[block.id.region as usize].primary();
                 let at = place.offset + geometry.block_offset(block.id.block);
                 self.batch.read(place.node, at, bytes as u32)
@@ -194,18 +204,18 @@ impl<'a, F: Fabric> Reader<'a, F> {
             for (block, read) in blocks.iter().zip(reads) {
                 let (header, bitmap) = self.batch.data(read)?.split_at(BLOCK_HEADER_BYTES as usize);
                 match content(header, bitmap, geometry.block_bytes) {
-                    Content::Blank => self.tally.blank += 1,
-                    Content::Objects(objects) => self.count(block, &objects),
-                    Content::Unreadable if is_last => self.tally.unreadable += 1,
-                    Content::Unreadable => doubtful.push(*block),
+                    SurveyedBlock::Blank => self.tally.blank += 1,
+                    SurveyedBlock::Objects(objects) => self.count(block, &objects),
+                    SurveyedBlock::Unreadable if is_last => self.tally.unreadable += 1,
+                    SurveyedBlock::Unreadable => doubtful.push(*block),
                 }
             }
         }
         Ok(doubtful)
     }
 
-    fn count(&mut self, block: &Owned, found: &Objects) {
-        let Objects { class, shape, marked, stray } = *found;
+    fn count(&mut self, block: &OwnedBlock, found: &SurveyedObjects) {
+        let SurveyedObjects { class, shape, marked, stray } = *found;
         let known = self.orphan(block.id, block.owner).filter(|known| known.class == class);
         let of = self.tally.classes.entry(class).or_default();
         of.blocks += 1;
@@ -219,15 +229,15 @@ impl<'a, F: Fabric> Reader<'a, F> {
 }
 
 /// The contents of a block, by its header and bitmap.
-enum Content {
+enum SurveyedBlock {
     /// No header has been written yet.
     Blank,
-    Objects(Objects),
+    Objects(SurveyedObjects),
     Unreadable,
 }
 
 /// The objects of a block.
-struct Objects {
+struct SurveyedObjects {
     class: SizeClass,
     shape: BlockShape,
     /// Objects whose free bits are set.
@@ -236,13 +246,13 @@ struct Objects {
     stray: u64,
 }
 
-fn content(header: &[u8], bitmap: &[u8], block_bytes: u64) -> Content {
+fn content(header: &[u8], bitmap: &[u8], block_bytes: u64) -> SurveyedBlock {
     let header = header.try_into().expect("as long as was asked for");
     let class = BlockHeader::decode(header).map(|header| header.class);
     let shaped = class.and_then(|class| Some((class, BlockShape::new(block_bytes, class)?)));
     let Some((class, shape)) = shaped else {
         let is_blank = header.iter().all(|byte| *byte == 0);
-        return if is_blank { Content::Blank } else { Content::Unreadable };
+        return if is_blank { SurveyedBlock::Blank } else { SurveyedBlock::Unreadable };
     };
     let mut marked = 0;
     let mut stray = 0;
@@ -257,5 +267,5 @@ fn content(header: &[u8], bitmap: &[u8], block_bytes: u64) -> Content {
             }
         }
     }
-    Content::Objects(Objects { class, shape, marked, stray })
+    SurveyedBlock::Objects(SurveyedObjects { class, shape, marked, stray })
 }

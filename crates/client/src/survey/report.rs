@@ -128,10 +128,10 @@ pub enum OwnerState {
 
 /// Counts of a part of the memory, to be added up.
 #[derive(Debug, Default)]
-pub(super) struct Tally {
-    pub nodes: BTreeMap<MnId, Blocks>,
-    pub classes: BTreeMap<SizeClass, OfClass>,
-    pub owners: BTreeMap<ClientId, OfOwner>,
+pub(super) struct SurveyTally {
+    pub nodes: BTreeMap<MnId, NodeBlockCounts>,
+    pub classes: BTreeMap<SizeClass, ClassCounts>,
+    pub owners: BTreeMap<ClientId, OwnerCounts>,
     pub blank: u64,
     pub unreadable: u64,
     pub stray_marks: u64,
@@ -139,14 +139,14 @@ pub(super) struct Tally {
 
 /// Blocks of the regions whose primary a node has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Blocks {
+pub(super) struct NodeBlockCounts {
     pub all: u64,
     pub free: u64,
 }
 
 /// Counts of a size class, as in [`ClassMemory`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct OfClass {
+pub(super) struct ClassCounts {
     pub blocks: u64,
     pub objects: u64,
     pub marked: u64,
@@ -155,15 +155,15 @@ pub(super) struct OfClass {
 
 /// Counts of an owner, as in [`OwnerMemory`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct OfOwner {
+pub(super) struct OwnerCounts {
     pub blocks: u64,
     pub handed_on: u64,
     pub marked_bytes: u64,
 }
 
-impl Tally {
+impl SurveyTally {
     /// Adds the counts of another part.
-    pub fn add(&mut self, other: Tally) {
+    pub fn add(&mut self, other: SurveyTally) {
         for (node, blocks) in other.nodes {
             let sum = self.nodes.entry(node).or_default();
             (sum.all, sum.free) = (sum.all + blocks.all, sum.free + blocks.free);

@@ -8,11 +8,11 @@ use std::task::{Context, Poll, Waker};
 
 use fusee_core::data::Region;
 use fusee_core::layout::{
-    BLOCK_HEADER_BYTES, Base, BlockHeader, BlockShape, SizeClass, UNIT_BYTES,
+    BLOCK_HEADER_BYTES, BlockHeader, BlockShape, GenerationBase, SizeClass, UNIT_BYTES,
 };
 use fusee_core::race::HashKey;
-use fusee_core::verbs::{Batch, ClusterId, Fabric, Op};
-use fusee_core::view::{Geometry, Member, Place, TABLE_ENTRY_BYTES};
+use fusee_core::verbs::{ClusterId, Fabric, VerbBatch, VerbOp};
+use fusee_core::view::{Geometry, Member, PoolPlace, TABLE_ENTRY_BYTES};
 
 use super::*;
 
@@ -21,32 +21,32 @@ const BLOCK: u64 = 4096;
 const BLOCKS: u32 = 15;
 
 /// Two memory nodes; each has the primary of one of two regions and the backup of the other.
-struct Memory {
+struct TwoNodeFabric {
     pools: RefCell<HashMap<MnId, Vec<u8>>>,
     /// A place whose bytes change after the first read, and the new bytes.
-    later: RefCell<Option<(Place, Vec<u8>)>>,
+    later: RefCell<Option<(PoolPlace, Vec<u8>)>>,
     silent: Option<MnId>,
 }
 
-impl Memory {
-    fn new() -> Memory {
+impl TwoNodeFabric {
+    fn new() -> TwoNodeFabric {
         let pool = || vec![0; 2 * REGION as usize];
         let pools = HashMap::from([(MnId(0), pool()), (MnId(1), pool())]);
-        Memory { pools: RefCell::new(pools), later: RefCell::new(None), silent: None }
+        TwoNodeFabric { pools: RefCell::new(pools), later: RefCell::new(None), silent: None }
     }
 
-    fn put(&self, place: Place, bytes: &[u8]) {
+    fn put(&self, place: PoolPlace, bytes: &[u8]) {
         let mut pools = self.pools.borrow_mut();
         let pool = pools.get_mut(&place.node).unwrap();
         pool[place.offset as usize..][..bytes.len()].copy_from_slice(bytes);
     }
 }
 
-impl Fabric for Memory {
-    fn execute(&self, mut batch: Batch) -> impl Future<Output = Batch> {
+impl Fabric for TwoNodeFabric {
+    fn execute(&self, mut batch: VerbBatch) -> impl Future<Output = VerbBatch> {
         let (verbs, memory) = batch.parts_mut();
         for verb in verbs {
-            let Op::Read { buf, .. } = verb.op else { panic!("a survey only reads") };
+            let VerbOp::Read { buf, .. } = verb.op else { panic!("a survey only reads") };
             if self.silent == Some(verb.node) {
                 verb.result = Err(VerbError::Unreachable);
                 continue;
@@ -55,7 +55,7 @@ impl Fabric for Memory {
             let from = &pools[&verb.node][verb.offset as usize..][..buf.len as usize];
             memory[buf.range()].copy_from_slice(from);
             verb.result = Ok(());
-            let read = Place { node: verb.node, offset: verb.offset };
+            let read = PoolPlace { node: verb.node, offset: verb.offset };
             drop(pools);
             if let Some((_, bytes)) = self.later.borrow_mut().take_if(|(at, _)| *at == read) {
                 self.put(read, &bytes);
@@ -76,7 +76,7 @@ fn view() -> View {
         pool_bytes: 2 * REGION,
     };
     let region = |nodes: [u16; 2], offset| {
-        Region::replicated(nodes.map(|n| Place { node: MnId(n), offset }).into(), 1)
+        Region::replicated(nodes.map(|n| PoolPlace { node: MnId(n), offset }).into(), 1)
     };
     let geometry = Geometry { region_bytes: REGION, block_bytes: BLOCK, ..Geometry::default() };
     assert_eq!(geometry.blocks_per_region(), BLOCKS);
@@ -94,12 +94,12 @@ fn view() -> View {
 }
 
 /// Returns the places of a block's table entry and of the block itself, on the primary.
-fn places(region: u32, block: u32) -> (Place, Place) {
+fn places(region: u32, block: u32) -> (PoolPlace, PoolPlace) {
     let view = view();
     let at = u64::from(block);
-    let Place { node, offset } = view.regions[region as usize].primary();
-    let entry = Place { node, offset: offset + at * TABLE_ENTRY_BYTES };
-    (entry, Place { node, offset: offset + view.geometry.block_offset(block) })
+    let PoolPlace { node, offset } = view.regions[region as usize].primary();
+    let entry = PoolPlace { node, offset: offset + at * TABLE_ENTRY_BYTES };
+    (entry, PoolPlace { node, offset: offset + view.geometry.block_offset(block) })
 }
 
 fn class() -> SizeClass {
@@ -107,7 +107,7 @@ fn class() -> SizeClass {
 }
 
 /// Gives a block to an owner, with a header, and sets the free bits of some of its objects.
-fn give(memory: &Memory, (region, block): (u32, u32), owner: u32, marked: &[u32]) {
+fn give(memory: &TwoNodeFabric, (region, block): (u32, u32), owner: u32, marked: &[u32]) {
     let (entry, at) = places(region, block);
     memory.put(entry, &owner.to_le_bytes());
     let header = BlockHeader {
@@ -116,7 +116,7 @@ fn give(memory: &Memory, (region, block): (u32, u32), owner: u32, marked: &[u32]
         first: 0,
         fresh: 0,
         sealed: false,
-        base: Base::default(),
+        base: GenerationBase::default(),
     };
     memory.put(at, &header.encode());
     let shape = BlockShape::new(BLOCK, class()).unwrap();
@@ -125,22 +125,22 @@ fn give(memory: &Memory, (region, block): (u32, u32), owner: u32, marked: &[u32]
         let unit = shape.offset(*object) / UNIT_BYTES;
         bitmap[unit as usize / 8] |= 1 << (unit % 8);
     }
-    memory.put(Place { offset: at.offset + BLOCK_HEADER_BYTES, ..at }, &bitmap);
+    memory.put(PoolPlace { offset: at.offset + BLOCK_HEADER_BYTES, ..at }, &bitmap);
 }
 
-fn owners(open: &[u32]) -> Owners {
+fn owners(open: &[u32]) -> BlockOwners {
     let open = open.iter().map(|n| ClientId(*n)).collect();
     let expired = vec![ClientId(8)];
-    Owners { open, expired, unused_from: ClientId(100), orphans: Vec::new() }
+    BlockOwners { open, expired, unused_from: ClientId(100), orphans: Vec::new() }
 }
 
-fn read(memory: &Memory, owners: &Owners) -> Result<MemorySurvey, FailedVerb> {
+fn read(memory: &TwoNodeFabric, owners: &BlockOwners) -> Result<MemorySurvey, FailedVerb> {
     let view = Arc::new(view());
-    let mut at = Cursor::default();
-    let mut tally = Tally::default();
+    let mut at = SurveyPosition::default();
+    let mut tally = SurveyTally::default();
     let orphans = owners.orphans.iter().map(|l| (l.block, *l)).collect();
-    while let Some(group) = Group::next(&view, at) {
-        let part = pin!(Reader::new(memory, &view, &orphans).read(&group))
+    while let Some(group) = SurveyGroup::next(&view, at) {
+        let part = pin!(SurveyReader::new(memory, &view, &orphans).read(&group))
             .poll(&mut Context::from_waker(Waker::noop()));
         let Poll::Ready(part) = part else { panic!("nothing here waits") };
         tally.add(part?);
@@ -148,7 +148,7 @@ fn read(memory: &Memory, owners: &Owners) -> Result<MemorySurvey, FailedVerb> {
     }
     let usage = Usage { reserved_bytes: REGION, ..Usage::default() };
     let usage = [(MnId(0), Ok(usage)), (MnId(1), Err("silent".into()))];
-    Ok(survey(Findings { view, tally }, owners, &usage))
+    Ok(survey(SurveyFindings { view, tally }, owners, &usage))
 }
 
 #[track_caller]
@@ -166,7 +166,7 @@ fn expect_sums(survey: &MemorySurvey) {
 
 #[test]
 fn every_block_is_counted_by_node_by_class_and_by_owner() {
-    let memory = Memory::new();
+    let memory = TwoNodeFabric::new();
     give(&memory, (0, 0), 7, &[0, 2, 19]);
     give(&memory, (0, 14), 8, &[]);
     give(&memory, (1, 3), 9, &[1]);
@@ -174,7 +174,7 @@ fn every_block_is_counted_by_node_by_class_and_by_owner() {
     // Never written to: no header yet.
     memory.put(places(1, 5).0, &7u32.to_le_bytes());
     // An entry on a backup does not count.
-    memory.put(Place { node: MnId(1), offset: 4 }, &7u32.to_le_bytes());
+    memory.put(PoolPlace { node: MnId(1), offset: 4 }, &7u32.to_le_bytes());
     let orphan = |block, owner, first| Orphan {
         block: BlockId { region: 1, block },
         owner: ClientId(owner),
@@ -184,7 +184,7 @@ fn every_block_is_counted_by_node_by_class_and_by_owner() {
     };
     // Another session has taken the second block over since.
     let orphans = vec![orphan(3, 9, 11), orphan(4, 6, 0)];
-    let owners = Owners { orphans, ..owners(&[7, 50]) };
+    let owners = BlockOwners { orphans, ..owners(&[7, 50]) };
     let survey = read(&memory, &owners).unwrap();
     expect_sums(&survey);
     let shape = BlockShape::new(BLOCK, class()).unwrap();
@@ -220,10 +220,10 @@ fn every_block_is_counted_by_node_by_class_and_by_owner() {
 
 #[test]
 fn what_no_correct_client_writes_is_counted_and_no_more() {
-    let memory = Memory::new();
+    let memory = TwoNodeFabric::new();
     let (_, at) = places(0, 0);
     give(&memory, (0, 0), 7, &[0]);
-    memory.put(Place { offset: at.offset + 8, ..at }, &[1]);
+    memory.put(PoolPlace { offset: at.offset + 8, ..at }, &[1]);
     // A class that is larger than a block, and a free bit on the header.
     give(&memory, (0, 1), 7, &[]);
     let (_, at) = places(0, 1);
@@ -233,12 +233,12 @@ fn what_no_correct_client_writes_is_counted_and_no_more() {
         first: 0,
         fresh: 0,
         sealed: true,
-        base: Base::default(),
+        base: GenerationBase::default(),
     };
     memory.put(at, &header.encode());
     give(&memory, (0, 2), 100, &[1]);
     let (_, at) = places(0, 2);
-    memory.put(Place { offset: at.offset + BLOCK_HEADER_BYTES, ..at }, &[1]);
+    memory.put(PoolPlace { offset: at.offset + BLOCK_HEADER_BYTES, ..at }, &[1]);
     let survey = read(&memory, &owners(&[7])).unwrap();
     expect_sums(&survey);
     assert_eq!((survey.unreadable_headers, survey.unreadable_owners), (2, 1));
@@ -249,11 +249,11 @@ fn what_no_correct_client_writes_is_counted_and_no_more() {
 
 #[test]
 fn a_header_that_was_being_written_is_read_once_more() {
-    let memory = Memory::new();
+    let memory = TwoNodeFabric::new();
     give(&memory, (1, 2), 7, &[5]);
     let (_, at) = places(1, 2);
     let whole = memory.pools.borrow()[&at.node][at.offset as usize..][..64].to_vec();
-    memory.put(Place { offset: at.offset + 32, ..at }, &[1; 32]);
+    memory.put(PoolPlace { offset: at.offset + 32, ..at }, &[1; 32]);
     *memory.later.borrow_mut() = Some((at, whole));
     let survey = read(&memory, &owners(&[7])).unwrap();
     expect_sums(&survey);
@@ -269,7 +269,7 @@ fn random_bytes_are_survived() {
         (state >> 33) as u32
     };
     for _ in 0..200 {
-        let memory = Memory::new();
+        let memory = TwoNodeFabric::new();
         for pool in memory.pools.borrow_mut().values_mut() {
             pool.fill_with(|| random() as u8);
         }
@@ -281,7 +281,7 @@ fn random_bytes_are_survived() {
             let owner = ClientId(random());
             let first = random();
             let fresh = random();
-            let base = Base::default();
+            let base = GenerationBase::default();
             let header = BlockHeader { class, owner, first, fresh, sealed: false, base };
             memory.put(at, &header.encode());
         }
@@ -291,7 +291,7 @@ fn random_bytes_are_survived() {
 
 #[test]
 fn a_silent_node_is_named() {
-    let memory = Memory { silent: Some(MnId(1)), ..Memory::new() };
+    let memory = TwoNodeFabric { silent: Some(MnId(1)), ..TwoNodeFabric::new() };
     let failure = read(&memory, &owners(&[])).unwrap_err();
     assert_eq!((failure.node, failure.error), (MnId(1), VerbError::Unreachable));
 }
@@ -302,14 +302,14 @@ fn groups_cover_every_block_once_whatever_the_regions() {
         let mut view = view();
         view.geometry.region_bytes = region_bytes;
         view.regions = vec![view.regions[0].clone(); regions];
-        let mut at = Cursor::default();
+        let mut at = SurveyPosition::default();
         let mut groups = 0;
         let mut moved = view.clone();
         for region in &mut moved.regions[..regions.min(1)] {
             *region = Region::replicated(region.places().to_vec(), region.primary_since() + 1);
         }
         let mut touched = 0;
-        while let Some(group) = Group::next(&view, at) {
+        while let Some(group) = SurveyGroup::next(&view, at) {
             assert!(group.is_same_in(&view, &view));
             touched += u32::from(!group.is_same_in(&view, &moved));
             assert!(group.end > at && group.blocks() <= 1 << 16);

@@ -7,6 +7,6 @@ mod off;
 mod on;
 
 #[cfg(not(feature = "telemetry"))]
-pub use off::{Begun, Latencies};
+pub use off::{OperationSpan, SessionLatencies};
 #[cfg(feature = "telemetry")]
-pub use on::{Begun, Latencies, LatencySums};
+pub use on::{LatencySums, OperationSpan, SessionLatencies};

@@ -4,18 +4,18 @@ use fusee_core::Error;
 use fusee_core::stats::OpKind;
 
 #[derive(Debug, Default)]
-pub struct Latencies;
+pub struct SessionLatencies;
 
-pub struct Begun;
+pub struct OperationSpan;
 
-impl Begun {
+impl OperationSpan {
     #[inline(always)]
-    pub fn now(_: OpKind) -> Begun {
-        Begun
+    pub fn now(_: OpKind) -> OperationSpan {
+        OperationSpan
     }
 
     #[inline(always)]
-    pub fn ends<T>(self, _: &Latencies, _: &Result<T, Error>) {}
+    pub fn ends<T>(self, _: &SessionLatencies, _: &Result<T, Error>) {}
 
     #[inline(always)]
     pub fn ends_with(self, _: &[Result<(), Error>]) {}

@@ -12,7 +12,7 @@ use fusee_core::stats::{Counter, OpKind};
 use tracing::Span;
 use tracing::field::Empty;
 
-use crate::prometheus::Buckets;
+use crate::prometheus::MetricHistogram;
 
 /// Number of bucket bounds: two in each power of two, from 128 ns on: 128, 192, 256, 384, ...
 const BOUNDS: usize = 54;
@@ -36,27 +36,30 @@ fn bucket(ns: u64) -> usize {
 
 /// Latencies of operations of one kind.
 #[derive(Debug)]
-struct Times {
+struct KindLatencies {
     buckets: [Counter; BOUNDS + 1],
     sum_ns: Counter,
 }
 
-impl Default for Times {
-    fn default() -> Times {
-        Times { buckets: std::array::from_fn(|_| Counter::default()), sum_ns: Counter::default() }
+impl Default for KindLatencies {
+    fn default() -> KindLatencies {
+        KindLatencies {
+            buckets: std::array::from_fn(|_| Counter::default()),
+            sum_ns: Counter::default(),
+        }
     }
 }
 
 /// Latencies of a session's operations. Only that session's thread adds to them.
 #[derive(Debug, Default)]
-pub struct Latencies([Times; OpKind::ALL.len()]);
+pub struct SessionLatencies([KindLatencies; OpKind::ALL.len()]);
 
-/// Sums of [`Latencies`].
+/// Sums of [`SessionLatencies`].
 #[derive(Clone, Debug, Default)]
 pub struct LatencySums(Vec<(u64, Vec<u64>)>);
 
 impl LatencySums {
-    pub(crate) fn add(&mut self, latencies: &Latencies) {
+    pub(crate) fn add(&mut self, latencies: &SessionLatencies) {
         self.0.resize_with(OpKind::ALL.len(), || (0, vec![0; BOUNDS + 1]));
         for ((sum_ns, buckets), times) in self.0.iter_mut().zip(&latencies.0) {
             *sum_ns += times.sum_ns.get();
@@ -66,22 +69,24 @@ impl LatencySums {
 
     /// Returns the histogram of a kind: bounds in seconds with the number of operations up to each, the sum in
     /// seconds, and the count.
-    pub fn kind(&self, kind: OpKind) -> Buckets {
-        let Some((sum_ns, counts)) = self.0.get(kind as usize) else { return Buckets::default() };
+    pub fn kind(&self, kind: OpKind) -> MetricHistogram {
+        let Some((sum_ns, counts)) = self.0.get(kind as usize) else {
+            return MetricHistogram::default();
+        };
         let bounds = (0..BOUNDS).map(|n| bound_ns(n) as f64 / 1e9);
-        Buckets::new(bounds, counts, *sum_ns as f64 / 1e9)
+        MetricHistogram::new(bounds, counts, *sum_ns as f64 / 1e9)
     }
 }
 
 /// A running operation.
-pub struct Begun {
+pub struct OperationSpan {
     kind: OpKind,
     at: Instant,
     span: Span,
 }
 
-impl Begun {
-    pub fn now(kind: OpKind) -> Begun {
+impl OperationSpan {
+    pub fn now(kind: OpKind) -> OperationSpan {
         let span = tracing::info_span!(
             target: "fusee::operation",
             "fusee",
@@ -92,10 +97,10 @@ impl Begun {
             db.operation.name = kind.name(),
             error.type = Empty,
         );
-        Begun { kind, at: Instant::now(), span }
+        OperationSpan { kind, at: Instant::now(), span }
     }
 
-    pub fn ends<T>(self, latencies: &Latencies, result: &Result<T, Error>) {
+    pub fn ends<T>(self, latencies: &SessionLatencies, result: &Result<T, Error>) {
         let ns = self.at.elapsed().as_nanos() as u64;
         let times = &latencies.0[self.kind as usize];
         times.buckets[bucket(ns)].add(1);

@@ -10,7 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use fusee_client::{Client, ClientId, FabricKind, MnId, Options, View};
-use fusee_control::master::{Epochs, MasterReply, MasterRequest, SessionHeartbeat};
+use fusee_control::master::{ClusterEpochs, MasterReply, MasterRequest, SessionHeartbeat};
 use fusee_control::rpc::{self, MasterClient, MasterService, Runtime, Server};
 
 /// Time for which the fake holds an answer to `Heartbeat`.
@@ -128,7 +128,7 @@ async fn answer(
                     let expelled: Vec<ClientId> = mine.iter().copied().filter(is_out).collect();
                     if view.is_some() || !expelled.is_empty() || Instant::now() >= end {
                         let view = view.map(|view| view.into());
-                        let epochs = Epochs::default();
+                        let epochs = ClusterEpochs::default();
                         return MasterReply::Heartbeat {
                             view,
                             expelled,

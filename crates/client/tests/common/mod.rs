@@ -6,8 +6,8 @@ pub mod fake;
 use std::path::Path;
 
 use fusee_client::{Client, EmbeddedOptions, FabricKind, Geometry};
-use fusee_master::{Config, MasterServer};
-use fusee_memory_node::{Config as NodeConfig, MemoryNode};
+use fusee_master::{MasterConfig, MasterServer};
+use fusee_memory_node::{MemoryNode, MemoryNodeConfig as NodeConfig};
 
 /// Returns options of a cluster that starts quickly.
 pub fn options(fabric: FabricKind) -> EmbeddedOptions {
@@ -59,7 +59,7 @@ pub fn master(dir: &Path, memory_nodes: u32) -> MasterServer {
         max_value_bytes: 64 << 10,
         ..Geometry::default()
     };
-    let config = Config {
+    let config = MasterConfig {
         listen: "127.0.0.1:0".into(),
         data_dir: dir.join("master"),
         memory_nodes,
@@ -69,7 +69,7 @@ pub fn master(dir: &Path, memory_nodes: u32) -> MasterServer {
         geometry,
         // Scrubbing would use client ids.
         scrub_bytes_per_s: 0,
-        ..Config::default()
+        ..MasterConfig::default()
     };
     let master = MasterServer::start(config).unwrap();
     master.form().unwrap();

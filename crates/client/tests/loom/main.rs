@@ -38,7 +38,7 @@ mod sync {
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use fusee_core::host::Pinned;
+use fusee_core::host::PinnedOperations;
 use fusee_core::race::HashKey;
 use fusee_core::verbs::{ClientId, ClusterId};
 use fusee_core::view::{Geometry, View};
@@ -46,8 +46,8 @@ use loom::cell::UnsafeCell;
 use loom::thread;
 
 use fabric::{Fault, inject};
-use gate::Gate;
-use sys::{Membarrier, Reached, choose};
+use gate::SessionGate;
+use sys::{BarrierThread, Membarrier, choose};
 
 /// The memory that operations of the first epoch know.
 struct Known(UnsafeCell<u32>);
@@ -80,10 +80,10 @@ fn view() -> Arc<View> {
 
 /// Begins an operation as `Store::begin` does: it first publishes its local epoch, and then looks for a newer
 /// one. Returns the local epoch by which it acts.
-fn begin(gate: &Gate) -> u64 {
+fn begin(gate: &SessionGate) -> u64 {
     loop {
         let local_epoch = gate.local_epoch();
-        gate.publish(Pinned { oldest: Some(local_epoch), suspended: 0 });
+        gate.publish(PinnedOperations { oldest: Some(local_epoch), suspended: 0 });
         if gate.local_epoch() == local_epoch {
             return local_epoch;
         }
@@ -91,8 +91,8 @@ fn begin(gate: &Gate) -> u64 {
     }
 }
 
-fn end(gate: &Gate) {
-    gate.publish(Pinned { oldest: None, suspended: 0 });
+fn end(gate: &SessionGate) {
+    gate.publish(PinnedOperations { oldest: None, suspended: 0 });
 }
 
 /// Runs a session with so many operations, one after the other, concurrently with a keeper that makes so many
@@ -107,12 +107,12 @@ fn operations_beside_epochs(operations: usize, epochs: u64, preemptions: usize) 
     builder.max_branches = 20_000;
     let view = view();
     builder.check(move || {
-        let gate = Arc::new(Gate::new(ClientId(1), view.clone(), 0));
+        let gate = Arc::new(SessionGate::new(ClientId(1), view.clone(), 0));
         let known = Arc::new(Known(UnsafeCell::new(0)));
         let session = {
             let gate = gate.clone();
             let known = known.clone();
-            let reached = Reached::new(0);
+            let reached = BarrierThread::new(0);
             thread::spawn(move || {
                 reached.run(|| {
                     for _ in 0..operations {

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex as StdMutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use fusee_auth::Codes;
+use fusee_auth::FrameCodes;
 use fusee_core::verbs::ClusterId;
 use tarpc::client::{Channel, NewClient, RpcError as TarpcError};
 use tarpc::{ClientMessage, Response, context};
@@ -332,7 +332,7 @@ impl<S: Service> Shared<S> {
         RpcError::Unreachable { addr: self.addr.clone(), cause: cause.into() }
     }
 
-    async fn dial(&self) -> Result<(Wire, Option<Codes>), RpcError> {
+    async fn dial(&self) -> Result<(Wire, Option<FrameCodes>), RpcError> {
         let addr = || self.addr.clone();
         let unreachable = |cause: String| self.unreachable(&cause);
         let stream = timeout(CONNECT_TIMEOUT, TcpStream::connect(&self.addr))

@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use fusee_auth::Codes;
+use fusee_auth::FrameCodes;
 use futures_util::{Sink, Stream};
 use serde::{Deserialize, Serialize};
 use tarpc::tokio_serde::{Deserializer, Serializer};
@@ -76,7 +76,7 @@ pub(super) type ServerTransport<Req, Reply> =
 pub(super) fn transport<In, Out, R>(
     wire: Wire,
     guest: Option<Guest>,
-    codes: Option<Codes>,
+    codes: Option<FrameCodes>,
 ) -> Transport<In, Out, R> {
     Framed::new(wire, Frames::new(guest, codes))
 }

@@ -4,7 +4,7 @@
 //! | length of the message 4, big-endian | message | code 16 |
 //! ```
 //!
-//! The code ([`Codes`]) is checked before the message is parsed, so no message of a peer without a key is
+//! The code ([`FrameCodes`]) is checked before the message is parsed, so no message of a peer without a key is
 //! parsed.
 //!
 //! A frame is received in pieces. Memory is taken for bytes that have come, not for the announced length: four
@@ -15,7 +15,7 @@ use std::io;
 use std::marker::PhantomData;
 use std::pin::Pin;
 
-use fusee_auth::{CODE_BYTES, Codes};
+use fusee_auth::{CODE_BYTES, FrameCodes};
 use tarpc::tokio_serde::{Deserializer, Serializer};
 use tarpc::tokio_util::bytes::{Buf, BufMut, Bytes, BytesMut};
 use tarpc::tokio_util::codec::{Decoder, Encoder};
@@ -33,12 +33,12 @@ pub(super) struct Frames<In, Out, R> {
     /// The connection that the memory counts for; clients do not count it.
     guest: Option<Guest>,
     /// `None`: no key was proved, or TLS protects the connection.
-    codes: Option<Codes>,
+    codes: Option<FrameCodes>,
     types: PhantomData<fn(Out) -> In>,
 }
 
 impl<In, Out, R> Frames<In, Out, R> {
-    pub(super) fn new(guest: Option<Guest>, codes: Option<Codes>) -> Frames<In, Out, R> {
+    pub(super) fn new(guest: Option<Guest>, codes: Option<FrameCodes>) -> Frames<In, Out, R> {
         Frames { codec: Codec::new(), guest, codes, types: PhantomData }
     }
 
@@ -96,7 +96,7 @@ where
         let Some(mut frame) = self.cut(bytes)? else { return Ok(None) };
         if let Some(codes) = &mut self.codes {
             let (message, code) = frame.split_last_chunk().expect("it is cut with its code");
-            if !codes.is_received(message, code) {
+            if !codes.verify_received(message, code) {
                 let what = "a frame has not the code that is next: somebody is in between";
                 return Err(io::Error::new(io::ErrorKind::InvalidData, what));
             }
@@ -119,7 +119,7 @@ where
         bytes.put_u32(len);
         bytes.extend_from_slice(&body);
         if let Some(codes) = &mut self.codes {
-            bytes.extend_from_slice(&codes.of_sent(&body));
+            bytes.extend_from_slice(&codes.next_sent_code(&body));
         }
         Ok(())
     }
@@ -127,7 +127,7 @@ where
 
 #[cfg(test)]
 mod tests {
-    use fusee_auth::{Said, Secret, Side, Who};
+    use fusee_auth::{AuthTranscript, PeerKind, Secret, Side};
     use tarpc::{ClientMessage, Response};
 
     use super::*;
@@ -147,11 +147,11 @@ mod tests {
 
     /// Returns both ends of a connection with codes.
     fn coded() -> (Received, Frames<Response<NodeReply>, ClientMessage<NodeRequest>, Both>) {
-        let keys = Secret::random().unwrap().keys(Who::Client);
+        let keys = Secret::random().unwrap().keys(PeerKind::Client);
         let asker = fusee_auth::nonce().unwrap();
         let answerer = fusee_auth::nonce().unwrap();
-        let said = Said { kind: "test", about: b"", asker: &asker, answerer: &answerer };
-        let codes = |side| keys.codes(Who::Client, side, &said);
+        let said = AuthTranscript { kind: "test", about: b"", asker: &asker, answerer: &answerer };
+        let codes = |side| keys.codes(PeerKind::Client, side, &said);
         (Frames::new(None, codes(Side::Answerer)), Frames::new(None, codes(Side::Asker)))
     }
 

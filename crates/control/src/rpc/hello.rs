@@ -17,7 +17,7 @@
 //! ([`fusee_core::version`]).
 //!
 //! If a process has keys ([`fusee_auth`]), the other end must prove that it has them, too. The client names its kind
-//! of peer ([`Who`], 0 without keys), the server proves that it has the key of that kind, then the client does. A
+//! of peer ([`PeerKind`], 0 without keys), the server proves that it has the key of that kind, then the client does. A
 //! client with keys leaves a server without, a server with keys rejects clients without, and both ends learn the
 //! reason. Without keys nonces and proofs are zeros.
 //!
@@ -31,9 +31,9 @@
 use std::fmt;
 use std::io;
 
-use fusee_auth::{BYTES, Codes, Keys, Nonce, Proof, Said, Side, Who};
-use fusee_core::version::{End, VersionError, Versions};
-use fusee_tls::{FIRST_BYTE, SPEAKS_NONE, SPEAKS_TLS, Tls, WANTS_TLS};
+use fusee_auth::{AuthTranscript, BYTES, FrameCodes, Keyring, Nonce, PeerKind, Proof, Side};
+use fusee_core::version::{ConnectionEnd, VersionError, VersionRange};
+use fusee_tls::{FIRST_BYTE, SPEAKS_NONE, SPEAKS_TLS, TlsSettings, WANTS_TLS};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::timeout;
 
@@ -82,7 +82,7 @@ impl fmt::Display for Role {
 }
 
 /// The control protocols that this program understands.
-pub const CONTROL: Versions = Versions::only("control protocol", VERSION as u32);
+pub const CONTROL: VersionRange = VersionRange::only("control protocol", VERSION as u32);
 
 /// The other end, if it is something else than expected.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -149,7 +149,10 @@ pub(super) fn encode(role: Role, says: u8) -> [u8; START_BYTES] {
     bytes
 }
 
-pub(super) fn decode(bytes: &[u8; START_BYTES], own: End) -> Result<(Role, u8), Stranger> {
+pub(super) fn decode(
+    bytes: &[u8; START_BYTES],
+    own: ConnectionEnd,
+) -> Result<(Role, u8), Stranger> {
     if !bytes.starts_with(MAGIC) {
         return Err("something that does not speak FUSEE's control protocol".to_owned().into());
     }
@@ -177,7 +180,7 @@ async fn send(stream: &mut Wire, parts: &[&[u8]]) -> Result<(), HelloError> {
     sent.map_err(|_| HelloError::Closed)
 }
 
-fn nonce(keys: Option<&Keys>) -> Result<Nonce, HelloError> {
+fn nonce(keys: Option<&Keyring>) -> Result<Nonce, HelloError> {
     keys.map_or(Ok([0; BYTES]), |_| fusee_auth::nonce().map_err(HelloError::Random))
 }
 
@@ -188,12 +191,12 @@ fn about(hello: &[u8], welcome: &[u8], binding: Option<Binding>) -> Vec<u8> {
 
 /// Returns the codes for frames; `None` over TLS, which does the same and more.
 fn codes(
-    keys: &Keys,
-    who: Who,
+    keys: &Keyring,
+    who: PeerKind,
     side: Side,
-    said: &Said<'_>,
+    said: &AuthTranscript<'_>,
     binding: Option<Binding>,
-) -> Option<Codes> {
+) -> Option<FrameCodes> {
     if binding.is_some() { None } else { keys.codes(who, side, said) }
 }
 
@@ -203,14 +206,14 @@ pub(super) async fn ask(
     stream: &mut Wire,
     role: Role,
     trust: &Trust,
-) -> Result<Option<Codes>, HelloError> {
+) -> Result<Option<FrameCodes>, HelloError> {
     let keys = trust.keys.as_deref();
     let binding = stream.binding()?;
     let own = nonce(keys)?;
     let hello = encode(role, keys.map_or(0, |keys| keys.acts_as().code()));
     send(stream, &[&hello, &own]).await?;
     let welcome = receive(stream).await?;
-    let (found, wants) = decode(&welcome, End::Client).map_err(HelloError::Stranger)?;
+    let (found, wants) = decode(&welcome, ConnectionEnd::Client).map_err(HelloError::Stranger)?;
     if wants & TLS != 0 {
         return Err(HelloError::Tls(WANTS_TLS.into()));
     }
@@ -226,7 +229,7 @@ pub(super) async fn ask(
         return Err(HelloError::Keys(NO_SECRET));
     }
     let about = about(&hello, &welcome, binding);
-    let said = Said { kind: KIND, about: &about, asker: &own, answerer: &theirs };
+    let said = AuthTranscript { kind: KIND, about: &about, asker: &own, answerer: &theirs };
     let who = keys.acts_as();
     if !keys.proves(who, Side::Answerer, &said, &proof) {
         return Err(HelloError::Keys(OTHER_SECRET));
@@ -253,7 +256,7 @@ pub(super) async fn answer(
     stream: &mut Wire,
     role: Role,
     trust: &Trust,
-) -> Result<(Option<Who>, Option<Codes>), HelloError> {
+) -> Result<(Option<PeerKind>, Option<FrameCodes>), HelloError> {
     let keys = trust.keys.as_deref();
     let binding = stream.binding()?;
     let hello = receive(stream).await?;
@@ -261,7 +264,7 @@ pub(super) async fn answer(
         other_way(stream, role, 0).await?;
         return Err(HelloError::Tls(SPEAKS_TLS.into()));
     }
-    let (wanted, who) = match decode(&hello, End::Server) {
+    let (wanted, who) = match decode(&hello, ConnectionEnd::Server) {
         Ok(wanted) => wanted,
         Err(what) => {
             // A client of another version learns the version of this server.
@@ -273,7 +276,7 @@ pub(super) async fn answer(
             return Err(HelloError::Stranger(what));
         }
     };
-    if binding.is_none() && trust.tls.as_ref().is_some_and(Tls::answers) {
+    if binding.is_none() && trust.tls.as_ref().is_some_and(TlsSettings::has_certificate) {
         other_way(stream, role, TLS).await?;
         return Err(HelloError::Tls(SPEAKS_NONE.into()));
     }
@@ -281,8 +284,8 @@ pub(super) async fn answer(
     let own = nonce(keys)?;
     let welcome = encode(role, keys.map_or(0, |_| SECRET));
     let about = about(&hello, &welcome, binding);
-    let said = Said { kind: KIND, about: &about, asker: &theirs, answerer: &own };
-    let who = Who::from_code(who);
+    let said = AuthTranscript { kind: KIND, about: &about, asker: &theirs, answerer: &own };
+    let who = PeerKind::from_code(who);
     let proof = keys.zip(who).and_then(|(keys, who)| keys.proof(who, Side::Answerer, &said));
     send(stream, &[&welcome, &own, &proof.unwrap_or([0; BYTES])]).await?;
     if wanted != role {
@@ -305,10 +308,11 @@ mod tests {
     #[test]
     fn hellos_come_back_and_strangers_are_named() {
         for role in [Role::MemoryNode, Role::Master] {
-            assert_eq!(decode(&encode(role, 2), End::Client), Ok((role, 2)));
+            assert_eq!(decode(&encode(role, 2), ConnectionEnd::Client), Ok((role, 2)));
         }
-        let says =
-            |bytes| HelloError::Stranger(decode(bytes, End::Client).unwrap_err()).to_string();
+        let says = |bytes| {
+            HelloError::Stranger(decode(bytes, ConnectionEnd::Client).unwrap_err()).to_string()
+        };
         assert!(says(b"HTTP/1.1").contains("does not speak"));
         assert!(says(&[b'F', b'U', b'S', b'E', b'E', VERSION, 9, 0]).contains("unknown"));
         // In every version, the byte behind the name is the version.

@@ -30,7 +30,7 @@ use fusee_core::view::View;
 use super::client::RpcClient;
 use super::{DEFAULT_DEADLINE, MasterService, RpcError, Runtime};
 use crate::master::{MasterReply, MasterRequest};
-use crate::pieces::{self, Assembly};
+use crate::view_pieces::{self, ViewAssembler};
 
 /// The pause before the list is tried again.
 const ROUND_PAUSE: Duration = Duration::from_millis(50);
@@ -190,7 +190,7 @@ impl Masters {
         mut reply: MasterReply,
         cluster: Option<ClusterId>,
     ) -> Result<MasterReply, RpcError> {
-        let Some(stub) = pieces::stub_of(&mut reply).cloned() else { return Ok(reply) };
+        let Some(stub) = view_pieces::stub_of(&mut reply).cloned() else { return Ok(reply) };
         let one = one.with_deadline(DEFAULT_DEADLINE).of_cluster(cluster);
         let fetched = self.fetch(&one, &stub).await;
         let failed = |what: &str| RpcError::Protocol { addr: one.addr().into(), what: what.into() };
@@ -217,7 +217,7 @@ impl Masters {
                 }
             },
             other => {
-                if let Some(stub) = pieces::stub_of(other) {
+                if let Some(stub) = view_pieces::stub_of(other) {
                     *stub = fetched?;
                 }
             }
@@ -232,7 +232,7 @@ impl Masters {
         if let Some(view) = long.as_ref().filter(is_it) {
             return Ok(view.clone());
         }
-        let mut assembly = Assembly::new(stub.number);
+        let mut assembly = ViewAssembler::new(stub.number);
         loop {
             let reply = one.call(assembly.request()).await?;
             let failed =

@@ -50,14 +50,14 @@ pub use server::{Server, bind, serve, serve_connections, serve_limited, serve_lo
 pub use stamp::{Caller, Stamped};
 pub use times::{BOUNDS_US, RequestTimes, Times};
 
-use fusee_auth::Who;
+use fusee_auth::PeerKind;
 use fusee_core::verbs::ClusterId;
 use fusee_core::version::VersionError;
 
 use crate::master::{MasterReply, MasterRequest};
 use crate::node::{NodeReply, NodeRequest};
 
-/// The longest frame, in bytes. Longer views come in [pieces](crate::pieces).
+/// The longest frame, in bytes. Longer views come in [pieces](crate::view_pieces).
 pub const MAX_FRAME_BYTES: usize = 16 << 20;
 /// A client does not reuse a connection that has been idle for this long: the server may be about to close it
 /// ([`Limits::idle`]).
@@ -81,7 +81,7 @@ pub trait Service: Send + Sync + 'static {
     const ROLE: Role;
 
     /// Returns the kind of peer that may make a request, if peers have to prove their kind.
-    fn needs(request: &Self::Request) -> Who;
+    fn needs(request: &Self::Request) -> PeerKind;
 }
 
 /// The service of memory nodes.
@@ -93,11 +93,11 @@ impl Service for NodeService {
     type Reply = NodeReply;
     const ROLE: Role = Role::MemoryNode;
 
-    fn needs(request: &NodeRequest) -> Who {
+    fn needs(request: &NodeRequest) -> PeerKind {
         use NodeRequest::*;
         match request {
             Describe | Usage | Alloc { .. } | SetOwner { .. } | InTurn { .. } | Bar { .. } => {
-                Who::Client
+                PeerKind::Client
             }
             Format { .. }
             | Reserve { .. }
@@ -107,7 +107,7 @@ impl Service for NodeService {
             | Fence { .. }
             | Living { .. }
             | StandAt { .. }
-            | Unbar { .. } => Who::Server,
+            | Unbar { .. } => PeerKind::Server,
         }
     }
 }
@@ -121,11 +121,11 @@ impl Service for MasterService {
     type Reply = MasterReply;
     const ROLE: Role = Role::Master;
 
-    fn needs(request: &MasterRequest) -> Who {
+    fn needs(request: &MasterRequest) -> PeerKind {
         use MasterRequest::*;
         match request {
-            Form { .. } | Destroy { .. } | Drain { .. } => Who::Admin,
-            Join { .. } | Alive { .. } => Who::Server,
+            Form { .. } | Destroy { .. } | Drain { .. } => PeerKind::Admin,
+            Join { .. } | Alive { .. } => PeerKind::Server,
             Open
             | TakeOrphan { .. }
             | HandOn { .. }
@@ -139,7 +139,7 @@ impl Service for MasterService {
             | ViewPiece { .. }
             | Status
             | Owners
-            | Events { .. } => Who::Client,
+            | Events { .. } => PeerKind::Client,
         }
     }
 }

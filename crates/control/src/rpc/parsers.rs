@@ -8,7 +8,7 @@ use std::pin::Pin;
 use std::time::Instant;
 
 use fusee_core::update::ViewUpdate;
-use fusee_core::version::End;
+use fusee_core::version::ConnectionEnd;
 use fusee_core::view::View;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -21,7 +21,7 @@ use super::codec::{Codec, decode, encode};
 use super::frames::Frames;
 use super::{MAX_DEADLINE, MasterService, NodeService, Service, Stamped, hello};
 use crate::master::MasterReply;
-use crate::pieces::{self, Assembly};
+use crate::view_pieces::{self, ViewAssembler};
 
 /// Parses a message of any type, like the codec.
 pub fn message<T: Serialize + DeserializeOwned + PartialEq + std::fmt::Debug>(
@@ -116,7 +116,9 @@ pub fn answer_of_node(bytes: &[u8]) -> bool {
 
 /// Parses the first message of a connection.
 pub fn first_message(bytes: &[u8]) -> bool {
-    let Some(Ok(role)) = bytes.first_chunk().map(|bytes| hello::decode(bytes, End::Server)) else {
+    let Some(Ok(role)) =
+        bytes.first_chunk().map(|bytes| hello::decode(bytes, ConnectionEnd::Server))
+    else {
         return false;
     };
     // All bytes come back; any value of the last one is accepted.
@@ -127,11 +129,11 @@ pub fn first_message(bytes: &[u8]) -> bool {
 
 /// Parses a piece of a view: the bytes as a message of a master, and as a whole encoded view.
 pub fn view_piece(bytes: &[u8]) -> bool {
-    let mut forged = Assembly::new(7);
+    let mut forged = ViewAssembler::new(7);
     let fits = message::<MasterReply>(bytes).is_some_and(|reply| forged.take(reply).is_ok());
-    let told = Assembly::new(7).take(pieces::piece(7, bytes, 0));
+    let told = ViewAssembler::new(7).take(view_pieces::piece(7, bytes, 0));
     if let Ok(Some(view)) = &told {
-        assert!(view.number == 7 && pieces::written(view).len() <= bytes.len());
+        assert!(view.number == 7 && view_pieces::written(view).len() <= bytes.len());
     }
     fits || matches!(told, Ok(Some(_)))
 }

@@ -9,8 +9,8 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use fusee_auth::Keys;
-use fusee_tls::Tls;
+use fusee_auth::Keyring;
+use fusee_tls::TlsSettings;
 use tokio::runtime::{Builder, Handle};
 
 /// The time that the end of a runtime waits for work that cannot be interrupted.
@@ -26,8 +26,8 @@ pub struct Runtime {
 /// The proofs that connections give and demand.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Trust {
-    pub(super) keys: Option<Arc<Keys>>,
-    pub(super) tls: Option<Tls>,
+    pub(super) keys: Option<Arc<Keyring>>,
+    pub(super) tls: Option<TlsSettings>,
 }
 
 #[derive(Debug)]
@@ -42,7 +42,7 @@ impl Runtime {
     }
 
     /// Starts the thread. If the process has keys, all its connections prove them, and demand proof.
-    pub fn with_keys(name: &str, keys: Option<Keys>) -> io::Result<Runtime> {
+    pub fn with_keys(name: &str, keys: Option<Keyring>) -> io::Result<Runtime> {
         let runtime = Builder::new_multi_thread()
             .worker_threads(1)
             .thread_name(name)
@@ -54,18 +54,18 @@ impl Runtime {
     }
 
     /// Sets the certificates: all outgoing connections use TLS then, and on a server all incoming ones.
-    pub fn with_tls(mut self, tls: Option<Tls>) -> Runtime {
+    pub fn with_tls(mut self, tls: Option<TlsSettings>) -> Runtime {
         self.trust.tls = tls;
         self
     }
 
     /// Returns the keys of its connections.
-    pub fn keys(&self) -> Option<&Arc<Keys>> {
+    pub fn keys(&self) -> Option<&Arc<Keyring>> {
         self.trust.keys.as_ref()
     }
 
     /// Returns the certificates of its connections.
-    pub fn tls(&self) -> Option<&Tls> {
+    pub fn tls(&self) -> Option<&TlsSettings> {
         self.trust.tls.as_ref()
     }
 

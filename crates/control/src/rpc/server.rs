@@ -13,7 +13,7 @@ use std::sync::atomic::Ordering;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
-use fusee_auth::Who;
+use fusee_auth::PeerKind;
 use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
 use futures_util::{Stream, StreamExt};
@@ -370,7 +370,7 @@ async fn answer<S, H, F, T>(
                 .execute(tarpc::server::serve(|_, message| {
                     let Stamped { cluster, request }: Stamped<S::Request> = message;
                     let needs = S::needs(&request);
-                    let may = from.who.is_none_or(|who| who.may(needs));
+                    let may = from.who.is_none_or(|who| who.has_rights_of(needs));
                     let handled =
                         may.then(|| run(handler(Caller { cluster, ..from }, request), held));
                     async move { handled.ok_or_else(|| denied(needs))?.await }
@@ -412,7 +412,7 @@ async fn answer<S, H, F, T>(
 }
 
 /// Returns the error for a request that needs another key.
-fn denied(needs: Who) -> ServerError {
+fn denied(needs: PeerKind) -> ServerError {
     let what = format!("that is for who has the secret's key for `{needs}`, or the secret");
     ServerError::new(std::io::ErrorKind::PermissionDenied, what)
 }

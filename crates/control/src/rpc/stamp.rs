@@ -4,7 +4,7 @@
 //! another cluster, and a memory node may be a member of another cluster than the asker believes. So the
 //! receiver compares clusters before it acts. A sender that belongs to no cluster yet says so.
 
-use fusee_auth::Who;
+use fusee_auth::PeerKind;
 use fusee_core::verbs::ClusterId;
 use serde::{Deserialize, Serialize};
 
@@ -33,5 +33,5 @@ pub struct Caller {
     /// Whether the sender is on another machine, as far as the addresses of its connection tell.
     pub elsewhere: bool,
     /// The kind of peer that the sender has proved to be; `None` if no proof is demanded.
-    pub who: Option<Who>,
+    pub who: Option<PeerKind>,
 }

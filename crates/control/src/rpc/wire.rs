@@ -11,7 +11,7 @@ use std::task::{Context, Poll};
 
 #[cfg(feature = "tls")]
 use fusee_tls::FIRST_BYTE;
-use fusee_tls::Tls;
+use fusee_tls::TlsSettings;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 #[cfg(feature = "tls")]
@@ -41,7 +41,7 @@ impl Wire {
     pub(super) async fn dial(
         stream: TcpStream,
         addr: &str,
-        tls: Option<&Tls>,
+        tls: Option<&TlsSettings>,
     ) -> Result<Wire, HelloError> {
         match tls {
             None => Ok(Wire::Plain(stream)),
@@ -61,9 +61,12 @@ impl Wire {
 
     /// Makes the server's end. If only the server speaks TLS, the client gets a plain connection, to be told
     /// so.
-    pub(super) async fn answer(stream: TcpStream, tls: Option<&Tls>) -> Result<Wire, HelloError> {
+    pub(super) async fn answer(
+        stream: TcpStream,
+        tls: Option<&TlsSettings>,
+    ) -> Result<Wire, HelloError> {
         #[cfg(feature = "tls")]
-        if let Some(config) = tls.and_then(Tls::server_config) {
+        if let Some(config) = tls.and_then(TlsSettings::server_config) {
             let mut first = [0];
             match timeout(HELLO_TIMEOUT, stream.peek(&mut first)).await {
                 Err(_) => return Err(HelloError::Silent),

@@ -6,31 +6,31 @@ use alloc::vec::Vec;
 use super::Region;
 use crate::layout::{BLOCK_HEADER_BYTES, bitmap_bytes};
 use crate::stats::Cost;
-use crate::verbs::{Batch, Fabric, FailedVerb, MAX_BATCH_VERBS, Span};
-use crate::view::{Geometry, Place};
+use crate::verbs::{Fabric, FailedVerb, MAX_BATCH_VERBS, Span, VerbBatch};
+use crate::view::{Geometry, PoolPlace};
 
 /// The location of a block.
 #[derive(Clone, Copy, Debug)]
-pub struct BlockAt<'v> {
+pub struct BlockLocation<'v> {
     region: &'v Region,
     offset: u64,
 }
 
-impl<'v> BlockAt<'v> {
+impl<'v> BlockLocation<'v> {
     #[inline]
-    pub(super) fn new(region: &'v Region, offset: u64) -> BlockAt<'v> {
-        BlockAt { region, offset }
+    pub(super) fn new(region: &'v Region, offset: u64) -> BlockLocation<'v> {
+        BlockLocation { region, offset }
     }
 
     /// Returns the start of the block on each place of its region, the primary first.
     #[inline]
-    pub fn places(self) -> impl ExactSizeIterator<Item = Place> + 'v {
+    pub fn places(self) -> impl ExactSizeIterator<Item = PoolPlace> + 'v {
         self.region.places().iter().map(move |place| place.plus(self.offset))
     }
 
     /// Returns the place of the free bitmap that counts.
     #[inline]
-    pub fn bitmap(self) -> Place {
+    pub fn bitmap(self) -> PoolPlace {
         self.region.primary().plus(self.offset + BLOCK_HEADER_BYTES)
     }
 
@@ -42,7 +42,7 @@ impl<'v> BlockAt<'v> {
 
     /// Posts the WRITEs of its header.
     #[inline]
-    pub fn write_header(self, batch: &mut Batch, header: Span) {
+    pub fn write_header(self, batch: &mut VerbBatch, header: Span) {
         for place in self.places() {
             batch.write(place.node, place.offset, header);
         }
@@ -61,7 +61,7 @@ pub(crate) async fn clear_bitmaps<F: Fabric>(
     cost: &mut Cost,
 ) -> Result<(), FailedVerb> {
     let bytes = bitmap_bytes(geometry.block_bytes);
-    let mut batch = Batch::new();
+    let mut batch = VerbBatch::new();
     let together = (CHUNK_BYTES / bytes).clamp(1, MAX_BATCH_VERBS as u64) as usize;
     let blocks: Vec<u32> = (0..geometry.blocks_per_region()).collect();
     for blocks in blocks.chunks(together) {

@@ -5,7 +5,7 @@
 //! mentions it before, so no object has to be completed later. A lost column takes its chunk number along. A new one
 //! gets the number of the column that it replaces, else the smallest missing number.
 
-mod copy;
+mod fill_columns;
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -13,19 +13,22 @@ use core::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
-use super::found::{ChunkReads, Fetch, Fetched, Found, Parts, Read, Reads, Shown, Whole};
-use super::{
-    Copies, ObjectAt, Orientation, PerPlace, Redundancy, Region, encode_copy_words, named_in,
+use super::object_reads::{
+    ChunkReads, Fetch, FetchResult, ObjectReadResult, ObjectReads, PlaceRead, ReplicaContents,
+    WholeObject, WholeObjectParts,
 };
-use crate::code::{Coding, ReedSolomon};
+use super::{
+    Copies, ObjectLocation, Orientation, PerPlace, Redundancy, Region, encode_copy_words, named_in,
+};
+use crate::erasure::{Coding, ReedSolomon};
 use crate::layout::{
     Chunk, HEADER_BYTES, Identity, MAX_COPIES, Pair, Slot, Stripe, copy_word, copy_words_at,
 };
 use crate::mutant::{Mutant, removed};
-use crate::verbs::{Batch, FailedVerb, MnId, Span, Ticket};
-use crate::view::{Place, Subtable, ViewError};
+use crate::verbs::{FailedVerb, MnId, Span, Ticket, VerbBatch};
+use crate::view::{PoolPlace, Subtable, ViewError};
 
-pub(super) use copy::{copy_to, write_parity};
+pub(super) use fill_columns::{copy_to, write_parity};
 
 /// The chunks of a coded region, by place.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -34,12 +37,12 @@ pub struct Columns {
     /// The chunk number of each place.
     chunks: Vec<u8>,
     /// The state of EC-oriented objects, if its objects are EC-oriented.
-    oriented: Option<Oriented>,
+    oriented: Option<OrientedState>,
 }
 
 /// The state of EC-oriented objects of a region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct Oriented {
+struct OrientedState {
     orientation: Orientation,
     /// Whether objects are written without parity, and may still lack it.
     may_lack_parity: bool,
@@ -53,14 +56,14 @@ impl Columns {
 
     /// Returns all columns, for EC-oriented objects.
     pub(super) fn oriented(orientation: Orientation) -> Columns {
-        let oriented = Some(Oriented { orientation, may_lack_parity: true });
+        let oriented = Some(OrientedState { orientation, may_lack_parity: true });
         Columns { oriented, ..Columns::all(orientation.coding()) }
     }
 
     pub(super) fn redundancy(&self) -> Redundancy {
         match self.oriented {
             None => Redundancy::Coded(self.coding),
-            Some(Oriented { orientation, .. }) => Redundancy::Oriented(orientation),
+            Some(OrientedState { orientation, .. }) => Redundancy::Oriented(orientation),
         }
     }
 
@@ -82,7 +85,7 @@ impl Columns {
     /// Returns the number of columns that must be left for the objects to survive.
     fn least(&self) -> usize {
         match self.oriented {
-            Some(Oriented { orientation, may_lack_parity: true }) => {
+            Some(OrientedState { orientation, may_lack_parity: true }) => {
                 self.coding.chunks() + 1 - orientation.replicas()
             }
             _ => self.coding.k(),
@@ -139,18 +142,23 @@ pub(super) fn survives(columns: &Columns, region: &Region, is_lost: impl Fn(MnId
     left.count() >= columns.least()
 }
 
-/// See [`ObjectAt::write`].
-pub(super) fn write(columns: &Columns, at: ObjectAt<'_>, batch: &mut Batch, pair: &Pair<'_>) {
+/// See [`ObjectLocation::write`].
+pub(super) fn write(
+    columns: &Columns,
+    at: ObjectLocation<'_>,
+    batch: &mut VerbBatch,
+    pair: &Pair<'_>,
+) {
     let few = removed(Mutant::ParityNotWritten);
     let written = if few { columns.coding.k() } else { columns.coding.chunks() };
     write_chunks(columns, at, batch, pair, 0..written, &[]);
 }
 
-/// See [`ObjectAt::write_oriented`].
+/// See [`ObjectLocation::write_oriented`].
 pub(super) fn write_oriented(
     columns: &Columns,
-    at: ObjectAt<'_>,
-    batch: &mut Batch,
+    at: ObjectLocation<'_>,
+    batch: &mut VerbBatch,
     pair: &Pair<'_>,
     copies: &[Identity],
 ) {
@@ -159,11 +167,11 @@ pub(super) fn write_oriented(
     write_chunks(columns, at, batch, pair, 0..written, copies);
 }
 
-/// See [`ObjectAt::write_parity`].
+/// See [`ObjectLocation::write_parity`].
 pub(super) fn write_parity_of(
     columns: &Columns,
-    at: ObjectAt<'_>,
-    batch: &mut Batch,
+    at: ObjectLocation<'_>,
+    batch: &mut VerbBatch,
     pair: &Pair<'_>,
 ) {
     write_chunks(columns, at, batch, pair, columns.coding.k()..columns.coding.chunks(), &[]);
@@ -172,8 +180,8 @@ pub(super) fn write_parity_of(
 /// Posts the WRITEs of the chunks of these numbers.
 fn write_chunks(
     columns: &Columns,
-    at: ObjectAt<'_>,
-    batch: &mut Batch,
+    at: ObjectLocation<'_>,
+    batch: &mut VerbBatch,
     pair: &Pair<'_>,
     written: Range<usize>,
     copies: &[Identity],
@@ -194,15 +202,15 @@ fn write_chunks(
     }
 }
 
-/// See [`ObjectAt::fetch`]: READs data chunks, and parity for those in lost columns or on silent nodes.
+/// See [`ObjectLocation::fetch`]: READs data chunks, and parity for those in lost columns or on silent nodes.
 pub(super) fn fetch(
     columns: &Columns,
-    at: ObjectAt<'_>,
-    batch: &mut Batch,
-    _first: Place,
+    at: ObjectLocation<'_>,
+    batch: &mut VerbBatch,
+    _first: PoolPlace,
     is_silent: impl Fn(MnId) -> bool,
 ) -> Fetch {
-    let mut all = PerPlace::<(u8, Place)>::new();
+    let mut all = PerPlace::<(u8, PoolPlace)>::new();
     all.extend(columns.chunks.iter().copied().zip(at.places()));
     let is_silent = |node| is_silent(node) && !removed(Mutant::CodedReadsAskSilentNodes);
     all.sort_unstable_by_key(|(chunk, place)| (is_silent(place.node), *chunk));
@@ -221,7 +229,7 @@ pub(super) fn fetch(
     Fetch::chunks(first.expect("a region in a view has k columns"), chunks)
 }
 
-/// See [`ObjectAt::fetch_verbs`].
+/// See [`ObjectLocation::fetch_verbs`].
 pub(super) fn fetch_verbs(columns: &Columns) -> usize {
     columns.coding.k()
 }
@@ -229,17 +237,18 @@ pub(super) fn fetch_verbs(columns: &Columns) -> usize {
 /// See [`Fetch::of_key`].
 #[cold]
 pub(super) fn fetched(
-    batch: &mut Batch,
+    batch: &mut VerbBatch,
     first: Ticket,
     reads: ChunkReads,
     word: Slot,
     key: &[u8],
-) -> Result<Fetched, FailedVerb> {
+) -> Result<FetchResult, FailedVerb> {
     let ChunkReads { coding, numbers, is_oriented, may_lack_parity } = reads;
     if may_lack_parity && numbers >> coding.k() << coding.k() == numbers {
-        return Ok(Fetched::Stale);
+        return Ok(FetchResult::Stale);
     }
-    let identity = if is_oriented { word.leads_to().first_turn() } else { word.leads_to() };
+    let identity =
+        if is_oriented { word.object_identity().first_turn() } else { word.object_identity() };
     let mut spans = PerPlace::<(u8, Span)>::new();
     for number in (0..16u8).filter(|number| numbers >> number & 1 == 1) {
         spans.push((number, batch.data_span(first.plus(spans.len() as u32))?));
@@ -253,61 +262,61 @@ pub(super) fn fetched(
                 Ok(chunk) if chunk.key() != key && !removed(Mutant::KeysNotCompared) => {
                     // Parity may be of a life many lives before, whose identity recurs now.
                     let proves = !is_oriented || usize::from(*number) < coding.k();
-                    return Err(if proves { Fetched::OtherKey } else { Fetched::Stale });
+                    return Err(if proves { FetchResult::OtherKey } else { FetchResult::Stale });
                 }
                 Ok(chunk) => stripe.add(chunk),
                 Err(_) => {}
             }
         }
-        let needed = stripe.room().ok_or(Fetched::Stale)?;
+        let needed = stripe.room().ok_or(FetchResult::Stale)?;
         let whole = stripe.restore(&ReedSolomon::new(coding), &mut room[..needed]);
-        whole.map(|whole| whole.value().len()).ok_or(Fetched::Stale)
+        whole.map(|whole| whole.value().len()).ok_or(FetchResult::Stale)
     });
-    Ok(fetched.map_or_else(|other| other, |bytes| Fetched::Value(room.part(0, bytes as u32))))
+    Ok(fetched.map_or_else(|other| other, |bytes| FetchResult::Value(room.part(0, bytes as u32))))
 }
 
-/// See [`ObjectAt::read_at`]: READs a data column, since parity columns may lack the object.
+/// See [`ObjectLocation::read_at`]: READs a data column, since parity columns may lack the object.
 #[cold]
 pub(super) fn read_at(
     columns: &Columns,
-    at: ObjectAt<'_>,
+    at: ObjectLocation<'_>,
     near: MnId,
     is_silent: impl Fn(MnId) -> bool,
-) -> Place {
+) -> PoolPlace {
     let data = at.places().zip(&columns.chunks);
     let data = data.filter(|(_, chunk)| usize::from(**chunk) < columns.coding.k());
     let place = data.map(|(place, _)| place);
-    let rank = |place: &Place| (place.node != near, is_silent(place.node));
+    let rank = |place: &PoolPlace| (place.node != near, is_silent(place.node));
     place.min_by_key(rank).expect("a region in a view has data columns")
 }
 
-/// See [`ObjectAt::read_starts`].
+/// See [`ObjectLocation::read_starts`].
 pub(super) fn read_starts(
     columns: &Columns,
-    at: ObjectAt<'_>,
-    batch: &mut Batch,
+    at: ObjectLocation<'_>,
+    batch: &mut VerbBatch,
     bytes: u64,
-) -> Reads {
-    let read = |(place, chunk): (Place, &u8)| {
+) -> ObjectReads {
+    let read = |(place, chunk): (PoolPlace, &u8)| {
         let ticket = batch.read(place.node, place.offset, bytes as u32);
-        Read { place, chunk: *chunk, ticket }
+        PlaceRead { place, chunk: *chunk, ticket }
     };
     let places = at.places().zip(&columns.chunks).map(read).collect();
     let is_oriented = columns.is_oriented();
     let may_lack_parity = at.may_lack_parity;
-    Reads { coding: Some(columns.coding), places, is_oriented, may_lack_parity }
+    ObjectReads { coding: Some(columns.coding), places, is_oriented, may_lack_parity }
 }
 
-/// See [`Reads::judge`].
+/// See [`ObjectReads::judge`].
 pub(super) fn judge(
-    reads: &Reads,
+    reads: &ObjectReads,
     coding: Coding,
-    batch: &mut Batch,
+    batch: &mut VerbBatch,
     identity: Identity,
-    holds: impl Fn(&Shown<'_>) -> bool,
-) -> Found {
-    let mut found = Found::nothing();
-    let mut spans = PerPlace::<(Read, Span)>::new();
+    holds: impl Fn(&ReplicaContents<'_>) -> bool,
+) -> ObjectReadResult {
+    let mut found = ObjectReadResult::nothing();
+    let mut spans = PerPlace::<(PlaceRead, Span)>::new();
     for read in &reads.places {
         match batch.data_span(read.ticket) {
             Ok(span) => spans.push((*read, span)),
@@ -319,15 +328,16 @@ pub(super) fn judge(
     // Parity of an EC-oriented object may be of a life many lives before, whose identity recurs now: it counts if it
     // agrees with the data. Without good data it counts if it must be there.
     let may_be_older =
-        |(read, _): &&(Read, Span)| reads.is_oriented && usize::from(read.chunk) >= coding.k();
+        |(read, _): &&(PlaceRead, Span)| reads.is_oriented && usize::from(read.chunk) >= coding.k();
     let data = spans.iter().filter(|read| !may_be_older(read));
     let in_order = data.chain(spans.iter().filter(may_be_older));
     let (room, made) = batch.stage_from(bytes, |read, room| {
         let mut stripe = Stripe::default();
         let mut first: Option<Chunk<'_>> = None;
-        for (Read { chunk, .. }, span) in in_order {
+        for (PlaceRead { chunk, .. }, span) in in_order {
             let decoded = Chunk::decode_of(&read[span.range()], identity, coding, (*chunk).into());
-            let decoded = decoded.ok().filter(|chunk| holds(&Shown::of_chunk(chunk, coding)));
+            let decoded =
+                decoded.ok().filter(|chunk| holds(&ReplicaContents::of_chunk(chunk, coding)));
             let Some(decoded) = decoded else { continue };
             let is_parity = reads.is_oriented && decoded.number() >= coding.k();
             let agrees = first.map_or(!reads.may_lack_parity, |first| decoded.agrees(&first));
@@ -350,7 +360,7 @@ pub(super) fn judge(
     let Some((agree, key_bytes, value_bytes)) = made else {
         // Too few chunks are good to tell which of them are damaged, so all count as damaged. If parity may be
         // missing, that may be the reason: then only data chunks that are not good count as damaged.
-        let is_damaged = |read: &Read| !reads.may_lack_parity || !good.contains(&read.chunk);
+        let is_damaged = |read: &PlaceRead| !reads.may_lack_parity || !good.contains(&read.chunk);
         let read = spans.iter().map(|(read, _)| *read);
         found.damaged.extend(read.filter(|read| reads.is_due(read) && is_damaged(read)));
         return found;
@@ -365,8 +375,8 @@ pub(super) fn judge(
     }
     let key = good[0].1.part(HEADER_BYTES as u32, key_bytes);
     found.part = Some((good[0].1, key));
-    let of = Parts::Chunks(coding, identity, good);
-    found.whole = Some(Whole { key, value: room.part(0, value_bytes), of });
+    let of = WholeObjectParts::Chunks(coding, identity, good);
+    found.whole = Some(WholeObject { key, value: room.part(0, value_bytes), of });
     found
 }
 
@@ -391,17 +401,17 @@ fn take_copy_words<'b>(
     }
 }
 
-/// See [`Found::mend`].
+/// See [`ObjectReadResult::mend`].
 pub(super) fn mend(
-    batch: &mut Batch,
+    batch: &mut VerbBatch,
     coding: Coding,
     identity: Identity,
     good: &[(u8, Span)],
-    damaged: &[Read],
+    damaged: &[PlaceRead],
 ) -> u64 {
     let bytes = good[0].1.len;
     let made = made_of(batch, coding, identity, good, damaged);
-    for (Read { place, .. }, made) in damaged.iter().zip(made) {
+    for (PlaceRead { place, .. }, made) in damaged.iter().zip(made) {
         let span = batch.stage(bytes);
         batch.bytes_mut(span).copy_from_slice(&made);
         batch.write(place.node, place.offset, span);
@@ -409,13 +419,13 @@ pub(super) fn mend(
     damaged.len() as u64 * u64::from(bytes)
 }
 
-/// See [`Found::mend_by_copy`].
+/// See [`ObjectReadResult::mend_by_copy`].
 pub(super) fn mend_by_copy(
-    batch: &mut Batch,
+    batch: &mut VerbBatch,
     coding: Coding,
     pair: &Pair<'_>,
     (turn, copies): (u16, &Copies),
-    damaged: &[Read],
+    damaged: &[PlaceRead],
     bytes: u32,
 ) {
     let stripe = batch.stage(coding.chunks() as u32 * bytes);
@@ -424,18 +434,18 @@ pub(super) fn mend_by_copy(
     pair.encode_chunks(&ReedSolomon::new(coding), &mut of_stripe);
     of_stripe.iter_mut().for_each(|chunk| copies.encode(chunk, turn, pair.identity));
     drop(of_stripe);
-    for Read { place, chunk, .. } in damaged {
+    for PlaceRead { place, chunk, .. } in damaged {
         batch.write(place.node, place.offset, stripe.part(u32::from(*chunk) * bytes, bytes));
     }
 }
 
 /// Returns the chunks that replace damaged ones.
 fn made_of(
-    batch: &Batch,
+    batch: &VerbBatch,
     coding: Coding,
     identity: Identity,
     good: &[(u8, Span)],
-    damaged: &[Read],
+    damaged: &[PlaceRead],
 ) -> Vec<Vec<u8>> {
     let code = ReedSolomon::new(coding);
     let mut stripe = Stripe::default();
@@ -445,7 +455,7 @@ fn made_of(
     }
     let mut room = vec![0; stripe.room().expect("they agree")];
     let whole = stripe.restore(&code, &mut room).expect("it was restored before");
-    let make = |read: &Read| {
+    let make = |read: &PlaceRead| {
         let mut made = vec![0; good[0].1.len as usize];
         whole.chunk(&code, read.chunk.into(), &mut made);
         // A copy word that is put meanwhile stands in the other chunks.
@@ -460,7 +470,7 @@ pub(super) fn lies_beside(_columns: &Columns, _region: &Region, _subtable: &Subt
     removed(Mutant::StripeGuessed)
 }
 
-/// See [`ObjectAt::may_be_incomplete`].
+/// See [`ObjectLocation::may_be_incomplete`].
 pub(super) fn may_be_incomplete(_columns: &Columns) -> bool {
     false
 }

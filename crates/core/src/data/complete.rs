@@ -10,10 +10,10 @@
 
 use alloc::vec::Vec;
 
-use super::{ObjectAt, Reads};
+use super::{ObjectLocation, ObjectReads};
 use crate::layout::Slot;
 use crate::stats::Cost;
-use crate::verbs::{Batch, Fabric, FailedVerb, MAX_BATCH_VERBS};
+use crate::verbs::{Fabric, FailedVerb, MAX_BATCH_VERBS, VerbBatch};
 use crate::view::MAX_REPLICAS;
 
 /// Bytes that are read together, unless a single object has more.
@@ -23,15 +23,15 @@ const CHUNK_BYTES: u64 = 4 << 20;
 /// may write there meanwhile. Returns the number of bytes written.
 pub(crate) async fn complete<'v, F: Fabric>(
     fabric: &F,
-    objects: impl Iterator<Item = (Slot, ObjectAt<'v>)>,
+    objects: impl Iterator<Item = (Slot, ObjectLocation<'v>)>,
     cost: &mut Cost,
 ) -> Result<u64, FailedVerb> {
     let mut written = 0;
-    let mut batch = Batch::new();
+    let mut batch = VerbBatch::new();
     let mut objects = objects.filter(|(_, object)| object.may_be_incomplete()).peekable();
     while objects.peek().is_some() {
         batch.clear();
-        let mut reads: Vec<(Slot, Reads)> = Vec::new();
+        let mut reads: Vec<(Slot, ObjectReads)> = Vec::new();
         while let Some((word, object)) = objects.peek().copied() {
             let together = batch.touched_bytes() + object.bytes() * MAX_REPLICAS as u64;
             let fits =

@@ -19,20 +19,20 @@
 
 use arrayvec::ArrayVec;
 
-use super::{Found, ObjectAt, PerPlace, PlaceOfCopy, Redundancy};
+use super::{ObjectLocation, ObjectReadResult, PerPlace, PlaceOfCopy, Redundancy};
 use crate::layout::{
     Chunk, Identity, MAX_COPIES, Object, Opcode, Slot, copy_of, copy_word, copy_words_at,
 };
 use crate::mutant::{Mutant, removed};
-use crate::verbs::{Batch, FailedVerb, MnId, Span, Ticket};
-use crate::view::Place;
+use crate::verbs::{FailedVerb, MnId, Span, Ticket, VerbBatch};
+use crate::view::PoolPlace;
 
 /// One item for each copy of an object.
 pub(crate) type PerCopy<T> = ArrayVec<T, MAX_COPIES>;
 
 /// READs of the copy words of a turn, from every column that has them.
 #[derive(Debug)]
-pub(crate) struct CopyWords {
+pub(crate) struct CopyWordReads {
     /// The identity of the object.
     identity: Identity,
     copies: usize,
@@ -42,7 +42,7 @@ pub(crate) struct CopyWords {
 
 /// CASes that put copy words into the data chunks of an object.
 #[derive(Debug)]
-pub(crate) struct PutCopyWords {
+pub(crate) struct CopyWordSwaps {
     first: Option<Ticket>,
     count: u32,
 }
@@ -58,9 +58,9 @@ pub(crate) struct Copies {
 
 /// READs of copies.
 #[derive(Debug)]
-pub(crate) struct ReadCopies(PerCopy<(Identity, Ticket)>);
+pub(crate) struct CopyReads(PerCopy<(Identity, Ticket)>);
 
-impl ObjectAt<'_> {
+impl ObjectLocation<'_> {
     /// Whether this word keeps copies from reuse, beside its object.
     pub fn has_copy(self, word: Slot) -> bool {
         self.region.is_oriented() && word.turn().is_multiple_of(2)
@@ -97,7 +97,7 @@ impl ObjectAt<'_> {
     }
 
     /// Returns the places where the copy words for the turn of a word begin, on each column.
-    pub fn copy_words(self, word: Slot) -> impl Iterator<Item = Place> {
+    pub fn copy_words(self, word: Slot) -> impl Iterator<Item = PoolPlace> {
         let at = copy_words_at(word.turn(), self.bytes);
         self.places().map(move |place| place.plus(at))
     }
@@ -106,10 +106,10 @@ impl ObjectAt<'_> {
     /// there were none: copy words are put once in the life of the object.
     pub(crate) fn put_copy_words(
         self,
-        batch: &mut Batch,
+        batch: &mut VerbBatch,
         word: Slot,
         copies: &[Identity],
-    ) -> PutCopyWords {
+    ) -> CopyWordSwaps {
         let columns = self.columns().expect("EC-oriented objects have columns");
         let put: PerCopy<u64> = words_of(self.identity_of(word), self.copies(), copies).collect();
         let k = columns.coding().k();
@@ -130,16 +130,16 @@ impl ObjectAt<'_> {
                 count += 1;
             }
         }
-        PutCopyWords { first, count }
+        CopyWordSwaps { first, count }
     }
 
     /// Posts the READs of the copy words for the turn of this word.
-    pub(crate) fn read_copy_words(self, batch: &mut Batch, word: Slot) -> CopyWords {
+    pub(crate) fn read_copy_words(self, batch: &mut VerbBatch, word: Slot) -> CopyWordReads {
         let columns = self.columns().expect("EC-oriented objects have columns");
         let k = columns.coding().k();
         let copies = self.copies();
         // Data chunks first. Parity only where it is written with each object: otherwise it may be of an earlier life.
-        let mut order: PerPlace<(u8, Place)> =
+        let mut order: PerPlace<(u8, PoolPlace)> =
             columns.chunks().iter().copied().zip(self.copy_words(word)).collect();
         order.retain(|(chunk, _)| usize::from(*chunk) < k || !columns.may_lack_parity());
         order.sort_unstable_by_key(|(chunk, _)| *chunk);
@@ -149,7 +149,7 @@ impl ObjectAt<'_> {
         }
         let first = first.expect("a region in a view has columns");
         let columns = order.len() as u32;
-        CopyWords { identity: self.identity_of(word), copies, first, columns }
+        CopyWordReads { identity: self.identity_of(word), copies, first, columns }
     }
 }
 
@@ -199,9 +199,9 @@ fn named_by(words: &[u8], object: Identity) -> impl Iterator<Item = (usize, Iden
     })
 }
 
-impl PutCopyWords {
+impl CopyWordSwaps {
     /// Whether the words were put into all data chunks.
-    pub(crate) fn stands(&self, batch: &Batch) -> Result<bool, FailedVerb> {
+    pub(crate) fn stands(&self, batch: &VerbBatch) -> Result<bool, FailedVerb> {
         let Some(first) = self.first else { return Ok(removed(Mutant::CopyWordsOverwritten)) };
         let mut stands = true;
         let looked_at = if removed(Mutant::FirstCopyWordDecides) { 1 } else { self.count };
@@ -212,9 +212,9 @@ impl PutCopyWords {
     }
 }
 
-impl CopyWords {
+impl CopyWordReads {
     /// Returns the copies that the words name, on any of the columns that answered.
-    pub(crate) fn named(&self, batch: &Batch) -> Copies {
+    pub(crate) fn named(&self, batch: &VerbBatch) -> Copies {
         let mut named = PerCopy::from_iter((0..self.copies).map(|_| None));
         let mut silent = None;
         for column in 0..self.columns {
@@ -260,21 +260,21 @@ impl Copies {
     }
 }
 
-impl ReadCopies {
+impl CopyReads {
     /// Whether no copy was read.
     pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 }
 
-impl Found {
+impl ObjectReadResult {
     /// Posts the READs of its copies that are not lost, for an EC-oriented object of which too little is good.
     pub(crate) fn read_copies(
         &self,
-        batch: &mut Batch,
+        batch: &mut VerbBatch,
         copies: &Copies,
         place_of: &PlaceOfCopy<'_>,
-    ) -> ReadCopies {
+    ) -> CopyReads {
         let class = self.part.and_then(|(chunk, key)| {
             let value_bytes = Chunk::value_bytes_in(batch.bytes(chunk))?;
             Object::class(key.len as usize, value_bytes)
@@ -284,16 +284,16 @@ impl Found {
             let place = place_of(copy.address(), bytes)?;
             Some((copy, batch.read(place.node, place.offset, bytes as u32)))
         };
-        ReadCopies(copies.known().into_iter().filter_map(read).collect())
+        CopyReads(copies.known().into_iter().filter_map(read).collect())
     }
 
     /// Returns its value, by the first of these READs that shows a copy of it. Fails with the failure of a copy that
     /// did not answer, or of a column that may know of another copy.
     pub(crate) fn value_of_copies(
         &self,
-        batch: &Batch,
+        batch: &VerbBatch,
         copies: &Copies,
-        read: &ReadCopies,
+        read: &CopyReads,
     ) -> Result<Option<Span>, FailedVerb> {
         let mut silent = copies.silent;
         for (copy, ticket) in &read.0 {
@@ -310,7 +310,7 @@ impl Found {
     }
 
     /// Returns the value, by a copy that was read; `None` if that is no copy of it.
-    fn value_of_copy(&self, batch: &Batch, copy: Identity, read: Span) -> Option<Span> {
+    fn value_of_copy(&self, batch: &VerbBatch, copy: Identity, read: Span) -> Option<Span> {
         let (chunk, key) = self.part?;
         let object = Object::decode_of(batch.bytes(read), copy).ok()?;
         let is_of = is_copy(&object, batch.bytes(key))

@@ -5,19 +5,19 @@
 //!
 //! | question | answer |
 //! |---|---|
-//! | Where does an object lie? | [`View::object`], [`View::object_of`]: an [`ObjectAt`] |
-//! | What is written? | `ObjectAt::write` |
-//! | Where is the key READ, also if a node is silent? | `ObjectAt::read_at` |
-//! | What is READ for the value, and what does that show? | `ObjectAt::fetch`, `Fetch::of_key` |
-//! | What is READ to be sure, and is the object whole? | `ObjectAt::read_all`, `Reads::judge` |
-//! | What must agree? | `ObjectAt::read_starts`, `Reads::key` |
-//! | How is a damaged part written anew? | `Found::mend` |
-//! | Does a word keep copies, beside its object? Which? | `ObjectAt::has_copy`, `ObjectAt::read_copy_words` |
+//! | Where does an object lie? | [`View::object`], [`View::object_of`]: an [`ObjectLocation`] |
+//! | What is written? | `ObjectLocation::write` |
+//! | Where is the key READ, also if a node is silent? | `ObjectLocation::read_at` |
+//! | What is READ for the value, and what does that show? | `ObjectLocation::fetch`, `Fetch::of_key` |
+//! | What is READ to be sure, and is the object whole? | `ObjectLocation::read_all`, `ObjectReads::judge` |
+//! | What must agree? | `ObjectLocation::read_starts`, `ObjectReads::key` |
+//! | How is a damaged part written anew? | `ObjectReadResult::mend` |
+//! | Which copies does a word keep beside its object? | `ObjectLocation::has_copy`, `ObjectLocation::read_copy_words` |
 //! | May a write be speculative? | `Region::lies_beside` |
-//! | May a word stand in a slot before its object is complete? | `ObjectAt::may_be_incomplete` |
+//! | May a word stand in a slot before its object is complete? | `ObjectLocation::may_be_incomplete` |
 //! | How is an incomplete object completed? | `complete` |
 //! | How does a region get another place? | `copy_to` |
-//! | Where are header and free bitmap of a block? | [`View::block`]: a [`BlockAt`] |
+//! | Where are header and free bitmap of a block? | [`View::block`]: a [`BlockLocation`] |
 //! | Which node hands out blocks, and since when? | [`Region::primary`], [`Region::primary_since`] |
 //! | How many nodes may be lost? | [`Region::survives`] |
 //! | Is the pair of a word lost? | [`View::is_gone`], [`View::is_being_lost`] |
@@ -32,51 +32,53 @@
 //! [`View::is_gone`]: crate::view::View::is_gone
 //! [`View::is_being_lost`]: crate::view::View::is_being_lost
 
-mod alone;
 mod block;
+mod bulk_copy;
 mod coded;
 mod complete;
 mod copies;
-mod copy;
-mod found;
+mod object_reads;
 mod policy;
 mod redundancy;
 mod replicated;
+mod single_place;
 
 use alloc::vec::Vec;
 
 use arrayvec::ArrayVec;
 use serde::{Deserialize, Serialize};
 
-pub use block::BlockAt;
+pub use block::BlockLocation;
 pub(crate) use block::clear_bitmaps;
+pub(crate) use bulk_copy::{CopyResult, copy_bytes};
 pub use coded::Columns;
 pub(crate) use complete::complete;
 pub(crate) use copies::{Copies, PerCopy};
 use copies::{encode_copy_words, is_copy, named_in};
-pub(crate) use copy::{Copied, copy_bytes};
-use found::Parts;
-pub(crate) use found::{Fetch, Fetched, Found, Reads, Shown, ShownKey};
+use object_reads::WholeObjectParts;
+pub(crate) use object_reads::{
+    Fetch, FetchResult, KeyReadResult, ObjectReadResult, ObjectReads, ReplicaContents,
+};
 pub use policy::{
-    Demotion, Fallback, Field, MAX_PROMOTE_AFTER, MAX_RULES, Policy, PolicyError, Promoted,
-    Promotion, RedundancyRules, SizeRule, Transitions, Wanted,
+    Demotion, Fallback, MAX_PROMOTE_AFTER, MAX_RULES, Policy, PolicyError, PolicyField,
+    PromotedRedundancy, Promotion, RedundancyDemand, RedundancyRules, SizeRule, Transitions,
 };
 pub use redundancy::{
     MIN_PAYLOAD_BYTES, MIN_PAYLOADS_PER_KEY, Orientation, OrientationError, ParseRedundancyError,
     Redundancy, RedundancyError,
 };
 
-use crate::code::MAX_CHUNKS;
+use crate::erasure::MAX_CHUNKS;
 use crate::layout::{Address, HEADER_BYTES, Identity, Object, Pair, Slot, UNIT_BYTES};
-use crate::verbs::{Batch, Fabric, FailedVerb, MnId, Span};
-use crate::view::{Geometry, MAX_REPLICAS, Place, Subtable, ViewError};
+use crate::verbs::{Fabric, FailedVerb, MnId, Span, VerbBatch};
+use crate::view::{Geometry, MAX_REPLICAS, PoolPlace, Subtable, ViewError};
 
 /// The largest number of places of a region.
 pub(crate) const MAX_PLACES: usize = MAX_CHUNKS;
 const _: () = assert!(MAX_REPLICAS <= MAX_PLACES);
 
 /// Finds the place of the copy of this address and length; `None` if the copy is lost.
-pub(crate) type PlaceOfCopy<'v> = dyn Fn(Address, u64) -> Option<Place> + 'v;
+pub(crate) type PlaceOfCopy<'v> = dyn Fn(Address, u64) -> Option<PoolPlace> + 'v;
 
 /// One item for each place of a region, without heap allocation.
 pub(crate) type PerPlace<T> = ArrayVec<T, MAX_PLACES>;
@@ -91,12 +93,12 @@ pub enum Scheme {
     Coded(Columns),
     /// Objects have one place. When the place is lost, the objects are lost, and the region is *gone*: its number is
     /// never used again.
-    Alone(Alone),
+    Alone(SinglePlaceUse),
 }
 
 /// The use of a region of one place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Alone {
+pub enum SinglePlaceUse {
     /// Copies of EC-oriented objects, on this node. The region goes with the node, whether that is lost or drained.
     Copies(MnId),
     /// Pairs without redundancy, on any node. Once they are lost: the node that had them.
@@ -119,7 +121,7 @@ pub struct Region {
     /// The way in which its objects survive failures.
     scheme: Scheme,
     /// The start of the region on each of its memory nodes, the primary first.
-    places: Vec<Place>,
+    places: Vec<PoolPlace>,
     /// The number of the view since which the first place is the first. The free bitmaps on a new first place are all
     /// zeros.
     primary_since: u64,
@@ -128,18 +130,18 @@ pub struct Region {
 impl Region {
     /// Returns a region that has every byte on each of these places. The first place is the first since the view of
     /// this number. A view has at least one place of each region.
-    pub fn replicated(places: Vec<Place>, primary_since: u64) -> Region {
+    pub fn replicated(places: Vec<PoolPlace>, primary_since: u64) -> Region {
         Region { scheme: Scheme::Replicated, places, primary_since }
     }
 
     /// Returns a region for objects of this redundancy, with all its places; like [`Region::replicated`].
-    pub fn new(redundancy: Redundancy, places: Vec<Place>, primary_since: u64) -> Region {
+    pub fn new(redundancy: Redundancy, places: Vec<PoolPlace>, primary_since: u64) -> Region {
         let scheme = match redundancy {
             Redundancy::Replicated => Scheme::Replicated,
             Redundancy::Coded(coding) => Scheme::Coded(Columns::all(coding)),
             Redundancy::Oriented(of) => Scheme::Coded(Columns::oriented(of)),
-            Redundancy::Copies(node) => Scheme::Alone(Alone::Copies(node)),
-            Redundancy::None => Scheme::Alone(Alone::Pairs(None)),
+            Redundancy::Copies(node) => Scheme::Alone(SinglePlaceUse::Copies(node)),
+            Redundancy::None => Scheme::Alone(SinglePlaceUse::Pairs(None)),
         };
         Region { scheme, places, primary_since }
     }
@@ -150,8 +152,8 @@ impl Region {
         match &self.scheme {
             Scheme::Replicated => Redundancy::Replicated,
             Scheme::Coded(columns) => columns.redundancy(),
-            Scheme::Alone(Alone::Copies(node)) => Redundancy::Copies(*node),
-            Scheme::Alone(Alone::Pairs(_)) => Redundancy::None,
+            Scheme::Alone(SinglePlaceUse::Copies(node)) => Redundancy::Copies(*node),
+            Scheme::Alone(SinglePlaceUse::Pairs(_)) => Redundancy::None,
         }
     }
 
@@ -199,21 +201,23 @@ impl Region {
     /// Returns the node whose copies it is for.
     pub fn copies_on(&self) -> Option<MnId> {
         match &self.scheme {
-            Scheme::Alone(Alone::Copies(node)) => Some(*node),
-            Scheme::Replicated | Scheme::Coded(_) | Scheme::Alone(Alone::Pairs(_)) => None,
+            Scheme::Alone(SinglePlaceUse::Copies(node)) => Some(*node),
+            Scheme::Replicated | Scheme::Coded(_) | Scheme::Alone(SinglePlaceUse::Pairs(_)) => None,
         }
     }
 
     /// Whether it is for pairs without redundancy.
     pub fn has_single_pairs(&self) -> bool {
-        matches!(&self.scheme, Scheme::Alone(Alone::Pairs(_)))
+        matches!(&self.scheme, Scheme::Alone(SinglePlaceUse::Pairs(_)))
     }
 
     /// Returns the node with which its pairs were lost, if they had no redundancy and are gone.
     pub fn lost_with(&self) -> Option<MnId> {
         match &self.scheme {
-            Scheme::Alone(Alone::Pairs(node)) => *node,
-            Scheme::Replicated | Scheme::Coded(_) | Scheme::Alone(Alone::Copies(_)) => None,
+            Scheme::Alone(SinglePlaceUse::Pairs(node)) => *node,
+            Scheme::Replicated | Scheme::Coded(_) | Scheme::Alone(SinglePlaceUse::Copies(_)) => {
+                None
+            }
         }
     }
 
@@ -229,7 +233,7 @@ impl Region {
     }
 
     /// Notes that its columns have all their parity from now on, also that of new objects.
-    pub(crate) fn has_all_parity(&mut self) {
+    pub(crate) fn note_all_parity(&mut self) {
         if let Scheme::Coded(columns) = &mut self.scheme {
             columns.set_may_lack_parity(false);
         }
@@ -247,7 +251,7 @@ impl Region {
     /// Returns the start of the region on each of its memory nodes, the primary first, for placing, moving and
     /// counting of extents. The contents of the places may differ, depending on the scheme.
     #[inline]
-    pub fn places(&self) -> &[Place] {
+    pub fn places(&self) -> &[PoolPlace] {
         &self.places
     }
 
@@ -256,12 +260,12 @@ impl Region {
     /// # Panics
     /// Panics if the region has no place; such a region is in no view.
     #[inline]
-    pub fn primary(&self) -> Place {
+    pub fn primary(&self) -> PoolPlace {
         self.places[0]
     }
 
     /// Returns the other places. Their nodes keep the block table as well.
-    pub fn backups(&self) -> &[Place] {
+    pub fn backups(&self) -> &[PoolPlace] {
         self.places.get(1..).unwrap_or_default()
     }
 
@@ -292,7 +296,7 @@ impl Region {
     }
 
     /// Removes the lost places, in the view of this number.
-    pub(crate) fn lose(&mut self, is_lost: impl Fn(&Place) -> bool, view: u64) {
+    pub(crate) fn lose(&mut self, is_lost: impl Fn(&PoolPlace) -> bool, view: u64) {
         if self.places.first().is_some_and(&is_lost) {
             self.primary_since = view;
         }
@@ -306,8 +310,8 @@ impl Region {
     /// of the leaving one. If `renewed`, the free bitmaps begin anew.
     pub(crate) fn exchange(
         &mut self,
-        joining: Option<Place>,
-        leaving: Option<Place>,
+        joining: Option<PoolPlace>,
+        leaving: Option<PoolPlace>,
         renewed: bool,
         view: u64,
     ) {
@@ -327,14 +331,14 @@ impl Region {
         }
     }
 
-    fn position(&self, leaving: Option<Place>) -> Option<usize> {
+    fn position(&self, leaving: Option<PoolPlace>) -> Option<usize> {
         leaving.and_then(|leaving| self.places.iter().position(|place| *place == leaving))
     }
 
     /// Returns its object of `bytes` bytes at an offset, which has this address.
     #[inline]
-    pub(crate) fn object(&self, address: Address, offset: u64, bytes: u64) -> ObjectAt<'_> {
-        ObjectAt { region: self, address, offset, bytes, may_lack_parity: false }
+    pub(crate) fn object(&self, address: Address, offset: u64, bytes: u64) -> ObjectLocation<'_> {
+        ObjectLocation { region: self, address, offset, bytes, may_lack_parity: false }
     }
 
     /// Whether it has places. Only a region of one place may have none: it is gone, and its number is never used
@@ -351,8 +355,8 @@ impl Region {
 
     /// Returns its block at an offset.
     #[inline]
-    pub(crate) fn block(&self, offset: u64) -> BlockAt<'_> {
-        BlockAt::new(self, offset)
+    pub(crate) fn block(&self, offset: u64) -> BlockLocation<'_> {
+        BlockLocation::new(self, offset)
     }
 
     /// Fills a place that is to join the region, from the places that it has. The new place replaces the leaving one,
@@ -361,8 +365,8 @@ impl Region {
         &self,
         fabric: &F,
         (geometry, copies): (&Geometry, &PlaceOfCopy<'_>),
-        (joining, leaving): (Place, Option<Place>),
-        copied: &mut Copied,
+        (joining, leaving): (PoolPlace, Option<PoolPlace>),
+        copied: &mut CopyResult,
     ) -> Result<(), FailedVerb> {
         match &self.scheme {
             Scheme::Replicated | Scheme::Alone(_) => {
@@ -381,7 +385,7 @@ impl Region {
         &self,
         fabric: &F,
         (geometry, copies): (&Geometry, &PlaceOfCopy<'_>),
-        copied: &mut Copied,
+        copied: &mut CopyResult,
     ) -> Result<(), FailedVerb> {
         match &self.scheme {
             Scheme::Replicated | Scheme::Alone(_) => Ok(()),
@@ -406,7 +410,7 @@ impl Scheme {
     /// Removes a place that is lost with its node.
     fn loses(&mut self, at: usize, node: MnId) {
         match self {
-            Scheme::Alone(Alone::Pairs(lost_with)) => *lost_with = Some(node),
+            Scheme::Alone(SinglePlaceUse::Pairs(lost_with)) => *lost_with = Some(node),
             _ => self.remove(at),
         }
     }
@@ -428,7 +432,7 @@ impl Scheme {
 
 /// The location of an object.
 #[derive(Clone, Copy, Debug)]
-pub struct ObjectAt<'v> {
+pub struct ObjectLocation<'v> {
     region: &'v Region,
     address: Address,
     offset: u64,
@@ -437,11 +441,11 @@ pub struct ObjectAt<'v> {
     may_lack_parity: bool,
 }
 
-impl<'v> ObjectAt<'v> {
+impl<'v> ObjectLocation<'v> {
     /// Returns the location as this word leads to it.
-    pub(crate) fn of_word(self, word: Slot) -> ObjectAt<'v> {
+    pub(crate) fn of_word(self, word: Slot) -> ObjectLocation<'v> {
         let may_lack_parity = self.region.may_lack_parity() && word.turn().is_multiple_of(2);
-        ObjectAt { may_lack_parity, ..self }
+        ObjectLocation { may_lack_parity, ..self }
     }
 
     /// Whether the object may have no chunk of this number.
@@ -475,18 +479,22 @@ impl<'v> ObjectAt<'v> {
     /// Returns the identity in its header, if it is the object of this word.
     #[inline]
     pub fn identity_of(self, word: Slot) -> Identity {
-        if self.region.is_oriented() { word.leads_to().first_turn() } else { word.leads_to() }
+        if self.region.is_oriented() {
+            word.object_identity().first_turn()
+        } else {
+            word.object_identity()
+        }
     }
 
     /// Returns the places of its replicas or chunks, the region's primary first.
     #[inline]
-    pub fn places(self) -> impl ExactSizeIterator<Item = Place> + 'v {
+    pub fn places(self) -> impl ExactSizeIterator<Item = PoolPlace> + 'v {
         self.region.places.iter().map(move |place| place.plus(self.offset))
     }
 
     /// Posts the WRITEs of a new object.
     #[inline]
-    pub(crate) fn write(self, batch: &mut Batch, pair: &Pair<'_>) {
+    pub(crate) fn write(self, batch: &mut VerbBatch, pair: &Pair<'_>) {
         by_scheme!(self.region, write(self, batch, pair))
     }
 
@@ -494,7 +502,7 @@ impl<'v> ObjectAt<'v> {
     /// already.
     pub(crate) fn write_around(
         self,
-        batch: &mut Batch,
+        batch: &mut VerbBatch,
         pair: &Pair<'_>,
         object: Span,
         value_bytes: usize,
@@ -509,7 +517,7 @@ impl<'v> ObjectAt<'v> {
     /// Otherwise objects of different addresses are read from different nodes, and from one that is not silent, if
     /// there is any.
     #[inline]
-    pub(crate) fn read_at(self, near: MnId, is_silent: impl Fn(MnId) -> bool) -> Place {
+    pub(crate) fn read_at(self, near: MnId, is_silent: impl Fn(MnId) -> bool) -> PoolPlace {
         if let Some(columns) = self.columns().filter(|columns| columns.may_lack_parity()) {
             return coded::read_at(columns, self, near, is_silent);
         }
@@ -525,41 +533,46 @@ impl<'v> ObjectAt<'v> {
     }
 
     /// Posts the READs that its value takes, from nodes that are not silent, as far as possible. If one place has all
-    /// of the object, that place is `first` ([`ObjectAt::read_at`]).
+    /// of the object, that place is `first` ([`ObjectLocation::read_at`]).
     pub(crate) fn fetch(
         self,
-        batch: &mut Batch,
-        first: Place,
+        batch: &mut VerbBatch,
+        first: PoolPlace,
         is_silent: impl Fn(MnId) -> bool,
     ) -> Fetch {
         by_scheme!(self.region, fetch(self, batch, first, is_silent))
     }
 
-    /// Returns the number of READs that [`ObjectAt::fetch`] posts, each of [`ObjectAt::bytes`].
+    /// Returns the number of READs that [`ObjectLocation::fetch`] posts, each of [`ObjectLocation::bytes`].
     #[inline]
     pub(crate) fn fetch_verbs(self) -> usize {
         by_scheme!(self.region, fetch_verbs())
     }
 
     /// Posts the WRITEs of a new EC-oriented object that has these copies.
-    pub(crate) fn write_oriented(self, batch: &mut Batch, pair: &Pair<'_>, copies: &[Identity]) {
+    pub(crate) fn write_oriented(
+        self,
+        batch: &mut VerbBatch,
+        pair: &Pair<'_>,
+        copies: &[Identity],
+    ) {
         let columns = self.columns().expect("EC-oriented objects have columns");
         coded::write_oriented(columns, self, batch, pair, copies);
     }
 
     /// Posts the WRITEs of the parity of an EC-oriented object, to the existing columns.
-    pub(crate) fn write_parity(self, batch: &mut Batch, pair: &Pair<'_>) {
+    pub(crate) fn write_parity(self, batch: &mut VerbBatch, pair: &Pair<'_>) {
         let columns = self.columns().expect("EC-oriented objects have columns");
         coded::write_parity_of(columns, self, batch, pair);
     }
 
     /// Posts READs of all replicas or chunks of the object.
-    pub(crate) fn read_all(self, batch: &mut Batch) -> Reads {
+    pub(crate) fn read_all(self, batch: &mut VerbBatch) -> ObjectReads {
         self.read_starts(batch, self.bytes)
     }
 
     /// Posts READs of the first bytes of all replicas or chunks.
-    pub(crate) fn read_starts(self, batch: &mut Batch, bytes: u64) -> Reads {
+    pub(crate) fn read_starts(self, batch: &mut VerbBatch, bytes: u64) -> ObjectReads {
         by_scheme!(self.region, read_starts(self, batch, bytes))
     }
 
@@ -574,10 +587,10 @@ impl Fetch {
     #[inline]
     pub(crate) fn of_key(
         self,
-        batch: &mut Batch,
+        batch: &mut VerbBatch,
         word: Slot,
         key: &[u8],
-    ) -> Result<Fetched, FailedVerb> {
+    ) -> Result<FetchResult, FailedVerb> {
         match self.chunks {
             None => replicated::fetched(batch, self.first, word, key),
             Some(chunks) => coded::fetched(batch, self.first, chunks, word, key),
@@ -589,7 +602,7 @@ impl Fetch {
     /// Returns key and value of the pair that the READs show, whatever its key. `None` if they prove nothing.
     pub(crate) fn pair(
         self,
-        batch: &mut Batch,
+        batch: &mut VerbBatch,
         word: Slot,
     ) -> Result<Option<(Span, Span)>, FailedVerb> {
         let read = batch.data_span(self.first)?;
@@ -598,21 +611,21 @@ impl Fetch {
         // `of_key` compares with a given key; here, with the key that the first READ shows.
         let shown = object.key().to_vec();
         Ok(match self.of_key(batch, word, &shown)? {
-            Fetched::Value(value) => Some((key, value)),
-            Fetched::OtherKey | Fetched::Stale => None,
+            FetchResult::Value(value) => Some((key, value)),
+            FetchResult::OtherKey | FetchResult::Stale => None,
         })
     }
 }
 
-impl Reads {
+impl ObjectReads {
     /// Judges which parts of the object of this word are whole, and which are damaged. `holds`: a further check of
     /// whole bytes.
     pub(crate) fn judge(
         &self,
-        batch: &mut Batch,
+        batch: &mut VerbBatch,
         word: Slot,
-        holds: impl Fn(&Shown<'_>) -> bool,
-    ) -> Found {
+        holds: impl Fn(&ReplicaContents<'_>) -> bool,
+    ) -> ObjectReadResult {
         let identity = self.identity_of(word);
         match self.coding {
             None => replicated::judge(self, batch, identity, holds),
@@ -621,12 +634,12 @@ impl Reads {
     }
 }
 
-impl Found {
+impl ObjectReadResult {
     /// Posts WRITEs of the chunks that replace damaged ones, made from the value of a copy.
     pub(crate) fn mend_by_copy(
         &self,
-        batch: &mut Batch,
-        object: ObjectAt<'_>,
+        batch: &mut VerbBatch,
+        object: ObjectLocation<'_>,
         (word, copies): (Slot, &Copies),
         value: Span,
     ) {
@@ -641,11 +654,11 @@ impl Found {
     }
 
     /// Posts WRITEs over the damaged parts; none if too little is left to make them from. Returns the number of bytes.
-    pub(crate) fn mend(&self, batch: &mut Batch) -> u64 {
+    pub(crate) fn mend(&self, batch: &mut VerbBatch) -> u64 {
         let Some(whole) = &self.whole else { return 0 };
         match &whole.of {
-            Parts::Replica(whole) => replicated::mend(batch, *whole, &self.damaged),
-            Parts::Chunks(coding, identity, chunks) => {
+            WholeObjectParts::Replica(whole) => replicated::mend(batch, *whole, &self.damaged),
+            WholeObjectParts::Chunks(coding, identity, chunks) => {
                 coded::mend(batch, *coding, *identity, chunks, &self.damaged)
             }
         }

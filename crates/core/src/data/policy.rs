@@ -69,7 +69,7 @@ pub enum PolicyError {
     #[error("redundancy.{field}: {error}")]
     Redundancy {
         /// The setting that demands it.
-        field: Field,
+        field: PolicyField,
         /// The reason.
         error: RedundancyError,
     },
@@ -116,14 +116,14 @@ pub struct Promotion {
     /// The window, in milliseconds. A key is promoted at most once in a window.
     pub window_ms: u32,
     /// The redundancy that promoted pairs get.
-    pub to: Promoted,
+    pub to: PromotedRedundancy,
     /// The largest number of bytes of values a second, for each session.
     pub bytes_per_s: u64,
 }
 
 /// The redundancy of promoted pairs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Promoted {
+pub enum PromotedRedundancy {
     /// EC-oriented with the same code; made in place, by the owner of the block.
     #[default]
     Oriented,
@@ -198,18 +198,18 @@ impl Transitions {
 
 /// A setting of a policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Field {
+pub enum PolicyField {
     /// The default.
     Default,
     /// A rule, from 0.
     Rule(usize),
 }
 
-impl core::fmt::Display for Field {
+impl core::fmt::Display for PolicyField {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         match self {
-            Field::Default => f.write_str("default"),
-            Field::Rule(rule) => write!(f, "rules[{rule}].redundancy"),
+            PolicyField::Default => f.write_str("default"),
+            PolicyField::Rule(rule) => write!(f, "rules[{rule}].redundancy"),
         }
     }
 }
@@ -261,10 +261,10 @@ impl RedundancyRules {
             }
             _ => Ok(()),
         };
-        possible(Field::Default, self.default)?;
+        possible(PolicyField::Default, self.default)?;
         let mut before = None;
         for (rule, SizeRule { from, redundancy }) in self.by_size().enumerate() {
-            possible(Field::Rule(rule), redundancy)?;
+            possible(PolicyField::Rule(rule), redundancy)?;
             if let Some(before) = before.filter(|before| *before >= from) {
                 return Err(PolicyError::Order { rule, from, before });
             }
@@ -306,22 +306,26 @@ impl RedundancyRules {
 
     /// Returns the demand of a write that names no redundancy.
     #[inline]
-    pub fn wanted(&self, value_bytes: usize) -> Wanted {
+    pub fn wanted(&self, value_bytes: usize) -> RedundancyDemand {
         let redundancy = self.of(value_bytes);
         let falls_back = self.fallback == Fallback::Replicated;
-        Wanted { redundancy, keeps: true, falls_back_by_length: true, falls_back }
+        RedundancyDemand { redundancy, keeps: true, falls_back_by_length: true, falls_back }
     }
 
     /// Returns the demand of a write that names this redundancy.
-    pub fn named(&self, redundancy: Redundancy) -> Wanted {
+    pub fn named(&self, redundancy: Redundancy) -> RedundancyDemand {
         let falls_back = self.fallback == Fallback::Replicated;
-        Wanted { falls_back_by_length: falls_back, falls_back, ..Wanted::from(redundancy) }
+        RedundancyDemand {
+            falls_back_by_length: falls_back,
+            falls_back,
+            ..RedundancyDemand::from(redundancy)
+        }
     }
 }
 
 /// The redundancy that a write demands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Wanted {
+pub struct RedundancyDemand {
     /// The redundancy of a new pair.
     pub redundancy: Redundancy,
     /// Whether an existing pair keeps its own.
@@ -332,14 +336,19 @@ pub struct Wanted {
     pub falls_back: bool,
 }
 
-impl From<Redundancy> for Wanted {
+impl From<Redundancy> for RedundancyDemand {
     /// Demands this redundancy, or an error.
-    fn from(redundancy: Redundancy) -> Wanted {
-        Wanted { redundancy, keeps: false, falls_back_by_length: false, falls_back: false }
+    fn from(redundancy: Redundancy) -> RedundancyDemand {
+        RedundancyDemand {
+            redundancy,
+            keeps: false,
+            falls_back_by_length: false,
+            falls_back: false,
+        }
     }
 }
 
-impl Wanted {
+impl RedundancyDemand {
     /// Whether the pair is replicated in spite of this error.
     pub fn falls_back(&self, from: &RedundancyError) -> bool {
         match from {
@@ -441,7 +450,7 @@ mod tests {
             promotion: Some(Promotion {
                 after_reads,
                 window_ms,
-                to: Promoted::Oriented,
+                to: PromotedRedundancy::Oriented,
                 bytes_per_s: 1,
             }),
             ..Policy::default()

@@ -9,7 +9,7 @@ use core::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-use crate::code::{Coding, CodingError};
+use crate::erasure::{Coding, CodingError};
 use crate::layout::{MAX_COPIES, Object, SizeClass};
 use crate::verbs::MnId;
 

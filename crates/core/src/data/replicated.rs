@@ -3,16 +3,19 @@
 //! An object is *whole* on a place if its CRC is good there; any whole replica is as good as another. The
 //! object is *complete* when it is whole on all places.
 
-mod copy;
+mod fill_replica;
 
-use super::found::{Fetch, Fetched, Found, Parts, Read, Reads, Shown, Whole};
-use super::{ObjectAt, Region};
+use super::object_reads::{
+    Fetch, FetchResult, ObjectReadResult, ObjectReads, PlaceRead, ReplicaContents, WholeObject,
+    WholeObjectParts,
+};
+use super::{ObjectLocation, Region};
 use crate::layout::{HEADER_BYTES, Identity, Object, Pair, Slot};
 use crate::mutant::{Mutant, removed};
-use crate::verbs::{Batch, FailedVerb, MnId, Span, Ticket};
-use crate::view::{MAX_REPLICAS, Place, Subtable, ViewError};
+use crate::verbs::{FailedVerb, MnId, Span, Ticket, VerbBatch};
+use crate::view::{MAX_REPLICAS, PoolPlace, Subtable, ViewError};
 
-pub(super) use copy::copy_to;
+pub(super) use fill_replica::copy_to;
 
 /// See [`Region::survives`].
 pub(super) fn survives(region: &Region, is_lost: impl Fn(MnId) -> bool) -> bool {
@@ -27,18 +30,18 @@ pub(super) fn check(region: &Region) -> Result<(), ViewError> {
     }
 }
 
-/// See [`ObjectAt::write`].
+/// See [`ObjectLocation::write`].
 #[inline]
-pub(super) fn write(at: ObjectAt<'_>, batch: &mut Batch, pair: &Pair<'_>) {
+pub(super) fn write(at: ObjectLocation<'_>, batch: &mut VerbBatch, pair: &Pair<'_>) {
     let object = batch.stage(at.bytes as u32);
     pair.encode(batch.bytes_mut(object));
     write_staged(at, batch, object);
 }
 
-/// See [`ObjectAt::write_around`].
+/// See [`ObjectLocation::write_around`].
 pub(super) fn write_around(
-    at: ObjectAt<'_>,
-    batch: &mut Batch,
+    at: ObjectLocation<'_>,
+    batch: &mut VerbBatch,
     pair: &Pair<'_>,
     object: Span,
     value_bytes: usize,
@@ -48,7 +51,7 @@ pub(super) fn write_around(
 }
 
 #[inline]
-fn write_staged(at: ObjectAt<'_>, batch: &mut Batch, object: Span) {
+fn write_staged(at: ObjectLocation<'_>, batch: &mut VerbBatch, object: Span) {
     for place in at.places() {
         batch.write(place.node, place.offset, object);
         if removed(Mutant::ObjectOnOneReplica) {
@@ -57,36 +60,40 @@ fn write_staged(at: ObjectAt<'_>, batch: &mut Batch, object: Span) {
     }
 }
 
-/// See [`ObjectAt::fetch`].
+/// See [`ObjectLocation::fetch`].
 #[inline]
 pub(super) fn fetch(
-    at: ObjectAt<'_>,
-    batch: &mut Batch,
-    first: Place,
+    at: ObjectLocation<'_>,
+    batch: &mut VerbBatch,
+    first: PoolPlace,
     _is_silent: impl Fn(MnId) -> bool,
 ) -> Fetch {
     Fetch::whole(batch.read(first.node, first.offset, at.bytes as u32))
 }
 
-/// See [`ObjectAt::fetch_verbs`].
+/// See [`ObjectLocation::fetch_verbs`].
 #[inline]
 pub(super) fn fetch_verbs() -> usize {
     1
 }
 
-/// See [`ObjectAt::read_starts`].
-pub(super) fn read_starts(at: ObjectAt<'_>, batch: &mut Batch, bytes: u64) -> Reads {
-    let read = |place: Place| {
+/// See [`ObjectLocation::read_starts`].
+pub(super) fn read_starts(
+    at: ObjectLocation<'_>,
+    batch: &mut VerbBatch,
+    bytes: u64,
+) -> ObjectReads {
+    let read = |place: PoolPlace| {
         let ticket = batch.read(place.node, place.offset, bytes as u32);
-        Read { place, chunk: 0, ticket }
+        PlaceRead { place, chunk: 0, ticket }
     };
     let places = at.places().map(read).collect();
-    Reads { coding: None, places, is_oriented: false, may_lack_parity: false }
+    ObjectReads { coding: None, places, is_oriented: false, may_lack_parity: false }
 }
 
 /// See [`Region::lies_beside`].
 pub(super) fn lies_beside(region: &Region, subtable: &Subtable) -> bool {
-    let has = |places: &[Place], node| places.iter().any(|place| place.node == node);
+    let has = |places: &[PoolPlace], node| places.iter().any(|place| place.node == node);
     let mut beside = 0;
     for place in region.places() {
         if !subtable.lies_on(place.node) {
@@ -97,7 +104,7 @@ pub(super) fn lies_beside(region: &Region, subtable: &Subtable) -> bool {
     beside == subtable.backups().len()
 }
 
-/// See [`ObjectAt::may_be_incomplete`]: an object of a speculative write may be.
+/// See [`ObjectLocation::may_be_incomplete`]: an object of a speculative write may be.
 pub(super) fn may_be_incomplete() -> bool {
     true
 }
@@ -105,30 +112,30 @@ pub(super) fn may_be_incomplete() -> bool {
 /// See [`Fetch::of_key`].
 #[inline]
 pub(super) fn fetched(
-    batch: &Batch,
+    batch: &VerbBatch,
     read: Ticket,
     word: Slot,
     key: &[u8],
-) -> Result<Fetched, FailedVerb> {
+) -> Result<FetchResult, FailedVerb> {
     let span = batch.data_span(read)?;
-    Ok(match Object::decode_of(batch.bytes(span), word.leads_to()) {
+    Ok(match Object::decode_of(batch.bytes(span), word.object_identity()) {
         Ok(object) if object.key() == key || removed(Mutant::KeysNotCompared) => {
             let from = object.value_offset() as u32;
-            Fetched::Value(span.part(from, object.value().len() as u32))
+            FetchResult::Value(span.part(from, object.value().len() as u32))
         }
-        Ok(_) => Fetched::OtherKey,
-        Err(_) => Fetched::Stale,
+        Ok(_) => FetchResult::OtherKey,
+        Err(_) => FetchResult::Stale,
     })
 }
 
-/// See [`Reads::judge`].
+/// See [`ObjectReads::judge`].
 pub(super) fn judge(
-    reads: &Reads,
-    batch: &Batch,
+    reads: &ObjectReads,
+    batch: &VerbBatch,
     identity: Identity,
-    holds: impl Fn(&Shown<'_>) -> bool,
-) -> Found {
-    let mut found = Found::nothing();
+    holds: impl Fn(&ReplicaContents<'_>) -> bool,
+) -> ObjectReadResult {
+    let mut found = ObjectReadResult::nothing();
     for read in &reads.places {
         let span = match batch.data_span(read.ticket) {
             Ok(span) => span,
@@ -138,14 +145,14 @@ pub(super) fn judge(
             }
         };
         let object = Object::decode_of(batch.bytes(span), identity).ok();
-        match object.filter(|object| holds(&Shown::of_replica(object))) {
+        match object.filter(|object| holds(&ReplicaContents::of_replica(object))) {
             Some(object) if found.whole.is_none() => {
                 let key_bytes = object.key().len();
                 let at = object.value_offset();
                 let value = span.part(at as u32, object.value().len() as u32);
                 let key = span.part(HEADER_BYTES as u32, key_bytes as u32);
                 found.part = Some((span, key));
-                found.whole = Some(Whole { key, value, of: Parts::Replica(span) });
+                found.whole = Some(WholeObject { key, value, of: WholeObjectParts::Replica(span) });
             }
             Some(_) => {}
             None => found.damaged.push(*read),
@@ -154,9 +161,9 @@ pub(super) fn judge(
     found
 }
 
-/// See [`Found::mend`].
-pub(super) fn mend(batch: &mut Batch, whole: Span, damaged: &[Read]) -> u64 {
-    for Read { place, .. } in damaged {
+/// See [`ObjectReadResult::mend`].
+pub(super) fn mend(batch: &mut VerbBatch, whole: Span, damaged: &[PlaceRead]) -> u64 {
+    for PlaceRead { place, .. } in damaged {
         batch.write(place.node, place.offset, whole);
     }
     damaged.len() as u64 * u64::from(whole.len)

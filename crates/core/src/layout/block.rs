@@ -44,12 +44,12 @@ pub struct BlockHeader {
     /// Whether no write of the owner whose object lies here is running. None begins before the header says otherwise.
     pub sealed: bool,
     /// The start of the generations of its objects.
-    pub base: Base,
+    pub base: GenerationBase,
 }
 
 /// The start of the generations of a block's objects.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Base {
+pub struct GenerationBase {
     /// The generation of an object's first life, if no header of the object shows a later one.
     pub generation: u16,
     /// Whether objects may have had more lives than their headers show.
@@ -58,14 +58,14 @@ pub struct Base {
     pub not_before: u64,
 }
 
-impl Base {
+impl GenerationBase {
     const WRAPPED: u16 = 1 << 15;
 
     /// Combines the headers of two replicas, which differ where a session died.
-    pub fn newest(self, other: Base) -> Base {
+    pub fn newest(self, other: GenerationBase) -> GenerationBase {
         let ahead = (other.generation + Slot::GENERATIONS - self.generation) % Slot::GENERATIONS;
         let is_newer = ahead < Slot::GENERATIONS / 2;
-        Base {
+        GenerationBase {
             generation: if is_newer { other.generation } else { self.generation },
             is_wrapped: self.is_wrapped || other.is_wrapped,
             not_before: self.not_before.max(other.not_before),
@@ -73,15 +73,15 @@ impl Base {
     }
 
     fn encode(self) -> [u8; 2] {
-        let wrapped = if self.is_wrapped { Base::WRAPPED } else { 0 };
+        let wrapped = if self.is_wrapped { GenerationBase::WRAPPED } else { 0 };
         (self.generation | wrapped).to_le_bytes()
     }
 
-    fn decode(bytes: [u8; 2], not_before: u64) -> Option<Base> {
+    fn decode(bytes: [u8; 2], not_before: u64) -> Option<GenerationBase> {
         let word = u16::from_le_bytes(bytes);
-        let generation = word & !Base::WRAPPED;
-        let is_wrapped = word & Base::WRAPPED != 0;
-        let base = Base { generation, is_wrapped, not_before };
+        let generation = word & !GenerationBase::WRAPPED;
+        let is_wrapped = word & GenerationBase::WRAPPED != 0;
+        let base = GenerationBase { generation, is_wrapped, not_before };
         (generation < Slot::GENERATIONS).then_some(base)
     }
 }
@@ -123,7 +123,7 @@ impl BlockHeader {
         let first = u32_at(bytes, 12);
         let fresh = u32_at(bytes, 24);
         let class = SizeClass::from_code(bytes[4])?;
-        let base = Base::decode([bytes[6], bytes[7]], u64_at(bytes, 16))?;
+        let base = GenerationBase::decode([bytes[6], bytes[7]], u64_at(bytes, 16))?;
         Some(BlockHeader { class, owner, first, fresh, sealed, base })
     }
 }
@@ -180,7 +180,7 @@ mod tests {
     fn headers_come_back_and_damage_is_noticed() {
         let class = SizeClass::from_code(18).unwrap();
         for sealed in [false, true] {
-            let base = Base { generation: 511, is_wrapped: sealed, not_before: 1 << 40 };
+            let base = GenerationBase { generation: 511, is_wrapped: sealed, not_before: 1 << 40 };
             let owner = ClientId(7);
             let first = 3;
             let fresh = 5;

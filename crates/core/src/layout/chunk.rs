@@ -31,7 +31,7 @@ use arrayvec::ArrayVec;
 use super::bytes::{crc32c, put_u32, u32_at};
 use super::object::enclose;
 use super::{HEADER_BYTES, Identity, Object, ObjectError, Opcode, Pair, SizeClass, Slot};
-use crate::code::{Code, Coding, MAX_CHUNKS};
+use crate::erasure::{Coding, ErasureCode, MAX_CHUNKS};
 
 /// Bytes of a chunk's value before its payload.
 const PART_BYTES: usize = 16;
@@ -97,7 +97,7 @@ impl Pair<'_> {
     ///
     /// # Panics
     /// If the pair does not fit, or the number of chunks is neither that of the code, nor that of its data chunks.
-    pub fn encode_chunks(&self, code: &impl Code, chunks: &mut [&mut [u8]]) {
+    pub fn encode_chunks(&self, code: &impl ErasureCode, chunks: &mut [&mut [u8]]) {
         let Pair { key, value, identity, opcode } = *self;
         let coding = code.coding();
         assert!([coding.k(), coding.chunks()].contains(&chunks.len()), "all of the chunks");
@@ -123,7 +123,8 @@ impl Pair<'_> {
             let mut parity: ArrayVec<&mut [u8], MAX_CHUNKS> = parity.collect();
             code.encode(&data, &mut parity);
         }
-        let part = Part { value_bytes: value.len() as u32, value_crc: crc32c(value), coding };
+        let part =
+            StripeHeader { value_bytes: value.len() as u32, value_crc: crc32c(value), coding };
         for (number, chunk) in chunks.iter_mut().enumerate() {
             part.encode(number, &mut chunk[part_at..at]);
             enclose(chunk, key, PART_BYTES + payload_bytes, identity, opcode);
@@ -133,13 +134,13 @@ impl Pair<'_> {
 
 /// The facts about a value that all chunks of a pair contain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Part {
+struct StripeHeader {
     value_bytes: u32,
     value_crc: u32,
     coding: Coding,
 }
 
-impl Part {
+impl StripeHeader {
     fn encode(self, number: usize, bytes: &mut [u8]) {
         let (k, m) = self.coding.into();
         bytes.fill(0);
@@ -150,12 +151,12 @@ impl Part {
 
     /// Returns them with the number of the chunk; `None` if the bytes are of no chunk, or the payload has another
     /// length.
-    fn decode(value: &[u8]) -> Option<(Part, usize)> {
+    fn decode(value: &[u8]) -> Option<(StripeHeader, usize)> {
         let payload_bytes = value.len().checked_sub(PART_BYTES)?;
         let coding = Coding::new(value[CODING], value[CODING + 1]).ok()?;
         let value_bytes = u32_at(value, 0);
         let fits = coding.payload_bytes(value_bytes as usize) == payload_bytes;
-        let part = Part { value_bytes, value_crc: u32_at(value, VALUE_CRC), coding };
+        let part = StripeHeader { value_bytes, value_crc: u32_at(value, VALUE_CRC), coding };
         fits.then_some((part, value[NUMBER].into()))
     }
 }
@@ -167,7 +168,7 @@ pub struct Chunk<'a> {
     /// The length of the chunk.
     bytes: usize,
     opcode: Opcode,
-    part: Part,
+    part: StripeHeader,
     number: usize,
 }
 
@@ -203,7 +204,7 @@ impl<'a> Chunk<'a> {
     }
 
     fn of(object: Object<'a>, bytes: usize) -> Option<Chunk<'a>> {
-        let (part, number) = Part::decode(object.value())?;
+        let (part, number) = StripeHeader::decode(object.value())?;
         let opcode = object.opcode()?;
         let needed = chunk_bytes(object.key().len() as u64, object.value().len() as u64);
         let has_room = bytes as u64 >= needed;
@@ -232,7 +233,7 @@ impl<'a> Chunk<'a> {
 
     /// Returns the length of a pair's value, by a chunk of it that was decoded before.
     pub(crate) fn value_bytes_in(bytes: &[u8]) -> Option<usize> {
-        let (part, _) = Part::decode(Object::decode(bytes).ok()?.value())?;
+        let (part, _) = StripeHeader::decode(Object::decode(bytes).ok()?.value())?;
         Some(part.value_bytes as usize)
     }
 
@@ -299,7 +300,11 @@ impl<'a> Stripe<'a> {
     ///
     /// # Panics
     /// If the room has another length, or the code is another one.
-    pub fn restore<'r>(&self, code: &impl Code, room: &'r mut [u8]) -> Option<Whole<'r>>
+    pub fn restore<'r>(
+        &self,
+        code: &impl ErasureCode,
+        room: &'r mut [u8],
+    ) -> Option<RestoredPair<'r>>
     where
         'a: 'r,
     {
@@ -325,23 +330,23 @@ impl<'a> Stripe<'a> {
         }
         let (value, zeros) = room.split_at(part.value_bytes as usize);
         let is_good = crc32c(value) == part.value_crc && zeros.iter().all(|byte| *byte == 0);
-        is_good.then_some(Whole { object, opcode, part, bytes, payloads: room })
+        is_good.then_some(RestoredPair { object, opcode, part, bytes, payloads: room })
     }
 }
 
 /// A pair that was restored from its chunks.
 #[derive(Clone, Copy, Debug)]
-pub struct Whole<'a> {
+pub struct RestoredPair<'a> {
     object: Object<'a>,
     opcode: Opcode,
-    part: Part,
+    part: StripeHeader,
     /// The length of each chunk.
     bytes: usize,
     /// The payloads of the data chunks, one behind the other.
     payloads: &'a [u8],
 }
 
-impl<'a> Whole<'a> {
+impl<'a> RestoredPair<'a> {
     /// The pair's key.
     pub fn key(&self) -> &'a [u8] {
         self.object.key()
@@ -356,8 +361,8 @@ impl<'a> Whole<'a> {
     ///
     /// # Panics
     /// If the length differs, there is no such chunk, or the code is another one.
-    pub fn chunk(&self, code: &impl Code, number: usize, bytes: &mut [u8]) {
-        let Whole { object, opcode, part, .. } = *self;
+    pub fn chunk(&self, code: &impl ErasureCode, number: usize, bytes: &mut [u8]) {
+        let RestoredPair { object, opcode, part, .. } = *self;
         assert_eq!(part.coding, code.coding());
         assert_eq!(bytes.len(), self.bytes, "chunks have one length");
         let part_at = object.value_offset();

@@ -23,9 +23,9 @@ mod pool;
 mod size_class;
 mod slot;
 
-pub use block::{BLOCK_HEADER_BYTES, Base, BlockHeader, BlockShape, bitmap_bytes};
+pub use block::{BLOCK_HEADER_BYTES, BlockHeader, BlockShape, GenerationBase, bitmap_bytes};
 pub use bytes::crc32c;
-pub use chunk::{Chunk, Stripe, Whole, copy_of};
+pub use chunk::{Chunk, RestoredPair, Stripe, copy_of};
 pub(crate) use chunk::{MAX_COPIES, copy_word, copy_words_at};
 pub use object::{
     Fill, HEADER_BYTES, LOG_ENTRY_BYTES, OVERHEAD_BYTES, Object, ObjectError, Opcode, Pair, Value,

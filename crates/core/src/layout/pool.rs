@@ -16,13 +16,13 @@
 use super::bytes::u32_at;
 pub use crate::verbs::POOL_HEADER_BYTES;
 use crate::verbs::{ClusterId, MnId};
-use crate::version::Versions;
+use crate::version::VersionRange;
 
 /// The version of all layouts of this module, and of the hellos that lead to them. It stands in every pool and in
 /// every hello: a program that knows another version goes no further.
 pub const LAYOUT_VERSION: u32 = 4;
 /// The layouts that this program understands. Hellos of fabrics name one.
-pub const LAYOUTS: Versions = Versions::only("the layout of pools", LAYOUT_VERSION);
+pub const LAYOUTS: VersionRange = VersionRange::only("the layout of pools", LAYOUT_VERSION);
 
 const MAGIC: u32 = u32::from_le_bytes(*b"FPOL");
 

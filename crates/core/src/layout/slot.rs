@@ -217,11 +217,11 @@ impl Slot {
         if removed(Mutant::WholeWordsCompared) {
             return Identity(self.0);
         }
-        self.leads_to()
+        self.object_identity()
     }
 
     /// Returns the identity in the header of the object that this word refers to.
-    pub fn leads_to(self) -> Identity {
+    pub fn object_identity(self) -> Identity {
         Identity(self.0 << (64 - CLASS_SHIFT) >> (64 - CLASS_SHIFT) >> GENERATION_SHIFT)
     }
 }
@@ -285,7 +285,7 @@ mod tests {
         assert_eq!((words[0], words[3].generation()), (born, 511));
         for word in words {
             assert_eq!((word.address(), word.class()), (born.address(), born.class()));
-            assert_eq!(word.leads_to().first_turn(), born.leads_to());
+            assert_eq!(word.object_identity().first_turn(), born.object_identity());
             assert_eq!(word.at_turn(0), born);
         }
     }

@@ -25,11 +25,11 @@ use core::ops::Range;
 
 use arrayvec::ArrayVec;
 
-use super::{Candidate, GROUP, Recovery, RecoveryError};
+use super::{GROUP, LoggedObject, Recovery, RecoveryError};
 use crate::data::complete;
 use crate::layout::{Opcode, Slot};
 use crate::mutant::{Mutant, removed};
-use crate::race::Words;
+use crate::race::BucketWords;
 use crate::verbs::{Fabric, Ticket};
 use crate::view::{MAX_REPLICAS, SlotRef};
 
@@ -40,7 +40,7 @@ pub(super) type PerBackup<T> = ArrayVec<T, { MAX_REPLICAS - 1 }>;
 
 /// A slot with the identity of an object.
 #[derive(Clone, Debug)]
-pub(super) struct Sighting {
+pub(super) struct RecoverySlot {
     pub slot: SlotRef,
     /// The word of the primary, which is read first.
     pub primary: Slot,
@@ -50,7 +50,7 @@ pub(super) struct Sighting {
 
 /// The step that completes a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Step {
+pub(super) enum RecoveryStep {
     /// The primary shows the end of the round.
     Done,
     /// Go on with the round with this word, and commit it if it wins.
@@ -66,7 +66,7 @@ pub(super) enum Step {
 }
 
 /// Decides by the table above. A slot whose pair is gone is free.
-pub(super) fn judge(opcode: Opcode, own: Slot, seen: &Sighting, is_gone: bool) -> Step {
+pub(super) fn judge(opcode: Opcode, own: Slot, seen: &RecoverySlot, is_gone: bool) -> RecoveryStep {
     let identity = own.identity();
     let is_own = |word: &&Slot| word.identity() == identity;
     let tentative = own.tentative();
@@ -80,33 +80,41 @@ pub(super) fn judge(opcode: Opcode, own: Slot, seen: &Sighting, is_gone: bool) -
     };
     let mut all = seen.backups.iter().chain([&seen.primary]).filter(is_own);
     if !all.all(possible) {
-        return Step::Strange;
+        return RecoveryStep::Strange;
     }
     let old = seen.primary;
     if old.identity() == identity {
-        return if old.is_tentative() { Step::Withdraw(withdrawn) } else { Step::Done };
+        return if old.is_tentative() {
+            RecoveryStep::Withdraw(withdrawn)
+        } else {
+            RecoveryStep::Done
+        };
     }
     let is_free = old.is_free() || is_gone && !removed(Mutant::RecoveryKnowsNothingGone);
     let shows = |word: Slot| seen.backups.contains(&word);
     match opcode {
-        _ if old.is_tentative() => Step::Strange,
-        Opcode::Delete if !is_free => Step::Commit(withdrawn),
-        Opcode::Update | Opcode::Move if !is_free => Step::Commit(own),
-        Opcode::Upsert if !is_free && !shows(tentative) && !shows(withdrawn) => Step::Commit(own),
-        _ if !inserts || !is_free => Step::Strange,
-        _ if shows(withdrawn) && removed(Mutant::RecoveryIgnoresWithdrawnCopies) => Step::Done,
-        _ if shows(withdrawn) => Step::Withdraw(withdrawn),
-        _ if shows(own) => Step::Confirm(own),
-        _ => Step::WinAndWithdraw(tentative),
+        _ if old.is_tentative() => RecoveryStep::Strange,
+        Opcode::Delete if !is_free => RecoveryStep::Commit(withdrawn),
+        Opcode::Update | Opcode::Move if !is_free => RecoveryStep::Commit(own),
+        Opcode::Upsert if !is_free && !shows(tentative) && !shows(withdrawn) => {
+            RecoveryStep::Commit(own)
+        }
+        _ if !inserts || !is_free => RecoveryStep::Strange,
+        _ if shows(withdrawn) && removed(Mutant::RecoveryIgnoresWithdrawnCopies) => {
+            RecoveryStep::Done
+        }
+        _ if shows(withdrawn) => RecoveryStep::Withdraw(withdrawn),
+        _ if shows(own) => RecoveryStep::Confirm(own),
+        _ => RecoveryStep::WinAndWithdraw(tentative),
     }
 }
 
 /// The slots of one object's key, as some replicas show them.
-type Replicas = ArrayVec<Words, MAX_REPLICAS>;
+type Replicas = ArrayVec<BucketWords, MAX_REPLICAS>;
 
 impl<F: Fabric> Recovery<'_, F> {
     /// Reads the slots of up to [`GROUP`] objects, and completes their writes.
-    pub(super) async fn examine(&mut self, group: &[Candidate]) -> Result<(), RecoveryError> {
+    pub(super) async fn examine(&mut self, group: &[LoggedObject]) -> Result<(), RecoveryError> {
         self.report.examined += group.len() as u64;
         let backups_first = removed(Mutant::RecoveryReadsBackupsFirst);
         let mut early = Vec::new();
@@ -134,7 +142,7 @@ impl<F: Fabric> Recovery<'_, F> {
             match sighting(found, primary, backups) {
                 Ok(Some(seen)) => self.finish(found, &seen).await?,
                 Ok(None) => self.report.nowhere += 1,
-                Err(TwoSlots) => self.report.strange += 1,
+                Err(DuplicateIdentity) => self.report.strange += 1,
             }
         }
         Ok(())
@@ -143,10 +151,10 @@ impl<F: Fabric> Recovery<'_, F> {
     /// Completes those of up to [`GROUP`] objects whose identity stands on a replica of a slot.
     pub(super) async fn complete_those_in_slots(
         &mut self,
-        group: &[Candidate],
+        group: &[LoggedObject],
     ) -> Result<u64, RecoveryError> {
         let shown = self.read_slots(group, 0..MAX_REPLICAS).await?;
-        let stands = |found: &Candidate, replicas: &Replicas| {
+        let stands = |found: &LoggedObject, replicas: &Replicas| {
             replicas.iter().any(|words| sightings(found, words).next().is_some())
         };
         let shown = group.iter().zip(&shown).filter(|(found, replicas)| stands(found, replicas));
@@ -158,7 +166,7 @@ impl<F: Fabric> Recovery<'_, F> {
     /// One phase: reads the slots of all these objects from the replicas of their subtables with these numbers.
     async fn read_slots(
         &mut self,
-        group: &[Candidate],
+        group: &[LoggedObject],
         replicas: Range<usize>,
     ) -> Result<Vec<Replicas>, RecoveryError> {
         self.batch.clear();
@@ -185,12 +193,12 @@ impl<F: Fabric> Recovery<'_, F> {
 }
 
 /// The identity of an object stands in two slots, although one attempt of a write touches only one.
-struct TwoSlots;
+struct DuplicateIdentity;
 
 /// Returns the slots with the identity of an object.
 fn sightings<'w>(
-    found: &Candidate,
-    words: &'w Words,
+    found: &LoggedObject,
+    words: &'w BucketWords,
 ) -> impl Iterator<Item = (SlotRef, Slot)> + 'w {
     let identity = found.own.identity();
     words.iter().filter(move |(_, word)| word.identity() == identity)
@@ -198,18 +206,22 @@ fn sightings<'w>(
 
 /// Returns all that was seen of an object; `None` if its identity stands nowhere.
 fn sighting(
-    found: &Candidate,
-    primary: &Words,
-    backups: &[Words],
-) -> Result<Option<Sighting>, TwoSlots> {
+    found: &LoggedObject,
+    primary: &BucketWords,
+    backups: &[BucketWords],
+) -> Result<Option<RecoverySlot>, DuplicateIdentity> {
     let replicas = || core::iter::once(primary).chain(backups);
     let mut slots = replicas().flat_map(|words| sightings(found, words)).map(|(slot, _)| slot);
     let Some(slot) = slots.next() else { return Ok(None) };
     if slots.any(|other| other != slot) {
-        return Err(TwoSlots);
+        return Err(DuplicateIdentity);
     }
-    let word = |words: &Words| words.word(slot).expect("all replicas show the same slots");
-    Ok(Some(Sighting { slot, primary: word(primary), backups: backups.iter().map(word).collect() }))
+    let word = |words: &BucketWords| words.word(slot).expect("all replicas show the same slots");
+    Ok(Some(RecoverySlot {
+        slot,
+        primary: word(primary),
+        backups: backups.iter().map(word).collect(),
+    }))
 }
 
 #[cfg(test)]
@@ -221,22 +233,22 @@ mod tests {
         Slot::new(1, SizeClass::from_code(1).unwrap(), Address::new(n * 64), 0)
     }
 
-    fn judged(opcode: Opcode, own: Slot, primary: Slot, backups: &[Slot]) -> Step {
+    fn judged(opcode: Opcode, own: Slot, primary: Slot, backups: &[Slot]) -> RecoveryStep {
         let slot = SlotRef { subtable: 0, slot: 0 };
         let backups = backups.iter().copied().collect();
-        judge(opcode, own, &Sighting { slot, primary, backups }, false)
+        judge(opcode, own, &RecoverySlot { slot, primary, backups }, false)
     }
 
     #[test]
     fn a_word_on_the_primary_is_the_end_of_its_round() {
         let own = slot(2);
         for opcode in [Opcode::Insert, Opcode::Update, Opcode::Upsert] {
-            assert_eq!(judged(opcode, own, own, &[]), Step::Done);
+            assert_eq!(judged(opcode, own, own, &[]), RecoveryStep::Done);
         }
-        assert_eq!(judged(Opcode::Insert, own, own.withdrawn(), &[]), Step::Done);
-        assert_eq!(judged(Opcode::Delete, own, own.withdrawn(), &[]), Step::Done);
+        assert_eq!(judged(Opcode::Insert, own, own.withdrawn(), &[]), RecoveryStep::Done);
+        assert_eq!(judged(Opcode::Delete, own, own.withdrawn(), &[]), RecoveryStep::Done);
         let tentative = judged(Opcode::Upsert, own, own.tentative(), &[]);
-        assert_eq!(tentative, Step::Withdraw(own.withdrawn()));
+        assert_eq!(tentative, RecoveryStep::Withdraw(own.withdrawn()));
     }
 
     #[test]
@@ -246,10 +258,10 @@ mod tests {
         let other = slot(3);
         for opcode in [Opcode::Update, Opcode::Upsert, Opcode::Move] {
             let own = opcode.puts(own);
-            assert_eq!(judged(opcode, own, old, &[other, own]), Step::Commit(own));
+            assert_eq!(judged(opcode, own, old, &[other, own]), RecoveryStep::Commit(own));
         }
         let delete = judged(Opcode::Delete, own, old, &[own.withdrawn(), old]);
-        assert_eq!(delete, Step::Commit(own.withdrawn()));
+        assert_eq!(delete, RecoveryStep::Commit(own.withdrawn()));
     }
 
     #[test]
@@ -261,11 +273,14 @@ mod tests {
         let withdrawn = own.withdrawn();
         for opcode in [Opcode::Insert, Opcode::Upsert] {
             let step = |backups: &[Slot]| judged(opcode, own, old, backups);
-            assert_eq!(step(&[tentative, tentative]), Step::WinAndWithdraw(tentative));
-            assert_eq!(step(&[other.tentative(), tentative]), Step::WinAndWithdraw(tentative));
-            assert_eq!(step(&[tentative, own, tentative]), Step::Confirm(own));
-            assert_eq!(step(&[tentative, withdrawn]), Step::Withdraw(withdrawn));
-            assert_eq!(step(&[withdrawn, withdrawn]), Step::Withdraw(withdrawn));
+            assert_eq!(step(&[tentative, tentative]), RecoveryStep::WinAndWithdraw(tentative));
+            assert_eq!(
+                step(&[other.tentative(), tentative]),
+                RecoveryStep::WinAndWithdraw(tentative)
+            );
+            assert_eq!(step(&[tentative, own, tentative]), RecoveryStep::Confirm(own));
+            assert_eq!(step(&[tentative, withdrawn]), RecoveryStep::Withdraw(withdrawn));
+            assert_eq!(step(&[withdrawn, withdrawn]), RecoveryStep::Withdraw(withdrawn));
         }
     }
 
@@ -275,7 +290,11 @@ mod tests {
         let own = slot(2);
         let free = old.withdrawn();
         let strange = |opcode, primary, backup: Slot| {
-            assert_eq!(judged(opcode, own, primary, &[backup]), Step::Strange, "{backup:?}");
+            assert_eq!(
+                judged(opcode, own, primary, &[backup]),
+                RecoveryStep::Strange,
+                "{backup:?}"
+            );
         };
         strange(Opcode::Update, free, own);
         strange(Opcode::Delete, free, own.withdrawn());
@@ -285,7 +304,7 @@ mod tests {
         strange(Opcode::Update, old, own.withdrawn());
         strange(Opcode::Update, old, own.moved());
         let moved = judged(Opcode::Move, own.moved(), old, &[own]);
-        assert_eq!(moved, Step::Strange, "a Move's word is marked");
+        assert_eq!(moved, RecoveryStep::Strange, "a Move's word is marked");
         strange(Opcode::Update, old.tentative(), own);
         let other_class = SizeClass::from_code(2).unwrap();
         let misshapen = Slot::new(1, other_class, own.address(), own.generation());

@@ -32,7 +32,7 @@
 //!
 //! It may stop anywhere and be run again by another process: each step leaves a state that a dying client
 //! could have left. Whatever bytes stand in memory, it ends without a panic: bytes that no correct client
-//! writes are counted as [`Report::strange`] and left alone.
+//! writes are counted as [`RecoveryResult::strange`] and left alone.
 
 mod examine;
 mod resume;
@@ -43,9 +43,9 @@ use core::mem;
 
 use crate::layout::{Address, BlockShape, Opcode, SizeClass, Slot};
 use crate::race::Buckets;
-use crate::slab::Remainder;
+use crate::slab::BlockRemainder;
 use crate::stats::Cost;
-use crate::verbs::{Batch, ClientId, Fabric, FailedVerb};
+use crate::verbs::{ClientId, Fabric, FailedVerb, VerbBatch};
 use crate::view::View;
 
 /// Objects that are examined together: 2 READs each of the primary, then 2 for each backup.
@@ -89,16 +89,16 @@ pub struct BlockReport {
 
 impl BlockReport {
     /// Returns the remainder that another client may use; `None` if the block's size class is unknown.
-    pub fn remainder(&self, block_bytes: u64) -> Option<Remainder> {
+    pub fn remainder(&self, block_bytes: u64) -> Option<BlockRemainder> {
         let BlockContent::Objects { class, first } = self.content else { return None };
         BlockShape::new(block_bytes, class)?;
-        Some(Remainder { block: self.block, class, first, marked: None })
+        Some(BlockRemainder { block: self.block, class, first, marked: None })
     }
 }
 
 /// The result of a recovery.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Report {
+pub struct RecoveryResult {
     /// Every given block, once, in the order of the logs.
     pub blocks: Vec<BlockReport>,
     /// Places of objects that the client passed in its logs, incomplete ones included.
@@ -123,7 +123,7 @@ pub struct Report {
 
 /// A complete object of the dead client.
 #[derive(Clone, Copy, Debug)]
-struct Candidate {
+struct LoggedObject {
     /// The buckets of its key.
     buckets: Buckets,
     /// The word that refers to it.
@@ -139,10 +139,10 @@ struct Recovery<'r, F> {
     fabric: &'r F,
     view: &'r View,
     dead: ClientId,
-    batch: Batch,
+    batch: VerbBatch,
     /// Objects that are walked and not examined yet.
-    pending: Vec<Candidate>,
-    report: Report,
+    pending: Vec<LoggedObject>,
+    report: RecoveryResult,
 }
 
 /// Recovers a client that has been fenced at all memory nodes. `blocks` are the addresses of its
@@ -153,7 +153,7 @@ pub async fn recover<F: Fabric>(
     view: &View,
     dead: ClientId,
     blocks: &[Address],
-) -> Result<Report, RecoveryError> {
+) -> Result<RecoveryResult, RecoveryError> {
     let mut recovery = Recovery::new(fabric, view, dead);
     for log in recovery.headers(blocks).await? {
         recovery.walk(&log).await?;
@@ -191,9 +191,9 @@ pub async fn complete_objects<F: Fabric>(
 
 impl<'r, F: Fabric> Recovery<'r, F> {
     fn new(fabric: &'r F, view: &'r View, dead: ClientId) -> Recovery<'r, F> {
-        let batch = Batch::new();
+        let batch = VerbBatch::new();
         let pending = Vec::new();
-        let report = Report::default();
+        let report = RecoveryResult::default();
         Recovery { fabric, view, dead, batch, pending, report }
     }
 }

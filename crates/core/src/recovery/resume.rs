@@ -20,19 +20,19 @@
 //! If recovery loses, nothing is left to do: the winner replaces the client's words, or the
 //! winner's own recovery does.
 
-use super::examine::{PerBackup, Sighting, Step, judge};
-use super::{Candidate, Recovery, RecoveryError};
+use super::examine::{PerBackup, RecoverySlot, RecoveryStep, judge};
+use super::{LoggedObject, Recovery, RecoveryError};
+use crate::conflict_rules::{RoundVerdict, Winner, evaluate};
 use crate::data::complete;
 use crate::layout::Slot;
 use crate::mutant::{Mutant, removed};
-use crate::snapshot::{Verdict, Winner, evaluate};
 use crate::verbs::{Fabric, Ticket};
-use crate::view::Place;
+use crate::view::PoolPlace;
 
 /// The outcome of a round for the dead client.
-enum Contended {
+enum ResumedRound {
     /// The dead client won. The slot is as given: an own word stands on every backup.
-    Won(Winner, Sighting),
+    Won(Winner, RecoverySlot),
     Lost,
     /// No round leaves this.
     Strange,
@@ -42,51 +42,55 @@ impl<F: Fabric> Recovery<'_, F> {
     /// Completes the write of one object.
     pub(super) async fn finish(
         &mut self,
-        found: &Candidate,
-        seen: &Sighting,
+        found: &LoggedObject,
+        seen: &RecoverySlot,
     ) -> Result<(), RecoveryError> {
         let own = found.own;
         let step = judge(found.opcode, own, seen, self.view.is_gone(seen.primary));
-        let goes_on = !matches!(step, Step::Done | Step::Strange);
+        let goes_on = !matches!(step, RecoveryStep::Done | RecoveryStep::Strange);
         if goes_on && !found.is_everywhere && !removed(Mutant::RecoveryDoesNotComplete) {
             let objects = self.view.objects_of(core::slice::from_ref(&own));
             complete(self.fabric, objects, &mut self.report.cost).await?;
         }
         let contended = match step {
-            Step::Done => {
+            RecoveryStep::Done => {
                 self.report.on_primary += 1;
                 return Ok(());
             }
-            Step::Strange => Contended::Strange,
-            Step::Commit(word) | Step::WinAndWithdraw(word) => {
+            RecoveryStep::Strange => ResumedRound::Strange,
+            RecoveryStep::Commit(word) | RecoveryStep::WinAndWithdraw(word) => {
                 self.contend(own, word, seen).await?
             }
-            Step::Confirm(_) | Step::Withdraw(_) => had_won(own, seen),
+            RecoveryStep::Confirm(_) | RecoveryStep::Withdraw(_) => had_won(own, seen),
         };
         let done = match (contended, step) {
-            (Contended::Lost, _) => {
+            (ResumedRound::Lost, _) => {
                 self.report.dropped += 1;
                 return Ok(());
             }
-            (Contended::Won(winner, now), Step::Commit(word)) => {
+            (ResumedRound::Won(winner, now), RecoveryStep::Commit(word)) => {
                 self.commit(winner, &now, word).await?
             }
-            (Contended::Won(winner, now), Step::Confirm(word)) => {
+            (ResumedRound::Won(winner, now), RecoveryStep::Confirm(word)) => {
                 self.rewrite(&winner, &now, word).await? && self.commit(winner, &now, word).await?
             }
-            (Contended::Won(winner, now), Step::WinAndWithdraw(_))
+            (ResumedRound::Won(winner, now), RecoveryStep::WinAndWithdraw(_))
                 if removed(Mutant::RecoveryCommitsTentative) =>
             {
                 self.rewrite(&winner, &now, own).await? && self.commit(winner, &now, own).await?
             }
-            (Contended::Won(winner, now), Step::WinAndWithdraw(_) | Step::Withdraw(_)) => {
-                self.withdraw(winner, own, &now).await?
-            }
-            (Contended::Won(..), Step::Done | Step::Strange) | (Contended::Strange, _) => false,
+            (
+                ResumedRound::Won(winner, now),
+                RecoveryStep::WinAndWithdraw(_) | RecoveryStep::Withdraw(_),
+            ) => self.withdraw(winner, own, &now).await?,
+            (ResumedRound::Won(..), RecoveryStep::Done | RecoveryStep::Strange)
+            | (ResumedRound::Strange, _) => false,
         };
         let count = match (done, step) {
             (false, _) => &mut self.report.strange,
-            (true, Step::WinAndWithdraw(_) | Step::Withdraw(_)) => &mut self.report.withdrawn,
+            (true, RecoveryStep::WinAndWithdraw(_) | RecoveryStep::Withdraw(_)) => {
+                &mut self.report.withdrawn
+            }
             (true, _) => &mut self.report.committed,
         };
         *count += 1;
@@ -94,11 +98,11 @@ impl<F: Fabric> Recovery<'_, F> {
     }
 
     /// Returns the slot's place on each backup, in order.
-    fn backups(&self, seen: &Sighting) -> PerBackup<Place> {
+    fn backups(&self, seen: &RecoverySlot) -> PerBackup<PoolPlace> {
         self.view.slot_on_backups(seen.slot).collect()
     }
 
-    fn primary(&self, seen: &Sighting) -> Place {
+    fn primary(&self, seen: &RecoverySlot) -> PoolPlace {
         self.view.slot_on_primary(seen.slot)
     }
 
@@ -106,7 +110,7 @@ impl<F: Fabric> Recovery<'_, F> {
     /// place. Returns the words that the CASes found.
     async fn swap(
         &mut self,
-        from: &[(Place, Slot)],
+        from: &[(PoolPlace, Slot)],
         to: Slot,
     ) -> Result<PerBackup<Slot>, RecoveryError> {
         self.batch.clear();
@@ -126,7 +130,11 @@ impl<F: Fabric> Recovery<'_, F> {
 
     /// Does the same as `swap`, as the only writer, at places that no other session changes.
     /// Returns whether all of them hold `to` now.
-    async fn replace(&mut self, from: &[(Place, Slot)], to: Slot) -> Result<bool, RecoveryError> {
+    async fn replace(
+        &mut self,
+        from: &[(PoolPlace, Slot)],
+        to: Slot,
+    ) -> Result<bool, RecoveryError> {
         let found = self.swap(from, to).await?;
         Ok(from.iter().zip(found).all(|((_, word), found)| found == *word || found == to))
     }
@@ -136,12 +144,12 @@ impl<F: Fabric> Recovery<'_, F> {
         &mut self,
         own: Slot,
         word: Slot,
-        seen: &Sighting,
-    ) -> Result<Contended, RecoveryError> {
+        seen: &RecoverySlot,
+    ) -> Result<ResumedRound, RecoveryError> {
         let old = seen.primary;
-        let mut shown: PerBackup<(Place, Slot)> =
+        let mut shown: PerBackup<(PoolPlace, Slot)> =
             self.backups(seen).into_iter().zip(seen.backups.iter().copied()).collect();
-        let untaken: PerBackup<(Place, Slot)> =
+        let untaken: PerBackup<(PoolPlace, Slot)> =
             shown.iter().copied().filter(|(_, w)| *w == old).collect();
         let found = self.swap(&untaken, word).await?;
         let still_old = shown.iter_mut().filter(|(_, w)| *w == old);
@@ -150,9 +158,9 @@ impl<F: Fabric> Recovery<'_, F> {
         }
         let verdict = evaluate(own.identity(), shown.iter().map(|(_, w)| w.identity()));
         let winner = match verdict {
-            Verdict::Won(winner) => winner,
-            Verdict::Lost => return Ok(Contended::Lost),
-            Verdict::Undecided(undecided) => {
+            RoundVerdict::Won(winner) => winner,
+            RoundVerdict::Lost => return Ok(ResumedRound::Lost),
+            RoundVerdict::Undecided(undecided) => {
                 let primary = if removed(Mutant::RecoverySkipsTheReadOfRule3) {
                     old
                 } else {
@@ -160,7 +168,7 @@ impl<F: Fabric> Recovery<'_, F> {
                 };
                 match undecided.decide(primary, old) {
                     Some(winner) => winner,
-                    None => return Ok(Contended::Lost),
+                    None => return Ok(ResumedRound::Lost),
                 }
             }
         };
@@ -169,14 +177,14 @@ impl<F: Fabric> Recovery<'_, F> {
             shown.clear();
         }
         if !self.replace(&shown, word).await? {
-            return Ok(Contended::Strange);
+            return Ok(ResumedRound::Strange);
         }
         let backups = seen.backups.iter().map(|_| word).collect();
-        Ok(Contended::Won(winner, Sighting { backups, ..seen.clone() }))
+        Ok(ResumedRound::Won(winner, RecoverySlot { backups, ..seen.clone() }))
     }
 
     /// One phase: reads the slot's word on the primary.
-    async fn read_primary(&mut self, seen: &Sighting) -> Result<Slot, RecoveryError> {
+    async fn read_primary(&mut self, seen: &RecoverySlot) -> Result<Slot, RecoveryError> {
         let place = self.primary(seen);
         self.batch.clear();
         let ticket = self.batch.read(place.node, place.offset, 8);
@@ -190,13 +198,13 @@ impl<F: Fabric> Recovery<'_, F> {
     async fn rewrite(
         &mut self,
         _winner: &Winner,
-        seen: &Sighting,
+        seen: &RecoverySlot,
         to: Slot,
     ) -> Result<bool, RecoveryError> {
         if removed(Mutant::RecoveryLeavesOwnBackups) {
             return Ok(true);
         }
-        let mut from: PerBackup<(Place, Slot)> =
+        let mut from: PerBackup<(PoolPlace, Slot)> =
             self.backups(seen).into_iter().zip(seen.backups.iter().copied()).collect();
         from.retain(|(_, word)| *word != to);
         self.replace(&from, to).await
@@ -207,7 +215,7 @@ impl<F: Fabric> Recovery<'_, F> {
         &mut self,
         winner: Winner,
         own: Slot,
-        seen: &Sighting,
+        seen: &RecoverySlot,
     ) -> Result<bool, RecoveryError> {
         let withdrawn = own.withdrawn();
         let primary = [(self.primary(seen), seen.primary)];
@@ -219,7 +227,7 @@ impl<F: Fabric> Recovery<'_, F> {
     async fn commit(
         &mut self,
         _winner: Winner,
-        seen: &Sighting,
+        seen: &RecoverySlot,
         word: Slot,
     ) -> Result<bool, RecoveryError> {
         let shown = self.swap(&[(self.primary(seen), seen.primary)], word).await?[0];
@@ -229,13 +237,13 @@ impl<F: Fabric> Recovery<'_, F> {
 
 /// A confirmed or withdrawn word proves that the round was won: the own identity then stands on
 /// every backup.
-fn had_won(own: Slot, seen: &Sighting) -> Contended {
+fn had_won(own: Slot, seen: &RecoverySlot) -> ResumedRound {
     let identities = seen.backups.iter().map(|w| w.identity());
     if identities.clone().any(|i| i != own.identity()) {
-        return Contended::Strange;
+        return ResumedRound::Strange;
     }
     match evaluate(own.identity(), identities) {
-        Verdict::Won(winner) => Contended::Won(winner, seen.clone()),
-        Verdict::Lost | Verdict::Undecided(_) => Contended::Strange,
+        RoundVerdict::Won(winner) => ResumedRound::Won(winner, seen.clone()),
+        RoundVerdict::Lost | RoundVerdict::Undecided(_) => ResumedRound::Strange,
     }
 }

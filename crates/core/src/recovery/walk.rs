@@ -26,7 +26,7 @@
 use alloc::vec::Vec;
 use core::cmp::Reverse;
 
-use super::{BlockContent, BlockReport, Candidate, Recovery, RecoveryError};
+use super::{BlockContent, BlockReport, LoggedObject, Recovery, RecoveryError};
 use crate::data::{MAX_PLACES, PerPlace};
 use crate::layout::{
     Address, BLOCK_HEADER_BYTES, BlockHeader, BlockShape, Object, Opcode, SizeClass, Slot,
@@ -47,7 +47,7 @@ const CHUNK_BYTES: u64 = 1 << 20;
 type Places = PerPlace<Span>;
 
 /// A block with a header.
-pub(super) struct Log {
+pub(super) struct BlockLog {
     block: Address,
     header: BlockHeader,
     shape: BlockShape,
@@ -55,7 +55,10 @@ pub(super) struct Log {
 
 impl<F: Fabric> Recovery<'_, F> {
     /// Reads the headers of all blocks, each once, and reports those that have none.
-    pub(super) async fn headers(&mut self, blocks: &[Address]) -> Result<Vec<Log>, RecoveryError> {
+    pub(super) async fn headers(
+        &mut self,
+        blocks: &[Address],
+    ) -> Result<Vec<BlockLog>, RecoveryError> {
         let mut blocks = blocks.to_vec();
         blocks.sort_unstable();
         blocks.dedup();
@@ -77,7 +80,7 @@ impl<F: Fabric> Recovery<'_, F> {
                 self.header(replicas, &mut logs)?;
             }
         }
-        logs.sort_by_key(|l: &Log| (l.header.class, l.block));
+        logs.sort_by_key(|l: &BlockLog| (l.header.class, l.block));
         Ok(logs)
     }
 
@@ -85,7 +88,7 @@ impl<F: Fabric> Recovery<'_, F> {
     fn header(
         &mut self,
         replicas: &[(Address, Ticket)],
-        logs: &mut Vec<Log>,
+        logs: &mut Vec<BlockLog>,
     ) -> Result<(), RecoveryError> {
         let block = replicas[0].0;
         let mut written = false;
@@ -111,7 +114,7 @@ impl<F: Fabric> Recovery<'_, F> {
         });
         let shaped = best.and_then(|header| {
             let shape = BlockShape::new(self.view.geometry.block_bytes, header.class)?;
-            Some(Log { block, header, shape })
+            Some(BlockLog { block, header, shape })
         });
         match shaped {
             Some(log) => logs.push(log),
@@ -127,8 +130,8 @@ impl<F: Fabric> Recovery<'_, F> {
 
     /// Walks through the objects of a block, if some may be unfinished. Objects before the header's first are of
     /// earlier uses of the block.
-    pub(super) async fn walk(&mut self, log: &Log) -> Result<(), RecoveryError> {
-        let Log { block, header, shape } = log;
+    pub(super) async fn walk(&mut self, log: &BlockLog) -> Result<(), RecoveryError> {
+        let BlockLog { block, header, shape } = log;
         let class = header.class;
         let walked_from = header.first.min(shape.objects);
         let mut last_begun = walked_from;
@@ -173,7 +176,7 @@ impl<F: Fabric> Recovery<'_, F> {
         is_own: bool,
     ) -> bool {
         let mut was_begun = false;
-        let mut found = PerPlace::<Candidate>::new();
+        let mut found = PerPlace::<LoggedObject>::new();
         let first = self.batch.bytes(replicas[0]);
         let is_everywhere = replicas[1..].iter().all(|span| self.batch.bytes(*span) == first);
         let different = if is_everywhere { &replicas[..1] } else { replicas };
@@ -192,7 +195,7 @@ impl<F: Fabric> Recovery<'_, F> {
             }
             match candidate(self.view, &object, address, class) {
                 Some(new) if found.iter().any(|known| known.own == new.own) => {}
-                Some(new) => found.push(Candidate { is_everywhere, ..new }),
+                Some(new) => found.push(LoggedObject { is_everywhere, ..new }),
                 None => strange += 1,
             }
         }
@@ -205,7 +208,7 @@ impl<F: Fabric> Recovery<'_, F> {
 
     /// Takes note of the words of all turns: any of them may be the one that stands, and the next one may be
     /// unfinished.
-    fn take_turns(&mut self, found: Candidate) {
+    fn take_turns(&mut self, found: LoggedObject) {
         let is_oriented =
             self.view.object_of(found.own).is_some_and(|at| at.is_turned(found.own.at_turn(1)));
         self.take(found);
@@ -214,11 +217,11 @@ impl<F: Fabric> Recovery<'_, F> {
         }
         for turn in 1..Slot::TURNS {
             let own = Opcode::Move.puts(found.own.at_turn(turn));
-            self.take(Candidate { own, opcode: Opcode::Move, ..found });
+            self.take(LoggedObject { own, opcode: Opcode::Move, ..found });
         }
     }
 
-    fn take(&mut self, found: Candidate) {
+    fn take(&mut self, found: LoggedObject) {
         if removed(Mutant::RecoveryExaminesLastObjectsOnly)
             && self.pending.last().is_some_and(|before| before.own.class() == found.own.class())
         {
@@ -251,7 +254,7 @@ fn candidate(
     object: &Object<'_>,
     address: Address,
     class: SizeClass,
-) -> Option<Candidate> {
+) -> Option<LoggedObject> {
     let opcode = object.opcode()?;
     let generation = object.identity().generation_at(address)?;
     if object.key().is_empty() {
@@ -259,5 +262,5 @@ fn candidate(
     }
     let buckets = Buckets::of(object.key(), view);
     let own = opcode.puts(Slot::new(buckets.fingerprint, class, address, generation));
-    Some(Candidate { buckets, own, opcode, is_everywhere: true })
+    Some(LoggedObject { buckets, own, opcode, is_everywhere: true })
 }

@@ -2,11 +2,11 @@
 //! replicas, and new replicas are filled (P §5.2).
 //!
 //! Writers have stopped anywhere within their rounds, so the replicas of a slot may differ.
-//! [`settled`](crate::snapshot::settled) names the word that they get; [`transform`] writes it to all subtables in the
-//! scope of a change, by bulk READs and a CAS where a word must change. The backups come first, the primary last:
-//! readers use the primary, so the word they see changes at most once, to a word that by then stands on every backup,
-//! and which a second run would choose again. If the primary is lost, readers meanwhile take the word of all backups,
-//! if these agree. So the transformation may stop anywhere and be run again.
+//! [`settled_word`](crate::conflict_rules::settled_word) names the word that they get; [`transform`] writes it to all
+//! subtables in the scope of a change, by bulk READs and a CAS where a word must change. The backups come first, the
+//! primary last: readers use the primary, so the word they see changes at most once, to a word that by then stands on
+//! every backup, and which a second run would choose again. If the primary is lost, readers meanwhile take the word
+//! of all backups, if these agree. So the transformation may stop anywhere and be run again.
 //!
 //! Before it changes a slot, it completes ([`data`](crate::data)) the object of the slot's new word: the word of a
 //! speculative write may stand on a backup while the object is only on that backup's node. The object of a free word
@@ -30,10 +30,10 @@ mod outcome;
 mod settle;
 pub mod split;
 
-pub use outcome::{RepairError, Transformed};
+pub use outcome::{RepairError, TransformResult};
 
-use crate::change::{Split, Stage, SubtableChange};
-use crate::data::{Copied, PlaceOfCopy, clear_bitmaps, copy_bytes};
+use crate::change::{ChangeStage, SplitProgress, SubtableChange};
+use crate::data::{CopyResult, PlaceOfCopy, clear_bitmaps, copy_bytes};
 use crate::mutant::{Mutant, removed};
 use crate::verbs::Fabric;
 use crate::view::View;
@@ -44,14 +44,14 @@ use settle::settle_subtable;
 ///
 /// # Panics
 /// If the view has no change that is transforming.
-pub async fn transform<F: Fabric>(fabric: &F, view: &View) -> Result<Transformed, RepairError> {
+pub async fn transform<F: Fabric>(fabric: &F, view: &View) -> Result<TransformResult, RepairError> {
     let change = view.change.as_ref().expect("a change is under way");
-    assert_eq!(change.stage, Stage::Transforming, "nobody has stopped for it");
-    let mut result = Transformed::default();
-    let mut copied = Copied::default();
+    assert_eq!(change.stage, ChangeStage::Transforming, "nobody has stopped for it");
+    let mut result = TransformResult::default();
+    let mut copied = CopyResult::default();
     for SubtableChange { subtable, joining, split, .. } in &change.subtables {
         settle_subtable(fabric, view, *subtable, &mut result).await?;
-        if let Some(Split::Filling(sibling)) = split {
+        if let Some(SplitProgress::Filling(sibling)) = split {
             split::fill(fabric, view, *subtable, sibling, &mut result).await?;
         }
         if let Some(joining) = joining {

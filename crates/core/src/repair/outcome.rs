@@ -1,6 +1,6 @@
 //! Results and errors of a transformation.
 
-use crate::data::Copied;
+use crate::data::CopyResult;
 use crate::stats::Cost;
 use crate::verbs::FailedVerb;
 
@@ -34,7 +34,7 @@ pub enum RepairError {
 
 /// The result of a transformation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Transformed {
+pub struct TransformResult {
     /// Slots of which at least one remaining replica changed.
     pub slots_changed: u64,
     /// Bytes that were copied to new replicas.
@@ -45,9 +45,9 @@ pub struct Transformed {
     pub cost: Cost,
 }
 
-impl Transformed {
+impl TransformResult {
     /// Adds the result of copying.
-    pub(super) fn add(&mut self, copied: &Copied) {
+    pub(super) fn add(&mut self, copied: &CopyResult) {
         self.bytes_copied += copied.bytes;
         self.objects_repaired += copied.objects_repaired;
         self.cost.add(&copied.cost);

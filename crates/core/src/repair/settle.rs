@@ -8,14 +8,14 @@ use alloc::vec::Vec;
 
 use arrayvec::ArrayVec;
 
-use super::outcome::{RepairError, Transformed};
-use crate::data::{ObjectAt, Shown, complete};
+use super::outcome::{RepairError, TransformResult};
+use crate::conflict_rules::settled_word;
+use crate::data::{ObjectLocation, ReplicaContents, complete};
 use crate::layout::{HEADER_BYTES, Object, Opcode, Slot};
 use crate::mutant::{Mutant, removed};
 use crate::scrub::leads_here;
-use crate::snapshot::settled;
-use crate::verbs::{Batch, Fabric, FailedVerb, MAX_BATCH_VERBS, Ticket};
-use crate::view::{MAX_REPLICAS, Place, View};
+use crate::verbs::{Fabric, FailedVerb, MAX_BATCH_VERBS, Ticket, VerbBatch};
+use crate::view::{MAX_REPLICAS, PoolPlace, View};
 
 /// Slots that are read from each survivor in one phase.
 const CHUNK_SLOTS: u64 = 8192;
@@ -25,15 +25,22 @@ pub(super) async fn settle_subtable<F: Fabric>(
     fabric: &F,
     view: &View,
     subtable: u32,
-    result: &mut Transformed,
+    result: &mut TransformResult,
 ) -> Result<(), RepairError> {
     let replicas = view.subtables[subtable as usize].replicas();
     let has_primary = !view.is_without_primary(subtable);
     let mut survivors: Survivors = replicas.iter().copied().collect();
     // In the order in which they are written.
     survivors.rotate_left(usize::from(has_primary));
-    let mut repair =
-        Repair { fabric, view, subtable, survivors, has_primary, batch: Batch::new(), result };
+    let mut repair = SubtableSettlement {
+        fabric,
+        view,
+        subtable,
+        survivors,
+        has_primary,
+        batch: VerbBatch::new(),
+        result,
+    };
     let slots = view.geometry.subtable_slots();
     let mut from = 0;
     while from < slots {
@@ -46,10 +53,10 @@ pub(super) async fn settle_subtable<F: Fabric>(
 
 /// One item for each survivor: the backups in order, then the primary.
 type PerSurvivor<T> = ArrayVec<T, MAX_REPLICAS>;
-type Survivors = PerSurvivor<Place>;
+type Survivors = PerSurvivor<PoolPlace>;
 
 /// A slot to change.
-struct Change {
+struct SlotChange {
     /// The number of the slot in the subtable.
     slot: u64,
     /// The word of each survivor.
@@ -57,17 +64,17 @@ struct Change {
     to: Slot,
 }
 
-struct Repair<'r, F> {
+struct SubtableSettlement<'r, F> {
     fabric: &'r F,
     view: &'r View,
     subtable: u32,
     survivors: Survivors,
     has_primary: bool,
-    batch: Batch,
-    result: &'r mut Transformed,
+    batch: VerbBatch,
+    result: &'r mut TransformResult,
 }
 
-impl<'r, F: Fabric> Repair<'r, F> {
+impl<'r, F: Fabric> SubtableSettlement<'r, F> {
     async fn phase(&mut self) {
         let batch = core::mem::take(&mut self.batch);
         self.batch = self.fabric.execute(batch).await;
@@ -109,7 +116,12 @@ impl<'r, F: Fabric> Repair<'r, F> {
     }
 
     /// Returns the slots in which a survivor holds another word than the settled one.
-    fn changes(&self, from: u64, count: u64, reads: &[Ticket]) -> Result<Vec<Change>, FailedVerb> {
+    fn changes(
+        &self,
+        from: u64,
+        count: u64,
+        reads: &[Ticket],
+    ) -> Result<Vec<SlotChange>, FailedVerb> {
         let mut replicas = PerSurvivor::<&[u8]>::new();
         for read in reads {
             replicas.push(self.batch.data(*read)?);
@@ -122,7 +134,7 @@ impl<'r, F: Fabric> Repair<'r, F> {
             let words: PerSurvivor<Slot> = replicas.iter().map(|bytes| word(bytes, i)).collect();
             let to = self.settled(&words, |_| true);
             if words.iter().any(|w| *w != to) {
-                changes.push(Change { slot: from + i as u64, words, to });
+                changes.push(SlotChange { slot: from + i as u64, words, to });
             }
         }
         Ok(changes)
@@ -136,16 +148,17 @@ impl<'r, F: Fabric> Repair<'r, F> {
         };
         let counting: PerSurvivor<Slot> = backups.iter().copied().filter(|w| counts(*w)).collect();
         match (counting.is_empty(), primary.filter(|word| counts(*word))) {
-            (true, None) => settled(primary, backups, 0),
-            (_, primary) => settled(primary, &counting, 0),
+            (true, None) => settled_word(primary, backups, 0),
+            (_, primary) => settled_word(primary, &counting, 0),
         }
     }
 
     /// Excludes words that lead to nothing from slots that differ: a writer's object is complete on one of its
     /// replicas before its word stands anywhere.
-    async fn refute(&mut self, changes: &mut Vec<Change>) -> Result<(), RepairError> {
+    async fn refute(&mut self, changes: &mut Vec<SlotChange>) -> Result<(), RepairError> {
         let mut refuted: BTreeSet<(u64, u64)> = BTreeSet::new();
-        let differ = |change: &&Change| change.words.iter().any(|word| *word != change.words[0]);
+        let differ =
+            |change: &&SlotChange| change.words.iter().any(|word| *word != change.words[0]);
         let entries = changes.iter().filter(differ).flat_map(|change| {
             let words: BTreeSet<u64> = change.words.iter().map(|word| word.0).collect();
             words.into_iter().map(|word| (change.slot, Slot(word)))
@@ -155,7 +168,7 @@ impl<'r, F: Fabric> Repair<'r, F> {
         for (slot, word) in entries {
             let view = self.view;
             let slot_number = slot as u32;
-            let leads = |shown: &Shown<'_>| leads_here(view, slot_number, word, shown);
+            let leads = |shown: &ReplicaContents<'_>| leads_here(view, slot_number, word, shown);
             let key = match view.object_of(word) {
                 Some(object) => self.key_of(object, word, leads).await?,
                 // The word had an object before the loss.
@@ -191,9 +204,9 @@ impl<'r, F: Fabric> Repair<'r, F> {
     /// Returns the key of the object of a word, if some part of the object is good and passes the check `holds`.
     async fn key_of(
         &mut self,
-        object: ObjectAt<'_>,
+        object: ObjectLocation<'_>,
         word: Slot,
-        holds: impl Fn(&Shown<'_>) -> bool,
+        holds: impl Fn(&ReplicaContents<'_>) -> bool,
     ) -> Result<Option<Vec<u8>>, RepairError> {
         self.batch.clear();
         let reads = object.read_all(&mut self.batch);
@@ -212,14 +225,18 @@ impl<'r, F: Fabric> Repair<'r, F> {
         let class = Object::class(key.len(), 0);
         let (Some(class), Some(at)) = (class, word.object()) else { return Ok(false) };
         let Some(object) = self.view.object(at, class.bytes()) else { return Ok(false) };
-        let is_log = |shown: &Shown<'_>| shown.opcode == Some(Opcode::Delete) && shown.key == key;
+        let is_log =
+            |shown: &ReplicaContents<'_>| shown.opcode == Some(Opcode::Delete) && shown.key == key;
         Ok(self.key_of(object, word, is_log).await?.is_some())
     }
 
     /// Returns the log objects of the free words among these. They may be incomplete, since DELETEs may be
     /// speculative. A free word does not contain the length of its object; the header of the object does, on any place
     /// that has it. The result has an item for each length that a header shows, the right one among them.
-    async fn logs_of(&mut self, words: &[Slot]) -> Result<Vec<(Slot, ObjectAt<'r>)>, RepairError> {
+    async fn logs_of(
+        &mut self,
+        words: &[Slot],
+    ) -> Result<Vec<(Slot, ObjectLocation<'r>)>, RepairError> {
         let view = self.view;
         let start = |word: &Slot| Some((*word, view.object(word.object()?, HEADER_BYTES)?));
         let free =
@@ -229,8 +246,9 @@ impl<'r, F: Fabric> Repair<'r, F> {
         let mut logs = Vec::new();
         for starts in starts.chunks(MAX_BATCH_VERBS / MAX_REPLICAS) {
             self.batch.clear();
-            let read =
-                |(word, object): &(Slot, ObjectAt<'_>)| (*word, object.read_all(&mut self.batch));
+            let read = |(word, object): &(Slot, ObjectLocation<'_>)| {
+                (*word, object.read_all(&mut self.batch))
+            };
             let reads: Vec<_> = starts.iter().map(read).collect();
             self.phase().await;
             for (word, reads) in reads {
@@ -247,7 +265,7 @@ impl<'r, F: Fabric> Repair<'r, F> {
     /// One phase, or none: changes these slots on some of the survivors.
     async fn write(
         &mut self,
-        changes: &[Change],
+        changes: &[SlotChange],
         survivors: core::ops::Range<usize>,
     ) -> Result<(), RepairError> {
         self.batch.clear();

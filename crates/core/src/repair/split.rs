@@ -15,14 +15,14 @@
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
-use super::outcome::{RepairError, Transformed};
-use crate::change::{Split, Stage, SubtableChange};
-use crate::data::{Reads, ShownKey};
+use super::outcome::{RepairError, TransformResult};
+use crate::change::{ChangeStage, SplitProgress, SubtableChange};
+use crate::data::{KeyReadResult, ObjectReads};
 use crate::layout::Slot;
 use crate::mutant::{Mutant, removed};
 use crate::race::Buckets;
-use crate::verbs::{Batch, Fabric, FailedVerb, MAX_BATCH_VERBS};
-use crate::view::{MAX_REPLICAS, Place, SlotRef, View};
+use crate::verbs::{Fabric, FailedVerb, MAX_BATCH_VERBS, VerbBatch};
+use crate::view::{MAX_REPLICAS, PoolPlace, SlotRef, View};
 
 /// Slots that are handled together: every replica of an object is read for each.
 const CHUNK_SLOTS: u64 = (MAX_BATCH_VERBS / MAX_REPLICAS) as u64;
@@ -36,11 +36,11 @@ pub(crate) async fn fill<F: Fabric>(
     fabric: &F,
     view: &View,
     subtable: u32,
-    sibling: &[Place],
-    result: &mut Transformed,
+    sibling: &[PoolPlace],
+    result: &mut TransformResult,
 ) -> Result<(), RepairError> {
     let from = view.subtables[subtable as usize].primary();
-    let mut work = Work { fabric, view, batch: Batch::new(), result };
+    let mut work = SubtableSplit { fabric, view, batch: VerbBatch::new(), result };
     for (first, count) in chunks(view) {
         let [words] = work.read([from], first, count).await?;
         let moves = work.which_move(subtable, first, &words).await?;
@@ -65,15 +65,15 @@ pub(crate) async fn fill<F: Fabric>(
 ///
 /// # Panics
 /// If the view has no change that is switched.
-pub async fn clear<F: Fabric>(fabric: &F, view: &View) -> Result<Transformed, RepairError> {
+pub async fn clear<F: Fabric>(fabric: &F, view: &View) -> Result<TransformResult, RepairError> {
     let change = view.change.as_ref().expect("a change is under way");
-    assert_eq!(change.stage, Stage::Switched, "readers may still be at the old place");
-    let mut result = Transformed::default();
+    assert_eq!(change.stage, ChangeStage::Switched, "readers may still be at the old place");
+    let mut result = TransformResult::default();
     for SubtableChange { subtable, split, .. } in &change.subtables {
-        let Some(Split::Clearing(sibling)) = split else { continue };
+        let Some(SplitProgress::Clearing(sibling)) = split else { continue };
         let split = &view.subtables[*subtable as usize];
         let [old, new] = [split.primary(), view.subtables[*sibling as usize].primary()];
-        let mut work = Work { fabric, view, batch: Batch::new(), result: &mut result };
+        let mut work = SubtableSplit { fabric, view, batch: VerbBatch::new(), result: &mut result };
         for (first, count) in chunks(view) {
             let [old, new] = work.read([old, new], first, count).await?;
             let both = (first..).zip(old.into_iter().zip(new));
@@ -103,14 +103,14 @@ fn chunks(view: &View) -> impl Iterator<Item = (u64, u64)> + use<> {
     firsts.map(move |first| (first, CHUNK_SLOTS.min(slots - first)))
 }
 
-struct Work<'w, F> {
+struct SubtableSplit<'w, F> {
     fabric: &'w F,
     view: &'w View,
-    batch: Batch,
-    result: &'w mut Transformed,
+    batch: VerbBatch,
+    result: &'w mut TransformResult,
 }
 
-impl<F: Fabric> Work<'_, F> {
+impl<F: Fabric> SubtableSplit<'_, F> {
     async fn phase(&mut self) {
         let batch = core::mem::take(&mut self.batch);
         self.batch = self.fabric.execute(batch).await;
@@ -120,7 +120,7 @@ impl<F: Fabric> Work<'_, F> {
     /// Reads the same range of slots at several places.
     async fn read<const N: usize>(
         &mut self,
-        places: [Place; N],
+        places: [PoolPlace; N],
         first: u64,
         count: u64,
     ) -> Result<[Vec<Slot>; N], FailedVerb> {
@@ -155,7 +155,7 @@ impl<F: Fabric> Work<'_, F> {
         let mut asked: VecDeque<(usize, u64)> = live.map(|i| (i, PREFIX_BYTES)).collect();
         while !asked.is_empty() {
             self.batch.clear();
-            let mut reads: Vec<(usize, u64, Reads)> = Vec::new();
+            let mut reads: Vec<(usize, u64, ObjectReads)> = Vec::new();
             while let Some((i, bytes)) = asked.front().copied() {
                 let Some(object) = self.view.object_of(words[i]) else {
                     asked.pop_front();
@@ -179,15 +179,17 @@ impl<F: Fabric> Work<'_, F> {
             for (i, whole, starts) in reads {
                 let slot = SlotRef { subtable, slot: (first + i as u64) as u32 };
                 match starts.key(&self.batch, words[i], whole == 0)? {
-                    ShownKey::Key(key) if whole == 0 || self.leads_here(slot, words[i], key) => {
+                    KeyReadResult::Key(key)
+                        if whole == 0 || self.leads_here(slot, words[i], key) =>
+                    {
                         moves[i] = Buckets::belongs_to_sibling(key, depth, self.view);
                     }
-                    ShownKey::Longer(_) if removed(Mutant::SplitReadsOnce) => {}
-                    ShownKey::Longer(bytes) => asked.push_back((i, bytes)),
-                    ShownKey::Nothing if whole == 0 => {
+                    KeyReadResult::Longer(_) if removed(Mutant::SplitReadsOnce) => {}
+                    KeyReadResult::Longer(bytes) => asked.push_back((i, bytes)),
+                    KeyReadResult::Nothing if whole == 0 => {
                         return Err(RepairError::Unreadable { subtable, slot: slot.slot.into() });
                     }
-                    ShownKey::Key(_) | ShownKey::Nothing => asked.push_back((i, whole)),
+                    KeyReadResult::Key(_) | KeyReadResult::Nothing => asked.push_back((i, whole)),
                 }
             }
         }
@@ -206,7 +208,7 @@ impl<F: Fabric> Work<'_, F> {
         &mut self,
         subtable: u32,
         sibling: u32,
-        places: &[Place],
+        places: &[PoolPlace],
         moved: &[(u64, Slot)],
     ) -> Result<(), RepairError> {
         self.batch.clear();

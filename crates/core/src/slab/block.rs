@@ -6,7 +6,7 @@ use alloc::collections::VecDeque;
 use alloc::vec;
 use alloc::vec::Vec;
 
-use super::generations::{Generations, Headers};
+use super::generations::{Generations, ReplicaHeaders};
 use crate::data::Redundancy;
 use crate::layout::{Address, BlockHeader, BlockShape, Identity, SizeClass, Slot, UNIT_BYTES};
 use crate::mutant::{Mutant, removed};
@@ -53,7 +53,7 @@ pub struct BlockGrant {
     pub class: SizeClass,
     /// The first object never allocated; more than 0 in a block that another client left.
     pub first: u32,
-    /// See [`Remainder::marked`].
+    /// See [`BlockRemainder::marked`].
     pub marked: Option<u64>,
     /// Whether the pool had no block any more, and other sessions left this one.
     pub pool_is_empty: bool,
@@ -67,7 +67,7 @@ impl BlockGrant {
 
 /// The remainder of a block that its owner has stopped using.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Remainder {
+pub struct BlockRemainder {
     /// The block's address.
     pub block: Address,
     /// The class of its objects.
@@ -83,7 +83,7 @@ pub struct Remainder {
 /// Bits of a free bitmap that were seen set. They stay set until the block is needed, so that another
 /// session that gets it meanwhile finds them, too.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Seen {
+pub(crate) struct SeenFreeBits {
     /// The bitmap: that of the place that leads the region since this view
     /// ([`Region::primary_since`](crate::data::Region::primary_since)).
     pub primary_since: u64,
@@ -134,10 +134,10 @@ pub(crate) struct Block {
     pub(super) was_fresh: u32,
     /// The number of free objects at which half of them are used up.
     pub(super) half: u32,
-    pub seen: Option<Seen>,
+    pub seen: Option<SeenFreeBits>,
     /// The number of the last reading of its bitmap, counted over all blocks.
     pub looked: u64,
-    /// As in [`Seen`], at that reading, or when the block was granted.
+    /// As in [`SeenFreeBits`], at that reading, or when the block was granted.
     pub primary_since: u64,
     /// If there is one, nothing is `seen`.
     pub(super) verification: Verification,
@@ -151,7 +151,7 @@ pub(crate) struct Block {
     /// It came because another class was short, in case it was wholly free.
     is_foreign: bool,
     /// It is being emptied, or is all zeros since a mark.
-    pub scrubbed: Option<Scrub>,
+    pub scrubbed: Option<BlockZeroing>,
     /// Counts the blocks that came to the session: the oldest has the smallest.
     pub(super) born: u64,
     /// Its objects before this one have been looked at, to be demoted, since it was in use last.
@@ -160,7 +160,7 @@ pub(crate) struct Block {
 
 /// The progress of a block on its way back to the pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Scrub {
+pub(crate) enum BlockZeroing {
     /// Zeros are being written.
     Begun,
     /// It was zeros on all replicas at this mark.
@@ -264,7 +264,7 @@ impl Block {
     }
 
     /// Whether it can be emptied, to go back to the pool.
-    pub fn may_scrub(&self) -> bool {
+    pub fn may_zero(&self) -> bool {
         let is_ours = !self.held && !self.offered && self.scrubbed.is_none();
         self.is_free() && self.seen.is_none() && is_ours
     }
@@ -279,7 +279,7 @@ impl Block {
     }
 
     /// Records that the free bitmap tells all free objects, except those freed since `seen`.
-    pub fn verify(&mut self, seen: Option<Seen>) {
+    pub fn verify(&mut self, seen: Option<SeenFreeBits>) {
         (self.verification, self.seen) = (Verification::Verified, seen);
     }
 
@@ -416,7 +416,7 @@ impl Block {
     }
 
     /// Takes the headers of the block's replicas, which were read in this epoch.
-    pub fn read(&mut self, headers: &Headers, epoch: u64) {
+    pub fn read(&mut self, headers: &ReplicaHeaders, epoch: u64) {
         self.generations.read(headers, epoch);
     }
 
@@ -449,14 +449,14 @@ impl Block {
     }
 
     /// Begins to empty the block, in this epoch. Its header says that before the first zero is written.
-    pub fn begin_scrub(&mut self, epoch: u64) {
+    pub fn begin_zeroing(&mut self, epoch: u64) {
         self.generations.end_tenure(epoch);
-        (self.scrubbed, self.written) = (Some(Scrub::Begun), None);
+        (self.scrubbed, self.written) = (Some(BlockZeroing::Begun), None);
     }
 
     /// Records that it is all zeros at this mark, and that its header says that it is sealed.
-    pub fn end_scrub(&mut self, mark: u64) {
-        (self.scrubbed, self.written) = (Some(Scrub::Done(mark)), Some(true));
+    pub fn end_zeroing(&mut self, mark: u64) {
+        (self.scrubbed, self.written) = (Some(BlockZeroing::Done(mark)), Some(true));
     }
 
     /// Returns the epoch before which no session may use the emptied block.
@@ -501,23 +501,23 @@ impl Block {
         }
     }
 
-    pub(super) fn remainder(&self) -> Remainder {
+    pub(super) fn remainder(&self) -> BlockRemainder {
         let Block { address, kind: SlabKind { class, .. }, fresh, .. } = *self;
         let marked = (self.verification == Verification::Verified).then_some(self.primary_since);
-        Remainder { block: address, class, first: fresh, marked }
+        BlockRemainder { block: address, class, first: fresh, marked }
     }
 
     /// Returns the remainder for another session, if no operation is under way in the block. The bits of
     /// reclaimed objects are not set any more, so another session would find them only by the whole index:
     /// a block with such objects, of which there are few, stays, unless it is lent.
-    pub(super) fn spare(&self) -> Option<Remainder> {
+    pub(super) fn spare(&self) -> Option<BlockRemainder> {
         let is_spare = self.is_quiet() && !self.held && self.scrubbed.is_none();
         let is_all_marked = self.free.is_empty() && self.returned_objects() == 0;
         if !is_spare || !(is_all_marked || self.lent) {
             return None;
         }
         let rest = self.remainder();
-        Some(Remainder { marked: rest.marked.filter(|_| is_all_marked), ..rest })
+        Some(BlockRemainder { marked: rest.marked.filter(|_| is_all_marked), ..rest })
     }
 
     /// Whether this session has no use for it: its bitmap was read, and it does not go back to the pool.

@@ -23,7 +23,7 @@
 use alloc::vec;
 use alloc::vec::Vec;
 
-use crate::layout::{Base, BlockHeader, Slot};
+use crate::layout::{BlockHeader, GenerationBase, Slot};
 use crate::mutant::{Mutant, removed};
 
 /// The number of epochs for which a word is not written again after it was in any slot.
@@ -40,7 +40,7 @@ const UNKNOWN: u16 = u16::MAX;
 
 /// The state of the generations of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum GenerationState {
     /// Its header has to be read first, not before this epoch.
     Unread { not_before: u64 },
     /// No header tells the base: the block can only be emptied.
@@ -52,7 +52,7 @@ enum State {
 /// The generations of one block.
 #[derive(Debug)]
 pub(crate) struct Generations {
-    state: State,
+    state: GenerationState,
     base: u16,
     /// Number of generations that a life takes: the turns of an EC-oriented object.
     turns: u16,
@@ -67,25 +67,31 @@ pub(crate) struct Generations {
 }
 
 /// The headers of a block's replicas, as they were read.
-pub(crate) enum Headers {
+pub(crate) enum ReplicaHeaders {
     /// No replica has one: the block was never used.
     None,
     /// None is whole.
     Damaged,
     /// The newest base.
-    Base(Base),
+    Base(GenerationBase),
 }
 
-impl Headers {
+impl ReplicaHeaders {
     /// Decodes the headers of all replicas.
-    pub fn of<'b>(replicas: impl Iterator<Item = &'b [u8]>) -> Headers {
-        let mut headers = Headers::None;
+    pub fn of<'b>(replicas: impl Iterator<Item = &'b [u8]>) -> ReplicaHeaders {
+        let mut headers = ReplicaHeaders::None;
         for bytes in replicas {
             let header = bytes.first_chunk().and_then(BlockHeader::decode);
             headers = match (headers, header) {
-                (Headers::Base(known), Some(found)) => Headers::Base(known.newest(found.base)),
-                (Headers::None | Headers::Damaged, Some(found)) => Headers::Base(found.base),
-                (Headers::None, None) if bytes.iter().any(|byte| *byte != 0) => Headers::Damaged,
+                (ReplicaHeaders::Base(known), Some(found)) => {
+                    ReplicaHeaders::Base(known.newest(found.base))
+                }
+                (ReplicaHeaders::None | ReplicaHeaders::Damaged, Some(found)) => {
+                    ReplicaHeaders::Base(found.base)
+                }
+                (ReplicaHeaders::None, None) if bytes.iter().any(|byte| *byte != 0) => {
+                    ReplicaHeaders::Damaged
+                }
                 (known, None) => known,
             };
         }
@@ -97,68 +103,68 @@ impl Generations {
     /// Makes the generations of a granted block, of which `allocated` objects were allocated before.
     pub fn unread(allocated: u32, turns: u16) -> Generations {
         let lives = vec![UNKNOWN; allocated as usize];
-        let state = State::Unread { not_before: 0 };
+        let state = GenerationState::Unread { not_before: 0 };
         Generations { state, base: 0, turns, lives, wrapped: false, is_told: false, is_wide: false }
     }
 
     /// Whether objects may be allocated.
     pub fn is_known(&self) -> bool {
-        self.state == State::Known
+        self.state == GenerationState::Known
     }
 
     /// Whether the header was read, and says that no session may use the block before a later epoch
     /// than this.
     pub fn waits(&self, epoch: u64) -> bool {
-        matches!(self.state, State::Unread { not_before } if not_before > epoch)
+        matches!(self.state, GenerationState::Unread { not_before } if not_before > epoch)
     }
 
     /// Whether the header is yet to be read.
     pub fn is_open(&self) -> bool {
-        matches!(self.state, State::Unread { .. })
+        matches!(self.state, GenerationState::Unread { .. })
     }
 
     /// Forgets all: the headers of the block and of its objects are to be read again.
     pub fn forget(&mut self) {
         self.lives.fill(UNKNOWN);
-        self.state = State::Unread { not_before: 0 };
+        self.state = GenerationState::Unread { not_before: 0 };
     }
 
     /// Whether the header is to be read in this epoch.
     pub fn is_unread(&self, epoch: u64) -> bool {
-        matches!(self.state, State::Unread { not_before } if not_before <= epoch)
+        matches!(self.state, GenerationState::Unread { not_before } if not_before <= epoch)
     }
 
     /// Takes the headers, which were read in this epoch.
-    pub fn read(&mut self, headers: &Headers, epoch: u64) {
+    pub fn read(&mut self, headers: &ReplicaHeaders, epoch: u64) {
         if !self.is_open() {
             return;
         }
         self.is_told = false;
         self.state = match headers {
-            Headers::None => State::Known,
-            Headers::Damaged => State::Lost,
-            Headers::Base(base) if base.not_before > epoch => {
-                State::Unread { not_before: base.not_before }
+            ReplicaHeaders::None => GenerationState::Known,
+            ReplicaHeaders::Damaged => GenerationState::Lost,
+            ReplicaHeaders::Base(base) if base.not_before > epoch => {
+                GenerationState::Unread { not_before: base.not_before }
             }
-            Headers::Base(base) => {
+            ReplicaHeaders::Base(base) => {
                 // Emptied without a base: it has waited since.
                 let has_waited = base.not_before > 0;
                 // A base that was written for this number of turns is a multiple already.
                 self.base = base.generation.next_multiple_of(self.turns) % Slot::GENERATIONS;
                 self.wrapped = base.is_wrapped && !has_waited;
                 self.is_wide = self.wrapped;
-                State::Known
+                GenerationState::Known
             }
         };
     }
 
     /// Returns the base for the block's header.
-    pub fn base(&self) -> Base {
+    pub fn base(&self) -> GenerationBase {
         let not_before = match self.state {
-            State::Unread { not_before } => not_before,
-            State::Lost | State::Known => 0,
+            GenerationState::Unread { not_before } => not_before,
+            GenerationState::Lost | GenerationState::Known => 0,
         };
-        Base { generation: self.base, is_wrapped: self.wrapped, not_before }
+        GenerationBase { generation: self.base, is_wrapped: self.wrapped, not_before }
     }
 
     /// Adds an object that is allocated for the first time.
@@ -235,7 +241,7 @@ impl Generations {
             self.wrapped = true;
             // A session may be an epoch behind.
             let waits = if removed(Mutant::EmptiedDoesNotWait) { 0 } else { WINDOW_EPOCHS + 1 };
-            self.state = State::Unread { not_before: epoch + waits };
+            self.state = GenerationState::Unread { not_before: epoch + waits };
         }
         (self.is_wide, self.is_told) = (false, false);
         self.lives.fill(0);
@@ -260,15 +266,15 @@ impl Generations {
 mod tests {
     use super::*;
 
-    fn known(base: Base, allocated: u32) -> Generations {
+    fn known(base: GenerationBase, allocated: u32) -> Generations {
         let mut generations = Generations::unread(allocated, 1);
-        generations.read(&Headers::Base(base), 0);
+        generations.read(&ReplicaHeaders::Base(base), 0);
         generations
     }
 
     fn fresh() -> Generations {
         let mut generations = Generations::unread(0, 1);
-        generations.read(&Headers::None, 0);
+        generations.read(&ReplicaHeaders::None, 0);
         generations
     }
 
@@ -292,8 +298,8 @@ mod tests {
     #[test]
     fn a_life_of_an_ec_oriented_object_takes_four() {
         let mut generations = Generations::unread(1, 4);
-        let base = Base { generation: 8, is_wrapped: false, not_before: 0 };
-        generations.read(&Headers::Base(base), 0);
+        let base = GenerationBase { generation: 8, is_wrapped: false, not_before: 0 };
+        generations.read(&ReplicaHeaders::Base(base), 0);
         generations.learn(0, [Some(12), Some(9)].into_iter());
         assert_eq!([0; 3].map(|object| generations.next(object).0), [16, 20, 24]);
         generations.end_tenure(7);
@@ -308,7 +314,7 @@ mod tests {
         generations.next(2);
         assert!(generations.has_base(), "they are {} apart", SPREAD - 1);
         generations.end_tenure(7);
-        let base = Base { generation: SPREAD, is_wrapped: false, not_before: 0 };
+        let base = GenerationBase { generation: SPREAD, is_wrapped: false, not_before: 0 };
         assert_eq!(generations.base(), base);
         assert_eq!([0, 1, 2].map(|object| generations.next(object).0), [SPREAD; 3]);
     }
@@ -328,13 +334,13 @@ mod tests {
         // The next owner.
         let mut next = known(base, 0);
         assert!(!next.is_known() && next.waits(base.not_before - 1));
-        next.read(&Headers::Base(base), base.not_before);
+        next.read(&ReplicaHeaders::Base(base), base.not_before);
         assert!(next.is_known() && next.has_base() && !next.base().is_wrapped);
     }
 
     #[test]
     fn lives_are_learnt_from_what_stands_there() {
-        let base = Base { generation: 500, is_wrapped: false, not_before: 0 };
+        let base = GenerationBase { generation: 500, is_wrapped: false, not_before: 0 };
         let mut generations = known(base, 5);
         assert!(generations.is_unknown(0) && !generations.has_base());
         generations.learn(0, [Some(500), Some(501)].into_iter());
@@ -348,13 +354,13 @@ mod tests {
 
         // A block that could not be emptied: what stands there counts.
         generations.forget();
-        generations.read(&Headers::Base(base), 0);
+        generations.read(&ReplicaHeaders::Base(base), 0);
         assert!(generations.is_unknown(4) && !generations.has_base() && !generations.is_apart());
         // Late headers change nothing.
-        generations.read(&Headers::Damaged, 0);
+        generations.read(&ReplicaHeaders::Damaged, 0);
         assert!(generations.is_known());
 
-        let wrapped = Base { is_wrapped: true, ..base };
+        let wrapped = GenerationBase { is_wrapped: true, ..base };
         for (standing, next) in [([499, 498], 500), ([480, 481], 482), ([40, 39], 41)] {
             let mut generations = known(wrapped, 1);
             generations.learn(0, standing.map(Some).into_iter());
@@ -367,21 +373,22 @@ mod tests {
     fn headers_count_if_they_are_whole_and_the_newest_base_does() {
         let header = |generation, is_wrapped| {
             let class = crate::layout::SizeClass::from_code(3).unwrap();
-            let base = Base { generation, is_wrapped, not_before: 0 };
+            let base = GenerationBase { generation, is_wrapped, not_before: 0 };
             let owner = crate::verbs::ClientId(7);
             BlockHeader { class, owner, first: 0, fresh: 0, sealed: true, base }.encode()
         };
         let zeros = [0; 64];
         let other = [7; 64];
-        let of = |replicas: &[&[u8; 64]]| Headers::of(replicas.iter().map(|bytes| &bytes[..]));
-        assert!(matches!(of(&[&zeros, &zeros]), Headers::None));
-        assert!(matches!(of(&[&zeros, &other]), Headers::Damaged));
+        let of =
+            |replicas: &[&[u8; 64]]| ReplicaHeaders::of(replicas.iter().map(|bytes| &bytes[..]));
+        assert!(matches!(of(&[&zeros, &zeros]), ReplicaHeaders::None));
+        assert!(matches!(of(&[&zeros, &other]), ReplicaHeaders::Damaged));
         for replicas in
             [[&header(511, false), &header(3, true)], [&header(3, true), &header(511, false)]]
         {
-            let Headers::Base(base) = of(&replicas) else { panic!("both are whole") };
+            let ReplicaHeaders::Base(base) = of(&replicas) else { panic!("both are whole") };
             assert_eq!((base.generation, base.is_wrapped), (3, true));
         }
-        assert!(matches!(of(&[&other, &header(1, false)]), Headers::Base(_)));
+        assert!(matches!(of(&[&other, &header(1, false)]), ReplicaHeaders::Base(_)));
     }
 }

@@ -4,7 +4,7 @@ use alloc::vec;
 
 use super::*;
 use crate::data::Redundancy;
-use crate::layout::{Base, SizeClass, UNIT_BYTES};
+use crate::layout::{GenerationBase, SizeClass, UNIT_BYTES};
 
 const BLOCK: u64 = 4096;
 /// A subtable, and whether a block lies beside it.
@@ -30,7 +30,7 @@ fn class() -> SizeClass {
 /// A block with a header that was read, and that no session had used.
 fn add(slabs: &mut Slabs, grant: BlockGrant) {
     assert!(slabs.add_block(kind(), grant));
-    slabs.find(grant.address).expect("it was added").read(&Headers::None, 0);
+    slabs.find(grant.address).expect("it was added").read(&ReplicaHeaders::None, 0);
 }
 
 fn block_shape() -> BlockShape {
@@ -63,7 +63,7 @@ fn objects_come_from_one_block_after_the_other() {
     let all: Vec<Allocation> = core::iter::from_fn(|| take(&mut slabs)).collect();
     assert_eq!(all.len(), 3 + 2);
     assert!(all.iter().all(|object| object.generation == 0));
-    let base = Base::default();
+    let base = GenerationBase::default();
     let header =
         BlockHeader { class: class(), owner: ClientId(7), first: 0, fresh: 0, sealed: false, base };
     assert_eq!(all[0].header, Some((Address::new(BLOCK), header)));
@@ -112,15 +112,15 @@ fn nothing_is_allocated_before_the_header_was_read() {
     let mut slabs = Slabs::new(ClientId(1), BLOCK);
     assert!(slabs.add_block(kind(), grant(1, 0)));
     assert_eq!(take(&mut slabs), None);
-    let base = Base { generation: 511, is_wrapped: false, not_before: 9 };
+    let base = GenerationBase { generation: 511, is_wrapped: false, not_before: 9 };
     let block = slabs.find(Address::new(BLOCK)).unwrap();
-    block.read(&Headers::Base(base), 8);
+    block.read(&ReplicaHeaders::Base(base), 8);
     assert!(!block.is_unread(8) && block.is_unread(9));
     assert_eq!(take(&mut slabs), None, "it was emptied, and waits");
-    slabs.find(Address::new(BLOCK)).unwrap().read(&Headers::Base(base), 9);
+    slabs.find(Address::new(BLOCK)).unwrap().read(&ReplicaHeaders::Base(base), 9);
     let object = take(&mut slabs).unwrap();
     assert_eq!(object.generation, 511);
-    assert_eq!(object.header.unwrap().1.base, Base { not_before: 0, ..base });
+    assert_eq!(object.header.unwrap().1.base, GenerationBase { not_before: 0, ..base });
 }
 
 #[test]
@@ -133,7 +133,7 @@ fn what_was_seen_counts_as_free_only_when_it_is_taken_in() {
     // One of them stands for no object.
     let words = vec![(0, 1 << unit | 1)];
     assert_eq!(block.marked(&words), (vec![1], vec![(0, 1 << unit)]));
-    block.seen = Some(Seen { primary_since: 1, mark: 0, words, objects: 1 });
+    block.seen = Some(SeenFreeBits { primary_since: 1, mark: 0, words, objects: 1 });
     assert_eq!((block.free_objects(), block.prospect()), (0, 1));
     assert!(block.is_worth_reclaiming(kind(), 3) && !block.is_worth_reclaiming(kind(), 2));
     let rest = slabs.offer().0.pop().expect("nothing of it was reclaimed");
@@ -145,7 +145,7 @@ fn what_was_seen_counts_as_free_only_when_it_is_taken_in() {
     slabs.aside_at(Address::new(BLOCK)).unwrap().unverify(Verification::Due);
     assert_eq!(slabs.aside()[0].prospect(), 1, "in doubt nothing is seen");
     let block = slabs.aside_at(Address::new(BLOCK)).unwrap();
-    block.verify(Some(Seen { primary_since: 1, mark: 0, words: vec![(0, 1)], objects: 1 }));
+    block.verify(Some(SeenFreeBits { primary_since: 1, mark: 0, words: vec![(0, 1)], objects: 1 }));
     block.follow(1);
     assert_eq!((block.verification(), block.prospect()), (&Verification::Verified, 2));
     block.follow(2);
@@ -187,7 +187,7 @@ fn who_is_short_offers_what_it_can_use_itself_but_for_the_best() {
     for (block, seen) in [(1, 0), (2, 1), (3, 2), (4, 3)] {
         add(&mut slabs, grant(block, 3));
         let words = vec![(0, u64::MAX)];
-        let seen = Seen { primary_since: 1, mark: 0, words, objects: seen };
+        let seen = SeenFreeBits { primary_since: 1, mark: 0, words, objects: seen };
         slabs.aside_at(Address::new(block * BLOCK)).unwrap().seen = Some(seen);
     }
     let offered = |slabs: &mut Slabs| {
@@ -219,7 +219,7 @@ fn a_block_of_another_class_is_surplus_once_it_is_known_not_to_be_free() {
     assert_eq!((slabs.offer().0.len(), slabs.offer().1.len()), (0, 1));
     slabs.take_back(&[]);
     let block = slabs.aside_at(Address::new(BLOCK)).unwrap();
-    block.read(&Headers::None, 0);
+    block.read(&ReplicaHeaders::None, 0);
     block.learn(2, [None].into_iter());
     block.reclaim(&[2]);
     let object = take(&mut slabs).expect("its class needs one");
@@ -246,7 +246,7 @@ fn a_header_goes_with_every_object_until_it_is_written() {
     [first, second].iter().for_each(|object| slabs.end(object));
     slabs.give_back(&third, |_| false, || 0);
     assert!(slabs.aside()[0].may_seal());
-    let base = Base::default();
+    let base = GenerationBase::default();
     let header =
         BlockHeader { class: class(), owner: ClientId(1), first: 3, fresh: 3, sealed: true, base };
     assert_eq!(slabs.sealed(block), Some(header), "all three were allocated once");
@@ -343,13 +343,17 @@ fn objects_come_from_where_they_are_best_as_soon_as_a_block_was_looked_for() {
     // A new slab is content for a while; then it tells what it lacks, once.
     let first: Vec<Option<u64>> = (0..2).map(|_| best_in(&mut slabs, 5)).collect();
     assert!(first[0] == first[1] && first[0].is_some_and(|block| block <= 3), "{first:?}");
-    assert_ne!(slabs.lacks(kind()), Some(Lack::Beside(5)));
+    assert_ne!(slabs.take_shortage(kind()), Some(SlabShortage::Beside(5)));
     best_in(&mut slabs, 5);
-    assert_eq!(slabs.lacks(kind()), Some(Lack::Beside(5)));
-    assert_ne!(slabs.lacks(kind()), Some(Lack::Beside(5)));
+    assert_eq!(slabs.take_shortage(kind()), Some(SlabShortage::Beside(5)));
+    assert_ne!(slabs.take_shortage(kind()), Some(SlabShortage::Beside(5)));
     assert!(!looked_for(&mut slabs, 5));
     best_in(&mut slabs, 5);
-    assert_ne!(slabs.lacks(kind()), Some(Lack::Beside(5)), "in vain: content again");
+    assert_ne!(
+        slabs.take_shortage(kind()),
+        Some(SlabShortage::Beside(5)),
+        "in vain: content again"
+    );
 
     // What comes is in use before others can be offered it.
     add(&mut slabs, grant(5, 0));
@@ -455,14 +459,14 @@ fn remainders_say_what_was_never_allocated() {
 
 #[test]
 fn the_oldest_block_that_is_not_in_use_is_demoted_first_and_each_object_once() {
-    let coding = crate::code::Coding::new(2, 1).unwrap();
+    let coding = crate::erasure::Coding::new(2, 1).unwrap();
     let of = crate::data::Orientation::new(2, coding).unwrap();
     let redundancy = Redundancy::Oriented(of);
     let oriented = SlabKind { redundancy, class: class() };
     let mut slabs = Slabs::new(ClientId(7), BLOCK);
     for n in [8, 3, 5] {
         assert!(slabs.add_block(oriented, BlockGrant { redundancy, ..grant(n, 0) }));
-        slabs.find(Address::new(n * BLOCK)).unwrap().read(&Headers::None, 0);
+        slabs.find(Address::new(n * BLOCK)).unwrap().read(&ReplicaHeaders::None, 0);
     }
     add(&mut slabs, grant(1, 0));
     let objects = block_shape().objects as usize;

@@ -9,10 +9,11 @@
 //!              +-> Mentioned (one index replica) +-> Withdrawing -> Mentioned
 //! ```
 //!
-//! [`Step`] is the only record of an attempt's progress: it names the phase that was posted last. From it follows how
-//! the attempt goes on after that phase ([`straight`](super::straight)), and which round others have to settle if the
-//! phase is not answered ([`resolve`](super::resolve)). Both drivers of a write ([`write`](super::write),
-//! [`write_now`](super::write_now)) hold one attempt at a time, and hand it over between two phases.
+//! [`AttemptStep`] is the only record of an attempt's progress: it names the phase that was posted last. From it
+//! follows how the attempt goes on after that phase ([`uncontended`](super::uncontended)), and which round others
+//! have to settle if the phase is not answered ([`resolve`](super::resolve)). Both drivers of a write
+//! ([`write`](super::write), [`write_now`](super::write_now)) hold one attempt at a time, and hand it over between
+//! two phases.
 //!
 //! The object is written, with its log entry, before any other operation can learn its address. After an attempt has
 //! posted a CAS, the next attempt uses another object, unless all its CASes were answered and none succeeded. So
@@ -23,17 +24,17 @@ use core::mem;
 
 use arrayvec::ArrayVec;
 
-use super::{Hint, Op, Proof};
-use crate::data::{ObjectAt, PerCopy, Redundancy};
-use crate::error::{Error, Outcome};
+use super::{Hint, KeyProof, StoreOp};
+use crate::conflict_rules::Winner;
+use crate::data::{ObjectLocation, PerCopy, Redundancy};
+use crate::error::{Error, FailedWriteOutcome};
 use crate::host::Host;
 use crate::layout::{Identity, Opcode, Pair, Slot};
 use crate::mutant::{Mutant, removed};
 use crate::race::Key;
 use crate::slab::{Allocation, SlabKind};
-use crate::snapshot::Winner;
-use crate::verbs::{Batch, Fabric, Span, Ticket};
-use crate::view::{MAX_REPLICAS, Place, SlotRef, View};
+use crate::verbs::{Fabric, Span, Ticket, VerbBatch};
+use crate::view::{MAX_REPLICAS, PoolPlace, SlotRef, View};
 
 /// One value per backup, without a heap allocation.
 pub(super) type PerBackup<T> = ArrayVec<T, { MAX_REPLICAS - 1 }>;
@@ -42,43 +43,43 @@ pub(super) type PerBackup<T> = ArrayVec<T, { MAX_REPLICAS - 1 }>;
 pub(super) struct Intent<'a> {
     pub opcode: Opcode,
     pub key: Key<'a>,
-    pub value: Source<'a>,
+    pub value: WriteValue<'a>,
     /// The slab from which its object is allocated.
     pub slab: SlabKind,
     /// Whether a pair that exists keeps its redundancy.
-    pub keeps: Keeps,
+    pub keeps: KeepRedundancy,
     /// Called before the commit is posted.
     pub watch: Option<&'a Watch<'a>>,
 }
 
 /// The source of a write's value.
 #[derive(Clone, Copy)]
-pub(super) enum Source<'a> {
+pub(super) enum WriteValue<'a> {
     Bytes(&'a [u8]),
-    /// An object staged in the operation's batch, which [keeps](Batch::keep) it, and the length of the value that
+    /// An object staged in the operation's batch, which [keeps](VerbBatch::keep) it, and the length of the value that
     /// already is at its place there. Each attempt sends the object from there, with the attempt's identity.
     Staged(Span, usize),
 }
 
-impl Source<'_> {
+impl WriteValue<'_> {
     #[inline]
     pub fn len(&self) -> usize {
         match self {
-            Source::Bytes(bytes) => bytes.len(),
-            Source::Staged(_, bytes) => *bytes,
+            WriteValue::Bytes(bytes) => bytes.len(),
+            WriteValue::Staged(_, bytes) => *bytes,
         }
     }
 }
 
 /// Whether a write keeps the redundancy of the pair that it replaces.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Keeps {
+pub(super) enum KeepRedundancy {
     /// No: the slab is the right one, whatever redundancy the pair has.
     No,
     /// Yes. The slab is that of a new pair.
     IfItExists,
     /// Yes. The slab is that of the pair that a hint shows; a new pair gets this redundancy.
-    Unless(Redundancy),
+    AsHinted(Redundancy),
 }
 
 /// A function that is called before a write posts its commit. Until then no reader takes the write's word on the
@@ -87,7 +88,7 @@ pub type Watch<'a> = dyn Fn() + 'a;
 
 /// One writer's try to replace the word of one slot.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Round {
+pub(super) struct WriteRound {
     pub slot: SlotRef,
     /// The word that the primary showed: it identifies the round.
     pub old: Slot,
@@ -95,7 +96,7 @@ pub(super) struct Round {
     pub own: Slot,
 }
 
-impl Round {
+impl WriteRound {
     /// Returns whether both words lead to one object, as in a Move in place. Whichever word wins, the object's bytes
     /// stay in use, or the writer that replaces the word frees them.
     pub fn is_in_place(&self) -> bool {
@@ -105,77 +106,83 @@ impl Round {
 
 /// The posted CASes of the backups, and the look behind the first one.
 #[derive(Debug)]
-pub(super) struct Posted {
+pub(super) struct PostedRound {
     pub cases: PerBackup<Ticket>,
     pub look: Option<[Ticket; 2]>,
 }
 
 /// The READs that are posted with the object if there is a hint.
 #[derive(Clone, Copy)]
-pub(super) struct Led {
+pub(super) struct HintReads {
     pub slot: Ticket,
-    pub proof: Proof,
+    pub proof: KeyProof,
 }
 
 /// The progress of an attempt.
-pub(super) enum Step {
+pub(super) enum AttemptStep {
     /// No CAS of it has been posted that may execute, or all are answered and none has succeeded: no slot holds, or
     /// will get, a word of the attempt.
     Begun,
     /// The object is posted, and the READs that show whether the hint is right.
-    Led(Led),
+    ReadingHint(HintReads),
     /// The object, the CASes of the backups, and the READ of the slot are posted. Nothing shows yet that the round
     /// was open when the operation began.
-    Speculated(Round, Posted, Ticket),
+    Speculated(WriteRound, PostedRound, Ticket),
     /// Without a hint: the object and the READs of the key's buckets are posted.
     Looking([Ticket; 2]),
     /// The CASes of the backups are posted.
-    Contending(Round, Posted),
+    Contending(WriteRound, PostedRound),
     /// The same for a new key: the word is tentative, and a look is posted behind the first CAS. The spans hold the
     /// buckets as the primary showed them before.
-    Installing(Round, Posted, [Span; 2]),
+    Installing(WriteRound, PostedRound, [Span; 2]),
     /// The tentative word has won, and no other slot has the key: the CASes that confirm it on the backups are
     /// posted.
-    Confirming(Round, PerBackup<Ticket>, Winner),
+    Confirming(WriteRound, PerBackup<Ticket>, Winner),
     /// The CASes are answered. The round is being decided; or it is won, and the word is not committed yet (an INSERT
     /// may still look, or has just confirmed its word); or it is lost, and the attempt waits for its end.
-    Contended(Round),
+    Contended(WriteRound),
     /// The CAS of the primary is posted.
-    Committing(Round, Ticket),
+    Committing(WriteRound, Ticket),
     /// The word is being taken back.
-    Withdrawing(Round),
+    Withdrawing(WriteRound),
     /// A CAS has mentioned the object, but there is no round to settle: the word was taken back, or does not belong
     /// to a round yet.
     Mentioned,
 }
 
-impl Step {
+impl AttemptStep {
     /// Returns the round in which the attempt's word may stand in a slot.
-    pub fn round(&self) -> Option<&Round> {
+    pub fn round(&self) -> Option<&WriteRound> {
         match self {
-            Step::Begun | Step::Led(_) | Step::Looking(_) | Step::Mentioned => None,
-            Step::Speculated(round, ..)
-            | Step::Contending(round, _)
-            | Step::Installing(round, ..)
-            | Step::Confirming(round, ..)
-            | Step::Contended(round)
-            | Step::Committing(round, _)
-            | Step::Withdrawing(round) => Some(round),
+            AttemptStep::Begun
+            | AttemptStep::ReadingHint(_)
+            | AttemptStep::Looking(_)
+            | AttemptStep::Mentioned => None,
+            AttemptStep::Speculated(round, ..)
+            | AttemptStep::Contending(round, _)
+            | AttemptStep::Installing(round, ..)
+            | AttemptStep::Confirming(round, ..)
+            | AttemptStep::Contended(round)
+            | AttemptStep::Committing(round, _)
+            | AttemptStep::Withdrawing(round) => Some(round),
         }
     }
 
     /// Returns whether a CAS may have put the identity of the attempt's object into a slot.
     pub fn is_mentioned(&self) -> bool {
-        !matches!(self, Step::Begun | Step::Led(_) | Step::Looking(_))
+        !matches!(self, AttemptStep::Begun | AttemptStep::ReadingHint(_) | AttemptStep::Looking(_))
     }
 
-    fn leads_to(&self, next: &Step) -> bool {
-        use Step::*;
+    fn leads_to(&self, next: &AttemptStep) -> bool {
+        use AttemptStep::*;
         match self {
             Begun => {
-                matches!(next, Led(_) | Speculated(..) | Looking(_) | Contending(..) | Mentioned)
+                matches!(
+                    next,
+                    ReadingHint(_) | Speculated(..) | Looking(_) | Contending(..) | Mentioned
+                )
             }
-            Led(_) => matches!(next, Begun | Contending(..) | Mentioned),
+            ReadingHint(_) => matches!(next, Begun | Contending(..) | Mentioned),
             Looking(_) => matches!(next, Begun | Contending(..) | Installing(..) | Mentioned),
             Speculated(..) => matches!(next, Begun | Contending(..)),
             Contending(..) => matches!(next, Contended(_) | Committing(..)),
@@ -190,7 +197,7 @@ impl Step {
 }
 
 /// Facts about the object of a Move in place.
-pub(super) struct InPlace {
+pub(super) struct InPlaceMove {
     /// The opcode that its chunks contain.
     pub opcode: Opcode,
     /// The copies that the old word keeps.
@@ -208,8 +215,8 @@ pub(super) struct Attempt<'i> {
     /// The memory for the copies of an EC-oriented object. They belong to the attempt's word.
     pub copies: Vec<Allocation>,
     /// Set for a Move in place: its object is that of the old word.
-    pub in_place: Option<InPlace>,
-    step: Step,
+    pub in_place: Option<InPlaceMove>,
+    step: AttemptStep,
 }
 
 impl<'i> Attempt<'i> {
@@ -217,51 +224,55 @@ impl<'i> Attempt<'i> {
     pub fn new(intent: &'i Intent<'i>, hint: Option<Hint>, object: Allocation) -> Attempt<'i> {
         let copies = Vec::new();
         let in_place = None;
-        let step = Step::Begun;
+        let step = AttemptStep::Begun;
         Attempt { intent, hint, hint_held: false, object, copies, in_place, step }
     }
 
-    pub fn step(&self) -> &Step {
+    pub fn step(&self) -> &AttemptStep {
         &self.step
     }
 
     /// Notes that the attempt has posted its next step.
-    pub fn goes_to(&mut self, step: Step) {
+    pub fn enter_step(&mut self, step: AttemptStep) {
         debug_assert!(self.step.leads_to(&step), "a step that an attempt does not take");
         self.step = step;
     }
 
     /// Notes that the posted phase was not executed, or that none of its CASes succeeded.
     pub fn begins_again(&mut self) {
-        self.goes_to(Step::Begun);
+        self.enter_step(AttemptStep::Begun);
     }
 
     /// Notes that the speculative write is answered, and that its round was open.
     pub fn speculated_right(&mut self) {
-        let speculated = mem::replace(&mut self.step, Step::Begun);
-        let Step::Speculated(round, posted, _) = speculated else { unreachable!("it speculated") };
+        let speculated = mem::replace(&mut self.step, AttemptStep::Begun);
+        let AttemptStep::Speculated(round, posted, _) = speculated else {
+            unreachable!("it speculated")
+        };
         self.hint_held = true;
-        self.step = Step::Contending(round, posted);
+        self.step = AttemptStep::Contending(round, posted);
     }
 
     /// Notes that the CASes of the backups are answered, and do not decide the round alone. Returns the round, and
     /// the verbs that were posted.
-    pub fn is_contended(&mut self) -> (Round, Posted) {
-        let (Step::Contending(round, posted) | Step::Installing(round, posted, _)) =
-            mem::replace(&mut self.step, Step::Begun)
+    pub fn take_contended(&mut self) -> (WriteRound, PostedRound) {
+        let (AttemptStep::Contending(round, posted) | AttemptStep::Installing(round, posted, _)) =
+            mem::replace(&mut self.step, AttemptStep::Begun)
         else {
             unreachable!("it competes")
         };
-        self.step = Step::Contended(round);
+        self.step = AttemptStep::Contended(round);
         (round, posted)
     }
 
     /// Notes that the word is confirmed on all backups. Returns the permission to commit.
-    pub fn is_confirmed(&mut self) -> Winner {
-        let Step::Confirming(round, _, winner) = mem::replace(&mut self.step, Step::Begun) else {
+    pub fn take_winner(&mut self) -> Winner {
+        let AttemptStep::Confirming(round, _, winner) =
+            mem::replace(&mut self.step, AttemptStep::Begun)
+        else {
             unreachable!("it confirms")
         };
-        self.step = Step::Contended(round);
+        self.step = AttemptStep::Contended(round);
         winner
     }
 
@@ -274,32 +285,32 @@ impl<'i> Attempt<'i> {
     }
 
     /// Returns the round in which the attempt replaces the word of the key's slot.
-    pub fn round_on(&self, found: Hint) -> Round {
+    pub fn round_on(&self, found: Hint) -> WriteRound {
         let Attempt { intent, object, .. } = self;
         let own = match intent.opcode {
             Opcode::Delete if removed(Mutant::DeleteWritesZero) => Slot(0),
             Opcode::Delete => Slot::tombstone(object.address, object.generation),
             _ => self.own_word(),
         };
-        Round { slot: found.slot, old: found.word, own }
+        WriteRound { slot: found.slot, old: found.word, own }
     }
 }
 
 /// The end of an attempt.
-pub(super) enum Ended {
+pub(super) enum AttemptEnd {
     /// The write is done; with the place for the cache, if it is known.
     Done(Option<Hint>),
     /// Other writers were faster, and may have seen the object: the write starts again with a new one.
-    Again,
+    Retry,
     /// The attempt has the wrong redundancy, and no CAS has mentioned its object: the pair is at this place, and
     /// keeps another redundancy; or there is no pair, and the attempt has the redundancy of the pair that the hint
     /// showed, which a new pair is not to have.
-    Elsewhere(Option<Hint>),
+    RedundancyDiffers(Option<Hint>),
     /// The view changes while the attempt waits for another writer.
     Suspended,
 }
 
-impl<F: Fabric, H: Host> Op<'_, F, H> {
+impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
     /// Posts the WRITEs of the object and its copies, and of its block's header until that is known to be written.
     pub(super) fn post_object(&mut self, attempt: &Attempt<'_>) -> Result<(), Error> {
         let Attempt { intent, object, .. } = attempt;
@@ -310,8 +321,8 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         let identity = object.identity();
         let at = object_at(&self.view, object)?;
         let value = match intent.value {
-            Source::Bytes(value) => value,
-            Source::Staged(object, bytes) => {
+            WriteValue::Bytes(value) => value,
+            WriteValue::Staged(object, bytes) => {
                 let pair = Pair { key: &intent.key, value: &[], identity, opcode };
                 write_around(at, &mut self.batch, &pair, (object, bytes));
                 return Ok(());
@@ -347,17 +358,17 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
     /// object before any other operation can learn of it (a speculative write: the replicas on the nodes that show its
     /// word, see `speculation.rs`).
     #[inline]
-    pub(super) fn is_written(&mut self, attempt: &Attempt<'_>) -> Result<(), Error> {
+    pub(super) fn check_object_written(&mut self, attempt: &Attempt<'_>) -> Result<(), Error> {
         self.batch.check().map_err(|f| self.failed(f))?;
         if attempt.object.header.is_some() || !attempt.copies.is_empty() {
-            self.has_headers(attempt);
+            self.note_headers_written(attempt);
         }
         Ok(())
     }
 
     /// Notes that the headers of the attempt's blocks are written, if there were any to write.
     #[cold]
-    fn has_headers(&self, attempt: &Attempt<'_>) {
+    fn note_headers_written(&self, attempt: &Attempt<'_>) {
         let mut slabs = self.store.slabs.borrow_mut();
         slabs.header_written(&attempt.object);
         attempt.copies.iter().for_each(|copy| slabs.header_written(copy));
@@ -366,7 +377,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
     /// Ends an attempt: its object is not under way any more. If the outcome is unknown, the object stays under way,
     /// and the session has to be recovered: nothing else ever frees the object.
     #[inline]
-    pub(super) fn done_with(&mut self, attempt: &Attempt<'_>, ended: &Result<Ended, Error>) {
+    pub(super) fn end_attempt(&mut self, attempt: &Attempt<'_>, ended: &Result<AttemptEnd, Error>) {
         let is_known = match ended {
             Ok(_) => true,
             Err(error) => self.is_known(error),
@@ -383,7 +394,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         if !attempt.copies.is_empty() || attempt.in_place.is_some() {
             self.end_copies(attempt, ended);
         }
-        self.pin.let_go();
+        self.pin.end_hold();
     }
 
     /// Returns whether it is certain that the failed attempt has had no effect, and that none of its CASes and WRITEs
@@ -396,23 +407,28 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
             return false;
         }
         self.forget_lost();
-        error.outcome() == Outcome::NotApplied && !self.pin.on_its_way
+        error.outcome() == FailedWriteOutcome::NotApplied && !self.pin.on_its_way
     }
 
     /// Returns the slot's place on each backup, in order.
-    pub(super) fn backups(&self, slot: SlotRef) -> PerBackup<Place> {
+    pub(super) fn backups(&self, slot: SlotRef) -> PerBackup<PoolPlace> {
         self.view.slot_on_backups(slot).collect()
     }
 }
 
 /// In a function of its own, so that other writes do not pay for it.
 #[cold]
-fn write_around(at: ObjectAt<'_>, batch: &mut Batch, pair: &Pair<'_>, staged: (Span, usize)) {
+fn write_around(
+    at: ObjectLocation<'_>,
+    batch: &mut VerbBatch,
+    pair: &Pair<'_>,
+    staged: (Span, usize),
+) {
     at.write_around(batch, pair, staged.0, staged.1);
 }
 
 /// Returns the places of an object by this view.
-fn object_at<'v>(view: &'v View, object: &Allocation) -> Result<ObjectAt<'v>, Error> {
+fn object_at<'v>(view: &'v View, object: &Allocation) -> Result<ObjectLocation<'v>, Error> {
     view.object(object.address, object.kind.class.bytes())
         .ok_or(Error::Corrupt { what: "a granted block lies outside of every region" })
 }

@@ -30,17 +30,17 @@ use super::Store;
 use crate::host::Host;
 use crate::layout::{Address, BlockShape, Slot, UNIT_BYTES, bitmap_bytes};
 use crate::mutant::{Mutant, removed};
-use crate::slab::{Block, Seen, Verification};
+use crate::slab::{Block, SeenFreeBits, Verification};
 use crate::stats::OpKind;
-use crate::store::Op;
+use crate::store::StoreOp;
 use crate::verbs::Fabric;
-use crate::view::{MAX_REPLICAS, Place};
+use crate::view::{MAX_REPLICAS, PoolPlace};
 
 /// Bytes of the index that are read in one phase, if a subtable is not larger.
 const PHASE_BYTES: u64 = 1 << 20;
 
 /// A block to compare.
-struct Target {
+struct ComparedBlock {
     block: Address,
     shape: BlockShape,
     taken: Vec<bool>,
@@ -66,7 +66,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
         }
         let mark = self.host.mark();
         let mut slabs = self.slabs.borrow_mut();
-        for Target { block, taken, kept, primary_since, .. } in targets {
+        for ComparedBlock { block, taken, kept, primary_since, .. } in targets {
             let garbage = (0u32..).zip(taken.iter().zip(&kept)).filter(|(_, (t, k))| **t && !**k);
             let garbage = garbage.map(|(object, _)| object).collect();
             if let Some(found) = slabs.find(block) {
@@ -76,7 +76,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
         }
     }
 
-    fn targets(&self, op: &Op<'_, F, H>) -> Vec<Target> {
+    fn targets(&self, op: &StoreOp<'_, F, H>) -> Vec<ComparedBlock> {
         let slabs = self.slabs.borrow();
         let due = slabs.aside().iter();
         let is_quiet = |b: &Block| b.is_quiet() || removed(Mutant::ComparesBesideWrites);
@@ -88,9 +88,9 @@ impl<F: Fabric, H: Host> Store<F, H> {
             let taken = b.taken();
             let primary_since = op.primary_since(b.address)?;
             let kept = vec![false; taken.len()];
-            Some(Target { block: b.address, shape, taken, kept, primary_since })
+            Some(ComparedBlock { block: b.address, shape, taken, kept, primary_since })
         };
-        let mut targets: Vec<Target> = due.filter_map(target).collect();
+        let mut targets: Vec<ComparedBlock> = due.filter_map(target).collect();
         targets.sort_unstable_by_key(|target| target.block);
         targets
     }
@@ -118,9 +118,9 @@ impl<F: Fabric, H: Host> Store<F, H> {
     }
 }
 
-impl<F: Fabric, H: Host> Op<'_, F, H> {
+impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
     /// Reads the index and notes which objects its slots keep. False if that could not be done.
-    async fn compare(&mut self, targets: &mut [Target]) -> bool {
+    async fn compare(&mut self, targets: &mut [ComparedBlock]) -> bool {
         let view = self.view.clone();
         let bytes = view.geometry.subtable_bytes();
         let together = (PHASE_BYTES / (bytes * MAX_REPLICAS as u64)).max(1) as usize;
@@ -142,7 +142,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
     }
 
     /// Notes the copies that words keep. False if one of them may not have been found.
-    async fn note_copies(&mut self, mut keeping: Vec<Slot>, targets: &mut [Target]) -> bool {
+    async fn note_copies(&mut self, mut keeping: Vec<Slot>, targets: &mut [ComparedBlock]) -> bool {
         keeping.sort_unstable_by_key(|word| word.0);
         keeping.dedup();
         let Some(copies) = self.copies_of(&keeping).await else { return false };
@@ -156,12 +156,12 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
     /// again later.
     async fn note_all(
         &mut self,
-        replicas: impl Iterator<Item = Place>,
+        replicas: impl Iterator<Item = PoolPlace>,
         bytes: u64,
-        targets: &mut [Target],
+        targets: &mut [ComparedBlock],
         keeping: &mut Vec<Slot>,
     ) -> bool {
-        let of_copies = |target: &Target| {
+        let of_copies = |target: &ComparedBlock| {
             let region = self.view.region_of(target.block);
             region.is_some_and(|(region, _)| region.copies_on().is_some())
         };
@@ -196,7 +196,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         true
     }
 
-    fn note_object(&self, object: Address, targets: &mut [Target]) {
+    fn note_object(&self, object: Address, targets: &mut [ComparedBlock]) {
         let Some((block, offset)) = self.view.geometry.block_of(object) else { return };
         let Ok(at) = targets.binary_search_by_key(&block, |target| target.block) else { return };
         if let Some(object) = targets[at].shape.object_at(offset) {
@@ -223,7 +223,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
             found.held = false;
             if is_marked {
                 let objects = garbage.len() as u32;
-                let seen = Seen { primary_since, mark, words, objects };
+                let seen = SeenFreeBits { primary_since, mark, words, objects };
                 found.verify((objects > 0).then_some(seen));
             }
         }
@@ -231,7 +231,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
 
     /// Sets those of these bits of a block's bitmap that are not set. Whether it is done.
     async fn set_missing_free(&mut self, block: Address, words: &[(u32, u64)]) -> bool {
-        let Some(set) = self.marks(block).await else { return false };
+        let Some(set) = self.read_free_bitmap(block).await else { return false };
         let missing = |(word, bits): &(u32, u64)| {
             let missing = bits & !set.get(*word as usize).copied().unwrap_or(0);
             (missing != 0).then_some((*word, missing))
@@ -240,7 +240,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
     }
 
     /// Reads the free bitmap of a block, in one phase.
-    async fn marks(&mut self, block: Address) -> Option<Vec<u64>> {
+    async fn read_free_bitmap(&mut self, block: Address) -> Option<Vec<u64>> {
         let place = self.bitmap(block)?;
         let bytes = bitmap_bytes(self.view.geometry.block_bytes) as u32;
         self.batch.clear();

@@ -7,9 +7,9 @@
 //!           won by Rule 2 or 3: CAS own onto the backups that others took   (+1)
 //! ```
 //!
-//! A store contends by [`Rules`], and uses nothing of them but [`Contend`]: a protocol with other rules is another
-//! implementation of that trait. The steps before a round (the object, the key's slot) and after it (the winner's
-//! commit, the loser's wait: [`round`](super::round)) are the same for all rules.
+//! A store contends by [`Rules`], and uses nothing of them but [`ConflictRules`]: a protocol with other rules is
+//! another implementation of that trait. The steps before a round (the object, the key's slot) and after it (the
+//! winner's commit, the loser's wait: [`round`](super::round)) are the same for all rules.
 //!
 //! The rules are safe because no slot word ever recurs while an operation that knows it runs: a CAS that expects
 //! `old` can succeed only in the round that started from `old`. Within a round only the winner changes a slot after
@@ -18,19 +18,19 @@
 //!
 //! With one index replica there are no backups: the CAS of the primary is the whole round.
 
-use super::Op;
-use super::attempt::{Attempt, PerBackup, Posted, Round, Step};
+use super::StoreOp;
+use super::attempt::{Attempt, AttemptStep, PerBackup, PostedRound, WriteRound};
+use crate::conflict_rules::{RoundRule, RoundVerdict, Winner, evaluate};
 use crate::error::Error;
 use crate::host::Host;
 use crate::layout::Slot;
 use crate::mutant::{Mutant, removed};
-use crate::race::{Buckets, Words};
-use crate::snapshot::{Rule, Verdict, Winner, evaluate};
+use crate::race::{BucketWords, Buckets};
 use crate::verbs::{Fabric, Ticket};
-use crate::view::Place;
+use crate::view::PoolPlace;
 
 /// The rules by which the writers of all rounds contend.
-type Rules = Snapshot;
+type Rules = SnapshotRules;
 
 /// The way in which the writers of a round come to one winner.
 ///
@@ -38,49 +38,49 @@ type Rules = Snapshot;
 /// on a backup is `old` or belongs to a writer of the round. When a writer has its `Winner`, its own word stands on
 /// all backups, and stays there until the winner changes it. A writer that has lost puts nothing into the slot any
 /// more. Every writer gets an answer as long as the winner commits.
-trait Contend {
+trait ConflictRules {
     /// Posts the first phase behind the verbs that are in the batch; nothing if there are no backups. With `look`,
     /// also posts the READ of these buckets on the first backup, right behind the CAS there.
     fn post<F: Fabric, H: Host>(
-        op: &mut Op<'_, F, H>,
-        round: &Round,
+        op: &mut StoreOp<'_, F, H>,
+        round: &WriteRound,
         look: Option<&Buckets>,
-    ) -> Posted;
+    ) -> PostedRound;
 
     /// Returns the winner's permission if the executed first phase alone has won the round.
     fn won_at_once<F: Fabric, H: Host>(
-        op: &Op<'_, F, H>,
-        round: &Round,
-        posted: &Posted,
+        op: &StoreOp<'_, F, H>,
+        round: &WriteRound,
+        posted: &PostedRound,
     ) -> Result<Option<Winner>, Error>;
 
     /// Decides the round after the executed first phase, in as many further phases as that takes.
     async fn decide<F: Fabric, H: Host>(
-        op: &mut Op<'_, F, H>,
-        round: &Round,
+        op: &mut StoreOp<'_, F, H>,
+        round: &WriteRound,
         look: Option<&Buckets>,
-        posted: &Posted,
-    ) -> Result<Contended, Error>;
+        posted: &PostedRound,
+    ) -> Result<RoundOutcome, Error>;
 }
 
 /// The end of a round for one of its writers.
 #[expect(clippy::large_enum_variant, reason = "moved once; a box would be an allocation per op")]
-pub(super) enum Contended {
+pub(super) enum RoundOutcome {
     /// The own word stands on all backups. If a look was asked for, with both buckets as the first backup showed them
     /// after the own word stood there.
-    Won(Winner, Option<Words>),
+    Won(Winner, Option<BucketWords>),
     Lost,
 }
 
-impl<F: Fabric, H: Host> Op<'_, F, H> {
+impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
     /// Competes for the round. With `look`, the winner also gets those buckets as the first backup shows them after
     /// the winner's word stood there.
     pub(super) async fn contend(
         &mut self,
         attempt: &mut Attempt<'_>,
-        round: Round,
+        round: WriteRound,
         look: Option<&Buckets>,
-    ) -> Result<Contended, Error> {
+    ) -> Result<RoundOutcome, Error> {
         if self.post_round(attempt, round, look) {
             self.phase().await;
         }
@@ -91,26 +91,26 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
     pub(super) fn post_round(
         &mut self,
         attempt: &mut Attempt<'_>,
-        round: Round,
+        round: WriteRound,
         look: Option<&Buckets>,
     ) -> bool {
         self.batch.next_phase();
         let posted = self.post_cases(&round, look);
         let asks = !posted.cases.is_empty();
-        attempt.goes_to(Step::Contending(round, posted));
+        attempt.enter_step(AttemptStep::Contending(round, posted));
         asks
     }
 
     /// Posts the CASes of a round behind the verbs that are in the batch.
-    pub(super) fn post_cases(&mut self, round: &Round, look: Option<&Buckets>) -> Posted {
+    pub(super) fn post_cases(&mut self, round: &WriteRound, look: Option<&Buckets>) -> PostedRound {
         Rules::post(self, round, look)
     }
 
     /// Returns the winner's permission if the executed CASes have put the own word on all backups.
     pub(super) fn won_at_once(
         &self,
-        round: &Round,
-        posted: &Posted,
+        round: &WriteRound,
+        posted: &PostedRound,
     ) -> Result<Option<Winner>, Error> {
         Rules::won_at_once(self, round, posted)
     }
@@ -120,16 +120,16 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         &mut self,
         attempt: &mut Attempt<'_>,
         look: Option<&Buckets>,
-    ) -> Result<Contended, Error> {
-        let (round, posted) = attempt.is_contended();
+    ) -> Result<RoundOutcome, Error> {
+        let (round, posted) = attempt.take_contended();
         Rules::decide(self, &round, look, &posted).await
     }
 
     /// Returns the word that each backup holds after the executed CASes.
     pub(super) fn found_on_backups(
         &self,
-        round: &Round,
-        posted: &Posted,
+        round: &WriteRound,
+        posted: &PostedRound,
     ) -> Result<PerBackup<Slot>, Error> {
         let mut seen = PerBackup::new();
         for ticket in &posted.cases {
@@ -141,55 +141,55 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
 }
 
 /// SNAPSHOT: all writers CAS all backups at once, and the words that the backups then hold determine the winner.
-struct Snapshot;
+struct SnapshotRules;
 
-impl Contend for Snapshot {
+impl ConflictRules for SnapshotRules {
     fn post<F: Fabric, H: Host>(
-        op: &mut Op<'_, F, H>,
-        round: &Round,
+        op: &mut StoreOp<'_, F, H>,
+        round: &WriteRound,
         look: Option<&Buckets>,
-    ) -> Posted {
+    ) -> PostedRound {
         let view = op.view.clone();
         let swaps = view.slot_on_backups(round.slot).map(|place| (place, round.old));
         op.post_backups(swaps, round.own, look)
     }
 
     fn won_at_once<F: Fabric, H: Host>(
-        op: &Op<'_, F, H>,
-        round: &Round,
-        posted: &Posted,
+        op: &StoreOp<'_, F, H>,
+        round: &WriteRound,
+        posted: &PostedRound,
     ) -> Result<Option<Winner>, Error> {
         let own = round.own.identity();
         let seen = op.found_on_backups(round, posted)?;
         let blind = removed(Mutant::WriteNowWinsUnseen);
         let seen = seen.iter().map(|s| if blind { own } else { s.identity() });
         Ok(match evaluate(own, seen) {
-            Verdict::Won(winner) if winner.rule() == Rule::One => Some(winner),
+            RoundVerdict::Won(winner) if winner.rule() == RoundRule::One => Some(winner),
             _ => None,
         })
     }
 
     async fn decide<F: Fabric, H: Host>(
-        op: &mut Op<'_, F, H>,
-        round: &Round,
+        op: &mut StoreOp<'_, F, H>,
+        round: &WriteRound,
         look: Option<&Buckets>,
-        posted: &Posted,
-    ) -> Result<Contended, Error> {
+        posted: &PostedRound,
+    ) -> Result<RoundOutcome, Error> {
         let seen = op.found_on_backups(round, posted)?;
         let counts = seen.first() == Some(&round.own) || removed(Mutant::LookOfALostCasCounts);
         let mut looked = op.look_result(look, posted.look)?.filter(|_| counts);
         let winner = match evaluate(round.own.identity(), seen.iter().map(|s| s.identity())) {
-            Verdict::Won(winner) => winner,
-            Verdict::Lost => return Ok(Contended::Lost),
-            Verdict::Undecided(undecided) => {
+            RoundVerdict::Won(winner) => winner,
+            RoundVerdict::Lost => return Ok(RoundOutcome::Lost),
+            RoundVerdict::Undecided(undecided) => {
                 let primary = op.fetch_slot(round.slot).await?;
                 match undecided.decide(primary, round.old) {
                     Some(winner) => winner,
-                    None => return Ok(Contended::Lost),
+                    None => return Ok(RoundOutcome::Lost),
                 }
             }
         };
-        let foreign: PerBackup<(Place, Slot)> =
+        let foreign: PerBackup<(PoolPlace, Slot)> =
             op.backups(round.slot).into_iter().zip(seen).filter(|(_, s)| *s != round.own).collect();
         let left_alone = removed(Mutant::BackupsNotFixed) && look.is_none();
         if !foreign.is_empty() && !left_alone {
@@ -209,19 +209,19 @@ impl Contend for Snapshot {
                 looked = op.look_result(again, fixed.look)?;
             }
         }
-        Ok(Contended::Won(winner, looked))
+        Ok(RoundOutcome::Won(winner, looked))
     }
 }
 
-impl<F: Fabric, H: Host> Op<'_, F, H> {
+impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
     /// Posts for each place a CAS from the word that the place is expected to hold to `own`, and the look right
     /// behind the first CAS.
     fn post_backups(
         &mut self,
-        swaps: impl Iterator<Item = (Place, Slot)>,
+        swaps: impl Iterator<Item = (PoolPlace, Slot)>,
         own: Slot,
         look: Option<&Buckets>,
-    ) -> Posted {
+    ) -> PostedRound {
         let mut looks = None;
         if removed(Mutant::LooksBeforeItsCas) {
             looks = self.post_look(look);
@@ -233,7 +233,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
                 looks = self.post_look(look);
             }
         }
-        Posted { cases, look: looks }
+        PostedRound { cases, look: looks }
     }
 
     fn post_look(&mut self, look: Option<&Buckets>) -> Option<[Ticket; 2]> {
@@ -247,7 +247,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         &self,
         look: Option<&Buckets>,
         tickets: Option<[Ticket; 2]>,
-    ) -> Result<Option<Words>, Error> {
+    ) -> Result<Option<BucketWords>, Error> {
         match (look, tickets) {
             (Some(buckets), Some(tickets)) => {
                 buckets.words(&self.batch, tickets).map(Some).map_err(|f| self.failed(f))

@@ -14,8 +14,8 @@
 
 use alloc::vec::Vec;
 
-use super::attempt::{Attempt, Ended, Intent, Source};
-use super::{Hint, Op, Store};
+use super::attempt::{Attempt, AttemptEnd, Intent, WriteValue};
+use super::{Hint, Store, StoreOp};
 use crate::data::{MAX_PLACES, Redundancy, RedundancyError};
 use crate::error::Error;
 use crate::host::Host;
@@ -137,7 +137,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
     }
 }
 
-impl<F: Fabric, H: Host> Op<'_, F, H> {
+impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
     /// Posts the WRITEs of an attempt's copies, and of the headers of their blocks.
     #[cold]
     pub(super) fn post_copies(&mut self, attempt: &Attempt<'_>) -> Result<(), Error> {
@@ -147,7 +147,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
             let at = view.object(copy.address, copy.kind.class.bytes());
             let at =
                 at.ok_or(Error::Corrupt { what: "a granted block lies outside of every region" })?;
-            let Intent { key, value: Source::Bytes(value), .. } = attempt.intent else {
+            let Intent { key, value: WriteValue::Bytes(value), .. } = attempt.intent else {
                 unreachable!("values of EC-oriented pairs are bytes")
             };
             let identity = copy.identity();
@@ -160,8 +160,8 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
     /// Ends the copies of an attempt. If the attempt's word stands, it keeps them, and the old copies of a Move in
     /// place are freed; else the new ones are freed, or given back if no CAS has mentioned the object.
     #[cold]
-    pub(super) fn end_copies(&mut self, attempt: &Attempt<'_>, ended: &Result<Ended, Error>) {
-        let stands = matches!(ended, Ok(Ended::Done(Some(_))));
+    pub(super) fn end_copies(&mut self, attempt: &Attempt<'_>, ended: &Result<AttemptEnd, Error>) {
+        let stands = matches!(ended, Ok(AttemptEnd::Done(Some(_))));
         for copy in &attempt.copies {
             if !attempt.step().is_mentioned() {
                 self.store.give_back(copy);

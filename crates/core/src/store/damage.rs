@@ -21,8 +21,8 @@
 //! other nodes yet. The WRITE counts as posted until it is answered: like a CAS, it must not execute after the
 //! operation has ended, when another object may stand there.
 
-use super::{BROKEN_WORD, Hint, Op};
-use crate::data::Found;
+use super::{BROKEN_WORD, Hint, StoreOp};
+use crate::data::ObjectReadResult;
 use crate::error::Error;
 use crate::host::Host;
 use crate::layout::Slot;
@@ -32,7 +32,7 @@ use crate::stats::Damage;
 use crate::verbs::{Fabric, MnId, Span};
 
 /// The result of a re-read for one key.
-pub(super) enum SecondLook {
+pub(super) enum KeyReread {
     /// The object is the key's; with its value.
     Value(Span),
     /// The object is certainly another key's.
@@ -42,7 +42,7 @@ pub(super) enum SecondLook {
 }
 
 /// The result of a re-read for one key, or for any.
-pub(super) enum Look {
+pub(super) enum PairReread {
     /// The pair that the object holds.
     Pair { key: Span, value: Span },
     /// The pair is not that of the wanted key.
@@ -51,20 +51,20 @@ pub(super) enum Look {
     Stale,
 }
 
-impl<F: Fabric, H: Host> Op<'_, F, H> {
+impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
     /// Re-reads the object of a word that its slot has shown on this node.
     pub(super) async fn look_again(
         &mut self,
         hint: Hint,
         shown_on: MnId,
         key: Key<'_>,
-    ) -> Result<SecondLook, Error> {
+    ) -> Result<KeyReread, Error> {
         Ok(match self.look_at_word(hint, shown_on, Some(key)).await? {
-            Look::Pair { key: found, value } if self.batch.bytes(found) == &*key => {
-                SecondLook::Value(value)
+            PairReread::Pair { key: found, value } if self.batch.bytes(found) == &*key => {
+                KeyReread::Value(value)
             }
-            Look::Pair { .. } | Look::OtherKey => SecondLook::OtherKey,
-            Look::Stale => SecondLook::Stale,
+            PairReread::Pair { .. } | PairReread::OtherKey => KeyReread::OtherKey,
+            PairReread::Stale => KeyReread::Stale,
         })
     }
 
@@ -74,18 +74,18 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         hint: Hint,
         shown_on: MnId,
         key: Option<Key<'_>>,
-    ) -> Result<Look, Error> {
+    ) -> Result<PairReread, Error> {
         let Hint { slot, word, .. } = hint;
         let view = self.view.clone();
         let Some(object) = view.object_of(word) else { return Err(BROKEN_WORD) };
         let shown = view.slot_places(slot).find(|place| place.node == shown_on);
-        let Some(shown) = shown else { return Ok(Look::Stale) };
+        let Some(shown) = shown else { return Ok(PairReread::Stale) };
         self.batch.next_phase();
         let slot_read = self.batch.read(shown.node, shown.offset, 8);
         let reads = object.read_all(&mut self.batch);
         self.phase().await;
         if self.slot_word(slot_read).map_err(|f| self.failed(f))? != word {
-            return Ok(Look::Stale);
+            return Ok(PairReread::Stale);
         }
         let shows = reads.judge(&mut self.batch, word, |_| true);
         let is_committed = shown_on == self.primary(slot).node
@@ -104,7 +104,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
             {
                 // A speculative write by a newer view may have put the word there. Its object is whole on that node
                 // alone, in a replica that this view does not know.
-                return Ok(Look::Stale);
+                return Ok(PairReread::Stale);
             }
             let damaged = Error::Corrupt { what: "too little of an object is undamaged" };
             return Err(shows.silent.map_or(damaged, |failure| self.failed(failure)));
@@ -118,7 +118,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
             }
             self.note_damage(Damage { found, repaired: if may_write { found } else { 0 } });
         }
-        Ok(Look::Pair { key, value })
+        Ok(PairReread::Pair { key, value })
     }
 
     /// Reads the value from a copy. Some chunks of the EC-oriented object are lost or damaged, and there is no
@@ -126,14 +126,14 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
     async fn look_at_copies(
         &mut self,
         word: Slot,
-        shows: &Found,
+        shows: &ObjectReadResult,
         is_committed: bool,
         key: Option<Key<'_>>,
-    ) -> Result<Look, Error> {
+    ) -> Result<PairReread, Error> {
         const LOST: Error = Error::Corrupt { what: "of an EC-oriented object too little is left" };
         let (_, shown_key) = shows.part.ok_or(LOST)?;
         if key.is_some_and(|key| self.batch.bytes(shown_key) != &*key) {
-            return Ok(Look::OtherKey);
+            return Ok(PairReread::OtherKey);
         }
         let view = self.view.clone();
         let object = view.object_of(word).ok_or(LOST)?;
@@ -162,11 +162,11 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
             }
             self.note_damage(Damage { found, repaired: if may_write { found } else { 0 } });
         }
-        Ok(Look::Pair { key: shown_key, value })
+        Ok(PairReread::Pair { key: shown_key, value })
     }
 
     /// Writes a good replica over the damaged ones, in one phase.
-    async fn repair(&mut self, shows: &Found) -> Result<(), Error> {
+    async fn repair(&mut self, shows: &ObjectReadResult) -> Result<(), Error> {
         self.batch.next_phase();
         shows.mend(&mut self.batch);
         self.post_repair().await
@@ -185,6 +185,6 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
 
     fn note_damage(&self, damage: Damage) {
         self.store.counters.add_damage(damage);
-        self.store.host.found_damage(damage);
+        self.store.host.report_damage(damage);
     }
 }

@@ -1,12 +1,12 @@
 //! The search for pairs to demote, in blocks and in the index, when the caller names no keys.
 //!
 //! The results are guesses. An object may be freed while it is read, and its key may be elsewhere by then. So a Move
-//! that relies on them names the object that is meant ([`Reach`]), and checks it.
+//! that relies on them names the object that is meant ([`MoveScope`]), and checks it.
 
 use alloc::vec::Vec;
 
 use super::reclaim::is_frozen;
-use super::{Op, Reach, Store, Transition};
+use super::{MoveScope, Store, StoreOp, Transition};
 use crate::data::Redundancy;
 use crate::error::Error;
 use crate::host::Host;
@@ -20,7 +20,7 @@ const READ_BYTES: u64 = 64 << 10;
 
 /// The result of trying to demote one object of this session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Demoted {
+pub enum ObjectDemotion {
     /// The object's pair is erasure-coded now; with the length of its value.
     Pair(u64),
     /// The object holds no pair any more, or none that can be demoted in place now.
@@ -33,21 +33,21 @@ pub enum Demoted {
 impl<F: Fabric, H: Host> Store<F, H> {
     /// Tries one object of the oldest EC-oriented block of this session: if a slot leads to it, makes its pair
     /// erasure-coded in place. That takes no memory, and frees the copies.
-    pub async fn demote_next(&self) -> Result<Demoted, Error> {
+    pub async fn demote_next(&self) -> Result<ObjectDemotion, Error> {
         // Blocks that are offered to other sessions are not touched, and the oldest block may be among them.
         self.take_back();
         let view = self.newest_view();
         let next = self.slabs.borrow_mut().next_to_demote(|block| is_frozen(&view, block));
-        let Some((address, kind)) = next else { return Ok(Demoted::AllDone) };
-        let Redundancy::Oriented(of) = kind.redundancy else { return Ok(Demoted::Nothing) };
+        let Some((address, kind)) = next else { return Ok(ObjectDemotion::AllDone) };
+        let Redundancy::Oriented(of) = kind.redundancy else { return Ok(ObjectDemotion::Nothing) };
         let Some((key, bytes)) = self.pair_at(address, kind.class).await? else {
-            return Ok(Demoted::Nothing);
+            return Ok(ObjectDemotion::Nothing);
         };
         let to = Redundancy::Coded(of.coding());
-        let reach = Reach::InPlaceAt(address);
+        let reach = MoveScope::InPlaceAt(address);
         match self.move_pair(&key[..], to, None, reach).await {
-            Ok((Transition::Moved, _)) => Ok(Demoted::Pair(bytes)),
-            Ok(_) | Err(Error::NotFound) => Ok(Demoted::Nothing),
+            Ok((Transition::Moved, _)) => Ok(ObjectDemotion::Pair(bytes)),
+            Ok(_) | Err(Error::NotFound) => Ok(ObjectDemotion::Nothing),
             Err(error) => Err(error),
         }
     }
@@ -84,7 +84,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
     }
 }
 
-impl<F: Fabric, H: Host> Op<'_, F, H> {
+impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
     async fn pair_at(
         &mut self,
         address: Address,

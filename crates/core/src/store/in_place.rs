@@ -26,17 +26,17 @@
 //! copy words goes on out of place. All Moves put their words into the same places, so if the words of one Move stand
 //! in all of them, those of another stand in none.
 
-use super::attempt::{Attempt, InPlace, Intent, Source};
-use super::{Hint, Op};
-use crate::data::{ObjectAt, Orientation, PerCopy, Redundancy};
+use super::attempt::{Attempt, InPlaceMove, Intent, WriteValue};
+use super::{Hint, StoreOp};
+use crate::data::{ObjectLocation, Orientation, PerCopy, Redundancy};
 use crate::error::Error;
 use crate::host::Host;
 use crate::layout::{Chunk, Identity, Opcode, Pair, Slot};
 use crate::mutant::{Mutant, removed};
 use crate::slab::{Allocation, SlabKind};
-use crate::verbs::{Fabric, Op as VerbOp, Ticket, Verb};
+use crate::verbs::{Fabric, Ticket, Verb, VerbOp};
 
-impl<F: Fabric, H: Host> Op<'_, F, H> {
+impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
     /// Begins an attempt that moves the pair in place, or returns the slab that has no room for a copy. `None` if the
     /// pair cannot be moved in place.
     pub(super) fn begin_in_place<'i>(
@@ -79,7 +79,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
             object?
         };
         let mut attempt = Attempt::new(intent, Some(found), object);
-        attempt.in_place = Some(InPlace { opcode, old_copies: PerCopy::new() });
+        attempt.in_place = Some(InPlaceMove { opcode, old_copies: PerCopy::new() });
         if intent.slab.turns() > 1 {
             match self.store.allocate_copies(intent, &object, least, &view) {
                 Ok(Ok(copies)) => attempt.copies = copies,
@@ -93,7 +93,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
     }
 
     /// Returns the opcode of an object of which the last phase has read chunks. All its chunks have the same opcode.
-    fn opcode_read(&self, at: ObjectAt<'_>) -> Option<Opcode> {
+    fn opcode_read(&self, at: ObjectLocation<'_>) -> Option<Opcode> {
         let columns = at.columns()?;
         let mut chunks = at.places().zip(columns.chunks()).filter_map(|(place, chunk)| {
             let is_of = |verb: &&Verb| (verb.node, verb.offset) == (place.node, place.offset);
@@ -114,7 +114,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         found: Hint,
         parity: bool,
     ) -> Result<bool, Error> {
-        let Some(InPlace { opcode, .. }) = attempt.in_place else { return Ok(true) };
+        let Some(InPlaceMove { opcode, .. }) = attempt.in_place else { return Ok(true) };
         let copies: PerCopy<Identity> = attempt.copies.iter().map(Allocation::identity).collect();
         let word = found.word;
         let view = self.view.clone();
@@ -130,7 +130,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
             return Ok(stands && self.still_shows(slot, word)?);
         }
         if parity {
-            let Intent { key, value: Source::Bytes(value), .. } = attempt.intent else {
+            let Intent { key, value: WriteValue::Bytes(value), .. } = attempt.intent else {
                 unreachable!("a Move has read its value")
             };
             let identity = at.identity_of(word);
@@ -147,7 +147,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         if removed(Mutant::CopiesFreedBeforeCommit) {
             old_copies.drain(..).for_each(|copy| self.free_copy(copy));
         }
-        attempt.in_place = Some(InPlace { opcode, old_copies });
+        attempt.in_place = Some(InPlaceMove { opcode, old_copies });
         Ok(true)
     }
 

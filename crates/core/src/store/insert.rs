@@ -25,36 +25,40 @@
 
 use alloc::boxed::Box;
 
-use super::attempt::{Attempt, Ended, Round, Step};
-use super::contend::Contended;
-use super::{Hint, Op};
-use crate::error::{Error, Outcome};
+use super::attempt::{Attempt, AttemptEnd, AttemptStep, WriteRound};
+use super::contend::RoundOutcome;
+use super::{Hint, StoreOp};
+use crate::conflict_rules::Winner;
+use crate::error::{Error, FailedWriteOutcome};
 use crate::host::Host;
 use crate::layout::Slot;
 use crate::mutant::{Mutant, removed};
-use crate::race::{Buckets, Key, Words};
-use crate::snapshot::Winner;
+use crate::race::{BucketWords, Buckets, Key};
 use crate::verbs::{Fabric, MnId};
 use crate::view::SlotRef;
 
-impl<F: Fabric, H: Host> Op<'_, F, H> {
+impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
     /// Returns the round in which a new key takes a slot of `words`; `None` if there is no room.
-    pub(super) fn round_on_new(&self, attempt: &Attempt<'_>, words: &Words) -> Option<Round> {
+    pub(super) fn round_on_new(
+        &self,
+        attempt: &Attempt<'_>,
+        words: &BucketWords,
+    ) -> Option<WriteRound> {
         let (slot, old) = words.slot_for_new(&self.view)?;
         let own = attempt.own_word();
         let is_alone = self.view.subtables[slot.subtable as usize].backups().is_empty();
         let is_plain = is_alone || removed(Mutant::NeverTentative);
-        Some(Round { slot, old, own: if is_plain { own } else { own.tentative() } })
+        Some(WriteRound { slot, old, own: if is_plain { own } else { own.tentative() } })
     }
 
     /// Puts a key that is in none of the slots of `words` into a free one. `None` if its word is being confirmed.
     pub(super) async fn insert_into_free(
         &mut self,
         attempt: &mut Attempt<'_>,
-        words: &Words,
-    ) -> Result<Option<Ended>, Error> {
+        words: &BucketWords,
+    ) -> Result<Option<AttemptEnd>, Error> {
         let Some(round) = self.round_on_new(attempt, words) else {
-            return Err(Box::pin(self.no_room(attempt.intent.key, words)).await);
+            return Err(Box::pin(self.full_buckets_error(attempt.intent.key, words)).await);
         };
         let buckets = Buckets::of(attempt.intent.key, &self.view);
         if self.view.subtables[round.slot.subtable as usize].backups().is_empty() {
@@ -70,31 +74,31 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
     pub(super) async fn installed(
         &mut self,
         attempt: &mut Attempt<'_>,
-        words: &Words,
-    ) -> Result<Option<Ended>, Error> {
+        words: &BucketWords,
+    ) -> Result<Option<AttemptEnd>, Error> {
         let round = *attempt.step().round().expect("it has competed");
-        let Round { slot, old, .. } = round;
+        let WriteRound { slot, old, .. } = round;
         let buckets = Buckets::of(attempt.intent.key, &self.view);
         let (winner, look) = match self.decide(attempt, Some(&buckets)).await? {
-            Contended::Won(winner, Some(look)) => (winner, look),
-            Contended::Won(_, None) => unreachable!("a winner with backups has looked"),
-            Contended::Lost => {
+            RoundOutcome::Won(winner, Some(look)) => (winner, look),
+            RoundOutcome::Won(_, None) => unreachable!("a winner with backups has looked"),
+            RoundOutcome::Lost => {
                 self.store.counters.add_lost_round();
                 let Some(end) = self.await_end(slot, old).await? else {
-                    return Ok(Some(Ended::Suspended));
+                    return Ok(Some(AttemptEnd::Suspended));
                 };
                 self.free_lost(attempt.own_word(), end);
                 if removed(Mutant::InsertLoserSucceeds) {
-                    return Ok(Some(Ended::Done(None)));
+                    return Ok(Some(AttemptEnd::Done(None)));
                 }
-                return Ok(Some(Ended::Again));
+                return Ok(Some(AttemptEnd::Retry));
             }
         };
         match self.key_is_elsewhere(attempt.intent.key, slot, words, &look, &buckets).await {
             Ok(false) => {}
             Ok(true) => {
                 self.withdraw(attempt, winner, round).await?;
-                return Ok(Some(Ended::Again));
+                return Ok(Some(AttemptEnd::Retry));
             }
             Err(error) => {
                 // Otherwise a tentative entry would stay behind and block the slot.
@@ -112,14 +116,14 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         &mut self,
         attempt: &mut Attempt<'_>,
         winner: Winner,
-        round: Round,
+        round: WriteRound,
     ) {
         let cases = self.post_rewrite(&winner, round.slot, round.own, attempt.own_word());
-        attempt.goes_to(Step::Confirming(round, cases, winner));
+        attempt.enter_step(AttemptStep::Confirming(round, cases, winner));
     }
 
     /// Returns whether the look of a winner alone shows that no other slot has the key.
-    pub(super) fn is_only(&self, own: SlotRef, first: &Words, look: &Words) -> bool {
+    pub(super) fn is_only(&self, own: SlotRef, first: &BucketWords, look: &BucketWords) -> bool {
         let is_unknown = || unknown(look, own, first).next().is_some();
         removed(Mutant::InsertDoesNotLook) || !is_unknown() && !is_unanswered(look, own, first)
     }
@@ -130,8 +134,8 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         &mut self,
         key: Key<'_>,
         own: SlotRef,
-        first: &Words,
-        look: &Words,
+        first: &BucketWords,
+        look: &BucketWords,
         buckets: &Buckets,
     ) -> Result<bool, Error> {
         let [primary, looked_on] = self.first_nodes(own);
@@ -156,9 +160,9 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         &mut self,
         attempt: &mut Attempt<'_>,
         winner: Winner,
-        round: Round,
+        round: WriteRound,
     ) -> Result<(), Error> {
-        attempt.goes_to(Step::Withdrawing(round));
+        attempt.enter_step(AttemptStep::Withdrawing(round));
         let left = word_of_withdrawal(round.own, round.old);
         if !removed(Mutant::WithdrawsPrimaryFirst) {
             self.rewrite_backups(&winner, round.slot, round.own, left).await?;
@@ -173,7 +177,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         if removed(Mutant::WithdrawsPrimaryFirst) {
             self.rewrite_backups(&winner, round.slot, round.own, left).await?;
         }
-        attempt.goes_to(Step::Mentioned);
+        attempt.enter_step(AttemptStep::Mentioned);
         // The slot keeps the attempt's own object now.
         let keeps_old = removed(Mutant::WithdrawnObjectFreed);
         self.free(if keeps_old { round.own } else { round.old });
@@ -185,10 +189,10 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
     /// is always safe.
     async fn has_other(
         &mut self,
-        words: &Words,
+        words: &BucketWords,
         shown_on: MnId,
         own: SlotRef,
-        known_other: &Words,
+        known_other: &BucketWords,
         key: Key<'_>,
     ) -> Result<bool, Error> {
         if removed(Mutant::InsertDoesNotLook) {
@@ -202,13 +206,13 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
     async fn insert_alone(
         &mut self,
         attempt: &mut Attempt<'_>,
-        words: &Words,
+        words: &BucketWords,
         buckets: &Buckets,
-        round: Round,
-    ) -> Result<Ended, Error> {
-        let Round { slot, old, own } = round;
+        round: WriteRound,
+    ) -> Result<AttemptEnd, Error> {
+        let WriteRound { slot, old, own } = round;
         let tentative = own.tentative();
-        attempt.goes_to(Step::Mentioned);
+        attempt.enter_step(AttemptStep::Mentioned);
         self.batch.next_phase();
         let place = self.primary(slot);
         let cas = self.batch.cas(place.node, place.offset, old.0, tentative.0);
@@ -216,15 +220,15 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         self.phase().await;
         if self.batch.found(cas).map_err(|f| self.failed(f))? != old.0 {
             self.free(own.withdrawn());
-            return Ok(Ended::Again);
+            return Ok(AttemptEnd::Retry);
         }
         let look = buckets.words(&self.batch, tickets).map_err(|f| self.failed(f))?;
-        let Contended::Won(winner, _) = self.contend(attempt, round, None).await? else {
+        let RoundOutcome::Won(winner, _) = self.contend(attempt, round, None).await? else {
             unreachable!("without backups nobody else can win");
         };
         let other = self.has_other(&look, place.node, slot, words, attempt.intent.key).await;
         if !matches!(other, Ok(false)) {
-            attempt.goes_to(Step::Withdrawing(round));
+            attempt.enter_step(AttemptStep::Withdrawing(round));
             self.batch.next_phase();
             let left = word_of_withdrawal(tentative, old);
             let cas = self.batch.cas(place.node, place.offset, tentative.0, left.0);
@@ -232,13 +236,13 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
             if self.batch.found(cas).map_err(|f| self.failed(f))? != tentative.0 {
                 return Err(Error::Interrupted { what: "a tentative slot changed" });
             }
-            attempt.goes_to(Step::Mentioned);
+            attempt.enter_step(AttemptStep::Mentioned);
             self.free(old);
-            return other.map(|_| Ended::Again).map_err(withdrawn);
+            return other.map(|_| AttemptEnd::Retry).map_err(withdrawn);
         }
         if self.commit(attempt, winner, round, tentative).await? {
             self.free(old);
-            Ok(Ended::Done(Some(Hint { slot, word: own, seen: self.seen() })))
+            Ok(AttemptEnd::Done(Some(Hint { slot, word: own, seen: self.seen() })))
         } else {
             Err(Error::Interrupted { what: "a tentative slot changed" })
         }
@@ -249,9 +253,9 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
 /// operation began needs no second look. A tentative word does: with one index replica the primary shows such words,
 /// and their objects were not read then.
 fn unknown<'w>(
-    words: &'w Words,
+    words: &'w BucketWords,
     own: SlotRef,
-    known_other: &'w Words,
+    known_other: &'w BucketWords,
 ) -> impl Iterator<Item = (SlotRef, Slot)> + 'w {
     let settled = |w: Slot| !w.is_tentative() || removed(Mutant::TentativeIsKnown);
     let known = move |s: SlotRef, w: Slot| settled(w) && known_other.word(s) == Some(w);
@@ -259,7 +263,7 @@ fn unknown<'w>(
 }
 
 /// Returns whether a free slot other than `own` shows another word than the primary did at first.
-fn is_unanswered(look: &Words, own: SlotRef, first: &Words) -> bool {
+fn is_unanswered(look: &BucketWords, own: SlotRef, first: &BucketWords) -> bool {
     !removed(Mutant::FreedSlotNotDoubted) && look.is_freed_since(first, own)
 }
 
@@ -278,7 +282,7 @@ fn word_of_withdrawal(own: Slot, old: Slot) -> Slot {
 fn withdrawn(error: Error) -> Error {
     match error {
         Error::Unreachable { node, error, .. } => {
-            Error::Unreachable { node, error, outcome: Outcome::NotApplied }
+            Error::Unreachable { node, error, outcome: FailedWriteOutcome::NotApplied }
         }
         other => other,
     }

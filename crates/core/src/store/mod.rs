@@ -20,30 +20,30 @@
 //! | Move | 4 | 5 | 3 / 4 |
 
 mod attempt;
-mod beside;
+mod backup_reads;
 mod compare;
 mod contend;
 mod copies;
-mod crowded;
 mod damage;
 mod demote;
+mod full_buckets;
 mod in_place;
 mod insert;
-mod many;
 mod moving;
+mod out_of_memory;
 mod pinned;
 mod reclaim;
 mod resolve;
-mod room;
 mod round;
 mod scan;
 mod seal;
 mod search;
-mod silent;
+mod search_many;
+mod silent_nodes;
 mod speculation;
 mod steered;
-mod straight;
 mod target;
+mod uncontended;
 mod vouch;
 mod write;
 mod write_now;
@@ -58,31 +58,31 @@ use core::mem;
 use arrayvec::ArrayVec;
 
 pub use attempt::Watch;
-pub use demote::Demoted;
-pub use many::SearchKey;
-pub use moving::{Reach, Transition};
-pub use scan::{NoCursor, PieceLimits, ScanCursor, ScannedPair};
-pub use search::Searched;
+pub use demote::ObjectDemotion;
+pub use moving::{MoveScope, Transition};
+pub use scan::{ParseCursorError, ScanCursor, ScanLimits, ScannedPair};
+pub use search::SearchResult;
+pub use search_many::SearchKey;
 
-use beside::Beside;
-use damage::SecondLook;
-use pinned::{LocalEpochs, Pin, ViewRef};
-use reclaim::Freed;
-use silent::Silent;
+use backup_reads::BackupReads;
+use damage::KeyReread;
+use pinned::{LocalEpochs, OperationPin, ViewRef};
+use reclaim::PendingFreeBits;
+use silent_nodes::SilentNodes;
 use steered::Steering;
-use target::{Target, class_of, replica};
-use vouch::Asks;
+use target::{HintTarget, class_of, replica};
+use vouch::VouchRequests;
 
 use crate::data::Fetch;
-use crate::error::{Error, Outcome};
+use crate::error::{Error, FailedWriteOutcome};
 use crate::host::{GiveUp, Host};
 use crate::layout::{HEADER_BYTES, Identity, Object, SizeClass, Slot, UNIT_BYTES};
 use crate::mutant::{Mutant, removed};
-use crate::race::{Buckets, HashKey, IntoKey, Key, MAX_CANDIDATES, Words};
+use crate::race::{BucketWords, Buckets, HashKey, IntoKey, Key, MAX_CANDIDATES};
 use crate::slab::Slabs;
 use crate::stats::{Cost, Counters, OpKind, Stats};
-use crate::verbs::{Batch, ClientId, Fabric, FailedVerb, MnId, Ticket, Verb, VerbError};
-use crate::view::{Place, SlotRef, View};
+use crate::verbs::{ClientId, Fabric, FailedVerb, MnId, Ticket, Verb, VerbBatch, VerbError};
+use crate::view::{PoolPlace, SlotRef, View};
 
 /// The place where a key was last seen: its slot and the slot's word. The entry of an index cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,21 +92,21 @@ pub struct Hint {
     /// The word that the slot held. The key was compared with the object that the word refers to.
     pub word: Slot,
     /// The time of that.
-    pub seen: Sight,
+    pub seen: HintTrust,
 }
 
 /// The time at which a hint was seen, as far as that tells how reliable the hint is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Sight {
+pub enum HintTrust {
     /// In this epoch ([`Epochs::epoch`](crate::host::Epochs::epoch)) or later, on the primary, as a word that counts.
     /// A caller that passes the hint back promises that it is certainly the key's. Never used where the fabric is
     /// immediate.
-    Since(u64),
+    FreshSince(u64),
     /// The hint may be wrong in every way.
-    Sometime,
+    Unverified,
     /// The hint may be wrong, and its word is likely to be an old one: if there is a switch, it is asked where the
     /// slot leads ([`Store::asks_switches`]).
-    Doubted,
+    LikelyStale,
 }
 
 impl Hint {
@@ -117,12 +117,12 @@ impl Hint {
 
     /// Returns whether the hint is likely to be wrong.
     pub fn is_doubted(&self) -> bool {
-        self.seen == Sight::Doubted
+        self.seen == HintTrust::LikelyStale
     }
 
     /// Returns the same hint without a promise.
     pub fn uncertain(self) -> Hint {
-        Hint { seen: Sight::Sometime, ..self }
+        Hint { seen: HintTrust::Unverified, ..self }
     }
 }
 
@@ -131,7 +131,7 @@ const MAX_KEPT_BYTES: usize = 4 << 20;
 
 /// The results of a successful write for the index cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Written {
+pub struct WriteResult {
     /// The key's place now, also after a Move that has changed nothing; `None` after a DELETE, and after a write that
     /// another one overtook.
     pub place: Option<Hint>,
@@ -147,14 +147,14 @@ pub struct Store<F, H> {
     hash_key: HashKey,
     view: RefCell<ViewRef>,
     slabs: RefCell<Slabs>,
-    batches: RefCell<Vec<Batch>>,
+    batches: RefCell<Vec<VerbBatch>>,
     counters: Arc<Counters>,
     /// Whether an operation left a write round half-way.
     half_way: Cell<bool>,
     /// The local epochs in which operations run.
     local_epochs: LocalEpochs,
     /// Objects whose free bits are to be set.
-    freed: Freed,
+    freed: PendingFreeBits,
     /// The number of phases that have read free bitmaps.
     looks: Cell<u64>,
     /// Whether an operation collects free memory.
@@ -166,11 +166,11 @@ pub struct Store<F, H> {
     /// Whether the pool had no block left when the last one was asked for.
     pool_was_empty: Cell<bool>,
     /// Questions to the members about the view that they are at.
-    asks: Asks,
+    asks: VouchRequests,
     /// Memory nodes that did not answer.
-    silent: Silent,
+    silent: SilentNodes,
     /// Barred primaries, whose slots are read from backups.
-    beside: Beside,
+    beside: BackupReads,
     /// Results of steered READs.
     steering: Steering,
     /// Whether all regions of the view are replicated.
@@ -193,15 +193,15 @@ impl<F: Fabric, H: Host> Store<F, H> {
             counters: Arc::default(),
             half_way: Cell::new(false),
             local_epochs: LocalEpochs::default(),
-            freed: Freed::default(),
+            freed: PendingFreeBits::default(),
             looks: Cell::new(0),
             reclaiming: Cell::new(false),
             unverifies_from: Cell::new(0),
             allocating: Cell::new(0),
             pool_was_empty: Cell::new(false),
-            asks: Asks::default(),
-            silent: Silent::default(),
-            beside: Beside::default(),
+            asks: VouchRequests::default(),
+            silent: SilentNodes::default(),
+            beside: BackupReads::default(),
             steering: Steering::default(),
             has_one_redundancy,
         }
@@ -246,8 +246,8 @@ impl<F: Fabric, H: Host> Store<F, H> {
     }
 
     /// Returns whether operations are under way for which view changes, and the reuse of memory, may have to wait.
-    pub fn holds_others_up(&self) -> bool {
-        self.local_epochs.holds_others_up()
+    pub fn has_pinned_or_suspended(&self) -> bool {
+        self.local_epochs.has_pinned_or_suspended()
     }
 
     /// Has the processor fetch the memory that a write by this hint touches first: the slot on all replicas, and the
@@ -286,17 +286,17 @@ impl<F: Fabric, H: Host> Store<F, H> {
     }
 
     /// Returns a batch for an operation. It may still hold verbs of an earlier operation, but keeps none of its bytes.
-    fn batch(&self) -> Batch {
+    fn batch(&self) -> VerbBatch {
         self.batches.borrow_mut().pop().unwrap_or_default()
     }
 
-    fn operation(&self) -> Op<'_, F, H> {
+    fn operation(&self) -> StoreOp<'_, F, H> {
         self.operation_with(self.batch())
     }
 
-    fn operation_with(&self, batch: Batch) -> Op<'_, F, H> {
-        let (pin, view) = Pin::new(self);
-        Op {
+    fn operation_with(&self, batch: VerbBatch) -> StoreOp<'_, F, H> {
+        let (pin, view) = OperationPin::new(self);
+        StoreOp {
             store: self,
             view,
             batch,
@@ -311,7 +311,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
     }
 
     /// Takes a batch back for the next operation, unless its memory has grown too large.
-    fn recycle(&self, mut batch: Batch) {
+    fn recycle(&self, mut batch: VerbBatch) {
         batch.keep_nothing();
         if batch.memory_bytes() <= MAX_KEPT_BYTES {
             self.batches.borrow_mut().push(batch);
@@ -320,13 +320,13 @@ impl<F: Fabric, H: Host> Store<F, H> {
 }
 
 /// One running operation: its batch and its cost.
-struct Op<'s, F: Fabric, H: Host> {
+struct StoreOp<'s, F: Fabric, H: Host> {
     store: &'s Store<F, H>,
     view: ViewRef,
-    batch: Batch,
+    batch: VerbBatch,
     cost: Cost,
     /// Its pin in a view and an epoch. Tells also whether others may have seen traces of the operation.
-    pin: Pin<'s, F, H>,
+    pin: OperationPin<'s, F, H>,
     /// Memory nodes that did not answer this operation.
     unanswered: Vec<MnId>,
     /// Whether it has looked for memory.
@@ -343,7 +343,7 @@ struct Op<'s, F: Fabric, H: Host> {
 /// Proof that an object is the key's. The slot leads to the object at the moment when the slot is read; from then on
 /// the object stays as it is until the operation ends.
 #[derive(Clone, Copy)]
-enum Proof {
+enum KeyProof {
     /// READ after the slot: the start of the object, up to its key, is enough.
     Prefix(Ticket),
     /// READ before or after the slot, in unknown order: perhaps while another object, which stood here when the hint
@@ -372,7 +372,7 @@ enum KeyCheck {
     Unproved,
 }
 
-impl<F: Fabric, H: Host> Op<'_, F, H> {
+impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
     /// Executes the batch: one phase.
     async fn phase(&mut self) {
         if !self.phase_now() {
@@ -430,7 +430,11 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
     /// Returns the operation's error for a failed verb.
     fn failed(&self, failure: FailedVerb) -> Error {
         let FailedVerb { node, error } = failure;
-        let outcome = if self.pin.posted { Outcome::Unknown } else { Outcome::NotApplied };
+        let outcome = if self.pin.posted {
+            FailedWriteOutcome::Unknown
+        } else {
+            FailedWriteOutcome::NotApplied
+        };
         Error::Unreachable { node, error, outcome }
     }
 
@@ -440,7 +444,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         self.store.host.pause(attempt).await
     }
 
-    fn primary(&self, slot: SlotRef) -> Place {
+    fn primary(&self, slot: SlotRef) -> PoolPlace {
         self.view.slot_on_primary(slot)
     }
 
@@ -463,7 +467,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
     }
 
     /// Reads all slots of the key from the primary, in one phase.
-    async fn fetch_words(&mut self, buckets: &Buckets) -> Result<Words, FailedVerb> {
+    async fn fetch_words(&mut self, buckets: &Buckets) -> Result<BucketWords, FailedVerb> {
         self.batch.next_phase();
         let tickets = self.read_buckets(buckets);
         self.phase().await;
@@ -503,29 +507,33 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
 
     /// Posts, behind the READ of the slot, the READ that shows whether the hint's word leads to the key if the slot
     /// holds it.
-    fn read_proof(&mut self, target: &Target, key: Key<'_>) -> Proof {
+    fn read_proof(&mut self, target: &HintTarget, key: Key<'_>) -> KeyProof {
         let in_order = target.slot.node == target.object.node || self.store.fabric.is_immediate();
         if in_order || removed(Mutant::PrefixReadEarly) {
             let bytes = prefix_bytes(target.class, key);
-            return Proof::Prefix(self.batch.read(target.object.node, target.object.offset, bytes));
+            return KeyProof::Prefix(self.batch.read(
+                target.object.node,
+                target.object.offset,
+                bytes,
+            ));
         }
-        Proof::Whole(target.read_object(&mut self.batch))
+        KeyProof::Whole(target.read_object(&mut self.batch))
     }
 
     /// Returns whether the word that the slot of a hint has shown leads to the key. The answer counts only if that is
     /// the hint's word: `proof` is a READ of the object of that word.
-    fn is_proved(&self, proof: Proof, word: Slot, key: Key<'_>) -> Result<bool, Error> {
+    fn is_proved(&self, proof: KeyProof, word: Slot, key: Key<'_>) -> Result<bool, Error> {
         Ok(match proof {
-            Proof::Prefix(ticket) => {
+            KeyProof::Prefix(ticket) => {
                 let prefix = self.batch.data(ticket).map_err(|f| self.failed(f))?;
                 let shows = |identity| starts_with_key(prefix, identity, key);
-                shows(word.leads_to()) || self.first_turn(word).is_some_and(shows)
+                shows(word.object_identity()) || self.first_turn(word).is_some_and(shows)
             }
-            Proof::Steered(_) => false,
-            Proof::Whole(ticket) => {
+            KeyProof::Steered(_) => false,
+            KeyProof::Whole(ticket) => {
                 let bytes = self.batch.data(ticket).map_err(|f| self.failed(f))?;
                 let shows = |identity| matches!(whole_key(bytes, identity, key), KeyCheck::Same);
-                shows(word.leads_to()) || self.first_turn(word).is_some_and(shows)
+                shows(word.object_identity()) || self.first_turn(word).is_some_and(shows)
             }
         })
     }
@@ -545,7 +553,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         key: Key<'_>,
     ) -> Result<KeyCheck, FailedVerb> {
         let bytes = self.batch.data(ticket)?;
-        let identity = self.first_turn(word).unwrap_or_else(|| word.leads_to());
+        let identity = self.first_turn(word).unwrap_or_else(|| word.object_identity());
         let is_whole = word.class().is_some_and(|class| class.bytes() == bytes.len() as u64);
         if !is_whole || removed(Mutant::OtherKeyByItsStart) {
             let other = if removed(Mutant::OtherKeyByItsStart) {
@@ -567,16 +575,16 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         candidates: impl Iterator<Item = (SlotRef, Slot)>,
         shown_on: MnId,
         key: Key<'_>,
-    ) -> Result<Result<Option<Hint>, Stale>, Error> {
+    ) -> Result<Result<Option<Hint>, StaleWord>, Error> {
         self.batch.next_phase();
         let mut reads = Candidates::new();
         let mut broken = None;
         for (slot, word) in candidates {
             match self.read_key_of(word, shown_on, key) {
                 Some(ticket) => {
-                    reads.push((Hint { slot, word, seen: Sight::Sometime }, ticket));
+                    reads.push((Hint { slot, word, seen: HintTrust::Unverified }, ticket));
                 }
-                None if self.view.is_being_lost(word) => return Ok(Err(Stale)),
+                None if self.view.is_being_lost(word) => return Ok(Err(StaleWord)),
                 None if self.is_gone(word) => {}
                 None => broken = Some(BROKEN_WORD),
             }
@@ -615,12 +623,12 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         mut broken: Option<Error>,
         shown_on: MnId,
         key: Key<'_>,
-    ) -> Result<Result<Option<Hint>, Stale>, Error> {
+    ) -> Result<Result<Option<Hint>, StaleWord>, Error> {
         for hint in unproved {
             match self.look_again(hint, shown_on, key).await {
-                Ok(SecondLook::Value(_)) => return Ok(Ok(Some(hint))),
-                Ok(SecondLook::OtherKey) => {}
-                Ok(SecondLook::Stale) => return Ok(Err(Stale)),
+                Ok(KeyReread::Value(_)) => return Ok(Ok(Some(hint))),
+                Ok(KeyReread::OtherKey) => {}
+                Ok(KeyReread::Stale) => return Ok(Err(StaleWord)),
                 Err(error @ Error::Corrupt { .. }) => broken = Some(error),
                 Err(error) => return Err(error),
             }
@@ -649,7 +657,7 @@ fn starts_with_key(prefix: &[u8], identity: Identity, key: Key<'_>) -> bool {
 }
 
 /// Returns the word that the READ of a slot has fetched.
-fn slot_word(batch: &Batch, ticket: Ticket) -> Result<Slot, FailedVerb> {
+fn slot_word(batch: &VerbBatch, ticket: Ticket) -> Result<Slot, FailedVerb> {
     let bytes = batch.data(ticket)?;
     Ok(Slot(u64::from_le_bytes(bytes.try_into().expect("a slot has 8 bytes"))))
 }
@@ -661,4 +669,4 @@ const BROKEN_WORD: Error = Error::Corrupt { what: "a slot refers to no possible 
 type Candidates = ArrayVec<(Hint, Ticket), MAX_CANDIDATES>;
 
 /// A word that was read earlier is out of date: start again.
-struct Stale;
+struct StaleWord;

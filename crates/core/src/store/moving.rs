@@ -22,11 +22,11 @@
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
-use super::attempt::{Attempt, Ended, Intent, Keeps, Source};
+use super::attempt::{Attempt, AttemptEnd, Intent, KeepRedundancy, WriteValue};
 use super::reclaim;
-use super::{Hint, Op, Store, Written};
+use super::{Hint, Store, StoreOp, WriteResult};
 use crate::data::Redundancy;
-use crate::error::{Error, Outcome};
+use crate::error::{Error, FailedWriteOutcome};
 use crate::host::Host;
 use crate::layout::{Address, Opcode, Slot};
 use crate::mutant::{Mutant, removed};
@@ -49,7 +49,7 @@ pub enum Transition {
 
 /// The pairs that a Move may move.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reach {
+pub enum MoveScope {
     /// Any pair of the key.
     Anywhere,
     /// The pair, if it is still in this object: then it has not been written since it was chosen.
@@ -58,11 +58,11 @@ pub enum Reach {
     InPlaceAt(Address),
 }
 
-impl Reach {
+impl MoveScope {
     fn covers(self, word: Slot) -> bool {
         match self {
-            Reach::Anywhere => true,
-            Reach::At(object) | Reach::InPlaceAt(object) => word.address() == object,
+            MoveScope::Anywhere => true,
+            MoveScope::At(object) | MoveScope::InPlaceAt(object) => word.address() == object,
         }
     }
 }
@@ -75,8 +75,8 @@ impl<F: Fabric, H: Host> Store<F, H> {
         key: impl IntoKey<'k>,
         redundancy: Redundancy,
         hint: Option<Hint>,
-    ) -> Result<(Transition, Written), Error> {
-        self.move_pair(key, redundancy, hint, Reach::Anywhere).await
+    ) -> Result<(Transition, WriteResult), Error> {
+        self.move_pair(key, redundancy, hint, MoveScope::Anywhere).await
     }
 
     /// Does the same as [`Store::set_redundancy`] if the pair is in reach; else the pair is `Unchanged`.
@@ -85,13 +85,13 @@ impl<F: Fabric, H: Host> Store<F, H> {
         key: impl IntoKey<'k>,
         redundancy: Redundancy,
         hint: Option<Hint>,
-        reach: Reach,
-    ) -> Result<(Transition, Written), Error> {
+        reach: MoveScope,
+    ) -> Result<(Transition, WriteResult), Error> {
         let key = self.key(key);
         self.check_key(&key)?;
         let mut op = self.operation();
         let result = Box::pin(op.set_redundancy(key, redundancy, hint, reach)).await;
-        op.has_written(&result);
+        op.clear_posted_if_outcome_known(&result);
         let made_room = op.made_room;
         op.finish(OpKind::Move);
         if made_room {
@@ -102,21 +102,21 @@ impl<F: Fabric, H: Host> Store<F, H> {
     }
 }
 
-impl<F: Fabric, H: Host> Op<'_, F, H> {
+impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
     async fn set_redundancy(
         &mut self,
         key: Key<'_>,
         redundancy: Redundancy,
         given: Option<Hint>,
-        reach: Reach,
-    ) -> Result<(Transition, Written), Error> {
+        reach: MoveScope,
+    ) -> Result<(Transition, WriteResult), Error> {
         let mut least = USED_AGAIN_AT;
         let mut hint = given;
         let mut hint_held = false;
         let mut goes_elsewhere = false;
         loop {
             if !removed(Mutant::MovesWhileFrozen) {
-                self.may_write(key).await?;
+                self.await_writable(key).await?;
             } else if !self.pin.is_pinned() {
                 self.view = self.pin.resume();
             }
@@ -130,7 +130,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
             let has = object.map(|object| object.redundancy_of(place.word));
             if has == Some(redundancy) || !reach.covers(place.word) {
                 if self.is_vouched_for(key).await? {
-                    let written = Written { place: Some(place), hint_held };
+                    let written = WriteResult { place: Some(place), hint_held };
                     return Ok((Transition::Unchanged, written));
                 } else {
                     continue;
@@ -151,9 +151,9 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
             let intent = Intent {
                 opcode,
                 key,
-                value: Source::Bytes(&value),
+                value: WriteValue::Bytes(&value),
                 slab,
-                keeps: Keeps::No,
+                keeps: KeepRedundancy::No,
                 watch: None,
             };
             let in_place =
@@ -161,8 +161,8 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
             let begun = match in_place {
                 Some(begun) => begun,
                 // Another session has the block, or another operation is under way there.
-                None if matches!(reach, Reach::InPlaceAt(_)) => {
-                    let written = Written { place: Some(place), hint_held };
+                None if matches!(reach, MoveScope::InPlaceAt(_)) => {
+                    let written = WriteResult { place: Some(place), hint_held };
                     return Ok((Transition::Unchanged, written));
                 }
                 None => self.store.begin_attempt(&intent, Some(place), least, &self.view)?,
@@ -179,12 +179,12 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
             let is_in_place = attempt.in_place.is_some();
             let ended = self.write_and_move(&mut attempt, place).await;
             let ended = self.or_resolve(&attempt, ended).await;
-            self.done_with(&attempt, &ended);
+            self.end_attempt(&attempt, &ended);
             let ended = ended?;
             self.pin.posted = false;
-            if let Ended::Done(place) = ended {
+            if let AttemptEnd::Done(place) = ended {
                 let how = if place.is_some() { Transition::Moved } else { Transition::Overtaken };
-                return Ok((how, Written { place, hint_held }));
+                return Ok((how, WriteResult { place, hint_held }));
             }
             goes_elsewhere |= is_in_place;
             self.pause_to_move("a key that others keep changing").await?;
@@ -222,19 +222,19 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         &mut self,
         attempt: &mut Attempt<'_>,
         found: Hint,
-    ) -> Result<Ended, Error> {
+    ) -> Result<AttemptEnd, Error> {
         let late = removed(Mutant::ParityAfterCas);
         if attempt.in_place.is_some() {
             if !self.write_in_place(attempt, found, !late).await? {
-                self.is_written(attempt)?;
-                return Ok(Ended::Again);
+                self.check_object_written(attempt)?;
+                return Ok(AttemptEnd::Retry);
             }
         } else {
             self.batch.clear();
             self.post_object(attempt)?;
             self.phase().await;
         }
-        self.is_written(attempt)?;
+        self.check_object_written(attempt)?;
         if self.compete(attempt, found) {
             self.phase().await;
         }
@@ -256,7 +256,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
     }
 
     async fn pause_to_move(&mut self, waiting_for: &'static str) -> Result<(), Error> {
-        let gave_up = Error::GaveUp { waiting_for, outcome: Outcome::NotApplied };
+        let gave_up = Error::GaveUp { waiting_for, outcome: FailedWriteOutcome::NotApplied };
         self.pause().await.map_err(|_| gave_up)
     }
 }

@@ -17,8 +17,8 @@ use alloc::vec::Vec;
 use core::cell::{Cell, RefCell};
 
 use super::Store;
-use super::reclaim::Hold;
-use crate::host::{Host, Pinned};
+use super::reclaim::MemoryHold;
+use crate::host::{Host, PinnedOperations};
 use crate::mutant::{Mutant, removed};
 use crate::verbs::Fabric;
 use crate::view::View;
@@ -40,7 +40,7 @@ impl LocalEpochs {
     }
 
     /// Whether anything is pinned or suspended.
-    pub(super) fn holds_others_up(&self) -> bool {
+    pub(super) fn has_pinned_or_suspended(&self) -> bool {
         self.oldest().is_some() || self.suspended.get() > 0
     }
 
@@ -87,7 +87,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
     fn publish(&self) {
         let oldest = self.local_epochs.oldest();
         let suspended = self.local_epochs.suspended.get();
-        self.host.publish(Pinned { oldest, suspended });
+        self.host.publish(PinnedOperations { oldest, suspended });
     }
 
     /// Returns the newest view that has come.
@@ -124,7 +124,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
             if told {
                 self.publish();
             }
-            self.host.began(local_epoch);
+            self.host.note_pinned(local_epoch);
             // The local epoch was published before this look. So either a newer local epoch is seen here, or its
             // maker sees that this operation is pinned in an older one.
             if self.host.local_epoch() == local_epoch {
@@ -141,7 +141,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
 
     /// Unpins an operation that was pinned in this local epoch.
     pub(super) fn end(&self, local_epoch: u64) {
-        self.host.ended(local_epoch);
+        self.host.note_unpinned(local_epoch);
         if self.local_epochs.end(local_epoch) {
             self.publish();
         }
@@ -149,7 +149,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
 }
 
 /// The pin of an operation, with the traces that the operation has left.
-pub(super) struct Pin<'s, F: Fabric, H: Host> {
+pub(super) struct OperationPin<'s, F: Fabric, H: Host> {
     store: &'s Store<F, H>,
     /// The local epoch in which it is pinned, if it is.
     local_epoch: Option<u64>,
@@ -166,12 +166,12 @@ pub(super) struct Pin<'s, F: Fabric, H: Host> {
     /// Whether the operation was suspended, and its write is not resolved yet.
     suspended: bool,
     /// The hold on the memory that it frees then, if it had posted its commit.
-    held: Option<Hold>,
+    held: Option<MemoryHold>,
 }
 
-impl<'s, F: Fabric, H: Host> Pin<'s, F, H> {
+impl<'s, F: Fabric, H: Host> OperationPin<'s, F, H> {
     /// Pins an operation that begins.
-    pub fn new(store: &'s Store<F, H>) -> (Pin<'s, F, H>, ViewRef) {
+    pub fn new(store: &'s Store<F, H>) -> (OperationPin<'s, F, H>, ViewRef) {
         let (view, local_epoch) = store.begin();
         let local_epoch = Some(local_epoch);
         let epoch = store.epoch();
@@ -180,7 +180,19 @@ impl<'s, F: Fabric, H: Host> Pin<'s, F, H> {
         let has_object = false;
         let suspended = false;
         let held = None;
-        (Pin { store, local_epoch, epoch, posted, on_its_way, has_object, suspended, held }, view)
+        (
+            OperationPin {
+                store,
+                local_epoch,
+                epoch,
+                posted,
+                on_its_way,
+                has_object,
+                suspended,
+                held,
+            },
+            view,
+        )
     }
 
     /// Returns whether the operation is pinned.
@@ -228,7 +240,7 @@ impl<'s, F: Fabric, H: Host> Pin<'s, F, H> {
             suspended.set(suspended.get() + 1);
         }
         if let Some(local_epoch) = self.local_epoch.take() {
-            self.store.host.ended(local_epoch);
+            self.store.host.note_unpinned(local_epoch);
             self.store.local_epochs.end(local_epoch);
         }
         self.store.publish();
@@ -241,9 +253,9 @@ impl<'s, F: Fabric, H: Host> Pin<'s, F, H> {
     }
 
     /// Ends the hold: the memory is freed, or left alone.
-    pub fn let_go(&mut self) {
+    pub fn end_hold(&mut self) {
         if let Some(hold) = self.held.take() {
-            self.store.let_go(&hold);
+            self.store.end_hold(&hold);
         }
     }
 
@@ -258,7 +270,7 @@ impl<'s, F: Fabric, H: Host> Pin<'s, F, H> {
     }
 }
 
-impl<F: Fabric, H: Host> Drop for Pin<'_, F, H> {
+impl<F: Fabric, H: Host> Drop for OperationPin<'_, F, H> {
     fn drop(&mut self) {
         // The operation stays pinned then, so that no memory that it knows of is reused.
         let keeps_object = self.has_object && !removed(Mutant::DroppedAttemptsKeepObjects);
@@ -266,7 +278,7 @@ impl<F: Fabric, H: Host> Drop for Pin<'_, F, H> {
             self.store.half_way.set(true);
             return;
         }
-        self.let_go();
+        self.end_hold();
         self.resolved();
         self.pause();
     }

@@ -28,20 +28,20 @@
 //! the next owner's generations begin, or before which epoch it must not use the block. An owner
 //! reads the header of a block before it allocates there.
 //!
-//! When all this is done stands in [`room`](super::room).
+//! When all this is done stands in [`out_of_memory`](super::out_of_memory).
 
 use alloc::vec::Vec;
 use core::cell::{Cell, RefCell};
 
-use super::{Op, Store};
+use super::{Store, StoreOp};
 use crate::data::{MAX_PLACES, PerPlace};
 use crate::host::Host;
 use crate::layout::{Address, BLOCK_HEADER_BYTES, HEADER_BYTES, Object, Slot, bitmap_bytes};
 use crate::mutant::{Mutant, removed};
-use crate::slab::{Block, Headers, Scrub, Seen, SlabKind, Verification};
+use crate::slab::{Block, BlockZeroing, ReplicaHeaders, SeenFreeBits, SlabKind, Verification};
 use crate::stats::OpKind;
 use crate::verbs::{Fabric, MAX_BATCH_VERBS, Ticket};
-use crate::view::{Place, View};
+use crate::view::{PoolPlace, View};
 
 /// So many freed objects are set free together.
 pub(super) const SET_FREE_TOGETHER: usize = 64;
@@ -62,7 +62,7 @@ pub(super) struct FreeBits {
 
 /// Freed objects that are not set free yet.
 #[derive(Debug, Default)]
-pub(super) struct Freed {
+pub(super) struct PendingFreeBits {
     /// Words that kept what is free now.
     words: RefCell<Vec<Slot>>,
     /// Kept for the next time that some are set free.
@@ -79,12 +79,12 @@ pub(super) struct Freed {
 
 /// Memory that a suspended operation may have replaced, and frees when resolved. No comparison takes it earlier.
 #[derive(Debug)]
-pub(super) struct Hold {
+pub(super) struct MemoryHold {
     since: u64,
     times_left: u64,
 }
 
-impl<F: Fabric, H: Host> Op<'_, F, H> {
+impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
     /// Nothing refers any more to what a word has kept: its object, and if it has one, the copy beside it.
     pub(super) fn free(&mut self, word: Slot) {
         if self.pin.has_lost_hold() {
@@ -141,7 +141,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
     }
 
     /// Sets bits of free bitmaps, in as many phases as it takes. Whether all went well.
-    pub(super) async fn mark(&mut self, free_bits: &[FreeBits]) -> bool {
+    pub(super) async fn set_free_bits(&mut self, free_bits: &[FreeBits]) -> bool {
         let mut is_good = true;
         for free_bits in free_bits.chunks(MAX_BATCH_VERBS) {
             self.batch.clear();
@@ -166,7 +166,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         &self,
         block: Address,
         offset: u64,
-    ) -> impl Iterator<Item = Place> + use<'_, F, H> {
+    ) -> impl Iterator<Item = PoolPlace> + use<'_, F, H> {
         let places = self.view.block(block).into_iter().flat_map(|found| found.places());
         places.map(move |place| place.plus(offset))
     }
@@ -177,7 +177,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
     }
 
     /// Returns the place of the free bitmap of a block.
-    pub(super) fn bitmap(&self, block: Address) -> Option<Place> {
+    pub(super) fn bitmap(&self, block: Address) -> Option<PoolPlace> {
         self.view.block(block).map(|found| found.bitmap())
     }
 }
@@ -205,19 +205,19 @@ impl<F: Fabric, H: Host> Store<F, H> {
     }
 
     /// An operation that is pinned in this local epoch is about to be suspended, and may have replaced a word.
-    pub(super) fn hold(&self, since: u64) -> Hold {
+    pub(super) fn hold(&self, since: u64) -> MemoryHold {
         self.freed.held.borrow_mut().push(since);
         self.waits_since(since);
-        Hold { since, times_left: self.freed.times_left.get() }
+        MemoryHold { since, times_left: self.freed.times_left.get() }
     }
 
     /// Whether what is held was left to a comparison.
-    pub(super) fn is_lost(&self, hold: &Hold) -> bool {
+    pub(super) fn is_lost(&self, hold: &MemoryHold) -> bool {
         hold.times_left != self.freed.times_left.get()
     }
 
     /// The operation has freed what it held, or leaves it alone.
-    pub(super) fn let_go(&self, hold: &Hold) {
+    pub(super) fn end_hold(&self, hold: &MemoryHold) {
         let freed = &self.freed;
         let mut held = freed.held.borrow_mut();
         let at = held.iter().position(|since| *since == hold.since && !self.is_lost(hold));
@@ -259,7 +259,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
             return;
         }
         self.freed.setting_free.set(true);
-        let _ends = SettingFree(&self.freed.setting_free);
+        let _ends = FreeBitsGuard(&self.freed.setting_free);
         // Others are being freed while copies are looked for: they come next time.
         let count = self.freed.words.borrow().len();
         let keeping = self.with_copies(&self.freed.words.borrow());
@@ -292,7 +292,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
             }
         }
         let mut op = self.operation();
-        op.mark(&free_bits).await;
+        op.set_free_bits(&free_bits).await;
         self.freed.free_bits.replace(free_bits);
         let lost = op.pin.posted;
         op.finish(OpKind::Reclaim);
@@ -314,11 +314,11 @@ impl<F: Fabric, H: Host> Store<F, H> {
         least: u32,
         beside: Option<u32>,
         short: bool,
-    ) -> Left {
+    ) -> CollectResult {
         if self.reclaiming.replace(true) {
-            return Left::Waiting;
+            return CollectResult::Waiting;
         }
-        let _ends = Reclaiming(&self.reclaiming);
+        let _ends = ReclaimGuard(&self.reclaiming);
         if short {
             self.slabs.borrow_mut().set_aside();
             self.set_free(1).await;
@@ -339,22 +339,22 @@ impl<F: Fabric, H: Host> Store<F, H> {
         };
         let waits = self.slabs.borrow().aside().iter().any(waits);
         // A session that is short looks once more when all that was seen can be used.
-        let seen = if short && waits { false } else { self.look(kind, short).await };
+        let seen = if short && waits { false } else { self.read_free_bitmaps(kind, short).await };
         match () {
-            () if freed => Left::Freed,
-            () if seen || waits => Left::Waiting,
-            () => Left::Nothing,
+            () if freed => CollectResult::Freed,
+            () if seen || waits => CollectResult::Waiting,
+            () => CollectResult::Nothing,
         }
     }
 
     /// Reads the free bitmaps of some blocks, and tells those that can be sealed.
-    async fn look(&self, kind: SlabKind, all: bool) -> bool {
+    async fn read_free_bitmaps(&self, kind: SlabKind, all: bool) -> bool {
         let mut op = self.operation();
         let limit = if all { usize::MAX } else { LOOKED_AT_TOGETHER };
         let blocks = self.to_look_at(kind, limit, &op);
         let mut any = false;
         for blocks in blocks.chunks(LOOKED_AT_TOGETHER) {
-            any |= op.look_at(blocks).await;
+            any |= op.read_bitmaps_of(blocks).await;
             if op.pin.posted {
                 break;
             }
@@ -364,7 +364,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
     }
 
     /// The blocks that were not looked at for longest, first those of a class.
-    fn to_look_at(&self, kind: SlabKind, limit: usize, op: &Op<'_, F, H>) -> Vec<Address> {
+    fn to_look_at(&self, kind: SlabKind, limit: usize, op: &StoreOp<'_, F, H>) -> Vec<Address> {
         let slabs = self.slabs.borrow();
         let due = |b: &&Block| {
             let is_known = self.awaits_epochs(b) || *b.verification() != Verification::Verified;
@@ -380,7 +380,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
     }
 
     /// Whether no running operation knows what was seen set free any more.
-    fn is_reclaimable(&self, seen: &Seen) -> bool {
+    fn is_reclaimable(&self, seen: &SeenFreeBits) -> bool {
         self.host.has_passed(seen.mark) || removed(Mutant::ReusedAtOnce)
     }
 
@@ -392,7 +392,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
     /// Reclaims what has become reclaimable, unless another operation does.
     pub(super) async fn reclaim_what_is_due(&self, kind: SlabKind, least: u32) {
         if !self.reclaiming.replace(true) {
-            let _ends = Reclaiming(&self.reclaiming);
+            let _ends = ReclaimGuard(&self.reclaiming);
             self.reclaim_due(kind, least, None).await;
         }
     }
@@ -441,9 +441,9 @@ impl<F: Fabric, H: Host> Store<F, H> {
                     if self.is_seen(block) {
                         op.reclaim(block).await;
                     }
-                    op.scrub(block).await;
+                    op.zero_block(block).await;
                 }
-                Some(Scrub::Done(mark))
+                Some(BlockZeroing::Done(mark))
                     if self.host.has_passed(mark) || removed(Mutant::ZeroedBlockReturnedAtOnce) =>
                 {
                     if self.waits_for_its_window(block) {
@@ -472,7 +472,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
         let mut slabs = self.slabs.borrow_mut();
         let waits = |b: &&mut Block| b.waits_for_its_window(epoch);
         let Some(found) = slabs.aside_at(block).filter(waits) else { return false };
-        found.scrubbed = Some(Scrub::Done(self.host.mark()));
+        found.scrubbed = Some(BlockZeroing::Done(self.host.mark()));
         true
     }
 
@@ -509,7 +509,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
         self.slabs.borrow_mut().aside_at(block).is_some_and(|b| b.seen.is_some())
     }
 
-    fn to_return(&self, kind: SlabKind, short: bool) -> Vec<(Address, Option<Scrub>)> {
+    fn to_return(&self, kind: SlabKind, short: bool) -> Vec<(Address, Option<BlockZeroing>)> {
         let slabs = self.slabs.borrow();
         let mut kept: Vec<SlabKind> = Vec::new();
         let mut blocks = Vec::new();
@@ -546,25 +546,25 @@ impl<F: Fabric, H: Host> Store<F, H> {
 }
 
 /// Bits are being set; also when the operation that does so is dropped, it has stopped.
-struct SettingFree<'s>(&'s Cell<bool>);
+struct FreeBitsGuard<'s>(&'s Cell<bool>);
 
-impl Drop for SettingFree<'_> {
+impl Drop for FreeBitsGuard<'_> {
     fn drop(&mut self) {
         self.0.set(false);
     }
 }
 
 /// An operation collects; also when it is dropped, it has stopped collecting.
-struct Reclaiming<'s>(&'s Cell<bool>);
+struct ReclaimGuard<'s>(&'s Cell<bool>);
 
-impl Drop for Reclaiming<'_> {
+impl Drop for ReclaimGuard<'_> {
     fn drop(&mut self) {
         self.0.set(false);
     }
 }
 
 /// The result of collecting.
-pub(super) enum Left {
+pub(super) enum CollectResult {
     /// A block went back to the pool.
     Freed,
     /// Something may become free soon.
@@ -594,9 +594,9 @@ pub(super) fn by_word(
     });
 }
 
-impl<F: Fabric, H: Host> Op<'_, F, H> {
+impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
     /// One phase: a look at these bitmaps. Whether anything new is set free.
-    async fn look_at(&mut self, blocks: &[Address]) -> bool {
+    async fn read_bitmaps_of(&mut self, blocks: &[Address]) -> bool {
         self.batch.clear();
         let reads = self.post_looks(blocks);
         let sealing = self.post_seals(blocks);
@@ -623,7 +623,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
                 continue;
             }
             let objects = block.marked(&words).0.len() as u32;
-            block.seen = Some(Seen { primary_since, mark, words, objects });
+            block.seen = Some(SeenFreeBits { primary_since, mark, words, objects });
             any = true;
         }
         drop(slabs);
@@ -635,8 +635,8 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         let bytes = bitmap_bytes(self.view.geometry.block_bytes) as u32;
         let places =
             blocks.iter().filter_map(|b| Some((*b, self.primary_since(*b)?, self.bitmap(*b)?)));
-        let places: Vec<(Address, u64, Place)> = places.collect();
-        let read = |(block, primary_since, place): (Address, u64, Place)| {
+        let places: Vec<(Address, u64, PoolPlace)> = places.collect();
+        let read = |(block, primary_since, place): (Address, u64, PoolPlace)| {
             (block, primary_since, self.batch.read(place.node, place.offset, bytes))
         };
         places.into_iter().map(read).collect()
@@ -659,13 +659,13 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
             found.marked(&seen.words)
         };
         let is_free = self.clear(block, &cleared).await && self.learn(block, &objects).await;
-        self.let_go(block, is_free.then_some(&objects[..]));
+        self.release_block(block, is_free.then_some(&objects[..]));
     }
 
     /// A block may be taken into use again; if they are free, with these objects, whose bits are
     /// clear. If some may still be cleared later the block stays unverified, for its next owner: until this
     /// session is fenced it is pinned, so no session settles on what its bitmap tells.
-    fn let_go(&self, block: Address, free: Option<&[u32]>) {
+    fn release_block(&self, block: Address, free: Option<&[u32]>) {
         if let Some(found) = self.store.slabs.borrow_mut().aside_at(block) {
             found.held = false;
             if let Some(objects) = free {
@@ -714,11 +714,11 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
             self.batch.clear();
             let mut reads = Vec::new();
             for (object, offset) in unknown {
-                let places: PerPlace<Place> = self.places_in(block, *offset).collect();
+                let places: PerPlace<PoolPlace> = self.places_in(block, *offset).collect();
                 if places.is_empty() {
                     return false;
                 }
-                let read = |p: Place| self.batch.read(p.node, p.offset, HEADER_BYTES as u32);
+                let read = |p: PoolPlace| self.batch.read(p.node, p.offset, HEADER_BYTES as u32);
                 reads.push((*object, places.into_iter().map(read).collect::<PerPlace<Ticket>>()));
             }
             self.phase().await;
@@ -745,8 +745,8 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         self.batch.clear();
         let mut reads = Vec::new();
         for block in blocks {
-            let places: PerPlace<Place> = self.places_in(*block, 0).collect();
-            let read = |p: Place| self.batch.read(p.node, p.offset, BLOCK_HEADER_BYTES as u32);
+            let places: PerPlace<PoolPlace> = self.places_in(*block, 0).collect();
+            let read = |p: PoolPlace| self.batch.read(p.node, p.offset, BLOCK_HEADER_BYTES as u32);
             reads.push((*block, places.into_iter().map(read).collect::<PerPlace<Ticket>>()));
         }
         self.phase().await;
@@ -755,7 +755,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
             let bytes = reads.iter().map(|read| self.batch.data(*read));
             let Ok(bytes) = bytes.collect::<Result<PerPlace<&[u8]>, _>>() else { continue };
             if let Some(found) = slabs.find(block).filter(|_| !bytes.is_empty()) {
-                found.read(&Headers::of(bytes.into_iter()), epoch);
+                found.read(&ReplicaHeaders::of(bytes.into_iter()), epoch);
             }
         }
     }
@@ -763,13 +763,13 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
     /// Overwrites the objects of a wholly free block by zeros on all replicas. Its header says before that
     /// it is sealed, and where the next owner's generations begin: recovery would take zeros in a block in
     /// use for objects that are new, and their marks, which a session makes that leaves, would stay set.
-    async fn scrub(&mut self, block: Address) {
-        let places: PerPlace<Place> = self.places_in(block, 0).collect();
+    async fn zero_block(&mut self, block: Address) {
+        let places: PerPlace<PoolPlace> = self.places_in(block, 0).collect();
         let header = {
             let mut slabs = self.store.slabs.borrow_mut();
             // It may have been taken into use meanwhile.
-            let Some(found) = slabs.aside_at(block).filter(|b| b.may_scrub()) else { return };
-            found.begin_scrub(self.store.host.epoch());
+            let Some(found) = slabs.aside_at(block).filter(|b| b.may_zero()) else { return };
+            found.begin_zeroing(self.store.host.epoch());
             slabs.sealed(block).map(|header| header.encode())
         };
         let Some(header) = header else { return };
@@ -801,12 +801,12 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         }
         let mark = self.store.host.mark();
         if let Some(found) = self.store.slabs.borrow_mut().aside_at(block) {
-            if is_good { found.end_scrub(mark) } else { found.forget() }
+            if is_good { found.end_zeroing(mark) } else { found.forget() }
         }
     }
 
     /// One phase: the header of a block, on these replicas. Whether it is done.
-    async fn write_header(&mut self, places: &[Place], header: &[u8]) -> bool {
+    async fn write_header(&mut self, places: &[PoolPlace], header: &[u8]) -> bool {
         self.batch.clear();
         let span = self.batch.stage(header.len() as u32);
         self.batch.bytes_mut(span).copy_from_slice(header);

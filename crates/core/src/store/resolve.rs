@@ -2,7 +2,7 @@
 //!
 //! A write is suspended when a memory node does not answer, or when it waits for another writer in a subtable that is
 //! being changed: that writer may be dead, and is recovered only after the change. The suspended write knows its last
-//! [`Step`]. When the change has made the replicas equal, and before any session may write to the slot again, it
+//! [`AttemptStep`]. When the change has made the replicas equal, and before any session may write to the slot again, it
 //! looks at its slot:
 //!
 //! | last step | slot | result |
@@ -15,8 +15,8 @@
 //! | | another word | is a loser, and starts again |
 //!
 //! A loser would have taken effect just before its winner. But others may have read the winner's word before the
-//! loser began (`beside`), the round of a speculative write may have been over by then, and a Move has overwritten no
-//! write ([`round`](super::round), rule L).
+//! loser began (`backup_reads`), the round of a speculative write may have been over by then, and a Move has
+//! overwritten no write ([`round`](super::round), rule L).
 //!
 //! *The write frees what it has replaced*, like every writer. If its commit was posted, the old word may have given
 //! way while the write was still pinned, and a comparison with the index may have found that no slot keeps the old
@@ -26,10 +26,10 @@
 //! the object to the comparison. A writer that has posted no commit need not hold anything: as long as the view lasts
 //! the old word stands, and the own object lies in a block with a write under way.
 
-use super::attempt::{Attempt, Ended, Round, Step};
-use super::{Hint, Op, Sight};
-use crate::change::Stage;
-use crate::error::{Error, Outcome};
+use super::attempt::{Attempt, AttemptEnd, AttemptStep, WriteRound};
+use super::{Hint, HintTrust, StoreOp};
+use crate::change::ChangeStage;
+use crate::error::{Error, FailedWriteOutcome};
 use crate::host::Host;
 use crate::layout::{Opcode, Slot};
 use crate::mutant::{Mutant, removed};
@@ -39,9 +39,9 @@ use crate::view::View;
 
 const CHANGE: &str = "the end of a change of the cluster";
 
-impl<F: Fabric, H: Host> Op<'_, F, H> {
+impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
     /// Waits until the key's subtable may be written. Then the operation is pinned by the newest view.
-    pub(super) async fn may_write(&mut self, key: Key<'_>) -> Result<(), Error> {
+    pub(super) async fn await_writable(&mut self, key: Key<'_>) -> Result<(), Error> {
         loop {
             if !self.pin.is_pinned() || self.newer_view_has_come() {
                 self.view = self.pin.resume();
@@ -62,12 +62,12 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
     }
 
     /// Waits until the key's subtable may be read. Then the operation is pinned by the newest view.
-    pub(super) async fn may_read(&mut self, key: Key<'_>) -> Result<(), Error> {
+    pub(super) async fn await_readable(&mut self, key: Key<'_>) -> Result<(), Error> {
         loop {
             if !self.pin.is_pinned() || self.newer_view_has_come() {
                 self.view = self.pin.resume();
             }
-            let is_frozen = self.stage_of(key) == Some(Stage::Frozen);
+            let is_frozen = self.stage_of(key) == Some(ChangeStage::Frozen);
             if !is_frozen
                 || !self.view.is_without_primary(Buckets::of(key, &self.view).subtable)
                 || removed(Mutant::ReadsBackupsWhileFrozen)
@@ -103,11 +103,13 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         self.pin.pause();
         match self.pause().await {
             Ok(()) => Ok(()),
-            Err(_) => Err(Error::GaveUp { waiting_for: CHANGE, outcome: Outcome::NotApplied }),
+            Err(_) => {
+                Err(Error::GaveUp { waiting_for: CHANGE, outcome: FailedWriteOutcome::NotApplied })
+            }
         }
     }
 
-    fn stage_of(&self, key: Key<'_>) -> Option<Stage> {
+    fn stage_of(&self, key: Key<'_>) -> Option<ChangeStage> {
         self.view.change.as_ref()?;
         self.view.stage_of(Buckets::of(key, &self.view).subtable)
     }
@@ -123,32 +125,35 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         &mut self,
         attempt: &Attempt<'_>,
         mut error: Error,
-    ) -> Result<Ended, Error> {
+    ) -> Result<AttemptEnd, Error> {
         loop {
             self.await_switch(Some(attempt.step()), &error).await?;
             let ended = match attempt.step() {
-                Step::Begun | Step::Led(_) | Step::Looking(_) | Step::Mentioned => Ok(Ended::Again),
-                Step::Committing(round, _) => {
+                AttemptStep::Begun
+                | AttemptStep::ReadingHint(_)
+                | AttemptStep::Looking(_)
+                | AttemptStep::Mentioned => Ok(AttemptEnd::Retry),
+                AttemptStep::Committing(round, _) => {
                     // If the word was replaced in place, its copies are freed with the attempt's.
                     if !round.is_in_place() && !removed(Mutant::ResolvedFreesNothing) {
                         self.free(round.old);
                     }
-                    Ok(Ended::Done(live(round, round.own)))
+                    Ok(AttemptEnd::Done(live(round, round.own)))
                 }
-                Step::Withdrawing(round) => self.fetch_slot(round.slot).await.map(|word| {
+                AttemptStep::Withdrawing(round) => self.fetch_slot(round.slot).await.map(|word| {
                     // Only a primary that is the last replica left, and had not been asked yet, still shows the old
                     // word.
                     let is_old = word == round.old;
                     if !removed(Mutant::ResolvedFreesNothing) {
                         self.free(if is_old { round.own.withdrawn() } else { round.old });
                     }
-                    Ended::Again
+                    AttemptEnd::Retry
                 }),
-                Step::Speculated(round, ..)
-                | Step::Contending(round, _)
-                | Step::Installing(round, ..)
-                | Step::Confirming(round, ..)
-                | Step::Contended(round) => {
+                AttemptStep::Speculated(round, ..)
+                | AttemptStep::Contending(round, _)
+                | AttemptStep::Installing(round, ..)
+                | AttemptStep::Confirming(round, ..)
+                | AttemptStep::Contended(round) => {
                     self.fetch_slot(round.slot).await.map(|word| {
                         // All replicas hold this word. If it has the own identity, the old object is free. Else the
                         // own object is free; the old one is still kept, or is freed by the writer that replaced its
@@ -165,7 +170,11 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
                 Err(Error::Unreachable { node, error: why, .. })
                     if why == VerbError::Unreachable =>
                 {
-                    error = Error::Unreachable { node, error: why, outcome: Outcome::Unknown };
+                    error = Error::Unreachable {
+                        node,
+                        error: why,
+                        outcome: FailedWriteOutcome::Unknown,
+                    };
                 }
                 other => {
                     self.pin.resolved();
@@ -177,9 +186,14 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
 
     /// Waits for a view by which a suspended attempt at this step, if there is one, can be resolved, and pins the
     /// operation by that view.
-    async fn await_switch(&mut self, step: Option<&Step>, error: &Error) -> Result<(), Error> {
-        let round = step.and_then(Step::round);
-        let replaced = matches!(step, Some(Step::Committing(..) | Step::Withdrawing(_)));
+    async fn await_switch(
+        &mut self,
+        step: Option<&AttemptStep>,
+        error: &Error,
+    ) -> Result<(), Error> {
+        let round = step.and_then(AttemptStep::round);
+        let replaced =
+            matches!(step, Some(AttemptStep::Committing(..) | AttemptStep::Withdrawing(_)));
         for node in &self.unanswered {
             self.store.host.report_unreachable(*node);
         }
@@ -218,10 +232,15 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
     }
 
     /// Returns whether a view shows the fate of the attempt's round.
-    fn can_look(&self, round: Option<&Round>, view: &View, error: &Error) -> Result<bool, Error> {
+    fn can_look(
+        &self,
+        round: Option<&WriteRound>,
+        view: &View,
+        error: &Error,
+    ) -> Result<bool, Error> {
         let Some(round) = round else { return Ok(true) };
         match view.stage_of(round.slot.subtable) {
-            Some(Stage::Switched) => Ok(true),
+            Some(ChangeStage::Switched) => Ok(true),
             Some(_) => Ok(removed(Mutant::LooksBeforeTheSwitch)),
             None if view.number > self.view.number => {
                 // The node is lost, but it had no part in this round, and neither had the verb that failed. It cannot
@@ -233,21 +252,21 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
     }
 }
 
-fn live(round: &Round, word: Slot) -> Option<Hint> {
-    (!word.is_free()).then_some(Hint { slot: round.slot, word, seen: Sight::Sometime })
+fn live(round: &WriteRound, word: Slot) -> Option<Hint> {
+    (!word.is_free()).then_some(Hint { slot: round.slot, word, seen: HintTrust::Unverified })
 }
 
 /// Returns the end of an attempt that competed for a slot, by the word that all replicas of the slot hold.
-fn resolve_outcome(opcode: Opcode, round: &Round, word: Slot) -> Ended {
+fn resolve_outcome(opcode: Opcode, round: &WriteRound, word: Slot) -> AttemptEnd {
     if word.identity() == round.own.identity() {
         let withdrawn = word.is_free() && opcode != Opcode::Delete;
-        return if withdrawn { Ended::Again } else { Ended::Done(live(round, word)) };
+        return if withdrawn { AttemptEnd::Retry } else { AttemptEnd::Done(live(round, word)) };
     }
     let replaces = matches!(opcode, Opcode::Update | Opcode::Upsert) && !round.old.is_free();
     let ends = replaces
         && (removed(Mutant::SuspendedLoserEnds)
             || word.is_moved() && removed(Mutant::StoppedMoveLoserSucceeds));
-    if word != round.old && ends { Ended::Done(None) } else { Ended::Again }
+    if word != round.old && ends { AttemptEnd::Done(None) } else { AttemptEnd::Retry }
 }
 
 #[cfg(test)]
@@ -267,7 +286,10 @@ mod tests {
         let other = word(2);
         let free = word(7).withdrawn();
         let is_done = |opcode, old, own, seen| {
-            matches!(resolve_outcome(opcode, &Round { slot, old, own }, seen), Ended::Done(_))
+            matches!(
+                resolve_outcome(opcode, &WriteRound { slot, old, own }, seen),
+                AttemptEnd::Done(_)
+            )
         };
         for opcode in [Opcode::Update, Opcode::Upsert, Opcode::Insert] {
             assert!(is_done(opcode, word(9), own, own));

@@ -9,26 +9,26 @@
 //!
 //! A writer that loses a round on an *occupied* slot has lost it to a write of the same key. A losing UPDATE took
 //! effect just before the winner's write: it succeeds, unless others may have read the winner's word before the
-//! UPDATE began (`beside`). So a session without a valid lease asks the members. A losing DELETE must not claim that
-//! the key is gone when the winner wrote a new value: it starts again.
+//! UPDATE began (`backup_reads`). So a session without a valid lease asks the members. A losing DELETE must not claim
+//! that the key is gone when the winner wrote a new value: it starts again.
 //!
 //! *Rule L*. A Move ([`moving`](super::moving)) wins a round with the value that was there before, so it has
 //! overwritten no write. A loser that finds the word of a Move after the end of the round starts again. Only the word
 //! of the primary decides: a word on backups may belong to a writer that loses, too. If the primary shows another
 //! word by then, its writer has replaced the Move's word, and the loser took effect just before that.
 
-use super::attempt::{Attempt, Ended, Intent, PerBackup, Round, Step};
-use super::contend::Contended;
-use super::{Hint, Op};
-use crate::error::{Error, Outcome};
+use super::attempt::{Attempt, AttemptEnd, AttemptStep, Intent, PerBackup, WriteRound};
+use super::contend::RoundOutcome;
+use super::{Hint, StoreOp};
+use crate::conflict_rules::Winner;
+use crate::error::{Error, FailedWriteOutcome};
 use crate::host::Host;
 use crate::layout::{Opcode, Slot};
 use crate::mutant::{Mutant, removed};
-use crate::snapshot::Winner;
 use crate::verbs::{Fabric, Ticket};
 use crate::view::SlotRef;
 
-impl<F: Fabric, H: Host> Op<'_, F, H> {
+impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
     /// As the winner, changes all backups from one own word to another.
     pub(super) async fn rewrite_backups(
         &mut self,
@@ -39,10 +39,10 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
     ) -> Result<(), Error> {
         let cases = self.post_rewrite(winner, slot, from, to);
         self.phase().await;
-        self.is_rewritten(&cases, from)
+        self.check_rewritten(&cases, from)
     }
 
-    /// Posts the CASes of [`Op::rewrite_backups`].
+    /// Posts the CASes of [`StoreOp::rewrite_backups`].
     pub(super) fn post_rewrite(
         &mut self,
         _winner: &Winner,
@@ -57,7 +57,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
     }
 
     /// Checks that these CASes have replaced the own word everywhere.
-    pub(super) fn is_rewritten(&self, cases: &[Ticket], from: Slot) -> Result<(), Error> {
+    pub(super) fn check_rewritten(&self, cases: &[Ticket], from: Slot) -> Result<(), Error> {
         for ticket in cases {
             if self.batch.found(*ticket).map_err(|f| self.failed(f))? != from.0 {
                 return Err(Error::Interrupted { what: "a backup changed under its winner" });
@@ -74,7 +74,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         &mut self,
         attempt: &mut Attempt<'_>,
         winner: Winner,
-        round: Round,
+        round: WriteRound,
         expected: Slot,
     ) -> Result<bool, Error> {
         let cas = self.post_commit(attempt, winner, round, expected);
@@ -87,7 +87,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         &mut self,
         attempt: &mut Attempt<'_>,
         _winner: Winner,
-        round: Round,
+        round: WriteRound,
         expected: Slot,
     ) -> Ticket {
         if let Some(watch) = attempt.intent.watch {
@@ -96,14 +96,14 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         self.batch.next_phase();
         let primary = self.primary(round.slot);
         let cas = self.batch.cas(primary.node, primary.offset, expected.0, round.own.0);
-        attempt.goes_to(Step::Committing(round, cas));
+        attempt.enter_step(AttemptStep::Committing(round, cas));
         cas
     }
 
-    /// Checks the executed CAS of the primary: see [`Op::commit`].
+    /// Checks the executed CAS of the primary: see [`StoreOp::commit`].
     pub(super) fn is_committed(
         &self,
-        round: &Round,
+        round: &WriteRound,
         expected: Slot,
         cas: Ticket,
     ) -> Result<bool, Error> {
@@ -127,7 +127,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         loop {
             if self.pause().await.is_err() {
                 let waiting_for = "the winner of a write conflict to finish";
-                return Err(Error::GaveUp { waiting_for, outcome: Outcome::Unknown });
+                return Err(Error::GaveUp { waiting_for, outcome: FailedWriteOutcome::Unknown });
             }
             if self.newer_view_has_come() && !removed(Mutant::LoserIgnoresNewView) {
                 self.view = self.pin.resume();
@@ -146,15 +146,15 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
     pub(super) async fn end_round(
         &mut self,
         attempt: &mut Attempt<'_>,
-        contended: Contended,
-    ) -> Result<Ended, Error> {
+        contended: RoundOutcome,
+    ) -> Result<AttemptEnd, Error> {
         let round = *attempt.step().round().expect("it has competed");
         match contended {
-            Contended::Won(winner, _) => {
+            RoundOutcome::Won(winner, _) => {
                 let done = self.commit(attempt, winner, round, round.old).await?;
                 Ok(self.ended(attempt, done))
             }
-            Contended::Lost => {
+            RoundOutcome::Lost => {
                 self.store.counters.add_lost_round();
                 let hurries = attempt.intent.opcode == Opcode::Move
                     && removed(Mutant::OvertakenMoveDoesNotWait);
@@ -165,36 +165,38 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
                     self.free(round.own.withdrawn());
                 }
                 if hurries {
-                    return Ok(Ended::Done(None));
+                    return Ok(AttemptEnd::Done(None));
                 }
                 let judged = removed(Mutant::MoveLoserJudgesByBackups);
                 let judged = if judged { Some(self.fetch_backup(round.slot).await?) } else { None };
                 let Some(end) = self.await_end(round.slot, round.old).await? else {
-                    return Ok(Ended::Suspended);
+                    return Ok(AttemptEnd::Suspended);
                 };
                 if !removed(Mutant::LoserFreesAtOnce) && !round.is_in_place() {
                     self.free_lost(round.own, end);
                 }
                 let end = judged.unwrap_or(end);
                 // Others may have read the winner's word from the backups before this operation began.
-                let counts = self.store.is_heard()
+                let counts = self.store.has_valid_lease()
                     || removed(Mutant::LosersDoNotAsk)
                     || self.is_vouched_for_now(attempt.intent.key).await;
-                Ok(if counts { lost(attempt.intent, end) } else { Ended::Again })
+                Ok(if counts { lost(attempt.intent, end) } else { AttemptEnd::Retry })
             }
         }
     }
 
     /// Returns the end of an attempt whose CAS of the primary is executed. Its own word stands there, or with one
     /// index replica perhaps another writer's.
-    pub(super) fn ended(&mut self, attempt: &Attempt<'_>, done: bool) -> Ended {
-        let Step::Committing(round, cas) = attempt.step() else { unreachable!("it commits") };
+    pub(super) fn ended(&mut self, attempt: &Attempt<'_>, done: bool) -> AttemptEnd {
+        let AttemptStep::Committing(round, cas) = attempt.step() else {
+            unreachable!("it commits")
+        };
         if !round.is_in_place() {
             self.free(if done { round.old } else { round.own.withdrawn() });
         }
         let place = Hint { slot: round.slot, word: round.own, seen: self.seen() };
         if done {
-            Ended::Done((!round.own.is_free()).then_some(place))
+            AttemptEnd::Done((!round.own.is_free()).then_some(place))
         } else {
             lost(attempt.intent, Slot(self.batch.found(*cas).expect("it was answered")))
         }
@@ -215,14 +217,14 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
 
 /// Returns the end of a write that lost its round to another write of the same key. `end`: the word that the primary
 /// has shown since the round has ended.
-fn lost(intent: &Intent<'_>, end: Slot) -> Ended {
+fn lost(intent: &Intent<'_>, end: Slot) -> AttemptEnd {
     match intent.opcode {
-        Opcode::Delete if !removed(Mutant::DeleteLoserSucceeds) => Ended::Again,
+        Opcode::Delete if !removed(Mutant::DeleteLoserSucceeds) => AttemptEnd::Retry,
         Opcode::Update | Opcode::Upsert
             if end.is_moved() && !removed(Mutant::MoveLoserSucceeds) =>
         {
-            Ended::Again
+            AttemptEnd::Retry
         }
-        _ => Ended::Done(None),
+        _ => AttemptEnd::Done(None),
     }
 }

@@ -23,10 +23,10 @@ use alloc::vec::Vec;
 use core::fmt;
 use core::str::FromStr;
 
-use super::damage::Look;
-use super::{Hint, Op, Sight, Store};
+use super::damage::PairReread;
+use super::{Hint, HintTrust, Store, StoreOp};
 use crate::data::{Fetch, Redundancy};
-use crate::error::{Error, Outcome};
+use crate::error::{Error, FailedWriteOutcome};
 use crate::host::Host;
 use crate::layout::Slot;
 use crate::mutant::{Mutant, removed};
@@ -40,24 +40,24 @@ const MAX_LOOKS: u32 = 4;
 
 /// The largest amount that one piece of a scan reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PieceLimits {
+pub struct ScanLimits {
     /// Slots of the index; one at least.
     pub slots: u32,
     /// Bytes, unless a single object has more.
     pub bytes: u64,
 }
 
-impl PieceLimits {
+impl ScanLimits {
     /// Returns limits of this many slots, and 2 MiB.
-    pub fn of_slots(slots: u32) -> PieceLimits {
-        PieceLimits { slots, bytes: 2 << 20 }
+    pub fn of_slots(slots: u32) -> ScanLimits {
+        ScanLimits { slots, bytes: 2 << 20 }
     }
 }
 
 /// A part of the hash space, with a slot number: in each of its subtables the slots from that number on are still to
 /// be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Part {
+struct ScanRange {
     /// Its first hash; the bits below its depth are 0.
     hash: u64,
     /// The number of bits of the hash that all of the part shares.
@@ -66,13 +66,13 @@ struct Part {
     slot: u32,
 }
 
-impl Part {
+impl ScanRange {
     /// Returns the half whose next hash bit is 0, and the other half.
-    fn halves(self) -> [Part; 2] {
+    fn halves(self) -> [ScanRange; 2] {
         let depth = self.depth + 1;
         let slot = if removed(Mutant::ScansHalvesAnew) { 0 } else { self.slot };
         let second = self.hash | 1 << (64 - depth);
-        [Part { depth, slot, ..self }, Part { hash: second, depth, slot }]
+        [ScanRange { depth, slot, ..self }, ScanRange { hash: second, depth, slot }]
     }
 
     fn subtable(&self, view: &View) -> u32 {
@@ -87,11 +87,11 @@ impl Part {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ScanCursor {
     /// The parts that are left, the next one last.
-    parts: Vec<Part>,
+    parts: Vec<ScanRange>,
 }
 
 /// The next read of a scan.
-enum Next {
+enum ScanStep {
     /// This subtable, from this slot on.
     Subtable(u32, u32),
     /// Nothing is left.
@@ -103,7 +103,7 @@ enum Next {
 impl ScanCursor {
     /// Returns the cursor of a whole scan.
     pub fn start() -> ScanCursor {
-        ScanCursor { parts: Vec::from([Part { hash: 0, depth: 0, slot: 0 }]) }
+        ScanCursor { parts: Vec::from([ScanRange { hash: 0, depth: 0, slot: 0 }]) }
     }
 
     /// Returns whether nothing is left.
@@ -118,20 +118,20 @@ impl ScanCursor {
     }
 
     /// Returns the next read. Divides the next part until it is as deep as its subtable.
-    fn next(&mut self, view: &View) -> Next {
+    fn next(&mut self, view: &View) -> ScanStep {
         loop {
-            let Some(part) = self.parts.last() else { return Next::Nothing };
+            let Some(part) = self.parts.last() else { return ScanStep::Nothing };
             let subtable = part.subtable(view);
             let local_depth = view.subtables[subtable as usize].local_depth;
             if part.depth == local_depth {
-                return Next::Subtable(subtable, part.slot);
+                return ScanStep::Subtable(subtable, part.slot);
             }
             if part.depth > local_depth {
                 if removed(Mutant::ScansDropPartsAhead) {
                     self.parts.pop();
                     continue;
                 }
-                return Next::Ahead;
+                return ScanStep::Ahead;
             }
             let [first, second] = part.halves();
             self.parts.pop();
@@ -150,7 +150,7 @@ impl ScanCursor {
 
 impl fmt::Display for ScanCursor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (i, Part { hash, depth, slot }) in self.parts.iter().enumerate() {
+        for (i, ScanRange { hash, depth, slot }) in self.parts.iter().enumerate() {
             let separator = if i > 0 { "," } else { "" };
             write!(f, "{separator}{hash:x}/{depth}/{slot}")?;
         }
@@ -161,12 +161,12 @@ impl fmt::Display for ScanCursor {
 /// The error for a text that is no cursor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("no cursor of a scan")]
-pub struct NoCursor;
+pub struct ParseCursorError;
 
 impl FromStr for ScanCursor {
-    type Err = NoCursor;
+    type Err = ParseCursorError;
 
-    fn from_str(text: &str) -> Result<ScanCursor, NoCursor> {
+    fn from_str(text: &str) -> Result<ScanCursor, ParseCursorError> {
         let part = |text: &str| {
             let mut fields = text.split('/');
             let hash = u64::from_str_radix(fields.next()?, 16).ok()?;
@@ -177,17 +177,18 @@ impl FromStr for ScanCursor {
             }
             let shared = u64::MAX.checked_shl(64 - u32::from(depth)).unwrap_or(0);
             let is_one = hash & !shared == 0;
-            is_one.then_some(Part { hash, depth, slot })
+            is_one.then_some(ScanRange { hash, depth, slot })
         };
-        let parts: Option<Vec<Part>> =
+        let parts: Option<Vec<ScanRange>> =
             text.split(',').filter(|text| !text.is_empty()).map(part).collect();
-        let parts = parts.filter(|parts| parts.len() <= MAX_DEPTH as usize + 1).ok_or(NoCursor)?;
+        let parts =
+            parts.filter(|parts| parts.len() <= MAX_DEPTH as usize + 1).ok_or(ParseCursorError)?;
         // The first part is the last of the hash space, and each part ends where the one before begins.
         let mut end = 1_u128 << 64;
         for part in &parts {
             let begin = u128::from(part.hash);
             if begin + (1 << (64 - u32::from(part.depth))) != end {
-                return Err(NoCursor);
+                return Err(ParseCursorError);
             }
             end = begin;
         }
@@ -207,15 +208,15 @@ pub struct ScannedPair<'b> {
 }
 
 /// A pair that is to be shown.
-struct Good {
+struct ScannedSpans {
     key: Span,
     value: Span,
     redundancy: Redundancy,
 }
 
 /// The result of a piece.
-struct Piece {
-    good: Vec<Good>,
+struct ScanPiece {
+    good: Vec<ScannedSpans>,
     /// The slot behind the piece.
     end: u32,
     /// Pairs of which too little is undamaged, and words that lead to no object.
@@ -231,34 +232,34 @@ impl<F: Fabric, H: Host> Store<F, H> {
     pub async fn scan(
         &self,
         cursor: &mut ScanCursor,
-        limits: PieceLimits,
+        limits: ScanLimits,
         show: impl FnMut(ScannedPair<'_>),
     ) -> Result<u64, Error> {
         let mut op = self.operation();
-        let limits = PieceLimits { slots: limits.slots.max(1), ..limits };
+        let limits = ScanLimits { slots: limits.slots.max(1), ..limits };
         let result = op.scan(cursor, limits, show).await;
         op.finish(OpKind::Scan);
         result
     }
 }
 
-impl<F: Fabric, H: Host> Op<'_, F, H> {
+impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
     async fn scan(
         &mut self,
         cursor: &mut ScanCursor,
-        limits: PieceLimits,
+        limits: ScanLimits,
         mut show: impl FnMut(ScannedPair<'_>),
     ) -> Result<u64, Error> {
         loop {
             let mut next = cursor.clone();
             let (subtable, first) = match next.next(&self.view) {
-                Next::Subtable(subtable, first) => (subtable, first),
-                Next::Nothing => {
+                ScanStep::Subtable(subtable, first) => (subtable, first),
+                ScanStep::Nothing => {
                     *cursor = next;
                     return Ok(0);
                 }
                 // The cursor comes from a session that knows of a split of which this session has not heard yet.
-                Next::Ahead => {
+                ScanStep::Ahead => {
                     self.wait_for_change().await?;
                     self.view = self.pin.resume();
                     continue;
@@ -277,7 +278,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
                 }
                 Err(error) => return Err(error),
             };
-            let Some(Piece { good, end, damaged }) = piece else { continue };
+            let Some(ScanPiece { good, end, damaged }) = piece else { continue };
             if !removed(Mutant::ScansUnheard) && !self.is_vouched_for_in(subtable).await? {
                 continue;
             }
@@ -287,7 +288,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
             if !self.pin.posted && !self.pin.on_its_way {
                 self.pin.pause();
             }
-            for Good { key, value, redundancy } in good {
+            for ScannedSpans { key, value, redundancy } in good {
                 let [key, value] = [key, value].map(|span| self.batch.bytes(span));
                 show(ScannedPair { key, value, redundancy });
             }
@@ -303,7 +304,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
             self.view = self.pin.resume();
             return Ok(false);
         }
-        if self.view.is_without_primary(subtable) || self.reads_beside(subtable) {
+        if self.view.is_without_primary(subtable) || self.reads_backups(subtable) {
             self.wait_for_change().await?;
             return Ok(false);
         }
@@ -335,11 +336,11 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         &mut self,
         subtable: u32,
         first: u32,
-        limits: PieceLimits,
-    ) -> Result<Option<Piece>, Error> {
+        limits: ScanLimits,
+    ) -> Result<Option<ScanPiece>, Error> {
         let view = self.view.clone();
         let primary = view.subtables[subtable as usize].primary();
-        let mut piece = Piece { good: Vec::new(), end: first, damaged: 0 };
+        let mut piece = ScanPiece { good: Vec::new(), end: first, damaged: 0 };
         let left = view.geometry.subtable_slots().saturating_sub(first.into());
         if left == 0 {
             return Ok(Some(piece));
@@ -383,7 +384,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         for (slot, word, fetch) in reads {
             match fetch.pair(&mut self.batch, word).map_err(|f| self.failed(f))? {
                 Some(pair) => self.add_scanned(&mut piece, subtable, word, pair),
-                None => unproved.push(Hint { slot, word, seen: Sight::Sometime }),
+                None => unproved.push(Hint { slot, word, seen: HintTrust::Unverified }),
             }
         }
         for hint in unproved.into_iter().filter(|_| !removed(Mutant::ScansPassUnproved)) {
@@ -395,7 +396,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
     }
 
     /// Re-reads a slot whose object proves nothing. Returns false if its piece has to be begun anew.
-    async fn scan_again(&mut self, piece: &mut Piece, mut hint: Hint) -> Result<bool, Error> {
+    async fn scan_again(&mut self, piece: &mut ScanPiece, mut hint: Hint) -> Result<bool, Error> {
         let primary = self.primary(hint.slot).node;
         for looks in 0.. {
             if looks > MAX_LOOKS {
@@ -404,12 +405,12 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
                     Ok(()) => Ok(false),
                     Err(_) => Err(Error::GaveUp {
                         waiting_for: "a slot that others keep changing",
-                        outcome: Outcome::NotApplied,
+                        outcome: FailedWriteOutcome::NotApplied,
                     }),
                 };
             }
             match self.look_at_word(hint, primary, None).await {
-                Ok(Look::Pair { key, value }) => {
+                Ok(PairReread::Pair { key, value }) => {
                     self.add_scanned(piece, hint.slot.subtable, hint.word, (key, value));
                     return Ok(true);
                 }
@@ -417,7 +418,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
                     piece.damaged += 1;
                     return Ok(true);
                 }
-                Ok(Look::OtherKey | Look::Stale) => {}
+                Ok(PairReread::OtherKey | PairReread::Stale) => {}
                 Err(error) => return Err(error),
             }
             // Another operation has changed the slot.
@@ -449,7 +450,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
     /// Adds a pair that was read to the piece, if it belongs to the subtable in which it was found.
     fn add_scanned(
         &mut self,
-        piece: &mut Piece,
+        piece: &mut ScanPiece,
         subtable: u32,
         word: Slot,
         (key, value): (Span, Span),
@@ -457,7 +458,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         let belongs_to = Buckets::of(self.batch.bytes(key), &self.view).subtable;
         let Some(redundancy) = self.view.redundancy_of(word) else { return };
         if belongs_to == subtable || removed(Mutant::ScansUnclearedEntries) {
-            piece.good.push(Good { key, value, redundancy });
+            piece.good.push(ScannedSpans { key, value, redundancy });
         }
     }
 }
@@ -472,16 +473,19 @@ mod tests {
     use crate::view::{Geometry, Subtable};
 
     fn cursor(parts: &[(u64, u8, u32)]) -> ScanCursor {
-        let part =
-            |(hash, depth, slot): &(u64, u8, u32)| Part { hash: *hash, depth: *depth, slot: *slot };
+        let part = |(hash, depth, slot): &(u64, u8, u32)| ScanRange {
+            hash: *hash,
+            depth: *depth,
+            slot: *slot,
+        };
         ScanCursor { parts: parts.iter().map(part).collect() }
     }
 
     #[test]
     fn a_part_that_is_split_goes_on_with_its_slot_in_both_halves() {
-        let [first, second] = Part { hash: 1 << 63, depth: 1, slot: 40 }.halves();
-        assert_eq!(first, Part { hash: 1 << 63, depth: 2, slot: 40 });
-        assert_eq!(second, Part { hash: 3 << 62, depth: 2, slot: 40 });
+        let [first, second] = ScanRange { hash: 1 << 63, depth: 1, slot: 40 }.halves();
+        assert_eq!(first, ScanRange { hash: 1 << 63, depth: 2, slot: 40 });
+        assert_eq!(second, ScanRange { hash: 3 << 62, depth: 2, slot: 40 });
     }
 
     #[test]
@@ -498,20 +502,23 @@ mod tests {
             change: None,
         };
         let mut all = ScanCursor::start();
-        assert!(matches!(all.next(&view(2)), Next::Subtable(0, 0)));
+        assert!(matches!(all.next(&view(2)), ScanStep::Subtable(0, 0)));
         all.advance(9, 100);
-        assert!(matches!(all.next(&view(3)), Next::Subtable(0, 9)));
+        assert!(matches!(all.next(&view(3)), ScanStep::Subtable(0, 9)));
         all.advance(100, 100);
-        assert!(matches!(all.next(&view(3)), Next::Subtable(1, 9)), "the other half, from there");
-        assert!(matches!(all.next(&view(2)), Next::Ahead), "who has not heard of the split");
+        assert!(
+            matches!(all.next(&view(3)), ScanStep::Subtable(1, 9)),
+            "the other half, from there"
+        );
+        assert!(matches!(all.next(&view(2)), ScanStep::Ahead), "who has not heard of the split");
         for subtable in 1..8 {
             let first = if subtable == 1 { 9 } else { 0 };
             assert!(
-                matches!(all.next(&view(3)), Next::Subtable(s, f) if (s, f) == (subtable, first))
+                matches!(all.next(&view(3)), ScanStep::Subtable(s, f) if (s, f) == (subtable, first))
             );
             all.advance(100, 100);
         }
-        assert!(matches!(all.next(&view(3)), Next::Nothing) && all.is_done());
+        assert!(matches!(all.next(&view(3)), ScanStep::Nothing) && all.is_done());
     }
 
     #[test]
@@ -544,7 +551,7 @@ mod tests {
             "8000000000000000/1/0,8000000000000000/1/0",
             "c000000000000000/2/0,4000000000000000/2/0",
         ] {
-            assert_eq!(text.parse::<ScanCursor>(), Err(NoCursor), "{text}");
+            assert_eq!(text.parse::<ScanCursor>(), Err(ParseCursorError), "{text}");
         }
     }
 }

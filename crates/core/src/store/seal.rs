@@ -12,21 +12,21 @@
 use alloc::vec::Vec;
 
 use super::reclaim::{LOOKED_AT_TOGETHER, by_word};
-use super::{Op, Store};
+use super::{Store, StoreOp};
 use crate::data::PerPlace;
 use crate::host::Host;
 use crate::layout::{Address, BlockHeader};
 use crate::mutant::{Mutant, removed};
-use crate::slab::{Block, Remainder, Verification};
+use crate::slab::{Block, BlockRemainder, Verification};
 use crate::stats::OpKind;
 use crate::verbs::Fabric;
-use crate::view::Place;
+use crate::view::PoolPlace;
 
 impl<F: Fabric, H: Host> Store<F, H> {
     /// Ends the use of all blocks, so that others can go on with them: sets the bits of free objects in all blocks that
     /// can be sealed, and returns what is left of each block. A block with bits that could not be set is unverified. To
     /// be called when no operation runs, and none begins any more.
-    pub async fn leave(&self) -> Vec<Remainder> {
+    pub async fn leave(&self) -> Vec<BlockRemainder> {
         self.take_back();
         self.set_free(1).await;
         self.slabs.borrow_mut().set_aside();
@@ -44,7 +44,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
         for (block, objects) in blocks {
             let is_sealed = op.is_sealed(block) || removed(Mutant::MarksInUse);
             by_word(&op.view, objects.iter().copied(), &mut free_bits);
-            let is_good = objects.is_empty() || is_sealed && op.mark(&free_bits).await;
+            let is_good = objects.is_empty() || is_sealed && op.set_free_bits(&free_bits).await;
             if let Some(found) = self.slabs.borrow_mut().aside_at(block) {
                 op.primary_since(block)
                     .into_iter()
@@ -59,7 +59,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
     }
 }
 
-impl<F: Fabric, H: Host> Op<'_, F, H> {
+impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
     /// Writes into the headers of these blocks that they are sealed, if that can be. Takes one phase.
     pub(super) async fn seal(&mut self, blocks: &[Address]) {
         if removed(Mutant::MarksInUse) {
@@ -104,7 +104,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
             let header = header.encode();
             let span = self.batch.stage(header.len() as u32);
             self.batch.bytes_mut(span).copy_from_slice(&header);
-            let places: PerPlace<Place> = self.places_in(block, 0).collect();
+            let places: PerPlace<PoolPlace> = self.places_in(block, 0).collect();
             for place in places {
                 self.batch.write(place.node, place.offset, span);
             }

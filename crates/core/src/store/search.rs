@@ -12,33 +12,33 @@ use alloc::boxed::Box;
 
 use arrayvec::ArrayVec;
 
-use super::damage::SecondLook;
-use super::silent::Silent;
-use super::target::{Target, may_hold};
-use super::{BROKEN_WORD, Hint, Op, Sight, Store, slot_word};
-use crate::data::{Fetch, Fetched, Redundancy};
-use crate::error::{Error, Outcome};
+use super::damage::KeyReread;
+use super::silent_nodes::SilentNodes;
+use super::target::{HintTarget, may_hold};
+use super::{BROKEN_WORD, Hint, HintTrust, Store, StoreOp, slot_word};
+use crate::data::{Fetch, FetchResult, Redundancy};
+use crate::error::{Error, FailedWriteOutcome};
 use crate::host::Host;
 use crate::layout::Slot;
 use crate::mutant::{Mutant, removed};
 use crate::race::{Buckets, IntoKey, Key, MAX_CANDIDATES};
 use crate::stats::{Cost, OpKind};
-use crate::verbs::{Batch, Fabric, FailedVerb, Span, Ticket, VerbError};
+use crate::verbs::{Fabric, FailedVerb, Span, Ticket, VerbBatch, VerbError};
 use crate::view::{SlotRef, View};
 
 /// Candidates of a key are fetched together up to this many bytes, including the one that goes beyond.
 const MAX_FETCHED_BYTES: u64 = 64 << 20;
 
 /// The result of a SEARCH. Holds the value in the memory into which it was fetched.
-pub struct Searched<'s, F: Fabric, H: Host> {
+pub struct SearchResult<'s, F: Fabric, H: Host> {
     store: &'s Store<F, H>,
-    batch: Batch,
+    batch: VerbBatch,
     found: Option<(Hint, Span)>,
     /// Whether it was read from backups although there is a primary: then the word may not be committed.
     beside: bool,
 }
 
-impl<F: Fabric, H: Host> Searched<'_, F, H> {
+impl<F: Fabric, H: Host> SearchResult<'_, F, H> {
     /// Returns the value; `None` if the key does not exist.
     pub fn value(&self) -> Option<&[u8]> {
         self.found.map(|(_, span)| self.batch.bytes(span))
@@ -60,7 +60,7 @@ impl<F: Fabric, H: Host> Searched<'_, F, H> {
     }
 }
 
-impl<F: Fabric, H: Host> Drop for Searched<'_, F, H> {
+impl<F: Fabric, H: Host> Drop for SearchResult<'_, F, H> {
     fn drop(&mut self) {
         self.store.recycle(core::mem::take(&mut self.batch));
     }
@@ -73,7 +73,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
         &self,
         key: impl IntoKey<'k>,
         hint: Option<Hint>,
-    ) -> Result<Searched<'_, F, H>, Error> {
+    ) -> Result<SearchResult<'_, F, H>, Error> {
         let key = self.key(key);
         self.check_key(&key)?;
         let mut hint = hint;
@@ -84,7 +84,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
                 Ok(span) => {
                     self.counters.add_reads(OpKind::Search, &batch);
                     // Made here and not in `search_now`: it is large.
-                    return Ok(Searched {
+                    return Ok(SearchResult {
                         store: self,
                         batch,
                         found: Some((first, span)),
@@ -104,7 +104,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
         let beside = op.beside;
         self.counters.add(OpKind::Search, &op.cost);
         match result {
-            Ok(found) => Ok(Searched { store: self, batch, found, beside }),
+            Ok(found) => Ok(SearchResult { store: self, batch, found, beside }),
             Err(error) => {
                 self.recycle(batch);
                 Err(error)
@@ -132,7 +132,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
     /// wait. If that does not find the key, returns the hint for such an operation, and adds the phase to `cost`.
     fn search_now(
         &self,
-        batch: &mut Batch,
+        batch: &mut VerbBatch,
         key: Key<'_>,
         hint: Hint,
         cost: &mut Cost,
@@ -141,7 +141,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
         let found = look_at(&self.fabric, &view, &self.silent, batch, cost, key, hint);
         // A session without a valid lease takes the long way, and asks the members.
         let found = found.and_then(|span| {
-            if self.is_heard() {
+            if self.has_valid_lease() {
                 return Ok(span);
             }
             cost.add_batch(batch);
@@ -157,13 +157,13 @@ impl<F: Fabric, H: Host> Store<F, H> {
 fn look_at<F: Fabric>(
     fabric: &F,
     view: &View,
-    silent: &Silent,
-    batch: &mut Batch,
+    silent: &SilentNodes,
+    batch: &mut VerbBatch,
     cost: &mut Cost,
     key: Key<'_>,
     hint: Hint,
 ) -> Result<Span, Option<Hint>> {
-    let target = Target::new(view, silent, hint, key).ok_or(None)?;
+    let target = HintTarget::new(view, silent, hint, key).ok_or(None)?;
     batch.clear();
     let reads = target.read_pair(view, silent, batch);
     if !fabric.execute_now(batch) {
@@ -171,9 +171,9 @@ fn look_at<F: Fabric>(
     }
     let is_trusted = removed(Mutant::SearchNowTrustsHint);
     let next = match shown(batch, reads, hint, key, is_trusted) {
-        Ok(Shown::Value(span)) => return Ok(span),
-        Ok(Shown::Word(word)) => Some(Hint { word, seen: Sight::Sometime, ..hint }),
-        Ok(Shown::Nothing) => None,
+        Ok(HintReadResult::Value(span)) => return Ok(span),
+        Ok(HintReadResult::Word(word)) => Some(Hint { word, seen: HintTrust::Unverified, ..hint }),
+        Ok(HintReadResult::Nothing) => None,
         // A node did not answer: the operation that follows finds out, and waits for it.
         Err(_) => Some(hint),
     };
@@ -182,7 +182,7 @@ fn look_at<F: Fabric>(
 }
 
 /// The result of reading the slot and the object of a hint in one phase.
-enum Shown {
+enum HintReadResult {
     /// The hint is right; with the key's value.
     Value(Span),
     /// The slot holds this word, which may lead to the key.
@@ -195,30 +195,34 @@ enum Shown {
 /// is trusted.
 #[inline]
 fn shown(
-    batch: &mut Batch,
+    batch: &mut VerbBatch,
     (slot, object): (Ticket, Fetch),
     hint: Hint,
     key: Key<'_>,
     is_trusted: bool,
-) -> Result<Shown, FailedVerb> {
+) -> Result<HintReadResult, FailedVerb> {
     let word = slot_word(batch, slot)?;
     if word != hint.word && !is_trusted && !removed(Mutant::HintIsTrusted) {
-        return Ok(if may_hold(word, key) { Shown::Word(word) } else { Shown::Nothing });
+        return Ok(if may_hold(word, key) {
+            HintReadResult::Word(word)
+        } else {
+            HintReadResult::Nothing
+        });
     }
     Ok(match object.of_key(batch, hint.word, &key)? {
-        Fetched::Value(span) => Shown::Value(span),
-        Fetched::OtherKey | Fetched::Stale => Shown::Nothing,
+        FetchResult::Value(span) => HintReadResult::Value(span),
+        FetchResult::OtherKey | FetchResult::Stale => HintReadResult::Nothing,
     })
 }
 
-impl<F: Fabric, H: Host> Op<'_, F, H> {
+impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
     async fn search(
         &mut self,
         key: Key<'_>,
         hint: Option<Hint>,
     ) -> Result<Option<(Hint, Span)>, Error> {
         loop {
-            self.may_read(key).await?;
+            self.await_readable(key).await?;
             let silent = self.store.silent.times();
             match self.search_by_view(key, hint).await {
                 Err(error @ Error::Unreachable { node, error: VerbError::Unreachable, .. }) => {
@@ -226,7 +230,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
                 }
                 Ok(found) => {
                     let counts = if self.beside {
-                        self.is_vouched_for_beside().await?
+                        self.is_vouched_for_backups().await?
                     } else {
                         self.is_vouched_for(key).await?
                     };
@@ -256,11 +260,11 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
     }
 
     async fn word_in(&mut self, key: Key<'_>, slot: SlotRef) -> Result<Option<Slot>, Error> {
-        self.may_read(key).await?;
+        self.await_readable(key).await?;
         self.batch.clear();
         let is_read = self.view.has_slot(slot)
             && !self.view.is_without_primary(slot.subtable)
-            && !self.reads_beside(slot.subtable);
+            && !self.reads_backups(slot.subtable);
         if !is_read {
             return Ok(None);
         }
@@ -284,7 +288,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
             // A change that was waited for may have split the subtable.
             let buckets = Buckets::of(key, &self.view);
             self.batch.clear();
-            self.beside = self.reads_beside(buckets.subtable);
+            self.beside = self.reads_backups(buckets.subtable);
             let first = usize::from(self.beside);
             let by_backups = self.beside || self.view.is_without_primary(buckets.subtable);
             let words = if by_backups {
@@ -292,7 +296,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
                     Ok(Some(words)) => Ok(words),
                     Ok(None) => {
                         self.wait_for_change().await?;
-                        self.may_read(key).await?;
+                        self.await_readable(key).await?;
                         continue;
                     }
                     Err(failure) => Err(failure),
@@ -304,14 +308,14 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
             let shown_on = self.view.subtables[buckets.subtable as usize].replicas()[first].node;
             self.batch.next_phase();
             // Words of backups count for this read only.
-            let seen = if by_backups { Sight::Sometime } else { self.seen() };
+            let seen = if by_backups { HintTrust::Unverified } else { self.seen() };
             let mut reads = ArrayVec::<(Hint, Fetch), MAX_CANDIDATES>::new();
             let mut broken = None;
             let mut is_being_lost = false;
             let shown = removed(Mutant::ReadersSeeTentative);
             let mut unproved = ArrayVec::<Hint, MAX_CANDIDATES>::new();
             for (slot, word) in words.matching().filter(|(_, w)| !w.is_tentative() || shown) {
-                let hint = Hint { slot, word, seen: Sight::Sometime };
+                let hint = Hint { slot, word, seen: HintTrust::Unverified };
                 if !reads.is_empty() && self.batch.touched_bytes() > MAX_FETCHED_BYTES {
                     // Fingerprints collide, or the index is damaged: read the further objects one by one.
                     unproved.push(hint);
@@ -331,9 +335,9 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
             }
             for (hint, fetch) in reads {
                 match self.fetched(fetch, hint.word, key)? {
-                    Fetched::Value(span) => return Ok(Some((hint, span))),
-                    Fetched::OtherKey => {}
-                    Fetched::Stale => unproved.push(hint),
+                    FetchResult::Value(span) => return Ok(Some((hint, span))),
+                    FetchResult::OtherKey => {}
+                    FetchResult::Stale => unproved.push(hint),
                 }
             }
             let mut stale = false;
@@ -341,16 +345,16 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
                 // The objects that were read before are not needed any more.
                 self.batch.clear();
                 match self.look_again(hint, shown_on, key).await {
-                    Ok(SecondLook::Value(span)) => return Ok(Some((hint, span))),
-                    Ok(SecondLook::OtherKey) => {}
-                    Ok(SecondLook::Stale) => stale = true,
+                    Ok(KeyReread::Value(span)) => return Ok(Some((hint, span))),
+                    Ok(KeyReread::OtherKey) => {}
+                    Ok(KeyReread::Stale) => stale = true,
                     Err(error @ Error::Corrupt { .. }) => broken = Some(error),
                     Err(error) => return Err(error),
                 }
             }
             if is_being_lost {
                 self.wait_for_change().await?;
-                self.may_read(key).await?;
+                self.await_readable(key).await?;
                 continue;
             }
             if !stale {
@@ -359,7 +363,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
             // One of the slots has changed meanwhile. Others have made progress: look again.
             if self.pause().await.is_err() {
                 let waiting_for = "a slot that others keep changing";
-                return Err(Error::GaveUp { waiting_for, outcome: Outcome::NotApplied });
+                return Err(Error::GaveUp { waiting_for, outcome: FailedWriteOutcome::NotApplied });
             }
         }
     }
@@ -367,7 +371,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
     async fn search_by_hint(
         &mut self,
         key: Key<'_>,
-        target: Target,
+        target: HintTarget,
     ) -> Result<Option<(Hint, Span)>, Error> {
         let hint = target.hint;
         if hint.is_doubted() && target.is_beside_its_slot() {
@@ -378,10 +382,10 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         self.phase().await;
         let shown = shown(&mut self.batch, reads, hint, key, false).map_err(|f| self.failed(f))?;
         match shown {
-            Shown::Value(span) => Ok(Some((Hint { seen: self.seen(), ..hint }, span))),
-            Shown::Nothing => Ok(None),
-            Shown::Word(word) => {
-                let shown = Hint { slot: hint.slot, word, seen: Sight::Sometime };
+            HintReadResult::Value(span) => Ok(Some((Hint { seen: self.seen(), ..hint }, span))),
+            HintReadResult::Nothing => Ok(None),
+            HintReadResult::Word(word) => {
+                let shown = Hint { slot: hint.slot, word, seen: HintTrust::Unverified };
                 self.search_by_word(key, shown, target.slot.node).await
             }
         }
@@ -392,7 +396,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         fetch: Fetch,
         word: Slot,
         key: Key<'_>,
-    ) -> Result<Fetched, Error> {
+    ) -> Result<FetchResult, Error> {
         fetch.of_key(&mut self.batch, word, &key).map_err(|f| self.failed(f))
     }
 }

@@ -25,8 +25,8 @@
 //!
 //! On an immediate fabric nothing is written speculatively: a phase is a call there.
 
-use super::attempt::{Attempt, Step};
-use super::{Hint, Op, Sight, Store};
+use super::attempt::{Attempt, AttemptStep};
+use super::{Hint, HintTrust, Store, StoreOp};
 use crate::data::Redundancy;
 use crate::error::Error;
 use crate::host::Host;
@@ -57,23 +57,23 @@ impl<F: Fabric, H: Host> Store<F, H> {
         kind: SlabKind,
         view: &View,
     ) -> Option<u32> {
-        let Hint { slot, seen: Sight::Since(_), .. } = hint? else { return None };
+        let Hint { slot, seen: HintTrust::FreshSince(_), .. } = hint? else { return None };
         let may_lie_there = kind.redundancy.coding().is_none() && !self.fabric.is_immediate();
         let has_backups = !view.subtables.get(slot.subtable as usize)?.backups().is_empty();
         (may_lie_there && has_backups).then_some(slot.subtable)
     }
 }
 
-impl<F: Fabric, H: Host> Op<'_, F, H> {
+impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
     /// Returns the epoch to remember with words that this operation sees now: see [`Hint::seen`].
-    pub(super) fn seen(&self) -> Sight {
+    pub(super) fn seen(&self) -> HintTrust {
         let since = self.pin.epoch().filter(|_| !self.store.fabric.is_immediate());
-        since.map_or(Sight::Sometime, Sight::Since)
+        since.map_or(HintTrust::Unverified, HintTrust::FreshSince)
     }
 
     /// Returns whether the attempt may begin with a speculative write by this hint.
     pub(super) fn may_speculate(&self, hint: Hint, attempt: &Attempt<'_>) -> bool {
-        let Hint { slot, word, seen: Sight::Since(seen) } = hint else { return false };
+        let Hint { slot, word, seen: HintTrust::FreshSince(seen) } = hint else { return false };
         let Some(now) = self.pin.epoch() else { return false };
         // Before this operation ends there is at most one epoch more, or another master's. Memory that waits for a
         // window waits until all sessions have heard of those.
@@ -82,8 +82,8 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         if !(is_young || is_old) || self.store.fabric.is_immediate() || !self.view.has_slot(slot) {
             return false;
         }
-        // Since the hint was seen, the key may have come to another subtable: `may_write` has judged that one, not the
-        // hint's.
+        // Since the hint was seen, the key may have come to another subtable: `await_writable` has judged that one,
+        // not the hint's.
         if !Buckets::of(attempt.intent.key, &self.view).covers(slot) {
             return false;
         }
@@ -113,20 +113,20 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         self.post_object(attempt)?;
         let posted = early.unwrap_or_else(|| self.post_cases(&round, None));
         let slot = self.read_slot(round.slot);
-        attempt.goes_to(Step::Speculated(round, posted, slot));
+        attempt.enter_step(AttemptStep::Speculated(round, posted, slot));
         Ok(())
     }
 
     /// Evaluates the executed speculative write. If the round of the hint's word may have been over, returns the slot
     /// with the word that it shows: then no word of the attempt stands in a slot.
-    pub(super) fn confirm_speculation(
+    pub(super) fn check_speculation(
         &mut self,
         attempt: &mut Attempt<'_>,
     ) -> Result<Option<Hint>, Error> {
-        let Step::Speculated(round, posted, slot) = attempt.step() else {
+        let AttemptStep::Speculated(round, posted, slot) = attempt.step() else {
             unreachable!("it speculated")
         };
-        self.is_written(attempt)?;
+        self.check_object_written(attempt)?;
         let found = self.found_on_backups(round, posted)?;
         let word = self.slot_word(*slot).map_err(|f| self.failed(f))?;
         let is_open = word == round.old || found.contains(&round.own);
@@ -135,7 +135,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
             return Ok(None);
         }
         // All CASes have been answered, and none succeeded.
-        let shown = Hint { slot: round.slot, word, seen: Sight::Sometime };
+        let shown = Hint { slot: round.slot, word, seen: HintTrust::Unverified };
         attempt.begins_again();
         self.pin.posted = false;
         Ok(Some(shown))

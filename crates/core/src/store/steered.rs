@@ -18,15 +18,15 @@
 
 use core::cell::Cell;
 
-use super::target::{Target, may_hold};
-use super::{Hint, Op, Sight, Store, slot_word};
-use crate::data::Fetched;
+use super::target::{HintTarget, may_hold};
+use super::{Hint, HintTrust, Store, StoreOp, slot_word};
+use crate::data::FetchResult;
 use crate::error::Error;
 use crate::host::Host;
 use crate::layout::{Object, Slot};
 use crate::mutant::{Mutant, removed};
 use crate::race::Key;
-use crate::verbs::{Batch, Fabric, MnId, Span, Ticket, VerbError};
+use crate::verbs::{Fabric, MnId, Span, Ticket, VerbBatch, VerbError};
 
 /// The number of steered READs after which a session decides whether they are worth it.
 const ROUND: u32 = 64;
@@ -73,26 +73,26 @@ impl Steering {
 
 impl<F: Fabric, H: Host> Store<F, H> {
     /// Returns whether a hint that is likely to be wrong should be given all the same, as
-    /// [doubted](super::Sight::Doubted).
+    /// [doubted](super::HintTrust::LikelyStale).
     #[inline]
     pub fn asks_switches(&self) -> bool {
         self.fabric.may_steer() && self.steering.is_worth_it()
     }
 }
 
-impl<F: Fabric, H: Host> Op<'_, F, H> {
+impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
     /// Returns the pair that the slot of a doubted hint leads to. Takes one phase, or two if the switch does not know
     /// the object.
     pub(super) async fn search_steered(
         &mut self,
         key: Key<'_>,
-        target: Target,
+        target: HintTarget,
     ) -> Result<Option<(Hint, Span)>, Error> {
         let slot = target.read_slot(&mut self.batch);
         let steered = target.read_steered(&mut self.batch);
         self.phase().await;
         let word = slot_word(&self.batch, slot).map_err(|f| self.failed(f))?;
-        let shown = Hint { slot: target.hint.slot, word, seen: Sight::Sometime };
+        let shown = Hint { slot: target.hint.slot, word, seen: HintTrust::Unverified };
         if !may_hold(word, key) {
             return Ok(None);
         }
@@ -113,8 +113,8 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         let Some(object) = self.fetch(shown_on, shown.word) else { return Ok(None) };
         self.phase().await;
         Ok(match self.fetched(object, shown.word, key)? {
-            Fetched::Value(span) => Some((Hint { seen: self.seen(), ..shown }, span)),
-            Fetched::OtherKey | Fetched::Stale => None,
+            FetchResult::Value(span) => Some((Hint { seen: self.seen(), ..shown }, span)),
+            FetchResult::OtherKey | FetchResult::Stale => None,
         })
     }
 
@@ -133,7 +133,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
             Err(failure) if failure.error == VerbError::OutOfBounds => None,
             Err(failure) => return Err(self.failed(failure)),
         };
-        let target = Target::new(&self.view, &self.store.silent, shown, key);
+        let target = HintTarget::new(&self.view, &self.store.silent, shown, key);
         // The place where the object is READ without a switch.
         let target = target.filter(|target| target.is_beside_its_slot());
         let brought = match (bytes, target) {
@@ -151,11 +151,11 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
 }
 
 /// Returns the value of a key, if these bytes are the object of a word and have the key.
-fn value_in(batch: &Batch, bytes: Span, word: Slot, key: Key<'_>) -> Option<Span> {
+fn value_in(batch: &VerbBatch, bytes: Span, word: Slot, key: Key<'_>) -> Option<Span> {
     let object = if removed(Mutant::SteeredByItsKey) {
         Object::decode(batch.bytes(bytes)).ok()?
     } else {
-        Object::decode_of(batch.bytes(bytes), word.leads_to()).ok()?
+        Object::decode_of(batch.bytes(bytes), word.object_identity()).ok()?
     };
     let is_of_key = object.key() == &*key || removed(Mutant::KeysNotCompared);
     is_of_key.then(|| bytes.part(object.value_offset() as u32, object.value().len() as u32))

@@ -2,15 +2,15 @@
 //!
 //! Words come from memory that others write, hints from a cache: neither is certain to be right.
 
-use super::silent::Silent;
-use super::{Hint, Op};
+use super::silent_nodes::SilentNodes;
+use super::{Hint, StoreOp};
 use crate::data::Fetch;
 use crate::host::Host;
 use crate::layout::{Address, SizeClass, Slot};
 use crate::mutant::{Mutant, removed};
-use crate::race::{Key, Words};
-use crate::verbs::{Batch, Fabric, MnId, Ticket};
-use crate::view::{Place, SlotRef, View};
+use crate::race::{BucketWords, Key};
+use crate::verbs::{Fabric, MnId, Ticket, VerbBatch};
+use crate::view::{PoolPlace, SlotRef, View};
 
 /// Returns whether a word of the primary may refer to the key.
 #[inline]
@@ -19,7 +19,7 @@ pub(super) fn may_hold(word: Slot, key: Key<'_>) -> bool {
 }
 
 /// Returns those slots of a key that may refer to it, as a writer sees them.
-pub(super) fn live(words: &Words) -> impl Iterator<Item = (SlotRef, Slot)> + '_ {
+pub(super) fn live(words: &BucketWords) -> impl Iterator<Item = (SlotRef, Slot)> + '_ {
     let shown = removed(Mutant::WritersSeeTentative);
     words.matching().filter(move |(_, w)| !w.is_tentative() || shown)
 }
@@ -36,30 +36,30 @@ pub(super) fn class_of(view: &View, word: Slot) -> Option<SizeClass> {
 #[inline]
 pub(super) fn replica(
     view: &View,
-    silent: &Silent,
+    silent: &SilentNodes,
     address: Address,
     class: SizeClass,
     near: MnId,
-) -> Option<Place> {
+) -> Option<PoolPlace> {
     let object = view.object(address, class.bytes())?;
     Some(object.read_at(near, |node| silent.has(node)))
 }
 
 /// The slot and the object to which a hint leads.
-pub(super) struct Target {
+pub(super) struct HintTarget {
     pub hint: Hint,
     /// The slot on its primary.
-    pub slot: Place,
+    pub slot: PoolPlace,
     /// The replica of the object to read, or the chunk that shows its key.
-    pub object: Place,
+    pub object: PoolPlace,
     pub class: SizeClass,
     /// Whether the whole object is at that place.
     is_whole: bool,
 }
 
-impl Target {
+impl HintTarget {
     /// Returns the target of a hint; `None` if the hint cannot be right at all.
-    pub fn new(view: &View, silent: &Silent, hint: Hint, key: Key<'_>) -> Option<Target> {
+    pub fn new(view: &View, silent: &SilentNodes, hint: Hint, key: Key<'_>) -> Option<HintTarget> {
         let is_possible = view.has_slot(hint.slot)
             && !view.is_without_primary(hint.slot.subtable)
             && may_hold(hint.word, key);
@@ -68,17 +68,22 @@ impl Target {
         let object = view.object(hint.word.address(), class.bytes())?;
         let is_whole = object.columns().is_none();
         let object = object.read_at(slot.node, |node| silent.has(node));
-        Some(Target { hint, slot, object, class, is_whole })
+        Some(HintTarget { hint, slot, object, class, is_whole })
     }
 
     /// Posts the READ of the slot.
-    pub fn read_slot(&self, batch: &mut Batch) -> Ticket {
+    pub fn read_slot(&self, batch: &mut VerbBatch) -> Ticket {
         batch.read(self.slot.node, self.slot.offset, 8)
     }
 
     /// Posts the READs of slot and value, the slot first.
     #[inline]
-    pub fn read_pair(&self, view: &View, silent: &Silent, batch: &mut Batch) -> (Ticket, Fetch) {
+    pub fn read_pair(
+        &self,
+        view: &View,
+        silent: &SilentNodes,
+        batch: &mut VerbBatch,
+    ) -> (Ticket, Fetch) {
         let slot = self.read_slot(batch);
         let fetch = if self.is_whole {
             Fetch::whole(self.read_object(batch))
@@ -89,7 +94,7 @@ impl Target {
     }
 
     #[cold]
-    fn fetch_chunks(&self, view: &View, silent: &Silent, batch: &mut Batch) -> Fetch {
+    fn fetch_chunks(&self, view: &View, silent: &SilentNodes, batch: &mut VerbBatch) -> Fetch {
         let object = view.object(self.hint.word.address(), self.class.bytes());
         let object = object.expect("the target was made of it");
         object.fetch(batch, self.object, |node| silent.has(node))
@@ -108,22 +113,22 @@ impl Target {
 
     /// Posts a READ of as many bytes as the hint's object has, which may be steered to the object that the slot leads
     /// to.
-    pub fn read_steered(&self, batch: &mut Batch) -> Ticket {
+    pub fn read_steered(&self, batch: &mut VerbBatch) -> Ticket {
         batch.steered(self.slot.node, self.slot.offset, self.class.bytes() as u32)
     }
 
     /// Posts the READ of everything at the place where the key is read.
-    pub fn read_object(&self, batch: &mut Batch) -> Ticket {
+    pub fn read_object(&self, batch: &mut VerbBatch) -> Ticket {
         batch.read(self.object.node, self.object.offset, self.class.bytes() as u32)
     }
 }
 
-impl<F: Fabric, H: Host> Op<'_, F, H> {
+impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
     /// Returns the target of a hint for a reader; `None` if the hint cannot be right, or the slot is not read from
     /// its primary.
     #[inline]
-    pub(super) fn target(&self, hint: Hint, key: Key<'_>) -> Option<Target> {
-        let target = Target::new(&self.view, &self.store.silent, hint, key)?;
-        (!self.reads_beside(hint.slot.subtable)).then_some(target)
+    pub(super) fn target(&self, hint: Hint, key: Key<'_>) -> Option<HintTarget> {
+        let target = HintTarget::new(&self.view, &self.store.silent, hint, key)?;
+        (!self.reads_backups(hint.slot.subtable)).then_some(target)
     }
 }

@@ -3,17 +3,18 @@
 //!
 //! A memory node that is cut off from the master serves on, and shows what was true before the cluster went on
 //! without it. The cluster waits for sessions with a valid lease before it goes on. A session without one
-//! (`Views::is_heard`) asks the members of its view at which view they are. What it has READ counts if more than half
-//! of all members are at that view, or an earlier one. A member that does not answer does not vouch: it cannot be
-//! told whether it is dead or cut off. A view without a member takes effect only when at least half of the members
-//! of the view before it show its number.
+//! (`Views::has_valid_lease`) asks the members of its view at which view they are. What it has READ counts if more
+//! than half of all members are at that view, or an earlier one. A member that does not answer does not vouch: it
+//! cannot be told whether it is dead or cut off. A view without a member takes effect only when at least half of the
+//! members of the view before it show its number.
 //!
 //! It does not matter whether the READs came before the question or after it, as long as both happened since the
 //! operation began: until a view without the node that was READ takes effect, the node shows what all sessions see,
 //! and afterwards no session changes anything there. So a question serves all operations that began before it.
 //!
-//! Members also show which nodes they *bar* ([`beside`](super::beside)): a member that bars a node does not vouch for
-//! words that the node has shown. If there is no vouching for a primary because it is barred, its backups are read.
+//! Members also show which nodes they *bar* ([`backup_reads`](super::backup_reads)): a member that bars a node does
+//! not vouch for words that the node has shown. If there is no vouching for a primary because it is barred, its
+//! backups are read.
 //!
 //! Writes need no question: they are done when all replicas have them, and the replicas that are left have fenced the
 //! session. Only answers that a write takes from a READ do ("exists", "not found"), and the answer of an UPDATE that
@@ -24,8 +25,8 @@ use alloc::vec::Vec;
 use core::cell::{Cell, RefCell};
 use core::mem;
 
-use super::{Op, Store};
-use crate::error::{Error, Outcome};
+use super::{Store, StoreOp};
+use crate::error::{Error, FailedWriteOutcome};
 use crate::host::Host;
 use crate::layout::{BARS_BYTES, HeaderWord, has_bar};
 use crate::mutant::{Mutant, removed};
@@ -38,14 +39,14 @@ const WORD: &str = "word from the master, or from more than half of the memory n
 
 /// The questions of a session to the members.
 #[derive(Debug, Default)]
-pub(super) struct Asks {
+pub(super) struct VouchRequests {
     begun: Cell<u64>,
-    answer: RefCell<Answer>,
+    answer: RefCell<VouchResult>,
 }
 
 /// The result of the last question for which more than half of the members vouched.
 #[derive(Debug, Default)]
-struct Answer {
+struct VouchResult {
     /// The number of the question, and that of the view for which they vouched.
     ask: u64,
     view: u64,
@@ -53,7 +54,7 @@ struct Answer {
     barred: Vec<MnId>,
 }
 
-impl Asks {
+impl VouchRequests {
     /// Returns the number of questions that have begun.
     pub fn begun(&self) -> u64 {
         self.begun.get()
@@ -75,39 +76,39 @@ fn is_majority(vouching: usize, members: usize) -> bool {
 
 impl<F: Fabric, H: Host> Store<F, H> {
     /// Returns whether the session has a valid lease.
-    pub(super) fn is_heard(&self) -> bool {
-        self.host.is_heard() || removed(Mutant::ReadsUnheard)
+    pub(super) fn has_valid_lease(&self) -> bool {
+        self.host.has_valid_lease() || removed(Mutant::ReadsUnheard)
     }
 }
 
-impl<F: Fabric, H: Host> Op<'_, F, H> {
+impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
     /// Returns whether what this operation has READ of a key, by the view that it is pinned by, was so at some moment
     /// since it began. Waits until that is certain; false if it is to be READ again, by a newer view or from the
     /// backups.
     #[inline]
     pub(super) async fn is_vouched_for(&mut self, key: Key<'_>) -> Result<bool, Error> {
-        if self.store.is_heard() {
+        if self.store.has_valid_lease() {
             return Ok(true);
         }
-        Box::pin(self.ask_around(&[Buckets::of(key, &self.view).subtable])).await
+        Box::pin(self.await_vouching(&[Buckets::of(key, &self.view).subtable])).await
     }
 
     /// Does the same for words of a subtable.
     pub(super) async fn is_vouched_for_in(&mut self, subtable: u32) -> Result<bool, Error> {
-        if self.store.is_heard() {
+        if self.store.has_valid_lease() {
             return Ok(true);
         }
-        Box::pin(self.ask_around(&[subtable])).await
+        Box::pin(self.await_vouching(&[subtable])).await
     }
 
     /// Does the same for words that were read from backups although there is a primary: checks that more than half of
     /// the members are at no later view. In a later view perhaps none of these backups is left; then no fence has kept
     /// the session from reading them.
-    pub(super) async fn is_vouched_for_beside(&mut self) -> Result<bool, Error> {
-        if self.store.is_heard() || removed(Mutant::BesideAsksNobody) {
+    pub(super) async fn is_vouched_for_backups(&mut self) -> Result<bool, Error> {
+        if self.store.has_valid_lease() || removed(Mutant::BesideAsksNobody) {
             return Ok(true);
         }
-        Box::pin(self.ask_around(&[])).await
+        Box::pin(self.await_vouching(&[])).await
     }
 
     /// Does the same for many keys.
@@ -115,14 +116,14 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         &mut self,
         keys: impl Iterator<Item = Key<'k>>,
     ) -> Result<bool, Error> {
-        if self.store.is_heard() {
+        if self.store.has_valid_lease() {
             return Ok(true);
         }
         let mut subtables: Vec<u32> =
             keys.map(|key| Buckets::of(key, &self.view).subtable).collect();
         subtables.sort_unstable();
         subtables.dedup();
-        Box::pin(self.ask_around(&subtables)).await
+        Box::pin(self.await_vouching(&subtables)).await
     }
 
     /// Does the same for a key, but asks at most once.
@@ -145,10 +146,10 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
     }
 
     #[cold]
-    async fn ask_around(&mut self, subtables: &[u32]) -> Result<bool, Error> {
+    async fn await_vouching(&mut self, subtables: &[u32]) -> Result<bool, Error> {
         let primaries = self.primaries(subtables);
         loop {
-            if self.store.is_heard() || self.have_vouched(&primaries) {
+            if self.store.has_valid_lease() || self.have_vouched(&primaries) {
                 return Ok(true);
             }
             if self.newer_view_has_come() {
@@ -161,12 +162,15 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
             let view = self.view.clone();
             for (subtable, primary) in subtables.iter().zip(&primaries) {
                 let is_barred = self.store.asks.answer.borrow().barred.contains(primary);
-                if is_barred && self.store.may_read_beside(*subtable, &view).await {
+                if is_barred && self.store.may_read_backups(*subtable, &view).await {
                     return Ok(false);
                 }
             }
             if self.pause().await.is_err() {
-                return Err(Error::GaveUp { waiting_for: WORD, outcome: Outcome::NotApplied });
+                return Err(Error::GaveUp {
+                    waiting_for: WORD,
+                    outcome: FailedWriteOutcome::NotApplied,
+                });
             }
         }
     }
@@ -211,7 +215,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
             };
             let members = view.members.iter().map(|member| member.node);
             let barred = members.filter(|node| !counts(*node)).collect();
-            store.asks.answer.replace(Answer { ask, view: view.number, barred });
+            store.asks.answer.replace(VouchResult { ask, view: view.number, barred });
         }
         store.recycle(batch);
     }

@@ -9,31 +9,35 @@
 //!
 //! With a hint that is certain, UPDATE, UPSERT and DELETE begin with a speculative write (`speculation.rs`).
 //!
-//! An [`Attempt`] follows the straight path as far as it can ([`straight`](super::straight)); on an immediate fabric
-//! it does so on the spot ([`write_now`](super::write_now)). This module awaits phases, and does everything that is
-//! not on that path: the search for the key, conflicts, the search for memory, and the next attempt.
+//! An [`Attempt`] follows the straight path as far as it can ([`uncontended`](super::uncontended)); on an immediate
+//! fabric it does so on the spot ([`write_now`](super::write_now)). This module awaits phases, and does everything
+//! that is not on that path: the search for the key, conflicts, the search for memory, and the next attempt.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
-use super::attempt::{Attempt, Ended, Intent, Keeps, Source, Watch};
+use super::attempt::{Attempt, AttemptEnd, Intent, KeepRedundancy, Watch, WriteValue};
 use super::reclaim;
-use super::straight::{Aside, Next};
 use super::target::{live, may_hold};
-use super::{Hint, Op, Stale, Store, Written};
-use crate::data::{Redundancy, RedundancyError, Wanted};
-use crate::error::{Error, Outcome};
-use crate::host::{Grown, Host};
+use super::uncontended::{AttemptAction, SlowPathReason};
+use super::{Hint, StaleWord, Store, StoreOp, WriteResult};
+use crate::data::{Redundancy, RedundancyDemand, RedundancyError};
+use crate::error::{Error, FailedWriteOutcome};
+use crate::host::{Host, IndexGrowthAnswer};
 use crate::layout::{Fill, Opcode, Slot, Value, value_in};
 use crate::mutant::{Mutant, removed};
-use crate::race::{Buckets, IntoKey, Key, Words};
+use crate::race::{BucketWords, Buckets, IntoKey, Key};
 use crate::slab::{SlabKind, USED_AGAIN_AT};
 use crate::stats::OpKind;
-use crate::verbs::{Batch, Fabric, VerbError};
+use crate::verbs::{Fabric, VerbBatch, VerbError};
 
 impl<F: Fabric, H: Host> Store<F, H> {
     /// Adds a key that must not exist.
-    pub async fn insert<'k>(&self, key: impl IntoKey<'k>, value: &[u8]) -> Result<Written, Error> {
+    pub async fn insert<'k>(
+        &self,
+        key: impl IntoKey<'k>,
+        value: &[u8],
+    ) -> Result<WriteResult, Error> {
         self.insert_as(key, value, Redundancy::Replicated).await
     }
 
@@ -43,7 +47,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
         key: impl IntoKey<'k>,
         value: &[u8],
         hint: Option<Hint>,
-    ) -> Result<Written, Error> {
+    ) -> Result<WriteResult, Error> {
         self.update_as(key, value, Redundancy::Replicated, hint).await
     }
 
@@ -53,7 +57,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
         key: impl IntoKey<'k>,
         value: &[u8],
         hint: Option<Hint>,
-    ) -> Result<Written, Error> {
+    ) -> Result<WriteResult, Error> {
         self.upsert_as(key, value, Redundancy::Replicated, hint).await
     }
 
@@ -64,36 +68,36 @@ impl<F: Fabric, H: Host> Store<F, H> {
         &self,
         key: impl IntoKey<'k>,
         value: &[u8],
-        redundancy: impl Into<Wanted>,
-    ) -> impl Future<Output = Result<Written, Error>> {
+        redundancy: impl Into<RedundancyDemand>,
+    ) -> impl Future<Output = Result<WriteResult, Error>> {
         let opcode = Opcode::Insert;
         let kind = OpKind::Insert;
         self.write(opcode, kind, self.key(key), Value::Bytes(value), redundancy.into(), None, None)
     }
 
     /// Does the same as [`Store::update`], with a value of this redundancy, or of the earlier value's
-    /// ([`Wanted::keeps`]).
+    /// ([`RedundancyDemand::keeps`]).
     pub fn update_as<'k>(
         &self,
         key: impl IntoKey<'k>,
         value: &[u8],
-        redundancy: impl Into<Wanted>,
+        redundancy: impl Into<RedundancyDemand>,
         hint: Option<Hint>,
-    ) -> impl Future<Output = Result<Written, Error>> {
+    ) -> impl Future<Output = Result<WriteResult, Error>> {
         let opcode = Opcode::Update;
         let kind = OpKind::Update;
         self.write(opcode, kind, self.key(key), Value::Bytes(value), redundancy.into(), hint, None)
     }
 
     /// Does the same as [`Store::upsert`], with a value of this redundancy, or of the earlier value's
-    /// ([`Wanted::keeps`]).
+    /// ([`RedundancyDemand::keeps`]).
     pub fn upsert_as<'k>(
         &self,
         key: impl IntoKey<'k>,
         value: &[u8],
-        redundancy: impl Into<Wanted>,
+        redundancy: impl Into<RedundancyDemand>,
         hint: Option<Hint>,
-    ) -> impl Future<Output = Result<Written, Error>> {
+    ) -> impl Future<Output = Result<WriteResult, Error>> {
         let opcode = Opcode::Upsert;
         let kind = OpKind::Upsert;
         self.write(opcode, kind, self.key(key), Value::Bytes(value), redundancy.into(), hint, None)
@@ -107,9 +111,9 @@ impl<F: Fabric, H: Host> Store<F, H> {
         key: impl IntoKey<'k>,
         value_bytes: usize,
         fill: &Fill<'_>,
-        redundancy: impl Into<Wanted>,
+        redundancy: impl Into<RedundancyDemand>,
         hint: Option<Hint>,
-    ) -> impl Future<Output = Result<Written, Error>> {
+    ) -> impl Future<Output = Result<WriteResult, Error>> {
         let opcode = Opcode::Upsert;
         let kind = OpKind::Upsert;
         let value = Value::Filled(value_bytes, fill);
@@ -121,7 +125,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
         &self,
         key: impl IntoKey<'k>,
         hint: Option<Hint>,
-    ) -> impl Future<Output = Result<Written, Error>> {
+    ) -> impl Future<Output = Result<WriteResult, Error>> {
         let opcode = Opcode::Delete;
         let kind = OpKind::Delete;
         let wanted = Redundancy::Replicated.into();
@@ -134,10 +138,10 @@ impl<F: Fabric, H: Host> Store<F, H> {
         &self,
         key: impl IntoKey<'k>,
         value: &[u8],
-        redundancy: impl Into<Wanted>,
+        redundancy: impl Into<RedundancyDemand>,
         hint: Option<Hint>,
         watch: &Watch<'_>,
-    ) -> impl Future<Output = Result<Written, Error>> {
+    ) -> impl Future<Output = Result<WriteResult, Error>> {
         let opcode = Opcode::Update;
         let kind = OpKind::Update;
         self.write(
@@ -156,10 +160,10 @@ impl<F: Fabric, H: Host> Store<F, H> {
         &self,
         key: impl IntoKey<'k>,
         value: &[u8],
-        redundancy: impl Into<Wanted>,
+        redundancy: impl Into<RedundancyDemand>,
         hint: Option<Hint>,
         watch: &Watch<'_>,
-    ) -> impl Future<Output = Result<Written, Error>> {
+    ) -> impl Future<Output = Result<WriteResult, Error>> {
         let opcode = Opcode::Upsert;
         let kind = OpKind::Upsert;
         self.write(
@@ -178,7 +182,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
         &self,
         key: impl IntoKey<'k>,
         value_bytes: usize,
-        redundancy: impl Into<Wanted>,
+        redundancy: impl Into<RedundancyDemand>,
     ) -> Result<(), Error> {
         let key = self.key(key);
         let wanted = redundancy.into();
@@ -198,18 +202,18 @@ impl<F: Fabric, H: Host> Store<F, H> {
         kind: OpKind,
         key: Key<'_>,
         value: Value<'_>,
-        wanted: Wanted,
+        wanted: RedundancyDemand,
         hint: Option<Hint>,
         watch: Option<&Watch<'_>>,
-    ) -> Result<Written, Error> {
+    ) -> Result<WriteResult, Error> {
         self.check_key(&key)?;
         self.check_value(value.len())?;
         let kept = if wanted.keeps { self.kept_by(hint, wanted, &key, value.len()) } else { None };
         let slab = kept.map_or_else(|| self.slab_of(wanted.redundancy, key.len(), value.len()), Ok);
         let keeps = match (wanted.keeps, kept) {
-            (false, _) => Keeps::No,
-            (true, None) => Keeps::IfItExists,
-            (true, Some(_)) => Keeps::Unless(wanted.redundancy),
+            (false, _) => KeepRedundancy::No,
+            (true, None) => KeepRedundancy::IfItExists,
+            (true, Some(_)) => KeepRedundancy::AsHinted(wanted.redundancy),
         };
         let (slab, hint) = match slab {
             Ok(slab) => (slab, hint),
@@ -225,33 +229,33 @@ impl<F: Fabric, H: Host> Store<F, H> {
                 stage_filled(&mut batch, slab, &key, (bytes, fill))
             }
             // A stripe is made of the whole value, and its copies need the same value.
-            value => Source::Bytes(value.bytes(&mut room)),
+            value => WriteValue::Bytes(value.bytes(&mut room)),
         };
         let mut op = self.operation_with(batch);
         let intent = Intent { opcode, key, value, slab, keeps, watch };
         let result = match op.write_now(&intent, hint) {
             Ok(written) => Ok(written),
             Err(begun) => match op.write(&intent, hint, begun).await {
-                Ok(Came::Written(written)) => Ok(written),
+                Ok(WriteProgress::Done(written)) => Ok(written),
                 Err(error) if !matches!(error, Error::Redundancy(_)) => Err(error),
                 // On the heap: it is rare, and the futures of operations stay small.
-                other => Box::pin(op.write_elsewhere(&intent, other, wanted)).await,
+                other => Box::pin(op.write_with_other_slab(&intent, other, wanted)).await,
             },
         };
-        op.has_written(&result);
+        op.clear_posted_if_outcome_known(&result);
         let made_room = op.made_room;
         op.finish(kind);
         // Checked first: most writes need no future for it.
         if self.sets_free(reclaim::SET_FREE_TOGETHER) {
             self.set_free(reclaim::SET_FREE_TOGETHER).await;
         }
-        let lack = self.slabs.borrow_mut().lacks(slab);
+        let lack = self.slabs.borrow_mut().take_shortage(slab);
         if let Some(lack) = lack {
             // On the heap: it is rare, and the futures of operations stay small.
             Box::pin(self.look_ahead(slab, lack)).await;
         }
         // Last: to look for memory takes blocks into use.
-        if opcode == Opcode::Delete && self.host.lends() {
+        if opcode == Opcode::Delete && self.host.lends_log_blocks() {
             self.lend(key);
         } else if made_room || lack.is_some() {
             self.offer();
@@ -264,7 +268,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
     fn kept_by(
         &self,
         hint: Option<Hint>,
-        wanted: Wanted,
+        wanted: RedundancyDemand,
         key: &[u8],
         value_bytes: usize,
     ) -> Option<SlabKind> {
@@ -289,7 +293,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
         opcode: Opcode,
         key: Key<'_>,
         value_bytes: usize,
-        wanted: Wanted,
+        wanted: RedundancyDemand,
         error: Error,
     ) -> Result<(SlabKind, Option<Hint>), Error> {
         let Error::Redundancy(reason) = &error else { return Err(error) };
@@ -313,13 +317,13 @@ impl<F: Fabric, H: Host> Store<F, H> {
     /// Returns the slab for a new pair: of the redundancy that is asked for, or of the one that it falls back to.
     fn slab_of_new(
         &self,
-        wanted: Wanted,
+        wanted: RedundancyDemand,
         key: &[u8],
         value_bytes: usize,
     ) -> Result<SlabKind, Error> {
         match self.slab_of(wanted.redundancy, key.len(), value_bytes) {
             Err(Error::Redundancy(error)) if wanted.falls_back(&error) => {
-                self.host.fell_back();
+                self.host.report_fallback();
                 self.slab_of(Redundancy::Replicated, key.len(), value_bytes)
             }
             slab => slab,
@@ -390,46 +394,46 @@ impl<F: Fabric, H: Host> Store<F, H> {
 /// Has a value written into its place in its object, which the batch keeps.
 #[cold]
 fn stage_filled<'v>(
-    batch: &mut Batch,
+    batch: &mut VerbBatch,
     slab: SlabKind,
     key: &[u8],
     (bytes, fill): (usize, &Fill<'_>),
-) -> Source<'v> {
+) -> WriteValue<'v> {
     batch.clear();
     let object = batch.stage(slab.class.bytes() as u32);
     batch.keep();
     let value = &mut batch.bytes_mut(object)[value_in(key.len(), bytes)];
     value.fill(0);
     fill(value);
-    Source::Staged(object, bytes)
+    WriteValue::Staged(object, bytes)
 }
 
 /// The result of a write from one of the slabs.
-enum Came {
-    Written(Written),
+enum WriteProgress {
+    Done(WriteResult),
     /// Nothing is written, because the slab has the wrong redundancy: the pair at this place keeps another one; or
     /// there is no pair, and the slab has the redundancy of the pair that the hint showed, which a new pair is not to
     /// have.
-    Elsewhere(Option<Hint>),
+    RedundancyDiffers(Option<Hint>),
 }
 
 /// The place in which the key was found.
 #[expect(clippy::large_enum_variant, reason = "moved once; a box would be an allocation per op")]
-enum Target {
+enum KeyLocation {
     /// This slot, which held this word.
     Slot(Hint),
     /// None; with the words of the key's buckets.
-    Absent(Words),
+    Absent(BucketWords),
 }
 
-impl<F: Fabric, H: Host> Op<'_, F, H> {
+impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
     /// Makes attempts until one is done; `begun` is the first one, if there is one already.
     async fn write<'i>(
         &mut self,
         intent: &'i Intent<'i>,
         mut hint: Option<Hint>,
         begun: Option<Attempt<'i>>,
-    ) -> Result<Came, Error> {
+    ) -> Result<WriteProgress, Error> {
         let slab = intent.slab;
         let mut least = USED_AGAIN_AT;
         let mut is_running = begun.is_some();
@@ -438,7 +442,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         let mut hint_held = false;
         loop {
             if !is_running {
-                self.may_write(intent.key).await?;
+                self.await_writable(intent.key).await?;
                 let used = attempt.map(|attempt| attempt.object);
                 let begun = match used.filter(|_| removed(Mutant::IdentityUsedAgain)) {
                     None => self.store.begin_attempt(intent, hint, least, &self.view)?,
@@ -469,7 +473,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
             };
             self.pin.has_object = true;
             let ended = self.attempt_or_resolve(running).await;
-            self.done_with(running, &ended);
+            self.end_attempt(running, &ended);
             hint_held |= running.hint_held;
             (is_running, hint) = (false, None);
             let ended = match ended {
@@ -478,12 +482,12 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
                     let full = Buckets::of(intent.key, &self.view).subtable;
                     // On the heap: it is rare, and the futures of operations stay small.
                     match Box::pin(self.store.host.grow_index(full, &self.view.clone())).await {
-                        Grown::NewerView => Ended::Again,
-                        Grown::Full => return Err(Error::IndexFull),
-                        Grown::TooDeep => return Err(Error::KeysHashAlike),
-                        Grown::GaveUp => {
+                        IndexGrowthAnswer::NewerView => AttemptEnd::Retry,
+                        IndexGrowthAnswer::Full => return Err(Error::IndexFull),
+                        IndexGrowthAnswer::TooDeep => return Err(Error::KeysHashAlike),
+                        IndexGrowthAnswer::GaveUp => {
                             let waiting_for = "a larger index";
-                            let outcome = Outcome::NotApplied;
+                            let outcome = FailedWriteOutcome::NotApplied;
                             return Err(Error::GaveUp { waiting_for, outcome });
                         }
                     }
@@ -494,19 +498,23 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
                     if is_known || self.is_vouched_for(intent.key).await? {
                         return Err(error);
                     }
-                    Ended::Again
+                    AttemptEnd::Retry
                 }
                 other => other?,
             };
             self.pin.posted = false;
             match ended {
-                Ended::Done(place) => return Ok(Came::Written(Written { place, hint_held })),
-                Ended::Elsewhere(found) => return Ok(Came::Elsewhere(found)),
-                Ended::Again | Ended::Suspended => {}
+                AttemptEnd::Done(place) => {
+                    return Ok(WriteProgress::Done(WriteResult { place, hint_held }));
+                }
+                AttemptEnd::RedundancyDiffers(found) => {
+                    return Ok(WriteProgress::RedundancyDiffers(found));
+                }
+                AttemptEnd::Retry | AttemptEnd::Suspended => {}
             }
             if self.pause().await.is_err() {
                 let waiting_for = "a key or bucket that others keep changing";
-                return Err(Error::GaveUp { waiting_for, outcome: Outcome::NotApplied });
+                return Err(Error::GaveUp { waiting_for, outcome: FailedWriteOutcome::NotApplied });
             }
         }
     }
@@ -515,29 +523,31 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
     /// is tried once, so that the write ends even if others change the pair again and again. Or it is the slab of a new
     /// pair, if there is no pair, or no room for the redundancy that the pair has. Or it is a replicated one, if there
     /// are too few memory nodes for the redundancy.
-    async fn write_elsewhere(
+    async fn write_with_other_slab(
         &mut self,
         intent: &Intent<'_>,
-        came: Result<Came, Error>,
-        wanted: Wanted,
-    ) -> Result<Written, Error> {
+        came: Result<WriteProgress, Error>,
+        wanted: RedundancyDemand,
+    ) -> Result<WriteResult, Error> {
         let Intent { opcode, key, watch, .. } = *intent;
         let mut room = Vec::new();
         let value = self.bytes_of(intent, &mut room);
         let (kept, found) = match &came {
-            Ok(Came::Elsewhere(Some(found))) => {
+            Ok(WriteProgress::RedundancyDiffers(Some(found))) => {
                 (self.store.slab_of_word(found.word, &key, value.len()), Some(found.uncertain()))
             }
-            Ok(Came::Elsewhere(None)) => match self.store.slab_of_new(wanted, &key, value.len())? {
-                slab if slab == intent.slab => (None, None),
-                slab => (Some(slab), None),
-            },
+            Ok(WriteProgress::RedundancyDiffers(None)) => {
+                match self.store.slab_of_new(wanted, &key, value.len())? {
+                    slab if slab == intent.slab => (None, None),
+                    slab => (Some(slab), None),
+                }
+            }
             // There is no room any more for the redundancy that the pair has.
-            Err(_) if matches!(intent.keeps, Keeps::Unless(_)) => {
+            Err(_) if matches!(intent.keeps, KeepRedundancy::AsHinted(_)) => {
                 (self.store.slab_of_new(wanted, &key, value.len()).ok(), None)
             }
             Err(Error::Redundancy(error)) if wanted.falls_back(error) => {
-                self.store.host.fell_back();
+                self.store.host.report_fallback();
                 (SlabKind::of(Redundancy::Replicated, key.len(), value.len()), None)
             }
             _ => (None, None),
@@ -547,19 +557,19 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         }
         let slab = kept.unwrap_or(intent.slab);
         self.pin.pause();
-        let value = Source::Bytes(value);
-        let intent = Intent { opcode, key, value, slab, keeps: Keeps::No, watch };
+        let value = WriteValue::Bytes(value);
+        let intent = Intent { opcode, key, value, slab, keeps: KeepRedundancy::No, watch };
         match self.write(&intent, found, None).await? {
-            Came::Written(written) => Ok(Written { hint_held: false, ..written }),
-            Came::Elsewhere(_) => unreachable!("it does not keep what it finds"),
+            WriteProgress::Done(written) => Ok(WriteResult { hint_held: false, ..written }),
+            WriteProgress::RedundancyDiffers(_) => unreachable!("it does not keep what it finds"),
         }
     }
 
     /// Returns the value of a write; copied to `room` if it stands in its object.
     fn bytes_of<'v>(&self, intent: &Intent<'v>, room: &'v mut Vec<u8>) -> &'v [u8] {
         match intent.value {
-            Source::Bytes(bytes) => bytes,
-            Source::Staged(object, bytes) => {
+            WriteValue::Bytes(bytes) => bytes,
+            WriteValue::Staged(object, bytes) => {
                 let value = value_in(intent.key.len(), bytes);
                 room.extend_from_slice(&self.batch.bytes(object)[value]);
                 room
@@ -568,10 +578,10 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
     }
 
     /// Returns whether the pair is to keep the redundancy that its word shows, and that is not the attempt's.
-    pub(super) fn is_elsewhere(&self, attempt: &Attempt<'_>, found: Hint) -> bool {
+    pub(super) fn keeps_other_redundancy(&self, attempt: &Attempt<'_>, found: Hint) -> bool {
         let Intent { keeps, key, value, slab, .. } = attempt.intent;
         let kept = match keeps {
-            Keeps::No => None,
+            KeepRedundancy::No => None,
             _ => self.store.slab_of_word(found.word, key, value.len()),
         };
         kept.is_some_and(|kept| kept.redundancy != slab.redundancy)
@@ -579,15 +589,15 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
 
     /// Returns whether a new pair is to have another redundancy than the attempt, which has that of a pair that does
     /// not exist.
-    pub(super) fn is_new_elsewhere(&self, attempt: &Attempt<'_>) -> bool {
+    pub(super) fn new_pair_differs(&self, attempt: &Attempt<'_>) -> bool {
         let Intent { keeps, slab, .. } = attempt.intent;
-        matches!(keeps, Keeps::Unless(redundancy) if *redundancy != slab.redundancy)
+        matches!(keeps, KeepRedundancy::AsHinted(redundancy) if *redundancy != slab.redundancy)
     }
 
     /// Notes that a write has ended with this result: if the outcome is known, its posted CASes are over.
     #[inline]
-    pub(super) fn has_written<T>(&mut self, result: &Result<T, Error>) {
-        let is_known = |error: &Error| error.outcome() == Outcome::NotApplied;
+    pub(super) fn clear_posted_if_outcome_known<T>(&mut self, result: &Result<T, Error>) {
+        let is_known = |error: &Error| error.outcome() == FailedWriteOutcome::NotApplied;
         if result.as_ref().err().is_none_or(is_known) {
             self.pin.posted = false;
         }
@@ -595,7 +605,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
     }
 
     /// Makes one attempt, and resolves it if it is suspended.
-    async fn attempt_or_resolve(&mut self, attempt: &mut Attempt<'_>) -> Result<Ended, Error> {
+    async fn attempt_or_resolve(&mut self, attempt: &mut Attempt<'_>) -> Result<AttemptEnd, Error> {
         let ended = self.attempt(attempt).await;
         self.or_resolve(attempt, ended).await
     }
@@ -604,12 +614,12 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
     pub(super) async fn or_resolve(
         &mut self,
         attempt: &Attempt<'_>,
-        ended: Result<Ended, Error>,
-    ) -> Result<Ended, Error> {
+        ended: Result<AttemptEnd, Error>,
+    ) -> Result<AttemptEnd, Error> {
         let error = match ended {
-            Ok(Ended::Suspended) => {
+            Ok(AttemptEnd::Suspended) => {
                 let waiting_for = "the winner of a write conflict to finish";
-                Error::GaveUp { waiting_for, outcome: Outcome::Unknown }
+                Error::GaveUp { waiting_for, outcome: FailedWriteOutcome::Unknown }
             }
             Err(error @ Error::Unreachable { error: VerbError::Unreachable, .. }) => error,
             other => return other,
@@ -617,23 +627,25 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         Box::pin(self.resolve(attempt, error)).await
     }
 
-    pub(super) async fn attempt(&mut self, attempt: &mut Attempt<'_>) -> Result<Ended, Error> {
+    pub(super) async fn attempt(&mut self, attempt: &mut Attempt<'_>) -> Result<AttemptEnd, Error> {
         loop {
             let found = match self.advance(attempt)? {
-                Next::Phase => {
+                AttemptAction::Phase => {
                     self.phase().await;
                     continue;
                 }
-                Next::Ended { committed } => return Ok(self.ended(attempt, committed)),
-                Next::Aside(Aside::Decide) => {
+                AttemptAction::Ended { committed } => return Ok(self.ended(attempt, committed)),
+                AttemptAction::SlowPath(SlowPathReason::Decide) => {
                     let contended = self.decide(attempt, None).await?;
                     return self.end_round(attempt, contended).await;
                 }
-                Next::Aside(Aside::Follow(shown)) => self.follow(shown, attempt.intent.key).await?,
-                Next::Aside(Aside::Find(words)) => {
+                AttemptAction::SlowPath(SlowPathReason::Follow(shown)) => {
+                    self.follow(shown, attempt.intent.key).await?
+                }
+                AttemptAction::SlowPath(SlowPathReason::Find(words)) => {
                     Box::pin(self.find_in(*words, attempt.intent.key)).await?
                 }
-                Next::Aside(Aside::Install(words)) => {
+                AttemptAction::SlowPath(SlowPathReason::Install(words)) => {
                     match Box::pin(self.installed(attempt, &words)).await? {
                         Some(ended) => return Ok(ended),
                         None => continue,
@@ -642,25 +654,25 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
             };
             let target = match found {
                 Ok(target) => target,
-                Err(Stale) => return Ok(Ended::Again),
+                Err(StaleWord) => return Ok(AttemptEnd::Retry),
             };
             match (target, attempt.intent.opcode) {
-                (Target::Slot(_), Opcode::Insert) => return Err(Error::AlreadyExists),
-                (Target::Absent(_), Opcode::Update | Opcode::Delete) => {
+                (KeyLocation::Slot(_), Opcode::Insert) => return Err(Error::AlreadyExists),
+                (KeyLocation::Absent(_), Opcode::Update | Opcode::Delete) => {
                     return Err(Error::NotFound);
                 }
-                (Target::Slot(found), _) if self.is_elsewhere(attempt, found) => {
-                    return Ok(Ended::Elsewhere(Some(found)));
+                (KeyLocation::Slot(found), _) if self.keeps_other_redundancy(attempt, found) => {
+                    return Ok(AttemptEnd::RedundancyDiffers(Some(found)));
                 }
-                (Target::Absent(_), _) if self.is_new_elsewhere(attempt) => {
-                    return Ok(Ended::Elsewhere(None));
+                (KeyLocation::Absent(_), _) if self.new_pair_differs(attempt) => {
+                    return Ok(AttemptEnd::RedundancyDiffers(None));
                 }
-                (Target::Slot(found), _) => {
+                (KeyLocation::Slot(found), _) => {
                     if self.compete(attempt, found) {
                         self.phase().await;
                     }
                 }
-                (Target::Absent(words), _) => {
+                (KeyLocation::Absent(words), _) => {
                     // On the heap, like everything that an update with a right hint does not need: the futures of
                     // operations are moved, and stay small.
                     if let Some(ended) = Box::pin(self.insert_into_free(attempt, &words)).await? {
@@ -672,18 +684,22 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
     }
 
     /// Follows the word that the slot of a wrong hint has shown.
-    async fn follow(&mut self, shown: Hint, key: Key<'_>) -> Result<Result<Target, Stale>, Error> {
+    async fn follow(
+        &mut self,
+        shown: Hint,
+        key: Key<'_>,
+    ) -> Result<Result<KeyLocation, StaleWord>, Error> {
         if may_hold(shown.word, key) {
             let shown_on = self.primary(shown.slot).node;
             let only = [(shown.slot, shown.word)].into_iter();
             if let Ok(Some(found)) = Box::pin(self.find_key(only, shown_on, key)).await? {
-                return Ok(Ok(Target::Slot(found)));
+                return Ok(Ok(KeyLocation::Slot(found)));
             }
         }
         Box::pin(self.find_anew(key)).await
     }
 
-    async fn find_anew(&mut self, key: Key<'_>) -> Result<Result<Target, Stale>, Error> {
+    async fn find_anew(&mut self, key: Key<'_>) -> Result<Result<KeyLocation, StaleWord>, Error> {
         let buckets = Buckets::of(key, &self.view);
         let words = self.fetch_words(&buckets).await.map_err(|f| self.failed(f))?;
         self.find_in(words, key).await
@@ -691,14 +707,14 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
 
     async fn find_in(
         &mut self,
-        words: Words,
+        words: BucketWords,
         key: Key<'_>,
-    ) -> Result<Result<Target, Stale>, Error> {
+    ) -> Result<Result<KeyLocation, StaleWord>, Error> {
         let shown_on = self.view.subtables[words.subtable() as usize].primary().node;
         Ok(match self.find_key(live(&words), shown_on, key).await? {
-            Ok(Some(found)) => Ok(Target::Slot(found)),
-            Ok(None) => Ok(Target::Absent(words)),
-            Err(Stale) => Err(Stale),
+            Ok(Some(found)) => Ok(KeyLocation::Slot(found)),
+            Ok(None) => Ok(KeyLocation::Absent(words)),
+            Err(StaleWord) => Err(StaleWord),
         })
     }
 }

@@ -1,25 +1,25 @@
 //! Writes that are executed on the spot, where the fabric is immediate.
 //!
 //! If there is nothing to wait for, an operation's remaining cost is its futures. So there are none here: each phase
-//! is a call. As soon as there is anything else to do than the [straight path](super::straight), the attempt goes on
+//! is a call. As soon as there is anything else to do than the [straight path](super::uncontended), the attempt goes on
 //! in [`write`](super::write), from its present step: with the same object, the same view and the results in the
 //! batch.
 
-use super::attempt::{Attempt, Ended, Intent};
-use super::straight::Next;
-use super::{Hint, Op, Written};
+use super::attempt::{Attempt, AttemptEnd, Intent};
+use super::uncontended::AttemptAction;
+use super::{Hint, StoreOp, WriteResult};
 use crate::host::Host;
 use crate::slab::USED_AGAIN_AT;
 use crate::verbs::Fabric;
 
-impl<F: Fabric, H: Host> Op<'_, F, H> {
+impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
     /// Executes the whole operation, or returns the attempt as far as it came, if one has begun.
     #[expect(clippy::result_large_err, reason = "moved once; a box would be an allocation per op")]
     pub(super) fn write_now<'i>(
         &mut self,
         intent: &'i Intent<'i>,
         hint: Option<Hint>,
-    ) -> Result<Written, Option<Attempt<'i>>> {
+    ) -> Result<WriteResult, Option<Attempt<'i>>> {
         let is_immediate = self.store.fabric.is_immediate();
         let is_oriented = intent.slab.turns() > 1;
         if !is_immediate || is_oriented || !self.may_write_now(intent.key) {
@@ -31,17 +31,17 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         let mut is_first = true;
         loop {
             match self.advance(&mut attempt) {
-                Ok(Next::Phase) if self.phase_now() => is_first = false,
-                Ok(Next::Phase) => {
+                Ok(AttemptAction::Phase) if self.phase_now() => is_first = false,
+                Ok(AttemptAction::Phase) => {
                     assert!(is_first, "a fabric is immediate for all phases of a call");
                     attempt.begins_again();
                     return Err(Some(attempt));
                 }
-                Ok(Next::Ended { committed: true }) => {
+                Ok(AttemptAction::Ended { committed: true }) => {
                     let ended = Ok(self.ended(&attempt, true));
-                    self.done_with(&attempt, &ended);
-                    let place = if let Ok(Ended::Done(place)) = ended { place } else { None };
-                    return Ok(Written { place, hint_held: attempt.hint_held });
+                    self.end_attempt(&attempt, &ended);
+                    let place = if let Ok(AttemptEnd::Done(place)) = ended { place } else { None };
+                    return Ok(WriteResult { place, hint_held: attempt.hint_held });
                 }
                 _ => return Err(Some(attempt)),
             }

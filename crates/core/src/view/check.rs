@@ -2,8 +2,8 @@
 
 use alloc::vec::Vec;
 
-use super::{MAX_DEPTH, MAX_REPLICAS, Place, View, ViewError};
-use crate::change::{LeavingFrom, RegionChange, Split, Stage, SubtableChange};
+use super::{MAX_DEPTH, MAX_REPLICAS, PoolPlace, View, ViewError};
+use crate::change::{ChangeStage, LeavingFrom, RegionChange, SplitProgress, SubtableChange};
 use crate::layout::{UNIT_BYTES, VACATED_BYTES, first_extent};
 use crate::verbs::MnId;
 
@@ -45,7 +45,7 @@ impl View {
 
     /// Checks that no byte of a pool belongs to two extents.
     fn check_overlaps(&self) -> Result<(), ViewError> {
-        let places = |places: &[Place], bytes: u64| -> Vec<(MnId, u64, u64)> {
+        let places = |places: &[PoolPlace], bytes: u64| -> Vec<(MnId, u64, u64)> {
             places.iter().map(|p| (p.node, p.offset, p.offset + bytes)).collect()
         };
         let subtable = self.geometry.subtable_bytes();
@@ -79,12 +79,12 @@ impl View {
         }
     }
 
-    fn check_places(&self, places: &[Place], bytes: u64) -> Result<(), ViewError> {
+    fn check_places(&self, places: &[PoolPlace], bytes: u64) -> Result<(), ViewError> {
         check_count(places)?;
         self.check_apart(places, bytes)
     }
 
-    fn check_apart(&self, places: &[Place], bytes: u64) -> Result<(), ViewError> {
+    fn check_apart(&self, places: &[PoolPlace], bytes: u64) -> Result<(), ViewError> {
         let fail = |what| Err(ViewError { what });
         for (i, place) in places.iter().enumerate() {
             let Some(member) = self.member(place.node) else {
@@ -119,11 +119,11 @@ impl View {
             return fail("a change names an unknown subtable or region");
         }
         if change.new_regions as usize > self.regions.len()
-            || (change.new_regions > 0 && change.stage != Stage::Frozen)
+            || (change.new_regions > 0 && change.stage != ChangeStage::Frozen)
         {
             return fail("a change has new regions that it cannot have");
         }
-        let switched = change.stage == Stage::Switched;
+        let switched = change.stage == ChangeStage::Switched;
         let is_lost = |number: &u32| {
             self.regions.get(*number as usize).is_some_and(|region| region.lost_with().is_some())
         };
@@ -147,14 +147,16 @@ impl View {
             check_count(after.replicas())?;
             match split {
                 None => {}
-                Some(Split::Filling(_)) if u32::from(found.local_depth) >= MAX_DEPTH => {
+                Some(SplitProgress::Filling(_)) if u32::from(found.local_depth) >= MAX_DEPTH => {
                     return fail("a subtable is split that is too deep");
                 }
-                Some(Split::Filling(sibling)) => self.check_places(sibling, bytes)?,
-                Some(Split::Clearing(sibling)) if change.of_subtable(*sibling).is_none() => {
+                Some(SplitProgress::Filling(sibling)) => self.check_places(sibling, bytes)?,
+                Some(SplitProgress::Clearing(sibling))
+                    if change.of_subtable(*sibling).is_none() =>
+                {
                     return fail("the sibling of a subtable is not in the scope of the change");
                 }
-                Some(Split::Clearing(_)) => {}
+                Some(SplitProgress::Clearing(_)) => {}
             }
         }
         for change in &change.regions {
@@ -171,9 +173,9 @@ impl View {
     /// Checks the replica that joins these places, and the one that leaves or has left.
     fn check_exchange(
         &self,
-        places: &[Place],
-        joining: Option<Place>,
-        leaving: Option<Place>,
+        places: &[PoolPlace],
+        joining: Option<PoolPlace>,
+        leaving: Option<PoolPlace>,
         bytes: u64,
     ) -> Result<(), ViewError> {
         let mut all = places.to_vec();
@@ -182,7 +184,7 @@ impl View {
         self.check_apart(&all, bytes)?;
         leaving.map_or(Ok(()), |leaving| self.check_apart(&[leaving], bytes))?;
         let stays = leaving.is_some_and(|leaving| places.contains(&leaving));
-        let switched = self.change.as_ref().is_some_and(|c| c.stage == Stage::Switched);
+        let switched = self.change.as_ref().is_some_and(|c| c.stage == ChangeStage::Switched);
         if switched && stays {
             Err(ViewError { what: "a replica that has left is still there" })
         } else {
@@ -191,7 +193,7 @@ impl View {
     }
 }
 
-fn check_count(replicas: &[Place]) -> Result<(), ViewError> {
+fn check_count(replicas: &[PoolPlace]) -> Result<(), ViewError> {
     match replicas.len() {
         1..=MAX_REPLICAS => Ok(()),
         _ => Err(ViewError { what: "there must be 1..=5 replicas" }),

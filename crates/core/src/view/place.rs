@@ -11,23 +11,27 @@ pub const MAX_REPLICAS: usize = 5;
 
 /// A byte of a memory node's pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Place {
+pub struct PoolPlace {
     /// The memory node.
     pub node: MnId,
     /// Offset in its pool, in bytes.
     pub offset: u64,
 }
 
-impl Place {
+impl PoolPlace {
     /// Returns the place this number of bytes further on.
     #[inline]
-    pub fn plus(self, bytes: u64) -> Place {
-        Place { node: self.node, offset: self.offset + bytes }
+    pub fn plus(self, bytes: u64) -> PoolPlace {
+        PoolPlace { node: self.node, offset: self.offset + bytes }
     }
 }
 
 /// Applies the switch of a change to a list of places.
-pub(super) fn exchange(places: &mut Vec<Place>, joining: Option<Place>, leaving: Option<Place>) {
+pub(super) fn exchange(
+    places: &mut Vec<PoolPlace>,
+    joining: Option<PoolPlace>,
+    leaving: Option<PoolPlace>,
+) {
     let leaves = leaving.and_then(|leaving| places.iter().position(|place| *place == leaving));
     match (joining, leaves) {
         (Some(joining), Some(at)) => places[at] = joining,

@@ -1,13 +1,13 @@
 //! The meaning of a running change for operations that are pinned by its view.
 
-use super::{Place, View};
-use crate::change::{LeavingFrom, Split, Stage, SubtableChange};
+use super::{PoolPlace, View};
+use crate::change::{ChangeStage, LeavingFrom, SplitProgress, SubtableChange};
 use crate::mutant::{Mutant, removed};
 use crate::verbs::MnId;
 
 impl View {
     /// Returns the stage of the change of a subtable; `None` if the subtable does not change.
-    pub fn stage_of(&self, subtable: u32) -> Option<Stage> {
+    pub fn stage_of(&self, subtable: u32) -> Option<ChangeStage> {
         let change = self.change.as_ref()?;
         change.of_subtable(subtable).map(|_| change.stage)
     }
@@ -27,21 +27,21 @@ impl View {
     /// Returns whether entries that a split has moved are still to be cleared.
     pub fn has_moved_entries(&self) -> bool {
         let subtables = self.change.iter().flat_map(|change| &change.subtables);
-        subtables.into_iter().any(|s| matches!(s.split, Some(Split::Clearing(_))))
+        subtables.into_iter().any(|s| matches!(s.split, Some(SplitProgress::Clearing(_))))
     }
 
     /// Returns whether no new object may be placed in a region: the region is being copied, or some
     /// session may still read from a replica that has left it.
     pub fn is_region_frozen(&self, region: u32) -> bool {
         let change = self.change.as_ref().filter(|change| {
-            change.stage != Stage::Switched || !removed(Mutant::WritesWhereAReplicaLeaves)
+            change.stage != ChangeStage::Switched || !removed(Mutant::WritesWhereAReplicaLeaves)
         });
         change.is_some_and(|change| change.has_region(region))
     }
 
     /// Returns the replicas that have left a switched view, or will leave at the switch, with their
     /// subtables or regions.
-    pub fn leaving(&self) -> impl Iterator<Item = (LeavingFrom, Place)> + '_ {
+    pub fn leaving(&self) -> impl Iterator<Item = (LeavingFrom, PoolPlace)> + '_ {
         let subtables = self.change.iter().flat_map(|change| &change.subtables);
         let subtables =
             subtables.filter_map(|s| Some((LeavingFrom::Subtable(s.subtable), s.leaving?)));

@@ -2,31 +2,34 @@
 
 use alloc::vec::Vec;
 
-use super::{Member, Place, Subtable, View};
-use crate::change::{Change, Gain, NothingLeft, RegionChange, Split, Stage, SubtableChange};
+use super::{Member, PoolPlace, Subtable, View};
+use crate::change::{
+    ChangeStage, NewReplica, RegionChange, SplitProgress, SubtableChange, UnsurvivableLoss,
+    ViewChange,
+};
 use crate::data::{Redundancy, Region};
 use crate::mutant::{Mutant, removed};
 use crate::verbs::MnId;
 
 impl View {
-    fn next(&self, change: Option<Change>) -> View {
+    fn next(&self, change: Option<ViewChange>) -> View {
         View { number: self.number + 1, change, ..self.clone() }
     }
 
     /// Returns the view after the loss of memory nodes: they are no members any more, and every subtable that had a
     /// replica there is frozen, beside those in the scope before. Possible in any stage.
-    pub fn without(&self, lost: &[MnId]) -> Result<View, NothingLeft> {
-        let is_lost = |place: &Place| lost.contains(&place.node);
-        let before = self.change.clone().unwrap_or(Change::begun());
+    pub fn without(&self, lost: &[MnId]) -> Result<View, UnsurvivableLoss> {
+        let is_lost = |place: &PoolPlace| lost.contains(&place.node);
+        let before = self.change.clone().unwrap_or(ViewChange::begun());
         let mut view = self.next(None);
         view.members.retain(|member| !lost.contains(&member.node));
         let gone = (self.members.len() - view.members.len()) as u16;
-        let mut change = Change {
+        let mut change = ViewChange {
             data_lost: true,
             lost: before.lost.saturating_add(gone),
             regions: before.regions.clone(),
             lost_pairs: before.lost_pairs.clone(),
-            ..Change::begun()
+            ..ViewChange::begun()
         };
         let known_regions = self.regions.len() - before.new_regions as usize;
         let loses_pairs =
@@ -46,13 +49,13 @@ impl View {
                 still_leaving(subtable.replicas(), known.joining, known.leaving, lost)
             });
             if !subtable.lose(is_lost) {
-                return Err(NothingLeft::Subtable(number));
+                return Err(UnsurvivableLoss::Subtable(number));
             }
             let known = known.unwrap_or(SubtableChange::of(number));
             let split = known.split.map(|split| match split {
-                Split::Filling(mut places) => {
+                SplitProgress::Filling(mut places) => {
                     places.retain(|place| !is_lost(place));
-                    Split::Filling(places)
+                    SplitProgress::Filling(places)
                 }
                 clearing => clearing,
             });
@@ -96,7 +99,7 @@ impl View {
         if let Some(gone) = view.regions.iter().enumerate().position(does_not_come) {
             // A new region holds nothing yet: it and those behind it are dropped.
             if gone < known_regions {
-                return Err(NothingLeft::Region(gone as u32));
+                return Err(UnsurvivableLoss::Region(gone as u32));
             }
             view.regions.truncate(gone);
             change.regions.retain(|region| (region.region as usize) < gone);
@@ -105,9 +108,10 @@ impl View {
         change.lost_pairs.sort_unstable();
         change.new_regions = (view.regions.len() - known_regions) as u32;
         // If one sibling has no place, no sibling is made, because their numbers follow from each other.
-        let homeless = |s: &SubtableChange| s.split == Some(Split::Filling(Vec::new()));
+        let homeless = |s: &SubtableChange| s.split == Some(SplitProgress::Filling(Vec::new()));
         if change.subtables.iter().any(homeless) {
-            let filled = |s: &&mut SubtableChange| matches!(s.split, Some(Split::Filling(_)));
+            let filled =
+                |s: &&mut SubtableChange| matches!(s.split, Some(SplitProgress::Filling(_)));
             change.subtables.iter_mut().filter(filled).for_each(|s| s.split = None);
         }
         view.change = Some(change);
@@ -118,23 +122,23 @@ impl View {
     ///
     /// # Panics
     /// If a change is under way.
-    pub fn growing(&self, subtables: &[Gain], regions: &[Gain]) -> View {
+    pub fn growing(&self, subtables: &[NewReplica], regions: &[NewReplica]) -> View {
         assert!(self.change.is_none(), "one change at a time");
-        let subtable = |gain: &Gain| SubtableChange {
+        let subtable = |gain: &NewReplica| SubtableChange {
             joining: Some(gain.joining),
             leaving: gain.leaving,
             ..SubtableChange::of(gain.of)
         };
-        let region = |gain: &Gain| RegionChange {
+        let region = |gain: &NewReplica| RegionChange {
             joining: Some(gain.joining),
             leaving: gain.leaving,
             adds_parity: self.regions[gain.of as usize].may_lack_parity(),
             ..RegionChange::of(gain.of)
         };
-        let mut change = Change {
+        let mut change = ViewChange {
             subtables: subtables.iter().map(subtable).collect(),
             regions: regions.iter().map(region).collect(),
-            ..Change::begun()
+            ..ViewChange::begun()
         };
         change.subtables.sort_by_key(|s| s.subtable);
         change.regions.sort_by_key(|r| r.region);
@@ -145,25 +149,25 @@ impl View {
     ///
     /// # Panics
     /// If a change is under way.
-    pub fn splitting(&self, splits: &[(u32, Vec<Place>)]) -> View {
+    pub fn splitting(&self, splits: &[(u32, Vec<PoolPlace>)]) -> View {
         assert!(self.change.is_none(), "one change at a time");
-        let split = |(subtable, sibling): &(u32, Vec<Place>)| SubtableChange {
-            split: Some(Split::Filling(sibling.clone())),
+        let split = |(subtable, sibling): &(u32, Vec<PoolPlace>)| SubtableChange {
+            split: Some(SplitProgress::Filling(sibling.clone())),
             ..SubtableChange::of(*subtable)
         };
         let mut subtables: Vec<SubtableChange> = splits.iter().map(split).collect();
         subtables.sort_by_key(|s| s.subtable);
-        self.next(Some(Change { subtables, ..Change::begun() }))
+        self.next(Some(ViewChange { subtables, ..ViewChange::begun() }))
     }
 
     /// Returns the view in which a transforming change does not split a subtable, nor those whose siblings would have
     /// higher numbers than its sibling, because the numbers of siblings follow from each other. They stay in the
     /// scope: writes suspended there have yet to READ their slots. `None` if the change does not split the subtable.
     pub fn without_split(&self, subtable: u32) -> Option<View> {
-        let mut change = self.change.clone().filter(|c| c.stage == Stage::Transforming)?;
+        let mut change = self.change.clone().filter(|c| c.stage == ChangeStage::Transforming)?;
         let mut behind =
             change.subtables.iter_mut().skip_while(|s| s.subtable != subtable).peekable();
-        behind.peek().filter(|first| matches!(first.split, Some(Split::Filling(_))))?;
+        behind.peek().filter(|first| matches!(first.split, Some(SplitProgress::Filling(_))))?;
         behind.for_each(|s| s.split = None);
         Some(self.next(Some(change)))
     }
@@ -178,7 +182,7 @@ impl View {
         let region = |region: &u32| RegionChange { renewed: true, ..RegionChange::of(*region) };
         let subtables = subtables.iter().map(|subtable| SubtableChange::of(*subtable)).collect();
         let regions = regions.iter().map(region).collect();
-        self.next(Some(Change { subtables, regions, ..Change::begun() }))
+        self.next(Some(ViewChange { subtables, regions, ..ViewChange::begun() }))
     }
 
     /// Returns the view in which a frozen change has more subtables in its scope, whose replicas are to be made equal.
@@ -188,7 +192,7 @@ impl View {
     /// If no change is frozen.
     pub fn also_settling(&self, subtables: &[u32]) -> View {
         let mut change = self.change.clone().expect("a change is under way");
-        assert_eq!(change.stage, Stage::Frozen, "the scope is fixed");
+        assert_eq!(change.stage, ChangeStage::Frozen, "the scope is fixed");
         let known = |subtable: &u32| change.subtables.iter().any(|s| s.subtable == *subtable);
         debug_assert!(!subtables.iter().any(known), "each of them once");
         change.subtables.extend(subtables.iter().map(|subtable| SubtableChange::of(*subtable)));
@@ -200,10 +204,10 @@ impl View {
     ///
     /// # Panics
     /// If a change is under way.
-    pub fn with_new_regions(&self, regions: &[(Redundancy, Vec<Place>)]) -> View {
+    pub fn with_new_regions(&self, regions: &[(Redundancy, Vec<PoolPlace>)]) -> View {
         assert!(self.change.is_none(), "one change at a time");
         let new_regions = regions.len() as u32;
-        let mut view = self.next(Some(Change { new_regions, ..Change::begun() }));
+        let mut view = self.next(Some(ViewChange { new_regions, ..ViewChange::begun() }));
         let number = view.number;
         let new = regions.iter();
         let new = new.map(|(redundancy, at)| Region::new(*redundancy, at.clone(), number));
@@ -213,7 +217,7 @@ impl View {
 
     /// Makes the sibling of a subtable a part of the index: half of the directory entries that lead to the subtable
     /// lead to the sibling from now on. Returns the number of the sibling.
-    fn take_sibling_in(&mut self, subtable: u32, places: Vec<Place>) -> u32 {
+    fn take_sibling_in(&mut self, subtable: u32, places: Vec<PoolPlace>) -> u32 {
         let number = self.subtables.len() as u32;
         let old = &mut self.subtables[subtable as usize];
         old.local_depth += 1;
@@ -239,23 +243,23 @@ impl View {
     pub fn advanced(&self) -> View {
         let mut change = self.change.clone().expect("a change is under way");
         match change.stage {
-            Stage::Frozen => {
-                change.stage = Stage::Transforming;
+            ChangeStage::Frozen => {
+                change.stage = ChangeStage::Transforming;
                 change.data_lost = false;
                 change.new_regions = 0;
                 self.next(Some(change))
             }
-            Stage::Transforming => {
+            ChangeStage::Transforming => {
                 let mut view = self.next(None);
                 let mut siblings = Vec::new();
                 for subtable in &mut change.subtables {
                     subtable.without_primary = false;
                     let switched = &mut view.subtables[subtable.subtable as usize];
                     switched.exchange(subtable.joining.take(), subtable.leaving);
-                    if let Some(Split::Filling(places)) = &mut subtable.split {
+                    if let Some(SplitProgress::Filling(places)) = &mut subtable.split {
                         let places = core::mem::take(places);
                         let sibling = view.take_sibling_in(subtable.subtable, places);
-                        subtable.split = Some(Split::Clearing(sibling));
+                        subtable.split = Some(SplitProgress::Clearing(sibling));
                         siblings.push(SubtableChange::of(sibling));
                     }
                 }
@@ -266,17 +270,17 @@ impl View {
                     let joining = change.joining.take();
                     region.exchange(joining, change.leaving, change.renewed, view.number);
                     if core::mem::take(&mut change.adds_parity) {
-                        region.has_all_parity();
+                        region.note_all_parity();
                     }
                 }
                 change.regions.retain(|region| region.leaving.is_some());
                 change.lost = 0;
                 change.lost_pairs.clear();
-                change.stage = Stage::Switched;
+                change.stage = ChangeStage::Switched;
                 view.change = Some(change);
                 view
             }
-            Stage::Switched => {
+            ChangeStage::Switched => {
                 let mut view = self.next(None);
                 view.regions.iter_mut().for_each(Region::saves_parity);
                 view
@@ -296,7 +300,7 @@ impl View {
             RegionChange { leaving: Some(found.primary()), ..RegionChange::of(*region) }
         };
         let regions = copies.iter().map(region).collect();
-        self.next(Some(Change { regions, ..Change::begun() }))
+        self.next(Some(ViewChange { regions, ..ViewChange::begun() }))
     }
 
     /// Returns the view with one more member, which holds nothing yet.
@@ -325,12 +329,12 @@ impl View {
 /// Returns the replica that still leaves these places after a loss of memory nodes. If another replica was lost, or
 /// the joining one, none leaves: too few would remain. A replica that has left already stays away.
 fn still_leaving(
-    places: &[Place],
-    joining: Option<Place>,
-    leaving: Option<Place>,
+    places: &[PoolPlace],
+    joining: Option<PoolPlace>,
+    leaving: Option<PoolPlace>,
     lost: &[MnId],
-) -> Option<Place> {
-    let is_lost = |place: &Place| lost.contains(&place.node);
+) -> Option<PoolPlace> {
+    let is_lost = |place: &PoolPlace| lost.contains(&place.node);
     let stays = places.iter().chain(&joining).any(is_lost);
     leaving.filter(|leaving| !(is_lost(leaving) || stays && places.contains(leaving)))
 }

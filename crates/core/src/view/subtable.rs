@@ -4,7 +4,7 @@ use alloc::vec::Vec;
 
 use serde::{Deserialize, Serialize};
 
-use super::place::{Place, exchange};
+use super::place::{PoolPlace, exchange};
 use crate::verbs::MnId;
 
 /// A subtable of the index.
@@ -14,19 +14,19 @@ pub struct Subtable {
     pub local_depth: u8,
     /// The start of the subtable on each of its memory nodes. The first is the primary, the others
     /// are the backups, in the order in which INSERT uses them.
-    replicas: Vec<Place>,
+    replicas: Vec<PoolPlace>,
 }
 
 impl Subtable {
     /// Returns a subtable with its replicas, the primary first. A subtable in a view has at least
     /// one replica.
-    pub fn new(local_depth: u8, replicas: Vec<Place>) -> Subtable {
+    pub fn new(local_depth: u8, replicas: Vec<PoolPlace>) -> Subtable {
         Subtable { local_depth, replicas }
     }
 
     /// Returns the start of each replica, the primary first.
     #[inline]
-    pub fn replicas(&self) -> &[Place] {
+    pub fn replicas(&self) -> &[PoolPlace] {
         &self.replicas
     }
 
@@ -35,13 +35,13 @@ impl Subtable {
     /// # Panics
     /// Panics if it has no replica; such a subtable is in no view.
     #[inline]
-    pub fn primary(&self) -> Place {
+    pub fn primary(&self) -> PoolPlace {
         self.replicas[0]
     }
 
     /// Returns the starts of the other replicas, in the order in which INSERT uses them.
     #[inline]
-    pub fn backups(&self) -> &[Place] {
+    pub fn backups(&self) -> &[PoolPlace] {
         &self.replicas[1..]
     }
 
@@ -57,13 +57,13 @@ impl Subtable {
     }
 
     /// Removes the lost replicas. Returns whether any is left.
-    pub(super) fn lose(&mut self, is_lost: impl Fn(&Place) -> bool) -> bool {
+    pub(super) fn lose(&mut self, is_lost: impl Fn(&PoolPlace) -> bool) -> bool {
         self.replicas.retain(|place| !is_lost(place));
         !self.replicas.is_empty()
     }
 
     /// Makes the switch: a replica joins, or one leaves, or the joining one takes the place of the leaving one.
-    pub(super) fn exchange(&mut self, joining: Option<Place>, leaving: Option<Place>) {
+    pub(super) fn exchange(&mut self, joining: Option<PoolPlace>, leaving: Option<PoolPlace>) {
         exchange(&mut self.replicas, joining, leaving);
     }
 }

@@ -1,15 +1,15 @@
 //! Guarantee 2: CAS and FAA are atomic against all clients of all fabrics of a node.
 
-use fusee_core::verbs::Batch;
+use fusee_core::verbs::VerbBatch;
 
-use super::{NODES, Rig, START, Session};
+use super::{NODES, Rig, RigSession, START};
 
 const MN: fusee_core::verbs::MnId = NODES[0];
 
 /// The result of an atomic is the word before it, whether the atomic changed the word or not.
 pub(super) fn they_say_what_they_found<R: Rig>(rig: &R) {
-    let session = Session::new(rig, 1);
-    let mut batch = Batch::new();
+    let session = RigSession::new(rig, 1);
+    let mut batch = VerbBatch::new();
     let wins = batch.cas(MN, START + 8, 0, u64::MAX);
     let loses = batch.cas(MN, START + 8, 0, 7);
     let wraps = batch.faa(MN, START + 8, 3);
@@ -33,15 +33,15 @@ pub(super) fn they_lose_nothing<R: Rig>(rig: &R) {
     std::thread::scope(|scope| {
         for client in 1..=CLIENTS {
             scope.spawn(move || {
-                let session = Session::new(rig, client);
+                let session = RigSession::new(rig, client);
                 let mut seen = 0;
                 for _ in 0..ROUNDS {
-                    let mut batch = Batch::new();
+                    let mut batch = VerbBatch::new();
                     batch.faa(MN, START, 1);
                     batch.faa(NODES[1], START, 2);
                     session.done(batch);
                     loop {
-                        let mut batch = Batch::new();
+                        let mut batch = VerbBatch::new();
                         let ticket = batch.cas(MN, START + 8, seen, seen + 1);
                         let found = session.done(batch).found(ticket).unwrap();
                         if found == seen {
@@ -55,7 +55,7 @@ pub(super) fn they_lose_nothing<R: Rig>(rig: &R) {
             });
         }
     });
-    let session = Session::new(rig, CLIENTS + 1);
+    let session = RigSession::new(rig, CLIENTS + 1);
     let sum = u64::from(CLIENTS) * ROUNDS;
     assert_eq!(session.word(MN, START), sum);
     assert_eq!(session.word(NODES[1], START), 2 * sum);

@@ -5,16 +5,16 @@ use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 
 use fusee_core::verbs::{
-    Batch, Fabric, FailedVerb, MAX_BATCH_VERBS, MAX_VERB_BYTES, Span, Verb, VerbError,
+    Fabric, FailedVerb, MAX_BATCH_VERBS, MAX_VERB_BYTES, Span, Verb, VerbBatch, VerbError,
 };
 
-use super::{NODES, POOL_BYTES, Rig, START, Session, staged, word};
+use super::{NODES, POOL_BYTES, Rig, RigSession, START, staged, word};
 
 const MN: fusee_core::verbs::MnId = NODES[0];
 
 /// Guarantee 1, verb by verb.
 pub(super) fn order_within_a_batch<R: Rig>(rig: &R) {
-    let session = Session::new(rig, 1);
+    let session = RigSession::new(rig, 1);
     let (mut batch, span) = staged(&9u64.to_le_bytes());
     let before = batch.read(MN, START + 64, 8);
     let cas = batch.cas(MN, START + 64, 0, 5);
@@ -38,8 +38,8 @@ pub(super) fn order_within_a_batch<R: Rig>(rig: &R) {
 
 /// Guarantee 1 for as many verbs as a batch may have, alternating between two nodes.
 pub(super) fn a_full_batch_in_order<R: Rig>(rig: &R) {
-    let session = Session::new(rig, 1);
-    let mut batch = Batch::new();
+    let session = RigSession::new(rig, 1);
+    let mut batch = VerbBatch::new();
     let mut tickets = Vec::new();
     for i in 0..MAX_BATCH_VERBS / 4 {
         for node in NODES {
@@ -57,7 +57,7 @@ pub(super) fn a_full_batch_in_order<R: Rig>(rig: &R) {
 /// Guarantee 6: bad verbs have no effect, good ones of the same batch execute, and the session
 /// lives on.
 pub(super) fn bounds<R: Rig>(rig: &R) {
-    let session = Session::new(rig, 1);
+    let session = RigSession::new(rig, 1);
     let (mut batch, span) = staged(&[0xee; 64]);
     let first = batch.faa(MN, START, 1);
     let good = batch.verbs().len();
@@ -91,7 +91,7 @@ pub(super) fn bounds<R: Rig>(rig: &R) {
     assert_eq!(session.word(MN, START), 2, "a misaligned atomic has changed a word");
     assert_eq!(session.word(MN, START + 8), 0, "a misaligned atomic has changed a word");
     assert_eq!(session.word(MN, POOL_BYTES - 72), 0, "a write out of bounds has had an effect");
-    let mut batch = Batch::new();
+    let mut batch = VerbBatch::new();
     let huge = batch.stage(MAX_VERB_BYTES + 1);
     batch.write(MN, START, huge);
     let batch = session.run(batch);
@@ -101,7 +101,7 @@ pub(super) fn bounds<R: Rig>(rig: &R) {
 /// Guarantee 6: no client can change a word of the header, and every client can read it.
 // Promise FAB-12: Only the memory node writes its pool's header.
 pub(super) fn the_header_is_read_only<R: Rig>(rig: &R) {
-    let session = Session::new(rig, 1);
+    let session = RigSession::new(rig, 1);
     let (mut batch, span) = staged(&[0xee; 64]);
     let whole = batch.read(MN, 0, START as u32 + 8);
     let good = batch.verbs().len();
@@ -123,9 +123,9 @@ pub(super) fn the_header_is_read_only<R: Rig>(rig: &R) {
 /// READ and WRITE compared with an array of bytes, for all small lengths at all places in a word.
 pub(super) fn any_length_at_any_offset<R: Rig>(rig: &R) {
     const BYTES: usize = 256;
-    let session = Session::new(rig, 1);
+    let session = RigSession::new(rig, 1);
     let mut model = [0u8; BYTES];
-    let mut batch = Batch::new();
+    let mut batch = VerbBatch::new();
     for len in 0..=200 {
         for offset in 8..24 {
             batch.clear();
@@ -146,10 +146,10 @@ pub(super) fn any_length_at_any_offset<R: Rig>(rig: &R) {
 
 /// Verbs of the largest size, more than fit in one message.
 pub(super) fn the_largest_verbs<R: Rig>(rig: &R) {
-    let session = Session::new(rig, 1);
+    let session = RigSession::new(rig, 1);
     let len = MAX_VERB_BYTES;
     let byte = |i: usize, salt: usize| ((i * 2_654_435_761 + salt) >> 13) as u8;
-    let mut batch = Batch::new();
+    let mut batch = VerbBatch::new();
     let spans = [batch.stage(len), batch.stage(len)];
     for (salt, span) in spans.into_iter().enumerate() {
         let bytes = batch.bytes_mut(span).iter_mut().enumerate();
@@ -171,7 +171,7 @@ pub(super) fn the_largest_verbs<R: Rig>(rig: &R) {
 /// Batches of one session in flight together each get their own results, in the order posted.
 pub(super) fn many_batches_in_flight<R: Rig>(rig: &R) {
     const BATCHES: usize = 64;
-    let session = Session::new(rig, 1);
+    let session = RigSession::new(rig, 1);
     for round in 0..4 {
         let batches = (0..BATCHES).map(|i| {
             let (mut batch, span) = staged(&[i as u8; 100]);
@@ -186,17 +186,17 @@ pub(super) fn many_batches_in_flight<R: Rig>(rig: &R) {
             batch.check().unwrap();
             let [faa, _, read] = batch.verbs() else { panic!("three verbs") };
             let expected = (round * BATCHES + i) as u64;
-            let found = fusee_core::verbs::Op::Faa { add: 1, found: expected };
+            let found = fusee_core::verbs::VerbOp::Faa { add: 1, found: expected };
             assert_eq!(faa.op, found);
-            let fusee_core::verbs::Op::Read { buf, .. } = read.op else { panic!("a READ") };
+            let fusee_core::verbs::VerbOp::Read { buf, .. } = read.op else { panic!("a READ") };
             assert_eq!(batch.bytes(buf), [i as u8; 100]);
         }
     }
 }
 
 /// Polls all futures, in order, until all are ready.
-async fn all<F: Future<Output = Batch>>(mut futures: Vec<Pin<Box<F>>>) -> Vec<Batch> {
-    let mut done: Vec<Option<Batch>> = futures.iter().map(|_| None).collect();
+async fn all<F: Future<Output = VerbBatch>>(mut futures: Vec<Pin<Box<F>>>) -> Vec<VerbBatch> {
+    let mut done: Vec<Option<VerbBatch>> = futures.iter().map(|_| None).collect();
     std::future::poll_fn(move |context| {
         for (future, done) in futures.iter_mut().zip(&mut done) {
             if done.is_none()
@@ -217,12 +217,12 @@ async fn all<F: Future<Output = Batch>>(mut futures: Vec<Pin<Box<F>>>) -> Vec<Ba
 /// A future dropped in flight leaves each verb executed once or never, and the session intact.
 pub(super) fn dropped_futures<R: Rig>(rig: &R) {
     const ROUNDS: u64 = 200;
-    let session = Session::new(rig, 1);
-    let mut dropped_before_poll = Batch::new();
+    let session = RigSession::new(rig, 1);
+    let mut dropped_before_poll = VerbBatch::new();
     dropped_before_poll.faa(MN, START + 8, 1);
     drop(session.fabric.execute(dropped_before_poll));
     for round in 0..ROUNDS {
-        let (mut batch, span): (Batch, Span) = staged(&[7; 64]);
+        let (mut batch, span): (VerbBatch, Span) = staged(&[7; 64]);
         batch.faa(MN, START, 1);
         batch.read(NODES[1], START, 1 << 14);
         batch.write(NODES[1], START + (1 << 20), span);

@@ -3,10 +3,10 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use fusee_core::over::Living;
-use fusee_core::verbs::{Batch, ClientId, MnId, Op, VerbError};
+use fusee_core::ended_clients::LiveClients;
+use fusee_core::verbs::{ClientId, MnId, VerbBatch, VerbError, VerbOp};
 
-use super::{NODES, PATIENCE, Rig, START, Session};
+use super::{NODES, PATIENCE, Rig, RigSession, START};
 use crate::error::AttachCause;
 
 /// The time within which the failure of a node is noticed.
@@ -14,8 +14,8 @@ const NOTICE: Duration = Duration::from_secs(5);
 
 /// A verb for a node that the session is not attached to fails; others complete.
 pub(super) fn unknown_nodes_are_unreachable<R: Rig>(rig: &R) {
-    let session = Session::new(rig, 1);
-    let mut batch = Batch::new();
+    let session = RigSession::new(rig, 1);
+    let mut batch = VerbBatch::new();
     let before = batch.faa(NODES[0], START, 1);
     let unknown = batch.faa(MnId(99), START, 1);
     let after = batch.faa(NODES[1], START, 1);
@@ -30,12 +30,12 @@ pub(super) fn a_node_fails<R: Rig>(rig: &R) {
     let rounds = AtomicU64::new(0);
     std::thread::scope(|scope| {
         let hammer = scope.spawn(|| {
-            let session = Session::new(rig, 1);
+            let session = RigSession::new(rig, 1);
             let mut failed_at = None;
             let mut done = 0;
             let started = Instant::now();
             while failed_at.is_none_or(|at: u64| done < at + 100) {
-                let mut batch = Batch::new();
+                let mut batch = VerbBatch::new();
                 let good = batch.faa(NODES[0], START, 1);
                 let bad = batch.faa(NODES[1], START, 1);
                 let batch = session.run(batch);
@@ -71,10 +71,10 @@ pub(super) fn a_node_fails<R: Rig>(rig: &R) {
 /// Before the fence all verbs succeed, after it none does: neither those in flight, nor new ones,
 /// nor those of a new attempt to attach. Other clients and other nodes are not affected.
 pub(super) fn a_fenced_client_is_out<R: Rig>(rig: &R) {
-    let fenced = Session::new(rig, 1);
-    let other = Session::new(rig, 2);
-    let both = |session: &Session<'_, R>| {
-        let mut batch = Batch::new();
+    let fenced = RigSession::new(rig, 1);
+    let other = RigSession::new(rig, 2);
+    let both = |session: &RigSession<'_, R>| {
+        let mut batch = VerbBatch::new();
         batch.faa(NODES[0], START, 1);
         batch.faa(NODES[1], START, 1);
         session.run(batch)
@@ -87,19 +87,19 @@ pub(super) fn a_fenced_client_is_out<R: Rig>(rig: &R) {
     assert_eq!(batch.verbs()[1].result, Ok(()));
     let batch = both(&other);
     batch.check().unwrap();
-    assert_eq!(batch.verbs()[0].op, Op::Faa { add: 1, found: 2 });
-    assert_eq!(batch.verbs()[1].op, Op::Faa { add: 1, found: 3 });
-    is_fenced(rig, ClientId(1));
+    assert_eq!(batch.verbs()[0].op, VerbOp::Faa { add: 1, found: 2 });
+    assert_eq!(batch.verbs()[1].op, VerbOp::Faa { add: 1, found: 3 });
+    assert_client_fenced(rig, ClientId(1));
     // All other clients below a bound that a master does not name among the living are fenced as
     // well.
-    if rig.learn(NODES[0], &Living::of([ClientId(2)], ClientId(5))) {
+    if rig.learn(NODES[0], &LiveClients::of([ClientId(2)], ClientId(5))) {
         both(&other).check().unwrap();
-        [1, 3, 4].into_iter().for_each(|client| is_fenced(rig, ClientId(client)));
-        both(&Session::new(rig, 5)).check().unwrap();
+        [1, 3, 4].into_iter().for_each(|client| assert_client_fenced(rig, ClientId(client)));
+        both(&RigSession::new(rig, 5)).check().unwrap();
     }
 }
 
-fn is_fenced<R: Rig>(rig: &R, client: ClientId) {
+fn assert_client_fenced<R: Rig>(rig: &R, client: ClientId) {
     let started = Instant::now();
     loop {
         match rig.attach(client) {
@@ -137,7 +137,7 @@ fn assert_fenced(result: Result<(), VerbError>) {
 /// A NIC may stop in the middle of a batch, as a client that crashes does: then the verbs that were
 /// executed are the first ones, and only one batch of each client is cut.
 pub(super) fn fencing_while_it_hammers<R: Rig>(rig: &R) {
-    let watcher = Session::new(rig, 1000);
+    let watcher = RigSession::new(rig, 1000);
     for client in 1..=60u32 {
         let posted = AtomicU64::new(0);
         let after = std::thread::scope(|scope| {
@@ -160,9 +160,9 @@ pub(super) fn fencing_while_it_hammers<R: Rig>(rig: &R) {
 
 /// Posts batches until one fails.
 fn hammer<R: Rig>(rig: &R, client: u32, posted: &AtomicU64) {
-    let session = Session::new(rig, client);
+    let session = RigSession::new(rig, client);
     loop {
-        let mut batch = Batch::new();
+        let mut batch = VerbBatch::new();
         batch.read(NODES[0], START + 4096, 256 << 10);
         for i in 0..8 {
             batch.faa(NODES[0], START + i * 8, 1);
@@ -182,5 +182,5 @@ pub(super) fn fencing_a_stranger<R: Rig>(rig: &R) {
     }
     let error = rig.attach(ClientId(77)).err().expect("fenced for ever");
     assert!(matches!(error.cause, AttachCause::Fenced), "{error}");
-    Session::new(rig, 78).word(NODES[1], START);
+    RigSession::new(rig, 78).word(NODES[1], START);
 }

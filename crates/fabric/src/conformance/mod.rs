@@ -21,9 +21,9 @@ use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
+use fusee_core::ended_clients::LiveClients;
 use fusee_core::layout::POOL_HEADER_BYTES;
-use fusee_core::over::Living;
-use fusee_core::verbs::{Batch, ClientId, Fabric, MnId};
+use fusee_core::verbs::{ClientId, Fabric, MnId, VerbBatch};
 
 use crate::error::AttachError;
 
@@ -51,7 +51,7 @@ pub trait Rig: Sync {
     fn fence(&self, node: MnId, client: ClientId);
 
     /// Tells a node which clients below a bound live. Returns whether the rig can do that.
-    fn learn(&self, node: MnId, living: &Living) -> bool {
+    fn learn(&self, node: MnId, living: &LiveClients) -> bool {
         let _ = (node, living);
         false
     }
@@ -101,17 +101,17 @@ pub fn fencing_checks<R: Rig>() -> Vec<Check<R>> {
 }
 
 /// A session together with its rig.
-struct Session<'a, R: Rig> {
+struct RigSession<'a, R: Rig> {
     rig: &'a R,
     fabric: R::Fabric,
     /// Alternates: every second batch takes the path without a future, if the fabric has one.
     waits: Cell<bool>,
 }
 
-impl<'a, R: Rig> Session<'a, R> {
-    fn new(rig: &'a R, client: u32) -> Session<'a, R> {
+impl<'a, R: Rig> RigSession<'a, R> {
+    fn new(rig: &'a R, client: u32) -> RigSession<'a, R> {
         let fabric = rig.attach(ClientId(client)).expect("the client is welcome");
-        Session { rig, fabric, waits: Cell::new(false) }
+        RigSession { rig, fabric, waits: Cell::new(false) }
     }
 
     /// Runs a future of this session to its end.
@@ -128,7 +128,7 @@ impl<'a, R: Rig> Session<'a, R> {
         }
     }
 
-    fn run(&self, mut batch: Batch) -> Batch {
+    fn run(&self, mut batch: VerbBatch) -> VerbBatch {
         self.waits.set(!self.waits.get());
         if !self.waits.get() && self.fabric.execute_now(&mut batch) {
             return batch;
@@ -137,14 +137,14 @@ impl<'a, R: Rig> Session<'a, R> {
     }
 
     /// Runs a batch in which every verb must succeed.
-    fn done(&self, batch: Batch) -> Batch {
+    fn done(&self, batch: VerbBatch) -> VerbBatch {
         let batch = self.run(batch);
         batch.check().expect("every verb succeeds");
         batch
     }
 
     fn write(&self, node: MnId, offset: u64, data: &[u8]) {
-        let mut batch = Batch::new();
+        let mut batch = VerbBatch::new();
         let span = batch.stage(data.len() as u32);
         batch.bytes_mut(span).copy_from_slice(data);
         batch.write(node, offset, span);
@@ -152,7 +152,7 @@ impl<'a, R: Rig> Session<'a, R> {
     }
 
     fn read(&self, node: MnId, offset: u64, len: u32) -> Vec<u8> {
-        let mut batch = Batch::new();
+        let mut batch = VerbBatch::new();
         let ticket = batch.read(node, offset, len);
         self.done(batch).data(ticket).expect("checked").to_vec()
     }
@@ -167,8 +167,8 @@ fn word(bytes: &[u8]) -> u64 {
 }
 
 /// Returns a batch with a staged copy of `data`, and its span.
-fn staged(data: &[u8]) -> (Batch, fusee_core::verbs::Span) {
-    let mut batch = Batch::new();
+fn staged(data: &[u8]) -> (VerbBatch, fusee_core::verbs::Span) {
+    let mut batch = VerbBatch::new();
     let span = batch.stage(data.len() as u32);
     batch.bytes_mut(span).copy_from_slice(data);
     (batch, span)

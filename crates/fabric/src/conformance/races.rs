@@ -3,9 +3,9 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use fusee_core::verbs::Batch;
+use fusee_core::verbs::VerbBatch;
 
-use super::{NODES, Rig, START, Session, staged, word};
+use super::{NODES, Rig, RigSession, START, staged, word};
 
 const MN: fusee_core::verbs::MnId = NODES[0];
 const BASE: u64 = START;
@@ -33,7 +33,7 @@ pub(super) fn words_do_not_tear<R: Rig>(rig: &R) {
         let base = shape << 20;
         race(
             |over| {
-                let session = Session::new(rig, 1);
+                let session = RigSession::new(rig, 1);
                 let mut value = 0u8;
                 while !over.load(Ordering::Relaxed) {
                     value = value.wrapping_add(1);
@@ -43,7 +43,7 @@ pub(super) fn words_do_not_tear<R: Rig>(rig: &R) {
                 }
             },
             |over| {
-                let session = Session::new(rig, 2);
+                let session = RigSession::new(rig, 2);
                 let mut reads = 0;
                 while !over.load(Ordering::Relaxed) || reads == 0 {
                     // READs also start in the middle of words.
@@ -70,7 +70,7 @@ pub(super) fn the_last_word_lands_last<R: Rig>(rig: &R) {
         let len = words * 8;
         race(
             |over| {
-                let session = Session::new(rig, 1);
+                let session = RigSession::new(rig, 1);
                 let mut value = 0u64;
                 while !over.load(Ordering::Relaxed) {
                     value += 1;
@@ -81,9 +81,9 @@ pub(super) fn the_last_word_lands_last<R: Rig>(rig: &R) {
                 session.write(MN, BASE, &vec![0; len]);
             },
             |over| {
-                let session = Session::new(rig, 2);
+                let session = RigSession::new(rig, 2);
                 while !over.load(Ordering::Relaxed) {
-                    let mut batch = Batch::new();
+                    let mut batch = VerbBatch::new();
                     let last = batch.read(MN, BASE + len as u64 - 8, 8);
                     let all = batch.read(MN, BASE, len as u32);
                     let batch = session.done(batch);
@@ -114,14 +114,14 @@ pub(super) fn reads_do_not_pass_writes<R: Rig>(rig: &R) {
         }
     };
     let player = |client: u64| {
-        let session = Session::new(rig, client as u32 + 1);
+        let session = RigSession::new(rig, client as u32 + 1);
         let own = BASE + client * 64;
         let other = BASE + (1 - client) * 64;
         let started = Instant::now();
         let mut seen = Vec::new();
         for round in 1u64.. {
             let (mut batch, span) = staged(&round.to_le_bytes());
-            let mut second = Batch::new();
+            let mut second = VerbBatch::new();
             // Stores leave the store buffer in order: a store to memory that is not in the cache
             // delays the next one.
             let filler = batch.stage(1024);
@@ -163,7 +163,7 @@ pub(super) fn neighbours_of_a_write_survive<R: Rig>(rig: &R) {
     std::thread::scope(|scope| {
         for (client, at, len) in [(1u32, 0u64, 3usize), (2, 3, 1), (3, 4, 4)] {
             scope.spawn(move || {
-                let session = Session::new(rig, client);
+                let session = RigSession::new(rig, client);
                 for round in 0..ROUNDS {
                     let (mut batch, span) = staged(&vec![round as u8; len]);
                     batch.write(MN, BASE + at, span);

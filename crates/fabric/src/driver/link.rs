@@ -3,11 +3,11 @@
 //!
 //! # Order of calls
 //!
-//! [`Link::connect`] and [`Link::register`] make a link. A batch is [queued](Link::queue) on the links of its
-//! nodes, and [posted](Link::post) to them. Its answers are taken in by [`Link::look`] at any time, or by
-//! [`Link::receive`] after an [event](Link::take_event). [`Link::arm`] comes before the session sleeps. If
-//! one of them fails, or the session gives the node up, [`Link::end`] is the last call, and consumes the
-//! link.
+//! [`FabricLink::connect`] and [`FabricLink::register`] make a link. A batch is [queued](FabricLink::queue) on the
+//! links of its nodes, and [posted](FabricLink::post) to them. Its answers are taken in by [`FabricLink::look`] at
+//! any time, or by [`FabricLink::receive`] after an [event](FabricLink::take_event). [`FabricLink::arm`] comes before
+//! the session sleeps. If one of them fails, or the session gives the node up, [`FabricLink::end`] is the last call,
+//! and consumes the link.
 //!
 //! A *part* is the smallest unit of a batch that a link waits for. A link finishes each part that it has
 //! queued exactly once: when its answer has come, or when the link ends.
@@ -18,17 +18,17 @@ use std::ops::AddAssign;
 use std::time::Duration;
 
 use fusee_auth::NodeKey;
-use fusee_core::verbs::{Batch, ClientId, MnId, Verb, VerbError};
-use fusee_tls::Tls;
+use fusee_core::verbs::{ClientId, MnId, Verb, VerbBatch, VerbError};
+use fusee_tls::TlsSettings;
 use mio::event::Event;
 use mio::{Registry, Token};
 
-use super::slots::Slots;
+use super::slots::BatchSlots;
 use crate::error::AttachCause;
-use crate::hello::GoesOn;
+use crate::hello::ContinueFn;
 
 /// The memory node to connect to, and the limits of the attempt.
-pub struct Target<'a> {
+pub struct LinkTarget<'a> {
     pub(crate) node: MnId,
     /// The key of the node that is expected there.
     pub(crate) key: NodeKey,
@@ -38,13 +38,13 @@ pub struct Target<'a> {
     pub(crate) client: ClientId,
     /// The time for the connection, and again for the answer to the hello.
     pub(crate) wait: Duration,
-    pub(crate) goes_on: GoesOn<'a>,
+    pub(crate) goes_on: ContinueFn<'a>,
     /// Certificates, if the connection uses TLS.
-    pub(crate) tls: Option<&'a Tls>,
+    pub(crate) tls: Option<&'a TlsSettings>,
 }
 
 /// One session's connection to one memory node.
-pub trait Link: fmt::Debug + Sized {
+pub trait FabricLink: fmt::Debug + Sized {
     /// Whether the link posts and looks without system calls. Then a batch is posted at once, and each turn
     /// begins with a look. Otherwise queued batches gather until the next turn, so that the batches of many
     /// tasks share a system call, and each turn asks the system which links have answers.
@@ -58,7 +58,7 @@ pub trait Link: fmt::Debug + Sized {
     type Counts: fmt::Debug + Copy + Default + AddAssign;
 
     /// Connects and says hello.
-    fn connect(to: &Target<'_>) -> Result<Self, AttachCause>;
+    fn connect(to: &LinkTarget<'_>) -> Result<Self, AttachCause>;
 
     /// Asks for events of the link's two sources, with these tokens.
     fn register(&mut self, registry: &Registry, tokens: [Token; 2]) -> io::Result<()>;
@@ -86,39 +86,39 @@ pub trait Link: fmt::Debug + Sized {
     }
 
     /// Queues the verbs of a batch that [are for this node](is_for). Returns the number of parts.
-    fn queue(&mut self, slot: usize, batch: &Batch) -> usize;
+    fn queue(&mut self, slot: usize, batch: &VerbBatch) -> usize;
 
     /// Posts queued verbs, as many as there is room for.
-    fn post(&mut self, slots: &mut Slots) -> Result<(), LinkError>;
+    fn post(&mut self, slots: &mut BatchSlots) -> Result<(), LinkError>;
 
     /// Records an event of source 0 or 1.
     fn take_event(&mut self, source: usize, event: &Event) -> Result<(), LinkError>;
 
     /// Takes the answers that events have announced. Returns whether there were any.
-    fn receive(&mut self, slots: &mut Slots) -> Result<bool, LinkError>;
+    fn receive(&mut self, slots: &mut BatchSlots) -> Result<bool, LinkError>;
 
     /// Takes all answers that have arrived, with or without an event. Returns whether there were any.
-    fn look(&mut self, slots: &mut Slots) -> Result<bool, LinkError>;
+    fn look(&mut self, slots: &mut BatchSlots) -> Result<bool, LinkError>;
 
     /// Makes sure that later answers cause an event, and takes the earlier ones. Returns whether there were
     /// any.
-    fn arm(&mut self, slots: &mut Slots) -> Result<bool, LinkError>;
+    fn arm(&mut self, slots: &mut BatchSlots) -> Result<bool, LinkError>;
 
     /// Ends the connection: no verb in flight may execute later. Names the slots of the parts without an
     /// answer.
     fn end(self, unanswered: impl FnMut(usize));
 
-    /// Replaces [`Link::end`] in a child of the process that connected: names the same slots, and does
+    /// Replaces [`FabricLink::end`] in a child of the process that connected: names the same slots, and does
     /// nothing to the connection.
-    fn leave_behind(&mut self, unanswered: impl FnMut(usize));
+    fn abandon_after_fork(&mut self, unanswered: impl FnMut(usize));
 }
 
 /// No counts.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Uncounted;
+pub struct NoLinkCounts;
 
-impl AddAssign for Uncounted {
-    fn add_assign(&mut self, _: Uncounted) {}
+impl AddAssign for NoLinkCounts {
+    fn add_assign(&mut self, _: NoLinkCounts) {}
 }
 
 /// Returns whether a verb is for this node and has no result yet.

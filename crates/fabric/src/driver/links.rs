@@ -5,29 +5,29 @@ use std::sync::Arc;
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
-use fusee_core::verbs::{Batch, MnId, Verb, VerbError};
+use fusee_core::verbs::{MnId, Verb, VerbBatch, VerbError};
 use mio::{Events, Token};
 
 use super::NO_WAIT;
 use super::alarm::Alarm;
-use super::link::{Link, LinkError, is_for};
-use super::slots::Slots;
+use super::link::{FabricLink, LinkError, is_for};
+use super::slots::BatchSlots;
 use crate::spin::Spin;
 
 /// A link, and the driver's knowledge of it.
 #[derive(Debug)]
-struct Entry<L> {
+struct LinkEntry<L> {
     link: L,
     /// The time since which the node owes an answer and sends nothing; `None`: not known yet.
     silent_since: Option<Instant>,
 }
 
-impl<L: Link> Entry<L> {
+impl<L: FabricLink> LinkEntry<L> {
     /// Does some work with the link, which returns whether answers came. A failure is final.
     fn attempt(
         &mut self,
-        slots: &mut Slots,
-        work: impl FnOnce(&mut L, &mut Slots) -> Result<bool, LinkError>,
+        slots: &mut BatchSlots,
+        work: impl FnOnce(&mut L, &mut BatchSlots) -> Result<bool, LinkError>,
     ) -> Result<(), LinkError> {
         if work(&mut self.link, slots)? {
             self.silent_since = None;
@@ -43,9 +43,9 @@ impl<L: Link> Entry<L> {
 }
 
 /// Fails a part of a batch: those of its verbs that are for the node and have no result.
-fn fail_parts(node: MnId, result: VerbError, slots: &mut Slots) -> impl FnMut(usize) {
+fn fail_parts(node: MnId, result: VerbError, slots: &mut BatchSlots) -> impl FnMut(usize) {
     move |slot| {
-        if let Some(batch) = slots.wanted(slot) {
+        if let Some(batch) = slots.awaited_batch(slot) {
             let open = batch.parts_mut().0.iter_mut().filter(|verb| is_for(verb, node));
             open.for_each(|verb| verb.result = Err(result));
         }
@@ -55,11 +55,11 @@ fn fail_parts(node: MnId, result: VerbError, slots: &mut Slots) -> impl FnMut(us
 
 /// All links of a session.
 #[derive(Debug)]
-pub(super) struct Links<L: Link> {
+pub(super) struct Links<L: FabricLink> {
     poll: mio::Poll,
     events: Events,
     /// Link `n` has the tokens `2n` and `2n + 1`. The place of a failed link is empty until a new link takes it.
-    entries: Vec<Option<Entry<L>>>,
+    entries: Vec<Option<LinkEntry<L>>>,
     /// The errors of verbs for nodes without a link. A node is in the list if its link has failed and the session
     /// has not left it since. A node that the session has left stays only if the error is not just `Unreachable`.
     failed: Vec<(MnId, VerbError)>,
@@ -67,16 +67,16 @@ pub(super) struct Links<L: Link> {
     counted: L::Counts,
     /// The time of the last check for silent nodes.
     looked_at: Option<Instant>,
-    pub(super) slots: Slots,
+    pub(super) slots: BatchSlots,
 }
 
-impl<L: Link> Links<L> {
+impl<L: FabricLink> Links<L> {
     /// Makes an empty list of links, and the alarm for the thread that sleeps in [`Links::poll`].
     pub(super) fn new() -> io::Result<(Links<L>, Arc<Alarm>)> {
         let poll = mio::Poll::new()?;
         let alarm = Alarm::new(poll.registry())?;
         let events = Events::with_capacity(64);
-        let slots = Slots::default();
+        let slots = BatchSlots::default();
         let entries = Vec::new();
         let failed = Vec::new();
         let counted = L::Counts::default();
@@ -106,7 +106,7 @@ impl<L: Link> Links<L> {
         let at = free.unwrap_or(self.entries.len());
         link.register(self.poll.registry(), [Token(2 * at), Token(2 * at + 1)])?;
         self.failed.retain(|(node, _)| *node != link.node());
-        let entry = Some(Entry { link, silent_since: None });
+        let entry = Some(LinkEntry { link, silent_since: None });
         match free {
             Some(free) => self.entries[free] = entry,
             None => self.entries.push(entry),
@@ -115,16 +115,16 @@ impl<L: Link> Links<L> {
     }
 
     /// In a child process, fails the batches in flight, and does nothing to the links.
-    pub(super) fn leave_behind(&mut self) {
+    pub(super) fn abandon_after_fork(&mut self) {
         for entry in self.entries.iter_mut().flatten() {
             let failing = fail_parts(entry.link.node(), VerbError::Unreachable, &mut self.slots);
-            entry.link.leave_behind(failing);
+            entry.link.abandon_after_fork(failing);
         }
     }
 
     pub(super) fn detach(&mut self, node: MnId) {
         let is_its =
-            |entry: &Option<Entry<L>>| entry.as_ref().is_some_and(|e| e.link.node() == node);
+            |entry: &Option<LinkEntry<L>>| entry.as_ref().is_some_and(|e| e.link.node() == node);
         if let Some(at) = self.entries.iter().position(is_its) {
             self.fail(at, &LinkError::Left);
         }
@@ -134,7 +134,7 @@ impl<L: Link> Links<L> {
 
     /// Ends a link for good and fails its verbs in flight. Only the error is kept.
     fn fail(&mut self, at: usize, error: &LinkError) {
-        let Some(Entry { link, .. }) = self.entries[at].take() else { return };
+        let Some(LinkEntry { link, .. }) = self.entries[at].take() else { return };
         let node = link.node();
         let result = error.verb_error();
         match error {
@@ -152,7 +152,7 @@ impl<L: Link> Links<L> {
     fn attempt(
         &mut self,
         at: usize,
-        work: impl FnOnce(&mut L, &mut Slots) -> Result<bool, LinkError>,
+        work: impl FnOnce(&mut L, &mut BatchSlots) -> Result<bool, LinkError>,
     ) {
         let Some(Some(entry)) = self.entries.get_mut(at) else { return };
         if let Err(error) = entry.attempt(&mut self.slots, work) {
@@ -170,12 +170,16 @@ impl<L: Link> Links<L> {
     }
 
     /// Takes a batch. Returns its slot, or the batch if it is complete already.
-    pub(super) fn submit(&mut self, mut batch: Batch, task: &Waker) -> Result<usize, Batch> {
+    pub(super) fn submit(
+        &mut self,
+        mut batch: VerbBatch,
+        task: &Waker,
+    ) -> Result<usize, VerbBatch> {
         for verb in batch.parts_mut().0 {
             verb.result = self.first_result(verb);
         }
         let slot = self.slots.claim();
-        let queue = |entry: &mut Entry<L>| entry.link.queue(slot, &batch);
+        let queue = |entry: &mut LinkEntry<L>| entry.link.queue(slot, &batch);
         let parts: usize = self.entries.iter_mut().flatten().map(queue).sum();
         if parts == 0 {
             self.slots.give_back(slot);
@@ -188,7 +192,7 @@ impl<L: Link> Links<L> {
         Ok(slot)
     }
 
-    fn each(&mut self, work: impl Fn(&mut L, &mut Slots) -> Result<bool, LinkError>) {
+    fn each(&mut self, work: impl Fn(&mut L, &mut BatchSlots) -> Result<bool, LinkError>) {
         (0..self.entries.len()).for_each(|at| self.attempt(at, &work));
     }
 

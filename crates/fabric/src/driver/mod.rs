@@ -1,12 +1,12 @@
 //! The session's side of fabrics with connections: many batches in flight over one link per memory node.
 //!
-//! [`Driver`] is a session over TCP or verbs. Its `Link` knows how a batch's verbs are posted to one node, and how
-//! their answers are received. The driver does the rest: the batches in flight and the tasks that wait for them,
+//! [`Driver`] is a session over TCP or verbs. Its `FabricLink` knows how a batch's verbs are posted to one node, and
+//! how their answers are received. The driver does the rest: the batches in flight and the tasks that wait for them,
 //! spinning and sleeping, nodes that come, go, fail or fall silent.
 //!
 //! A batch is queued when its future is first polled. [`Driver::turn`] posts what is queued, takes answers, and
 //! wakes the tasks whose batches are complete. So while tasks wait, their executor must call it. A turn spins for a
-//! while before it sleeps. A node that owes an answer and sends nothing for [`Options::silence`] counts as lost.
+//! while before it sleeps. A node that owes an answer and sends nothing for [`DriverOptions::silence`] counts as lost.
 //!
 //! The kind of link is a type parameter, so there are no calls through pointers here.
 //!
@@ -15,7 +15,7 @@
 //! nodes could be shared.
 
 mod alarm;
-mod execute;
+mod batch_future;
 mod link;
 mod links;
 mod slots;
@@ -26,24 +26,24 @@ use std::sync::Arc;
 use std::task::Waker;
 use std::time::Duration;
 
-use fusee_auth::{Keys, NodeKey};
-use fusee_core::verbs::{Batch, ClientId, Fabric, MnId, VerbError};
-use fusee_tls::Tls;
+use fusee_auth::{Keyring, NodeKey};
+use fusee_core::verbs::{ClientId, Fabric, MnId, VerbBatch, VerbError};
+use fusee_tls::TlsSettings;
 
 use self::alarm::Alarm;
-pub(crate) use self::execute::Execute;
-pub(crate) use self::link::{Link, LinkError, Target, Uncounted, is_for};
+pub(crate) use self::batch_future::DriverBatchFuture;
+pub(crate) use self::link::{FabricLink, LinkError, LinkTarget, NoLinkCounts, is_for};
 use self::links::Links;
-pub(crate) use self::slots::Slots;
-use crate::any::SwitchAt;
+pub(crate) use self::slots::BatchSlots;
+use crate::any_fabric::SwitchLocation;
 use crate::error::{AttachCause, AttachError};
-use crate::fork::AtHome;
-use crate::hello::GoesOn;
+use crate::fork::ProcessBound;
+use crate::hello::ContinueFn;
 use crate::spin::{DEFAULT_SPIN, Spin};
 
 /// The times that a session grants a memory node, and its time to spin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Options {
+pub struct DriverOptions {
     /// The limit for a node to accept a connection, and again to answer the hello.
     pub connect: Duration,
     /// The time after which a node that owes an answer and sends nothing counts as lost. With NICs, longer than they
@@ -54,9 +54,9 @@ pub struct Options {
     pub spin: Duration,
 }
 
-impl Default for Options {
-    fn default() -> Options {
-        Options {
+impl Default for DriverOptions {
+    fn default() -> DriverOptions {
+        DriverOptions {
             connect: Duration::from_secs(2),
             silence: Duration::from_secs(5),
             spin: DEFAULT_SPIN,
@@ -72,25 +72,25 @@ const NO_WAIT: Option<Duration> = Some(Duration::ZERO);
 
 /// A session's connections to memory nodes.
 #[derive(Debug)]
-pub struct Driver<L: Link> {
+pub struct Driver<L: FabricLink> {
     client: ClientId,
-    options: Options,
+    options: DriverOptions,
     silence: Cell<Duration>,
     /// The switch that may steer the session's READs, if any.
-    switch: RefCell<Option<SwitchAt>>,
-    tls: RefCell<Option<Tls>>,
-    keys: RefCell<Option<Keys>>,
+    switch: RefCell<Option<SwitchLocation>>,
+    tls: RefCell<Option<TlsSettings>>,
+    keys: RefCell<Option<Keyring>>,
     turns: Cell<u32>,
     alarm: Arc<Alarm>,
-    links: AtHome<RefCell<Links<L>>>,
+    links: ProcessBound<RefCell<Links<L>>>,
     spin: RefCell<Spin>,
 }
 
-impl<L: Link> Driver<L> {
+impl<L: FabricLink> Driver<L> {
     /// Makes a session without memory nodes.
-    pub fn new(client: ClientId, options: Options) -> io::Result<Driver<L>> {
+    pub fn new(client: ClientId, options: DriverOptions) -> io::Result<Driver<L>> {
         let (links, alarm) = Links::new()?;
-        let links = AtHome::new(RefCell::new(links));
+        let links = ProcessBound::new(RefCell::new(links));
         let spin = RefCell::new(Spin::new(options.spin));
         let silence = Cell::new(options.silence);
         let switch = RefCell::default();
@@ -112,12 +112,12 @@ impl<L: Link> Driver<L> {
         node: MnId,
         identity: u64,
         address: &str,
-        goes_on: GoesOn<'_>,
+        goes_on: ContinueFn<'_>,
     ) -> Result<(), AttachError> {
         let switch = self.switch.borrow();
         let address = match &*switch {
-            Some(SwitchAt::Address(switch)) => switch,
-            Some(SwitchAt::Wire) | None => address,
+            Some(SwitchLocation::Address(switch)) => switch,
+            Some(SwitchLocation::Wire) | None => address,
         };
         let failed = |cause| AttachError { node, at: address.into(), cause };
         if !self.links.is_here() {
@@ -129,7 +129,7 @@ impl<L: Link> Driver<L> {
         let keys = self.keys.borrow();
         let key = NodeKey::new(keys.as_ref(), identity);
         let tls = tls.as_ref();
-        let target = Target { node, key, address, client, wait, goes_on, tls };
+        let target = LinkTarget { node, key, address, client, wait, goes_on, tls };
         let link = L::connect(&target).map_err(failed)?;
         self.detach(node);
         self.links.borrow_mut().adopt(link).map_err(|error| failed(AttachCause::Io(error)))
@@ -157,21 +157,21 @@ impl<L: Link> Driver<L> {
     }
 
     /// Reaches all nodes attached from now on through this switch.
-    pub fn go_through(&self, switch: &SwitchAt) {
+    pub fn go_through(&self, switch: &SwitchLocation) {
         self.switch.replace(Some(switch.clone()));
     }
 
     /// Uses TLS for all nodes attached from now on, if the links have it: TCP's do.
-    pub fn secure(&self, tls: &Tls) {
+    pub fn secure(&self, tls: &TlsSettings) {
         self.tls.replace(Some(tls.clone()));
     }
 
     /// Demands from all nodes attached from now on a proof of one of these keys.
-    pub fn prove_by(&self, keys: &Keys) {
+    pub fn use_keys(&self, keys: &Keyring) {
         self.keys.replace(Some(keys.clone()));
     }
 
-    /// Sets the silence after which a node counts as lost, see [`Options::silence`].
+    /// Sets the silence after which a node counts as lost, see [`DriverOptions::silence`].
     pub fn set_silence(&self, silence: Duration) {
         self.silence.set(silence);
     }
@@ -185,7 +185,7 @@ impl<L: Link> Driver<L> {
     /// completes batches. Returns at once if the waker was used since the last turn.
     pub fn turn(&self, max_wait: Option<Duration>) {
         if !self.links.is_here() {
-            self.links.borrow_mut().leave_behind();
+            self.links.borrow_mut().abandon_after_fork();
             return self.wake_all();
         }
         let mut links = self.links.borrow_mut();
@@ -231,7 +231,7 @@ impl<L: Link> Driver<L> {
         self.links.borrow().counts()
     }
 
-    fn submit(&self, mut batch: Batch, task: &Waker) -> Result<usize, Batch> {
+    fn submit(&self, mut batch: VerbBatch, task: &Waker) -> Result<usize, VerbBatch> {
         if !self.links.is_here() {
             batch.fail(VerbError::Unreachable);
             return Err(batch);
@@ -240,24 +240,24 @@ impl<L: Link> Driver<L> {
     }
 
     /// Does some work with the slots, while nothing else is borrowed.
-    fn with_slots<R>(&self, look: impl FnOnce(&mut Slots) -> R) -> R {
+    fn with_slots<R>(&self, look: impl FnOnce(&mut BatchSlots) -> R) -> R {
         look(&mut self.links.borrow_mut().slots)
     }
 
     /// Wakes the tasks of complete batches, with nothing borrowed: a waker may do anything.
     fn wake_all(&self) {
-        let mut wake = self.with_slots(Slots::take_wake);
+        let mut wake = self.with_slots(BatchSlots::take_wake);
         wake.drain(..).for_each(Waker::wake);
         self.with_slots(|slots| slots.reuse_wake(wake));
     }
 
-    pub(crate) fn start(&self, batch: Batch) -> Execute<'_, L> {
-        Execute::new(self, batch)
+    pub(crate) fn start(&self, batch: VerbBatch) -> DriverBatchFuture<'_, L> {
+        DriverBatchFuture::new(self, batch)
     }
 }
 
-impl<L: Link> Fabric for Driver<L> {
-    fn execute(&self, batch: Batch) -> impl Future<Output = Batch> {
+impl<L: FabricLink> Fabric for Driver<L> {
+    fn execute(&self, batch: VerbBatch) -> impl Future<Output = VerbBatch> {
         self.start(batch)
     }
 

@@ -6,13 +6,13 @@
 
 use std::task::Waker;
 
-use fusee_core::verbs::Batch;
+use fusee_core::verbs::VerbBatch;
 
 /// A batch in flight.
 #[derive(Debug, Default)]
-struct Slot {
+struct BatchSlot {
     /// `None`: the slot is free, or about to be filled.
-    batch: Option<Batch>,
+    batch: Option<VerbBatch>,
     /// Parts that have not ended.
     parts: usize,
     /// The task that waits; `None` if there is none, or its future was dropped.
@@ -23,18 +23,18 @@ struct Slot {
 
 /// A session's batches in flight.
 #[derive(Debug, Default)]
-pub struct Slots {
-    slots: Vec<Slot>,
+pub struct BatchSlots {
+    slots: Vec<BatchSlot>,
     free: Vec<usize>,
     /// Tasks whose batches are complete, to be woken when nothing is borrowed.
     wake: Vec<Waker>,
 }
 
-impl Slots {
+impl BatchSlots {
     /// Claims a slot for a batch that is about to be posted. The slot must be filled or given back.
     pub(super) fn claim(&mut self) -> usize {
         self.free.pop().unwrap_or_else(|| {
-            self.slots.push(Slot::default());
+            self.slots.push(BatchSlot::default());
             self.slots.len() - 1
         })
     }
@@ -45,19 +45,19 @@ impl Slots {
     }
 
     /// Puts a batch of `parts` parts into a claimed slot.
-    pub(super) fn fill(&mut self, slot: usize, batch: Batch, parts: usize, task: &Waker) {
+    pub(super) fn fill(&mut self, slot: usize, batch: VerbBatch, parts: usize, task: &Waker) {
         debug_assert!(parts > 0);
         let task = Some(task.clone());
-        self.slots[slot] = Slot { batch: Some(batch), parts, task, abandoned: false };
+        self.slots[slot] = BatchSlot { batch: Some(batch), parts, task, abandoned: false };
     }
 
     /// Returns a batch in flight, also if its future was dropped.
-    pub(crate) fn batch(&mut self, slot: usize) -> &mut Batch {
+    pub(crate) fn batch(&mut self, slot: usize) -> &mut VerbBatch {
         self.slots[slot].batch.as_mut().expect("a slot with parts has a batch")
     }
 
     /// Returns a batch in flight, unless its future was dropped.
-    pub(crate) fn wanted(&mut self, slot: usize) -> Option<&mut Batch> {
+    pub(crate) fn awaited_batch(&mut self, slot: usize) -> Option<&mut VerbBatch> {
         let slot = &mut self.slots[slot];
         slot.batch.as_mut().filter(|_| !slot.abandoned)
     }
@@ -71,7 +71,7 @@ impl Slots {
             return;
         }
         if slot.abandoned {
-            *slot = Slot::default();
+            *slot = BatchSlot::default();
             self.free.push(at);
         } else {
             self.wake.extend(slot.task.take());
@@ -101,7 +101,7 @@ impl Slots {
     }
 
     /// Returns the batch if it is complete. Otherwise this task is woken when it is.
-    pub(super) fn poll(&mut self, at: usize, task: &Waker) -> Option<Batch> {
+    pub(super) fn poll(&mut self, at: usize, task: &Waker) -> Option<VerbBatch> {
         let slot = &mut self.slots[at];
         if slot.parts > 0 {
             match &mut slot.task {
@@ -119,7 +119,7 @@ impl Slots {
     pub(super) fn abandon(&mut self, at: usize) {
         let slot = &mut self.slots[at];
         if slot.parts == 0 {
-            *slot = Slot::default();
+            *slot = BatchSlot::default();
             self.free.push(at);
         } else {
             (slot.abandoned, slot.task) = (true, None);

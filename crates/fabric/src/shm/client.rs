@@ -15,21 +15,21 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use fusee_auth::{Keys, NodeKey};
-use fusee_core::verbs::{Batch, ClientId, Fabric, MnId, VerbError};
-use fusee_core::version::End;
+use fusee_auth::{Keyring, NodeKey};
+use fusee_core::verbs::{ClientId, Fabric, MnId, VerbBatch, VerbError};
+use fusee_core::version::ConnectionEnd;
 
-use super::gate::{Gate, Inside};
-use super::hub::Hub;
-use super::monitor::{self, Watch};
-use super::sessions::{Access, Refusal, SessionId};
+use super::gate::{Gate, ShmGateGuard};
+use super::local_node::ShmLocalNode;
+use super::monitor::{self, MonitorGuard};
+use super::sessions::{ShmAccess, ShmRefusal, ShmSessionId};
 use super::socket_file;
-use super::wire::{FENCED, GOODBYE, Hello, PROTOCOL, Status, WELCOME_BYTES, Welcome};
-use crate::challenge::{ANSWER_BYTES, Call};
+use super::wire::{FENCED, GOODBYE, PROTOCOL, ShmHello, ShmHelloStatus, ShmWelcome, WELCOME_BYTES};
+use crate::challenge::{ANSWER_BYTES, ClientChallenge};
 use crate::error::{AttachCause, AttachError};
-use crate::fork::AtHome;
-use crate::hello::{self, GoesOn, LOOK};
-use crate::pool::{Order, Pool};
+use crate::fork::ProcessBound;
+use crate::hello::{self, ContinueFn, LOOK};
+use crate::pool::{Pool, VerbOrder};
 use crate::sys;
 
 /// The time for a memory node to answer a hello, before it counts as unreachable.
@@ -39,8 +39,8 @@ const WELCOME_WAIT: Duration = Duration::from_secs(2);
 /// come after the drop of the pool's mapping.
 #[derive(Debug)]
 enum PoolLease {
-    Local(#[allow(dead_code, reason = "dropped to end it")] Listed),
-    Remote(Watch),
+    Local(#[allow(dead_code, reason = "dropped to end it")] ShmLocalSession),
+    Remote(MonitorGuard),
 }
 
 impl PoolLease {
@@ -48,26 +48,26 @@ impl PoolLease {
     fn end(self) -> Option<UnixStream> {
         match self {
             PoolLease::Local(_) => None,
-            PoolLease::Remote(watch) => watch.part(),
+            PoolLease::Remote(watch) => watch.end_session(),
         }
     }
 }
 
 /// A session with a node of this process.
 #[derive(Debug)]
-struct Listed {
-    hub: Arc<Hub>,
-    session: SessionId,
+struct ShmLocalSession {
+    hub: Arc<ShmLocalNode>,
+    session: ShmSessionId,
 }
 
-impl Drop for Listed {
+impl Drop for ShmLocalSession {
     fn drop(&mut self) {
         self.hub.leave(self.session);
     }
 }
 
 #[derive(Debug)]
-struct Link {
+struct ShmLink {
     node: MnId,
     gate: Arc<Gate>,
     // Fields drop in order: first the memory, then the lease on it.
@@ -79,9 +79,9 @@ struct Link {
 #[derive(Debug)]
 pub struct ShmFabric {
     client: ClientId,
-    keys: RefCell<Option<Keys>>,
-    links: AtHome<RefCell<Vec<Link>>>,
-    order: Cell<Order>,
+    keys: RefCell<Option<Keyring>>,
+    links: ProcessBound<RefCell<Vec<ShmLink>>>,
+    order: Cell<VerbOrder>,
 }
 
 impl ShmFabric {
@@ -90,13 +90,13 @@ impl ShmFabric {
         ShmFabric {
             client,
             keys: RefCell::default(),
-            links: AtHome::new(RefCell::default()),
+            links: ProcessBound::new(RefCell::default()),
             order: Cell::default(),
         }
     }
 
     /// Demands from all nodes attached from now on a proof of one of these keys.
-    pub fn prove_by(&self, keys: &Keys) {
+    pub fn use_keys(&self, keys: &Keyring) {
         self.keys.replace(Some(keys.clone()));
     }
 
@@ -117,13 +117,13 @@ impl ShmFabric {
         node: MnId,
         identity: u64,
         path: Option<&Path>,
-        goes_on: GoesOn<'_>,
+        goes_on: ContinueFn<'_>,
     ) -> Result<(), AttachError> {
         let at = path.map_or_else(|| "this host".into(), |path| path.display().to_string());
         if !self.links.is_here() {
             return Err(AttachError { node, at, cause: AttachCause::Forked });
         }
-        let link = match (Hub::find(identity), path) {
+        let link = match (ShmLocalNode::find(identity), path) {
             (Some(hub), _) => self.local(node, hub),
             (None, Some(path)) => self.remote(node, identity, path, goes_on),
             (None, None) => Err(AttachCause::NotOffered),
@@ -147,7 +147,7 @@ impl ShmFabric {
         if !self.links.is_here() {
             return;
         }
-        let part = |Link { pool, lease, .. }| {
+        let part = |ShmLink { pool, lease, .. }| {
             drop(pool);
             lease.end()
         };
@@ -163,17 +163,17 @@ impl ShmFabric {
         }
     }
 
-    fn local(&self, node: MnId, hub: Arc<Hub>) -> Result<Link, AttachCause> {
+    fn local(&self, node: MnId, hub: Arc<ShmLocalNode>) -> Result<ShmLink, AttachCause> {
         let gate = Arc::new(Gate::new());
-        let session = hub.open(self.client, Access::Gate(gate.clone())).map_err(|refusal| {
+        let session = hub.open(self.client, ShmAccess::Gate(gate.clone())).map_err(|refusal| {
             let gone = || io::Error::from(io::ErrorKind::ConnectionRefused);
             match refusal {
-                Refusal::Fenced => AttachCause::Fenced,
-                Refusal::Gone => AttachCause::Unreachable(gone()),
+                ShmRefusal::Fenced => AttachCause::Fenced,
+                ShmRefusal::Gone => AttachCause::Unreachable(gone()),
             }
         })?;
         let pool = hub.pool().clone();
-        Ok(Link { node, gate, pool, lease: PoolLease::Local(Listed { hub, session }) })
+        Ok(ShmLink { node, gate, pool, lease: PoolLease::Local(ShmLocalSession { hub, session }) })
     }
 
     fn remote(
@@ -181,17 +181,17 @@ impl ShmFabric {
         node: MnId,
         identity: u64,
         path: &Path,
-        goes_on: GoesOn<'_>,
-    ) -> Result<Link, AttachCause> {
+        goes_on: ContinueFn<'_>,
+    ) -> Result<ShmLink, AttachCause> {
         let key = NodeKey::new(self.keys.borrow().as_ref(), identity);
         let end = Instant::now() + WELCOME_WAIT;
         let goes_on = &|| Instant::now() < end && goes_on();
         let (mut socket, call, answer) = call(&key, path, goes_on)?;
-        let hello = Hello { client: self.client }.encode();
-        let proof = call.answered(&answer, &hello)?;
+        let hello = ShmHello { client: self.client }.encode();
+        let proof = call.check_answer(&answer, &hello)?;
         let hello = [&proof[..], &hello].concat();
         socket.write_all(&hello).map_err(AttachCause::Unreachable)?;
-        let (file, pool_bytes) = welcomed(&socket, goes_on).inspect_err(|_| {
+        let (file, pool_bytes) = receive_welcome(&socket, goes_on).inspect_err(|_| {
             // The node may have listed the session, which has no memory. If the node has ended, so has its list.
             let _ = (&socket).write_all(&[GOODBYE]);
         })?;
@@ -200,17 +200,17 @@ impl ShmFabric {
         let socket = mio::net::UnixStream::from_std(socket);
         let watch = monitor::watch(socket, self.client, gate.clone())?;
         let pool = Pool::map(file, pool_bytes)?;
-        Ok(Link { node, gate, pool, lease: PoolLease::Remote(watch) })
+        Ok(ShmLink { node, gate, pool, lease: PoolLease::Remote(watch) })
     }
 
     /// Executes all verbs of a batch, in the order posted.
-    fn run(&self, batch: &mut Batch) {
+    fn run(&self, batch: &mut VerbBatch) {
         if !self.links.is_here() {
             return batch.fail(VerbError::Unreachable);
         }
         let links = self.links.borrow();
         let mut order = self.order.take();
-        let mut inside: Option<(&Link, Result<Inside<'_>, VerbError>)> = None;
+        let mut inside: Option<(&ShmLink, Result<ShmGateGuard<'_>, VerbError>)> = None;
         let (verbs, memory) = batch.parts_mut();
         for verb in verbs {
             if inside.as_ref().is_none_or(|(link, _)| link.node != verb.node) {
@@ -232,15 +232,18 @@ impl ShmFabric {
 
 /// Receives a node's answer to a hello: the file of its pool, and the pool's length. The socket is non-blocking
 /// afterwards.
-fn welcomed(socket: &UnixStream, goes_on: GoesOn<'_>) -> Result<(OwnedFd, u64), AttachCause> {
+fn receive_welcome(
+    socket: &UnixStream,
+    goes_on: ContinueFn<'_>,
+) -> Result<(OwnedFd, u64), AttachCause> {
     let (bytes, file) = receive::<WELCOME_BYTES>(socket, goes_on)?;
-    let welcome = Welcome::decode(&bytes)?;
+    let welcome = ShmWelcome::decode(&bytes)?;
     match welcome.status {
-        Status::Welcome => {}
-        Status::Fenced => return Err(AttachCause::Fenced),
-        Status::NotFenceable => return Err(AttachCause::NotFenceable),
-        Status::Full => return Err(AttachCause::Full),
-        Status::OtherVersion => return Err(AttachCause::NotAMemoryNode),
+        ShmHelloStatus::Welcome => {}
+        ShmHelloStatus::Fenced => return Err(AttachCause::Fenced),
+        ShmHelloStatus::NotFenceable => return Err(AttachCause::NotFenceable),
+        ShmHelloStatus::Full => return Err(AttachCause::Full),
+        ShmHelloStatus::OtherVersion => return Err(AttachCause::NotAMemoryNode),
     }
     let file = file.ok_or(AttachCause::NotAMemoryNode)?;
     socket.set_nonblocking(true)?;
@@ -248,7 +251,7 @@ fn welcomed(socket: &UnixStream, goes_on: GoesOn<'_>) -> Result<(OwnedFd, u64), 
 }
 
 /// Connects to a socket. While the socket's queue is full, tries again as long as `goes_on`.
-fn connect(path: &Path, goes_on: GoesOn<'_>) -> Result<UnixStream, AttachCause> {
+fn connect(path: &Path, goes_on: ContinueFn<'_>) -> Result<UnixStream, AttachCause> {
     loop {
         match mio::net::UnixStream::connect(path) {
             Ok(socket) => {
@@ -260,7 +263,7 @@ fn connect(path: &Path, goes_on: GoesOn<'_>) -> Result<UnixStream, AttachCause> 
                 return Err(AttachCause::Unreachable(error));
             }
             Err(_) if goes_on() => std::thread::sleep(LOOK),
-            Err(_) => return Err(hello::silent()),
+            Err(_) => return Err(hello::silent_node_error()),
         }
     }
 }
@@ -269,15 +272,15 @@ fn connect(path: &Path, goes_on: GoesOn<'_>) -> Result<UnixStream, AttachCause> 
 fn call(
     key: &NodeKey,
     path: &Path,
-    goes_on: GoesOn<'_>,
-) -> Result<(UnixStream, Call, [u8; ANSWER_BYTES]), AttachCause> {
+    goes_on: ContinueFn<'_>,
+) -> Result<(UnixStream, ClientChallenge, [u8; ANSWER_BYTES]), AttachCause> {
     let mut socket = connect(path, goes_on)?;
     socket.set_read_timeout(Some(LOOK))?;
     let uid = sys::peer_uid(&socket)?;
     if !socket_file::may_serve(path, uid) {
         return Err(AttachCause::StrangerAtSocket { uid });
     }
-    let call = Call::new(&PROTOCOL, key)?;
+    let call = ClientChallenge::new(&PROTOCOL, key)?;
     // A node that may not let this process in says so and closes the connection before it reads anything.
     let said = socket.write_all(call.bytes());
     match receive(&socket, goes_on) {
@@ -288,22 +291,26 @@ fn call(
 
 /// Checks whether a memory node lets this process in: its socket is there, belongs to a trusted user, and the node
 /// proves its key. No session is opened.
-pub(crate) fn knock(key: &NodeKey, path: &Path, goes_on: GoesOn<'_>) -> Result<(), AttachCause> {
+pub(crate) fn check_socket_access(
+    key: &NodeKey,
+    path: &Path,
+    goes_on: ContinueFn<'_>,
+) -> Result<(), AttachCause> {
     let (_socket, call, answer) = call(key, path, goes_on)?;
-    call.answered(&answer, &[]).map(drop)
+    call.check_answer(&answer, &[]).map(drop)
 }
 
 /// Receives a message of this length, and a file that may come with it, as long as `goes_on`.
 fn receive<const N: usize>(
     socket: &UnixStream,
-    goes_on: GoesOn<'_>,
+    goes_on: ContinueFn<'_>,
 ) -> Result<([u8; N], Option<OwnedFd>), AttachCause> {
     let mut bytes = [0; N];
     let mut got = 0;
     let mut file = None;
     while got < N {
         if !goes_on() {
-            return Err(hello::silent());
+            return Err(hello::silent_node_error());
         }
         match sys::receive_with_fd(socket, &mut bytes[got..]) {
             Ok((0, _)) => return Err(AttachCause::NotAMemoryNode),
@@ -312,7 +319,7 @@ fn receive<const N: usize>(
                 if bytes[0] == FENCED {
                     return Err(AttachCause::Fenced);
                 }
-                PROTOCOL.check(End::Client, &bytes[..got])?;
+                PROTOCOL.check(ConnectionEnd::Client, &bytes[..got])?;
             }
             Err(error)
                 if matches!(
@@ -327,16 +334,16 @@ fn receive<const N: usize>(
 
 /// A batch that executes at the first poll, and never without one.
 #[derive(Debug)]
-pub(crate) struct ShmExecute<'a> {
+pub(crate) struct ShmBatchFuture<'a> {
     fabric: &'a ShmFabric,
-    batch: Option<Batch>,
+    batch: Option<VerbBatch>,
 }
 
-impl Future for ShmExecute<'_> {
-    type Output = Batch;
+impl Future for ShmBatchFuture<'_> {
+    type Output = VerbBatch;
 
     #[inline]
-    fn poll(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Batch> {
+    fn poll(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<VerbBatch> {
         let mut batch = self.batch.take().expect("polled after completion");
         self.fabric.run(&mut batch);
         Poll::Ready(batch)
@@ -344,23 +351,23 @@ impl Future for ShmExecute<'_> {
 }
 
 impl ShmFabric {
-    pub(crate) fn start(&self, batch: Batch) -> ShmExecute<'_> {
-        ShmExecute { fabric: self, batch: Some(batch) }
+    pub(crate) fn start(&self, batch: VerbBatch) -> ShmBatchFuture<'_> {
+        ShmBatchFuture { fabric: self, batch: Some(batch) }
     }
 }
 
 impl Fabric for ShmFabric {
-    fn execute(&self, batch: Batch) -> impl Future<Output = Batch> {
+    fn execute(&self, batch: VerbBatch) -> impl Future<Output = VerbBatch> {
         self.start(batch)
     }
 
     #[inline]
-    fn execute_now(&self, batch: &mut Batch) -> bool {
+    fn execute_now(&self, batch: &mut VerbBatch) -> bool {
         self.run(batch);
         true
     }
 
-    /// One thread executes the verbs one after the other, with the barriers of [`Order`], which hold across all
+    /// One thread executes the verbs one after the other, with the barriers of [`VerbOrder`], which hold across all
     /// pools.
     #[inline]
     fn is_immediate(&self) -> bool {

@@ -35,7 +35,7 @@ const GONE: u32 = 2;
 
 /// Reasons for which a gate is shut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Shut {
+pub(crate) enum GateShutReason {
     /// The client has been fenced.
     Fenced,
     /// The memory node has ended.
@@ -54,7 +54,7 @@ pub(crate) struct Gate {
 }
 
 /// The proof that the session is inside. Its drop leaves, also when a verb panics.
-pub(crate) struct Inside<'a>(&'a Gate);
+pub(crate) struct ShmGateGuard<'a>(&'a Gate);
 
 impl Gate {
     /// Makes an open gate.
@@ -68,7 +68,7 @@ impl Gate {
 
     /// Lets the session in, if the gate is open. Only one thread at a time may call this.
     #[inline]
-    pub(crate) fn enter(&self) -> Result<Inside<'_>, VerbError> {
+    pub(crate) fn enter(&self) -> Result<ShmGateGuard<'_>, VerbError> {
         self.executing.store(1, Ordering::Relaxed);
         if self.own_barrier {
             fence(Ordering::SeqCst);
@@ -77,7 +77,7 @@ impl Gate {
             // store and the load either.
             compiler_fence(Ordering::SeqCst);
         }
-        let inside = Inside(self);
+        let inside = ShmGateGuard(self);
         // Acquire: a session that learns here that it is fenced also sees what led to the fence.
         match self.state.load(Ordering::Acquire) {
             OPEN => Ok(inside),
@@ -88,15 +88,15 @@ impl Gate {
 
     /// Shuts the gate; the session may still be inside. The first reason stays, but a fence
     /// replaces any other.
-    pub(crate) fn shut(&self, why: Shut) {
+    pub(crate) fn shut(&self, why: GateShutReason) {
         // Relaxed: the barrier of `wait_empty` orders the store.
         let open = OPEN;
         let relaxed = Ordering::Relaxed;
         match why {
             // A store would do. But loom considers it possible that a store comes between the load
             // and the store of an exchange.
-            Shut::Fenced => drop(self.state.swap(FENCED, relaxed)),
-            Shut::Gone => {
+            GateShutReason::Fenced => drop(self.state.swap(FENCED, relaxed)),
+            GateShutReason::Gone => {
                 // A failure means that it is shut already.
                 let _ = self.state.compare_exchange(open, GONE, relaxed, relaxed);
             }
@@ -121,7 +121,7 @@ impl Gate {
     }
 }
 
-impl Drop for Inside<'_> {
+impl Drop for ShmGateGuard<'_> {
     #[inline]
     fn drop(&mut self) {
         // Release: the verbs stay before the store.

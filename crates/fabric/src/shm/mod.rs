@@ -31,7 +31,7 @@
 
 mod client;
 mod gate;
-mod hub;
+mod local_node;
 mod monitor;
 mod peer;
 mod server;
@@ -39,8 +39,8 @@ mod sessions;
 mod socket_file;
 pub(crate) mod wire;
 
-pub(crate) use client::ShmExecute;
+pub(crate) use client::ShmBatchFuture;
 pub use client::ShmFabric;
-pub(crate) use client::knock;
-pub(crate) use hub::Hub;
+pub(crate) use client::check_socket_access;
+pub(crate) use local_node::ShmLocalNode;
 pub(crate) use server::ShmServer;

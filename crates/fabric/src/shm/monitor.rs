@@ -19,32 +19,32 @@ use fusee_core::verbs::ClientId;
 use mio::net::UnixStream;
 use mio::{Events, Interest, Poll, Registry, Token};
 
-use super::gate::{Gate, Shut};
+use super::gate::{Gate, GateShutReason};
 use super::wire::{FENCED, GOODBYE};
 use crate::fork::PerProcess;
 
-static MONITOR: PerProcess<Place> = PerProcess::new();
+static MONITOR: PerProcess<LazyMonitor> = PerProcess::new();
 
 /// The monitor of a process, once it is started.
 #[derive(Default)]
-struct Place {
+struct LazyMonitor {
     start: Mutex<()>,
     monitor: OnceLock<Monitor>,
 }
 
 struct Monitor {
     registry: Registry,
-    watched: Mutex<Watched>,
+    watched: Mutex<MonitoredSessions>,
 }
 
 #[derive(Default)]
-struct Watched {
+struct MonitoredSessions {
     next: usize,
-    sessions: HashMap<Token, Session>,
+    sessions: HashMap<Token, MonitoredSession>,
 }
 
 /// A session with a memory node.
-struct Session {
+struct MonitoredSession {
     socket: UnixStream,
     client: ClientId,
     gate: Arc<Gate>,
@@ -52,12 +52,16 @@ struct Session {
 
 /// A connection under watch. Its drop says goodbye to the node: by then the session must be unable to execute verbs.
 #[derive(Debug)]
-pub(super) struct Watch(Token);
+pub(super) struct MonitorGuard(Token);
 
 /// Watches a connection: shuts the gate when the memory node closes it or fences the client. If the watch cannot be
 /// set up, says goodbye.
-pub(super) fn watch(socket: UnixStream, client: ClientId, gate: Arc<Gate>) -> io::Result<Watch> {
-    let mut session = Session { socket, client, gate };
+pub(super) fn watch(
+    socket: UnixStream,
+    client: ClientId,
+    gate: Arc<Gate>,
+) -> io::Result<MonitorGuard> {
+    let mut session = MonitoredSession { socket, client, gate };
     let registered = monitor().and_then(|monitor| {
         let mut watched = monitor.watched();
         let token = Token(watched.next);
@@ -68,7 +72,7 @@ pub(super) fn watch(socket: UnixStream, client: ClientId, gate: Arc<Gate>) -> io
     match registered {
         Ok((mut watched, token)) => {
             watched.sessions.insert(token, session);
-            Ok(Watch(token))
+            Ok(MonitorGuard(token))
         }
         Err(error) => {
             session.say_goodbye();
@@ -77,16 +81,16 @@ pub(super) fn watch(socket: UnixStream, client: ClientId, gate: Arc<Gate>) -> io
     }
 }
 
-impl Session {
+impl MonitoredSession {
     /// Says goodbye. Returns whether the connection still takes it.
     fn say_goodbye(&mut self) -> bool {
         self.socket.write_all(&[GOODBYE]).is_ok()
     }
 }
 
-impl Watch {
+impl MonitorGuard {
     /// Says goodbye. Returns the connection, which the node closes when it has the message.
-    pub(super) fn part(self) -> Option<StdStream> {
+    pub(super) fn end_session(self) -> Option<StdStream> {
         self.end().map(StdStream::from)
     }
 
@@ -96,7 +100,7 @@ impl Watch {
     }
 }
 
-impl Drop for Watch {
+impl Drop for MonitorGuard {
     fn drop(&mut self) {
         self.end();
     }
@@ -123,7 +127,7 @@ fn run(mut poll: Poll, monitor: &Monitor) {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
             // Without the monitor no session would learn of the loss of a node, so all gates are shut.
             Err(error) => {
-                let shut = |session: &Session| session.gate.shut(Shut::Gone);
+                let shut = |session: &MonitoredSession| session.gate.shut(GateShutReason::Gone);
                 monitor.watched().sessions.values().for_each(shut);
                 tracing::error!(%error, "cannot watch memory nodes any more");
                 return;
@@ -134,21 +138,21 @@ fn run(mut poll: Poll, monitor: &Monitor) {
         let mut watched = monitor.watched();
         for event in &events {
             let Some(session) = watched.sessions.get_mut(&event.token()) else { continue };
-            match news(&mut session.socket) {
+            match read_event(&mut session.socket) {
                 None => {}
-                Some(News::Fenced) => {
-                    session.gate.shut(Shut::Fenced);
+                Some(MonitorEvent::Fenced) => {
+                    session.gate.shut(GateShutReason::Fenced);
                     fenced.extend(watched.sessions.remove(&event.token()));
                 }
-                Some(News::Gone) => {
-                    session.gate.shut(Shut::Gone);
+                Some(MonitorEvent::Gone) => {
+                    session.gate.shut(GateShutReason::Gone);
                     watched.sessions.remove(&event.token());
                 }
             }
         }
         drop(watched);
         // With nothing locked: a thread inside of a gate may be about to take the lock.
-        let parted: Vec<ClientId> = fenced.into_iter().filter_map(part_with_fenced).collect();
+        let parted: Vec<ClientId> = fenced.into_iter().filter_map(leave_fenced_session).collect();
         if !parted.is_empty() {
             // The log may block, and the fences of other sessions must not wait for it. If there is no thread, nothing
             // is logged, but the session's next verb fails as fenced.
@@ -160,7 +164,7 @@ fn run(mut poll: Poll, monitor: &Monitor) {
 
 /// Waits until no verb of a fenced session is inside its shut gate, then says goodbye to the node. Returns the client,
 /// if the connection still takes the message.
-fn part_with_fenced(mut session: Session) -> Option<ClientId> {
+fn leave_fenced_session(mut session: MonitoredSession) -> Option<ClientId> {
     Gate::wait_empty([&*session.gate].into_iter());
     session.say_goodbye().then_some(session.client)
 }
@@ -173,30 +177,30 @@ fn say_fenced(client: ClientId) {
 }
 
 /// The news on a connection of a node.
-enum News {
+enum MonitorEvent {
     /// The client is fenced.
     Fenced,
     /// The node has ended, or has sent a wrong message.
     Gone,
 }
 
-fn news(socket: &mut UnixStream) -> Option<News> {
+fn read_event(socket: &mut UnixStream) -> Option<MonitorEvent> {
     let mut byte = [0];
     loop {
         return match socket.read(&mut byte) {
-            Ok(1) if byte == [FENCED] => Some(News::Fenced),
-            Ok(_) => Some(News::Gone),
+            Ok(1) if byte == [FENCED] => Some(MonitorEvent::Fenced),
+            Ok(_) => Some(MonitorEvent::Gone),
             Err(error) => match error.kind() {
                 io::ErrorKind::Interrupted => continue,
                 io::ErrorKind::WouldBlock => None,
-                _ => Some(News::Gone),
+                _ => Some(MonitorEvent::Gone),
             },
         };
     }
 }
 
 impl Monitor {
-    fn watched(&self) -> MutexGuard<'_, Watched> {
+    fn watched(&self) -> MutexGuard<'_, MonitoredSessions> {
         self.watched.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

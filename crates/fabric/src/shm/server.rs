@@ -17,21 +17,23 @@ use std::time::{Duration, Instant};
 
 use fusee_auth::NodeKey;
 use fusee_core::verbs::ClientId;
-use fusee_core::version::End;
+use fusee_core::version::ConnectionEnd;
 use mio::net::{UnixListener, UnixStream};
 use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Token, Waker};
 
-use super::hub::Hub;
+use super::local_node::ShmLocalNode;
 use super::peer::Peer;
-use super::sessions::{Access, Refusal, SessionId};
+use super::sessions::{ShmAccess, ShmRefusal, ShmSessionId};
 use super::socket_file::SocketFile;
-use super::wire::{GOODBYE, HELLO_BYTES, Hello, PROTOCOL, Status, Welcome};
-use crate::challenge::{self, CALL_BYTES, Challenged, PROOF_BYTES, Refusal as Refused};
-use crate::doors::{ACCEPT_RETRY, Doors, HELLO_WAIT, NEWCOMER_GRACE, NodeLimits, ROOM_RETRY};
+use super::wire::{GOODBYE, HELLO_BYTES, PROTOCOL, ShmHello, ShmHelloStatus, ShmWelcome};
+use crate::challenge::{self, CALL_BYTES, ChallengeRefusal as Refused, NodeChallenge, PROOF_BYTES};
 use crate::error::ServeError;
+use crate::limits::{
+    ACCEPT_RETRY, HELLO_WAIT, NEWCOMER_GRACE, NodeLimits, ROOM_RETRY, SessionLimiter,
+};
 use crate::sys;
-use crate::version::Foreign;
+use crate::version::ProtocolMismatch;
 
 /// The time between two checks of the socket file.
 const FILE_LOOK: Duration = Duration::from_secs(1);
@@ -52,7 +54,7 @@ pub(crate) struct ShmServer {
 impl ShmServer {
     /// Listens at `path`, for clients that have the node's key.
     pub(crate) fn start(
-        (hub, key): (Arc<Hub>, NodeKey),
+        (hub, key): (Arc<ShmLocalNode>, NodeKey),
         path: &Path,
         limits: NodeLimits,
     ) -> Result<ShmServer, ServeError> {
@@ -66,9 +68,9 @@ impl ShmServer {
         let mut server = ShmServer { file: file.clone(), stop, waker, thread: None };
         poll.registry().register(&mut listener, LISTENER, Interest::READABLE).map_err(io)?;
         let stop = server.stop.clone();
-        let doors = Doors::new(limits);
+        let doors = SessionLimiter::new(limits);
         let open = HashMap::new();
-        let listener = Loop {
+        let listener = ShmServerLoop {
             poll,
             listener,
             file,
@@ -112,35 +114,35 @@ impl Drop for ShmServer {
     }
 }
 
-struct Connection {
+struct ShmConnection {
     peer: Arc<Peer>,
     /// Whether the client has closed the connection. Then only its process is watched.
     is_closed: bool,
-    stage: Stage,
+    stage: ShmConnectionStage,
 }
 
 /// The proof and the hello. A call is not longer.
 const GREETING_BYTES: usize = PROOF_BYTES + HELLO_BYTES;
 const _: () = assert!(CALL_BYTES <= GREETING_BYTES);
 
-enum Stage {
+enum ShmConnectionStage {
     /// Waits for the call; after the answer to it, for the proof and the hello.
     Greeting {
         greeting: [u8; GREETING_BYTES],
         got: usize,
-        challenged: Option<Box<Challenged>>,
+        challenged: Option<Box<NodeChallenge>>,
         deadline: Instant,
     },
-    Attached(SessionId),
+    Attached(ShmSessionId),
 }
 
 /// The fate of a connection.
-enum Verdict {
+enum ConnectionFate {
     Keep,
     Forget,
 }
 
-struct Loop {
+struct ShmServerLoop {
     poll: Poll,
     listener: UnixListener,
     file: Arc<SocketFile>,
@@ -148,16 +150,16 @@ struct Loop {
     look_at: Instant,
     /// Whether the log already says that the file has gone and could not be made again.
     is_told_gone: bool,
-    hub: Arc<Hub>,
+    hub: Arc<ShmLocalNode>,
     key: NodeKey,
     /// By process number.
-    doors: Doors<u32>,
+    doors: SessionLimiter<u32>,
     stop: Arc<AtomicBool>,
     next: usize,
-    open: HashMap<usize, Connection>,
+    open: HashMap<usize, ShmConnection>,
 }
 
-impl Loop {
+impl ShmServerLoop {
     fn run(mut self) {
         let mut events = Events::with_capacity(64);
         let mut accept_again = None;
@@ -187,7 +189,7 @@ impl Loop {
             if accept {
                 accept_again = self.accept();
             }
-            self.send_silent_away();
+            self.close_silent_connections();
             if self.look_at <= Instant::now() {
                 self.look_at = Instant::now() + FILE_LOOK;
                 self.keep_file();
@@ -227,17 +229,17 @@ impl Loop {
     }
 
     fn next_deadline(&self) -> Option<Instant> {
-        let deadline = |connection: &Connection| match connection.stage {
-            Stage::Greeting { deadline, .. } => Some(deadline),
-            Stage::Attached(_) => None,
+        let deadline = |connection: &ShmConnection| match connection.stage {
+            ShmConnectionStage::Greeting { deadline, .. } => Some(deadline),
+            ShmConnectionStage::Attached(_) => None,
         };
         self.open.values().filter_map(deadline).min()
     }
 
-    fn send_silent_away(&mut self) {
+    fn close_silent_connections(&mut self) {
         let now = Instant::now();
         self.open.retain(|_, connection| match connection.stage {
-            Stage::Greeting { deadline, .. } if deadline <= now => {
+            ShmConnectionStage::Greeting { deadline, .. } if deadline <= now => {
                 tracing::warn!(pid = connection.peer.pid(), "a client did not say hello in time");
                 false
             }
@@ -248,9 +250,9 @@ impl Loop {
     /// Closes the oldest unauthenticated connection, if it had enough time for its hello. Returns whether there was
     /// one.
     fn make_room(&mut self) -> bool {
-        let newcomer = |(id, connection): (&usize, &Connection)| match connection.stage {
-            Stage::Greeting { deadline, .. } => Some((deadline, *id)),
-            Stage::Attached(_) => None,
+        let newcomer = |(id, connection): (&usize, &ShmConnection)| match connection.stage {
+            ShmConnectionStage::Greeting { deadline, .. } => Some((deadline, *id)),
+            ShmConnectionStage::Attached(_) => None,
         };
         let Some((deadline, id)) = self.open.iter().filter_map(newcomer).min() else {
             return false;
@@ -275,7 +277,7 @@ impl Loop {
             }
             match self.listener.accept() {
                 Ok((socket, _)) => {
-                    if let Err(error) = self.greet(socket) {
+                    if let Err(error) = self.add_connection(socket) {
                         tracing::warn!(%error, "cannot watch a client, it is sent away");
                     }
                 }
@@ -291,7 +293,7 @@ impl Loop {
     }
 
     /// Takes an unauthenticated connection, if the process at its other end could be fenced.
-    fn greet(&mut self, socket: UnixStream) -> io::Result<()> {
+    fn add_connection(&mut self, socket: UnixStream) -> io::Result<()> {
         let id = self.next;
         let registry = self.poll.registry();
         let peer = Arc::new(Peer::of(socket, registry, Token(FIRST + 2 * id))?);
@@ -304,8 +306,8 @@ impl Loop {
         let greeting = [0; GREETING_BYTES];
         let got = 0;
         let challenged = None;
-        let stage = Stage::Greeting { greeting, got, challenged, deadline };
-        self.open.insert(id, Connection { peer, is_closed: false, stage });
+        let stage = ShmConnectionStage::Greeting { greeting, got, challenged, deadline };
+        self.open.insert(id, ShmConnection { peer, is_closed: false, stage });
         self.next += 1;
         self.serve(id, false);
         Ok(())
@@ -314,7 +316,7 @@ impl Loop {
     fn serve(&mut self, id: usize, exited: bool) {
         let Some(connection) = self.open.get_mut(&id) else { return };
         let verdict = if exited {
-            Verdict::Forget
+            ConnectionFate::Forget
         } else {
             connection.read((&self.hub, &self.key), &mut self.doors, &self.poll, id).unwrap_or_else(
                 |error| {
@@ -322,15 +324,15 @@ impl Loop {
                     tracing::warn!(%error, pid, "a shared-memory client is sent away");
                     // An attached client has the memory, so it stays under watch.
                     match connection.stage {
-                        Stage::Greeting { .. } => Verdict::Forget,
-                        Stage::Attached(_) => Verdict::Keep,
+                        ShmConnectionStage::Greeting { .. } => ConnectionFate::Forget,
+                        ShmConnectionStage::Attached(_) => ConnectionFate::Keep,
                     }
                 },
             )
         };
-        if let Verdict::Forget = verdict {
+        if let ConnectionFate::Forget = verdict {
             let connection = self.open.remove(&id).expect("found above");
-            if let Stage::Attached(session) = connection.stage {
+            if let ShmConnectionStage::Attached(session) = connection.stage {
                 // Explicitly, because a fence that still waits for the process keeps the descriptor open.
                 let process = connection.peer.as_raw_fd();
                 if let Err(error) = self.poll.registry().deregister(&mut SourceFd(&process)) {
@@ -344,26 +346,26 @@ impl Loop {
     }
 }
 
-impl Connection {
+impl ShmConnection {
     /// Reads until there is nothing more.
     fn read(
         &mut self,
-        (hub, key): (&Hub, &NodeKey),
-        doors: &mut Doors<u32>,
+        (hub, key): (&ShmLocalNode, &NodeKey),
+        doors: &mut SessionLimiter<u32>,
         poll: &Poll,
         id: usize,
-    ) -> io::Result<Verdict> {
+    ) -> io::Result<ConnectionFate> {
         while !self.is_closed {
-            let attached = matches!(self.stage, Stage::Attached(_));
+            let attached = matches!(self.stage, ShmConnectionStage::Attached(_));
             let result = match &mut self.stage {
-                Stage::Greeting { greeting, got, challenged, .. } => {
+                ShmConnectionStage::Greeting { greeting, got, challenged, .. } => {
                     let wanted = if challenged.is_none() { CALL_BYTES } else { GREETING_BYTES };
                     self.peer.read(&mut greeting[*got..wanted]).inspect(|n| *got += n)
                 }
-                Stage::Attached(_) => {
+                ShmConnectionStage::Attached(_) => {
                     let mut byte = [0];
                     match self.peer.read(&mut byte) {
-                        Ok(1) if byte == [GOODBYE] => return Ok(Verdict::Forget),
+                        Ok(1) if byte == [GOODBYE] => return Ok(ConnectionFate::Forget),
                         result => result,
                     }
                 }
@@ -371,47 +373,49 @@ impl Connection {
             match result {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                Ok(0) if !attached => return Ok(Verdict::Forget),
+                Ok(0) if !attached => return Ok(ConnectionFate::Forget),
                 Ok(0) | Err(_) => self.is_closed = true,
                 Ok(_) => {}
             }
             match &self.stage {
-                Stage::Greeting { challenged: None, .. } => self.take_call(key)?,
-                Stage::Greeting { got: GREETING_BYTES, .. } => {
+                ShmConnectionStage::Greeting { challenged: None, .. } => self.answer_call(key)?,
+                ShmConnectionStage::Greeting { got: GREETING_BYTES, .. } => {
                     let hello = self.proved_hello()?;
-                    if let Verdict::Forget = self.answer(hello, hub, doors, poll, id)? {
-                        return Ok(Verdict::Forget);
+                    if let ConnectionFate::Forget =
+                        self.answer_hello(hello, hub, doors, poll, id)?
+                    {
+                        return Ok(ConnectionFate::Forget);
                     }
                 }
-                Stage::Greeting { .. } | Stage::Attached(_) => {}
+                ShmConnectionStage::Greeting { .. } | ShmConnectionStage::Attached(_) => {}
             }
         }
-        Ok(Verdict::Keep)
+        Ok(ConnectionFate::Keep)
     }
 
     /// Answers the call, if it is complete.
-    fn take_call(&mut self, key: &NodeKey) -> io::Result<()> {
-        let Stage::Greeting { greeting, got, challenged, .. } = &mut self.stage else {
+    fn answer_call(&mut self, key: &NodeKey) -> io::Result<()> {
+        let ShmConnectionStage::Greeting { greeting, got, challenged, .. } = &mut self.stage else {
             return Ok(());
         };
         let mut socket = self.peer.socket();
         let mut say = |words: &[u8]| io::Write::write_all(&mut socket, words);
         // Checked before the call is complete: that of another version may be shorter.
-        match PROTOCOL.check(End::Server, &greeting[..*got]) {
+        match PROTOCOL.check(ConnectionEnd::Server, &greeting[..*got]) {
             Ok(_) => {}
-            Err(Foreign::Stranger) => return Err(io::Error::other("it is no client")),
-            Err(Foreign::Version(error)) => {
+            Err(ProtocolMismatch::Stranger) => return Err(io::Error::other("it is no client")),
+            Err(ProtocolMismatch::Version(error)) => {
                 // Best effort: the connection is closed in any case.
                 drop(say(&Refused::OtherVersion.encode(&PROTOCOL)));
                 return Err(io::Error::other(error));
             }
         }
         let Some(call) = greeting[..*got].first_chunk::<CALL_BYTES>() else { return Ok(()) };
-        if challenge::called(&PROTOCOL, call).ok() != Some(key.name()) {
+        if challenge::called_node_name(&PROTOCOL, call).ok() != Some(key.name()) {
             drop(say(&Refused::WrongNode.encode(&PROTOCOL)));
             return Err(io::Error::other("it expects another memory node"));
         }
-        let (answer, expected) = Challenged::new(&PROTOCOL, key, call)?;
+        let (answer, expected) = NodeChallenge::new(&PROTOCOL, key, call)?;
         // The buffer of a new connection has room.
         say(&answer)?;
         (*got, *challenged) = (0, Some(Box::new(expected)));
@@ -419,18 +423,21 @@ impl Connection {
     }
 
     /// Returns the hello that has arrived, if the proof before it is valid.
-    fn proved_hello(&mut self) -> io::Result<Hello> {
-        let Stage::Greeting { greeting, challenged: Some(challenged), .. } = &self.stage else {
+    fn proved_hello(&mut self) -> io::Result<ShmHello> {
+        let ShmConnectionStage::Greeting { greeting, challenged: Some(challenged), .. } =
+            &self.stage
+        else {
             return Err(io::Error::other("it says hello without a call"));
         };
         let (proof, bytes) = greeting.split_first_chunk().expect("a proof is shorter");
         let bytes = bytes.first_chunk().expect("the rest is a hello");
-        let hello = match Hello::decode(bytes) {
+        let hello = match ShmHello::decode(bytes) {
             Ok(hello) => hello,
-            Err(Foreign::Stranger) => return Err(io::Error::other("it is no client")),
+            Err(ProtocolMismatch::Stranger) => return Err(io::Error::other("it is no client")),
             // The welcome tells a client with another layout of pools which layout this one is.
-            Err(Foreign::Version(error)) => {
-                let welcome = Welcome { pool_bytes: 0, status: Status::OtherVersion }.encode();
+            Err(ProtocolMismatch::Version(error)) => {
+                let welcome =
+                    ShmWelcome { pool_bytes: 0, status: ShmHelloStatus::OtherVersion }.encode();
                 drop(io::Write::write(&mut self.peer.socket(), &welcome));
                 return Err(io::Error::other(error));
             }
@@ -442,16 +449,16 @@ impl Connection {
         Ok(hello)
     }
 
-    fn answer(
+    fn answer_hello(
         &mut self,
-        hello: Hello,
-        hub: &Hub,
-        doors: &mut Doors<u32>,
+        hello: ShmHello,
+        hub: &ShmLocalNode,
+        doors: &mut SessionLimiter<u32>,
         poll: &Poll,
         id: usize,
-    ) -> io::Result<Verdict> {
+    ) -> io::Result<ConnectionFate> {
         let socket = self.peer.socket();
-        let welcome = |status| Welcome { pool_bytes: hub.pool().bytes(), status }.encode();
+        let welcome = |status| ShmWelcome { pool_bytes: hub.pool().bytes(), status }.encode();
         let refuse = |status, why| {
             // Best effort: the connection is closed in any case.
             drop(io::Write::write(&mut &*socket, &welcome(status)));
@@ -463,18 +470,21 @@ impl Connection {
         }
         // The fence of a session in this process would kill the node with it.
         if self.peer.pid() == std::process::id() {
-            return refuse(Status::NotFenceable, "it could not be fenced");
+            return refuse(ShmHelloStatus::NotFenceable, "it could not be fenced");
         }
         if doors.enter(self.peer.pid()).is_err() {
-            return refuse(Status::Full, "there is no room for another session of it, or at all");
+            return refuse(
+                ShmHelloStatus::Full,
+                "there is no room for another session of it, or at all",
+            );
         }
-        let session = match hub.open(hello.client, Access::Process(self.peer.clone())) {
+        let session = match hub.open(hello.client, ShmAccess::Process(self.peer.clone())) {
             Ok(session) => session,
             Err(refusal) => {
                 doors.leave(self.peer.pid());
                 return match refusal {
-                    Refusal::Fenced => refuse(Status::Fenced, "it has been fenced"),
-                    Refusal::Gone => Err(io::Error::other("the node is shutting down")),
+                    ShmRefusal::Fenced => refuse(ShmHelloStatus::Fenced, "it has been fenced"),
+                    ShmRefusal::Gone => Err(io::Error::other("the node is shutting down")),
                 };
             }
         };
@@ -491,9 +501,9 @@ impl Connection {
             hub.leave(session);
             return Err(error);
         }
-        self.stage = Stage::Attached(session);
+        self.stage = ShmConnectionStage::Attached(session);
         let pid = self.peer.pid();
-        let bytes = welcome(Status::Welcome);
+        let bytes = welcome(ShmHelloStatus::Welcome);
         match sys::send_with_fd(socket, &bytes, &file) {
             Ok(sent) if sent == bytes.len() => {
                 tracing::debug!(client = %hello.client, pid, "attached by shared memory");
@@ -504,9 +514,9 @@ impl Connection {
             // would ever come for it, and a fence would kill the process.
             Err(error) => {
                 tracing::debug!(%error, pid, "a shared-memory client has gone before its welcome");
-                return Ok(Verdict::Forget);
+                return Ok(ConnectionFate::Forget);
             }
         }
-        Ok(Verdict::Keep)
+        Ok(ConnectionFate::Keep)
     }
 }

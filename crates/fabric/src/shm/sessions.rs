@@ -10,10 +10,10 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-use fusee_core::over::{Living, Over};
+use fusee_core::ended_clients::{EndedClients, LiveClients};
 use fusee_core::verbs::ClientId;
 
-use super::gate::{Gate, Shut};
+use super::gate::{Gate, GateShutReason};
 use super::peer::Peer;
 use crate::sync::{Mutex, MutexGuard, Patience};
 
@@ -24,7 +24,7 @@ const GOODBYE_WAIT: Duration = Duration::from_secs(1);
 
 /// The way in which a session reaches the pool, which decides how it is fenced.
 #[derive(Clone, Debug)]
-pub(crate) enum Access {
+pub(crate) enum ShmAccess {
     /// From this process.
     Gate(Arc<Gate>),
     /// From another process.
@@ -33,11 +33,11 @@ pub(crate) enum Access {
 
 /// The number of a session in the list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct SessionId(u64);
+pub(crate) struct ShmSessionId(u64);
 
 /// Reasons why a session cannot be opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Refusal {
+pub(crate) enum ShmRefusal {
     /// The client has been fenced.
     Fenced,
     /// The node is shutting down.
@@ -45,50 +45,54 @@ pub(crate) enum Refusal {
 }
 
 /// A session of a client to fence.
-type Found = (SessionId, ClientId, Access);
+type SessionToFence = (ShmSessionId, ClientId, ShmAccess);
 
 /// The sessions of one memory node.
 #[derive(Debug)]
-pub(crate) struct Sessions {
-    state: Mutex<State>,
+pub(crate) struct ShmSessions {
+    state: Mutex<ShmSessionTable>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct ShmSessionTable {
     closed: bool,
     next: u64,
-    over: Over,
-    sessions: BTreeMap<SessionId, (ClientId, Access)>,
+    over: EndedClients,
+    sessions: BTreeMap<ShmSessionId, (ClientId, ShmAccess)>,
 }
 
-impl Sessions {
+impl ShmSessions {
     /// Makes an empty list.
-    pub(crate) fn new() -> Sessions {
-        Sessions { state: Mutex::new(State::default()) }
+    pub(crate) fn new() -> ShmSessions {
+        ShmSessions { state: Mutex::new(ShmSessionTable::default()) }
     }
 
     /// Locks the state, after a panic too: it is valid at every step.
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, ShmSessionTable> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Adds a session.
-    pub(crate) fn open(&self, client: ClientId, access: Access) -> Result<SessionId, Refusal> {
+    pub(crate) fn open(
+        &self,
+        client: ClientId,
+        access: ShmAccess,
+    ) -> Result<ShmSessionId, ShmRefusal> {
         let mut state = self.state();
         if state.closed {
-            return Err(Refusal::Gone);
+            return Err(ShmRefusal::Gone);
         }
-        if state.over.has(client) {
-            return Err(Refusal::Fenced);
+        if state.over.has_ended(client) {
+            return Err(ShmRefusal::Fenced);
         }
-        let id = SessionId(state.next);
+        let id = ShmSessionId(state.next);
         state.next += 1;
         state.sessions.insert(id, (client, access));
         Ok(id)
     }
 
     /// Forgets a session that cannot execute verbs any more.
-    pub(crate) fn leave(&self, session: SessionId) {
+    pub(crate) fn leave(&self, session: ShmSessionId) {
         self.state().sessions.remove(&session);
     }
 
@@ -97,7 +101,7 @@ impl Sessions {
     }
 
     /// Records which clients below a bound live.
-    pub(crate) fn learn(&self, living: &Living) {
+    pub(crate) fn learn(&self, living: &LiveClients) {
         self.state().over.learn(living);
     }
 
@@ -106,7 +110,7 @@ impl Sessions {
     pub(crate) fn fence(&self, clients: &[ClientId]) {
         // The sessions stay in the list until they have ended: a second fence of the same client
         // at the same time must wait for them, too.
-        let found: Vec<Found> = {
+        let found: Vec<SessionToFence> = {
             let mut state = self.state();
             for client in clients {
                 state.over.fence(*client);
@@ -116,8 +120,8 @@ impl Sessions {
         };
         for (_, client, access) in &found {
             match access {
-                Access::Gate(gate) => gate.shut(Shut::Fenced),
-                Access::Process(peer) => {
+                ShmAccess::Gate(gate) => gate.shut(GateShutReason::Fenced),
+                ShmAccess::Process(peer) => {
                     tracing::warn!(%client, pid = peer.pid(), "fencing a session of a process");
                     peer.tell_fenced();
                 }
@@ -135,7 +139,7 @@ impl Sessions {
         }
         wait_empty(found.iter().map(|(.., access)| access));
         for (id, _, access) in found {
-            if let Access::Process(peer) = access {
+            if let ShmAccess::Process(peer) = access {
                 self.await_end(id, &peer);
             }
             self.leave(id);
@@ -143,12 +147,12 @@ impl Sessions {
     }
 
     /// Waits until the processes among these have said goodbye or exited. Returns those that have not done so in time.
-    fn await_goodbyes<'f>(&self, found: &'f [Found]) -> Vec<(ClientId, &'f Peer)> {
+    fn await_goodbyes<'f>(&self, found: &'f [SessionToFence]) -> Vec<(ClientId, &'f Peer)> {
         let mut patience = Patience::of(GOODBYE_WAIT);
         loop {
             let silent = found.iter().filter_map(|(id, client, access)| match access {
-                Access::Process(peer) if self.has(*id) => Some((*client, &**peer)),
-                Access::Process(_) | Access::Gate(_) => None,
+                ShmAccess::Process(peer) if self.has(*id) => Some((*client, &**peer)),
+                ShmAccess::Process(_) | ShmAccess::Gate(_) => None,
             });
             let silent: Vec<_> = silent.collect();
             if silent.is_empty() || !patience.wait() {
@@ -157,20 +161,20 @@ impl Sessions {
         }
     }
 
-    fn has(&self, session: SessionId) -> bool {
+    fn has(&self, session: ShmSessionId) -> bool {
         self.state().sessions.contains_key(&session)
     }
 
     /// Ends the sessions of this process. Later ones are refused.
     pub(crate) fn close(&self) {
-        let sessions: Vec<Access> = {
+        let sessions: Vec<ShmAccess> = {
             let mut state = self.state();
             state.closed = true;
             std::mem::take(&mut state.sessions).into_values().map(|(_, access)| access).collect()
         };
         for access in &sessions {
-            if let Access::Gate(gate) = access {
-                gate.shut(Shut::Gone);
+            if let ShmAccess::Gate(gate) = access {
+                gate.shut(GateShutReason::Gone);
             }
         }
         wait_empty(sessions.iter());
@@ -178,7 +182,7 @@ impl Sessions {
 
     /// Waits until a fenced process has said goodbye or exited. There is no time limit: returning early would break the
     /// promise of a fence.
-    fn await_end(&self, session: SessionId, peer: &Peer) {
+    fn await_end(&self, session: ShmSessionId, peer: &Peer) {
         while self.has(session) {
             match peer.ended(Duration::from_secs(1)) {
                 Ok(true) => return,
@@ -193,9 +197,9 @@ impl Sessions {
 }
 
 /// Waits until no verb of those of these sessions that are in this process executes any more.
-fn wait_empty<'a>(sessions: impl Iterator<Item = &'a Access> + Clone) {
+fn wait_empty<'a>(sessions: impl Iterator<Item = &'a ShmAccess> + Clone) {
     Gate::wait_empty(sessions.filter_map(|access| match access {
-        Access::Gate(gate) => Some(&**gate),
-        Access::Process(_) => None,
+        ShmAccess::Gate(gate) => Some(&**gate),
+        ShmAccess::Process(_) => None,
     }));
 }

@@ -22,12 +22,12 @@ use crate::sys;
 #[derive(Debug)]
 pub(super) struct SocketFile {
     path: PathBuf,
-    place: Mutex<Place>,
+    place: Mutex<SocketFileState>,
 }
 
 /// The server's knowledge about the file at the path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
+enum SocketFileState {
     /// The file was ours at the last check, with this device and inode.
     Ours((u64, u64)),
     /// Our file, with this device and inode, was not there at the last check.
@@ -43,42 +43,47 @@ impl SocketFile {
         let lock = File::open(directory(path)).map_err(io)?;
         lock.lock().map_err(io)?;
         let (listener, id) = claim(path)?;
-        Ok((listener, SocketFile { path: path.into(), place: Mutex::new(Place::Ours(id)) }))
+        Ok((
+            listener,
+            SocketFile { path: path.into(), place: Mutex::new(SocketFileState::Ours(id)) },
+        ))
     }
 
     /// Returns whether the file was there at the last check.
     pub(super) fn is_there(&self) -> bool {
-        !matches!(*self.place(), Place::Gone(_))
+        !matches!(*self.place(), SocketFileState::Gone(_))
     }
 
     /// Checks whether the file is still there. If not, makes it again, and returns the new listener.
     pub(super) fn restore(&self) -> Result<Option<UnixListener>, ServeError> {
         let mut place = self.place();
-        let (Place::Ours(id) | Place::Gone(id)) = *place else { return Ok(None) };
+        let (SocketFileState::Ours(id) | SocketFileState::Gone(id)) = *place else {
+            return Ok(None);
+        };
         if identify(&self.path).is_ok_and(|found| found == id) {
-            *place = Place::Ours(id);
+            *place = SocketFileState::Ours(id);
             return Ok(None);
         }
-        *place = Place::Gone(id);
+        *place = SocketFileState::Gone(id);
         // Without waiting: any process of this host may hold the lock.
         let io = |source| ServeError::Io { at: self.path.display().to_string(), source };
         let lock = File::open(directory(&self.path)).map_err(io)?;
         lock.try_lock().map_err(|error| io(error.into()))?;
         let (listener, id) = claim(&self.path)?;
-        *place = Place::Ours(id);
+        *place = SocketFileState::Ours(id);
         Ok(Some(listener))
     }
 
     /// Makes the file count as gone, because its listener cannot be used. The next check makes it again.
     pub(super) fn count_as_gone(&self) {
         let mut place = self.place();
-        if matches!(*place, Place::Ours(_)) {
+        if matches!(*place, SocketFileState::Ours(_)) {
             // No file has these numbers. A file at the path is replaced, if no process listens at it.
-            *place = Place::Gone((0, 0));
+            *place = SocketFileState::Gone((0, 0));
         }
     }
 
-    fn place(&self) -> MutexGuard<'_, Place> {
+    fn place(&self) -> MutexGuard<'_, SocketFileState> {
         // The state is valid at every step, after a panic too.
         self.place.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -90,7 +95,11 @@ impl SocketFile {
     /// Removes the file for good, if it is still ours.
     pub(super) fn remove(&self) {
         // If the directory has gone before, so has the file.
-        let Place::Ours(id) = std::mem::replace(&mut *self.place(), Place::Ended) else { return };
+        let SocketFileState::Ours(id) =
+            std::mem::replace(&mut *self.place(), SocketFileState::Ended)
+        else {
+            return;
+        };
         if let Err(error) = remove_own(&self.path, id)
             && error.kind() != io::ErrorKind::NotFound
         {
@@ -102,13 +111,13 @@ impl SocketFile {
 /// Returns whether a process of this user is trusted to serve as a memory node at a path. The user must be root, the
 /// user of this process, or the only user besides root that can make files there.
 pub(super) fn may_serve(path: &Path, uid: u32) -> bool {
-    uid == 0 || uid == sys::own_uid() || is_kept_by(path, uid).unwrap_or(false)
+    uid == 0 || uid == sys::own_uid() || is_owned_only_by(path, uid).unwrap_or(false)
 }
 
 /// Returns whether a path's directory belongs to this user, and no other user besides root can replace it or a file in
 /// it. So every directory and link on the way there must belong to this user or root, and no directory may be writable
 /// by group or others.
-fn is_kept_by(path: &Path, uid: u32) -> io::Result<bool> {
+fn is_owned_only_by(path: &Path, uid: u32) -> io::Result<bool> {
     const OTHERS_WRITE: u32 = 0o022;
     const MOST_LINKS: usize = 40;
     let directory = std::path::absolute(directory(path))?;

@@ -18,10 +18,10 @@
 
 use fusee_core::layout::{LAYOUT_VERSION, LAYOUTS};
 use fusee_core::verbs::ClientId;
-use fusee_core::version::End;
+use fusee_core::version::ConnectionEnd;
 
 use crate::bytes::{u32_at, u64_at};
-use crate::version::{Foreign, Protocol};
+use crate::version::{Protocol, ProtocolMismatch};
 
 /// The beginning of messages. Version 2 added the layout of pools, version 3 the proofs of the node's key.
 pub(crate) const PROTOCOL: Protocol = Protocol::new("FUSEsm", "the shared-memory protocol", 3);
@@ -33,7 +33,7 @@ pub(crate) const FENCED: u8 = b'f';
 
 /// A node's decision about a hello.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Status {
+pub(crate) enum ShmHelloStatus {
     Welcome,
     Fenced,
     NotFenceable,
@@ -44,69 +44,69 @@ pub(crate) enum Status {
 
 /// The message of a client after its proof.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Hello {
+pub(crate) struct ShmHello {
     pub(crate) client: ClientId,
 }
 
 /// The node's answer to the hello.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Welcome {
+pub(crate) struct ShmWelcome {
     pub(crate) pool_bytes: u64,
-    pub(crate) status: Status,
+    pub(crate) status: ShmHelloStatus,
 }
 
-impl Hello {
+impl ShmHello {
     pub(crate) fn encode(self) -> [u8; HELLO_BYTES] {
         let mut bytes = [0; HELLO_BYTES];
-        bytes[..8].copy_from_slice(&PROTOCOL.begin());
+        bytes[..8].copy_from_slice(&PROTOCOL.magic());
         bytes[8..12].copy_from_slice(&self.client.0.to_le_bytes());
         bytes[12..].copy_from_slice(&LAYOUT_VERSION.to_le_bytes());
         bytes
     }
 
-    pub(crate) fn decode(bytes: &[u8; HELLO_BYTES]) -> Result<Hello, Foreign> {
-        PROTOCOL.check(End::Server, bytes)?;
+    pub(crate) fn decode(bytes: &[u8; HELLO_BYTES]) -> Result<ShmHello, ProtocolMismatch> {
+        PROTOCOL.check(ConnectionEnd::Server, bytes)?;
         let (Some(client), Some(layout)) = (u32_at(bytes, 8), u32_at(bytes, 12)) else {
-            return Err(Foreign::Stranger);
+            return Err(ProtocolMismatch::Stranger);
         };
-        LAYOUTS.check(End::Server, layout).map_err(Foreign::Version)?;
-        Ok(Hello { client: ClientId(client) })
+        LAYOUTS.check(ConnectionEnd::Server, layout).map_err(ProtocolMismatch::Version)?;
+        Ok(ShmHello { client: ClientId(client) })
     }
 }
 
-impl Welcome {
+impl ShmWelcome {
     pub(crate) fn encode(self) -> [u8; WELCOME_BYTES] {
         let status = match self.status {
-            Status::Welcome => 0u32,
-            Status::Fenced => 1,
-            Status::NotFenceable => 2,
-            Status::Full => 3,
-            Status::OtherVersion => 4,
+            ShmHelloStatus::Welcome => 0u32,
+            ShmHelloStatus::Fenced => 1,
+            ShmHelloStatus::NotFenceable => 2,
+            ShmHelloStatus::Full => 3,
+            ShmHelloStatus::OtherVersion => 4,
         };
         let mut bytes = [0; WELCOME_BYTES];
-        bytes[..8].copy_from_slice(&PROTOCOL.begin());
+        bytes[..8].copy_from_slice(&PROTOCOL.magic());
         bytes[8..16].copy_from_slice(&self.pool_bytes.to_le_bytes());
         bytes[16..20].copy_from_slice(&status.to_le_bytes());
         bytes[20..].copy_from_slice(&LAYOUT_VERSION.to_le_bytes());
         bytes
     }
 
-    pub(crate) fn decode(bytes: &[u8; WELCOME_BYTES]) -> Result<Welcome, Foreign> {
-        PROTOCOL.check(End::Client, bytes)?;
+    pub(crate) fn decode(bytes: &[u8; WELCOME_BYTES]) -> Result<ShmWelcome, ProtocolMismatch> {
+        PROTOCOL.check(ConnectionEnd::Client, bytes)?;
         let fields = (u64_at(bytes, 8), u32_at(bytes, 16), u32_at(bytes, 20));
         let (Some(pool_bytes), Some(status), Some(layout)) = fields else {
-            return Err(Foreign::Stranger);
+            return Err(ProtocolMismatch::Stranger);
         };
-        LAYOUTS.check(End::Client, layout).map_err(Foreign::Version)?;
+        LAYOUTS.check(ConnectionEnd::Client, layout).map_err(ProtocolMismatch::Version)?;
         let status = match status {
-            0 => Status::Welcome,
-            1 => Status::Fenced,
-            2 => Status::NotFenceable,
-            3 => Status::Full,
-            4 => Status::OtherVersion,
-            _ => return Err(Foreign::Stranger),
+            0 => ShmHelloStatus::Welcome,
+            1 => ShmHelloStatus::Fenced,
+            2 => ShmHelloStatus::NotFenceable,
+            3 => ShmHelloStatus::Full,
+            4 => ShmHelloStatus::OtherVersion,
+            _ => return Err(ProtocolMismatch::Stranger),
         };
-        Ok(Welcome { pool_bytes, status })
+        Ok(ShmWelcome { pool_bytes, status })
     }
 }
 
@@ -116,22 +116,22 @@ mod tests {
 
     #[test]
     fn messages_survive_the_wire_and_nothing_else_is_taken_for_one() {
-        let hello = Hello { client: ClientId(7) };
-        assert_eq!(Hello::decode(&hello.encode()), Ok(hello));
-        let welcome = Welcome { pool_bytes: 4096, status: Status::NotFenceable };
-        assert_eq!(Welcome::decode(&welcome.encode()), Ok(welcome));
+        let hello = ShmHello { client: ClientId(7) };
+        assert_eq!(ShmHello::decode(&hello.encode()), Ok(hello));
+        let welcome = ShmWelcome { pool_bytes: 4096, status: ShmHelloStatus::NotFenceable };
+        assert_eq!(ShmWelcome::decode(&welcome.encode()), Ok(welcome));
         for at in 0..8 {
             let mut bytes = hello.encode();
             bytes[at] ^= 1;
-            assert!(Hello::decode(&bytes).is_err());
+            assert!(ShmHello::decode(&bytes).is_err());
         }
         let mut bytes = welcome.encode();
         bytes[16] = 5;
-        assert_eq!(Welcome::decode(&bytes), Err(Foreign::Stranger));
+        assert_eq!(ShmWelcome::decode(&bytes), Err(ProtocolMismatch::Stranger));
         let mut hello = hello.encode();
         let mut welcome = welcome.encode();
         (hello[12], welcome[20]) = (LAYOUT_VERSION as u8 + 1, LAYOUT_VERSION as u8 - 1);
-        assert!(matches!(Hello::decode(&hello), Err(Foreign::Version(_))));
-        assert!(matches!(Welcome::decode(&welcome), Err(Foreign::Version(_))));
+        assert!(matches!(ShmHello::decode(&hello), Err(ProtocolMismatch::Version(_))));
+        assert!(matches!(ShmWelcome::decode(&welcome), Err(ProtocolMismatch::Version(_))));
     }
 }

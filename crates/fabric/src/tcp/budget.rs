@@ -26,7 +26,7 @@ const PROGRESS_BYTES: usize = 1 << 20;
 
 /// The memory for frames of one direction.
 #[derive(Debug)]
-pub(super) struct Budget {
+pub(super) struct TcpFrameBudget {
     total: usize,
     per_peer: usize,
     used: usize,
@@ -35,9 +35,9 @@ pub(super) struct Budget {
     pub(super) has_more: bool,
 }
 
-impl Budget {
-    pub(super) fn new(total: usize, per_peer: usize) -> Budget {
-        Budget { total, per_peer, used: 0, peers: HashMap::new(), has_more: false }
+impl TcpFrameBudget {
+    pub(super) fn new(total: usize, per_peer: usize) -> TcpFrameBudget {
+        TcpFrameBudget { total, per_peer, used: 0, peers: HashMap::new(), has_more: false }
     }
 
     fn take(&mut self, peer: IpAddr, bytes: usize, is_large: bool) -> bool {
@@ -65,20 +65,25 @@ impl Budget {
 
 /// The part of a budget that one connection holds.
 #[derive(Debug)]
-pub(super) struct Share {
+pub(super) struct TcpBudgetShare {
     bytes: usize,
     /// The time since which it holds memory without progress.
     since: Instant,
     moved: usize,
 }
 
-impl Share {
-    pub(super) fn new() -> Share {
-        Share { bytes: 0, since: Instant::now(), moved: 0 }
+impl TcpBudgetShare {
+    pub(super) fn new() -> TcpBudgetShare {
+        TcpBudgetShare { bytes: 0, since: Instant::now(), moved: 0 }
     }
 
     /// Takes the permission for a buffer of this capacity. Returns false if not enough is left.
-    pub(super) fn take(&mut self, budget: &mut Budget, peer: IpAddr, capacity: usize) -> bool {
+    pub(super) fn take(
+        &mut self,
+        budget: &mut TcpFrameBudget,
+        peer: IpAddr,
+        capacity: usize,
+    ) -> bool {
         let wanted = capacity.saturating_sub(FREE_BYTES);
         if wanted <= self.bytes {
             return true;
@@ -94,7 +99,7 @@ impl Share {
     }
 
     /// Gives back the part that a buffer of this capacity does not need.
-    pub(super) fn give_back(&mut self, budget: &mut Budget, peer: IpAddr, capacity: usize) {
+    pub(super) fn give_back(&mut self, budget: &mut TcpFrameBudget, peer: IpAddr, capacity: usize) {
         let wanted = capacity.saturating_sub(FREE_BYTES);
         if wanted < self.bytes {
             budget.give_back(peer, self.bytes - wanted);
@@ -103,7 +108,7 @@ impl Share {
     }
 
     /// Counts bytes received or sent.
-    pub(super) fn has_moved(&mut self, bytes: usize) {
+    pub(super) fn count_moved_bytes(&mut self, bytes: usize) {
         self.moved += bytes;
         if self.bytes > 0 && self.moved >= PROGRESS_BYTES {
             (self.since, self.moved) = (Instant::now(), 0);
@@ -116,13 +121,18 @@ impl Share {
     }
 
     /// Gives all back.
-    pub(super) fn end(&mut self, budget: &mut Budget, peer: IpAddr) {
+    pub(super) fn end(&mut self, budget: &mut TcpFrameBudget, peer: IpAddr) {
         self.give_back(budget, peer, 0);
     }
 }
 
 /// Frees the memory of an empty buffer.
-pub(super) fn release(buffer: &mut Buffer, share: &mut Share, budget: &mut Budget, peer: IpAddr) {
+pub(super) fn release(
+    buffer: &mut Buffer,
+    share: &mut TcpBudgetShare,
+    budget: &mut TcpFrameBudget,
+    peer: IpAddr,
+) {
     if share.bytes > 0 && buffer.is_empty() {
         *buffer = Buffer::default();
         share.give_back(budget, peer, 0);
@@ -141,17 +151,17 @@ mod tests {
 
     #[test]
     fn memory_is_bounded_for_each_peer_and_in_total_and_comes_back() {
-        let mut budget = Budget::new(4 * MIB, 2 * MIB);
-        let mut shares: Vec<(Share, IpAddr)> = Vec::new();
+        let mut budget = TcpFrameBudget::new(4 * MIB, 2 * MIB);
+        let mut shares: Vec<(TcpBudgetShare, IpAddr)> = Vec::new();
         let mut taken = Vec::new();
         for host in [1, 1, 1, 2, 2, 3] {
-            let mut share = Share::new();
+            let mut share = TcpBudgetShare::new();
             let peer = peer(host);
             taken.push(share.take(&mut budget, peer, MIB + FREE_BYTES));
             shares.push((share, peer));
         }
         assert_eq!(taken, [true, true, false, true, true, false]);
-        let mut small = Share::new();
+        let mut small = TcpBudgetShare::new();
         assert!(small.take(&mut budget, peer(3), FREE_BYTES));
         assert!(!std::mem::take(&mut budget.has_more));
         shares[0].0.give_back(&mut budget, peer(1), FREE_BYTES);
@@ -164,26 +174,26 @@ mod tests {
 
     #[test]
     fn large_frames_leave_room_for_others() {
-        let mut budget = Budget::new(64 * MIB, 64 * MIB);
-        let mut large: Vec<Share> = (0..4).map(|_| Share::new()).collect();
+        let mut budget = TcpFrameBudget::new(64 * MIB, 64 * MIB);
+        let mut large: Vec<TcpBudgetShare> = (0..4).map(|_| TcpBudgetShare::new()).collect();
         let taken = large.iter_mut().map(|share| share.take(&mut budget, peer(1), 16 * MIB));
         assert_eq!(taken.filter(|taken| *taken).count(), 3);
-        let mut other = Share::new();
+        let mut other = TcpBudgetShare::new();
         assert!(other.take(&mut budget, peer(1), 2 * MIB));
     }
 
     #[test]
     fn who_gets_on_is_not_stuck() {
-        let mut budget = Budget::new(64 * MIB, 64 * MIB);
-        let mut share = Share::new();
+        let mut budget = TcpFrameBudget::new(64 * MIB, 64 * MIB);
+        let mut share = TcpBudgetShare::new();
         let later = Instant::now() + Duration::from_secs(100);
         assert!(!share.is_stuck(later, Duration::from_secs(1)), "it holds nothing");
         assert!(share.take(&mut budget, peer(1), MIB));
         assert!(share.is_stuck(later, Duration::from_secs(1)));
         let since = share.since;
-        share.has_moved(PROGRESS_BYTES - 1);
+        share.count_moved_bytes(PROGRESS_BYTES - 1);
         assert_eq!(share.since, since);
-        share.has_moved(1);
+        share.count_moved_bytes(1);
         assert!(share.since > since);
     }
 }

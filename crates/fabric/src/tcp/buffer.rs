@@ -26,7 +26,7 @@ pub(super) struct Buffer {
 
 /// The outcome of a read or write on a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Progress {
+pub(super) enum SocketProgress {
     /// The socket may have more to give or take.
     More,
     /// The socket has no more for now.
@@ -139,25 +139,29 @@ impl Buffer {
     }
 
     /// Reads once from a socket. `wanted` is the number of bytes that the frame at the front still lacks.
-    pub(super) fn fill(&mut self, from: &mut impl Read, wanted: usize) -> io::Result<Progress> {
+    pub(super) fn fill(
+        &mut self,
+        from: &mut impl Read,
+        wanted: usize,
+    ) -> io::Result<SocketProgress> {
         let room = self.room(self.step(wanted), FILL_DOUBLING_BYTES);
         let room_bytes = room.len();
         match from.read(room) {
-            Ok(0) => Ok(Progress::End),
+            Ok(0) => Ok(SocketProgress::End),
             Ok(read) => {
                 self.end += read;
                 // A short read has emptied the socket: the next event tells when to go on.
-                Ok(if read < room_bytes { Progress::Blocked } else { Progress::More })
+                Ok(if read < room_bytes { SocketProgress::Blocked } else { SocketProgress::More })
             }
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(Progress::Blocked),
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(Progress::More),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(SocketProgress::Blocked),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(SocketProgress::More),
             Err(error) => Err(error),
         }
     }
 
     /// Writes as much as a socket takes, the bytes kept by a layer above it included. Returns `More` if that was
     /// all.
-    pub(super) fn drain(&mut self, to: &mut impl Write) -> io::Result<Progress> {
+    pub(super) fn drain(&mut self, to: &mut impl Write) -> io::Result<SocketProgress> {
         loop {
             let written = if self.is_empty() {
                 to.flush().map(|()| None)
@@ -165,11 +169,11 @@ impl Buffer {
                 to.write(self.filled()).map(Some)
             };
             match written {
-                Ok(None) => return Ok(Progress::More),
-                Ok(Some(0)) => return Ok(Progress::End),
+                Ok(None) => return Ok(SocketProgress::More),
+                Ok(Some(0)) => return Ok(SocketProgress::End),
                 Ok(Some(written)) => self.consume(written),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    return Ok(Progress::Blocked);
+                    return Ok(SocketProgress::Blocked);
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Err(error),
@@ -205,7 +209,7 @@ mod tests {
     fn an_announced_length_costs_no_memory() {
         let mut buffer = Buffer::default();
         let mut small: &[u8] = &[1; 16];
-        assert_eq!(buffer.fill(&mut small, 16 << 20).unwrap(), Progress::Blocked);
+        assert_eq!(buffer.fill(&mut small, 16 << 20).unwrap(), SocketProgress::Blocked);
         assert!(buffer.bytes.len() <= 2 * READ_BYTES);
     }
 
@@ -252,7 +256,7 @@ mod tests {
         let mut buffer = Buffer::default();
         buffer.append(&vec![7; 8 << 20]);
         let mut out = Vec::new();
-        assert_eq!(buffer.drain(&mut out).unwrap(), Progress::More);
+        assert_eq!(buffer.drain(&mut out).unwrap(), SocketProgress::More);
         assert_eq!(out.len(), 8 << 20);
         assert!(buffer.bytes.capacity() <= KEEP_BYTES);
     }

@@ -6,7 +6,7 @@
 //! Replies queue in the output buffer. While more than [`OUTPUT_BOUND`] bytes wait there, no further
 //! request is executed or read: a client that does not fetch its replies slows down only itself, and costs
 //! the node a bounded amount of memory. Long requests and replies take their memory from budgets that all
-//! connections share ([`Budget`]). If a budget is used up, the connection waits and keeps the part that it
+//! connections share ([`TcpFrameBudget`]). If a budget is used up, the connection waits and keeps the part that it
 //! has.
 
 use std::io;
@@ -15,21 +15,22 @@ use std::time::{Duration, Instant};
 
 use fusee_auth::NodeKey;
 use fusee_core::verbs::{ClientId, VerbError};
-use fusee_core::version::End;
-use fusee_tls::{FIRST_BYTE, SPEAKS_NONE, SPEAKS_TLS, Stream, Tls};
+use fusee_core::version::ConnectionEnd;
+use fusee_tls::{FIRST_BYTE, MaybeTlsStream, SPEAKS_NONE, SPEAKS_TLS, TlsSettings};
 use mio::net::TcpStream;
 
-use super::budget::{self, Budget, Share};
-use super::buffer::{Buffer, Progress};
+use super::budget::{self, TcpBudgetShare, TcpFrameBudget};
+use super::buffer::{Buffer, SocketProgress};
 use super::frame::{
-    self, FrameError, HEADER_BYTES, Hello, ReplyKind, Request, Status, Welcome, WireOp,
+    self, FrameError, HEADER_BYTES, ReplyKind, TcpHello, TcpHelloStatus, TcpRequest, TcpWelcome,
+    WireOp,
 };
-use super::node::Moved;
-use crate::challenge::{self, CALL_BYTES, Challenged, PROOF_BYTES, Refusal};
-use crate::doors::{Doors, Full};
-use crate::pool::{Order, Pool};
-use crate::reception::Guest;
-use crate::version::Foreign;
+use super::node::TrafficCounters;
+use crate::challenge::{self, CALL_BYTES, ChallengeRefusal, NodeChallenge, PROOF_BYTES};
+use crate::limits::{SessionLimitError, SessionLimiter};
+use crate::listener::FabricConnection;
+use crate::pool::{Pool, VerbOrder};
+use crate::version::ProtocolMismatch;
 
 /// The bytes of waiting replies beyond which the next request has to wait.
 const OUTPUT_BOUND: usize = 1 << 20;
@@ -39,21 +40,21 @@ const TURN_REQUESTS: usize = 64;
 const BYTES_PER_REQUEST: usize = 4 << 10;
 
 /// The state of the server that connections share.
-pub(super) struct Context<'a> {
+pub(super) struct TcpServeContext<'a> {
     pub(super) pool: &'a Pool,
     pub(super) key: &'a NodeKey,
-    pub(super) order: &'a mut Order,
+    pub(super) order: &'a mut VerbOrder,
     pub(super) is_fenced: &'a dyn Fn(ClientId) -> bool,
-    pub(super) doors: &'a mut Doors<IpAddr>,
-    pub(super) requests: &'a mut Budget,
-    pub(super) replies: &'a mut Budget,
-    pub(super) tls: Option<&'a Tls>,
-    pub(super) moved: &'a Moved,
+    pub(super) doors: &'a mut SessionLimiter<IpAddr>,
+    pub(super) requests: &'a mut TcpFrameBudget,
+    pub(super) replies: &'a mut TcpFrameBudget,
+    pub(super) tls: Option<&'a TlsSettings>,
+    pub(super) moved: &'a TrafficCounters,
 }
 
 /// Reasons for which the node closes a connection.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum Misbehaved {
+pub(super) enum TcpCloseReason {
     #[error("{0}")]
     Frame(#[from] FrameError),
     #[error("a verb is {0}")]
@@ -67,7 +68,7 @@ pub(super) enum Misbehaved {
     #[error("{0} has been fenced")]
     Fenced(ClientId),
     #[error("{0}")]
-    Full(#[from] Full),
+    Full(#[from] SessionLimitError),
     #[error("it holds memory that others wait for, and does not get on")]
     Stuck,
     #[error("{0}")]
@@ -76,7 +77,7 @@ pub(super) enum Misbehaved {
 
 /// The outcome of a turn of service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Served {
+pub(super) enum TcpTurnOutcome {
     /// Nothing to do until the next event.
     Idle,
     /// There is more to do.
@@ -88,11 +89,11 @@ pub(super) enum Served {
 }
 
 #[derive(Debug)]
-pub(super) struct Connection {
-    stream: Stream<TcpStream>,
+pub(super) struct TcpConnection {
+    stream: MaybeTlsStream<TcpStream>,
     peer: SocketAddr,
     /// The state that checks the proof, which comes with the hello; `None` before the call.
-    challenged: Option<Challenged>,
+    challenged: Option<NodeChallenge>,
     /// `None` before the hello.
     client: Option<ClientId>,
     /// The socket was readable at the last event, and has not been drained since.
@@ -104,12 +105,12 @@ pub(super) struct Connection {
     pub(super) waits: bool,
     input: Buffer,
     output: Buffer,
-    input_share: Share,
-    output_share: Share,
+    input_share: TcpBudgetShare,
+    output_share: TcpBudgetShare,
 }
 
 /// The outcome of executing the requests that have arrived.
-enum Executed {
+enum TcpExecuteOutcome {
     /// All complete requests are executed. The beginning of another one may be there.
     All,
     /// Some are left: the output has no room for their replies, or the turn is over.
@@ -118,11 +119,11 @@ enum Executed {
     NoMemory,
 }
 
-impl Guest for Connection {
-    fn new(stream: TcpStream, peer: SocketAddr) -> io::Result<Connection> {
+impl FabricConnection for TcpConnection {
+    fn new(stream: TcpStream, peer: SocketAddr) -> io::Result<TcpConnection> {
         stream.set_nodelay(true)?;
-        Ok(Connection {
-            stream: Stream::plain(stream),
+        Ok(TcpConnection {
+            stream: MaybeTlsStream::plain(stream),
             peer,
             challenged: None,
             client: None,
@@ -132,8 +133,8 @@ impl Guest for Connection {
             waits: false,
             input: Buffer::default(),
             output: Buffer::default(),
-            input_share: Share::new(),
-            output_share: Share::new(),
+            input_share: TcpBudgetShare::new(),
+            output_share: TcpBudgetShare::new(),
         })
     }
 
@@ -150,16 +151,16 @@ impl Guest for Connection {
     }
 }
 
-impl Connection {
+impl TcpConnection {
     /// Gives back memory that the connection does not use.
-    pub(super) fn release(&mut self, requests: &mut Budget, replies: &mut Budget) {
+    pub(super) fn release(&mut self, requests: &mut TcpFrameBudget, replies: &mut TcpFrameBudget) {
         let peer = self.peer_ip();
         budget::release(&mut self.input, &mut self.input_share, requests, peer);
         budget::release(&mut self.output, &mut self.output_share, replies, peer);
     }
 
     /// Ends the connection, and gives all its memory back.
-    pub(super) fn end(mut self, requests: &mut Budget, replies: &mut Budget) {
+    pub(super) fn end(mut self, requests: &mut TcpFrameBudget, replies: &mut TcpFrameBudget) {
         self.input_share.end(requests, self.peer_ip());
         self.output_share.end(replies, self.peer_ip());
     }
@@ -172,37 +173,43 @@ impl Connection {
     }
 
     /// Executes requests that have arrived and sends replies, up to the limit of a turn.
-    pub(super) fn serve(&mut self, context: &mut Context<'_>) -> Result<Served, Misbehaved> {
+    pub(super) fn serve(
+        &mut self,
+        context: &mut TcpServeContext<'_>,
+    ) -> Result<TcpTurnOutcome, TcpCloseReason> {
         let served = self.take_turn(context)?;
         let peer = self.peer_ip();
         self.input_share.give_back(context.requests, peer, self.input.capacity());
         self.output_share.give_back(context.replies, peer, self.output.capacity());
-        self.waits = served == Served::Waits;
+        self.waits = served == TcpTurnOutcome::Waits;
         Ok(served)
     }
 
-    fn take_turn(&mut self, context: &mut Context<'_>) -> Result<Served, Misbehaved> {
+    fn take_turn(
+        &mut self,
+        context: &mut TcpServeContext<'_>,
+    ) -> Result<TcpTurnOutcome, TcpCloseReason> {
         let mut budget = TURN_REQUESTS;
         loop {
             let executed = self.execute(context, &mut budget)?;
             let sent = self.send()?;
-            if sent == Progress::End {
-                return Ok(Served::Closed);
+            if sent == SocketProgress::End {
+                return Ok(TcpTurnOutcome::Closed);
             }
             if budget == 0 {
-                return Ok(Served::Again);
+                return Ok(TcpTurnOutcome::Again);
             }
             if self.output.len() > OUTPUT_BOUND {
                 // The socket is blocked: all that it took was written.
-                return Ok(Served::Idle);
+                return Ok(TcpTurnOutcome::Idle);
             }
             match executed {
-                Executed::Some => continue,
-                Executed::NoMemory => return Ok(Served::Waits),
-                Executed::All => {}
+                TcpExecuteOutcome::Some => continue,
+                TcpExecuteOutcome::NoMemory => return Ok(TcpTurnOutcome::Waits),
+                TcpExecuteOutcome::All => {}
             }
             if !self.readable {
-                return Ok(Served::Idle);
+                return Ok(TcpTurnOutcome::Idle);
             }
             // Before the client's proof its bytes are not read as a frame, so no memory is reserved for a
             // length in them.
@@ -213,42 +220,42 @@ impl Connection {
             let capacity = self.input.capacity_to_fill(wanted);
             let peer = self.peer_ip();
             if !self.input_share.take(context.requests, peer, capacity) {
-                return Ok(Served::Waits);
+                return Ok(TcpTurnOutcome::Waits);
             }
             let had = self.input.len();
             let filled = self.input.fill(&mut self.stream, wanted)?;
-            self.input_share.has_moved(self.input.len() - had);
+            self.input_share.count_moved_bytes(self.input.len() - had);
             match filled {
-                Progress::More => {}
-                Progress::Blocked => self.readable = self.read_closed,
-                Progress::End => return Ok(Served::Closed),
+                SocketProgress::More => {}
+                SocketProgress::Blocked => self.readable = self.read_closed,
+                SocketProgress::End => return Ok(TcpTurnOutcome::Closed),
             }
         }
     }
 
-    fn send(&mut self) -> Result<Progress, Misbehaved> {
+    fn send(&mut self) -> Result<SocketProgress, TcpCloseReason> {
         if !self.writable {
-            return Ok(Progress::Blocked);
+            return Ok(SocketProgress::Blocked);
         }
         let had = self.output.len();
         let progress = self.output.drain(&mut self.stream)?;
-        self.output_share.has_moved(had - self.output.len());
-        self.writable = progress == Progress::More;
+        self.output_share.count_moved_bytes(had - self.output.len());
+        self.writable = progress == SocketProgress::More;
         Ok(progress)
     }
 
     /// Executes the requests in the input until the output is full.
     fn execute(
         &mut self,
-        context: &mut Context<'_>,
+        context: &mut TcpServeContext<'_>,
         budget: &mut usize,
-    ) -> Result<Executed, Misbehaved> {
-        if self.client.is_none() && (!self.take_call(context)? || !self.greet(context)?) {
-            return Ok(Executed::All);
+    ) -> Result<TcpExecuteOutcome, TcpCloseReason> {
+        if self.client.is_none() && (!self.answer_call(context)? || !self.answer_hello(context)?) {
+            return Ok(TcpExecuteOutcome::All);
         }
         while *budget > 0 && self.output.len() <= OUTPUT_BOUND {
-            let Some(request) = Request::decode(self.input.filled())? else {
-                return Ok(Executed::All);
+            let Some(request) = TcpRequest::decode(self.input.filled())? else {
+                return Ok(TcpExecuteOutcome::All);
             };
             for verb in request.verbs() {
                 verb.check(context.pool.bytes())?;
@@ -257,7 +264,7 @@ impl Connection {
             let capacity = self.output.capacity_to_append(reply_bytes);
             let peer = self.peer_ip();
             if !self.output_share.take(context.replies, peer, capacity) {
-                return Ok(Executed::NoMemory);
+                return Ok(TcpExecuteOutcome::NoMemory);
             }
             self.output.reserve(reply_bytes);
             execute(&request, context, &mut self.output)?;
@@ -268,11 +275,11 @@ impl Connection {
             context.moved.bytes.add((HEADER_BYTES + moved) as u64);
             *budget = budget.saturating_sub(1 + moved / BYTES_PER_REQUEST);
         }
-        Ok(Executed::Some)
+        Ok(TcpExecuteOutcome::Some)
     }
 
     /// Switches to TLS, if the client speaks it and this node does too.
-    fn look_for_tls(&mut self, context: &Context<'_>) -> Result<(), Misbehaved> {
+    fn look_for_tls(&mut self, context: &TcpServeContext<'_>) -> Result<(), TcpCloseReason> {
         if self.stream.is_tls() || self.input.filled().first() != Some(&FIRST_BYTE) {
             return Ok(());
         }
@@ -280,7 +287,7 @@ impl Connection {
         let answers = context.tls.map(|tls| tls.answer(&mut self.stream, come)).transpose()?;
         if answers != Some(true) {
             // In plain text, although the client waits for TLS: there is none here.
-            return self.refuse(Refusal::SpeaksNoTls, Misbehaved::Tls(SPEAKS_TLS));
+            return self.refuse(ChallengeRefusal::SpeaksNoTls, TcpCloseReason::Tls(SPEAKS_TLS));
         }
         self.input.consume(self.input.len());
         // TLS has taken the bytes that came with the first record. The rest is still in the socket.
@@ -289,109 +296,114 @@ impl Connection {
     }
 
     /// Sends the reason why a call gets no proof.
-    fn refuse<T>(&mut self, refusal: Refusal, reason: Misbehaved) -> Result<T, Misbehaved> {
+    fn refuse<T>(
+        &mut self,
+        refusal: ChallengeRefusal,
+        reason: TcpCloseReason,
+    ) -> Result<T, TcpCloseReason> {
         self.output.append(&refusal.encode(&frame::PROTOCOL));
-        self.last_words();
+        self.flush_before_close();
         Err(reason)
     }
 
     /// Answers the call, if it has arrived. Returns whether it has.
-    fn take_call(&mut self, context: &Context<'_>) -> Result<bool, Misbehaved> {
+    fn answer_call(&mut self, context: &TcpServeContext<'_>) -> Result<bool, TcpCloseReason> {
         if self.challenged.is_some() {
             return Ok(true);
         }
         // Only before the call: a proof may begin with any byte.
         self.look_for_tls(context)?;
-        if let Err(foreign) = frame::PROTOCOL.check(End::Server, self.input.filled()) {
-            let reason = Misbehaved::Frame(foreign.into());
+        if let Err(foreign) = frame::PROTOCOL.check(ConnectionEnd::Server, self.input.filled()) {
+            let reason = TcpCloseReason::Frame(foreign.into());
             // A client of another version learns this version.
             return match foreign {
-                Foreign::Version(_) => self.refuse(Refusal::OtherVersion, reason),
-                Foreign::Stranger => Err(reason),
+                ProtocolMismatch::Version(_) => self.refuse(ChallengeRefusal::OtherVersion, reason),
+                ProtocolMismatch::Stranger => Err(reason),
             };
         }
         let Some(call) = self.input.filled().first_chunk::<CALL_BYTES>().copied() else {
             return Ok(false);
         };
         self.input.consume(CALL_BYTES);
-        if !self.stream.is_tls() && context.tls.is_some_and(Tls::answers) {
-            return self.refuse(Refusal::WantsTls, Misbehaved::Tls(SPEAKS_NONE));
+        if !self.stream.is_tls() && context.tls.is_some_and(TlsSettings::has_certificate) {
+            return self.refuse(ChallengeRefusal::WantsTls, TcpCloseReason::Tls(SPEAKS_NONE));
         }
-        let called = challenge::called(&frame::PROTOCOL, &call).map_err(FrameError::from)?;
+        let called =
+            challenge::called_node_name(&frame::PROTOCOL, &call).map_err(FrameError::from)?;
         if called != context.key.name() {
-            return self.refuse(Refusal::WrongNode, Misbehaved::WrongIdentity);
+            return self.refuse(ChallengeRefusal::WrongNode, TcpCloseReason::WrongIdentity);
         }
-        let (answer, challenged) = Challenged::new(&frame::PROTOCOL, context.key, &call)?;
+        let (answer, challenged) = NodeChallenge::new(&frame::PROTOCOL, context.key, &call)?;
         self.output.append(&answer);
         self.challenged = Some(challenged);
         Ok(true)
     }
 
     /// Answers the hello, if it has arrived with its proof. Returns whether it has.
-    fn greet(&mut self, context: &mut Context<'_>) -> Result<bool, Misbehaved> {
+    fn answer_hello(&mut self, context: &mut TcpServeContext<'_>) -> Result<bool, TcpCloseReason> {
         let come = self.input.filled();
         let Some((proof, come)) = come.split_first_chunk::<PROOF_BYTES>() else {
             return Ok(false);
         };
-        let hello = match Hello::decode(come) {
+        let hello = match TcpHello::decode(come) {
             Ok(Some(hello)) => hello,
             Ok(None) => return Ok(false),
             Err(error) => {
                 // A client with another version learns this one.
                 if matches!(error, FrameError::Version(_)) {
                     let pool_bytes = 0;
-                    let status = Status::OtherVersion;
-                    self.output.append(&Welcome { pool_bytes, status }.encode());
-                    self.last_words();
+                    let status = TcpHelloStatus::OtherVersion;
+                    self.output.append(&TcpWelcome { pool_bytes, status }.encode());
+                    self.flush_before_close();
                 }
                 return Err(error.into());
             }
         };
         let challenged = self.challenged.as_ref().expect("a hello comes behind a call");
         if !challenged.is_proved(proof, &come[..frame::HELLO_BYTES]) {
-            return Err(Misbehaved::Unproved);
+            return Err(TcpCloseReason::Unproved);
         }
         self.input.consume(PROOF_BYTES + frame::HELLO_BYTES);
         // The reserved id cannot be fenced.
         if hello.client == ClientId::NOBODY {
-            return Err(Misbehaved::Frame(FrameError::Malformed("a hello without a client")));
+            return Err(TcpCloseReason::Frame(FrameError::Malformed("a hello without a client")));
         }
         let status = if (context.is_fenced)(hello.client) {
-            Status::Fenced
+            TcpHelloStatus::Fenced
         } else if context.doors.enter(self.peer_ip()).is_err() {
-            Status::Full
+            TcpHelloStatus::Full
         } else {
             // Counted by now, before the client can know that it is welcome.
-            Status::Welcome
+            TcpHelloStatus::Welcome
         };
         let pool_bytes = context.pool.bytes();
-        self.output.append(&Welcome { pool_bytes, status }.encode());
+        self.output.append(&TcpWelcome { pool_bytes, status }.encode());
         match status {
-            Status::Welcome => {
+            TcpHelloStatus::Welcome => {
                 self.client = Some(hello.client);
                 self.challenged = None;
                 Ok(true)
             }
-            Status::Fenced => {
-                self.last_words();
-                Err(Misbehaved::Fenced(hello.client))
+            TcpHelloStatus::Fenced => {
+                self.flush_before_close();
+                Err(TcpCloseReason::Fenced(hello.client))
             }
-            Status::Full => {
-                self.last_words();
-                Err(Misbehaved::Full(Full))
+            TcpHelloStatus::Full => {
+                self.flush_before_close();
+                Err(TcpCloseReason::Full(SessionLimitError))
             }
-            Status::OtherVersion => unreachable!("its hello could not be read"),
+            TcpHelloStatus::OtherVersion => unreachable!("its hello could not be read"),
         }
     }
 
     /// Tells the client that it has been fenced, if the socket takes the message without waiting.
     pub(super) fn say_fenced(&mut self) {
         self.output.append(&frame::reply_header(0, ReplyKind::Fenced, 0));
-        self.last_words();
+        self.flush_before_close();
     }
 
     /// Tries to send the output before the connection is closed.
-    fn last_words(&mut self) {
+    fn flush_before_close(&mut self) {
         if let Err(error) = self.output.drain(&mut self.stream) {
             tracing::debug!(%error, peer = %self.peer, "could not say why the connection ends");
         }
@@ -401,8 +413,8 @@ impl Connection {
 
 /// Executes the verbs of a request, whose bounds have been checked, and appends the reply.
 fn execute(
-    request: &Request<'_>,
-    context: &mut Context<'_>,
+    request: &TcpRequest<'_>,
+    context: &mut TcpServeContext<'_>,
     output: &mut Buffer,
 ) -> Result<(), VerbError> {
     let pool = context.pool;

@@ -30,16 +30,16 @@
 
 use fusee_core::layout::{LAYOUT_VERSION, LAYOUTS};
 use fusee_core::verbs::{
-    ClientId, MAX_BATCH_VERBS, MAX_VERB_BYTES, MnId, Op, Span, Verb, VerbError,
+    ClientId, MAX_BATCH_VERBS, MAX_VERB_BYTES, MnId, Span, Verb, VerbError, VerbOp,
 };
-use fusee_core::version::{End, VersionError};
+use fusee_core::version::{ConnectionEnd, VersionError};
 
-use crate::version::{Foreign, Protocol};
+use crate::version::{Protocol, ProtocolMismatch};
 
 /// The beginning of messages. Version 2 added the layout of pools, version 3 the proofs of the node's key.
 pub(crate) const PROTOCOL: Protocol = Protocol::new("FUSEtcp", "the TCP protocol", 3);
 /// The name and version with which messages of this protocol begin.
-pub const MAGIC: [u8; 8] = PROTOCOL.begin();
+pub const MAGIC: [u8; 8] = PROTOCOL.magic();
 /// Length of a hello, in bytes.
 pub const HELLO_BYTES: usize = 16;
 /// Length of a welcome, in bytes.
@@ -77,11 +77,11 @@ pub enum FrameError {
     Malformed(&'static str),
 }
 
-impl From<Foreign> for FrameError {
-    fn from(foreign: Foreign) -> FrameError {
+impl From<ProtocolMismatch> for FrameError {
+    fn from(foreign: ProtocolMismatch) -> FrameError {
         match foreign {
-            Foreign::Stranger => FrameError::Magic,
-            Foreign::Version(error) => FrameError::Version(error),
+            ProtocolMismatch::Stranger => FrameError::Magic,
+            ProtocolMismatch::Version(error) => FrameError::Version(error),
         }
     }
 }
@@ -119,12 +119,12 @@ pub fn padded(len: u32) -> usize {
 
 /// The message of a client after its proof.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Hello {
+pub struct TcpHello {
     /// The client.
     pub client: ClientId,
 }
 
-impl Hello {
+impl TcpHello {
     /// Returns the hello's bytes.
     pub fn encode(self) -> [u8; HELLO_BYTES] {
         let mut bytes = [0; HELLO_BYTES];
@@ -135,13 +135,13 @@ impl Hello {
     }
 
     /// Decodes a hello. A wrong magic fails as soon as it shows. `None`: bytes are missing.
-    pub fn decode(mut bytes: &[u8]) -> Result<Option<Hello>, FrameError> {
-        PROTOCOL.check(End::Server, bytes)?;
+    pub fn decode(mut bytes: &[u8]) -> Result<Option<TcpHello>, FrameError> {
+        PROTOCOL.check(ConnectionEnd::Server, bytes)?;
         let bytes = &mut bytes;
         match (take_u64(bytes), take_u32(bytes), take_u32(bytes)) {
             (Some(_), Some(client), Some(layout)) => {
-                LAYOUTS.check(End::Server, layout)?;
-                Ok(Some(Hello { client: ClientId(client) }))
+                LAYOUTS.check(ConnectionEnd::Server, layout)?;
+                Ok(Some(TcpHello { client: ClientId(client) }))
             }
             _ => Ok(None),
         }
@@ -150,7 +150,7 @@ impl Hello {
 
 /// A node's decision about a hello.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Status {
+pub enum TcpHelloStatus {
     /// Requests may follow.
     Welcome,
     /// The client has been fenced.
@@ -163,21 +163,21 @@ pub enum Status {
 
 /// A node's answer to a hello.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Welcome {
+pub struct TcpWelcome {
     /// Bytes of the node's pool.
     pub pool_bytes: u64,
     /// The decision.
-    pub status: Status,
+    pub status: TcpHelloStatus,
 }
 
-impl Welcome {
+impl TcpWelcome {
     /// Returns the welcome's bytes.
     pub fn encode(self) -> [u8; WELCOME_BYTES] {
         let status = match self.status {
-            Status::Welcome => 0u32,
-            Status::Fenced => 1,
-            Status::Full => 2,
-            Status::OtherVersion => 3,
+            TcpHelloStatus::Welcome => 0u32,
+            TcpHelloStatus::Fenced => 1,
+            TcpHelloStatus::Full => 2,
+            TcpHelloStatus::OtherVersion => 3,
         };
         let mut bytes = [0; WELCOME_BYTES];
         bytes[..8].copy_from_slice(&MAGIC);
@@ -188,24 +188,24 @@ impl Welcome {
     }
 
     /// Decodes a welcome.
-    pub fn decode(bytes: &[u8; WELCOME_BYTES]) -> Result<Welcome, FrameError> {
+    pub fn decode(bytes: &[u8; WELCOME_BYTES]) -> Result<TcpWelcome, FrameError> {
         let bytes = &mut &bytes[..];
-        PROTOCOL.check(End::Client, bytes)?;
+        PROTOCOL.check(ConnectionEnd::Client, bytes)?;
         let (Some(_), Some(pool_bytes)) = (take_u64(bytes), take_u64(bytes)) else {
             return Err(FrameError::Malformed("short welcome"));
         };
         let (Some(status), Some(layout)) = (take_u32(bytes), take_u32(bytes)) else {
             return Err(FrameError::Malformed("short welcome"));
         };
-        LAYOUTS.check(End::Client, layout)?;
+        LAYOUTS.check(ConnectionEnd::Client, layout)?;
         let status = match status {
-            0 => Status::Welcome,
-            1 => Status::Fenced,
-            2 => Status::Full,
-            3 => Status::OtherVersion,
+            0 => TcpHelloStatus::Welcome,
+            1 => TcpHelloStatus::Fenced,
+            2 => TcpHelloStatus::Full,
+            3 => TcpHelloStatus::OtherVersion,
             _ => return Err(FrameError::Malformed("unknown status")),
         };
-        Ok(Welcome { pool_bytes, status })
+        Ok(TcpWelcome { pool_bytes, status })
     }
 }
 
@@ -246,11 +246,11 @@ impl WireVerb<'_> {
     pub fn check(&self, pool_bytes: u64) -> Result<(), VerbError> {
         let buf = |len| Span { start: 0, len };
         let op = match self.op {
-            WireOp::Read(len) => Op::Read { buf: buf(len), steered: false },
-            WireOp::Steered(len) => Op::Read { buf: buf(len), steered: true },
-            WireOp::Write(data) => Op::Write { buf: buf(data.len() as u32) },
-            WireOp::Cas { expected, swap } => Op::Cas { expected, swap, found: 0 },
-            WireOp::Faa { add } => Op::Faa { add, found: 0 },
+            WireOp::Read(len) => VerbOp::Read { buf: buf(len), steered: false },
+            WireOp::Steered(len) => VerbOp::Read { buf: buf(len), steered: true },
+            WireOp::Write(data) => VerbOp::Write { buf: buf(data.len() as u32) },
+            WireOp::Cas { expected, swap } => VerbOp::Cas { expected, swap, found: 0 },
+            WireOp::Faa { add } => VerbOp::Faa { add, found: 0 },
         };
         Verb { node: MnId(0), offset: self.offset, op, result: Ok(()) }.check(pool_bytes)
     }
@@ -266,12 +266,12 @@ impl WireVerb<'_> {
 }
 
 /// Returns the bytes of a verb in a request, and those of its result in a reply.
-pub fn wire_bytes(op: &Op) -> (usize, usize) {
+pub fn wire_bytes(op: &VerbOp) -> (usize, usize) {
     match op {
-        Op::Read { buf, .. } => (VERB_BYTES, padded(buf.len)),
-        Op::Write { buf } => (VERB_BYTES + padded(buf.len), 0),
-        Op::Cas { .. } => (VERB_BYTES + 16, 8),
-        Op::Faa { .. } => (VERB_BYTES + 8, 8),
+        VerbOp::Read { buf, .. } => (VERB_BYTES, padded(buf.len)),
+        VerbOp::Write { buf } => (VERB_BYTES + padded(buf.len), 0),
+        VerbOp::Cas { .. } => (VERB_BYTES + 16, 8),
+        VerbOp::Faa { .. } => (VERB_BYTES + 8, 8),
     }
 }
 
@@ -332,7 +332,7 @@ pub fn set_offset(verb: &mut [u8], offset: u64) {
 
 /// A complete request with well-formed verbs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Request<'a> {
+pub struct TcpRequest<'a> {
     /// The client's id of the request.
     pub id: u64,
     /// Length of the frame in bytes.
@@ -343,9 +343,9 @@ pub struct Request<'a> {
     body: &'a [u8],
 }
 
-impl<'a> Request<'a> {
+impl<'a> TcpRequest<'a> {
     /// Decodes the request at the front of `bytes`. `None`: bytes are missing.
-    pub fn decode(bytes: &'a [u8]) -> Result<Option<Request<'a>>, FrameError> {
+    pub fn decode(bytes: &'a [u8]) -> Result<Option<TcpRequest<'a>>, FrameError> {
         let Some((body_bytes, verbs, id)) = decode_header(bytes)? else { return Ok(None) };
         if verbs == 0 || verbs as usize > MAX_BATCH_VERBS {
             return Err(FrameError::VerbCount);
@@ -364,7 +364,7 @@ impl<'a> Request<'a> {
         if !rest.is_empty() {
             return Err(FrameError::Malformed("bytes behind the last verb"));
         }
-        Ok(Some(Request { id, frame_bytes, reply_bytes, verbs, body }))
+        Ok(Some(TcpRequest { id, frame_bytes, reply_bytes, verbs, body }))
     }
 
     /// Returns the verbs, in the order posted.
@@ -441,7 +441,7 @@ pub enum ReplyKind {
 
 /// A complete reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Reply<'a> {
+pub struct TcpReply<'a> {
     /// The kind.
     pub kind: ReplyKind,
     /// The client's id of the request.
@@ -449,16 +449,16 @@ pub struct Reply<'a> {
     /// Length of the frame in bytes.
     pub frame_bytes: usize,
     /// The results.
-    pub results: Results<'a>,
+    pub results: ReplyResults<'a>,
 }
 
 /// The results of a reply, to be taken in the order of the verbs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Results<'a>(&'a [u8]);
+pub struct ReplyResults<'a>(&'a [u8]);
 
-impl<'a> Reply<'a> {
+impl<'a> TcpReply<'a> {
     /// Decodes the reply at the front of `bytes`. `None`: bytes are missing.
-    pub fn decode(bytes: &'a [u8]) -> Result<Option<Reply<'a>>, FrameError> {
+    pub fn decode(bytes: &'a [u8]) -> Result<Option<TcpReply<'a>>, FrameError> {
         let Some((body_bytes, kind, id)) = decode_header(bytes)? else { return Ok(None) };
         let kind = match kind {
             0 => ReplyKind::Results,
@@ -467,11 +467,11 @@ impl<'a> Reply<'a> {
         };
         let frame_bytes = HEADER_BYTES + body_bytes;
         let Some(body) = bytes.get(HEADER_BYTES..frame_bytes) else { return Ok(None) };
-        Ok(Some(Reply { kind, id, frame_bytes, results: Results(body) }))
+        Ok(Some(TcpReply { kind, id, frame_bytes, results: ReplyResults(body) }))
     }
 }
 
-impl<'a> Results<'a> {
+impl<'a> ReplyResults<'a> {
     /// Returns the number of bytes that have not been taken.
     pub fn len(&self) -> usize {
         self.0.len()

@@ -9,16 +9,17 @@
 use std::collections::VecDeque;
 use std::io;
 
-use fusee_core::verbs::{Batch, MAX_BATCH_VERBS, MnId, Op, Span};
-use fusee_tls::Stream;
+use fusee_core::verbs::{MAX_BATCH_VERBS, MnId, Span, VerbBatch, VerbOp};
+use fusee_tls::MaybeTlsStream;
 use mio::event::Event;
 use mio::{Interest, Registry, Token};
 
-use super::buffer::{Buffer, Progress};
+use super::buffer::{Buffer, SocketProgress};
 use super::frame::{
-    self, FrameError, Hello, Reply, ReplyKind, Results, Status, Welcome, WireOp, WireVerb,
+    self, FrameError, ReplyKind, ReplyResults, TcpHello, TcpHelloStatus, TcpReply, TcpWelcome,
+    WireOp, WireVerb,
 };
-use crate::driver::{self, LinkError, Slots, Target, Uncounted, is_for};
+use crate::driver::{self, BatchSlots, LinkError, LinkTarget, NoLinkCounts, is_for};
 use crate::error::AttachCause;
 use crate::hello;
 
@@ -27,7 +28,7 @@ const PIECE_BYTES: u32 = 128 << 10;
 
 /// Verbs `from..to` of a batch that are for this node and not yet failed.
 #[derive(Clone, Copy, Debug)]
-struct Part {
+struct TcpBatchPart {
     /// The slot of the batch.
     slot: usize,
     from: u32,
@@ -40,10 +41,10 @@ struct Part {
 
 /// A session's connection to a memory node.
 #[derive(Debug)]
-pub struct Link {
+pub struct TcpLink {
     node: MnId,
     pool_bytes: u64,
-    stream: Stream<mio::net::TcpStream>,
+    stream: MaybeTlsStream<mio::net::TcpStream>,
     /// The socket was readable at the last event, and has not been drained since.
     readable: bool,
     writable: bool,
@@ -51,7 +52,7 @@ pub struct Link {
     read_closed: bool,
     input: Buffer,
     output: Buffer,
-    parts: VecDeque<Part>,
+    parts: VecDeque<TcpBatchPart>,
     /// The id of the request at the front of `parts`.
     first_id: u64,
 }
@@ -63,17 +64,17 @@ impl From<FrameError> for LinkError {
 }
 
 /// Returns the number of bytes that a verb moves.
-fn length(op: &Op) -> u32 {
+fn length(op: &VerbOp) -> u32 {
     match op {
-        Op::Read { buf, .. } | Op::Write { buf } => buf.len,
-        Op::Cas { .. } | Op::Faa { .. } => 8,
+        VerbOp::Read { buf, .. } | VerbOp::Write { buf } => buf.len,
+        VerbOp::Cas { .. } | VerbOp::Faa { .. } => 8,
     }
 }
 
 /// Returns the length of a verb that goes in pieces. A steered READ stays whole: a switch redirects all of it to
 /// the object.
-fn long_bytes(op: &Op) -> Option<u32> {
-    let is_steered = matches!(op, Op::Read { steered: true, .. });
+fn long_bytes(op: &VerbOp) -> Option<u32> {
+    let is_steered = matches!(op, VerbOp::Read { steered: true, .. });
     Some(length(op)).filter(|bytes| *bytes > PIECE_BYTES && !is_steered)
 }
 
@@ -81,18 +82,18 @@ fn wrong_reply() -> LinkError {
     LinkError::Broken("the memory node replied to something else".into())
 }
 
-impl Link {
+impl TcpLink {
     fn has_output(&self) -> bool {
         !self.output.is_empty() || self.stream.has_unsent()
     }
 
-    fn is_ours(&self, batch: &Batch, verb: usize) -> bool {
+    fn is_ours(&self, batch: &VerbBatch, verb: usize) -> bool {
         is_for(&batch.verbs()[verb], self.node)
     }
 
     /// Returns the longest part from verb `from` on: its end, its number of verbs, and the lengths of the bodies of
     /// request and reply.
-    fn fit(&self, batch: &Batch, from: usize) -> (usize, u32, usize, usize) {
+    fn fit(&self, batch: &VerbBatch, from: usize) -> (usize, u32, usize, usize) {
         let mut verbs = 0;
         let mut body = 0;
         let mut reply = 0;
@@ -117,7 +118,7 @@ impl Link {
 
     fn encode(
         &mut self,
-        batch: &Batch,
+        batch: &VerbBatch,
         range: std::ops::Range<usize>,
         verbs: u32,
         body_bytes: usize,
@@ -130,11 +131,11 @@ impl Link {
             }
             let verb = &batch.verbs()[at];
             let op = match verb.op {
-                Op::Read { buf, steered: false } => WireOp::Read(buf.len),
-                Op::Read { buf, steered: true } => WireOp::Steered(buf.len),
-                Op::Write { buf } => WireOp::Write(batch.bytes(buf)),
-                Op::Cas { expected, swap, .. } => WireOp::Cas { expected, swap },
-                Op::Faa { add, .. } => WireOp::Faa { add },
+                VerbOp::Read { buf, steered: false } => WireOp::Read(buf.len),
+                VerbOp::Read { buf, steered: true } => WireOp::Steered(buf.len),
+                VerbOp::Write { buf } => WireOp::Write(batch.bytes(buf)),
+                VerbOp::Cas { expected, swap, .. } => WireOp::Cas { expected, swap },
+                VerbOp::Faa { add, .. } => WireOp::Faa { add },
             };
             let verb = WireVerb { offset: verb.offset, op };
             frame::encode_verb(verb, |bytes| self.output.append(bytes));
@@ -142,14 +143,14 @@ impl Link {
     }
 
     /// Encodes the pieces of a long verb, each in a frame of its own. Returns their number.
-    fn encode_long(&mut self, slot: usize, batch: &Batch, at: usize, bytes: u32) -> usize {
+    fn encode_long(&mut self, slot: usize, batch: &VerbBatch, at: usize, bytes: u32) -> usize {
         let verb = &batch.verbs()[at];
         let starts = (0..bytes).step_by(PIECE_BYTES as usize);
         let pieces = starts.len();
         for start in starts {
             let piece = Span { start, len: PIECE_BYTES.min(bytes - start) };
             let (op, body_bytes, reply_bytes) = match verb.op {
-                Op::Write { buf } => {
+                VerbOp::Write { buf } => {
                     let data = batch.bytes(buf.part(start, piece.len));
                     (WireOp::Write(data), frame::VERB_BYTES + frame::padded(piece.len), 0)
                 }
@@ -161,7 +162,7 @@ impl Link {
             frame::encode_verb(wire, |bytes| self.output.append(bytes));
             let from = at as u32;
             let to = at as u32 + 1;
-            self.parts.push_back(Part { slot, from, to, reply_bytes, piece: Some(piece) });
+            self.parts.push_back(TcpBatchPart { slot, from, to, reply_bytes, piece: Some(piece) });
         }
         pieces
     }
@@ -170,30 +171,30 @@ impl Link {
     fn flush(&mut self) -> Result<(), LinkError> {
         if self.writable {
             match self.output.drain(&mut self.stream)? {
-                Progress::More => {}
-                Progress::Blocked => self.writable = false,
-                Progress::End => return Err(LinkError::Closed),
+                SocketProgress::More => {}
+                SocketProgress::Blocked => self.writable = false,
+                SocketProgress::End => return Err(LinkError::Closed),
             }
         }
         Ok(())
     }
 
     /// Receives replies, and completes the parts whose replies are complete. Returns whether anything came.
-    fn take_replies(&mut self, slots: &mut Slots) -> Result<bool, LinkError> {
+    fn take_replies(&mut self, slots: &mut BatchSlots) -> Result<bool, LinkError> {
         let mut has_come = false;
         while self.readable {
             let wanted = frame::frame_bytes(self.input.filled()).saturating_sub(self.input.len());
             let had = self.input.len();
             match self.input.fill(&mut self.stream, wanted)? {
-                Progress::More => {}
-                Progress::Blocked => self.readable = self.read_closed,
-                Progress::End => return Err(LinkError::Closed),
+                SocketProgress::More => {}
+                SocketProgress::Blocked => self.readable = self.read_closed,
+                SocketProgress::End => return Err(LinkError::Closed),
             }
             if self.input.len() == had {
                 continue;
             }
             has_come = true;
-            while let Some(reply) = Reply::decode(self.input.filled())? {
+            while let Some(reply) = TcpReply::decode(self.input.filled())? {
                 if reply.kind == ReplyKind::Fenced {
                     return Err(LinkError::Fenced);
                 }
@@ -203,7 +204,7 @@ impl Link {
                     return Err(wrong_reply());
                 }
                 let len = reply.frame_bytes;
-                if let Some(batch) = slots.wanted(part.slot) {
+                if let Some(batch) = slots.awaited_batch(part.slot) {
                     part.complete(self.node, batch, reply.results)?;
                 }
                 slots.finish_part(part.slot);
@@ -216,36 +217,36 @@ impl Link {
     }
 }
 
-impl driver::Link for Link {
+impl driver::FabricLink for TcpLink {
     const USER_SPACE: bool = false;
     const LOOKS_THAT_FIND_SOME: u32 = 5;
     const WAITS_FOR_READS: bool = false;
-    type Counts = Uncounted;
+    type Counts = NoLinkCounts;
 
-    fn connect(to: &Target<'_>) -> Result<Link, AttachCause> {
+    fn connect(to: &LinkTarget<'_>) -> Result<TcpLink, AttachCause> {
         let stream = hello::connect(to.address, to.wait, to.goes_on)?;
         let mut stream = match to.tls {
-            None => Stream::plain(stream),
+            None => MaybeTlsStream::plain(stream),
             Some(tls) => {
                 tls.dial(to.address, stream).map_err(|error| AttachCause::Tls(error.to_string()))?
             }
         };
-        let hello = Hello { client: to.client }.encode();
-        let proof = hello::call(&mut stream, &frame::PROTOCOL, to, &hello)?;
+        let hello = TcpHello { client: to.client }.encode();
+        let proof = hello::verify_node(&mut stream, &frame::PROTOCOL, to, &hello)?;
         let hello = [&proof[..], &hello].concat();
         let welcome = hello::exchange(&mut stream, &hello, &frame::PROTOCOL, to.wait, to.goes_on)?;
-        let welcome = Welcome::decode(&welcome).map_err(|error| match error {
+        let welcome = TcpWelcome::decode(&welcome).map_err(|error| match error {
             FrameError::Version(error) => AttachCause::Version(error),
             _ => AttachCause::NotAMemoryNode,
         })?;
         match welcome.status {
-            Status::Welcome => {}
-            Status::Fenced => return Err(AttachCause::Fenced),
-            Status::Full => return Err(AttachCause::Full),
-            Status::OtherVersion => return Err(AttachCause::NotAMemoryNode),
+            TcpHelloStatus::Welcome => {}
+            TcpHelloStatus::Fenced => return Err(AttachCause::Fenced),
+            TcpHelloStatus::Full => return Err(AttachCause::Full),
+            TcpHelloStatus::OtherVersion => return Err(AttachCause::NotAMemoryNode),
         }
         stream.socket().set_nonblocking(true)?;
-        Ok(Link {
+        Ok(TcpLink {
             node: to.node,
             pool_bytes: welcome.pool_bytes,
             stream: stream.map(mio::net::TcpStream::from_std),
@@ -279,7 +280,7 @@ impl driver::Link for Link {
         self.has_output()
     }
 
-    fn queue(&mut self, slot: usize, batch: &Batch) -> usize {
+    fn queue(&mut self, slot: usize, batch: &VerbBatch) -> usize {
         let mut parts = 0;
         let mut from = 0;
         while from < batch.verbs().len() {
@@ -295,7 +296,7 @@ impl driver::Link for Link {
                 self.encode(batch, from..to, verbs, body_bytes);
                 let from = from as u32;
                 let to = to as u32;
-                self.parts.push_back(Part { slot, from, to, reply_bytes, piece: None });
+                self.parts.push_back(TcpBatchPart { slot, from, to, reply_bytes, piece: None });
                 parts += 1;
             }
             from = to;
@@ -303,7 +304,7 @@ impl driver::Link for Link {
         parts
     }
 
-    fn post(&mut self, _: &mut Slots) -> Result<(), LinkError> {
+    fn post(&mut self, _: &mut BatchSlots) -> Result<(), LinkError> {
         if self.has_output() { self.flush() } else { Ok(()) }
     }
 
@@ -315,7 +316,7 @@ impl driver::Link for Link {
         Ok(())
     }
 
-    fn receive(&mut self, slots: &mut Slots) -> Result<bool, LinkError> {
+    fn receive(&mut self, slots: &mut BatchSlots) -> Result<bool, LinkError> {
         if !self.readable && !self.has_output() {
             return Ok(false);
         }
@@ -324,43 +325,43 @@ impl driver::Link for Link {
         Ok(has_come)
     }
 
-    fn look(&mut self, slots: &mut Slots) -> Result<bool, LinkError> {
+    fn look(&mut self, slots: &mut BatchSlots) -> Result<bool, LinkError> {
         self.readable |= self.is_waiting();
         self.receive(slots)
     }
 
     /// All answers cause events.
-    fn arm(&mut self, _: &mut Slots) -> Result<bool, LinkError> {
+    fn arm(&mut self, _: &mut BatchSlots) -> Result<bool, LinkError> {
         Ok(false)
     }
 
-    fn counts(&self) -> Uncounted {
-        Uncounted
+    fn counts(&self) -> NoLinkCounts {
+        NoLinkCounts
     }
 
     fn end(mut self, unanswered: impl FnMut(usize)) {
         drop(self.stream.socket().shutdown(std::net::Shutdown::Both));
-        self.leave_behind(unanswered);
+        self.abandon_after_fork(unanswered);
     }
 
-    fn leave_behind(&mut self, unanswered: impl FnMut(usize)) {
+    fn abandon_after_fork(&mut self, unanswered: impl FnMut(usize)) {
         std::mem::take(&mut self.parts).into_iter().map(|part| part.slot).for_each(unanswered);
     }
 }
 
-impl Part {
+impl TcpBatchPart {
     /// Sets the results of the part's verbs from a reply of `node`, which has the right length.
     fn complete(
         self,
         node: MnId,
-        batch: &mut Batch,
-        mut results: Results<'_>,
+        batch: &mut VerbBatch,
+        mut results: ReplyResults<'_>,
     ) -> Result<(), LinkError> {
         let (verbs, memory) = batch.parts_mut();
         let part = &mut verbs[self.from as usize..self.to as usize];
         if let Some(piece) = self.piece {
             let verb = &mut part[0];
-            if let Op::Read { buf, .. } = &verb.op {
+            if let VerbOp::Read { buf, .. } = &verb.op {
                 let into = buf.part(piece.start, piece.len);
                 memory[into.range()].copy_from_slice(results.data(piece.len)?);
             }
@@ -373,11 +374,11 @@ impl Part {
         }
         for verb in part.iter_mut().filter(|verb| is_for(verb, node)) {
             match &mut verb.op {
-                Op::Read { buf, .. } => {
+                VerbOp::Read { buf, .. } => {
                     memory[buf.range()].copy_from_slice(results.data(buf.len)?);
                 }
-                Op::Write { .. } => {}
-                Op::Cas { found, .. } | Op::Faa { found, .. } => *found = results.word()?,
+                VerbOp::Write { .. } => {}
+                VerbOp::Cas { found, .. } | VerbOp::Faa { found, .. } => *found = results.word()?,
             }
             verb.result = Ok(());
         }

@@ -21,10 +21,10 @@ mod node;
 mod switch;
 
 pub use crate::spin::DEFAULT_SPIN;
-pub(crate) use link::Link;
-pub use node::{TcpNode, Traffic};
-pub use switch::{Find, TcpSwitch};
+pub(crate) use link::TcpLink;
+pub use node::{TcpNode, TcpTraffic};
+pub use switch::{TcpNodeLookup, TcpSwitch};
 
 /// A session's connections to memory nodes. Batches of many tasks share system calls; a lone batch is sent
 /// by the next turn.
-pub type TcpFabric = crate::driver::Driver<Link>;
+pub type TcpFabric = crate::driver::Driver<TcpLink>;

@@ -18,19 +18,21 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use fusee_auth::NodeKey;
-use fusee_core::over::Living;
+use fusee_core::ended_clients::LiveClients;
 use fusee_core::stats::Counter;
 use fusee_core::verbs::ClientId;
-use fusee_tls::Tls;
+use fusee_tls::TlsSettings;
 use mio::event::Event;
 use mio::{Events, Interest, Token};
 
-use super::budget::Budget;
-use super::connection::{Connection, Context, Misbehaved, Served};
-use crate::doors::NodeLimits;
+use super::budget::TcpFrameBudget;
+use super::connection::{TcpCloseReason, TcpConnection, TcpServeContext, TcpTurnOutcome};
 use crate::error::ServeError;
-use crate::pool::{Order, Pool};
-use crate::reception::{Ended, Guest, LISTENER, Reception, Server, WAKER};
+use crate::limits::NodeLimits;
+use crate::listener::{
+    FabricConnection, FabricListener, FabricServer, FabricServerEnded, LISTENER, WAKER,
+};
+use crate::pool::{Pool, VerbOrder};
 use crate::spin::Spin;
 
 /// The time between two checks for connections that hold memory without progress, while others wait for it.
@@ -38,14 +40,14 @@ const STUCK_LOOK: Duration = Duration::from_millis(500);
 
 /// Counts of the traffic over TCP since the start. Only the software NIC changes them.
 #[derive(Debug, Default)]
-pub(super) struct Moved {
+pub(super) struct TrafficCounters {
     pub(super) requests: Counter,
     pub(super) bytes: Counter,
 }
 
 /// The traffic over TCP since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Traffic {
+pub struct TcpTraffic {
     /// Executed requests. A batch of a session consists of one or more.
     pub requests: u64,
     /// The bytes of requests and replies.
@@ -55,9 +57,9 @@ pub struct Traffic {
 /// A running software NIC. Its drop closes all connections.
 #[derive(Debug)]
 pub struct TcpNode {
-    server: Server,
+    server: FabricServer,
     spin_us: Arc<AtomicU64>,
-    moved: Arc<Moved>,
+    moved: Arc<TrafficCounters>,
 }
 
 impl TcpNode {
@@ -79,25 +81,25 @@ impl TcpNode {
         (pool, key): (Pool, NodeKey),
         addr: SocketAddr,
         spin: Duration,
-        tls: Option<Tls>,
+        tls: Option<TlsSettings>,
         limits: NodeLimits,
     ) -> Result<TcpNode, ServeError> {
         let name = ("the software NIC", "fusee-tcp");
         let interest = Interest::READABLE | Interest::WRITABLE;
-        let budget = move || Budget::new(limits.frame_bytes, limits.frame_bytes_per_peer);
+        let budget = move || TcpFrameBudget::new(limits.frame_bytes, limits.frame_bytes_per_peer);
         let spin_us = Arc::new(AtomicU64::new(spin.as_micros() as u64));
         let told = Arc::clone(&spin_us);
-        let moved = Arc::new(Moved::default());
+        let moved = Arc::new(TrafficCounters::default());
         let counting = Arc::clone(&moved);
-        let server = Server::start(name, addr, limits, interest, move |guests| {
-            let nic = Loop {
+        let server = FabricServer::start(name, addr, limits, interest, move |guests| {
+            let nic = TcpNodeLoop {
                 guests,
                 pool,
                 key,
                 requests: budget(),
                 replies: budget(),
                 patience: limits.patience,
-                order: Order::default(),
+                order: VerbOrder::default(),
                 again: VecDeque::new(),
                 waiting: VecDeque::new(),
                 stuck_look: Instant::now(),
@@ -128,33 +130,33 @@ impl TcpNode {
     }
 
     /// Returns the traffic so far.
-    pub fn traffic(&self) -> Traffic {
-        Traffic { requests: self.moved.requests.get(), bytes: self.moved.bytes.get() }
+    pub fn traffic(&self) -> TcpTraffic {
+        TcpTraffic { requests: self.moved.requests.get(), bytes: self.moved.bytes.get() }
     }
 
     /// Records which clients below a bound live.
-    pub fn learn(&self, living: &Living) {
+    pub fn learn(&self, living: &LiveClients) {
         self.server.learn(living);
     }
 
     /// Fences a client for ever. Returns when none of its verbs executes here any more.
     pub fn fence(&self, client: ClientId) {
-        if let Err(Ended) = self.server.fence(client) {
+        if let Err(FabricServerEnded) = self.server.fence(client) {
             // The client's connections ended together with the thread that executed their verbs.
             tracing::debug!(%client, "fenced by the end of the software NIC");
         }
     }
 }
 
-struct Loop {
-    guests: Reception<Connection>,
+struct TcpNodeLoop {
+    guests: FabricListener<TcpConnection>,
     pool: Pool,
     key: NodeKey,
     /// Memory for long requests, and below for long replies.
-    requests: Budget,
-    replies: Budget,
+    requests: TcpFrameBudget,
+    replies: TcpFrameBudget,
     patience: Duration,
-    order: Order,
+    order: VerbOrder,
     /// Connections with more work than one turn allows.
     again: VecDeque<usize>,
     /// Connections that wait for memory.
@@ -164,11 +166,11 @@ struct Loop {
     spin: Spin,
     /// The longest time to spin, in microseconds.
     spin_us: Arc<AtomicU64>,
-    tls: Option<Tls>,
-    moved: Arc<Moved>,
+    tls: Option<TlsSettings>,
+    moved: Arc<TrafficCounters>,
 }
 
-impl Loop {
+impl TcpNodeLoop {
     fn run(mut self) {
         let mut events = Events::with_capacity(256);
         loop {
@@ -187,7 +189,7 @@ impl Loop {
                 tracing::error!(%error, "the software NIC stops");
                 return;
             }
-            if let Err(Ended) = self.obey() {
+            if let Err(FabricServerEnded) = self.handle_commands() {
                 return;
             }
             let mut accept = self.guests.is_to_accept();
@@ -204,11 +206,11 @@ impl Loop {
                     Token(token) => self.handle(token, event),
                 }
             }
-            let mut end = |guest: Connection| guest.end(&mut self.requests, &mut self.replies);
+            let mut end = |guest: TcpConnection| guest.end(&mut self.requests, &mut self.replies);
             if accept {
                 self.guests.accept(&mut end);
             }
-            self.guests.send_silent_away(end);
+            self.guests.close_silent_connections(end);
             self.serve_waiting();
         }
     }
@@ -225,7 +227,7 @@ impl Loop {
     }
 
     /// Obeys the messages of the owner.
-    fn obey(&mut self) -> Result<(), Ended> {
+    fn handle_commands(&mut self) -> Result<(), FabricServerEnded> {
         while let Some((client, done)) = self.guests.next_fence()? {
             for mut connection in self.guests.fence(client) {
                 let peer = connection.peer();
@@ -240,8 +242,8 @@ impl Loop {
     }
 
     /// Ends a connection that is no longer in the list.
-    fn end(&mut self, connection: Connection) {
-        self.guests.has_left(&connection);
+    fn end(&mut self, connection: TcpConnection) {
+        self.guests.release_session(&connection);
         connection.end(&mut self.requests, &mut self.replies);
     }
 
@@ -258,7 +260,7 @@ impl Loop {
             // First the memory of idle connections, which are not stuck, is taken back: they may have kept
             // some since others began to wait.
             self.release();
-            self.send_stuck_away();
+            self.close_stuck_connections();
         }
         if std::mem::take(&mut self.requests.has_more) | std::mem::take(&mut self.replies.has_more)
         {
@@ -272,16 +274,16 @@ impl Loop {
     }
 
     /// Closes the connections that hold memory without progress.
-    fn send_stuck_away(&mut self) {
+    fn close_stuck_connections(&mut self) {
         let now = Instant::now();
         let patience = self.patience;
-        let is_stuck = |_: &usize, c: &mut Connection| c.is_stuck(now, patience);
-        let stuck: Vec<Connection> =
+        let is_stuck = |_: &usize, c: &mut TcpConnection| c.is_stuck(now, patience);
+        let stuck: Vec<TcpConnection> =
             self.guests.open.extract_if(is_stuck).map(|(_, c)| c).collect();
         for connection in stuck {
             let peer = connection.peer();
             let client = connection.client();
-            let reason = Misbehaved::Stuck;
+            let reason = TcpCloseReason::Stuck;
             tracing::warn!(%peer, ?client, %reason, "a client is sent away");
             self.end(connection);
         }
@@ -298,11 +300,11 @@ impl Loop {
     fn serve(&mut self, token: usize) {
         let Some(connection) = self.guests.open.get_mut(&token) else { return };
         let over = &self.guests.over;
-        let mut context = Context {
+        let mut context = TcpServeContext {
             pool: &self.pool,
             key: &self.key,
             order: &mut self.order,
-            is_fenced: &|client| over.has(client),
+            is_fenced: &|client| over.has_ended(client),
             doors: &mut self.guests.doors,
             requests: &mut self.requests,
             replies: &mut self.replies,
@@ -311,14 +313,14 @@ impl Loop {
         };
         let served = connection.serve(&mut context);
         match served {
-            Ok(Served::Idle) => return,
-            Ok(Served::Again) => {
+            Ok(TcpTurnOutcome::Idle) => return,
+            Ok(TcpTurnOutcome::Again) => {
                 if !self.again.contains(&token) {
                     self.again.push_back(token);
                 }
                 return;
             }
-            Ok(Served::Waits) => {
+            Ok(TcpTurnOutcome::Waits) => {
                 if !self.waiting.contains(&token) {
                     if self.waiting.is_empty() {
                         self.stuck_look = Instant::now();
@@ -328,8 +330,8 @@ impl Loop {
                 }
                 return;
             }
-            Ok(Served::Closed) => {}
-            Err(Misbehaved::Io(error)) => {
+            Ok(TcpTurnOutcome::Closed) => {}
+            Err(TcpCloseReason::Io(error)) => {
                 tracing::debug!(%error, peer = %connection.peer(), "a connection was lost");
             }
             Err(reason) => {

@@ -18,21 +18,22 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use fusee_core::verbs::MnId;
-use fusee_core::version::End;
-use fusee_core::view::Place;
+use fusee_core::version::ConnectionEnd;
+use fusee_core::view::PoolPlace;
 use fusee_switch::{
-    Answer, Bytes, Connection, Counts, Forget, Request as Asked, Switch, Verb, Verdict,
+    CasAnswer, ForgetScope, Switch, SwitchConnection, SwitchCounts, SwitchDecision, SwitchMemory,
+    SwitchRequest as Asked, SwitchVerb,
 };
 use fusee_tls::FIRST_BYTE;
 
 use super::frame::{
-    self, HELLO_BYTES, MAX_BODY_BYTES, PROTOCOL, Reply, ReplyKind, Request, Status, WELCOME_BYTES,
-    Welcome, WireOp,
+    self, HELLO_BYTES, MAX_BODY_BYTES, PROTOCOL, ReplyKind, TcpHelloStatus, TcpReply, TcpRequest,
+    TcpWelcome, WELCOME_BYTES, WireOp,
 };
-use crate::challenge::{self, ANSWER_BYTES, CALL_BYTES, PROOF_BYTES, Refusal};
+use crate::challenge::{self, ANSWER_BYTES, CALL_BYTES, ChallengeRefusal, PROOF_BYTES};
 use crate::error::ServeError;
 use crate::sys;
-use crate::version::{BEGIN_BYTES, Foreign};
+use crate::version::{BEGIN_BYTES, ProtocolMismatch};
 
 /// The limit of connections, unauthenticated ones among them.
 const CONNECTIONS: usize = 1_024;
@@ -46,18 +47,18 @@ const START_BYTES: usize = 64;
 
 /// A function that finds number and address of the memory node of a name
 /// ([`NodeKey::name`](fusee_auth::NodeKey::name)).
-pub type Find = dyn Fn(u64) -> Option<(MnId, String)> + Send + Sync;
+pub type TcpNodeLookup = dyn Fn(u64) -> Option<(MnId, String)> + Send + Sync;
 
 /// A running switch. Its drop ends all connections.
 pub struct TcpSwitch {
     addr: SocketAddr,
-    shared: Arc<Shared>,
+    shared: Arc<TcpSwitchShared>,
     listener: Option<JoinHandle<()>>,
 }
 
-struct Shared {
+struct TcpSwitchShared {
     switch: Mutex<Box<dyn Switch + Send>>,
-    find: Box<Find>,
+    find: Box<TcpNodeLookup>,
     /// Both sides of each connection.
     open: Mutex<HashMap<u64, [TcpStream; 2]>>,
     /// The number of connections that are served.
@@ -68,9 +69,9 @@ struct Shared {
 
 /// The CASes of a request whose reply has not passed: the number of each, and the place of its result in the reply's
 /// body.
-type Cases = Vec<(u64, usize)>;
+type UnansweredCas = Vec<(u64, usize)>;
 
-impl Shared {
+impl TcpSwitchShared {
     fn switch(&self) -> MutexGuard<'_, Box<dyn Switch + Send>> {
         self.switch.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -85,7 +86,7 @@ impl TcpSwitch {
     pub fn start(
         addr: SocketAddr,
         switch: Box<dyn Switch + Send>,
-        find: Box<Find>,
+        find: Box<TcpNodeLookup>,
     ) -> Result<TcpSwitch, ServeError> {
         let at = || addr.to_string();
         let io = |source| ServeError::Io { at: at(), source };
@@ -94,7 +95,7 @@ impl TcpSwitch {
             _ => io(source),
         })?;
         let addr = listener.local_addr().map_err(io)?;
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(TcpSwitchShared {
             switch: Mutex::new(switch),
             find,
             open: Mutex::default(),
@@ -130,16 +131,16 @@ impl TcpSwitch {
 
     /// Makes the switch forget all that it knows of slots and writes.
     pub fn forget(&self) {
-        self.shared.switch().forget(Forget::All);
+        self.shared.switch().forget(ForgetScope::All);
     }
 
     /// Returns the counts of its work so far.
-    pub fn counts(&self) -> Counts {
+    pub fn counts(&self) -> SwitchCounts {
         self.shared.switch().counts()
     }
 
     /// Returns the memory that its knowledge takes.
-    pub fn bytes(&self) -> Bytes {
+    pub fn bytes(&self) -> SwitchMemory {
         self.shared.switch().bytes()
     }
 
@@ -168,8 +169,8 @@ fn close(stream: &TcpStream) {
     let _ = stream.shutdown(Shutdown::Both);
 }
 
-fn accept(shared: &Arc<Shared>, stream: TcpStream) {
-    let served = Served::one_more(shared.clone());
+fn accept(shared: &Arc<TcpSwitchShared>, stream: TcpStream) {
+    let served = CountedConnection::one_more(shared.clone());
     if shared.served.load(Ordering::Relaxed) > CONNECTIONS {
         tracing::warn!("there are {CONNECTIONS} connections: another one is sent away");
         return;
@@ -186,16 +187,16 @@ fn accept(shared: &Arc<Shared>, stream: TcpStream) {
 }
 
 /// A connection that is being served, counted until its drop.
-struct Served(Arc<Shared>);
+struct CountedConnection(Arc<TcpSwitchShared>);
 
-impl Served {
-    fn one_more(shared: Arc<Shared>) -> Served {
+impl CountedConnection {
+    fn one_more(shared: Arc<TcpSwitchShared>) -> CountedConnection {
         shared.served.fetch_add(1, Ordering::Relaxed);
-        Served(shared)
+        CountedConnection(shared)
     }
 }
 
-impl Drop for Served {
+impl Drop for CountedConnection {
     fn drop(&mut self) {
         self.0.served.fetch_sub(1, Ordering::Relaxed);
     }
@@ -220,19 +221,19 @@ fn read_call(client: &mut TcpStream, call: &mut [u8; CALL_BYTES]) -> io::Result<
     client.read_exact(begin)?;
     if begin[0] == FIRST_BYTE {
         // In plain text, although the client waits for TLS: there is none here.
-        client.write_all(&Refusal::SpeaksNoTls.encode(&PROTOCOL))?;
+        client.write_all(&ChallengeRefusal::SpeaksNoTls.encode(&PROTOCOL))?;
         return Err(garbage("it speaks TLS, and a switch does not"));
     }
-    match PROTOCOL.check(End::Server, begin) {
+    match PROTOCOL.check(ConnectionEnd::Server, begin) {
         Ok(_) => {}
-        Err(Foreign::Stranger) => return Err(garbage("it is no client")),
-        Err(Foreign::Version(error)) => {
-            client.write_all(&Refusal::OtherVersion.encode(&PROTOCOL))?;
+        Err(ProtocolMismatch::Stranger) => return Err(garbage("it is no client")),
+        Err(ProtocolMismatch::Version(error)) => {
+            client.write_all(&ChallengeRefusal::OtherVersion.encode(&PROTOCOL))?;
             return Err(garbage(error));
         }
     }
     client.read_exact(rest)?;
-    challenge::called(&PROTOCOL, call).map_err(|_| garbage("it is no client"))
+    challenge::called_node_name(&PROTOCOL, call).map_err(|_| garbage("it is no client"))
 }
 
 /// Passes on a message of `N` bytes.
@@ -244,12 +245,12 @@ fn pass<const N: usize>(from: &mut TcpStream, to: &mut TcpStream) -> io::Result<
 }
 
 /// Serves a connection from the call to its end.
-fn serve(shared: &Arc<Shared>, mut client: TcpStream) -> io::Result<()> {
+fn serve(shared: &Arc<TcpSwitchShared>, mut client: TcpStream) -> io::Result<()> {
     prepare(&client)?;
     let mut call = [0; CALL_BYTES];
     let name = read_call(&mut client, &mut call)?;
     let Some((node, address)) = (shared.find)(name) else {
-        return client.write_all(&Refusal::WrongNode.encode(&PROTOCOL));
+        return client.write_all(&ChallengeRefusal::WrongNode.encode(&PROTOCOL));
     };
     let address =
         address.to_socket_addrs()?.next().ok_or_else(|| garbage("a host without address"))?;
@@ -260,7 +261,7 @@ fn serve(shared: &Arc<Shared>, mut client: TcpStream) -> io::Result<()> {
     // A client that was refused sends no more, and the connection ends here.
     pass::<{ PROOF_BYTES + HELLO_BYTES }>(&mut client, &mut upstream)?;
     let welcome = pass::<WELCOME_BYTES>(&mut upstream, &mut client)?;
-    if Welcome::decode(&welcome).map_err(garbage)?.status != Status::Welcome {
+    if TcpWelcome::decode(&welcome).map_err(garbage)?.status != TcpHelloStatus::Welcome {
         return Ok(());
     }
     // A session may be silent for any time.
@@ -274,9 +275,9 @@ fn serve(shared: &Arc<Shared>, mut client: TcpStream) -> io::Result<()> {
     if shared.is_over.load(Ordering::Relaxed) {
         [&client, &upstream].into_iter().for_each(close);
     }
-    let connection = Connection(id);
+    let connection = SwitchConnection(id);
     let cases = Mutex::default();
-    let way = Arc::new(Way { shared: shared.clone(), connection, node, cases });
+    let way = Arc::new(SwitchedConnection { shared: shared.clone(), connection, node, cases });
     let back = way.clone();
     let answers = move || {
         let ended = back.answers(&mut from, &mut to);
@@ -291,21 +292,21 @@ fn serve(shared: &Arc<Shared>, mut client: TcpStream) -> io::Result<()> {
         ended
     });
     shared.open().remove(&id);
-    shared.switch().forget(Forget::Connection(connection));
+    shared.switch().forget(ForgetScope::Connection(connection));
     ended
 }
 
 /// A connection on its way through the switch.
-struct Way {
-    shared: Arc<Shared>,
-    connection: Connection,
+struct SwitchedConnection {
+    shared: Arc<TcpSwitchShared>,
+    connection: SwitchConnection,
     node: MnId,
     /// The CASes of requests without a reply, in order.
-    cases: Mutex<VecDeque<Cases>>,
+    cases: Mutex<VecDeque<UnansweredCas>>,
 }
 
-impl Way {
-    fn cases(&self) -> MutexGuard<'_, VecDeque<Cases>> {
+impl SwitchedConnection {
+    fn cases(&self) -> MutexGuard<'_, VecDeque<UnansweredCas>> {
         self.cases.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -314,25 +315,25 @@ impl Way {
         let mut frame = Vec::new();
         let mut number = 0;
         while read_frame(from, &mut frame)? {
-            let request = Request::decode(&frame).map_err(garbage)?;
+            let request = TcpRequest::decode(&frame).map_err(garbage)?;
             let request = request.ok_or_else(|| garbage("half a request"))?;
             let mut steered = Vec::new();
-            let mut cases = Cases::new();
+            let mut cases = UnansweredCas::new();
             let mut result = 0;
             for (at, verb) in request.verbs_at() {
                 number += 1;
-                let place = Place { node: self.node, offset: verb.offset };
+                let place = PoolPlace { node: self.node, offset: verb.offset };
                 let kind = match verb.op {
-                    WireOp::Read(bytes) => Verb::Read(bytes),
-                    WireOp::Steered(bytes) => Verb::Steered(bytes),
+                    WireOp::Read(bytes) => SwitchVerb::Read(bytes),
+                    WireOp::Steered(bytes) => SwitchVerb::Steered(bytes),
                     WireOp::Write(data) => {
-                        Verb::Write(data.len() as u32, &data[..data.len().min(START_BYTES)])
+                        SwitchVerb::Write(data.len() as u32, &data[..data.len().min(START_BYTES)])
                     }
                     WireOp::Cas { expected, swap } => {
                         cases.push((number, result));
-                        Verb::Cas { expected, swap }
+                        SwitchVerb::Cas { expected, swap }
                     }
-                    WireOp::Faa { .. } => Verb::Faa,
+                    WireOp::Faa { .. } => SwitchVerb::Faa,
                 };
                 result += verb.result_bytes();
                 let connection = self.connection;
@@ -354,9 +355,9 @@ impl Way {
     fn ask(&self, request: &Asked<'_>) -> Option<u64> {
         for _ in 0..HELD_TIMES {
             match self.shared.switch().request(request) {
-                Verdict::Forward => return None,
-                Verdict::Steer(offset) => return Some(offset),
-                Verdict::Hold => {}
+                SwitchDecision::Forward => return None,
+                SwitchDecision::Steer(offset) => return Some(offset),
+                SwitchDecision::Hold => {}
             }
             thread::sleep(HELD);
         }
@@ -367,7 +368,7 @@ impl Way {
     fn answers(&self, from: &mut TcpStream, to: &mut TcpStream) -> io::Result<()> {
         let mut frame = Vec::new();
         while read_frame(from, &mut frame)? {
-            let reply = Reply::decode(&frame).map_err(garbage)?;
+            let reply = TcpReply::decode(&frame).map_err(garbage)?;
             let reply = reply.ok_or_else(|| garbage("half a reply"))?;
             if reply.kind == ReplyKind::Results {
                 let cases = self.cases().pop_front();
@@ -377,7 +378,7 @@ impl Way {
                 for (number, at) in cases {
                     let found = body.get(at..at + 8).ok_or_else(|| garbage("a short reply"))?;
                     let found = u64::from_le_bytes(found.try_into().expect("8 bytes"));
-                    switch.answer(&Answer { connection: self.connection, number, found });
+                    switch.answer(&CasAnswer { connection: self.connection, number, found });
                 }
             }
             to.write_all(&frame)?;

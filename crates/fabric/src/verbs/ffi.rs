@@ -44,7 +44,7 @@ struct Ops {
 
 /// An open device.
 #[repr(C)]
-pub(super) struct Context {
+pub(super) struct RawContext {
     _device: *const c_void,
     ops: Ops,
     // More fields follow, which are not used.
@@ -53,14 +53,14 @@ pub(super) struct Context {
 /// A completion queue.
 #[repr(C)]
 pub(super) struct Cq {
-    context: *mut Context,
+    context: *mut RawContext,
     // More fields follow, which are not used.
 }
 
 /// A queue pair.
 #[repr(C)]
 pub(super) struct Qp {
-    context: *mut Context,
+    context: *mut RawContext,
     _pointers: [*const c_void; 5],
     _handle: u32,
     pub(super) qp_num: u32,
@@ -70,7 +70,7 @@ pub(super) struct Qp {
 /// Registered memory.
 #[repr(C)]
 pub(super) struct Mr {
-    _context: *mut Context,
+    _context: *mut RawContext,
     _pd: *mut Pd,
     _addr: *mut c_void,
     _length: usize,
@@ -82,7 +82,7 @@ pub(super) struct Mr {
 /// The channel of completion events.
 #[repr(C)]
 pub(super) struct CompChannel {
-    _context: *mut Context,
+    _context: *mut RawContext,
     pub(super) fd: c_int,
     _refcnt: c_int,
 }
@@ -375,18 +375,18 @@ library! {
     get_device_list = c"ibv_get_device_list": fn(*mut c_int) -> *mut *mut RawDevice;
     free_device_list = c"ibv_free_device_list": fn(*mut *mut RawDevice) -> ();
     get_device_name = c"ibv_get_device_name": fn(*mut RawDevice) -> *const c_char;
-    open_device = c"ibv_open_device": fn(*mut RawDevice) -> *mut Context;
-    close_device = c"ibv_close_device": fn(*mut Context) -> c_int;
-    query_device = c"ibv_query_device": fn(*mut Context, *mut DeviceAttr) -> c_int;
-    query_port = c"ibv_query_port": fn(*mut Context, u8, *mut PortAttr) -> c_int;
-    query_gid_ex = c"_ibv_query_gid_ex": fn(*mut Context, u32, u32, *mut GidEntry, u32, usize) -> c_int;
-    alloc_pd = c"ibv_alloc_pd": fn(*mut Context) -> *mut Pd;
+    open_device = c"ibv_open_device": fn(*mut RawDevice) -> *mut RawContext;
+    close_device = c"ibv_close_device": fn(*mut RawContext) -> c_int;
+    query_device = c"ibv_query_device": fn(*mut RawContext, *mut DeviceAttr) -> c_int;
+    query_port = c"ibv_query_port": fn(*mut RawContext, u8, *mut PortAttr) -> c_int;
+    query_gid_ex = c"_ibv_query_gid_ex": fn(*mut RawContext, u32, u32, *mut GidEntry, u32, usize) -> c_int;
+    alloc_pd = c"ibv_alloc_pd": fn(*mut RawContext) -> *mut Pd;
     dealloc_pd = c"ibv_dealloc_pd": fn(*mut Pd) -> c_int;
     reg_mr = c"ibv_reg_mr": fn(*mut Pd, *mut c_void, usize, c_int) -> *mut Mr;
     dereg_mr = c"ibv_dereg_mr": fn(*mut Mr) -> c_int;
-    create_comp_channel = c"ibv_create_comp_channel": fn(*mut Context) -> *mut CompChannel;
+    create_comp_channel = c"ibv_create_comp_channel": fn(*mut RawContext) -> *mut CompChannel;
     destroy_comp_channel = c"ibv_destroy_comp_channel": fn(*mut CompChannel) -> c_int;
-    create_cq = c"ibv_create_cq": fn(*mut Context, c_int, *mut c_void, *mut CompChannel, c_int) -> *mut Cq;
+    create_cq = c"ibv_create_cq": fn(*mut RawContext, c_int, *mut c_void, *mut CompChannel, c_int) -> *mut Cq;
     destroy_cq = c"ibv_destroy_cq": fn(*mut Cq) -> c_int;
     get_cq_event = c"ibv_get_cq_event": fn(*mut CompChannel, *mut *mut Cq, *mut *mut c_void) -> c_int;
     ack_cq_events = c"ibv_ack_cq_events": fn(*mut Cq, c_uint) -> ();
@@ -454,7 +454,7 @@ const _: () = {
     assert!(offset_of!(Ops, poll_cq) == 88);
     assert!(offset_of!(Ops, req_notify_cq) == 96);
     assert!(offset_of!(Ops, post_send) == 200);
-    assert!(offset_of!(Context, ops) == 8);
+    assert!(offset_of!(RawContext, ops) == 8);
     assert!(offset_of!(Qp, qp_num) == 52);
     assert!(size_of::<Mr>() == 48);
     assert!(offset_of!(Mr, lkey) == 36);

@@ -29,16 +29,16 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io::{self, Read, Write};
 
 use fusee_core::layout::POOL_HEADER_BYTES;
-use fusee_core::verbs::{Batch, MnId, Op, Verb, VerbError};
-use fusee_tls::Stream;
+use fusee_core::verbs::{MnId, Verb, VerbBatch, VerbError, VerbOp};
+use fusee_tls::MaybeTlsStream;
 use mio::event::Event;
 use mio::unix::SourceFd;
 use mio::{Interest, Registry, Token};
 
 use super::device;
-use super::requester::{ARENA_BYTES, CardCounts, Completion, Requester, Work};
-use super::wire::{FENCED, Hello, PROTOCOL, Status, Welcome};
-use crate::driver::{self, LinkError, Slots, Target, is_for};
+use super::requester::{ARENA_BYTES, NicCompletion, NicCounts, NicRequest, Requester};
+use super::wire::{FENCED, PROTOCOL, VerbsHello, VerbsHelloStatus, VerbsWelcome};
+use crate::driver::{self, BatchSlots, LinkError, LinkTarget, is_for};
 use crate::error::{AttachCause, RdmaError};
 use crate::hello;
 
@@ -49,7 +49,7 @@ const ALIGN: u64 = 64;
 
 /// The share of a batch for this node that is not posted yet.
 #[derive(Clone, Copy, Debug)]
-struct Part {
+struct VerbsBatchPart {
     slot: usize,
     /// The next verb, and below the number of its bytes that are posted.
     verb: usize,
@@ -61,13 +61,13 @@ struct Part {
     has_atomic: bool,
 }
 
-impl Part {
+impl VerbsBatchPart {
     /// Returns whether the NIC may execute a verb before one that has been posted.
-    fn may_pass(&self, op: &Op) -> bool {
+    fn may_pass(&self, op: &VerbOp) -> bool {
         match op {
-            Op::Read { .. } => false,
-            Op::Write { .. } => self.has_read || self.has_atomic,
-            Op::Cas { .. } | Op::Faa { .. } => self.has_read,
+            VerbOp::Read { .. } => false,
+            VerbOp::Write { .. } => self.has_read || self.has_atomic,
+            VerbOp::Cas { .. } | VerbOp::Faa { .. } => self.has_read,
         }
     }
 }
@@ -90,12 +90,12 @@ struct Fragment {
 
 /// The parts of the arena in use, as a ring. Positions count on for ever.
 #[derive(Clone, Copy, Debug, Default)]
-struct Ring {
+struct ArenaRing {
     head: u64,
     tail: u64,
 }
 
-impl Ring {
+impl ArenaRing {
     /// Takes `len` contiguous bytes. Returns their place.
     fn take(&mut self, len: u32) -> Option<u32> {
         let size = u64::from(ARENA_BYTES);
@@ -117,18 +117,18 @@ impl Ring {
 
 /// A session's connection to a memory node.
 #[derive(Debug)]
-pub struct Link {
+pub struct VerbsLink {
     node: MnId,
     pool_bytes: u64,
     /// The connection of the hello. When it ends, so does the session.
     lease: mio::net::TcpStream,
     requester: Requester,
     fragment_bytes: u32,
-    waiting: VecDeque<Part>,
+    waiting: VecDeque<VerbsBatchPart>,
     posted: VecDeque<Fragment>,
     /// The id of the fragment at the front of `posted`.
     first_id: u64,
-    ring: Ring,
+    ring: ArenaRing,
     /// The word at the end of places that are waiting for bytes; `None` over devices that always deliver results.
     filler: Option<u64>,
 }
@@ -150,9 +150,9 @@ fn fragment_bytes(verb: &Verb, from: u32, most: u32) -> u32 {
     most.min(verb.bytes() - from)
 }
 
-impl Link {
+impl VerbsLink {
     /// Posts as much as there is room for, with one doorbell.
-    fn pump(&mut self, slots: &mut Slots) -> Result<(), LinkError> {
+    fn pump(&mut self, slots: &mut BatchSlots) -> Result<(), LinkError> {
         let node = self.node;
         let most = self.fragment_bytes;
         let requester = &mut self.requester;
@@ -173,7 +173,7 @@ impl Link {
             let from = part.done_bytes;
             let len = fragment_bytes(&verb, part.done_bytes, most);
             let Some(place) = self.ring.take(len) else { break };
-            if let Op::Write { buf } = verb.op {
+            if let VerbOp::Write { buf } = verb.op {
                 requester.put(place, batch.bytes(buf.part(from, len)));
             }
             if let Some(filler) = self.filler
@@ -185,7 +185,7 @@ impl Link {
             part.has_atomic |= verb.is_atomic();
             let id = self.first_id + self.posted.len() as u64;
             let offset = verb.offset + u64::from(from);
-            requester.add(&Work { id, op: verb.op, len, place, offset });
+            requester.add(&NicRequest { id, op: verb.op, len, place, offset });
             part.done_bytes += len;
             let ends_verb = part.done_bytes == verb.bytes();
             part.left -= usize::from(ends_verb);
@@ -216,7 +216,7 @@ impl Link {
     }
 
     /// Takes completions, and posts waiting verbs into the free room. Returns whether there were completions.
-    fn take_completions(&mut self, slots: &mut Slots) -> Result<bool, LinkError> {
+    fn take_completions(&mut self, slots: &mut BatchSlots) -> Result<bool, LinkError> {
         let posted = &mut self.posted;
         let ring = &mut self.ring;
         let first_id = &mut self.first_id;
@@ -225,7 +225,7 @@ impl Link {
         let mut has_come = false;
         let mut is_unfetched = false;
         let filler = self.filler;
-        requester.poll(|requester, Completion { id, failure: status }| {
+        requester.poll(|requester, NicCompletion { id, failure: status }| {
             has_come = true;
             // The verbs behind a failed one were flushed without being executed.
             if is_unfetched || failure.is_some() || status.is_some() {
@@ -280,34 +280,34 @@ impl Link {
     }
 }
 
-impl driver::Link for Link {
+impl driver::FabricLink for VerbsLink {
     const USER_SPACE: bool = true;
     const LOOKS_THAT_FIND_SOME: u32 = 1;
     /// The module documents which verbs NICs may reorder.
     const WAITS_FOR_READS: bool = true;
-    type Counts = CardCounts;
+    type Counts = NicCounts;
 
-    fn connect(to: &Target<'_>) -> Result<Link, AttachCause> {
+    fn connect(to: &LinkTarget<'_>) -> Result<VerbsLink, AttachCause> {
         let stream = hello::connect(to.address, to.wait, to.goes_on)?;
         let (device, port) = device::choose(Some(stream.local_addr()?.ip()))?;
         let mut requester = Requester::new(&device, &port)?;
         let node = to.key.name();
         let client = to.client;
         let address = requester.address();
-        let hello = Hello { node, client, address }.encode();
-        let mut stream = Stream::plain(stream);
-        let proof = hello::call(&mut stream, &PROTOCOL, to, &hello)?;
+        let hello = VerbsHello { node, client, address }.encode();
+        let mut stream = MaybeTlsStream::plain(stream);
+        let proof = hello::verify_node(&mut stream, &PROTOCOL, to, &hello)?;
         // The hello is sent in a packet of its own, for switches on the wire.
         stream.write_all(&proof).map_err(AttachCause::Unreachable)?;
         let welcome = hello::exchange(&mut stream, &hello, &PROTOCOL, to.wait, to.goes_on)?;
         let stream = stream.into_socket();
-        let welcome = Welcome::decode(&welcome)?;
+        let welcome = VerbsWelcome::decode(&welcome)?;
         match welcome.status {
-            Status::Welcome => {}
-            Status::Fenced => return Err(AttachCause::Fenced),
-            Status::Full => return Err(AttachCause::Full),
-            Status::OtherVersion => return Err(AttachCause::NotAMemoryNode),
-            Status::Unable => return Err(AttachCause::NotConnectable),
+            VerbsHelloStatus::Welcome => {}
+            VerbsHelloStatus::Fenced => return Err(AttachCause::Fenced),
+            VerbsHelloStatus::Full => return Err(AttachCause::Full),
+            VerbsHelloStatus::OtherVersion => return Err(AttachCause::NotAMemoryNode),
+            VerbsHelloStatus::Unable => return Err(AttachCause::NotConnectable),
         }
         requester.connect(&welcome)?;
         stream.set_nonblocking(true)?;
@@ -315,7 +315,7 @@ impl driver::Link for Link {
         let gid = port.gid.index;
         let name = &port.port.device;
         tracing::debug!(%node, device = name, port = port.port.number, gid, "attached by verbs");
-        Ok(Link {
+        Ok(VerbsLink {
             node,
             pool_bytes: welcome.pool_bytes,
             lease: mio::net::TcpStream::from_std(stream),
@@ -324,7 +324,7 @@ impl driver::Link for Link {
             waiting: VecDeque::new(),
             posted: VecDeque::new(),
             first_id: 0,
-            ring: Ring::default(),
+            ring: ArenaRing::default(),
             filler: device.is_software.then(|| RandomState::new().build_hasher().finish()),
         })
     }
@@ -336,7 +336,7 @@ impl driver::Link for Link {
     }
 
     /// Returns the counts of the work handed to the NIC for this node so far.
-    fn counts(&self) -> CardCounts {
+    fn counts(&self) -> NicCounts {
         self.requester.counts
     }
 
@@ -364,7 +364,7 @@ impl driver::Link for Link {
         if verb.bytes() == 0 { Ok(()) } else { Err(VerbError::NotExecuted) }
     }
 
-    fn queue(&mut self, slot: usize, batch: &Batch) -> usize {
+    fn queue(&mut self, slot: usize, batch: &VerbBatch) -> usize {
         let mut verbs = batch.verbs().iter().enumerate();
         let ours = |(_, verb): &(usize, &Verb)| is_for(verb, self.node);
         let Some((verb, _)) = verbs.find(ours) else { return 0 };
@@ -372,11 +372,18 @@ impl driver::Link for Link {
         let done_bytes = 0;
         let has_read = false;
         let has_atomic = false;
-        self.waiting.push_back(Part { slot, verb, done_bytes, left, has_read, has_atomic });
+        self.waiting.push_back(VerbsBatchPart {
+            slot,
+            verb,
+            done_bytes,
+            left,
+            has_read,
+            has_atomic,
+        });
         1
     }
 
-    fn post(&mut self, slots: &mut Slots) -> Result<(), LinkError> {
+    fn post(&mut self, slots: &mut BatchSlots) -> Result<(), LinkError> {
         if self.waiting.is_empty() { Ok(()) } else { self.pump(slots) }
     }
 
@@ -389,15 +396,15 @@ impl driver::Link for Link {
     }
 
     /// Events only wake the thread.
-    fn receive(&mut self, slots: &mut Slots) -> Result<bool, LinkError> {
+    fn receive(&mut self, slots: &mut BatchSlots) -> Result<bool, LinkError> {
         self.look(slots)
     }
 
-    fn look(&mut self, slots: &mut Slots) -> Result<bool, LinkError> {
+    fn look(&mut self, slots: &mut BatchSlots) -> Result<bool, LinkError> {
         if self.is_waiting() { self.take_completions(slots) } else { Ok(false) }
     }
 
-    fn arm(&mut self, slots: &mut Slots) -> Result<bool, LinkError> {
+    fn arm(&mut self, slots: &mut BatchSlots) -> Result<bool, LinkError> {
         if self.is_waiting() {
             self.requester.completions().arm()?;
         }
@@ -406,47 +413,56 @@ impl driver::Link for Link {
 
     /// The drop of the queue pair stops the NIC before the rest is freed.
     fn end(self, unanswered: impl FnMut(usize)) {
-        let Link { requester, lease, posted, waiting, .. } = self;
+        let VerbsLink { requester, lease, posted, waiting, .. } = self;
         drop(requester);
         drop(lease.shutdown(std::net::Shutdown::Both));
         let posted = posted.into_iter().filter(|f| f.ends_part).map(|f| f.slot);
         posted.chain(waiting.into_iter().map(|part| part.slot)).for_each(unanswered);
     }
 
-    fn leave_behind(&mut self, unanswered: impl FnMut(usize)) {
+    fn abandon_after_fork(&mut self, unanswered: impl FnMut(usize)) {
         let posted = self.posted.drain(..).filter(|f| f.ends_part).map(|f| f.slot);
         posted.chain(self.waiting.drain(..).map(|part| part.slot)).for_each(unanswered);
     }
 }
 
 /// Returns the place of the filler in a fragment of a verb, if the verb fetches at least a word.
-fn filler_at(op: &Op, place: u32, len: u32) -> Option<u32> {
+fn filler_at(op: &VerbOp, place: u32, len: u32) -> Option<u32> {
     match op {
-        Op::Write { .. } => None,
-        Op::Read { .. } | Op::Cas { .. } | Op::Faa { .. } => Some(place + len.checked_sub(8)?),
+        VerbOp::Write { .. } => None,
+        VerbOp::Read { .. } | VerbOp::Cas { .. } | VerbOp::Faa { .. } => {
+            Some(place + len.checked_sub(8)?)
+        }
     }
 }
 
 impl Fragment {
     /// Returns whether the filler is still there. That does not matter for a batch whose future was dropped.
-    fn is_unfetched(&self, requester: &Requester, slots: &mut Slots, filler: Option<u64>) -> bool {
-        let Some((filler, batch)) = filler.zip(slots.wanted(self.slot)) else { return false };
+    fn is_unfetched(
+        &self,
+        requester: &Requester,
+        slots: &mut BatchSlots,
+        filler: Option<u64>,
+    ) -> bool {
+        let Some((filler, batch)) = filler.zip(slots.awaited_batch(self.slot)) else {
+            return false;
+        };
         let end = filler_at(&batch.verbs()[self.verb].op, self.place, self.len);
         end.is_some_and(|end| requester.word(end) == filler)
     }
 
     /// Copies the bytes that the NIC has fetched into the batch.
-    fn complete(&self, requester: &Requester, slots: &mut Slots) {
-        if let Some(batch) = slots.wanted(self.slot) {
+    fn complete(&self, requester: &Requester, slots: &mut BatchSlots) {
+        if let Some(batch) = slots.awaited_batch(self.slot) {
             let (verbs, memory) = batch.parts_mut();
             let verb = &mut verbs[self.verb];
             match &mut verb.op {
-                Op::Read { buf, .. } => {
+                VerbOp::Read { buf, .. } => {
                     let part = buf.part(self.from, self.len).range();
                     requester.get(self.place, &mut memory[part]);
                 }
-                Op::Write { .. } => {}
-                Op::Cas { found, .. } | Op::Faa { found, .. } => {
+                VerbOp::Write { .. } => {}
+                VerbOp::Cas { found, .. } | VerbOp::Faa { found, .. } => {
                     *found = requester.word(self.place);
                 }
             }
@@ -466,7 +482,7 @@ mod tests {
 
     #[test]
     fn the_ring_never_gives_out_what_is_in_use() {
-        let mut ring = Ring::default();
+        let mut ring = ArenaRing::default();
         let mut used = VecDeque::new();
         let mut random = 1u64;
         for _ in 0..200_000 {
@@ -492,7 +508,7 @@ mod tests {
     fn verbs_are_cut_at_words() {
         let verb = |offset, len| {
             let buf = fusee_core::verbs::Span { start: 0, len };
-            let op = Op::Read { buf, steered: false };
+            let op = VerbOp::Read { buf, steered: false };
             Verb { node: MnId(0), offset, op, result: Ok(()) }
         };
         for (offset, len, expected) in [

@@ -9,10 +9,10 @@
 //! fabric. `link` cuts verbs into requests of the NIC and keeps their order; [`VerbsFabric`] is the session's
 //! side. `switch` may be on the wire between both. Operators find instructions in `docs/rdma.md`.
 
-#[cfg(test)]
-mod card_tests;
 #[allow(unsafe_code)]
 mod device;
+#[cfg(test)]
+mod nic_tests;
 // Calls into a C library.
 #[allow(unsafe_code)]
 mod ffi;
@@ -24,28 +24,28 @@ mod requester;
 pub(crate) mod switch;
 pub(crate) mod wire;
 
-pub use device::{Found, default_device};
-pub(crate) use link::Link;
+pub use device::{RdmaDevice, default_device};
+pub(crate) use link::VerbsLink;
 pub use node::VerbsNode;
 pub use ports::DEVICE_VARIABLE;
-pub use requester::CardCounts;
+pub use requester::NicCounts;
 pub use switch::WireSwitch;
 #[doc(hidden)]
-pub use switch::{Stage, Tamper};
+pub use switch::{Tamper, TamperStage};
 
 /// A session's connections to memory nodes.
 ///
 /// A batch is handed to the NICs when its future is first polled, with one doorbell for each of its memory
 /// nodes. A node is lost when the NIC has repeated a verb in vain (`device` says how often), when its NIC
 /// refuses a verb, when the connection of the hello ends, or when a verb gets no completion for
-/// [`Options::silence`](crate::driver::Options::silence), because a NIC or its driver hangs. All verbs in
+/// [`DriverOptions::silence`](crate::driver::DriverOptions::silence), because a NIC or its driver hangs. All verbs in
 /// flight to the node then fail, and the queue pair is destroyed, so that none of them executes later. No
 /// more verbs are posted there.
-pub type VerbsFabric = crate::driver::Driver<Link>;
+pub type VerbsFabric = crate::driver::Driver<VerbsLink>;
 
 impl VerbsFabric {
     /// Returns the counts of the work handed to NICs so far.
-    pub fn counts(&self) -> CardCounts {
+    pub fn counts(&self) -> NicCounts {
         self.link_counts()
     }
 }

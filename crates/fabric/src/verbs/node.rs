@@ -15,26 +15,28 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use fusee_auth::NodeKey;
-use fusee_core::over::Living;
+use fusee_core::ended_clients::LiveClients;
 use fusee_core::verbs::ClientId;
-use fusee_core::version::{End, VersionError};
+use fusee_core::version::{ConnectionEnd, VersionError};
 use mio::net::TcpStream;
 use mio::{Events, Interest, Token};
 
-use super::device::{self, Device, Registered, Responder};
-use super::ports::Selected;
-use super::wire::{FENCED, HELLO_BYTES, Hello, PROTOCOL, Status, Welcome};
-use crate::challenge::{self, CALL_BYTES, Challenged, PROOF_BYTES, Refusal};
-use crate::doors::{Full, NodeLimits};
+use super::device::{self, Device, RegisteredMemory, Responder};
+use super::ports::SelectedPort;
+use super::wire::{FENCED, HELLO_BYTES, PROTOCOL, VerbsHello, VerbsHelloStatus, VerbsWelcome};
+use crate::challenge::{self, CALL_BYTES, ChallengeRefusal, NodeChallenge, PROOF_BYTES};
 use crate::error::{RdmaError, ServeError};
+use crate::limits::{NodeLimits, SessionLimitError};
+use crate::listener::{
+    FabricConnection, FabricListener, FabricServer, FabricServerEnded, LISTENER, WAKER,
+};
 use crate::pool::Pool;
-use crate::reception::{Ended, Guest, LISTENER, Reception, Server, WAKER};
-use crate::version::Foreign;
+use crate::version::ProtocolMismatch;
 
 /// A pool that NICs reach. Its drop ends all sessions.
 #[derive(Debug)]
 pub struct VerbsNode {
-    server: Server,
+    server: FabricServer,
     device: Arc<Device>,
 }
 
@@ -58,17 +60,18 @@ impl VerbsNode {
     ) -> Result<VerbsNode, ServeError> {
         let near = Some(addr.ip()).filter(|ip| !ip.is_unspecified());
         let (device, port) = device::choose(near)?;
-        let registered = Registered::pool(&device, pool)?;
-        let header = Registered::header(&device, pool)?;
-        let steered = steered.then(|| Registered::steered(&device, pool)).transpose()?;
+        let registered = RegisteredMemory::pool(&device, pool)?;
+        let header = RegisteredMemory::header(&device, pool)?;
+        let steered = steered.then(|| RegisteredMemory::steered(&device, pool)).transpose()?;
         let pool_bytes = pool.bytes();
         let its_device = device.clone();
         let its_port = port.clone();
         let name = ("the verbs server", "fusee-verbs");
-        let server = Server::start(name, addr, limits, Interest::READABLE, move |guests| {
+        let server = FabricServer::start(name, addr, limits, Interest::READABLE, move |guests| {
             let device = its_device;
             let port = its_port;
-            Loop { guests, key, device, port, pool_bytes, registered, header, steered }.run();
+            VerbsNodeLoop { guests, key, device, port, pool_bytes, registered, header, steered }
+                .run();
         })?;
         if device.is_software {
             tracing::warn!("software RoCE may tear words: it is for tests, serve tcp instead");
@@ -95,7 +98,7 @@ impl VerbsNode {
     }
 
     /// Records which clients below a bound live.
-    pub fn learn(&self, living: &Living) {
+    pub fn learn(&self, living: &LiveClients) {
         self.server.learn(living);
     }
 
@@ -115,20 +118,20 @@ const _: () = assert!(CALL_BYTES <= GREETING_BYTES);
 
 /// A client's connection. With the hello it becomes a lease.
 #[derive(Debug)]
-struct Connection {
+struct VerbsConnection {
     stream: TcpStream,
     peer: SocketAddr,
     /// The bytes of the call, then those of the proof and the hello.
     greeting: [u8; GREETING_BYTES],
     got: usize,
     /// The state that checks the proof, which comes with the hello; `None` before the call.
-    challenged: Option<Challenged>,
+    challenged: Option<NodeChallenge>,
     session: Option<(ClientId, Responder)>,
 }
 
 /// Reasons for which the node closes a connection.
 #[derive(Debug, thiserror::Error)]
-enum Misbehaved {
+enum VerbsCloseReason {
     #[error("it is no client")]
     NotAClient,
     #[error("{0}")]
@@ -142,26 +145,26 @@ enum Misbehaved {
     #[error("{0} has been fenced")]
     Fenced(ClientId),
     #[error("{0}")]
-    Full(#[from] Full),
+    Full(#[from] SessionLimitError),
     #[error("no queue pair for it: {0}")]
     Rdma(#[from] RdmaError),
     #[error("{0}")]
     Io(#[from] io::Error),
 }
 
-struct Loop {
-    guests: Reception<Connection>,
+struct VerbsNodeLoop {
+    guests: FabricListener<VerbsConnection>,
     key: NodeKey,
     device: Arc<Device>,
-    port: Selected,
+    port: SelectedPort,
     pool_bytes: u64,
     // Dropped after the queue pairs that reach it.
-    registered: Registered,
-    header: Registered,
-    steered: Option<Registered>,
+    registered: RegisteredMemory,
+    header: RegisteredMemory,
+    steered: Option<RegisteredMemory>,
 }
 
-impl Loop {
+impl VerbsNodeLoop {
     fn run(mut self) {
         let mut events = Events::with_capacity(256);
         loop {
@@ -172,7 +175,7 @@ impl Loop {
                 tracing::error!(%error, "the verbs server stops");
                 return;
             }
-            if let Err(Ended) = self.obey() {
+            if let Err(FabricServerEnded) = self.handle_commands() {
                 return;
             }
             let mut accept = self.guests.is_to_accept();
@@ -186,7 +189,7 @@ impl Loop {
             if accept {
                 self.guests.accept(drop);
             }
-            self.guests.send_silent_away(drop);
+            self.guests.close_silent_connections(drop);
         }
     }
 
@@ -198,7 +201,7 @@ impl Loop {
     }
 
     /// Obeys the messages of the owner.
-    fn obey(&mut self) -> Result<(), Ended> {
+    fn handle_commands(&mut self) -> Result<(), FabricServerEnded> {
         while let Some((client, done)) = self.guests.next_fence()? {
             for mut connection in self.guests.fence(client) {
                 let peer = connection.peer;
@@ -207,7 +210,7 @@ impl Loop {
                 // A panic here panics the caller that waits for the fence, too.
                 responder.end().expect("a fenced queue pair is destroyed");
                 self.guests.doors.leave(connection.peer_ip());
-                connection.last_words(&[FENCED]);
+                connection.send_before_close(&[FENCED]);
             }
             // The caller of the fence may have ended.
             let _ = done.send(());
@@ -221,7 +224,7 @@ impl Loop {
         let reason = loop {
             match connection.read(&self.key) {
                 Ok(Some(hello)) => {
-                    if let Err(reason) = self.greet(&mut connection, hello) {
+                    if let Err(reason) = self.answer_hello(&mut connection, hello) {
                         break reason;
                     }
                 }
@@ -234,43 +237,47 @@ impl Loop {
         };
         let peer = connection.peer;
         match reason {
-            Misbehaved::Io(error) => tracing::debug!(%error, %peer, "a client has gone"),
+            VerbsCloseReason::Io(error) => tracing::debug!(%error, %peer, "a client has gone"),
             reason => tracing::warn!(%peer, %reason, "a client is sent away"),
         }
-        self.guests.has_left(&connection);
+        self.guests.release_session(&connection);
     }
 
     /// Answers a hello.
-    fn greet(&mut self, connection: &mut Connection, hello: Hello) -> Result<(), Misbehaved> {
-        let refusal = |status| Welcome::refusal(self.key.name(), status).encode();
+    fn answer_hello(
+        &mut self,
+        connection: &mut VerbsConnection,
+        hello: VerbsHello,
+    ) -> Result<(), VerbsCloseReason> {
+        let refusal = |status| VerbsWelcome::refusal(self.key.name(), status).encode();
         // The reserved id cannot be fenced.
         if hello.client == ClientId::NOBODY {
-            return Err(Misbehaved::NotAClient);
+            return Err(VerbsCloseReason::NotAClient);
         }
-        if self.guests.over.has(hello.client) {
-            connection.last_words(&refusal(Status::Fenced));
-            return Err(Misbehaved::Fenced(hello.client));
+        if self.guests.over.has_ended(hello.client) {
+            connection.send_before_close(&refusal(VerbsHelloStatus::Fenced));
+            return Err(VerbsCloseReason::Fenced(hello.client));
         }
         let peer = connection.peer_ip();
         if let Err(full) = self.guests.doors.enter(peer) {
-            connection.last_words(&refusal(Status::Full));
+            connection.send_before_close(&refusal(VerbsHelloStatus::Full));
             return Err(full.into());
         }
         let responder = match Responder::new(&self.device, &self.port, &hello.address) {
             Ok(responder) => responder,
             Err(error) => {
                 self.guests.doors.leave(peer);
-                connection.last_words(&refusal(Status::Unable));
+                connection.send_before_close(&refusal(VerbsHelloStatus::Unable));
                 return Err(error.into());
             }
         };
-        let welcome = Welcome {
+        let welcome = VerbsWelcome {
             node: self.key.name(),
             pool_bytes: self.pool_bytes,
-            status: Status::Welcome,
+            status: VerbsHelloStatus::Welcome,
             key: self.registered.remote_key(),
             header_key: self.header.remote_key(),
-            steered_key: self.steered.as_ref().map_or(0, Registered::remote_key),
+            steered_key: self.steered.as_ref().map_or(0, RegisteredMemory::remote_key),
             base: self.header.base(),
             address: responder.address(),
         };
@@ -284,23 +291,26 @@ impl Loop {
 }
 
 /// Returns the hello behind a valid proof, once both have arrived.
-fn proved_hello(challenged: &Challenged, greeting: &[u8]) -> Result<Option<Hello>, Misbehaved> {
+fn proved_hello(
+    challenged: &NodeChallenge,
+    greeting: &[u8],
+) -> Result<Option<VerbsHello>, VerbsCloseReason> {
     let Some((proof, come)) = greeting.split_first_chunk::<PROOF_BYTES>() else { return Ok(None) };
     let Some(bytes) = come.first_chunk::<HELLO_BYTES>() else { return Ok(None) };
-    let hello = Hello::decode(bytes).map_err(|foreign| match foreign {
-        Foreign::Stranger => Misbehaved::NotAClient,
-        Foreign::Version(error) => Misbehaved::Version(error),
+    let hello = VerbsHello::decode(bytes).map_err(|foreign| match foreign {
+        ProtocolMismatch::Stranger => VerbsCloseReason::NotAClient,
+        ProtocolMismatch::Version(error) => VerbsCloseReason::Version(error),
     })?;
     if !challenged.is_proved(proof, bytes) {
-        return Err(Misbehaved::Unproved);
+        return Err(VerbsCloseReason::Unproved);
     }
     Ok(Some(hello))
 }
 
-impl Guest for Connection {
-    fn new(stream: TcpStream, peer: SocketAddr) -> io::Result<Connection> {
+impl FabricConnection for VerbsConnection {
+    fn new(stream: TcpStream, peer: SocketAddr) -> io::Result<VerbsConnection> {
         let greeting = [0; GREETING_BYTES];
-        Ok(Connection { stream, peer, greeting, got: 0, challenged: None, session: None })
+        Ok(VerbsConnection { stream, peer, greeting, got: 0, challenged: None, session: None })
     }
 
     fn stream(&mut self) -> &mut TcpStream {
@@ -316,9 +326,9 @@ impl Guest for Connection {
     }
 }
 
-impl Connection {
+impl VerbsConnection {
     /// Reads until there is nothing more. Returns the hello once it has arrived with a valid proof.
-    fn read(&mut self, key: &NodeKey) -> Result<Option<Hello>, Misbehaved> {
+    fn read(&mut self, key: &NodeKey) -> Result<Option<VerbsHello>, VerbsCloseReason> {
         loop {
             let mut byte = [0];
             let wanted = if self.challenged.is_none() { CALL_BYTES } else { GREETING_BYTES };
@@ -326,21 +336,23 @@ impl Connection {
             let room = if is_greeting { &mut self.greeting[self.got..wanted] } else { &mut byte };
             match self.stream.read(room) {
                 Ok(0) => return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
-                Ok(_) if !is_greeting => return Err(Misbehaved::Talks),
+                Ok(_) if !is_greeting => return Err(VerbsCloseReason::Talks),
                 Ok(n) => self.got += n,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                 Err(error) => return Err(error.into()),
             }
             let heard = match &self.challenged {
-                None => self.take_call(key).map(|()| None),
+                None => self.answer_call(key).map(|()| None),
                 Some(challenged) => proved_hello(challenged, &self.greeting[..self.got]),
             };
             match heard {
                 Ok(None) => {}
                 // A client with another layout of pools learns this one.
-                Err(error @ Misbehaved::Version(_)) if self.challenged.is_some() => {
-                    self.last_words(&Welcome::refusal(0, Status::OtherVersion).encode());
+                Err(error @ VerbsCloseReason::Version(_)) if self.challenged.is_some() => {
+                    self.send_before_close(
+                        &VerbsWelcome::refusal(0, VerbsHelloStatus::OtherVersion).encode(),
+                    );
                     return Err(error);
                 }
                 heard => return heard,
@@ -349,24 +361,24 @@ impl Connection {
     }
 
     /// Answers the call, if it is complete.
-    fn take_call(&mut self, key: &NodeKey) -> Result<(), Misbehaved> {
-        match PROTOCOL.check(End::Server, &self.greeting[..self.got]) {
+    fn answer_call(&mut self, key: &NodeKey) -> Result<(), VerbsCloseReason> {
+        match PROTOCOL.check(ConnectionEnd::Server, &self.greeting[..self.got]) {
             Ok(_) => {}
-            Err(Foreign::Stranger) => return Err(Misbehaved::NotAClient),
-            Err(Foreign::Version(error)) => {
+            Err(ProtocolMismatch::Stranger) => return Err(VerbsCloseReason::NotAClient),
+            Err(ProtocolMismatch::Version(error)) => {
                 // A client of another version learns this one.
-                self.last_words(&Refusal::OtherVersion.encode(&PROTOCOL));
+                self.send_before_close(&ChallengeRefusal::OtherVersion.encode(&PROTOCOL));
                 return Err(error.into());
             }
         }
         let Some(call) = self.greeting[..self.got].first_chunk::<CALL_BYTES>() else {
             return Ok(());
         };
-        if challenge::called(&PROTOCOL, call).ok() != Some(key.name()) {
-            self.last_words(&Refusal::WrongNode.encode(&PROTOCOL));
-            return Err(Misbehaved::WrongIdentity);
+        if challenge::called_node_name(&PROTOCOL, call).ok() != Some(key.name()) {
+            self.send_before_close(&ChallengeRefusal::WrongNode.encode(&PROTOCOL));
+            return Err(VerbsCloseReason::WrongIdentity);
         }
-        let (answer, challenged) = Challenged::new(&PROTOCOL, key, call)?;
+        let (answer, challenged) = NodeChallenge::new(&PROTOCOL, key, call)?;
         // The buffer of a new connection has room.
         self.stream.write_all(&answer)?;
         (self.got, self.challenged) = (0, Some(challenged));
@@ -374,7 +386,7 @@ impl Connection {
     }
 
     /// Sends a message before the connection is closed, if the socket takes it without waiting.
-    fn last_words(&mut self, words: &[u8]) {
+    fn send_before_close(&mut self, words: &[u8]) {
         if let Err(error) = self.stream.write_all(words) {
             tracing::debug!(%error, peer = %self.peer, "could not say why the connection ends");
         }

@@ -45,29 +45,29 @@ pub(super) struct Port {
 
 /// A port, and the address to use.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Selected {
+pub(super) struct SelectedPort {
     pub(super) port: Port,
     pub(super) gid: Gid,
 }
 
 /// An explicit choice.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Wanted {
+pub(super) struct DeviceChoice {
     device: Option<String>,
     port: Option<u8>,
     gid: Option<u8>,
 }
 
-impl Wanted {
+impl DeviceChoice {
     /// Reads the choice in the environment.
-    pub(super) fn from_environment() -> Result<Wanted, RdmaError> {
+    pub(super) fn from_environment() -> Result<DeviceChoice, RdmaError> {
         match std::env::var(DEVICE_VARIABLE) {
-            Ok(text) if !text.is_empty() => Wanted::parse(&text),
-            _ => Ok(Wanted::default()),
+            Ok(text) if !text.is_empty() => DeviceChoice::parse(&text),
+            _ => Ok(DeviceChoice::default()),
         }
     }
 
-    fn parse(text: &str) -> Result<Wanted, RdmaError> {
+    fn parse(text: &str) -> Result<DeviceChoice, RdmaError> {
         let bad = || RdmaError::BadChoice { variable: DEVICE_VARIABLE, value: text.to_owned() };
         let mut parts = text.split(':');
         let device = parts.next().filter(|name| !name.is_empty()).ok_or_else(bad)?;
@@ -77,7 +77,7 @@ impl Wanted {
         if parts.next().is_some() {
             return Err(bad());
         }
-        Ok(Wanted { device: Some(device.to_owned()), port, gid })
+        Ok(DeviceChoice { device: Some(device.to_owned()), port, gid })
     }
 }
 
@@ -113,9 +113,9 @@ impl Port {
 /// Selects the port and address to use. `near` is this end of the connection to the other party.
 pub(super) fn select(
     ports: &[Port],
-    wanted: &Wanted,
+    wanted: &DeviceChoice,
     near: Option<IpAddr>,
-) -> Result<Selected, RdmaError> {
+) -> Result<SelectedPort, RdmaError> {
     if ports.is_empty() {
         return Err(RdmaError::NoDevice);
     }
@@ -149,7 +149,7 @@ pub(super) fn select(
     // The first among equals.
     let best = best.or_else(|| candidates.iter().min_by_key(|(_, gid)| gid.rank()));
     match best {
-        Some((port, gid)) => Ok(Selected { port: (*port).clone(), gid: *gid }),
+        Some((port, gid)) => Ok(SelectedPort { port: (*port).clone(), gid: *gid }),
         None => Err(RdmaError::NoGid { devices: names() }),
     }
 }
@@ -191,7 +191,8 @@ mod tests {
     }
 
     fn pick(ports: &[Port], wanted: &str, near: Option<&str>) -> Result<(String, u8), RdmaError> {
-        let wanted = if wanted.is_empty() { Wanted::default() } else { Wanted::parse(wanted)? };
+        let wanted =
+            if wanted.is_empty() { DeviceChoice::default() } else { DeviceChoice::parse(wanted)? };
         let near = near.map(|near| near.parse().unwrap());
         select(ports, &wanted, near).map(|found| (found.port.device, found.gid.index))
     }
@@ -230,7 +231,7 @@ mod tests {
         assert!(error.contains("a:1, b:1"), "{error}");
         assert!(matches!(pick(&ports, "a:2", None), Err(RdmaError::NoSuchDevice { .. })));
         for bad in ["", ":1", "a:b", "a:1:x", "a:1:2:3", "a:300"] {
-            assert!(matches!(Wanted::parse(bad), Err(RdmaError::BadChoice { .. })), "{bad}");
+            assert!(matches!(DeviceChoice::parse(bad), Err(RdmaError::BadChoice { .. })), "{bad}");
         }
     }
 }

@@ -12,12 +12,12 @@
 use std::sync::Arc;
 
 use fusee_core::layout::POOL_HEADER_BYTES;
-use fusee_core::verbs::Op;
+use fusee_core::verbs::VerbOp;
 
-use super::device::{Completions, Device, QueuePair, Registered};
+use super::device::{CompletionQueue, Device, QueuePair, RegisteredMemory};
 use super::ffi::{self, SendWr, Sge, Wc};
-use super::ports::Selected;
-use super::wire::{Address, Welcome};
+use super::ports::SelectedPort;
+use super::wire::{QueuePairAddress, VerbsWelcome};
 use crate::error::RdmaError;
 
 /// Verbs in flight on one queue pair, if the NIC takes as many.
@@ -33,11 +33,11 @@ const AT_ONCE: usize = 32;
 
 /// A verb for the NIC.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Work {
+pub(super) struct NicRequest {
     /// Increases by one from verb to verb.
     pub(super) id: u64,
     /// A READ or WRITE of `len` bytes, a CAS or an FAA. Spans do not matter.
-    pub(super) op: Op,
+    pub(super) op: VerbOp,
     pub(super) len: u32,
     /// The place of the bytes in the arena.
     pub(super) place: u32,
@@ -47,7 +47,7 @@ pub(super) struct Work {
 
 /// A completion.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Completion {
+pub(super) struct NicCompletion {
     /// The id of the verb.
     pub(super) id: u64,
     /// The driver's number for the reason, if the verb failed.
@@ -56,7 +56,7 @@ pub(super) struct Completion {
 
 /// Counts of the work handed to NICs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct CardCounts {
+pub struct NicCounts {
     /// Doorbells: lists of verbs handed over.
     pub posts: u64,
     /// Requests. A verb that is long, or starts within a word, has several.
@@ -71,8 +71,8 @@ pub struct CardCounts {
     pub inline: u64,
 }
 
-impl std::ops::AddAssign for CardCounts {
-    fn add_assign(&mut self, other: CardCounts) {
+impl std::ops::AddAssign for NicCounts {
+    fn add_assign(&mut self, other: NicCounts) {
         self.posts += other.posts;
         self.verbs += other.verbs;
         self.signals += other.signals;
@@ -86,8 +86,8 @@ impl std::ops::AddAssign for CardCounts {
 pub(super) struct Requester {
     // In the order of their drops: the NIC stops using the arena when the queue pair is destroyed.
     pair: QueuePair,
-    completions: Completions,
-    arena: Registered,
+    completions: CompletionQueue,
+    arena: RegisteredMemory,
     /// With a capacity for all verbs of the queue pair, so that the entries never move.
     list: Vec<SendWr>,
     pieces: Vec<Sge>,
@@ -98,7 +98,7 @@ pub(super) struct Requester {
     steered_key: u32,
     /// Verbs added since the last signalled one.
     unsignalled: u32,
-    pub(super) counts: CardCounts,
+    pub(super) counts: NicCounts,
 }
 
 // SAFETY: the lists point to each other, and are used by one thread at a time.
@@ -111,11 +111,11 @@ impl std::fmt::Debug for Requester {
 }
 
 impl Requester {
-    pub(super) fn new(device: &Arc<Device>, port: &Selected) -> Result<Requester, RdmaError> {
+    pub(super) fn new(device: &Arc<Device>, port: &SelectedPort) -> Result<Requester, RdmaError> {
         let verbs = VERBS.min(device.max_verbs);
-        let arena = Registered::arena(device, ARENA_BYTES as usize)?;
+        let arena = RegisteredMemory::arena(device, ARENA_BYTES as usize)?;
         // A queue pair that fails completes all its verbs.
-        let completions = Completions::new(device, verbs, true)?;
+        let completions = CompletionQueue::new(device, verbs, true)?;
         let pair = QueuePair::requester(device, port, &completions, (verbs, INLINE_BYTES))?;
         Ok(Requester {
             pair,
@@ -128,17 +128,17 @@ impl Requester {
             header_key: 0,
             steered_key: 0,
             unsignalled: 0,
-            counts: CardCounts::default(),
+            counts: NicCounts::default(),
         })
     }
 
     /// Returns the address for the memory node.
-    pub(super) fn address(&self) -> Address {
+    pub(super) fn address(&self) -> QueuePairAddress {
         self.pair.address()
     }
 
     /// Connects to the queue pair of the memory node that has sent this welcome.
-    pub(super) fn connect(&mut self, welcome: &Welcome) -> Result<(), RdmaError> {
+    pub(super) fn connect(&mut self, welcome: &VerbsWelcome) -> Result<(), RdmaError> {
         (self.remote_base, self.remote_key) = (welcome.base, welcome.key);
         self.header_key = welcome.header_key;
         // A node without steered READs has no key for them.
@@ -154,7 +154,7 @@ impl Requester {
         self.completions.fd().expect("made with events")
     }
 
-    pub(super) fn completions(&mut self) -> &mut Completions {
+    pub(super) fn completions(&mut self) -> &mut CompletionQueue {
         &mut self.completions
     }
 
@@ -194,7 +194,7 @@ impl Requester {
     ///
     /// # Panics
     /// If the list is full, or the verb's place is not in the arena.
-    pub(super) fn add(&mut self, work: &Work) {
+    pub(super) fn add(&mut self, work: &NicRequest) {
         assert!(self.list.len() < self.list.capacity(), "more verbs than the queue pair takes");
         let start = self.at(work.place, work.len as usize);
         let piece = Sge { addr: start as u64, length: work.len, lkey: self.arena.local_key() };
@@ -202,7 +202,7 @@ impl Requester {
         let is_header = work.offset < POOL_HEADER_BYTES;
         let rkey = match work.op {
             _ if is_header => self.header_key,
-            Op::Read { steered: true, .. } => self.steered_key,
+            VerbOp::Read { steered: true, .. } => self.steered_key,
             _ => self.remote_key,
         };
         let atomic = |compare_add, swap| ffi::Operands {
@@ -210,10 +210,12 @@ impl Requester {
         };
         let rdma = ffi::Operands { rdma: ffi::Rdma { remote_addr, rkey } };
         let (opcode, wr) = match work.op {
-            Op::Read { .. } => (ffi::WR_RDMA_READ, rdma),
-            Op::Write { .. } => (ffi::WR_RDMA_WRITE, rdma),
-            Op::Cas { expected, swap, .. } => (ffi::WR_ATOMIC_CMP_AND_SWP, atomic(expected, swap)),
-            Op::Faa { add, .. } => (ffi::WR_ATOMIC_FETCH_AND_ADD, atomic(add, 0)),
+            VerbOp::Read { .. } => (ffi::WR_RDMA_READ, rdma),
+            VerbOp::Write { .. } => (ffi::WR_RDMA_WRITE, rdma),
+            VerbOp::Cas { expected, swap, .. } => {
+                (ffi::WR_ATOMIC_CMP_AND_SWP, atomic(expected, swap))
+            }
+            VerbOp::Faa { add, .. } => (ffi::WR_ATOMIC_FETCH_AND_ADD, atomic(add, 0)),
         };
         let mut send_flags = 0;
         if opcode == ffi::WR_RDMA_WRITE && work.len <= self.pair.max_inline {
@@ -272,7 +274,7 @@ impl Requester {
     /// Takes completions, and passes each to `done`.
     pub(super) fn poll(
         &mut self,
-        mut done: impl FnMut(&Requester, Completion),
+        mut done: impl FnMut(&Requester, NicCompletion),
     ) -> Result<(), RdmaError> {
         let mut found = [Wc::default(); AT_ONCE];
         loop {
@@ -280,7 +282,7 @@ impl Requester {
             self.counts.completions += count as u64;
             for wc in &found[..count] {
                 let failure = (wc.status != ffi::WC_SUCCESS).then_some(wc.status);
-                done(self, Completion { id: wc.wr_id, failure });
+                done(self, NicCompletion { id: wc.wr_id, failure });
             }
             if count < found.len() {
                 return Ok(());

@@ -21,10 +21,10 @@
 
 use fusee_core::layout::{LAYOUT_VERSION, LAYOUTS};
 use fusee_core::verbs::ClientId;
-use fusee_core::version::End;
+use fusee_core::version::ConnectionEnd;
 
 use crate::bytes::{u32_at, u64_at};
-use crate::version::{Foreign, Protocol};
+use crate::version::{Protocol, ProtocolMismatch};
 
 /// The beginning of messages. Version 3 added the layout of pools, version 4 the proofs of the node's
 /// key.
@@ -37,7 +37,7 @@ pub(crate) const FENCED: u8 = b'f';
 
 /// The end of a connection between queue pairs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Address {
+pub(crate) struct QueuePairAddress {
     pub(crate) queue_pair: u32,
     pub(crate) first_packet: u32,
     pub(crate) lid: u16,
@@ -48,15 +48,15 @@ pub(crate) struct Address {
 
 /// A session's first message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Hello {
+pub(crate) struct VerbsHello {
     pub(crate) node: u64,
     pub(crate) client: ClientId,
-    pub(crate) address: Address,
+    pub(crate) address: QueuePairAddress,
 }
 
 /// A node's decision about a hello.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Status {
+pub(crate) enum VerbsHelloStatus {
     Welcome,
     Fenced,
     /// The node's NIC has no room for another queue pair, or does not take the client's address.
@@ -69,10 +69,10 @@ pub(crate) enum Status {
 
 /// The node's answer to the hello.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Welcome {
+pub(crate) struct VerbsWelcome {
     pub(crate) node: u64,
     pub(crate) pool_bytes: u64,
-    pub(crate) status: Status,
+    pub(crate) status: VerbsHelloStatus,
     /// The key of the pool behind its header.
     pub(crate) key: u32,
     /// The key of the header, for READs.
@@ -81,10 +81,10 @@ pub(crate) struct Welcome {
     pub(crate) steered_key: u32,
     /// The address of the pool's start for the node's NIC.
     pub(crate) base: u64,
-    pub(crate) address: Address,
+    pub(crate) address: QueuePairAddress,
 }
 
-impl Address {
+impl QueuePairAddress {
     fn encode(self, bytes: &mut [u8]) {
         bytes[..4].copy_from_slice(&self.queue_pair.to_le_bytes());
         bytes[4..8].copy_from_slice(&self.first_packet.to_le_bytes());
@@ -94,8 +94,8 @@ impl Address {
     }
 
     /// Decodes an address that a NIC can use: numbers of queue pairs and packets have 24 bits.
-    fn decode(bytes: &[u8]) -> Option<Address> {
-        let address = Address {
+    fn decode(bytes: &[u8]) -> Option<QueuePairAddress> {
+        let address = QueuePairAddress {
             queue_pair: u32_at(bytes, 0)?,
             first_packet: u32_at(bytes, 4)?,
             lid: u16::from_le_bytes(*bytes.get(8..)?.first_chunk()?),
@@ -111,10 +111,10 @@ impl Address {
     }
 }
 
-impl Hello {
+impl VerbsHello {
     pub(crate) fn encode(self) -> [u8; HELLO_BYTES] {
         let mut bytes = [0; HELLO_BYTES];
-        bytes[..8].copy_from_slice(&PROTOCOL.begin());
+        bytes[..8].copy_from_slice(&PROTOCOL.magic());
         bytes[8..16].copy_from_slice(&self.node.to_le_bytes());
         bytes[16..20].copy_from_slice(&self.client.0.to_le_bytes());
         bytes[20..24].copy_from_slice(&LAYOUT_VERSION.to_le_bytes());
@@ -122,42 +122,42 @@ impl Hello {
         bytes
     }
 
-    pub(crate) fn decode(bytes: &[u8; HELLO_BYTES]) -> Result<Hello, Foreign> {
-        PROTOCOL.check(End::Server, bytes)?;
-        let layout = u32_at(bytes, 20).ok_or(Foreign::Stranger)?;
-        LAYOUTS.check(End::Server, layout).map_err(Foreign::Version)?;
+    pub(crate) fn decode(bytes: &[u8; HELLO_BYTES]) -> Result<VerbsHello, ProtocolMismatch> {
+        PROTOCOL.check(ConnectionEnd::Server, bytes)?;
+        let layout = u32_at(bytes, 20).ok_or(ProtocolMismatch::Stranger)?;
+        LAYOUTS.check(ConnectionEnd::Server, layout).map_err(ProtocolMismatch::Version)?;
         let hello = || {
             let client = ClientId(u32_at(bytes, 16)?);
             let node = u64_at(bytes, 8)?;
-            let address = Address::decode(&bytes[24..])?;
-            Some(Hello { node, client, address })
+            let address = QueuePairAddress::decode(&bytes[24..])?;
+            Some(VerbsHello { node, client, address })
         };
-        hello().ok_or(Foreign::Stranger)
+        hello().ok_or(ProtocolMismatch::Stranger)
     }
 }
 
-impl Welcome {
+impl VerbsWelcome {
     /// Makes an answer that refuses the session.
-    pub(crate) fn refusal(node: u64, status: Status) -> Welcome {
-        let address = Address::default();
+    pub(crate) fn refusal(node: u64, status: VerbsHelloStatus) -> VerbsWelcome {
+        let address = QueuePairAddress::default();
         let key = 0;
         let header_key = 0;
         let steered_key = 0;
         let pool_bytes = 0;
         let base = 0;
-        Welcome { node, pool_bytes, status, key, header_key, steered_key, base, address }
+        VerbsWelcome { node, pool_bytes, status, key, header_key, steered_key, base, address }
     }
 
     pub(crate) fn encode(self) -> [u8; WELCOME_BYTES] {
         let status = match self.status {
-            Status::Welcome => 0u32,
-            Status::Fenced => 1,
-            Status::Unable => 2,
-            Status::Full => 3,
-            Status::OtherVersion => 4,
+            VerbsHelloStatus::Welcome => 0u32,
+            VerbsHelloStatus::Fenced => 1,
+            VerbsHelloStatus::Unable => 2,
+            VerbsHelloStatus::Full => 3,
+            VerbsHelloStatus::OtherVersion => 4,
         };
         let mut bytes = [0; WELCOME_BYTES];
-        bytes[..8].copy_from_slice(&PROTOCOL.begin());
+        bytes[..8].copy_from_slice(&PROTOCOL.magic());
         bytes[8..16].copy_from_slice(&self.node.to_le_bytes());
         bytes[16..24].copy_from_slice(&self.pool_bytes.to_le_bytes());
         bytes[24..28].copy_from_slice(&status.to_le_bytes());
@@ -170,27 +170,27 @@ impl Welcome {
         bytes
     }
 
-    pub(crate) fn decode(bytes: &[u8; WELCOME_BYTES]) -> Result<Welcome, Foreign> {
-        PROTOCOL.check(End::Client, bytes)?;
-        let layout = u32_at(bytes, 28).ok_or(Foreign::Stranger)?;
-        LAYOUTS.check(End::Client, layout).map_err(Foreign::Version)?;
-        Welcome::fields(bytes).ok_or(Foreign::Stranger)
+    pub(crate) fn decode(bytes: &[u8; WELCOME_BYTES]) -> Result<VerbsWelcome, ProtocolMismatch> {
+        PROTOCOL.check(ConnectionEnd::Client, bytes)?;
+        let layout = u32_at(bytes, 28).ok_or(ProtocolMismatch::Stranger)?;
+        LAYOUTS.check(ConnectionEnd::Client, layout).map_err(ProtocolMismatch::Version)?;
+        VerbsWelcome::fields(bytes).ok_or(ProtocolMismatch::Stranger)
     }
 
     /// Decodes the fields behind the beginning.
-    fn fields(bytes: &[u8; WELCOME_BYTES]) -> Option<Welcome> {
+    fn fields(bytes: &[u8; WELCOME_BYTES]) -> Option<VerbsWelcome> {
         let node = u64_at(bytes, 8)?;
         let pool_bytes = u64_at(bytes, 16)?;
         let status = match u32_at(bytes, 24)? {
-            0 => Status::Welcome,
-            1 => Status::Fenced,
-            2 => Status::Unable,
-            3 => Status::Full,
-            4 => Status::OtherVersion,
+            0 => VerbsHelloStatus::Welcome,
+            1 => VerbsHelloStatus::Fenced,
+            2 => VerbsHelloStatus::Unable,
+            3 => VerbsHelloStatus::Full,
+            4 => VerbsHelloStatus::OtherVersion,
             _ => return None,
         };
-        if status != Status::Welcome {
-            return Some(Welcome::refusal(node, status));
+        if status != VerbsHelloStatus::Welcome {
+            return Some(VerbsWelcome::refusal(node, status));
         }
         let key = u32_at(bytes, 32)?;
         let header_key = u32_at(bytes, 36)?;
@@ -198,9 +198,9 @@ impl Welcome {
         let base = u64_at(bytes, 44)?;
         // Addresses of verbs inside the pool must not overflow.
         base.checked_add(pool_bytes)?;
-        let address = Address::decode(&bytes[52..])?;
-        let pool = Welcome { pool_bytes, base, ..Welcome::refusal(node, status) };
-        Some(Welcome { key, header_key, steered_key, address, ..pool })
+        let address = QueuePairAddress::decode(&bytes[52..])?;
+        let pool = VerbsWelcome { pool_bytes, base, ..VerbsWelcome::refusal(node, status) };
+        Some(VerbsWelcome { key, header_key, steered_key, address, ..pool })
     }
 }
 
@@ -210,7 +210,7 @@ mod tests {
 
     #[test]
     fn messages_survive_the_wire_and_nothing_else_is_taken_for_one() {
-        let address = Address {
+        let address = QueuePairAddress {
             queue_pair: 0xab_cdef,
             first_packet: 5,
             lid: 0x1234,
@@ -218,59 +218,69 @@ mod tests {
             depth: 16,
             gid: std::array::from_fn(|i| i as u8),
         };
-        let hello = Hello { node: u64::MAX - 1, client: ClientId(7), address };
-        assert_eq!(Hello::decode(&hello.encode()), Ok(hello));
+        let hello = VerbsHello { node: u64::MAX - 1, client: ClientId(7), address };
+        assert_eq!(VerbsHello::decode(&hello.encode()), Ok(hello));
         let key = 9;
         let header_key = 10;
         let steered_key = 11;
         let base = 1 << 40;
         let node = 3;
         let pool_bytes = 4096;
-        let status = Status::Welcome;
-        let pool = Welcome { pool_bytes, base, ..Welcome::refusal(node, status) };
-        let welcome = Welcome { key, header_key, steered_key, address, ..pool };
-        assert_eq!(Welcome::decode(&welcome.encode()), Ok(welcome));
-        for status in [Status::Fenced, Status::Unable, Status::Full] {
-            let refusal = Welcome::refusal(3, status);
-            assert_eq!(Welcome::decode(&refusal.encode()), Ok(refusal));
+        let status = VerbsHelloStatus::Welcome;
+        let pool = VerbsWelcome { pool_bytes, base, ..VerbsWelcome::refusal(node, status) };
+        let welcome = VerbsWelcome { key, header_key, steered_key, address, ..pool };
+        assert_eq!(VerbsWelcome::decode(&welcome.encode()), Ok(welcome));
+        for status in [VerbsHelloStatus::Fenced, VerbsHelloStatus::Unable, VerbsHelloStatus::Full] {
+            let refusal = VerbsWelcome::refusal(3, status);
+            assert_eq!(VerbsWelcome::decode(&refusal.encode()), Ok(refusal));
         }
         let mut other = hello.encode();
         let mut another = welcome.encode();
         (other[20], another[28]) = (LAYOUT_VERSION as u8 + 1, LAYOUT_VERSION as u8 - 1);
-        assert!(matches!(Hello::decode(&other), Err(Foreign::Version(_))));
-        assert!(matches!(Welcome::decode(&another), Err(Foreign::Version(_))));
+        assert!(matches!(VerbsHello::decode(&other), Err(ProtocolMismatch::Version(_))));
+        assert!(matches!(VerbsWelcome::decode(&another), Err(ProtocolMismatch::Version(_))));
         for at in 0..8 {
             let mut first = hello.encode();
             let mut second = welcome.encode();
             (first[at], second[at]) = (first[at] ^ 1, second[at] ^ 1);
-            assert!(Hello::decode(&first).is_err() && Welcome::decode(&second).is_err());
+            assert!(VerbsHello::decode(&first).is_err() && VerbsWelcome::decode(&second).is_err());
         }
     }
 
     #[test]
     fn impossible_numbers_are_refused() {
-        let good =
-            Address { queue_pair: 1, first_packet: 1, lid: 0, mtu: 3, depth: 1, gid: [0; 16] };
+        let good = QueuePairAddress {
+            queue_pair: 1,
+            first_packet: 1,
+            lid: 0,
+            mtu: 3,
+            depth: 1,
+            gid: [0; 16],
+        };
         for address in [
-            Address { queue_pair: 1 << 24, ..good },
-            Address { first_packet: 1 << 24, ..good },
-            Address { mtu: 0, ..good },
-            Address { mtu: 6, ..good },
-            Address { depth: 0, ..good },
+            QueuePairAddress { queue_pair: 1 << 24, ..good },
+            QueuePairAddress { first_packet: 1 << 24, ..good },
+            QueuePairAddress { mtu: 0, ..good },
+            QueuePairAddress { mtu: 6, ..good },
+            QueuePairAddress { depth: 0, ..good },
         ] {
-            let hello = Hello { node: 1, client: ClientId(1), address };
-            assert_eq!(Hello::decode(&hello.encode()), Err(Foreign::Stranger), "{address:?}");
+            let hello = VerbsHello { node: 1, client: ClientId(1), address };
+            assert_eq!(
+                VerbsHello::decode(&hello.encode()),
+                Err(ProtocolMismatch::Stranger),
+                "{address:?}"
+            );
         }
         let node = 1;
         let pool_bytes = 4096;
-        let status = Status::Welcome;
+        let status = VerbsHelloStatus::Welcome;
         let base = u64::MAX - 4095;
-        let pool = Welcome { pool_bytes, base, ..Welcome::refusal(node, status) };
-        let welcome = Welcome { key: 1, header_key: 2, address: good, ..pool };
-        let beyond = Welcome::decode(&welcome.encode());
-        assert_eq!(beyond, Err(Foreign::Stranger), "a pool beyond the end of memory");
-        let mut unknown = Welcome { base: 0, ..welcome }.encode();
+        let pool = VerbsWelcome { pool_bytes, base, ..VerbsWelcome::refusal(node, status) };
+        let welcome = VerbsWelcome { key: 1, header_key: 2, address: good, ..pool };
+        let beyond = VerbsWelcome::decode(&welcome.encode());
+        assert_eq!(beyond, Err(ProtocolMismatch::Stranger), "a pool beyond the end of memory");
+        let mut unknown = VerbsWelcome { base: 0, ..welcome }.encode();
         unknown[24] = 6;
-        assert_eq!(Welcome::decode(&unknown), Err(Foreign::Stranger));
+        assert_eq!(VerbsWelcome::decode(&unknown), Err(ProtocolMismatch::Stranger));
     }
 }

@@ -1,4 +1,4 @@
-//! The fence of the sessions of one process: [`Sessions`] and their [`Gate`]s.
+//! The fence of the sessions of one process: [`ShmSessions`] and their [`Gate`]s.
 //!
 //! A verb is an access to a cell, and loom asserts that no two accesses to it are concurrent. The thread that fences
 //! accesses the cell afterwards. So a verb that executes after a fence has returned, or beside it, or that did not
@@ -13,24 +13,24 @@ use fusee_core::verbs::{ClientId, VerbError};
 use loom::cell::UnsafeCell;
 use loom::thread;
 
-use crate::gate::{Gate, Shut};
+use crate::gate::{Gate, GateShutReason};
 use crate::peer::Peer;
-use crate::sessions::{Access, Refusal, SessionId, Sessions};
+use crate::sessions::{ShmAccess, ShmRefusal, ShmSessionId, ShmSessions};
 use crate::sync::{Fault, inject};
-use crate::sys::{Membarrier, Reached, choose};
+use crate::sys::{BarrierThread, Membarrier, choose};
 use crate::{bounded, tallies};
 
 const CLIENT: ClientId = ClientId(7);
 
 /// Memory on which only one session executes verbs.
-struct Memory(UnsafeCell<u32>);
+struct FencedMemory(UnsafeCell<u32>);
 
 // SAFETY: loom checks that no two accesses are concurrent; that is the purpose of the cell.
-unsafe impl Sync for Memory {}
+unsafe impl Sync for FencedMemory {}
 
-impl Memory {
-    fn new() -> Arc<Memory> {
-        Arc::new(Memory(UnsafeCell::new(0)))
+impl FencedMemory {
+    fn new() -> Arc<FencedMemory> {
+        Arc::new(FencedMemory(UnsafeCell::new(0)))
     }
 
     fn execute_verb(&self) {
@@ -46,18 +46,21 @@ impl Memory {
 }
 
 /// A session and its gate, as a client's thread holds them.
-struct Session {
-    sessions: Arc<Sessions>,
-    id: SessionId,
+struct ModelSession {
+    sessions: Arc<ShmSessions>,
+    id: ShmSessionId,
     gate: Arc<Gate>,
-    memory: Arc<Memory>,
+    memory: Arc<FencedMemory>,
 }
 
-impl Session {
-    fn open(sessions: &Arc<Sessions>, memory: &Arc<Memory>) -> Result<Session, Refusal> {
+impl ModelSession {
+    fn open(
+        sessions: &Arc<ShmSessions>,
+        memory: &Arc<FencedMemory>,
+    ) -> Result<ModelSession, ShmRefusal> {
         let gate = Arc::new(Gate::new());
-        let id = sessions.open(CLIENT, Access::Gate(gate.clone()))?;
-        Ok(Session { sessions: sessions.clone(), id, gate, memory: memory.clone() })
+        let id = sessions.open(CLIENT, ShmAccess::Gate(gate.clone()))?;
+        Ok(ModelSession { sessions: sessions.clone(), id, gate, memory: memory.clone() })
     }
 
     fn verb(&self) -> Result<(), VerbError> {
@@ -73,7 +76,7 @@ impl Session {
 
 /// Starts a thread that membarrier reaches, as the `nth` of its model.
 fn start(nth: usize, run: impl FnOnce() + 'static) -> thread::JoinHandle<()> {
-    let reached = Reached::new(nth);
+    let reached = BarrierThread::new(nth);
     thread::spawn(move || reached.run(run))
 }
 
@@ -84,9 +87,9 @@ fn fence_beside_two_verbs() {
     let tally_before = before.1;
     let tally_refused = refused.1;
     bounded(3, move || {
-        let sessions = Arc::new(Sessions::new());
-        let memory = Memory::new();
-        let session = Session::open(&sessions, &memory).unwrap();
+        let sessions = Arc::new(ShmSessions::new());
+        let memory = FencedMemory::new();
+        let session = ModelSession::open(&sessions, &memory).unwrap();
         let before = tally_before.clone();
         let refused = tally_refused.clone();
         let client = start(0, move || {
@@ -99,8 +102,8 @@ fn fence_beside_two_verbs() {
         sessions.fence(&[CLIENT]);
         let verbs = memory.verbs();
         assert_eq!(
-            sessions.open(CLIENT, Access::Gate(Arc::new(Gate::new()))),
-            Err(Refusal::Fenced)
+            sessions.open(CLIENT, ShmAccess::Gate(Arc::new(Gate::new()))),
+            Err(ShmRefusal::Fenced)
         );
         client.join().unwrap();
         assert_eq!(memory.verbs(), verbs, "a verb after the fence");
@@ -153,23 +156,23 @@ fn fence_of_another_process(waits: bool) {
     let tally_before = before.1;
     let tally_refused = refused.1;
     bounded(3, move || {
-        let sessions = Arc::new(Sessions::new());
-        let memory = Memory::new();
+        let sessions = Arc::new(ShmSessions::new());
+        let memory = FencedMemory::new();
         let gate = Arc::new(Gate::new());
         let of_monitor = (sessions.clone(), gate.clone(), Arc::new(OnceLock::new()));
         let named = of_monitor.2.clone();
         let monitor = move || {
             let (at_node, gate, id) = &of_monitor;
-            gate.shut(Shut::Fenced);
+            gate.shut(GateShutReason::Fenced);
             if waits {
                 Gate::wait_empty([&**gate].into_iter());
             }
             // The node receives the goodbye.
             at_node.leave(*id.get().unwrap());
         };
-        let id = sessions.open(CLIENT, Access::Process(Arc::new(Peer::new(monitor)))).unwrap();
+        let id = sessions.open(CLIENT, ShmAccess::Process(Arc::new(Peer::new(monitor)))).unwrap();
         named.set(id).unwrap();
-        let session = Session { sessions: sessions.clone(), id, gate, memory: memory.clone() };
+        let session = ModelSession { sessions: sessions.clone(), id, gate, memory: memory.clone() };
         let before = tally_before.clone();
         let refused = tally_refused.clone();
         let client = start(0, move || {
@@ -211,10 +214,10 @@ fn a_goodbye_before_the_session_is_outside() {
 /// Fences a client with two threads, each with a session; the fence waits for both.
 fn fence_two_threads(preemptions: usize) {
     bounded(preemptions, || {
-        let sessions = Arc::new(Sessions::new());
-        let memories = [Memory::new(), Memory::new()];
+        let sessions = Arc::new(ShmSessions::new());
+        let memories = [FencedMemory::new(), FencedMemory::new()];
         let clients = [0, 1].map(|nth: usize| {
-            let session = Session::open(&sessions, &memories[nth]).unwrap();
+            let session = ModelSession::open(&sessions, &memories[nth]).unwrap();
             start(nth, move || {
                 let _ = session.verb();
             })
@@ -244,9 +247,9 @@ fn all_threads_of_a_client_with_membarrier() {
 fn two_fences_at_once() {
     choose(Membarrier::Missing);
     bounded(2, || {
-        let sessions = Arc::new(Sessions::new());
-        let memory = Memory::new();
-        let session = Session::open(&sessions, &memory).unwrap();
+        let sessions = Arc::new(ShmSessions::new());
+        let memory = FencedMemory::new();
+        let session = ModelSession::open(&sessions, &memory).unwrap();
         let client = start(0, move || {
             let _ = session.verb();
         });
@@ -268,16 +271,16 @@ fn two_fences_at_once() {
 fn fence_beside_a_whole_session() {
     let (refusals, tally) = tallies();
     bounded(4, move || {
-        let sessions = Arc::new(Sessions::new());
-        let memory = Memory::new();
+        let sessions = Arc::new(ShmSessions::new());
+        let memory = FencedMemory::new();
         let of_client = (sessions.clone(), memory.clone());
         let tally = tally.clone();
-        let client = start(0, move || match Session::open(&of_client.0, &of_client.1) {
+        let client = start(0, move || match ModelSession::open(&of_client.0, &of_client.1) {
             Ok(session) => {
                 let _ = session.verb();
                 session.leave();
             }
-            Err(refusal) => tally.count(refusal == Refusal::Fenced),
+            Err(refusal) => tally.count(refusal == ShmRefusal::Fenced),
         });
         sessions.fence(&[CLIENT]);
         let verbs = memory.verbs();
@@ -305,9 +308,9 @@ fn attaching_beside_a_fence_with_membarrier() {
 fn no_verb_after_the_end_of_the_node() {
     choose(Membarrier::Works);
     bounded(3, || {
-        let sessions = Arc::new(Sessions::new());
-        let memory = Memory::new();
-        let session = Session::open(&sessions, &memory).unwrap();
+        let sessions = Arc::new(ShmSessions::new());
+        let memory = FencedMemory::new();
+        let session = ModelSession::open(&sessions, &memory).unwrap();
         let client = start(0, move || {
             let result = session.verb();
             assert!([Ok(()), Err(VerbError::Unreachable)].contains(&result));
@@ -326,8 +329,8 @@ fn a_fence_is_not_forgotten_when_the_node_goes() {
     loom::model(|| {
         let gate = Arc::new(Gate::new());
         let monitor = gate.clone();
-        let monitor = thread::spawn(move || monitor.shut(Shut::Gone));
-        gate.shut(Shut::Fenced);
+        let monitor = thread::spawn(move || monitor.shut(GateShutReason::Gone));
+        gate.shut(GateShutReason::Fenced);
         monitor.join().unwrap();
         assert_eq!(gate.enter().err(), Some(VerbError::Fenced));
     });

@@ -49,12 +49,12 @@ pub(crate) fn choose(membarrier: Membarrier) {
 }
 
 /// A thread that membarrier reaches. Made before the thread starts.
-pub(crate) struct Reached(usize);
+pub(crate) struct BarrierThread(usize);
 
-impl Reached {
-    pub(crate) fn new(session: usize) -> Reached {
+impl BarrierThread {
+    pub(crate) fn new(session: usize) -> BarrierThread {
         PASSED[session].store(0, Ordering::Relaxed);
-        Reached(session)
+        BarrierThread(session)
     }
 
     /// Runs `thread` as a thread that membarrier reaches.

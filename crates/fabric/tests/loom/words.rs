@@ -1,6 +1,6 @@
 //! READ, WRITE, CAS and FAA of several sessions on the same words.
 //!
-//! Here a pool is a few words, and a session is an [`Order`]. A WRITE may be seen as separate
+//! Here a pool is a few words, and a session is an [`VerbOrder`]. A WRITE may be seen as separate
 //! words, in any order in which the last one is last (docs/decisions/0007). All else that a session
 //! does must be seen in the order in which it was posted.
 
@@ -8,7 +8,7 @@
 
 use std::sync::Arc;
 
-use crate::order::Order;
+use crate::order::VerbOrder;
 use crate::sync::{AtomicU64, Fault, inject};
 use crate::{bounded, tallies};
 
@@ -30,13 +30,13 @@ impl<const N: usize> Words<N> {
         (self.0[offset / 8..].as_ptr(), offset % 8)
     }
 
-    fn write(&self, order: &mut Order, offset: usize, data: &[u8]) {
+    fn write(&self, order: &mut VerbOrder, offset: usize, data: &[u8]) {
         let (word, skip) = self.at(offset, data.len());
         // SAFETY: `at` has checked the bounds.
         unsafe { order.write(word, skip, data) };
     }
 
-    fn read<const LEN: usize>(&self, order: &mut Order, offset: usize) -> [u8; LEN] {
+    fn read<const LEN: usize>(&self, order: &mut VerbOrder, offset: usize) -> [u8; LEN] {
         let (word, skip) = self.at(offset, LEN);
         let mut out = [0xee; LEN];
         // SAFETY: `at` has checked the bounds.
@@ -44,7 +44,7 @@ impl<const N: usize> Words<N> {
         out
     }
 
-    fn read_words<const LEN: usize>(&self, order: &mut Order, first: usize) -> [u64; LEN] {
+    fn read_words<const LEN: usize>(&self, order: &mut VerbOrder, first: usize) -> [u64; LEN] {
         std::array::from_fn(|i| u64::from_ne_bytes(self.read(order, 8 * (first + i))))
     }
 }
@@ -66,8 +66,8 @@ fn a_read_yields_words_that_somebody_wrote() {
         let pool = Words::<3>::new();
         let writer = pool.clone();
         let data: [u8; 19] = bytes(NEW, 3)[2..21].try_into().unwrap();
-        let writer = loom::thread::spawn(move || writer.write(&mut Order::default(), 2, &data));
-        let seen: [u8; 24] = pool.read(&mut Order::default(), 0);
+        let writer = loom::thread::spawn(move || writer.write(&mut VerbOrder::default(), 2, &data));
+        let seen: [u8; 24] = pool.read(&mut VerbOrder::default(), 0);
         let mut new = [0; 24];
         let old = [0; 24];
         new[2..21].copy_from_slice(&data);
@@ -91,9 +91,9 @@ fn a_read_beside_two_writes_yields_words_of_both() {
         let pool = Words::<2>::new();
         let writers = [NEW, NEWER].map(|word| {
             let pool = pool.clone();
-            loom::thread::spawn(move || pool.write(&mut Order::default(), 0, &bytes(word, 2)))
+            loom::thread::spawn(move || pool.write(&mut VerbOrder::default(), 0, &bytes(word, 2)))
         });
-        let seen = split(&pool.read::<16>(&mut Order::default(), 0));
+        let seen = split(&pool.read::<16>(&mut VerbOrder::default(), 0));
         assert!(seen.iter().all(|word| [OLD, NEW, NEWER].contains(word)), "{seen:x?}");
         tally.count(seen.contains(&NEW) && seen.contains(&NEWER));
         writers.into_iter().for_each(|writer| writer.join().unwrap());
@@ -109,9 +109,9 @@ fn who_sees_the_last_word_sees_all<const LEN: usize>() {
         let pool = Words::<3>::new();
         let writer = pool.clone();
         let writer = loom::thread::spawn(move || {
-            writer.write(&mut Order::default(), 0, &bytes(NEW, 3)[..LEN]);
+            writer.write(&mut VerbOrder::default(), 0, &bytes(NEW, 3)[..LEN]);
         });
-        let mut order = Order::default();
+        let mut order = VerbOrder::default();
         let last: [u8; 1] = pool.read(&mut order, LEN - 1);
         let all: [u8; LEN] = pool.read(&mut order, 0);
         let done = last[0] == bytes(NEW, 3)[LEN - 1];
@@ -153,11 +153,11 @@ fn writes_land_in_order() {
         let pool = Words::<4>::new();
         let writer = pool.clone();
         let writer = loom::thread::spawn(move || {
-            let mut order = Order::default();
+            let mut order = VerbOrder::default();
             writer.write(&mut order, 0, &bytes(NEW, 2));
             writer.write(&mut order, 16, &bytes(NEW, 2));
         });
-        let mut order = Order::default();
+        let mut order = VerbOrder::default();
         let [second]: [u64; 1] = pool.read_words(&mut order, 2);
         let first: [u64; 2] = pool.read_words(&mut order, 0);
         assert!(second == OLD || first == [NEW; 2], "the second WRITE, but {first:x?}");
@@ -182,7 +182,7 @@ fn reads_stay_behind_writes() {
     loom::model(|| {
         let pool = Words::<2>::new();
         let play = |pool: &Words<2>, own: usize| {
-            let mut order = Order::default();
+            let mut order = VerbOrder::default();
             pool.write(&mut order, 8 * own, &bytes(NEW, 1));
             let [other]: [u64; 1] = pool.read_words(&mut order, 1 - own);
             other
@@ -214,11 +214,11 @@ fn a_cas_publishes() {
         let pool = Words::<3>::new();
         let writer = pool.clone();
         let writer = loom::thread::spawn(move || {
-            let mut order = Order::default();
+            let mut order = VerbOrder::default();
             writer.write(&mut order, 8, &bytes(NEW, 2));
             assert_eq!(order.cas(&writer.0[0], OLD, 8u64.to_le()), OLD);
         });
-        let mut order = Order::default();
+        let mut order = VerbOrder::default();
         let [slot]: [u64; 1] = pool.read_words(&mut order, 0);
         let object = split(&pool.read::<16>(&mut order, 8));
         assert!(slot == OLD || object == [NEW; 2], "the address, but {object:x?}");
@@ -244,7 +244,7 @@ fn a_relaxed_cas_publishes_nothing() {
 fn of_several_cas_one_wins() {
     bounded(2, || {
         let pool = Words::<1>::new();
-        let cas = |pool: &Words<1>, swap| Order::default().cas(&pool.0[0], OLD, swap);
+        let cas = |pool: &Words<1>, swap| VerbOrder::default().cas(&pool.0[0], OLD, swap);
         let others = [2, 3].map(|swap| {
             let pool = pool.clone();
             loom::thread::spawn(move || cas(&pool, swap))
@@ -252,7 +252,7 @@ fn of_several_cas_one_wins() {
         let own = cas(&pool, 1);
         let found = [own].into_iter().chain(others.map(|other| other.join().unwrap()));
         let found: Vec<u64> = found.collect();
-        let [word]: [u64; 1] = pool.read_words(&mut Order::default(), 0);
+        let [word]: [u64; 1] = pool.read_words(&mut VerbOrder::default(), 0);
         let winner = u64::from_le(word);
         for (swap, found) in (1..).zip(&found) {
             // Losers find the winner's value, the winner finds the value before.
@@ -266,7 +266,7 @@ fn no_faa_is_lost() {
     bounded(2, || {
         let pool = Words::<1>::new();
         let add = |pool: &Words<1>| {
-            let mut order = Order::default();
+            let mut order = VerbOrder::default();
             [order.faa(&pool.0[0], 1), order.faa(&pool.0[0], 1)]
         };
         let others = [(), ()].map(|()| {
@@ -288,19 +288,19 @@ fn neighbours_of_a_write_survive() {
         let first = pool.clone();
         let first = loom::thread::spawn(move || {
             // The end of the first word, and three bytes of the second.
-            first.write(&mut Order::default(), 6, &[1, 2, 3, 4, 5]);
+            first.write(&mut VerbOrder::default(), 6, &[1, 2, 3, 4, 5]);
         });
         let second = pool.clone();
         let second = loom::thread::spawn(move || {
-            second.write(&mut Order::default(), 12, &[6, 7]);
+            second.write(&mut VerbOrder::default(), 12, &[6, 7]);
         });
         let adds_at_the_start = cfg!(target_endian = "little");
         if adds_at_the_start {
-            Order::default().faa(&pool.0[0], 9);
+            VerbOrder::default().faa(&pool.0[0], 9);
         }
         first.join().unwrap();
         second.join().unwrap();
-        let all: [u8; 16] = pool.read(&mut Order::default(), 0);
+        let all: [u8; 16] = pool.read(&mut VerbOrder::default(), 0);
         let nine = if adds_at_the_start { 9 } else { 0 };
         assert_eq!(all, [nine, 0, 0, 0, 0, 0, 1, 2, 3, 4, 5, 0, 6, 7, 0, 0]);
     });

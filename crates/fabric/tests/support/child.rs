@@ -11,7 +11,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use fusee_core::verbs::{Batch, ClientId, Fabric, MnId, VerbError};
+use fusee_core::verbs::{ClientId, Fabric, MnId, VerbBatch, VerbError};
 use fusee_core::view::Member;
 use fusee_fabric::{AnyFabric, FabricKind, attach_all};
 
@@ -270,7 +270,7 @@ fn run_client(client: ClientId, mn: MnId, identity: u64, path: &str) {
     println!("attached");
     std::thread::spawn(obey);
     let add = |fabric: &AnyFabric, client: ClientId| {
-        let mut batch = Batch::new();
+        let mut batch = VerbBatch::new();
         batch.faa(mn, START + u64::from(client.0) * 8, 1);
         block_on(fabric, fabric.execute(batch)).verbs()[0].result
     };

@@ -15,7 +15,7 @@ use fusee_core::layout::POOL_HEADER_BYTES;
 use fusee_core::verbs::MnId;
 use fusee_core::view::Member;
 use fusee_fabric::tcp::DEFAULT_SPIN;
-use fusee_fabric::verbs::{Found, default_device};
+use fusee_fabric::verbs::{RdmaDevice, default_device};
 use fusee_fabric::{AnyFabric, NodeFabrics, NodeFabricsOptions, Pool, PoolOptions};
 
 /// The first byte of a pool that sessions may change: behind the header.
@@ -146,7 +146,7 @@ impl Wire {
 
 /// Returns the RDMA device for tests of verbs on this machine. `None` if it has none, which is an error if the
 /// environment requires one.
-pub fn rdma_device() -> Option<Found> {
+pub fn rdma_device() -> Option<RdmaDevice> {
     match default_device() {
         Ok(found) => Some(found),
         Err(error) => {

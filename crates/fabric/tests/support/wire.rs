@@ -4,10 +4,10 @@ use std::io::{self, Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
-use fusee_auth::{NodeKey, Said, Side};
+use fusee_auth::{AuthTranscript, NodeKey, Side};
 use fusee_core::layout::LAYOUT_VERSION;
 use fusee_core::verbs::ClientId;
-use fusee_fabric::tcp::frame::{Hello, Status, WELCOME_BYTES, Welcome};
+use fusee_fabric::tcp::frame::{TcpHello, TcpHelloStatus, TcpWelcome, WELCOME_BYTES};
 
 use super::Served;
 
@@ -37,9 +37,9 @@ fn said<'a>(
     about: &'a [u8],
     asker: &'a [u8; 32],
     answerer: &'a [u8; 32],
-) -> Said<'a> {
+) -> AuthTranscript<'a> {
     let kind = std::str::from_utf8(magic).unwrap().trim_end_matches(|c: char| c.is_ascii_digit());
-    Said { kind, about, asker, answerer }
+    AuthTranscript { kind, about, asker, answerer }
 }
 
 /// Sends the call. Returns the answer, or the part that came.
@@ -135,10 +135,10 @@ pub fn dial(served: &Served) -> TcpStream {
 /// Opens a connection, and says hello.
 pub fn greet(served: &Served, client: u32) -> TcpStream {
     let mut stream = dial(served);
-    let hello = Hello { client: ClientId(client) }.encode();
+    let hello = TcpHello { client: ClientId(client) }.encode();
     say_hello(&mut stream, TCP, &key(served.identity), &hello);
     let mut bytes = [0; WELCOME_BYTES];
     stream.read_exact(&mut bytes).unwrap();
-    assert_eq!(Welcome::decode(&bytes).unwrap().status, Status::Welcome);
+    assert_eq!(TcpWelcome::decode(&bytes).unwrap().status, TcpHelloStatus::Welcome);
     stream
 }

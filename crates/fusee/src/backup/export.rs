@@ -11,18 +11,18 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use fusee_backup::format::{Head, Totals};
-use fusee_backup::{Export, ExportError, Resumed};
 use fusee_cli::connect::ConnectArgs;
 use fusee_cli::failure::Failure;
-use fusee_cli::quantity::{Bytes, counted};
+use fusee_cli::quantity::{ByteSize, count_with_noun};
 use fusee_cli::{interrupt, output, stderr};
 use fusee_client::Client;
+use fusee_export::format::{ExportHead, ExportTotals};
+use fusee_export::{ExportError, Exporter, ResumedExport};
 use rustix::fs::{CWD, RenameFlags};
 use rustix::io::Errno;
 use serde::Serialize;
 
-use super::{Progress, rate, snapshots, when};
+use super::{PairProgress, export_directory, rate, when};
 
 /// Arguments of `fusee export`.
 #[derive(clap::Args, Debug)]
@@ -36,7 +36,7 @@ use super::{Progress, rate, snapshots, when};
     A file is called FILE.part until it is whole; `fusee import FILE --check` says whether it is.\n\n\
     Exit codes: 0 done; 1 something failed, or pairs are damaged on all replicas and missing; 2 wrong\n\
     usage; 3 the cluster cannot be reached; 128 and the number of the signal that ended it.")]
-pub struct Args {
+pub struct ExportArgs {
     /// File to write, which must not exist; - is standard output
     #[arg(required_unless_present = "dir", value_name = "FILE")]
     file: Option<PathBuf>,
@@ -65,7 +65,7 @@ pub struct Args {
     connect: ConnectArgs,
 }
 
-impl Args {
+impl ExportArgs {
     /// Whether exports repeat until a signal comes.
     pub fn repeats(&self) -> bool {
         self.every.is_some()
@@ -74,7 +74,7 @@ impl Args {
 
 /// Result of an export.
 #[derive(Debug, Serialize)]
-struct Report {
+struct ExportReport {
     file: String,
     cluster: String,
     /// False if a signal ended the export.
@@ -89,11 +89,11 @@ struct Report {
     removed: Vec<String>,
 }
 
-impl Report {
+impl ExportReport {
     fn text(&self) -> String {
-        let Report { file, pairs, bytes, seconds, pairs_per_s, .. } = self;
-        let pairs = counted(*pairs, "pair");
-        let bytes = Bytes(*bytes);
+        let ExportReport { file, pairs, bytes, seconds, pairs_per_s, .. } = self;
+        let pairs = count_with_noun(*pairs, "pair");
+        let bytes = ByteSize(*bytes);
         let mut text =
             format!("{file}: {pairs}, {bytes}, in {seconds:.1} s, {pairs_per_s:.0} a second\n");
         for removed in &self.removed {
@@ -104,7 +104,7 @@ impl Report {
 }
 
 /// Runs `fusee export`.
-pub fn run(args: &Args) -> Result<(), Failure> {
+pub fn run(args: &ExportArgs) -> Result<(), Failure> {
     if args.every.is_some_and(|every| every < Duration::from_secs(1)) {
         return Err(Failure::usage("--every is at least 1s"));
     }
@@ -139,8 +139,8 @@ fn cluster_of(client: &Client) -> u64 {
 }
 
 /// Returns the head of an export that begins now.
-fn head_of(client: &Client, number: u32) -> Head {
-    Head { cluster: cluster_of(client), begun: now(), number }
+fn head_of(client: &Client, number: u32) -> ExportHead {
+    ExportHead { cluster: cluster_of(client), begun: now(), number }
 }
 
 fn cannot(path: &Path, error: &dyn std::fmt::Display) -> Failure {
@@ -149,35 +149,41 @@ fn cannot(path: &Path, error: &dyn std::fmt::Display) -> Failure {
 
 /// Writes the rest of the export, or until a signal comes. Returns whether it is done.
 fn write<W: Write>(
-    args: &Args,
+    args: &ExportArgs,
     client: &Client,
-    export: &mut Export<W>,
-    progress: &mut Progress,
+    export: &mut Exporter<W>,
+    progress: &mut PairProgress,
 ) -> Result<bool, ExportError> {
     let is_done = loop {
         if !export.step(client)? {
             break true;
         }
-        if interrupt::requested() || (args.file.is_some() && !output::is_read()) {
+        if interrupt::is_requested() || (args.file.is_some() && !output::is_read()) {
             break false;
         }
-        let Totals { pairs, bytes, .. } = export.totals();
+        let ExportTotals { pairs, bytes, .. } = export.totals();
         progress.show("exported", pairs, bytes, Some(export.progress()));
     };
     progress.end();
     Ok(is_done)
 }
 
-fn report(client: &Client, file: String, whole: bool, totals: Totals, seconds: f64) -> Report {
-    let Totals { pairs, bytes, damaged, .. } = totals;
+fn report(
+    client: &Client,
+    file: String,
+    whole: bool,
+    totals: ExportTotals,
+    seconds: f64,
+) -> ExportReport {
+    let ExportTotals { pairs, bytes, damaged, .. } = totals;
     let cluster = client.view().cluster.to_string();
     let pairs_per_s = rate(pairs, seconds);
     let removed = Vec::new();
-    Report { file, cluster, whole, pairs, bytes, damaged, seconds, pairs_per_s, removed }
+    ExportReport { file, cluster, whole, pairs, bytes, damaged, seconds, pairs_per_s, removed }
 }
 
 /// Shows a report; on standard error if the pairs go to standard output.
-fn tell(args: &Args, report: &Report, is_out_taken: bool) -> Result<(), Failure> {
+fn tell(args: &ExportArgs, report: &ExportReport, is_out_taken: bool) -> Result<(), Failure> {
     let text = if args.json {
         serde_json::to_string(report).expect("numbers and names") + "\n"
     } else {
@@ -193,17 +199,17 @@ fn tell(args: &Args, report: &Report, is_out_taken: bool) -> Result<(), Failure>
         damaged => Err(Failure::operation(format!(
             "{}: {} damaged on all replicas, and missing",
             report.file,
-            counted(damaged, "pair")
+            count_with_noun(damaged, "pair")
         ))),
     }
 }
 
-fn to_stdout(args: &Args, client: &Client) -> Result<(), Failure> {
+fn to_stdout(args: &ExportArgs, client: &Client) -> Result<(), Failure> {
     let failed = |error: ExportError| Failure::operation(format!("standard output: {error}"));
     let head = head_of(client, 0);
     let out = BufWriter::with_capacity(1 << 20, stdout().lock());
-    let mut export = Export::begin(out, &head).map_err(failed)?;
-    let mut progress = Progress::new(args.json);
+    let mut export = Exporter::begin(out, &head).map_err(failed)?;
+    let mut progress = PairProgress::new(args.json);
     let is_done = write(args, client, &mut export, &mut progress).map_err(failed)?;
     let seconds = progress.seconds();
     if !is_done {
@@ -217,12 +223,12 @@ fn to_stdout(args: &Args, client: &Client) -> Result<(), Failure> {
 /// Returns the name that a file has until it is whole.
 fn part_of(file: &Path) -> PathBuf {
     let mut name: OsString = file.into();
-    name.push(snapshots::PART);
+    name.push(export_directory::PART);
     name.into()
 }
 
-fn to_file(args: &Args, client: &Client, file: &Path) -> Result<(), Failure> {
-    let report = into(args, client, head_of(client, 0), file)?;
+fn to_file(args: &ExportArgs, client: &Client, file: &Path) -> Result<(), Failure> {
+    let report = export_to_file(args, client, head_of(client, 0), file)?;
     let told = tell(args, &report, false);
     match interrupt::failure().filter(|_| !report.whole) {
         Some(interrupted) => {
@@ -239,7 +245,12 @@ fn is_there(file: &Path) -> bool {
 }
 
 /// Exports into a file, once.
-fn into(args: &Args, client: &Client, head: Head, file: &Path) -> Result<Report, Failure> {
+fn export_to_file(
+    args: &ExportArgs,
+    client: &Client,
+    head: ExportHead,
+    file: &Path,
+) -> Result<ExportReport, Failure> {
     let part = part_of(file);
     if is_there(file) {
         return Err(Failure::operation(format!(
@@ -258,13 +269,13 @@ fn into(args: &Args, client: &Client, head: Head, file: &Path) -> Result<Report,
     options.read(true).write(true).mode(0o600);
     let export = if args.resume {
         let opened = options.open(&part).map_err(|error| cannot(&part, &error))?;
-        hold(&opened, &part)?;
-        let (resumed, head) = Export::resume(opened, cluster_of(client)).map_err(failed)?;
+        lock_part(&opened, &part)?;
+        let (resumed, head) = Exporter::resume(opened, cluster_of(client)).map_err(failed)?;
         let export = match resumed {
-            Resumed::Part(export) => export,
+            ResumedExport::Part(export) => export,
             // Only the renaming is left to do.
-            Resumed::Whole(written, totals) => {
-                name_it(&written, &part, file).map_err(|error| cannot(file, &error))?;
+            ResumedExport::Whole(written, totals) => {
+                rename_part(&written, &part, file).map_err(|error| cannot(file, &error))?;
                 let name = file.display().to_string();
                 let seconds = totals.seconds as f64;
                 return Ok(report(client, name, true, totals, seconds));
@@ -272,7 +283,7 @@ fn into(args: &Args, client: &Client, head: Head, file: &Path) -> Result<Report,
         };
         if !args.json {
             let since = when(head.begun);
-            let pairs = counted(export.totals().pairs, "pair");
+            let pairs = count_with_noun(export.totals().pairs, "pair");
             stderr::tell(&format!("goes on with {pairs} of an export begun at {since}"));
         }
         Ok(export)
@@ -285,8 +296,8 @@ fn into(args: &Args, client: &Client, head: Head, file: &Path) -> Result<Report,
             )),
             _ => cannot(&part, &error),
         })?;
-        hold(&opened, &part)?;
-        Export::begin(opened, &head)
+        lock_part(&opened, &part)?;
+        Exporter::begin(opened, &head)
     };
     let went = export.and_then(|export| finish(args, client, export, &part, file));
     // In a directory an unfinished part is useless: the next export begins anew, and needs its room.
@@ -298,13 +309,13 @@ fn into(args: &Args, client: &Client, head: Head, file: &Path) -> Result<Report,
 
 /// Writes the rest, or until a signal comes.
 fn finish(
-    args: &Args,
+    args: &ExportArgs,
     client: &Client,
-    mut export: Export<File>,
+    mut export: Exporter<File>,
     part: &Path,
     file: &Path,
-) -> Result<Report, ExportError> {
-    let mut progress = Progress::new(args.json);
+) -> Result<ExportReport, ExportError> {
+    let mut progress = PairProgress::new(args.json);
     let is_done = write(args, client, &mut export, &mut progress)?;
     let seconds = progress.seconds();
     if !is_done {
@@ -313,12 +324,12 @@ fn finish(
         return Ok(report(client, part.display().to_string(), false, totals, seconds));
     }
     let (written, totals) = export.end(seconds as u64)?;
-    name_it(&written, part, file).map_err(ExportError::Write)?;
+    rename_part(&written, part, file).map_err(ExportError::Write)?;
     Ok(report(client, file.display().to_string(), true, totals, seconds))
 }
 
 /// Locks the part, so that no other process writes into it, or removes it as a remainder of an interrupted export.
-fn hold(file: &File, part: &Path) -> Result<(), Failure> {
+fn lock_part(file: &File, part: &Path) -> Result<(), Failure> {
     let taken =
         |_| Failure::operation(format!("{}: another process writes it now", part.display()));
     file.try_lock().map_err(taken)?;
@@ -330,7 +341,7 @@ fn hold(file: &File, part: &Path) -> Result<(), Failure> {
 }
 
 /// Renames the part. The data is on the disk before, and the name afterwards.
-fn name_it(written: &File, part: &Path, file: &Path) -> io::Result<()> {
+fn rename_part(written: &File, part: &Path, file: &Path) -> io::Result<()> {
     written.sync_all()?;
     // Another process may have created the file meanwhile.
     match rustix::fs::renameat_with(CWD, part, CWD, file, RenameFlags::NOREPLACE) {
@@ -342,7 +353,7 @@ fn name_it(written: &File, part: &Path, file: &Path) -> io::Result<()> {
     File::open(directory.unwrap_or(Path::new(".")))?.sync_all()
 }
 
-fn to_directory(args: &Args, client: Client, directory: &Path) -> Result<(), Failure> {
+fn to_directory(args: &ExportArgs, client: Client, directory: &Path) -> Result<(), Failure> {
     let mut client = Some(client);
     loop {
         let begun = Instant::now();
@@ -369,22 +380,22 @@ fn to_directory(args: &Args, client: Client, directory: &Path) -> Result<(), Fai
 }
 
 /// Exports into a directory, once.
-fn snapshot(args: &Args, client: &Client, directory: &Path) -> Result<(), Failure> {
+fn snapshot(args: &ExportArgs, client: &Client, directory: &Path) -> Result<(), Failure> {
     let cluster = cluster_of(client);
     let failed = |error| cannot(directory, &error);
     // Old parts occupy room that this export needs.
-    let parts = snapshots::remove_parts(directory, cluster).map_err(failed)?;
-    let number = snapshots::next_number(directory, cluster).map_err(failed)?;
+    let parts = export_directory::remove_parts(directory, cluster).map_err(failed)?;
+    let number = export_directory::next_number(directory, cluster).map_err(failed)?;
     let head = head_of(client, number);
-    let file = directory.join(snapshots::name(&head));
-    let mut report = into(args, client, head, &file)?;
+    let file = directory.join(export_directory::name(&head));
+    let mut report = export_to_file(args, client, head, &file)?;
     if !report.whole {
         return Ok(());
     }
     let mut removed = parts;
     // If this export lacks pairs, an older one may have them.
     if let Some(kept) = args.keep.filter(|_| report.damaged == 0) {
-        let old = snapshots::keep_newest(directory, cluster, kept as usize, &file);
+        let old = export_directory::keep_newest(directory, cluster, kept as usize, &file);
         removed.extend(old.map_err(failed)?);
     }
     report.removed = removed.iter().map(|path| path.display().to_string()).collect();

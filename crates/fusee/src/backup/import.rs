@@ -10,18 +10,20 @@ use std::io::{BufReader, Read, Seek, stdin};
 use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
-use fusee_backup::format::{Block, FormatError, Head, Part, Reader, Totals};
-use fusee_backup::{Existing, Import, Imported, Kept};
 use fusee_cli::connect::ConnectArgs;
 use fusee_cli::failure::Failure;
-use fusee_cli::quantity::{Bytes, counted};
+use fusee_cli::quantity::{ByteSize, count_with_noun};
 use fusee_cli::{interrupt, output, stderr};
 use fusee_client::Client;
 use fusee_core::verbs::ClusterId;
+use fusee_export::format::{
+    ExportBlock, ExportHead, ExportPart, ExportReader, ExportTotals, FormatError,
+};
+use fusee_export::{ExistingPairs, ImportTotals, Importer, KeptOnImport};
 use serde::Serialize;
 
-use super::snapshots::Found;
-use super::{Progress, rate, snapshots, when};
+use super::export_directory::ExportListing;
+use super::{PairProgress, export_directory, rate, when};
 
 /// Arguments of `fusee import`.
 #[derive(clap::Args, Debug)]
@@ -35,7 +37,7 @@ use super::{Progress, rate, snapshots, when};
     import that was interrupted can be made again: the same pairs are written again.\n\n\
     Exit codes: 0 done; 1 something failed, or the export is damaged or not whole; 2 wrong usage; 3 the\n\
     cluster cannot be reached; 128 and the number of the signal that ended it.")]
-pub struct Args {
+pub struct ImportArgs {
     /// The file; a directory of exports, for the newest of this cluster; or - for standard input
     #[arg(value_name = "FILE|DIR")]
     file: PathBuf,
@@ -45,7 +47,7 @@ pub struct Args {
     check: bool,
 
     #[command(flatten)]
-    how: How,
+    how: ImportOptions,
 
     /// Print one JSON object at the end, and no progress
     #[arg(long)]
@@ -57,7 +59,7 @@ pub struct Args {
 
 /// Options that `import` and `restore` share.
 #[derive(clap::Args, Clone, Copy, Debug)]
-pub struct How {
+pub struct ImportOptions {
     /// For keys that exist: replace their values, or keep them
     #[arg(long, default_value = "replace", value_name = "HOW")]
     existing: ExistingArg,
@@ -98,7 +100,7 @@ enum RedundancyArg {
 
 /// Result of an import.
 #[derive(Debug, Serialize)]
-struct Report {
+struct ImportReport {
     file: String,
     /// The cluster that was exported, and the beginning of the export in seconds since 1970.
     of_cluster: String,
@@ -111,28 +113,28 @@ struct Report {
     /// Pairs that the export lacks because they were damaged.
     damaged: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
-    written: Option<Written>,
+    written: Option<WrittenPairs>,
     seconds: f64,
     pairs_per_s: f64,
 }
 
 #[derive(Clone, Copy, Debug, Serialize)]
-struct Written {
+struct WrittenPairs {
     pairs: u64,
     existed: u64,
     by_rules: u64,
 }
 
-impl Report {
+impl ImportReport {
     fn missing(&self) -> String {
-        let missing = counted(self.damaged, "pair");
+        let missing = count_with_noun(self.damaged, "pair");
         format!("{}: {missing} missing, since they were damaged when it was made", self.file)
     }
 
     fn text(&self) -> String {
-        let Report { file, of_cluster, seconds, pairs_per_s, .. } = self;
-        let pairs = counted(self.pairs, "pair");
-        let bytes = Bytes(self.bytes);
+        let ImportReport { file, of_cluster, seconds, pairs_per_s, .. } = self;
+        let pairs = count_with_noun(self.pairs, "pair");
+        let bytes = ByteSize(self.bytes);
         let Some(written) = self.written else {
             let whole = if self.whole { "whole" } else { "not whole, but good as far as it goes" };
             return format!("{file}: {pairs} of cluster {of_cluster}, {bytes}; {whole}\n");
@@ -156,13 +158,13 @@ impl Report {
 }
 
 /// Runs `fusee import`.
-pub fn run(args: &Args) -> Result<(), Failure> {
+pub fn run(args: &ImportArgs) -> Result<(), Failure> {
     interrupt::watch()?;
     // The cluster selects exports of a directory, unless `--of` does. With neither, all must be of one cluster.
     let asks = !args.check && args.how.of.is_none() && args.file.is_dir();
     let client = asks.then(|| args.connect.connect()).transpose()?;
     let asking = client.as_ref().map(|client| client.view().cluster);
-    let mut source = Source::of(&args.file, args.how.of.or(asking), args.json)?;
+    let mut source = ImportSource::of(&args.file, args.how.of.or(asking), args.json)?;
     if args.check {
         return tell(args.json, &source.check(args.how.partial, args.json)?);
     }
@@ -173,7 +175,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     tell(args.json, &source.import(&client, args.how, args.json)?)
 }
 
-fn tell(is_json: bool, report: &Report) -> Result<(), Failure> {
+fn tell(is_json: bool, report: &ImportReport) -> Result<(), Failure> {
     output::text(&if is_json {
         serde_json::to_string(report).expect("numbers and names") + "\n"
     } else {
@@ -197,7 +199,8 @@ fn newest(
 ) -> Result<PathBuf, Failure> {
     let failed =
         |what: &dyn Display| Failure::operation(format!("{}: {what}", directory.display()));
-    let Found { whole, others } = snapshots::all(directory).map_err(|error| failed(&error))?;
+    let ExportListing { whole, others } =
+        export_directory::all(directory).map_err(|error| failed(&error))?;
     for (path, error) in others {
         stderr::tell(&format!("{} is left out: {error}", path.display()));
     }
@@ -233,7 +236,7 @@ fn newest(
 }
 
 /// The source of the pairs.
-struct Source {
+struct ImportSource {
     name: String,
     /// The file, if it can be read twice.
     file: Option<File>,
@@ -241,21 +244,29 @@ struct Source {
     stream: Option<Box<dyn Read>>,
 }
 
-impl Source {
+impl ImportSource {
     /// Opens this path; for a directory, the newest export of this cluster.
-    fn of(path: &Path, cluster: Option<ClusterId>, is_quiet: bool) -> Result<Source, Failure> {
+    fn of(
+        path: &Path,
+        cluster: Option<ClusterId>,
+        is_quiet: bool,
+    ) -> Result<ImportSource, Failure> {
         if path.as_os_str() == "-" {
             let stream: Box<dyn Read> = Box::new(stdin().lock());
-            return Ok(Source { name: "standard input".into(), file: None, stream: Some(stream) });
+            return Ok(ImportSource {
+                name: "standard input".into(),
+                file: None,
+                stream: Some(stream),
+            });
         }
         let path = if path.is_dir() { newest(path, cluster, is_quiet)? } else { path.to_owned() };
         let name = path.display().to_string();
         let cannot = |error| Failure::operation(format!("{name}: {error}"));
         let file = File::open(&path).map_err(cannot)?;
         Ok(if file.metadata().map_err(cannot)?.is_file() {
-            Source { name, file: Some(file), stream: None }
+            ImportSource { name, file: Some(file), stream: None }
         } else {
-            Source { name, file: None, stream: Some(Box::new(file)) }
+            ImportSource { name, file: None, stream: Some(Box::new(file)) }
         })
     }
 
@@ -274,29 +285,34 @@ impl Source {
     }
 
     /// Reads the export to its end.
-    fn check(&mut self, partial: bool, is_quiet: bool) -> Result<Report, Failure> {
+    fn check(&mut self, partial: bool, is_quiet: bool) -> Result<ImportReport, Failure> {
         self.each(partial, ("checked", is_quiet), |_| Ok(None))
     }
 
     /// Writes the pairs of the export.
-    fn import(&mut self, client: &Client, how: How, is_quiet: bool) -> Result<Report, Failure> {
-        let import = Import {
+    fn import(
+        &mut self,
+        client: &Client,
+        how: ImportOptions,
+        is_quiet: bool,
+    ) -> Result<ImportReport, Failure> {
+        let import = Importer {
             existing: match how.existing {
-                ExistingArg::Replace => Existing::Replaced,
-                ExistingArg::Keep => Existing::Kept,
+                ExistingArg::Replace => ExistingPairs::Replaced,
+                ExistingArg::Keep => ExistingPairs::Kept,
             },
             kept: match how.redundancy {
-                RedundancyArg::Kept => Kept::Redundancy,
-                RedundancyArg::Rules => Kept::Nothing,
+                RedundancyArg::Kept => KeptOnImport::Redundancy,
+                RedundancyArg::Rules => KeptOnImport::Nothing,
             },
             rules: client.redundancy_rules()?,
         };
-        let mut imported = Imported::default();
+        let mut imported = ImportTotals::default();
         self.each(how.partial, ("imported", is_quiet), |block| {
             let written = import.block(client, block, &mut imported);
             written.map_err(|error| Failure::operation(error.to_string()))?;
-            let Imported { written, existed, by_rules, .. } = imported;
-            Ok(Some(Written { pairs: written, existed, by_rules }))
+            let ImportTotals { written, existed, by_rules, .. } = imported;
+            Ok(Some(WrittenPairs { pairs: written, existed, by_rules }))
         })
     }
 
@@ -305,21 +321,21 @@ impl Source {
         &mut self,
         partial: bool,
         (verb, is_quiet): (&str, bool),
-        mut show: impl FnMut(&Block) -> Result<Option<Written>, Failure>,
-    ) -> Result<Report, Failure> {
-        let mut reader = Reader::begin(self.open()?).map_err(|error| self.failed(&error))?;
-        let mut block = Block::default();
-        let mut progress = Progress::new(is_quiet);
+        mut show: impl FnMut(&ExportBlock) -> Result<Option<WrittenPairs>, Failure>,
+    ) -> Result<ImportReport, Failure> {
+        let mut reader = ExportReader::begin(self.open()?).map_err(|error| self.failed(&error))?;
+        let mut block = ExportBlock::default();
+        let mut progress = PairProgress::new(is_quiet);
         block.clear();
         let mut written = show(&block)?;
         let mut whole = false;
-        while !interrupt::requested() {
+        while !interrupt::is_requested() {
             match reader.next(&mut block) {
-                Ok(Part::End(_)) => {
+                Ok(ExportPart::End(_)) => {
                     whole = true;
                     break;
                 }
-                Ok(Part::Block(_)) => written = show(&block)?,
+                Ok(ExportPart::Block(_)) => written = show(&block)?,
                 Err(FormatError::CutOff { .. } | FormatError::Damaged { .. }) if partial => break,
                 Err(error) => {
                     let hint = match error {
@@ -330,13 +346,13 @@ impl Source {
                     return Err(Failure::operation(format!("{}: {error}{hint}", self.name)));
                 }
             }
-            let Totals { pairs, bytes, .. } = reader.totals();
+            let ExportTotals { pairs, bytes, .. } = reader.totals();
             progress.show(verb, pairs, bytes, None);
         }
         progress.end();
-        let (Head { cluster, begun, .. }, seconds) = (reader.head(), progress.seconds());
-        let Totals { pairs, bytes, damaged, .. } = reader.totals();
-        Ok(Report {
+        let (ExportHead { cluster, begun, .. }, seconds) = (reader.head(), progress.seconds());
+        let ExportTotals { pairs, bytes, damaged, .. } = reader.totals();
+        Ok(ImportReport {
             file: self.name.clone(),
             of_cluster: format!("{cluster:016x}"),
             begun,
@@ -354,11 +370,11 @@ impl Source {
 /// Imports for `fusee restore`: checks the file, has a cluster formed, and writes the pairs there.
 pub fn restore(
     (path, of_cluster): (&Path, Option<ClusterId>),
-    how: How,
+    how: ImportOptions,
     is_json: bool,
     cluster: impl FnOnce() -> Result<Client, Failure>,
 ) -> Result<(), Failure> {
-    let mut source = Source::of(path, how.of.or(of_cluster), is_json)?;
+    let mut source = ImportSource::of(path, how.of.or(of_cluster), is_json)?;
     if source.file.is_none() {
         return Err(Failure::usage("a cluster is restored from a file, which is checked before"));
     }

@@ -2,12 +2,12 @@
 
 use fusee_cli::connect::ConnectArgs;
 use fusee_cli::failure::Failure;
-use fusee_cli::quantity::{Bytes, counted};
+use fusee_cli::quantity::{ByteSize, count_with_noun};
 use fusee_cli::{interrupt, output};
 use fusee_client::{Client, ScanCursor, ScannedPair};
 use serde::Serialize;
 
-use super::Progress;
+use super::PairProgress;
 
 /// Arguments of `fusee keys`.
 #[derive(clap::Args, Debug)]
@@ -17,7 +17,7 @@ use super::Progress;
     that is deleted and inserted again meanwhile may be shown twice, or not at all.")]
 pub struct KeysArgs {
     #[command(flatten)]
-    which: Which,
+    which: KeyPrefixArgs,
 
     /// Stop after this many
     #[arg(long, value_name = "N")]
@@ -33,7 +33,7 @@ pub struct KeysArgs {
     All pairs are read, as by `fusee keys`.")]
 pub struct CountArgs {
     #[command(flatten)]
-    which: Which,
+    which: KeyPrefixArgs,
 
     /// Print one JSON object
     #[arg(long)]
@@ -44,7 +44,7 @@ pub struct CountArgs {
 }
 
 #[derive(clap::Args, Debug)]
-struct Which {
+struct KeyPrefixArgs {
     /// Only keys that begin with this
     #[arg(long, value_name = "TEXT", default_value = "")]
     prefix: String,
@@ -55,14 +55,14 @@ struct Which {
 }
 
 #[derive(Debug, Default, Serialize)]
-struct Counted {
+struct PairCount {
     pairs: u64,
     key_bytes: u64,
     value_bytes: u64,
     damaged: u64,
 }
 
-impl Which {
+impl KeyPrefixArgs {
     fn prefix(&self) -> Result<Vec<u8>, Failure> {
         if !self.hex {
             return Ok(self.prefix.as_bytes().to_vec());
@@ -86,7 +86,7 @@ impl Which {
         let mut damaged = 0;
         while !cursor.is_done() {
             damaged += piece(client, &mut cursor, &prefix, &mut show)?;
-            if interrupt::requested() || !goes_on(&cursor)? {
+            if interrupt::is_requested() || !goes_on(&cursor)? {
                 break;
             }
         }
@@ -154,7 +154,7 @@ pub fn count(args: &CountArgs) -> Result<(), Failure> {
     let client = args.connect.connect()?;
     interrupt::watch()?;
     let counts = std::cell::Cell::new([0; 3]);
-    let mut progress = Progress::new(args.json);
+    let mut progress = PairProgress::new(args.json);
     let show = |pair: ScannedPair<'_>| {
         let [pairs, keys, values] = counts.get();
         counts.set([pairs + 1, keys + pair.key.len() as u64, values + pair.value.len() as u64]);
@@ -166,15 +166,15 @@ pub fn count(args: &CountArgs) -> Result<(), Failure> {
     })?;
     progress.end();
     let [pairs, key_bytes, value_bytes] = counts.get();
-    let found = Counted { pairs, key_bytes, value_bytes, damaged };
+    let found = PairCount { pairs, key_bytes, value_bytes, damaged };
     output::text(&if args.json {
         serde_json::to_string(&found).expect("numbers") + "\n"
     } else {
         format!(
             "{}, {} of keys, {} of values\n",
-            counted(pairs, "pair"),
-            Bytes(key_bytes),
-            Bytes(value_bytes)
+            count_with_noun(pairs, "pair"),
+            ByteSize(key_bytes),
+            ByteSize(value_bytes)
         )
     })?;
     missing(damaged)
@@ -186,7 +186,7 @@ pub fn missing(damaged: u64) -> Result<(), Failure> {
         0 => Ok(()),
         damaged => Err(Failure::operation(format!(
             "{} damaged on all replicas, and missing",
-            counted(damaged, "pair")
+            count_with_noun(damaged, "pair")
         ))),
     }
 }

@@ -1,31 +1,31 @@
 //! Commands on all pairs of a cluster: `fusee export`, `import`, `restore`, `keys`, `count`.
 
 pub mod export;
+mod export_directory;
 pub mod import;
 pub mod keys;
 pub mod restore;
-mod snapshots;
 
 use std::io::{self, IsTerminal};
 use std::time::{Duration, Instant, UNIX_EPOCH};
 
-use fusee_cli::quantity::{Bytes, counted};
+use fusee_cli::quantity::{ByteSize, count_with_noun};
 use fusee_cli::stderr;
 
 /// Time between two updates of the progress.
 const PERIOD: Duration = Duration::from_millis(500);
 
 /// Progress on standard error.
-struct Progress {
+struct PairProgress {
     is_shown: bool,
     begun: Instant,
     last: Option<Instant>,
 }
 
-impl Progress {
-    fn new(is_quiet: bool) -> Progress {
+impl PairProgress {
+    fn new(is_quiet: bool) -> PairProgress {
         let is_shown = !is_quiet && io::stderr().is_terminal();
-        Progress { is_shown, begun: Instant::now(), last: None }
+        PairProgress { is_shown, begun: Instant::now(), last: None }
     }
 
     /// Shows the progress if an update is due. `done` is the share of the index that was read, if known.
@@ -39,8 +39,8 @@ impl Progress {
         let rate = pairs as f64 / seconds;
         let done =
             done.map_or(String::new(), |done| format!(", {:.0} % of the index", 100.0 * done));
-        let pairs = counted(pairs, "pair");
-        let bytes = Bytes(bytes);
+        let pairs = count_with_noun(pairs, "pair");
+        let bytes = ByteSize(bytes);
         stderr::text(&format!("\r{pairs} {verb}, {bytes}, {rate:.0} a second{done}   "));
     }
 

@@ -8,13 +8,13 @@ use std::time::Duration;
 
 use fusee_cli::connect::ConnectArgs;
 use fusee_cli::failure::Failure;
-use fusee_cli::standing::ask_status;
+use fusee_cli::master_requests::ask_status;
 use fusee_cli::{connect, flags, interrupt, secret};
 use fusee_control::master::{MasterReply, MasterRequest, NOT_KNOWN_YET};
 use fusee_control::rpc::MasterClient;
 use fusee_core::verbs::ClusterId;
 
-use super::import::{self, How};
+use super::import::{self, ImportOptions};
 use crate::drain::TIMEOUT;
 use crate::form;
 
@@ -30,7 +30,7 @@ const PAUSE: Duration = Duration::from_millis(100);
     not touched: add the pairs to it with `fusee import`.\n\n\
     Exit codes: 0 done; 1 nothing was changed, or something failed; 2 wrong usage; 3 the cluster cannot be\n\
     reached; 128 and the number of the signal that ended it.")]
-pub struct Args {
+pub struct RestoreArgs {
     /// The export, or a directory of exports, for the newest of the master's cluster
     #[arg(value_name = "FILE|DIR")]
     file: PathBuf,
@@ -40,7 +40,7 @@ pub struct Args {
     destroy_data: bool,
 
     #[command(flatten)]
-    how: How,
+    how: ImportOptions,
 
     /// Print one JSON object at the end, and no progress
     #[arg(long)]
@@ -51,7 +51,7 @@ pub struct Args {
 }
 
 /// Runs `fusee restore`.
-pub fn run(args: &Args) -> Result<(), Failure> {
+pub fn run(args: &RestoreArgs) -> Result<(), Failure> {
     let address = &args.connect.master;
     connect::check_address(address)?;
     interrupt::watch()?;
@@ -67,7 +67,11 @@ pub fn run(args: &Args) -> Result<(), Failure> {
 }
 
 /// Has the master give up its cluster, if it has one.
-fn give_up(args: &Args, master: &MasterClient, cluster: Option<ClusterId>) -> Result<(), Failure> {
+fn give_up(
+    args: &RestoreArgs,
+    master: &MasterClient,
+    cluster: Option<ClusterId>,
+) -> Result<(), Failure> {
     let Some(cluster) = cluster else { return Ok(()) };
     if !args.destroy_data {
         return Err(Failure::operation(format!(
@@ -89,7 +93,7 @@ fn give_up(args: &Args, master: &MasterClient, cluster: Option<ClusterId>) -> Re
         Ok(MasterReply::Done) => Ok(()),
         Ok(MasterReply::Refused { reason }) => Err(Failure::operation(format!(
             "{}. Add the pairs to it with `fusee import`, or give it up with `fusee destroy` before",
-            flags::in_text(&reason)
+            flags::with_flag_names(&reason)
         ))),
         Ok(other) => {
             Err(Failure::unreachable(format!("the master answered with something else: {other:?}")))

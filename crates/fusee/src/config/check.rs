@@ -5,13 +5,13 @@ use std::path::{Path, PathBuf};
 use clap::ValueEnum;
 use fusee_cli::failure::Failure;
 use fusee_cli::output;
-use fusee_cli::quantity::counted;
+use fusee_cli::quantity::count_with_noun;
 use serde::Serialize;
 use toml::de::DeTable;
 
-use super::{About, Server};
-use crate::server::settings::problem::{Problem, Problems};
-use crate::server::settings::{Given, Settings, names};
+use super::{ServerKind, SettingsQuery};
+use crate::server::settings::problem::{SettingProblem, SettingProblems};
+use crate::server::settings::{GivenSettings, ServerSettings, names};
 
 /// Arguments of `fusee config check`.
 #[derive(clap::Args, Debug)]
@@ -21,13 +21,13 @@ use crate::server::settings::{Given, Settings, names};
     The file is checked as the server would read it, alone: neither the environment nor flags count. What it\n\
     names, such as the secret, is read. Nothing is started or changed.\n\n\
     Exit codes: 0 nothing is wrong; 1 something is; 2 wrong usage.")]
-pub struct Args {
+pub struct ConfigCheckArgs {
     /// File to check
     file: PathBuf,
 
     /// Server that the file is for [default: the one that knows most of its settings]
     #[arg(long = "for", value_name = "SERVER")]
-    server: Option<Server>,
+    server: Option<ServerKind>,
 
     /// Print one JSON object
     #[arg(long)]
@@ -35,21 +35,21 @@ pub struct Args {
 }
 
 #[derive(Serialize)]
-struct Report<'a> {
+struct ConfigCheckReport<'a> {
     file: &'a Path,
     server: &'a str,
-    problems: &'a [Problem],
+    problems: &'a [SettingProblem],
 }
 
 /// Runs `fusee config check`.
-pub fn run(args: &Args) -> Result<(), Failure> {
+pub fn run(args: &ConfigCheckArgs) -> Result<(), Failure> {
     let server = args.server.map_or_else(|| guess(&args.file), Ok)?;
-    let Problems(problems) = server.answer(Check(&args.file));
+    let SettingProblems(problems) = server.answer(FileCheckQuery(&args.file));
     let name = server.to_possible_value().map(|value| value.get_name().to_owned());
     let server = &*name.unwrap_or_default();
     let file = args.file.display();
     if args.json {
-        let report = Report { file: &args.file, server, problems: &problems };
+        let report = ConfigCheckReport { file: &args.file, server, problems: &problems };
         output::line(&serde_json::to_string(&report).expect("names and texts"))?;
     } else if problems.is_empty() {
         output::line(&format!("{file}: nothing is wrong with these settings of a {server}"))?;
@@ -60,46 +60,46 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         0 => Ok(()),
         many => Err(Failure::operation(format!(
             "{} in {file}, the settings of a {server}",
-            counted(many as u64, "mistake")
+            count_with_noun(many as u64, "mistake")
         ))),
     }
 }
 
-struct Check<'a>(&'a Path);
+struct FileCheckQuery<'a>(&'a Path);
 
-impl About for Check<'_> {
-    type Answer = Problems;
+impl SettingsQuery for FileCheckQuery<'_> {
+    type Answer = SettingProblems;
 
-    fn of<S: Settings>(self) -> Problems {
-        Given::<S>::file(self.0.to_owned()).problems()
+    fn of<S: ServerSettings>(self) -> SettingProblems {
+        GivenSettings::<S>::file(self.0.to_owned()).problems()
     }
 }
 
 /// The names of the settings of a server.
-struct Names;
+struct SettingNamesQuery;
 
-impl About for Names {
+impl SettingsQuery for SettingNamesQuery {
     type Answer = Vec<String>;
 
-    fn of<S: Settings>(self) -> Vec<String> {
+    fn of<S: ServerSettings>(self) -> Vec<String> {
         names::<S>()
     }
 }
 
 /// Guesses the server that a file is for: the one that knows most of the names in it.
-fn guess(path: &Path) -> Result<Server, Failure> {
+fn guess(path: &Path) -> Result<ServerKind, Failure> {
     let wrong = |why: String| Failure::usage(format!("{}: {why}", path.display()));
     let text = std::fs::read_to_string(path);
     let text = text.map_err(|error| wrong(format!("cannot be read: {error}")))?;
     let (table, mistakes) = DeTable::parse_recoverable(&text);
-    let known = |server: &Server| {
-        let names = server.answer(Names);
+    let known = |server: &ServerKind| {
+        let names = server.answer(SettingNamesQuery);
         table.get_ref().keys().filter(|key| names.iter().any(|name| name == key.get_ref())).count()
     };
-    let counts: Vec<(usize, Server)> =
-        Server::value_variants().iter().map(|server| (known(server), *server)).collect();
+    let counts: Vec<(usize, ServerKind)> =
+        ServerKind::value_variants().iter().map(|server| (known(server), *server)).collect();
     let most = counts.iter().map(|(known, _)| *known).max().unwrap_or(0);
-    let best: Vec<Server> =
+    let best: Vec<ServerKind> =
         counts.iter().filter(|(known, _)| *known == most).map(|(_, server)| *server).collect();
     match best[..] {
         [server] => Ok(server),

@@ -8,16 +8,16 @@ mod show;
 use clap::{Subcommand, ValueEnum};
 use fusee_cli::failure::Failure;
 
-use crate::server::settings::Settings;
+use crate::server::settings::ServerSettings;
 use crate::server::{master, memory_node, switch};
 
 /// Subcommands of `fusee config`.
 #[derive(Subcommand, Debug)]
 pub enum ConfigCommand {
     /// Check a server's file of settings, and report every mistake with its place
-    Check(check::Args),
+    Check(check::ConfigCheckArgs),
     /// Show the settings that a server would start with, and the origin of each
-    Show(show::Args),
+    Show(show::ConfigShowArgs),
 }
 
 /// Runs `fusee config`.
@@ -30,7 +30,7 @@ pub fn run(command: &ConfigCommand) -> Result<(), Failure> {
 
 /// A server that has settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Server {
+enum ServerKind {
     /// `fusee master`
     Master,
     /// `fusee memory-node`
@@ -40,17 +40,17 @@ enum Server {
 }
 
 /// A question about the settings of any server.
-trait About {
+trait SettingsQuery {
     type Answer;
-    fn of<S: Settings>(self) -> Self::Answer;
+    fn of<S: ServerSettings>(self) -> Self::Answer;
 }
 
-impl Server {
-    fn answer<A: About>(self, about: A) -> A::Answer {
+impl ServerKind {
+    fn answer<A: SettingsQuery>(self, about: A) -> A::Answer {
         match self {
-            Server::Master => about.of::<master::Settings>(),
-            Server::MemoryNode => about.of::<memory_node::Settings>(),
-            Server::Switch => about.of::<switch::Settings>(),
+            ServerKind::Master => about.of::<master::MasterServerSettings>(),
+            ServerKind::MemoryNode => about.of::<memory_node::MemoryNodeSettings>(),
+            ServerKind::Switch => about.of::<switch::SwitchSettings>(),
         }
     }
 }

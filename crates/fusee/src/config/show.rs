@@ -9,7 +9,7 @@ use fusee_cli::quantity;
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::server::settings::{Given, Origin, Settings, is_live};
+use crate::server::settings::{GivenSettings, ServerSettings, SettingOrigin, is_live};
 use crate::server::{master, memory_node, switch};
 
 /// Arguments of `fusee config show`.
@@ -20,47 +20,47 @@ use crate::server::{master, memory_node, switch};
     The command line is that of the server, and so is the environment. What is shown is a file that sets the\n\
     same; behind each value is where it comes from.\n\n\
     Exit codes: 0 shown; 2 wrong usage, or settings that no server would take.")]
-pub struct Args {
+pub struct ConfigShowArgs {
     /// Print one JSON object
     #[arg(long)]
     json: bool,
 
     #[command(subcommand)]
-    server: Server,
+    server: ServerCommandLine,
 }
 
 /// A server, with its command line.
 #[derive(Subcommand, Debug)]
 #[command(disable_help_subcommand = true)]
-enum Server {
+enum ServerCommandLine {
     /// Show the settings of a master
     #[command(after_help = "Example:\n  fusee config show master --config /etc/fusee/master.toml")]
-    Master(Given<master::Settings>),
+    Master(GivenSettings<master::MasterServerSettings>),
     /// Show the settings of a memory node
     #[command(after_help = "Example:\n  fusee config show memory-node --pool 64GiB")]
-    MemoryNode(Given<memory_node::Settings>),
+    MemoryNode(GivenSettings<memory_node::MemoryNodeSettings>),
     /// Show the settings of a switch
     #[command(after_help = "Example:\n  fusee config show switch --slots 1000")]
-    Switch(Given<switch::Settings>),
+    Switch(GivenSettings<switch::SwitchSettings>),
 }
 
 /// A setting.
 #[derive(Debug, Serialize)]
-struct Row {
+struct SettingRow {
     name: String,
     value: Value,
     #[serde(flatten)]
-    origin: Origin,
+    origin: SettingOrigin,
     /// Whether a running server can take over a new value.
     live: bool,
 }
 
 /// Runs `fusee config show`.
-pub fn run(args: &Args) -> Result<(), Failure> {
+pub fn run(args: &ConfigShowArgs) -> Result<(), Failure> {
     let rows = match &args.server {
-        Server::Master(given) => rows(given)?,
-        Server::MemoryNode(given) => rows(given)?,
-        Server::Switch(given) => rows(given)?,
+        ServerCommandLine::Master(given) => rows(given)?,
+        ServerCommandLine::MemoryNode(given) => rows(given)?,
+        ServerCommandLine::Switch(given) => rows(given)?,
     };
     if args.json {
         let report = serde_json::json!({ "settings": rows });
@@ -69,21 +69,21 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     output::text(&file(&rows))
 }
 
-fn rows<S: Settings>(given: &Given<S>) -> Result<Vec<Row>, Failure> {
+fn rows<S: ServerSettings>(given: &GivenSettings<S>) -> Result<Vec<SettingRow>, Failure> {
     let effective = given.effective()?;
     effective.config()?;
     let row = |(name, value): (String, Value)| {
         let origin = effective.origin(&name);
         let live = is_live::<S>(&name);
-        Row { name, value, origin, live }
+        SettingRow { name, value, origin, live }
     };
     Ok(effective.values().into_iter().map(row).collect())
 }
 
 /// Returns a file that sets the same values. Tables come last, each with its names.
-fn file(rows: &[Row]) -> String {
+fn file(rows: &[SettingRow]) -> String {
     let mut text = String::new();
-    let is_below = |row: &&Row| row.name.contains('.');
+    let is_below = |row: &&SettingRow| row.name.contains('.');
     for row in rows.iter().filter(|row| !is_below(row)) {
         text += &line(&row.name, row);
     }
@@ -99,21 +99,21 @@ fn file(rows: &[Row]) -> String {
     text
 }
 
-fn line(name: &str, row: &Row) -> String {
+fn line(name: &str, row: &SettingRow) -> String {
     let origin = &row.origin;
     match &row.value {
         Value::Null => format!("# {name} is not set\n"),
-        value => format!("{:<40} # {origin}\n", format!("{name} = {}", Shown { name, value })),
+        value => format!("{:<40} # {origin}\n", format!("{name} = {}", TomlValue { name, value })),
     }
 }
 
 /// A value as TOML: its JSON, except for objects, and for numbers of bytes, which get units.
-struct Shown<'a> {
+struct TomlValue<'a> {
     name: &'a str,
     value: &'a Value,
 }
 
-impl fmt::Display for Shown<'_> {
+impl fmt::Display for TomlValue<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let is_size =
             ["bytes", "bytes-per-s", "pool", "from"].iter().any(|end| self.name.ends_with(end));
@@ -123,12 +123,12 @@ impl fmt::Display for Shown<'_> {
                 write!(f, "{}", Value::from(exact))
             }
             Value::Array(items) => {
-                let shown = items.iter().map(|value| Shown { name: "", value }.to_string());
+                let shown = items.iter().map(|value| TomlValue { name: "", value }.to_string());
                 write!(f, "[{}]", shown.collect::<Vec<_>>().join(", "))
             }
             Value::Object(fields) => {
                 let field = |(name, value): (&String, &Value)| {
-                    format!("{name} = {}", Shown { name, value })
+                    format!("{name} = {}", TomlValue { name, value })
                 };
                 write!(f, "{{ {} }}", fields.iter().map(field).collect::<Vec<_>>().join(", "))
             }

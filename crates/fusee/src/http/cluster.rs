@@ -10,12 +10,12 @@ use fusee_control::rpc::{MasterClient, RequestTimes, RpcError, Runtime};
 use hyper::StatusCode;
 use tokio::time::{MissedTickBehavior, interval};
 
-use super::history::History;
-use super::memory::Memory;
-use super::recent::Recent;
-use super::{Page, Pages, metrics};
+use super::activity::ActivityHistory;
+use super::memory::RecentSurvey;
+use super::recent_answer::RecentAnswer;
+use super::{HttpPage, HttpPages, metrics};
 use crate::events;
-use crate::status::{self, Report};
+use crate::status::{self, StatusReport};
 
 /// Deadline of a memory node's answer about its usage.
 const NODE_DEADLINE: Duration = Duration::from_millis(500);
@@ -38,10 +38,10 @@ pub struct ClusterPages {
     /// Answer times of control requests.
     times: RequestTimes,
     /// The latest report of the cluster, or the reason why there is none.
-    seen: Recent<Result<Arc<Report>, RpcError>>,
-    events: Recent<Result<Arc<Vec<ClusterEvent>>, RpcError>>,
-    history: Arc<Mutex<History>>,
-    memory: Memory,
+    seen: RecentAnswer<Result<Arc<StatusReport>, RpcError>>,
+    events: RecentAnswer<Result<Arc<Vec<ClusterEvent>>, RpcError>>,
+    history: Arc<Mutex<ActivityHistory>>,
+    memory: RecentSurvey,
 }
 
 impl ClusterPages {
@@ -50,75 +50,75 @@ impl ClusterPages {
     pub fn new(runtime: &Runtime, master: MasterClient, times: RequestTimes) -> ClusterPages {
         let own = master.addr().to_owned();
         let master = master.with_deadline(MASTER_DEADLINE);
-        let history = Arc::<Mutex<History>>::default();
+        let history = Arc::<Mutex<ActivityHistory>>::default();
         runtime.handle().spawn(remember(master.clone(), own.clone(), Arc::downgrade(&history)));
         let runtime = runtime.clone();
-        let memory = Memory::default();
-        let seen = Recent::default();
-        let events = Recent::default();
+        let memory = RecentSurvey::default();
+        let seen = RecentAnswer::default();
+        let events = RecentAnswer::default();
         ClusterPages { runtime, master, own, times, seen, events, history, memory }
     }
 
-    async fn look(&self) -> Result<Arc<Report>, RpcError> {
+    async fn recent_report(&self) -> Result<Arc<StatusReport>, RpcError> {
         let look = status::gather(&self.runtime, &self.master, NODE_DEADLINE);
-        self.seen.or(async { look.await.map(Arc::new) }).await
+        self.seen.get_or_ask(async { look.await.map(Arc::new) }).await
     }
 
     async fn metrics(&self) -> String {
         // Of several masters only the leader shows the cluster, or it would be counted twice.
-        let report = self.look().await.ok().filter(|report| report.master == self.own);
+        let report = self.recent_report().await.ok().filter(|report| report.master == self.own);
         metrics::of(report.as_deref(), &self.times.all())
     }
 
     /// Returns the answer that the page requests every second.
-    async fn status(&self) -> Page {
-        match self.look().await {
-            Ok(report) => Page::json(&*report),
-            Err(error) => Page::health(Err(error.to_string())),
+    async fn status(&self) -> HttpPage {
+        match self.recent_report().await {
+            Ok(report) => HttpPage::json(&*report),
+            Err(error) => HttpPage::health(Err(error.to_string())),
         }
     }
 
-    async fn events(&self) -> Page {
+    async fn events(&self) -> HttpPage {
         let ask = async { events::ask(&self.master, 0).await.map(Arc::new) };
-        match self.events.or(ask).await {
+        match self.events.get_or_ask(ask).await {
             Ok(events) => {
                 let events: Vec<events::EventReport<'_>> = events.iter().map(Into::into).collect();
-                Page::json(&events)
+                HttpPage::json(&events)
             }
-            Err(error) => Page::health(Err(error.to_string())),
+            Err(error) => HttpPage::health(Err(error.to_string())),
         }
     }
 }
 
-impl Pages for ClusterPages {
-    async fn get(&self, path: &str) -> Option<Page> {
+impl HttpPages for ClusterPages {
+    async fn get(&self, path: &str) -> Option<HttpPage> {
         Some(match path {
             "/" => {
                 let page = INDEX.replace("@VERSION@", env!("CARGO_PKG_VERSION"));
-                Page::ok("text/html; charset=utf-8", page)
+                HttpPage::ok("text/html; charset=utf-8", page)
             }
-            "/page.js" => Page::ok("text/javascript; charset=utf-8", SCRIPT),
-            "/page.css" => Page::ok("text/css; charset=utf-8", STYLE),
-            "/metrics" => Page::ok(prometheus::CONTENT_TYPE, self.metrics().await),
+            "/page.js" => HttpPage::ok("text/javascript; charset=utf-8", SCRIPT),
+            "/page.css" => HttpPage::ok("text/css; charset=utf-8", STYLE),
+            "/metrics" => HttpPage::ok(prometheus::CONTENT_TYPE, self.metrics().await),
             "/metrics/memory" => match self.memory.metrics(&self.runtime, &self.own).await {
-                Ok(text) => Page::ok(prometheus::CONTENT_TYPE, text),
-                Err(error) => Page::health(Err(error)),
+                Ok(text) => HttpPage::ok(prometheus::CONTENT_TYPE, text),
+                Err(error) => HttpPage::health(Err(error)),
             },
             // A master is healthy also while no master leads.
-            "/healthz" => Page::health(match self.look().await {
+            "/healthz" => HttpPage::health(match self.recent_report().await {
                 Ok(report) => return Some(well(&report)),
                 Err(RpcError::NoLeader { .. }) => Ok(()),
                 Err(error) => Err(error.to_string()),
             }),
-            "/readyz" => match self.look().await {
+            "/readyz" => match self.recent_report().await {
                 Ok(report) => well(&report),
-                Err(error) => Page::health(Err(error.to_string())),
+                Err(error) => HttpPage::health(Err(error.to_string())),
             },
             "/status.json" => self.status().await,
             "/events.json" => self.events().await,
             "/history.json" => {
                 let history = self.history.lock().unwrap_or_else(PoisonError::into_inner);
-                Page::json(&history.rates())
+                HttpPage::json(&history.rates())
             }
             _ => return None,
         })
@@ -126,14 +126,18 @@ impl Pages for ClusterPages {
 }
 
 /// Answers that the master is healthy, even if the cluster is not: another master would find it in the same state.
-fn well(report: &Report) -> Page {
+fn well(report: &StatusReport) -> HttpPage {
     let reasons =
         report.reasons.iter().map(|reason| format!("\n{}: {reason}", report.health.name()));
-    Page::text(StatusCode::OK, format!("ok{}", reasons.collect::<String>()))
+    HttpPage::text(StatusCode::OK, format!("ok{}", reasons.collect::<String>()))
 }
 
 /// Adds a sample to the history every second, until the history is dropped.
-async fn remember(master: MasterClient, own: String, history: std::sync::Weak<Mutex<History>>) {
+async fn remember(
+    master: MasterClient,
+    own: String,
+    history: std::sync::Weak<Mutex<ActivityHistory>>,
+) {
     let mut ticks = interval(PERIOD);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {

@@ -3,8 +3,8 @@
 
 use std::time::{Duration, Instant};
 
-use fusee_auth::Who;
-use fusee_client::prometheus::{Kind, Metrics};
+use fusee_auth::PeerKind;
+use fusee_client::prometheus::{MetricKind, Metrics};
 use fusee_client::{Client, MemorySurvey, Options, RedundancyMemory};
 use fusee_control::rpc::Runtime;
 use tokio::sync::Mutex;
@@ -14,9 +14,9 @@ const FRESH: Duration = Duration::from_secs(60);
 
 /// The last survey.
 #[derive(Debug, Default)]
-pub struct Memory(Mutex<Option<(Instant, Result<String, String>)>>);
+pub struct RecentSurvey(Mutex<Option<(Instant, Result<String, String>)>>);
 
-impl Memory {
+impl RecentSurvey {
     /// Returns the metrics of a recent survey, or the reason why there is none.
     pub async fn metrics(&self, runtime: &Runtime, master: &str) -> Result<String, String> {
         let mut last = self.0.lock().await;
@@ -25,7 +25,7 @@ impl Memory {
         {
             return text.clone();
         }
-        let keys = runtime.keys().map(|keys| keys.acting_as(Who::Client));
+        let keys = runtime.keys().map(|keys| keys.acting_as(PeerKind::Client));
         let options = Options::default().with_keys(keys).with_tls(runtime.tls().cloned());
         let master = master.to_owned();
         // A survey waits for memory nodes, and must not delay other answers.
@@ -43,13 +43,16 @@ fn survey(master: &str, options: Options) -> Result<String, String> {
 
 fn text(survey: &MemorySurvey) -> String {
     let mut metrics = Metrics::default();
-    let mut blocks =
-        metrics.family(Kind::Gauge, "fusee_class_blocks", "Blocks by the size of their objects.");
+    let mut blocks = metrics.family(
+        MetricKind::Gauge,
+        "fusee_class_blocks",
+        "Blocks by the size of their objects.",
+    );
     for class in &survey.classes {
         blocks.sample(&[("object_bytes", &class.object_bytes.to_string())], class.blocks);
     }
     let help = "Bytes of objects, by their size: in use, or set free and waiting to be used again.";
-    let mut bytes = metrics.family(Kind::Gauge, "fusee_class_bytes", help);
+    let mut bytes = metrics.family(MetricKind::Gauge, "fusee_class_bytes", help);
     for class in &survey.classes {
         let size = class.object_bytes.to_string();
         let used = class.objects - class.marked.min(class.objects) - class.new.min(class.objects);
@@ -57,14 +60,14 @@ fn text(survey: &MemorySurvey) -> String {
         let free = [("object_bytes", &*size), ("state", "free")];
         bytes.sample(&free, class.marked * class.object_bytes);
     }
-    type Of = fn(&RedundancyMemory) -> u64;
-    let all: [(&'static str, &str, Of); 3] = [
+    type RedundancyMetric = fn(&RedundancyMemory) -> u64;
+    let all: [(&'static str, &str, RedundancyMetric); 3] = [
         ("fusee_pairs", "Pairs by redundancy.", |of| of.pairs),
         ("fusee_pair_bytes", "Bytes of keys and values, at most.", |of| of.value_bytes),
         ("fusee_pair_memory_bytes", "Bytes of objects on all places.", |of| of.memory_bytes),
     ];
     for (name, help, of) in all {
-        let mut family = metrics.family(Kind::Gauge, name, help);
+        let mut family = metrics.family(MetricKind::Gauge, name, help);
         for redundancy in &survey.redundancies {
             family.sample(&[("redundancy", &redundancy.redundancy.to_string())], of(redundancy));
         }

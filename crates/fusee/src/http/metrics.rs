@@ -3,20 +3,20 @@
 use std::collections::BTreeMap;
 
 use super::{process, requests};
-use crate::status::{Health, Report};
-use fusee_client::prometheus::{Kind, Metrics};
+use crate::status::{Health, StatusReport};
+use fusee_client::prometheus::{MetricKind, Metrics};
 use fusee_control::rpc::Times;
 
 /// All states of a memory node: each is shown, also with a count of 0.
 const STATES: [&str; 6] = ["in_view", "joining", "waiting", "draining", "drained", "lost"];
 
 /// Returns the page of metrics. Without a report this master does not lead.
-pub fn of(report: Option<&Report>, times: &BTreeMap<String, Times>) -> String {
+pub fn of(report: Option<&StatusReport>, times: &BTreeMap<String, Times>) -> String {
     let mut metrics = Metrics::default();
     let leads = u8::from(report.is_some());
     let help =
         "Whether this master leads; of several masters the others show nothing of the cluster.";
-    metrics.one(Kind::Gauge, "fusee_master_leads", help, leads);
+    metrics.one(MetricKind::Gauge, "fusee_master_leads", help, leads);
     if let Some(report) = report {
         cluster(&mut metrics, report);
         nodes(&mut metrics, report);
@@ -29,7 +29,7 @@ pub fn of(report: Option<&Report>, times: &BTreeMap<String, Times>) -> String {
     metrics.into_text()
 }
 
-fn cluster(metrics: &mut Metrics, report: &Report) {
+fn cluster(metrics: &mut Metrics, report: &StatusReport) {
     let changing = report.change.as_ref().map(|change| change.stage);
     for (name, help, value) in [
         ("fusee_cluster_formed", "Whether there is a cluster.", u64::from(report.view > 0)),
@@ -52,24 +52,25 @@ fn cluster(metrics: &mut Metrics, report: &Report) {
             u64::from(report.rebalancing),
         ),
     ] {
-        metrics.one(Kind::Gauge, name, help, value);
+        metrics.one(MetricKind::Gauge, name, help, value);
     }
     let age = report.view_age_ms as f64 / 1e3;
     let lease = report.lease_ms as f64 / 1e3;
     let help = "For how long the view has been in force, in seconds.";
-    metrics.one(Kind::Gauge, "fusee_view_age_seconds", help, age);
+    metrics.one(MetricKind::Gauge, "fusee_view_age_seconds", help, age);
     let help = "After so many seconds of silence a session or a memory node is given up.";
-    metrics.one(Kind::Gauge, "fusee_lease_seconds", help, lease);
+    metrics.one(MetricKind::Gauge, "fusee_lease_seconds", help, lease);
     let help = "The stage of the change of the view that is under way.";
-    let mut stages = metrics.family(Kind::Gauge, "fusee_view_changing", help);
+    let mut stages = metrics.family(MetricKind::Gauge, "fusee_view_changing", help);
     for stage in ["frozen", "transforming", "switched"] {
         stages.sample(&[("stage", stage)], u8::from(changing == Some(stage)));
     }
 }
 
-fn nodes(metrics: &mut Metrics, report: &Report) {
+fn nodes(metrics: &mut Metrics, report: &StatusReport) {
     let nodes = &report.memory_nodes;
-    let mut states = metrics.family(Kind::Gauge, "fusee_memory_nodes", "Memory nodes by state.");
+    let mut states =
+        metrics.family(MetricKind::Gauge, "fusee_memory_nodes", "Memory nodes by state.");
     for state in STATES {
         let count = nodes.iter().filter(|node| node.state == state).count();
         states.sample(&[("state", state)], count);
@@ -77,12 +78,12 @@ fn nodes(metrics: &mut Metrics, report: &Report) {
     // A node that has left for good is not expected to answer.
     let expected = || nodes.iter().filter(|node| report.needs(node));
     let help = "Whether a memory node answers.";
-    let mut up = metrics.family(Kind::Gauge, "fusee_memory_node_up", help);
+    let mut up = metrics.family(MetricKind::Gauge, "fusee_memory_node_up", help);
     for node in expected() {
         up.sample(&[("node", &node.node)], u8::from(node.reachable));
     }
     let help = "Sessions that reach it, by their fabric.";
-    let mut sessions = metrics.family(Kind::Gauge, "fusee_memory_node_sessions", help);
+    let mut sessions = metrics.family(MetricKind::Gauge, "fusee_memory_node_sessions", help);
     for node in expected() {
         let by_fabric = [
             ("shm", node.attached_shm),
@@ -95,14 +96,14 @@ fn nodes(metrics: &mut Metrics, report: &Report) {
             }
         }
     }
-    type Of = fn(&crate::status::NodeReport) -> Option<u64>;
-    let traffic: [(&'static str, &str, Of); 2] = [
+    type NodeMetric = fn(&crate::status::NodeReport) -> Option<u64>;
+    let traffic: [(&'static str, &str, NodeMetric); 2] = [
         ("fusee_memory_node_tcp_requests_total", "Requests over TCP.", |node| node.tcp_requests),
         ("fusee_memory_node_tcp_bytes_total", "Bytes of them and of replies.", |node| {
             node.tcp_bytes
         }),
     ];
-    let all: [(&'static str, &str, Of); 10] = [
+    let all: [(&'static str, &str, NodeMetric); 10] = [
         ("fusee_memory_node_pool_bytes", "Memory that it lends.", |node| node.pool_bytes),
         ("fusee_memory_node_reserved_bytes", "Of that, taken by regions and the index.", |node| {
             node.reserved_bytes
@@ -134,8 +135,8 @@ fn nodes(metrics: &mut Metrics, report: &Report) {
             Some(node.regions)
         }),
     ];
-    let kinds = all.map(|of| (Kind::Gauge, of)).into_iter();
-    for (kind, (name, help, of)) in kinds.chain(traffic.map(|of| (Kind::Counter, of))) {
+    let kinds = all.map(|of| (MetricKind::Gauge, of)).into_iter();
+    for (kind, (name, help, of)) in kinds.chain(traffic.map(|of| (MetricKind::Counter, of))) {
         let mut family = metrics.family(kind, name, help);
         for node in expected() {
             if let Some(value) = of(node) {
@@ -145,9 +146,9 @@ fn nodes(metrics: &mut Metrics, report: &Report) {
     }
 }
 
-fn memory(metrics: &mut Metrics, report: &Report) {
+fn memory(metrics: &mut Metrics, report: &StatusReport) {
     let help = "How the cluster is: the worst of what is wrong.";
-    let mut health = metrics.family(Kind::Gauge, "fusee_cluster_health", help);
+    let mut health = metrics.family(MetricKind::Gauge, "fusee_cluster_health", help);
     for state in Health::ALL {
         health.sample(&[("state", state.name())], u8::from(state == report.health));
     }
@@ -168,37 +169,37 @@ fn memory(metrics: &mut Metrics, report: &Report) {
             u64::from(memory.is_full()),
         ),
     ] {
-        metrics.one(Kind::Gauge, name, help, value);
+        metrics.one(MetricKind::Gauge, name, help, value);
     }
     let help = "Regions by the redundancy of what they hold.";
-    let mut regions = metrics.family(Kind::Gauge, "fusee_regions", help);
+    let mut regions = metrics.family(MetricKind::Gauge, "fusee_regions", help);
     for scheme in &report.schemes {
         regions.sample(&[("redundancy", &scheme.redundancy)], scheme.regions);
     }
     let help = "Memory that regions take on all nodes together, by redundancy.";
-    let mut bytes = metrics.family(Kind::Gauge, "fusee_region_bytes", help);
+    let mut bytes = metrics.family(MetricKind::Gauge, "fusee_region_bytes", help);
     for scheme in &report.schemes {
         bytes.sample(&[("redundancy", &scheme.redundancy)], scheme.bytes);
     }
     let lost: u64 = report.lost_without_redundancy.iter().map(|lost| lost.regions).sum();
     let help = "Regions of pairs without redundancy that went with their memory node.";
-    metrics.one(Kind::Gauge, "fusee_lost_regions", help, lost);
+    metrics.one(MetricKind::Gauge, "fusee_lost_regions", help, lost);
 }
 
-fn sessions(metrics: &mut Metrics, report: &Report) {
+fn sessions(metrics: &mut Metrics, report: &StatusReport) {
     let open = report.open_sessions;
     let expired = report.expired_sessions;
-    metrics.one(Kind::Gauge, "fusee_sessions_open", "Sessions.", open);
+    metrics.one(MetricKind::Gauge, "fusee_sessions_open", "Sessions.", open);
     let help = "Sessions that expired and are not recovered yet.";
-    metrics.one(Kind::Gauge, "fusee_sessions_expired", help, expired);
+    metrics.one(MetricKind::Gauge, "fusee_sessions_expired", help, expired);
     let work = &report.work;
     let help = "Operations, as far as sessions have told.";
-    let mut operations = metrics.family(Kind::Counter, "fusee_operations_total", help);
+    let mut operations = metrics.family(MetricKind::Counter, "fusee_operations_total", help);
     for kind in &work.kinds {
         operations.sample(&[("kind", kind.kind)], kind.operations);
     }
     let help = "Phases of these operations: round trips.";
-    let mut phases = metrics.family(Kind::Counter, "fusee_phases_total", help);
+    let mut phases = metrics.family(MetricKind::Counter, "fusee_phases_total", help);
     for kind in &work.kinds {
         phases.sample(&[("kind", kind.kind)], kind.phases);
     }
@@ -215,7 +216,7 @@ fn sessions(metrics: &mut Metrics, report: &Report) {
         ("fusee_promoted_pairs_total", "Pairs that were promoted.", promoted),
         ("fusee_fallbacks_total", "Writes that were replicated instead of coded.", fallbacks),
     ] {
-        metrics.one(Kind::Counter, name, help, value);
+        metrics.one(MetricKind::Counter, name, help, value);
     }
 }
 
@@ -225,7 +226,7 @@ struct TransitionCounts {
     fallbacks: u64,
 }
 
-fn transitions(report: &Report) -> TransitionCounts {
+fn transitions(report: &StatusReport) -> TransitionCounts {
     let of = &report.transitions;
     TransitionCounts {
         demoted: of.demoted_pairs,
@@ -234,11 +235,11 @@ fn transitions(report: &Report) -> TransitionCounts {
     }
 }
 
-fn repairs(metrics: &mut Metrics, report: &Report) {
+fn repairs(metrics: &mut Metrics, report: &StatusReport) {
     let help = "Replicas of subtables and regions that lack.";
-    metrics.one(Kind::Gauge, "fusee_missing_replicas", help, report.missing_replicas);
+    metrics.one(MetricKind::Gauge, "fusee_missing_replicas", help, report.missing_replicas);
     let help = "Pairs of which no replica was whole when the scrubber looked last.";
-    metrics.one(Kind::Gauge, "fusee_scrub_lost_pairs", help, report.scrub.lost_pairs);
+    metrics.one(MetricKind::Gauge, "fusee_scrub_lost_pairs", help, report.scrub.lost_pairs);
     for (name, help, value) in [
         ("fusee_recoveries_total", "Sessions that were recovered.", report.recoveries),
         ("fusee_reconfigurations_total", "Changes of the view.", report.reconfigurations),
@@ -247,6 +248,6 @@ fn repairs(metrics: &mut Metrics, report: &Report) {
         ("fusee_scrub_passes_total", "How often all was looked at.", report.scrub.passes),
         ("fusee_scrub_bytes_total", "Bytes that the scrubber read.", report.scrub.bytes),
     ] {
-        metrics.one(Kind::Counter, name, help, value);
+        metrics.one(MetricKind::Counter, name, help, value);
     }
 }

@@ -3,16 +3,16 @@
 //! The pages change nothing, need no key, and reveal nothing that gives access to the memory: no identity of a
 //! memory node, no key of a pair. Strangers may connect: connections are bounded in number and time, heads in
 //! bytes, and however many ask, the cluster's status and its events are each requested once a second at most. A
-//! request that names another host is refused ([`Hosts`]).
+//! request that names another host is refused ([`AllowedHosts`]).
 
+mod activity;
+mod allowed_hosts;
 mod cluster;
-mod history;
-mod host;
 mod memory;
 mod metrics;
 mod node;
 mod process;
-mod recent;
+mod recent_answer;
 mod requests;
 
 use std::collections::HashMap;
@@ -34,9 +34,9 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
+pub use allowed_hosts::AllowedHosts;
 pub use cluster::ClusterPages;
-pub use host::Hosts;
-pub use node::{NodePages, NodeView};
+pub use node::{NodePageSource, NodePages};
 
 /// Maximum number of connections; further ones are closed.
 const MAX_CONNECTIONS: usize = 256;
@@ -57,66 +57,66 @@ const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; c
 
 /// An answer.
 #[derive(Debug)]
-pub struct Page {
+pub struct HttpPage {
     status: StatusCode,
     content_type: &'static str,
     body: Bytes,
 }
 
-impl Page {
-    fn ok(content_type: &'static str, body: impl Into<Bytes>) -> Page {
-        Page { status: StatusCode::OK, content_type, body: body.into() }
+impl HttpPage {
+    fn ok(content_type: &'static str, body: impl Into<Bytes>) -> HttpPage {
+        HttpPage { status: StatusCode::OK, content_type, body: body.into() }
     }
 
-    fn text(status: StatusCode, text: impl Into<String>) -> Page {
+    fn text(status: StatusCode, text: impl Into<String>) -> HttpPage {
         let body = Bytes::from(text.into() + "\n");
-        Page { status, content_type: "text/plain; charset=utf-8", body }
+        HttpPage { status, content_type: "text/plain; charset=utf-8", body }
     }
 
-    fn json(value: &impl serde::Serialize) -> Page {
+    fn json(value: &impl serde::Serialize) -> HttpPage {
         match serde_json::to_vec(value) {
-            Ok(body) => Page::ok("application/json", body),
-            Err(error) => Page::text(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()),
+            Ok(body) => HttpPage::ok("application/json", body),
+            Err(error) => HttpPage::text(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()),
         }
     }
 
     /// Answers `ok`, or 503 with the reason, for supervisors and probes.
-    fn health(health: Result<(), String>) -> Page {
+    fn health(health: Result<(), String>) -> HttpPage {
         match health {
-            Ok(()) => Page::text(StatusCode::OK, "ok"),
-            Err(why) => Page::text(StatusCode::SERVICE_UNAVAILABLE, why),
+            Ok(()) => HttpPage::text(StatusCode::OK, "ok"),
+            Err(why) => HttpPage::text(StatusCode::SERVICE_UNAVAILABLE, why),
         }
     }
 }
 
 /// The pages of a server.
-pub trait Pages: Send + Sync + 'static {
+pub trait HttpPages: Send + Sync + 'static {
     /// Returns the answer to GET of a path; `None` if there is no such page.
-    fn get(&self, path: &str) -> impl Future<Output = Option<Page>> + Send;
+    fn get(&self, path: &str) -> impl Future<Output = Option<HttpPage>> + Send;
 }
 
 /// A server of pages, which ends on drop.
 #[derive(Debug)]
-pub struct Http {
+pub struct HttpServer {
     addr: SocketAddr,
     accepting: JoinHandle<()>,
 }
 
-impl Drop for Http {
+impl Drop for HttpServer {
     fn drop(&mut self) {
         self.accepting.abort();
     }
 }
 
-impl Http {
+impl HttpServer {
     /// Serves `pages` at an address, on a runtime's thread, to requests that name its host or the advertised one.
     pub fn serve(
         runtime: &Runtime,
         addr: &str,
         advertised: Option<&str>,
-        pages: impl Pages,
-    ) -> Result<Http, Failure> {
-        let hosts = Hosts::of([addr].into_iter().chain(advertised));
+        pages: impl HttpPages,
+    ) -> Result<HttpServer, Failure> {
+        let hosts = AllowedHosts::of([addr].into_iter().chain(advertised));
         let failed = |error: std::io::Error| {
             Failure::operation(format!("cannot listen at {addr} (--http): {error}"))
         };
@@ -124,7 +124,7 @@ impl Http {
         let addr = listener.local_addr().map_err(failed)?;
         tracing::info!(%addr, "metrics and status by HTTP");
         let accepting = runtime.handle().spawn(accept(listener, Arc::new((hosts, pages))));
-        Ok(Http { addr, accepting })
+        Ok(HttpServer { addr, accepting })
     }
 
     /// Returns the address at which it listens.
@@ -133,15 +133,15 @@ impl Http {
     }
 }
 
-async fn accept(listener: TcpListener, pages: Arc<(Hosts, impl Pages)>) {
-    let places = Arc::<Mutex<Places>>::default();
+async fn accept(listener: TcpListener, pages: Arc<(AllowedHosts, impl HttpPages)>) {
+    let places = Arc::<Mutex<HttpConnectionCounts>>::default();
     loop {
         let Ok((stream, peer)) = listener.accept().await else {
             // Probably no file descriptor was free; some may be later.
             sleep(ACCEPT_PAUSE).await;
             continue;
         };
-        let Some(place) = Place::take(&places, peer.ip()) else { continue };
+        let Some(place) = HttpPermit::take(&places, peer.ip()) else { continue };
         let pages = Arc::clone(&pages);
         tokio::spawn(async move {
             // The result of a connection does not matter.
@@ -153,25 +153,25 @@ async fn accept(listener: TcpListener, pages: Arc<(Hosts, impl Pages)>) {
 
 /// Numbers of connections, by address.
 #[derive(Debug, Default)]
-struct Places(HashMap<IpAddr, usize>);
+struct HttpConnectionCounts(HashMap<IpAddr, usize>);
 
 /// The place of one connection, held while it lasts.
 #[derive(Debug)]
-struct Place(Arc<Mutex<Places>>, IpAddr);
+struct HttpPermit(Arc<Mutex<HttpConnectionCounts>>, IpAddr);
 
-impl Place {
-    fn take(places: &Arc<Mutex<Places>>, peer: IpAddr) -> Option<Place> {
+impl HttpPermit {
+    fn take(places: &Arc<Mutex<HttpConnectionCounts>>, peer: IpAddr) -> Option<HttpPermit> {
         let mut taken = places.lock().unwrap_or_else(PoisonError::into_inner);
         let all: usize = taken.0.values().sum();
         let own = taken.0.entry(peer).or_default();
         let is_free = all < MAX_CONNECTIONS && *own < MAX_PER_PEER;
         *own += usize::from(is_free);
         taken.0.retain(|_, connections| *connections > 0);
-        is_free.then(|| Place(Arc::clone(places), peer))
+        is_free.then(|| HttpPermit(Arc::clone(places), peer))
     }
 }
 
-impl Drop for Place {
+impl Drop for HttpPermit {
     fn drop(&mut self) {
         let mut taken = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(connections) = taken.0.get_mut(&self.1) {
@@ -183,7 +183,7 @@ impl Drop for Place {
 
 async fn connection(
     stream: TcpStream,
-    pages: Arc<(Hosts, impl Pages)>,
+    pages: Arc<(AllowedHosts, impl HttpPages)>,
 ) -> Result<(), hyper::Error> {
     let service = service_fn(move |request: Request<Incoming>| {
         let pages = Arc::clone(&pages);
@@ -198,22 +198,23 @@ async fn connection(
 }
 
 async fn answer(
-    hosts: &Hosts,
-    pages: &impl Pages,
+    hosts: &AllowedHosts,
+    pages: &impl HttpPages,
     request: &Request<Incoming>,
 ) -> Response<Full<Bytes>> {
     let is_read = matches!(*request.method(), Method::GET | Method::HEAD);
     let page = match is_read {
-        _ if !hosts.are_of(request) => Some(Page::text(
+        _ if !hosts.is_allowed(request) => Some(HttpPage::text(
             StatusCode::MISDIRECTED_REQUEST,
             "this is another host: ask for its address, or name it as --http or --advertise does",
         )),
         true => pages.get(request.uri().path()).await,
         false => {
-            Some(Page::text(StatusCode::METHOD_NOT_ALLOWED, "there is nothing to change here"))
+            Some(HttpPage::text(StatusCode::METHOD_NOT_ALLOWED, "there is nothing to change here"))
         }
     };
-    let page = page.unwrap_or_else(|| Page::text(StatusCode::NOT_FOUND, "there is no such page"));
+    let page =
+        page.unwrap_or_else(|| HttpPage::text(StatusCode::NOT_FOUND, "there is no such page"));
     let mut response = Response::new(Full::new(page.body));
     *response.status_mut() = page.status;
     let headers = response.headers_mut();
@@ -233,12 +234,12 @@ mod tests {
 
     #[test]
     fn one_address_leaves_places_to_others_and_all_together_are_bounded() {
-        let places = Arc::<Mutex<Places>>::default();
+        let places = Arc::<Mutex<HttpConnectionCounts>>::default();
         let peer = |n: u8| IpAddr::from([10, 0, 0, n]);
-        let take = |n: u8| Place::take(&places, peer(n));
-        let first: Vec<Place> = (0..MAX_PER_PEER).map(|_| take(1).unwrap()).collect();
+        let take = |n: u8| HttpPermit::take(&places, peer(n));
+        let first: Vec<HttpPermit> = (0..MAX_PER_PEER).map(|_| take(1).unwrap()).collect();
         assert!(take(1).is_none());
-        let others: Vec<Option<Place>> =
+        let others: Vec<Option<HttpPermit>> =
             (2..20).flat_map(|n| [n; MAX_PER_PEER]).map(take).collect();
         assert_eq!(first.len() + others.iter().flatten().count(), MAX_CONNECTIONS);
         assert!(take(100).is_none());

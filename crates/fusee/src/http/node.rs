@@ -6,20 +6,20 @@ use fusee_control::rpc::{NodeClient, RequestTimes};
 use hyper::StatusCode;
 use tokio::sync::watch;
 
-use super::recent::Recent;
-use super::{Page, Pages, process, requests};
-use fusee_client::prometheus::{self, Kind, Metrics};
+use super::recent_answer::RecentAnswer;
+use super::{HttpPage, HttpPages, process, requests};
+use fusee_client::prometheus::{self, MetricKind, Metrics};
 
 /// The pages of a memory node. After the cluster has given the node up, another one may follow at the same addresses.
 #[derive(Debug)]
 pub struct NodePages {
-    node: watch::Receiver<NodeView>,
-    usage: Recent<Result<Usage, String>>,
+    node: watch::Receiver<NodePageSource>,
+    usage: RecentAnswer<Result<Usage, String>>,
 }
 
 /// A memory node, as its pages see it.
 #[derive(Clone, Debug)]
-pub struct NodeView {
+pub struct NodePageSource {
     /// A client of the node.
     pub client: NodeClient,
     /// The node's name in the cluster, once it has joined.
@@ -30,8 +30,8 @@ pub struct NodeView {
 
 impl NodePages {
     /// Creates pages that show the latest node of this channel.
-    pub fn new(node: watch::Receiver<NodeView>) -> NodePages {
-        NodePages { node, usage: Recent::default() }
+    pub fn new(node: watch::Receiver<NodePageSource>) -> NodePages {
+        NodePages { node, usage: RecentAnswer::default() }
     }
 
     async fn usage(&self) -> Result<Usage, String> {
@@ -43,7 +43,7 @@ impl NodePages {
                 Err(error) => Err(error.to_string()),
             }
         };
-        self.usage.or(ask).await
+        self.usage.get_or_ask(ask).await
     }
 
     fn name(&self) -> Option<String> {
@@ -58,7 +58,7 @@ impl NodePages {
         let joined = u8::from(name.is_some());
         let help = "Whether it has joined a cluster.";
         let node = name.unwrap_or_default();
-        let mut family = metrics.family(Kind::Gauge, "fusee_node_joined", help);
+        let mut family = metrics.family(MetricKind::Gauge, "fusee_node_joined", help);
         family.sample(&[("node", &node)], joined);
         if let Ok(Usage {
             pool_bytes,
@@ -91,16 +91,16 @@ impl NodePages {
                     u64::from(socket_gone),
                 ),
             ] {
-                metrics.family(Kind::Gauge, name, help).sample(&[("node", &node)], value);
+                metrics.family(MetricKind::Gauge, name, help).sample(&[("node", &node)], value);
             }
             for (name, help, value) in [
                 ("fusee_node_tcp_requests_total", "Requests over TCP.", tcp_requests),
                 ("fusee_node_tcp_bytes_total", "Bytes of them and of replies.", tcp_bytes),
             ] {
-                metrics.family(Kind::Counter, name, help).sample(&[("node", &node)], value);
+                metrics.family(MetricKind::Counter, name, help).sample(&[("node", &node)], value);
             }
             let help = "Sessions that reach it, by their fabric.";
-            let mut sessions = metrics.family(Kind::Gauge, "fusee_node_sessions", help);
+            let mut sessions = metrics.family(MetricKind::Gauge, "fusee_node_sessions", help);
             for (fabric, value) in
                 [("shm", attached.shm), ("tcp", attached.tcp), ("verbs", attached.verbs)]
             {
@@ -114,22 +114,22 @@ impl NodePages {
     }
 }
 
-impl Pages for NodePages {
-    async fn get(&self, path: &str) -> Option<Page> {
+impl HttpPages for NodePages {
+    async fn get(&self, path: &str) -> Option<HttpPage> {
         Some(match path {
             "/" => {
                 let about = "a memory node of FUSEE: /metrics /healthz /readyz /status.json";
-                Page::text(StatusCode::OK, about)
+                HttpPage::text(StatusCode::OK, about)
             }
-            "/metrics" => Page::ok(prometheus::CONTENT_TYPE, self.metrics().await.into_text()),
-            "/healthz" => Page::health(self.usage().await.map(drop)),
-            "/readyz" => Page::health(match self.name() {
+            "/metrics" => HttpPage::ok(prometheus::CONTENT_TYPE, self.metrics().await.into_text()),
+            "/healthz" => HttpPage::health(self.usage().await.map(drop)),
+            "/readyz" => HttpPage::health(match self.name() {
                 Some(_) => Ok(()),
                 None => Err("it has not joined a cluster yet".into()),
             }),
             "/status.json" => {
                 let usage = self.usage().await.ok();
-                Page::json(&serde_json::json!({
+                HttpPage::json(&serde_json::json!({
                     "node": self.name(),
                     "version": env!("CARGO_PKG_VERSION"),
                     "pool_bytes": usage.map(|usage| usage.pool_bytes),

@@ -3,43 +3,44 @@
 use std::fs;
 
 use fusee_cli::stderr;
-use fusee_client::prometheus::{Kind, Metrics};
+use fusee_client::prometheus::{MetricKind, Metrics};
 
 use crate::logging::limit;
 
 /// Adds the metrics of this process, as far as `/proc` tells.
 pub fn add(metrics: &mut Metrics) {
     let missing = stderr::missing();
-    let left_out = limit::left_out();
+    let left_out = limit::omitted_lines();
     let name = "fusee_log_lines_missing_total";
     let help = "Lines that standard error did not take.";
-    metrics.one(Kind::Counter, name, help, missing);
+    metrics.one(MetricKind::Counter, name, help, missing);
     let name = "fusee_log_lines_left_out_total";
     let help = "Lines of the log that were left out, since there were many of their kind.";
-    metrics.one(Kind::Counter, name, help, left_out);
-    let mut version = metrics.family(Kind::Gauge, "fusee_build_info", "The program; always 1.");
+    metrics.one(MetricKind::Counter, name, help, left_out);
+    let mut version =
+        metrics.family(MetricKind::Gauge, "fusee_build_info", "The program; always 1.");
     version.sample(&[("version", env!("CARGO_PKG_VERSION"))], 1);
-    if let Some(Usage { cpu_s, resident_bytes, started_s }) = usage() {
+    if let Some(ProcessUsage { cpu_s, resident_bytes, started_s }) = usage() {
         let cpu = "process_cpu_seconds_total";
         let resident = "process_resident_memory_bytes";
-        metrics.one(Kind::Counter, cpu, "Processor time, in seconds.", cpu_s);
-        metrics.one(Kind::Gauge, resident, "Memory that it has, in bytes.", resident_bytes);
+        metrics.one(MetricKind::Counter, cpu, "Processor time, in seconds.", cpu_s);
+        metrics.one(MetricKind::Gauge, resident, "Memory that it has, in bytes.", resident_bytes);
         let name = "process_start_time_seconds";
-        metrics.one(Kind::Gauge, name, "When it started, in seconds since 1970.", started_s);
+        metrics.one(MetricKind::Gauge, name, "When it started, in seconds since 1970.", started_s);
     }
     if let Ok(open) = fs::read_dir("/proc/self/fd") {
-        metrics.one(Kind::Gauge, "process_open_fds", "Open file descriptors.", open.count());
+        metrics.one(MetricKind::Gauge, "process_open_fds", "Open file descriptors.", open.count());
     }
 }
 
-struct Usage {
+struct ProcessUsage {
     cpu_s: f64,
     resident_bytes: u64,
     started_s: f64,
 }
 
 /// Reads `/proc/self/stat` (`proc(5)`), from behind the name of the program, which may contain anything.
-fn usage() -> Option<Usage> {
+fn usage() -> Option<ProcessUsage> {
     let stat = fs::read_to_string("/proc/self/stat").ok()?;
     let fields: Vec<&str> = stat.rsplit_once(") ")?.1.split(' ').collect();
     // Fields are counted from 1, and the first two are cut off.
@@ -47,7 +48,7 @@ fn usage() -> Option<Usage> {
     let per_second = rustix::param::clock_ticks_per_second() as f64;
     let boot = fs::read_to_string("/proc/stat").ok()?;
     let boot = boot.lines().find_map(|line| line.strip_prefix("btime "))?.parse::<f64>().ok()?;
-    Some(Usage {
+    Some(ProcessUsage {
         cpu_s: (field(14)? + field(15)?) as f64 / per_second,
         resident_bytes: field(24)? * rustix::param::page_size() as u64,
         started_s: boot + field(22)? as f64 / per_second,
@@ -60,7 +61,7 @@ mod tests {
 
     #[test]
     fn this_process_has_memory_and_began_in_the_past() {
-        let Usage { resident_bytes, started_s, .. } = usage().unwrap();
+        let ProcessUsage { resident_bytes, started_s, .. } = usage().unwrap();
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
         assert!(resident_bytes > 1 << 20, "{resident_bytes}");
         let age = now.as_secs_f64() - started_s;

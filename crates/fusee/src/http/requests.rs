@@ -2,16 +2,16 @@
 
 use std::collections::BTreeMap;
 
-use fusee_client::prometheus::{Buckets, Kind, Metrics};
+use fusee_client::prometheus::{MetricHistogram, MetricKind, Metrics};
 use fusee_control::rpc::{BOUNDS_US, Times};
 
 /// Adds their histograms, by request.
 pub fn add(metrics: &mut Metrics, name: &'static str, times: &BTreeMap<String, Times>) {
     let help = "How long control requests took to be answered, in seconds.";
-    let mut family = metrics.family(Kind::Histogram, name, help);
+    let mut family = metrics.family(MetricKind::Histogram, name, help);
     for (request, Times { counts, sum }) in times {
         let bounds = BOUNDS_US.iter().map(|bound| *bound as f64 / 1e6);
-        let buckets = Buckets::new(bounds, counts, sum.as_secs_f64());
+        let buckets = MetricHistogram::new(bounds, counts, sum.as_secs_f64());
         family.histogram(("request", request), &buckets);
     }
 }

@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use fusee_cli::quantity::counted;
+use fusee_cli::quantity::count_with_noun;
 use fusee_cli::stderr;
 use tracing::field::{Field, Visit};
 use tracing::{Event, Level, Subscriber};
@@ -35,49 +35,51 @@ const MOST_CHARS: usize = 120;
 
 /// Lines omitted so far, of all kinds.
 static LEFT_OUT: AtomicU64 = AtomicU64::new(0);
-static KINDS: LazyLock<Mutex<Kinds>> = LazyLock::new(Mutex::default);
+static KINDS: LazyLock<Mutex<LogLineKinds>> = LazyLock::new(Mutex::default);
 /// Random seed of the hashes, so that a stranger cannot choose the kind of a text by a part of it.
 static SEED: LazyLock<RandomState> = LazyLock::new(RandomState::new);
 
 /// Returns the number of lines omitted so far because there were many of their kind.
-pub fn left_out() -> u64 {
+pub fn omitted_lines() -> u64 {
     LEFT_OUT.load(Ordering::Relaxed)
 }
 
 /// Reports lines that were omitted for a minute and not reported yet; at the `end`, all of them.
 pub fn tell(end: bool) {
-    let told = kinds().take_left_out(Instant::now(), end);
+    let told = kinds().take_omitted(Instant::now(), end);
     for (level, text) in told {
         stderr::notice(level.as_str(), &text);
     }
 }
 
-fn kinds() -> MutexGuard<'static, Kinds> {
+fn kinds() -> MutexGuard<'static, LogLineKinds> {
     // No code that runs under this lock panics half-way.
     KINDS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Lets events pass, until there are too many of a kind.
-pub struct Limit;
+pub struct LogLimiter;
 
-impl<S: Subscriber> Layer<S> for Limit {
+impl<S: Subscriber> Layer<S> for LogLimiter {
     fn event_enabled(&self, event: &Event<'_>, _: Context<'_, S>) -> bool {
         let metadata = event.metadata();
         if *metadata.level() > Level::INFO {
             return true;
         }
-        let mut sense = Sense(SEED.build_hasher());
-        event.record(&mut OfMessage(&mut sense));
-        let kind = Kind { place: SEED.hash_one(metadata.callsite()), text: sense.0.finish() };
+        let mut sense = DigitlessHasher(SEED.build_hasher());
+        event.record(&mut MessageVisitor(&mut sense));
+        let kind =
+            LogLineKind { place: SEED.hash_one(metadata.callsite()), text: sense.0.finish() };
         let now = Instant::now();
-        let Some(first) = kinds().leave_out(kind, now).map(|bucket| bucket.left_out == 1) else {
+        let Some(first) = kinds().count_omitted(kind, now).map(|bucket| bucket.left_out == 1)
+        else {
             return true;
         };
         LEFT_OUT.fetch_add(1, Ordering::Relaxed);
         if first {
             // Not under the lock: formatting a value may log.
-            let mut text = Text(String::new());
-            event.record(&mut OfMessage(&mut text));
+            let mut text = LogExcerpt(String::new());
+            event.record(&mut MessageVisitor(&mut text));
             kinds().describe(kind, *metadata.level(), text.0);
         }
         false
@@ -86,17 +88,17 @@ impl<S: Subscriber> Layer<S> for Limit {
 
 /// Lines from one place of the code with the same text, except for numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-struct Kind {
+struct LogLineKind {
     place: u64,
     text: u64,
 }
 
 #[derive(Default)]
-struct Kinds {
-    buckets: HashMap<Kind, Bucket>,
+struct LogLineKinds {
+    buckets: HashMap<LogLineKind, LogBucket>,
 }
 
-struct Bucket {
+struct LogBucket {
     /// Lines that may still be logged at once.
     left: u32,
     refilled: Instant,
@@ -108,7 +110,7 @@ struct Bucket {
     text: String,
 }
 
-impl Bucket {
+impl LogBucket {
     fn refill(&mut self, now: Instant) {
         let periods = now.saturating_duration_since(self.refilled).as_secs() / REFILL.as_secs();
         let periods = u32::try_from(periods).unwrap_or(u32::MAX).min(BURST);
@@ -123,24 +125,24 @@ impl Bucket {
     }
 }
 
-impl Kinds {
+impl LogLineKinds {
     /// Returns the kind that lines of this kind count as: itself, unless there are too many.
-    fn counts_as(&self, kind: Kind) -> Kind {
+    fn counts_as(&self, kind: LogLineKind) -> LogLineKind {
         if self.buckets.len() >= MOST_KINDS && !self.buckets.contains_key(&kind) {
             // Places in the code are few.
-            Kind { text: 0, ..kind }
+            LogLineKind { text: 0, ..kind }
         } else {
             kind
         }
     }
 
     /// Counts a line as omitted. Returns `None` if it may be logged.
-    fn leave_out(&mut self, kind: Kind, now: Instant) -> Option<&mut Bucket> {
+    fn count_omitted(&mut self, kind: LogLineKind, now: Instant) -> Option<&mut LogBucket> {
         if self.counts_as(kind) != kind {
             self.buckets.values_mut().for_each(|bucket| bucket.refill(now));
             self.buckets.retain(|_, bucket| !bucket.is_idle());
         }
-        let bucket = self.buckets.entry(self.counts_as(kind)).or_insert_with(|| Bucket {
+        let bucket = self.buckets.entry(self.counts_as(kind)).or_insert_with(|| LogBucket {
             left: BURST,
             refilled: now,
             left_out: 0,
@@ -161,14 +163,14 @@ impl Kinds {
     }
 
     /// Records the text of the first omitted line.
-    fn describe(&mut self, kind: Kind, level: Level, text: String) {
+    fn describe(&mut self, kind: LogLineKind, level: Level, text: String) {
         if let Some(bucket) = self.buckets.get_mut(&self.counts_as(kind)) {
             (bucket.level, bucket.text) = (level, text);
         }
     }
 
-    fn take_left_out(&mut self, now: Instant, all: bool) -> Vec<(Level, String)> {
-        let is_due = |bucket: &Bucket| {
+    fn take_omitted(&mut self, now: Instant, all: bool) -> Vec<(Level, String)> {
+        let is_due = |bucket: &LogBucket| {
             bucket.left_out > 0
                 && (all || now.saturating_duration_since(bucket.since) >= TOLD_EVERY)
         };
@@ -177,7 +179,7 @@ impl Kinds {
             let lines = std::mem::take(&mut bucket.left_out);
             let text = std::mem::take(&mut bucket.text);
             let seconds = now.saturating_duration_since(bucket.since).as_secs().max(1);
-            let more = counted(lines, "more line");
+            let more = count_with_noun(lines, "more line");
             (bucket.level, format!("left out in {seconds} s: {more} like this one: {text}"))
         })
         .collect()
@@ -185,9 +187,9 @@ impl Kinds {
 }
 
 /// Writes the message of an event, without its fields.
-struct OfMessage<'a, W>(&'a mut W);
+struct MessageVisitor<'a, W>(&'a mut W);
 
-impl<W: fmt::Write> Visit for OfMessage<'_, W> {
+impl<W: fmt::Write> Visit for MessageVisitor<'_, W> {
     fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
         if field.name() == "message" {
             // Writing to these types cannot fail.
@@ -197,9 +199,9 @@ impl<W: fmt::Write> Visit for OfMessage<'_, W> {
 }
 
 /// The hash of a text without its numbers.
-struct Sense<H>(H);
+struct DigitlessHasher<H>(H);
 
-impl<H: Hasher> fmt::Write for Sense<H> {
+impl<H: Hasher> fmt::Write for DigitlessHasher<H> {
     fn write_str(&mut self, text: &str) -> fmt::Result {
         // Byte by byte, so that the hash does not depend on how the text is split.
         text.bytes().filter(|byte| !byte.is_ascii_digit()).for_each(|byte| self.0.write_u8(byte));
@@ -208,9 +210,9 @@ impl<H: Hasher> fmt::Write for Sense<H> {
 }
 
 /// The beginning of a text, in one line.
-struct Text(String);
+struct LogExcerpt(String);
 
-impl fmt::Write for Text {
+impl fmt::Write for LogExcerpt {
     fn write_str(&mut self, text: &str) -> fmt::Result {
         let left = MOST_CHARS.saturating_sub(self.0.len());
         let printable = |c: char| if c.is_control() { ' ' } else { c };
@@ -225,21 +227,21 @@ mod tests {
 
     use super::*;
 
-    fn kind(text: u64) -> Kind {
-        Kind { place: 1, text }
+    fn kind(text: u64) -> LogLineKind {
+        LogLineKind { place: 1, text }
     }
 
     #[test]
     fn of_each_kind_a_few_are_logged_and_the_others_counted() {
-        let mut kinds = Kinds::default();
+        let mut kinds = LogLineKinds::default();
         let begun = Instant::now();
-        let mut log = |kind, after: Duration| kinds.leave_out(kind, begun + after).is_none();
+        let mut log = |kind, after: Duration| kinds.count_omitted(kind, begun + after).is_none();
         let logged = (0..1000).filter(|_| log(kind(1), Duration::ZERO)).count();
         assert_eq!(logged as u32, BURST);
         // Another kind is unaffected, and this one gets one more line in time.
         assert!(log(kind(2), Duration::ZERO));
         assert_eq!((log(kind(1), REFILL), log(kind(1), REFILL)), (true, false));
-        let told = |kinds: &mut Kinds, after, end| kinds.take_left_out(begun + after, end);
+        let told = |kinds: &mut LogLineKinds, after, end| kinds.take_omitted(begun + after, end);
         assert_eq!(told(&mut kinds, Duration::from_secs(30), false), []);
         let all = told(&mut kinds, TOLD_EVERY, false);
         let [(_, text)] = &all[..] else { panic!("{all:?}") };
@@ -249,14 +251,14 @@ mod tests {
 
     #[test]
     fn however_many_kinds_there_are_they_are_bounded() {
-        let mut kinds = Kinds::default();
+        let mut kinds = LogLineKinds::default();
         let now = Instant::now();
-        let logged = (1..100_000).filter(|n| kinds.leave_out(kind(*n), now).is_none()).count();
+        let logged = (1..100_000).filter(|n| kinds.count_omitted(kind(*n), now).is_none()).count();
         assert!(kinds.buckets.len() <= MOST_KINDS + 1);
         assert!(logged <= MOST_KINDS + BURST as usize, "{logged}");
         // Kinds with nothing to report make room in time.
-        kinds.take_left_out(now, true);
-        kinds.leave_out(kind(100_000), now + REFILL * BURST);
+        kinds.take_omitted(now, true);
+        kinds.count_omitted(kind(100_000), now + REFILL * BURST);
         assert_eq!(kinds.buckets.len(), 1);
     }
 
@@ -264,13 +266,13 @@ mod tests {
     fn texts_that_differ_in_numbers_are_of_one_kind() {
         let seed = RandomState::new();
         let sense = |text: &str| {
-            let mut sense = Sense(seed.build_hasher());
+            let mut sense = DigitlessHasher(seed.build_hasher());
             sense.write_str(text).unwrap();
             sense.0.finish()
         };
         assert_eq!(sense("mn3 is lost"), sense("mn12 is lost"));
         assert_ne!(sense("mn3 is lost"), sense("mn3 is drained"));
-        let mut text = Text(String::new());
+        let mut text = LogExcerpt(String::new());
         text.write_str(&"a\nb".repeat(100)).unwrap();
         assert_eq!((text.0.len(), &text.0[..5]), (MOST_CHARS, "a ba "));
     }

@@ -25,7 +25,7 @@ const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Default log of a command.
 #[derive(Clone, Copy, Debug)]
-pub enum Usual {
+pub enum DefaultVerbosity {
     /// Nothing.
     #[cfg_attr(not(feature = "sim"), expect(dead_code, reason = "what `sim` logs"))]
     Nothing,
@@ -37,21 +37,21 @@ pub enum Usual {
 
 /// Directives of a log filter, as in `RUST_LOG`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Filter(String);
+pub struct LogFilter(String);
 
-impl Filter {
+impl LogFilter {
     /// Returns the filter of a server that was started with this many `-v`.
-    pub fn of_server(verbose: u8) -> Filter {
-        Filter(usual(verbose, Usual::Everything))
+    pub fn of_server(verbose: u8) -> LogFilter {
+        LogFilter(default_directives(verbose, DefaultVerbosity::Everything))
     }
 }
 
-impl FromStr for Filter {
+impl FromStr for LogFilter {
     type Err = String;
 
-    fn from_str(text: &str) -> Result<Filter, String> {
+    fn from_str(text: &str) -> Result<LogFilter, String> {
         match EnvFilter::try_new(text) {
-            Ok(_) => Ok(Filter(text.to_owned())),
+            Ok(_) => Ok(LogFilter(text.to_owned())),
             Err(error) => Err(format!(
                 "`{text}` is no filter of a log: {error}; write it like `debug`, or `warn,fusee_master=debug`"
             )),
@@ -59,27 +59,27 @@ impl FromStr for Filter {
     }
 }
 
-impl<'de> Deserialize<'de> for Filter {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Filter, D::Error> {
+impl<'de> Deserialize<'de> for LogFilter {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<LogFilter, D::Error> {
         String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
     }
 }
 
 /// A function that changes the filter of this process.
-type Set = Box<dyn Fn(EnvFilter) + Send + Sync>;
+type SetLogFilter = Box<dyn Fn(EnvFilter) + Send + Sync>;
 
-static SET: OnceLock<Set> = OnceLock::new();
+static SET: OnceLock<SetLogFilter> = OnceLock::new();
 
 /// Logs what this filter lets pass, from now on.
-pub fn set(filter: Option<&Filter>) {
-    if let (Some(set), Some(Filter(directives))) = (SET.get(), filter) {
+pub fn set(filter: Option<&LogFilter>) {
+    if let (Some(set), Some(LogFilter(directives))) = (SET.get(), filter) {
         set(filter_of(directives));
     }
 }
 
 /// Starts logging. A server (`serves`) does not wait for a reader that has stopped reading; other commands do,
 /// as programs in a terminal do.
-pub fn start(verbose: u8, usual_log: Usual, serves: bool) {
+pub fn start(verbose: u8, usual_log: DefaultVerbosity, serves: bool) {
     if serves {
         stderr::start(Some(PATIENCE), Some(|| limit::tell(false)))
     } else {
@@ -87,11 +87,11 @@ pub fn start(verbose: u8, usual_log: Usual, serves: bool) {
     }
     let filter = match std::env::var("RUST_LOG") {
         Ok(directives) if !directives.is_empty() => filter_of(&directives),
-        _ => EnvFilter::new(usual(verbose, usual_log)),
+        _ => EnvFilter::new(default_directives(verbose, usual_log)),
     };
     let subscriber = tracing_subscriber::fmt()
         .with_env_filter(filter)
-        .with_writer(|| stderr::Log)
+        .with_writer(|| stderr::StderrLog)
         .log_internal_errors(false)
         .with_ansi(std::io::stderr().is_terminal())
         .with_target(verbose > 0)
@@ -102,7 +102,7 @@ pub fn start(verbose: u8, usual_log: Usual, serves: bool) {
             tracing::error!(%error, "the filter of the log cannot change");
         }
     }));
-    subscriber.finish().with(limit::Limit).init();
+    subscriber.finish().with(limit::LogLimiter).init();
 }
 
 /// Logs what is left to report, at the end of the process.
@@ -121,12 +121,12 @@ fn filter_of(directives: &str) -> EnvFilter {
 const QUIET: &str = "tarpc=off";
 
 /// Returns the default directives.
-fn usual(verbose: u8, usual: Usual) -> String {
+fn default_directives(verbose: u8, usual: DefaultVerbosity) -> String {
     let level = match (verbose, usual) {
-        (0, Usual::Nothing) => "off",
-        (0, Usual::Problems) | (1, Usual::Nothing) => "warn",
-        (0, Usual::Everything) | (1, Usual::Problems) => "info",
-        (1, Usual::Everything) | (2, Usual::Problems) => "debug",
+        (0, DefaultVerbosity::Nothing) => "off",
+        (0, DefaultVerbosity::Problems) | (1, DefaultVerbosity::Nothing) => "warn",
+        (0, DefaultVerbosity::Everything) | (1, DefaultVerbosity::Problems) => "info",
+        (1, DefaultVerbosity::Everything) | (2, DefaultVerbosity::Problems) => "debug",
         _ => "trace",
     };
     // Libraries log a lot, which is of interest only on request.

@@ -17,7 +17,7 @@ use fusee_cli::stderr;
 const EXIT_CODE: i32 = 101;
 
 /// Makes every panic end the process, from now on.
-pub fn end_the_process() {
+pub fn exit_on_panic() {
     panic::set_hook(Box::new(|info| {
         // Not through the log: the panic may be in it.
         let trace = Backtrace::capture();
@@ -45,7 +45,7 @@ mod tests {
     #[test]
     fn a_panic_anywhere_ends_the_process() {
         if let Ok(at) = std::env::var(WHERE) {
-            super::end_the_process();
+            super::exit_on_panic();
             let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
             match &*at {
                 "a thread" => drop(std::thread::spawn(|| panic!("a fault"))),

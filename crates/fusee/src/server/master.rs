@@ -6,23 +6,23 @@ use clap::ArgAction;
 use fusee_cli::connect::{DEFAULT_MASTER, check_address, check_host_port};
 use fusee_cli::failure::Failure;
 use fusee_cli::flags;
-use fusee_cli::quantity::Bytes;
+use fusee_cli::quantity::ByteSize;
 use fusee_cli::secret;
 use fusee_cli::tls;
 use fusee_client::Geometry;
 use fusee_launch::announcement;
 use fusee_master::settings::DEFAULT_LEASE_MS;
-use fusee_master::{Config, MasterServer, default_data_dir};
+use fusee_master::{MasterConfig, MasterServer, default_data_dir};
 use serde::{Deserialize, Serialize};
 
 use super::announce;
 use super::redundancy;
 use super::reload::Reloader;
-use super::settings::problem::Problems;
-use super::settings::{self, Given, LIVE};
-use super::stop::{Stop, Wake};
-use crate::http::{ClusterPages, Http};
-use crate::logging::Filter;
+use super::settings::problem::SettingProblems;
+use super::settings::{self, GivenSettings, LIVE};
+use super::signals::{ServerSignals, WakeReason};
+use crate::http::{ClusterPages, HttpServer};
+use crate::logging::LogFilter;
 
 /// Time to live of the leader's lease in etcd, in seconds.
 const DEFAULT_LEASE_TTL_S: u64 = 3;
@@ -42,9 +42,9 @@ const DEFAULT_LEASE_TTL_S: u64 = 3;
     the environment beats the file. Its table `[redundancy]` says which redundancy what is written\n\
     gets, and when that changes by itself; --redundancy replaces the rules in it. On SIGHUP a master\n\
     reads its file again; `fusee config` checks a file, and shows what is in force.")]
-pub struct Args {
+pub struct MasterArgs {
     #[command(flatten)]
-    given: Given<Settings>,
+    given: GivenSettings<MasterServerSettings>,
 
     /// Print one JSON line with the address on standard output once the port is open
     #[arg(long)]
@@ -58,7 +58,7 @@ pub struct Args {
 /// Settings of a master, from any source.
 #[derive(clap::Args, Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default, rename_all = "kebab-case")]
-pub struct Settings {
+pub struct MasterServerSettings {
     /// Host and port to listen at
     #[arg(long, env = "FUSEE_LISTEN", default_value = DEFAULT_MASTER, value_name = "HOST:PORT")]
     listen: String,
@@ -115,11 +115,11 @@ pub struct Settings {
 
     /// Size of a region, a power of two
     #[arg(long, env = "FUSEE_REGION_BYTES", default_value = "256MiB", value_name = "BYTES")]
-    region_bytes: Bytes,
+    region_bytes: ByteSize,
 
     /// Size of a block, a power of two up to 16MiB
     #[arg(long, env = "FUSEE_BLOCK_BYTES", default_value = "16MiB", value_name = "BYTES")]
-    block_bytes: Bytes,
+    block_bytes: ByteSize,
 
     /// Buckets of an index subtable, in groups of three; a power of two
     #[arg(long, env = "FUSEE_GROUPS_PER_SUBTABLE", default_value_t = 1024, value_name = "N")]
@@ -127,11 +127,11 @@ pub struct Settings {
 
     /// Maximum length of a key
     #[arg(long, env = "FUSEE_MAX_KEY_BYTES", default_value = "64KiB", value_name = "BYTES")]
-    max_key_bytes: Bytes,
+    max_key_bytes: ByteSize,
 
     /// Maximum length of a value [default: 4MiB, or less if a block does not hold one]
     #[arg(long, env = "FUSEE_MAX_VALUE_BYTES", value_name = "BYTES")]
-    max_value_bytes: Option<Bytes>,
+    max_value_bytes: Option<ByteSize>,
 
     /// Serve metrics, health and a status page by HTTP at this address: /, /metrics, /healthz, /readyz,
     /// /status.json. All that reach it may read them [default: none]
@@ -161,50 +161,50 @@ pub struct Settings {
     /// Rate limit of moves between memory nodes, to even out their shares or to drain one, in bytes a second
     #[arg(long, env = "FUSEE_MOVE_BYTES_PER_S", default_value = "512MiB", value_name = "BYTES")]
     #[arg(help_heading = LIVE)]
-    move_bytes_per_s: Bytes,
+    move_bytes_per_s: ByteSize,
 
     /// Rate limit of the search for damage in unread memory, in bytes a second; 0 turns it off
     #[arg(long, env = "FUSEE_SCRUB_BYTES_PER_S", default_value = "4MiB", value_name = "BYTES")]
     #[arg(help_heading = LIVE)]
-    scrub_bytes_per_s: Bytes,
+    scrub_bytes_per_s: ByteSize,
 
     /// Redundancy by the length of the value: like `16KiB=ec:4+2`, or `replicated,4KiB=eor:2:4+2,64KiB=ec:4+2`
     /// [default: replicated]
     #[arg(long, env = "FUSEE_REDUNDANCY", value_name = "RULES", help_heading = LIVE)]
-    redundancy: Option<redundancy::Table>,
+    redundancy: Option<redundancy::RedundancyTable>,
 
     /// Log filter, as for RUST_LOG, which overrides -v; both override the file [default: info, or more with -v]
     #[arg(long, env = "RUST_LOG", value_name = "FILTER", help_heading = LIVE)]
-    log: Option<Filter>,
+    log: Option<LogFilter>,
 }
 
-impl Default for Settings {
-    fn default() -> Settings {
+impl Default for MasterServerSettings {
+    fn default() -> MasterServerSettings {
         settings::defaults()
     }
 }
 
-impl settings::Settings for Settings {
-    type Config = Config;
+impl settings::ServerSettings for MasterServerSettings {
+    type Config = MasterConfig;
 
-    fn log(&self) -> Option<&Filter> {
+    fn log(&self) -> Option<&LogFilter> {
         self.log.as_ref()
     }
 
-    fn filled(mut self) -> Settings {
+    fn filled(mut self) -> MasterServerSettings {
         self.data_dir = self.data_dir.or_else(default_data_dir);
         if self.store.is_some() {
             self.lease_ttl_s.get_or_insert(DEFAULT_LEASE_TTL_S);
         }
         let geometry = Geometry::with_blocks(self.region_bytes.0, self.block_bytes.0);
-        self.max_value_bytes.get_or_insert(Bytes(geometry.max_value_bytes.into()));
+        self.max_value_bytes.get_or_insert(ByteSize(geometry.max_value_bytes.into()));
         self.redundancy = Some(self.redundancy.unwrap_or_default().filled());
-        self.log.get_or_insert(Filter::of_server(0));
+        self.log.get_or_insert(LogFilter::of_server(0));
         self
     }
 
-    fn config(&self) -> Result<Config, Problems> {
-        let mut wrong = Problems::default();
+    fn config(&self) -> Result<MasterConfig, SettingProblems> {
+        let mut wrong = SettingProblems::default();
         let filled = self.clone().filled();
         let keys = wrong.about("secret", secret::of_server(self.secret.as_deref())).flatten();
         let files = [&self.tls_ca, &self.tls_cert, &self.tls_key];
@@ -220,14 +220,14 @@ impl settings::Settings for Settings {
         let what = "--lease-ttl-s is for masters that share a store: name that with --store";
         wrong.about("lease-ttl-s", if alone { Err(what) } else { Ok(()) });
         let geometry = Geometry::with_blocks(self.region_bytes.0, self.block_bytes.0);
-        let mut limit = |name: &str, bytes: Bytes| {
+        let mut limit = |name: &str, bytes: ByteSize| {
             let number = u32::try_from(bytes.0);
             wrong.about(name, number.map_err(|_| format!("--{name} must be less than 4GiB")))
         };
         let max_key_bytes = limit("max-key-bytes", self.max_key_bytes);
         let max_value_bytes = filled.max_value_bytes.and_then(|b| limit("max-value-bytes", b));
         let policy = wrong.note(filled.redundancy.unwrap_or_default().policy());
-        let config = Config {
+        let config = MasterConfig {
             keys,
             tls,
             listen: self.listen.clone(),
@@ -253,43 +253,47 @@ impl settings::Settings for Settings {
             },
             redundancy: policy.unwrap_or_default(),
         };
-        let in_text = |error: &dyn ToString| flags::in_text(&error.to_string());
+        let in_text = |error: &dyn ToString| flags::with_flag_names(&error.to_string());
         wrong.note(config.settings().check().map_err(|error| in_text(&error)));
         wrong.note(config.check_store().map_err(|error| in_text(&error)));
-        wrong.or(config)
+        wrong.into_result(config)
     }
 }
 
 /// Runs a master until it is told to stop.
-pub fn run(args: Args) -> Result<(), Failure> {
+pub fn run(args: MasterArgs) -> Result<(), Failure> {
     super::take_descriptors();
-    let mut stop = Stop::watch(args.stop_with_stdin, args.given.has_file())?;
+    let mut stop = ServerSignals::watch(args.stop_with_stdin, args.given.has_file())?;
     let (mut reloader, config) = Reloader::new(args.given)?;
     let (http, advertised) = {
         let settings = reloader.settings();
         (settings.http.clone(), settings.advertise.clone())
     };
     let failed = |error: String| {
-        Failure::operation(format!("the master cannot start: {}", flags::in_text(&error)))
+        Failure::operation(format!("the master cannot start: {}", flags::with_flag_names(&error)))
     };
     let mut server = MasterServer::start(config).map_err(|error| failed(error.to_string()))?;
     let control = server.addr().map(|at| at.to_string()).unwrap_or_default();
     let pages = || ClusterPages::new(server.runtime(), server.inside(), server.times());
-    let serve = |at: String| Http::serve(server.runtime(), &at, advertised.as_deref(), pages());
+    let serve =
+        |at: String| HttpServer::serve(server.runtime(), &at, advertised.as_deref(), pages());
     let http = http.map(serve).transpose()?;
     if args.announce {
-        announce(&announcement::Master { control, http: http.as_ref().map(Http::addr) })?;
+        announce(&announcement::MasterAnnouncement {
+            control,
+            http: http.as_ref().map(HttpServer::addr),
+        })?;
     }
     let ended = loop {
         match stop.wait(server.ended()) {
-            Wake::Stop => {
+            WakeReason::Stop => {
                 server.finish();
                 break None;
             }
-            Wake::Abandoned => break None,
+            WakeReason::Abandoned => break None,
             // A master that cannot store its state must not decide, and is of no use: a supervisor should restart it.
-            Wake::Event(why) => break Some(why),
-            Wake::Hangup => {
+            WakeReason::Event(why) => break Some(why),
+            WakeReason::Hangup => {
                 if let Some(config) = reloader.again() {
                     server.adjust(&config.settings());
                 }
@@ -302,7 +306,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
         None => Ok(()),
         Some(why) => Err(Failure::operation(format!(
             "the master ends: {}. Start it again when that is put right; it goes on from its store",
-            flags::in_text(&why)
+            flags::with_flag_names(&why)
         ))),
     }
 }
@@ -312,20 +316,21 @@ mod tests {
     use fusee_master::settings::LeaseSettings;
 
     use super::*;
+    use crate::server::random_settings;
     use crate::server::settings::tests::{all_settings, of_text};
 
-    fn config(text: &str) -> Result<Config, String> {
-        of_text::<Settings>(text)?.config().map_err(|problems| problems.to_string())
+    fn config(text: &str) -> Result<MasterConfig, String> {
+        of_text::<MasterServerSettings>(text)?.config().map_err(|problems| problems.to_string())
     }
 
     #[test]
     fn settings_are_complete() {
-        all_settings::<Settings>();
+        all_settings::<MasterServerSettings>();
     }
 
     #[test]
     fn the_defaults_are_those_of_a_master() {
-        assert_eq!(config(""), Ok(Config::default()));
+        assert_eq!(config(""), Ok(MasterConfig::default()));
     }
 
     #[test]
@@ -385,7 +390,7 @@ mod tests {
         // Promise SEC-2: Any file is a configuration or an error; any text a size.
         #[test]
         fn any_file_is_a_configuration_or_an_error(
-            text in crate::server::any_file::text(crate::server::any_file::names::<Settings>())
+            text in random_settings::text(random_settings::names::<MasterServerSettings>())
         ) {
             if let Err(error) = config(&text) {
                 proptest::prop_assert!(error.starts_with("f:"), "{}", error);

@@ -6,12 +6,12 @@ use std::time::Duration;
 use clap::{ArgAction, ValueEnum};
 use fusee_cli::connect::{DEFAULT_MASTER, check_address, check_host_port};
 use fusee_cli::failure::Failure;
-use fusee_cli::quantity::Bytes;
+use fusee_cli::quantity::ByteSize;
 use fusee_cli::secret;
 use fusee_cli::tls;
 use fusee_client::FabricKind;
 use fusee_launch::announcement;
-use fusee_memory_node::config::Config;
+use fusee_memory_node::config::MemoryNodeConfig;
 use fusee_memory_node::server::{Dismissal, MemoryNode};
 use serde::{Deserialize, Serialize};
 
@@ -19,11 +19,11 @@ use tokio::sync::watch;
 
 use super::announce;
 use super::reload::Reloader;
-use super::settings::problem::Problems;
-use super::settings::{self, Given, LIVE};
-use super::stop::{Stop, Wake};
-use crate::http::{Http, NodePages, NodeView};
-use crate::logging::Filter;
+use super::settings::problem::SettingProblems;
+use super::settings::{self, GivenSettings, LIVE};
+use super::signals::{ServerSignals, WakeReason};
+use crate::http::{HttpServer, NodePageSource, NodePages};
+use crate::logging::LogFilter;
 use fusee_cli::memory;
 
 /// Arguments of `fusee memory-node`.
@@ -37,9 +37,9 @@ use fusee_cli::memory;
     The file holds the same names, e.g. `pool = \"64GiB\"`. Flags beat the environment,\n\
     the environment beats the file. On SIGHUP a memory node reads its file again; `fusee config`\n\
     checks a file, and shows what is in force.")]
-pub struct Args {
+pub struct MemoryNodeArgs {
     #[command(flatten)]
-    given: Given<Settings>,
+    given: GivenSettings<MemoryNodeSettings>,
 
     /// Print one JSON line with the addresses on standard output once the ports are open
     #[arg(long)]
@@ -53,7 +53,7 @@ pub struct Args {
 /// A fabric over which memory is lent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
-pub enum Serve {
+pub enum ServedFabric {
     /// Shared memory, for processes of this host.
     Shm,
     /// TCP, by the software NIC.
@@ -62,12 +62,12 @@ pub enum Serve {
     Verbs,
 }
 
-impl From<Serve> for FabricKind {
-    fn from(serve: Serve) -> FabricKind {
+impl From<ServedFabric> for FabricKind {
+    fn from(serve: ServedFabric) -> FabricKind {
         match serve {
-            Serve::Shm => FabricKind::Shm,
-            Serve::Tcp => FabricKind::Tcp,
-            Serve::Verbs => FabricKind::Verbs,
+            ServedFabric::Shm => FabricKind::Shm,
+            ServedFabric::Tcp => FabricKind::Tcp,
+            ServedFabric::Verbs => FabricKind::Verbs,
         }
     }
 }
@@ -75,7 +75,7 @@ impl From<Serve> for FabricKind {
 /// Settings of a memory node, from any source.
 #[derive(clap::Args, Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default, rename_all = "kebab-case")]
-pub struct Settings {
+pub struct MemoryNodeSettings {
     /// Address of the master; of several masters, their addresses, separated by commas
     #[arg(long, env = "FUSEE_MASTER", default_value = DEFAULT_MASTER, value_name = "HOST:PORT,..")]
     master: String,
@@ -92,7 +92,7 @@ pub struct Settings {
         default_value = "shm,tcp",
         value_name = "FABRICS"
     )]
-    serve: Vec<Serve>,
+    serve: Vec<ServedFabric>,
 
     /// Host and port of the software NIC; port 0 is any free one [default: any free port of the host of --listen]
     #[arg(long, env = "FUSEE_TCP", value_name = "HOST:PORT")]
@@ -120,7 +120,7 @@ pub struct Settings {
 
     /// Memory to lend; taken from the system as it is used
     #[arg(long, env = "FUSEE_POOL", default_value = "4GiB", value_name = "BYTES")]
-    pool: Bytes,
+    pool: ByteSize,
 
     /// Use huge pages
     #[arg(long, env = "FUSEE_HUGE_PAGES", action = ArgAction::Set, num_args = 0..=1,
@@ -159,42 +159,42 @@ pub struct Settings {
 
     /// Log filter, as for RUST_LOG, which overrides -v; both override the file [default: info, or more with -v]
     #[arg(long, env = "RUST_LOG", value_name = "FILTER", help_heading = LIVE)]
-    log: Option<Filter>,
+    log: Option<LogFilter>,
 }
 
-impl Default for Settings {
-    fn default() -> Settings {
+impl Default for MemoryNodeSettings {
+    fn default() -> MemoryNodeSettings {
         settings::defaults()
     }
 }
 
-impl settings::Settings for Settings {
-    type Config = Config;
+impl settings::ServerSettings for MemoryNodeSettings {
+    type Config = MemoryNodeConfig;
 
-    fn log(&self) -> Option<&Filter> {
+    fn log(&self) -> Option<&LogFilter> {
         self.log.as_ref()
     }
 
-    fn filled(mut self) -> Settings {
+    fn filled(mut self) -> MemoryNodeSettings {
         // Other processes look for the fabrics at the host of the control service.
         let beside = self.listen.rsplit_once(':').map_or("127.0.0.1", |(host, _)| host);
         let beside = format!("{beside}:0");
         self.tcp.get_or_insert_with(|| beside.clone());
         self.verbs.get_or_insert(beside);
         self.shm_dir.get_or_insert_with(std::env::temp_dir);
-        self.log.get_or_insert(Filter::of_server(0));
+        self.log.get_or_insert(LogFilter::of_server(0));
         self
     }
 
-    fn config(&self) -> Result<Config, Problems> {
-        let mut wrong = Problems::default();
+    fn config(&self) -> Result<MemoryNodeConfig, SettingProblems> {
+        let mut wrong = SettingProblems::default();
         let filled = self.clone().filled();
         let keys = wrong.about("secret", secret::of_server(self.secret.as_deref())).flatten();
         let files = [&self.tls_ca, &self.tls_cert, &self.tls_key];
         let tls = wrong.note(tls::of_server(files.map(Clone::clone))).flatten();
-        let served = |fabric: Serve| self.serve.contains(&fabric);
-        let tcp = filled.tcp.filter(|_| served(Serve::Tcp));
-        let verbs = filled.verbs.filter(|_| served(Serve::Verbs));
+        let served = |fabric: ServedFabric| self.serve.contains(&fabric);
+        let tcp = filled.tcp.filter(|_| served(ServedFabric::Tcp));
+        let verbs = filled.verbs.filter(|_| served(ServedFabric::Verbs));
         let is_open = keys.is_none() && !self.insecure && self.secret.is_none();
         let listening =
             [("listen", Some(&self.listen)), ("tcp", tcp.as_ref()), ("verbs", verbs.as_ref())];
@@ -209,35 +209,35 @@ impl settings::Settings for Settings {
         let problem = |is_so: bool, text: &'static str| if is_so { Err(text) } else { Ok(()) };
         let none = "it names no fabric; there are shm, tcp and verbs";
         wrong.about("serve", problem(self.serve.is_empty(), none));
-        let steered = self.steered && !served(Serve::Verbs);
+        let steered = self.steered && !served(ServedFabric::Verbs);
         wrong.about("steered", problem(steered, "--steered is for verbs: name them in --serve"));
         let has_port =
             |host: &String| host.rsplit_once(':').is_some_and(|(host, _)| !host.contains(':'));
         let advertise = self.advertise.as_ref().is_some_and(has_port);
         wrong.about("advertise", problem(advertise, "it is a host alone; its ports are known"));
-        let config = Config {
+        let config = MemoryNodeConfig {
             keys,
             tls,
             listen: self.listen.clone(),
             tcp,
             verbs,
             steered: self.steered,
-            shm_dir: filled.shm_dir.filter(|_| served(Serve::Shm)),
+            shm_dir: filled.shm_dir.filter(|_| served(ServedFabric::Shm)),
             advertise: self.advertise.clone(),
             master: self.master.clone(),
             pool_bytes: self.pool.0,
             huge_pages: self.huge_pages,
             spin: Duration::from_micros(self.spin_us.into()),
         };
-        wrong.or(config)
+        wrong.into_result(config)
     }
 }
 
 /// Runs a memory node until it is told to stop. If the cluster has given the node up because it was silent, the
 /// node joins anew, empty; if the node was drained, it ends.
-pub fn run(args: Args) -> Result<(), Failure> {
+pub fn run(args: MemoryNodeArgs) -> Result<(), Failure> {
     super::take_descriptors();
-    let mut stop = Stop::watch(args.stop_with_stdin, args.given.has_file())?;
+    let mut stop = ServerSignals::watch(args.stop_with_stdin, args.given.has_file())?;
     let (mut reloader, config) = Reloader::new(args.given)?;
     let (http, advertised) = {
         let settings = reloader.settings();
@@ -248,31 +248,32 @@ pub fn run(args: Args) -> Result<(), Failure> {
     // The runtime outlives a node that starts again.
     let io = secret::runtime("fusee-mn-http")?;
     let (shown, pages) = watch::channel(view(&node));
-    let serve = |at: String| Http::serve(&io, &at, advertised.as_deref(), NodePages::new(pages));
+    let serve =
+        |at: String| HttpServer::serve(&io, &at, advertised.as_deref(), NodePages::new(pages));
     let http = http.map(serve).transpose()?;
     if args.announce {
         let description = node.description();
-        announce(&announcement::MemoryNode {
+        announce(&announcement::NodeAnnouncement {
             control: node.control().to_string(),
             tcp: description.tcp.clone(),
             shm: description.shm.clone(),
             verbs: description.verbs.clone(),
-            http: http.as_ref().map(Http::addr),
+            http: http.as_ref().map(HttpServer::addr),
         })?;
     }
     let is_drained = loop {
-        match stop.wait(node.expelled()) {
-            Wake::Stop | Wake::Abandoned => break false,
-            Wake::Hangup => {
+        match stop.wait(node.wait_for_dismissal()) {
+            WakeReason::Stop | WakeReason::Abandoned => break false,
+            WakeReason::Hangup => {
                 if let Some(config) = reloader.again() {
                     node.set_spin(config.spin);
                 }
             }
-            Wake::Event(Dismissal::Drained) => {
+            WakeReason::Event(Dismissal::Drained) => {
                 tracing::warn!("drained: the cluster needs this node no more, it ends");
                 break true;
             }
-            Wake::Event(_) => {
+            WakeReason::Event(_) => {
                 // Sessions that have not heard of this yet must not reach memory that is used anew: the pool
                 // and the identity are new. The addresses stay, since they were announced.
                 let config = node.config().cloned().expect("it was started with one");
@@ -296,11 +297,11 @@ pub fn run(args: Args) -> Result<(), Failure> {
 }
 
 /// Returns what the pages need of a node.
-fn view(node: &MemoryNode) -> NodeView {
-    NodeView { client: node.client(), joined: node.names(), times: node.times() }
+fn view(node: &MemoryNode) -> NodePageSource {
+    NodePageSource { client: node.client(), joined: node.names(), times: node.times() }
 }
 
-fn start(config: Config) -> Result<MemoryNode, Failure> {
+fn start(config: MemoryNodeConfig) -> Result<MemoryNode, Failure> {
     MemoryNode::start(config)
         .map_err(|error| Failure::operation(format!("the memory node cannot start: {error}")))
 }
@@ -308,20 +309,21 @@ fn start(config: Config) -> Result<MemoryNode, Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::server::random_settings;
     use crate::server::settings::tests::{all_settings, of_text};
 
-    fn config(text: &str) -> Result<Config, String> {
-        of_text::<Settings>(text)?.config().map_err(|problems| problems.to_string())
+    fn config(text: &str) -> Result<MemoryNodeConfig, String> {
+        of_text::<MemoryNodeSettings>(text)?.config().map_err(|problems| problems.to_string())
     }
 
     #[test]
     fn settings_are_complete() {
-        all_settings::<Settings>();
+        all_settings::<MemoryNodeSettings>();
     }
 
     #[test]
     fn the_defaults_are_those_of_a_memory_node() {
-        assert_eq!(config(""), Ok(Config::default()));
+        assert_eq!(config(""), Ok(MemoryNodeConfig::default()));
     }
 
     #[test]
@@ -362,7 +364,7 @@ mod tests {
     proptest::proptest! {
         #[test]
         fn any_file_is_a_configuration_or_an_error(
-            text in crate::server::any_file::text(crate::server::any_file::names::<Settings>())
+            text in random_settings::text(random_settings::names::<MemoryNodeSettings>())
         ) {
             if let Err(error) = config(&text) {
                 proptest::prop_assert!(error.starts_with("f:"), "{}", error);

@@ -5,14 +5,14 @@
 //! and the file overrides the default. One struct describes all four: [`settings`] merges them, and [`reload`]
 //! does so again in a running server.
 
-#[cfg(test)]
-mod any_file;
 pub mod master;
 pub mod memory_node;
+#[cfg(test)]
+mod random_settings;
 pub mod redundancy;
 mod reload;
 pub mod settings;
-mod stop;
+mod signals;
 pub mod switch;
 
 use std::net::ToSocketAddrs;

@@ -3,52 +3,53 @@
 
 use std::str::FromStr;
 
-use fusee_cli::quantity::Bytes;
+use fusee_cli::quantity::ByteSize;
 use fusee_client::{
-    Demotion, Fallback, Policy, Promoted, Promotion, Redundancy, RedundancyRules, SizeRule,
+    Demotion, Fallback, Policy, PromotedRedundancy, Promotion, Redundancy, RedundancyRules,
+    SizeRule,
 };
 use fusee_core::data::PolicyError;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// Default rate limits, in bytes a second.
-const BYTES_PER_S: Bytes = Bytes(16 << 20);
+const BYTES_PER_S: ByteSize = ByteSize(16 << 20);
 const PROMOTE_WINDOW_MS: u32 = 10_000;
 
 /// The table `[redundancy]`. Missing entries have defaults.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default, rename_all = "kebab-case")]
-pub struct Table {
-    default: Option<Named>,
-    rules: Option<Vec<Line>>,
-    fallback: Option<By>,
-    demote_above: Option<Share>,
-    demote_bytes_per_s: Option<Bytes>,
+pub struct RedundancyTable {
+    default: Option<RedundancyName>,
+    rules: Option<Vec<RedundancyTableRule>>,
+    fallback: Option<FallbackSetting>,
+    demote_above: Option<MemoryShare>,
+    demote_bytes_per_s: Option<ByteSize>,
     promote_after: Option<u16>,
     promote_window_ms: Option<u32>,
-    promote_to: Option<To>,
-    promote_bytes_per_s: Option<Bytes>,
+    promote_to: Option<PromotionSetting>,
+    promote_bytes_per_s: Option<ByteSize>,
 }
 
 /// A rule.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Line {
-    from: Bytes,
-    redundancy: Named,
+struct RedundancyTableRule {
+    from: ByteSize,
+    redundancy: RedundancyName,
 }
 
 /// A redundancy by its name.
 #[derive(Clone, Copy, Debug, Default)]
-struct Named(Redundancy);
+struct RedundancyName(Redundancy);
 
-impl<'de> Deserialize<'de> for Named {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Named, D::Error> {
+impl<'de> Deserialize<'de> for RedundancyName {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<RedundancyName, D::Error> {
         let text = String::deserialize(deserializer)?;
-        text.parse().map(Named).map_err(serde::de::Error::custom)
+        text.parse().map(RedundancyName).map_err(serde::de::Error::custom)
     }
 }
 
-impl Serialize for Named {
+impl Serialize for RedundancyName {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(&self.0)
     }
@@ -56,13 +57,13 @@ impl Serialize for Named {
 
 /// A share of memory.
 #[derive(Clone, Copy, Debug, Serialize)]
-struct Share(f64);
+struct MemoryShare(f64);
 
-impl<'de> Deserialize<'de> for Share {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Share, D::Error> {
+impl<'de> Deserialize<'de> for MemoryShare {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<MemoryShare, D::Error> {
         let share = f64::deserialize(deserializer)?;
         if (0.01..=0.99).contains(&share) {
-            Ok(Share(share))
+            Ok(MemoryShare(share))
         } else {
             Err(serde::de::Error::custom(format!("it is {share}, and must be 0.01..=0.99")))
         }
@@ -71,7 +72,7 @@ impl<'de> Deserialize<'de> for Share {
 
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-enum By {
+enum FallbackSetting {
     #[default]
     Refuse,
     Replicated,
@@ -79,7 +80,7 @@ enum By {
 
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-enum To {
+enum PromotionSetting {
     #[default]
     Eor,
     Replicated,
@@ -87,20 +88,25 @@ enum To {
 
 /// Parses rules of the command line: `ec:4+2`, `16KiB=ec:4+2`, or several of these, separated by commas. They
 /// set the redundancy of values by length, and nothing else.
-impl FromStr for Table {
+impl FromStr for RedundancyTable {
     type Err = String;
 
-    fn from_str(text: &str) -> Result<Table, String> {
-        let mut default = Named::default();
+    fn from_str(text: &str) -> Result<RedundancyTable, String> {
+        let mut default = RedundancyName::default();
         let mut rules = Vec::new();
         let redundancy = |text: &str| {
             let found = text.trim().parse::<Redundancy>();
-            found.map(Named).map_err(|error| format!("{error}; write rules like `16KiB=ec:4+2`"))
+            found
+                .map(RedundancyName)
+                .map_err(|error| format!("{error}; write rules like `16KiB=ec:4+2`"))
         };
         for (number, rule) in text.split(',').enumerate() {
             match rule.split_once('=') {
                 Some((from, text)) => {
-                    rules.push(Line { from: from.parse()?, redundancy: redundancy(text)? });
+                    rules.push(RedundancyTableRule {
+                        from: from.parse()?,
+                        redundancy: redundancy(text)?,
+                    });
                 }
                 None if number == 0 => default = redundancy(rule)?,
                 None => {
@@ -108,14 +114,18 @@ impl FromStr for Table {
                 }
             }
         }
-        Ok(Table { default: Some(default), rules: Some(rules), ..Table::default() })
+        Ok(RedundancyTable {
+            default: Some(default),
+            rules: Some(rules),
+            ..RedundancyTable::default()
+        })
     }
 }
 
-impl Table {
+impl RedundancyTable {
     /// Fills in all defaults. Without `demote-above` nothing is demoted, and without `promote-after` nothing promoted.
-    pub fn filled(self) -> Table {
-        Table {
+    pub fn filled(self) -> RedundancyTable {
+        RedundancyTable {
             default: Some(self.default.unwrap_or_default()),
             rules: Some(self.rules.unwrap_or_default()),
             fallback: Some(self.fallback.unwrap_or_default()),
@@ -130,15 +140,18 @@ impl Table {
 
     /// Returns the policy that the table describes.
     pub fn policy(&self) -> Result<Policy, PolicyError> {
-        let rule = |line: &Line| SizeRule { from: line.from.0, redundancy: line.redundancy.0 };
+        let rule = |line: &RedundancyTableRule| SizeRule {
+            from: line.from.0,
+            redundancy: line.redundancy.0,
+        };
         let by_size: Vec<SizeRule> = self.rules.iter().flatten().map(rule).collect();
         let rules = RedundancyRules::new(self.default.unwrap_or_default().0, &by_size)?;
         let rules = rules.with_fallback(match self.fallback.unwrap_or_default() {
-            By::Refuse => Fallback::Refuse,
-            By::Replicated => Fallback::Replicated,
+            FallbackSetting::Refuse => Fallback::Refuse,
+            FallbackSetting::Replicated => Fallback::Replicated,
         });
-        let bytes_per_s = |given: Option<Bytes>| given.unwrap_or(BYTES_PER_S).0;
-        let demotion = self.demote_above.map(|Share(above)| Demotion {
+        let bytes_per_s = |given: Option<ByteSize>| given.unwrap_or(BYTES_PER_S).0;
+        let demotion = self.demote_above.map(|MemoryShare(above)| Demotion {
             above_percent: (above * 100.0).round() as u8,
             bytes_per_s: bytes_per_s(self.demote_bytes_per_s),
         });
@@ -146,8 +159,8 @@ impl Table {
             after_reads,
             window_ms: self.promote_window_ms.unwrap_or(PROMOTE_WINDOW_MS),
             to: match self.promote_to.unwrap_or_default() {
-                To::Eor => Promoted::Oriented,
-                To::Replicated => Promoted::Replicated,
+                PromotionSetting::Eor => PromotedRedundancy::Oriented,
+                PromotionSetting::Replicated => PromotedRedundancy::Replicated,
             },
             bytes_per_s: bytes_per_s(self.promote_bytes_per_s),
         });
@@ -159,7 +172,7 @@ impl Table {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::server::settings::laid;
+    use crate::server::settings::merge_settings;
 
     const WHOLE: &str = r#"
         default = "replicated"
@@ -181,7 +194,7 @@ mod tests {
     "#;
 
     fn table(text: &str) -> Result<Policy, String> {
-        let table: Table = toml::from_str(text).map_err(|error| error.to_string())?;
+        let table: RedundancyTable = toml::from_str(text).map_err(|error| error.to_string())?;
         table.policy().map_err(|error| error.to_string())
     }
 
@@ -196,7 +209,7 @@ mod tests {
         let promotion = Promotion {
             after_reads: 8,
             window_ms: 1000,
-            to: Promoted::Replicated,
+            to: PromotedRedundancy::Replicated,
             bytes_per_s: 1_000_000,
         };
         assert_eq!(policy.promotion, Some(promotion));
@@ -204,7 +217,10 @@ mod tests {
         let only = |text: &str| table(text).unwrap();
         assert_eq!(only("demote-above = 0.5").demotion.unwrap().bytes_per_s, BYTES_PER_S.0);
         let promotion = only("promote-after = 2").promotion.unwrap();
-        assert_eq!((promotion.window_ms, promotion.to), (PROMOTE_WINDOW_MS, Promoted::Oriented));
+        assert_eq!(
+            (promotion.window_ms, promotion.to),
+            (PROMOTE_WINDOW_MS, PromotedRedundancy::Oriented)
+        );
     }
 
     #[test]
@@ -237,9 +253,9 @@ mod tests {
 
     #[test]
     fn rules_on_the_command_line_replace_those_of_the_file() {
-        let rules: Table = "eor:2:2+1,16KiB=ec:4+2,1MiB=replicated".parse().unwrap();
-        let file: Table = toml::from_str(WHOLE).unwrap();
-        let policy = laid(&file, &rules).policy().unwrap();
+        let rules: RedundancyTable = "eor:2:2+1,16KiB=ec:4+2,1MiB=replicated".parse().unwrap();
+        let file: RedundancyTable = toml::from_str(WHOLE).unwrap();
+        let policy = merge_settings(&file, &rules).policy().unwrap();
         for (bytes, says) in [(0, "eor:2:2+1"), (16_384, "ec:4+2"), (1 << 20, "replicated")] {
             assert_eq!(policy.rules.of(bytes).to_string(), says);
         }
@@ -250,7 +266,7 @@ mod tests {
             ("ec:4+2,ec:2+1", "`ec:2+1` has no length; write it like `16KiB=ec:2+1`"),
             ("x=ec:4+2", "no number of bytes"),
         ] {
-            let error = text.parse::<Table>().unwrap_err();
+            let error = text.parse::<RedundancyTable>().unwrap_err();
             assert!(error.contains(says), "{text}: {error}");
         }
     }

@@ -5,19 +5,19 @@
 
 use fusee_cli::failure::Failure;
 
-use super::settings::problem::Problems;
-use super::settings::{Effective, Given, Settings, is_live};
+use super::settings::problem::SettingProblems;
+use super::settings::{EffectiveSettings, GivenSettings, ServerSettings, is_live};
 use crate::logging;
 
 /// The settings in force, and the command line to read them again with.
 pub struct Reloader<S> {
-    given: Given<S>,
-    current: Effective<S>,
+    given: GivenSettings<S>,
+    current: EffectiveSettings<S>,
 }
 
-impl<S: Settings> Reloader<S> {
+impl<S: ServerSettings> Reloader<S> {
     /// Reads the settings for the start, and applies the filter of the log.
-    pub fn new(given: Given<S>) -> Result<(Reloader<S>, S::Config), Failure> {
+    pub fn new(given: GivenSettings<S>) -> Result<(Reloader<S>, S::Config), Failure> {
         let current = given.effective()?;
         let config = current.config()?;
         logging::set(current.settings.log());
@@ -44,7 +44,7 @@ impl<S: Settings> Reloader<S> {
         }
     }
 
-    fn read(&mut self) -> Result<Option<S::Config>, Problems> {
+    fn read(&mut self) -> Result<Option<S::Config>, SettingProblems> {
         let new = self.given.effective()?;
         new.config()?;
         let (changed, fixed): (Vec<_>, Vec<_>) =

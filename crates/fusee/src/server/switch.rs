@@ -11,7 +11,7 @@ use fusee_auth::NodeKey;
 use fusee_cli::connect::{DEFAULT_MASTER, check_address, explain};
 use fusee_cli::failure::Failure;
 use fusee_cli::output;
-use fusee_cli::quantity::counted;
+use fusee_cli::quantity::count_with_noun;
 use fusee_cli::{secret, tls};
 use fusee_control::master::{MasterReply, MasterRequest};
 use fusee_control::rpc::{MasterClient, Runtime};
@@ -19,15 +19,15 @@ use fusee_core::verbs::MnId;
 use fusee_fabric::tcp::TcpSwitch;
 use fusee_fabric::verbs::WireSwitch;
 use fusee_launch::announcement;
-use fusee_switch::ours::{Options, Ours};
-use fusee_switch::{Bytes, Counts};
+use fusee_switch::fusee::{FuseeSwitch, FuseeSwitchOptions};
+use fusee_switch::{SwitchCounts, SwitchMemory};
 use serde::{Deserialize, Serialize};
 
 use super::reload::Reloader;
-use super::settings::problem::Problems;
-use super::settings::{self, Given, LIVE};
-use super::stop::{Stop, Wake};
-use crate::logging::Filter;
+use super::settings::problem::SettingProblems;
+use super::settings::{self, GivenSettings, LIVE};
+use super::signals::{ServerSignals, WakeReason};
+use crate::logging::LogFilter;
 
 /// Deadline of the master's answer about the members.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -48,9 +48,9 @@ const DEFAULT_LISTEN: SocketAddr = SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::LO
     two network interfaces: all that comes in at one goes out at the other, and it looks for RDMA among that.\n\n\
     To stop one, send it SIGTERM or SIGINT: the sessions behind it lose their memory nodes then, and open anew.\n\n\
     With --config FILE it takes its settings from a TOML file, too, and reads that again on SIGHUP.")]
-pub struct Args {
+pub struct SwitchArgs {
     #[command(flatten)]
-    given: Given<Settings>,
+    given: GivenSettings<SwitchSettings>,
 
     /// Print JSON
     #[arg(long)]
@@ -68,7 +68,7 @@ pub struct Args {
 /// Settings of a switch, from any source.
 #[derive(clap::Args, Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default, rename_all = "kebab-case")]
-pub struct Settings {
+pub struct SwitchSettings {
     /// Address of the master; of several masters, their addresses, separated by commas
     #[arg(long, env = "FUSEE_MASTER", default_value = DEFAULT_MASTER, value_name = "HOST:PORT,..")]
     master: String,
@@ -108,59 +108,60 @@ pub struct Settings {
 
     /// Log filter, as for RUST_LOG, which overrides -v; both override the file [default: info, or more with -v]
     #[arg(long, env = "RUST_LOG", value_name = "FILTER", help_heading = LIVE)]
-    log: Option<Filter>,
+    log: Option<LogFilter>,
 }
 
-impl Default for Settings {
-    fn default() -> Settings {
+impl Default for SwitchSettings {
+    fn default() -> SwitchSettings {
         settings::defaults()
     }
 }
 
 /// The configuration of a switch.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Config {
+pub struct SwitchConfig {
     master: String,
-    at: At,
-    options: Options,
+    at: SwitchEndpoint,
+    options: FuseeSwitchOptions,
     every: Option<Duration>,
     forget_every: Option<Duration>,
 }
 
 /// The place of a switch.
 #[derive(Debug, PartialEq, Eq)]
-enum At {
+enum SwitchEndpoint {
     Address(SocketAddr),
     Wire([String; 2]),
 }
 
-impl settings::Settings for Settings {
-    type Config = Config;
+impl settings::ServerSettings for SwitchSettings {
+    type Config = SwitchConfig;
 
-    fn log(&self) -> Option<&Filter> {
+    fn log(&self) -> Option<&LogFilter> {
         self.log.as_ref()
     }
 
-    fn filled(mut self) -> Settings {
+    fn filled(mut self) -> SwitchSettings {
         if self.wire.is_none() {
             self.listen.get_or_insert(DEFAULT_LISTEN);
         }
-        self.log.get_or_insert(Filter::of_server(0));
+        self.log.get_or_insert(LogFilter::of_server(0));
         self
     }
 
-    fn config(&self) -> Result<Config, Problems> {
-        let mut wrong = Problems::default();
+    fn config(&self) -> Result<SwitchConfig, SettingProblems> {
+        let mut wrong = SettingProblems::default();
         let problem = |is_so: bool, text: &'static str| if is_so { Err(text) } else { Ok(()) };
         let listen = self.listen.unwrap_or(DEFAULT_LISTEN);
         let at = match self.wire.as_deref() {
             None => {
                 wrong.about("master", check_address(&self.master));
-                let keys = wrong.about("secret", secret::tool(self.secret.as_deref())).flatten();
+                let keys =
+                    wrong.about("secret", secret::keys_of_tool(self.secret.as_deref())).flatten();
                 if keys.is_none() && !self.insecure && self.secret.is_none() {
                     wrong.about("listen", super::check_reach([&*listen.to_string()]));
                 }
-                At::Address(listen)
+                SwitchEndpoint::Address(listen)
             }
             Some([a, b]) => {
                 let both = self.listen.is_some() || self.insecure;
@@ -170,12 +171,12 @@ impl settings::Settings for Settings {
                     "wire",
                     problem(a == b, "--wire takes two interfaces, and these are one"),
                 );
-                At::Wire([a.clone(), b.clone()])
+                SwitchEndpoint::Wire([a.clone(), b.clone()])
             }
             Some(_) => {
                 let text = "--wire takes two interfaces, as in --wire eth1,eth2";
                 wrong.about("wire", problem(true, text));
-                At::Address(listen)
+                SwitchEndpoint::Address(listen)
             }
         };
         let mut most = |name: &str, value: u32, most: u32| {
@@ -187,10 +188,13 @@ impl settings::Settings for Settings {
         wrong.about("every", problem(self.every == Some(0), "--every must be at least 1"));
         let forget = self.forget_every == Some(0);
         wrong.about("forget-every", problem(forget, "--forget-every must be at least 1"));
-        wrong.or(Config {
+        wrong.into_result(SwitchConfig {
             master: self.master.clone(),
             at,
-            options: Options { slots: self.slots as usize, rounds: self.rounds as usize },
+            options: FuseeSwitchOptions {
+                slots: self.slots as usize,
+                rounds: self.rounds as usize,
+            },
             every: self.every.map(|seconds| Duration::from_secs(seconds.into())),
             forget_every: self.forget_every.map(|ms| Duration::from_millis(ms.into())),
         })
@@ -198,52 +202,52 @@ impl settings::Settings for Settings {
 }
 
 /// A running switch.
-enum Running {
+enum RunningSwitch {
     Tcp(TcpSwitch),
     Wire(WireSwitch),
 }
 
-impl Running {
-    fn counts(&self) -> Counts {
+impl RunningSwitch {
+    fn counts(&self) -> SwitchCounts {
         match self {
-            Running::Tcp(tcp) => tcp.counts(),
-            Running::Wire(wire) => wire.counts(),
+            RunningSwitch::Tcp(tcp) => tcp.counts(),
+            RunningSwitch::Wire(wire) => wire.counts(),
         }
     }
 
-    fn bytes(&self) -> Bytes {
+    fn bytes(&self) -> SwitchMemory {
         match self {
-            Running::Tcp(tcp) => tcp.bytes(),
-            Running::Wire(wire) => wire.bytes(),
+            RunningSwitch::Tcp(tcp) => tcp.bytes(),
+            RunningSwitch::Wire(wire) => wire.bytes(),
         }
     }
 
     fn connections(&self) -> usize {
         match self {
-            Running::Tcp(tcp) => tcp.connections(),
-            Running::Wire(wire) => wire.connections(),
+            RunningSwitch::Tcp(tcp) => tcp.connections(),
+            RunningSwitch::Wire(wire) => wire.connections(),
         }
     }
 
     /// Packets that an interface did not take.
     fn lost(&self) -> u64 {
         match self {
-            Running::Tcp(_) => 0,
-            Running::Wire(wire) => wire.lost(),
+            RunningSwitch::Tcp(_) => 0,
+            RunningSwitch::Wire(wire) => wire.lost(),
         }
     }
 
     fn forget(&self) {
         match self {
-            Running::Tcp(tcp) => tcp.forget(),
-            Running::Wire(wire) => wire.forget(),
+            RunningSwitch::Tcp(tcp) => tcp.forget(),
+            RunningSwitch::Wire(wire) => wire.forget(),
         }
     }
 }
 
 /// The work of a switch so far.
 #[derive(Serialize)]
-struct Report {
+struct SwitchReport {
     connections: usize,
     seen: u64,
     asked: u64,
@@ -255,11 +259,11 @@ struct Report {
     bytes_of_connections: u64,
 }
 
-impl Report {
-    fn of(switch: &Running) -> Report {
+impl SwitchReport {
+    fn of(switch: &RunningSwitch) -> SwitchReport {
         let counts = switch.counts();
         let bytes = switch.bytes();
-        Report {
+        SwitchReport {
             connections: switch.connections(),
             seen: counts.seen,
             asked: counts.asked,
@@ -276,25 +280,25 @@ impl Report {
         if json {
             return output::line(&serde_json::to_string(self).expect("numbers"));
         }
-        let Report { connections, seen, asked, steered, held, .. } = self;
+        let SwitchReport { connections, seen, asked, steered, held, .. } = self;
         output::line(&format!(
             "{}, {}, {steered} of {asked} steered, held {}, {}",
-            counted(*connections, "connection"),
-            counted(*seen, "verb"),
-            counted(*held, "time"),
-            counted(self.bytes_of_keys + self.bytes_of_connections, "byte")
+            count_with_noun(*connections, "connection"),
+            count_with_noun(*seen, "verb"),
+            count_with_noun(*held, "time"),
+            count_with_noun(self.bytes_of_keys + self.bytes_of_connections, "byte")
         ))
     }
 }
 
 /// The memory nodes of the master's view, by the names that sessions use for them.
-struct Members {
+struct SwitchMembers {
     runtime: Runtime,
     master: MasterClient,
     known: Mutex<HashMap<u64, (MnId, String)>>,
 }
 
-impl Members {
+impl SwitchMembers {
     fn ask(&self) -> Result<(), Failure> {
         let answer = self.master.call_blocking(MasterRequest::GetView { newer_than: 0 });
         match answer.map_err(|error| explain(self.master.addr(), &error))? {
@@ -337,8 +341,8 @@ fn listen(
     at: SocketAddr,
     master: &str,
     announce: bool,
-    switch: Box<Ours>,
-) -> Result<Running, Failure> {
+    switch: Box<FuseeSwitch>,
+) -> Result<RunningSwitch, Failure> {
     if tls::of_client()?.is_some() {
         return Err(Failure::usage(
             "a switch reads what goes by, and TLS is there so that nobody does: sessions whose memory nodes speak TLS \
@@ -347,45 +351,49 @@ fn listen(
     }
     let runtime = secret::runtime("fusee-switch-rpc")?;
     let master = MasterClient::new(&runtime, master).with_deadline(PATIENCE);
-    let members = Members { runtime, master, known: Mutex::default() };
+    let members = SwitchMembers { runtime, master, known: Mutex::default() };
     // A wrong address is reported now, and not with the first session.
     members.ask()?;
     let find = Box::new(move |name| members.find(name));
     let switch = TcpSwitch::start(at, switch, find)
         .map_err(|error| Failure::operation(error.to_string()))?;
     if announce {
-        super::announce(&announcement::Switch { switch: switch.addr().to_string() })?;
+        super::announce(&announcement::SwitchAnnouncement { switch: switch.addr().to_string() })?;
     }
     tracing::info!(at = %switch.addr(), "a switch");
-    Ok(Running::Tcp(switch))
+    Ok(RunningSwitch::Tcp(switch))
 }
 
 /// Starts a switch between two interfaces.
-fn join([a, b]: &[String; 2], announce: bool, switch: Box<Ours>) -> Result<Running, Failure> {
+fn join(
+    [a, b]: &[String; 2],
+    announce: bool,
+    switch: Box<FuseeSwitch>,
+) -> Result<RunningSwitch, Failure> {
     let switch =
         WireSwitch::start([a, b], switch).map_err(|error| Failure::operation(error.to_string()))?;
     if announce {
-        super::announce(&announcement::Switch { switch: "wire".into() })?;
+        super::announce(&announcement::SwitchAnnouncement { switch: "wire".into() })?;
     }
     tracing::info!(a, b, "a switch on the wire");
-    Ok(Running::Wire(switch))
+    Ok(RunningSwitch::Wire(switch))
 }
 
 /// Runs a switch until it is told to stop.
-pub fn run(args: Args) -> Result<(), Failure> {
+pub fn run(args: SwitchArgs) -> Result<(), Failure> {
     super::take_descriptors();
-    let mut stop = Stop::watch(args.stop_with_stdin, args.given.has_file())?;
+    let mut stop = ServerSignals::watch(args.stop_with_stdin, args.given.has_file())?;
     let (mut reloader, config) = Reloader::new(args.given)?;
     if let Some(file) = &reloader.settings().secret {
         secret::set(file.clone());
     }
-    let switch = Box::new(Ours::new(config.options));
+    let switch = Box::new(FuseeSwitch::new(config.options));
     let switch = match &config.at {
-        At::Wire(interfaces) => join(interfaces, args.announce, switch)?,
-        At::Address(at) => listen(*at, &config.master, args.announce, switch)?,
+        SwitchEndpoint::Wire(interfaces) => join(interfaces, args.announce, switch)?,
+        SwitchEndpoint::Address(at) => listen(*at, &config.master, args.announce, switch)?,
     };
-    let mut report = Alarm::every(config.every);
-    let mut forget = Alarm::every(config.forget_every);
+    let mut report = PeriodicAlarm::every(config.every);
+    let mut forget = PeriodicAlarm::every(config.forget_every);
     let sleep = |until: Option<Instant>| async move {
         match until {
             Some(until) => tokio::time::sleep_until(until.into()).await,
@@ -394,41 +402,41 @@ pub fn run(args: Args) -> Result<(), Failure> {
     };
     loop {
         match stop.wait(sleep(report.next.into_iter().chain(forget.next).min())) {
-            Wake::Stop | Wake::Abandoned => break,
-            Wake::Hangup => {
+            WakeReason::Stop | WakeReason::Abandoned => break,
+            WakeReason::Hangup => {
                 if let Some(config) = reloader.again() {
-                    report = Alarm::every(config.every);
-                    forget = Alarm::every(config.forget_every);
+                    report = PeriodicAlarm::every(config.every);
+                    forget = PeriodicAlarm::every(config.forget_every);
                 }
             }
-            Wake::Event(()) => {
-                if report.rings()
-                    && let Err(error) = Report::of(&switch).print(args.json)
+            WakeReason::Event(()) => {
+                if report.take_due()
+                    && let Err(error) = SwitchReport::of(&switch).print(args.json)
                 {
                     tracing::warn!(%error, "what it has done is not told");
                 }
-                if forget.rings() {
+                if forget.take_due() {
                     switch.forget();
                 }
             }
         }
     }
-    Report::of(&switch).print(args.json)
+    SwitchReport::of(&switch).print(args.json)
 }
 
 /// An alarm that rings periodically, or never.
-struct Alarm {
+struct PeriodicAlarm {
     period: Duration,
     next: Option<Instant>,
 }
 
-impl Alarm {
-    fn every(period: Option<Duration>) -> Alarm {
+impl PeriodicAlarm {
+    fn every(period: Option<Duration>) -> PeriodicAlarm {
         let next = period.map(|period| Instant::now() + period);
-        Alarm { period: period.unwrap_or_default(), next }
+        PeriodicAlarm { period: period.unwrap_or_default(), next }
     }
 
-    fn rings(&mut self) -> bool {
+    fn take_due(&mut self) -> bool {
         let now = Instant::now();
         let rings = self.next.is_some_and(|next| now >= next);
         if rings {
@@ -441,22 +449,23 @@ impl Alarm {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::server::random_settings;
     use crate::server::settings::tests::{all_settings, of_text};
 
-    fn config(text: &str) -> Result<Config, String> {
-        of_text::<Settings>(text)?.config().map_err(|problems| problems.to_string())
+    fn config(text: &str) -> Result<SwitchConfig, String> {
+        of_text::<SwitchSettings>(text)?.config().map_err(|problems| problems.to_string())
     }
 
     #[test]
     fn settings_are_complete() {
-        all_settings::<Settings>();
+        all_settings::<SwitchSettings>();
     }
 
     #[test]
     fn a_switch_listens_or_joins_two_interfaces() {
-        assert_eq!(config("").unwrap().at, At::Address(DEFAULT_LISTEN));
+        assert_eq!(config("").unwrap().at, SwitchEndpoint::Address(DEFAULT_LISTEN));
         let wire = config("wire = [\"a\", \"b\"]").unwrap();
-        assert_eq!(wire.at, At::Wire(["a".into(), "b".into()]));
+        assert_eq!(wire.at, SwitchEndpoint::Wire(["a".into(), "b".into()]));
         for (text, says) in [
             ("wire = [\"a\"]", "f:1:1: --wire takes two interfaces, as in"),
             ("wire = [\"a\", \"a\"]", "f:1:1: --wire takes two interfaces, and these are one"),
@@ -474,7 +483,7 @@ mod tests {
     proptest::proptest! {
         #[test]
         fn any_file_is_a_configuration_or_an_error(
-            text in crate::server::any_file::text(crate::server::any_file::names::<Settings>())
+            text in random_settings::text(random_settings::names::<SwitchSettings>())
         ) {
             if let Err(error) = config(&text) {
                 proptest::prop_assert!(error.starts_with("f:"), "{}", error);

@@ -25,7 +25,7 @@ pub const NAMES: [&str; 10] =
 
 /// A command.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Command {
+pub enum ShellCommand {
     /// Show a value.
     Get(Vec<u8>),
     /// Add a key.
@@ -48,9 +48,9 @@ pub enum Command {
     Quit,
 }
 
-impl Command {
+impl ShellCommand {
     /// Parses a line; `None` for an empty one, and for one that starts with `#`.
-    pub fn parse(text: &str) -> Result<Option<Command>, String> {
+    pub fn parse(text: &str) -> Result<Option<ShellCommand>, String> {
         if text.trim_start().starts_with('#') {
             return Ok(None);
         }
@@ -58,18 +58,18 @@ impl Command {
         let Some((name, arguments)) = words.split_first() else { return Ok(None) };
         let name = String::from_utf8_lossy(name).to_ascii_lowercase();
         let command = match (name.as_str(), arguments) {
-            ("get", [key]) => Command::Get(key.clone()),
-            ("insert", [key, value]) => Command::Insert(key.clone(), value.clone()),
-            ("update", [key, value]) => Command::Update(key.clone(), value.clone()),
-            ("put", [key, value]) => Command::Put(key.clone(), value.clone()),
-            ("delete", [key]) => Command::Delete(key.clone()),
-            ("keys", []) => Command::Keys(Vec::new()),
-            ("keys", [prefix]) => Command::Keys(prefix.clone()),
-            ("count", []) => Command::Count(Vec::new()),
-            ("count", [prefix]) => Command::Count(prefix.clone()),
-            ("status", []) => Command::Status,
-            ("help" | "?", _) => Command::Help,
-            ("quit" | "exit", []) => Command::Quit,
+            ("get", [key]) => ShellCommand::Get(key.clone()),
+            ("insert", [key, value]) => ShellCommand::Insert(key.clone(), value.clone()),
+            ("update", [key, value]) => ShellCommand::Update(key.clone(), value.clone()),
+            ("put", [key, value]) => ShellCommand::Put(key.clone(), value.clone()),
+            ("delete", [key]) => ShellCommand::Delete(key.clone()),
+            ("keys", []) => ShellCommand::Keys(Vec::new()),
+            ("keys", [prefix]) => ShellCommand::Keys(prefix.clone()),
+            ("count", []) => ShellCommand::Count(Vec::new()),
+            ("count", [prefix]) => ShellCommand::Count(prefix.clone()),
+            ("status", []) => ShellCommand::Status,
+            ("help" | "?", _) => ShellCommand::Help,
+            ("quit" | "exit", []) => ShellCommand::Quit,
             ("get" | "delete", _) => return Err(format!("write it as: {name} KEY")),
             ("insert" | "update" | "put", _) => {
                 return Err(format!("write it as: {name} KEY VALUE (quote what has blanks)"));
@@ -93,12 +93,12 @@ mod tests {
 
     #[test]
     fn lines_become_commands() {
-        let put = Command::Put(b"a b".to_vec(), b"c".to_vec());
-        assert_eq!(Command::parse("PUT 'a b' c"), Ok(Some(put)));
-        assert_eq!(Command::parse("get k"), Ok(Some(Command::Get(b"k".to_vec()))));
-        assert_eq!(Command::parse("exit"), Ok(Some(Command::Quit)));
-        assert_eq!(Command::parse("  # a remark"), Ok(None));
-        assert_eq!(Command::parse("   "), Ok(None));
+        let put = ShellCommand::Put(b"a b".to_vec(), b"c".to_vec());
+        assert_eq!(ShellCommand::parse("PUT 'a b' c"), Ok(Some(put)));
+        assert_eq!(ShellCommand::parse("get k"), Ok(Some(ShellCommand::Get(b"k".to_vec()))));
+        assert_eq!(ShellCommand::parse("exit"), Ok(Some(ShellCommand::Quit)));
+        assert_eq!(ShellCommand::parse("  # a remark"), Ok(None));
+        assert_eq!(ShellCommand::parse("   "), Ok(None));
     }
 
     #[test]
@@ -113,7 +113,7 @@ mod tests {
             ("count a b", "count [PREFIX]"),
             ("get 'k", "not closed"),
         ] {
-            let error = Command::parse(line).unwrap_err();
+            let error = ShellCommand::parse(line).unwrap_err();
             assert!(error.contains(says), "{line}: {error}");
         }
     }

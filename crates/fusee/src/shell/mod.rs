@@ -14,7 +14,7 @@ use std::time::Instant;
 
 use fusee_cli::connect::ConnectArgs;
 use fusee_cli::failure::Failure;
-use fusee_cli::quantity::counted;
+use fusee_cli::quantity::count_with_noun;
 use fusee_cli::{output, stderr};
 use fusee_client::Client;
 use rustyline::completion::Completer;
@@ -22,7 +22,7 @@ use rustyline::error::ReadlineError;
 use rustyline::history::DefaultHistory;
 use rustyline::{Context, Editor, Helper, Highlighter, Hinter, Validator};
 
-use self::command::{Command, HELP, NAMES};
+use self::command::{HELP, NAMES, ShellCommand};
 use crate::backup::keys;
 use crate::{kv, status};
 
@@ -32,7 +32,7 @@ use crate::{kv, status};
     "Examples:\n  fusee shell\n  printf 'put k \"a b\"\\nget k\\n' | fusee shell\n\n{HELP}\n\
      Exit code 1 if a command from a pipe failed."
 ))]
-pub struct Args {
+pub struct ShellArgs {
     #[command(flatten)]
     connect: ConnectArgs,
 
@@ -41,7 +41,7 @@ pub struct Args {
     timing: bool,
 }
 
-struct Shell {
+struct CommandShell {
     client: Client,
     master: String,
     timing: bool,
@@ -49,11 +49,12 @@ struct Shell {
 }
 
 /// Reads and runs commands until the end of the input.
-pub fn run(args: &Args) -> Result<(), Failure> {
+pub fn run(args: &ShellArgs) -> Result<(), Failure> {
     let interactive = stdin().is_terminal();
     let client = args.connect.connect()?;
     let timing = args.timing || interactive;
-    let mut shell = Shell { client, master: args.connect.master.clone(), timing, failures: 0 };
+    let mut shell =
+        CommandShell { client, master: args.connect.master.clone(), timing, failures: 0 };
     if interactive {
         return shell.interact();
     }
@@ -71,11 +72,11 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     }
 }
 
-impl Shell {
+impl CommandShell {
     fn interact(&mut self) -> Result<(), Failure> {
         let broken = |error: ReadlineError| Failure::operation(format!("the terminal: {error}"));
-        let mut editor: Editor<Completion, DefaultHistory> = Editor::new().map_err(broken)?;
-        editor.set_helper(Some(Completion));
+        let mut editor: Editor<ShellCompleter, DefaultHistory> = Editor::new().map_err(broken)?;
+        editor.set_helper(Some(ShellCompleter));
         let history = history_file();
         if let Some(path) = &history {
             // There is no history at first.
@@ -109,9 +110,9 @@ impl Shell {
     /// Runs a line. Returns whether it was the last one.
     fn execute(&mut self, line: &str) -> Result<bool, Failure> {
         let start = Instant::now();
-        let result = match Command::parse(line) {
+        let result = match ShellCommand::parse(line) {
             Ok(None) => return Ok(false),
-            Ok(Some(Command::Quit)) => return Ok(true),
+            Ok(Some(ShellCommand::Quit)) => return Ok(true),
             Ok(Some(command)) => self.answer(&command),
             Err(what) => Err(Failure::usage(what)),
         };
@@ -130,32 +131,34 @@ impl Shell {
         Ok(!output::is_read())
     }
 
-    fn answer(&self, command: &Command) -> Result<String, Failure> {
+    fn answer(&self, command: &ShellCommand) -> Result<String, Failure> {
         let explain = |key: &[u8], error| kv::explain(&line::show(key), error);
         let done = |()| "ok".to_string();
         match command {
-            Command::Get(key) => match self.client.get(key).map_err(|e| explain(key, e))? {
+            ShellCommand::Get(key) => match self.client.get(key).map_err(|e| explain(key, e))? {
                 Some(value) => Ok(line::show(&value)),
                 None => Err(kv::absent(&line::show(key))),
             },
-            Command::Insert(key, value) => {
+            ShellCommand::Insert(key, value) => {
                 self.client.insert(key, value).map(done).map_err(|e| explain(key, e))
             }
-            Command::Update(key, value) => {
+            ShellCommand::Update(key, value) => {
                 self.client.update(key, value).map(done).map_err(|e| explain(key, e))
             }
-            Command::Put(key, value) => {
+            ShellCommand::Put(key, value) => {
                 self.client.put(key, value).map(done).map_err(|e| explain(key, e))
             }
-            Command::Delete(key) => self.client.delete(key).map(done).map_err(|e| explain(key, e)),
-            Command::Keys(prefix) => self.keys(prefix),
-            Command::Count(prefix) => {
+            ShellCommand::Delete(key) => {
+                self.client.delete(key).map(done).map_err(|e| explain(key, e))
+            }
+            ShellCommand::Keys(prefix) => self.keys(prefix),
+            ShellCommand::Count(prefix) => {
                 let mut pairs = 0u64;
                 let damaged = keys::each(&self.client, prefix, |_| pairs += 1)?;
-                keys::missing(damaged).map(|()| counted(pairs, "pair"))
+                keys::missing(damaged).map(|()| count_with_noun(pairs, "pair"))
             }
-            Command::Status => status::table(&self.master),
-            Command::Help | Command::Quit => Ok(HELP.to_string()),
+            ShellCommand::Status => status::table(&self.master),
+            ShellCommand::Help | ShellCommand::Quit => Ok(HELP.to_string()),
         }
     }
 }
@@ -163,7 +166,7 @@ impl Shell {
 /// Maximum number of keys that are shown.
 const MOST_KEYS: usize = 1000;
 
-impl Shell {
+impl CommandShell {
     fn keys(&self, prefix: &[u8]) -> Result<String, Failure> {
         let mut shown = Vec::new();
         let mut more = 0u64;
@@ -188,9 +191,9 @@ fn history_file() -> Option<PathBuf> {
 
 /// Completes the names of commands.
 #[derive(Helper, Hinter, Highlighter, Validator)]
-struct Completion;
+struct ShellCompleter;
 
-impl Completer for Completion {
+impl Completer for ShellCompleter {
     type Candidate = String;
 
     fn complete(
@@ -212,7 +215,7 @@ mod tests {
 
     fn complete(line: &str) -> (usize, Vec<String>) {
         let history = DefaultHistory::new();
-        Completion.complete(line, line.len(), &Context::new(&history)).unwrap()
+        ShellCompleter.complete(line, line.len(), &Context::new(&history)).unwrap()
     }
 
     #[test]

@@ -19,7 +19,7 @@ Exit codes: 0 no promise was broken; 1 one was; 2 wrong usage; 130 interrupted."
 /// Arguments of `fusee sim`.
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
-pub struct Args {
+pub struct SimArgs {
     /// The first seed; without --seeds and --minutes, the only one
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
@@ -63,7 +63,7 @@ pub struct Args {
 
 /// The runs to do.
 #[derive(Clone, Debug)]
-pub struct Plan {
+pub struct SimPlan {
     /// The first seed.
     pub first: u64,
     /// Number of seeds; `None`: until the time is over.
@@ -82,9 +82,9 @@ pub struct Plan {
     switches: bool,
 }
 
-impl Args {
+impl SimArgs {
     /// Returns the runs that the arguments select.
-    pub fn plan(&self) -> Result<Plan, Failure> {
+    pub fn plan(&self) -> Result<SimPlan, Failure> {
         let scenario = |name: &String| {
             let known = || Scenario::ALL.map(Scenario::name).join(", ");
             Scenario::named(name).ok_or_else(|| {
@@ -114,7 +114,7 @@ impl Args {
         }
         let default = if self.seed.is_some() { 1 } else { 100 };
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
-        Ok(Plan {
+        Ok(SimPlan {
             first: self.seed.unwrap_or(0),
             seeds: time.is_none().then(|| self.seeds.unwrap_or(default)),
             time,
@@ -129,7 +129,7 @@ impl Args {
     }
 }
 
-impl Plan {
+impl SimPlan {
     /// Returns the run of a seed.
     pub fn options(&self, seed: u64) -> RunOptions {
         let turn = seed % self.scenarios.len() as u64;
@@ -138,7 +138,7 @@ impl Plan {
             clients: self.clients,
             without: self.without.clone(),
             switches: self.switches,
-            stop: interrupt::requested,
+            stop: interrupt::is_requested,
             ..RunOptions::new(self.scenarios[turn as usize], seed)
         }
     }
@@ -171,9 +171,9 @@ mod tests {
     use super::*;
 
     #[derive(Parser)]
-    struct Cli {
+    struct SimCli {
         #[command(flatten)]
-        args: Args,
+        args: SimArgs,
     }
 
     #[test]
@@ -184,7 +184,7 @@ mod tests {
         options.without = BTreeSet::from([Fault::Stop, Fault::Tear]);
         options.switches = true;
         let command = replay(&options);
-        let cli = Cli::try_parse_from(command.split(' ').skip(1)).unwrap();
+        let cli = SimCli::try_parse_from(command.split(' ').skip(1)).unwrap();
         let plan = cli.args.plan().unwrap();
         assert_eq!((plan.first, plan.seeds), (77, Some(1)));
         let again = plan.options(77);

@@ -7,11 +7,11 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use fusee_cli::interrupt;
-use fusee_cli::progress::Lines;
-use fusee_sim::{Outcome, RunOptions, Scenario, run, shrink};
+use fusee_cli::progress::ProgressLines;
+use fusee_sim::{RunOptions, Scenario, SimOutcome, run, shrink};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-use super::args::Plan;
+use super::args::SimPlan;
 
 /// Maximum number of runs to shorten one failure.
 const SHRINK_RUNS: usize = 200;
@@ -20,7 +20,7 @@ const MAX_SHRUNK: usize = 3;
 
 /// Sums over runs.
 #[derive(Clone, Debug, Default)]
-pub struct Sums {
+pub struct RunSums {
     /// Runs.
     pub runs: u64,
     /// Operations checked.
@@ -33,49 +33,49 @@ pub struct Sums {
 
 /// A run that broke a promise.
 #[derive(Clone, Debug)]
-pub struct Broken {
+pub struct BrokenRun {
     /// The run as it was found.
     pub found: RunOptions,
     /// The shortened run.
     pub short: RunOptions,
     /// The outcome of the shortened run.
-    pub outcome: Outcome,
+    pub outcome: SimOutcome,
 }
 
 /// Result of many runs.
 #[derive(Clone, Debug, Default)]
-pub struct Batch {
+pub struct SimBatch {
     /// Runs done.
     pub runs: u64,
     /// Sums by scenario.
-    pub scenarios: BTreeMap<Scenario, Sums>,
+    pub scenarios: BTreeMap<Scenario, RunSums>,
     /// Faults and events, by name.
     pub counts: BTreeMap<&'static str, u64>,
     /// Digest of all traces, independent of the order of the runs.
     pub digest: u64,
     /// Failed runs.
-    pub failures: Vec<Broken>,
+    pub failures: Vec<BrokenRun>,
     /// Time that the runs took.
     pub elapsed: Duration,
     /// Whether a signal asked to stop.
     pub interrupted: bool,
 }
 
-impl Batch {
+impl SimBatch {
     /// Does the runs of a plan, until a signal asks to stop.
-    pub fn run(plan: &Plan) -> Batch {
+    pub fn run(plan: &SimPlan) -> SimBatch {
         let begun = Instant::now();
         let bar = progress(plan);
-        let lines = Lines::begin();
+        let lines = ProgressLines::begin();
         let next = AtomicU64::new(0);
-        let batch = Mutex::new(Batch::default());
+        let batch = Mutex::new(SimBatch::default());
         // A panic is a broken promise, and is reported as one; the hook need not report it again.
         let hook = panic::take_hook();
         panic::set_hook(Box::new(|_| ()));
         std::thread::scope(|scope| {
             for _ in 0..plan.jobs {
                 scope.spawn(|| {
-                    while !interrupt::requested() {
+                    while !interrupt::is_requested() {
                         let number = next.fetch_add(1, Ordering::Relaxed);
                         let over = plan.time.is_some_and(|time| begun.elapsed() >= time);
                         if over || plan.seeds.is_some_and(|seeds| number >= seeds) {
@@ -95,7 +95,7 @@ impl Batch {
                             let shortened = shortened.filter(|(_, short)| short.failure.is_some());
                             let (short, outcome) =
                                 shortened.unwrap_or_else(|| (options.clone(), outcome));
-                            locked().failures.push(Broken { found: options, short, outcome });
+                            locked().failures.push(BrokenRun { found: options, short, outcome });
                         }
                         bar.set_position(match plan.time {
                             Some(_) => begun.elapsed().as_secs(),
@@ -115,12 +115,12 @@ impl Batch {
         let mut batch = batch.into_inner().unwrap_or_else(PoisonError::into_inner);
         batch.failures.sort_by_key(|broken| broken.found.seed);
         batch.elapsed = begun.elapsed();
-        batch.interrupted = interrupt::requested();
+        batch.interrupted = interrupt::is_requested();
         batch
     }
 
     /// Adds a run. Returns whether it failed.
-    fn add(&mut self, options: &RunOptions, outcome: &Outcome) -> bool {
+    fn add(&mut self, options: &RunOptions, outcome: &SimOutcome) -> bool {
         self.runs += 1;
         let sums = self.scenarios.entry(options.scenario).or_default();
         sums.runs += 1;
@@ -135,7 +135,7 @@ impl Batch {
     }
 }
 
-fn progress(plan: &Plan) -> ProgressBar {
+fn progress(plan: &SimPlan) -> ProgressBar {
     let (total, unit) = match (plan.time, plan.seeds) {
         (Some(time), _) => (time.as_secs(), "s"),
         (None, seeds) => (seeds.unwrap_or(0), "runs"),

@@ -8,7 +8,7 @@ mod args;
 mod batch;
 mod report;
 
-pub use args::Args;
+pub use args::SimArgs;
 
 use std::fs;
 
@@ -16,11 +16,11 @@ use fusee_cli::failure::Failure;
 use fusee_cli::{interrupt, output};
 use fusee_sim::RunOptions;
 
-use batch::Batch;
-use report::Report;
+use batch::SimBatch;
+use report::SimReport;
 
 /// Runs the seeds that the arguments select.
-pub fn run(args: &Args) -> Result<(), Failure> {
+pub fn run(args: &SimArgs) -> Result<(), Failure> {
     if args.list {
         return list();
     }
@@ -34,8 +34,8 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         fs::write(path, text)
             .map_err(|e| Failure::operation(format!("cannot write {}: {e}", path.display())))?;
     }
-    let batch = Batch::run(&plan);
-    let report = Report::new(&plan, &batch);
+    let batch = SimBatch::run(&plan);
+    let report = SimReport::new(&plan, &batch);
     output::text(&if args.json { report.json() } else { report.text() })?;
     match (batch.failures.len(), interrupt::failure()) {
         (0, None) => Ok(()),

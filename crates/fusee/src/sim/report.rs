@@ -4,27 +4,27 @@ use std::fmt::Write;
 
 use serde_json::{Value, json};
 
-use super::args::{Plan, replay};
-use super::batch::{Batch, Broken, Sums};
+use super::args::{SimPlan, replay};
+use super::batch::{BrokenRun, RunSums, SimBatch};
 
 /// A result, ready to be printed.
-pub struct Report<'a> {
-    plan: &'a Plan,
-    batch: &'a Batch,
-    total: Sums,
+pub struct SimReport<'a> {
+    plan: &'a SimPlan,
+    batch: &'a SimBatch,
+    total: RunSums,
 }
 
-impl<'a> Report<'a> {
+impl<'a> SimReport<'a> {
     /// Creates the report of a batch.
-    pub fn new(plan: &'a Plan, batch: &'a Batch) -> Report<'a> {
-        let mut total = Sums::default();
+    pub fn new(plan: &'a SimPlan, batch: &'a SimBatch) -> SimReport<'a> {
+        let mut total = RunSums::default();
         for sums in batch.scenarios.values() {
             total.runs += sums.runs;
             total.operations += sums.operations;
             total.events += sums.events;
             total.virtual_ns += sums.virtual_ns;
         }
-        Report { plan, batch, total }
+        SimReport { plan, batch, total }
     }
 
     /// Returns the report for people.
@@ -70,7 +70,7 @@ impl<'a> Report<'a> {
     /// Returns the report as JSON.
     pub fn json(&self) -> String {
         let batch = self.batch;
-        let scenario = |(scenario, sums): (&fusee_sim::Scenario, &Sums)| {
+        let scenario = |(scenario, sums): (&fusee_sim::Scenario, &RunSums)| {
             let value = json!({
                 "runs": sums.runs,
                 "operations": sums.operations,
@@ -101,15 +101,15 @@ impl<'a> Report<'a> {
     }
 }
 
-fn what(broken: &Broken) -> &str {
+fn what(broken: &BrokenRun) -> &str {
     broken.outcome.failure.as_ref().map_or("it does not happen again", |f| &f.what)
 }
 
-fn history(broken: &Broken) -> &[String] {
+fn history(broken: &BrokenRun) -> &[String] {
     broken.outcome.failure.as_ref().map_or(&[], |f| &f.history)
 }
 
-fn show(broken: &Broken) -> String {
+fn show(broken: &BrokenRun) -> String {
     let mut text = format!(
         "seed {} breaks a promise: {}\n  found with: {}\n  shorter:    {}\n",
         broken.found.seed,
@@ -123,7 +123,7 @@ fn show(broken: &Broken) -> String {
     text
 }
 
-fn failure(broken: &Broken) -> Value {
+fn failure(broken: &BrokenRun) -> Value {
     json!({
         "seed": broken.found.seed,
         "scenario": broken.found.scenario.name(),

@@ -2,10 +2,10 @@
 
 // Promise API-29
 
-use fusee_cli::quantity::{Bytes, counted};
+use fusee_cli::quantity::{ByteSize, count_with_noun};
 use serde::Serialize;
 
-use super::report::Report;
+use super::report::StatusReport;
 
 /// Memory is short if no region can be added and less than one in this many blocks is free.
 const SHORT: u64 = 10;
@@ -61,7 +61,7 @@ impl Health {
 
 /// The memory of all members that answer, together.
 #[derive(Clone, Debug, Default, Serialize)]
-pub struct Memory {
+pub struct ClusterMemory {
     /// Memory that is lent.
     pub pool_bytes: u64,
     /// Of the pool, bytes that regions and the index take.
@@ -77,7 +77,7 @@ pub struct Memory {
     pub no_region: Option<String>,
 }
 
-impl Memory {
+impl ClusterMemory {
     /// Whether writes that need a block fail.
     pub fn is_full(&self) -> bool {
         self.more_regions == 0 && self.free_blocks == 0 && self.blocks > 0
@@ -90,7 +90,7 @@ impl Memory {
 }
 
 /// Returns the health, and the reasons why it is no better.
-pub fn of(report: &Report) -> (Health, Vec<String>) {
+pub fn of(report: &StatusReport) -> (Health, Vec<String>) {
     if report.cluster.is_none() {
         return (Health::NoCluster, report.problem.iter().cloned().collect());
     }
@@ -111,8 +111,8 @@ pub fn of(report: &Report) -> (Health, Vec<String>) {
         let members = report.memory_nodes.iter().filter(|node| node.in_view).count();
         let missing = format!(
             "{} missing, with {}",
-            counted(report.missing_replicas, "replica"),
-            counted(members as u64, "memory node"),
+            count_with_noun(report.missing_replicas, "replica"),
+            count_with_noun(members as u64, "memory node"),
         );
         let is_restored = change.is_some() || report.rebalancing;
         let health = if is_restored { Health::Repairing } else { Health::Degraded };
@@ -126,10 +126,10 @@ pub fn of(report: &Report) -> (Health, Vec<String>) {
         let why = memory.no_region.as_deref().unwrap_or("no region can be added");
         let text = format!(
             "memory is {word}: {} of {} used, {} of {} free; {why}",
-            Bytes(memory.used_bytes),
-            Bytes(memory.pool_bytes),
+            ByteSize(memory.used_bytes),
+            ByteSize(memory.pool_bytes),
             memory.free_blocks,
-            counted(memory.blocks, "block"),
+            count_with_noun(memory.blocks, "block"),
         );
         found.push((health, text));
     }
@@ -153,11 +153,11 @@ mod tests {
 
     #[test]
     fn memory_is_full_where_neither_a_block_nor_a_region_is_left() {
-        let memory = |more_regions, free_blocks| Memory {
+        let memory = |more_regions, free_blocks| ClusterMemory {
             more_regions,
             free_blocks,
             blocks: 100,
-            ..Memory::default()
+            ..ClusterMemory::default()
         };
         for (more, free, is_short, is_full) in [
             (1, 0, false, false),
@@ -169,6 +169,6 @@ mod tests {
             let memory = memory(more, free);
             assert_eq!((memory.is_short(), memory.is_full()), (is_short, is_full), "{memory:?}");
         }
-        assert!(!Memory::default().is_full(), "nothing is known");
+        assert!(!ClusterMemory::default().is_full(), "nothing is known");
     }
 }

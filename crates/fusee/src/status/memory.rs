@@ -11,7 +11,7 @@ use std::fmt::Write as _;
 use fusee_cli::connect::{self, ConnectArgs};
 use fusee_cli::failure::Failure;
 use fusee_cli::output;
-use fusee_cli::quantity::{Bytes, counted};
+use fusee_cli::quantity::{ByteSize, count_with_noun};
 use fusee_client::{
     ClassMemory, MemorySurvey, NodeMemory, OwnerMemory, OwnerState, RedundancyMemory, SurveyError,
 };
@@ -22,7 +22,7 @@ const SHOWN: usize = 20;
 
 /// The memory of a cluster. [`MemorySurvey`] explains the fields.
 #[derive(Debug, Serialize)]
-struct Report {
+struct MemoryReport {
     view: u64,
     block_bytes: u64,
     blocks: u64,
@@ -33,16 +33,16 @@ struct Report {
     stray_marks: u64,
     /// Regions of pairs without redundancy that were lost, by node.
     lost_regions: BTreeMap<String, u64>,
-    memory_nodes: Vec<Node>,
-    size_classes: Vec<Class>,
+    memory_nodes: Vec<NodeMemoryReport>,
+    size_classes: Vec<ClassMemoryReport>,
     /// Pairs by redundancy, according to the index.
-    redundancies: Vec<OfRedundancy>,
+    redundancies: Vec<RedundancyMemoryReport>,
     /// Owners of blocks, those with most first.
-    owners: Vec<Owner>,
+    owners: Vec<OwnerMemoryReport>,
 }
 
 #[derive(Debug, Serialize)]
-struct Node {
+struct NodeMemoryReport {
     node: String,
     pool_bytes: u64,
     subtables: u64,
@@ -58,7 +58,7 @@ struct Node {
 }
 
 #[derive(Debug, Serialize)]
-struct Class {
+struct ClassMemoryReport {
     class: u8,
     object_bytes: u64,
     blocks: u64,
@@ -69,7 +69,7 @@ struct Class {
 }
 
 #[derive(Debug, Serialize)]
-struct OfRedundancy {
+struct RedundancyMemoryReport {
     redundancy: String,
     pairs: u64,
     /// An upper bound: an object is up to an eighth longer than its pair.
@@ -78,7 +78,7 @@ struct OfRedundancy {
 }
 
 #[derive(Debug, Serialize)]
-struct Owner {
+struct OwnerMemoryReport {
     owner: String,
     /// `open`, `expired` or `departed`.
     state: &'static str,
@@ -93,7 +93,7 @@ pub fn run(connect: &ConnectArgs, is_json: bool) -> Result<(), Failure> {
     let client = connect::join(&connect.master, options).map_err(with_next_step)?;
     let survey = client.survey_memory().map_err(explain)?;
     drop(client);
-    let report = Report::from(survey);
+    let report = MemoryReport::from(survey);
     output::text(&if is_json { super::json(&report)? } else { show(&report) })?;
     let silent = report.memory_nodes.iter().filter(|node| node.reserved_bytes.is_none());
     let silent: Vec<&str> = silent.map(|node| node.node.as_str()).collect();
@@ -124,11 +124,12 @@ fn with_next_step(failure: Failure) -> Failure {
     ))
 }
 
-impl From<MemorySurvey> for Report {
-    fn from(survey: MemorySurvey) -> Report {
-        let mut owners: Vec<Owner> = survey.owners.iter().map(Owner::from).collect();
+impl From<MemorySurvey> for MemoryReport {
+    fn from(survey: MemorySurvey) -> MemoryReport {
+        let mut owners: Vec<OwnerMemoryReport> =
+            survey.owners.iter().map(OwnerMemoryReport::from).collect();
         owners.sort_by_key(|owner| Reverse(owner.blocks));
-        Report {
+        MemoryReport {
             view: survey.view,
             block_bytes: survey.block_bytes,
             blocks: survey.blocks,
@@ -142,17 +143,17 @@ impl From<MemorySurvey> for Report {
                 .iter()
                 .map(|(n, lost)| (n.to_string(), *lost))
                 .collect(),
-            memory_nodes: survey.nodes.iter().map(Node::from).collect(),
-            size_classes: survey.classes.iter().map(Class::from).collect(),
-            redundancies: survey.redundancies.iter().map(OfRedundancy::from).collect(),
+            memory_nodes: survey.nodes.iter().map(NodeMemoryReport::from).collect(),
+            size_classes: survey.classes.iter().map(ClassMemoryReport::from).collect(),
+            redundancies: survey.redundancies.iter().map(RedundancyMemoryReport::from).collect(),
             owners,
         }
     }
 }
 
-impl From<&NodeMemory> for Node {
-    fn from(node: &NodeMemory) -> Node {
-        Node {
+impl From<&NodeMemory> for NodeMemoryReport {
+    fn from(node: &NodeMemory) -> NodeMemoryReport {
+        NodeMemoryReport {
             node: node.node.to_string(),
             pool_bytes: node.pool_bytes,
             subtables: node.subtables,
@@ -168,9 +169,9 @@ impl From<&NodeMemory> for Node {
     }
 }
 
-impl From<&ClassMemory> for Class {
-    fn from(of: &ClassMemory) -> Class {
-        Class {
+impl From<&ClassMemory> for ClassMemoryReport {
+    fn from(of: &ClassMemory) -> ClassMemoryReport {
+        ClassMemoryReport {
             class: of.class.code(),
             object_bytes: of.object_bytes,
             blocks: of.blocks,
@@ -182,9 +183,9 @@ impl From<&ClassMemory> for Class {
     }
 }
 
-impl From<&RedundancyMemory> for OfRedundancy {
-    fn from(of: &RedundancyMemory) -> OfRedundancy {
-        OfRedundancy {
+impl From<&RedundancyMemory> for RedundancyMemoryReport {
+    fn from(of: &RedundancyMemory) -> RedundancyMemoryReport {
+        RedundancyMemoryReport {
             redundancy: of.redundancy.to_string(),
             pairs: of.pairs,
             value_bytes: of.value_bytes,
@@ -193,9 +194,9 @@ impl From<&RedundancyMemory> for OfRedundancy {
     }
 }
 
-impl From<&OwnerMemory> for Owner {
-    fn from(of: &OwnerMemory) -> Owner {
-        Owner {
+impl From<&OwnerMemory> for OwnerMemoryReport {
+    fn from(of: &OwnerMemory) -> OwnerMemoryReport {
+        OwnerMemoryReport {
             owner: of.owner.to_string(),
             state: match of.state {
                 OwnerState::Open => "open",
@@ -210,15 +211,15 @@ impl From<&OwnerMemory> for Owner {
 }
 
 fn bytes(bytes: u64) -> String {
-    Bytes(bytes).to_string()
+    ByteSize(bytes).to_string()
 }
 
-fn show(report: &Report) -> String {
+fn show(report: &MemoryReport) -> String {
     let waits: u64 = report.size_classes.iter().map(|class| class.marked_bytes).sum();
     let mut text = format!(
         "view {}: {} of {}, {} of them free; {} in other blocks wait to be used again\n",
         report.view,
-        counted(report.blocks, "block"),
+        count_with_noun(report.blocks, "block"),
         bytes(report.block_bytes),
         report.free_blocks,
         bytes(waits)
@@ -240,8 +241,11 @@ fn show(report: &Report) -> String {
         let _ = writeln!(text, "without redundancy: regions of {}", single.join(", "));
     }
     for (node, regions) in &report.lost_regions {
-        let _ =
-            writeln!(text, "lost without redundancy, with {node}: {}", counted(*regions, "region"));
+        let _ = writeln!(
+            text,
+            "lost without redundancy, with {node}: {}",
+            count_with_noun(*regions, "region")
+        );
     }
     nodes(&mut text, &report.memory_nodes);
     redundancies(&mut text, &report.redundancies);
@@ -252,7 +256,7 @@ fn show(report: &Report) -> String {
     text
 }
 
-fn nodes(text: &mut String, nodes: &[Node]) {
+fn nodes(text: &mut String, nodes: &[NodeMemoryReport]) {
     let _ = writeln!(
         text,
         "\n{:<8}{:>10}{:>12}{:>12}{:>12}{:>12}{:>14}",
@@ -274,7 +278,7 @@ fn nodes(text: &mut String, nodes: &[Node]) {
     }
 }
 
-fn redundancies(text: &mut String, all: &[OfRedundancy]) {
+fn redundancies(text: &mut String, all: &[RedundancyMemoryReport]) {
     if all.is_empty() {
         return;
     }
@@ -286,7 +290,7 @@ fn redundancies(text: &mut String, all: &[OfRedundancy]) {
     }
 }
 
-fn classes(text: &mut String, classes: &[Class]) {
+fn classes(text: &mut String, classes: &[ClassMemoryReport]) {
     if classes.is_empty() {
         return;
     }
@@ -309,7 +313,7 @@ fn classes(text: &mut String, classes: &[Class]) {
     }
 }
 
-fn owners(text: &mut String, owners: &[Owner]) {
+fn owners(text: &mut String, owners: &[OwnerMemoryReport]) {
     if owners.is_empty() {
         return;
     }
@@ -318,8 +322,8 @@ fn owners(text: &mut String, owners: &[Owner]) {
         "\n{:<16}{:<12}{:>8}{:>12}{:>12}",
         "owner", "session", "blocks", "handed on", "set free"
     );
-    let mut line = |name: &str, state: &str, of: &[Owner]| {
-        let sum = |what: fn(&Owner) -> u64| of.iter().map(what).sum::<u64>();
+    let mut line = |name: &str, state: &str, of: &[OwnerMemoryReport]| {
+        let sum = |what: fn(&OwnerMemoryReport) -> u64| of.iter().map(what).sum::<u64>();
         let _ = writeln!(
             text,
             "{name:<16}{state:<12}{:>8}{:>12}{:>12}",
@@ -344,14 +348,14 @@ mod tests {
 
     #[test]
     fn owners_beyond_some_are_added_up() {
-        let owner = |n| Owner {
+        let owner = |n| OwnerMemoryReport {
             owner: format!("client{n}"),
             state: "departed",
             blocks: 2,
             handed_on: 1,
             marked_bytes: 1024,
         };
-        let all: Vec<Owner> = (0..SHOWN + 3).map(owner).collect();
+        let all: Vec<OwnerMemoryReport> = (0..SHOWN + 3).map(owner).collect();
         let mut text = String::new();
         owners(&mut text, &all);
         let last: Vec<&str> = text.lines().last().unwrap().split_whitespace().collect();

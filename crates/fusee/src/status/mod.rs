@@ -28,8 +28,8 @@ use fusee_control::node::{NodeReply, NodeRequest};
 use fusee_control::rpc::{MasterClient, NodeClient, RpcError, Runtime};
 
 pub use health::Health;
-use report::Usages;
-pub use report::{NodeReport, Report};
+use report::NodeUsages;
+pub use report::{NodeReport, StatusReport};
 use serde::Serialize;
 
 /// Deadline of each answer.
@@ -45,7 +45,7 @@ const TIMEOUT: Duration = Duration::from_secs(3);
     Only --memory makes use of --fabric.\n\n\
     Exit codes: 0 the cluster serves, and all of it; 1 there is none, it is forming, or a memory node does not\n\
     answer, but not for one that is drained, or lost and replaced; 2 wrong usage; 3 the master cannot be reached.")]
-pub struct Args {
+pub struct StatusArgs {
     #[command(flatten)]
     connect: ConnectArgs,
 
@@ -64,7 +64,7 @@ pub struct Args {
 }
 
 /// Prints the status.
-pub fn run(args: &Args) -> Result<(), Failure> {
+pub fn run(args: &StatusArgs) -> Result<(), Failure> {
     if args.memory {
         return memory::run(&args.connect, args.json);
     }
@@ -100,7 +100,7 @@ pub fn table(master: &str) -> Result<String, Failure> {
     Ok(table::show(&ask(master)?))
 }
 
-fn ask(master: &str) -> Result<Report, Failure> {
+fn ask(master: &str) -> Result<StatusReport, Failure> {
     connect::check_address(master)?;
     let runtime = secret::runtime("fusee-status")?;
     let client = MasterClient::new(&runtime, master).with_deadline(TIMEOUT);
@@ -113,7 +113,7 @@ fn ask(master: &str) -> Result<Report, Failure> {
         Err(error) => return Err(connect::explain(master, &error)),
     };
     let usages = runtime.block_on(usages(&runtime, &status, TIMEOUT));
-    Ok(Report::new(&client.answered_by(), status, usages))
+    Ok(StatusReport::new(&client.answered_by(), status, usages))
 }
 
 /// Asks the master, and then each memory node with this deadline.
@@ -121,7 +121,7 @@ pub async fn gather(
     runtime: &Runtime,
     master: &MasterClient,
     node_deadline: Duration,
-) -> Result<Report, RpcError> {
+) -> Result<StatusReport, RpcError> {
     let status = match master.call(MasterRequest::Status).await? {
         MasterReply::Status(status) => *status,
         other => {
@@ -131,10 +131,10 @@ pub async fn gather(
         }
     };
     let usages = usages(runtime, &status, node_deadline).await;
-    Ok(Report::new(&master.answered_by(), status, usages))
+    Ok(StatusReport::new(&master.answered_by(), status, usages))
 }
 
-async fn usages(runtime: &Runtime, status: &Status, deadline: Duration) -> Usages {
+async fn usages(runtime: &Runtime, status: &Status, deadline: Duration) -> NodeUsages {
     let asked = status.members.iter().map(async |member| {
         let node = NodeClient::new(runtime, member.control.clone()).with_deadline(deadline);
         let usage = match node.call(NodeRequest::Usage).await {

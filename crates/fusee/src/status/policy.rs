@@ -2,8 +2,8 @@
 
 use std::fmt::Write as _;
 
-use fusee_cli::quantity::{Bytes, counted};
-use fusee_client::{Fallback, Policy, Promoted, Transitions};
+use fusee_cli::quantity::{ByteSize, count_with_noun};
+use fusee_client::{Fallback, Policy, PromotedRedundancy, Transitions};
 use serde::Serialize;
 
 /// The policy, in the terms of its configuration.
@@ -61,8 +61,8 @@ impl From<&Policy> for PolicyReport {
             promote_after: promotion.map(|promotion| promotion.after_reads),
             promote_window_ms: promotion.map(|promotion| promotion.window_ms),
             promote_to: promotion.map(|promotion| match promotion.to {
-                Promoted::Oriented => "eor",
-                Promoted::Replicated => "replicated",
+                PromotedRedundancy::Oriented => "eor",
+                PromotedRedundancy::Replicated => "replicated",
             }),
             promote_bytes_per_s: promotion.map(|promotion| promotion.bytes_per_s),
         }
@@ -79,7 +79,7 @@ impl From<Transitions> for TransitionReport {
 
 /// Adds the policy as text; nothing if all is replicated and nothing has happened.
 pub fn show(text: &mut String, policy: &PolicyReport, transitions: &TransitionReport) {
-    let bytes = |bytes: u64| Bytes(bytes).to_string();
+    let bytes = |bytes: u64| ByteSize(bytes).to_string();
     let says_more = policy.demote_above.is_some() || policy.promote_after.is_some();
     if !policy.rules.is_empty() || policy.default != "replicated" || says_more {
         let _ = write!(text, "redundancy: {}", policy.default);
@@ -119,11 +119,11 @@ pub fn show(text: &mut String, policy: &PolicyReport, transitions: &TransitionRe
         let _ = writeln!(
             text,
             "{} ({}) demoted, {} ({}) promoted, {} replicated instead",
-            counted(demoted_pairs, "pair"),
+            count_with_noun(demoted_pairs, "pair"),
             bytes(demoted_bytes),
-            counted(promoted_pairs, "pair"),
+            count_with_noun(promoted_pairs, "pair"),
             bytes(promoted_bytes),
-            counted(fallbacks, "write")
+            count_with_noun(fallbacks, "write")
         );
     }
 }
@@ -148,7 +148,7 @@ mod tests {
             promotion: Some(Promotion {
                 after_reads: 8,
                 window_ms: 1000,
-                to: Promoted::Oriented,
+                to: PromotedRedundancy::Oriented,
                 bytes_per_s: 1 << 20,
             }),
         };

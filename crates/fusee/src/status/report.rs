@@ -6,20 +6,20 @@
 use std::collections::BTreeMap;
 
 use fusee_cli::flags;
+use fusee_cli::master_requests::state_name;
 use fusee_cli::recoveries::RecoveryReport;
-use fusee_cli::standing::state_name;
 use fusee_client::{Status, Usage, View};
-use fusee_control::master::{MemberState, MemberStatus, Reconfiguration, Scrub};
-use fusee_core::change::{Change, Stage};
+use fusee_control::master::{MemberState, MemberStatus, Reconfiguration, ScrubStatus};
+use fusee_core::change::{ChangeStage, ViewChange};
 use fusee_core::data::Region;
-use fusee_core::stats::{OpKind, Work};
+use fusee_core::stats::{OpKind, SessionWork};
 use serde::Serialize;
 
-use super::health::{self, Health, Memory};
+use super::health::{self, ClusterMemory, Health};
 use super::policy::{PolicyReport, TransitionReport};
 
 /// Answers of the memory nodes, by number.
-pub type Usages = BTreeMap<u16, Result<Usage, String>>;
+pub type NodeUsages = BTreeMap<u16, Result<Usage, String>>;
 
 /// A memory node.
 #[derive(Debug, Serialize)]
@@ -82,7 +82,7 @@ pub struct SchemeReport {
 
 /// Operations of one kind.
 #[derive(Debug, Serialize)]
-pub struct KindReport {
+pub struct OperationKindReport {
     pub kind: &'static str,
     pub operations: u64,
     pub phases: u64,
@@ -91,7 +91,7 @@ pub struct KindReport {
 /// Totals of the operations of sessions, as far as sessions have reported them.
 #[derive(Debug, Serialize)]
 pub struct WorkReport {
-    pub kinds: Vec<KindReport>,
+    pub kinds: Vec<OperationKindReport>,
     pub verbs: u64,
     pub bytes: u64,
     /// Rounds that writes lost to others.
@@ -101,9 +101,9 @@ pub struct WorkReport {
     pub wrong_hints: u64,
 }
 
-impl From<Work> for WorkReport {
-    fn from(work: Work) -> WorkReport {
-        let kind = |kind: OpKind| KindReport {
+impl From<SessionWork> for WorkReport {
+    fn from(work: SessionWork) -> WorkReport {
+        let kind = |kind: OpKind| OperationKindReport {
             kind: kind.name(),
             operations: work.operations[kind as usize],
             phases: work.phases[kind as usize],
@@ -157,7 +157,7 @@ pub struct ReconfigurationReport {
 
 /// The cluster.
 #[derive(Debug, Serialize)]
-pub struct Report {
+pub struct StatusReport {
     /// The master that leads.
     pub master: String,
     /// `None` until a cluster is formed.
@@ -168,7 +168,7 @@ pub struct Report {
     pub health: Health,
     /// Reasons why the cluster is not whole, the worst first.
     pub reasons: Vec<String>,
-    pub memory: Memory,
+    pub memory: ClusterMemory,
     pub expected_memory_nodes: u32,
     /// 0 while the cluster forms.
     pub view: u64,
@@ -234,16 +234,16 @@ pub struct ScrubReport {
     pub lost_pairs: u64,
 }
 
-impl From<Scrub> for ScrubReport {
-    fn from(scrub: Scrub) -> ScrubReport {
-        let Scrub { passes, bytes, settled_subtables, renewed_regions, lost_pairs } = scrub;
+impl From<ScrubStatus> for ScrubReport {
+    fn from(scrub: ScrubStatus) -> ScrubReport {
+        let ScrubStatus { passes, bytes, settled_subtables, renewed_regions, lost_pairs } = scrub;
         ScrubReport { passes, bytes, settled_subtables, renewed_regions, lost_pairs }
     }
 }
 
-impl Report {
+impl StatusReport {
     /// Creates the report from the answers of the leading master and the memory nodes.
-    pub fn new(master: &str, status: Status, mut usages: Usages) -> Report {
+    pub fn new(master: &str, status: Status, mut usages: NodeUsages) -> StatusReport {
         let view = status.view.as_ref();
         let nodes = status.members.iter().map(|member| {
             let usage = usages.remove(&member.node.0).unwrap_or(Err("not asked".into()));
@@ -258,16 +258,16 @@ impl Report {
         let sum = |of: fn(&NodeReport) -> Option<u64>| {
             nodes.iter().filter(|node| node.in_view && node.reachable).filter_map(of).sum()
         };
-        let memory = Memory {
+        let memory = ClusterMemory {
             pool_bytes: sum(|node| node.pool_bytes),
             reserved_bytes: sum(|node| node.reserved_bytes),
             used_bytes: sum(|node| node.used_bytes),
             free_blocks: sum(|node| node.free_blocks),
             blocks: sum(|node| node.primary_blocks),
             more_regions: status.more_regions,
-            no_region: status.no_region.as_deref().map(flags::in_text),
+            no_region: status.no_region.as_deref().map(flags::with_flag_names),
         };
-        let mut report = Report {
+        let mut report = StatusReport {
             master: master.to_string(),
             cluster: status.cluster.map(|cluster| cluster.to_string()),
             ready: view.is_some() && nodes.iter().all(|node| node.reachable || !node.in_view),
@@ -287,15 +287,15 @@ impl Report {
             missing_replicas: status.missing_replicas,
             rebalancing: status.rebalancing,
             subtables: count(|view| view.subtables.len()),
-            regions: count(|view| there(view).count()),
+            regions: count(|view| present_regions(view).count()),
             coded_regions: count(|view| {
-                there(view).filter(|region| region.columns().is_some()).count()
+                present_regions(view).filter(|region| region.columns().is_some()).count()
             }),
             copy_regions: count(|view| {
-                there(view).filter(|region| region.copies_on().is_some()).count()
+                present_regions(view).filter(|region| region.copies_on().is_some()).count()
             }),
             single_regions: count(|view| {
-                there(view).filter(|region| region.has_single_pairs()).count()
+                present_regions(view).filter(|region| region.has_single_pairs()).count()
             }),
             schemes: view.map_or_else(Vec::new, schemes),
             lost_without_redundancy: view.map_or_else(Vec::new, lost_pairs),
@@ -314,7 +314,7 @@ impl Report {
             last_reconfigurations: reconfigurations
                 .map(|(n, past)| reconfiguration(past, under_way(n)))
                 .collect(),
-            problem: status.problem.as_deref().map(flags::in_text),
+            problem: status.problem.as_deref().map(flags::with_flag_names),
             memory_nodes: nodes,
         };
         (report.health, report.reasons) = health::of(&report);
@@ -322,7 +322,7 @@ impl Report {
     }
 }
 
-impl Report {
+impl StatusReport {
     /// Whether the cluster suffers if this node does not answer.
     pub fn needs(&self, node: &NodeReport) -> bool {
         match node.state {
@@ -373,13 +373,13 @@ fn node(member: &MemberStatus, view: Option<&View>, usage: Result<Usage, String>
 }
 
 /// Returns the regions that were not lost with their nodes.
-fn there(view: &View) -> impl Iterator<Item = &Region> {
+fn present_regions(view: &View) -> impl Iterator<Item = &Region> {
     view.regions.iter().filter(|region| region.is_there())
 }
 
 fn schemes(view: &View) -> Vec<SchemeReport> {
     let mut schemes = BTreeMap::<String, (u64, u64)>::new();
-    for region in there(view) {
+    for region in present_regions(view) {
         let places = region.places().len() as u64;
         let (regions, bytes) = schemes.entry(region.redundancy().to_string()).or_default();
         *regions += 1;
@@ -396,14 +396,14 @@ fn lost_pairs(view: &View) -> Vec<LostPairs> {
     lost.map(|(node, regions, bytes)| LostPairs { node, regions, bytes }).collect()
 }
 
-fn change_report(change: &Change) -> ChangeReport {
+fn change_report(change: &ViewChange) -> ChangeReport {
     let subtables = change.subtables.iter().filter(|s| s.joining.is_some()).count();
     let regions = change.regions.iter().filter(|r| r.joining.is_some()).count();
     ChangeReport {
         stage: match change.stage {
-            Stage::Frozen => "frozen",
-            Stage::Transforming => "transforming",
-            Stage::Switched => "switched",
+            ChangeStage::Frozen => "frozen",
+            ChangeStage::Transforming => "transforming",
+            ChangeStage::Switched => "switched",
         },
         subtables: change.subtables.len(),
         without_primary: change.subtables.iter().filter(|s| s.without_primary).count(),

@@ -2,16 +2,16 @@
 
 use std::fmt::Write as _;
 
-use fusee_cli::quantity::{Bytes, counted};
+use fusee_cli::quantity::{ByteSize, count_with_noun};
 
 use super::policy;
-use super::report::{LostPairs, NodeReport, ReconfigurationReport, Report};
+use super::report::{LostPairs, NodeReport, ReconfigurationReport, StatusReport};
 
 /// Maximum number of view changes in the text; the JSON has all that the master knows.
 const SHOWN: usize = 5;
 
 /// Returns the whole text, except for single recoveries.
-pub fn show(report: &Report) -> String {
+pub fn show(report: &StatusReport) -> String {
     let of = report.cluster.as_ref().map(|id| format!(" of cluster {id}")).unwrap_or_default();
     let mut text = format!("master {}{of}: {}\n", report.master, state(report));
     if let Some(change) = &report.change {
@@ -20,10 +20,10 @@ pub fn show(report: &Report) -> String {
             "the view is changing: {} for {}, with {} ({} without a primary) and {} in scope, {} joining",
             change.stage,
             duration(report.view_age_ms),
-            counted(change.subtables as u64, "subtable"),
+            count_with_noun(change.subtables as u64, "subtable"),
             change.without_primary,
-            counted(change.regions as u64, "region"),
-            counted(change.joining as u64, "replica")
+            count_with_noun(change.regions as u64, "region"),
+            count_with_noun(change.joining as u64, "replica")
         );
     }
     if report.view > 0 && !report.reasons.is_empty() {
@@ -42,15 +42,19 @@ pub fn show(report: &Report) -> String {
             text,
             "memory is failing: {} of the index, and {} free bitmaps, disagreed and were put right; {} lost, \
              without a whole replica",
-            counted(scrub.settled_subtables, "subtable"),
+            count_with_noun(scrub.settled_subtables, "subtable"),
             scrub.renewed_regions,
-            counted(scrub.lost_pairs, "pair"),
+            count_with_noun(scrub.lost_pairs, "pair"),
         );
     }
     if !report.lost_without_redundancy.is_empty() {
         let lost =
             report.lost_without_redundancy.iter().map(|LostPairs { node, regions, bytes }| {
-                format!("{} of {} with {node}", counted(*regions, "region"), Bytes(*bytes))
+                format!(
+                    "{} of {} with {node}",
+                    count_with_noun(*regions, "region"),
+                    ByteSize(*bytes)
+                )
             });
         let lost: Vec<String> = lost.collect();
         let _ = writeln!(text, "lost without redundancy: {}", lost.join(", "));
@@ -62,9 +66,9 @@ pub fn show(report: &Report) -> String {
         "{} index replicas of {}, {} data replicas of {}{}{}{}{}\n\
          {} open, {} expired and not recovered, {} ever\n",
         out_of(report.index_replicas, report.wanted_index_replicas),
-        counted(report.subtables as u64, "subtable"),
+        count_with_noun(report.subtables as u64, "subtable"),
         out_of(report.data_replicas, report.wanted_data_replicas),
-        counted(replicated as u64, "region"),
+        count_with_noun(replicated as u64, "region"),
         match report.coded_regions {
             0 => String::new(),
             coded => format!(", {coded} erasure-coded"),
@@ -81,7 +85,7 @@ pub fn show(report: &Report) -> String {
             0 => String::new(),
             missing => format!("; {missing} of them lack a replica"),
         } + if report.rebalancing { "; replicas are moving" } else { "" },
-        counted(report.open_sessions, "session"),
+        count_with_noun(report.open_sessions, "session"),
         report.expired_sessions,
         report.sessions_opened
     );
@@ -93,7 +97,7 @@ pub fn show(report: &Report) -> String {
 }
 
 /// Returns the state in one word, with the numbers that it needs.
-fn state(report: &Report) -> String {
+fn state(report: &StatusReport) -> String {
     if report.cluster.is_none() {
         return report.problem.clone().unwrap_or_else(|| "no cluster".into());
     }
@@ -115,14 +119,14 @@ fn state(report: &Report) -> String {
     }
 }
 
-fn nodes(text: &mut String, report: &Report) {
+fn nodes(text: &mut String, report: &StatusReport) {
     let nodes: &[NodeReport] = &report.memory_nodes;
     let _ = writeln!(
         text,
         "{:<6}{:<22}{:<22}{:>10}{:>10}{:>10}{:>14}{:>9}  state",
         "node", "control", "tcp", "pool", "reserved", "used", "blocks used", "clients"
     );
-    let bytes = |bytes: Option<u64>| bytes.map_or("-".into(), |bytes| Bytes(bytes).to_string());
+    let bytes = |bytes: Option<u64>| bytes.map_or("-".into(), |bytes| ByteSize(bytes).to_string());
     let number = |number: Option<u64>| number.map_or("-".into(), |number| number.to_string());
     for node in nodes {
         let blocks = match (node.primary_blocks_owned, node.primary_blocks) {
@@ -142,8 +146,8 @@ fn nodes(text: &mut String, report: &Report) {
             None => match node.state {
                 "draining" => format!(
                     "{state}, {} and {} left",
-                    counted(node.subtables, "subtable"),
-                    counted(node.regions, "region")
+                    count_with_noun(node.subtables, "subtable"),
+                    count_with_noun(node.regions, "region")
                 ),
                 _ => state.into(),
             },
@@ -169,7 +173,7 @@ fn nodes(text: &mut String, report: &Report) {
     }
     for node in nodes {
         if let Some(shm) = &node.shm {
-            let sessions = node.attached_shm.map(|sessions| counted(sessions, "session"));
+            let sessions = node.attached_shm.map(|sessions| count_with_noun(sessions, "session"));
             let state = match node.socket_gone {
                 Some(true) => "; THE SOCKET HAS GONE: new clients take another fabric".into(),
                 _ => sessions.map(|sessions| format!(", {sessions}")).unwrap_or_default(),
@@ -182,7 +186,7 @@ fn nodes(text: &mut String, report: &Report) {
     }
 }
 
-fn history(text: &mut String, report: &Report) {
+fn history(text: &mut String, report: &StatusReport) {
     if report.recoveries > 0 {
         let mut totals: Vec<f64> =
             report.last_recoveries.iter().map(|recovery| recovery.parts.total_ms).collect();
@@ -191,13 +195,13 @@ fn history(text: &mut String, report: &Report) {
         let _ = writeln!(
             text,
             "\n{} recovered, median of the last {}: {median:.2} ms (see --recoveries)",
-            counted(report.recoveries, "client"),
+            count_with_noun(report.recoveries, "client"),
             totals.len()
         );
     }
     let past = &report.last_reconfigurations;
     if !past.is_empty() {
-        let changes = counted(report.reconfigurations, "change");
+        let changes = count_with_noun(report.reconfigurations, "change");
         let _ = writeln!(text, "\n{changes} of the view, the last ones:");
     }
     for change in &past[past.len().saturating_sub(SHOWN)..] {
@@ -211,15 +215,15 @@ fn reconfiguration(change: &ReconfigurationReport) -> String {
         what.push(format!("lost {}", change.lost.join(", ")));
     }
     if change.joined > 0 {
-        what.push(format!("{} joined", counted(change.joined, "replica")));
+        what.push(format!("{} joined", count_with_noun(change.joined, "replica")));
     }
     if change.moved > 0 {
-        what.push(format!("{} moved", counted(change.moved, "replica")));
+        what.push(format!("{} moved", count_with_noun(change.moved, "replica")));
     }
     if change.new_regions > 0 {
-        what.push(counted(change.new_regions, "new region"));
+        what.push(count_with_noun(change.new_regions, "new region"));
     }
-    what.push(format!("{} in scope", counted(change.subtables, "subtable")));
+    what.push(format!("{} in scope", count_with_noun(change.subtables, "subtable")));
     let whole = match (change.under_way, change.lost.is_empty(), change.whole_after_ms) {
         (true, ..) => "; under way".into(),
         (_, true, _) => String::new(),

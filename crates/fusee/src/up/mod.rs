@@ -17,10 +17,10 @@ use std::path::PathBuf;
 use fusee_cli::connect::DEFAULT_PORT;
 use fusee_cli::failure::Failure;
 use fusee_cli::output;
-use fusee_cli::quantity::Bytes;
+use fusee_cli::quantity::ByteSize;
 use fusee_cli::stderr;
 use fusee_client::Fallback;
-use fusee_launch::{Child, Directory, Plan, announcement};
+use fusee_launch::{Child, ClusterDirectory, LaunchPlan, announcement};
 use fusee_master::settings::{
     DEFAULT_LEASE_MS, DEFAULT_MOVE_BYTES_PER_S, DEFAULT_SCRUB_BYTES_PER_S,
 };
@@ -28,7 +28,7 @@ use futures_util::future::select_all;
 use serde::Deserialize;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use self::report::Report;
+use self::report::UpReport;
 use crate::server::{memory_node, redundancy, settings};
 use fusee_cli::memory;
 
@@ -46,7 +46,7 @@ const HTTP_ABOVE: u16 = 10;
     fusee up --memory-nodes 6 --redundancy 16KiB=ec:4+2\n  \
     fusee up --switch\n  \
     fusee up --json > cluster.json &")]
-pub struct Args {
+pub struct UpArgs {
     /// Number of memory nodes
     #[arg(long, default_value_t = 3, value_name = "N",
           value_parser = clap::value_parser!(u16).range(1..=100))]
@@ -62,7 +62,7 @@ pub struct Args {
 
     /// Memory that each node lends; taken from the system as it is used
     #[arg(long, default_value = "1GiB", value_name = "BYTES")]
-    pool: Bytes,
+    pool: ByteSize,
 
     /// Number of keys to size the index for
     #[arg(long, default_value_t = 1_000_000, value_name = "N")]
@@ -73,12 +73,12 @@ pub struct Args {
     lease: u64,
 
     /// Rate limit of moves between memory nodes, to even out their shares or to drain one, in bytes a second
-    #[arg(long, default_value_t = Bytes(DEFAULT_MOVE_BYTES_PER_S), value_name = "BYTES")]
-    move_bytes_per_s: Bytes,
+    #[arg(long, default_value_t = ByteSize(DEFAULT_MOVE_BYTES_PER_S), value_name = "BYTES")]
+    move_bytes_per_s: ByteSize,
 
     /// Rate limit of the search for damage in unread memory, in bytes a second; 0 turns it off
-    #[arg(long, default_value_t = Bytes(DEFAULT_SCRUB_BYTES_PER_S), value_name = "BYTES")]
-    scrub_bytes_per_s: Bytes,
+    #[arg(long, default_value_t = ByteSize(DEFAULT_SCRUB_BYTES_PER_S), value_name = "BYTES")]
+    scrub_bytes_per_s: ByteSize,
 
     /// Redundancy by the length of the value: like `16KiB=ec:4+2`, or `replicated,4KiB=eor:2:4+2,64KiB=ec:4+2`
     /// [default: replicated]
@@ -100,7 +100,7 @@ pub struct Args {
 
     /// Fabrics that the memory nodes serve, separated by commas
     #[arg(long, value_delimiter = ',', default_value = "shm,tcp", value_name = "FABRICS")]
-    fabric: Vec<memory_node::Serve>,
+    fabric: Vec<memory_node::ServedFabric>,
 
     /// Add a switch, which sessions use with --switch; the memory nodes have to serve tcp
     #[arg(long)]
@@ -111,10 +111,10 @@ pub struct Args {
     json: bool,
 }
 
-impl Args {
-    fn plan(&self) -> Plan {
+impl UpArgs {
+    fn plan(&self) -> LaunchPlan {
         let most = u8::try_from(self.memory_nodes).unwrap_or(u8::MAX);
-        Plan {
+        LaunchPlan {
             memory_nodes: self.memory_nodes,
             index_replicas: self.index_replicas.unwrap_or(most.min(3)),
             data_replicas: self.data_replicas.unwrap_or(most.min(2)),
@@ -148,9 +148,9 @@ impl Args {
 
     /// Reports early what the master would refuse, and rules that need more memory nodes.
     fn check_policy(&self) -> Result<(), Failure> {
-        let File { redundancy } = settings::of_file(self.config.as_deref())?;
+        let UpConfigFile { redundancy } = settings::of_file(self.config.as_deref())?;
         let given = self.redundancy.as_ref().and_then(|rules| rules.parse().ok());
-        let table = settings::laid(&redundancy, &given.unwrap_or_default());
+        let table = settings::merge_settings(&redundancy, &given.unwrap_or_default());
         let policy = table.policy().map_err(|error| Failure::usage(error.to_string()))?;
         let rules = &policy.rules;
         let all = rules.by_size().map(|rule| rule.redundancy).chain([rules.default_redundancy()]);
@@ -179,32 +179,32 @@ impl Args {
 /// The content of the file of `--config`.
 #[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-struct File {
-    redundancy: redundancy::Table,
+struct UpConfigFile {
+    redundancy: redundancy::RedundancyTable,
 }
 
 /// Returns the text if it is valid as rules.
 fn rules(text: &str) -> Result<String, String> {
-    text.parse::<redundancy::Table>().map(|_| text.to_owned())
+    text.parse::<redundancy::RedundancyTable>().map(|_| text.to_owned())
 }
 
 /// Runs a cluster until it is told to stop.
-pub fn run(args: &Args, verbose: u8) -> Result<(), Failure> {
+pub fn run(args: &UpArgs, verbose: u8) -> Result<(), Failure> {
     let cannot = |error| Failure::operation(format!("cannot start: {error}"));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(cannot)?;
     args.plan().check()?;
     args.check_policy()?;
-    if args.switch && !args.fabric.contains(&memory_node::Serve::Tcp) {
+    if args.switch && !args.fabric.contains(&memory_node::ServedFabric::Tcp) {
         return Err(Failure::usage(
             "--switch is for memory nodes that serve tcp: name it in --fabric",
         ));
     }
     check_port(args.port)?;
     memory::warn_of_pools(args.pool.0, args.memory_nodes.into());
-    let directory = Directory::create()?;
+    let directory = ClusterDirectory::create()?;
     let result = runtime.block_on(async {
-        let mut end = End::new().map_err(cannot)?;
+        let mut end = UpSignals::new().map_err(cannot)?;
         let mut children = Vec::new();
         let result = tokio::select! {
             () = end.asked() => Ok(()),
@@ -233,9 +233,9 @@ fn check_port(port: u16) -> Result<(), Failure> {
 
 /// Starts all servers, reports them, and watches them.
 async fn live(
-    args: &Args,
+    args: &UpArgs,
     verbose: u8,
-    directory: &Directory,
+    directory: &ClusterDirectory,
     children: &mut Vec<Child>,
 ) -> Result<(), Failure> {
     let started = fusee_launch::start(&args.plan(), verbose, directory, children).await;
@@ -245,7 +245,7 @@ async fn live(
     } else {
         None
     };
-    let report = Report::new(directory, started, children, switch);
+    let report = UpReport::new(directory, started, children, switch);
     output::text(&if args.json { report.json()? } else { report.table() })?;
     watch(children).await
 }
@@ -268,7 +268,7 @@ async fn start_switch(
     let mut child = Child::spawn("switch", verbose, &arguments)?;
     let announced = child.announcement().await;
     children.push(child);
-    Ok(announcement::parse::<announcement::Switch>(&announced?)?.switch)
+    Ok(announcement::parse::<announcement::SwitchAnnouncement>(&announced?)?.switch)
 }
 
 /// Reports servers that end, until the master does.
@@ -285,15 +285,15 @@ async fn watch(children: &mut Vec<Child>) -> Result<(), Failure> {
 }
 
 /// The signals that end `up`.
-struct End {
+struct UpSignals {
     signals: [Signal; 3],
 }
 
-impl End {
-    fn new() -> std::io::Result<End> {
+impl UpSignals {
+    fn new() -> std::io::Result<UpSignals> {
         let kinds = [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()];
         let [interrupt, terminate, hangup] = kinds.map(signal);
-        Ok(End { signals: [interrupt?, terminate?, hangup?] })
+        Ok(UpSignals { signals: [interrupt?, terminate?, hangup?] })
     }
 
     async fn asked(&mut self) {

@@ -6,63 +6,63 @@ use std::net::SocketAddr;
 use fusee_cli::connect::DEFAULT_MASTER;
 use fusee_cli::failure::Failure;
 use fusee_launch::announcement;
-use fusee_launch::{Child, Directory, Started};
+use fusee_launch::{Child, ClusterDirectory, LaunchedCluster};
 use serde::Serialize;
 
 /// Processes and addresses of the cluster.
 #[derive(Debug, Serialize)]
-pub struct Report {
+pub struct UpReport {
     pid: u32,
     directory: String,
-    master: Master,
-    memory_nodes: Vec<Node>,
+    master: UpMaster,
+    memory_nodes: Vec<UpNode>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    switch: Option<Switch>,
+    switch: Option<UpSwitch>,
 }
 
 #[derive(Debug, Serialize)]
-struct Master {
+struct UpMaster {
     pid: u32,
     control: String,
     http: Option<SocketAddr>,
 }
 
 #[derive(Debug, Serialize)]
-struct Switch {
+struct UpSwitch {
     pid: u32,
     tcp: String,
 }
 
 #[derive(Debug, Serialize)]
-struct Node {
+struct UpNode {
     node: String,
     pid: u32,
     #[serde(flatten)]
-    addresses: announcement::MemoryNode,
+    addresses: announcement::NodeAnnouncement,
 }
 
-impl Report {
+impl UpReport {
     /// Creates the report. The children are the master, the memory nodes in the order of their names, and the
     /// switch, if there is one.
     pub fn new(
-        directory: &Directory,
-        started: Started,
+        directory: &ClusterDirectory,
+        started: LaunchedCluster,
         children: &[Child],
         switch: Option<String>,
-    ) -> Report {
-        let Started { master, http, nodes } = started;
+    ) -> UpReport {
+        let LaunchedCluster { master, http, nodes } = started;
         let (first, others) = children.split_first().expect("there is a master");
-        let nodes = others.iter().zip(nodes).map(|(child, addresses)| Node {
+        let nodes = others.iter().zip(nodes).map(|(child, addresses)| UpNode {
             node: child.name().to_string(),
             pid: child.pid(),
             addresses,
         });
         let last = children.last().expect("there is a master");
-        let switch = switch.map(|tcp| Switch { pid: last.pid(), tcp });
-        Report {
+        let switch = switch.map(|tcp| UpSwitch { pid: last.pid(), tcp });
+        UpReport {
             pid: std::process::id(),
             directory: directory.path().display().to_string(),
-            master: Master { pid: first.pid(), control: master, http },
+            master: UpMaster { pid: first.pid(), control: master, http },
             memory_nodes: nodes.collect(),
             switch,
         }
@@ -99,7 +99,7 @@ impl Report {
                 addresses.shm.as_deref().unwrap_or("-")
             );
         }
-        if let Some(Switch { pid, tcp }) = &self.switch {
+        if let Some(UpSwitch { pid, tcp }) = &self.switch {
             let _ = writeln!(text, "{:<8}{pid:>8}  {:<22}{tcp}", "switch", "-");
         }
         let at = &self.master.control;

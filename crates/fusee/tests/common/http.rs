@@ -8,14 +8,19 @@ use serde_json::Value;
 
 /// An answer.
 #[derive(Debug)]
-pub struct Answer {
+pub struct HttpAnswer {
     pub status: u16,
     pub head: String,
     pub body: String,
 }
 
 /// Sends a request and waits for the answer.
-pub fn request(at: SocketAddr, method: &str, path: &str, body: &str) -> std::io::Result<Answer> {
+pub fn request(
+    at: SocketAddr,
+    method: &str,
+    path: &str,
+    body: &str,
+) -> std::io::Result<HttpAnswer> {
     let mut stream = TcpStream::connect(at)?;
     stream.set_read_timeout(Some(Duration::from_secs(60)))?;
     let length = body.len();
@@ -36,7 +41,7 @@ pub fn request(at: SocketAddr, method: &str, path: &str, body: &str) -> std::io:
         Some(length) => reader.take(length).read_to_end(&mut body)?,
         None => reader.read_to_end(&mut body)?,
     };
-    Ok(Answer { status, head, body: String::from_utf8_lossy(&body).into_owned() })
+    Ok(HttpAnswer { status, head, body: String::from_utf8_lossy(&body).into_owned() })
 }
 
 /// Returns the body of the answer to a GET, which must be 200.

@@ -29,13 +29,13 @@ pub fn fusee(arguments: &[&str]) -> Command {
 
 /// The exit code and the output of a command.
 #[derive(Debug)]
-pub struct Output {
+pub struct CommandOutput {
     pub code: Option<i32>,
     pub stdout: Vec<u8>,
     pub stderr: String,
 }
 
-impl Output {
+impl CommandOutput {
     pub fn text(&self) -> String {
         String::from_utf8_lossy(&self.stdout).into_owned()
     }
@@ -45,7 +45,7 @@ impl Output {
     }
 
     #[track_caller]
-    pub fn expect_code(self, code: i32) -> Output {
+    pub fn expect_code(self, code: i32) -> CommandOutput {
         assert_eq!(self.code, Some(code), "{}\n{}", self.text(), self.stderr);
         self
     }
@@ -58,12 +58,12 @@ impl Output {
 }
 
 /// Runs a command to its end.
-pub fn finish(command: &mut Command) -> Output {
+pub fn finish(command: &mut Command) -> CommandOutput {
     finish_with(command, b"")
 }
 
 /// Runs a command to its end, with this on its standard input.
-pub fn finish_with(command: &mut Command, input: &[u8]) -> Output {
+pub fn finish_with(command: &mut Command, input: &[u8]) -> CommandOutput {
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().unwrap();
     let mut stdin = child.stdin.take().unwrap();
@@ -82,7 +82,7 @@ pub fn finish_with(command: &mut Command, input: &[u8]) -> Output {
     });
     let status = wait(&mut child);
     writer.join().unwrap();
-    Output {
+    CommandOutput {
         code: status.code(),
         stdout: out.join().unwrap().unwrap(),
         stderr: err.join().unwrap().unwrap(),
@@ -150,20 +150,20 @@ impl Drop for Scratch {
 }
 
 /// A cluster of `fusee up`. Dropping it ends `up`, and with it the servers.
-pub struct Up {
+pub struct UpCluster {
     pub child: Child,
     pub scratch: Scratch,
     pub report: Value,
     pub master: String,
 }
 
-impl Up {
-    pub fn start(arguments: &[&str]) -> Up {
-        Up::start_with(arguments, Stdio::inherit())
+impl UpCluster {
+    pub fn start(arguments: &[&str]) -> UpCluster {
+        UpCluster::start_with(arguments, Stdio::inherit())
     }
 
     /// Starts a cluster with this as standard error of all servers.
-    pub fn start_with(arguments: &[&str], stderr: Stdio) -> Up {
+    pub fn start_with(arguments: &[&str], stderr: Stdio) -> UpCluster {
         let scratch = Scratch::new();
         let mut command = fusee(&["up", "--port", "0", "--json"]);
         command.args(arguments).env("XDG_RUNTIME_DIR", scratch.path());
@@ -173,7 +173,7 @@ impl Up {
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
         let report: Value = serde_json::from_str(&line).expect("up prints JSON when it is ready");
         let master = report["master"]["control"].as_str().unwrap().to_string();
-        Up { child, scratch, report, master }
+        UpCluster { child, scratch, report, master }
     }
 
     /// Returns a command for this cluster.
@@ -184,7 +184,7 @@ impl Up {
     }
 
     /// Runs a command for this cluster.
-    pub fn run(&self, arguments: &[&str]) -> Output {
+    pub fn run(&self, arguments: &[&str]) -> CommandOutput {
         finish(&mut self.command(arguments))
     }
 
@@ -196,7 +196,7 @@ impl Up {
     }
 }
 
-impl Drop for Up {
+impl Drop for UpCluster {
     fn drop(&mut self) {
         // Not by SIGKILL, if that can be avoided: the servers would outlive `up` for a moment.
         if self.child.try_wait().is_ok_and(|status| status.is_none()) {

@@ -4,7 +4,7 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
-use fusee_auth::{NodeKey, Said, Side};
+use fusee_auth::{AuthTranscript, NodeKey, Side};
 
 const MAGIC: &[u8; 8] = b"FUSEtcp3";
 pub const ANSWER_BYTES: usize = 76;
@@ -27,7 +27,7 @@ pub fn attach(tcp: &str, key: &NodeKey, client: u32) -> TcpStream {
     let about = [&call[..], &hello].concat();
     let asker = call.last_chunk().unwrap();
     let answerer = answer[12..].first_chunk().unwrap();
-    let said = Said { kind: "FUSEtcp", about: &about, asker, answerer };
+    let said = AuthTranscript { kind: "FUSEtcp", about: &about, asker, answerer };
     let proof = key.proof(Side::Asker, &said);
     stream.write_all(&[&proof[..], &hello].concat()).unwrap();
     let mut welcome = [0; 24];

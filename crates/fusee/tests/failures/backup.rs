@@ -6,11 +6,11 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread;
 
-use fusee_backup::Export;
-use fusee_backup::format::{Block, Head, Part, Reader};
 use fusee_client::{Client, Error, FabricChoice, Options};
+use fusee_export::Exporter;
+use fusee_export::format::{ExportBlock, ExportHead, ExportPart, ExportReader};
 
-use super::cluster::{Cluster, Shape};
+use super::cluster::{ClusterShape, FaultyCluster};
 
 const WRITERS: u32 = 4;
 /// Keys that are always there, and keys of each writer that come and go.
@@ -27,11 +27,16 @@ fn value(n: u32, version: u32) -> Vec<u8> {
     value
 }
 
-fn four_nodes() -> Cluster {
-    Cluster::of(Shape { nodes: 4, index_replicas: 2, data_replicas: 2, ..Shape::default() })
+fn four_nodes() -> FaultyCluster {
+    FaultyCluster::of(ClusterShape {
+        nodes: 4,
+        index_replicas: 2,
+        data_replicas: 2,
+        ..ClusterShape::default()
+    })
 }
 
-fn connect(cluster: &Cluster) -> Client {
+fn connect(cluster: &FaultyCluster) -> Client {
     let fabric: FabricChoice = cluster.fabric().parse().unwrap();
     Client::connect_with(cluster.address(), Options::default().with_fabric(fabric)).unwrap()
 }
@@ -79,8 +84,8 @@ fn an_export_beside_writers_has_every_pair_once_though_a_memory_node_dies() {
         }
         let before: Vec<u32> = versions.iter().map(|v| v.load(Ordering::SeqCst)).collect();
         let cluster_id = client.view().cluster.word();
-        let head = Head { cluster: cluster_id, begun: 1, number: 0 };
-        let mut export = Export::begin(Vec::new(), &head).unwrap();
+        let head = ExportHead { cluster: cluster_id, begun: 1, number: 0 };
+        let mut export = Exporter::begin(Vec::new(), &head).unwrap();
         let mut victim = Some(cluster.nodes.remove(0));
         while export.step(&client).unwrap() {
             if export.progress() > 0.4
@@ -94,10 +99,10 @@ fn an_export_beside_writers_has_every_pair_once_though_a_memory_node_dies() {
         stop.store(true, Ordering::Relaxed);
         (before, file)
     });
-    let mut reader = Reader::begin(&file[..]).unwrap();
-    let mut block = Block::default();
+    let mut reader = ExportReader::begin(&file[..]).unwrap();
+    let mut block = ExportBlock::default();
     let mut found: BTreeMap<Vec<u8>, Vec<u8>> = BTreeMap::new();
-    while let Part::Block(_) = reader.next(&mut block).unwrap() {
+    while let ExportPart::Block(_) = reader.next(&mut block).unwrap() {
         for pair in block.iter().filter(|pair| pair.key.starts_with(b"key ")) {
             let twice = found.insert(pair.key.to_vec(), pair.value.to_vec());
             assert_eq!(twice, None, "{}", pair.key.escape_ascii());

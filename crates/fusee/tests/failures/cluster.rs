@@ -14,17 +14,17 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use fusee_client::Status;
-use fusee_control::master::{MasterReply, MasterRequest, Recovery};
+use fusee_control::master::{ClientRecovery, MasterReply, MasterRequest};
 use fusee_control::rpc::{MasterClient, Runtime};
 use fusee_core::verbs::{ClusterId, MnId};
-use fusee_linearizability::History;
+use fusee_linearizability::OperationHistory;
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 use serde_json::Value;
 
-use super::common::{Output, Scratch, eventually, finish, fusee, signal, wait};
-use super::net::{self, Net, Place, command_in};
-use super::writer::{self, Mode, Task, Writers};
+use super::common::{CommandOutput, Scratch, eventually, finish, fusee, signal, wait};
+use super::net::{self, NetNamespace, TestNetwork, command_in};
+use super::writer::{self, WriterMode, WriterProcess, WriterTask};
 
 /// Number of keys that all writers share.
 const KEYS: u64 = 6;
@@ -58,11 +58,11 @@ const TAIL: usize = 200;
 static TURNS: [Mutex<()>; 2] = [Mutex::new(()), Mutex::new(())];
 
 /// A server process.
-pub struct Server {
+pub struct FaultyServer {
     child: Child,
     pub announced: Value,
     /// Its namespace, if it has one.
-    pub at: Option<Place>,
+    pub at: Option<NetNamespace>,
 }
 
 /// Waits until this process may run another cluster.
@@ -79,15 +79,15 @@ pub fn turn() -> MutexGuard<'static, ()> {
     }
 }
 
-impl Server {
+impl FaultyServer {
     /// Starts a server, in its network namespace if it has one.
     fn start(
         scratch: &Scratch,
         name: &str,
         arguments: &[&str],
         program: Option<&str>,
-        (net, at): (Option<&Net>, Option<Place>),
-    ) -> Server {
+        (net, at): (Option<&TestNetwork>, Option<NetNamespace>),
+    ) -> FaultyServer {
         let network = net.zip(at).map(|(net, at)| net.path(at));
         let log = scratch.path().join("logs").join(format!("{name}.log"));
         let log = File::options().create(true).append(true).open(log).unwrap();
@@ -109,7 +109,7 @@ impl Server {
         let mut line = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
         let announced = serde_json::from_str(&line).expect("it says where it is");
-        Server { child, announced, at }
+        FaultyServer { child, announced, at }
     }
 
     pub fn control(&self) -> String {
@@ -152,7 +152,7 @@ impl Server {
     }
 }
 
-impl Drop for Server {
+impl Drop for FaultyServer {
     fn drop(&mut self) {
         // An error means that it has ended already.
         let _ = self.child.kill();
@@ -160,24 +160,24 @@ impl Drop for Server {
     }
 }
 
-pub struct Cluster {
+pub struct FaultyCluster {
     // In the order in which they are dropped.
-    pub clients: Vec<Writers>,
+    pub clients: Vec<WriterProcess>,
     /// Clients that were killed; their journals count.
-    pub dead: Vec<Writers>,
-    pub nodes: Vec<Server>,
-    pub master: Option<Server>,
+    pub dead: Vec<WriterProcess>,
+    pub nodes: Vec<FaultyServer>,
+    pub master: Option<FaultyServer>,
     asking: MasterClient,
     _runtime: Runtime,
     pub rng: RefCell<SmallRng>,
-    pub shape: Shape,
-    pub master_at: Option<Place>,
+    pub shape: ClusterShape,
+    pub master_at: Option<NetNamespace>,
     /// Places for memory nodes.
-    node_places: Vec<Place>,
+    node_places: Vec<NetNamespace>,
     /// The place of the next client.
-    pub client_at: Option<Place>,
-    readers_at: Option<Place>,
-    net: Option<Net>,
+    pub client_at: Option<NetNamespace>,
+    readers_at: Option<NetNamespace>,
+    net: Option<TestNetwork>,
     address: String,
     next_writer: u32,
     next_node: u32,
@@ -198,30 +198,34 @@ fn seed() -> u64 {
     given.map_or_else(rand::random, |seed| seed.parse().expect("FUSEE_TEST_SEED is a number"))
 }
 
-impl Cluster {
+impl FaultyCluster {
     /// Starts three memory nodes, with three replicas of the index and two of the data, and no client.
-    pub fn start(fabric: &'static str) -> Cluster {
-        Cluster::with_pools(fabric, "128MiB")
+    pub fn start(fabric: &'static str) -> FaultyCluster {
+        FaultyCluster::with_pools(fabric, "128MiB")
     }
 
     /// Starts such a cluster for tests that are not about leases: see [`LONG_LEASE_MS`].
-    pub fn with_long_leases(fabric: &'static str) -> Cluster {
-        Cluster::of(Shape { fabric, lease_ms: LONG_LEASE_MS, ..Shape::default() })
+    pub fn with_long_leases(fabric: &'static str) -> FaultyCluster {
+        FaultyCluster::of(ClusterShape {
+            fabric,
+            lease_ms: LONG_LEASE_MS,
+            ..ClusterShape::default()
+        })
     }
 
     /// Starts such a cluster with pools of this size.
-    pub fn with_pools(fabric: &'static str, pool: &'static str) -> Cluster {
-        Cluster::of(Shape { fabric, pool, ..Shape::default() })
+    pub fn with_pools(fabric: &'static str, pool: &'static str) -> FaultyCluster {
+        FaultyCluster::of(ClusterShape { fabric, pool, ..ClusterShape::default() })
     }
 
-    pub fn of(shape: Shape) -> Cluster {
+    pub fn of(shape: ClusterShape) -> FaultyCluster {
         let turn = turn();
         let seed = seed();
         println!("seed {seed}, {shape:?}");
         let scratch = Scratch::new();
         fs::create_dir(scratch.path().join("sockets")).unwrap();
-        let mut net = shape.apart.then(Net::new);
-        let mut place = || net.as_mut().map(Net::place);
+        let mut net = shape.apart.then(TestNetwork::new);
+        let mut place = || net.as_mut().map(TestNetwork::place);
         let master_at = place();
         let client_at = place();
         fs::create_dir(scratch.path().join("logs")).unwrap();
@@ -236,7 +240,7 @@ impl Cluster {
         form(&address);
         let runtime = Runtime::start("test").unwrap();
         let asking = MasterClient::new(&runtime, &*address).with_deadline(Duration::from_secs(1));
-        let mut cluster = Cluster {
+        let mut cluster = FaultyCluster {
             clients: Vec::new(),
             dead: Vec::new(),
             nodes: Vec::new(),
@@ -292,7 +296,8 @@ impl Cluster {
         };
         let line = [&line[..], &["--listen", &listen], serve, more].concat();
         let program = self.shape.program;
-        let node = Server::start(&self.scratch, &name, &line, program, (self.net.as_ref(), at));
+        let node =
+            FaultyServer::start(&self.scratch, &name, &line, program, (self.net.as_ref(), at));
         self.nodes.push(node);
     }
 
@@ -301,12 +306,12 @@ impl Cluster {
     }
 
     /// Returns the network, if each process is in a namespace of its own.
-    pub fn net(&self) -> &Net {
+    pub fn net(&self) -> &TestNetwork {
         self.net.as_ref().expect("each process is in a namespace of its own")
     }
 
     /// Returns a place apart from those of the servers and of other clients.
-    fn reader_place(&mut self) -> Place {
+    fn reader_place(&mut self) -> NetNamespace {
         let net = self.net.as_mut().expect("each process is in a namespace of its own");
         *self.readers_at.get_or_insert_with(|| net.place())
     }
@@ -377,23 +382,23 @@ impl Cluster {
     }
 
     /// Runs a command for this cluster.
-    pub fn run(&self, arguments: &[&str]) -> Output {
+    pub fn run(&self, arguments: &[&str]) -> CommandOutput {
         finish(fusee(arguments).env("FUSEE_MASTER", &self.address))
     }
 
     /// Starts a client process that is in the middle of an operation nearly all of the time, and probably when it dies.
-    pub fn victim(&mut self, mode: Mode) -> Writers {
+    pub fn victim(&mut self, mode: WriterMode) -> WriterProcess {
         self.task(2, 0, mode)
     }
 
     /// Starts a client process that leaves processor time to others.
-    pub fn slow_victim(&mut self, writers: u32, mode: Mode) -> Writers {
+    pub fn slow_victim(&mut self, writers: u32, mode: WriterMode) -> WriterProcess {
         self.task(writers, 2_000, mode)
     }
 
     /// Starts a client process that reads all keys, apart from the servers and from
     /// other clients. Returns its place, too.
-    pub fn readers(&mut self) -> (Writers, Place) {
+    pub fn readers(&mut self) -> (WriterProcess, NetNamespace) {
         let place = self.reader_place();
         let others_at = self.client_at.replace(place);
         let readers = self.readers_here();
@@ -402,17 +407,17 @@ impl Cluster {
     }
 
     /// Starts such a process in the place of the other clients.
-    pub fn readers_here(&mut self) -> Writers {
+    pub fn readers_here(&mut self) -> WriterProcess {
         let keys = (self.keys.end - self.keys.start) as u32;
-        let readers = self.task(keys, READ_PAUSE_US, Mode::Read);
+        let readers = self.task(keys, READ_PAUSE_US, WriterMode::Read);
         eventually("all are read", || readers.progress() > 20);
         readers
     }
 
-    fn task(&mut self, writers: u32, pause_us: u64, mode: Mode) -> Writers {
+    fn task(&mut self, writers: u32, pause_us: u64, mode: WriterMode) -> WriterProcess {
         let first = self.next_writer;
         self.next_writer += writers;
-        Writers::start(Task {
+        WriterProcess::start(WriterTask {
             master: self.address.clone(),
             fabric: self.shape.fabric.into(),
             dir: writer::dir(self.scratch.path()),
@@ -429,7 +434,7 @@ impl Cluster {
     /// Starts client processes, which are at work when this returns.
     pub fn load(&mut self, processes: usize, writers: u32) {
         for _ in 0..processes {
-            let client = self.task(writers, self.load_pause_us, Mode::Load);
+            let client = self.task(writers, self.load_pause_us, WriterMode::Load);
             self.clients.push(client);
         }
         self.all_get_on("the load");
@@ -506,7 +511,7 @@ impl Cluster {
     /// Waits until every running writer has got on.
     #[track_caller]
     pub fn all_get_on(&self, when: &str) {
-        let before: Vec<u64> = self.clients.iter().map(Writers::progress).collect();
+        let before: Vec<u64> = self.clients.iter().map(WriterProcess::progress).collect();
         let end = Instant::now() + patience();
         for (client, before) in self.clients.iter().zip(before) {
             while client.progress() < before + SOME_NOTES {
@@ -519,14 +524,14 @@ impl Cluster {
 
     /// Ends the clients that were not to be killed.
     pub fn end_load(&mut self) {
-        self.clients.iter_mut().for_each(Writers::finish);
+        self.clients.iter_mut().for_each(WriterProcess::finish);
     }
 
     /// Runs a client that goes through all keys once.
-    pub fn sweep(&mut self, mode: Mode) -> Writers {
+    pub fn sweep(&mut self, mode: WriterMode) -> WriterProcess {
         let mut sweep = self.task(1, 0, mode);
         sweep.wait();
-        let notes = if mode == Mode::Sweep { 4 } else { 2 };
+        let notes = if mode == WriterMode::Sweep { 4 } else { 2 };
         let keys = self.keys.end - self.keys.start;
         assert_eq!((sweep.progress(), &*sweep.complaints()), (notes * keys, ""));
         sweep
@@ -541,14 +546,15 @@ impl Cluster {
         });
         let strange: u64 = status.last_recoveries.iter().map(|recovery| recovery.strange).sum();
         assert_eq!(strange, 0, "{:#?}", status.last_recoveries);
-        let sum = |of: fn(&Recovery) -> u64| status.last_recoveries.iter().map(of).sum::<u64>();
+        let sum =
+            |of: fn(&ClientRecovery) -> u64| status.last_recoveries.iter().map(of).sum::<u64>();
         println!(
             "{} clients recovered; of the last ones {} writes completed, {} withdrawn",
             status.recoveries,
             sum(|r| r.committed),
             sum(|r| r.withdrawn)
         );
-        let sweep = self.sweep(Mode::Sweep);
+        let sweep = self.sweep(WriterMode::Sweep);
         self.clients.push(sweep);
         let mut complaints = String::new();
         let all = || self.clients.iter().chain(&self.dead);
@@ -557,7 +563,7 @@ impl Cluster {
                 complaints += &format!("client {}: {line}\n", client.task.first);
             }
         }
-        let findings = writer::read_all(all()).into_iter().collect::<History>().check();
+        let findings = writer::read_all(all()).into_iter().collect::<OperationHistory>().check();
         println!(
             "{} operations on {} keys, {} overlapping, {} pending",
             findings.operations, findings.keys, findings.overlapping, findings.pending
@@ -576,7 +582,7 @@ impl Cluster {
     }
 }
 
-impl Drop for Cluster {
+impl Drop for FaultyCluster {
     fn drop(&mut self) {
         if !std::thread::panicking() {
             return;
@@ -604,7 +610,7 @@ fn form(master: &str) {
 
 /// The shape of a cluster.
 #[derive(Clone, Copy, Debug)]
-pub struct Shape {
+pub struct ClusterShape {
     pub fabric: &'static str,
     /// The pool of each memory node.
     pub pool: &'static str,
@@ -623,9 +629,9 @@ pub struct Shape {
     pub program: Option<&'static str>,
 }
 
-impl Default for Shape {
-    fn default() -> Shape {
-        Shape {
+impl Default for ClusterShape {
+    fn default() -> ClusterShape {
+        ClusterShape {
             fabric: "tcp",
             pool: "128MiB",
             block: "256KiB",
@@ -641,15 +647,15 @@ impl Default for Shape {
     }
 }
 
-impl Shape {
+impl ClusterShape {
     /// Starts a master with small regions, blocks and subtables, so that a short load fills several of them.
     fn start_master(
         &self,
         scratch: &Scratch,
         listen: &str,
         data_dir: &str,
-        at: (Option<&Net>, Option<Place>),
-    ) -> Server {
+        at: (Option<&TestNetwork>, Option<NetNamespace>),
+    ) -> FaultyServer {
         let data_dir = format!("--data-dir={}", scratch.path().join(data_dir).display());
         let line = ["master", "--listen", listen, &data_dir];
         let block = format!("--block-bytes={}", self.block);
@@ -663,6 +669,6 @@ impl Shape {
         ];
         let numbers = numbers.each_ref().map(String::as_str);
         let line = [&line[..], &sizes, &index, &numbers].concat();
-        Server::start(scratch, "master", &line, self.program, at)
+        FaultyServer::start(scratch, "master", &line, self.program, at)
     }
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use fusee_client::{Client, Error, FabricChoice, Options, RedundancyRules, Transition};
 
-use super::cluster::{Cluster, Shape};
+use super::cluster::{ClusterShape, FaultyCluster};
 
 const KEYS: u32 = 60;
 
@@ -23,11 +23,11 @@ fn value(n: u32, version: u32) -> Vec<u8> {
     (0..bytes).map(|at| (at as u32 * 31 + n * 7 + version * 13) as u8).collect()
 }
 
-fn client(cluster: &Cluster) -> Client {
+fn client(cluster: &FaultyCluster) -> Client {
     client_with(cluster, "ec:4+2")
 }
 
-fn client_with(cluster: &Cluster, redundancy: &str) -> Client {
+fn client_with(cluster: &FaultyCluster, redundancy: &str) -> Client {
     let redundancy = redundancy.parse().unwrap();
     let fabric: FabricChoice = cluster.fabric().parse().unwrap();
     let options = Options::default()
@@ -50,8 +50,14 @@ fn put_all(client: &Client, version: u32) {
 }
 
 fn survives_losses(fabric: &'static str) {
-    let shape = Shape { fabric, nodes: 6, index_replicas: 3, data_replicas: 3, ..Shape::default() };
-    let mut cluster = Cluster::of(shape);
+    let shape = ClusterShape {
+        fabric,
+        nodes: 6,
+        index_replicas: 3,
+        data_replicas: 3,
+        ..ClusterShape::default()
+    };
+    let mut cluster = FaultyCluster::of(shape);
     let client = client(&cluster);
     put_all(&client, 0);
     check(&client, 0);
@@ -111,9 +117,14 @@ fn ec_oriented_values_with_two_copies_survive_two_losses_at_once() {
 
 /// Runs such a test; `losses` has the number of nodes that each loss leaves.
 fn ec_oriented_values_survive(oriented: &str, losses: &[usize]) {
-    let shape =
-        Shape { fabric: "tcp", nodes: 6, index_replicas: 3, data_replicas: 3, ..Shape::default() };
-    let mut cluster = Cluster::of(shape);
+    let shape = ClusterShape {
+        fabric: "tcp",
+        nodes: 6,
+        index_replicas: 3,
+        data_replicas: 3,
+        ..ClusterShape::default()
+    };
+    let mut cluster = FaultyCluster::of(shape);
     let client = client_with(&cluster, oriented);
     put_all(&client, 0);
     check(&client, 0);
@@ -161,7 +172,7 @@ fn ec_oriented_values_survive(oriented: &str, losses: &[usize]) {
 
 #[test]
 fn the_redundancy_of_a_value_is_asked_for_and_told() {
-    let cluster = Cluster::of(Shape { nodes: 3, ..Shape::default() });
+    let cluster = FaultyCluster::of(ClusterShape { nodes: 3, ..ClusterShape::default() });
     let value = "x".repeat(2000);
     let run = |arguments: &[&str]| cluster.run(arguments);
     let told = |key: &str| String::from_utf8(run(&["redundancy", "get", key]).stdout).unwrap();
@@ -190,7 +201,7 @@ fn the_redundancy_of_a_value_is_asked_for_and_told() {
 
 #[test]
 fn the_redundancy_of_a_value_is_changed_and_the_value_stays() {
-    let cluster = Cluster::of(Shape { nodes: 3, ..Shape::default() });
+    let cluster = FaultyCluster::of(ClusterShape { nodes: 3, ..ClusterShape::default() });
     let value = "x".repeat(2000);
     let run = |arguments: &[&str]| cluster.run(arguments);
     let said = |arguments: &[&str]| String::from_utf8(run(arguments).stdout).unwrap();

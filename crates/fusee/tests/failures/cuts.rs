@@ -11,14 +11,14 @@
 use std::thread::sleep;
 use std::time::Duration;
 
-use super::cluster::{Cluster, Shape};
+use super::cluster::{ClusterShape, FaultyCluster};
 use super::common::eventually;
-use super::net::{Place, is_inside};
-use super::writer::Writers;
+use super::net::{NetNamespace, is_inside};
+use super::writer::WriterProcess;
 
 /// The direction in which nothing arrives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Way {
+enum CutOffDirection {
     Both,
     ToTheMaster,
     FromTheMaster,
@@ -26,7 +26,7 @@ enum Way {
 
 /// Memory nodes that the client still reaches when it is cut off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Reaches {
+enum ReachableNodes {
     /// The memory node that is cut off with it.
     ThatNode,
     /// All memory nodes; the others are at a newer view, and the client has to ask them.
@@ -38,8 +38,8 @@ const KEYS: u64 = 40;
 const LEASES: Duration = Duration::from_millis(1500);
 
 /// Starts a cluster with clients that write, and a client that reads, in a place of its own.
-fn cluster_and_reader(shape: Shape) -> (Cluster, Writers, Place) {
-    let mut cluster = Cluster::of(Shape { apart: true, ..shape });
+fn cluster_and_reader(shape: ClusterShape) -> (FaultyCluster, WriterProcess, NetNamespace) {
+    let mut cluster = FaultyCluster::of(ClusterShape { apart: true, ..shape });
     // So many that some can be read from the isolated node alone, whichever node that is.
     cluster.keys = 0..KEYS;
     cluster.load(1, 2);
@@ -50,10 +50,10 @@ fn cluster_and_reader(shape: Shape) -> (Cluster, Writers, Place) {
 /// Cuts off a memory node and the reader. Waits until the cluster goes on without the node, if it can, and
 /// others have written; then heals the network.
 fn cut_off(
-    cluster: &mut Cluster,
-    reader: (&Writers, Place),
-    way: Way,
-    reaches: Reaches,
+    cluster: &mut FaultyCluster,
+    reader: (&WriterProcess, NetNamespace),
+    way: CutOffDirection,
+    reaches: ReachableNodes,
     goes_on: bool,
 ) {
     println!("cut off: {way:?}, and the client reaches {reaches:?}");
@@ -61,21 +61,21 @@ fn cut_off(
     let node = cluster.choose(members);
     let lost = cluster.nodes[node].at.unwrap();
     let others = cluster.nodes.iter().filter_map(|node| node.at).filter(|place| *place != lost);
-    let others: Vec<Place> = others.collect();
+    let others: Vec<NetNamespace> = others.collect();
     let client = reader.1;
     let master = cluster.master_at.unwrap();
     let net = cluster.net();
     let both = [client, lost];
-    if way != Way::FromTheMaster {
+    if way != CutOffDirection::FromTheMaster {
         net.cut(&both, &[master]);
     }
-    if way != Way::ToTheMaster {
+    if way != CutOffDirection::ToTheMaster {
         net.cut(&[master], &both);
     }
     // No other process may reach the node, or a job of the master's might.
     net.part(&[lost], &others);
     net.part(&[lost], &[cluster.client_at.unwrap()]);
-    if reaches == Reaches::ThatNode {
+    if reaches == ReachableNodes::ThatNode {
         net.part(&[client], &others);
     }
     if goes_on {
@@ -97,7 +97,7 @@ fn cut_off(
 
 /// Ends a test. Other clients must have met no error, unless `all_excused`; but a busy machine may have kept
 /// them from running for a lease.
-fn finish(mut cluster: Cluster, mut reader: Writers, all_excused: bool) {
+fn finish(mut cluster: FaultyCluster, mut reader: WriterProcess, all_excused: bool) {
     reader.finish();
     let excused = reader.complaints();
     assert!(!excused.contains("torn") && !excused.contains("backwards"), "{excused}");
@@ -115,11 +115,11 @@ fn who_is_cut_off_with_a_memory_node_reads_nothing_old() {
     if !is_inside("cuts::who_is_cut_off_with_a_memory_node_reads_nothing_old") {
         return;
     }
-    let (mut cluster, reader, at) = cluster_and_reader(Shape::default());
+    let (mut cluster, reader, at) = cluster_and_reader(ClusterShape::default());
     let cuts = [
-        (Way::Both, Reaches::AllNodes),
-        (Way::ToTheMaster, Reaches::ThatNode),
-        (Way::FromTheMaster, Reaches::AllNodes),
+        (CutOffDirection::Both, ReachableNodes::AllNodes),
+        (CutOffDirection::ToTheMaster, ReachableNodes::ThatNode),
+        (CutOffDirection::FromTheMaster, ReachableNodes::AllNodes),
     ];
     for (way, reaches) in cuts {
         cut_off(&mut cluster, (&reader, at), way, reaches, true);
@@ -132,10 +132,16 @@ fn who_is_cut_off_with_one_of_two_memory_nodes_reads_nothing_old() {
     if !is_inside("cuts::who_is_cut_off_with_one_of_two_memory_nodes_reads_nothing_old") {
         return;
     }
-    let shape = Shape { nodes: 2, index_replicas: 2, ..Shape::default() };
+    let shape = ClusterShape { nodes: 2, index_replicas: 2, ..ClusterShape::default() };
     let (mut cluster, reader, at) = cluster_and_reader(shape);
-    cut_off(&mut cluster, (&reader, at), Way::Both, Reaches::ThatNode, true);
-    cut_off(&mut cluster, (&reader, at), Way::ToTheMaster, Reaches::AllNodes, true);
+    cut_off(&mut cluster, (&reader, at), CutOffDirection::Both, ReachableNodes::ThatNode, true);
+    cut_off(
+        &mut cluster,
+        (&reader, at),
+        CutOffDirection::ToTheMaster,
+        ReachableNodes::AllNodes,
+        true,
+    );
     finish(cluster, reader, false);
 }
 
@@ -146,9 +152,9 @@ fn who_is_cut_off_with_the_only_replica_reads_nothing_old() {
     if !is_inside("cuts::who_is_cut_off_with_the_only_replica_reads_nothing_old") {
         return;
     }
-    let shape = Shape { index_replicas: 1, data_replicas: 1, ..Shape::default() };
+    let shape = ClusterShape { index_replicas: 1, data_replicas: 1, ..ClusterShape::default() };
     let (mut cluster, reader, at) = cluster_and_reader(shape);
-    cut_off(&mut cluster, (&reader, at), Way::Both, Reaches::ThatNode, false);
+    cut_off(&mut cluster, (&reader, at), CutOffDirection::Both, ReachableNodes::ThatNode, false);
     finish(cluster, reader, true);
 }
 
@@ -159,11 +165,11 @@ fn slow_and_lossy_links_break_nothing() {
     if !is_inside("cuts::slow_and_lossy_links_break_nothing") {
         return;
     }
-    let mut cluster = Cluster::of(Shape { apart: true, ..Shape::default() });
+    let mut cluster = FaultyCluster::of(ClusterShape { apart: true, ..ClusterShape::default() });
     cluster.load(2, 2);
     let clients = cluster.client_at.unwrap();
     for round in 0..4 {
-        let places: Vec<Place> = cluster.nodes.iter().filter_map(|node| node.at).collect();
+        let places: Vec<NetNamespace> = cluster.nodes.iter().filter_map(|node| node.at).collect();
         let node = places[cluster.choose(places.len())];
         let master = cluster.master_at.unwrap();
         let net = cluster.net();

@@ -8,7 +8,7 @@ use fusee_client::{Client, FabricChoice, Options, Status, View};
 use fusee_control::master::MemberState;
 use fusee_core::verbs::MnId;
 
-use super::cluster::Cluster;
+use super::cluster::FaultyCluster;
 use super::common::fusee;
 
 /// Keys besides those of the load, with the longest values: more than the first regions hold.
@@ -39,7 +39,7 @@ fn is_quiescent(status: &Status) -> bool {
 }
 
 fn grow_and_shrink(fabric: &'static str) {
-    let mut cluster = Cluster::with_long_leases(fabric);
+    let mut cluster = FaultyCluster::with_long_leases(fabric);
     cluster.load(2, 2);
     let regions = |status: &Status| status.view.as_ref().map_or(0, |view| view.regions.len());
     let options = Options::default().with_fabric(fabric.parse::<FabricChoice>().unwrap());

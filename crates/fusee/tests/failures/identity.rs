@@ -9,22 +9,22 @@ use std::process::Command;
 use std::thread::sleep;
 use std::time::Duration;
 
-use super::cluster::Cluster;
+use super::cluster::FaultyCluster;
 
 /// Long enough for a lease to run out, and for memory nodes to ask repeatedly.
 const A_WHILE: Duration = Duration::from_secs(3);
 
-fn put(cluster: &Cluster, key: &str, value: &str) {
+fn put(cluster: &FaultyCluster, key: &str, value: &str) {
     cluster.run(&["put", key, value]).expect_code(0);
 }
 
 #[track_caller]
-fn expect(cluster: &Cluster, key: &str, value: &str) {
+fn expect(cluster: &FaultyCluster, key: &str, value: &str) {
     assert_eq!(cluster.run(&["get", key]).expect_code(0).text(), value);
 }
 
 /// Restarts the cluster's own master, which goes on with the same memory nodes.
-fn own_master_comes_back(cluster: &mut Cluster) {
+fn own_master_comes_back(cluster: &mut FaultyCluster) {
     cluster.kill_master();
     cluster.restart_master();
     cluster.until_stable(3, true);
@@ -39,7 +39,7 @@ fn own_master_comes_back(cluster: &mut Cluster) {
 
 #[test]
 fn a_master_over_an_empty_store_erases_nothing() {
-    let mut cluster = Cluster::with_long_leases("tcp");
+    let mut cluster = FaultyCluster::with_long_leases("tcp");
     put(&cluster, "key", "value");
     cluster.kill_master();
     cluster.start_usurper("elsewhere");
@@ -54,7 +54,7 @@ fn a_master_over_an_empty_store_erases_nothing() {
 
 #[test]
 fn a_master_whose_store_was_emptied_erases_nothing() {
-    let mut cluster = Cluster::with_long_leases("shm");
+    let mut cluster = FaultyCluster::with_long_leases("shm");
     put(&cluster, "key", "value");
     cluster.kill_master();
     let store = cluster.path("master/master.redb");
@@ -71,7 +71,7 @@ fn a_master_whose_store_was_emptied_erases_nothing() {
 
 #[test]
 fn another_cluster_in_the_masters_place_gets_none_of_its_nodes() {
-    let mut cluster = Cluster::with_long_leases("tcp");
+    let mut cluster = FaultyCluster::with_long_leases("tcp");
     put(&cluster, "key", "value");
     let own = cluster.status().unwrap().cluster.unwrap();
     // A client that runs all the time.
@@ -95,7 +95,7 @@ fn another_cluster_in_the_masters_place_gets_none_of_its_nodes() {
 /// A script forms the cluster with an id of its own choice. The master's store is lost, and the script runs again.
 #[test]
 fn a_number_is_not_formed_again_over_an_empty_store_while_its_cluster_lives() {
-    let mut cluster = Cluster::with_long_leases("tcp");
+    let mut cluster = FaultyCluster::with_long_leases("tcp");
     put(&cluster, "key", "value");
     let own = cluster.status().unwrap().cluster.unwrap().to_string();
     cluster.load(1, 1);
@@ -121,12 +121,12 @@ fn a_number_is_not_formed_again_over_an_empty_store_while_its_cluster_lives() {
 }
 
 /// Returns the id of the cluster, as users see it.
-fn name(cluster: &Cluster) -> String {
+fn name(cluster: &FaultyCluster) -> String {
     cluster.status().unwrap().cluster.unwrap().to_string()
 }
 
 /// Forms a new cluster of the same servers, in place of the destroyed one.
-fn form_anew(cluster: &Cluster, old: &str) {
+fn form_anew(cluster: &FaultyCluster, old: &str) {
     assert_eq!(cluster.status().unwrap().cluster, None);
     cluster.run(&["form"]).expect_code(0);
     assert_ne!(name(cluster), old);
@@ -137,7 +137,7 @@ fn form_anew(cluster: &Cluster, old: &str) {
 
 #[test]
 fn a_cluster_that_was_stopped_as_a_whole_says_what_is_gone_and_the_way_out() {
-    let mut cluster = Cluster::with_long_leases("tcp");
+    let mut cluster = FaultyCluster::with_long_leases("tcp");
     put(&cluster, "key", "value");
     let old = name(&cluster);
     for node in &mut cluster.nodes {
@@ -162,7 +162,7 @@ fn a_cluster_that_was_stopped_as_a_whole_says_what_is_gone_and_the_way_out() {
 
 #[test]
 fn living_data_are_destroyed_only_if_that_is_said_twice_and_only_once() {
-    let mut cluster = Cluster::with_long_leases("tcp");
+    let mut cluster = FaultyCluster::with_long_leases("tcp");
     put(&cluster, "key", "value");
     let old = name(&cluster);
     cluster.run(&["destroy", "--destroy-data"]).expect_error(1, &format!("--cluster {old}"));
@@ -187,7 +187,7 @@ fn living_data_are_destroyed_only_if_that_is_said_twice_and_only_once() {
 
 #[test]
 fn a_master_whose_store_fails_ends_with_an_error_and_goes_on_when_there_is_room() {
-    let mut cluster = Cluster::with_long_leases("tcp");
+    let mut cluster = FaultyCluster::with_long_leases("tcp");
     put(&cluster, "key", "value");
     // Limits the files of this process to their present size and a little more: enough for the end of its log.
     let room = fs::metadata(cluster.path("logs/master.log")).unwrap().len() + 4096;
@@ -211,7 +211,7 @@ fn a_master_whose_store_fails_ends_with_an_error_and_goes_on_when_there_is_room(
 
 #[test]
 fn a_node_that_clients_could_not_reach_gets_nothing() {
-    let mut cluster = Cluster::with_long_leases("tcp");
+    let mut cluster = FaultyCluster::with_long_leases("tcp");
     put(&cluster, "key", "value");
     cluster.start_node_with(&["--serve=shm"]);
     sleep(Duration::from_secs(1));

@@ -11,8 +11,8 @@ use std::fs::{self, File};
 use std::io::Write;
 use std::path::Path;
 
-use fusee_client::{Error, Outcome};
-use fusee_linearizability::{Answer, Call, Operation, Record};
+use fusee_client::{Error, FailedWriteOutcome};
+use fusee_linearizability::{HistoryAnswer, HistoryCall, HistoryOperation, HistoryRecord};
 use rustix::time::{ClockId, clock_gettime};
 
 /// Bytes of a note.
@@ -51,13 +51,13 @@ impl Journal {
     }
 
     /// Notes that an operation is about to begin.
-    pub fn begin(&mut self, key: u64, call: Call) {
+    pub fn begin(&mut self, key: u64, call: HistoryCall) {
         let (what, value) = match call {
-            Call::Search => (SEARCH, 0),
-            Call::Insert(value) => (INSERT, value),
-            Call::Update(value) => (UPDATE, value),
-            Call::Upsert(value) => (UPSERT, value),
-            Call::Delete => (DELETE, 0),
+            HistoryCall::Search => (SEARCH, 0),
+            HistoryCall::Insert(value) => (INSERT, value),
+            HistoryCall::Update(value) => (UPDATE, value),
+            HistoryCall::Upsert(value) => (UPSERT, value),
+            HistoryCall::Delete => (DELETE, 0),
         };
         self.note([what | key << 8, value, now_ns(), 0]);
     }
@@ -72,7 +72,7 @@ impl Journal {
             Err(Error::AlreadyExists) => (EXISTS, 0),
             Err(Error::NotFound) => (ABSENT, 0),
             Err(Error::Corrupt { .. }) => (UNKNOWN, 0),
-            Err(error) if error.outcome() == Outcome::Unknown => (UNKNOWN, 0),
+            Err(error) if error.outcome() == FailedWriteOutcome::Unknown => (UNKNOWN, 0),
             Err(_) => (NOT_APPLIED, 0),
         };
         self.note([what, 0, now, found]);
@@ -100,7 +100,7 @@ pub fn notes(path: &Path) -> u64 {
 }
 
 /// Returns the operations of a writer.
-pub fn read(path: &Path, writer: u32) -> Vec<Record> {
+pub fn read(path: &Path, writer: u32) -> Vec<HistoryRecord> {
     let bytes = fs::read(path).unwrap_or_default();
     let notes: Vec<[u64; 4]> = bytes
         .chunks_exact(NOTE_BYTES)
@@ -113,25 +113,25 @@ pub fn read(path: &Path, writer: u32) -> Vec<Record> {
     let mut notes = notes.into_iter().peekable();
     while let Some([what, value, invoked, _]) = notes.next() {
         let call = match what & 0xff {
-            SEARCH => Call::Search,
-            INSERT => Call::Insert(value),
-            UPDATE => Call::Update(value),
-            UPSERT => Call::Upsert(value),
-            DELETE => Call::Delete,
+            SEARCH => HistoryCall::Search,
+            INSERT => HistoryCall::Insert(value),
+            UPDATE => HistoryCall::Update(value),
+            UPSERT => HistoryCall::Upsert(value),
+            DELETE => HistoryCall::Delete,
             other => panic!("{} has an end without a beginning: {other}", path.display()),
         };
         let returned = match notes.next_if(|note| note[0] >= FIRST_END && note[0] <= UNKNOWN) {
-            None | Some([UNKNOWN, ..]) if call == Call::Search => continue,
+            None | Some([UNKNOWN, ..]) if call == HistoryCall::Search => continue,
             None | Some([UNKNOWN, ..]) => None,
             Some([NOT_APPLIED, ..]) => continue,
-            Some([DONE, _, time, _]) => Some((time, Answer::Done)),
-            Some([EXISTS, _, time, _]) => Some((time, Answer::Exists)),
-            Some([FOUND, _, time, found]) => Some((time, Answer::Found(found))),
-            Some([_, _, time, _]) => Some((time, Answer::Absent)),
+            Some([DONE, _, time, _]) => Some((time, HistoryAnswer::Done)),
+            Some([EXISTS, _, time, _]) => Some((time, HistoryAnswer::Exists)),
+            Some([FOUND, _, time, found]) => Some((time, HistoryAnswer::Found(found))),
+            Some([_, _, time, _]) => Some((time, HistoryAnswer::Absent)),
         };
         let invoked = invoked - SLACK_NS;
-        let operation = Operation { call, invoked, returned };
-        records.push(Record { key: what >> 8, client: writer, operation });
+        let operation = HistoryOperation { call, invoked, returned };
+        records.push(HistoryRecord { key: what >> 8, client: writer, operation });
     }
     records
 }

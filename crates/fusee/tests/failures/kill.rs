@@ -5,15 +5,15 @@
 use std::thread::sleep;
 use std::time::Duration;
 
-use super::cluster::Cluster;
-use super::writer::{Mode, Writers};
+use super::cluster::FaultyCluster;
+use super::writer::{WriterMode, WriterProcess};
 
 /// Client processes that are killed in a test.
 const VICTIMS: usize = 8;
 
 /// A memory node is lost; writes go on without it; one that is started later takes its place.
 fn lose_a_memory_node(fabric: &'static str) {
-    let mut cluster = Cluster::with_long_leases(fabric);
+    let mut cluster = FaultyCluster::with_long_leases(fabric);
     cluster.load(2, 2);
     let victim = cluster.choose(3);
     cluster.pause(0..300);
@@ -21,7 +21,7 @@ fn lose_a_memory_node(fabric: &'static str) {
     cluster.all_get_on("after the loss");
     cluster.until_stable(2, false);
     cluster.all_get_on("without the node");
-    let shows = |cluster: &Cluster, code, text: &str| {
+    let shows = |cluster: &FaultyCluster, code, text: &str| {
         let line = ["status", "--master", cluster.address()];
         let shown =
             super::common::finish(&mut super::common::fusee(&line)).expect_code(code).text();
@@ -48,11 +48,11 @@ fn a_memory_node_is_killed_over_tcp() {
 
 /// Clients that write the same keys are killed while they write. Up to two of them run at a time.
 fn lose_clients(fabric: &'static str) {
-    let mut cluster = Cluster::with_long_leases(fabric);
+    let mut cluster = FaultyCluster::with_long_leases(fabric);
     cluster.load(2, 1);
     let mut victims = Vec::new();
     for _ in 0..VICTIMS {
-        let victim = cluster.victim(Mode::Load);
+        let victim = cluster.victim(WriterMode::Load);
         // Each writer has ended an operation, so all sessions are open.
         super::common::eventually("it works", || victim.progress() > 1);
         victims.push(victim);
@@ -69,7 +69,7 @@ fn lose_clients(fabric: &'static str) {
     cluster.finish();
 }
 
-fn kill_one(cluster: &mut Cluster, victims: &mut Vec<Writers>) {
+fn kill_one(cluster: &mut FaultyCluster, victims: &mut Vec<WriterProcess>) {
     let at = cluster.choose(victims.len());
     let mut victim = victims.swap_remove(at);
     victim.kill();
@@ -88,7 +88,7 @@ fn clients_are_killed_over_tcp() {
 
 /// The master is killed and started again several times, once together with a memory node.
 fn lose_the_master(fabric: &'static str) {
-    let mut cluster = Cluster::with_long_leases(fabric);
+    let mut cluster = FaultyCluster::with_long_leases(fabric);
     cluster.load(2, 2);
     for _ in 0..2 {
         cluster.kill_master();
@@ -131,9 +131,9 @@ fn the_master_is_killed_over_tcp() {
 
 /// A client, a memory node and the master die within a moment of each other, in any order.
 fn lose_everything_at_once(fabric: &'static str) {
-    let mut cluster = Cluster::with_long_leases(fabric);
+    let mut cluster = FaultyCluster::with_long_leases(fabric);
     cluster.load(2, 2);
-    let mut victims = vec![cluster.victim(Mode::Load)];
+    let mut victims = vec![cluster.victim(WriterMode::Load)];
     super::common::eventually("it works", || victims[0].progress() > 50);
     let node = cluster.choose(3);
     let mut order = ["client", "node", "master"];

@@ -1,7 +1,7 @@
 //! Failures under load, with real processes, over both fabrics: memory nodes,
 //! clients and masters are killed and stopped.
 //!
-//! Every test ends with the same checks ([`cluster::Cluster::finish`]): all killed clients are recovered; every
+//! Every test ends with the same checks ([`cluster::FaultyCluster::finish`]): all killed clients are recovered; every
 //! key can be written; the history of all operations is linearizable, including those of killed clients, which
 //! are pending if they had not ended; and the other clients noticed no more than a delay. Time limits are
 //! generous: tests check that something goes on, not how fast.

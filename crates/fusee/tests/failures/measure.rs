@@ -16,8 +16,8 @@ use std::time::{Duration, Instant};
 
 use fusee_control::master::RecoveryTimes;
 
-use super::cluster::Cluster;
-use super::writer::{Mode, Writers};
+use super::cluster::FaultyCluster;
+use super::writer::{WriterMode, WriterProcess};
 
 /// Ends of clients a second.
 const RATE: u32 = 100;
@@ -31,7 +31,7 @@ const POOL: &str = "2GiB";
 const SESSIONS: u32 = 10;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum End {
+enum ClientEnding {
     /// No client comes or goes.
     Nobody,
     InOrder,
@@ -39,9 +39,9 @@ enum End {
 }
 
 fn measure(fabric: &'static str) {
-    let mut cluster = Cluster::with_pools(fabric, POOL);
+    let mut cluster = FaultyCluster::with_pools(fabric, POOL);
     cluster.load(2, 2);
-    let ends = [End::Nobody, End::InOrder, End::Crash];
+    let ends = [ClientEnding::Nobody, ClientEnding::InOrder, ClientEnding::Crash];
     let mut rates: [Vec<f64>; 3] = Default::default();
     for _ in 0..WINDOWS {
         for (end, rates) in ends.iter().zip(&mut rates) {
@@ -69,25 +69,25 @@ fn measure(fabric: &'static str) {
 }
 
 /// Returns the operations per second of the other clients.
-fn window(cluster: &mut Cluster, end: End) -> f64 {
+fn window(cluster: &mut FaultyCluster, end: ClientEnding) -> f64 {
     let before = cluster.status().unwrap().recoveries;
     let notes = notes(&cluster.clients);
     let begun = Instant::now();
     let mut ended = 0;
     let mut leaving = Vec::new();
     while begun.elapsed() < WINDOW {
-        if end == End::Nobody {
+        if end == ClientEnding::Nobody {
             sleep(WINDOW.saturating_sub(begun.elapsed()));
             continue;
         }
-        let mut client = cluster.slow_victim(SESSIONS - 1, Mode::Load);
+        let mut client = cluster.slow_victim(SESSIONS - 1, WriterMode::Load);
         while client.progress() == 0 && begun.elapsed() < 2 * WINDOW {
             sleep(Duration::from_millis(1));
         }
         let at = Duration::from_secs(1) * ended / RATE;
         sleep(at.saturating_sub(begun.elapsed()));
         ended += SESSIONS;
-        if end == End::Crash {
+        if end == ClientEnding::Crash {
             client.kill();
         } else {
             client.tell_to_end();
@@ -96,7 +96,7 @@ fn window(cluster: &mut Cluster, end: End) -> f64 {
     }
     let seconds = begun.elapsed().as_secs_f64();
     let others = self::notes(&cluster.clients) - notes;
-    leaving.iter_mut().for_each(Writers::wait);
+    leaving.iter_mut().for_each(WriterProcess::wait);
     cluster.until("all are recovered", |status| status.expired_sessions == 0);
     let recovered = cluster.status().unwrap().recoveries - before;
     println!(
@@ -108,7 +108,7 @@ fn window(cluster: &mut Cluster, end: End) -> f64 {
 }
 
 /// Prints the parts of the last recoveries, by time.
-fn print_parts(cluster: &Cluster) {
+fn print_parts(cluster: &FaultyCluster) {
     let last = cluster.status().unwrap().last_recoveries;
     let mean = |of: fn(&RecoveryTimes) -> u64| {
         last.iter().map(|recovery| of(&recovery.times)).sum::<u64>() / last.len().max(1) as u64
@@ -124,8 +124,8 @@ fn print_parts(cluster: &Cluster) {
     );
 }
 
-fn notes(clients: &[Writers]) -> u64 {
-    clients.iter().map(Writers::notes).sum()
+fn notes(clients: &[WriterProcess]) -> u64 {
+    clients.iter().map(WriterProcess::notes).sum()
 }
 
 #[test]

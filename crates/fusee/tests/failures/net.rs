@@ -86,9 +86,9 @@ pub fn try_out() -> Result<(), String> {
 
 /// The place of a process: a number of a namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Place(usize);
+pub struct NetNamespace(usize);
 
-impl Place {
+impl NetNamespace {
     /// Returns its address.
     pub fn ip(self) -> String {
         format!("10.77.{}.2", self.0)
@@ -102,30 +102,30 @@ impl Place {
 
 /// A network of namespaces. Dropping it ends each namespace as soon as it has no process left.
 #[derive(Default)]
-pub struct Net {
+pub struct TestNetwork {
     holders: Vec<Child>,
-    rules: RefCell<Rules>,
+    rules: RefCell<PacketRules>,
 }
 
 #[derive(Default)]
-struct Rules {
+struct PacketRules {
     /// Senders and receivers between which packets are dropped.
-    cuts: BTreeSet<(Place, Place)>,
+    cuts: BTreeSet<(NetNamespace, NetNamespace)>,
     /// Percentage of packets that are lost.
     loss: u32,
-    slow: BTreeSet<Place>,
+    slow: BTreeSet<NetNamespace>,
 }
 
-impl Net {
+impl TestNetwork {
     /// Creates the router. The calling test must be [inside](is_inside).
-    pub fn new() -> Net {
+    pub fn new() -> TestNetwork {
         assert!(std::env::var_os(INSIDE).is_some(), "this network is not the test's");
         shell("ip link set lo up; echo 1 > /proc/sys/net/ipv4/ip_forward");
-        Net::default()
+        TestNetwork::default()
     }
 
     /// Adds a namespace that reaches all others.
-    pub fn place(&mut self) -> Place {
+    pub fn place(&mut self) -> NetNamespace {
         let mut holder = Command::new("unshare");
         holder.args(["--net", "sh", "-c", "echo there; exec cat > /dev/null"]);
         let mut holder = holder.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
@@ -133,7 +133,7 @@ impl Net {
         BufReader::new(holder.stdout.take().unwrap()).read_line(&mut line).unwrap();
         assert_eq!(line, "there\n");
         self.holders.push(holder);
-        let place = Place(self.holders.len());
+        let place = NetNamespace(self.holders.len());
         let ip = place.ip();
         let device = place.device();
         let n = place.0;
@@ -152,19 +152,19 @@ impl Net {
     }
 
     /// Returns the path of the namespace, for `nsenter`.
-    pub fn path(&self, place: Place) -> String {
+    pub fn path(&self, place: NetNamespace) -> String {
         format!("/proc/{}/ns/net", self.holders[place.0 - 1].id())
     }
 
     /// Drops all packets from any of these to any of those.
-    pub fn cut(&self, from: &[Place], to: &[Place]) {
+    pub fn cut(&self, from: &[NetNamespace], to: &[NetNamespace]) {
         let pairs = from.iter().flat_map(|from| to.iter().map(|to| (*from, *to)));
         self.rules.borrow_mut().cuts.extend(pairs);
         self.apply();
     }
 
     /// Drops all packets between the two sides.
-    pub fn part(&self, one: &[Place], other: &[Place]) {
+    pub fn part(&self, one: &[NetNamespace], other: &[NetNamespace]) {
         self.cut(one, other);
         self.cut(other, one);
     }
@@ -179,13 +179,13 @@ impl Net {
     pub fn heal(&self) {
         let slow = std::mem::take(&mut self.rules.borrow_mut().slow);
         slow.into_iter().for_each(|place| self.queue(place, "tc qdisc del dev $1 root"));
-        *self.rules.borrow_mut() = Rules::default();
+        *self.rules.borrow_mut() = PacketRules::default();
         self.apply();
     }
 
     fn apply(&self) {
         let mut rules = String::new();
-        let Rules { cuts, loss, .. } = &*self.rules.borrow();
+        let PacketRules { cuts, loss, .. } = &*self.rules.borrow();
         for (from, to) in cuts {
             let from = from.ip();
             let to = to.ip();
@@ -215,7 +215,7 @@ impl Net {
 
     /// Makes all traffic of a place slow: it arrives 20 ms late if the kernel has netem; otherwise 50 kB arrive
     /// a second, so that packets wait behind those that were sent before.
-    pub fn slow(&self, place: Place) {
+    pub fn slow(&self, place: NetNamespace) {
         let delay = "tc qdisc replace dev $1 root netem delay 20ms 10ms 2> /dev/null ||
             tc qdisc replace dev $1 root tbf rate 400kbit burst 3kb latency 2s";
         self.rules.borrow_mut().slow.insert(place);
@@ -223,7 +223,7 @@ impl Net {
     }
 
     /// Sets the queueing at both ends of the link; the script calls them `$1`.
-    fn queue(&self, place: Place, script: &str) {
+    fn queue(&self, place: NetNamespace, script: &str) {
         let path = self.path(place);
         let device = place.device();
         shell(&format!("set -- {device}; {script}"));
@@ -233,7 +233,7 @@ impl Net {
     }
 }
 
-impl Drop for Net {
+impl Drop for TestNetwork {
     fn drop(&mut self) {
         for holder in &mut self.holders {
             drop(holder.stdin.take());
@@ -266,11 +266,11 @@ fn packets_are_dropped_one_way_and_by_chance() {
     if !is_inside("net::packets_are_dropped_one_way_and_by_chance") {
         return;
     }
-    let mut net = Net::new();
+    let mut net = TestNetwork::new();
     let a = net.place();
     let b = net.place();
     // Datagrams, by a program that every such machine has.
-    let send = |from: Place, to: Place, count: u32| {
+    let send = |from: NetNamespace, to: NetNamespace, count: u32| {
         let script = format!(
             "for i in $(seq {count}); do echo x > /dev/udp/{}/9; done 2> /dev/null; true",
             to.ip()

@@ -4,17 +4,17 @@
 // Promise CHG-29
 // Promise DUR-3
 
-use fusee_linearizability::Answer;
+use fusee_linearizability::HistoryAnswer;
 
-use super::cluster::Cluster;
-use super::writer::{self, Mode};
+use super::cluster::FaultyCluster;
+use super::writer::{self, WriterMode};
 
 /// A client process stops in the middle of its work, and the others go on. When it runs again, every key has
 /// another client's value, and keeps it.
 fn stop_a_client(fabric: &'static str) {
-    let mut cluster = Cluster::with_long_leases(fabric);
+    let mut cluster = FaultyCluster::with_long_leases(fabric);
     cluster.load(2, 1);
-    let mut victim = cluster.victim(Mode::LoadUntilError);
+    let mut victim = cluster.victim(WriterMode::LoadUntilError);
     super::common::eventually("it works", || victim.progress() > 200);
     cluster.pause(0..50);
     victim.signal("STOP");
@@ -23,7 +23,7 @@ fn stop_a_client(fabric: &'static str) {
     cluster.until("it is recovered", |status| status.recoveries == sessions);
     cluster.all_get_on("without it");
     cluster.end_load();
-    let sweep = cluster.sweep(Mode::Sweep);
+    let sweep = cluster.sweep(WriterMode::Sweep);
     if fabric == "shm" {
         // Mapped memory cannot be taken away from a living process.
         super::common::eventually("the fence kills it", || !victim.is_alive());
@@ -34,9 +34,9 @@ fn stop_a_client(fabric: &'static str) {
         victim.wait();
         println!("what it met: {}", victim.complaints());
     }
-    let look = cluster.sweep(Mode::Look);
+    let look = cluster.sweep(WriterMode::Look);
     for record in writer::read_all([&look]) {
-        let Some((_, Answer::Found(value))) = record.operation.returned else {
+        let Some((_, HistoryAnswer::Found(value))) = record.operation.returned else {
             panic!("key {} is gone", record.key);
         };
         assert_eq!(value >> 40, u64::from(sweep.task.first), "key {}", record.key);
@@ -60,7 +60,7 @@ fn a_client_is_stopped_over_tcp() {
 
 /// Clients that stop for less than a lease keep their sessions.
 fn stop_clients_shortly(fabric: &'static str) {
-    let mut cluster = Cluster::with_long_leases(fabric);
+    let mut cluster = FaultyCluster::with_long_leases(fabric);
     cluster.load(2, 2);
     for round in 0..4 {
         let client = &cluster.clients[round % 2];
@@ -89,7 +89,7 @@ fn clients_are_stopped_shortly_over_tcp() {
 /// A memory node stops, and the cluster goes on without it. When it runs again, it
 /// joins anew, empty, and takes over replicas.
 fn stop_a_memory_node(fabric: &'static str) {
-    let mut cluster = Cluster::with_long_leases(fabric);
+    let mut cluster = FaultyCluster::with_long_leases(fabric);
     cluster.load(2, 2);
     let victim = cluster.choose(3);
     let before = cluster.name_of(victim);
@@ -119,7 +119,7 @@ fn a_memory_node_is_stopped_over_tcp() {
 /// The master stops for some time, shorter and longer than a lease: no process is taken for dead because the
 /// master could not hear it.
 fn stop_the_master(fabric: &'static str) {
-    let mut cluster = Cluster::start(fabric);
+    let mut cluster = FaultyCluster::start(fabric);
     cluster.load(2, 2);
     for ms in [300, 450, 600, 900, 1300] {
         cluster.master.as_ref().unwrap().signal("STOP");
@@ -148,7 +148,7 @@ fn the_master_is_stopped_over_tcp() {
 /// The master stops for so long that all processes have given up their old connections. When it goes on, it
 /// finds the ends of those, and the first requests over new ones.
 fn stop_the_master_for_long(fabric: &'static str) {
-    let mut cluster = Cluster::with_long_leases(fabric);
+    let mut cluster = FaultyCluster::with_long_leases(fabric);
     cluster.load(2, 2);
     for _ in 0..2 {
         cluster.master.as_ref().unwrap().signal("STOP");

@@ -11,15 +11,17 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 
-use fusee_linearizability::{Answer, Call, History, Operation, Record};
+use fusee_linearizability::{
+    HistoryAnswer, HistoryCall, HistoryOperation, HistoryRecord, OperationHistory,
+};
 
-use super::cluster::Cluster;
+use super::cluster::FaultyCluster;
 use super::common::{Scratch, eventually};
-use super::writer::{self, Mode};
+use super::writer::{self, WriterMode};
 
 /// Porcupine's verdict on a history.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum PorcupineVerdict {
     Linearizable,
     NotLinearizable,
     /// Porcupine did not finish in its time.
@@ -58,7 +60,7 @@ fn program() -> Option<&'static Path> {
 }
 
 /// Returns porcupine's verdict; `None` if there is no porcupine.
-pub fn judge(records: &[Record]) -> Option<Verdict> {
+pub fn judge(records: &[HistoryRecord]) -> Option<PorcupineVerdict> {
     let program = program()?;
     let scratch = Scratch::new();
     let history = scratch.file("history", lines(records).as_bytes());
@@ -68,30 +70,30 @@ pub fn judge(records: &[Record]) -> Option<Verdict> {
         .status()
         .unwrap();
     Some(match status.code() {
-        Some(0) => Verdict::Linearizable,
-        Some(1) => Verdict::NotLinearizable,
-        Some(3) => Verdict::Undecided,
+        Some(0) => PorcupineVerdict::Linearizable,
+        Some(1) => PorcupineVerdict::NotLinearizable,
+        Some(3) => PorcupineVerdict::Undecided,
         _ => panic!("porcupine: {status}"),
     })
 }
 
 /// Returns the operations as the program reads them, one a line.
-fn lines(records: &[Record]) -> String {
+fn lines(records: &[HistoryRecord]) -> String {
     let mut lines = String::new();
-    for Record { key, client, operation } in records {
+    for HistoryRecord { key, client, operation } in records {
         let (call, value) = match operation.call {
-            Call::Search => ("search", 0),
-            Call::Insert(value) => ("insert", value),
-            Call::Update(value) => ("update", value),
-            Call::Upsert(value) => ("upsert", value),
-            Call::Delete => ("delete", 0),
+            HistoryCall::Search => ("search", 0),
+            HistoryCall::Insert(value) => ("insert", value),
+            HistoryCall::Update(value) => ("update", value),
+            HistoryCall::Upsert(value) => ("upsert", value),
+            HistoryCall::Delete => ("delete", 0),
         };
         let (returned, answer, found) = match operation.returned {
             None => (0, "-", 0),
-            Some((time, Answer::Done)) => (time, "done", 0),
-            Some((time, Answer::Exists)) => (time, "exists", 0),
-            Some((time, Answer::Absent)) => (time, "absent", 0),
-            Some((time, Answer::Found(value))) => (time, "found", value),
+            Some((time, HistoryAnswer::Done)) => (time, "done", 0),
+            Some((time, HistoryAnswer::Exists)) => (time, "exists", 0),
+            Some((time, HistoryAnswer::Absent)) => (time, "absent", 0),
+            Some((time, HistoryAnswer::Found(value))) => (time, "found", value),
         };
         let invoked = operation.invoked;
         writeln!(lines, "{key} {client} {call} {value} {invoked} {returned} {answer} {found}")
@@ -101,14 +103,14 @@ fn lines(records: &[Record]) -> String {
 }
 
 /// Whether this project's checker accepts the history.
-fn is_linearizable(records: &[Record]) -> bool {
-    records.iter().copied().collect::<History>().check().is_clean()
+fn is_linearizable(records: &[HistoryRecord]) -> bool {
+    records.iter().copied().collect::<OperationHistory>().check().is_clean()
 }
 
 /// Changes the value that was found by the last SEARCH that found any.
-fn with_a_wrong_answer(mut records: Vec<Record>) -> Vec<Record> {
+fn with_a_wrong_answer(mut records: Vec<HistoryRecord>) -> Vec<HistoryRecord> {
     let found = records.iter_mut().rev().find_map(|record| match &mut record.operation.returned {
-        Some((_, Answer::Found(value))) => Some(value),
+        Some((_, HistoryAnswer::Found(value))) => Some(value),
         _ => None,
     });
     *found.expect("somebody found something") ^= 1 << 63;
@@ -116,16 +118,16 @@ fn with_a_wrong_answer(mut records: Vec<Record>) -> Vec<Record> {
 }
 
 /// Adds a SEARCH that finds nothing under a key that was just put, and not deleted.
-fn with_a_lost_write(mut records: Vec<Record>) -> Vec<Record> {
+fn with_a_lost_write(mut records: Vec<HistoryRecord>) -> Vec<HistoryRecord> {
     let end = records.iter().filter_map(|record| record.operation.returned).map(|(at, _)| at);
     let end = end.max().expect("operations have ended");
     let key = records.iter().map(|record| record.key).max().unwrap_or(0) + 1;
     let add = |call, invoked, answer| {
-        let operation = Operation { call, invoked, returned: Some((invoked + 1, answer)) };
-        Record { key, client: 0, operation }
+        let operation = HistoryOperation { call, invoked, returned: Some((invoked + 1, answer)) };
+        HistoryRecord { key, client: 0, operation }
     };
-    records.push(add(Call::Upsert(1), end + 1, Answer::Done));
-    records.push(add(Call::Search, end + 3, Answer::Absent));
+    records.push(add(HistoryCall::Upsert(1), end + 1, HistoryAnswer::Done));
+    records.push(add(HistoryCall::Search, end + 3, HistoryAnswer::Absent));
     records
 }
 
@@ -136,11 +138,11 @@ fn porcupine_agrees_about_what_processes_did() {
     if program().is_none() {
         return;
     }
-    let mut cluster = Cluster::with_long_leases("shm");
+    let mut cluster = FaultyCluster::with_long_leases("shm");
     cluster.load_pause_us = 500;
     cluster.load(2, 2);
     for _ in 0..2 {
-        let mut victim = cluster.slow_victim(2, Mode::Load);
+        let mut victim = cluster.slow_victim(2, WriterMode::Load);
         eventually("it works", || victim.progress() > 20);
         victim.kill();
         cluster.dead.push(victim);
@@ -150,10 +152,10 @@ fn porcupine_agrees_about_what_processes_did() {
     let records = writer::read_all(cluster.clients.iter().chain(&cluster.dead));
     assert!(records.len() > 400, "{}", records.len());
     assert!(is_linearizable(&records));
-    assert_eq!(judge(&records), Some(Verdict::Linearizable));
+    assert_eq!(judge(&records), Some(PorcupineVerdict::Linearizable));
     for damaged in [with_a_wrong_answer(records.clone()), with_a_lost_write(records.clone())] {
         assert!(!is_linearizable(&damaged));
-        assert_eq!(judge(&damaged), Some(Verdict::NotLinearizable));
+        assert_eq!(judge(&damaged), Some(PorcupineVerdict::NotLinearizable));
     }
     cluster.finish();
 }

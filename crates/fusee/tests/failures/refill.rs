@@ -20,7 +20,7 @@ use std::time::Duration;
 use fusee_client::{Client, Error, FabricChoice, Options};
 use serde::{Deserialize, Serialize};
 
-use super::cluster::{Cluster, LONG_LEASE_MS, Shape};
+use super::cluster::{ClusterShape, FaultyCluster, LONG_LEASE_MS};
 
 /// The environment variable that tells this binary to be a filler.
 const ROLE: &str = "FUSEE_TEST_FILLER";
@@ -36,7 +36,7 @@ const REFUSALS: u32 = 3;
 const OP_TIMEOUT: Duration = Duration::from_secs(60);
 
 #[derive(Deserialize, Serialize)]
-struct Task {
+struct FillTask {
     master: String,
     fabric: String,
 }
@@ -50,8 +50,8 @@ struct Filler {
 }
 
 impl Filler {
-    fn run(cluster: &Cluster, fabric: &str) -> Filler {
-        let task = Task { master: cluster.address().into(), fabric: fabric.into() };
+    fn run(cluster: &FaultyCluster, fabric: &str) -> Filler {
+        let task = FillTask { master: cluster.address().into(), fabric: fabric.into() };
         let mut command = Command::new(std::env::current_exe().unwrap());
         command.args(["--exact", "refill::is_a_filler", "--ignored", "--nocapture"]);
         command.env(ROLE, serde_json::to_string(&task).unwrap());
@@ -80,7 +80,7 @@ impl Drop for Filler {
 #[ignore = "the client process of the other tests"]
 fn is_a_filler() {
     let Ok(task) = std::env::var(ROLE) else { return };
-    let task: Task = serde_json::from_str(&task).unwrap();
+    let task: FillTask = serde_json::from_str(&task).unwrap();
     let client = join(&task.master, &task.fabric);
     let tried = AtomicU64::new(0);
     let fit = AtomicU64::new(0);
@@ -141,7 +141,13 @@ fn value(key: u64) -> Vec<u8> {
 /// Returns the number of pairs that fit, for every round.
 fn fits(fabric: &'static str, pool: &'static str, block: &'static str, rounds: u32) -> Vec<u64> {
     let lease_ms = LONG_LEASE_MS;
-    let cluster = Cluster::of(Shape { fabric, pool, block, lease_ms, ..Shape::default() });
+    let cluster = FaultyCluster::of(ClusterShape {
+        fabric,
+        pool,
+        block,
+        lease_ms,
+        ..ClusterShape::default()
+    });
     let is_quiet =
         |status: &fusee_client::Status| status.open_sessions + status.expired_sessions == 0;
     let mut fits = Vec::new();

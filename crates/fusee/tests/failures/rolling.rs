@@ -8,7 +8,7 @@
 
 use std::time::Instant;
 
-use super::cluster::{Cluster, LONG_LEASE_MS, Shape};
+use super::cluster::{ClusterShape, FaultyCluster, LONG_LEASE_MS};
 
 /// One more than the replicas of the index: a memory node may be drained before another has come.
 const NODES: u32 = 4;
@@ -18,9 +18,9 @@ const LEASE_MS: u32 = 5 * LONG_LEASE_MS;
 const CLIENTS: (usize, u32) = (2, 2);
 
 /// Replaces each server by one of the program `to`, one after the other.
-fn roll(cluster: &mut Cluster, to: Option<&'static str>) {
+fn roll(cluster: &mut FaultyCluster, to: Option<&'static str>) {
     cluster.shape.program = to;
-    let members = |cluster: &Cluster| {
+    let members = |cluster: &FaultyCluster| {
         let view = cluster.status().unwrap().view.unwrap();
         view.members.iter().map(|member| member.node).collect::<Vec<_>>()
     };
@@ -48,8 +48,13 @@ fn roll(cluster: &mut Cluster, to: Option<&'static str>) {
 fn rolling(fabric: &'static str, programs: [Option<&'static str>; 3]) {
     let [first, rest @ ..] = programs;
     let lease_ms = LEASE_MS;
-    let mut cluster =
-        Cluster::of(Shape { fabric, nodes: NODES, lease_ms, program: first, ..Shape::default() });
+    let mut cluster = FaultyCluster::of(ClusterShape {
+        fabric,
+        nodes: NODES,
+        lease_ms,
+        program: first,
+        ..ClusterShape::default()
+    });
     cluster.load(CLIENTS.0, CLIENTS.1);
     let sessions = cluster.status().unwrap().open_sessions;
     for to in rest {

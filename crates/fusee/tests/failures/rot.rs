@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 
 use fusee_client::Status;
 
-use super::cluster::Cluster;
+use super::cluster::FaultyCluster;
 
 /// Returns the pools of the memory nodes, as files that this process can write to.
-fn pools(cluster: &Cluster) -> Vec<PathBuf> {
+fn pools(cluster: &FaultyCluster) -> Vec<PathBuf> {
     let pids = cluster.nodes.iter().map(|node| node.id());
     let of = |pid: u32| {
         let fds = std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap();
@@ -35,7 +35,7 @@ fn places(pool: &PathBuf, bytes: &[u8]) -> Vec<u64> {
 // Promise DMG-6: DMG-5, on real memory.
 #[test]
 fn what_rots_in_a_pool_is_put_right() {
-    let cluster = Cluster::with_long_leases("shm");
+    let cluster = FaultyCluster::with_long_leases("shm");
     let value = b"a value that stands nowhere else in all of the memory";
     let text = std::str::from_utf8(value).unwrap();
     cluster.run(&["put", "key", text]).expect_code(0);
@@ -65,7 +65,7 @@ fn what_rots_in_a_pool_is_put_right() {
 // Promise DMG-11: A pair lost to damage is reported and counted once.
 #[test]
 fn a_pair_that_is_lost_is_told_and_counted_once() {
-    let cluster = Cluster::with_long_leases("shm");
+    let cluster = FaultyCluster::with_long_leases("shm");
     let value = b"another value that stands nowhere else in all of the memory";
     let text = std::str::from_utf8(value).unwrap();
     cluster.run(&["put", "key", text]).expect_code(0);

@@ -9,10 +9,10 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use fusee_client::{Client, Error, FabricKind, Options};
-use fusee_core::view::{Place, View};
+use fusee_core::view::{PoolPlace, View};
 use futures_util::future::join_all;
 
-use super::cluster::{Cluster, Shape};
+use super::cluster::{ClusterShape, FaultyCluster};
 
 const KEYS: u32 = 200;
 
@@ -24,7 +24,7 @@ fn value(n: u32) -> Vec<u8> {
     format!("value of {n}").repeat(20).into_bytes()
 }
 
-fn client(cluster: &Cluster) -> Client {
+fn client(cluster: &FaultyCluster) -> Client {
     let options = Options::default().with_fabric(FabricKind::Tcp);
     Client::connect_with(cluster.address(), options).unwrap()
 }
@@ -53,7 +53,8 @@ fn read_all(client: &Client) -> Duration {
 #[test]
 fn without_master_and_primary_every_get_answers_over_tcp() {
     for victim in 0..3 {
-        let mut cluster = Cluster::of(Shape { index_replicas: 2, ..Shape::default() });
+        let mut cluster =
+            FaultyCluster::of(ClusterShape { index_replicas: 2, ..ClusterShape::default() });
         let client = client(&cluster);
         put_all(&client);
         cluster.kill_master();
@@ -75,8 +76,9 @@ fn without_master_and_primary_every_get_answers_over_tcp() {
 /// backups, can be read. Keys that have lost the primary and a backup cannot, until the master is back.
 #[test]
 fn without_master_and_two_of_five_nodes_what_is_certain_is_read() {
-    let shape = Shape { nodes: 5, index_replicas: 3, data_replicas: 3, ..Shape::default() };
-    let mut cluster = Cluster::of(shape);
+    let shape =
+        ClusterShape { nodes: 5, index_replicas: 3, data_replicas: 3, ..ClusterShape::default() };
+    let mut cluster = FaultyCluster::of(shape);
     let options =
         Options::default().with_fabric(FabricKind::Tcp).with_op_timeout(Duration::from_secs(6));
     let client = Client::connect_with(cluster.address(), options).unwrap();
@@ -96,8 +98,9 @@ fn without_master_and_two_of_five_nodes_what_is_certain_is_read() {
         }
         !is_gone
     });
-    let is_lost = |place: &Place| gone.contains(&place.node);
-    let is_readable = |places: &[Place]| !is_lost(&places[0]) || !places[1..].iter().any(is_lost);
+    let is_lost = |place: &PoolPlace| gone.contains(&place.node);
+    let is_readable =
+        |places: &[PoolPlace]| !is_lost(&places[0]) || !places[1..].iter().any(is_lost);
     let readable = view.subtables.iter().filter(|table| is_readable(table.replicas())).count();
     let mut found = 0;
     let mut waited = 0;
@@ -123,7 +126,8 @@ fn without_master_and_two_of_five_nodes_what_is_certain_is_read() {
 /// The same with a stop in place of a kill: the node is silent, and runs again when everything has been read.
 #[test]
 fn a_primary_that_is_silent_and_comes_back_is_settled() {
-    let mut cluster = Cluster::of(Shape { index_replicas: 2, ..Shape::default() });
+    let mut cluster =
+        FaultyCluster::of(ClusterShape { index_replicas: 2, ..ClusterShape::default() });
     let client = client(&cluster);
     put_all(&client);
     cluster.kill_master();
@@ -155,7 +159,7 @@ fn a_primary_that_is_silent_and_comes_back_is_settled() {
 // Promise SIL-6: Leases of 100 ms work.
 #[test]
 fn short_leases_can_be_used() {
-    let mut cluster = Cluster::of(Shape { lease_ms: 100, ..Shape::default() });
+    let mut cluster = FaultyCluster::of(ClusterShape { lease_ms: 100, ..ClusterShape::default() });
     let client = client(&cluster);
     put_all(&client);
     let end = Instant::now() + Duration::from_secs(3);

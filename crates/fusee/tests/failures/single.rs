@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use fusee_client::{Client, Error, FabricChoice, Options, Redundancy, Transition};
 
-use super::cluster::{Cluster, Shape, patience};
+use super::cluster::{ClusterShape, FaultyCluster, patience};
 
 const KEYS: u32 = 120;
 const CODED: &str = "ec:2+1";
@@ -51,9 +51,14 @@ fn missing(client: &Client) -> BTreeSet<u32> {
 
 #[test]
 fn values_without_redundancy_go_with_their_node_and_nothing_else_does() {
-    let shape =
-        Shape { fabric: "tcp", nodes: 4, index_replicas: 2, data_replicas: 2, ..Shape::default() };
-    let mut cluster = Cluster::of(shape);
+    let shape = ClusterShape {
+        fabric: "tcp",
+        nodes: 4,
+        index_replicas: 2,
+        data_replicas: 2,
+        ..ClusterShape::default()
+    };
+    let mut cluster = FaultyCluster::of(shape);
     let fabric: FabricChoice = cluster.fabric().parse().unwrap();
     let client =
         Client::connect_with(cluster.address(), Options::default().with_fabric(fabric)).unwrap();

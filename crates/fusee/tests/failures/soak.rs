@@ -34,16 +34,16 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use fusee_client::{Client, FabricKind, Options};
-use fusee_linearizability::{Answer, Call, History, Record};
+use fusee_linearizability::{HistoryAnswer, HistoryCall, HistoryRecord, OperationHistory};
 use rand::RngExt;
 use rustix::time::{ClockId, clock_gettime};
 
-use super::cluster::{Cluster, Shape, setting};
+use super::cluster::{ClusterShape, FaultyCluster, setting};
 use super::common::eventually;
 use super::journal::now_ns;
-use super::net::{self, Place, is_inside};
-use super::porcupine::{self, Verdict};
-use super::writer::{self, Mode, Writers};
+use super::net::{self, NetNamespace, is_inside};
+use super::porcupine::{self, PorcupineVerdict};
+use super::writer::{self, WriterMode, WriterProcess};
 
 /// Length of a chapter; no fault begins after it.
 const CHAPTER: Duration = Duration::from_secs(30);
@@ -66,7 +66,7 @@ const REST_MS: Range<u64> = 100..800;
 
 /// Faults that are provoked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Fault {
+enum SoakFault {
     ClientKilled,
     ClientStoppedShortly,
     ClientStoppedForGood,
@@ -92,7 +92,7 @@ enum Fault {
 
 /// Means of a soak beyond killing and stopping processes.
 #[derive(Clone, Copy, Debug)]
-struct Means {
+struct SoakMeans {
     /// A network namespace for each process.
     networks: bool,
     /// Small file systems.
@@ -101,89 +101,91 @@ struct Means {
     machine: bool,
 }
 
-impl Fault {
-    const ALL: [Fault; 21] = [
-        Fault::ClientKilled,
-        Fault::ClientStoppedShortly,
-        Fault::ClientStoppedForGood,
-        Fault::ClientForks,
-        Fault::NodeKilled,
-        Fault::NodeStopped,
-        Fault::NodeReplaced,
-        Fault::MasterKilled,
-        Fault::MasterStopped,
-        Fault::MasterStoppedForLong,
-        Fault::MasterAndNodeKilled,
-        Fault::MasterAndNodeGone,
-        Fault::EverythingKilledInTurn,
-        Fault::NodeCutOff,
-        Fault::NodeNotHeard,
-        Fault::MasterCutOff,
-        Fault::ReaderAndNodeCutOff,
-        Fault::PacketsLost,
-        Fault::StoreFull,
-        Fault::LogsFull,
-        Fault::MachineSleeps,
+impl SoakFault {
+    const ALL: [SoakFault; 21] = [
+        SoakFault::ClientKilled,
+        SoakFault::ClientStoppedShortly,
+        SoakFault::ClientStoppedForGood,
+        SoakFault::ClientForks,
+        SoakFault::NodeKilled,
+        SoakFault::NodeStopped,
+        SoakFault::NodeReplaced,
+        SoakFault::MasterKilled,
+        SoakFault::MasterStopped,
+        SoakFault::MasterStoppedForLong,
+        SoakFault::MasterAndNodeKilled,
+        SoakFault::MasterAndNodeGone,
+        SoakFault::EverythingKilledInTurn,
+        SoakFault::NodeCutOff,
+        SoakFault::NodeNotHeard,
+        SoakFault::MasterCutOff,
+        SoakFault::ReaderAndNodeCutOff,
+        SoakFault::PacketsLost,
+        SoakFault::StoreFull,
+        SoakFault::LogsFull,
+        SoakFault::MachineSleeps,
     ];
 
-    fn is_possible(self, with: Means) -> bool {
+    fn is_possible(self, with: SoakMeans) -> bool {
         match self {
-            Fault::NodeCutOff
-            | Fault::NodeNotHeard
-            | Fault::MasterCutOff
-            | Fault::ReaderAndNodeCutOff
-            | Fault::PacketsLost => with.networks,
-            Fault::StoreFull | Fault::LogsFull => with.files,
-            Fault::MachineSleeps => with.machine,
+            SoakFault::NodeCutOff
+            | SoakFault::NodeNotHeard
+            | SoakFault::MasterCutOff
+            | SoakFault::ReaderAndNodeCutOff
+            | SoakFault::PacketsLost => with.networks,
+            SoakFault::StoreFull | SoakFault::LogsFull => with.files,
+            SoakFault::MachineSleeps => with.machine,
             _ => true,
         }
     }
 
     fn name(self) -> &'static str {
         match self {
-            Fault::ClientKilled => "a client is killed",
-            Fault::ClientStoppedShortly => "a client stops for less than a lease",
-            Fault::ClientStoppedForGood => "a client stops for longer than a lease",
-            Fault::ClientForks => "client processes fork",
-            Fault::NodeKilled => "a memory node is killed",
-            Fault::NodeStopped => "a memory node stops for longer than a lease",
-            Fault::NodeReplaced => "a memory node is drained, another takes its place",
-            Fault::MasterKilled => "the master is killed",
-            Fault::MasterStopped => "the master stops",
-            Fault::MasterStoppedForLong => "the master stops for longer than all leases",
-            Fault::MasterAndNodeKilled => "master and memory node are killed",
-            Fault::MasterAndNodeGone => "master killed and memory node stopped, for three leases",
-            Fault::EverythingKilledInTurn => "all servers are killed, one after the other",
-            Fault::NodeCutOff => "a memory node is cut off from everybody",
-            Fault::NodeNotHeard => "a memory node hears the master, which does not hear it",
-            Fault::MasterCutOff => "the master is cut off from everybody",
-            Fault::ReaderAndNodeCutOff => "a reader and a memory node are cut off together",
-            Fault::PacketsLost => "three of a hundred packets are lost for seconds",
-            Fault::StoreFull => {
+            SoakFault::ClientKilled => "a client is killed",
+            SoakFault::ClientStoppedShortly => "a client stops for less than a lease",
+            SoakFault::ClientStoppedForGood => "a client stops for longer than a lease",
+            SoakFault::ClientForks => "client processes fork",
+            SoakFault::NodeKilled => "a memory node is killed",
+            SoakFault::NodeStopped => "a memory node stops for longer than a lease",
+            SoakFault::NodeReplaced => "a memory node is drained, another takes its place",
+            SoakFault::MasterKilled => "the master is killed",
+            SoakFault::MasterStopped => "the master stops",
+            SoakFault::MasterStoppedForLong => "the master stops for longer than all leases",
+            SoakFault::MasterAndNodeKilled => "master and memory node are killed",
+            SoakFault::MasterAndNodeGone => {
+                "master killed and memory node stopped, for three leases"
+            }
+            SoakFault::EverythingKilledInTurn => "all servers are killed, one after the other",
+            SoakFault::NodeCutOff => "a memory node is cut off from everybody",
+            SoakFault::NodeNotHeard => "a memory node hears the master, which does not hear it",
+            SoakFault::MasterCutOff => "the master is cut off from everybody",
+            SoakFault::ReaderAndNodeCutOff => "a reader and a memory node are cut off together",
+            SoakFault::PacketsLost => "three of a hundred packets are lost for seconds",
+            SoakFault::StoreFull => {
                 "the disk of the master's store is full, and a memory node is killed"
             }
-            Fault::LogsFull => "the disk of all servers' logs is full, and strangers write",
-            Fault::MachineSleeps => "the machine sleeps for longer than all leases",
+            SoakFault::LogsFull => "the disk of all servers' logs is full, and strangers write",
+            SoakFault::MachineSleeps => "the machine sleeps for longer than all leases",
         }
     }
 
     /// Provokes the fault, and returns when the cluster is whole again.
-    fn provoke(self, cluster: &mut Cluster) {
+    fn provoke(self, cluster: &mut FaultyCluster) {
         match self {
-            Fault::ClientKilled => {
-                let mut victim = victim(cluster, Mode::Load);
+            SoakFault::ClientKilled => {
+                let mut victim = victim(cluster, WriterMode::Load);
                 victim.kill();
                 cluster.dead.push(victim);
                 cluster.until("it is recovered", |status| status.expired_sessions == 0);
             }
-            Fault::ClientStoppedShortly => {
+            SoakFault::ClientStoppedShortly => {
                 let at = cluster.choose(cluster.clients.len());
                 cluster.clients[at].signal("STOP");
                 cluster.pause(100..400);
                 cluster.clients[at].signal("CONT");
             }
-            Fault::ClientStoppedForGood => {
-                let mut victim = victim(cluster, Mode::LoadUntilError);
+            SoakFault::ClientStoppedForGood => {
+                let mut victim = victim(cluster, WriterMode::LoadUntilError);
                 let recoveries = cluster.until("the master is there", |_| true).recoveries;
                 victim.signal("STOP");
                 cluster.until("it is recovered", |status| {
@@ -197,28 +199,28 @@ impl Fault {
                 victim.kill();
                 cluster.dead.push(victim);
             }
-            Fault::ClientForks => {
-                let before: Vec<u64> = cluster.clients.iter().map(Writers::forks).collect();
-                cluster.clients.iter_mut().for_each(Writers::fork);
+            SoakFault::ClientForks => {
+                let before: Vec<u64> = cluster.clients.iter().map(WriterProcess::forks).collect();
+                cluster.clients.iter_mut().for_each(WriterProcess::fork);
                 for (client, before) in cluster.clients.iter().zip(before) {
                     eventually("its children end", || client.forks() > before);
                 }
             }
-            Fault::NodeKilled => {
+            SoakFault::NodeKilled => {
                 let mut node = take_node(cluster);
                 node.kill();
                 cluster.until_stable(2, false);
                 cluster.start_node();
                 cluster.until_stable(3, true);
             }
-            Fault::NodeStopped => {
+            SoakFault::NodeStopped => {
                 let at = cluster.choose(3);
                 cluster.nodes[at].signal("STOP");
                 cluster.until_stable(2, false);
                 cluster.nodes[at].signal("CONT");
                 cluster.until_stable(3, true);
             }
-            Fault::NodeReplaced => {
+            SoakFault::NodeReplaced => {
                 cluster.start_node();
                 cluster.until_stable(4, true);
                 let at = cluster.choose(3);
@@ -226,26 +228,26 @@ impl Fault {
                 cluster.nodes.remove(at);
                 cluster.until_stable(3, true);
             }
-            Fault::MasterKilled => {
+            SoakFault::MasterKilled => {
                 cluster.kill_master();
                 cluster.pause(0..1000);
                 cluster.restart_master();
                 cluster.until_stable(3, true);
             }
-            Fault::MasterStopped => {
+            SoakFault::MasterStopped => {
                 cluster.master.as_ref().unwrap().signal("STOP");
                 cluster.pause(100..1500);
                 cluster.master.as_ref().unwrap().signal("CONT");
                 cluster.until_stable(3, true);
             }
-            Fault::MasterStoppedForLong => {
+            SoakFault::MasterStoppedForLong => {
                 cluster.master.as_ref().unwrap().signal("STOP");
                 cluster.pause(LONG_MS);
                 cluster.master.as_ref().unwrap().signal("CONT");
                 pause_for_a_lease(cluster);
                 cluster.until_stable(3, true);
             }
-            Fault::MasterAndNodeKilled => {
+            SoakFault::MasterAndNodeKilled => {
                 let mut node = take_node(cluster);
                 cluster.kill_master();
                 node.kill();
@@ -256,7 +258,7 @@ impl Fault {
                 cluster.until_stable(3, true);
             }
             // Long enough for backup reads, by readers that wait for no write.
-            Fault::MasterAndNodeGone => {
+            SoakFault::MasterAndNodeGone => {
                 let mut reader = cluster.readers_here();
                 cluster.kill_master();
                 let at = cluster.choose(3);
@@ -270,7 +272,7 @@ impl Fault {
                 cluster.dead.push(reader);
                 cluster.until("it is recovered", |status| status.expired_sessions == 0);
             }
-            Fault::NodeCutOff => {
+            SoakFault::NodeCutOff => {
                 let (node, others) = choose_place(cluster);
                 let clients = cluster.client_at.unwrap();
                 cluster.net().part(&[node], &[&others[..], &[clients]].concat());
@@ -278,23 +280,23 @@ impl Fault {
                 cluster.net().heal();
                 cluster.until_stable(3, true);
             }
-            Fault::NodeNotHeard => {
+            SoakFault::NodeNotHeard => {
                 let (node, _) = choose_place(cluster);
                 cluster.net().cut(&[node], &[cluster.master_at.unwrap()]);
                 cluster.until_stable(2, false);
                 cluster.net().heal();
                 cluster.until_stable(3, true);
             }
-            Fault::MasterCutOff => {
+            SoakFault::MasterCutOff => {
                 let nodes = cluster.nodes.iter().filter_map(|node| node.at);
-                let others: Vec<Place> = nodes.chain(cluster.client_at).collect();
+                let others: Vec<NetNamespace> = nodes.chain(cluster.client_at).collect();
                 cluster.net().part(&[cluster.master_at.unwrap()], &others);
                 // Longer than a lease only if a fence spares the process.
                 cluster.pause(if cluster.fabric() == "shm" { 100..400 } else { 200..1500 });
                 cluster.net().heal();
                 cluster.until_stable(3, true);
             }
-            Fault::ReaderAndNodeCutOff => {
+            SoakFault::ReaderAndNodeCutOff => {
                 let (mut reader, readers) = cluster.readers();
                 let writers = cluster.client_at;
                 let (node, others) = choose_place(cluster);
@@ -308,13 +310,13 @@ impl Fault {
                 cluster.dead.push(reader);
                 cluster.until("it is recovered", |status| status.expired_sessions == 0);
             }
-            Fault::PacketsLost => {
+            SoakFault::PacketsLost => {
                 cluster.net().lose(3);
                 cluster.pause(1000..3000);
                 cluster.net().heal();
                 cluster.until_stable(3, true);
             }
-            Fault::StoreFull => {
+            SoakFault::StoreFull => {
                 let crowd = crowd(cluster);
                 cluster.fill("master");
                 // Views and sessions have to be recorded. The file has room for some of them.
@@ -336,7 +338,7 @@ impl Fault {
                 cluster.start_node();
                 cluster.until_stable(3, true);
             }
-            Fault::LogsFull => {
+            SoakFault::LogsFull => {
                 let before = missing_lines(cluster);
                 cluster.fill("logs");
                 (0..STRANGERS).for_each(|_| annoy_servers(cluster));
@@ -351,14 +353,14 @@ impl Fault {
                 cluster.make_room("logs");
                 eventually("the logs say what is missing", || missing_lines(cluster) > before);
             }
-            Fault::MachineSleeps => {
+            SoakFault::MachineSleeps => {
                 let ms = cluster.rng.borrow_mut().random_range(LONG_MS);
                 sleep_as_a_machine(ms.div_ceil(1000));
                 pause_for_a_lease(cluster);
                 cluster.until_stable(3, true);
             }
-            Fault::EverythingKilledInTurn => {
-                Fault::MasterKilled.provoke(cluster);
+            SoakFault::EverythingKilledInTurn => {
+                SoakFault::MasterKilled.provoke(cluster);
                 for _ in 0..3 {
                     let mut node = cluster.nodes.remove(0);
                     node.kill();
@@ -373,7 +375,7 @@ impl Fault {
 }
 
 /// Connects a client that opens many sessions. It does not use shared memory, where a fence would end this test.
-fn crowd(cluster: &Cluster) -> Client {
+fn crowd(cluster: &FaultyCluster) -> Client {
     let timeout = Duration::from_secs(1);
     let fabric = if cluster.fabric() == "verbs" { FabricKind::Verbs } else { FabricKind::Tcp };
     let options = Options::default()
@@ -384,13 +386,13 @@ fn crowd(cluster: &Cluster) -> Client {
 }
 
 /// Pauses until processes that have just gone silent are taken for dead.
-fn pause_for_a_lease(cluster: &Cluster) {
+fn pause_for_a_lease(cluster: &FaultyCluster) {
     let lease_ms = u64::from(cluster.shape.lease_ms);
     cluster.pause(lease_ms..2 * lease_ms);
 }
 
 /// Sends garbage to the control port of each server.
-fn annoy_servers(cluster: &Cluster) {
+fn annoy_servers(cluster: &FaultyCluster) {
     for server in cluster.nodes.iter().chain(&cluster.master) {
         // Any reaction of the server is fine.
         let Ok(mut stream) = TcpStream::connect(server.control()) else { continue };
@@ -401,7 +403,7 @@ fn annoy_servers(cluster: &Cluster) {
 }
 
 /// Returns how often logs say that lines are missing.
-fn missing_lines(cluster: &Cluster) -> usize {
+fn missing_lines(cluster: &FaultyCluster) -> usize {
     let logs = fs::read_dir(cluster.path("logs")).unwrap().flatten();
     let texts = logs.map(|log| fs::read(log.path()).unwrap_or_default());
     texts.map(|text| String::from_utf8_lossy(&text).matches(" missing here: ").count()).sum()
@@ -420,42 +422,42 @@ fn sleep_as_a_machine(seconds: u64) {
 }
 
 /// Starts a client, and waits until it is at work.
-fn victim(cluster: &mut Cluster, mode: Mode) -> Writers {
+fn victim(cluster: &mut FaultyCluster, mode: WriterMode) -> WriterProcess {
     let victim = cluster.victim(mode);
     eventually("it works", || victim.progress() > 20);
     victim
 }
 
 /// Chooses a memory node. Returns its place, and those of the master and the other memory nodes.
-fn choose_place(cluster: &Cluster) -> (Place, Vec<Place>) {
+fn choose_place(cluster: &FaultyCluster) -> (NetNamespace, Vec<NetNamespace>) {
     let chosen = cluster.nodes[cluster.choose(3)].at.unwrap();
     let all = cluster.nodes.iter().filter_map(|node| node.at).chain(cluster.master_at);
     (chosen, all.filter(|place| *place != chosen).collect())
 }
 
-fn take_node(cluster: &mut Cluster) -> super::cluster::Server {
+fn take_node(cluster: &mut FaultyCluster) -> super::cluster::FaultyServer {
     let at = cluster.choose(cluster.nodes.len());
     cluster.nodes.remove(at)
 }
 
 /// The cost of a fault, in milliseconds.
 #[derive(Clone, Copy, Debug)]
-struct Cost {
+struct FaultCost {
     until_whole: f64,
     without_a_write: f64,
     slowest: f64,
 }
 
 /// A fault that was provoked, with beginning and end on the clock of the journals.
-struct Event {
-    fault: Fault,
+struct ProvokedFault {
+    fault: SoakFault,
     begun_ns: u64,
     whole_ns: u64,
 }
 
-impl Event {
+impl ProvokedFault {
     /// Returns the cost of the fault. `living` has the operations of clients that were not to be killed.
-    fn cost(&self, living: &[Record]) -> Cost {
+    fn cost(&self, living: &[HistoryRecord]) -> FaultCost {
         let is_near = |&(from, to): &(u64, u64)| to >= self.begun_ns && from <= self.whole_ns;
         let ended = living.iter().filter_map(|record| {
             record.operation.returned.map(|(at, answer)| (record.operation, at, answer))
@@ -464,7 +466,7 @@ impl Event {
             ended.clone().map(|(operation, at, _)| (operation.invoked, at)).filter(is_near);
         let mut writes: Vec<u64> = ended
             .filter(|(operation, _, answer)| {
-                operation.call != Call::Search && *answer == Answer::Done
+                operation.call != HistoryCall::Search && *answer == HistoryAnswer::Done
             })
             .map(|(_, at, _)| at)
             .collect();
@@ -473,7 +475,7 @@ impl Event {
         let longest = |spans: &mut dyn Iterator<Item = (u64, u64)>| {
             ms(spans.map(|(from, to)| to - from).max().unwrap_or(0))
         };
-        Cost {
+        FaultCost {
             until_whole: ms(self.whole_ns - self.begun_ns),
             without_a_write: longest(&mut { gaps }),
             slowest: longest(&mut { slowest }),
@@ -487,7 +489,7 @@ fn ms(ns: u64) -> f64 {
 
 /// Results of a soak so far.
 #[derive(Default)]
-struct Findings {
+struct SoakFindings {
     chapters: u64,
     operations: u64,
     overlapping: u64,
@@ -495,26 +497,26 @@ struct Findings {
     /// Chapters that porcupine has judged as well, and their operations; and chapters that it gave up.
     judged_twice: (u64, u64),
     undecided: u64,
-    costs: BTreeMap<Fault, Vec<Cost>>,
+    costs: BTreeMap<SoakFault, Vec<FaultCost>>,
     /// Complaints of living clients.
     complaints: Vec<String>,
 }
 
-impl Findings {
+impl SoakFindings {
     /// Judges a chapter after its clients have ended, and drops it.
-    fn close(&mut self, cluster: &mut Cluster, events: &[Event]) {
+    fn close(&mut self, cluster: &mut FaultyCluster, events: &[ProvokedFault]) {
         let living = writer::read_all(&cluster.clients);
-        let all: Vec<Record> =
+        let all: Vec<HistoryRecord> =
             living.iter().copied().chain(writer::read_all(&cluster.dead)).collect();
-        let found = all.iter().copied().collect::<History>().check();
+        let found = all.iter().copied().collect::<OperationHistory>().check();
         assert!(found.is_clean(), "{:#?}", found.refutation);
         match porcupine::judge(&all) {
-            Some(Verdict::Linearizable) => {
+            Some(PorcupineVerdict::Linearizable) => {
                 self.judged_twice.0 += 1;
                 self.judged_twice.1 += found.operations;
             }
-            Some(Verdict::NotLinearizable) => panic!("porcupine finds no order"),
-            Some(Verdict::Undecided) => self.undecided += 1,
+            Some(PorcupineVerdict::NotLinearizable) => panic!("porcupine finds no order"),
+            Some(PorcupineVerdict::Undecided) => self.undecided += 1,
             None => {}
         }
         self.chapters += 1;
@@ -555,7 +557,7 @@ impl Findings {
              |---|---|---|---|---|"
         );
         for (fault, costs) in &self.costs {
-            let cell = |of: fn(&Cost) -> f64| {
+            let cell = |of: fn(&FaultCost) -> f64| {
                 let mut values: Vec<f64> = costs.iter().map(of).collect();
                 values.sort_by(f64::total_cmp);
                 format!("{:.0}, {:.0}", values[values.len() / 2], values[values.len() - 1])
@@ -574,21 +576,22 @@ impl Findings {
 }
 
 /// Returns the kinds of faults to provoke.
-fn faults(with: Means) -> Vec<Fault> {
+fn faults(with: SoakMeans) -> Vec<SoakFault> {
     let Ok(wanted) = std::env::var("FUSEE_SOAK_FAULTS") else {
-        return Fault::ALL.into_iter().filter(|fault| fault.is_possible(with)).collect();
+        return SoakFault::ALL.into_iter().filter(|fault| fault.is_possible(with)).collect();
     };
-    let named = |name: &str| Fault::ALL.into_iter().find(|fault| format!("{fault:?}") == name);
-    let named = |name| named(name).unwrap_or_else(|| panic!("no fault {name}: {:?}", Fault::ALL));
+    let named = |name: &str| SoakFault::ALL.into_iter().find(|fault| format!("{fault:?}") == name);
+    let named =
+        |name| named(name).unwrap_or_else(|| panic!("no fault {name}: {:?}", SoakFault::ALL));
     wanted.split(',').map(named).collect()
 }
 
-fn run(fabric: &'static str, length: Duration, with: Means) {
+fn run(fabric: &'static str, length: Duration, with: SoakMeans) {
     let begun = Instant::now();
     let faults = faults(with);
     let hosts: String = setting("FUSEE_SOAK_HOSTS", "127.0.0.1,127.0.0.1".into());
     let (master, nodes) = hosts.leak().split_once(',').expect("FUSEE_SOAK_HOSTS are two");
-    let mut cluster = Cluster::of(Shape {
+    let mut cluster = FaultyCluster::of(ClusterShape {
         fabric,
         // The pool grows before unverified blocks of lost nodes are compared with the index, and regions stay:
         // by 20 of 16 MiB in 50 minutes. Pools for RDMA are pinned, in a machine with little memory.
@@ -599,10 +602,10 @@ fn run(fabric: &'static str, length: Duration, with: Means) {
         hosts: [master, nodes],
         apart: with.networks,
         files_mib: with.files.then_some(FILES_MIB),
-        ..Shape::default()
+        ..ClusterShape::default()
     });
     cluster.load_pause_us = setting("FUSEE_SOAK_PAUSE_US", PAUSE_US);
-    let mut findings = Findings::default();
+    let mut findings = SoakFindings::default();
     let mut order = faults.iter().copied().cycle();
     while begun.elapsed() < length {
         cluster.keys = cluster.keys.end..cluster.keys.end + KEYS;
@@ -616,7 +619,7 @@ fn run(fabric: &'static str, length: Duration, with: Means) {
             let begun_ns = now_ns();
             fault.provoke(&mut cluster);
             cluster.all_get_on(fault.name());
-            events.push(Event { fault, begun_ns, whole_ns: now_ns() });
+            events.push(ProvokedFault { fault, begun_ns, whole_ns: now_ns() });
         }
         sleep(Duration::from_millis(200));
         cluster.end_load();
@@ -650,7 +653,7 @@ fn soak() {
             false
         }
     };
-    let with = Means { networks, files: networks || machine, machine };
+    let with = SoakMeans { networks, files: networks || machine, machine };
     let fabric: String = setting("FUSEE_SOAK_FABRIC", "tcp".into());
     let minutes: f64 = setting("FUSEE_SOAK_MINUTES", 60.0);
     run(fabric.leak(), Duration::from_secs_f64(60.0 * minutes), with);

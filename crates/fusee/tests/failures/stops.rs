@@ -4,16 +4,17 @@
 
 use std::time::{Duration, Instant};
 
-use super::cluster::{Cluster, LONG_LEASE_MS, Shape};
-use super::writer::Mode;
+use super::cluster::{ClusterShape, FaultyCluster, LONG_LEASE_MS};
+use super::writer::WriterMode;
 
 /// A client and a memory node die together, so the change waits until the client's lease is over. Meanwhile the
 /// master is told to end, and is away for longer than any write waits: no other client notices.
 fn stop_in_a_change(fabric: &'static str) {
-    let shape = Shape { fabric, nodes: 4, lease_ms: LONG_LEASE_MS, ..Shape::default() };
-    let mut cluster = Cluster::of(shape);
+    let shape =
+        ClusterShape { fabric, nodes: 4, lease_ms: LONG_LEASE_MS, ..ClusterShape::default() };
+    let mut cluster = FaultyCluster::of(shape);
     cluster.load(2, 2);
-    let mut victim = cluster.victim(Mode::Load);
+    let mut victim = cluster.victim(WriterMode::Load);
     super::common::eventually("it works", || victim.progress() > 1);
     victim.kill();
     cluster.dead.push(victim);

@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use fusee_client::{Client, Error, FabricChoice, Options};
-use fusee_linearizability::{Call, Record};
+use fusee_linearizability::{HistoryCall, HistoryRecord};
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 use serde::{Deserialize, Serialize};
@@ -38,7 +38,7 @@ const TOGETHER: u64 = 4;
 
 /// The task of a client process.
 #[derive(Clone, Debug, Deserialize, Serialize)]
-pub struct Task {
+pub struct WriterTask {
     pub master: String,
     /// `shm` or `tcp`.
     pub fabric: String,
@@ -52,14 +52,14 @@ pub struct Task {
     pub seed: u64,
     /// Microseconds between two operations of a writer.
     pub pause_us: u64,
-    pub mode: Mode,
+    pub mode: WriterMode,
     /// The network namespace of the process, if not the test's.
     pub network: Option<String>,
 }
 
 /// The work of a writer.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize)]
-pub enum Mode {
+pub enum WriterMode {
     /// Operates on random keys until it is told to end.
     Load,
     /// As `Load`, but a writer stops at its first error.
@@ -73,13 +73,13 @@ pub enum Mode {
     Look,
 }
 
-impl Mode {
+impl WriterMode {
     fn is_load(self) -> bool {
-        matches!(self, Mode::Load | Mode::LoadUntilError | Mode::Read)
+        matches!(self, WriterMode::Load | WriterMode::LoadUntilError | WriterMode::Read)
     }
 }
 
-impl Task {
+impl WriterTask {
     fn journal(&self, writer: u32) -> PathBuf {
         self.dir.join(format!("writer-{writer}"))
     }
@@ -95,14 +95,14 @@ impl Task {
 }
 
 /// A running client process; killed on drop.
-pub struct Writers {
-    pub task: Task,
+pub struct WriterProcess {
+    pub task: WriterTask,
     child: Child,
     stdin: Option<ChildStdin>,
 }
 
-impl Writers {
-    pub fn start(task: Task) -> Writers {
+impl WriterProcess {
+    pub fn start(task: WriterTask) -> WriterProcess {
         let binary = std::env::current_exe().unwrap();
         let mut command = command_in(task.network.as_deref(), binary.to_str().unwrap());
         command.args(["--exact", "writer::is_a_client", "--ignored", "--nocapture"]);
@@ -112,7 +112,7 @@ impl Writers {
         command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(log);
         let mut child = command.spawn().unwrap();
         let stdin = child.stdin.take();
-        Writers { task, child, stdin }
+        WriterProcess { task, child, stdin }
     }
 
     pub fn signal(&self, name: &str) {
@@ -165,7 +165,7 @@ impl Writers {
         self.numbers().map(|n| journal::notes(&self.task.journal(n))).sum()
     }
 
-    pub fn records(&self) -> Vec<Record> {
+    pub fn records(&self) -> Vec<HistoryRecord> {
         self.numbers().flat_map(|n| journal::read(&self.task.journal(n), n)).collect()
     }
 
@@ -188,7 +188,7 @@ impl Writers {
     }
 }
 
-impl Drop for Writers {
+impl Drop for WriterProcess {
     fn drop(&mut self) {
         // An error means that it has ended already.
         let _ = self.child.kill();
@@ -196,12 +196,12 @@ impl Drop for Writers {
     }
 }
 
-/// Not a test: the process that [`Writers::start`] starts.
+/// Not a test: the process that [`WriterProcess::start`] starts.
 #[test]
 #[ignore = "the client process of the other tests"]
 fn is_a_client() {
     let Ok(task) = std::env::var(ROLE) else { return };
-    let task: Task = serde_json::from_str(&task).unwrap();
+    let task: WriterTask = serde_json::from_str(&task).unwrap();
     let stop = AtomicBool::new(false);
     let client = join(&task);
     std::thread::scope(|scope| {
@@ -226,7 +226,7 @@ fn is_a_client() {
 
 /// Forks twice: one child ends by `exit`, as programs do, and one by `_exit`.
 #[allow(unsafe_code, reason = "there is no safe fork")]
-fn fork_twice(task: &Task, client: &Client) {
+fn fork_twice(task: &WriterTask, client: &Client) {
     for by_exit in [true, false] {
         // SAFETY: the test is about the use that a child makes of its parent's client.
         let child = unsafe { libc::fork() };
@@ -254,15 +254,15 @@ fn fork_twice(task: &Task, client: &Client) {
     file.unwrap().write_all(b"f").unwrap();
 }
 
-/// Adds a line to [`Writers::complaints`].
-fn complain(task: &Task, text: &str) {
+/// Adds a line to [`WriterProcess::complaints`].
+fn complain(task: &WriterTask, text: &str) {
     let file = OpenOptions::new().create(true).append(true).open(task.complaints());
     let at_ms = journal::now_ns() / 1_000_000;
     file.unwrap().write_all(format!("{at_ms} {text}\n").as_bytes()).unwrap();
 }
 
 /// Joins the cluster. The master may be away for some time.
-fn join(task: &Task) -> Client {
+fn join(task: &WriterTask) -> Client {
     let fabric = task.fabric.parse::<FabricChoice>().unwrap();
     let options = Options::default().with_fabric(fabric).with_op_timeout(OP_TIMEOUT);
     let end = Instant::now() + patience();
@@ -276,7 +276,7 @@ fn join(task: &Task) -> Client {
 }
 
 struct Writer<'a> {
-    task: &'a Task,
+    task: &'a WriterTask,
     number: u32,
     client: Client,
     journal: Journal,
@@ -288,7 +288,7 @@ struct Writer<'a> {
 }
 
 impl Writer<'_> {
-    fn new(task: &Task, number: u32, client: Client) -> Writer<'_> {
+    fn new(task: &WriterTask, number: u32, client: Client) -> Writer<'_> {
         let journal = Journal::create(&task.journal(number));
         let rng = SmallRng::seed_from_u64(task.seed ^ u64::from(number) << 32);
         Writer { task, number, client, journal, rng, sequence: 0, view: 0 }
@@ -297,17 +297,17 @@ impl Writer<'_> {
     fn run(&mut self, stop: &AtomicBool) {
         if !self.task.mode.is_load() {
             for key in self.task.keys.clone() {
-                if self.task.mode == Mode::Sweep {
+                if self.task.mode == WriterMode::Sweep {
                     let value = self.next_value();
-                    self.operate(key, Call::Upsert(value));
+                    self.operate(key, HistoryCall::Upsert(value));
                 }
-                self.operate(key, Call::Search);
+                self.operate(key, HistoryCall::Search);
             }
             return;
         }
         while !stop.load(Ordering::Relaxed) {
             let went_well = self.step();
-            if !went_well && self.task.mode == Mode::LoadUntilError {
+            if !went_well && self.task.mode == WriterMode::LoadUntilError {
                 return;
             }
             self.look_at_view();
@@ -321,12 +321,12 @@ impl Writer<'_> {
     fn step(&mut self) -> bool {
         let keys = self.task.keys.clone();
         let all = keys.end - keys.start;
-        if self.task.mode == Mode::Read {
+        if self.task.mode == WriterMode::Read {
             let own = keys.start + u64::from(self.number - self.task.first) % all;
             return if self.rng.random() {
                 self.look_at(vec![own])
             } else {
-                self.operate(own, Call::Search)
+                self.operate(own, HistoryCall::Search)
             };
         }
         let first = self.rng.random_range(0..all);
@@ -357,14 +357,14 @@ impl Writer<'_> {
         }
     }
 
-    fn draw(&mut self) -> Call {
+    fn draw(&mut self) -> HistoryCall {
         let value = self.next_value();
         match self.rng.random_range(0..100) {
-            0..30 => Call::Search,
-            30..55 => Call::Update(value),
-            55..75 => Call::Upsert(value),
-            75..90 => Call::Insert(value),
-            _ => Call::Delete,
+            0..30 => HistoryCall::Search,
+            30..55 => HistoryCall::Update(value),
+            55..75 => HistoryCall::Upsert(value),
+            75..90 => HistoryCall::Insert(value),
+            _ => HistoryCall::Delete,
         }
     }
 
@@ -374,18 +374,20 @@ impl Writer<'_> {
     }
 
     /// Does this operation. Returns whether it met no error.
-    fn operate(&mut self, key: u64, call: Call) -> bool {
+    fn operate(&mut self, key: u64, call: HistoryCall) -> bool {
         let name = name(key);
         self.journal.begin(key, call);
         let client = &self.client;
         let result = match call {
-            Call::Search => client.get(&name).map(|found| found.map(|value| self.decode(&value))),
-            Call::Insert(value) => client.insert(&name, &encode(value)).map(|()| None),
-            Call::Update(value) => client.update(&name, &encode(value)).map(|()| None),
-            Call::Upsert(value) => client.put(&name, &encode(value)).map(|()| None),
-            Call::Delete => client.delete(&name).map(|()| None),
+            HistoryCall::Search => {
+                client.get(&name).map(|found| found.map(|value| self.decode(&value)))
+            }
+            HistoryCall::Insert(value) => client.insert(&name, &encode(value)).map(|()| None),
+            HistoryCall::Update(value) => client.update(&name, &encode(value)).map(|()| None),
+            HistoryCall::Upsert(value) => client.put(&name, &encode(value)).map(|()| None),
+            HistoryCall::Delete => client.delete(&name).map(|()| None),
         };
-        self.journal.end(&result, call == Call::Search);
+        self.journal.end(&result, call == HistoryCall::Search);
         match result {
             Ok(_) | Err(Error::NotFound | Error::AlreadyExists) => true,
             Err(error) => {
@@ -428,11 +430,11 @@ fn encode(value: u64) -> Vec<u8> {
 }
 
 /// Returns the operations of all these clients.
-pub fn read_all<'a>(writers: impl IntoIterator<Item = &'a Writers>) -> Vec<Record> {
-    writers.into_iter().flat_map(Writers::records).collect()
+pub fn read_all<'a>(writers: impl IntoIterator<Item = &'a WriterProcess>) -> Vec<HistoryRecord> {
+    writers.into_iter().flat_map(WriterProcess::records).collect()
 }
 
-/// Returns the directory for [`Task::dir`].
+/// Returns the directory for [`WriterTask::dir`].
 pub fn dir(scratch: &Path) -> PathBuf {
     let dir = scratch.join("clients");
     std::fs::create_dir_all(&dir).unwrap();

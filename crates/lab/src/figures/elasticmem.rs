@@ -1,10 +1,10 @@
 //! The experiments of ElasticMem with times that depend on hardware.
 
 use fusee_core::data::Redundancy;
-use fusee_workload::{KEY_BYTES, Request};
+use fusee_workload::{KEY_BYTES, WorkloadOperation};
 
-use super::{Expected, Figure, Kind, Medians, Point, Quantity, Statement};
-use crate::setup::{Load, Setup};
+use super::{Figure, FigurePoint, Medians, Quantity, Statement, StatementCondition, StatementKind};
+use crate::setup::{LabLoad, LabSetup};
 
 /// All of its figures and tables.
 pub const ALL: &[Figure] = &[E1, E2, ET1];
@@ -16,8 +16,8 @@ fn redundancy(text: &str) -> Redundancy {
 }
 
 /// Returns a setup of one client and six memory nodes (E 6.2), at 10 Gbit/s, as most of its machines have.
-fn setup(redundancy: Redundancy, data_replicas: u8, value_bytes: usize, load: Load) -> Setup {
-    Setup {
+fn setup(redundancy: Redundancy, data_replicas: u8, value_bytes: usize, load: LabLoad) -> LabSetup {
+    LabSetup {
         testbed: "tcp-10g",
         memory_nodes: 6,
         machines: 1,
@@ -31,7 +31,7 @@ fn setup(redundancy: Redundancy, data_replicas: u8, value_bytes: usize, load: Lo
         theta: 0.0,
         operations: 100,
         load,
-        ..Setup::default()
+        ..LabSetup::default()
     }
 }
 
@@ -42,13 +42,15 @@ const E1: Figure = Figure {
     points: || {
         let kinds = [("Rep(3)", "replicated"), ("EOR(3,4)", "eor:3:4+2"), ("EC(4,2)", "ec:4+2")];
         let mut points = Vec::new();
-        for (kind, request) in [("search", Request::Search), ("update", Request::Update)] {
+        for (kind, request) in
+            [("search", WorkloadOperation::Search), ("update", WorkloadOperation::Update)]
+        {
             for (name, kept) in kinds {
                 for kib in [1usize, 4, 16, 64, 256, 1024] {
-                    let setup = setup(redundancy(kept), 3, kib * KIB, Load::Only(request));
+                    let setup = setup(redundancy(kept), 3, kib * KIB, LabLoad::Only(request));
                     let series = format!("{kind}, {name}");
                     let x = kib as f64;
-                    points.push(Point { series, x, setup, quantity: Quantity::Median(kind) });
+                    points.push(FigurePoint { series, x, setup, quantity: Quantity::Median(kind) });
                 }
             }
         }
@@ -58,26 +60,26 @@ const E1: Figure = Figure {
         Statement {
             says: "writes of EC are notably faster than those of Rep(3) for large values",
             section: "E 6.2",
-            kind: Kind::Predicted,
+            kind: StatementKind::Predicted,
             of: &["ours"],
             value: |m, _| over(m, "update, EC(4,2)", "update, Rep(3)", 1024.0),
-            expected: Expected::AtMost(0.8),
+            expected: StatementCondition::AtMost(0.8),
         },
         Statement {
             says: "reads of EC tend to be faster than those of Rep(3) as values grow",
             section: "E 6.2",
-            kind: Kind::Predicted,
+            kind: StatementKind::Predicted,
             of: &["ours"],
             value: |m, _| over(m, "search, EC(4,2)", "search, Rep(3)", 1024.0),
-            expected: Expected::AtMost(1.0),
+            expected: StatementCondition::AtMost(1.0),
         },
         Statement {
             says: "reads of EOR take as long as those of Rep(3)",
             section: "E 6.2",
-            kind: Kind::Predicted,
+            kind: StatementKind::Predicted,
             of: &["ours"],
             value: |m, _| over(m, "search, EOR(3,4)", "search, Rep(3)", 64.0),
-            expected: Expected::About(1.0),
+            expected: StatementCondition::About(1.0),
         },
     ],
     remarks: &["encoding and decoding take no time in the model"],
@@ -94,7 +96,7 @@ const LENGTHS: [usize; 5] = [4, 16, 64, 256, 1024];
 const SETTINGS: [(u8, u8, u8); 3] = [(4, 1, 2), (4, 2, 3), (5, 1, 2)];
 
 /// Returns the points of all transitions at these lengths, in KiB.
-fn transitions(lengths: &[usize], quantity: fn(usize) -> Quantity) -> Vec<Point> {
+fn transitions(lengths: &[usize], quantity: fn(usize) -> Quantity) -> Vec<FigurePoint> {
     let mut points = Vec::new();
     for (k, m, r) in SETTINGS {
         let [coded, oriented] =
@@ -109,10 +111,10 @@ fn transitions(lengths: &[usize], quantity: fn(usize) -> Quantity) -> Vec<Point>
         ];
         for (name, [written, from, to]) in transitions {
             for kib in lengths {
-                let setup = setup(written, r, kib * KIB, Load::Moves { from, to });
+                let setup = setup(written, r, kib * KIB, LabLoad::Moves { from, to });
                 let series = format!("({k},{m},{r}) {name}");
                 let x = *kib as f64;
-                points.push(Point { series, x, setup, quantity: quantity(kib * KIB) });
+                points.push(FigurePoint { series, x, setup, quantity: quantity(kib * KIB) });
             }
         }
     }
@@ -128,46 +130,46 @@ const E2: Figure = Figure {
         Statement {
             says: "EOR reduces the time to EC by up to 35 %",
             section: "E 6.2",
-            kind: Kind::Predicted,
+            kind: StatementKind::Predicted,
             of: &["ours"],
             value: |medians, _| left(medians, "to EC", &SETTINGS, f64::min),
-            expected: Expected::AtMost(0.65),
+            expected: StatementCondition::AtMost(0.65),
         },
         Statement {
             says: "and by at least 8 %",
             section: "E 6.2",
-            kind: Kind::Predicted,
+            kind: StatementKind::Predicted,
             of: &["ours"],
             value: |medians, _| left(medians, "to EC", &SETTINGS, f64::max),
-            expected: Expected::AtMost(0.92),
+            expected: StatementCondition::AtMost(0.92),
         },
         Statement {
             says: "the time back by up to 26 %",
             section: "E 6.2",
-            kind: Kind::Predicted,
+            kind: StatementKind::Predicted,
             of: &["ours"],
             value: |medians, _| left(medians, "back", &SETTINGS, f64::min),
-            expected: Expected::AtMost(0.74),
+            expected: StatementCondition::AtMost(0.74),
         },
         Statement {
             says: "and by at least 3 %",
             section: "E 6.2",
-            kind: Kind::Predicted,
+            kind: StatementKind::Predicted,
             of: &["ours"],
             value: |medians, _| left(medians, "back", &SETTINGS, f64::max),
-            expected: Expected::AtMost(0.97),
+            expected: StatementCondition::AtMost(0.97),
         },
         Statement {
             says: "(4,2,3) gains less than (4,1,2) on the way to EC",
             section: "E 6.2",
-            kind: Kind::Predicted,
+            kind: StatementKind::Predicted,
             of: &["ours"],
             value: |medians, _| {
                 let of =
                     |setting: usize| left(medians, "to EC", &SETTINGS[setting..][..1], f64::min);
                 Some(of(1)? / of(0)?)
             },
-            expected: Expected::AtLeast(1.0),
+            expected: StatementCondition::AtLeast(1.0),
         },
     ],
     remarks: &["encoding and decoding take no time in the model"],
@@ -214,8 +216,15 @@ const fn saved(
     value: fn(&Medians, &str) -> Option<f64>,
     expected: f64,
 ) -> Statement {
-    let expected = Expected::About(expected);
-    Statement { says, section: "E 6.1", kind: Kind::Predicted, of: &["ours"], value, expected }
+    let expected = StatementCondition::About(expected);
+    Statement {
+        says,
+        section: "E 6.1",
+        kind: StatementKind::Predicted,
+        of: &["ours"],
+        value,
+        expected,
+    }
 }
 
 /// Returns the share of the naive transition's bytes that EC-oriented replication saves.

@@ -1,6 +1,6 @@
 //! The figures: measurements, and statements of the papers' text about them.
 //!
-//! A figure's points are [`Setup`]s. Its statements are sentences of the paper's text, each turned into a
+//! A figure's points are [`LabSetup`]s. Its statements are sentences of the paper's text, each turned into a
 //! number that ours is compared with. A statement on which a parameter of the testbed was fitted proves
 //! nothing, and is marked as such.
 
@@ -12,7 +12,7 @@ use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
-use crate::setup::{Measured, Setup};
+use crate::setup::{LabResults, LabSetup};
 
 /// The quantity of a point that is drawn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -47,7 +47,7 @@ impl Quantity {
     }
 
     /// Returns its value in one measurement; `None` if there was no such operation.
-    pub fn of(self, measured: &Measured) -> Option<f64> {
+    pub fn of(self, measured: &LabResults) -> Option<f64> {
         match self {
             Quantity::Throughput => Some(measured.ops_per_s / 1e6),
             Quantity::Lengths(bytes) => {
@@ -64,13 +64,13 @@ impl Quantity {
 
 /// A point of a figure.
 #[derive(Clone, Debug)]
-pub struct Point {
+pub struct FigurePoint {
     /// The line that it belongs to.
     pub series: String,
     /// Its place on the horizontal axis.
     pub x: f64,
     /// The setup to measure.
-    pub setup: Setup,
+    pub setup: LabSetup,
     /// The quantity that is drawn.
     pub quantity: Quantity,
 }
@@ -78,7 +78,7 @@ pub struct Point {
 /// Kinds of statements, by whether they can be wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Kind {
+pub enum StatementKind {
     /// The model may confirm it, or not.
     Predicted,
     /// A parameter was fitted on it, so it proves nothing.
@@ -88,7 +88,7 @@ pub enum Kind {
 /// A condition on a number, for a statement to hold.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Expected {
+pub enum StatementCondition {
     /// This, within a quarter of it.
     About(f64),
     /// At least this.
@@ -97,22 +97,22 @@ pub enum Expected {
     AtMost(f64),
 }
 
-impl Expected {
+impl StatementCondition {
     /// Whether a number meets the condition.
     pub fn holds(self, value: f64) -> bool {
         match self {
-            Expected::About(expected) => (value / expected - 1.0).abs() <= TOLERANCE,
-            Expected::AtLeast(least) => value >= least,
-            Expected::AtMost(most) => value <= most,
+            StatementCondition::About(expected) => (value / expected - 1.0).abs() <= TOLERANCE,
+            StatementCondition::AtLeast(least) => value >= least,
+            StatementCondition::AtMost(most) => value <= most,
         }
     }
 
     /// Returns the condition in words.
     pub fn in_words(self) -> String {
         match self {
-            Expected::About(expected) => format!("about {expected:.3}"),
-            Expected::AtLeast(least) => format!("at least {least:.3}"),
-            Expected::AtMost(most) => format!("at most {most:.3}"),
+            StatementCondition::About(expected) => format!("about {expected:.3}"),
+            StatementCondition::AtLeast(least) => format!("at least {least:.3}"),
+            StatementCondition::AtMost(most) => format!("at most {most:.3}"),
         }
     }
 }
@@ -128,13 +128,13 @@ pub struct Statement {
     /// The section with the statement.
     pub section: &'static str,
     /// Whether it can be wrong.
-    pub kind: Kind,
+    pub kind: StatementKind,
     /// The systems that it is judged for, separately.
     pub of: &'static [&'static str],
     /// Returns the number that it is about, for a system; `None` if it was not measured.
     pub value: fn(&Medians, &str) -> Option<f64>,
     /// The condition on that number.
-    pub expected: Expected,
+    pub expected: StatementCondition,
 }
 
 /// Medians over the seeds, by series and place.
@@ -174,7 +174,7 @@ pub struct Figure {
     /// The name of the horizontal axis.
     pub x: &'static str,
     /// Returns its points.
-    pub points: fn() -> Vec<Point>,
+    pub points: fn() -> Vec<FigurePoint>,
     /// Statements of the paper about it.
     pub statements: &'static [Statement],
     /// Gaps, and differences from the paper.
@@ -216,8 +216,16 @@ mod tests {
 
     #[test]
     fn statements_can_fail() {
-        assert!(Expected::About(4.0).holds(5.0) && !Expected::About(4.0).holds(5.1));
-        assert!(Expected::AtLeast(4.0).holds(4.0) && !Expected::AtLeast(4.0).holds(3.9));
-        assert!(Expected::AtMost(4.0).holds(4.0) && !Expected::AtMost(4.0).holds(4.1));
+        assert!(
+            StatementCondition::About(4.0).holds(5.0) && !StatementCondition::About(4.0).holds(5.1)
+        );
+        assert!(
+            StatementCondition::AtLeast(4.0).holds(4.0)
+                && !StatementCondition::AtLeast(4.0).holds(3.9)
+        );
+        assert!(
+            StatementCondition::AtMost(4.0).holds(4.0)
+                && !StatementCondition::AtMost(4.0).holds(4.1)
+        );
     }
 }

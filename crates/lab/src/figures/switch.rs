@@ -1,9 +1,9 @@
 //! Figures about switches (Grant and Snoeren): for Clover, as published and in a safe form, and for our store.
 
-use fusee_workload::{KEY_BYTES, Workload};
+use fusee_workload::{KEY_BYTES, YcsbWorkload};
 
-use super::{Expected, Figure, Kind, Medians, Point, Quantity, Statement};
-use crate::setup::{Load, Setup, Switching, System};
+use super::{Figure, FigurePoint, Medians, Quantity, Statement, StatementCondition, StatementKind};
+use crate::setup::{LabLoad, LabSetup, LabSwitch, LabSystem};
 
 /// All of these figures.
 pub const ALL: &[Figure] = &[S2, S3, S4, S5];
@@ -16,9 +16,9 @@ const ALL_KEYS: usize = 1 << 20;
 
 /// Returns a setup of clients on two machines, one operation at a time each, with one machine for the memory
 /// and another for the metadata (S §4).
-fn clover(clients: usize, switch: Option<Switching>) -> Setup {
-    Setup {
-        system: System::Clover,
+fn clover(clients: usize, switch: Option<LabSwitch>) -> LabSetup {
+    LabSetup {
+        system: LabSystem::Clover,
         testbed: "connectx-5",
         memory_nodes: 1,
         machines: 2,
@@ -28,19 +28,19 @@ fn clover(clients: usize, switch: Option<Switching>) -> Setup {
         keys: KEYS,
         pair_bytes: 1024 + KEY_BYTES,
         theta: 0.75,
-        load: Load::Ycsb(Workload::A),
+        load: LabLoad::Ycsb(YcsbWorkload::A),
         operations: 60_000,
         switch,
-        ..Setup::default()
+        ..LabSetup::default()
     }
 }
 
-fn published(keys: usize) -> Option<Switching> {
-    Some(Switching::Sent { keys })
+fn published(keys: usize) -> Option<LabSwitch> {
+    Some(LabSwitch::Sent { keys })
 }
 
-fn answered(keys: usize) -> Option<Switching> {
-    Some(Switching::Answered { keys })
+fn answered(keys: usize) -> Option<LabSwitch> {
+    Some(LabSwitch::Answered { keys })
 }
 
 const S2: Figure = Figure {
@@ -55,7 +55,7 @@ const S2: Figure = Figure {
             for (series, switch) in kinds {
                 let series = series.into();
                 let setup = clover(clients, switch);
-                points.push(Point {
+                points.push(FigurePoint {
                     series,
                     x: clients as f64,
                     setup,
@@ -69,21 +69,21 @@ const S2: Figure = Figure {
         Statement {
             says: "with 64 threads the switch brings 1.42 times the throughput",
             section: "S 4.1",
-            kind: Kind::Predicted,
+            kind: StatementKind::Predicted,
             of: &[PUBLISHED, ANSWERED],
             value: |medians, of| Some(medians.at(of, 64.0)? / medians.at(WITHOUT, 64.0)?),
-            expected: Expected::About(1.42),
+            expected: StatementCondition::About(1.42),
         },
         Statement {
             says: "what it brings grows with the threads",
             section: "S 4.1",
-            kind: Kind::Predicted,
+            kind: StatementKind::Predicted,
             of: &[PUBLISHED, ANSWERED],
             value: |medians, of| {
                 let brings = |x| Some(medians.at(of, x)? / medians.at(WITHOUT, x)?);
                 Some(brings(64.0)? / brings(4.0)?)
             },
-            expected: Expected::AtLeast(1.0),
+            expected: StatementCondition::AtLeast(1.0),
         },
     ],
     remarks: &["1,024 keys, as the text says of the third figure alone"],
@@ -97,9 +97,9 @@ const S3: Figure = Figure {
         let of = |keys: u64| {
             let setup = clover(64, published(ALL_KEYS));
             // Loading writes every key.
-            let setup = Setup { keys, operations: 2_000, cached: false, ..setup };
+            let setup = LabSetup { keys, operations: 2_000, cached: false, ..setup };
             let quantity = Quantity::SwitchBytes;
-            Point { series: PUBLISHED.into(), x: keys as f64, setup, quantity }
+            FigurePoint { series: PUBLISHED.into(), x: keys as f64, setup, quantity }
         };
         [1_000, 10_000, 100_000].into_iter().map(of).collect()
     },
@@ -107,18 +107,18 @@ const S3: Figure = Figure {
         Statement {
             says: "10,000 keys take 80 kB",
             section: "S 3.1",
-            kind: Kind::Predicted,
+            kind: StatementKind::Predicted,
             of: &[PUBLISHED],
             value: |medians, of| medians.at(of, 10_000.0),
-            expected: Expected::About(80.0),
+            expected: StatementCondition::About(80.0),
         },
         Statement {
             says: "100,000 keys take at most 2.5 % of 64 MB",
             section: "S 4.2",
-            kind: Kind::Predicted,
+            kind: StatementKind::Predicted,
             of: &[PUBLISHED],
             value: |medians, of| medians.at(of, 100_000.0),
-            expected: Expected::AtMost(1_600.0),
+            expected: StatementCondition::AtMost(1_600.0),
         },
     ],
     remarks: &[
@@ -141,7 +141,7 @@ const S4: Figure = Figure {
             for (series, switch) in [(PUBLISHED, published(keys)), (ANSWERED, answered(keys))] {
                 let series = series.into();
                 let setup = clover(64, switch);
-                points.push(Point {
+                points.push(FigurePoint {
                     series,
                     x: keys as f64,
                     setup,
@@ -154,10 +154,10 @@ const S4: Figure = Figure {
     statements: &[Statement {
         says: "the eight keys that are used most bring 1.3 times the throughput, or 1.34",
         section: "S 1, 4.2",
-        kind: Kind::Predicted,
+        kind: StatementKind::Predicted,
         of: &[PUBLISHED, ANSWERED],
         value: |medians, of| medians.ratio(of, 8.0, 0.0),
-        expected: Expected::About(1.32),
+        expected: StatementCondition::About(1.32),
     }],
     remarks: &["as published, the switch knows which keys are used most; the other one finds out"],
 };
@@ -165,16 +165,16 @@ const S4: Figure = Figure {
 /// Numbers of slots that the switch has room for, of 100,000 keys.
 const ROOM_OF_OURS: &[usize] = &[0, 1_024, 100_000];
 
-fn ours(slots: usize, rounds: usize, replicas: u8) -> Setup {
-    let switch = (slots + rounds > 0).then_some(Switching::Ours { slots, rounds });
-    Setup {
+fn ours(slots: usize, rounds: usize, replicas: u8) -> LabSetup {
+    let switch = (slots + rounds > 0).then_some(LabSwitch::Ours { slots, rounds });
+    LabSetup {
         memory_nodes: replicas.into(),
         index_replicas: replicas,
-        load: Load::Ycsb(Workload::A),
+        load: LabLoad::Ycsb(YcsbWorkload::A),
         // So many that clients see keys again.
         operations: 300_000,
         switch,
-        ..Setup::default()
+        ..LabSetup::default()
     }
 }
 
@@ -200,7 +200,7 @@ const S5: Figure = Figure {
                 for (what, quantity) in quantities {
                     let series = format!("{what}, {name}");
                     let setup = setup.clone();
-                    points.push(Point { series, x: slots as f64, setup, quantity });
+                    points.push(FigurePoint { series, x: slots as f64, setup, quantity });
                 }
             }
         }
@@ -210,18 +210,18 @@ const S5: Figure = Figure {
         Statement {
             says: "the 1,024 slots that are used most save a fifth of the phases",
             section: "our estimate",
-            kind: Kind::Predicted,
+            kind: StatementKind::Predicted,
             of: &["ours"],
             value: |medians, _| saved(medians, 1_024.0),
-            expected: Expected::AtMost(0.85),
+            expected: StatementCondition::AtMost(0.85),
         },
         Statement {
             says: "all slots save a third",
             section: "our estimate",
-            kind: Kind::Predicted,
+            kind: StatementKind::Predicted,
             of: &["ours"],
             value: |medians, _| saved(medians, 100_000.0),
-            expected: Expected::About(0.67),
+            expected: StatementCondition::About(0.67),
         },
     ],
     remarks: &["beyond the paper, which has no such switch"],

@@ -10,37 +10,37 @@
 //! | switched | as for frozen, and no suspended write; the job that clears moved entries and places (2) | stable |
 //! | stable | the recovery of expired sessions, some at a time | the next wanted change (3) |
 //!
-//! 1. If the change loses a member, see `standing`; if any member is barred, see `barred`.
+//! 1. If the change loses a member, see `standing`; if any member is barred, see `bar_settlement`.
 //! 2. After a split or a move.
-//! 3. Full subtables are split, regions and missing replicas are added, in turns ([`turns`](super::turns)); members are
-//!    added; then replicas move. If this master is told to end, it begins none of these, nor a change for a loss: the
-//!    next master does.
+//! 3. Full subtables are split, regions and missing replicas are added, in turns
+//!    ([`change_rotation`](super::change_rotation)); members are added; then replicas move. If this master is told to
+//!    end, it begins none of these, nor a change for a loss: the next master does.
 //!
-//! Jobs are in `repair`, losses in `losing`. If the last replica of anything is lost, the view stays as it is: no
+//! Jobs are in `repair`, losses in `member_loss`. If the last replica of anything is lost, the view stays as it is: no
 //! better view exists.
 
 use fusee_control::events::Topic;
-use fusee_core::change::Stage;
+use fusee_core::change::ChangeStage;
 use fusee_core::mutant::{Mutant, removed};
 use fusee_core::verbs::ClientId;
 use fusee_core::view::View;
 
-use super::context::Ctx;
-use super::{Phase, State};
-use crate::jobs::Job;
-use crate::record::{Record, Write};
+use super::context::EventContext;
+use super::{FormationState, MasterState};
+use crate::jobs::MasterJob;
+use crate::record::{MasterRecord, RecordWrite};
 
 /// The limit on clients that one job recovers.
 const TOGETHER: usize = 32;
 
-impl State {
+impl MasterState {
     /// Does all that is due in a formed cluster.
-    pub(super) fn reconcile(&mut self, ctx: &mut Ctx<'_>, is_tick: bool) {
+    pub(super) fn reconcile(&mut self, ctx: &mut EventContext<'_>, is_tick: bool) {
         if self.view().is_none() {
             return;
         }
         if is_tick {
-            self.look_who_is_gone(ctx);
+            self.detect_failures(ctx);
         }
         self.remove_lost_members(ctx);
         self.fence_all(ctx);
@@ -49,9 +49,9 @@ impl State {
     }
 
     /// Takes a step if one is due. Returns whether another may follow at once.
-    fn step(&mut self, ctx: &mut Ctx<'_>) -> bool {
+    fn step(&mut self, ctx: &mut EventContext<'_>) -> bool {
         match self.stage() {
-            Some(Stage::Frozen)
+            Some(ChangeStage::Frozen)
                 if self.repair.rests()
                     && (self.all_follow() || removed(Mutant::ChangeDoesNotWait))
                     && self.may_take_effect(ctx) =>
@@ -61,29 +61,31 @@ impl State {
                 }
                 true
             }
-            Some(Stage::Switched) if self.all_follow() || removed(Mutant::SwitchDoesNotWait) => {
+            Some(ChangeStage::Switched)
+                if self.all_follow() || removed(Mutant::SwitchDoesNotWait) =>
+            {
                 if self.view().is_some_and(View::is_to_be_cleared) {
-                    self.start_job(ctx, Job::Clear);
+                    self.start_job(ctx, MasterJob::Clear);
                     return false;
                 }
                 self.advance(ctx);
                 true
             }
-            Some(Stage::Transforming) => {
+            Some(ChangeStage::Transforming) => {
                 // All sessions that had expired before this stage are fenced, even if this master has yet to hear of
                 // it.
                 let dead = self.sessions.expired().collect();
-                self.start_job(ctx, Job::Transform { dead });
+                self.start_job(ctx, MasterJob::Transform { dead });
                 false
             }
-            Some(Stage::Frozen | Stage::Switched) => false,
+            Some(ChangeStage::Frozen | ChangeStage::Switched) => false,
             None if self.finishes => {
                 self.recover(ctx);
                 false
             }
-            None if self.mind_bars(ctx) => false,
+            None if self.handle_bars(ctx) => false,
             None => {
-                self.adding.have_come(self.view().map_or(0, |view| view.number));
+                self.adding.note_stable_view(self.view().map_or(0, |view| view.number));
                 if self.take_member_in(ctx) {
                     return true;
                 }
@@ -102,12 +104,12 @@ impl State {
     }
 
     /// Recovers some of the sessions that have expired and are fenced.
-    fn recover(&mut self, ctx: &mut Ctx<'_>) {
+    fn recover(&mut self, ctx: &mut EventContext<'_>) {
         if self.may_start(ctx) {
             let fenced = self.sessions.expired().filter(|client| self.is_fenced(*client));
             let clients: Vec<ClientId> = fenced.take(TOGETHER).collect();
             if !clients.is_empty() {
-                self.start_job(ctx, Job::Recover { clients });
+                self.start_job(ctx, MasterJob::Recover { clients });
             }
         }
     }
@@ -118,19 +120,19 @@ impl State {
             && self.sessions.expired().all(|client| self.is_fenced(client))
     }
 
-    pub(super) fn advance(&mut self, ctx: &mut Ctx<'_>) {
-        let leaves_frozen = self.stage() == Some(Stage::Frozen);
+    pub(super) fn advance(&mut self, ctx: &mut EventContext<'_>) {
+        let leaves_frozen = self.stage() == Some(ChangeStage::Frozen);
         let mut writes = Vec::new();
         if leaves_frozen {
             let is_told = self.settles_bars() || self.loses_a_member();
-            writes.extend(self.scope_is_fixed(self.standing.number(), is_told));
+            writes.extend(self.fix_scope(self.standing.number(), is_told));
             writes.append(&mut self.standing.settle());
         }
         let Some(view) = self.view().map(View::advanced) else { return };
         let stage = match view.change.as_ref().map(|change| change.stage) {
-            Some(Stage::Frozen) => "frozen",
-            Some(Stage::Transforming) => "transforming",
-            Some(Stage::Switched) => "switched",
+            Some(ChangeStage::Frozen) => "frozen",
+            Some(ChangeStage::Transforming) => "transforming",
+            Some(ChangeStage::Switched) => "switched",
             None => "stable",
         };
         let text = format!("view {}: {stage}", view.number);
@@ -138,27 +140,29 @@ impl State {
     }
 
     /// Returns the stage of the change that is under way.
-    pub(super) fn stage(&self) -> Option<Stage> {
+    pub(super) fn stage(&self) -> Option<ChangeStage> {
         self.view().and_then(|view| view.change.as_ref()).map(|change| change.stage)
     }
 
     /// Puts a new view in force, and has it stored before that is told.
     pub(super) fn set_view(
         &mut self,
-        ctx: &mut Ctx<'_>,
+        ctx: &mut EventContext<'_>,
         view: View,
-        mut writes: Vec<Write>,
+        mut writes: Vec<RecordWrite>,
         (topic, text): (Topic, String),
     ) {
         view.check().expect("a view that follows from a good one is good");
-        writes.push(Write::Put(Record::View(view.clone())));
+        writes.push(RecordWrite::Put(MasterRecord::View(view.clone())));
         ctx.persist(writes);
         ctx.info(topic, text);
-        if let Phase::Formed(old) = &self.phase {
+        if let FormationState::Formed(old) = &self.phase {
             self.history.view_changes(ctx.now_ms, old, &view);
         }
         self.view_heard_ms = self.presences.listened_at(ctx.now_ms, ctx.settings.lease);
-        if let Phase::Formed(old) = std::mem::replace(&mut self.phase, Phase::Formed(view)) {
+        if let FormationState::Formed(old) =
+            std::mem::replace(&mut self.phase, FormationState::Formed(view))
+        {
             self.told.replaced(old);
         }
     }

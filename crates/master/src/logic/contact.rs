@@ -22,31 +22,31 @@
 
 use std::collections::BTreeMap;
 
-use fusee_control::master::Note;
-use fusee_control::node::Bars;
-use fusee_core::change::Stage;
+use fusee_control::master::MasterReplyId;
+use fusee_control::node::MemberBars;
+use fusee_core::change::ChangeStage;
 use fusee_core::mutant::{Mutant, removed};
 use fusee_core::verbs::MnId;
 use fusee_core::view::View;
 
-use super::State;
-use super::context::Ctx;
+use super::MasterState;
+use super::context::EventContext;
 
 /// The reports of the members.
 #[derive(Debug, Default)]
 pub(super) struct Contact {
     /// The name of this master in its answers.
     by: u64,
-    members: BTreeMap<MnId, Said>,
+    members: BTreeMap<MnId, ContactReport>,
     latest_ms: Option<u64>,
 }
 
 /// The reports of one member to this master.
 #[derive(Debug, Default)]
-struct Said {
+struct ContactReport {
     /// The time of the last answer of this master that the member has received, as reported without bars.
     answered_ms: Option<u64>,
-    bars: Option<Bars>,
+    bars: Option<MemberBars>,
 }
 
 impl Contact {
@@ -56,17 +56,17 @@ impl Contact {
     }
 
     /// Returns the note for an answer to a memory node at this time.
-    pub fn note(&self, now_ms: u64) -> Note {
-        Note { by: self.by, at_ms: now_ms }
+    pub fn note(&self, now_ms: u64) -> MasterReplyId {
+        MasterReplyId { by: self.by, at_ms: now_ms }
     }
 
     /// Returns whether a node has received an answer of this master.
-    pub fn knows(&self, heard: Option<Note>) -> bool {
+    pub fn knows(&self, heard: Option<MasterReplyId>) -> bool {
         heard.is_some_and(|note| note.by == self.by)
     }
 
     /// Takes a member's bars. Older ones than those known change nothing.
-    pub fn bars(&mut self, node: MnId, bars: Bars) {
+    pub fn bars(&mut self, node: MnId, bars: MemberBars) {
         let said = self.members.entry(node).or_default();
         if said.bars.as_ref().is_none_or(|known| known.changes <= bars.changes) {
             said.bars = Some(bars);
@@ -74,7 +74,7 @@ impl Contact {
     }
 
     /// Takes a member's heartbeat.
-    pub fn alive(&mut self, node: MnId, heard: Option<Note>, bars: &Bars) {
+    pub fn alive(&mut self, node: MnId, heard: Option<MasterReplyId>, bars: &MemberBars) {
         self.bars(node, bars.clone());
         let own = heard.filter(|note| note.by == self.by && bars.bars.is_empty());
         let said = self.members.entry(node).or_default();
@@ -105,7 +105,7 @@ impl Contact {
     }
 }
 
-impl State {
+impl MasterState {
     /// Returns how long before a question that arrived at `asked_ms` the asker's lease begins, in milliseconds;
     /// `u64::MAX` without contact.
     pub(super) fn behind_ms(&self, asked_ms: u64) -> u64 {
@@ -118,11 +118,11 @@ impl State {
     }
 
     /// Updates the time of contact.
-    pub(super) fn follow_contact(&mut self, ctx: &Ctx<'_>) {
+    pub(super) fn follow_contact(&mut self, ctx: &EventContext<'_>) {
         let Some(view) = self.view() else { return };
         let names = |view: &View| view.members.iter().map(|member| member.node).collect();
         let members: Vec<MnId> = names(view);
-        let passed = view.change.as_ref().is_some_and(|change| change.stage != Stage::Frozen);
+        let passed = view.change.as_ref().is_some_and(|change| change.stage != ChangeStage::Frozen);
         let mut sets = vec![members.clone()];
         sets.extend(self.standing.former().iter().cloned());
         self.contact.follow(&sets);

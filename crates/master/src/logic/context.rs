@@ -1,8 +1,8 @@
 //! The context in which the master handles one event: the time, the settings, and the resulting actions.
 //!
-//! The host carries the actions out in the order in which they were added ([`Action`](super::Action)). Calls to memory
-//! nodes are registered here: the call's token leads from an answer to the purpose of the call. A cancelled call has no
-//! purpose any more.
+//! The host carries the actions out in the order in which they were added ([`MasterAction`](super::MasterAction)).
+//! Calls to memory nodes are registered here: the call's token leads from an answer to the purpose of the call. A
+//! cancelled call has no purpose any more.
 
 use std::collections::BTreeMap;
 
@@ -11,14 +11,14 @@ use fusee_control::node::NodeRequest;
 use fusee_core::race::HashKey;
 use fusee_core::verbs::{ClientId, MnId};
 
-use super::Action;
+use super::MasterAction;
 use super::roster::Roster;
-use crate::record::Write;
-use crate::settings::Settings;
+use crate::record::RecordWrite;
+use crate::settings::ClusterSettings;
 
 /// The purpose of a call to a memory node.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Purpose {
+pub(super) enum CallPurpose {
     /// Find out whether it still runs, while the cluster forms.
     Look,
     /// Reserve memory for the first view.
@@ -45,19 +45,19 @@ pub(super) enum Purpose {
 
 /// Calls to memory nodes that are under way.
 #[derive(Debug, Default)]
-pub(super) struct Calls {
-    by_token: BTreeMap<u64, (MnId, Purpose)>,
+pub(super) struct NodeCalls {
+    by_token: BTreeMap<u64, (MnId, CallPurpose)>,
     next_token: u64,
 }
 
-impl Calls {
+impl NodeCalls {
     /// Returns the token of the next call; no earlier call had it.
     pub fn next_token(&self) -> u64 {
         self.next_token
     }
 
     /// Ends a call by its answer. Returns `None` for an answer to a cancelled call, or of a node that was not called.
-    pub fn answered(&mut self, node: MnId, token: u64) -> Option<Purpose> {
+    pub fn answered(&mut self, node: MnId, token: u64) -> Option<CallPurpose> {
         let (called, purpose) = self.by_token.remove(&token)?;
         (called == node).then_some(purpose)
     }
@@ -68,7 +68,7 @@ impl Calls {
     }
 
     /// Cancels all calls for a purpose.
-    pub fn cancel(&mut self, cancelled: &Purpose) {
+    pub fn cancel(&mut self, cancelled: &CallPurpose) {
         self.by_token.retain(|_, (_, purpose)| purpose != cancelled);
     }
 
@@ -80,56 +80,56 @@ impl Calls {
 
 /// The context of one event.
 #[derive(Debug)]
-pub(super) struct Ctx<'a> {
+pub(super) struct EventContext<'a> {
     /// The time of the event.
     pub now_ms: u64,
-    pub settings: &'a Settings,
+    pub settings: &'a ClusterSettings,
     /// The master's secret, from which the hash keys of new clusters are derived.
     pub secret: HashKey,
-    pub calls: &'a mut Calls,
-    actions: Vec<Action>,
+    pub calls: &'a mut NodeCalls,
+    actions: Vec<MasterAction>,
 }
 
-impl<'a> Ctx<'a> {
+impl<'a> EventContext<'a> {
     pub fn new(
         now_ms: u64,
-        settings: &'a Settings,
+        settings: &'a ClusterSettings,
         secret: HashKey,
-        calls: &'a mut Calls,
-    ) -> Ctx<'a> {
-        Ctx { now_ms, settings, secret, calls, actions: Vec::new() }
+        calls: &'a mut NodeCalls,
+    ) -> EventContext<'a> {
+        EventContext { now_ms, settings, secret, calls, actions: Vec::new() }
     }
 
     /// Returns all actions, in order.
-    pub fn into_actions(self) -> Vec<Action> {
+    pub fn into_actions(self) -> Vec<MasterAction> {
         self.actions
     }
 
     /// Adds an action.
-    pub fn push(&mut self, action: Action) {
+    pub fn push(&mut self, action: MasterAction) {
         self.actions.push(action);
     }
 
     /// Changes the store, unless there is nothing to change.
-    pub fn persist(&mut self, writes: Vec<Write>) {
+    pub fn persist(&mut self, writes: Vec<RecordWrite>) {
         if !writes.is_empty() {
-            self.push(Action::Persist(writes));
+            self.push(MasterAction::Persist(writes));
         }
     }
 
     /// Tells the operator of an ordinary event.
     pub fn info(&mut self, topic: Topic, text: impl Into<String>) {
-        self.push(Action::Tell(Level::Info, Some(topic), text.into()));
+        self.push(MasterAction::Tell(Level::Info, Some(topic), text.into()));
     }
 
     /// Tells the operator of an event that deserves attention.
     pub fn warn(&mut self, topic: Topic, text: impl Into<String>) {
-        self.push(Action::Tell(Level::Warn, Some(topic), text.into()));
+        self.push(MasterAction::Tell(Level::Warn, Some(topic), text.into()));
     }
 
     /// Logs a client's mistake. It is no event, since a client may repeat it as often as it likes.
     pub fn complain(&mut self, text: impl Into<String>) {
-        self.push(Action::Tell(Level::Warn, None, text.into()));
+        self.push(MasterAction::Tell(Level::Warn, None, text.into()));
     }
 
     /// Calls a member or candidate, once. Returns `None` if there is no such node.
@@ -138,13 +138,13 @@ impl<'a> Ctx<'a> {
         roster: &Roster,
         node: MnId,
         request: NodeRequest,
-        purpose: Purpose,
+        purpose: CallPurpose,
     ) -> Option<u64> {
         let control = roster.get(node)?.control.clone();
         let token = self.calls.next_token;
         self.calls.next_token += 1;
         self.calls.by_token.insert(token, (node, purpose));
-        self.push(Action::Call { node, control, token, request });
+        self.push(MasterAction::Call { node, control, token, request });
         Some(token)
     }
 }

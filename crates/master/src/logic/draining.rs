@@ -18,22 +18,27 @@
 //! by the members that already leave. No region is added where this room is needed. If the others lose room otherwise,
 //! by the loss of a node or as the index grows, the drain waits, and the status says so.
 
-use fusee_control::counted;
+use fusee_control::count_with_noun;
 use fusee_control::events::Topic;
 use fusee_control::master::MasterReply;
 use fusee_core::data::Region;
 use fusee_core::verbs::MnId;
-use fusee_core::view::{Place, View};
+use fusee_core::view::{PoolPlace, View};
 
-use super::context::Ctx;
-use super::rebalance::{Kind, Moves};
-use super::{State, refused};
-use crate::placement::{Room, roomiest};
+use super::context::EventContext;
+use super::rebalance::{RebalanceItems, ReplicaMoves};
+use super::{MasterState, refused};
+use crate::placement::{NodeRoom, roomiest};
 use crate::plan::padded;
 
-impl State {
+impl MasterState {
     /// Begins or cancels a drain.
-    pub(super) fn drain(&mut self, ctx: &mut Ctx<'_>, node: MnId, cancel: bool) -> MasterReply {
+    pub(super) fn drain(
+        &mut self,
+        ctx: &mut EventContext<'_>,
+        node: MnId,
+        cancel: bool,
+    ) -> MasterReply {
         if self.view().is_none() {
             return self.not_ready(ctx);
         }
@@ -74,7 +79,7 @@ impl State {
     }
 
     /// Checks that the others can take over the replicas of a member.
-    fn check_drain(&self, ctx: &Ctx<'_>, node: MnId) -> Result<(), String> {
+    fn check_drain(&self, ctx: &EventContext<'_>, node: MnId) -> Result<(), String> {
         let Some(view) = self.view() else { return Ok(()) };
         let usable = view.members.iter().filter(|m| m.node != node && self.is_usable(m.node));
         let left = usable.count();
@@ -85,10 +90,10 @@ impl State {
         if let Some((setting, replicas)) = factors.iter().find(|(_, r)| usize::from(*r) > left) {
             return Err(format!(
                 "without {node} there would be {}, and {setting} is {replicas}; start another memory node first",
-                counted(left, "memory node")
+                count_with_noun(left, "memory node")
             ));
         }
-        let homeless = self.homeless(view, Some(node), &[]);
+        let homeless = self.count_without_room(view, Some(node), &[]);
         if homeless > 0 {
             return Err(format!(
                 "the other memory nodes have no room for {homeless} of the subtables and regions on \
@@ -100,14 +105,14 @@ impl State {
 
     /// Returns the number of replicas, of the members that leave and of `also`, that find no room on other members once
     /// the new regions exist.
-    pub(super) fn homeless(
+    pub(super) fn count_without_room(
         &self,
         view: &View,
         also: Option<MnId>,
         new_regions: &[Vec<MnId>],
     ) -> usize {
         let leaving: Vec<MnId> = self.roster.draining().chain(also).collect();
-        let leaves = |place: &&Place| leaving.contains(&place.node);
+        let leaves = |place: &&PoolPlace| leaving.contains(&place.node);
         let moving = view.regions.iter().filter(|region| region.copies_on().is_none());
         let regions = moving.map(|r| (r.places(), view.geometry.region_bytes));
         let subtables = view.subtables.iter();
@@ -124,7 +129,7 @@ impl State {
             let mut held: Vec<MnId> = places.iter().map(|place| place.node).collect();
             for _ in places.iter().filter(leaves) {
                 let mut fitting = bytes.clone();
-                let fits = |room: &Room| room.items >= padded(item_bytes);
+                let fits = |room: &NodeRoom| room.items >= padded(item_bytes);
                 fitting.retain(|room| fits(room) && !held.contains(&room.node));
                 match roomiest(&mut fitting, 1).and_then(|nodes| nodes.first().copied()) {
                     None => homeless += 1,
@@ -140,18 +145,19 @@ impl State {
     }
 
     /// Returns the next moves.
-    pub(super) fn next_moves(&self) -> Option<Moves> {
+    pub(super) fn next_moves(&self) -> Option<ReplicaMoves> {
         let view = self.view()?;
         let drained: Vec<MnId> = self.roster.draining().filter(|node| view.uses(*node)).collect();
         let rooms = |regions, bytes: u64| self.rooms(view, regions, padded(bytes));
-        let subtables = Kind::subtables(view, rooms(false, view.geometry.subtable_bytes()));
-        let regions = Kind::regions(view, rooms(true, view.geometry.region_bytes));
+        let subtables =
+            RebalanceItems::subtables(view, rooms(false, view.geometry.subtable_bytes()));
+        let regions = RebalanceItems::regions(view, rooms(true, view.geometry.region_bytes));
         let members = &view.members;
         subtables.next(members, &drained).or_else(|| regions.next(members, &drained))
     }
 
     /// Goes on without a member that is drained and empty, or gives up its copies. Returns whether there was one.
-    pub(super) fn finish_drain(&mut self, ctx: &mut Ctx<'_>) -> bool {
+    pub(super) fn finish_drain(&mut self, ctx: &mut EventContext<'_>) -> bool {
         let may_leave =
             |view: &&View| view.change.is_none() && self.standing.is_settled() && !self.has_bars();
         let Some(view) = self.view().filter(may_leave) else { return false };
@@ -165,7 +171,7 @@ impl State {
             let text = format!(
                 "view {}: frozen; {} of copies less",
                 next.number,
-                counted(copies.len(), "region")
+                count_with_noun(copies.len(), "region")
             );
             self.set_view(ctx, next, Vec::new(), (Topic::Drain, text));
             return true;

@@ -13,18 +13,18 @@
 //! Epochs never go back, not even when another master takes over: like client ids, they come from ranges that are
 //! recorded first.
 
-use fusee_control::master::Epochs;
+use fusee_control::master::ClusterEpochs;
 
-use super::State;
-use super::context::Ctx;
-use crate::record::{Record, Write};
+use super::MasterState;
+use super::context::EventContext;
+use crate::record::{MasterRecord, RecordWrite};
 
 /// The epochs of one write to the store.
 const EPOCHS_PER_RECORD: u64 = 1 << 16;
 
 /// The newest epoch.
 #[derive(Debug, Default)]
-pub(super) struct Epoch {
+pub(super) struct EpochCounter {
     newest: u64,
     /// The end of the recorded range.
     end: u64,
@@ -33,7 +33,7 @@ pub(super) struct Epoch {
     wanted: bool,
 }
 
-impl Epoch {
+impl EpochCounter {
     /// Restores from the store: epochs before `end` may have begun.
     pub fn restore(&mut self, end: u64) {
         (self.newest, self.end) = (end, end);
@@ -45,26 +45,26 @@ impl Epoch {
     }
 
     /// Returns the newest epoch, after recording that it may be told.
-    pub fn newest(&mut self, ctx: &mut Ctx<'_>) -> u64 {
+    pub fn newest(&mut self, ctx: &mut EventContext<'_>) -> u64 {
         if self.newest == self.end {
             self.end += EPOCHS_PER_RECORD;
-            ctx.persist(vec![Write::Put(Record::Epochs { end: self.end })]);
+            ctx.persist(vec![RecordWrite::Put(MasterRecord::Epochs { end: self.end })]);
         }
         self.newest
     }
 }
 
-impl State {
+impl MasterState {
     /// Returns the epochs for answers to sessions.
-    pub(super) fn epochs(&self) -> Epochs {
+    pub(super) fn epochs(&self) -> ClusterEpochs {
         let newest = self.epochs.newest;
         let (passed, settled) = self.sessions.epochs().unwrap_or((newest, newest));
         let held = self.held_epoch().unwrap_or(newest);
-        Epochs { newest, passed: passed.min(held), settled: settled.min(held) }
+        ClusterEpochs { newest, passed: passed.min(held), settled: settled.min(held) }
     }
 
     /// Begins another epoch, if one is wanted and all are pinned in the newest one.
-    pub(super) fn next_epoch(&mut self, ctx: &mut Ctx<'_>) {
+    pub(super) fn next_epoch(&mut self, ctx: &mut EventContext<'_>) {
         if !self.epochs.wanted
             || self.view().is_none()
             || ctx.now_ms < self.epochs.begun_ms + ctx.settings.lease.epoch_ms()

@@ -7,12 +7,12 @@ use fusee_control::rpc::Caller;
 use fusee_core::verbs::{ClientId, MnId};
 use fusee_core::view::{View, ViewError};
 
-use crate::jobs::{Job, JobError, JobReport};
-use crate::record::Write;
+use crate::jobs::{JobError, JobReport, MasterJob};
+use crate::record::RecordWrite;
 
 /// An input of the logic.
 #[derive(Clone, Debug)]
-pub enum Event {
+pub enum MasterEvent {
     /// A request has arrived. Its reply carries the same token, and may come much later.
     Request {
         /// The request's token.
@@ -51,8 +51,8 @@ pub enum Event {
     /// Time has passed, and the host has passed on all that had arrived by then. Only a tick declares processes dead:
     /// otherwise a word from one might still wait in a queue.
     ///
-    /// To be given at the start, and then at least eight times in a lease. Longer steps count for less (`presence`),
-    /// and after half a lease without any event the master counts as having been away.
+    /// To be given at the start, and then at least eight times in a lease. Longer steps count for less
+    /// (`failure_detector`), and after half a lease without any event the master counts as having been away.
     Tick,
 }
 
@@ -60,9 +60,9 @@ pub enum Event {
 #[derive(Clone, Debug, PartialEq, Eq)]
 // Only a few actions exist at a time: each is carried out soon after it is made.
 #[allow(clippy::large_enum_variant)]
-pub enum Action {
+pub enum MasterAction {
     /// Change the store: all of these or none, durably before any later action.
-    Persist(Vec<Write>),
+    Persist(Vec<RecordWrite>),
     /// Answer a request.
     Reply {
         /// The request's token.
@@ -91,7 +91,7 @@ pub enum Action {
         /// The view by which the job works.
         view: Box<View>,
         /// The job.
-        job: Job,
+        job: MasterJob,
     },
     /// Remove all records but those of destroyed clusters, in several steps: none of the removed records counts any
     /// more. To be done before any action of a later event.

@@ -9,13 +9,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use fusee_control::node::{MAX_CLIENTS, NodeReply, NodeRequest};
+use fusee_core::ended_clients::LiveClients;
 use fusee_core::mutant::{Mutant, removed};
-use fusee_core::over::Living;
 use fusee_core::verbs::{ClientId, MnId};
 
-use super::State;
-use super::context::{Ctx, Purpose};
-use crate::record::{Write, repairer_key};
+use super::MasterState;
+use super::context::{CallPurpose, EventContext};
+use crate::record::{RecordWrite, repairer_key};
 
 /// The pause after a failure.
 const PAUSE_MS: u64 = 100;
@@ -28,12 +28,12 @@ const FENCED_TOGETHER: usize = 16;
 pub(super) struct Fences {
     /// The sessions to fence.
     clients: BTreeSet<ClientId>,
-    members: BTreeMap<MnId, Told>,
+    members: BTreeMap<MnId, MemberFences>,
 }
 
 /// The state of one member.
 #[derive(Debug, Default)]
-struct Told {
+struct MemberFences {
     /// The sessions whose fence it has not acknowledged.
     left: BTreeSet<ClientId>,
     /// The time at which it is told again, unless an answer comes.
@@ -70,13 +70,13 @@ impl Fences {
         for node in members {
             // So that the fences of former masters are forgotten with the next one, too.
             let fenced = FENCED_TOGETHER;
-            let new = || Told { left: self.clients.clone(), again_ms: 0, fenced };
+            let new = || MemberFences { left: self.clients.clone(), again_ms: 0, fenced };
             self.members.entry(*node).or_insert_with(new);
         }
     }
 }
 
-impl State {
+impl MasterState {
     /// Returns whether a session is to be fenced, and none of its verbs executes at any member any
     /// more.
     pub(super) fn is_fenced(&self, client: ClientId) -> bool {
@@ -92,7 +92,7 @@ impl State {
     }
 
     /// Tells the members which sessions to fence.
-    pub(super) fn fence_all(&mut self, ctx: &mut Ctx<'_>) {
+    pub(super) fn fence_all(&mut self, ctx: &mut EventContext<'_>) {
         let Some(view) = self.view() else { return };
         let members: Vec<MnId> = view.members.iter().map(|member| member.node).collect();
         self.fences.follow(&members);
@@ -104,30 +104,30 @@ impl State {
                 told.again_ms = ctx.now_ms.saturating_add(ctx.settings.lease.lease_ms);
                 let clients: Vec<ClientId> = told.left.iter().copied().take(MAX_CLIENTS).collect();
                 let request = NodeRequest::Fence { clients: clients.clone() };
-                ctx.call(&self.roster, node, request, Purpose::Fence(clients));
+                ctx.call(&self.roster, node, request, CallPurpose::Fence(clients));
             }
         }
         self.forget_repairers(ctx);
     }
 
     /// Ends the repair sessions that are fenced: they leave nothing to recover.
-    fn forget_repairers(&mut self, ctx: &mut Ctx<'_>) {
+    fn forget_repairers(&mut self, ctx: &mut EventContext<'_>) {
         let over: Vec<ClientId> =
             self.repair.retired().filter(|client| self.is_fenced(*client)).collect();
         if over.is_empty() {
             return;
         }
-        let removed = over.iter().map(|client| Write::Remove(repairer_key(*client)));
+        let removed = over.iter().map(|client| RecordWrite::Remove(repairer_key(*client)));
         ctx.persist(removed.collect());
         for client in over {
-            self.repair.is_over(client);
+            self.repair.forget_retired(client);
             self.fences.forget_client(client);
         }
     }
 
     pub(super) fn fence_answered(
         &mut self,
-        ctx: &mut Ctx<'_>,
+        ctx: &mut EventContext<'_>,
         node: MnId,
         clients: &[ClientId],
         result: &Result<NodeReply, String>,
@@ -143,7 +143,7 @@ impl State {
             if told.fenced >= FENCED_TOGETHER {
                 told.fenced = 0;
                 let living = self.living();
-                ctx.call(&self.roster, node, NodeRequest::Living { living }, Purpose::Forget);
+                ctx.call(&self.roster, node, NodeRequest::Living { living }, CallPurpose::Forget);
             }
         } else {
             told.again_ms = ctx.now_ms + PAUSE_MS;
@@ -152,10 +152,10 @@ impl State {
     }
 
     /// Returns the sessions that have not ended. An expired one ends when it is recovered.
-    fn living(&self) -> Living {
+    fn living(&self) -> LiveClients {
         let open = self.sessions.open_sessions().map(|(client, _)| client);
         let all = open.chain(self.sessions.expired()).chain(self.repair.sessions());
         let in_order: BTreeSet<ClientId> = all.collect();
-        Living::of(in_order, self.sessions.unused_from())
+        LiveClients::of(in_order, self.sessions.unused_from())
     }
 }

@@ -7,17 +7,22 @@ use fusee_control::master::MasterReply;
 use fusee_core::verbs::MnId;
 use fusee_core::view::Member;
 
-use super::context::Ctx;
-use super::{Phase, State, refused};
-use crate::record::Write;
+use super::context::EventContext;
+use super::{FormationState, MasterState, refused};
+use crate::record::RecordWrite;
 use crate::settings::MAX_MEMORY_NODES;
 
 /// The limit on the length of an address.
 const MAX_ADDRESS_BYTES: usize = 512;
 
-impl State {
+impl MasterState {
     /// Handles a join. `elsewhere`: the node is on another machine than this master, as far as that is known.
-    pub(super) fn join(&mut self, ctx: &mut Ctx<'_>, new: Member, elsewhere: bool) -> MasterReply {
+    pub(super) fn join(
+        &mut self,
+        ctx: &mut EventContext<'_>,
+        new: Member,
+        elsewhere: bool,
+    ) -> MasterReply {
         if let Err(what) = check_member(&new) {
             return refused(what);
         }
@@ -55,7 +60,7 @@ impl State {
             self.forget_candidate(ctx, old, &mut writes);
             self.abandon_attempt_of(ctx, old);
         }
-        self.its_place_is_taken(ctx, &new, &mut writes);
+        self.displace_former_node(ctx, &new, &mut writes);
         ctx.persist(writes);
         let text = format!("{node} joined from {}", new.control);
         ctx.info(Topic::Member, text);
@@ -76,9 +81,9 @@ impl State {
     /// it joins anew. Its name comes back.
     pub(super) fn forget_candidate(
         &mut self,
-        ctx: &mut Ctx<'_>,
+        ctx: &mut EventContext<'_>,
         node: MnId,
-        writes: &mut Vec<Write>,
+        writes: &mut Vec<RecordWrite>,
     ) {
         debug_assert!(!self.in_view(node), "a member is lost or drained, never forgotten");
         self.presences.forget(node);
@@ -93,12 +98,12 @@ impl State {
         let addresses = [Some(&new.control), new.tcp.as_ref(), new.verbs.as_ref()];
         for address in addresses.into_iter().flatten() {
             match reach(address) {
-                Reach::Nowhere => {
+                AddressScope::Nowhere => {
                     return Err(format!(
                         "{address} leads nowhere; listen at an address of the network, or set --advertise"
                     ));
                 }
-                Reach::OneMachine if elsewhere => {
+                AddressScope::OneMachine if elsewhere => {
                     return Err(format!(
                         "this node announces {address}, which leads to it on its own machine only; listen \
                          at an address of the network, or set --advertise"
@@ -137,7 +142,12 @@ impl State {
 
     /// Looks after another process that had this address: it has ended, or the new one announces an address that is not
     /// its own.
-    fn its_place_is_taken(&mut self, ctx: &mut Ctx<'_>, new: &Member, writes: &mut Vec<Write>) {
+    fn displace_former_node(
+        &mut self,
+        ctx: &mut EventContext<'_>,
+        new: &Member,
+        writes: &mut Vec<RecordWrite>,
+    ) {
         self.roster.take_place(&new.control, writes);
         let here = |member: &&Member| member.control == new.control;
         let old = self.view().and_then(|view| view.members.iter().find(here)).map(|m| m.node);
@@ -147,7 +157,12 @@ impl State {
         }
     }
 
-    fn join_again(&mut self, ctx: &mut Ctx<'_>, known: &Member, new: Member) -> MasterReply {
+    fn join_again(
+        &mut self,
+        ctx: &mut EventContext<'_>,
+        known: &Member,
+        new: Member,
+    ) -> MasterReply {
         let node = known.node;
         let new = Member { node, ..new };
         if *known != new {
@@ -165,21 +180,21 @@ impl State {
         MasterReply::Joined { node }
     }
 
-    pub(super) fn arrived(&mut self, ctx: &Ctx<'_>, node: MnId) {
+    pub(super) fn arrived(&mut self, ctx: &EventContext<'_>, node: MnId) {
         if !self.roster.arrived(node) {
             return;
         }
         // This node may make possible what was not.
         match &mut self.phase {
-            Phase::Forming(forming) => forming.try_at(ctx.now_ms),
-            Phase::Formed(_) => self.growth.look_again(),
+            FormationState::Forming(forming) => forming.try_at(ctx.now_ms),
+            FormationState::Formed(_) => self.growth.look_again(),
         }
     }
 }
 
 /// The places from which an address leads to its node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Reach {
+enum AddressScope {
     /// Everywhere, as far as the address shows.
     Network,
     /// The machine of the node.
@@ -189,30 +204,31 @@ enum Reach {
     Process,
 }
 
-fn reach(address: &str) -> Reach {
-    let Some((host, port)) = address.rsplit_once(':') else { return Reach::Process };
+fn reach(address: &str) -> AddressScope {
+    let Some((host, port)) = address.rsplit_once(':') else { return AddressScope::Process };
     let host = host.trim_start_matches('[').trim_end_matches(']');
     let ip = host.parse::<IpAddr>().ok();
     if port == "0" || ip.is_some_and(|ip| ip.is_unspecified()) {
-        Reach::Nowhere
+        AddressScope::Nowhere
     } else if host == "localhost" || ip.is_some_and(|ip| ip.is_loopback()) {
-        Reach::OneMachine
+        AddressScope::OneMachine
     } else {
-        Reach::Network
+        AddressScope::Network
     }
 }
 
-fn reaches(member: &Member) -> impl Iterator<Item = Reach> {
+fn reaches(member: &Member) -> impl Iterator<Item = AddressScope> {
     let addresses = [Some(&member.control), member.tcp.as_ref(), member.verbs.as_ref()];
     addresses.into_iter().flatten().map(|address| reach(address))
 }
 
 fn is_on_one_machine(member: &Member) -> bool {
-    reach(&member.control) != Reach::Process && reaches(member).any(|r| r == Reach::OneMachine)
+    reach(&member.control) != AddressScope::Process
+        && reaches(member).any(|r| r == AddressScope::OneMachine)
 }
 
 fn is_on_the_network(member: &Member) -> bool {
-    reaches(member).all(|reach| reach == Reach::Network)
+    reaches(member).all(|reach| reach == AddressScope::Network)
 }
 
 fn host(member: &Member) -> &str {
@@ -257,17 +273,17 @@ mod tests {
     #[test]
     fn addresses_tell_from_where_they_lead_to_somebody() {
         for (address, from) in [
-            ("10.0.0.3:7401", Reach::Network),
-            ("mn.example:7401", Reach::Network),
-            ("[fd00::1]:7401", Reach::Network),
-            ("127.0.0.1:7401", Reach::OneMachine),
-            ("127.0.1.1:7401", Reach::OneMachine),
-            ("[::1]:7401", Reach::OneMachine),
-            ("localhost:7401", Reach::OneMachine),
-            ("0.0.0.0:7401", Reach::Nowhere),
-            ("[::]:7401", Reach::Nowhere),
-            ("10.0.0.3:0", Reach::Nowhere),
-            ("embedded-0", Reach::Process),
+            ("10.0.0.3:7401", AddressScope::Network),
+            ("mn.example:7401", AddressScope::Network),
+            ("[fd00::1]:7401", AddressScope::Network),
+            ("127.0.0.1:7401", AddressScope::OneMachine),
+            ("127.0.1.1:7401", AddressScope::OneMachine),
+            ("[::1]:7401", AddressScope::OneMachine),
+            ("localhost:7401", AddressScope::OneMachine),
+            ("0.0.0.0:7401", AddressScope::Nowhere),
+            ("[::]:7401", AddressScope::Nowhere),
+            ("10.0.0.3:0", AddressScope::Nowhere),
+            ("embedded-0", AddressScope::Process),
         ] {
             assert_eq!(reach(address), from, "{address}");
         }

@@ -22,70 +22,70 @@ use std::collections::{BTreeMap, BTreeSet};
 use fusee_control::node::Extent;
 use fusee_core::data::Region;
 use fusee_core::verbs::MnId;
-use fusee_core::view::{Member, Place, View};
+use fusee_core::view::{Member, PoolPlace, View};
 
-use crate::placement::Room;
+use crate::placement::NodeRoom;
 
 /// The limit on subtables that one change moves.
 const MAX_SUBTABLES: usize = 32;
 
 /// Replicas to move to one member.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Moves {
+pub(crate) struct ReplicaMoves {
     pub to: MnId,
     /// The extents, each with its present place.
-    pub extents: Vec<(Extent, Place)>,
+    pub extents: Vec<(Extent, PoolPlace)>,
 }
 
 /// The items of one kind, subtables or regions, and the room for them.
-pub(crate) struct Kind<'v> {
+pub(crate) struct RebalanceItems<'v> {
     /// The places of each item, the primary first.
-    items: Vec<&'v [Place]>,
+    items: Vec<&'v [PoolPlace]>,
     /// The numbers of items that stay where they are; the others may move.
     stay: BTreeSet<usize>,
     extent: fn(u32) -> Extent,
     /// The room on members; those that are not named take nothing.
-    rooms: Vec<Room>,
+    rooms: Vec<NodeRoom>,
     most: usize,
 }
 
-impl<'v> Kind<'v> {
+impl<'v> RebalanceItems<'v> {
     /// Returns the items of a plan, of either kind.
-    pub fn planned(items: &'v [Vec<Place>], rooms: Vec<Room>) -> Kind<'v> {
+    pub fn planned(items: &'v [Vec<PoolPlace>], rooms: Vec<NodeRoom>) -> RebalanceItems<'v> {
         let extent = |subtable| Extent::Subtable { subtable };
         let items = items.iter().map(|places| &places[..]).collect();
-        Kind { items, stay: BTreeSet::new(), extent, rooms, most: 1 }
+        RebalanceItems { items, stay: BTreeSet::new(), extent, rooms, most: 1 }
     }
 
-    pub fn subtables(view: &'v View, rooms: Vec<Room>) -> Kind<'v> {
+    pub fn subtables(view: &'v View, rooms: Vec<NodeRoom>) -> RebalanceItems<'v> {
         let items = view.subtables.iter().map(|s| s.replicas()).collect();
         let extent = |subtable| Extent::Subtable { subtable };
-        Kind { items, stay: BTreeSet::new(), extent, rooms, most: MAX_SUBTABLES }
+        RebalanceItems { items, stay: BTreeSet::new(), extent, rooms, most: MAX_SUBTABLES }
     }
 
-    pub fn regions(view: &'v View, rooms: Vec<Room>) -> Kind<'v> {
+    pub fn regions(view: &'v View, rooms: Vec<NodeRoom>) -> RebalanceItems<'v> {
         let items = view.regions.iter().map(Region::places).collect();
         // Regions of copies stay where they are, or go with their node.
         let copies = view.regions.iter().enumerate().filter(|(_, r)| r.copies_on().is_some());
         let stay = copies.map(|(number, _)| number).collect();
         let extent = |region| Extent::Region { region, primary: false };
-        Kind { items, stay, extent, rooms, most: 1 }
+        RebalanceItems { items, stay, extent, rooms, most: 1 }
     }
 
     /// Returns the next moves: off the `drained` members, or if there are none, off members with too much.
-    pub fn next(&self, members: &[Member], drained: &[MnId]) -> Option<Moves> {
-        let mut state = State::new(self, members);
-        let mut moves: Option<Moves> = None;
+    pub fn next(&self, members: &[Member], drained: &[MnId]) -> Option<ReplicaMoves> {
+        let mut state = RebalanceState::new(self, members);
+        let mut moves: Option<ReplicaMoves> = None;
         while moves.as_ref().is_none_or(|moves| moves.extents.len() < self.most) {
             let only = moves.as_ref().map(|moves| moves.to);
             let next = match drained {
-                [] => state.even(only),
-                _ => state.off(drained, only).or_else(|| state.make_way(drained, only)),
+                [] => state.balancing_move(only),
+                _ => state.drain_move(drained, only).or_else(|| state.make_way(drained, only)),
             };
             let Some((item, from, to)) = next else { break };
             let place = state.items[item].iter().find(|(node, _)| *node == from);
             let leaving = place.and_then(|(_, place)| *place).expect("it has not moved yet");
-            let moves = moves.get_or_insert(Moves { to, extents: Vec::new() });
+            let moves = moves.get_or_insert(ReplicaMoves { to, extents: Vec::new() });
             moves.extents.push(((self.extent)(item as u32), leaving));
             state.apply(item, from, to);
         }
@@ -94,24 +94,24 @@ impl<'v> Kind<'v> {
 }
 
 #[derive(Clone, Copy, Default)]
-struct Load {
+struct MemberLoad {
     replicas: u64,
     primaries: u64,
     pool_bytes: u64,
 }
 
 /// The state after the moves so far.
-struct State {
+struct RebalanceState {
     /// The holders of each item; with the place, if the replica may still move.
-    items: Vec<Vec<(MnId, Option<Place>)>>,
-    loads: BTreeMap<MnId, Load>,
+    items: Vec<Vec<(MnId, Option<PoolPlace>)>>,
+    loads: BTreeMap<MnId, MemberLoad>,
     rooms: BTreeMap<MnId, u64>,
 }
 
-impl State {
-    fn new(kind: &Kind<'_>, members: &[Member]) -> State {
-        let load = |pool_bytes| Load { pool_bytes, ..Load::default() };
-        let mut loads: BTreeMap<MnId, Load> =
+impl RebalanceState {
+    fn new(kind: &RebalanceItems<'_>, members: &[Member]) -> RebalanceState {
+        let load = |pool_bytes| MemberLoad { pool_bytes, ..MemberLoad::default() };
+        let mut loads: BTreeMap<MnId, MemberLoad> =
             members.iter().map(|member| (member.node, load(member.pool_bytes))).collect();
         for places in &kind.items {
             for (at, place) in places.iter().enumerate() {
@@ -120,12 +120,12 @@ impl State {
                 load.primaries += u64::from(at == 0);
             }
         }
-        let held = |(item, places): (usize, &&[Place])| {
-            let place = |p: &Place| (p.node, Some(*p).filter(|_| !kind.stay.contains(&item)));
+        let held = |(item, places): (usize, &&[PoolPlace])| {
+            let place = |p: &PoolPlace| (p.node, Some(*p).filter(|_| !kind.stay.contains(&item)));
             places.iter().map(place).collect()
         };
         let rooms = kind.rooms.iter().map(|room| (room.node, room.items)).collect();
-        State { items: kind.items.iter().enumerate().map(held).collect(), loads, rooms }
+        RebalanceState { items: kind.items.iter().enumerate().map(held).collect(), loads, rooms }
     }
 
     fn apply(&mut self, item: usize, from: MnId, to: MnId) {
@@ -167,7 +167,7 @@ impl State {
     }
 
     /// Returns a replica that has to leave a drained member, and its receiver.
-    fn off(&self, drained: &[MnId], only: Option<MnId>) -> Option<(usize, MnId, MnId)> {
+    fn drain_move(&self, drained: &[MnId], only: Option<MnId>) -> Option<(usize, MnId, MnId)> {
         let receivers = self.receivers(only);
         drained.iter().find_map(|from| {
             receivers.iter().find_map(|to| Some((self.item(*from, *to, true)?, *from, *to)))
@@ -177,7 +177,7 @@ impl State {
     /// Returns a replica that makes way for one that has to leave a drained member, and its receiver. The receiver has
     /// room that the leaving replica cannot use, because the receiver holds the same item already.
     fn make_way(&self, drained: &[MnId], only: Option<MnId>) -> Option<(usize, MnId, MnId)> {
-        let leaves = |nodes: &&Vec<(MnId, Option<Place>)>| {
+        let leaves = |nodes: &&Vec<(MnId, Option<PoolPlace>)>| {
             nodes.iter().any(|(node, place)| drained.contains(node) && place.is_some())
         };
         let receivers = self.receivers(only);
@@ -192,8 +192,9 @@ impl State {
     }
 
     /// Returns a replica of a member that has too much, and a receiver that has too little.
-    fn even(&self, only: Option<MnId>) -> Option<(usize, MnId, MnId)> {
-        let mut donors: Vec<(MnId, Load)> = self.loads.iter().map(|(n, l)| (*n, *l)).collect();
+    fn balancing_move(&self, only: Option<MnId>) -> Option<(usize, MnId, MnId)> {
+        let mut donors: Vec<(MnId, MemberLoad)> =
+            self.loads.iter().map(|(n, l)| (*n, *l)).collect();
         donors.retain(|(_, load)| load.replicas > 0);
         donors.sort_by(|(_, a), (_, b)| {
             product(2 * b.replicas - 1, a.pool_bytes)
@@ -201,7 +202,7 @@ impl State {
         });
         for to in self.receivers(only) {
             let taker = self.loads[&to];
-            let helps = |load: &Load| {
+            let helps = |load: &MemberLoad| {
                 product(2 * taker.replicas + 1, load.pool_bytes)
                     < product(2 * load.replicas - 1, taker.pool_bytes)
             };
@@ -241,7 +242,7 @@ mod tests {
         };
         let region = |(number, nodes): (u64, &&[u16])| {
             Region::replicated(
-                nodes.iter().map(|n| Place { node: MnId(*n), offset: number << 20 }).collect(),
+                nodes.iter().map(|n| PoolPlace { node: MnId(*n), offset: number << 20 }).collect(),
                 1,
             )
         };
@@ -263,8 +264,9 @@ mod tests {
         let mut moved = 0;
         loop {
             let fits = view.members.iter().filter(|m| !drained.contains(&m.node));
-            let rooms = fits.map(|member| Room { node: member.node, items: 1000 }).collect();
-            let Some(moves) = Kind::regions(view, rooms).next(&view.members, drained) else {
+            let rooms = fits.map(|member| NodeRoom { node: member.node, items: 1000 }).collect();
+            let Some(moves) = RebalanceItems::regions(view, rooms).next(&view.members, drained)
+            else {
                 break;
             };
             assert_eq!(moves.extents.len(), 1);
@@ -331,10 +333,12 @@ mod tests {
     #[test]
     fn without_room_nothing_moves() {
         let view = view(&[100; 4], &TWELVE);
-        let full = (0..4).map(|node| Room { node: MnId(node), items: 0 }).collect();
-        assert_eq!(Kind::regions(&view, full).next(&view.members, &[]), None);
-        let subtables =
-            Kind { most: 3, ..Kind::regions(&view, vec![Room { node: MnId(3), items: 9 }]) };
+        let full = (0..4).map(|node| NodeRoom { node: MnId(node), items: 0 }).collect();
+        assert_eq!(RebalanceItems::regions(&view, full).next(&view.members, &[]), None);
+        let subtables = RebalanceItems {
+            most: 3,
+            ..RebalanceItems::regions(&view, vec![NodeRoom { node: MnId(3), items: 9 }])
+        };
         let moves = subtables.next(&view.members, &[]).unwrap();
         assert_eq!((moves.to, moves.extents.len()), (MnId(3), 3));
     }
@@ -343,15 +347,15 @@ mod tests {
     fn something_makes_way_where_all_rooms_are_on_holders() {
         // Node 2 leaves; there is room on node 0 only, which holds what node 2 holds.
         let view = view(&[100; 3], &[&[0, 2], &[1, 2]]);
-        let rooms = [(0, 1), (1, 0)].map(|(node, items)| Room { node: MnId(node), items });
-        let kind = Kind::regions(&view, rooms.to_vec());
+        let rooms = [(0, 1), (1, 0)].map(|(node, items)| NodeRoom { node: MnId(node), items });
+        let kind = RebalanceItems::regions(&view, rooms.to_vec());
         let moves = kind.next(&view.members, &[MnId(2)]).unwrap();
         assert_eq!(moves.to, MnId(0), "region 1 may go there");
         let mut view = view;
         view.regions.pop();
-        let alone = vec![Place { node: MnId(1), offset: 5 << 20 }];
+        let alone = vec![PoolPlace { node: MnId(1), offset: 5 << 20 }];
         view.regions.push(Region::replicated(alone, 1));
-        let kind = Kind::regions(&view, rooms.to_vec());
+        let kind = RebalanceItems::regions(&view, rooms.to_vec());
         let moves = kind.next(&view.members, &[MnId(2)]).unwrap();
         let (extent, from) = moves.extents[0];
         assert_eq!((moves.to, from.node), (MnId(0), MnId(1)));

@@ -1,7 +1,7 @@
 //! Requests to the master, except for the joins of memory nodes.
 
 use fusee_control::master::{
-    MasterReply, MasterRequest, MemberState, MemberStatus, Orphan, Owners, Status,
+    BlockOwners, MasterReply, MasterRequest, MemberState, MemberStatus, Orphan, Status,
 };
 use fusee_control::rpc::Caller;
 use fusee_core::data::Redundancy;
@@ -9,15 +9,15 @@ use fusee_core::layout::{BlockShape, SizeClass};
 use fusee_core::verbs::{ClientId, MnId};
 use fusee_core::view::{Member, View};
 
-use super::context::Ctx;
-use super::holding::Asker;
-use super::{Phase, State, refused};
+use super::context::EventContext;
+use super::held_heartbeats::HeartbeatSender;
+use super::{FormationState, MasterState, refused};
 
-impl State {
+impl MasterState {
     /// Returns the reply to a request; `None` if it comes later.
     pub(super) fn answer(
         &mut self,
-        ctx: &mut Ctx<'_>,
+        ctx: &mut EventContext<'_>,
         caller: Caller,
         token: u64,
         request: MasterRequest,
@@ -39,14 +39,14 @@ impl State {
             }
             MasterRequest::Open => self.open(ctx, connection),
             MasterRequest::TakeOrphan { client, turn, adopted, class, redundancy, full, view } => {
-                self.sessions.has_adopted(client, &adopted);
+                self.sessions.note_adopted(client, &adopted);
                 self.take_orphan(ctx, (client, turn), (class, redundancy, full), view)
             }
             MasterRequest::HandOn { client, serial, orphans, used } => {
                 self.hand_on(ctx, (client, serial), (&orphans, &used))
             }
             MasterRequest::Close { client, orphans, work } => {
-                self.sessions.worked(client, &work);
+                self.sessions.add_work(client, &work);
                 self.close(ctx, client, &orphans)
             }
             MasterRequest::Heartbeat { sessions, newer_than, known, reclaims, acked } => {
@@ -60,7 +60,7 @@ impl State {
                 if reclaims {
                     self.epochs.want();
                 }
-                let asker = Asker::Sessions {
+                let asker = HeartbeatSender::Sessions {
                     clients,
                     newer_than,
                     known,
@@ -91,27 +91,27 @@ impl State {
                 return self.alive(ctx, connection, token, (identity, heard, bars));
             }
             MasterRequest::GetView { newer_than } => match &self.phase {
-                Phase::Formed(view) => {
+                FormationState::Formed(view) => {
                     let newer = view.number > newer_than;
                     MasterReply::View(newer.then(|| view.clone()))
                 }
-                Phase::Forming(_) => self.not_ready(ctx),
+                FormationState::Forming(_) => self.not_ready(ctx),
             },
             // The host answers this if there is a view.
             MasterRequest::ViewPiece { .. } => self.not_ready(ctx),
             MasterRequest::Status => MasterReply::Status(Box::new(self.status(ctx))),
             MasterRequest::Events { .. } => refused("its host keeps the events"),
             MasterRequest::Owners => match &self.phase {
-                Phase::Formed(_) => MasterReply::Owners(self.owners()),
-                Phase::Forming(_) => self.not_ready(ctx),
+                FormationState::Formed(_) => MasterReply::Owners(self.owners()),
+                FormationState::Forming(_) => self.not_ready(ctx),
             },
         })
     }
 
     /// Returns the reply that the cluster is not formed yet, or the reason why it cannot be formed of the nodes that
     /// have joined.
-    pub(super) fn not_ready(&self, ctx: &Ctx<'_>) -> MasterReply {
-        if let (Phase::Forming(forming), Some(problem)) = (&self.phase, &self.problem)
+    pub(super) fn not_ready(&self, ctx: &EventContext<'_>) -> MasterReply {
+        if let (FormationState::Forming(forming), Some(problem)) = (&self.phase, &self.problem)
             && (forming.needs_another_node() || self.identity.exists())
         {
             return refused(problem.clone());
@@ -120,8 +120,8 @@ impl State {
         MasterReply::NotReady { joined, expected: ctx.settings.memory_nodes }
     }
 
-    fn open(&mut self, ctx: &mut Ctx<'_>, connection: u64) -> MasterReply {
-        let Phase::Formed(view) = &self.phase else { return self.not_ready(ctx) };
+    fn open(&mut self, ctx: &mut EventContext<'_>, connection: u64) -> MasterReply {
+        let FormationState::Formed(view) = &self.phase else { return self.not_ready(ctx) };
         let view = view.clone();
         let epoch = self.epochs.newest(ctx);
         let mut writes = Vec::new();
@@ -146,12 +146,12 @@ impl State {
     /// another replica is added, the master waits for the sessions that are pinned by this view.)
     fn take_orphan(
         &mut self,
-        ctx: &mut Ctx<'_>,
+        ctx: &mut EventContext<'_>,
         asker: (ClientId, u64),
         (class, redundancy, full): (Option<SizeClass>, Redundancy, bool),
         by: u64,
     ) -> MasterReply {
-        let Phase::Formed(view) = &self.phase else { return self.not_ready(ctx) };
+        let FormationState::Formed(view) = &self.phase else { return self.not_ready(ctx) };
         if by != view.number {
             return MasterReply::Orphan { orphan: None, owner_lives: false };
         }
@@ -184,8 +184,13 @@ impl State {
         MasterReply::Orphan { orphan, owner_lives }
     }
 
-    fn close(&mut self, ctx: &mut Ctx<'_>, client: ClientId, orphans: &[Orphan]) -> MasterReply {
-        let Phase::Formed(view) = &self.phase else {
+    fn close(
+        &mut self,
+        ctx: &mut EventContext<'_>,
+        client: ClientId,
+        orphans: &[Orphan],
+    ) -> MasterReply {
+        let FormationState::Formed(view) = &self.phase else {
             return refused("no session has been opened yet");
         };
         let mut writes = Vec::new();
@@ -200,7 +205,7 @@ impl State {
         }
     }
 
-    fn status(&self, ctx: &Ctx<'_>) -> Status {
+    fn status(&self, ctx: &EventContext<'_>) -> Status {
         let view = self.view();
         let replicas = |places: Option<usize>, setting| places.map_or(setting, |n| n as u8);
         let index = view.and_then(|view| view.subtables.iter().map(|s| s.replicas().len()).min());
@@ -221,7 +226,7 @@ impl State {
         let (recoveries, last_recoveries) = self.history.recoveries();
         let (reconfigurations, last_reconfigurations) = self.history.reconfigurations();
         let nothing = || {
-            self.identity.own().is_none().then(|| {
+            self.identity.cluster().is_none().then(|| {
                 "no cluster: start this master on the store of one (--data-dir, or --store), or form a new one \
                  with `fusee form`"
                     .to_owned()
@@ -229,7 +234,7 @@ impl State {
         };
         let (more_regions, no_region) = self.more_regions(ctx);
         Status {
-            cluster: self.identity.own(),
+            cluster: self.identity.cluster(),
             expected_memory_nodes: ctx.settings.memory_nodes,
             members,
             index_replicas: replicas(index, ctx.settings.index_replicas),
@@ -260,8 +265,8 @@ impl State {
         }
     }
 
-    fn owners(&self) -> Owners {
-        Owners {
+    fn owners(&self) -> BlockOwners {
+        BlockOwners {
             open: self.sessions.open_sessions().map(|(client, _)| client).collect(),
             expired: self.sessions.expired().collect(),
             unused_from: self.sessions.unused_from(),

@@ -8,8 +8,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use fusee_core::verbs::MnId;
 use fusee_core::view::Member;
 
-use super::names::Names;
-use crate::record::{Record, Write, drained_key, draining_key, lost_key, member_key};
+use super::node_names::NodeNames;
+use crate::record::{MasterRecord, RecordWrite, drained_key, draining_key, lost_key, member_key};
 
 /// The memory nodes that the master knows.
 #[derive(Debug, Default)]
@@ -24,19 +24,19 @@ pub(super) struct Roster {
     drained: BTreeMap<MnId, Member>,
     /// Candidates and members that have spoken to this process.
     present: BTreeSet<MnId>,
-    names: Names,
+    names: NodeNames,
 }
 
 impl Roster {
     /// Restores a record from the store, if it concerns the roster.
-    pub fn restore(&mut self, record: Record) {
+    pub fn restore(&mut self, record: MasterRecord) {
         match record {
-            Record::NextNode(next) => self.names.restore_next(next),
-            Record::FreeNames(free) => self.names.restore_free(free),
-            Record::Member(member) => drop(self.nodes.insert(member.node, member)),
-            Record::Lost(member) => drop(self.lost.insert(member.node, member)),
-            Record::Draining(node) => drop(self.draining.insert(node)),
-            Record::Drained(member) => drop(self.drained.insert(member.node, member)),
+            MasterRecord::NextNode(next) => self.names.restore_next(next),
+            MasterRecord::FreeNames(free) => self.names.restore_free(free),
+            MasterRecord::Member(member) => drop(self.nodes.insert(member.node, member)),
+            MasterRecord::Lost(member) => drop(self.lost.insert(member.node, member)),
+            MasterRecord::Draining(node) => drop(self.draining.insert(node)),
+            MasterRecord::Drained(member) => drop(self.drained.insert(member.node, member)),
             _ => {}
         }
     }
@@ -110,76 +110,76 @@ impl Roster {
     }
 
     /// Adds a candidate, with a new name. Returns `None` if no name is left.
-    pub fn add(&mut self, new: Member, writes: &mut Vec<Write>) -> Option<Member> {
+    pub fn add(&mut self, new: Member, writes: &mut Vec<RecordWrite>) -> Option<Member> {
         let new = Member { node: self.names.take(writes)?, ..new };
         writes.push(self.replace(new.clone()));
         Some(new)
     }
 
     /// Replaces the addresses of a candidate.
-    pub fn replace(&mut self, new: Member) -> Write {
+    pub fn replace(&mut self, new: Member) -> RecordWrite {
         self.nodes.insert(new.node, new.clone());
-        Write::Put(Record::Member(new))
+        RecordWrite::Put(MasterRecord::Member(new))
     }
 
     /// Forgets a candidate that no view has ever had. Its name comes back.
-    pub fn forget(&mut self, node: MnId, writes: &mut Vec<Write>) {
+    pub fn forget(&mut self, node: MnId, writes: &mut Vec<RecordWrite>) {
         self.nodes.remove(&node);
         self.present.remove(&node);
-        writes.push(Write::Remove(member_key(node)));
+        writes.push(RecordWrite::Remove(member_key(node)));
         self.names.give_back(node, writes);
     }
 
     /// Moves a member that is gone to the lost ones: the cluster goes on without it.
-    pub fn lose(&mut self, node: MnId, writes: &mut Vec<Write>) {
+    pub fn lose(&mut self, node: MnId, writes: &mut Vec<RecordWrite>) {
         self.present.remove(&node);
         let Some(member) = self.nodes.remove(&node) else { return };
         if self.draining.remove(&node) {
-            writes.push(Write::Remove(draining_key(node)));
+            writes.push(RecordWrite::Remove(draining_key(node)));
         }
-        writes.push(Write::Remove(member_key(node)));
-        writes.push(Write::Put(Record::Lost(member.clone())));
+        writes.push(RecordWrite::Remove(member_key(node)));
+        writes.push(RecordWrite::Put(MasterRecord::Lost(member.clone())));
         self.lost.insert(node, member);
     }
 
     /// Takes note that a member is to leave.
-    pub fn drain(&mut self, node: MnId) -> Write {
+    pub fn drain(&mut self, node: MnId) -> RecordWrite {
         self.draining.insert(node);
-        Write::Put(Record::Draining(node))
+        RecordWrite::Put(MasterRecord::Draining(node))
     }
 
     /// Takes note that a member that was to leave stays after all.
-    pub fn keep(&mut self, node: MnId) -> Write {
+    pub fn keep(&mut self, node: MnId) -> RecordWrite {
         self.draining.remove(&node);
-        Write::Remove(draining_key(node))
+        RecordWrite::Remove(draining_key(node))
     }
 
     /// Moves a member that has left in order to the drained ones.
-    pub fn leave(&mut self, node: MnId, writes: &mut Vec<Write>) {
+    pub fn leave(&mut self, node: MnId, writes: &mut Vec<RecordWrite>) {
         self.present.remove(&node);
         self.draining.remove(&node);
         let Some(member) = self.nodes.remove(&node) else { return };
         writes.extend([
-            Write::Remove(member_key(node)),
-            Write::Remove(draining_key(node)),
-            Write::Put(Record::Drained(member.clone())),
+            RecordWrite::Remove(member_key(node)),
+            RecordWrite::Remove(draining_key(node)),
+            RecordWrite::Put(MasterRecord::Drained(member.clone())),
         ]);
         self.drained.insert(node, member);
     }
 
     /// Forgets a lost or drained node that had this control address: another process has it now.
-    pub fn take_place(&mut self, control: &str, writes: &mut Vec<Write>) {
+    pub fn take_place(&mut self, control: &str, writes: &mut Vec<RecordWrite>) {
         let of = |gone: &BTreeMap<MnId, Member>| {
             let found = gone.values().find(|member| member.control == control);
             found.map(|member| member.node)
         };
         if let Some(old) = of(&self.lost) {
             self.lost.remove(&old);
-            writes.push(Write::Remove(lost_key(old)));
+            writes.push(RecordWrite::Remove(lost_key(old)));
         }
         if let Some(old) = of(&self.drained) {
             self.drained.remove(&old);
-            writes.push(Write::Remove(drained_key(old)));
+            writes.push(RecordWrite::Remove(drained_key(old)));
         }
     }
 }

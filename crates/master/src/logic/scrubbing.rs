@@ -12,18 +12,18 @@
 //!
 //! Nothing of this is stored: a master that starts anew begins with the first slot.
 
-use fusee_control::counted;
+use fusee_control::count_with_noun;
 use fusee_control::events::Topic;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
-use fusee_control::master::Scrub;
-use fusee_core::scrub::{Differing, Looked, Lost};
+use fusee_control::master::ScrubStatus;
+use fusee_core::scrub::{DifferingSlot, ScrubFindings, UnreadableSlot};
 use fusee_core::stats::Damage;
 
-use super::State;
-use super::context::Ctx;
-use crate::jobs::Job;
+use super::MasterState;
+use super::context::EventContext;
+use crate::jobs::MasterJob;
 
 /// The time after which a slot is checked again, in leases: by then a writer is done, or has expired.
 const PATIENCE_LEASES: u64 = 2;
@@ -39,7 +39,7 @@ const TOGETHER: usize = 16;
 
 /// The progress of the scrubber, and its findings.
 #[derive(Debug, Default)]
-pub(super) struct Scrubbing {
+pub(super) struct ScrubState {
     subtable: u32,
     slot: u64,
     not_before_ms: u64,
@@ -51,17 +51,17 @@ pub(super) struct Scrubbing {
     lost: u64,
     /// Lost pairs that were told: words, by subtable and slot.
     told: BTreeMap<(u32, u64), u64>,
-    so_far: Scrub,
+    so_far: ScrubStatus,
 }
 
-impl State {
+impl MasterState {
     /// Returns the totals of the scrubber.
-    pub(super) fn scrubbed(&self) -> Scrub {
+    pub(super) fn scrubbed(&self) -> ScrubStatus {
         self.scrubbing.so_far
     }
 
     /// Starts the next job of the scrub, or a change that deals with a finding.
-    pub(super) fn scrub(&mut self, ctx: &mut Ctx<'_>) {
+    pub(super) fn scrub(&mut self, ctx: &mut EventContext<'_>) {
         let Some(view) = self.view() else { return };
         let rate = ctx.settings.scrub_bytes_per_s;
         if rate == 0 || view.change.is_some() || view.subtables.is_empty() {
@@ -77,22 +77,22 @@ impl State {
         };
         let due = self.scrubbing.suspects.iter().find(due).map(|(at, _)| *at);
         let job = match due {
-            Some((subtable, first)) => Job::Scrub { subtable, first, count: 1, bytes },
+            Some((subtable, first)) => MasterJob::Scrub { subtable, first, count: 1, bytes },
             None if self.scrubbing.not_before_ms > ctx.now_ms => return,
             None => {
-                let Scrubbing { subtable, slot: first, .. } = self.scrubbing;
-                Job::Scrub { subtable, first, count: u64::MAX, bytes }
+                let ScrubState { subtable, slot: first, .. } = self.scrubbing;
+                MasterJob::Scrub { subtable, first, count: u64::MAX, bytes }
             }
         };
         self.start_job(ctx, job);
     }
 
-    fn patience_ms(&self, ctx: &Ctx<'_>) -> u64 {
+    fn patience_ms(&self, ctx: &EventContext<'_>) -> u64 {
         ctx.settings.lease.lease_ms.saturating_mul(PATIENCE_LEASES)
     }
 
     /// Begins a change that deals with findings; returns whether it did.
-    fn settle_what_disagrees(&mut self, ctx: &mut Ctx<'_>) -> bool {
+    fn settle_what_disagrees(&mut self, ctx: &mut EventContext<'_>) -> bool {
         let Some(view) = self.view() else { return false };
         let subtables = view.subtables.len() as u32;
         let regions = view.regions.len() as u32;
@@ -109,8 +109,8 @@ impl State {
         let text = format!(
             "view {}: frozen; to be made equal: the replicas of {}; to be made anew: the free bitmaps of {}",
             next.number,
-            counted(unequal.len(), "subtable"),
-            counted(marked.len(), "region")
+            count_with_noun(unequal.len(), "subtable"),
+            count_with_noun(marked.len(), "region")
         );
         self.scrubbing.unequal.retain(|subtable| !unequal.contains(subtable));
         self.scrubbing.marked.retain(|region| !marked.contains(region));
@@ -123,11 +123,11 @@ impl State {
     /// Tells which pairs in these slots are newly lost: once, however often they are checked.
     fn tell_lost(
         &mut self,
-        ctx: &mut Ctx<'_>,
+        ctx: &mut EventContext<'_>,
         (subtable, slots): (u32, Range<u64>),
-        lost: &[Lost],
+        lost: &[UnreadableSlot],
     ) {
-        let Scrubbing { lost: count, told, .. } = &mut self.scrubbing;
+        let ScrubState { lost: count, told, .. } = &mut self.scrubbing;
         *count += lost.len() as u64;
         // A pair that is no longer lost is forgotten, and would be told anew.
         let before: Vec<(u32, u64)> =
@@ -135,7 +135,7 @@ impl State {
         let before: BTreeMap<(u32, u64), u64> =
             before.iter().filter_map(|at| told.remove_entry(at)).collect();
         let mut damaged = 0;
-        for Lost { slot, word, damaged: parts } in lost {
+        for UnreadableSlot { slot, word, damaged: parts } in lost {
             let at = (subtable, *slot);
             let is_new = before.get(&at) != Some(word);
             if is_new && told.len() >= MAX_TOLD {
@@ -155,13 +155,13 @@ impl State {
     }
 
     /// Takes the findings of a job about a subtable, from this slot on, by the view of this number.
-    pub(super) fn has_looked(
+    pub(super) fn take_scrub_findings(
         &mut self,
-        ctx: &mut Ctx<'_>,
+        ctx: &mut EventContext<'_>,
         (by, subtable, first): (u64, u32, u64),
-        looked: Looked,
+        looked: ScrubFindings,
     ) {
-        let Looked { next, bytes, damage, lost, differing, marked } = looked;
+        let ScrubFindings { next, bytes, damage, lost, differing, marked } = looked;
         self.sessions.add_damage(damage);
         self.tell_lost(ctx, (subtable, first..next), &lost);
         let Some(view) = self.view() else { return };
@@ -189,7 +189,7 @@ impl State {
             let at = *at;
             before.extend(found.suspects.remove_entry(&at));
         }
-        for Differing { slot, words } in differing {
+        for DifferingSlot { slot, words } in differing {
             let at = (subtable, slot);
             match before.remove(&at).filter(|(shown, _)| *shown == words) {
                 Some((_, seen_ms))

@@ -24,9 +24,9 @@ use fusee_control::master::{MasterReply, Orphan};
 use fusee_control::node::BlockId;
 use fusee_core::verbs::ClientId;
 
-use super::context::Ctx;
-use super::{Phase, State, refused};
-use crate::sessions::Sessions;
+use super::context::EventContext;
+use super::{FormationState, MasterState, refused};
+use crate::sessions::SessionRegistry;
 
 /// The pause after a call, in which no other one begins.
 const PAUSE_MS: u64 = 10;
@@ -43,7 +43,7 @@ const MOST_PATIENCE_MS: u64 = 2_000;
 
 /// The call for memory that is under way, and the last ones.
 #[derive(Debug)]
-pub(super) struct Shortage {
+pub(super) struct MemoryShortage {
     /// This master's calls have larger names than this.
     before: u64,
     /// The name of the last call.
@@ -60,18 +60,18 @@ pub(super) struct Shortage {
     valid_until_ms: u64,
     /// A session that acknowledged the last call may soon free memory.
     stirs: bool,
-    /// The count of blocks handed on ([`Sessions::handed_on`]) at the start of the last call.
+    /// The count of blocks handed on ([`SessionRegistry::handed_on`]) at the start of the last call.
     handed_on: u64,
     /// The last call that was in vain, if no block has been handed on since.
     in_vain: u64,
 }
 
-impl Shortage {
+impl MemoryShortage {
     /// Returns the state without any call. `fresh` is a random number, so that names differ from those of an earlier
     /// master.
-    pub fn new(fresh: u64) -> Shortage {
+    pub fn new(fresh: u64) -> MemoryShortage {
         let before = fresh >> 1;
-        Shortage {
+        MemoryShortage {
             before,
             last: before,
             is_running: false,
@@ -100,7 +100,7 @@ impl Shortage {
         }
     }
 
-    fn end_in_time(&mut self, now_ms: u64, sessions: &Sessions) {
+    fn end_in_time(&mut self, now_ms: u64, sessions: &SessionRegistry) {
         let is_new = self.handed_on != sessions.handed_on();
         if is_new {
             self.in_vain = 0;
@@ -126,10 +126,14 @@ impl Shortage {
     }
 }
 
-impl State {
+impl MasterState {
     /// Answers a session that is short of memory. `waited_for` is the call that it has waited for, or 0. Returns the
     /// call that it has to wait for. If the call has ended, the error says whether it was in vain.
-    pub(super) fn call_for_memory(&mut self, ctx: &Ctx<'_>, waited_for: u64) -> Result<u64, bool> {
+    pub(super) fn call_for_memory(
+        &mut self,
+        ctx: &EventContext<'_>,
+        waited_for: u64,
+    ) -> Result<u64, bool> {
         let shortage = &mut self.shortage;
         let sessions = &self.sessions;
         shortage.called.retain(|client| sessions.is_open(*client));
@@ -157,11 +161,11 @@ impl State {
     /// Takes over the blocks that a session hands on.
     pub(super) fn hand_on(
         &mut self,
-        ctx: &mut Ctx<'_>,
+        ctx: &mut EventContext<'_>,
         (client, serial): (ClientId, u64),
         (orphans, used): (&[Orphan], &[BlockId]),
     ) -> MasterReply {
-        let Phase::Formed(view) = &self.phase else {
+        let FormationState::Formed(view) = &self.phase else {
             return refused("no session has been opened yet");
         };
         let mut writes = Vec::new();

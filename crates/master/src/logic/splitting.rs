@@ -3,7 +3,7 @@
 //! Clients repeat their request as long as they need it, so nothing of this is stored. When the view is stable, members
 //! are chosen for the siblings of all wanted subtables, and each reserves the room for its replica under the number
 //! that the sibling is going to have. Then the view names the places, and the rest follows from it
-//! ([`Split`](fusee_core::change::Split)).
+//! ([`Split`](fusee_core::change::SplitProgress)).
 //!
 //! *Depth.* A split that separates no keys doubles the directory, and so does the next one. Clients do not ask for such
 //! a split: they look at the keys that are in the way. Whatever clients ask, depth is bounded here by the number of
@@ -19,7 +19,7 @@
 //! those behind it in the same change, which come with the next change; those before it are split. Clients that need
 //! the subtable are refused, and the operator is told. Some time later the split is tried once more.
 
-use fusee_control::counted;
+use fusee_control::count_with_noun;
 use fusee_control::events::Topic;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -28,13 +28,13 @@ use fusee_control::node::{Extent, NodeReply};
 use fusee_core::data::Redundancy;
 use fusee_core::mutant::{Mutant, removed};
 use fusee_core::verbs::MnId;
-use fusee_core::view::{MAX_DEPTH, Place, View};
+use fusee_core::view::{MAX_DEPTH, PoolPlace, View};
 
-use super::context::{Ctx, Purpose};
-use super::reserving::{Heard, Item, PAUSE_MS, Reserving};
-use super::turns::Kind;
-use super::{State, refused};
-use crate::placement::{Room, another};
+use super::change_rotation::ChangePurpose;
+use super::context::{CallPurpose, EventContext};
+use super::reservation::{ExtentReservation, NewExtent, PAUSE_MS, ReservationOutcome};
+use super::{MasterState, refused};
+use crate::placement::{NodeRoom, choose_another};
 use crate::plan::{SUBTABLES, padded};
 
 /// The time for which a subtable is not split again after a failure.
@@ -44,16 +44,16 @@ const TOGETHER: usize = 16;
 
 /// The subtables to split.
 #[derive(Debug, Default)]
-pub(super) struct Splitting {
+pub(super) struct SubtableSplits {
     wanted: BTreeSet<u32>,
     /// The reservation of room for siblings, and the subtables that these are split from.
-    under_way: Option<(Reserving, Vec<u32>)>,
+    under_way: Option<(ExtentReservation, Vec<u32>)>,
     not_before_ms: u64,
     /// Subtables with an entry that cannot be placed: its slot, and the time until which they are not split.
     unreadable: BTreeMap<u32, (u64, u64)>,
 }
 
-impl Splitting {
+impl SubtableSplits {
     /// Forgets the room that was being reserved, since the view has changed. Clients that still need a split ask again.
     pub fn abandon(&mut self) {
         self.under_way = None;
@@ -96,11 +96,11 @@ impl Splitting {
     }
 }
 
-impl State {
+impl MasterState {
     /// Handles a client's report that it found no free slot in a subtable, by the view of this number.
     pub(super) fn split_wanted(
         &mut self,
-        ctx: &Ctx<'_>,
+        ctx: &EventContext<'_>,
         subtable: u32,
         number: u64,
     ) -> MasterReply {
@@ -130,14 +130,14 @@ impl State {
     }
 
     /// Returns the number of siblings that fit on each member of the view.
-    fn sibling_rooms(&self, view: &View) -> Vec<Room> {
+    fn sibling_rooms(&self, view: &View) -> Vec<NodeRoom> {
         let mut rooms = self.rooms(view, false, padded(view.geometry.subtable_bytes()));
         rooms.retain(|room| view.member(room.node).is_some());
         rooms
     }
 
     /// Begins to split the wanted subtables. Returns whether other changes have to wait for that.
-    pub(super) fn split(&mut self, ctx: &mut Ctx<'_>) -> bool {
+    pub(super) fn split(&mut self, ctx: &mut EventContext<'_>) -> bool {
         let Some(number) = self.view().map(|view| view.number) else { return false };
         if let Some((reserving, _)) = &self.splitting.under_way {
             if reserving.goes_on(ctx.now_ms, number) {
@@ -151,13 +151,17 @@ impl State {
         let mut wanted = std::mem::take(&mut self.splitting.wanted);
         wanted.retain(|subtable| self.splitting.reason(ctx.now_ms, *subtable).is_none());
         let (items, whose) = self.choose_siblings(ctx, &wanted);
-        let reserving = self.reserve(ctx, items, &Purpose::Split);
+        let reserving = self.reserve(ctx, items, &CallPurpose::Split);
         self.splitting.under_way = reserving.map(|reserving| (reserving, whose));
         self.splitting.under_way.is_some()
     }
 
     /// Goes on with the change without the split of this subtable: an entry in this slot can be placed in neither half.
-    pub(super) fn cannot_split(&mut self, ctx: &mut Ctx<'_>, (subtable, slot): (u32, u64)) {
+    pub(super) fn cannot_split(
+        &mut self,
+        ctx: &mut EventContext<'_>,
+        (subtable, slot): (u32, u64),
+    ) {
         self.splitting.unreadable.insert(subtable, (slot, ctx.now_ms + AGAIN_MS));
         if let Some(reason) = self.splitting.reason(ctx.now_ms, subtable) {
             ctx.warn(Topic::Split, reason);
@@ -169,7 +173,11 @@ impl State {
     }
 
     /// Returns the siblings, in the order of their numbers, and the subtables that they are split from.
-    fn choose_siblings(&self, ctx: &Ctx<'_>, wanted: &BTreeSet<u32>) -> (Vec<Item>, Vec<u32>) {
+    fn choose_siblings(
+        &self,
+        ctx: &EventContext<'_>,
+        wanted: &BTreeSet<u32>,
+    ) -> (Vec<NewExtent>, Vec<u32>) {
         let mut items = Vec::new();
         let mut whose = Vec::new();
         let Some(view) = self.view() else { return (items, whose) };
@@ -178,7 +186,7 @@ impl State {
             let subtable = (view.subtables.len() + items.len()) as u32;
             let mut nodes: Vec<MnId> = Vec::new();
             for _ in 0..ctx.settings.index_replicas {
-                let next = another(SUBTABLES, &rooms, subtable.into(), &nodes);
+                let next = choose_another(SUBTABLES, &rooms, subtable.into(), &nodes);
                 let Some(node) = next else { break };
                 if let Some(room) = rooms.iter_mut().find(|room| room.node == node) {
                     room.items -= 1;
@@ -188,7 +196,7 @@ impl State {
             if nodes.len() < replicas_of(view, *of) {
                 break;
             }
-            items.push(Item::new(Extent::Subtable { subtable }, Redundancy::default(), nodes));
+            items.push(NewExtent::new(Extent::Subtable { subtable }, Redundancy::default(), nodes));
             whose.push(*of);
         }
         (items, whose)
@@ -196,27 +204,27 @@ impl State {
 
     pub(super) fn split_answered(
         &mut self,
-        ctx: &mut Ctx<'_>,
+        ctx: &mut EventContext<'_>,
         node: MnId,
         token: u64,
         result: Result<NodeReply, String>,
     ) {
         let Some((reserving, _)) = &mut self.splitting.under_way else { return };
         let heard = reserving.answer(node, token, result);
-        if matches!(heard, Heard::Full | Heard::Complete { full: true }) {
-            self.growth.has_no_room_for(node, false);
+        if matches!(heard, ReservationOutcome::Full | ReservationOutcome::Complete { full: true }) {
+            self.growth.note_full(node, false);
         }
         match heard {
-            Heard::Waits | Heard::Full => {}
-            Heard::Complete { .. } => {
+            ReservationOutcome::Waits | ReservationOutcome::Full => {}
+            ReservationOutcome::Complete { .. } => {
                 if let Some((reserving, whose)) = self.splitting.under_way.take() {
                     self.split_subtables(ctx, &reserving, &whose);
                 }
             }
-            Heard::Problem(problem) => {
+            ReservationOutcome::Problem(problem) => {
                 self.splitting.under_way = None;
                 self.splitting.not_before_ms = ctx.now_ms + PAUSE_MS;
-                self.turns.had(Kind::Splits);
+                self.turns.move_to_back(ChangePurpose::Splits);
                 let text = format!("the index does not grow yet: {problem}");
                 ctx.warn(Topic::Split, text);
                 self.probe(ctx, node);
@@ -225,14 +233,20 @@ impl State {
     }
 
     /// Makes the view with the siblings, whose room is reserved.
-    fn split_subtables(&mut self, ctx: &mut Ctx<'_>, reserving: &Reserving, whose: &[u32]) {
+    fn split_subtables(
+        &mut self,
+        ctx: &mut EventContext<'_>,
+        reserving: &ExtentReservation,
+        whose: &[u32],
+    ) {
         let Some(view) = self.view() else { return };
         if view.number != reserving.view || view.change.is_some() {
             return;
         }
-        let splits = whose.iter().copied().zip(reserving.items.iter().map(Item::places));
-        let is_enough = |(of, places): &(u32, Vec<Place>)| places.len() >= replicas_of(view, *of);
-        let splits: Vec<(u32, Vec<Place>)> = splits.take_while(is_enough).collect();
+        let splits = whose.iter().copied().zip(reserving.items.iter().map(NewExtent::places));
+        let is_enough =
+            |(of, places): &(u32, Vec<PoolPlace>)| places.len() >= replicas_of(view, *of);
+        let splits: Vec<(u32, Vec<PoolPlace>)> = splits.take_while(is_enough).collect();
         if splits.is_empty() {
             return;
         }
@@ -248,11 +262,11 @@ impl State {
             "view {}: frozen; split: {} of {}",
             next.number,
             splits.len(),
-            counted(next.subtables.len(), "subtable")
+            count_with_noun(next.subtables.len(), "subtable")
         );
         // Clients that asked meanwhile had not heard of this view.
         self.splitting.wanted.retain(|subtable| !whose.contains(subtable));
-        self.turns.had(Kind::Splits);
+        self.turns.move_to_back(ChangePurpose::Splits);
         self.set_view(ctx, next, Vec::new(), (Topic::Split, text));
     }
 }

@@ -28,20 +28,20 @@ use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio::time::{sleep, timeout};
 
-use self::client::{Client, end_of};
+use self::client::{EtcdClient, end_of};
 use self::messages::{
-    Compare, Compared, RangeRequest, RangeResponse, RequestOp, ResponseOp, SortOrder, SortTarget,
-    TxnRequest,
+    Compare, CompareOperand, RangeRequest, RangeResponse, RequestOp, ResponseOp, SortOrder,
+    SortTarget, TxnRequest,
 };
 use super::address::StoreAddress;
-use super::sealed::{self, Format};
-use super::{Remote, StoreError, damaged};
-use crate::tenure::Tenure;
+use super::entry_format::{self, StoreFormat};
+use super::{RemoteStore, StoreError, damaged};
+use crate::lease_validity::LeaseValidity;
 
 mod client;
 mod messages;
 
-pub(crate) use self::client::Error;
+pub(crate) use self::client::EtcdError;
 
 /// The longest wait for one answer.
 pub(crate) const ATTEMPT: Duration = Duration::from_secs(1);
@@ -56,7 +56,7 @@ const PAGE: i64 = 256;
 /// A connection to etcd, made when it is needed, and again after it broke.
 #[derive(Clone)]
 pub(crate) struct Etcd {
-    pub client: Client,
+    pub client: EtcdClient,
     pub address: StoreAddress,
 }
 
@@ -73,8 +73,8 @@ pub(crate) struct Candidacy {
 impl Etcd {
     /// Makes the connection, without contacting etcd yet. It is async only because it must be
     /// called on a runtime.
-    pub async fn new(address: StoreAddress) -> Result<Etcd, Error> {
-        Ok(Etcd { client: Client::new(&address)?, address })
+    pub async fn new(address: StoreAddress) -> Result<Etcd, EtcdError> {
+        Ok(Etcd { client: EtcdClient::new(&address)?, address })
     }
 
     pub fn key(&self, rest: &str) -> String {
@@ -93,7 +93,7 @@ impl Etcd {
     /// Enters the election under a lease; may be repeated. Returns the candidate's key.
     pub async fn enter(&self, lease: i64, addr: &str) -> Result<String, StoreError> {
         let key = self.key(&format!("election/{lease:016x}"));
-        let new = Compare::equal(key.clone(), Compared::CreateRevision(0));
+        let new = Compare::equal(key.clone(), CompareOperand::CreateRevision(0));
         let put = RequestOp::put_leased(key.clone(), addr, lease);
         let txn = TxnRequest { compare: vec![new], success: vec![put], failure: Vec::new() };
         self.bounded(self.client.txn(txn)).await?;
@@ -124,7 +124,7 @@ impl Etcd {
     /// Waits for an answer for a limited time.
     pub async fn bounded<T>(
         &self,
-        answer: impl Future<Output = Result<T, Error>>,
+        answer: impl Future<Output = Result<T, EtcdError>>,
     ) -> Result<T, StoreError> {
         match timeout(ATTEMPT, answer).await {
             Ok(Ok(answer)) => Ok(answer),
@@ -150,12 +150,14 @@ impl Etcd {
         let found = self.get(self.key("format")).await?;
         if let Some(kv) = found.kvs.first() {
             let name = self.address.to_string();
-            return match sealed::read_format(&kv.value).map_err(|error| damaged(&name, error))? {
-                Format::This => Ok(false),
-                Format::Other(found) => Err(self.unusable(format!(
+            return match entry_format::read_format(&kv.value)
+                .map_err(|error| damaged(&name, error))?
+            {
+                StoreFormat::This => Ok(false),
+                StoreFormat::Other(found) => Err(self.unusable(format!(
                     "it was written in the format {found:?}, this program knows {:?}; use the \
                      version that wrote it",
-                    sealed::FORMAT
+                    entry_format::FORMAT
                 ))),
             };
         }
@@ -209,43 +211,43 @@ impl Etcd {
 }
 
 /// A term of office: the right to write.
-pub(crate) struct Term {
+pub(crate) struct LeaderTerm {
     etcd: Etcd,
     handle: Handle,
     candidacy: Candidacy,
-    tenure: Arc<Tenure>,
+    tenure: Arc<LeaseValidity>,
     /// The number of writes so far.
     writes: u64,
     /// Dropped with the term; that tells the candidate that the logic has ended.
     _over: oneshot::Sender<()>,
 }
 
-impl std::fmt::Debug for Term {
+impl std::fmt::Debug for LeaderTerm {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "term {} in {}", self.candidacy.created, self.etcd.address)
     }
 }
 
-impl Term {
+impl LeaderTerm {
     /// Begins the term of the candidate with the oldest key.
     pub async fn begin(
         etcd: Etcd,
         candidacy: Candidacy,
-        tenure: Arc<Tenure>,
+        tenure: Arc<LeaseValidity>,
         over: oneshot::Sender<()>,
-    ) -> Result<Term, StoreError> {
+    ) -> Result<LeaderTerm, StoreError> {
         let is_new = etcd.check_format().await?;
         let handle = Handle::current();
-        let term = Term { etcd, handle, candidacy, tenure, writes: 0, _over: over };
+        let term = LeaderTerm { etcd, handle, candidacy, tenure, writes: 0, _over: over };
         let written = term.etcd.key("written");
         let before = term.etcd.get(written.clone()).await?;
         let before = before.kvs.first().map_or(0, |kv| kv.mod_revision);
         // Only once, for the same reason as every other write: a late copy would set `written`
         // back, and late copies of the term's first writes would find what they expect.
-        let once = Compare::equal(written.clone(), Compared::ModRevision(before));
+        let once = Compare::equal(written.clone(), CompareOperand::ModRevision(before));
         let mut success = vec![RequestOp::put(written, term.written(0))];
         if is_new {
-            success.push(RequestOp::put(term.etcd.key("format"), sealed::format()));
+            success.push(RequestOp::put(term.etcd.key("format"), entry_format::format()));
         }
         let compare = vec![term.leads(), once];
         let txn = TxnRequest { compare, success, failure: Vec::new() };
@@ -260,12 +262,12 @@ impl Term {
 
     fn leads(&self) -> Compare {
         let Candidacy { key, created, .. } = &self.candidacy;
-        Compare::equal(key.as_str(), Compared::CreateRevision(*created))
+        Compare::equal(key.as_str(), CompareOperand::CreateRevision(*created))
     }
 
     fn transaction(&self, entries: Vec<(String, Option<Vec<u8>>)>) -> TxnRequest {
         let written = self.etcd.key("written");
-        let in_order = Compared::Value(self.written(self.writes).into_bytes());
+        let in_order = CompareOperand::Value(self.written(self.writes).into_bytes());
         let in_order = Compare::equal(written.as_str(), in_order);
         let operation = |(key, bytes): (String, Option<Vec<u8>>)| {
             let key = self.etcd.key(&format!("record/{key}"));
@@ -298,7 +300,7 @@ impl Term {
     }
 
     async fn commit(&mut self, transaction: TxnRequest) -> Result<(), StoreError> {
-        let begun = Tenure::now();
+        let begun = LeaseValidity::now();
         let mut cause = String::from("its lease has run out");
         while self.tenure.holds() {
             match timeout(ATTEMPT, self.etcd.client.txn(transaction.clone())).await {
@@ -317,7 +319,7 @@ impl Term {
                 Err(_) => cause = "no answer in time".into(),
             }
             // The lease may be renewed while writes fail, for example for want of room.
-            if Tenure::now().saturating_sub(begun) > self.tenure.lease() {
+            if LeaseValidity::now().saturating_sub(begun) > self.tenure.lease() {
                 return Err(self.etcd.failed(cause));
             }
             sleep(PAUSE).await;
@@ -326,7 +328,7 @@ impl Term {
     }
 }
 
-impl Remote for Term {
+impl RemoteStore for LeaderTerm {
     fn name(&self) -> String {
         self.etcd.address.to_string()
     }

@@ -13,14 +13,14 @@ use redb::{BackendError, StorageBackend};
 
 /// The file's locks, and a copy of its bytes.
 #[derive(Debug)]
-pub(super) struct Image {
+pub(super) struct StoreImage {
     file: FileBackend,
     copy: OnceLock<InMemoryBackend>,
 }
 
-impl Image {
-    pub(super) fn new(file: FileBackend) -> Image {
-        Image { file, copy: OnceLock::new() }
+impl StoreImage {
+    pub(super) fn new(file: FileBackend) -> StoreImage {
+        StoreImage { file, copy: OnceLock::new() }
     }
 
     /// Returns the copy, which is made at the first access: redb has locked the file by then.
@@ -43,7 +43,7 @@ pub(super) fn in_memory(bytes: &[u8]) -> io::Result<InMemoryBackend> {
     Ok(copy)
 }
 
-impl StorageBackend for Image {
+impl StorageBackend for StoreImage {
     fn len(&self) -> io::Result<u64> {
         self.copy()?.len()
     }

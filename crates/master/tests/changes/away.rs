@@ -3,23 +3,23 @@
 use fusee_control::master::MasterRequest;
 use fusee_core::verbs::MnId;
 use fusee_master::jobs::JobError;
-use fusee_master::logic::Event;
+use fusee_master::logic::MasterEvent;
 
-use super::world::{LEASE_MS, World, settings};
+use super::world::{LEASE_MS, TickCluster, settings};
 
 // Promise SIL-9: A master that was away or starved fences no live session.
 #[test]
 fn nothing_expires_while_the_master_is_away() {
-    let mut world = World::formed(settings(3, 2, 2));
+    let mut world = TickCluster::formed(settings(3, 2, 2));
     world.open();
     world.pass(500);
     world.now_ms += 100 * LEASE_MS;
-    world.feed(Event::Tick);
+    world.feed(MasterEvent::Tick);
     assert_eq!((world.status().open_sessions, world.view().number), (1, 1));
     // Nor while there is no master.
     world.restart_master();
     world.now_ms += 100 * LEASE_MS;
-    world.feed(Event::Tick);
+    world.feed(MasterEvent::Tick);
     assert_eq!((world.status().open_sessions, world.view().number), (1, 1));
     // But a session that does not come back expires.
     world.sessions[0].renews = false;
@@ -31,7 +31,7 @@ fn nothing_expires_while_the_master_is_away() {
 // Promise CHG-29: Silence during a master's absence does not count.
 #[test]
 fn ends_of_connections_tell_nothing_to_a_master_that_was_away() {
-    let mut world = World::formed(settings(3, 2, 2));
+    let mut world = TickCluster::formed(settings(3, 2, 2));
     let comes = world.open();
     let gone = world.open();
     world.pass(500);
@@ -39,11 +39,11 @@ fn ends_of_connections_tell_nothing_to_a_master_that_was_away() {
     // others are made.
     world.now_ms += 8 * LEASE_MS;
     for connection in [1, 2, 1_000_000, 1_000_001, 1_000_002] {
-        world.feed(Event::ConnectionClosed { connection });
+        world.feed(MasterEvent::ConnectionClosed { connection });
     }
-    world.feed(Event::Tick);
+    world.feed(MasterEvent::Tick);
     world.now_ms += 100;
-    world.feed(Event::Tick);
+    world.feed(MasterEvent::Tick);
     assert_eq!((world.status().open_sessions, world.view().number), (2, 1), "{:#?}", world.log);
     world.sessions[1].renews = false;
     world.pass(LEASE_MS - 200);
@@ -58,26 +58,26 @@ fn ends_of_connections_tell_nothing_to_a_master_that_was_away() {
 // Promise SIL-9
 #[test]
 fn a_master_that_gets_little_time_takes_nobody_for_silent() {
-    let mut world = World::formed(settings(3, 2, 2));
+    let mut world = TickCluster::formed(settings(3, 2, 2));
     world.open();
     world.pass(500);
     // Of every 400 ms the master runs for a moment only, and hears nothing.
     for _ in 0..6 {
         world.now_ms += LEASE_MS * 4 / 10;
-        world.feed(Event::Tick);
+        world.feed(MasterEvent::Tick);
     }
     assert_eq!((world.status().open_sessions, world.view().number), (1, 1), "{:#?}", world.log);
     // Silent processes are noticed all the same.
     for _ in 0..10 {
         world.now_ms += LEASE_MS * 4 / 10;
-        world.feed(Event::Tick);
+        world.feed(MasterEvent::Tick);
     }
     assert_eq!(world.status().open_sessions, 0, "{:#?}", world.log);
 }
 
 #[test]
 fn a_question_that_failed_while_the_master_was_away_is_asked_again() {
-    let mut world = World::formed(settings(3, 2, 2));
+    let mut world = TickCluster::formed(settings(3, 2, 2));
     world.pass(500);
     world.holds_calls = true;
     world.ask(MasterRequest::Unreachable { node: MnId(1) });
@@ -85,8 +85,8 @@ fn a_question_that_failed_while_the_master_was_away_is_asked_again() {
     world.now_ms += 20 * LEASE_MS;
     world.holds_calls = false;
     let (node, token) = world.held_calls.remove(0);
-    world.feed(Event::NodeAnswer { node, token, result: Err("no answer in time".into()) });
-    world.feed(Event::Tick);
+    world.feed(MasterEvent::NodeAnswer { node, token, result: Err("no answer in time".into()) });
+    world.feed(MasterEvent::Tick);
     world.pass(200);
     assert_eq!(world.view().number, 1, "{:#?}", world.log);
     assert!(!world.said("is lost"), "{:#?}", world.log);
@@ -95,20 +95,20 @@ fn a_question_that_failed_while_the_master_was_away_is_asked_again() {
 /// At its return, the master first sees the end of a job, which has it ask a node whether it still runs.
 #[test]
 fn a_question_has_its_time_from_the_return_of_a_master_that_was_away() {
-    let mut world = World::formed(settings(3, 2, 2));
+    let mut world = TickCluster::formed(settings(3, 2, 2));
     world.pass(500);
     world.holds_calls = true;
     world.ask(MasterRequest::Unreachable { node: MnId(1) });
     assert_eq!(world.held_calls.len(), 1);
     for _ in 0..10 {
         world.now_ms += 20 * LEASE_MS;
-        world.feed(Event::Tick);
+        world.feed(MasterEvent::Tick);
     }
     assert_eq!(world.view().number, 1, "{:#?}", world.log);
     // Silence that the master itself hears counts.
     for _ in 0..10 {
         world.now_ms += LEASE_MS / 10;
-        world.feed(Event::Tick);
+        world.feed(MasterEvent::Tick);
     }
     assert!(world.said("is lost: it does not answer"), "{:#?}", world.log);
 }
@@ -116,18 +116,18 @@ fn a_question_has_its_time_from_the_return_of_a_master_that_was_away() {
 /// Jobs end while no message comes from outside: that does not count as listening.
 #[test]
 fn the_end_of_a_job_is_no_word_from_outside() {
-    let mut world = World::formed(settings(3, 2, 2));
+    let mut world = TickCluster::formed(settings(3, 2, 2));
     world.open();
     world.pass(500);
     for token in 0..20 {
         world.now_ms += LEASE_MS / 10;
         let what = "nobody waits for it".to_owned();
         let result = Err(JobError { may_linger: false, ..JobError::new(None, what) });
-        world.feed(Event::JobDone { token: 1_000_000 + token, result });
+        world.feed(MasterEvent::JobDone { token: 1_000_000 + token, result });
     }
-    world.feed(Event::ConnectionClosed { connection: 1 });
+    world.feed(MasterEvent::ConnectionClosed { connection: 1 });
     world.now_ms += 50;
-    world.feed(Event::Tick);
+    world.feed(MasterEvent::Tick);
     assert_eq!(world.status().open_sessions, 1, "{:#?}", world.log);
 }
 
@@ -135,7 +135,7 @@ fn the_end_of_a_job_is_no_word_from_outside() {
 // Promise CHG-19: A master told to end ends its change first.
 #[test]
 fn a_master_that_is_told_to_end_ends_its_change_and_begins_no_other() {
-    let mut world = World::formed(settings(4, 2, 2));
+    let mut world = TickCluster::formed(settings(4, 2, 2));
     world.open();
     world.pass(500);
     assert!(world.master.is_at_rest());
@@ -157,6 +157,6 @@ fn a_master_that_is_told_to_end_ends_its_change_and_begins_no_other() {
     assert_eq!(world.view(), view);
     assert!(world.master.is_at_rest() && world.status().missing_replicas > 0);
     world.restart_master();
-    world.until("the next master", World::is_whole);
+    world.until("the next master", TickCluster::is_whole);
     assert_eq!(world.view().members.len(), 4);
 }

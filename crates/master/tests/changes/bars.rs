@@ -7,22 +7,22 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use fusee_control::master::{MasterReply, MasterRequest};
 use fusee_control::node::{NodeReply, NodeRequest};
-use fusee_core::change::Stage;
+use fusee_core::change::ChangeStage;
 use fusee_core::verbs::{ClientId, MnId};
 use fusee_core::view::View;
 
-use super::world::{LEASE_MS, World, settings};
+use super::world::{LEASE_MS, TickCluster, settings};
 
 /// Has a session ask a member to bar another one; by the member's clock no master has been heard for long.
-fn bar(world: &World, at: usize, node: MnId, view: u64) -> NodeReply {
+fn bar(world: &TickCluster, at: usize, node: MnId, view: u64) -> NodeReply {
     static LEAPS: AtomicU64 = AtomicU64::new(1);
     let leap = LEAPS.fetch_add(1, Ordering::Relaxed);
     world.nodes.borrow_mut()[at].logic.pass(leap << 40);
     world.ask_node(at, NodeRequest::Bar { client: ClientId(77), node, view })
 }
 
-fn is_barred(world: &World, at: usize) -> bool {
-    let (_, bars) = world.nodes.borrow()[at].logic.heard();
+fn is_barred(world: &TickCluster, at: usize) -> bool {
+    let (_, bars) = world.nodes.borrow()[at].logic.heartbeat_report();
     !bars.bars.is_empty()
 }
 
@@ -32,7 +32,7 @@ fn led_by(view: &View, node: MnId) -> Vec<u32> {
 }
 
 /// Returns how long before a question the lease of a new session begins.
-fn behind_ms(world: &mut World) -> u64 {
+fn behind_ms(world: &mut TickCluster) -> u64 {
     match world.ask(MasterRequest::Open) {
         Some(MasterReply::Opened { behind_ms, client, .. }) => {
             world.ask(MasterRequest::Close { client, orphans: vec![], work: Default::default() });
@@ -44,7 +44,7 @@ fn behind_ms(world: &mut World) -> u64 {
 
 #[test]
 fn what_was_read_beside_a_primary_is_settled_and_then_bars_are_taken_back() {
-    let mut world = World::formed(settings(3, 2, 2));
+    let mut world = TickCluster::formed(settings(3, 2, 2));
     world.open();
     world.pass(LEASE_MS);
     let before = world.view();
@@ -68,7 +68,7 @@ fn what_was_read_beside_a_primary_is_settled_and_then_bars_are_taken_back() {
 #[test]
 fn a_master_that_restarts_anywhere_settles_bars_all_the_same() {
     for ticks in 0..60 {
-        let mut world = World::formed(settings(3, 2, 2));
+        let mut world = TickCluster::formed(settings(3, 2, 2));
         world.open();
         world.pass(100);
         let view = world.view();
@@ -84,7 +84,7 @@ fn a_master_that_restarts_anywhere_settles_bars_all_the_same() {
 /// The scope of a change that loses one member includes the subtables of members that others bar.
 #[test]
 fn a_loss_settles_what_was_read_beside_others() {
-    let mut world = World::formed(settings(4, 2, 2));
+    let mut world = TickCluster::formed(settings(4, 2, 2));
     world.open();
     world.pass(100);
     let view = world.view();
@@ -98,7 +98,7 @@ fn a_loss_settles_what_was_read_beside_others() {
     world.until("all is settled", |world| {
         let view = world.view();
         if let Some(change) = &view.change
-            && change.stage == Stage::Transforming
+            && change.stage == ChangeStage::Transforming
             && view.member(lost).is_none()
             && is_barred(world, usize::from(backup.0))
         {
@@ -113,7 +113,7 @@ fn a_loss_settles_what_was_read_beside_others() {
 
 #[test]
 fn nobody_is_admitted_while_there_are_bars() {
-    let mut world = World::formed(settings(2, 2, 2));
+    let mut world = TickCluster::formed(settings(2, 2, 2));
     world.pass(100);
     let view = world.view();
     let gone = MnId(900);
@@ -129,7 +129,7 @@ fn nobody_is_admitted_while_there_are_bars() {
 
 #[test]
 fn leases_rest_on_contact_with_more_than_half_of_the_members() {
-    let mut world = World::formed(settings(3, 2, 2));
+    let mut world = TickCluster::formed(settings(3, 2, 2));
     world.pass(LEASE_MS);
     let behind = behind_ms(&mut world);
     assert!(behind <= LEASE_MS / 4 + 100, "{behind}");

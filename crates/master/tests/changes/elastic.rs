@@ -6,12 +6,12 @@
 use super::*;
 
 /// Asks for room. A client that is told to wait for a `call` names it the next time.
-fn more_room(world: &mut World, client: ClientId, call: &mut u64) -> MasterReply {
+fn more_room(world: &mut TickCluster, client: ClientId, call: &mut u64) -> MasterReply {
     more_room_for(world, Redundancy::Replicated, client, call)
 }
 
 fn more_room_for(
-    world: &mut World,
+    world: &mut TickCluster,
     redundancy: Redundancy,
     client: ClientId,
     call: &mut u64,
@@ -32,7 +32,7 @@ fn more_room_for(
 
 /// Adds regions as long as there is room, and until a call on all sessions has brought no memory. Returns the number of
 /// regions each time, and the reason for the end.
-fn fill_up(world: &mut World, client: ClientId) -> (Vec<usize>, String) {
+fn fill_up(world: &mut TickCluster, client: ClientId) -> (Vec<usize>, String) {
     let mut counts = vec![world.view().regions.len()];
     let mut call = 0;
     for _ in 0..1000 {
@@ -50,8 +50,9 @@ fn fill_up(world: &mut World, client: ClientId) -> (Vec<usize>, String) {
 }
 
 /// Checks that every replica is where the view says, and that no more is reserved.
-fn check_reserved(world: &World, view: &View) {
-    let count = |places: &[Place], node| places.iter().filter(|p| p.node == node).count() as u64;
+fn check_reserved(world: &TickCluster, view: &View) {
+    let count =
+        |places: &[PoolPlace], node| places.iter().filter(|p| p.node == node).count() as u64;
     for member in &view.members {
         let NodeReply::Usage(usage) = world.ask_node(member.node.0.into(), NodeRequest::Usage)
         else {
@@ -67,7 +68,7 @@ fn check_reserved(world: &World, view: &View) {
 
 #[test]
 fn regions_come_when_clients_ask_until_the_pools_are_full() {
-    let mut world = World::formed(settings(3, 2, 2));
+    let mut world = TickCluster::formed(settings(3, 2, 2));
     world.open();
     let client = world.open();
     let view = world.view();
@@ -94,7 +95,7 @@ fn regions_come_when_clients_ask_until_the_pools_are_full() {
 
 #[test]
 fn who_is_short_waits_until_all_sessions_have_handed_on_what_they_can_spare() {
-    let mut world = World::formed(settings(3, 2, 2));
+    let mut world = TickCluster::formed(settings(3, 2, 2));
     let client = world.open();
     let idle = world.open();
     let (_, reason) = fill_up(&mut world, client);
@@ -151,11 +152,11 @@ fn who_is_short_waits_until_all_sessions_have_handed_on_what_they_can_spare() {
 // Promise MEM-17
 #[test]
 fn who_is_refused_hears_whether_anybody_may_soon_have_memory() {
-    let mut world = World::formed(settings(3, 2, 2));
+    let mut world = TickCluster::formed(settings(3, 2, 2));
     let client = world.open();
     let other = world.open();
     fill_up(&mut world, client);
-    let refused = |world: &mut World| {
+    let refused = |world: &mut TickCluster| {
         // The pause since the last call.
         world.pass(100);
         let mut call = 0;
@@ -173,7 +174,7 @@ fn who_is_refused_hears_whether_anybody_may_soon_have_memory() {
     // A block that is handed on may help, unless it is known to be in use.
     let class = SizeClass::from_code(4).unwrap();
     let mut serial = 0;
-    let mut hand_on = |world: &mut World, block: u32, is_used: bool| {
+    let mut hand_on = |world: &mut TickCluster, block: u32, is_used: bool| {
         serial += 1;
         let block = BlockId { region: 0, block };
         let orphan = Orphan { block, owner: other, class, first: 3, marked: Some(1) };
@@ -213,10 +214,10 @@ fn who_is_refused_hears_whether_anybody_may_soon_have_memory() {
 // Promise DMG-12: An unreadable entry prevents no other split.
 #[test]
 fn one_entry_that_nobody_can_read_keeps_no_other_subtable_from_being_split() {
-    let mut world = World::formed(settings(3, 2, 2));
+    let mut world = TickCluster::formed(settings(3, 2, 2));
     let client = world.open();
     // All requests by the newest view are served by the next change.
-    let ask = |world: &mut World, subtable| {
+    let ask = |world: &mut TickCluster, subtable| {
         let view = world.view().number;
         world.ask(MasterRequest::Split { subtable, view })
     };
@@ -275,7 +276,7 @@ fn one_entry_that_nobody_can_read_keeps_no_other_subtable_from_being_split() {
 
 #[test]
 fn no_subtable_is_split_where_its_sibling_would_have_fewer_replicas() {
-    let mut world = World::formed(settings(4, 3, 2));
+    let mut world = TickCluster::formed(settings(4, 3, 2));
     world.open();
     let reason = 'full: {
         for turn in 0..1000 {
@@ -304,7 +305,7 @@ fn no_subtable_is_split_where_its_sibling_would_have_fewer_replicas() {
 
 #[test]
 fn a_block_that_somebody_saw_in_use_is_for_its_own_size_class_for_a_while() {
-    let mut world = World::formed(settings(3, 2, 2));
+    let mut world = TickCluster::formed(settings(3, 2, 2));
     let client = world.open();
     let other = world.open();
     let view = world.view().number;
@@ -337,7 +338,7 @@ fn a_block_that_somebody_saw_in_use_is_for_its_own_size_class_for_a_while() {
 
 #[test]
 fn what_was_handed_on_is_not_handed_on_again_by_a_repetition() {
-    let mut world = World::formed(settings(3, 2, 2));
+    let mut world = TickCluster::formed(settings(3, 2, 2));
     let client = world.open();
     let owner = world.open();
     let view = world.view().number;
@@ -381,7 +382,7 @@ fn what_was_handed_on_is_not_handed_on_again_by_a_repetition() {
 #[test]
 fn who_has_taken_over_a_block_says_when_it_was_given_that() {
     for is_late in [false, true] {
-        let mut world = World::formed(settings(3, 2, 2));
+        let mut world = TickCluster::formed(settings(3, 2, 2));
         let owner = world.open();
         let taker = world.open();
         let client = world.open();
@@ -421,7 +422,7 @@ fn who_has_taken_over_a_block_says_when_it_was_given_that() {
 
 #[test]
 fn who_comes_back_late_has_the_others_called_upon_again() {
-    let mut world = World::formed(settings(3, 2, 2));
+    let mut world = TickCluster::formed(settings(3, 2, 2));
     let client = world.open();
     fill_up(&mut world, client);
     for (away_ms, is_late) in [(200, false), (4_000, true)] {
@@ -439,7 +440,7 @@ fn who_comes_back_late_has_the_others_called_upon_again() {
 
 #[test]
 fn what_a_session_has_handed_on_again_is_not_offered_as_it_once_was() {
-    let mut world = World::formed(settings(3, 2, 2));
+    let mut world = TickCluster::formed(settings(3, 2, 2));
     let owner = world.open();
     let first = world.open();
     let second = world.open();
@@ -484,7 +485,7 @@ fn what_a_session_has_handed_on_again_is_not_offered_as_it_once_was() {
 fn what_a_dead_session_was_given_waits_for_an_owner_that_lives() {
     for has_it_again in [false, true] {
         for ends_in_order in [false, true] {
-            let mut world = World::formed(settings(3, 2, 2));
+            let mut world = TickCluster::formed(settings(3, 2, 2));
             let owner = world.open();
             let taker = world.open();
             let client = world.open();
@@ -524,7 +525,7 @@ fn what_a_dead_session_was_given_waits_for_an_owner_that_lives() {
                 assert_eq!(world.ask(close), Some(MasterReply::Done));
             } else {
                 world.ask(MasterRequest::Abandon { client: taker });
-                world.until("the recovery", World::is_whole);
+                world.until("the recovery", TickCluster::is_whole);
             }
             // The taker may have given it back to the pool, and the owner may have got it from there.
             assert_eq!(world.ask(take(client)), Some(NO_ORPHAN));
@@ -540,7 +541,7 @@ fn what_a_dead_session_was_given_waits_for_an_owner_that_lives() {
 
 #[test]
 fn what_a_session_handed_on_is_nobodys_while_it_is_recovered() {
-    let mut world = World::formed(settings(3, 2, 2));
+    let mut world = TickCluster::formed(settings(3, 2, 2));
     let client = world.open();
     let dies = world.open();
     let number = world.view().number;
@@ -564,7 +565,7 @@ fn what_a_session_handed_on_is_nobodys_while_it_is_recovered() {
     assert_eq!(world.ask(take()), Some(NO_ORPHAN));
     assert!(matches!(world.ask(hand_on), Some(MasterReply::Refused { .. })));
     world.recoveries_fail = false;
-    world.until("the recovery", World::is_whole);
+    world.until("the recovery", TickCluster::is_whole);
     let left = MasterReply::Orphan { orphan: Some(orphan), owner_lives: false };
     assert_eq!(world.ask(take()), Some(left));
 }
@@ -573,7 +574,7 @@ fn what_a_session_handed_on_is_nobodys_while_it_is_recovered() {
 // Promise MEM-9: No block is offered under an owner that could get it again.
 #[test]
 fn what_was_given_is_left_to_the_recovery_of_an_owner_that_has_died() {
-    let mut world = World::formed(settings(3, 2, 2));
+    let mut world = TickCluster::formed(settings(3, 2, 2));
     let dies = world.open();
     let taker = world.open();
     let client = world.open();
@@ -601,7 +602,7 @@ fn what_was_given_is_left_to_the_recovery_of_an_owner_that_has_died() {
     assert_eq!(world.ask(close), Some(MasterReply::Done));
     world.recoveries_fail = false;
     // The tables here call no block the dead session's own.
-    world.until("the recovery", World::is_whole);
+    world.until("the recovery", TickCluster::is_whole);
     assert_eq!(world.ask(take(client)), Some(NO_ORPHAN));
 }
 
@@ -609,7 +610,7 @@ fn what_was_given_is_left_to_the_recovery_of_an_owner_that_has_died() {
 // Promise MEM-9
 #[test]
 fn what_a_recovery_has_looked_at_is_not_recorded_as_it_was_given() {
-    let mut world = World::formed(settings(3, 2, 2));
+    let mut world = TickCluster::formed(settings(3, 2, 2));
     let dies = world.open();
     let taker = world.open();
     let client = world.open();
@@ -632,7 +633,7 @@ fn what_a_recovery_has_looked_at_is_not_recorded_as_it_was_given() {
     let given = MasterReply::Orphan { orphan: Some(orphan), owner_lives: true };
     assert_eq!(world.ask(take(taker)), Some(given));
     world.ask(MasterRequest::Abandon { client: dies });
-    world.until("the recovery", World::is_whole);
+    world.until("the recovery", TickCluster::is_whole);
     let close = MasterRequest::Close { client: taker, orphans: vec![], work: Default::default() };
     assert_eq!(world.ask(close), Some(MasterReply::Done));
     assert_eq!(world.ask(take(client)), Some(NO_ORPHAN));
@@ -640,7 +641,7 @@ fn what_a_recovery_has_looked_at_is_not_recorded_as_it_was_given() {
 
 #[test]
 fn missing_replicas_come_before_new_regions() {
-    let mut world = World::formed(settings(3, 2, 2));
+    let mut world = TickCluster::formed(settings(3, 2, 2));
     let client = world.open();
     let gone = world.open();
     assert_eq!(world.view().regions.len(), 3);
@@ -654,24 +655,24 @@ fn missing_replicas_come_before_new_regions() {
     assert_eq!(more_room(&mut world, client, &mut 0), MasterReply::Done);
     world.pass(LEASE_MS);
     world.recoveries_fail = false;
-    world.until("all replicas", World::is_whole);
+    world.until("all replicas", TickCluster::is_whole);
     assert_eq!(world.view().regions.len(), 3);
 }
 
 /// Returns settings for pools that are a quarter full of regions, all with all of their replicas.
-fn roomy() -> Settings {
+fn roomy() -> ClusterSettings {
     let geometry = Geometry { region_bytes: 64 << 10, ..settings(3, 2, 2).geometry };
-    Settings { geometry, ..settings(3, 2, 2) }
+    ClusterSettings { geometry, ..settings(3, 2, 2) }
 }
 
 /// Asks for room until there are so many regions, always by the view that the client knows, as sessions do. Returns the
 /// number of steps and of views.
-fn ask_until_there_are(world: &mut World, client: ClientId, regions: usize) -> (usize, u64) {
+fn ask_until_there_are(world: &mut TickCluster, client: ClientId, regions: usize) -> (usize, u64) {
     let begun = world.view().number;
     for steps in 0..600 {
         let view = world.view();
         // A region is of use when sessions know it and its first place leads it.
-        let leads = view.change.as_ref().is_none_or(|change| change.stage == Stage::Switched);
+        let leads = view.change.as_ref().is_none_or(|change| change.stage == ChangeStage::Switched);
         if view.regions.len() >= regions && leads {
             return (steps, view.number - begun);
         }
@@ -685,13 +686,13 @@ fn ask_until_there_are(world: &mut World, client: ClientId, regions: usize) -> (
 // Promise CHG-24: A requested region comes before moves and between repairs.
 #[test]
 fn a_region_comes_between_two_copies_where_room_stays_for_the_others() {
-    let mut world = World::formed(roomy());
+    let mut world = TickCluster::formed(roomy());
     let client = world.open();
     world.add_node();
     world.until("the share of the fourth", |w| w.view().members.len() == 4 && w.is_whole());
     let more = world.view().regions.len() + 8;
     ask_until_there_are(&mut world, client, more);
-    world.until("rest", World::is_whole);
+    world.until("rest", TickCluster::is_whole);
     world.kill(0);
     world.until("a copy", |w| {
         let change = w.view().change;
@@ -714,18 +715,18 @@ fn a_region_comes_between_two_copies_where_room_stays_for_the_others() {
             break;
         }
     }
-    world.until("all replicas", World::is_whole);
+    world.until("all replicas", TickCluster::is_whole);
     check_reserved(&world, &world.view());
 }
 
 // Promise CHG-24
 #[test]
 fn a_region_comes_before_replicas_move() {
-    let mut world = World::formed(roomy());
+    let mut world = TickCluster::formed(roomy());
     let client = world.open();
     let more = world.view().regions.len() + 8;
     ask_until_there_are(&mut world, client, more);
-    world.until("rest", World::is_whole);
+    world.until("rest", TickCluster::is_whole);
     world.add_node();
     world.until("a move", |w| w.view().leaving().next().is_some());
     let regions = world.view().regions.len() + 1;
@@ -733,12 +734,12 @@ fn a_region_comes_before_replicas_move() {
     println!("a region is there after {steps} steps, {views} views");
     assert!(views <= 7, "the move under way, and the region: {views} views, {steps} steps");
     assert!(world.status().rebalancing, "others are still to move");
-    world.until("rest", World::is_whole);
+    world.until("rest", TickCluster::is_whole);
 }
 
 #[test]
 fn all_who_ask_during_a_change_are_served_by_one_whatever_redundancies_they_want() {
-    let mut world = World::formed(roomy());
+    let mut world = TickCluster::formed(roomy());
     let client = world.open();
     let other = world.open();
     world.sessions[1].follows = false;
@@ -761,7 +762,7 @@ fn all_who_ask_during_a_change_are_served_by_one_whatever_redundancies_they_want
         assert!(new.iter().any(|region| region.redundancy() == redundancy), "{new:?}");
     }
     assert_eq!(view.change.as_ref().map(|change| change.new_regions), Some(new.len() as u32));
-    world.until("rest", World::is_whole);
+    world.until("rest", TickCluster::is_whole);
     check_reserved(&world, &world.view());
 }
 
@@ -769,11 +770,11 @@ fn all_who_ask_during_a_change_are_served_by_one_whatever_redundancies_they_want
 // Promise CHG-28: Regions and splits take turns; each request is served once.
 #[test]
 fn splits_that_are_always_wanted_keep_no_region_away() {
-    let mut world = World::formed(roomy());
+    let mut world = TickCluster::formed(roomy());
     let client = world.open();
     world.pass(100);
     let before = world.view();
-    let split = |world: &mut World| {
+    let split = |world: &mut TickCluster| {
         let (view, subtables) = (world.view().number, world.view().subtables.len() as u32);
         (0..subtables).for_each(|subtable| {
             world.ask(MasterRequest::Split { subtable, view });
@@ -795,7 +796,7 @@ fn splits_that_are_always_wanted_keep_no_region_away() {
 /// A lost primary makes no room, though its region has another primary since.
 #[test]
 fn a_region_that_is_asked_for_while_a_primary_is_replaced_comes() {
-    let mut world = World::formed(roomy());
+    let mut world = TickCluster::formed(roomy());
     let client = world.open();
     let _ = world.open();
     world.sessions[1].follows = false;
@@ -815,7 +816,7 @@ fn a_region_that_is_asked_for_while_a_primary_is_replaced_comes() {
 // Promise CHG-28
 #[test]
 fn a_region_that_comes_is_not_asked_for_again() {
-    let mut world = World::formed(roomy());
+    let mut world = TickCluster::formed(roomy());
     let client = world.open();
     let _ = world.open();
     world.sessions[1].follows = false;
@@ -827,14 +828,14 @@ fn a_region_that_comes_is_not_asked_for_again() {
     assert!(world.view().change.is_some());
     assert_eq!(more_room(&mut world, client, &mut 0), MasterReply::Done);
     world.sessions[1].follows = true;
-    world.until("the rest", World::is_whole);
+    world.until("the rest", TickCluster::is_whole);
     world.pass(2 * LEASE_MS);
     assert_eq!((world.view().regions.len(), world.view().change), (there, None));
 }
 
 #[test]
 fn nobody_hands_out_blocks_of_a_region_that_not_everybody_knows() {
-    let mut world = World::formed(settings(3, 2, 2));
+    let mut world = TickCluster::formed(settings(3, 2, 2));
     let client = world.open();
     world.open();
     world.sessions[1].follows = false;
@@ -842,8 +843,8 @@ fn nobody_hands_out_blocks_of_a_region_that_not_everybody_knows() {
     assert_eq!(more_room(&mut world, client, &mut 0), MasterReply::Done);
     world.pass(LEASE_MS / 2);
     let view = world.view();
-    assert_eq!((view.regions.len(), view.change.unwrap().stage), (4, Stage::Frozen));
-    let blocks = |world: &World| -> u64 {
+    assert_eq!((view.regions.len(), view.change.unwrap().stage), (4, ChangeStage::Frozen));
+    let blocks = |world: &TickCluster| -> u64 {
         let usage = |node| match world.ask_node(node, NodeRequest::Usage) {
             NodeReply::Usage(usage) => usage.primary_blocks,
             other => panic!("unexpected {other:?}"),
@@ -859,8 +860,8 @@ fn nobody_hands_out_blocks_of_a_region_that_not_everybody_knows() {
 }
 
 /// Adds a region; the master crashes after so many ticks, or node 2 dies.
-fn add_a_region(crash_after: Option<usize>, dies_after: Option<usize>) -> (World, usize) {
-    let mut world = World::formed(settings(3, 2, 2));
+fn add_a_region(crash_after: Option<usize>, dies_after: Option<usize>) -> (TickCluster, usize) {
+    let mut world = TickCluster::formed(settings(3, 2, 2));
     fill(&world, MnId(2));
     let client = world.open();
     world.pass(100);
@@ -934,7 +935,7 @@ fn check_even(view: &View) {
     }
 }
 
-fn check_all(world: &World, view: &View) {
+fn check_all(world: &TickCluster, view: &View) {
     view.check().unwrap();
     check_contents(world, view);
     check_tables(world, view, ClientId(4000));
@@ -943,8 +944,8 @@ fn check_all(world: &World, view: &View) {
 }
 
 /// Runs three full nodes and a session; a fourth node joins.
-fn join(crash_after: Option<usize>, dies_after: Option<(usize, usize)>) -> (World, usize) {
-    let mut world = World::formed(settings(3, 2, 2));
+fn join(crash_after: Option<usize>, dies_after: Option<(usize, usize)>) -> (TickCluster, usize) {
+    let mut world = TickCluster::formed(settings(3, 2, 2));
     fill(&world, MnId(9));
     world.open();
     world.pass(100);
@@ -1009,7 +1010,7 @@ fn a_member_may_be_lost_while_a_node_gets_its_share() {
     }
 }
 
-fn ask_to_drain(world: &mut World, node: u16, cancel: bool) -> MasterReply {
+fn ask_to_drain(world: &mut TickCluster, node: u16, cancel: bool) -> MasterReply {
     loop {
         if let Some(reply) = world.ask(MasterRequest::Drain { node: MnId(node), cancel }) {
             return reply;
@@ -1018,8 +1019,8 @@ fn ask_to_drain(world: &mut World, node: u16, cancel: bool) -> MasterReply {
 }
 
 /// Runs four nodes and a session; node 1 is drained.
-fn drain(crash_after: Option<usize>, dies_after: Option<(usize, usize)>) -> (World, usize) {
-    let mut world = World::formed(settings(4, 2, 2));
+fn drain(crash_after: Option<usize>, dies_after: Option<(usize, usize)>) -> (TickCluster, usize) {
+    let mut world = TickCluster::formed(settings(4, 2, 2));
     fill(&world, MnId(9));
     world.open();
     world.pass(100);
@@ -1094,8 +1095,11 @@ fn members_may_be_lost_while_one_is_drained() {
 
 /// Drains one of five nodes, which has pairs without redundancy. After so many ticks the master crashes, or the node
 /// dies, or the next one does. Returns the node's name.
-fn drain_single(crash_after: Option<usize>, dies: Option<(usize, bool)>) -> (World, MnId, usize) {
-    let mut world = World::formed(settings(4, 2, 2));
+fn drain_single(
+    crash_after: Option<usize>,
+    dies: Option<(usize, bool)>,
+) -> (TickCluster, MnId, usize) {
+    let mut world = TickCluster::formed(settings(4, 2, 2));
     let client = world.open();
     let single = |view: &View| {
         view.regions.iter().filter(|region| region.redundancy() == Redundancy::None).count()
@@ -1170,7 +1174,7 @@ fn pairs_without_redundancy_go_with_their_node_while_they_move_and_nothing_waits
 
 #[test]
 fn a_drain_is_not_told_to_be_over_before_it_is() {
-    let mut world = World::formed(settings(4, 2, 2));
+    let mut world = TickCluster::formed(settings(4, 2, 2));
     fill(&world, MnId(9));
     assert_eq!(ask_to_drain(&mut world, 1, false), MasterReply::Done);
     world.until("the drain", |world| {
@@ -1182,7 +1186,7 @@ fn a_drain_is_not_told_to_be_over_before_it_is() {
 
 #[test]
 fn a_node_that_dies_before_it_is_a_member_is_forgotten() {
-    let mut world = World::formed(settings(3, 2, 2));
+    let mut world = TickCluster::formed(settings(3, 2, 2));
     world.open();
     // It dies right after it has asked to join.
     world.add_node();
@@ -1210,8 +1214,8 @@ fn a_node_that_dies_before_it_is_a_member_is_forgotten() {
 
 #[test]
 fn a_drain_that_cannot_be_is_refused_with_what_to_do() {
-    let mut world = World::formed(settings(3, 3, 2));
-    let says = |world: &mut World, node, cancel, text: &str| {
+    let mut world = TickCluster::formed(settings(3, 3, 2));
+    let says = |world: &mut TickCluster, node, cancel, text: &str| {
         let reply = ask_to_drain(world, node, cancel);
         let MasterReply::Refused { reason } = reply else { panic!("{reply:?}") };
         assert!(reason.contains(text), "{reason}");
@@ -1220,12 +1224,12 @@ fn a_drain_that_cannot_be_is_refused_with_what_to_do() {
     says(&mut world, 7, false, "mn7 is no member of the cluster; there are mn0, mn1, mn2");
     says(&mut world, 1, true, "is not being drained");
     // Enough nodes, but no room.
-    let mut world = World::formed(settings(4, 2, 2));
+    let mut world = TickCluster::formed(settings(4, 2, 2));
     let client = world.open();
     fill_up(&mut world, client);
     says(&mut world, 1, false, "have no room for");
     world.add_node();
-    world.until("the fifth", World::is_whole);
+    world.until("the fifth", TickCluster::is_whole);
     assert_eq!(ask_to_drain(&mut world, 1, false), MasterReply::Done);
     world.until("the drain", |world| world.view().member(MnId(1)).is_none());
 }
@@ -1234,7 +1238,7 @@ fn a_drain_that_cannot_be_is_refused_with_what_to_do() {
 fn what_leaves_keeps_the_room_that_it_was_promised() {
     let mut slow = settings(4, 2, 2);
     slow.move_bytes_per_s = 1 << 18;
-    let mut world = World::formed(slow);
+    let mut world = TickCluster::formed(slow);
     let client = world.open();
     assert_eq!(ask_to_drain(&mut world, 1, false), MasterReply::Done);
     // The others have room for this drain, but not for another one, nor for regions that come meanwhile.
@@ -1253,7 +1257,7 @@ fn what_leaves_keeps_the_room_that_it_was_promised() {
 fn a_drain_may_be_taken_back() {
     let mut slow = settings(4, 2, 2);
     slow.move_bytes_per_s = 1 << 10;
-    let mut world = World::formed(slow);
+    let mut world = TickCluster::formed(slow);
     fill(&world, MnId(9));
     world.open();
     assert_eq!(ask_to_drain(&mut world, 1, false), MasterReply::Done);
@@ -1274,7 +1278,7 @@ fn a_drain_may_be_taken_back() {
 
 #[test]
 fn what_moves_waits_for_what_matters_more() {
-    let mut world = World::formed(settings(4, 2, 2));
+    let mut world = TickCluster::formed(settings(4, 2, 2));
     fill(&world, MnId(2));
     world.open();
     world.pass(100);

@@ -3,26 +3,26 @@
 
 // Promise MEM-4: An epoch passes exactly when all sessions act in the newest.
 
-use fusee_control::master::{Epochs, MasterReply, MasterRequest, SessionHeartbeat};
+use fusee_control::master::{ClusterEpochs, MasterReply, MasterRequest, SessionHeartbeat};
 use fusee_core::stats::Damage;
 use fusee_core::verbs::ClientId;
 
-use super::world::{World, settings};
+use super::world::{TickCluster, settings};
 
 /// Sessions whose heartbeats name the epoch in which they act.
-struct Sessions {
-    world: World,
+struct EpochSessions {
+    world: TickCluster,
     clients: Vec<ClientId>,
-    epochs: Epochs,
+    epochs: ClusterEpochs,
 }
 
-impl Sessions {
-    fn open(count: usize) -> Sessions {
-        let mut world = World::formed(settings(3, 2, 2));
+impl EpochSessions {
+    fn open(count: usize) -> EpochSessions {
+        let mut world = TickCluster::formed(settings(3, 2, 2));
         let clients = (0..count).map(|_| world.open()).collect();
         world.sessions.iter_mut().for_each(|session| session.renews = false);
         world.pass(100);
-        Sessions { world, clients, epochs: Epochs::default() }
+        EpochSessions { world, clients, epochs: ClusterEpochs::default() }
     }
 
     /// Sends heartbeats of all sessions, which act by the newest view and in the newest epoch, and wait for later ones.
@@ -41,7 +41,7 @@ impl Sessions {
             stirs: true,
         };
         let sessions = self.clients.iter().map(heartbeat).collect();
-        let known = Epochs::default();
+        let known = ClusterEpochs::default();
         let request =
             MasterRequest::Heartbeat { sessions, newer_than: 0, known, reclaims: true, acked: 0 };
         let token = self.world.send(1, request);
@@ -61,7 +61,7 @@ impl Sessions {
 }
 
 /// Returns whether epochs are held back: at most the one that has begun passes.
-fn is_held(sessions: &mut Sessions) -> bool {
+fn is_held(sessions: &mut EpochSessions) -> bool {
     let newest = sessions.epochs.newest;
     sessions.pass();
     sessions.epochs.passed <= newest && sessions.pass() == 0
@@ -69,7 +69,7 @@ fn is_held(sessions: &mut Sessions) -> bool {
 
 #[test]
 fn epochs_pass_when_all_act_in_the_newest() {
-    let mut sessions = Sessions::open(2);
+    let mut sessions = EpochSessions::open(2);
     assert!(sessions.pass() > 5);
     assert!(!is_held(&mut sessions));
 }
@@ -77,14 +77,14 @@ fn epochs_pass_when_all_act_in_the_newest() {
 /// Its unfinished writes know addresses of its epoch, and so does the recovery that completes them.
 #[test]
 fn a_session_that_has_expired_holds_its_epoch_until_it_is_recovered() {
-    let mut sessions = Sessions::open(2);
+    let mut sessions = EpochSessions::open(2);
     sessions.pass();
     sessions.world.recoveries_fail = true;
     let client = sessions.clients.pop().expect("there are two");
     sessions.world.ask(MasterRequest::Abandon { client });
     assert!(is_held(&mut sessions));
     sessions.world.restart_master();
-    sessions.epochs = Epochs::default();
+    sessions.epochs = ClusterEpochs::default();
     assert!(is_held(&mut sessions), "nor does the next master know in which it acts");
     sessions.world.recoveries_fail = false;
     sessions.pass();
@@ -93,7 +93,7 @@ fn a_session_that_has_expired_holds_its_epoch_until_it_is_recovered() {
 
 #[test]
 fn a_job_holds_the_epoch_in_which_it_began() {
-    let mut sessions = Sessions::open(1);
+    let mut sessions = EpochSessions::open(1);
     sessions.pass();
     sessions.world.holds_jobs = true;
     sessions.world.kill(1);
@@ -106,7 +106,7 @@ fn a_job_holds_the_epoch_in_which_it_began() {
 /// The verbs of the job may execute until its session is fenced everywhere.
 #[test]
 fn a_job_that_failed_holds_its_epoch_until_its_session_is_fenced() {
-    let mut sessions = Sessions::open(1);
+    let mut sessions = EpochSessions::open(1);
     sessions.pass();
     sessions.world.nodes.borrow_mut()[2].withholds_fences = true;
     sessions.world.failing_jobs = 1;
@@ -115,7 +115,7 @@ fn a_job_that_failed_holds_its_epoch_until_its_session_is_fenced() {
     assert!(sessions.world.said("a repair stopped"), "{:#?}", sessions.world.log);
     assert!(is_held(&mut sessions));
     sessions.world.restart_master();
-    sessions.epochs = Epochs::default();
+    sessions.epochs = ClusterEpochs::default();
     assert!(is_held(&mut sessions), "nor does the next master know when it began");
     sessions.world.nodes.borrow_mut()[2].withholds_fences = false;
     sessions.pass();

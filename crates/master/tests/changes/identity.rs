@@ -9,15 +9,15 @@ use fusee_control::master::{MasterReply, MasterRequest, NOT_KNOWN_YET};
 use fusee_control::rpc::Caller;
 use fusee_core::layout::PoolHeader;
 use fusee_core::verbs::{ClusterId, MnId};
-use fusee_master::record::Record;
+use fusee_master::record::MasterRecord;
 
-use super::world::{CLUSTER, LEASE_MS, World, settings};
+use super::world::{CLUSTER, LEASE_MS, TickCluster, settings};
 use super::{OTHER, check_contents, fill};
 
 /// Returns a cluster with data, and in its master's place a master that goes on from these records; and the records of
 /// its own master.
-fn usurped(records: Vec<Record>) -> (World, BTreeMap<String, Record>) {
-    let mut world = World::formed(settings(3, 2, 2));
+fn usurped(records: Vec<MasterRecord>) -> (TickCluster, BTreeMap<String, MasterRecord>) {
+    let mut world = TickCluster::formed(settings(3, 2, 2));
     fill(&world, MnId(9));
     world.open();
     world.pass(300);
@@ -34,9 +34,9 @@ fn usurped(records: Vec<Record>) -> (World, BTreeMap<String, Record>) {
 }
 
 /// Brings the old master back, and checks that all is as it was.
-fn comes_back(mut world: World, own: BTreeMap<String, Record>) {
+fn comes_back(mut world: TickCluster, own: BTreeMap<String, MasterRecord>) {
     let view = own.values().find_map(|record| match record {
-        Record::View(view) => Some(view.clone()),
+        MasterRecord::View(view) => Some(view.clone()),
         _ => None,
     });
     world.usurp(own.into_values());
@@ -64,7 +64,7 @@ fn a_master_over_an_empty_store_erases_nothing_and_stores_nothing() {
 
 #[test]
 fn a_master_of_another_cluster_gets_nobody_of_this_one() {
-    let (mut world, own) = usurped(vec![Record::Cluster(OTHER)]);
+    let (mut world, own) = usurped(vec![MasterRecord::Cluster(OTHER)]);
     assert_eq!(world.disk.len(), 1, "{:?}", world.disk);
     assert!(world.said(&format!("this master leads cluster {OTHER}")));
     let asking = Caller { connection: 77, cluster: Some(CLUSTER), ..Caller::default() };
@@ -77,13 +77,13 @@ fn a_master_of_another_cluster_gets_nobody_of_this_one() {
 #[test]
 fn a_master_that_has_forgotten_its_nodes_erases_nothing() {
     // Its store was restored from a copy that was made before they joined.
-    let (world, own) = usurped(vec![Record::Cluster(CLUSTER)]);
+    let (world, own) = usurped(vec![MasterRecord::Cluster(CLUSTER)]);
     comes_back(world, own);
 }
 
 /// Asks a master over an empty store to form the cluster whose nodes are present.
-fn formed_again(forms_after_ms: u64) -> World {
-    let mut world = World::formed(settings(3, 2, 2));
+fn formed_again(forms_after_ms: u64) -> TickCluster {
+    let mut world = TickCluster::formed(settings(3, 2, 2));
     fill(&world, MnId(9));
     world.open();
     world.pass(300);
@@ -131,7 +131,7 @@ fn a_number_whose_nodes_or_clients_live_is_not_formed_again() {
 #[test]
 fn a_number_that_is_alive_is_not_formed_by_the_next_process_either() {
     for is_found_out in [false, true] {
-        let mut world = World::formed(settings(3, 2, 2));
+        let mut world = TickCluster::formed(settings(3, 2, 2));
         fill(&world, MnId(9));
         world.open();
         world.pass(300);
@@ -147,7 +147,7 @@ fn a_number_that_is_alive_is_not_formed_by_the_next_process_either() {
             world.sessions[0].renews = true;
             world.pass(100);
         } else {
-            assert!(world.disk.values().any(|record| *record == Record::Cluster(CLUSTER)));
+            assert!(world.disk.values().any(|record| *record == MasterRecord::Cluster(CLUSTER)));
         }
         world.restart_master();
         world.pass(100);
@@ -156,21 +156,21 @@ fn a_number_that_is_alive_is_not_formed_by_the_next_process_either() {
         world.nodes.borrow_mut().iter_mut().for_each(|node| node.alive = true);
         world.pass(5 * LEASE_MS);
         assert!(world.master.view().is_none(), "{:#?}", world.log);
-        assert!(!world.disk.values().any(|record| *record == Record::Cluster(CLUSTER)));
+        assert!(!world.disk.values().any(|record| *record == MasterRecord::Cluster(CLUSTER)));
         assert!(!world.sessions[0].expelled);
         world.restart_master();
         world.pass(5 * LEASE_MS);
         assert_eq!((world.master.cluster(), world.sessions[0].expelled), (None, false));
         // The stored records of nodes that had joined do not pass to another cluster.
-        assert!(world.disk.values().any(|record| matches!(record, Record::Member(_))));
+        assert!(world.disk.values().any(|record| matches!(record, MasterRecord::Member(_))));
         assert_eq!(world.ask(MasterRequest::Form { cluster: OTHER }), Some(MasterReply::Done));
-        assert!(!world.disk.values().any(|record| matches!(record, Record::Member(_))));
+        assert!(!world.disk.values().any(|record| matches!(record, MasterRecord::Member(_))));
     }
 }
 
 #[test]
 fn clients_alone_keep_a_number_from_being_formed_again() {
-    let mut world = World::formed(settings(3, 2, 2));
+    let mut world = TickCluster::formed(settings(3, 2, 2));
     world.open();
     world.pass(300);
     world.usurp([]);
@@ -183,25 +183,29 @@ fn clients_alone_keep_a_number_from_being_formed_again() {
 
 #[test]
 fn a_node_that_no_cluster_has_taken_in_joins_whoever_is_there() {
-    let mut world = World::formed(settings(3, 2, 2));
+    let mut world = TickCluster::formed(settings(3, 2, 2));
     drop(world.nodes.take());
     // Two nodes joined a cluster that needs three; then its store is lost, before it has used them.
-    world.usurp([Record::Cluster(OTHER)]);
+    world.usurp([MasterRecord::Cluster(OTHER)]);
     (0..2).for_each(|_| world.add_node());
     world.pass(300);
     assert_eq!(world.status().members.len(), 2);
-    world.usurp([Record::Cluster(ClusterId::from_word(6).unwrap())]);
+    world.usurp([MasterRecord::Cluster(ClusterId::from_word(6).unwrap())]);
     world.pass(300);
     assert_eq!(world.status().members.len(), 2);
 }
 
-fn destroy(world: &mut World, cluster: ClusterId, with_living_data: bool) -> Option<MasterReply> {
+fn destroy(
+    world: &mut TickCluster,
+    cluster: ClusterId,
+    with_living_data: bool,
+) -> Option<MasterReply> {
     world.ask(MasterRequest::Destroy { cluster, with_living_data })
 }
 
 #[test]
 fn a_cluster_is_destroyed_by_its_name_and_with_living_data_only_if_told_so() {
-    let mut world = World::formed(settings(3, 2, 2));
+    let mut world = TickCluster::formed(settings(3, 2, 2));
     world.open();
     world.pass(300);
     let before = world.disk.clone();
@@ -217,7 +221,7 @@ fn a_cluster_is_destroyed_by_its_name_and_with_living_data_only_if_told_so() {
     world.nodes.borrow_mut()[2].alive = false;
     assert_eq!(destroy(&mut world, CLUSTER, true), Some(MasterReply::Done));
     assert_eq!(destroy(&mut world, CLUSTER, false), Some(MasterReply::Done), "again");
-    assert_eq!(world.disk.values().collect::<Vec<_>>(), [&Record::Destroyed(CLUSTER)]);
+    assert_eq!(world.disk.values().collect::<Vec<_>>(), [&MasterRecord::Destroyed(CLUSTER)]);
     world.pass(LEASE_MS);
     let expelled: Vec<bool> = world.nodes.borrow().iter().map(|node| node.expelled).collect();
     assert_eq!(expelled, [true, true, false]);
@@ -243,7 +247,7 @@ fn a_cluster_is_destroyed_by_its_name_and_with_living_data_only_if_told_so() {
 fn a_cluster_is_destroyed_wholly_or_not_at_all() {
     let mut ends = [0, 0];
     for ticks in 0..40 {
-        let mut world = World::formed(settings(3, 2, 2));
+        let mut world = TickCluster::formed(settings(3, 2, 2));
         world.open();
         world.pass(300);
         world.crash_after.set(Some(world.ticks.get() + ticks));
@@ -262,7 +266,7 @@ fn a_cluster_is_destroyed_wholly_or_not_at_all() {
 
 #[test]
 fn what_is_gone_is_said_with_the_way_out() {
-    let mut world = World::formed(settings(3, 2, 2));
+    let mut world = TickCluster::formed(settings(3, 2, 2));
     world.pass(300);
     // All processes were stopped and started again: memory nodes are new processes, and empty.
     for node in world.nodes.borrow_mut().iter_mut() {

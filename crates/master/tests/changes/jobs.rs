@@ -8,7 +8,7 @@ use super::*;
 /// A job works by an older view: its verbs would mix with those of the change.
 #[test]
 fn a_change_does_not_begin_to_transform_beside_a_job() {
-    let mut world = World::formed(settings(3, 2, 2));
+    let mut world = TickCluster::formed(settings(3, 2, 2));
     let _ = world.open();
     let dead = world.open();
     world.pass(100);
@@ -19,28 +19,28 @@ fn a_change_does_not_begin_to_transform_beside_a_job() {
     world.kill(1);
     world.pass(3 * LEASE_MS);
     let stage = world.view().change.map(|change| change.stage);
-    assert_eq!((stage, world.jobs()), (Some(Stage::Frozen), 1), "{:#?}", world.log);
+    assert_eq!((stage, world.jobs()), (Some(ChangeStage::Frozen), 1), "{:#?}", world.log);
     assert_eq!(world.end_jobs(), 1);
-    world.until("redundancy", World::is_whole);
+    world.until("redundancy", TickCluster::is_whole);
 }
 
 /// A job's report comes after the view has changed: sessions have not yet left the views before the newer one.
 #[test]
 fn a_report_about_an_older_view_ends_no_stage() {
-    let mut world = World::formed(settings(4, 3, 3));
+    let mut world = TickCluster::formed(settings(4, 3, 3));
     world.open();
     world.pass(100);
     world.holds_reports = true;
     world.kill(1);
     world.until("the replicas are equal", |world| world.reports() == 1);
-    let stage = |world: &World| world.view().change.map(|change| change.stage);
-    assert_eq!(stage(&world), Some(Stage::Transforming));
+    let stage = |world: &TickCluster| world.view().change.map(|change| change.stage);
+    assert_eq!(stage(&world), Some(ChangeStage::Transforming));
     world.sessions[0].follows = false;
     world.kill(2);
     world.pass(100);
-    assert_eq!(stage(&world), Some(Stage::Frozen));
+    assert_eq!(stage(&world), Some(ChangeStage::Frozen));
     assert_eq!(world.report(), 1);
-    assert_eq!(stage(&world), Some(Stage::Frozen), "a session has not left the older view");
+    assert_eq!(stage(&world), Some(ChangeStage::Frozen), "a session has not left the older view");
     world.sessions[0].follows = true;
     world.until("the end of the change", |world| stage(world).is_none());
 }
@@ -48,11 +48,11 @@ fn a_report_about_an_older_view_ends_no_stage() {
 /// The primary hands a block out as soon as it is free there: by then no backup may name an owner.
 #[test]
 fn recovery_frees_blocks_on_their_backups_first() {
-    let mut world = World::formed(settings(3, 2, 2));
+    let mut world = TickCluster::formed(settings(3, 2, 2));
     let dead = world.open();
     let blocks = [give_block(&world, dead, true), give_block(&world, dead, false)];
     world.ask(MasterRequest::Abandon { client: dead });
-    world.until("the recovery", World::is_whole);
+    world.until("the recovery", TickCluster::is_whole);
     let view = world.view();
     let orders = world.orders.borrow();
     for block in blocks {

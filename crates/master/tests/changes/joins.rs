@@ -5,14 +5,14 @@
 use std::collections::BTreeSet;
 
 use fusee_control::master::{MasterReply, MasterRequest};
-use fusee_control::node::{Description, NodeReply, NodeRequest};
+use fusee_control::node::{NodeDescription, NodeReply, NodeRequest};
 use fusee_control::rpc::Caller;
 use fusee_core::verbs::MnId;
-use fusee_master::logic::{Action, Event};
-use fusee_master::record::Record;
+use fusee_master::logic::{MasterAction, MasterEvent};
+use fusee_master::record::MasterRecord;
 
 use super::alive;
-use super::world::{LEASE_MS, World, settings};
+use super::world::{LEASE_MS, TickCluster, settings};
 
 fn join(identity: u64, control: String) -> MasterRequest {
     let tcp = None;
@@ -22,12 +22,12 @@ fn join(identity: u64, control: String) -> MasterRequest {
 }
 
 /// Returns a process's description of itself.
-fn description(identity: u64) -> Description {
-    Description { identity, pool_bytes: 1 << 20, tcp: None, shm: None, verbs: None }
+fn description(identity: u64) -> NodeDescription {
+    NodeDescription { identity, pool_bytes: 1 << 20, tcp: None, shm: None, verbs: None }
 }
 
 /// Sends a request over a connection that stays open.
-fn ask(world: &mut World, request: MasterRequest) -> Option<MasterReply> {
+fn ask(world: &mut TickCluster, request: MasterRequest) -> Option<MasterReply> {
     let token = world.send(7_777, request);
     world.replies.remove(&token)
 }
@@ -40,19 +40,19 @@ fn name_of(reply: Option<MasterReply>) -> MnId {
 }
 
 /// Returns the number of names that were ever given, by the store.
-fn given(world: &World) -> u16 {
-    let Some(Record::NextNode(next)) = world.disk.get("next-node") else { return 0 };
+fn given(world: &TickCluster) -> u16 {
+    let Some(MasterRecord::NextNode(next)) = world.disk.get("next-node") else { return 0 };
     *next
 }
 
-fn members(world: &mut World) -> BTreeSet<MnId> {
+fn members(world: &mut TickCluster) -> BTreeSet<MnId> {
     world.status().members.iter().map(|member| member.node).collect()
 }
 
 /// A process joins, ends, and is started again by its supervisor, 30,000 times.
 #[test]
 fn names_of_nodes_that_never_were_members_come_back() {
-    let mut world = World::formed(settings(3, 2, 2));
+    let mut world = TickCluster::formed(settings(3, 2, 2));
     let before = members(&mut world);
     for round in 0..30_000u64 {
         let name = name_of(ask(&mut world, join(1_000 + round, "restless:1".into())));
@@ -76,7 +76,7 @@ fn names_of_nodes_that_never_were_members_come_back() {
 /// The same with a new address each time: silent nodes make room, and no join is refused.
 #[test]
 fn joiners_that_are_silent_make_room() {
-    let mut world = World::formed(settings(3, 2, 2));
+    let mut world = TickCluster::formed(settings(3, 2, 2));
     let before = members(&mut world);
     for round in 0..5_000u64 {
         let name = name_of(ask(&mut world, join(1_000 + round, format!("stranger{round}:1"))));
@@ -91,7 +91,7 @@ fn joiners_that_are_silent_make_room() {
 /// A node that reports keeps its place.
 #[test]
 fn a_joiner_that_speaks_makes_no_room() {
-    let mut world = World::formed(settings(3, 2, 2));
+    let mut world = TickCluster::formed(settings(3, 2, 2));
     // It is known, but cannot be admitted: no process answers at its address.
     let name = name_of(ask(&mut world, join(999, "speaks:1".into())));
     let caller = Caller { connection: 77, ..Caller::default() };
@@ -105,23 +105,23 @@ fn a_joiner_that_speaks_makes_no_room() {
 /// An answer to a call of the old node does not count for the new node of the same name.
 #[test]
 fn what_comes_late_under_a_name_counts_for_nobody() {
-    let mut world = World::formed(settings(3, 2, 2));
+    let mut world = TickCluster::formed(settings(3, 2, 2));
     world.pass(100);
     let mut calls = Vec::new();
-    let mut join = |world: &mut World, identity: u64| {
+    let mut join = |world: &mut TickCluster, identity: u64| {
         let now_ms = world.now_ms;
         let token = world.token();
         let request = join(identity, "restless:1".into());
         let caller = Caller { connection: 50_000 + identity, ..Caller::default() };
-        let event = Event::Request { token, caller, request };
+        let event = MasterEvent::Request { token, caller, request };
         let mut name = None;
         for action in world.master.handle(now_ms, event) {
             match action {
                 // No process answers yet.
-                Action::Call { node, token, control, .. } if control == "restless:1" => {
+                MasterAction::Call { node, token, control, .. } if control == "restless:1" => {
                     calls.push((identity, node, token));
                 }
-                Action::Reply { reply, .. } => name = Some(name_of(Some(reply))),
+                MasterAction::Reply { reply, .. } => name = Some(name_of(Some(reply))),
                 _ => {}
             }
         }
@@ -136,7 +136,7 @@ fn what_comes_late_under_a_name_counts_for_nobody() {
     for (_, node, token) in of_first.copied() {
         assert_eq!(node, first);
         for answer in [NodeReply::Done, NodeReply::Description(description(identity))] {
-            world.feed(Event::NodeAnswer { node, token, result: Ok(answer) });
+            world.feed(MasterEvent::NodeAnswer { node, token, result: Ok(answer) });
         }
     }
     assert_eq!(world.view(), view, "nobody has become a member");
@@ -148,12 +148,12 @@ fn what_comes_late_under_a_name_counts_for_nobody() {
 #[test]
 fn a_process_that_answers_the_second_question_in_anothers_place_is_not_admitted() {
     for (found, is_admitted) in [(2_000, false), (2_001, true)] {
-        let mut world = World::formed(settings(3, 2, 2));
+        let mut world = TickCluster::formed(settings(3, 2, 2));
         world.pass(100);
         let joiner = 2_001;
         let before = world.view();
         let mut asked = Vec::new();
-        let event = Event::Request {
+        let event = MasterEvent::Request {
             token: world.token(),
             caller: Caller { connection: 50_000, ..Caller::default() },
             request: join(joiner, "fickle:1".into()),
@@ -163,7 +163,7 @@ fn a_process_that_answers_the_second_question_in_anothers_place_is_not_admitted(
             let event = events.pop().expect("it is asked twice");
             let mut name = None;
             for action in world.master.handle(world.now_ms, event) {
-                let Action::Call { node, token, control, request } = action else { continue };
+                let MasterAction::Call { node, token, control, request } = action else { continue };
                 if control != "fickle:1" {
                     continue;
                 }
@@ -176,7 +176,7 @@ fn a_process_that_answers_the_second_question_in_anothers_place_is_not_admitted(
                 if asked.len() == 2 {
                     name = Some((node, token, answer));
                 } else {
-                    events.push(Event::NodeAnswer { node, token, result: Ok(answer) });
+                    events.push(MasterEvent::NodeAnswer { node, token, result: Ok(answer) });
                 }
             }
             if let Some(name) = name {
@@ -185,11 +185,11 @@ fn a_process_that_answers_the_second_question_in_anothers_place_is_not_admitted(
             // The next call comes with time.
             if events.is_empty() {
                 world.now_ms += 10;
-                events.push(Event::Tick);
+                events.push(MasterEvent::Tick);
             }
         };
         let (node, token, answer) = name;
-        world.feed(Event::NodeAnswer { node, token, result: Ok(answer) });
+        world.feed(MasterEvent::NodeAnswer { node, token, result: Ok(answer) });
         // Later events do not matter: no process runs at its address.
         let was_member = world.said(&format!("{node} is a member"));
         assert_eq!((was_member, world.view() != before), (is_admitted, is_admitted), "{found}");
@@ -200,8 +200,8 @@ fn a_process_that_answers_the_second_question_in_anothers_place_is_not_admitted(
 /// A node announces another node's address by mistake, and is started again and again.
 #[test]
 fn a_member_is_asked_before_another_takes_its_place() {
-    let mut world = World::formed(settings(3, 2, 2));
-    let names = |world: &World| -> Vec<MnId> {
+    let mut world = TickCluster::formed(settings(3, 2, 2));
+    let names = |world: &TickCluster| -> Vec<MnId> {
         world.view().members.iter().map(|member| member.node).collect()
     };
     let before = names(&world);

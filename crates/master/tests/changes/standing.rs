@@ -3,23 +3,23 @@
 
 // Promise SIL-1: A view without a member waits for other members and leases.
 
-use fusee_core::change::Stage;
+use fusee_core::change::ChangeStage;
 use fusee_core::verbs::MnId;
-use fusee_master::logic::Event;
-use fusee_master::record::Record;
+use fusee_master::logic::MasterEvent;
+use fusee_master::record::MasterRecord;
 
-use super::world::{LEASE_MS, World, settings};
+use super::world::{LEASE_MS, TickCluster, settings};
 
-fn stage(world: &World) -> Option<Stage> {
+fn stage(world: &TickCluster) -> Option<ChangeStage> {
     world.view().change.map(|change| change.stage)
 }
 
-fn shown(world: &World) -> Vec<u64> {
+fn shown(world: &TickCluster) -> Vec<u64> {
     world.nodes.borrow().iter().map(|node| node.header().view).collect()
 }
 
 /// Returns how long the change that lost this node was frozen.
-fn frozen_ms(world: &mut World, lost: MnId) -> u64 {
+fn frozen_ms(world: &mut TickCluster, lost: MnId) -> u64 {
     let status = world.status();
     let mut losses = status.last_reconfigurations.into_iter();
     losses.find(|change| change.lost.contains(&lost)).expect("it was lost").frozen_ms
@@ -27,11 +27,11 @@ fn frozen_ms(world: &mut World, lost: MnId) -> u64 {
 
 #[test]
 fn members_show_the_view_that_they_stand_at() {
-    let mut world = World::formed(settings(3, 2, 2));
+    let mut world = TickCluster::formed(settings(3, 2, 2));
     world.pass(100);
     assert_eq!(shown(&world), [1, 1, 1], "the first view");
     world.kill(1);
-    world.until("redundancy", World::is_whole);
+    world.until("redundancy", TickCluster::is_whole);
     let shows = shown(&world);
     assert!(shows[0] > 1 && shows[0] == shows[2] && shows[1] == 1, "{shows:?}");
     world.add_node();
@@ -42,34 +42,39 @@ fn members_show_the_view_that_they_stand_at() {
 
 #[test]
 fn a_view_without_a_member_waits_until_all_others_show_it() {
-    let mut world = World::formed(settings(3, 2, 2));
+    let mut world = TickCluster::formed(settings(3, 2, 2));
     world.open();
     world.pass(100);
     world.nodes.borrow_mut()[2].is_deaf = true;
     world.kill(1);
     for restarts in 0..3 {
         world.pass(3 * LEASE_MS);
-        assert_eq!(stage(&world), Some(Stage::Frozen), "{restarts}: node 2 shows the first view");
+        assert_eq!(
+            stage(&world),
+            Some(ChangeStage::Frozen),
+            "{restarts}: node 2 shows the first view"
+        );
         assert_eq!(shown(&world)[1..], [1, 1]);
         world.restart_master();
     }
     world.nodes.borrow_mut()[2].is_deaf = false;
-    world.until("redundancy", World::is_whole);
+    world.until("redundancy", TickCluster::is_whole);
     assert!(shown(&world)[2] > 1);
     assert!(!world.sessions[0].expelled, "{:#?}", world.log);
 }
 
 #[test]
 fn half_of_the_members_may_be_lost_at_once_and_more_only_after_a_lease() {
-    let mut two = World::formed(settings(2, 2, 2));
+    let mut two = TickCluster::formed(settings(2, 2, 2));
     two.open();
     two.pass(100);
     two.kill(1);
-    let is_over = |world: &mut World| world.view().members.len() == 1 && stage(world).is_none();
+    let is_over =
+        |world: &mut TickCluster| world.view().members.len() == 1 && stage(world).is_none();
     two.until("the end of the change", is_over);
     assert!(frozen_ms(&mut two, MnId(1)) < LEASE_MS / 2, "{:#?}", two.log);
 
-    let mut three = World::formed(settings(3, 3, 3));
+    let mut three = TickCluster::formed(settings(3, 3, 3));
     three.open();
     three.pass(100);
     three.kill(1);
@@ -81,17 +86,17 @@ fn half_of_the_members_may_be_lost_at_once_and_more_only_after_a_lease() {
 /// Its connection broke a moment after it was heard: it may read by its view for a lease more.
 #[test]
 fn a_session_that_was_heard_a_moment_ago_is_waited_for() {
-    let mut world = World::formed(settings(3, 2, 2));
+    let mut world = TickCluster::formed(settings(3, 2, 2));
     world.open();
     world.open();
     world.pass(100);
     world.sessions[1].renews = false;
-    world.feed(Event::ConnectionClosed { connection: 2 });
+    world.feed(MasterEvent::ConnectionClosed { connection: 2 });
     world.kill(1);
     world.pass(LEASE_MS / 2);
     assert_eq!(world.status().expired_sessions, 1, "{:#?}", world.log);
-    assert_eq!(stage(&world), Some(Stage::Frozen), "{:#?}", world.log);
-    world.until("redundancy", World::is_whole);
+    assert_eq!(stage(&world), Some(ChangeStage::Frozen), "{:#?}", world.log);
+    world.until("redundancy", TickCluster::is_whole);
     assert!(frozen_ms(&mut world, MnId(1)) > LEASE_MS / 2);
     assert_eq!(world.status().recoveries, 1);
 }
@@ -99,15 +104,15 @@ fn a_session_that_was_heard_a_moment_ago_is_waited_for() {
 /// When a member is lost, a session may not have heard of one that joined shortly before.
 #[test]
 fn the_members_before_are_remembered_until_all_show_the_next_view() {
-    let mut world = World::formed(settings(3, 2, 2));
+    let mut world = TickCluster::formed(settings(3, 2, 2));
     world.open();
     world.pass(100);
     world.nodes.borrow_mut()[0].is_deaf = true;
     world.add_node();
     world.until("a member", |world| world.view().member(MnId(3)).is_some());
-    let before = Record::Former(vec![vec![MnId(0), MnId(1), MnId(2)]]);
+    let before = MasterRecord::Former(vec![vec![MnId(0), MnId(1), MnId(2)]]);
     assert_eq!(world.disk.get("former"), Some(&before));
     world.nodes.borrow_mut()[0].is_deaf = false;
-    world.until("its share", World::is_whole);
+    world.until("its share", TickCluster::is_whole);
     assert_eq!(world.disk.get("former"), None);
 }

@@ -8,19 +8,19 @@ use std::pin::pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
-use fusee_control::master::{Epochs, MasterReply, MasterRequest, SessionHeartbeat, Status};
-use fusee_control::node::{Description, NodeReply, NodeRequest};
+use fusee_control::master::{ClusterEpochs, MasterReply, MasterRequest, SessionHeartbeat, Status};
+use fusee_control::node::{NodeDescription, NodeReply, NodeRequest};
 use fusee_control::rpc::Caller;
 use fusee_core::layout::{PoolHeader, first_extent};
 use fusee_core::race::HashKey;
 use fusee_core::stats::Damage;
-use fusee_core::verbs::{Batch, ClientId, ClusterId, Fabric, MnId, Op, VerbError};
+use fusee_core::verbs::{ClientId, ClusterId, Fabric, MnId, VerbBatch, VerbError, VerbOp};
 use fusee_core::view::{Geometry, View};
-use fusee_master::jobs::{self, Job, JobError, JobReport, Orders, Reach};
-use fusee_master::logic::{Action, Event, Master};
-use fusee_master::record::{DESTROYED, Record, Write};
-use fusee_master::settings::{LeaseSettings, Settings};
-use fusee_memory_node::logic::{Effect, Heard, Node};
+use fusee_master::jobs::{self, JobContext, JobEnvironment, JobError, JobReport, MasterJob};
+use fusee_master::logic::{MasterAction, MasterEvent, MasterLogic};
+use fusee_master::record::{DESTROYED, MasterRecord, RecordWrite};
+use fusee_master::settings::{ClusterSettings, LeaseSettings};
+use fusee_memory_node::logic::{HeartbeatReply, NodeEffect, NodeLogic};
 
 pub const LEASE_MS: u64 = 1_000;
 pub const POOL: u64 = 1 << 20;
@@ -31,7 +31,7 @@ const STEP_MS: u64 = 50;
 /// Connections: a session's is its number, and those of nodes begin here.
 const NODE_CONNECTIONS: u64 = 1_000_000;
 
-pub fn settings(memory_nodes: u32, index_replicas: u8, data_replicas: u8) -> Settings {
+pub fn settings(memory_nodes: u32, index_replicas: u8, data_replicas: u8) -> ClusterSettings {
     let geometry = Geometry {
         region_bytes: 256 << 10,
         block_bytes: 16 << 10,
@@ -41,7 +41,7 @@ pub fn settings(memory_nodes: u32, index_replicas: u8, data_replicas: u8) -> Set
         ..Geometry::default()
     };
     let lease = LeaseSettings { lease_ms: LEASE_MS, grace_ms: 10 };
-    Settings {
+    ClusterSettings {
         memory_nodes,
         index_replicas,
         data_replicas,
@@ -57,7 +57,7 @@ pub fn settings(memory_nodes: u32, index_replicas: u8, data_replicas: u8) -> Set
 pub struct TestNode {
     pub identity: u64,
     pub control: String,
-    pub logic: Node,
+    pub logic: NodeLogic,
     pub pool: Vec<u8>,
     pub fenced: BTreeSet<ClientId>,
     pub alive: bool,
@@ -77,7 +77,7 @@ pub struct TestNode {
 }
 
 /// A session that acknowledges every view as soon as it hears of it.
-pub struct Follower {
+pub struct TickSession {
     pub client: ClientId,
     pub view: u64,
     /// It renews its lease.
@@ -92,12 +92,12 @@ pub struct Follower {
     asking: Option<u64>,
 }
 
-pub struct World {
-    pub settings: Settings,
-    pub master: Master,
-    pub disk: BTreeMap<String, Record>,
+pub struct TickCluster {
+    pub settings: ClusterSettings,
+    pub master: MasterLogic,
+    pub disk: BTreeMap<String, MasterRecord>,
     pub nodes: Rc<RefCell<Vec<TestNode>>>,
-    pub sessions: Vec<Follower>,
+    pub sessions: Vec<TickSession>,
     pub now_ms: u64,
     /// The number of ticks so far, and the number after which the master crashes.
     pub ticks: Rc<Cell<usize>>,
@@ -109,10 +109,10 @@ pub struct World {
     pub failing_jobs: usize,
     /// All recoveries fail.
     pub recoveries_fail: bool,
-    /// Jobs last until [`World::end_jobs`].
+    /// Jobs last until [`TickCluster::end_jobs`].
     pub holds_jobs: bool,
-    held_jobs: Vec<(u64, ClientId, Box<View>, Job)>,
-    /// Reports of jobs last until [`World::report`].
+    held_jobs: Vec<(u64, ClientId, Box<View>, MasterJob)>,
+    /// Reports of jobs last until [`TickCluster::report`].
     pub holds_reports: bool,
     held_reports: Vec<(u64, Result<JobReport, JobError>)>,
     /// Calls to nodes get no answer: the nodes called, and the tokens.
@@ -129,13 +129,13 @@ pub struct World {
     next_token: u64,
 }
 
-impl World {
+impl TickCluster {
     /// Returns a formed cluster of as many nodes as the settings say.
-    pub fn formed(settings: Settings) -> World {
-        let formed = Record::Cluster(CLUSTER);
+    pub fn formed(settings: ClusterSettings) -> TickCluster {
+        let formed = MasterRecord::Cluster(CLUSTER);
         let disk = BTreeMap::from([(formed.key(), formed.clone())]);
-        let master = Master::restore(settings.clone(), 1000, SECRET, vec![formed]).unwrap();
-        let mut world = World {
+        let master = MasterLogic::restore(settings.clone(), 1000, SECRET, vec![formed]).unwrap();
+        let mut world = TickCluster {
             master,
             disk,
             nodes: Rc::default(),
@@ -173,15 +173,20 @@ impl World {
 
     pub fn add_node(&mut self) {
         let at = self.nodes.borrow().len() as u64;
-        let description =
-            Description { identity: 100 + at, pool_bytes: POOL, tcp: None, shm: None, verbs: None };
+        let description = NodeDescription {
+            identity: 100 + at,
+            pool_bytes: POOL,
+            tcp: None,
+            shm: None,
+            verbs: None,
+        };
         let mut pool = vec![0; (first_extent(POOL) + POOL) as usize];
-        let (word, value) = Node::FIRST_WORD;
+        let (word, value) = NodeLogic::FIRST_WORD;
         pool[word.offset() as usize..][..8].copy_from_slice(&value.to_le_bytes());
         self.nodes.borrow_mut().push(TestNode {
             identity: 100 + at,
             control: format!("node{at}:1"),
-            logic: Node::new(description),
+            logic: NodeLogic::new(description),
             pool,
             fenced: BTreeSet::new(),
             alive: true,
@@ -199,19 +204,19 @@ impl World {
     /// Ends a node's process and breaks its connection.
     pub fn kill(&mut self, at: usize) {
         self.nodes.borrow_mut()[at].alive = false;
-        self.feed(Event::ConnectionClosed { connection: NODE_CONNECTIONS + at as u64 });
+        self.feed(MasterEvent::ConnectionClosed { connection: NODE_CONNECTIONS + at as u64 });
     }
 
     pub fn restart_master(&mut self) {
         let records = self.disk.values().cloned().collect();
-        self.master = Master::restore(self.settings.clone(), 2000, SECRET, records).unwrap();
+        self.master = MasterLogic::restore(self.settings.clone(), 2000, SECRET, records).unwrap();
         self.sessions.iter_mut().for_each(|session| session.asking = None);
         self.nodes.borrow_mut().iter_mut().for_each(|node| node.asking = None);
         self.crashes += 1;
     }
 
     /// Replaces the master by another one, over a store with these records.
-    pub fn usurp(&mut self, records: impl IntoIterator<Item = Record>) {
+    pub fn usurp(&mut self, records: impl IntoIterator<Item = MasterRecord>) {
         self.disk = records.into_iter().map(|record| (record.key(), record)).collect();
         self.restart_master();
     }
@@ -227,7 +232,7 @@ impl World {
     }
 
     /// Feeds an event and carries out all that follows from it, until a crash or silence.
-    pub fn feed(&mut self, event: Event) {
+    pub fn feed(&mut self, event: MasterEvent) {
         let mut events = VecDeque::from([event]);
         while let Some(event) = events.pop_front() {
             for action in self.master.handle(self.now_ms, event) {
@@ -238,37 +243,37 @@ impl World {
                 {
                     self.nodes.borrow_mut()[node].alive = false;
                     let connection = NODE_CONNECTIONS + node as u64;
-                    events.push_back(Event::ConnectionClosed { connection });
+                    events.push_back(MasterEvent::ConnectionClosed { connection });
                 }
                 match self.perform(action) {
                     Ok(event) => events.extend(event),
                     // The crash came in the middle of a job.
-                    Err(Crashed) => return self.restart_master(),
+                    Err(MasterCrash) => return self.restart_master(),
                 }
             }
         }
     }
 
-    fn perform(&mut self, action: Action) -> Result<Option<Event>, Crashed> {
+    fn perform(&mut self, action: MasterAction) -> Result<Option<MasterEvent>, MasterCrash> {
         match action {
-            Action::Persist(writes) => {
+            MasterAction::Persist(writes) => {
                 for write in writes {
                     match write {
-                        Write::Put(record) => self.disk.insert(record.key(), record),
-                        Write::Remove(key) => self.disk.remove(&key),
+                        RecordWrite::Put(record) => self.disk.insert(record.key(), record),
+                        RecordWrite::Remove(key) => self.disk.remove(&key),
                     };
                 }
                 Ok(None)
             }
-            Action::Reply { token, reply } => {
+            MasterAction::Reply { token, reply } => {
                 assert!(self.replies.insert(token, reply).is_none(), "two replies");
                 Ok(None)
             }
-            Action::Call { node, token, .. } if self.holds_calls => {
+            MasterAction::Call { node, token, .. } if self.holds_calls => {
                 self.held_calls.push((node, token));
                 Ok(None)
             }
-            Action::Call { node, control, token, request } => {
+            MasterAction::Call { node, control, token, request } => {
                 let at = self.nodes.borrow().iter().position(|n| n.alive && n.control == control);
                 let is_for_deaf = |at: &usize| {
                     let is_deaf = self.nodes.borrow()[*at].is_deaf;
@@ -288,25 +293,25 @@ impl World {
                     }
                     None => Err("connection refused".to_owned()),
                 };
-                Ok(Some(Event::NodeAnswer { node, token, result }))
+                Ok(Some(MasterEvent::NodeAnswer { node, token, result }))
             }
-            Action::Job { token, client, view, job } if self.holds_jobs => {
+            MasterAction::Job { token, client, view, job } if self.holds_jobs => {
                 self.held_jobs.push((token, client, view, job));
                 Ok(None)
             }
-            Action::Job { token, client, view, job } => {
+            MasterAction::Job { token, client, view, job } => {
                 let result = self.run((client, token), &view, job)?;
                 if self.holds_reports {
                     self.held_reports.push((token, result));
                     return Ok(None);
                 }
-                Ok(Some(Event::JobDone { token, result }))
+                Ok(Some(MasterEvent::JobDone { token, result }))
             }
-            Action::Clear => {
+            MasterAction::Clear => {
                 self.disk.retain(|key, _| key.starts_with(DESTROYED));
                 Ok(None)
             }
-            Action::Tell(_, _, text) => {
+            MasterAction::Tell(_, _, text) => {
                 self.log.push(format!("{} ms: {text}", self.now_ms));
                 Ok(None)
             }
@@ -317,10 +322,10 @@ impl World {
         &mut self,
         (client, token): (ClientId, u64),
         view: &View,
-        job: Job,
-    ) -> Result<Result<JobReport, JobError>, Crashed> {
+        job: MasterJob,
+    ) -> Result<Result<JobReport, JobError>, MasterCrash> {
         self.repairers.insert(client);
-        let fails = self.recoveries_fail && matches!(job, Job::Recover { .. });
+        let fails = self.recoveries_fail && matches!(job, MasterJob::Recover { .. });
         if fails || self.failing_jobs > 0 {
             self.failing_jobs = self.failing_jobs.saturating_sub(1);
             let what = "it was made to fail".to_owned();
@@ -328,10 +333,10 @@ impl World {
             return Ok(Err(JobError { may_linger, ..JobError::new(None, what) }));
         }
         for record in self.disk.values() {
-            let Record::Repairer(other) = record else { continue };
+            let MasterRecord::Repairer(other) = record else { continue };
             assert_eq!(*other, client, "an earlier repairer may still work");
         }
-        if let Job::Recover { clients } = &job {
+        if let MasterJob::Recover { clients } = &job {
             for member in &view.members {
                 let node = &self.nodes.borrow()[usize::from(member.node.0)];
                 let fenced = clients.iter().all(|client| node.fenced.contains(client));
@@ -342,12 +347,12 @@ impl World {
         let crash_after = self.crash_after.clone();
         let nodes = self.nodes.clone();
         let orders = self.orders.clone();
-        let hands = Hands { nodes, client, ticks, crash_after, orders };
-        let orders = Orders { reach: &hands, repairer: client, job: token };
+        let hands = TickJobEnvironment { nodes, client, ticks, crash_after, orders };
+        let orders = JobContext { reach: &hands, repairer: client, job: token };
         let job = pin!(jobs::run(&hands, &orders, view, job));
         match job.poll(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(result) => Ok(result),
-            Poll::Pending => Err(Crashed),
+            Poll::Pending => Err(MasterCrash),
         }
     }
 
@@ -368,7 +373,7 @@ impl World {
         let held = std::mem::take(&mut self.held_reports);
         let count = held.len();
         for (token, result) in held {
-            self.feed(Event::JobDone { token, result });
+            self.feed(MasterEvent::JobDone { token, result });
         }
         count
     }
@@ -380,8 +385,8 @@ impl World {
         let count = held.len();
         for (token, client, view, job) in held {
             match self.run((client, token), &view, job) {
-                Ok(result) => self.feed(Event::JobDone { token, result }),
-                Err(Crashed) => self.restart_master(),
+                Ok(result) => self.feed(MasterEvent::JobDone { token, result }),
+                Err(MasterCrash) => self.restart_master(),
             }
         }
         count
@@ -400,7 +405,7 @@ impl World {
     /// Sends a request with these facts about the caller.
     pub fn send_of(&mut self, caller: Caller, request: MasterRequest) -> u64 {
         let token = self.token();
-        self.feed(Event::Request { token, caller, request });
+        self.feed(MasterEvent::Request { token, caller, request });
         token
     }
 
@@ -438,7 +443,7 @@ impl World {
         let follows = true;
         let expelled = false;
         let view = view.number;
-        self.sessions.push(Follower {
+        self.sessions.push(TickSession {
             client,
             view,
             renews,
@@ -461,7 +466,7 @@ impl World {
         for at in 0..self.sessions.len() {
             self.step_of_session(at);
         }
-        self.feed(Event::Tick);
+        self.feed(MasterEvent::Tick);
     }
 
     fn step_of_node(&mut self, at: usize) {
@@ -471,7 +476,7 @@ impl World {
                 return;
             }
             let request = if node.joined {
-                let (heard, bars) = node.logic.heard();
+                let (heard, bars) = node.logic.heartbeat_report();
                 MasterRequest::Alive { identity: node.identity, heard, bars }
             } else {
                 join(node)
@@ -495,14 +500,18 @@ impl World {
                 node.joined = true;
             }
             Some(MasterReply::WrongCluster { .. }) => node.strangers += 1,
-            Some(reply) if node.joined => match Heard::of(&reply, node.logic.holds_of()) {
-                Heard::Expelled => node.expelled = true,
-                Heard::Drained => (node.expelled, node.drained) = (true, true),
-                Heard::JoinAgain => node.joined = false,
-                Heard::Forgotten => node.strangers += 1,
-                Heard::Noted(note, lease_ms) => node.logic.hear(note, lease_ms),
-                Heard::Nothing => panic!("unexpected {reply:?}"),
-            },
+            Some(reply) if node.joined => {
+                match HeartbeatReply::of(&reply, node.logic.held_cluster()) {
+                    HeartbeatReply::Expelled => node.expelled = true,
+                    HeartbeatReply::Drained => (node.expelled, node.drained) = (true, true),
+                    HeartbeatReply::JoinAgain => node.joined = false,
+                    HeartbeatReply::Forgotten => node.strangers += 1,
+                    HeartbeatReply::Noted(note, lease_ms) => {
+                        node.logic.note_master_reply(note, lease_ms)
+                    }
+                    HeartbeatReply::Nothing => panic!("unexpected {reply:?}"),
+                }
+            }
             None if node.joined && self.crashes == crashes => node.asking = Some(token),
             None => {}
             Some(other) => panic!("unexpected {other:?}"),
@@ -532,7 +541,7 @@ impl World {
         let request = MasterRequest::Heartbeat {
             sessions: vec![heartbeat],
             newer_than: session.view,
-            known: Epochs::default(),
+            known: ClusterEpochs::default(),
             reclaims: false,
             acked: session.acked,
         };
@@ -566,7 +575,7 @@ impl World {
     }
 
     /// Lets time pass until something holds.
-    pub fn until(&mut self, what: &str, mut holds: impl FnMut(&mut World) -> bool) {
+    pub fn until(&mut self, what: &str, mut holds: impl FnMut(&mut TickCluster) -> bool) {
         for _ in 0..600 {
             self.step();
             if holds(self) {
@@ -608,7 +617,7 @@ fn join(node: &TestNode) -> MasterRequest {
 impl TestNode {
     /// Returns whether it is a member of a cluster that may have put data there.
     pub fn holds_data(&self) -> bool {
-        self.logic.holds_of().is_some()
+        self.logic.held_cluster().is_some()
     }
 
     /// Returns the header of its pool.
@@ -622,20 +631,20 @@ impl TestNode {
     }
 
     fn asked(&mut self, asker: Option<ClusterId>, request: NodeRequest) -> NodeReply {
-        let step = self.logic.asked(asker, request);
+        let step = self.logic.handle_from(asker, request);
         for effect in step.effects {
             match effect {
-                Effect::ZeroPool { offset, bytes } => {
+                NodeEffect::ZeroPool { offset, bytes } => {
                     self.pool[offset as usize..(offset + bytes) as usize].fill(0);
                 }
-                Effect::WriteTable { offset, value } => {
+                NodeEffect::WriteTable { offset, value } => {
                     self.pool[offset as usize..][..4].copy_from_slice(&value.to_le_bytes());
                 }
-                Effect::WriteHeader { word, value } => {
+                NodeEffect::WriteHeader { word, value } => {
                     self.pool[word.offset() as usize..][..8].copy_from_slice(&value.to_le_bytes());
                 }
-                Effect::Living { .. } => {}
-                Effect::Fence { client } => {
+                NodeEffect::Living { .. } => {}
+                NodeEffect::Fence { client } => {
                     self.fenced.insert(client);
                 }
             }
@@ -643,32 +652,32 @@ impl TestNode {
         step.reply
     }
 
-    fn execute(&mut self, offset: u64, op: &mut Op, memory: &mut [u8]) {
+    fn execute(&mut self, offset: u64, op: &mut VerbOp, memory: &mut [u8]) {
         let at = offset as usize;
         match op {
-            Op::Read { buf, .. } => {
+            VerbOp::Read { buf, .. } => {
                 let pool = &self.pool[at..at + buf.len as usize];
                 memory[buf.range()].copy_from_slice(pool);
             }
-            Op::Write { buf } => {
+            VerbOp::Write { buf } => {
                 self.pool[at..at + buf.len as usize].copy_from_slice(&memory[buf.range()]);
             }
-            Op::Cas { expected, swap, found } => {
+            VerbOp::Cas { expected, swap, found } => {
                 let word: [u8; 8] = self.pool[at..at + 8].try_into().unwrap();
                 *found = u64::from_le_bytes(word);
                 if found == expected {
                     self.pool[at..at + 8].copy_from_slice(&swap.to_le_bytes());
                 }
             }
-            Op::Faa { .. } => panic!("no repair adds"),
+            VerbOp::Faa { .. } => panic!("no repair adds"),
         }
     }
 }
 
-struct Crashed;
+struct MasterCrash;
 
 /// A job's way to the nodes.
-struct Hands {
+struct TickJobEnvironment {
     nodes: Rc<RefCell<Vec<TestNode>>>,
     orders: Rc<RefCell<Vec<(MnId, NodeRequest)>>>,
     client: ClientId,
@@ -676,7 +685,7 @@ struct Hands {
     crash_after: Rc<Cell<Option<usize>>>,
 }
 
-impl Hands {
+impl TickJobEnvironment {
     /// Counts a tick; never returns if the master crashes here.
     async fn tick(&self) {
         if self.crash_after.get() == Some(self.ticks.get()) {
@@ -687,8 +696,8 @@ impl Hands {
     }
 }
 
-impl Fabric for Hands {
-    async fn execute(&self, mut batch: Batch) -> Batch {
+impl Fabric for TickJobEnvironment {
+    async fn execute(&self, mut batch: VerbBatch) -> VerbBatch {
         self.tick().await;
         let mut nodes = self.nodes.borrow_mut();
         let (verbs, memory) = batch.parts_mut();
@@ -709,7 +718,7 @@ impl Fabric for Hands {
     }
 }
 
-impl Reach for Hands {
+impl JobEnvironment for TickJobEnvironment {
     async fn ask(&self, node: MnId, request: NodeRequest) -> Result<NodeReply, String> {
         self.tick().await;
         self.orders.borrow_mut().push((node, request.clone()));

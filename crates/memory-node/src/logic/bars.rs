@@ -14,33 +14,33 @@
 //! A node that has had an answer of a master less than a lease ago sets no bar. This is only a courtesy, so that
 //! a session that is cut off alone disturbs no other one. Nothing depends on it, nor on this node's clock.
 
-use fusee_control::master::Note;
-use fusee_control::node::{Bar, Bars, NodeRefusal, NodeReply};
+use fusee_control::master::MasterReplyId;
+use fusee_control::node::{Bar, MemberBars, NodeRefusal, NodeReply};
 use fusee_core::layout::{HeaderWord, MAX_BARRED_VIEW, MAX_BARS, bar_word};
 use fusee_core::verbs::{ClientId, MnId};
 
-use super::{Answer, Effect, Node, bad};
+use super::{NodeEffect, NodeLogic, NodeResult, bad};
 
 /// The bars of a node, and the last answer of a master to it.
 #[derive(Debug, Default)]
-pub(super) struct Barring {
+pub(super) struct NodeBarState {
     bars: [Option<Bar>; MAX_BARS],
     changes: u64,
     now_ms: u64,
     /// The last answer of a master, and the time at which it came.
-    heard: Option<(Note, u64)>,
+    heard: Option<(MasterReplyId, u64)>,
     lease_ms: u64,
     longest_lease_ms: u64,
 }
 
-impl Node {
+impl NodeLogic {
     /// Sets the time. It must not decrease; its zero is arbitrary.
     pub fn pass(&mut self, now_ms: u64) {
         self.barring.now_ms = now_ms;
     }
 
     /// Notes an answer of a master, with the master's lease in milliseconds.
-    pub fn hear(&mut self, note: Note, lease_ms: u64) {
+    pub fn note_master_reply(&mut self, note: MasterReplyId, lease_ms: u64) {
         let barring = &mut self.barring;
         barring.heard = Some((note, barring.now_ms));
         barring.lease_ms = lease_ms;
@@ -48,25 +48,25 @@ impl Node {
     }
 
     /// Returns the report for the master: its last answer, and the present bars.
-    pub fn heard(&self) -> (Option<Note>, Bars) {
+    pub fn heartbeat_report(&self) -> (Option<MasterReplyId>, MemberBars) {
         (self.barring.heard.map(|(note, _)| note), self.bars())
     }
 
-    pub(super) fn bars(&self) -> Bars {
+    pub(super) fn bars(&self) -> MemberBars {
         let bars = self.barring.bars.iter().flatten().copied().collect();
-        Bars { changes: self.barring.changes, bars }
+        MemberBars { changes: self.barring.changes, bars }
     }
 
     fn hears_master(&self) -> bool {
-        let Barring { now_ms, heard, lease_ms, .. } = self.barring;
+        let NodeBarState { now_ms, heard, lease_ms, .. } = self.barring;
         heard.is_some_and(|(_, at_ms)| now_ms.saturating_sub(at_ms) <= lease_ms)
     }
 
-    fn set_bar(&mut self, at: usize, bar: Option<Bar>, effects: &mut Vec<Effect>) {
+    fn set_bar(&mut self, at: usize, bar: Option<Bar>, effects: &mut Vec<NodeEffect>) {
         self.barring.bars[at] = bar;
         self.barring.changes += 1;
         let value = bar.map_or(0, |bar| bar_word(bar.node, bar.view));
-        effects.push(Effect::WriteHeader { word: HeaderWord::Bar(at as u8), value });
+        effects.push(NodeEffect::WriteHeader { word: HeaderWord::Bar(at as u8), value });
     }
 
     pub(super) fn bar(
@@ -74,9 +74,9 @@ impl Node {
         client: ClientId,
         node: MnId,
         view: u64,
-        effects: &mut Vec<Effect>,
-    ) -> Answer {
-        if self.over.has(client) {
+        effects: &mut Vec<NodeEffect>,
+    ) -> NodeResult {
+        if self.over.has_ended(client) {
             return Err(NodeRefusal::Fenced { client });
         }
         if self.bound.is_none() || !(1..MAX_BARRED_VIEW).contains(&view) {
@@ -103,7 +103,7 @@ impl Node {
         Ok(NodeReply::Barred { lease_ms: self.barring.longest_lease_ms })
     }
 
-    pub(super) fn unbar(&mut self, settled: &[Bar], effects: &mut Vec<Effect>) -> NodeReply {
+    pub(super) fn unbar(&mut self, settled: &[Bar], effects: &mut Vec<NodeEffect>) -> NodeReply {
         for at in 0..MAX_BARS {
             if self.barring.bars[at].is_some_and(|bar| settled.contains(&bar)) {
                 self.set_bar(at, None, effects);
@@ -112,7 +112,7 @@ impl Node {
         NodeReply::Bars(self.bars())
     }
 
-    pub(super) fn forget_bars(&mut self, effects: &mut Vec<Effect>) {
+    pub(super) fn forget_bars(&mut self, effects: &mut Vec<NodeEffect>) {
         let all = self.bars().bars;
         self.unbar(&all, effects);
     }

@@ -4,7 +4,7 @@ use fusee_core::data::Redundancy;
 use fusee_core::verbs::ClientId;
 use fusee_core::view::{Geometry, TABLE_ENTRY_BYTES};
 
-use super::Effect;
+use super::NodeEffect;
 
 /// Returns how many blocks of a region are kept for DELETEs. A DELETE needs an object for its log
 /// entry before it can free memory, so it must get a block even when no other request does.
@@ -14,7 +14,7 @@ fn kept_back(blocks: usize) -> usize {
 
 /// A region on this node.
 #[derive(Debug)]
-pub(super) struct Region {
+pub(super) struct NodeRegion {
     pub offset: u64,
     /// The view for which it was reserved last.
     pub since: u64,
@@ -31,17 +31,17 @@ pub(super) struct Region {
     listed: Vec<bool>,
 }
 
-impl Region {
+impl NodeRegion {
     pub fn new(
         offset: u64,
         since: u64,
         geometry: Geometry,
         primary: bool,
         redundancy: Redundancy,
-    ) -> Region {
+    ) -> NodeRegion {
         let blocks = geometry.blocks_per_region();
         let free = if primary { (0..blocks).rev().collect() } else { Vec::new() };
-        Region {
+        NodeRegion {
             offset,
             since,
             geometry,
@@ -80,7 +80,7 @@ impl Region {
         None
     }
 
-    pub fn set_owner(&mut self, block: u32, owner: ClientId) -> Effect {
+    pub fn set_owner(&mut self, block: u32, owner: ClientId) -> NodeEffect {
         let at = block as usize;
         self.owners[at] = owner;
         if owner == ClientId::NOBODY && self.primary && !self.listed[at] {
@@ -88,7 +88,7 @@ impl Region {
             self.listed[at] = true;
         }
         let offset = self.offset + u64::from(block) * TABLE_ENTRY_BYTES;
-        Effect::WriteTable { offset, value: owner.0 }
+        NodeEffect::WriteTable { offset, value: owner.0 }
     }
 
     /// Returns how many free blocks requests other than DELETEs can still get.

@@ -6,7 +6,7 @@ use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
 use super::legend::{LEGEND_WIDTH, draw_legend, style, wrapped};
-use super::{Chart, Drawn, Horizontal, Line, Panel, number};
+use super::{Chart, ChartLine, DrawResult, HorizontalAxis, Panel, number};
 
 pub(super) const WIDTH: u32 = 1000;
 pub(super) const PANEL_HEIGHT: u32 = 240;
@@ -34,7 +34,7 @@ type Axes<'a> = ChartContext<'a, SVGBackend<'a>, Cartesian2d<RangedCoordf64, Ran
 
 impl Chart {
     /// Returns the picture in SVG, with a text below about the origin of the numbers.
-    pub fn svg_of(&self, origin: &str) -> Drawn<String> {
+    pub fn svg_of(&self, origin: &str) -> DrawResult<String> {
         let mut svg = String::new();
         let title = wrapped(&self.title, TITLE_CHARS);
         let title_height = TITLE_LINE * title.len().max(1) as u32 + TITLE_REST;
@@ -60,7 +60,7 @@ impl Chart {
         Ok(svg)
     }
 
-    fn panel(&self, panel: &Panel, is_first: bool, area: &Area<'_>) -> Drawn<()> {
+    fn panel(&self, panel: &Panel, is_first: bool, area: &Area<'_>) -> DrawResult<()> {
         let (low, mut high) = panel.range();
         if is_first && self.marks.iter().any(|mark| !mark.text.is_empty()) {
             // The texts stand above all lines.
@@ -101,10 +101,10 @@ impl Chart {
             _ if place.is_some() => {
                 mesh.x_labels(0);
             }
-            Horizontal::Names { names, .. } => {
+            HorizontalAxis::Names { names, .. } => {
                 mesh.x_labels(names.len().max(1));
             }
-            Horizontal::Numbers(_) if self.is_whole() => {
+            HorizontalAxis::Numbers(_) if self.is_whole() => {
                 mesh.x_labels((end - start) as usize + 1);
             }
             _ => {}
@@ -121,7 +121,12 @@ impl Chart {
         draw_legend(&self.legend(panel), area)
     }
 
-    fn draw_marks(&self, is_first: bool, (low, high): (f64, f64), on: &mut Axes<'_>) -> Drawn<()> {
+    fn draw_marks(
+        &self,
+        is_first: bool,
+        (low, high): (f64, f64),
+        on: &mut Axes<'_>,
+    ) -> DrawResult<()> {
         let mut texts = 0;
         for mark in &self.marks {
             let line = [(mark.at_s, low), (mark.at_s, high)];
@@ -144,7 +149,7 @@ impl Chart {
     /// Returns the label of a tick.
     fn tick(&self, at: f64) -> String {
         match self.x {
-            Horizontal::Numbers(_) if self.is_whole() && at.fract() != 0.0 => String::new(),
+            HorizontalAxis::Numbers(_) if self.is_whole() && at.fract() != 0.0 => String::new(),
             _ => self.x.tick(at),
         }
     }
@@ -160,7 +165,7 @@ impl Chart {
 
     /// Returns the horizontal place of all points, if they share it and the axis is not one of time.
     fn one_place(&self) -> Option<f64> {
-        if matches!(self.x, Horizontal::Seconds) || !self.marks.is_empty() {
+        if matches!(self.x, HorizontalAxis::Seconds) || !self.marks.is_empty() {
             return None;
         }
         let first = self.places().next()?;
@@ -175,8 +180,8 @@ impl Chart {
     /// Returns the range of the horizontal axis.
     fn extent(&self) -> (f64, f64) {
         match &self.x {
-            Horizontal::Seconds | Horizontal::Numbers(_) => (0.0, self.end()),
-            Horizontal::Names { names, .. } => (-0.3, names.len().max(1) as f64 - 0.7),
+            HorizontalAxis::Seconds | HorizontalAxis::Numbers(_) => (0.0, self.end()),
+            HorizontalAxis::Names { names, .. } => (-0.3, names.len().max(1) as f64 - 0.7),
         }
     }
 
@@ -190,7 +195,7 @@ impl Chart {
 }
 
 /// Draws a column for each line, which has one point.
-fn draw_columns(panel: &Panel, low: f64, on: &mut Axes<'_>) -> Drawn<()> {
+fn draw_columns(panel: &Panel, low: f64, on: &mut Axes<'_>) -> DrawResult<()> {
     for (number, line) in panel.lines.iter().enumerate() {
         let (at, (color, _)) = (number as f64, style(number));
         let columns = panel.points(line).map(|(_, value)| [(at - 0.35, low), (at + 0.35, value)]);
@@ -201,7 +206,7 @@ fn draw_columns(panel: &Panel, low: f64, on: &mut Axes<'_>) -> Drawn<()> {
     Ok(())
 }
 
-fn draw_lines(panel: &Panel, on: &mut Axes<'_>) -> Drawn<()> {
+fn draw_lines(panel: &Panel, on: &mut Axes<'_>) -> DrawResult<()> {
     let count = panel.lines.len();
     for (number, line) in panel.lines.iter().enumerate() {
         let (color, dashes) = style(number);
@@ -225,13 +230,13 @@ fn draw_lines(panel: &Panel, on: &mut Axes<'_>) -> Drawn<()> {
 
 impl Panel {
     /// Returns the points of a line that can be shown, with their positions on the axis.
-    pub(super) fn points<'p>(&'p self, line: &'p Line) -> impl Iterator<Item = (f64, f64)> {
+    pub(super) fn points<'p>(&'p self, line: &'p ChartLine) -> impl Iterator<Item = (f64, f64)> {
         let shown = line.points.iter().filter(|point| self.shows(point));
         shown.map(|(at, value)| (*at, self.position(*value)))
     }
 
     /// Returns bars from the least to the most, if these are given and differ.
-    pub(super) fn bars<'p>(&'p self, line: &'p Line) -> impl Iterator<Item = [(f64, f64); 2]> {
+    pub(super) fn bars<'p>(&'p self, line: &'p ChartLine) -> impl Iterator<Item = [(f64, f64); 2]> {
         let told = line.spreads.iter().filter(|(_, least, most)| least < most);
         let bars = told.map(|(at, least, most)| [(*at, *least), (*at, *most)]);
         let shown = bars.filter(|bar| bar.iter().all(|point| self.shows(point)));

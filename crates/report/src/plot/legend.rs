@@ -3,7 +3,7 @@
 use plotters::prelude::*;
 
 use super::draw::{Area, FONT, MARK_COLOR, PANEL_HEIGHT, WIDTH};
-use super::{Chart, Drawn, Line, Panel};
+use super::{Chart, ChartLine, DrawResult, Panel};
 
 const COLORS: [RGBColor; 8] = [
     RGBColor(0x1f, 0x77, 0xb4),
@@ -47,7 +47,7 @@ pub(super) fn wrapped(text: &str, most: usize) -> Vec<String> {
 }
 
 /// An entry of the legend.
-pub(super) struct Entry<'n> {
+pub(super) struct LegendEntry<'n> {
     name: &'n str,
     color: RGBColor,
     dashes: Option<(i32, i32)>,
@@ -62,13 +62,13 @@ impl Chart {
         PANEL_HEIGHT.max(LEGEND_TOP + LEGEND_LINE * lines.sum::<usize>() as u32 + 8)
     }
 
-    pub(super) fn legend<'n>(&'n self, panel: &'n Panel) -> Vec<Entry<'n>> {
-        let of = |(number, line): (usize, &'n Line)| {
+    pub(super) fn legend<'n>(&'n self, panel: &'n Panel) -> Vec<LegendEntry<'n>> {
+        let of = |(number, line): (usize, &'n ChartLine)| {
             let (color, dashes) = style(number);
-            Entry { name: &line.name, color, dashes, is_spread: false }
+            LegendEntry { name: &line.name, color, dashes, is_spread: false }
         };
         let lines = panel.lines.iter().enumerate().map(of);
-        let mark = Entry {
+        let mark = LegendEntry {
             name: self.mark_name,
             color: MARK_COLOR,
             dashes: Some((4, 3)),
@@ -77,16 +77,16 @@ impl Chart {
         let mark = (!self.marks.is_empty()).then_some(mark);
         let is_told = panel.lines.iter().any(|line| panel.bars(line).next().is_some());
         let name = "least to most";
-        let spread = Entry { name, color: SPREAD_COLOR, dashes: None, is_spread: true };
+        let spread = LegendEntry { name, color: SPREAD_COLOR, dashes: None, is_spread: true };
         lines.chain(mark).chain(is_told.then_some(spread)).collect()
     }
 }
 
 /// Draws names with their colours beside the lines, because a chart draws nothing beyond its axes.
-pub(super) fn draw_legend(entries: &[Entry<'_>], area: &Area<'_>) -> Drawn<()> {
+pub(super) fn draw_legend(entries: &[LegendEntry<'_>], area: &Area<'_>) -> DrawResult<()> {
     let left = (WIDTH - LEGEND_WIDTH - 8) as i32;
     let mut top = LEGEND_TOP as i32;
-    for Entry { name, color, dashes, is_spread } in entries {
+    for LegendEntry { name, color, dashes, is_spread } in entries {
         let line = if *is_spread {
             [(left + 8, top - 6), (left + 8, top + 6)]
         } else {

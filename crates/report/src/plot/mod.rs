@@ -13,24 +13,24 @@ use std::path::{Path, PathBuf};
 
 use fusee_cli::failure::Failure;
 
-use crate::machine::Machine;
+use crate::machine::HostMachine;
 
 /// A picture.
 pub struct Chart {
     /// The title, above everything.
     pub title: String,
     /// The common axis, below all panels.
-    pub x: Horizontal,
+    pub x: HorizontalAxis,
     /// Panels, from top to bottom.
     pub panels: Vec<Panel>,
     /// Marks, in all panels.
-    pub marks: Vec<Mark>,
+    pub marks: Vec<ChartMark>,
     /// The name of the marks, for the legend.
     pub mark_name: &'static str,
 }
 
 /// The common horizontal axis.
-pub enum Horizontal {
+pub enum HorizontalAxis {
     /// Time.
     Seconds,
     /// Numbers of something else, with its name.
@@ -44,19 +44,19 @@ pub enum Horizontal {
     },
 }
 
-impl Horizontal {
+impl HorizontalAxis {
     fn label(&self) -> &str {
         match self {
-            Horizontal::Seconds => "seconds",
-            Horizontal::Numbers(label) | Horizontal::Names { label, .. } => label,
+            HorizontalAxis::Seconds => "seconds",
+            HorizontalAxis::Numbers(label) | HorizontalAxis::Names { label, .. } => label,
         }
     }
 
     /// Returns the label of a tick.
     fn tick(&self, at: f64) -> String {
         match self {
-            Horizontal::Seconds | Horizontal::Numbers(_) => number(at),
-            Horizontal::Names { names, .. } => {
+            HorizontalAxis::Seconds | HorizontalAxis::Numbers(_) => number(at),
+            HorizontalAxis::Names { names, .. } => {
                 let is_one = at >= 0.0 && at.fract() == 0.0;
                 let name = is_one.then(|| names.get(at as usize)).flatten();
                 name.cloned().unwrap_or_default()
@@ -72,11 +72,11 @@ pub struct Panel {
     /// Whether the axis is logarithmic.
     pub logarithmic: bool,
     /// The lines.
-    pub lines: Vec<Line>,
+    pub lines: Vec<ChartLine>,
 }
 
 /// Values along the common axis.
-pub struct Line {
+pub struct ChartLine {
     /// The name in the legend.
     pub name: String,
     /// Places on the axis (the number of the name, if it has names), and values.
@@ -85,25 +85,25 @@ pub struct Line {
     pub spreads: Vec<(f64, f64, f64)>,
 }
 
-impl Line {
+impl ChartLine {
     /// Creates a line without bars.
-    pub fn new(name: impl Into<String>, points: Vec<(f64, f64)>) -> Line {
-        Line { name: name.into(), points, spreads: Vec::new() }
+    pub fn new(name: impl Into<String>, points: Vec<(f64, f64)>) -> ChartLine {
+        ChartLine { name: name.into(), points, spreads: Vec::new() }
     }
 }
 
 /// An event at a moment.
-pub struct Mark {
+pub struct ChartMark {
     /// The time, in seconds.
     pub at_s: f64,
     /// The event; may be empty.
     pub text: String,
 }
 
-impl Mark {
+impl ChartMark {
     /// Creates a mark without a text.
-    pub fn at(at_s: f64) -> Mark {
-        Mark { at_s, text: String::new() }
+    pub fn at(at_s: f64) -> ChartMark {
+        ChartMark { at_s, text: String::new() }
     }
 }
 
@@ -123,7 +123,7 @@ pub fn check(path: Option<&PathBuf>) -> Result<(), Failure> {
 }
 
 /// The result of drawing.
-pub type Drawn<T> = Result<T, Box<dyn std::error::Error>>;
+pub type DrawResult<T> = Result<T, Box<dyn std::error::Error>>;
 
 impl Chart {
     /// Writes the picture to a file.
@@ -136,8 +136,8 @@ impl Chart {
     }
 
     /// Returns the picture in SVG, with the machine that the numbers come from.
-    pub fn svg(&self) -> Drawn<String> {
-        self.svg_of(&Machine::here().in_words())
+    pub fn svg(&self) -> DrawResult<String> {
+        self.svg_of(&HostMachine::here().in_words())
     }
 }
 

@@ -6,17 +6,17 @@ use super::*;
 
 fn chart(points: &[(f64, f64)]) -> Chart {
     let panel = |label: &str, logarithmic| {
-        let line = |name: &str| Line::new(name, points.to_vec());
+        let line = |name: &str| ChartLine::new(name, points.to_vec());
         Panel {
             label: String::from(label),
             logarithmic,
             lines: vec![line("insert"), line("p99 < & \">")],
         }
     };
-    let marks = vec![Mark { at_s: 1.0, text: "a split".into() }];
+    let marks = vec![ChartMark { at_s: 1.0, text: "a split".into() }];
     Chart {
         title: "growth".into(),
-        x: Horizontal::Seconds,
+        x: HorizontalAxis::Seconds,
         panels: vec![panel("kops/s", false), panel("us", true)],
         marks,
         mark_name: "splits",
@@ -64,7 +64,7 @@ fn a_picture_is_well_formed_and_has_what_it_should() {
 fn names_stand_side_by_side_with_their_spread() {
     let names = ["1 KiB", "64 KiB"].map(String::from).to_vec();
     let mut chart = chart(&[(0.0, 5.0), (1.0, 7.0)]);
-    (chart.x, chart.marks) = (Horizontal::Names { label: "value".into(), names }, Vec::new());
+    (chart.x, chart.marks) = (HorizontalAxis::Names { label: "value".into(), names }, Vec::new());
     let bars = |svg: &str| svg.matches("<polyline").count();
     let without = chart.svg().unwrap();
     chart.panels[0].lines[0].spreads = vec![(0.0, 4.0, 6.0), (1.0, f64::NAN, 6.0)];
@@ -84,7 +84,7 @@ fn nothing_and_nonsense_can_be_drawn() {
     }
     let nothing = Chart {
         title: String::new(),
-        x: Horizontal::Seconds,
+        x: HorizontalAxis::Seconds,
         panels: Vec::new(),
         marks: Vec::new(),
         mark_name: "",
@@ -132,7 +132,7 @@ fn texts(svg: &str) -> Vec<(i32, i32, String)> {
 #[test]
 fn what_stands_at_one_place_is_drawn_in_columns() {
     let mut chart = chart(&[(2.0, 5.0)]);
-    (chart.x, chart.marks) = (Horizontal::Numbers("clients".into()), Vec::new());
+    (chart.x, chart.marks) = (HorizontalAxis::Numbers("clients".into()), Vec::new());
     let columns = |svg: &str| svg.matches("<rect").count();
     let svg = chart.svg().unwrap();
     assert!(is_well_formed(&svg) && svg.contains("clients: 2"), "{svg}");
@@ -146,8 +146,8 @@ fn a_legend_of_many_long_names_has_room_and_no_two_alike() {
     let mut chart = chart(&[(0.0, 5.0), (1.0, 7.0)]);
     chart.marks.clear();
     let name = |n: usize| format!("line {n} from replicated over something to EC(4,2)");
-    let lines: Vec<Line> =
-        (0..20).map(|n| Line::new(name(n), vec![(0.0, 1.0), (1.0, n as f64)])).collect();
+    let lines: Vec<ChartLine> =
+        (0..20).map(|n| ChartLine::new(name(n), vec![(0.0, 1.0), (1.0, n as f64)])).collect();
     chart.panels[0].lines = lines;
     let svg = chart.svg().unwrap();
     let legend = texts(&svg).into_iter().filter(|(x, ..)| *x >= (WIDTH - LEGEND_WIDTH) as i32);
@@ -170,7 +170,7 @@ fn a_legend_of_many_long_names_has_room_and_no_two_alike() {
 #[test]
 fn axes_of_whole_numbers_have_no_halves() {
     let mut chart = chart(&[(1.0, 3.0), (2.0, 4.0), (3.0, 3.0)]);
-    (chart.x, chart.marks) = (Horizontal::Numbers("memory nodes".into()), Vec::new());
+    (chart.x, chart.marks) = (HorizontalAxis::Numbers("memory nodes".into()), Vec::new());
     chart.panels.truncate(1);
     let svg = chart.svg().unwrap();
     let numbers = texts(&svg).into_iter().filter_map(|(.., text)| text.parse::<f64>().ok());

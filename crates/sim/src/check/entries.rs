@@ -10,33 +10,33 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
-use fusee_core::code::ReedSolomon;
+use fusee_core::erasure::ReedSolomon;
 use fusee_core::layout::{Chunk, Identity, Object, Opcode, SizeClass, Slot, Stripe, copy_of};
 use fusee_core::race::Buckets;
 use fusee_core::verbs::MnId;
-use fusee_core::view::{Place, SlotRef, View};
+use fusee_core::view::{PoolPlace, SlotRef, View};
 
 use crate::network::Network;
 
 /// The start of a replica.
-type Start = (MnId, u64);
+type ReplicaStart = (MnId, u64);
 
 /// The live entries of the index.
 #[derive(Default)]
-pub(crate) struct Entries {
+pub(crate) struct LiveEntries {
     view: Option<View>,
     live: BTreeMap<Vec<u8>, SlotRef>,
     /// The live objects, by the starts of their replicas.
-    objects: BTreeMap<Start, (Rc<[u8]>, SlotRef)>,
+    objects: BTreeMap<ReplicaStart, (Rc<[u8]>, SlotRef)>,
 }
 
-impl Entries {
+impl LiveEntries {
     /// Returns the entries in the primaries of a view now.
     ///
     /// # Panics
     /// If a key is live twice, or an entry leads to no object.
-    pub fn new(network: &Network, view: &View) -> Entries {
-        let mut entries = Entries { view: Some(view.clone()), ..Entries::default() };
+    pub fn new(network: &Network, view: &View) -> LiveEntries {
+        let mut entries = LiveEntries { view: Some(view.clone()), ..LiveEntries::default() };
         // A lost primary is left out: no backup is checked until the switch.
         for slot in all_slots(view).filter(|slot| !view.is_without_primary(slot.subtable)) {
             let primary = view.slot_on_primary(slot);
@@ -57,7 +57,7 @@ impl Entries {
     ///
     /// # Panics
     /// If a key is live twice now, or the entry leads to no object.
-    pub fn changed(&mut self, network: &Network, place: Place, old: Slot, new: Slot) {
+    pub fn changed(&mut self, network: &Network, place: PoolPlace, old: Slot, new: Slot) {
         let Some(slot) = self.slot_at(place) else { return };
         if is_live(old) {
             self.live.retain(|_, at| *at != slot);
@@ -124,13 +124,13 @@ impl Entries {
     }
 
     /// Returns the replicas of live objects: their places, and the bytes that belong there.
-    pub fn replicas(&self) -> impl Iterator<Item = (Place, &Rc<[u8]>, SlotRef)> {
-        let place = |(node, offset): &Start| Place { node: *node, offset: *offset };
+    pub fn replicas(&self) -> impl Iterator<Item = (PoolPlace, &Rc<[u8]>, SlotRef)> {
+        let place = |(node, offset): &ReplicaStart| PoolPlace { node: *node, offset: *offset };
         self.objects.iter().map(move |(at, (object, slot))| (place(at), object, *slot))
     }
 
     /// Returns the slot with its primary at this place.
-    fn slot_at(&self, place: Place) -> Option<SlotRef> {
+    fn slot_at(&self, place: PoolPlace) -> Option<SlotRef> {
         let view = self.view.as_ref()?;
         let bytes = view.geometry.subtable_bytes();
         view.subtables.iter().zip(0u32..).find_map(|(subtable, number)| {
@@ -166,7 +166,7 @@ pub(crate) fn all_slots(view: &View) -> impl Iterator<Item = SlotRef> + use<> {
 }
 
 /// The bytes that belong at each place of an object.
-pub(crate) type Parts = Vec<(Place, Rc<[u8]>)>;
+pub(crate) type ObjectParts = Vec<(PoolPlace, Rc<[u8]>)>;
 
 /// Returns the copies that a word keeps beside its object. Each is named by the first remaining data chunk with a
 /// valid copy word.
@@ -175,7 +175,7 @@ pub(crate) fn copies_kept_by(network: &Network, view: &View, word: Slot) -> Vec<
     let Some(object) = object else { return Vec::new() };
     let identity = object.identity_of(word);
     let named = |number: usize| {
-        let at = |place: Place| place.plus(8 * number as u64);
+        let at = |place: PoolPlace| place.plus(8 * number as u64);
         let mut words = object.copy_words(word).map(at);
         words.find_map(|place| copy_of(identity, number, network.number_at(place)?))
     };
@@ -193,7 +193,7 @@ fn copies_of_entry(
     view: &View,
     word: Slot,
     class: SizeClass,
-) -> Vec<(Place, Vec<u8>)> {
+) -> Vec<(PoolPlace, Vec<u8>)> {
     let copies = copies_kept_by(network, view, word).into_iter();
     copies.filter_map(|copy| copy_of_entry(network, view, word, (copy, class))).collect()
 }
@@ -203,7 +203,7 @@ fn copy_of_entry(
     view: &View,
     word: Slot,
     (copy, class): (Identity, SizeClass),
-) -> Option<(Place, Vec<u8>)> {
+) -> Option<(PoolPlace, Vec<u8>)> {
     let region = view.region_of(copy.address()).map(|(region, _)| region);
     region.filter(|region| region.is_there())?;
     let place = view.object(copy.address(), class.bytes())?.places().next()?;
@@ -225,10 +225,10 @@ fn copy_of_entry(
 ///
 /// # Panics
 /// If the object is not complete on every remaining place, or, if memory was damaged, on too few.
-pub(crate) fn object_of(network: &Network, view: &View, word: Slot) -> (Vec<u8>, Parts) {
+pub(crate) fn object_of(network: &Network, view: &View, word: Slot) -> (Vec<u8>, ObjectParts) {
     let bytes = word.class().map_or(0, |class| class.bytes());
     let object = view.object_of(word).expect("a live entry leads into a region");
-    let shown = |place: Place| {
+    let shown = |place: PoolPlace| {
         network.with(place.node, |memory| {
             memory.pool[place.offset as usize..][..bytes as usize].to_vec()
         })
@@ -239,13 +239,14 @@ pub(crate) fn object_of(network: &Network, view: &View, word: Slot) -> (Vec<u8>,
     };
     let Some(columns) = object.columns() else {
         let shown = object.places().filter_map(shown);
-        let mut good = shown.filter(|bytes| match Object::decode_of(bytes, word.leads_to()) {
-            Ok(_) => true,
-            Err(why) => {
-                refuse(&why);
-                false
-            }
-        });
+        let mut good =
+            shown.filter(|bytes| match Object::decode_of(bytes, word.object_identity()) {
+                Ok(_) => true,
+                Err(why) => {
+                    refuse(&why);
+                    false
+                }
+            });
         let first = good.next().expect("some replica is left");
         // Damage in the padding does not count.
         let differ = good.any(|object| object != first);
@@ -256,7 +257,7 @@ pub(crate) fn object_of(network: &Network, view: &View, word: Slot) -> (Vec<u8>,
     };
     let coding = columns.coding();
     let numbers = columns.chunks().iter().map(|n| usize::from(*n));
-    let shown: Vec<(Place, usize, Option<Vec<u8>>)> =
+    let shown: Vec<(PoolPlace, usize, Option<Vec<u8>>)> =
         object.places().zip(numbers).map(|(place, number)| (place, number, shown(place))).collect();
     let mut stripe = Stripe::default();
     // The length of a copy follows from a chunk, as for readers and repairs: the header of the copy's block may be
@@ -279,7 +280,8 @@ pub(crate) fn object_of(network: &Network, view: &View, word: Slot) -> (Vec<u8>,
     let copies = copies.unwrap_or_default();
     let Some(room) = stripe.room() else {
         let (_, bytes) = copies.first().unwrap_or_else(|| {
-            let chunks: Vec<(Place, usize)> = shown.iter().map(|(at, n, _)| (*at, *n)).collect();
+            let chunks: Vec<(PoolPlace, usize)> =
+                shown.iter().map(|(at, n, _)| (*at, *n)).collect();
             let kept = copies_kept_by(network, view, word);
             panic!("{:#x} is lost: chunks on {chunks:?}, copies {kept:?}", word.0)
         });
@@ -294,7 +296,7 @@ pub(crate) fn object_of(network: &Network, view: &View, word: Slot) -> (Vec<u8>,
         let is_same = (copy.key(), copy.value()) == (whole.key(), whole.value());
         assert!(is_same, "the copy of {:#x} is of another pair", word.0);
     }
-    let part = |(place, number, standing): &(Place, usize, Option<Vec<u8>>)| {
+    let part = |(place, number, standing): &(PoolPlace, usize, Option<Vec<u8>>)| {
         let mut belongs = vec![0; bytes as usize];
         whole.chunk(&code, *number, &mut belongs);
         // Copy words are written later.

@@ -4,4 +4,4 @@ pub(crate) mod entries;
 mod quiescence;
 pub(crate) mod reuse;
 
-pub use quiescence::{lost_objects, nothing_is_lost, quiescent, replicas_agree};
+pub use quiescence::{check_nothing_lost, check_quiescent, check_replicas_agree, lost_objects};

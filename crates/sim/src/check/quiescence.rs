@@ -24,20 +24,20 @@ use fusee_core::layout::{
 };
 use fusee_core::race::Buckets;
 use fusee_core::verbs::ClientId;
-use fusee_core::view::{Place, SlotRef, TABLE_ENTRY_BYTES, View};
+use fusee_core::view::{PoolPlace, SlotRef, TABLE_ENTRY_BYTES, View};
 
 use super::entries::{all_slots, copies_kept_by, object_of};
-use crate::cluster::Cluster;
+use crate::cluster::SimCluster;
 
 /// Checks a cluster in which nothing runs and every session has ended. `orphans`: the blocks that the sessions have
 /// left to the master.
 ///
 /// # Panics
 /// If a promise is broken.
-pub fn quiescent(cluster: &Cluster, orphans: &BTreeMap<BlockId, Orphan>) {
+pub fn check_quiescent(cluster: &SimCluster, orphans: &BTreeMap<BlockId, Orphan>) {
     let view = cluster.view().clone();
-    replicas_agree(cluster);
-    tables_are_shown(cluster, &view);
+    check_replicas_agree(cluster);
+    check_owner_tables(cluster, &view);
     for (object, (slot, word)) in kept(cluster, &view) {
         let (region, block) = block_of(&view, object);
         let owners = owners_of(cluster, &view, region, block);
@@ -67,7 +67,7 @@ pub fn quiescent(cluster: &Cluster, orphans: &BTreeMap<BlockId, Orphan>) {
 ///
 /// # Panics
 /// If an object is lost.
-pub fn nothing_is_lost(cluster: &Cluster, orphans: &BTreeMap<BlockId, Orphan>) {
+pub fn check_nothing_lost(cluster: &SimCluster, orphans: &BTreeMap<BlockId, Orphan>) {
     let view = cluster.view().clone();
     let geometry = &view.geometry;
     let kept = kept(cluster, &view);
@@ -98,7 +98,7 @@ pub fn nothing_is_lost(cluster: &Cluster, orphans: &BTreeMap<BlockId, Orphan>) {
 
 /// Returns the objects that are neither kept by a word, nor free, nor new, in blocks that need no comparison with the
 /// index. Memory nodes and clients may have been lost.
-pub fn lost_objects(cluster: &Cluster, orphans: &BTreeMap<BlockId, Orphan>) -> Vec<Address> {
+pub fn lost_objects(cluster: &SimCluster, orphans: &BTreeMap<BlockId, Orphan>) -> Vec<Address> {
     let view = cluster.view().clone();
     let kept = kept(cluster, &view);
     let mut lost = Vec::new();
@@ -125,7 +125,7 @@ pub fn lost_objects(cluster: &Cluster, orphans: &BTreeMap<BlockId, Orphan>) -> V
 ///
 /// # Panics
 /// If two words keep the same object.
-fn kept(cluster: &Cluster, view: &View) -> BTreeMap<Address, (SlotRef, Slot)> {
+fn kept(cluster: &SimCluster, view: &View) -> BTreeMap<Address, (SlotRef, Slot)> {
     let mut kept = BTreeMap::new();
     for slot in all_slots(view) {
         let place = view.slot_on_primary(slot);
@@ -144,7 +144,7 @@ fn kept(cluster: &Cluster, view: &View) -> BTreeMap<Address, (SlotRef, Slot)> {
 }
 
 /// Returns whether an object is marked as free.
-fn is_marked(cluster: &Cluster, view: &View, object: Address) -> bool {
+fn is_marked(cluster: &SimCluster, view: &View, object: Address) -> bool {
     let (place, bit) = view.free_bit(object).expect("an object in a block");
     cluster.network().word_at(place).0 & bit != 0
 }
@@ -161,7 +161,7 @@ fn block_of(view: &View, object: Address) -> (u32, u32) {
 /// # Panics
 /// If one of these does not hold.
 // Promise LIN-8: At rest all replicas agree, and lookups find every entry.
-pub fn replicas_agree(cluster: &Cluster) {
+pub fn check_replicas_agree(cluster: &SimCluster) {
     let view = cluster.view();
     for slot in all_slots(&view) {
         let words: Vec<Slot> =
@@ -169,22 +169,22 @@ pub fn replicas_agree(cluster: &Cluster) {
         assert!(words.iter().all(|w| *w == words[0]), "{slot:?} differs at rest: {words:x?}");
         assert!(words[0].is_free() || !words[0].is_tentative(), "{slot:?} stays tentative");
         if !words[0].is_free() && !view.is_gone(words[0]) {
-            objects_agree(cluster, &view, slot, words[0]);
+            check_entry_objects(cluster, &view, slot, words[0]);
         }
     }
-    marks_are_on_first_replicas(cluster, &view);
+    check_marks(cluster, &view);
 }
 
 /// Checks that the entry in a slot is findable by its key, and whole on all replicas, or on one if memory was
 /// damaged.
-fn objects_agree(cluster: &Cluster, view: &View, slot: SlotRef, word: Slot) {
+fn check_entry_objects(cluster: &SimCluster, view: &View, slot: SlotRef, word: Slot) {
     let class = word.class().unwrap_or_else(|| panic!("{slot:?} leads nowhere: {word:x?}"));
     let object = view.object(word.address(), class.bytes());
     let object = object.unwrap_or_else(|| panic!("{slot:?} leads out of the regions: {word:x?}"));
     if object.columns().is_some() {
         let (key, parts) = object_of(cluster.network(), view, word);
-        survives(cluster, view, word, &parts);
-        copies_are_named(cluster, view, slot, word);
+        check_redundancy(cluster, view, word, &parts);
+        check_copy_words(cluster, view, slot, word);
         let buckets = Buckets::of(&key, view);
         let is_here = buckets.covers(slot) && buckets.fingerprint == word.fingerprint();
         assert!(is_here, "{slot:?} with {word:x?} is not where its key is looked for");
@@ -194,7 +194,7 @@ fn objects_agree(cluster: &Cluster, view: &View, slot: SlotRef, word: Slot) {
     let mut first: Option<(Vec<u8>, Vec<u8>)> = None;
     for place in object.places() {
         let bytes = bytes_at(cluster, place, class.bytes());
-        let object = match Object::decode_of(&bytes, word.leads_to()) {
+        let object = match Object::decode_of(&bytes, word.object_identity()) {
             Ok(object) => object,
             Err(_) if rots => continue,
             Err(why) => panic!("{slot:?} with {word:x?} leads to no object at {place:?}: {why}"),
@@ -212,7 +212,12 @@ fn objects_agree(cluster: &Cluster, view: &View, slot: SlotRef, word: Slot) {
 
 /// Checks that an object whose parity may be missing survives the loss of as many nodes as it has copies: it has all
 /// data chunks, and either its parity or all its copies, each on a node of its own.
-fn survives(cluster: &Cluster, view: &View, word: Slot, parts: &[(Place, Rc<[u8]>)]) {
+fn check_redundancy(
+    cluster: &SimCluster,
+    view: &View,
+    word: Slot,
+    parts: &[(PoolPlace, Rc<[u8]>)],
+) {
     let object = view.object_of(word).expect("it was there");
     let columns = object.columns().expect("it has chunks");
     if !columns.may_lack_parity() || !object.has_copy(word) || cluster.network().rots() {
@@ -220,14 +225,14 @@ fn survives(cluster: &Cluster, view: &View, word: Slot, parts: &[(Place, Rc<[u8]
     }
     let identity = object.identity_of(word);
     let coding = columns.coding();
-    let columns: Vec<(Place, usize)> =
+    let columns: Vec<(PoolPlace, usize)> =
         object.places().zip(columns.chunks().iter().map(|n| usize::from(*n))).collect();
     let has_parity = columns.iter().filter(|(_, n)| *n >= coding.k()).all(|(place, number)| {
         let bytes = bytes_at(cluster, *place, object.bytes());
         Chunk::decode_of(&bytes, identity, coding, *number).is_ok()
     });
     let copies = parts.iter().filter(|(place, _)| {
-        let is_beside = |(part, n): &(Place, usize)| *n < coding.k() && part.node == place.node;
+        let is_beside = |(part, n): &(PoolPlace, usize)| *n < coding.k() && part.node == place.node;
         !columns.iter().any(|(part, _)| part == place) && !columns.iter().any(is_beside)
     });
     let nodes: BTreeSet<_> = copies.map(|(place, _)| place.node).collect();
@@ -238,7 +243,7 @@ fn survives(cluster: &Cluster, view: &View, word: Slot, parts: &[(Place, Rc<[u8]
 /// Checks that all data chunks name all copies of the word's turn, and the same ones: any chunk may be the only one
 /// left.
 // Promise RED-19: At rest, data chunks name all copies of the turn.
-fn copies_are_named(cluster: &Cluster, view: &View, slot: SlotRef, word: Slot) {
+fn check_copy_words(cluster: &SimCluster, view: &View, slot: SlotRef, word: Slot) {
     let object = view.object_of(word).expect("it was there");
     let columns = object.columns().expect("it has chunks");
     if !object.has_copy(word) || cluster.network().rots() {
@@ -247,7 +252,7 @@ fn copies_are_named(cluster: &Cluster, view: &View, slot: SlotRef, word: Slot) {
     let identity = object.identity_of(word);
     let data = object.copy_words(word).zip(columns.chunks());
     let data = data.filter(|(_, chunk)| usize::from(**chunk) < columns.coding().k());
-    let named = |(place, _): (Place, &u8)| -> Vec<Option<Identity>> {
+    let named = |(place, _): (PoolPlace, &u8)| -> Vec<Option<Identity>> {
         let word = |number: usize| cluster.network().word_at(place.plus(8 * number as u64)).0;
         (0..object.copies()).map(|number| copy_of(identity, number, word(number))).collect()
     };
@@ -258,13 +263,13 @@ fn copies_are_named(cluster: &Cluster, view: &View, slot: SlotRef, word: Slot) {
     assert!(named.iter().all(is_whole), "{slot:?} with {word:?}: data chunks name {named:?}");
 }
 
-fn marks_are_on_first_replicas(cluster: &Cluster, view: &View) {
+fn check_marks(cluster: &SimCluster, view: &View) {
     let bytes = bitmap_bytes(view.geometry.block_bytes);
     for (number, region) in view.regions.iter().enumerate() {
         for place in region.backups() {
             for block in 0..view.geometry.blocks_per_region() {
                 let offset = place.offset + view.geometry.block_offset(block) + BLOCK_HEADER_BYTES;
-                let bitmap = bytes_at(cluster, Place { offset, ..*place }, bytes);
+                let bitmap = bytes_at(cluster, PoolPlace { offset, ..*place }, bytes);
                 let is_clear = bitmap.iter().all(|byte| *byte == 0);
                 assert!(is_clear, "block {block} of region {number} has marks at {place:?}");
             }
@@ -274,7 +279,7 @@ fn marks_are_on_first_replicas(cluster: &Cluster, view: &View) {
 
 /// # Panics
 /// If the node is lost.
-fn bytes_at(cluster: &Cluster, place: Place, bytes: u64) -> Vec<u8> {
+fn bytes_at(cluster: &SimCluster, place: PoolPlace, bytes: u64) -> Vec<u8> {
     let at = place.offset as usize;
     let found =
         cluster.network().with(place.node, |memory| memory.pool[at..at + bytes as usize].to_vec());
@@ -284,7 +289,7 @@ fn bytes_at(cluster: &Cluster, place: Place, bytes: u64) -> Vec<u8> {
 /// Checks that each memory node agrees with the table in its pool: when it leads a region, it hands out the blocks
 /// that are free in its table.
 // Promise MEM-16: Memory nodes go by the owner tables in their pools.
-fn tables_are_shown(cluster: &Cluster, view: &View) {
+fn check_owner_tables(cluster: &SimCluster, view: &View) {
     for (region, places) in (0u32..).zip(view.regions.iter().map(|region| region.places())) {
         for place in places {
             let known = cluster.peek_node(place.node, NodeRequest::OwnersOf { region });
@@ -301,15 +306,15 @@ fn tables_are_shown(cluster: &Cluster, view: &View) {
 }
 
 /// Returns the owners of a block, by the tables of all replicas.
-fn owners_of(cluster: &Cluster, view: &View, region: u32, block: u32) -> BTreeSet<ClientId> {
+fn owners_of(cluster: &SimCluster, view: &View, region: u32, block: u32) -> BTreeSet<ClientId> {
     let places = view.regions[region as usize].places();
     places.iter().map(|place| owner_at(cluster, place, block)).collect()
 }
 
 /// Returns the owner of a block by the table of one replica of its region.
-fn owner_at(cluster: &Cluster, place: &Place, block: u32) -> ClientId {
+fn owner_at(cluster: &SimCluster, place: &PoolPlace, block: u32) -> ClientId {
     let offset = place.offset + u64::from(block) * TABLE_ENTRY_BYTES;
-    let bytes = bytes_at(cluster, Place { offset, ..*place }, TABLE_ENTRY_BYTES);
+    let bytes = bytes_at(cluster, PoolPlace { offset, ..*place }, TABLE_ENTRY_BYTES);
     ClientId(u32::from_le_bytes(bytes.try_into().expect("4 bytes")))
 }
 

@@ -32,17 +32,17 @@ use fusee_core::layout::{
 };
 use fusee_core::slab::WINDOW_EPOCHS;
 use fusee_core::verbs::{ClientId, MnId};
-use fusee_core::view::{Place, View};
+use fusee_core::view::{PoolPlace, View};
 
 use super::entries::copies_kept_by;
 use crate::network::Network;
 
 /// The contents of an object when it became free: its identity, or only zeros.
-type Left = Option<Identity>;
+type FreedContent = Option<Identity>;
 
 /// The latest life of an object.
 #[derive(Clone, Copy)]
-struct Life {
+struct ObjectLife {
     identity: Identity,
     /// The first bytes of the object. Different objects have different ones.
     crc: u32,
@@ -52,12 +52,12 @@ struct Life {
 
 /// The free objects and the running operations, with their times.
 #[derive(Default)]
-pub(crate) struct Reuse {
+pub(crate) struct ReuseCheck {
     view: Option<View>,
     /// The newest epoch. 0 if none is known; then windows are not checked.
     epoch: u64,
     /// The life that was written last, by address.
-    lives: BTreeMap<u64, Life>,
+    lives: BTreeMap<u64, ObjectLife>,
     /// The last epoch of identities that stand nowhere any more.
     stood: BTreeMap<Identity, u64>,
     /// A counter that grows with every recorded event.
@@ -69,12 +69,12 @@ pub(crate) struct Reuse {
     /// Recovered sessions: their further actions have no effect.
     recovered: BTreeSet<ClientId>,
     /// The time at which an object became free, and its contents, by address.
-    free: BTreeMap<u64, (u64, Left)>,
+    free: BTreeMap<u64, (u64, FreedContent)>,
     /// Lengths of the objects that were written since there were zeros, by address.
     used: BTreeMap<u64, u64>,
 }
 
-impl Reuse {
+impl ReuseCheck {
     /// Checks by the places of this view from now on. `None`: checks nothing.
     pub fn follow(&mut self, view: Option<&View>) {
         self.view = view.cloned();
@@ -86,7 +86,7 @@ impl Reuse {
     }
 
     /// Notes that an identity stood somewhere until now.
-    fn has_stood(&mut self, identity: Identity) {
+    fn retire_identity(&mut self, identity: Identity) {
         self.stood.insert(identity, self.epoch);
     }
 
@@ -94,11 +94,11 @@ impl Reuse {
     ///
     /// # Panics
     /// If an identity comes back too early.
-    fn lives(
+    fn check_life(
         &mut self,
         who: ClientId,
         address: u64,
-        place: Place,
+        place: PoolPlace,
         header: &[u8],
         memory: &Network,
     ) {
@@ -109,11 +109,11 @@ impl Reuse {
         let crc = header.first_chunk().map_or(0, |crc| u32::from_le_bytes(*crc));
         // The chunks of a pair have different CRCs.
         let crc = if self.redundancy_at(at) == Redundancy::Replicated { crc } else { 0 };
-        let life = Life { identity, crc, since: epoch };
+        let life = ObjectLife { identity, crc, since: epoch };
         let is_put_beside = self.jobs.contains(&who) && self.stands(identity, at, memory);
         let was_ended = !self.lives.contains_key(&address) && self.stood.contains_key(&identity);
         if was_ended && is_put_beside {
-            self.has_stood(identity);
+            self.retire_identity(identity);
             return;
         }
         if let Some(known) = self.lives.get(&address).copied() {
@@ -123,11 +123,11 @@ impl Reuse {
                     known.crc == crc || !self.stands(identity, at, memory),
                     "{who} writes another object to {at} with generation {generation}"
                 );
-                self.lives.insert(address, Life { since: known.since, ..life });
+                self.lives.insert(address, ObjectLife { since: known.since, ..life });
                 return;
             }
             if is_put_beside && memory.identity_at(place) != Some(known.identity) {
-                self.has_stood(identity);
+                self.retire_identity(identity);
                 return;
             }
             assert!(
@@ -135,7 +135,7 @@ impl Reuse {
                 "{who} uses {at} twice in epoch {epoch}, with generation {generation} now"
             );
             if self.stands(known.identity, at, memory) {
-                self.has_stood(known.identity);
+                self.retire_identity(known.identity);
             }
         }
         let stood = self.stood.get(&identity).copied();
@@ -162,11 +162,11 @@ impl Reuse {
     }
 
     /// Returns the word of the free bitmap on the primary with an object's bit, and the bit.
-    fn free_bit(&self, object: Address) -> Option<(Place, u64)> {
+    fn free_bit(&self, object: Address) -> Option<(PoolPlace, u64)> {
         let view = self.view.as_ref()?;
         let (block, word, bits) = view.geometry.free_bit(object)?;
         let bitmap = view.block(block)?.bitmap();
-        Some((Place { offset: bitmap.offset + u64::from(word) * 8, ..bitmap }, bits))
+        Some((PoolPlace { offset: bitmap.offset + u64::from(word) * 8, ..bitmap }, bits))
     }
 
     fn tick(&mut self) -> u64 {
@@ -203,13 +203,13 @@ impl Reuse {
     }
 
     /// Notes that a session is recovered.
-    pub fn gone(&mut self, client: ClientId) {
+    pub fn note_recovered(&mut self, client: ClientId) {
         self.running.remove(&client);
         self.recovered.insert(client);
     }
 
     /// Notes the change of a word.
-    pub fn changed(&mut self, place: Place, old: Slot, new: Slot, memory: &Network) {
+    pub fn changed(&mut self, place: PoolPlace, old: Slot, new: Slot, memory: &Network) {
         if old == new || !self.is_slot(place) {
             return;
         }
@@ -225,10 +225,10 @@ impl Reuse {
         }
         if let Some(object) = old.object() {
             let identity = match self.redundancy_at(object) {
-                Redundancy::Oriented(_) => old.leads_to().first_turn(),
-                _ => old.leads_to(),
+                Redundancy::Oriented(_) => old.object_identity().first_turn(),
+                _ => old.object_identity(),
             };
-            self.has_stood(identity);
+            self.retire_identity(identity);
             let now = self.tick();
             self.free.insert(object.bytes(), (now, Some(identity)));
         }
@@ -238,7 +238,7 @@ impl Reuse {
     ///
     /// # Panics
     /// If the word is part of a free bitmap, and the bits are already set, or already clear.
-    pub fn added(&self, place: Place, old: u64, add: u64) {
+    pub fn added(&self, place: PoolPlace, old: u64, add: u64) {
         let Some((_, offset)) = self.in_block(place) else { return };
         let cleared = add.wrapping_neg();
         let is_good = old & add == 0 || cleared & !old == 0;
@@ -256,7 +256,7 @@ impl Reuse {
         bytes: &[u8],
         memory: &Network,
     ) {
-        let Some((start, in_block)) = self.in_block(Place { node, offset }) else { return };
+        let Some((start, in_block)) = self.in_block(PoolPlace { node, offset }) else { return };
         let block_bytes = self.view.as_ref().expect("it has blocks").geometry.block_bytes;
         if in_block < BLOCK_HEADER_BYTES + bitmap_bytes(block_bytes) {
             return;
@@ -268,7 +268,7 @@ impl Reuse {
             for at in ended {
                 let Some(life) = self.lives.remove(&at) else { continue };
                 if self.stands(life.identity, Address::new(at), memory) {
-                    self.has_stood(life.identity);
+                    self.retire_identity(life.identity);
                 }
             }
             for (object, bytes) in self.used.extract_if(zeros, |_, _| true) {
@@ -280,7 +280,7 @@ impl Reuse {
         let Some(header) = bytes.get(..HEADER_BYTES as usize) else { return };
         self.used.insert(start, bytes.len() as u64);
         let identity = Object::header_identity(header);
-        self.lives(who, start, Place { node, offset }, header, memory);
+        self.check_life(who, start, PoolPlace { node, offset }, header, memory);
         let known = self.free.get(&start).copied();
         // A session that completes an object of a dead client writes the same bytes again.
         let Some((since, _)) = known.filter(|(_, left)| *left != identity) else { return };
@@ -295,7 +295,7 @@ impl Reuse {
     }
 
     /// Returns the replicas of a place in a block behind its bitmap, and none for other places.
-    pub fn replicas_of(&self, place: Place) -> Vec<Place> {
+    pub fn replicas_of(&self, place: PoolPlace) -> Vec<PoolPlace> {
         let (Some(view), Some((address, in_block))) = (&self.view, self.in_block(place)) else {
             return Vec::new();
         };
@@ -313,7 +313,7 @@ impl Reuse {
     }
 
     /// Returns the number of places of an object that must be whole.
-    pub fn needed_at(&self, place: Place) -> usize {
+    pub fn needed_at(&self, place: PoolPlace) -> usize {
         let address = self.in_block(place).map(|(address, _)| Address::new(address & !63));
         match address.map(|address| self.redundancy_at(address)) {
             Some(redundancy) => redundancy.coding().map_or(1, |coding| coding.k()),
@@ -322,23 +322,24 @@ impl Reuse {
     }
 
     /// Returns whether a place may hold a copy of an EC-oriented object.
-    pub fn holds_copies(&self, place: Place) -> bool {
+    pub fn holds_copies(&self, place: PoolPlace) -> bool {
         let address = self.in_block(place).map(|(address, _)| Address::new(address & !63));
         let redundancy = address.map(|address| self.redundancy_at(address));
         matches!(redundancy, Some(Redundancy::Copies(_)))
     }
 
     /// Returns the replicas of an address.
-    fn places_of(&self, address: Address) -> Vec<Place> {
+    fn places_of(&self, address: Address) -> Vec<PoolPlace> {
         let Some(view) = &self.view else { return Vec::new() };
         let bytes = view.geometry.region_bytes;
         let region = &view.regions[(address.bytes() / bytes) as usize];
-        let at = |p: &Place| Place { node: p.node, offset: p.offset + address.bytes() % bytes };
+        let at =
+            |p: &PoolPlace| PoolPlace { node: p.node, offset: p.offset + address.bytes() % bytes };
         region.places().iter().map(at).collect()
     }
 
     /// Returns whether a place is a slot of the index, on any replica.
-    fn is_slot(&self, place: Place) -> bool {
+    fn is_slot(&self, place: PoolPlace) -> bool {
         let Some(view) = &self.view else { return false };
         let bytes = view.geometry.subtable_bytes();
         let mut places = view.subtables.iter().flat_map(|subtable| subtable.replicas());
@@ -348,11 +349,11 @@ impl Reuse {
     }
 
     /// Returns the address of a place in a region, and its distance from the start of its block.
-    fn in_block(&self, place: Place) -> Option<(u64, u64)> {
+    fn in_block(&self, place: PoolPlace) -> Option<(u64, u64)> {
         let view = self.view.as_ref()?;
         let bytes = view.geometry.region_bytes;
         let address = view.regions.iter().zip(0u64..).find_map(|(region, number)| {
-            let holds = |at: &&Place| {
+            let holds = |at: &&PoolPlace| {
                 at.node == place.node && (at.offset..at.offset + bytes).contains(&place.offset)
             };
             let at = region.places().iter().find(holds)?;

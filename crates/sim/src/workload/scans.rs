@@ -3,29 +3,32 @@
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use fusee_core::store::{PieceLimits, ScanCursor, ScannedPair};
+use fusee_core::store::{ScanCursor, ScanLimits, ScannedPair};
 
-use super::{Answer, Call, CallOutcome, Operation, Record, Workload, decode, outcome_of};
+use super::{
+    CallOutcome, HistoryAnswer, HistoryCall, HistoryOperation, HistoryRecord, SimWorkload, decode,
+    outcome_of,
+};
 use crate::environment::SimSession;
 use crate::rng::Rng;
 
 /// A scan in progress.
-pub(super) struct Scan {
+pub(super) struct WorkloadScan {
     cursor: ScanCursor,
     begun: u64,
     /// The keys that pieces have shown, each with the time at which its latest piece began.
     shown: BTreeMap<usize, u64>,
 }
 
-impl Scan {
-    pub fn new(begun: u64) -> Scan {
-        Scan { cursor: ScanCursor::start(), begun, shown: BTreeMap::new() }
+impl WorkloadScan {
+    pub fn new(begun: u64) -> WorkloadScan {
+        WorkloadScan { cursor: ScanCursor::start(), begun, shown: BTreeMap::new() }
     }
 }
 
-impl Workload {
+impl SimWorkload {
     /// Returns a waiting scan, in half of the cases.
-    pub(super) fn handed_scan(&self, rng: &Rng) -> Option<Scan> {
+    pub(super) fn handed_scan(&self, rng: &Rng) -> Option<WorkloadScan> {
         let mut handed = self.handed.borrow_mut();
         if handed.is_empty() || rng.one_in(2) {
             return None;
@@ -43,19 +46,19 @@ impl Workload {
         &self,
         rng: &Rng,
         session: &Rc<SimSession>,
-        mut scan: Scan,
+        mut scan: WorkloadScan,
     ) -> CallOutcome {
         self.invoked.set(self.invoked.get() + 1);
         while !scan.cursor.is_done() {
             let piece_begun = self.now();
-            let mut pairs: Vec<(usize, Answer)> = Vec::new();
+            let mut pairs: Vec<(usize, HistoryAnswer)> = Vec::new();
             let show = |pair: ScannedPair<'_>| {
                 let key = self.keys.iter().position(|key| key == pair.key);
                 let key = key.unwrap_or_else(|| panic!("nobody has written {:?}", pair.key));
                 pairs.push((key, decode(Some(pair.value))));
             };
             let bytes = rng.pick(&[0, 1 << 10, 1 << 12, 2 << 20]);
-            let limits = PieceLimits { slots: 1 + rng.below(12) as u32, bytes };
+            let limits = ScanLimits { slots: 1 + rng.below(12) as u32, bytes };
             match session.scan(&mut scan.cursor, limits, show).await {
                 Ok(damaged) => assert_eq!(damaged, 0, "another replica is left"),
                 Err(error) => {
@@ -66,7 +69,7 @@ impl Workload {
             for (key, answer) in pairs {
                 self.searched(session, key, piece_begun, answer);
                 if let Some(before) = scan.shown.insert(key, piece_begun) {
-                    self.searched(session, key, before, Answer::Absent);
+                    self.searched(session, key, before, HistoryAnswer::Absent);
                 }
             }
             if rng.one_in(4) {
@@ -75,21 +78,21 @@ impl Workload {
             }
         }
         for key in (0..self.keys.len()).filter(|key| !scan.shown.contains_key(key)) {
-            self.searched(session, key, scan.begun, Answer::Absent);
+            self.searched(session, key, scan.begun, HistoryAnswer::Absent);
         }
         CallOutcome::Well
     }
 
     /// Hands a scan on as text, like a client that stores its cursor.
-    fn hand_on(&self, scan: Scan) {
+    fn hand_on(&self, scan: WorkloadScan) {
         let cursor = scan.cursor.to_string().parse().expect("a cursor wrote it");
-        self.handed.borrow_mut().push(Scan { cursor, ..scan });
+        self.handed.borrow_mut().push(WorkloadScan { cursor, ..scan });
     }
 
-    fn searched(&self, session: &SimSession, key: usize, invoked: u64, answer: Answer) {
+    fn searched(&self, session: &SimSession, key: usize, invoked: u64, answer: HistoryAnswer) {
         let returned = Some((self.now(), answer));
-        let operation = Operation { call: Call::Search, invoked, returned };
-        let record = Record { key: key as u64, client: session.id().0, operation };
+        let operation = HistoryOperation { call: HistoryCall::Search, invoked, returned };
+        let record = HistoryRecord { key: key as u64, client: session.id().0, operation };
         self.history.borrow_mut().push(Some(record));
     }
 }

@@ -13,12 +13,12 @@ use std::thread::{self, Builder, Scope, ScopedJoinHandle};
 
 use fusee_core::mutant::{Mutant, activate};
 
-use crate::scenarios::Scenario;
+use crate::scenarios::MutantScenario;
 
 const THREADS: u64 = 2;
 
 /// A failing seed, with the first line of its failure.
-pub struct Caught {
+pub struct FailingSeed {
     pub seed: u64,
     pub noticed: String,
 }
@@ -30,7 +30,11 @@ pub fn switch() -> MutexGuard<'static, ()> {
 }
 
 /// Returns the smallest of these seeds with which `scenario` fails under `mutant`.
-pub fn hunt(mutant: Option<Mutant>, scenario: &Scenario, seeds: Range<u64>) -> Option<Caught> {
+pub fn hunt(
+    mutant: Option<Mutant>,
+    scenario: &MutantScenario,
+    seeds: Range<u64>,
+) -> Option<FailingSeed> {
     silence_expected_panics();
     activate(mutant);
     let bound = AtomicU64::new(seeds.end);
@@ -40,7 +44,7 @@ pub fn hunt(mutant: Option<Mutant>, scenario: &Scenario, seeds: Range<u64>) -> O
         let every = |nth| spawn(scope, move || hunt_every(scenario, begin + nth, bound));
         let threads: Vec<_> = (0..THREADS).map(every).collect();
         let found = threads.into_iter().filter_map(|t| t.join().expect("a hunt never panics"));
-        found.min_by_key(|caught: &Caught| caught.seed)
+        found.min_by_key(|caught: &FailingSeed| caught.seed)
     });
     activate(None);
     found
@@ -55,13 +59,13 @@ fn spawn<'scope, T: Send + 'scope>(
     thread.expect("there is room for a thread")
 }
 
-fn hunt_every(scenario: &Scenario, first: u64, bound: &AtomicU64) -> Option<Caught> {
+fn hunt_every(scenario: &MutantScenario, first: u64, bound: &AtomicU64) -> Option<FailingSeed> {
     let mut seed = first;
     // Relaxed: a bound read too late costs a few more seeds.
     while seed < bound.load(Ordering::Relaxed) {
         if let Err(noticed) = attempt(scenario, seed) {
             bound.fetch_min(seed, Ordering::Relaxed);
-            return Some(Caught { seed, noticed });
+            return Some(FailingSeed { seed, noticed });
         }
         seed += THREADS;
     }
@@ -69,7 +73,7 @@ fn hunt_every(scenario: &Scenario, first: u64, bound: &AtomicU64) -> Option<Caug
 }
 
 /// Counts the seeds below `seeds` that fail.
-pub fn count(mutant: Option<Mutant>, scenario: &Scenario, seeds: u64) -> usize {
+pub fn count(mutant: Option<Mutant>, scenario: &MutantScenario, seeds: u64) -> usize {
     silence_expected_panics();
     activate(mutant);
     let every = |first| {
@@ -87,7 +91,7 @@ pub fn count(mutant: Option<Mutant>, scenario: &Scenario, seeds: u64) -> usize {
 }
 
 /// Runs one seed under the active mutant. `Err` has the first line of the panic's message.
-pub fn attempt(scenario: &Scenario, seed: u64) -> Result<(), String> {
+pub fn attempt(scenario: &MutantScenario, seed: u64) -> Result<(), String> {
     EXPECTED.set(true);
     let result = panic::catch_unwind(AssertUnwindSafe(|| (scenario.run)(seed)));
     EXPECTED.set(false);

@@ -13,8 +13,8 @@ mod support;
 use fusee_core::mutant::{Mutant, activate};
 use fusee_sim::{RunOptions, run, shrink};
 
-use hunt::{Caught, attempt, hunt, switch};
-use scenarios::Scenario;
+use hunt::{FailingSeed, attempt, hunt, switch};
+use scenarios::MutantScenario;
 
 /// Seeds per countermeasure. The rarest failures occur once in a few hundred seeds.
 const SEEDS: u64 = 20_000;
@@ -34,7 +34,7 @@ const SURVEYED: u64 = 600;
 const SURVEYED_TIMED: u64 = 60;
 
 /// Returns the scenario that must notice a mutant: the one in which most seeds do.
-fn scenario(mutant: Mutant) -> &'static Scenario {
+fn scenario(mutant: Mutant) -> &'static MutantScenario {
     use Mutant::*;
     match mutant {
         DeleteWritesZero | InsertLoserSucceeds | DeleteLoserSucceeds | ReadersSeeTentative
@@ -188,7 +188,7 @@ fn scenario(mutant: Mutant) -> &'static Scenario {
 
 /// Returns the seed at which the hunt for a mutant begins: for rare failures, shortly before a seed that is known to
 /// fail. If that seed changes, the hunt takes longer; `first_seeds` finds a new beginning.
-fn begin(mutant: Mutant, scenario: &Scenario) -> u64 {
+fn begin(mutant: Mutant, scenario: &MutantScenario) -> u64 {
     use Mutant::*;
     match (mutant, scenario.name) {
         (OvertakenMoveDoesNotWait, "moved at once") => 5_880,
@@ -208,7 +208,7 @@ fn begin(mutant: Mutant, scenario: &Scenario) -> u64 {
 }
 
 /// Returns the scenario in virtual time that must notice a mutant too, if many seeds of one do.
-fn timed_scenario(mutant: Mutant) -> Option<&'static Scenario> {
+fn timed_scenario(mutant: Mutant) -> Option<&'static MutantScenario> {
     use Mutant::*;
     Some(match mutant {
         DeleteWritesZero | HalfIsAMajority | MajorityOverlooked | AnyValueWinsRule3
@@ -265,7 +265,7 @@ fn without_a_mutant_nothing_is_caught() {
     let timed = scenarios::TIMED.map(|scenario| (scenario, TIMED_SEEDS_UNHARMED));
     for (scenario, seeds) in stepwise.into_iter().chain(timed) {
         let seeds = if LONG.contains(&scenario.name) { SEEDS_UNHARMED_LONG } else { seeds };
-        if let Some(Caught { seed, noticed }) = hunt(None, scenario, 0..seeds) {
+        if let Some(FailingSeed { seed, noticed }) = hunt(None, scenario, 0..seeds) {
             panic!("{}, seed {seed}: {noticed}", scenario.name);
         }
     }
@@ -324,7 +324,7 @@ fn first_seeds() {
     for scenario in scenarios.filter(|s| wanted.split(',').any(|named| named == s.name)) {
         for mutant in &mutants {
             match hunt(*mutant, scenario, 0..seeds) {
-                Some(Caught { seed, noticed }) => {
+                Some(FailingSeed { seed, noticed }) => {
                     println!("{mutant:?} {}, {seed}: {noticed}", scenario.name)
                 }
                 None => println!("{mutant:?} {}, none of {seeds}", scenario.name),
@@ -333,7 +333,7 @@ fn first_seeds() {
     }
 }
 
-fn survey_of(scenarios: &[&Scenario], seeds: u64) {
+fn survey_of(scenarios: &[&MutantScenario], seeds: u64) {
     let _switch = switch();
     for mutant in Mutant::ALL
         .iter()
@@ -342,7 +342,7 @@ fn survey_of(scenarios: &[&Scenario], seeds: u64) {
         print!("{:32}", format!("{mutant:?}"));
         let wanted = std::env::var("IN").unwrap_or_default();
         let is_wanted =
-            |s: &&&Scenario| wanted.is_empty() || wanted.split(',').any(|w| w == s.name);
+            |s: &&&MutantScenario| wanted.is_empty() || wanted.split(',').any(|w| w == s.name);
         for scenario in scenarios.iter().filter(is_wanted) {
             let failing = hunt::count(Some(*mutant), scenario, seeds);
             print!(" {} {failing},", scenario.name);
@@ -351,7 +351,7 @@ fn survey_of(scenarios: &[&Scenario], seeds: u64) {
     }
 }
 
-fn print(mutant: Mutant, scenario: &Scenario, caught: &Caught) {
-    let (mutant, Caught { seed, noticed }) = (format!("{mutant:?}"), caught);
+fn print(mutant: Mutant, scenario: &MutantScenario, caught: &FailingSeed) {
+    let (mutant, FailingSeed { seed, noticed }) = (format!("{mutant:?}"), caught);
     println!("{mutant:32} {:13} {:6}  {noticed:.90}", scenario.name, seed + 1);
 }

@@ -13,234 +13,240 @@ use crate::support::{
 };
 
 /// A family of runs, one per seed.
-pub struct Scenario {
+pub struct MutantScenario {
     pub name: &'static str,
     /// Runs a seed, and panics if a promise is broken.
     pub run: fn(u64),
 }
 
-const fn named(name: &'static str, run: fn(u64)) -> Scenario {
-    Scenario { name, run }
+const fn named(name: &'static str, run: fn(u64)) -> MutantScenario {
+    MutantScenario { name, run }
 }
 
-pub const MIXED: Scenario = named("mixed", scenarios::mixed);
-pub const FIGHT: Scenario = named("fight", scenarios::fight);
-pub const BURSTS: Scenario = named("bursts", scenarios::bursts);
-pub const ROUNDS: Scenario = named("rounds", scenarios::rounds);
-pub const CRASH: Scenario = named("crash", scenarios::crash);
-pub const BURSTS_CRASH: Scenario = named("bursts+crash", scenarios::bursts_crash);
-pub const STANDSTILL: Scenario = named("standstill", |seed| {
+pub const MIXED: MutantScenario = named("mixed", scenarios::mixed);
+pub const FIGHT: MutantScenario = named("fight", scenarios::fight);
+pub const BURSTS: MutantScenario = named("bursts", scenarios::bursts);
+pub const ROUNDS: MutantScenario = named("rounds", scenarios::rounds);
+pub const CRASH: MutantScenario = named("crash", scenarios::crash);
+pub const BURSTS_CRASH: MutantScenario = named("bursts+crash", scenarios::bursts_crash);
+pub const STANDSTILL: MutantScenario = named("standstill", |seed| {
     steered::standstill(seed);
 });
-pub const EARLY_LOOK: Scenario = named("early look", |seed| {
+pub const EARLY_LOOK: MutantScenario = named("early look", |seed| {
     steered::early_look(seed);
 });
-pub const FREED_SLOT: Scenario = named("freed slot", |seed| {
+pub const FREED_SLOT: MutantScenario = named("freed slot", |seed| {
     steered::freed_slot(seed);
 });
-pub const SPECULATED_ENTRY: Scenario = named("speculated entry", |seed| {
+pub const SPECULATED_ENTRY: MutantScenario = named("speculated entry", |seed| {
     steered::speculated_entry(seed);
 });
-pub const EARLY_PREFIX: Scenario = named("early prefix", |seed| {
+pub const EARLY_PREFIX: MutantScenario = named("early prefix", |seed| {
     steered::early_prefix(seed);
 });
-pub const CLIENT_CRASH: Scenario = named("client crash", |seed| {
+pub const CLIENT_CRASH: MutantScenario = named("client crash", |seed| {
     failures::client_crash(seed);
 });
-pub const INSERT_CRASH: Scenario = named("insert crash", |seed| {
+pub const INSERT_CRASH: MutantScenario = named("insert crash", |seed| {
     failures::insert_crash(seed);
 });
-pub const INDEX_LOSS: Scenario = named("index loss", |seed| {
+pub const INDEX_LOSS: MutantScenario = named("index loss", |seed| {
     failures::index_node_loss(seed);
 });
-pub const STALE_ORPHAN: Scenario =
+pub const STALE_ORPHAN: MutantScenario =
     named("stale orphan", |seed| stale_orphan::stale_orphan(seed, false));
 /// More regions are copied than one ALLOC names.
-pub const FROZEN_GRANT: Scenario = named("frozen grant", frozen_grant::frozen_grant);
-pub const OWN_ORPHAN: Scenario = named("own orphan", |seed| stale_orphan::stale_orphan(seed, true));
-pub const LATE_INSERT: Scenario = named("late insert", |seed| {
+pub const FROZEN_GRANT: MutantScenario = named("frozen grant", frozen_grant::frozen_grant);
+pub const OWN_ORPHAN: MutantScenario =
+    named("own orphan", |seed| stale_orphan::stale_orphan(seed, true));
+pub const LATE_INSERT: MutantScenario = named("late insert", |seed| {
     steered_recovery::late_insert_crash(seed);
 });
-pub const OVERTAKEN: Scenario = named("overtaken", |seed| {
+pub const OVERTAKEN: MutantScenario = named("overtaken", |seed| {
     steered_recovery::recovery_overtaken(seed);
 });
 
-pub const NODE_LOSS: Scenario = named("node loss", |seed| {
+pub const NODE_LOSS: MutantScenario = named("node loss", |seed| {
     changes::node_loss(seed);
 });
 
-pub const SPLITS: Scenario = named("splits", |seed| {
+pub const SPLITS: MutantScenario = named("splits", |seed| {
     changes::splits(seed);
 });
 
-pub const MOVES: Scenario = named("moves", |seed| {
+pub const MOVES: MutantScenario = named("moves", |seed| {
     changes::moves(seed);
 });
 
-pub const CUT_OFF_PRIMARY: Scenario = named("cut off primary", |seed| {
+pub const CUT_OFF_PRIMARY: MutantScenario = named("cut off primary", |seed| {
     changes::cut_off_primary(seed);
 });
 
-pub const CUT_OFF_SINGLE: Scenario = named("cut off single", |seed| {
+pub const CUT_OFF_SINGLE: MutantScenario = named("cut off single", |seed| {
     changes::cut_off_single(seed);
 });
 
-pub const DOUBTFUL_BACKUPS: Scenario = named("doubtful", |seed| {
+pub const DOUBTFUL_BACKUPS: MutantScenario = named("doubtful", |seed| {
     steered_changes::doubtful_backups(seed);
 });
 
-pub const SETTLER_DIES: Scenario = named("settler dies", |seed| {
+pub const SETTLER_DIES: MutantScenario = named("settler dies", |seed| {
     steered_changes::settler_dies(seed);
 });
 
-pub const LEFT_BEHIND: Scenario = named("left behind", |seed| {
+pub const LEFT_BEHIND: MutantScenario = named("left behind", |seed| {
     steered_changes::left_behind(seed);
 });
 
-pub const LOST_REPLICA: Scenario = named("lost replica", |seed| {
+pub const LOST_REPLICA: MutantScenario = named("lost replica", |seed| {
     steered_changes::beside_lost_replica(seed);
 });
 
-pub const IN_DOUBT: Scenario = named("in doubt", |seed| {
+pub const IN_DOUBT: MutantScenario = named("in doubt", |seed| {
     in_doubt::in_doubt(seed);
 });
 
-pub const GONE: Scenario = named("gone", gone::gone);
-pub const SPLIT_ONCE: Scenario = named("split once", turns::split_once);
-pub const REPLICAS_HAVE_TURNS: Scenario = named("replicas have turns", turns::replicas_have_turns);
-pub const FORGOTTEN_SPLIT: Scenario = named("forgotten split", turns::forgotten_split);
-pub const MANY_DEATHS: Scenario = named("many deaths", turns::many_deaths);
-pub const STARVED_MASTER: Scenario = named("starved master", turns::starved_master);
-pub const UNHEARD_NODES: Scenario = named("unheard nodes", turns::unheard_nodes);
-pub const CROWDED: Scenario = named("crowded", crowded::crowded);
-pub const ASKS_TOO_MUCH: Scenario = named("asks too much", crowded::asks_too_much);
+pub const GONE: MutantScenario = named("gone", gone::gone);
+pub const SPLIT_ONCE: MutantScenario = named("split once", turns::split_once);
+pub const REPLICAS_HAVE_TURNS: MutantScenario =
+    named("replicas have turns", turns::replicas_have_turns);
+pub const FORGOTTEN_SPLIT: MutantScenario = named("forgotten split", turns::forgotten_split);
+pub const MANY_DEATHS: MutantScenario = named("many deaths", turns::many_deaths);
+pub const STARVED_MASTER: MutantScenario = named("starved master", turns::starved_master);
+pub const UNHEARD_NODES: MutantScenario = named("unheard nodes", turns::unheard_nodes);
+pub const CROWDED: MutantScenario = named("crowded", crowded::crowded);
+pub const ASKS_TOO_MUCH: MutantScenario = named("asks too much", crowded::asks_too_much);
 
-pub const REUSE: Scenario = named("reuse", |seed| {
+pub const REUSE: MutantScenario = named("reuse", |seed| {
     reuse::reuse(seed);
 });
 
-pub const EARLY_MARK: Scenario = named("early mark", |seed| {
+pub const EARLY_MARK: MutantScenario = named("early mark", |seed| {
     steered_reuse::early_mark(seed);
 });
 
-pub const LATE_REPAIRS: Scenario = named("late repairs", |seed| {
+pub const LATE_REPAIRS: MutantScenario = named("late repairs", |seed| {
     late_repairs::late_repairs(seed);
 });
 
 /// Requests of the master's jobs arrive late.
-pub const LATE_ORDERS: Scenario = named("late orders", |seed| {
+pub const LATE_ORDERS: MutantScenario = named("late orders", |seed| {
     late_repairs::late_orders(seed);
 });
 
-pub const SPECULATION_CRASH: Scenario = named("speculation crash", |seed| {
+pub const SPECULATION_CRASH: MutantScenario = named("speculation crash", |seed| {
     speculations::crash(seed);
 });
 
-pub const SPECULATION_INDEX_LOSS: Scenario = named("speculation index", |seed| {
+pub const SPECULATION_INDEX_LOSS: MutantScenario = named("speculation index", |seed| {
     speculations::index_loss(seed);
 });
 
-pub const SPECULATION_LOSS: Scenario = named("speculation loss", |seed| {
+pub const SPECULATION_LOSS: MutantScenario = named("speculation loss", |seed| {
     speculations::loss(seed);
 });
 
-pub const SPECULATION_MOVES: Scenario = named("speculation moves", |seed| {
+pub const SPECULATION_MOVES: MutantScenario = named("speculation moves", |seed| {
     speculations::moves(seed);
 });
 
-pub const SPECULATION_REUSE: Scenario = named("speculation reuse", |seed| {
+pub const SPECULATION_REUSE: MutantScenario = named("speculation reuse", |seed| {
     speculations::used_again(seed);
 });
 
-pub const SPECULATION_RECURS: Scenario = named("speculation recurs", |seed| {
+pub const SPECULATION_RECURS: MutantScenario = named("speculation recurs", |seed| {
     speculations::recurring_word(seed);
 });
 
-pub const RECURRING_TURN: Scenario = named("recurring turn", speculations::recurring_turn);
+pub const RECURRING_TURN: MutantScenario = named("recurring turn", speculations::recurring_turn);
 
-pub const SPECULATION_HALF_MOVED: Scenario = named("half moved", |seed| {
+pub const SPECULATION_HALF_MOVED: MutantScenario = named("half moved", |seed| {
     speculations::half_moved(seed);
 });
 
-pub const HALF_DELETED: Scenario = named("half deleted", speculations::half_deleted);
+pub const HALF_DELETED: MutantScenario = named("half deleted", speculations::half_deleted);
 
-pub const LEFT_MARKS: Scenario = named("left marks", scripted::marks::left_behind);
-pub const SEEN_ELSEWHERE: Scenario = named("seen elsewhere", scripted::marks::seen_elsewhere);
-pub const LATE_MARK: Scenario = named("late mark", scripted::marks::late_mark);
-pub const BESIDE_A_WRITE: Scenario = named("beside a write", scripted::doubts::beside_a_write);
-pub const LOST_WORD: Scenario = named("lost word", scripted::doubts::lost_word);
-pub const LATE_REPAIR: Scenario = named("late repair", scripted::doubts::late_repair);
-pub const LATE_OBJECT: Scenario = named("late object", scripted::doubts::late_object);
-pub const OWN_MEMORY_FIRST: Scenario =
+pub const LEFT_MARKS: MutantScenario = named("left marks", scripted::marks::left_behind);
+pub const SEEN_ELSEWHERE: MutantScenario = named("seen elsewhere", scripted::marks::seen_elsewhere);
+pub const LATE_MARK: MutantScenario = named("late mark", scripted::marks::late_mark);
+pub const BESIDE_A_WRITE: MutantScenario =
+    named("beside a write", scripted::doubts::beside_a_write);
+pub const LOST_WORD: MutantScenario = named("lost word", scripted::doubts::lost_word);
+pub const LATE_REPAIR: MutantScenario = named("late repair", scripted::doubts::late_repair);
+pub const LATE_OBJECT: MutantScenario = named("late object", scripted::doubts::late_object);
+pub const OWN_MEMORY_FIRST: MutantScenario =
     named("own memory first", scripted::doubts::own_memory_first);
-pub const UNANSWERED_READ: Scenario = named("unanswered read", scripted::doubts::unanswered_read);
-pub const DROPPED_WRITE: Scenario = named("dropped write", scripted::doubts::dropped_write);
-pub const HALF_WRITTEN: Scenario = named("half written", scripted::speculations::half_written);
-pub const NEWER_VIEW: Scenario = named("newer view", scripted::speculations::of_a_newer_view);
-pub const SILENT_CHUNK: Scenario = named("silent chunk", moved_pairs::silent_chunk);
-pub const GIVEN_BACK: Scenario = named("given back", scripted::generations::given_back);
-pub const TAKEOVER: Scenario = named("takeover", scripted::generations::takeover);
-pub const LOST_SINGLE: Scenario = named("lost single", speculations::lost_single);
-pub const EMPTIED: Scenario = named("emptied", scripted::generations::emptied);
-pub const LAGGARD: Scenario = named("laggard", scripted::generations::laggard);
-pub const WRAPPED: Scenario = named("wrapped", scripted::generations::wrapped);
-pub const DIES_EMPTY: Scenario = named("dies empty", scripted::generations::dies_when_it_is_empty);
+pub const UNANSWERED_READ: MutantScenario =
+    named("unanswered read", scripted::doubts::unanswered_read);
+pub const DROPPED_WRITE: MutantScenario = named("dropped write", scripted::doubts::dropped_write);
+pub const HALF_WRITTEN: MutantScenario =
+    named("half written", scripted::speculations::half_written);
+pub const NEWER_VIEW: MutantScenario = named("newer view", scripted::speculations::of_a_newer_view);
+pub const SILENT_CHUNK: MutantScenario = named("silent chunk", moved_pairs::silent_chunk);
+pub const GIVEN_BACK: MutantScenario = named("given back", scripted::generations::given_back);
+pub const TAKEOVER: MutantScenario = named("takeover", scripted::generations::takeover);
+pub const LOST_SINGLE: MutantScenario = named("lost single", speculations::lost_single);
+pub const EMPTIED: MutantScenario = named("emptied", scripted::generations::emptied);
+pub const LAGGARD: MutantScenario = named("laggard", scripted::generations::laggard);
+pub const WRAPPED: MutantScenario = named("wrapped", scripted::generations::wrapped);
+pub const DIES_EMPTY: MutantScenario =
+    named("dies empty", scripted::generations::dies_when_it_is_empty);
 
-pub const LEAVES: Scenario = named("leaves", scripted::seals::leaves);
-pub const ZEROS: Scenario = named("zeros", scripted::seals::zeros);
-pub const HALF_SEALED: Scenario = named("half sealed", scripted::seals::half_sealed);
-pub const TORN: Scenario = named("torn", scripted::seals::torn);
-pub const UNREAD: Scenario = named("unread", scripted::seals::unread);
+pub const LEAVES: MutantScenario = named("leaves", scripted::seals::leaves);
+pub const ZEROS: MutantScenario = named("zeros", scripted::seals::zeros);
+pub const HALF_SEALED: MutantScenario = named("half sealed", scripted::seals::half_sealed);
+pub const TORN: MutantScenario = named("torn", scripted::seals::torn);
+pub const UNREAD: MutantScenario = named("unread", scripted::seals::unread);
 
-pub const DAMAGE: Scenario = named("damage", scenarios::damage);
+pub const DAMAGE: MutantScenario = named("damage", scenarios::damage);
 
-pub const DAMAGED_SPLITS: Scenario = named("damaged splits", |seed| {
+pub const DAMAGED_SPLITS: MutantScenario = named("damaged splits", |seed| {
     changes::damaged_splits(seed);
 });
 
-pub const DAMAGED_MOVES: Scenario = named("damaged moves", |seed| {
+pub const DAMAGED_MOVES: MutantScenario = named("damaged moves", |seed| {
     changes::damaged_moves(seed);
 });
 
-pub const SCRUB: Scenario = named("scrub", |seed| {
+pub const SCRUB: MutantScenario = named("scrub", |seed| {
     let bit = seed as usize % 64;
     scrub::settles(seed, 2 + seed as u8 % 2, bit..bit + 1);
 });
 
-pub const FREE_WORDS: Scenario = named("free words", |seed| {
+pub const FREE_WORDS: MutantScenario = named("free words", |seed| {
     scrub::free_words(seed, 2 + seed as u8 % 2);
 });
 
-pub const UNHEARD: Scenario = named("unheard", |seed| {
+pub const UNHEARD: MutantScenario = named("unheard", |seed| {
     unheard::unheard(seed);
 });
 
-pub const MOVED_PAIRS: Scenario =
+pub const MOVED_PAIRS: MutantScenario =
     named("moved pairs", |seed| moved_pairs::moved_pairs(seed, false));
-pub const TURNED_PAIRS: Scenario =
+pub const TURNED_PAIRS: MutantScenario =
     named("turned pairs", |seed| moved_pairs::turned_pairs(seed, false));
-pub const COPIES_COMPARED: Scenario = named("copies compared", moved_pairs::copies_compared);
-pub const TWO_NODES_LOST: Scenario = named("two nodes lost", moved_pairs::two_nodes_lost);
-pub const SILENT_COLUMN: Scenario = named("silent column", silent_column::silent_column);
-pub const STALE_MOVE: Scenario = named("stale move", stale_moves::stale_move);
-pub const SUSPENDED_COMMIT: Scenario = named("suspended commit", suspended::suspended_commit);
-pub const LEFT_COPY_WORD: Scenario = named("left copy word", copy_words::left_copy_word);
-pub const RESTING_BLOCK: Scenario = named("resting block", moved_pairs::resting_block);
-pub const OLDER_PARITY: Scenario = named("older parity", moved_pairs::older_parity);
-pub const TORN_HEADERS: Scenario = named("torn headers", moved_pairs::torn_headers);
-pub const MOVED_PAIRS_LOSS: Scenario =
+pub const COPIES_COMPARED: MutantScenario = named("copies compared", moved_pairs::copies_compared);
+pub const TWO_NODES_LOST: MutantScenario = named("two nodes lost", moved_pairs::two_nodes_lost);
+pub const SILENT_COLUMN: MutantScenario = named("silent column", silent_column::silent_column);
+pub const STALE_MOVE: MutantScenario = named("stale move", stale_moves::stale_move);
+pub const SUSPENDED_COMMIT: MutantScenario = named("suspended commit", suspended::suspended_commit);
+pub const LEFT_COPY_WORD: MutantScenario = named("left copy word", copy_words::left_copy_word);
+pub const RESTING_BLOCK: MutantScenario = named("resting block", moved_pairs::resting_block);
+pub const OLDER_PARITY: MutantScenario = named("older parity", moved_pairs::older_parity);
+pub const TORN_HEADERS: MutantScenario = named("torn headers", moved_pairs::torn_headers);
+pub const MOVED_PAIRS_LOSS: MutantScenario =
     named("moved pairs, loss", |seed| moved_pairs::moved_pairs(seed, true));
 
-pub const MOVED_AT_ONCE: Scenario = named("moved at once", moved_pairs::moved_at_once);
+pub const MOVED_AT_ONCE: MutantScenario = named("moved at once", moved_pairs::moved_at_once);
 
-pub const DEMOTION_RATE: Scenario = named("demotion rate", rates::demotion);
-pub const PROMOTION_RATE: Scenario = named("promotion rate", rates::promotion);
-pub const COUNTERS: Scenario = named("counters", rates::counters);
+pub const DEMOTION_RATE: MutantScenario = named("demotion rate", rates::demotion);
+pub const PROMOTION_RATE: MutantScenario = named("promotion rate", rates::promotion);
+pub const COUNTERS: MutantScenario = named("counters", rates::counters);
 
-pub const BARS: Scenario = named("bars", bars::bars);
+pub const BARS: MutantScenario = named("bars", bars::bars);
 
 /// Every scenario that goes step by step, and those in virtual time that are as short.
-pub const STEPWISE: [&Scenario; 90] = [
+pub const STEPWISE: [&MutantScenario; 90] = [
     &SILENT_COLUMN,
     &LEFT_COPY_WORD,
     &STALE_MOVE,
@@ -333,35 +339,36 @@ pub const STEPWISE: [&Scenario; 90] = [
     &OVERTAKEN,
 ];
 
-pub const TIMED_MIXED: Scenario =
+pub const TIMED_MIXED: MutantScenario =
     named("timed mixed", |seed| timed(fusee_sim::Scenario::Mixed, seed));
-pub const TIMED_INSERTS: Scenario =
+pub const TIMED_INSERTS: MutantScenario =
     named("timed inserts", |seed| timed(fusee_sim::Scenario::Inserts, seed));
-pub const TIMED_CRASHES: Scenario =
+pub const TIMED_CRASHES: MutantScenario =
     named("timed crashes", |seed| timed(fusee_sim::Scenario::Crashes, seed));
-pub const TIMED_LOSSES: Scenario =
+pub const TIMED_LOSSES: MutantScenario =
     named("timed losses", |seed| timed(fusee_sim::Scenario::Losses, seed));
-pub const TIMED_REUSE: Scenario =
+pub const TIMED_REUSE: MutantScenario =
     named("timed reuse", |seed| timed(fusee_sim::Scenario::Reuse, seed));
-pub const TIMED_ELASTIC: Scenario =
+pub const TIMED_ELASTIC: MutantScenario =
     named("timed elastic", |seed| timed(fusee_sim::Scenario::Elastic, seed));
 
-pub const TIMED_REDUNDANCY: Scenario =
+pub const TIMED_REDUNDANCY: MutantScenario =
     named("timed redundancy", |seed| timed(fusee_sim::Scenario::Redundancy, seed));
 
-pub const TIMED_ORIENTED: Scenario =
+pub const TIMED_ORIENTED: MutantScenario =
     named("timed oriented", |seed| timed(fusee_sim::Scenario::Oriented, seed));
 
-pub const TIMED_NONE: Scenario = named("timed none", |seed| timed(fusee_sim::Scenario::None, seed));
+pub const TIMED_NONE: MutantScenario =
+    named("timed none", |seed| timed(fusee_sim::Scenario::None, seed));
 
-pub const TIMED_SCANS: Scenario =
+pub const TIMED_SCANS: MutantScenario =
     named("timed scans", |seed| timed(fusee_sim::Scenario::Scans, seed));
 
 /// EC-oriented values that change, without faults.
-pub const ORIENTED_QUIET: Scenario = named("oriented quiet", |seed| oriented(seed, &[]));
+pub const ORIENTED_QUIET: MutantScenario = named("oriented quiet", |seed| oriented(seed, &[]));
 
 /// The same with writers that crash.
-pub const ORIENTED_CRASHES: Scenario =
+pub const ORIENTED_CRASHES: MutantScenario =
     named("oriented crashes", |seed| oriented(seed, &[fusee_sim::Fault::ClientCrash]));
 
 fn oriented(seed: u64, with: &[fusee_sim::Fault]) {
@@ -372,16 +379,17 @@ fn oriented(seed: u64, with: &[fusee_sim::Fault]) {
     let without = faults.into_iter().filter(|fault| !with.contains(fault)).collect();
     fail_if_broken(&RunOptions { operations: Some(400), without, ..options });
 }
-pub const CORRELATED: Scenario =
+pub const CORRELATED: MutantScenario =
     named("correlated", |seed| timed(fusee_sim::Scenario::Correlated, seed));
 
 /// A set whose word was committed by a view change.
-pub const SETTLED_SET: Scenario = named("settled set", |_| settled_set::gives_no_value());
+pub const SETTLED_SET: MutantScenario = named("settled set", |_| settled_set::gives_no_value());
 
-pub const TIMED_CUTS: Scenario = named("timed cuts", |seed| timed(fusee_sim::Scenario::Cuts, seed));
+pub const TIMED_CUTS: MutantScenario =
+    named("timed cuts", |seed| timed(fusee_sim::Scenario::Cuts, seed));
 
 /// Writers of coded values that crash, without other faults.
-pub const CODED_CRASHES: Scenario = named("coded crashes", |seed| {
+pub const CODED_CRASHES: MutantScenario = named("coded crashes", |seed| {
     use fusee_sim::Fault::*;
     let options = RunOptions::new(fusee_sim::Scenario::Redundancy, seed);
     let without = [NodeCrash, MasterRestart, RecoveryCrash, Join, Drain, LateVerb, Stop, Damage];
@@ -390,7 +398,7 @@ pub const CODED_CRASHES: Scenario = named("coded crashes", |seed| {
 
 /// Lost memory nodes have executed their last verbs without an answer, and no client crashes, so the objects that are
 /// lost are counted exactly.
-pub const MUTED: Scenario = named("muted", |seed| {
+pub const MUTED: MutantScenario = named("muted", |seed| {
     use fusee_sim::Fault::*;
     let options = RunOptions::new(fusee_sim::Scenario::Losses, seed);
     let without = [ClientCrash, RecoveryCrash].into();
@@ -398,13 +406,13 @@ pub const MUTED: Scenario = named("muted", |seed| {
 });
 
 /// Short runs with scans: the index is split at their beginning.
-pub const SHORT_SCANS: Scenario = named("short scans", |seed| {
+pub const SHORT_SCANS: MutantScenario = named("short scans", |seed| {
     let options = RunOptions::new(fusee_sim::Scenario::Scans, seed);
     fail_if_broken(&RunOptions { operations: Some(400), ..options });
 });
 
 /// Sessions with little memory, some of whose control messages are lost.
-pub const LOST_ANSWERS: Scenario = named("lost answers", |seed| {
+pub const LOST_ANSWERS: MutantScenario = named("lost answers", |seed| {
     use fusee_sim::Fault::LostMessage;
     let options = RunOptions::new(fusee_sim::Scenario::Reuse, seed);
     let operations = Some(1_000);
@@ -412,18 +420,18 @@ pub const LOST_ANSWERS: Scenario = named("lost answers", |seed| {
 });
 
 /// Short runs: leftovers at their ends are seen more often.
-pub const TIMED_SHORT_CRASHES: Scenario = named("short crashes", |seed| {
+pub const TIMED_SHORT_CRASHES: MutantScenario = named("short crashes", |seed| {
     let options = RunOptions::new(fusee_sim::Scenario::Crashes, seed);
     fail_if_broken(&RunOptions { operations: Some(150), ..options });
 });
 
-pub const TIMED_SHORT_LOSSES: Scenario = named("short losses", |seed| {
+pub const TIMED_SHORT_LOSSES: MutantScenario = named("short losses", |seed| {
     let options = RunOptions::new(fusee_sim::Scenario::Losses, seed);
     fail_if_broken(&RunOptions { operations: Some(200), ..options });
 });
 
 /// The scenarios of `fusee sim` that concern the mutants.
-pub const TIMED: [&Scenario; 19] = [
+pub const TIMED: [&MutantScenario; 19] = [
     &SHORT_SCANS,
     &MUTED,
     &LOST_ANSWERS,

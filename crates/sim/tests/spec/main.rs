@@ -28,7 +28,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use tlc::{Limits, Tlc, Verdict};
+use tlc::{Tlc, TlcLimits, TlcVerdict};
 
 /// The line of a model that takes nothing out.
 const NOTHING: &str = "Removed = {}";
@@ -65,7 +65,7 @@ fn next(left: &Mutex<impl Iterator<Item = PathBuf>>) -> Option<PathBuf> {
 }
 
 /// Runs the models of a directory. Returns the unexpected results.
-fn run(dir: &str, limits: &Limits) -> Vec<String> {
+fn run(dir: &str, limits: &TlcLimits) -> Vec<String> {
     let tlc = match Tlc::get() {
         Ok(tlc) => tlc,
         Err(why) => {
@@ -88,10 +88,10 @@ fn run(dir: &str, limits: &Limits) -> Vec<String> {
             let run = tlc.check(&spec(), &model, limits);
             say(&format!("spec/{dir}/{name:<28}{run}"));
             let as_it_must_be = match &run.verdict {
-                Verdict::Holds => !is_mutant(&model),
-                Verdict::Violated(_) => is_mutant(&model),
+                TlcVerdict::Holds => !is_mutant(&model),
+                TlcVerdict::Violated(_) => is_mutant(&model),
                 // A small model must finish. For a large one the progress is printed.
-                Verdict::Unfinished => !limits.short,
+                TlcVerdict::Unfinished => !limits.short,
             };
             if !as_it_must_be {
                 wrong.lock().expect("nobody panics here").push(format!("{name}: {run}"));
@@ -109,7 +109,7 @@ fn run(dir: &str, limits: &Limits) -> Vec<String> {
 fn small_models_hold_and_their_mutants_do_not() {
     // On two free cores no model takes 15 s; but the machine may be busy.
     let time = Duration::from_secs(240);
-    let limits = Limits { time, heap_mib: 1024, short: true, workers: 1, together: 2 };
+    let limits = TlcLimits { time, heap_mib: 1024, short: true, workers: 1, together: 2 };
     let wrong = run("small", &limits);
     assert!(wrong.is_empty(), "not as they must be:\n{}", wrong.join("\n"));
 }
@@ -119,7 +119,7 @@ fn small_models_hold_and_their_mutants_do_not() {
 fn large_models_hold_and_their_mutants_do_not() {
     let seconds = std::env::var("FUSEE_SPEC_SECONDS").map(|s| s.parse().expect("a number"));
     let time = Duration::from_secs(seconds.unwrap_or(480));
-    let limits = Limits { time, heap_mib: 4096, short: false, workers: 2, together: 1 };
+    let limits = TlcLimits { time, heap_mib: 4096, short: false, workers: 2, together: 1 };
     let wrong = run("large", &limits);
     assert!(wrong.is_empty(), "not as they must be:\n{}", wrong.join("\n"));
 }

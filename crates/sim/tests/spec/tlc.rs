@@ -33,7 +33,7 @@ pub struct Tlc {
 }
 
 /// Bounds of a run.
-pub struct Limits {
+pub struct TlcLimits {
     pub time: Duration,
     /// Java's heap in MiB.
     pub heap_mib: u32,
@@ -47,7 +47,7 @@ pub struct Limits {
 
 /// The result of TLC.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum TlcVerdict {
     /// All states were visited, without a violation.
     Holds,
     /// The violated property: an invariant, or "no deadlock".
@@ -57,20 +57,20 @@ pub enum Verdict {
 }
 
 /// A finished or stopped run.
-pub struct Run {
-    pub verdict: Verdict,
+pub struct TlcRun {
+    pub verdict: TlcVerdict,
     /// "N generated, N distinct, N left, depth N", as far as TLC came.
     pub states: String,
     /// The time of the run; `None` if the result was stored before.
     pub time: Option<Duration>,
 }
 
-impl fmt::Display for Run {
+impl fmt::Display for TlcRun {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let verdict = match &self.verdict {
-            Verdict::Holds => "holds",
-            Verdict::Violated(what) => &format!("violated: {what}"),
-            Verdict::Unfinished => "UNFINISHED",
+            TlcVerdict::Holds => "holds",
+            TlcVerdict::Violated(what) => &format!("violated: {what}"),
+            TlcVerdict::Unfinished => "UNFINISHED",
         };
         match self.time {
             Some(time) => write!(f, "{:6.1} s", time.as_secs_f64())?,
@@ -86,17 +86,17 @@ fn target_tmp() -> &'static Path {
 }
 
 /// A directory that is removed when it is dropped.
-struct Scratch(PathBuf);
+struct ScratchDir(PathBuf);
 
-impl Scratch {
-    fn new(name: &str) -> Scratch {
+impl ScratchDir {
+    fn new(name: &str) -> ScratchDir {
         let path = target_tmp().join(format!("{name}-{}", std::process::id()));
         fs::create_dir_all(&path).expect("the target directory can be written");
-        Scratch(path)
+        ScratchDir(path)
     }
 }
 
-impl Drop for Scratch {
+impl Drop for ScratchDir {
     fn drop(&mut self) {
         // Nothing depends on it, and a panic here would hide the reason of another one.
         let _ = fs::remove_dir_all(&self.0);
@@ -140,7 +140,7 @@ impl Tlc {
         if !runs("mvn", "-version") {
             return Err("no mvn on this machine, which would fetch TLC".into());
         }
-        let scratch = Scratch::new("tlc-fetch");
+        let scratch = ScratchDir::new("tlc-fetch");
         let mut mvn = Command::new("mvn");
         mvn.current_dir(&scratch.0)
             .args(["-q", "-B", "dependency:copy", &format!("-Dartifact={ARTIFACT}")])
@@ -165,8 +165,8 @@ impl Tlc {
     ///
     /// # Panics
     /// Like [`Tlc::run`].
-    pub fn check(&self, spec: &Path, config: &Path, limits: &Limits) -> Run {
-        let found = Found::of(spec, config);
+    pub fn check(&self, spec: &Path, config: &Path, limits: &TlcLimits) -> TlcRun {
+        let found = TlcResultFile::of(spec, config);
         if let Some(run) = found.read().filter(|_| std::env::var_os("FUSEE_SPEC_AGAIN").is_none()) {
             return run;
         }
@@ -180,9 +180,9 @@ impl Tlc {
     /// # Panics
     /// If TLC itself fails (a specification that cannot be parsed, memory). Its output is kept in the target
     /// directory.
-    fn run(&self, spec: &Path, config: &Path, limits: &Limits) -> Run {
+    fn run(&self, spec: &Path, config: &Path, limits: &TlcLimits) -> TlcRun {
         let name = config.file_stem().expect("a model has a name").to_string_lossy();
-        let scratch = Scratch::new(&format!("tlc-{name}"));
+        let scratch = ScratchDir::new(&format!("tlc-{name}"));
         let said = scratch.0.join("said");
         let output = File::create(&said).expect("the target directory can be written");
         let mut java = Command::new("java");
@@ -213,10 +213,10 @@ impl Tlc {
         let text = String::from_utf8_lossy(&text);
         let states = states(&text);
         let verdict = match status.map(|s| s.code()) {
-            None => Verdict::Unfinished,
-            Some(Some(SUCCESS)) if text.contains("No error has been found") => Verdict::Holds,
+            None => TlcVerdict::Unfinished,
+            Some(Some(SUCCESS)) if text.contains("No error has been found") => TlcVerdict::Holds,
             Some(Some(SAFETY | DEADLOCK)) if violated(&text).is_some() => {
-                Verdict::Violated(violated(&text).expect("just seen"))
+                TlcVerdict::Violated(violated(&text).expect("just seen"))
             }
             Some(code) => {
                 let kept = target_tmp().join(format!("tlc-{name}.txt"));
@@ -224,19 +224,19 @@ impl Tlc {
                 panic!("TLC failed on {name} with {code:?}: see {}", kept.display());
             }
         };
-        if matches!(verdict, Verdict::Violated(_)) {
+        if matches!(verdict, TlcVerdict::Violated(_)) {
             let kept = target_tmp().join(format!("tlc-{name}.txt"));
             fs::rename(&said, &kept).expect("a file can be renamed inside of target");
         }
-        Run { verdict, states, time: Some(time) }
+        TlcRun { verdict, states, time: Some(time) }
     }
 }
 
 /// The file with the stored result of a model.
-struct Found(PathBuf);
+struct TlcResultFile(PathBuf);
 
-impl Found {
-    fn of(spec: &Path, config: &Path) -> Found {
+impl TlcResultFile {
+    fn of(spec: &Path, config: &Path) -> TlcResultFile {
         let entries = fs::read_dir(spec).expect("the specification can be read");
         let paths = entries.map(|entry| entry.expect("a directory can be read").path());
         let mut files: Vec<PathBuf> =
@@ -251,26 +251,26 @@ impl Found {
             from.update(bytes);
         }
         let digest: String = from.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
-        Found(target_tmp().join("tlc-found").join(digest))
+        TlcResultFile(target_tmp().join("tlc-found").join(digest))
     }
 
-    fn read(&self) -> Option<Run> {
+    fn read(&self) -> Option<TlcRun> {
         let text = fs::read_to_string(&self.0).ok()?;
         let (verdict, states) = text.split_once('\n')?;
         let verdict = match verdict.strip_prefix("violated ") {
-            Some(what) => Verdict::Violated(what.to_owned()),
-            None if verdict == "holds" => Verdict::Holds,
+            Some(what) => TlcVerdict::Violated(what.to_owned()),
+            None if verdict == "holds" => TlcVerdict::Holds,
             None => return None,
         };
-        Some(Run { verdict, states: states.to_owned(), time: None })
+        Some(TlcRun { verdict, states: states.to_owned(), time: None })
     }
 
     /// Stores the result of a finished run.
-    fn keep(&self, run: &Run) {
+    fn keep(&self, run: &TlcRun) {
         let verdict = match &run.verdict {
-            Verdict::Holds => "holds",
-            Verdict::Violated(what) => &format!("violated {what}"),
-            Verdict::Unfinished => return,
+            TlcVerdict::Holds => "holds",
+            TlcVerdict::Violated(what) => &format!("violated {what}"),
+            TlcVerdict::Unfinished => return,
         };
         let dir = self.0.parent().expect("it is in a directory");
         fs::create_dir_all(dir).expect("the target directory can be written");

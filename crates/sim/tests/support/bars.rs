@@ -11,8 +11,8 @@ use fusee_control::node::{NodeReply, NodeRequest};
 use fusee_core::error::Error;
 use fusee_core::store::SearchKey;
 use fusee_core::verbs::MnId;
-use fusee_core::view::Place;
-use fusee_sim::{Cluster, ClusterOptions, NetworkOptions, Sim, SimSession};
+use fusee_core::view::PoolPlace;
+use fusee_sim::{ClusterOptions, NetworkOptions, Sim, SimCluster, SimSession};
 use futures_util::future::join;
 
 const LEASE_MS: u64 = 20;
@@ -26,28 +26,28 @@ const THIRD: &[u8] = b"third";
 type Found = Result<Option<Vec<u8>>, Error>;
 
 /// A cluster with one subtable, in which a key has the old value.
-struct Scene<'c> {
-    cluster: &'c Cluster,
+struct BarScene<'c> {
+    cluster: &'c SimCluster,
     /// The places of the key's slot: the primary, and the backup.
-    slot: [Place; 2],
+    slot: [PoolPlace; 2],
     writer: SimSession,
 }
 
-async fn open(cluster: &Cluster) -> SimSession {
+async fn open(cluster: &SimCluster) -> SimSession {
     let process = cluster.client_process();
     let session = cluster.open(process, cluster.options().session).await;
     session.expect("the master opens sessions")
 }
 
 /// Opens a session without a valid lease.
-async fn open_unheard(cluster: &Cluster) -> SimSession {
+async fn open_unheard(cluster: &SimCluster) -> SimSession {
     let process = cluster.client_process();
     let session = cluster.open_unheard(process, cluster.options().session).await;
     session.expect("the master opens sessions")
 }
 
 /// Opens a session that renews its lease.
-async fn open_kept(cluster: &Cluster) -> (SimSession, Rc<Keeper>) {
+async fn open_kept(cluster: &SimCluster) -> (SimSession, Rc<Keeper>) {
     let process = cluster.client_process();
     let keeper = cluster.keeper(process, Duration::from_millis(LEASE_MS));
     let session = cluster.open(process, cluster.options().session).await;
@@ -70,13 +70,13 @@ fn is(found: &Found, value: &[u8]) -> bool {
     matches!(found, Ok(Some(found)) if found == value)
 }
 
-impl<'c> Scene<'c> {
-    async fn new(cluster: &'c Cluster) -> Scene<'c> {
+impl<'c> BarScene<'c> {
+    async fn new(cluster: &'c SimCluster) -> BarScene<'c> {
         let writer = open(cluster).await;
         writer.store().insert(b"key", OLD).await.unwrap();
         let hint = writer.store().search(b"key", None).await.unwrap().hint().unwrap();
-        let places: Vec<Place> = cluster.view().slot_places(hint.slot).collect();
-        Scene { cluster, slot: [places[0], places[1]], writer }
+        let places: Vec<PoolPlace> = cluster.view().slot_places(hint.slot).collect();
+        BarScene { cluster, slot: [places[0], places[1]], writer }
     }
 
     fn primary(&self) -> MnId {
@@ -129,7 +129,7 @@ impl<'c> Scene<'c> {
     }
 }
 
-fn with_cluster(seed: u64, memory_nodes: u16, scene: impl AsyncFnOnce(&Cluster)) {
+fn with_cluster(seed: u64, memory_nodes: u16, scene: impl AsyncFnOnce(&SimCluster)) {
     // Of five nodes, two may be lost.
     with_replicas(seed, memory_nodes, if memory_nodes > 3 { 3 } else { 2 }, scene);
 }
@@ -138,7 +138,7 @@ fn with_replicas(
     seed: u64,
     memory_nodes: u16,
     data_replicas: u8,
-    scene: impl AsyncFnOnce(&Cluster),
+    scene: impl AsyncFnOnce(&SimCluster),
 ) {
     let sim = Sim::new(seed);
     let defaults = ClusterOptions::default();
@@ -152,7 +152,7 @@ fn with_replicas(
         lease_ms,
         ..defaults
     };
-    let cluster = Cluster::new(&sim, &options);
+    let cluster = SimCluster::new(&sim, &options);
     let process = cluster.client_process();
     cluster.block_on(process, scene(&cluster));
 }
@@ -161,7 +161,7 @@ fn with_replicas(
 /// take no hints from that.
 pub fn everything_is_read(seed: u64) {
     with_cluster(seed, 3, async |cluster| {
-        let scene = Scene::new(cluster).await;
+        let scene = BarScene::new(cluster).await;
         let keys: Vec<[u8; 1]> = (0..8).map(|key| [key]).collect();
         for key in &keys {
             scene.writer.store().insert(key, &[key[0]; 300]).await.unwrap();
@@ -194,7 +194,7 @@ pub fn everything_is_read(seed: u64) {
 /// One of two memory nodes is no majority.
 pub fn two_nodes_are_too_few(seed: u64) {
     with_cluster(seed, 2, async |cluster| {
-        let scene = Scene::new(cluster).await;
+        let scene = BarScene::new(cluster).await;
         let reader = open_unheard(cluster).await;
         scene.lose_master().await;
         cluster.crash_node(scene.primary());
@@ -202,7 +202,7 @@ pub fn two_nodes_are_too_few(seed: u64) {
     });
     // A failed attempt does not keep other sessions from reading at the primary.
     with_cluster(seed, 2, async |cluster| {
-        let scene = Scene::new(cluster).await;
+        let scene = BarScene::new(cluster).await;
         let r = open_unheard(cluster).await;
         let c = open_unheard(cluster).await;
         scene.lose_master().await;
@@ -215,7 +215,7 @@ pub fn two_nodes_are_too_few(seed: u64) {
 /// A session without a valid lease that reaches the primary reads nothing older there.
 fn who_asks_sees_bars(seed: u64) {
     with_cluster(seed, 3, async |cluster| {
-        let scene = Scene::new(cluster).await;
+        let scene = BarScene::new(cluster).await;
         let r = open_unheard(cluster).await;
         let c = open_unheard(cluster).await;
         scene.lose_master().await;
@@ -233,7 +233,7 @@ fn who_asks_sees_bars(seed: u64) {
 /// If one of the two other members does not bar the primary, that prevents backup reads.
 fn half_is_not_enough(seed: u64) {
     with_cluster(seed, 3, async |cluster| {
-        let scene = Scene::new(cluster).await;
+        let scene = BarScene::new(cluster).await;
         let r = open_unheard(cluster).await;
         let c = open_unheard(cluster).await;
         scene.lose_master().await;
@@ -254,7 +254,7 @@ fn half_is_not_enough(seed: u64) {
 /// Clocks of memory nodes are not trusted: a session waits for the end of other leases by its own clock.
 fn bars_wait_for_leases(seed: u64) {
     with_cluster(seed, 3, async |cluster| {
-        let scene = Scene::new(cluster).await;
+        let scene = BarScene::new(cluster).await;
         let r = open_unheard(cluster).await;
         scene
             .half_way(async || {
@@ -273,18 +273,18 @@ fn bars_wait_for_leases(seed: u64) {
 /// A master that is not heard by more than half of the members grants no lease.
 fn leases_rest_on_a_majority(seed: u64) {
     with_cluster(seed, 3, async |cluster| {
-        let scene = Scene::new(cluster).await;
+        let scene = BarScene::new(cluster).await;
         let process = cluster.client_process();
         let keeper = cluster.keeper(process, Duration::from_millis(LEASE_MS));
         let c = cluster.open(process, cluster.options().session).await.unwrap();
         keeper.open(c.gate().clone());
         cluster.sim().sleep(LEASE_MS * MS).await;
-        assert!(c.gate().lease.is_heard(cluster.sim().clock_of(process)));
+        assert!(c.gate().lease.is_valid(cluster.sim().clock_of(process)));
         scene.others().into_iter().for_each(|node| cluster.cut_off_node(node));
         for _ in 0..4 {
             cluster.sim().sleep(LEASE_MS * MS).await;
         }
-        assert!(!c.gate().lease.is_heard(cluster.sim().clock_of(process)), "by whom?");
+        assert!(!c.gate().lease.is_valid(cluster.sim().clock_of(process)), "by whom?");
     });
 }
 
@@ -292,7 +292,7 @@ fn leases_rest_on_a_majority(seed: u64) {
 // Promise SIL-10: Lease clocks count sleep; a master that slept grants nothing old.
 pub fn a_sleep_ends_contact(seed: u64) {
     with_cluster(seed, 3, async |cluster| {
-        let scene = Scene::new(cluster).await;
+        let scene = BarScene::new(cluster).await;
         let (c, _keeper) = open_kept(cluster).await;
         let r = open_unheard(cluster).await;
         cluster.sim().sleep(LEASE_MS / 4 * MS).await;
@@ -317,7 +317,7 @@ pub fn a_sleep_ends_contact(seed: u64) {
 /// An UPDATE is not done if it loses to a word that was read before it began.
 fn losers_ask(seed: u64) {
     with_cluster(seed, 3, async |cluster| {
-        let scene = Scene::new(cluster).await;
+        let scene = BarScene::new(cluster).await;
         let r = open_unheard(cluster).await;
         let c = open_unheard(cluster).await;
         get_room(&c).await;
@@ -343,7 +343,7 @@ fn losers_ask(seed: u64) {
 /// then bars are withdrawn.
 pub fn the_master_settles(seed: u64) {
     with_cluster(seed, 3, async |cluster| {
-        let scene = Scene::new(cluster).await;
+        let scene = BarScene::new(cluster).await;
         let (c, _keeper) = open_kept(cluster).await;
         get_room(&c).await;
         let r = open_unheard(cluster).await;
@@ -380,7 +380,7 @@ pub fn the_master_settles(seed: u64) {
 /// A member that knows the settling change still bars the primary.
 fn bars_stand_until_all_is_settled(seed: u64) {
     with_cluster(seed, 3, async |cluster| {
-        let scene = Scene::new(cluster).await;
+        let scene = BarScene::new(cluster).await;
         let r = open_unheard(cluster).await;
         let c = open_unheard(cluster).await;
         scene.lose_master().await;
@@ -406,7 +406,7 @@ fn bars_stand_until_all_is_settled(seed: u64) {
 fn the_only_backup_is_lost(seed: u64) {
     // Each node has the objects of its slots.
     with_replicas(seed, 3, 3, async |cluster| {
-        let scene = Scene::new(cluster).await;
+        let scene = BarScene::new(cluster).await;
         let r = open_unheard(cluster).await;
         scene.lose_master().await;
         scene.cut(&r);
@@ -434,7 +434,7 @@ fn the_only_backup_is_lost(seed: u64) {
 /// Of three members that bar the primary two are lost: of the three members left two do not bar it.
 fn lost_members_have_barred(seed: u64) {
     with_cluster(seed, 5, async |cluster| {
-        let scene = Scene::new(cluster).await;
+        let scene = BarScene::new(cluster).await;
         let r = open_unheard(cluster).await;
         let c = open_unheard(cluster).await;
         scene.lose_master().await;

@@ -1,8 +1,8 @@
 //! Losses of memory nodes while clients work, under random schedules, each run from one seed. A run that breaks a
 //! promise panics.
 //!
-//! A [`Leader`] stands in for the master: it makes the views and waits for acknowledgements, with the sessions' own
-//! gates in between, and gives each session each view at another time. A lost node has crashed, or is only cut off:
+//! A [`ViewChanger`] stands in for the master: it makes the views and waits for acknowledgements, with the sessions'
+//! own gates in between, and gives each session each view at another time. A lost node has crashed, or is only cut off:
 //! then sessions at an older view still use it. Some clients die, and are recovered when the view is stable again. In
 //! any stage another node may be lost. New replicas are filled while clients write.
 //!
@@ -11,99 +11,99 @@
 use std::cell::Cell;
 use std::sync::Arc;
 
-use fusee_client::logic::Gate;
+use fusee_client::logic::SessionGate;
 use fusee_control::node::{Extent, NodeReply, NodeRequest};
-use fusee_core::change::{Gain, Stage};
+use fusee_core::change::{ChangeStage, NewReplica};
 use fusee_core::data::Redundancy;
 use fusee_core::mutant::{Mutant, removed};
 use fusee_core::stats::OpKind;
 use fusee_core::verbs::{ClientId, MnId};
-use fusee_core::view::{Geometry, Place, SlotRef, View};
-use fusee_master::jobs::{self, Job, JobReport, Orders, Reach, transform};
-use fusee_sim::{Client, Cluster, ClusterOptions, Rng, Stepper, check::replicas_agree};
+use fusee_core::view::{Geometry, PoolPlace, SlotRef, View};
+use fusee_master::jobs::{self, JobContext, JobEnvironment, JobReport, MasterJob, transform};
+use fusee_sim::{ClusterOptions, Rng, SimClient, SimCluster, Stepper, check::check_replicas_agree};
 
-use super::crash::{Life, cut_off, idle};
-use super::failures::{Events, Plans, Run};
+use super::crash::{ClientLife, cut_off, idle};
+use super::failures::{FailureCounts, FailureRun, PlanKind};
 use super::{OPERATOR, operator_fabric, replicas_differ, small};
 
 /// Nodes are lost while clients work. 2 to 5 index replicas.
-pub fn node_loss(seed: u64) -> Events {
-    let plans = if seed.is_multiple_of(3) { Plans::Fights } else { Plans::Mixed };
-    lose_nodes(Run::new(seed, 2 + seed as u8 % 4, plans))
+pub fn node_loss(seed: u64) -> FailureCounts {
+    let plans = if seed.is_multiple_of(3) { PlanKind::Fights } else { PlanKind::Mixed };
+    lose_nodes(FailureRun::new(seed, 2 + seed as u8 % 4, plans))
 }
 
 /// The same in any cluster with two replicas of everything.
-pub fn lose_nodes(run: Run) -> Events {
+pub fn lose_nodes(run: FailureRun) -> FailureCounts {
     run.work(&[false]);
     for _ in 0..1 + run.rng.below(2) {
-        change(&run, Why::Loss);
+        change(&run, ChangeCause::Loss);
     }
     run.end()
 }
 
 /// A node is lost, and later the index gets replicas on the remaining nodes.
-pub fn node_loss_and_return(seed: u64) -> Events {
-    let run = Run::new(seed, 2 + seed as u8 % 3, Plans::Mixed);
+pub fn node_loss_and_return(seed: u64) -> FailureCounts {
+    let run = FailureRun::new(seed, 2 + seed as u8 % 3, PlanKind::Mixed);
     run.work(&[false]);
-    change(&run, Why::Loss);
-    change(&run, Why::Growth);
-    change(&run, Why::Loss);
+    change(&run, ChangeCause::Loss);
+    change(&run, ChangeCause::Growth);
+    change(&run, ChangeCause::Loss);
     run.end()
 }
 
 /// The index grows while clients work and nodes are lost. 1 to 5 index replicas.
-pub fn splits(seed: u64) -> Events {
-    let plans = if seed.is_multiple_of(3) { Plans::Fights } else { Plans::Mixed };
-    let run = Run::new(seed, 1 + seed as u8 % 5, plans);
+pub fn splits(seed: u64) -> FailureCounts {
+    let plans = if seed.is_multiple_of(3) { PlanKind::Fights } else { PlanKind::Mixed };
+    let run = FailureRun::new(seed, 1 + seed as u8 % 5, plans);
     run.work(&[false]);
     for _ in 0..1 + run.rng.below(3) {
-        change(&run, Why::Split);
+        change(&run, ChangeCause::Split);
     }
     run.end()
 }
 
 /// Replicas of subtables and regions move while clients work, primaries too, and nodes are lost meanwhile. 1 to 4
 /// index replicas on 5 nodes.
-pub fn moves(seed: u64) -> Events {
-    let plans = if seed.is_multiple_of(3) { Plans::Fights } else { Plans::Mixed };
+pub fn moves(seed: u64) -> FailureCounts {
+    let plans = if seed.is_multiple_of(3) { PlanKind::Fights } else { PlanKind::Mixed };
     let options = small(seed, 1 + seed as u8 % 4);
     // Every node has room for further regions.
     let data_replicas = 1 + seed as u8 / 4 % 2;
     let pool_bytes = 3 << 18;
     let options = ClusterOptions { data_replicas, pool_bytes, ..options };
-    move_replicas(Run::of(seed, &options, plans))
+    move_replicas(FailureRun::of(seed, &options, plans))
 }
 
 /// The same in any cluster.
-pub fn move_replicas(run: Run) -> Events {
+pub fn move_replicas(run: FailureRun) -> FailureCounts {
     run.work(&[false]);
     for _ in 0..1 + run.rng.below(3) {
-        change(&run, Why::Move);
+        change(&run, ChangeCause::Move);
     }
     run.end()
 }
 
 /// Like [`splits`], with objects that are damaged on one replica, keys of all lengths, and without losses of nodes. 2
 /// to 5 index replicas.
-pub fn damaged_splits(seed: u64) -> Events {
-    let plans = if seed.is_multiple_of(3) { Plans::Fights } else { Plans::Mixed };
+pub fn damaged_splits(seed: u64) -> FailureCounts {
+    let plans = if seed.is_multiple_of(3) { PlanKind::Fights } else { PlanKind::Mixed };
     let options = small(seed, 2 + seed as u8 % 4);
     let geometry = Geometry { max_key_bytes: 300, ..options.geometry };
     let options = ClusterOptions { data_replicas: 2 + seed as u8 / 4 % 2, geometry, ..options };
-    let run = Run::of(seed, &options, plans);
-    rot(if seed.is_multiple_of(2) { run.with_long_keys() } else { run }, Why::Split)
+    let run = FailureRun::of(seed, &options, plans);
+    rot(if seed.is_multiple_of(2) { run.with_long_keys() } else { run }, ChangeCause::Split)
 }
 
 /// Like [`moves`], with the same changes.
-pub fn damaged_moves(seed: u64) -> Events {
+pub fn damaged_moves(seed: u64) -> FailureCounts {
     let options = small(seed, 2 + seed as u8 % 3);
     let data_replicas = 2 + seed as u8 / 4 % 2;
     let pool_bytes = 3 << 18;
     let options = ClusterOptions { data_replicas, pool_bytes, ..options };
-    rot(Run::of(seed, &options, Plans::Mixed), Why::Move)
+    rot(FailureRun::of(seed, &options, PlanKind::Mixed), ChangeCause::Move)
 }
 
-fn rot(run: Run, why: Why) -> Events {
+fn rot(run: FailureRun, why: ChangeCause) -> FailureCounts {
     run.work(&[false]);
     for _ in 0..1 + run.rng.below(3) {
         change_beside(&run, why, true);
@@ -112,7 +112,7 @@ fn rot(run: Run, why: Why) -> Events {
 }
 
 /// Damages objects every now and then.
-pub(super) async fn damage(run: &Run, until: &Cell<bool>) {
+pub(super) async fn damage(run: &FailureRun, until: &Cell<bool>) {
     while !until.get() {
         for _ in 0..run.rng.below(4) {
             let damaged = run.cluster.network().damage(&run.rng);
@@ -127,16 +127,16 @@ pub(super) const STEPS: u64 = 3_000_000;
 
 /// The node of a primary is cut off from the master, but not from clients. One client learns of it much sooner than
 /// another, and both read while a third one writes.
-pub fn cut_off_primary(seed: u64) -> Events {
-    let run = Run::new(seed, 2 + seed as u8 % 4, Plans::Mixed);
-    let forever = || Life::new(None, || false);
+pub fn cut_off_primary(seed: u64) -> FailureCounts {
+    let run = FailureRun::new(seed, 2 + seed as u8 % 4, PlanKind::Mixed);
+    let forever = || ClientLife::new(None, || false);
     let dies = run.rng.below(2) == 0;
     let steps = 10 + run.rng.below(60) as u64;
-    let short = if dies { Life::new(Some(steps), || true) } else { forever() };
+    let short = if dies { ClientLife::new(Some(steps), || true) } else { forever() };
     let clients = [(run.client(), short), (run.client(), forever()), (run.client(), forever())];
     run.alone(run.workload.run(&clients[0].0, OpKind::Insert, 0));
     let leader =
-        Leader { run: &run, clients: &clients, is_done: Cell::new(false), losses_one_in: 2 };
+        ViewChanger { run: &run, clients: &clients, is_done: Cell::new(false), losses_one_in: 2 };
     let [(writer, life), (early, _), (late, _)] = &clients;
     let now = run.cluster.view().clone();
     let subtable = run.workload.subtable_of(0, &now);
@@ -169,22 +169,22 @@ pub fn cut_off_primary(seed: u64) -> Events {
 /// Pairs without redundancy, on a node that is cut off from the master, but not from clients. One client learns of it
 /// much sooner than another; both read while a third one writes, which may die. Later other clients insert the keys
 /// again, and one of them dies.
-pub fn cut_off_single(seed: u64) -> Events {
+pub fn cut_off_single(seed: u64) -> FailureCounts {
     cut_off_single_of(seed, true)
 }
 
 /// The same. If `is_told` is false the history does not contain the losses, and is wrong.
-pub fn cut_off_single_of(seed: u64, is_told: bool) -> Events {
+pub fn cut_off_single_of(seed: u64, is_told: bool) -> FailureCounts {
     let options = small(seed, 2 + seed as u8 % 2);
     let pool_bytes = 2 * options.pool_bytes;
-    let run = Run::of(seed, &ClusterOptions { pool_bytes, ..options }, Plans::Mixed);
-    let forever = || Life::new(None, || false);
+    let run = FailureRun::of(seed, &ClusterOptions { pool_bytes, ..options }, PlanKind::Mixed);
+    let forever = || ClientLife::new(None, || false);
     let dies = run.rng.below(2) == 0;
     let steps = run.rng.below(10) as u64;
     let half_way = || replicas_differ(&run.cluster);
-    let short = if dies { Life::new(Some(steps), half_way) } else { forever() };
+    let short = if dies { ClientLife::new(Some(steps), half_way) } else { forever() };
     let clients = [(run.client(), short), (run.client(), forever()), (run.client(), forever())];
-    let leader = Leader {
+    let leader = ViewChanger {
         run: &run,
         clients: &clients,
         is_done: Cell::new(false),
@@ -194,9 +194,9 @@ pub fn cut_off_single_of(seed: u64, is_told: bool) -> Events {
         let view = run.cluster.view().clone();
         let first = view.regions.len() as u32;
         // The pairs of only one of these regions are lost.
-        let mut regions: Vec<(Redundancy, Vec<Place>)> = Vec::new();
+        let mut regions: Vec<(Redundancy, Vec<PoolPlace>)> = Vec::new();
         for region in first..first + 2 {
-            let before: Vec<Place> =
+            let before: Vec<PoolPlace> =
                 regions.iter().flat_map(|(_, places)| places.clone()).collect();
             let extent = Extent::Region { region, primary: false };
             let places = room_for(&run, &view, (extent, Redundancy::None), &before, 1);
@@ -260,7 +260,7 @@ pub fn cut_off_single_of(seed: u64, is_told: bool) -> Events {
 }
 
 /// Returns a node that has pairs without redundancy.
-fn single_pairs_on(run: &Run, view: &View) -> MnId {
+fn single_pairs_on(run: &FailureRun, view: &View) -> MnId {
     let slots = (0..view.subtables.len() as u32).flat_map(|subtable| {
         (0..view.geometry.subtable_slots() as u32).map(move |slot| SlotRef { subtable, slot })
     });
@@ -272,7 +272,7 @@ fn single_pairs_on(run: &Run, view: &View) -> MnId {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Why {
+enum ChangeCause {
     Loss,
     Growth,
     Split,
@@ -280,22 +280,22 @@ enum Why {
 }
 
 /// Changes the view while clients work.
-fn change(run: &Run, why: Why) {
+fn change(run: &FailureRun, why: ChangeCause) {
     change_beside(run, why, false);
 }
 
 /// Does the same while objects are damaged, or nodes lost.
-fn change_beside(run: &Run, why: Why, damages: bool) {
+fn change_beside(run: &FailureRun, why: ChangeCause, damages: bool) {
     let rng = &run.rng;
-    let clients: Vec<(Client, Life<'_>)> = (0..2 + rng.below(3))
+    let clients: Vec<(SimClient, ClientLife<'_>)> = (0..2 + rng.below(3))
         .map(|_| {
             let dies = rng.below(4) == 0;
-            let life = if dies { run.short_life() } else { Life::new(None, || false) };
+            let life = if dies { run.short_life() } else { ClientLife::new(None, || false) };
             (run.client(), life)
         })
         .collect();
     let losses_one_in = if damages { usize::MAX } else { 12 };
-    let leader = Leader { run, clients: &clients, is_done: Cell::new(false), losses_one_in };
+    let leader = ViewChanger { run, clients: &clients, is_done: Cell::new(false), losses_one_in };
     let mut stepper = Stepper::new(rng);
     stepper.spawn(leader.lead(why));
     if damages {
@@ -306,29 +306,29 @@ fn change_beside(run: &Run, why: Why, damages: bool) {
         stepper.spawn(leader.bury(store, life));
     }
     stepper.run(STEPS, || ());
-    replicas_agree(&run.cluster);
+    check_replicas_agree(&run.cluster);
     run.leave_all(&clients);
 }
 
 /// A stand-in for the master that changes the view.
-pub(super) struct Leader<'r> {
-    pub run: &'r Run,
-    pub clients: &'r [(Client, Life<'r>)],
+pub(super) struct ViewChanger<'r> {
+    pub run: &'r FailureRun,
+    pub clients: &'r [(SimClient, ClientLife<'r>)],
     pub is_done: Cell<bool>,
     /// Another node is lost in one of this many stages.
     pub losses_one_in: usize,
 }
 
-impl Leader<'_> {
-    async fn lead(&self, why: Why) {
+impl ViewChanger<'_> {
+    async fn lead(&self, why: ChangeCause) {
         let run = self.run;
         idle(run.rng.below(300)).await;
         let now = run.cluster.view().clone();
         let first = match why {
-            Why::Loss => self.lose_a_node(&now).await,
-            Why::Growth => grown(run, &now),
-            Why::Split => split(run, &now),
-            Why::Move => moved(run, &now),
+            ChangeCause::Loss => self.lose_a_node(&now).await,
+            ChangeCause::Growth => grown(run, &now),
+            ChangeCause::Split => split(run, &now),
+            ChangeCause::Move => moved(run, &now),
         };
         if let Some(view) = first {
             run.cluster.stop_watching();
@@ -367,10 +367,10 @@ impl Leader<'_> {
     pub async fn take_step(&self, view: View) -> View {
         let run = self.run;
         let stage = view.change.as_ref().expect("it is under way").stage;
-        if stage == Stage::Switched {
+        if stage == ChangeStage::Switched {
             run.cluster.set_view(view.clone());
         }
-        if stage != Stage::Transforming || run.rng.below(2) == 0 {
+        if stage != ChangeStage::Transforming || run.rng.below(2) == 0 {
             self.publish(&view).await;
         }
         if run.rng.one_in(self.losses_one_in)
@@ -381,17 +381,17 @@ impl Leader<'_> {
             return without;
         }
         match stage {
-            Stage::Frozen if removed(Mutant::ChangeDoesNotWait) => {}
-            Stage::Switched if removed(Mutant::SwitchDoesNotWait) => {}
-            Stage::Frozen | Stage::Switched => {
-                while !self.gates().all(Gate::acknowledges) {
+            ChangeStage::Frozen if removed(Mutant::ChangeDoesNotWait) => {}
+            ChangeStage::Switched if removed(Mutant::SwitchDoesNotWait) => {}
+            ChangeStage::Frozen | ChangeStage::Switched => {
+                while !self.gates().all(SessionGate::acknowledges) {
                     idle(1).await;
                 }
-                if stage == Stage::Switched {
+                if stage == ChangeStage::Switched {
                     self.clear(&view).await;
                 }
             }
-            Stage::Transforming => {
+            ChangeStage::Transforming => {
                 self.gates().for_each(|gate| {
                     run.count(|e| e.stopped += u64::from(gate.heartbeat().has_suspended));
                 });
@@ -407,7 +407,7 @@ impl Leader<'_> {
             self.transform_partly(view, run.rng.below(40) as u64).await;
         }
         let fabric = operator_fabric(&run.cluster);
-        let peek = Peek::of(run);
+        let peek = StepJobEnvironment::of(run);
         let done = transform(&fabric, &peek.orders(), view, &self.dead()).await;
         run.count(|e| e.slots_settled += done.expect("everybody has stopped").slots_changed);
     }
@@ -415,7 +415,7 @@ impl Leader<'_> {
     /// Runs the transformation for this many steps, like a master that then dies.
     pub async fn transform_partly(&self, view: &View, steps: u64) {
         let fabric = operator_fabric(&self.run.cluster);
-        let peek = Peek::of(self.run);
+        let peek = StepJobEnvironment::of(self.run);
         let cut = cut_off(steps, transform(&fabric, &peek.orders(), view, &self.dead())).await;
         self.run.count(|e| e.cut_off += u64::from(cut.is_none()));
     }
@@ -429,13 +429,14 @@ impl Leader<'_> {
     async fn clear(&self, view: &View) {
         let run = self.run;
         let fabric = operator_fabric(&run.cluster);
-        let reach = Peek::of(run);
+        let reach = StepJobEnvironment::of(run);
         while run.rng.below(3) == 0 {
             let steps = run.rng.below(40) as u64;
-            let cut = cut_off(steps, jobs::run(&fabric, &reach.orders(), view, Job::Clear)).await;
+            let cut =
+                cut_off(steps, jobs::run(&fabric, &reach.orders(), view, MasterJob::Clear)).await;
             run.count(|e| e.cut_off += u64::from(cut.is_none()));
         }
-        let done = jobs::run(&fabric, &reach.orders(), view, Job::Clear).await;
+        let done = jobs::run(&fabric, &reach.orders(), view, MasterJob::Clear).await;
         match done.expect("everybody has left the old picture") {
             JobReport::Cleared { slots_changed } => run.count(|e| e.moved += slots_changed),
             other => panic!("unexpected {other:?}"),
@@ -444,7 +445,7 @@ impl Leader<'_> {
     }
 
     /// Returns the gates of the live clients.
-    fn gates(&self) -> impl Iterator<Item = &Gate> {
+    fn gates(&self) -> impl Iterator<Item = &SessionGate> {
         let living = self.clients.iter().filter(|(_, life)| !life.crashed());
         living.map(|(client, _)| &**client.session.gate())
     }
@@ -462,7 +463,7 @@ impl Leader<'_> {
     }
 
     /// Recovers a client after its death, once the view is stable.
-    pub async fn bury(&self, client: &Client, life: &Life<'_>) {
+    pub async fn bury(&self, client: &SimClient, life: &ClientLife<'_>) {
         life.ended().await;
         while !self.is_done.get() {
             idle(1).await;
@@ -475,22 +476,22 @@ impl Leader<'_> {
 
 /// Reserves room for an extent on up to `most` nodes that have none of the places `not`.
 pub(super) fn room(
-    run: &Run,
+    run: &FailureRun,
     view: &View,
     extent: Extent,
-    not: &[Place],
+    not: &[PoolPlace],
     most: usize,
-) -> Vec<Place> {
+) -> Vec<PoolPlace> {
     room_for(run, view, (extent, Redundancy::Replicated), not, most)
 }
 
 fn room_for(
-    run: &Run,
+    run: &FailureRun,
     view: &View,
     (extent, redundancy): (Extent, Redundancy),
-    not: &[Place],
+    not: &[PoolPlace],
     most: usize,
-) -> Vec<Place> {
+) -> Vec<PoolPlace> {
     let geometry = &view.geometry;
     let (bytes, block_bytes) = match extent {
         Extent::Region { .. } => (geometry.region_bytes, geometry.block_bytes),
@@ -513,41 +514,41 @@ fn room_for(
             block_bytes,
         };
         if let Some(NodeReply::Reserved { offset }) = run.cluster.peek_node(node, request) {
-            places.push(Place { node, offset });
+            places.push(PoolPlace { node, offset });
         }
     }
     places
 }
 
 /// Returns a view in which every subtable gains a replica, if there is room.
-pub(super) fn grown(run: &Run, view: &View) -> Option<View> {
+pub(super) fn grown(run: &FailureRun, view: &View) -> Option<View> {
     let mut joining = Vec::new();
     for (subtable, table) in (0u32..).zip(&view.subtables) {
         let most = usize::from(table.replicas().len() < 5);
         let place = room(run, view, Extent::Subtable { subtable }, table.replicas(), most);
-        let gain = |place: &Place| Gain { of: subtable, joining: *place, leaving: None };
+        let gain = |place: &PoolPlace| NewReplica { of: subtable, joining: *place, leaving: None };
         joining.extend(place.first().map(gain));
     }
     (!joining.is_empty()).then(|| view.growing(&joining, &[]))
 }
 
 /// Returns a view in which replicas of subtables and regions move, if there is room.
-fn moved(run: &Run, view: &View) -> Option<View> {
-    let mv = |of: u32, extent: Extent, places: &[Place]| -> Option<Gain> {
+fn moved(run: &FailureRun, view: &View) -> Option<View> {
+    let mv = |of: u32, extent: Extent, places: &[PoolPlace]| -> Option<NewReplica> {
         if run.rng.below(3) == 0 {
             return None;
         }
         let joining = *room(run, view, extent, places, 1).first()?;
         let leaving = Some(places[run.rng.below(places.len())]);
-        Some(Gain { of, joining, leaving })
+        Some(NewReplica { of, joining, leaving })
     };
     let subtables = (0u32..).zip(&view.subtables);
-    let subtables: Vec<Gain> = subtables
+    let subtables: Vec<NewReplica> = subtables
         .filter_map(|(n, s)| mv(n, Extent::Subtable { subtable: n }, s.replicas()))
         .collect();
     let regions = (0u32..).zip(&view.regions);
     // Not all regions move, since allocation needs some.
-    let regions: Vec<Gain> = regions
+    let regions: Vec<NewReplica> = regions
         .filter_map(|(n, r)| mv(n, Extent::Region { region: n, primary: false }, r.places()))
         .take(view.regions.len() / 2)
         .collect();
@@ -556,7 +557,7 @@ fn moved(run: &Run, view: &View) -> Option<View> {
 }
 
 /// Returns a view in which some subtables are split, if there is room.
-fn split(run: &Run, view: &View) -> Option<View> {
+fn split(run: &FailureRun, view: &View) -> Option<View> {
     let mut splits = Vec::new();
     for (number, subtable) in (0u32..).zip(&view.subtables) {
         if subtable.local_depth < 4 && run.rng.below(3) > 0 {
@@ -572,27 +573,27 @@ fn split(run: &Run, view: &View) -> Option<View> {
 }
 
 /// The connection of a change's jobs to the memory nodes: requests take at least one step.
-pub(super) struct Peek<'r> {
-    pub cluster: &'r Cluster,
+pub(super) struct StepJobEnvironment<'r> {
+    pub cluster: &'r SimCluster,
     pub rng: &'r Rng,
     /// Number of jobs that have begun.
     pub jobs: &'r Cell<u64>,
 }
 
-impl<'r> Peek<'r> {
-    fn of(run: &'r Run) -> Peek<'r> {
-        Peek { cluster: &run.cluster, rng: &run.rng, jobs: &run.jobs }
+impl<'r> StepJobEnvironment<'r> {
+    fn of(run: &'r FailureRun) -> StepJobEnvironment<'r> {
+        StepJobEnvironment { cluster: &run.cluster, rng: &run.rng, jobs: &run.jobs }
     }
 
     /// Returns the orders of the next job.
-    pub fn orders(&self) -> Orders<'_, Self> {
+    pub fn orders(&self) -> JobContext<'_, Self> {
         let job = self.jobs.get();
         self.jobs.set(job + 1);
-        Orders { reach: self, repairer: OPERATOR, job }
+        JobContext { reach: self, repairer: OPERATOR, job }
     }
 }
 
-impl Reach for Peek<'_> {
+impl JobEnvironment for StepJobEnvironment<'_> {
     async fn ask(&self, node: MnId, request: NodeRequest) -> Result<NodeReply, String> {
         idle(1 + self.rng.below(4)).await;
         self.cluster.peek_node(node, request).ok_or_else(|| "it has crashed".into())

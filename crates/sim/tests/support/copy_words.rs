@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use fusee_control::master::MasterReply;
-use fusee_core::code::Coding;
 use fusee_core::data::{Orientation, Redundancy};
+use fusee_core::erasure::Coding;
 use fusee_core::layout::{Identity, copy_of};
 use fusee_core::store::Transition;
-use fusee_core::view::Place;
-use fusee_sim::check::{quiescent, replicas_agree};
-use fusee_sim::{Cluster, ClusterOptions, Sim};
+use fusee_core::view::PoolPlace;
+use fusee_sim::check::{check_quiescent, check_replicas_agree};
+use fusee_sim::{ClusterOptions, Sim, SimCluster};
 
 const LEASE: Duration = Duration::from_millis(20);
 const VALUE: [u8; 900] = [1; 900];
@@ -22,7 +22,7 @@ pub fn left_copy_word(seed: u64) {
     let defaults = ClusterOptions::default();
     let lease_ms = Some(LEASE.as_millis() as u64);
     let options = ClusterOptions { memory_nodes: 6, lease_ms, ..defaults };
-    let cluster = Cluster::new(&sim, &options);
+    let cluster = SimCluster::new(&sim, &options);
     let process = cluster.client_process();
     let keeper = cluster.keeper(process, LEASE);
     let coding = Coding::new(3, 1).expect("there is such a code");
@@ -44,7 +44,7 @@ pub fn left_copy_word(seed: u64) {
         let columns = object.columns().expect("it has chunks");
         let next = coded.at_turn(coded.turn() + 1);
         let words = object.copy_words(next).zip(columns.chunks());
-        let data: Vec<Place> = words
+        let data: Vec<PoolPlace> = words
             .filter(|(_, chunk)| usize::from(**chunk) < coding.k())
             .map(|(at, _)| at)
             .collect();
@@ -59,8 +59,8 @@ pub fn left_copy_word(seed: u64) {
         keeper.close(session.id());
         assert_eq!(cluster.peek_master(leaving.request()), Some(MasterReply::Done));
     });
-    replicas_agree(&cluster);
-    quiescent(&cluster, &cluster.take_orphans());
+    check_replicas_agree(&cluster);
+    check_quiescent(&cluster, &cluster.take_orphans());
 }
 
 /// Returns a copy word of this object, number 0, that names some copy.

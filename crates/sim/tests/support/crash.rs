@@ -2,7 +2,7 @@
 //! held up, to steer a schedule.
 //!
 //! A dropped future executes no more verbs, like after a fence at all memory nodes. So a client is fenced when all of
-//! its futures are dropped: [`Life::ended`].
+//! its futures are dropped: [`ClientLife::ended`].
 
 use std::cell::Cell;
 use std::future::poll_fn;
@@ -10,7 +10,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 /// The lifetime of a client.
-pub struct Life<'c> {
+pub struct ClientLife<'c> {
     /// Remaining steps; `None`: the client does not crash.
     steps: Cell<Option<u64>>,
     /// Whether a step that is taken now counts.
@@ -20,11 +20,11 @@ pub struct Life<'c> {
     crashed: Cell<bool>,
 }
 
-impl<'c> Life<'c> {
+impl<'c> ClientLife<'c> {
     /// Makes a life that ends after `steps` steps for which `counts` returns true, before the next such step; `None`:
     /// it never ends.
-    pub fn new(steps: Option<u64>, counts: impl Fn() -> bool + 'c) -> Life<'c> {
-        Life {
+    pub fn new(steps: Option<u64>, counts: impl Fn() -> bool + 'c) -> ClientLife<'c> {
+        ClientLife {
             steps: Cell::new(steps),
             counts: Box::new(counts),
             running: Cell::new(0),
@@ -112,12 +112,12 @@ pub async fn cut_off<T>(steps: u64, future: impl Future<Output = T>) -> Option<T
 
 /// A gate that stops a future after some steps until it is opened.
 #[derive(Default)]
-pub struct Gate {
+pub struct StepGate {
     held: Cell<bool>,
     open: Cell<bool>,
 }
 
-impl Gate {
+impl StepGate {
     /// Runs a future, with a halt after `steps` steps.
     pub async fn hold<T>(&self, steps: u64, future: impl Future<Output = T>) -> T {
         let mut future = Box::pin(future);

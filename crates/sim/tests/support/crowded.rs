@@ -12,7 +12,7 @@ use fusee_control::master::{MasterReply, MasterRequest};
 use fusee_core::error::Error;
 use fusee_core::race::{Buckets, Key};
 use fusee_core::view::{Geometry, UNEVEN_BITS, View};
-use fusee_sim::{Cluster, ClusterOptions, ProcessId, Sim};
+use fusee_sim::{ClusterOptions, ProcessId, Sim, SimCluster};
 
 use super::late_repairs::wait_for_all_replicas;
 
@@ -69,7 +69,7 @@ fn options() -> ClusterOptions {
 /// Keys that hash alike, and others.
 pub fn crowded(seed: u64) {
     let sim = Sim::new(seed);
-    let cluster = Cluster::new(&sim, &options());
+    let cluster = SimCluster::new(&sim, &options());
     let process = cluster.client_process();
     let keeper = cluster.keeper(process, LEASE);
     cluster.block_on(process, async {
@@ -111,7 +111,7 @@ pub fn crowded(seed: u64) {
 }
 
 /// Opens a new session, which must find all pairs.
-async fn reads_all(cluster: &Cluster, process: ProcessId, kept: &BTreeMap<Vec<u8>, Vec<u8>>) {
+async fn reads_all(cluster: &SimCluster, process: ProcessId, kept: &BTreeMap<Vec<u8>, Vec<u8>>) {
     let session = loop {
         match cluster.open(process, cluster.options().session).await {
             Ok(session) => break session,
@@ -134,7 +134,7 @@ fn check_depth(view: &View) {
 /// A session asks for splits of one subtable again and again.
 pub fn asks_too_much(seed: u64) {
     let sim = Sim::new(seed);
-    let cluster = Cluster::new(&sim, &options());
+    let cluster = SimCluster::new(&sim, &options());
     let process = cluster.client_process();
     cluster.block_on(process, async {
         let mut splits = 0;

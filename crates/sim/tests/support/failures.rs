@@ -18,16 +18,16 @@ use std::collections::BTreeMap;
 
 use fusee_control::master::{MasterReply, MasterRequest, Orphan};
 use fusee_control::node::BlockId;
-use fusee_core::recovery::{BlockReport, Report, recover};
+use fusee_core::recovery::{BlockReport, RecoveryResult, recover};
 use fusee_core::repair::transform;
-use fusee_core::slab::Remainder;
+use fusee_core::slab::BlockRemainder;
 use fusee_core::stats::OpKind::{self, Delete, Insert, Search, SearchMany, Update, Upsert};
 use fusee_core::verbs::{ClientId, MnId};
-use fusee_sim::check::{quiescent, replicas_agree};
-use fusee_sim::{Client, Cluster, ClusterOptions, Rng, Stepper};
+use fusee_sim::check::{check_quiescent, check_replicas_agree};
+use fusee_sim::{ClusterOptions, Rng, SimClient, SimCluster, Stepper};
 
-use super::crash::{Life, cut_off, idle};
-use super::workload::Workload;
+use super::crash::{ClientLife, cut_off, idle};
+use super::workload::StepWorkload;
 use super::{
     MAX_STEPS, alone, blocks_of, forget, index, operator_fabric, replicas_differ, small,
     stepwise_or_immediate,
@@ -35,7 +35,7 @@ use super::{
 
 /// Counts of a run, which show whether it was a hard one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Events {
+pub struct FailureCounts {
     /// Clients that died during an operation.
     pub crashed: u64,
     /// Slot words of values lost with their only node that sessions met.
@@ -44,9 +44,9 @@ pub struct Events {
     pub cut_off: u64,
     /// Rounds that recovery committed.
     pub committed: u64,
-    /// See [`Report::withdrawn`].
+    /// See [`RecoveryResult::withdrawn`].
     pub withdrawn: u64,
-    /// See [`Report::dropped`].
+    /// See [`RecoveryResult::dropped`].
     pub dropped: u64,
     /// Block remainders that were handed on.
     pub handed_on: u64,
@@ -74,9 +74,9 @@ pub struct Events {
     pub damaged: u64,
 }
 
-impl Events {
+impl FailureCounts {
     /// Adds the counts of another run.
-    pub fn add(&mut self, other: &Events) {
+    pub fn add(&mut self, other: &FailureCounts) {
         self.crashed += other.crashed;
         self.gone += other.gone;
         self.cut_off += other.cut_off;
@@ -99,10 +99,10 @@ impl Events {
 }
 
 /// Runs a scenario for every seed, and returns the sum of the counts.
-pub fn for_all(seeds: u64, scenario: fn(u64) -> Events) -> Option<Events> {
+pub fn for_all(seeds: u64, scenario: fn(u64) -> FailureCounts) -> Option<FailureCounts> {
     let replay = std::env::var("FUSEE_SIM_SEED").ok();
     let replay: Option<u64> = replay.map(|s| s.parse().expect("FUSEE_SIM_SEED is a number"));
-    let mut events = Events::default();
+    let mut events = FailureCounts::default();
     for seed in replay.map_or(0..seeds, |seed| seed..seed + 1) {
         let more = std::panic::catch_unwind(|| scenario(seed)).unwrap_or_else(|panic| {
             eprintln!("failed: FUSEE_SIM_SEED={seed}");
@@ -115,18 +115,18 @@ pub fn for_all(seeds: u64, scenario: fn(u64) -> Events) -> Option<Events> {
 }
 
 /// Clients die while others live, and are recovered. Successive seeds differ in the number of index replicas, 1 to 5.
-pub fn client_crash(seed: u64) -> Events {
-    crash_and_recover(Run::new(seed, 1 + seed as u8 % 5, Plans::Mixed))
+pub fn client_crash(seed: u64) -> FailureCounts {
+    crash_and_recover(FailureRun::new(seed, 1 + seed as u8 % 5, PlanKind::Mixed))
 }
 
 /// The same with clients that insert and delete one key while others change the free slots: their words are tentative
 /// in several slots; they look, and withdraw.
-pub fn insert_crash(seed: u64) -> Events {
-    crash_and_recover(Run::new(seed, 1 + seed as u8 % 5, Plans::Fights))
+pub fn insert_crash(seed: u64) -> FailureCounts {
+    crash_and_recover(FailureRun::new(seed, 1 + seed as u8 % 5, PlanKind::Fights))
 }
 
 /// Some clients die, and are recovered while others live.
-pub fn crash_and_recover(run: Run) -> Events {
+pub fn crash_and_recover(run: FailureRun) -> FailureCounts {
     run.work(&[false]);
     for _ in 0..1 + run.rng.below(2) {
         let fates: Vec<bool> = (0..2 + run.rng.below(4)).map(|_| run.rng.below(5) > 1).collect();
@@ -138,19 +138,19 @@ pub fn crash_and_recover(run: Run) -> Events {
 
 /// All clients die at once, a node of the index is lost and its slots are settled, and the clients are recovered in
 /// the view without it. 2 to 5 index replicas.
-pub fn index_node_loss(seed: u64) -> Events {
-    all_die_and_a_node(Run::new(seed, 2 + seed as u8 % 4, Plans::Mixed))
+pub fn index_node_loss(seed: u64) -> FailureCounts {
+    all_die_and_a_node(FailureRun::new(seed, 2 + seed as u8 % 4, PlanKind::Mixed))
 }
 
 /// All clients die at once, and then a node of the index is lost.
-pub fn all_die_and_a_node(run: Run) -> Events {
+pub fn all_die_and_a_node(run: FailureRun) -> FailureCounts {
     run.work(&[false]);
     let before = run.clients.borrow().len();
     run.work_and_die();
     let places = run.cluster.view().subtables[0].replicas().to_vec();
     let lost = places[run.rng.below(places.len())].node;
     run.settle(lost);
-    replicas_agree(&run.cluster);
+    check_replicas_agree(&run.cluster);
     let died = run.clients.borrow()[before..].to_vec();
     for client in died {
         let report = run.alone(run.recover(client));
@@ -164,7 +164,7 @@ pub fn all_die_and_a_node(run: Run) -> Events {
 
 /// The operations of clients.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Plans {
+pub enum PlanKind {
     /// All kinds, with one of several emphases.
     Mixed,
     /// INSERTs and DELETEs, most of them of key 0.
@@ -172,11 +172,11 @@ pub enum Plans {
 }
 
 /// A run: its cluster, its keys, and its counts.
-pub struct Run {
+pub struct FailureRun {
     pub rng: Rng,
-    plans: Plans,
-    pub cluster: Cluster,
-    pub workload: Workload,
+    plans: PlanKind,
+    pub cluster: SimCluster,
+    pub workload: StepWorkload,
     keys: usize,
     /// Number of regions that the cluster was formed with.
     regions: u32,
@@ -184,39 +184,39 @@ pub struct Run {
     clients: RefCell<Vec<ClientId>>,
     /// The blocks that clients have left.
     orphans: RefCell<BTreeMap<BlockId, Orphan>>,
-    pub events: Cell<Events>,
+    pub events: Cell<FailureCounts>,
     /// Number of jobs that have begun in the master's place.
     pub jobs: Cell<u64>,
 }
 
-impl Run {
+impl FailureRun {
     /// Makes a run.
-    pub fn new(seed: u64, index_replicas: u8, plans: Plans) -> Run {
-        Run::of(seed, &small(seed, index_replicas), plans)
+    pub fn new(seed: u64, index_replicas: u8, plans: PlanKind) -> FailureRun {
+        FailureRun::of(seed, &small(seed, index_replicas), plans)
     }
 
     /// Uses keys that are longer than the start of an object that is READ first, by a little and by much.
-    pub fn with_long_keys(self) -> Run {
+    pub fn with_long_keys(self) -> FailureRun {
         let length = || self.rng.pick(&[100, 112, 113, 200, 300]);
         let key = |i: usize| vec![i as u8; length()];
-        let workload = Workload::new(&self.rng, (0..self.keys).map(key).collect());
-        Run { workload, ..self }
+        let workload = StepWorkload::new(&self.rng, (0..self.keys).map(key).collect());
+        FailureRun { workload, ..self }
     }
 
     /// Makes a run on a cluster with these options.
-    pub fn of(seed: u64, options: &ClusterOptions, plans: Plans) -> Run {
+    pub fn of(seed: u64, options: &ClusterOptions, plans: PlanKind) -> FailureRun {
         let (rng, cluster) = stepwise_or_immediate(seed, options);
         let n = match plans {
-            Plans::Mixed => 1 + rng.below(3),
-            Plans::Fights => 3 + rng.below(4),
+            PlanKind::Mixed => 1 + rng.below(3),
+            PlanKind::Fights => 3 + rng.below(4),
         };
         let keys = match rng.below(2) {
-            0 if plans == Plans::Mixed => Workload::keys(&cluster.view(), n, 0),
-            _ => Workload::keys(&cluster.view(), 1, n - 1),
+            0 if plans == PlanKind::Mixed => StepWorkload::keys(&cluster.view(), n, 0),
+            _ => StepWorkload::keys(&cluster.view(), 1, n - 1),
         };
-        let workload = Workload::new(&rng, keys);
+        let workload = StepWorkload::new(&rng, keys);
         let regions = cluster.view().regions.len() as u32;
-        Run {
+        FailureRun {
             regions,
             rng,
             plans,
@@ -230,7 +230,7 @@ impl Run {
         }
     }
 
-    pub fn client(&self) -> Client {
+    pub fn client(&self) -> SimClient {
         let client = self.cluster.client();
         self.clients.borrow_mut().push(client.client());
         client
@@ -241,7 +241,7 @@ impl Run {
         self.keys
     }
 
-    pub fn count(&self, change: impl FnOnce(&mut Events)) {
+    pub fn count(&self, change: impl FnOnce(&mut FailureCounts)) {
         let mut events = self.events.get();
         change(&mut events);
         self.events.set(events);
@@ -259,15 +259,20 @@ impl Run {
         let fights = [Insert, Delete, Insert, Delete, Upsert, Search];
         let churns = any(3) == 0;
         let operation = || match self.plans {
-            Plans::Mixed => (mixed[any(6)], any(self.keys)),
-            Plans::Fights if churns || any(8) == 0 => (fights[any(2)], 1 + any(self.keys - 1)),
-            Plans::Fights => (fights[any(6)], 0),
+            PlanKind::Mixed => (mixed[any(6)], any(self.keys)),
+            PlanKind::Fights if churns || any(8) == 0 => (fights[any(2)], 1 + any(self.keys - 1)),
+            PlanKind::Fights => (fights[any(6)], 0),
         };
         (0..2 + any(5)).map(|_| operation()).collect()
     }
 
     /// Adds the tasks of one client: up to three at a time.
-    pub fn spawn<'t>(&'t self, stepper: &mut Stepper<'t>, store: &'t Client, life: &'t Life<'t>) {
+    pub fn spawn<'t>(
+        &'t self,
+        stepper: &mut Stepper<'t>,
+        store: &'t SimClient,
+        life: &'t ClientLife<'t>,
+    ) {
         for _ in 0..1 + self.rng.below(3) {
             let plan = self.plan();
             stepper.spawn(life.task(async move {
@@ -285,17 +290,20 @@ impl Run {
 
     /// Returns the life of a client that will crash, in half of the cases while replicas differ: then some client,
     /// perhaps this one, is within a write round.
-    pub fn short_life(&self) -> Life<'_> {
+    pub fn short_life(&self) -> ClientLife<'_> {
         match self.rng.below(2) {
-            0 => Life::new(Some(1 + self.rng.below(400) as u64), || true),
-            _ => Life::new(Some(self.rng.below(40) as u64), || replicas_differ(&self.cluster)),
+            0 => ClientLife::new(Some(1 + self.rng.below(400) as u64), || true),
+            _ => {
+                ClientLife::new(Some(self.rng.below(40) as u64), || replicas_differ(&self.cluster))
+            }
         }
     }
 
     /// Lets one client per fate work; `true`: this client dies and is recovered.
     pub fn work(&self, fates: &[bool]) {
-        let life = |dies: &bool| if *dies { self.short_life() } else { Life::new(None, || false) };
-        let clients: Vec<(Client, Life<'_>)> =
+        let life =
+            |dies: &bool| if *dies { self.short_life() } else { ClientLife::new(None, || false) };
+        let clients: Vec<(SimClient, ClientLife<'_>)> =
             fates.iter().map(|dies| (self.client(), life(dies))).collect();
         let mut stepper = Stepper::new(&self.rng);
         for ((store, life), dies) in clients.iter().zip(fates) {
@@ -305,19 +313,19 @@ impl Run {
             }
         }
         self.run(stepper);
-        replicas_agree(&self.cluster);
+        check_replicas_agree(&self.cluster);
         let living = clients.iter().zip(fates).filter(|(_, dies)| !**dies);
         living.for_each(|((client, _), _)| self.leave(client));
     }
 
     /// Ends the sessions of the live clients.
-    pub fn leave_all(&self, clients: &[(Client, Life<'_>)]) {
+    pub fn leave_all(&self, clients: &[(SimClient, ClientLife<'_>)]) {
         let living = clients.iter().filter(|(_, life)| !life.crashed());
         living.for_each(|(client, _)| self.leave(client));
     }
 
     /// Recovers a client some time after its death. Up to some earlier recoveries are cut off.
-    pub async fn bury(&self, client: ClientId, life: &Life<'_>) {
+    pub async fn bury(&self, client: ClientId, life: &ClientLife<'_>) {
         life.ended().await;
         self.count(|e| e.crashed += u64::from(life.crashed()));
         idle(self.rng.below(300)).await;
@@ -339,7 +347,7 @@ impl Run {
     }
 
     /// Recovers a client that takes no more steps.
-    pub async fn recover(&self, client: ClientId) -> Report {
+    pub async fn recover(&self, client: ClientId) -> RecoveryResult {
         let fabric = operator_fabric(&self.cluster);
         let view = self.cluster.view().clone();
         let blocks = blocks_of(&self.cluster, client);
@@ -351,10 +359,10 @@ impl Run {
     }
 
     /// Hands the remainders of a dead client's blocks to the master, for others.
-    pub fn hand_on(&self, client: ClientId, report: &Report) {
+    pub fn hand_on(&self, client: ClientId, report: &RecoveryResult) {
         let geometry = self.cluster.view().geometry;
         let orphan = |block: &BlockReport| {
-            let Remainder { block, class, first, marked } =
+            let BlockRemainder { block, class, first, marked } =
                 block.remainder(geometry.block_bytes)?;
             let (region, block) = geometry.block_at(block)?;
             let block = BlockId { region, block };
@@ -366,7 +374,7 @@ impl Run {
     }
 
     /// Ends the session of a live client.
-    pub fn leave(&self, client: &Client) {
+    pub fn leave(&self, client: &SimClient) {
         let leaving = self.alone(client.session.leave());
         let store = client.session.store();
         assert!(!store.needs_recovery(), "it has left nothing half-way");
@@ -411,7 +419,7 @@ impl Run {
 
     /// Lets some clients work and die at the same step.
     fn work_and_die(&self) {
-        let clients: Vec<Client> = (0..1 + self.rng.below(4)).map(|_| self.client()).collect();
+        let clients: Vec<SimClient> = (0..1 + self.rng.below(4)).map(|_| self.client()).collect();
         let life = self.short_life();
         let mut stepper = Stepper::new(&self.rng);
         clients.iter().for_each(|store| self.spawn(&mut stepper, store, &life));
@@ -442,7 +450,7 @@ impl Run {
     }
 
     /// Reads every key, and checks the whole history.
-    pub fn end(&self) -> Events {
+    pub fn end(&self) -> FailureCounts {
         let store = self.client();
         self.alone(async {
             for key in 0..self.keys {
@@ -451,7 +459,7 @@ impl Run {
         });
         self.leave(&store);
         self.workload.assert_linearizable();
-        quiescent(&self.cluster, &self.orphans.borrow());
+        check_quiescent(&self.cluster, &self.orphans.borrow());
         let reused = self.workload.reused();
         let out_of_memory = self.workload.out_of_memory();
         self.count(|e| (e.reused, e.out_of_memory) = (reused, out_of_memory));

@@ -8,12 +8,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use fusee_control::node::{Extent, JobRequest, MAX_ALLOC_REGIONS, NodeReply, NodeRequest};
-use fusee_core::change::Gain;
+use fusee_core::change::NewReplica;
 use fusee_core::data::Redundancy;
 use fusee_core::verbs::MnId;
-use fusee_core::view::{Place, View};
-use fusee_sim::check::quiescent;
-use fusee_sim::{Client, Cluster, ClusterOptions};
+use fusee_core::view::{PoolPlace, View};
+use fusee_sim::check::check_quiescent;
+use fusee_sim::{ClusterOptions, SimClient, SimCluster};
 
 use super::{OPERATOR, alone, stepwise};
 
@@ -37,7 +37,7 @@ pub fn frozen_grant(seed: u64) {
     let new = first..first + MAX_ALLOC_REGIONS as u32 + 4 + rng.below(8) as u32;
     let left_out = first + rng.below(new.len()) as u32;
     let places = |region| lies_on.map(|node| room(&cluster, &formed, region, node)).to_vec();
-    let regions: Vec<(Redundancy, Vec<Place>)> =
+    let regions: Vec<(Redundancy, Vec<PoolPlace>)> =
         new.clone().map(|region| (Redundancy::Replicated, places(region))).collect();
     let mut view = formed.with_new_regions(&regions);
     (0..3).for_each(|_| view = view.advanced());
@@ -48,14 +48,14 @@ pub fn frozen_grant(seed: u64) {
         let places = view.regions[region as usize].places();
         let joins = |node: &&MnId| places.iter().all(|place| place.node != **node);
         let node = *nodes.iter().find(joins).expect("two of three hold it");
-        Gain { of: region, joining: room(&cluster, &view, region, node), leaving: None }
+        NewReplica { of: region, joining: room(&cluster, &view, region, node), leaving: None }
     };
     let all = 0..view.regions.len() as u32;
-    let gains: Vec<Gain> = all.filter(|region| *region != left_out).map(gain).collect();
+    let gains: Vec<NewReplica> = all.filter(|region| *region != left_out).map(gain).collect();
     view = view.growing(&[], &gains).advanced();
     publish(&cluster, &client, &view);
     // The regions are empty, so only the tables must be copied.
-    for Gain { of: region, joining, .. } in gains {
+    for NewReplica { of: region, joining, .. } in gains {
         let source = view.regions[region as usize].primary().node;
         let asked = ask(&cluster, source, JobRequest::OwnersOf { region });
         let NodeReply::Owners(owners) = asked else { panic!("{asked:?}") };
@@ -71,23 +71,23 @@ pub fn frozen_grant(seed: u64) {
     for key in 0..30 {
         alone(&rng, client.insert(&[key], &value)).expect("there is room");
     }
-    quiescent(&cluster, &BTreeMap::new());
+    check_quiescent(&cluster, &BTreeMap::new());
 }
 
-fn ask(cluster: &Cluster, node: MnId, request: JobRequest) -> NodeReply {
+fn ask(cluster: &SimCluster, node: MnId, request: JobRequest) -> NodeReply {
     let request = NodeRequest::OfJob { repairer: OPERATOR, job: 1, request };
     let reply = cluster.peek_node(node, request).expect("it lives");
     assert!(!matches!(reply, NodeReply::Refused(_)), "{reply:?}");
     reply
 }
 
-fn publish(cluster: &Cluster, client: &Client, view: &View) {
+fn publish(cluster: &SimCluster, client: &SimClient, view: &View) {
     view.check().expect("it follows from a view that is right");
     cluster.set_view(view.clone());
     client.session.gate().publish_view(&Arc::new(view.clone()));
 }
 
-fn room(cluster: &Cluster, view: &View, region: u32, node: MnId) -> Place {
+fn room(cluster: &SimCluster, view: &View, region: u32, node: MnId) -> PoolPlace {
     let request = NodeRequest::Reserve {
         redundancy: Redundancy::Replicated,
         cluster: view.cluster,
@@ -98,7 +98,7 @@ fn room(cluster: &Cluster, view: &View, region: u32, node: MnId) -> Place {
         block_bytes: view.geometry.block_bytes,
     };
     match cluster.peek_node(node, request) {
-        Some(NodeReply::Reserved { offset }) => Place { node, offset },
+        Some(NodeReply::Reserved { offset }) => PoolPlace { node, offset },
         other => panic!("{node} answers {other:?}"),
     }
 }

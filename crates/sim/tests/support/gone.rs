@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use fusee_client::logic::LogicOptions;
 use fusee_core::error::Error;
-use fusee_core::host::Waiting;
-use fusee_core::store::{PieceLimits, ScanCursor};
-use fusee_sim::{Cluster, ClusterOptions, Nanos, Sim, SimSession};
+use fusee_core::host::Backoff;
+use fusee_core::store::{ScanCursor, ScanLimits};
+use fusee_sim::{ClusterOptions, Nanos, Sim, SimCluster, SimSession};
 
 const KEY: &[u8] = b"key";
 const LEASE: Duration = Duration::from_millis(50);
@@ -27,7 +27,7 @@ async fn operate(session: &SimSession, which: u64) -> Result<(), Error> {
         2 => session.delete(KEY).await,
         3 => session.insert(b"another", b"one").await,
         _ => {
-            session.scan(&mut ScanCursor::start(), PieceLimits::of_slots(8), |_| ()).await.map(drop)
+            session.scan(&mut ScanCursor::start(), ScanLimits::of_slots(8), |_| ()).await.map(drop)
         }
     }
 }
@@ -62,7 +62,7 @@ pub fn gone(seed: u64) {
     let session = LogicOptions { op_timeout: OP_TIMEOUT, ..defaults.session };
     let lease_ms = Some(LEASE.as_millis() as u64);
     let options = ClusterOptions { lease_ms, session, ..defaults };
-    let cluster = Cluster::new(&sim, &options);
+    let cluster = SimCluster::new(&sim, &options);
     let process = cluster.client_process();
     let keeper = cluster.keeper(process, LEASE);
     cluster.block_on(process, async {

@@ -10,8 +10,8 @@ use std::time::Duration;
 use fusee_client::logic::LogicOptions;
 use fusee_control::master::{MasterReply, MasterRequest};
 use fusee_core::race::Buckets;
-use fusee_sim::check::replicas_agree;
-use fusee_sim::{Cluster, ClusterOptions, Nanos, NetworkOptions, Sim};
+use fusee_sim::check::check_replicas_agree;
+use fusee_sim::{ClusterOptions, Nanos, NetworkOptions, Sim, SimCluster};
 
 use super::late_repairs::wait_for_all_replicas;
 
@@ -34,7 +34,7 @@ pub fn in_doubt(seed: u64) -> bool {
         ..defaults
     };
     let network = NetworkOptions { late_verbs: true, ..NetworkOptions::default() };
-    let cluster = Cluster::with_network(&sim, &options, network);
+    let cluster = SimCluster::with_network(&sim, &options, network);
     let process = cluster.client_process();
     let keeper = cluster.keeper(process, LEASE);
     cluster.block_on(process, async {
@@ -68,7 +68,7 @@ pub fn in_doubt(seed: u64) -> bool {
         keeper.close(session.id());
         wait_for_all_replicas(&cluster).await;
         assert_eq!(sim.counts().late_verbs.get(), 0, "it comes when the replicas are made equal");
-        replicas_agree(&cluster);
+        check_replicas_agree(&cluster);
         let session = cluster.open(process, options.session).await.expect("a master leads");
         let value = session.get(KEY).await.expect("all nodes answer");
         let is_known = value.as_deref().is_some_and(|v| v == b"first" || v == b"second");

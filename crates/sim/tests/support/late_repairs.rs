@@ -6,8 +6,8 @@
 
 use fusee_control::master::MasterReply;
 use fusee_core::verbs::ClientId;
-use fusee_sim::check::{quiescent, replicas_agree};
-use fusee_sim::{Cluster, ClusterOptions, Nanos, NetworkOptions, ProcessId, Sim};
+use fusee_sim::check::{check_quiescent, check_replicas_agree};
+use fusee_sim::{ClusterOptions, Nanos, NetworkOptions, ProcessId, Sim, SimCluster};
 
 const KEYS: [&[u8]; 3] = [b"one", b"two", b"three"];
 /// The greatest delay of verbs: much longer than everything else takes.
@@ -21,7 +21,7 @@ pub fn late_repairs(seed: u64) -> bool {
     let sim = Sim::new(seed);
     let options = ClusterOptions { lease_ms: Some(20), ..ClusterOptions::default() };
     let network = NetworkOptions { verb_timeout_ns: 2 * LATE_NS, ..NetworkOptions::default() };
-    let cluster = Cluster::with_network(&sim, &options, network);
+    let cluster = SimCluster::with_network(&sim, &options, network);
     let process = sim.process("observer");
     cluster.block_on(process, async {
         put_all(&cluster, process, b"first").await;
@@ -36,7 +36,7 @@ pub fn late_repairs(seed: u64) -> bool {
         wait_for_all_replicas(&cluster).await;
         put_all(&cluster, process, b"second").await;
         sim.sleep(LATE_NS).await;
-        replicas_agree(&cluster);
+        check_replicas_agree(&cluster);
         let session = cluster.open(process, options.session).await.expect("a master leads");
         for key in KEYS {
             let value = session.get(key).await.expect("all nodes answer");
@@ -57,7 +57,7 @@ pub fn late_orders(seed: u64) -> bool {
     let sim = Sim::new(seed);
     let options =
         ClusterOptions { lease_ms: Some(20), index_keys: 200, ..ClusterOptions::default() };
-    let cluster = Cluster::new(&sim, &options);
+    let cluster = SimCluster::new(&sim, &options);
     let process = sim.process("observer");
     cluster.block_on(process, async {
         put_all(&cluster, process, b"first").await;
@@ -97,12 +97,12 @@ pub fn late_orders(seed: u64) -> bool {
         sim.sleep(4 * LATE_NS).await;
     });
     let orphans = cluster.take_orphans();
-    quiescent(&cluster, &orphans);
+    check_quiescent(&cluster, &orphans);
     sim.counts().late_orders.get() > 0
 }
 
 /// Writes all keys in a session, and ends it.
-async fn put_all(cluster: &Cluster, process: ProcessId, value: &[u8]) {
+async fn put_all(cluster: &SimCluster, process: ProcessId, value: &[u8]) {
     let session = cluster.open(process, cluster.options().session).await;
     let session = session.expect("a master leads");
     for key in KEYS {
@@ -113,7 +113,7 @@ async fn put_all(cluster: &Cluster, process: ProcessId, value: &[u8]) {
 }
 
 /// Waits for one of the master's next repairs, and returns its name; `None` if the master has fewer repairs.
-async fn one_of_the_repairs(cluster: &Cluster) -> Option<ClientId> {
+async fn one_of_the_repairs(cluster: &SimCluster) -> Option<ClientId> {
     let skipped = cluster.sim().rng().below(4);
     for _ in 0..skipped {
         wait_for(cluster, |cluster| cluster.repairer().is_some()).await;
@@ -124,14 +124,14 @@ async fn one_of_the_repairs(cluster: &Cluster) -> Option<ClientId> {
 }
 
 /// Polls every microsecond, for up to as long as a memory node may be silent.
-async fn wait_for(cluster: &Cluster, is_so: impl Fn(&Cluster) -> bool) {
+async fn wait_for(cluster: &SimCluster, is_so: impl Fn(&SimCluster) -> bool) {
     let until = cluster.sim().now() + 20_000_000;
     while !is_so(cluster) && cluster.sim().now() < until {
         cluster.sim().sleep(1_000).await;
     }
 }
 
-fn hold_some_links(cluster: &Cluster, repairer: ClientId) {
+fn hold_some_links(cluster: &SimCluster, repairer: ClientId) {
     let rng = cluster.sim().rng();
     for (node, _) in cluster.node_processes() {
         if rng.one_in(2) {
@@ -141,7 +141,7 @@ fn hold_some_links(cluster: &Cluster, repairer: ClientId) {
 }
 
 /// Waits until the view is stable and all replicas are complete in number.
-pub async fn wait_for_all_replicas(cluster: &Cluster) {
+pub async fn wait_for_all_replicas(cluster: &SimCluster) {
     let until = cluster.sim().now() + REPAIR_LIMIT_NS;
     let options = cluster.options();
     let is_whole = || {

@@ -1,8 +1,8 @@
 //! Random and steered histories without time, for the tests that count steps; and some with time, such as
 //! [`late_repairs`].
 //!
-//! Those without time run on a [stepwise](Cluster::stepwise) cluster: each poll of an operation executes one piece of
-//! one verb, so every interleaving of steps has a seed. The runs in virtual time (`fusee_sim::run`) are longer and
+//! Those without time run on a [stepwise](SimCluster::stepwise) cluster: each poll of an operation executes one piece
+//! of one verb, so every interleaving of steps has a seed. The runs in virtual time (`fusee_sim::run`) are longer and
 //! have all the faults. These are shorter and more numerous, and use features that sessions do not: hints of any age,
 //! clients that stop at a given step.
 //!
@@ -45,13 +45,15 @@ use std::cell::Cell;
 use std::collections::BTreeSet;
 
 use fusee_control::node::{BlockId, NodeReply, NodeRequest};
+use fusee_core::conflict_rules::settled_word;
 use fusee_core::data::Region;
 use fusee_core::error::Error;
 use fusee_core::layout::{Address, Slot};
-use fusee_core::snapshot::settled;
 use fusee_core::verbs::{ClientId, MnId};
-use fusee_core::view::{Geometry, Place, SlotRef, Subtable, View};
-use fusee_sim::{Client, Cluster, ClusterOptions, NetworkOptions, Rng, Sim, SimFabric, Stepper};
+use fusee_core::view::{Geometry, PoolPlace, SlotRef, Subtable, View};
+use fusee_sim::{
+    ClusterOptions, NetworkOptions, Rng, Sim, SimClient, SimCluster, SimFabric, Stepper,
+};
 
 /// A run with more steps is stuck.
 pub const MAX_STEPS: u64 = 300_000;
@@ -60,14 +62,14 @@ pub const MAX_STEPS: u64 = 300_000;
 const OPERATOR: ClientId = ClientId(u32::MAX - 1);
 
 /// Makes a cluster without time, and returns its random numbers.
-pub fn stepwise(seed: u64, options: &ClusterOptions) -> (Rng, Cluster) {
+pub fn stepwise(seed: u64, options: &ClusterOptions) -> (Rng, SimCluster) {
     let sim = Sim::new(seed);
-    let cluster = Cluster::stepwise(&sim, options);
+    let cluster = SimCluster::stepwise(&sim, options);
     (sim.rng().clone(), cluster)
 }
 
 /// Does the same. In one of three clusters clients execute verbs themselves, as over shared memory.
-pub fn stepwise_or_immediate(seed: u64, options: &ClusterOptions) -> (Rng, Cluster) {
+pub fn stepwise_or_immediate(seed: u64, options: &ClusterOptions) -> (Rng, SimCluster) {
     let (rng, cluster) = stepwise(seed, options);
     let network = cluster.network();
     let drawn = Rng::named(seed, "fabric");
@@ -99,13 +101,13 @@ pub fn alone<T>(rng: &Rng, task: impl Future<Output = T>) -> T {
 }
 
 /// Returns a fabric that belongs to no client.
-pub fn operator_fabric(cluster: &Cluster) -> SimFabric {
+pub fn operator_fabric(cluster: &SimCluster) -> SimFabric {
     SimFabric::new(cluster.network(), OPERATOR)
 }
 
 /// Makes clients that each have a block for small objects. Later ones have larger addresses, and so larger
 /// identities.
-pub fn clients_in_order<const N: usize>(rng: &Rng, cluster: &Cluster) -> [Client; N] {
+pub fn clients_in_order<const N: usize>(rng: &Rng, cluster: &SimCluster) -> [SimClient; N] {
     let mut clients = [(); N].map(|()| cluster.client());
     for client in &clients {
         let nothing = alone(rng, client.update(b"none", b"", None));
@@ -116,7 +118,7 @@ pub fn clients_in_order<const N: usize>(rng: &Rng, cluster: &Cluster) -> [Client
 }
 
 /// Returns the blocks of a client, as in the memory nodes' block tables.
-pub fn blocks_of(cluster: &Cluster, client: ClientId) -> Vec<Address> {
+pub fn blocks_of(cluster: &SimCluster, client: ClientId) -> Vec<Address> {
     let at = |node| match cluster.peek_node(node, NodeRequest::BlocksOf { clients: vec![client] }) {
         Some(NodeReply::Blocks(blocks)) => blocks,
         None => Vec::new(),
@@ -137,19 +139,19 @@ pub fn all_slots(view: &View) -> impl Iterator<Item = SlotRef> + use<> {
 }
 
 /// Returns the words of a slot on the live nodes.
-fn words_of(cluster: &Cluster, view: &View, slot: SlotRef) -> Vec<Slot> {
-    let lives = |place: &Place| cluster.network().has(place.node);
+fn words_of(cluster: &SimCluster, view: &View, slot: SlotRef) -> Vec<Slot> {
+    let lives = |place: &PoolPlace| cluster.network().has(place.node);
     view.slot_places(slot).filter(lives).map(|place| cluster.network().word_at(place)).collect()
 }
 
 /// Returns the words of all slots on all replicas.
-pub fn index(cluster: &Cluster) -> Vec<Slot> {
+pub fn index(cluster: &SimCluster) -> Vec<Slot> {
     let view = cluster.view();
     all_slots(&view).flat_map(|slot| words_of(cluster, &view, slot)).collect()
 }
 
 /// Returns whether the replicas of any slot differ: then some client is within a write round.
-pub fn replicas_differ(cluster: &Cluster) -> bool {
+pub fn replicas_differ(cluster: &SimCluster) -> bool {
     let view = cluster.view();
     all_slots(&view).any(|slot| {
         let words = words_of(cluster, &view, slot);
@@ -158,11 +160,11 @@ pub fn replicas_differ(cluster: &Cluster) -> bool {
 }
 
 /// Makes the next view, without a lost node.
-pub fn forget(cluster: &Cluster, lost: MnId) {
+pub fn forget(cluster: &SimCluster, lost: MnId) {
     let mut view = cluster.view().clone();
     view.number += 1;
     view.members.retain(|m| m.node != lost);
-    let left = |places: &[Place]| places.iter().copied().filter(|p| p.node != lost).collect();
+    let left = |places: &[PoolPlace]| places.iter().copied().filter(|p| p.node != lost).collect();
     for subtable in &mut view.subtables {
         *subtable = Subtable::new(subtable.local_depth, left(subtable.replicas()));
     }
@@ -175,7 +177,7 @@ pub fn forget(cluster: &Cluster, lost: MnId) {
 
 /// Loses the node of an index replica, settles every slot with any choice that the rules allow, and makes the next
 /// view. Only while no client runs; clients of the old view must not be used again.
-pub fn lose_index_replica(rng: &Rng, cluster: &Cluster) {
+pub fn lose_index_replica(rng: &Rng, cluster: &SimCluster) {
     let lost = {
         let view = cluster.view();
         let replicas = view.subtables[0].replicas();
@@ -185,15 +187,15 @@ pub fn lose_index_replica(rng: &Rng, cluster: &Cluster) {
 }
 
 /// Does the same with a given node.
-pub fn lose_node(rng: &Rng, cluster: &Cluster, lost: MnId) {
+pub fn lose_node(rng: &Rng, cluster: &SimCluster, lost: MnId) {
     let view = cluster.view().clone();
     cluster.crash_node(lost);
     for slot in all_slots(&view) {
-        let places: Vec<Place> = view.slot_places(slot).collect();
+        let places: Vec<PoolPlace> = view.slot_places(slot).collect();
         let word_of =
             |i: usize| (places[i].node != lost).then(|| cluster.network().word_at(places[i]));
         let backups: Vec<Slot> = (1..places.len()).filter_map(word_of).collect();
-        let word = settled(word_of(0), &backups, rng.below(backups.len().max(1)));
+        let word = settled_word(word_of(0), &backups, rng.below(backups.len().max(1)));
         for place in places.iter().filter(|p| p.node != lost) {
             cluster.overwrite(*place, word.0);
         }

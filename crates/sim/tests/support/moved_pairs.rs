@@ -11,15 +11,15 @@ use std::time::Duration;
 use fusee_client::RedundancyRules;
 use fusee_client::logic::LogicOptions;
 use fusee_control::master::{MasterReply, MasterRequest};
-use fusee_core::code::{Coding, ReedSolomon};
 use fusee_core::data::{Orientation, Redundancy, RedundancyError};
+use fusee_core::erasure::{Coding, ReedSolomon};
 use fusee_core::error::Error;
 use fusee_core::layout::{BLOCK_HEADER_BYTES, Opcode, Pair, Slot, copy_of};
 use fusee_core::stats::OpKind::{self, Delete, Move, Search, Update, Upsert};
 use fusee_core::store::Transition;
-use fusee_core::view::{Geometry, Place, SlotRef};
-use fusee_sim::check::{quiescent, replicas_agree};
-use fusee_sim::{Cluster, ClusterOptions, NetworkOptions, Rng, Sim, SimSession, Workload};
+use fusee_core::view::{Geometry, PoolPlace, SlotRef};
+use fusee_sim::check::{check_quiescent, check_replicas_agree};
+use fusee_sim::{ClusterOptions, NetworkOptions, Rng, Sim, SimCluster, SimSession, SimWorkload};
 use futures_util::future::join_all;
 
 const LEASE: Duration = Duration::from_millis(20);
@@ -77,9 +77,9 @@ fn run(seed: u64, is_lossy: bool, redundancies: Vec<Redundancy>, (kinds, haste):
         session: LogicOptions { redundancy: Some(rules), ..defaults.session },
         ..defaults
     };
-    let cluster = Cluster::new(&sim, &options);
-    let keys = Workload::keys(&cluster.view(), 1, 0);
-    let workload = Workload::new(keys, FILLERS, redundancies);
+    let cluster = SimCluster::new(&sim, &options);
+    let keys = SimWorkload::keys(&cluster.view(), 1, 0);
+    let workload = SimWorkload::new(keys, FILLERS, redundancies);
     let process = cluster.client_process();
     let keeper = cluster.keeper(process, LEASE);
     cluster.block_on(process, async {
@@ -121,20 +121,20 @@ fn run(seed: u64, is_lossy: bool, redundancies: Vec<Redundancy>, (kinds, haste):
             assert_eq!(cluster.peek_master(leaving.request()), Some(MasterReply::Done));
         }
     });
-    replicas_agree(&cluster);
+    check_replicas_agree(&cluster);
     let findings = workload.check();
     if let Some(refutation) = findings.refutation {
         panic!("the operations have no order: {}", refutation.render(|value| value.to_string()));
     }
-    quiescent(&cluster, &cluster.take_orphans());
+    check_quiescent(&cluster, &cluster.take_orphans());
 }
 
 /// Waits until a round is contended, and a little longer. Then loses a backup with the most frequent word, which may
 /// have won by it. Without such a round: any backup.
-async fn lose_of_majority(cluster: &Cluster, rng: &Rng) {
+async fn lose_of_majority(cluster: &SimCluster, rng: &Rng) {
     let sim = cluster.sim();
     let view = cluster.view().clone();
-    let words = |slot| -> Vec<(Place, Slot)> {
+    let words = |slot| -> Vec<(PoolPlace, Slot)> {
         view.slot_places(slot).map(|place| (place, cluster.network().word_at(place))).collect()
     };
     let slots = 0..view.geometry.subtable_slots() as u32;
@@ -162,7 +162,7 @@ async fn lose_of_majority(cluster: &Cluster, rng: &Rng) {
 async fn burst(
     sim: &Sim,
     rng: &Rng,
-    workload: &Workload,
+    workload: &SimWorkload,
     sessions: &[Rc<SimSession>],
     (kinds, haste): (&[OpKind], u64),
 ) {
@@ -183,7 +183,7 @@ async fn burst(
     }
 }
 
-async fn wait_for_repair(cluster: &Cluster) {
+async fn wait_for_repair(cluster: &SimCluster) {
     let until = cluster.sim().now() + PATIENCE_NS;
     let is_whole = || {
         let view = cluster.view();
@@ -213,7 +213,7 @@ pub fn copies_compared(seed: u64) {
         lease_ms: Some(LEASE.as_millis() as u64),
         ..defaults
     };
-    let cluster = Cluster::new(&sim, &options);
+    let cluster = SimCluster::new(&sim, &options);
     let process = cluster.client_process();
     let keeper = cluster.keeper(process, LEASE);
     let oriented = Redundancy::Oriented(Orientation::new(2, coding()).expect("it can be"));
@@ -240,7 +240,7 @@ pub fn copies_compared(seed: u64) {
             assert_eq!(found.value(), Some(&value[..]), "{key}");
         }
     });
-    replicas_agree(&cluster);
+    check_replicas_agree(&cluster);
 }
 
 /// Pairs with two copies; some of them have become erasure-coded in place, and some of these EC-oriented again. Any
@@ -266,7 +266,7 @@ pub fn two_nodes_lost(seed: u64) {
         session,
         ..defaults
     };
-    let cluster = Cluster::new(&sim, &options);
+    let cluster = SimCluster::new(&sim, &options);
     let process = cluster.client_process();
     let keeper = cluster.keeper(process, LEASE);
     cluster.block_on(process, async {
@@ -337,8 +337,8 @@ pub fn two_nodes_lost(seed: u64) {
             assert_eq!(cluster.peek_master(leaving.request()), Some(MasterReply::Done));
         }
     });
-    replicas_agree(&cluster);
-    quiescent(&cluster, &cluster.take_orphans());
+    check_replicas_agree(&cluster);
+    check_quiescent(&cluster, &cluster.take_orphans());
 }
 
 /// The places of an EC-oriented pair's future parity hold the parity of another value under the same identity, as
@@ -349,7 +349,7 @@ pub fn older_parity(seed: u64) {
     let geometry = Geometry { block_bytes: 1 << 13, max_value_bytes: 1024, ..defaults.geometry };
     let options = ClusterOptions { memory_nodes: 4, geometry, ..defaults };
     let options = ClusterOptions { lease_ms: Some(LEASE.as_millis() as u64), ..options };
-    let cluster = Cluster::new(&sim, &options);
+    let cluster = SimCluster::new(&sim, &options);
     let process = cluster.client_process();
     let keeper = cluster.keeper(process, LEASE);
     let coding = Coding::new(2, 2).expect("there is such a code");
@@ -395,7 +395,7 @@ pub fn torn_headers(seed: u64) {
     let geometry = Geometry { block_bytes: 1 << 13, max_value_bytes: 1024, ..defaults.geometry };
     let options = ClusterOptions { memory_nodes: 4, index_replicas: 2, geometry, ..defaults };
     let options = ClusterOptions { lease_ms: Some(LEASE.as_millis() as u64), ..options };
-    let cluster = Cluster::new(&sim, &options);
+    let cluster = SimCluster::new(&sim, &options);
     let process = cluster.client_process();
     let keeper = cluster.keeper(process, LEASE);
     let oriented = Redundancy::Oriented(Orientation::new(2, coding()).expect("it can be"));
@@ -431,7 +431,7 @@ pub fn torn_headers(seed: u64) {
         let found = store.search(b"key", None).await.expect("enough is left");
         assert_eq!(found.value(), Some(&value[..]));
     });
-    replicas_agree(&cluster);
+    check_replicas_agree(&cluster);
 }
 
 /// A pair whose block is no longer in use is moved in place, and its session dies in the middle. Recovery finds
@@ -448,7 +448,7 @@ pub fn resting_block(seed: u64) {
         lease_ms: Some(LEASE.as_millis() as u64),
         ..defaults
     };
-    let cluster = Cluster::new(&sim, &options);
+    let cluster = SimCluster::new(&sim, &options);
     let process = cluster.client_process();
     let keeper = cluster.keeper(process, LEASE);
     let oriented = Redundancy::Oriented(Orientation::new(2, coding()).expect("it can be"));
@@ -486,7 +486,7 @@ pub fn resting_block(seed: u64) {
         let found = reader.store().search(&b"moved"[..], None).await.expect("it is there");
         assert_eq!(found.value(), Some(&value[..]));
     });
-    replicas_agree(&cluster);
+    check_replicas_agree(&cluster);
 }
 
 /// A chunk and the copy of a pair without parity are damaged, and the node of another chunk does not answer its
@@ -498,7 +498,7 @@ pub fn silent_chunk(seed: u64) {
     let lease_ms = Some(LEASE.as_millis() as u64);
     let options = ClusterOptions { memory_nodes: 5, geometry, lease_ms, ..defaults };
     let network = NetworkOptions { verb_timeout_ns: 100_000, ..NetworkOptions::default() };
-    let cluster = Cluster::with_network(&sim, &options, network);
+    let cluster = SimCluster::with_network(&sim, &options, network);
     let process = cluster.client_process();
     let keeper = cluster.keeper(process, LEASE);
     let coding = Coding::new(3, 1).expect("there is such a code");

@@ -5,13 +5,13 @@
 
 use std::time::Duration;
 
-use fusee_client::{Demotion, Policy, Promoted, Promotion, RedundancyRules};
+use fusee_client::{Demotion, Policy, PromotedRedundancy, Promotion, RedundancyRules};
 use fusee_core::data::Redundancy;
-use fusee_core::stats::Work;
+use fusee_core::stats::SessionWork;
 use fusee_core::view::Geometry;
-use fusee_sim::{Cluster, ClusterOptions, Sim};
+use fusee_sim::{ClusterOptions, Sim, SimCluster};
 
-use super::scripted::generations::Lives;
+use super::scripted::generations::GenerationSession;
 use super::scripted::{VALUE, run};
 
 const VALUE_BYTES: usize = 3_000;
@@ -29,7 +29,7 @@ fn redundancy(text: &str) -> Redundancy {
 }
 
 /// Makes a cluster whose sessions demote or promote at this rate.
-fn cluster(sim: &Sim, policy: Policy, written: &str) -> Cluster {
+fn cluster(sim: &Sim, policy: Policy, written: &str) -> SimCluster {
     let defaults = ClusterOptions::default();
     let geometry = Geometry {
         region_bytes: 1 << 17,
@@ -53,7 +53,7 @@ fn cluster(sim: &Sim, policy: Policy, written: &str) -> Cluster {
         lease_ms,
         ..defaults
     };
-    Cluster::new(sim, &options)
+    SimCluster::new(sim, &options)
 }
 
 /// Returns the greatest number of bytes that may have moved after this time.
@@ -97,7 +97,7 @@ pub fn promotion(seed: u64) {
     let promotion = Some(Promotion {
         after_reads: 2,
         window_ms: 60_000,
-        to: Promoted::Replicated,
+        to: PromotedRedundancy::Replicated,
         bytes_per_s: BYTES_PER_S,
     });
     let policy = Policy { promotion, ..Policy::default() };
@@ -126,7 +126,7 @@ pub fn promotion(seed: u64) {
 
 /// The counters of every operation equal the traffic of its fabric.
 pub fn counters(seed: u64) {
-    let lives = Lives::new(seed);
+    let lives = GenerationSession::new(seed);
     let store = &lives.store;
     let script = &lives.script;
     run(store.insert(b"a", &VALUE)).expect("there is room");
@@ -137,7 +137,7 @@ pub fn counters(seed: u64) {
     }
     lives.delete(b"a");
     assert_eq!(run(store.search(b"a", None)).expect("nor does this one").value(), None);
-    let work = Work::from(&store.stats());
+    let work = SessionWork::from(&store.stats());
     let phases: u64 = work.phases.iter().sum();
     assert_eq!([phases, work.verbs, work.bytes], script.moved());
     let pairs = (40 * 2 + 40) * VALUE.len() as u64;

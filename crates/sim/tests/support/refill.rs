@@ -21,7 +21,7 @@ use fusee_control::master::{MasterReply, MasterRequest};
 use fusee_core::error::Error;
 use fusee_core::view::Geometry;
 use fusee_sim::{
-    Cluster, ClusterOptions, Executor, Nanos, NetworkOptions, ProcessId, Sim, SimSession,
+    ClusterOptions, Executor, Nanos, NetworkOptions, ProcessId, Sim, SimCluster, SimSession,
 };
 
 const LEASE: Duration = Duration::from_millis(100);
@@ -37,7 +37,7 @@ const SESSION: LogicOptions = LogicOptions {
 };
 
 /// Makes a cluster with regions of 15 blocks, one of which is kept back for DELETEs.
-fn cluster(sim: &Sim, regions: u64) -> Cluster {
+fn cluster(sim: &Sim, regions: u64) -> SimCluster {
     let options = ClusterOptions {
         memory_nodes: 2,
         index_replicas: 2,
@@ -58,12 +58,12 @@ fn cluster(sim: &Sim, regions: u64) -> Cluster {
         ..ClusterOptions::default()
     };
     let network = NetworkOptions { delays: false, tearing: false, ..NetworkOptions::default() };
-    let cluster = Cluster::with_network(sim, &options, network);
+    let cluster = SimCluster::with_network(sim, &options, network);
     cluster.stop_watching();
     cluster
 }
 
-async fn open(cluster: &Cluster, process: ProcessId, keeper: &Keeper) -> Rc<SimSession> {
+async fn open(cluster: &SimCluster, process: ProcessId, keeper: &Keeper) -> Rc<SimSession> {
     let session = Rc::new(cluster.open(process, SESSION).await.expect("the master opens sessions"));
     keeper.open(session.gate().clone());
     session
@@ -87,7 +87,7 @@ async fn delete(session: &SimSession, key: u64) {
 }
 
 /// Waits until all sessions have ended, and the dead ones are recovered.
-async fn put_right(cluster: &Cluster) {
+async fn put_right(cluster: &SimCluster) {
     let begun = cluster.sim().now();
     loop {
         if let Some(MasterReply::Status(status)) = cluster.peek_master(MasterRequest::Status)

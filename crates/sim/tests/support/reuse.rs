@@ -8,36 +8,36 @@
 
 use std::cell::{Cell, RefCell};
 
-use fusee_client::logic::Gate;
+use fusee_client::logic::SessionGate;
 use fusee_core::stats::OpKind::{self, Delete, Insert, Search, Update, Upsert};
 use fusee_core::view::Geometry;
-use fusee_sim::{Client, ClusterOptions, Stepper};
+use fusee_sim::{ClusterOptions, SimClient, Stepper};
 
 use super::changes::STEPS;
-use super::crash::{Life, idle};
-use super::failures::{Events, Plans, Run};
+use super::crash::{ClientLife, idle};
+use super::failures::{FailureCounts, FailureRun, PlanKind};
 use super::small;
 
 /// Sizes of which three objects fit in a block.
 const FILLER: &[usize] = &[1100];
 
 /// Clients write and read, and some die. 1 to 4 index replicas.
-pub fn reuse(seed: u64) -> Events {
+pub fn reuse(seed: u64) -> FailureCounts {
     let data_replicas = 1 + seed as u8 / 4 % 2;
     use_again(tight(seed, ClusterOptions { data_replicas, ..small(seed, 1 + seed as u8 % 4) }))
 }
 
 /// The same in any cluster that is [`tight`].
-pub fn use_again(run: Run) -> Events {
+pub fn use_again(run: FailureRun) -> FailureCounts {
     let rng = &run.rng;
     let dying = rng.below(3);
     let client = |i| {
         let dies = i < dying;
-        let life = if dies { run.short_life() } else { Life::new(None, || false) };
+        let life = if dies { run.short_life() } else { ClientLife::new(None, || false) };
         (run.client(), life)
     };
-    let clients: Vec<(Client, Life<'_>)> = (0..2 + rng.below(3)).map(client).collect();
-    let epochs = Epochs::new(&run, &clients);
+    let clients: Vec<(SimClient, ClientLife<'_>)> = (0..2 + rng.below(3)).map(client).collect();
+    let epochs = EpochDriver::new(&run, &clients);
     let working = Cell::new(clients.len());
     let mut stepper = Stepper::new(rng);
     stepper.spawn(epochs.pass());
@@ -68,18 +68,18 @@ pub fn use_again(run: Run) -> Events {
 }
 
 /// Makes a run with so little memory that it is reused; in half of the runs it is often short.
-pub fn tight(seed: u64, options: ClusterOptions) -> Run {
+pub fn tight(seed: u64, options: ClusterOptions) -> FailureRun {
     let region_bytes = 1 << (14 + seed / 8 % 2);
     let geometry = Geometry { max_value_bytes: 1200, region_bytes, ..options.geometry };
     let pool_bytes = 2 * region_bytes + (1 << 13);
     let options = ClusterOptions { geometry, pool_bytes, ..options };
-    let run = Run::of(seed, &options, Plans::Mixed);
+    let run = FailureRun::of(seed, &options, PlanKind::Mixed);
     run.workload.use_fillers(FILLER);
     run
 }
 
 /// Draws the operations of a task: mostly writes of one key.
-fn plan(run: &Run) -> Vec<(OpKind, usize)> {
+fn plan(run: &FailureRun) -> Vec<(OpKind, usize)> {
     let any = |n| run.rng.below(n);
     let emphasis = [
         [Update, Update, Upsert, Search],
@@ -91,25 +91,25 @@ fn plan(run: &Run) -> Vec<(OpKind, usize)> {
 }
 
 /// Lets epochs pass, like keepers and the master together.
-struct Epochs<'r> {
-    run: &'r Run,
-    clients: &'r [(Client, Life<'r>)],
+struct EpochDriver<'r> {
+    run: &'r FailureRun,
+    clients: &'r [(SimClient, ClientLife<'r>)],
     /// Whether each client has died and is recovered.
     gone: RefCell<Vec<bool>>,
     is_done: Cell<bool>,
 }
 
-impl<'r> Epochs<'r> {
-    fn new(run: &'r Run, clients: &'r [(Client, Life<'r>)]) -> Epochs<'r> {
+impl<'r> EpochDriver<'r> {
+    fn new(run: &'r FailureRun, clients: &'r [(SimClient, ClientLife<'r>)]) -> EpochDriver<'r> {
         let gone = RefCell::new(vec![false; clients.len()]);
-        Epochs { run, clients, gone, is_done: Cell::new(false) }
+        EpochDriver { run, clients, gone, is_done: Cell::new(false) }
     }
 
     /// Asks one question after the other, for all sessions, until all clients have ended.
     async fn pass(&self) {
         // The newest epoch at the time of each question.
         let mut asked: Vec<u64> = Vec::new();
-        let mut newest = self.gates().map(Gate::epoch).max().unwrap_or(0);
+        let mut newest = self.gates().map(SessionGate::epoch).max().unwrap_or(0);
         while !self.is_done.get() {
             asked.push(newest);
             for gate in self.gates() {
@@ -124,7 +124,7 @@ impl<'r> Epochs<'r> {
                     client.session.gate().publish_epoch(newest);
                 }
             }
-            let in_newest = |gate: &Gate| gate.heartbeat().pinned_in >= newest;
+            let in_newest = |gate: &SessionGate| gate.heartbeat().pinned_in >= newest;
             while !self.is_done.get() && !self.gates().all(in_newest) {
                 idle(1).await;
             }
@@ -140,7 +140,7 @@ impl<'r> Epochs<'r> {
     }
 
     /// Returns the gates of clients that live, or may have left something half-way.
-    fn gates(&self) -> impl Iterator<Item = &Gate> {
+    fn gates(&self) -> impl Iterator<Item = &SessionGate> {
         let gone = self.gone.borrow().clone();
         let left = self.clients.iter().zip(gone).filter(|(_, gone)| !gone);
         left.map(|((client, _), _)| &**client.session.gate())

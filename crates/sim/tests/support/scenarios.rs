@@ -6,35 +6,36 @@ use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 
 use fusee_core::stats::OpKind::{self, Delete, Insert, Search, SearchMany, Update, Upsert};
-use fusee_sim::check::replicas_agree;
-use fusee_sim::{Client, Cluster, Rng, Stepper};
+use fusee_sim::check::check_replicas_agree;
+use fusee_sim::{Rng, SimClient, SimCluster, Stepper};
 
 use super::crash::idle;
-use super::workload::Workload;
+use super::workload::StepWorkload;
 use super::{MAX_STEPS, alone, lose_index_replica, small, stepwise_or_immediate};
 
 /// The operations of one task, in order.
 type Plan = Vec<(OpKind, usize)>;
 
 /// A run: its cluster and its keys. Most operations are on key 0.
-struct Run {
+struct StepRun {
     rng: Rng,
-    cluster: Cluster,
-    workload: Workload,
+    cluster: SimCluster,
+    workload: StepWorkload,
     keys: usize,
 }
 
-impl Run {
+impl StepRun {
     /// Makes a run. Successive seeds differ in the number of index replicas.
-    fn new(seed: u64, replicas: &[u8], keys: fn(&Rng) -> (usize, usize)) -> Run {
+    fn new(seed: u64, replicas: &[u8], keys: fn(&Rng) -> (usize, usize)) -> StepRun {
         let index_replicas = replicas[seed as usize % replicas.len()];
         let (rng, cluster) = stepwise_or_immediate(seed, &small(seed, index_replicas));
         let (colliding, others) = keys(&rng);
-        let workload = Workload::new(&rng, Workload::keys(&cluster.view(), colliding, others));
-        Run { rng, cluster, workload, keys: colliding + others }
+        let workload =
+            StepWorkload::new(&rng, StepWorkload::keys(&cluster.view(), colliding, others));
+        StepRun { rng, cluster, workload, keys: colliding + others }
     }
 
-    fn sessions(&self, at_least: usize) -> Vec<Client> {
+    fn sessions(&self, at_least: usize) -> Vec<SimClient> {
         (0..at_least + self.rng.below(4)).map(|_| self.cluster.client()).collect()
     }
 
@@ -50,26 +51,26 @@ impl Run {
         unreachable!("the weights cover what was drawn")
     }
 
-    async fn follow(&self, store: &Client, plan: Plan) {
+    async fn follow(&self, store: &SimClient, plan: Plan) {
         for (kind, key) in plan {
             self.workload.run(store, kind, key).await;
         }
     }
 
     /// Runs one plan without any other task.
-    fn alone(&self, store: &Client, plan: Plan) {
+    fn alone(&self, store: &SimClient, plan: Plan) {
         let mut stepper = Stepper::new(&self.rng);
         stepper.spawn(self.follow(store, plan));
         stepper.run(MAX_STEPS, || ());
     }
 
     /// Inserts about half of the keys.
-    fn fill(&self, store: &Client) {
+    fn fill(&self, store: &SimClient) {
         let some = (0..self.keys).filter(|_| self.rng.below(2) == 0);
         self.alone(store, some.map(|key| (Insert, key)).collect());
     }
 
-    fn tasks<'t>(&'t self, stores: &'t [Client], plans: Vec<Plan>) -> Stepper<'t> {
+    fn tasks<'t>(&'t self, stores: &'t [SimClient], plans: Vec<Plan>) -> Stepper<'t> {
         let mut stepper = Stepper::new(&self.rng);
         for (i, plan) in plans.into_iter().enumerate() {
             stepper.spawn(self.follow(&stores[i % stores.len()], plan));
@@ -78,9 +79,9 @@ impl Run {
     }
 
     /// Runs the tasks to their end, reads every key, and checks the history.
-    fn conclude(&self, tasks: Stepper<'_>, reader: &Client) {
+    fn conclude(&self, tasks: Stepper<'_>, reader: &SimClient) {
         tasks.run(MAX_STEPS, || ());
-        replicas_agree(&self.cluster);
+        check_replicas_agree(&self.cluster);
         self.alone(reader, (0..self.keys).map(|key| (Search, key)).collect());
         self.workload.assert_linearizable();
     }
@@ -88,7 +89,7 @@ impl Run {
     /// Loses a node of the index after all clients have crashed, and lets new clients go on.
     fn lose_a_replica(&self) {
         lose_index_replica(&self.rng, &self.cluster);
-        replicas_agree(&self.cluster);
+        check_replicas_agree(&self.cluster);
         let stores = self.sessions(1);
         self.conclude(self.tasks(&stores, self.mixed_plans()), &stores[0]);
     }
@@ -129,7 +130,7 @@ impl Run {
     /// Begins 4 to 9 operations one after another. Those on key 0 stop after a few steps, mostly when they have just
     /// read which slots are free. Those on other keys mostly end, and change which slots are free. Returns the
     /// operations that have not ended.
-    fn burst<'t>(&'t self, stores: &'t [Client]) -> Stepper<'t> {
+    fn burst<'t>(&'t self, stores: &'t [SimClient]) -> Stepper<'t> {
         let mix = [(Insert, 6), (Upsert, 1), (Delete, 2), (Search, 1)];
         let others = [(Insert, 1), (Delete, 1)];
         let mut stepper = Stepper::new(&self.rng);
@@ -171,7 +172,7 @@ fn more_keys(rng: &Rng) -> (usize, usize) {
 
 /// All operations on few keys.
 pub fn mixed(seed: u64) {
-    let run = Run::new(seed, &[1, 2, 3, 4, 5], few_keys);
+    let run = StepRun::new(seed, &[1, 2, 3, 4, 5], few_keys);
     let stores = run.sessions(1);
     run.fill(&stores[0]);
     run.conclude(run.tasks(&stores, run.mixed_plans()), &stores[0]);
@@ -179,7 +180,7 @@ pub fn mixed(seed: u64) {
 
 /// INSERTs and DELETEs of one key, while other keys change which slots are free.
 pub fn fight(seed: u64) {
-    let run = Run::new(seed, &[1, 2, 3, 4, 5], more_keys);
+    let run = StepRun::new(seed, &[1, 2, 3, 4, 5], more_keys);
     let stores = run.sessions(1);
     run.fill(&stores[0]);
     run.conclude(run.tasks(&stores, run.fighting_plans()), &stores[0]);
@@ -187,7 +188,7 @@ pub fn fight(seed: u64) {
 
 /// Operations that stop half-way, each at another moment, and go on together.
 pub fn bursts(seed: u64) {
-    let run = Run::new(seed, &[1, 2, 3, 4, 5], alike_keys);
+    let run = StepRun::new(seed, &[1, 2, 3, 4, 5], alike_keys);
     let stores = run.sessions(1);
     run.fill(&stores[0]);
     run.conclude(run.burst(&stores), &stores[0]);
@@ -195,7 +196,7 @@ pub fn bursts(seed: u64) {
 
 /// Rounds on the slot of one key, one after another, with clients that fall behind.
 pub fn rounds(seed: u64) {
-    let run = Run::new(seed, &[2, 3, 4, 5], |_| (1, 0));
+    let run = StepRun::new(seed, &[2, 3, 4, 5], |_| (1, 0));
     let stores = run.sessions(2);
     run.alone(&stores[0], vec![(Insert, 0)]);
     let mix = [(Update, 6), (Upsert, 1), (Delete, 1), (Search, 2)];
@@ -207,7 +208,7 @@ pub fn rounds(seed: u64) {
 
 /// Like [`mixed`]; all clients crash at some step, and a node of the index is lost.
 pub fn crash(seed: u64) {
-    let run = Run::new(seed, &[2, 3, 4, 5], few_keys);
+    let run = StepRun::new(seed, &[2, 3, 4, 5], few_keys);
     let stores = run.sessions(1);
     run.fill(&stores[0]);
     let tasks = run.tasks(&stores, run.mixed_plans());
@@ -218,7 +219,7 @@ pub fn crash(seed: u64) {
 
 /// Like [`bursts`]; all clients crash, and a node of the index is lost.
 pub fn bursts_crash(seed: u64) {
-    let run = Run::new(seed, &[2, 3, 4, 5], alike_keys);
+    let run = StepRun::new(seed, &[2, 3, 4, 5], alike_keys);
     let stores = run.sessions(1);
     run.fill(&stores[0]);
     let tasks = run.burst(&stores);
@@ -230,7 +231,7 @@ pub fn bursts_crash(seed: u64) {
 /// Like [`mixed`], while objects are damaged on one replica. At the end most objects are damaged. One SEARCH of each
 /// key repairs the damage that it meets, so a second SEARCH meets none.
 pub fn damage(seed: u64) {
-    let run = Run::new(seed, &[1, 2, 3, 4, 5], few_keys);
+    let run = StepRun::new(seed, &[1, 2, 3, 4, 5], few_keys);
     let stores = run.sessions(1);
     run.fill(&stores[0]);
     let network = run.cluster.network();

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use fusee_core::layout::Slot;
 use fusee_core::store::Hint;
-use fusee_core::view::{Geometry, Place, SlotRef};
-use fusee_sim::{Cluster, ClusterOptions, Sim, SimSession};
+use fusee_core::view::{Geometry, PoolPlace, SlotRef};
+use fusee_sim::{ClusterOptions, Sim, SimCluster, SimSession};
 use futures_util::future::join;
 
 /// Milliseconds within which the master has looked everywhere, twice.
@@ -16,8 +16,8 @@ pub const KEYS: usize = 12;
 const LEASE: Duration = Duration::from_millis(20);
 
 /// A cluster, its pairs, and their places.
-pub struct Held {
-    pub cluster: Cluster,
+pub struct ScrubFixture {
+    pub cluster: SimCluster,
     pub store: Rc<SimSession>,
     pub hints: Vec<Hint>,
 }
@@ -27,7 +27,7 @@ pub fn key(number: usize) -> String {
 }
 
 /// Runs a test on a cluster with scrubbing and with some pairs; other pairs have been deleted.
-pub fn held(seed: u64, index_replicas: u8, test: impl AsyncFnOnce(&Held)) {
+pub fn held(seed: u64, index_replicas: u8, test: impl AsyncFnOnce(&ScrubFixture)) {
     let defaults = ClusterOptions::default();
     let geometry = Geometry { groups_per_subtable: 8, slots_per_bucket: 4, ..defaults.geometry };
     let options = ClusterOptions {
@@ -39,7 +39,7 @@ pub fn held(seed: u64, index_replicas: u8, test: impl AsyncFnOnce(&Held)) {
         lease_ms: Some(LEASE.as_millis() as u64),
         ..defaults
     };
-    let cluster = Cluster::new(&Sim::new(seed), &options);
+    let cluster = SimCluster::new(&Sim::new(seed), &options);
     let process = cluster.client_process();
     let keeper = cluster.keeper(process, LEASE);
     cluster.block_on(process, async {
@@ -55,11 +55,11 @@ pub fn held(seed: u64, index_replicas: u8, test: impl AsyncFnOnce(&Held)) {
             store.delete(key(number).as_bytes()).await.unwrap();
         }
         hints.truncate(KEYS);
-        test(&Held { cluster: cluster.clone(), store, hints }).await;
+        test(&ScrubFixture { cluster: cluster.clone(), store, hints }).await;
     });
 }
 
-impl Held {
+impl ScrubFixture {
     /// Waits until `holds` returns true and the view is stable.
     pub async fn until(&self, what: &str, holds: impl Fn() -> bool) {
         let is_stable = || self.cluster.view().change.is_none();
@@ -77,7 +77,7 @@ impl Held {
         self.until("stable", || true).await;
     }
 
-    pub fn places(&self, slot: SlotRef) -> Vec<Place> {
+    pub fn places(&self, slot: SlotRef) -> Vec<PoolPlace> {
         self.cluster.view().slot_places(slot).collect()
     }
 

@@ -6,9 +6,9 @@
 
 use std::sync::Arc;
 
-use fusee_client::logic::work_table::{Get, Set, WorkTable};
+use fusee_client::logic::work_table::{GetRole, RequestTable, SetRole};
 use fusee_core::layout::{Address, Opcode, SizeClass, Slot};
-use fusee_core::store::{Hint, Sight};
+use fusee_core::store::{Hint, HintTrust};
 use fusee_core::view::SlotRef;
 use futures_util::future::FutureExt;
 
@@ -16,20 +16,21 @@ use futures_util::future::FutureExt;
 /// If the get takes the set's value.
 pub fn gives_no_value() {
     for has_committed in [true, false] {
-        let table = Arc::new(WorkTable::new(false));
+        let table = Arc::new(RequestTable::new(false));
         let slot = SlotRef { subtable: 0, slot: 1 };
-        let Set::Lead(set, _) = table.set(Opcode::Update, b"key", Some(b"value"), Some(slot), 1)
+        let SetRole::Lead(set, _) =
+            table.set(Opcode::Update, b"key", Some(b"value"), Some(slot), 1)
         else {
             panic!("nobody else is there");
         };
-        let Get::Ride(followed) = table.get(b"key", Some(slot), 1) else {
+        let GetRole::Ride(followed) = table.get(b"key", Some(slot), 1) else {
             panic!("its commit is not posted");
         };
         if has_committed {
             set.commits();
         }
         let word = Slot::new(1, SizeClass::from_code(1).unwrap(), Address::new(64), 0);
-        set.has_written(Ok(Some(Hint { slot, word, seen: Sight::Sometime })), b"value");
+        set.land_set(Ok(Some(Hint { slot, word, seen: HintTrust::Unverified })), b"value");
         let landed = followed.landing.now_or_never().expect("the set has ended");
         assert_eq!(
             landed.is_ok(),

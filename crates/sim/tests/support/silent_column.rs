@@ -4,9 +4,9 @@
 
 use std::time::Duration;
 
-use fusee_core::code::Coding;
 use fusee_core::data::{Orientation, Redundancy};
-use fusee_sim::{Cluster, ClusterOptions, NetworkOptions, Sim};
+use fusee_core::erasure::Coding;
+use fusee_sim::{ClusterOptions, NetworkOptions, Sim, SimCluster};
 
 use super::stale_moves::pair_apart;
 
@@ -21,7 +21,7 @@ pub fn silent_column(seed: u64) {
     let lease_ms = Some(LEASE.as_millis() as u64);
     let options = ClusterOptions { memory_nodes: 9, lease_ms, ..ClusterOptions::default() };
     let network = NetworkOptions { verb_timeout_ns: 100_000, ..NetworkOptions::default() };
-    let cluster = Cluster::with_network(&sim, &options, network);
+    let cluster = SimCluster::with_network(&sim, &options, network);
     let process = cluster.client_process();
     let keeper = cluster.keeper(process, LEASE);
     let coding = Coding::new(2, 1).expect("there is such a code");

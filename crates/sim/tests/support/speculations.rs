@@ -11,24 +11,24 @@ use std::pin::pin;
 use std::time::Duration;
 
 use fusee_control::node::Extent;
-use fusee_core::change::Gain;
-use fusee_core::code::Coding;
-use fusee_core::data::{ObjectAt, Orientation, Redundancy};
+use fusee_core::change::NewReplica;
+use fusee_core::data::{ObjectLocation, Orientation, Redundancy};
+use fusee_core::erasure::Coding;
 use fusee_core::error::Error;
 use fusee_core::layout::{HEADER_BYTES, Object};
 use fusee_core::race::Buckets;
 use fusee_core::slab::WINDOW_EPOCHS;
-use fusee_core::store::{Hint, Sight};
+use fusee_core::store::{Hint, HintTrust};
 use fusee_core::view::Geometry;
-use fusee_sim::check::replicas_agree;
-use fusee_sim::{Client, Cluster, ClusterOptions, Nanos, NetworkOptions, Rng, Sim, Stepper};
+use fusee_sim::check::check_replicas_agree;
+use fusee_sim::{ClusterOptions, Nanos, NetworkOptions, Rng, Sim, SimClient, SimCluster, Stepper};
 use futures_util::future::{Either, join, select};
 
-use super::changes::{Leader, STEPS, room};
-use super::crash::{Life, idle};
-use super::failures::{Events, Plans, Run};
+use super::changes::{STEPS, ViewChanger, room};
+use super::crash::{ClientLife, idle};
+use super::failures::{FailureCounts, FailureRun, PlanKind};
 use super::reuse::tight;
-use super::workload::Workload;
+use super::workload::StepWorkload;
 use super::{
     MAX_STEPS, alone, blocks_of, changes, clients_in_order, failures, replicas_differ, reuse,
     small, stepwise,
@@ -48,40 +48,40 @@ fn shape(seed: u64) -> ClusterOptions {
 }
 
 /// Changes a run so that its writes are speculative where possible.
-fn speculating(run: Run) -> Run {
+fn speculating(run: FailureRun) -> FailureRun {
     let network = run.cluster.network();
     network.set_options(NetworkOptions { immediate: false, ..network.options() });
     run.workload.use_hints();
     run
 }
 
-fn plans(seed: u64) -> Plans {
-    if (seed / 8).is_multiple_of(3) { Plans::Fights } else { Plans::Mixed }
+fn plans(seed: u64) -> PlanKind {
+    if (seed / 8).is_multiple_of(3) { PlanKind::Fights } else { PlanKind::Mixed }
 }
 
 /// Clients die while others live, and are recovered.
-pub fn crash(seed: u64) -> Events {
-    failures::crash_and_recover(speculating(Run::of(seed, &shape(seed), plans(seed))))
+pub fn crash(seed: u64) -> FailureCounts {
+    failures::crash_and_recover(speculating(FailureRun::of(seed, &shape(seed), plans(seed))))
 }
 
 /// All clients die at once, and a node of the index is lost.
-pub fn index_loss(seed: u64) -> Events {
-    failures::all_die_and_a_node(speculating(Run::of(seed, &shape(seed), Plans::Mixed)))
+pub fn index_loss(seed: u64) -> FailureCounts {
+    failures::all_die_and_a_node(speculating(FailureRun::of(seed, &shape(seed), PlanKind::Mixed)))
 }
 
 /// Memory nodes are lost while clients work, some of which die.
-pub fn loss(seed: u64) -> Events {
-    changes::lose_nodes(speculating(Run::of(seed, &shape(seed), plans(seed))))
+pub fn loss(seed: u64) -> FailureCounts {
+    changes::lose_nodes(speculating(FailureRun::of(seed, &shape(seed), plans(seed))))
 }
 
 /// Replicas of subtables and regions move while clients work, some of which die.
-pub fn moves(seed: u64) -> Events {
+pub fn moves(seed: u64) -> FailureCounts {
     let options = ClusterOptions { pool_bytes: 3 << 18, ..shape(seed) };
-    changes::move_replicas(speculating(Run::of(seed, &options, plans(seed))))
+    changes::move_replicas(speculating(FailureRun::of(seed, &options, plans(seed))))
 }
 
 /// Memory is short and reused.
-pub fn used_again(seed: u64) -> Events {
+pub fn used_again(seed: u64) -> FailureCounts {
     reuse::use_again(speculating(tight(seed, shape(seed))))
 }
 
@@ -94,8 +94,8 @@ pub fn recurring_word(seed: u64) -> bool {
     let options = ClusterOptions { memory_nodes: 2, data_replicas: 2, ..small(seed, 2) };
     let prepared = || {
         let (rng, cluster) = stepwise(seed, &options);
-        let clients: [Client; 2] = clients_in_order(&rng, &cluster);
-        let keys = Workload::keys(&cluster.view(), 1, 0);
+        let clients: [SimClient; 2] = clients_in_order(&rng, &cluster);
+        let keys = StepWorkload::keys(&cluster.view(), 1, 0);
         alone(&rng, clients[0].insert(&keys[0], b"first")).unwrap();
         (rng, cluster, clients, keys)
     };
@@ -105,7 +105,7 @@ pub fn recurring_word(seed: u64) -> bool {
     };
     let (rng, cluster, [writer, other], keys) = prepared();
     other.session.gate().publish_epoch(WINDOW_EPOCHS);
-    let before = Hint { seen: Sight::Since(1), ..again };
+    let before = Hint { seen: HintTrust::FreshSince(1), ..again };
     let places: Vec<_> = cluster.view().slot_places(again.slot).collect();
     let word = |i: usize| cluster.network().word_at(places[i]);
     let steered = Cell::new(false);
@@ -121,7 +121,7 @@ pub fn recurring_word(seed: u64) -> bool {
         other.update(&keys[0], b"third", Some(before)).await.map(drop).unwrap();
     });
     stepper.run(MAX_STEPS, || ());
-    replicas_agree(&cluster);
+    check_replicas_agree(&cluster);
     let found = alone(&rng, writer.search(&keys[0], None)).unwrap();
     // As a loser the update may have taken effect before the other one.
     assert!(
@@ -155,13 +155,13 @@ pub fn recurring_turn(seed: u64) {
 /// Returns the word of the Move.
 fn turned(seed: u64, again: Option<Hint>) -> Option<Hint> {
     const KEY: &[u8] = b"key";
-    let again = again.map(|again| Hint { seen: Sight::Since(1), ..again });
+    let again = again.map(|again| Hint { seen: HintTrust::FreshSince(1), ..again });
     let sim = Sim::new(seed);
     let rng = Rng::named(seed, "recurring turn");
     let coding = Coding::new(2, 1).expect("there is such a code");
     let oriented = Redundancy::Oriented(Orientation::new(2, coding).expect("it can be"));
     let options = timed(3);
-    let cluster = Cluster::new(&sim, &options);
+    let cluster = SimCluster::new(&sim, &options);
     let process = cluster.client_process();
     let keeper = cluster.keeper(process, LEASE);
     let turned = cluster.block_on(process, async {
@@ -190,7 +190,7 @@ fn turned(seed: u64, again: Option<Hint>) -> Option<Hint> {
         let (turned, ()) = join(turn, overwrite).await;
         turned.expect("it can be").1.place
     });
-    replicas_agree(&cluster);
+    check_replicas_agree(&cluster);
     let found = cluster.block_on(process, async {
         let reader = cluster.open(process, options.session).await.expect("a master leads");
         let found = reader.store().search(KEY, None).await.expect("it is there");
@@ -206,7 +206,7 @@ pub fn lost_single(seed: u64) {
     const KEY: &[u8] = b"key";
     let sim = Sim::new(seed);
     let options = timed(2);
-    let cluster = Cluster::new(&sim, &options);
+    let cluster = SimCluster::new(&sim, &options);
     let process = cluster.client_process();
     let keeper = cluster.keeper(process, LEASE);
     cluster.block_on(process, async {
@@ -234,7 +234,7 @@ pub fn lost_single(seed: u64) {
             assert!(sim.now() < until, "the key is still there");
             sim.sleep(1_000_000).await;
         }
-        assert!(matches!(hint.seen, Sight::Since(_)), "{hint:?}");
+        assert!(matches!(hint.seen, HintTrust::FreshSince(_)), "{hint:?}");
         let updated = store.update(KEY, &[3; 100], Some(hint)).await.map(drop);
         assert_eq!(updated, Err(Error::NotFound), "an update");
         let deleted = store.delete(KEY, Some(hint)).await.map(drop);
@@ -242,13 +242,13 @@ pub fn lost_single(seed: u64) {
         let found = other.store().search(KEY, None).await.expect("a search waits");
         assert_eq!(found.value(), None);
     });
-    replicas_agree(&cluster);
+    check_replicas_agree(&cluster);
 }
 
 /// A writer dies within its speculative write when the word is on a backup, and its object is complete on that node
 /// only: the link to the other node was held. Then this replica of the region moves away, filled from the other one.
 /// Three index and two data replicas, and a key whose slot has its backups on the region's nodes.
-pub fn half_moved(seed: u64) -> Events {
+pub fn half_moved(seed: u64) -> FailureCounts {
     let options = ClusterOptions {
         memory_nodes: 3,
         data_replicas: 2,
@@ -256,11 +256,11 @@ pub fn half_moved(seed: u64) -> Events {
         pool_bytes: 3 << 18,
         ..small(seed, 3)
     };
-    let run = speculating(Run::of(seed, &options, Plans::Mixed));
+    let run = speculating(FailureRun::of(seed, &options, PlanKind::Mixed));
     let rng = &run.rng;
     let cluster = &run.cluster;
-    let dies = Life::new(Some(rng.below(3) as u64), || replicas_differ(cluster));
-    let clients = [(run.client(), dies), (run.client(), Life::new(None, || false))];
+    let dies = ClientLife::new(Some(rng.below(3) as u64), || replicas_differ(cluster));
+    let clients = [(run.client(), dies), (run.client(), ClientLife::new(None, || false))];
     let [(writer, life), (reader, _)] = &clients;
     run.alone(writer.insert(b"the first", b"first")).unwrap();
     let now = cluster.view().clone();
@@ -280,10 +280,10 @@ pub fn half_moved(seed: u64) -> Events {
         assert!(life.crashed(), "the speculative write has come to one of two nodes");
         cluster.network().release(held.0, held.1);
         let joining = room(&run, &now, Extent::Region { region, primary: false }, places, 1)[0];
-        let gain = Gain { of: region, joining, leaving: Some(places[1]) };
+        let gain = NewReplica { of: region, joining, leaving: Some(places[1]) };
         let is_done = Cell::new(false);
         let losses_one_in = 1 << 30;
-        let leader = Leader { run: &run, clients: &clients, is_done, losses_one_in };
+        let leader = ViewChanger { run: &run, clients: &clients, is_done, losses_one_in };
         let mut stepper = Stepper::new(rng);
         stepper.spawn(leader.bury(writer, life));
         stepper.spawn(async {
@@ -292,7 +292,7 @@ pub fn half_moved(seed: u64) -> Events {
         });
         stepper.run(STEPS, || ());
     }
-    replicas_agree(cluster);
+    check_replicas_agree(cluster);
     if let Some(key) = &key {
         let found = run.alone(reader.search(key, None)).unwrap();
         assert!(found.value() == Some(b"first") || found.value() == Some(b"second"));
@@ -308,7 +308,7 @@ pub fn half_moved(seed: u64) -> Events {
 pub fn half_deleted(seed: u64) {
     let sim = Sim::new(seed);
     let options = ClusterOptions { data_replicas: 2, index_keys: 100, ..timed(3) };
-    let cluster = Cluster::new(&sim, &options);
+    let cluster = SimCluster::new(&sim, &options);
     let process = cluster.client_process();
     let keeper = cluster.keeper(process, LEASE);
     cluster.block_on(process, async {
@@ -338,7 +338,7 @@ pub fn half_deleted(seed: u64) {
             // Otherwise the DELETE did not begin speculatively, since its log object does not lie on the nodes of the
             // backups.
             let log = word().object().and_then(|log| view.object(log, HEADER_BYTES));
-            let is_beside = |log: ObjectAt<'_>| log.places().all(|at| at.node != primary);
+            let is_beside = |log: ObjectLocation<'_>| log.places().all(|at| at.node != primary);
             if !word().is_free() || !log.is_some_and(is_beside) {
                 network.release(deleter.id(), backups[1].node);
                 deletes.await.expect("it is there");
@@ -361,11 +361,11 @@ pub fn half_deleted(seed: u64) {
             }
             for log in log.places() {
                 let shown = Object::header_identity(&network.bytes_at(log, HEADER_BYTES));
-                assert_eq!(shown, Some(deleted.leads_to()), "on {log:?}");
+                assert_eq!(shown, Some(deleted.object_identity()), "on {log:?}");
             }
             return;
         }
         panic!("no DELETE was speculative");
     });
-    replicas_agree(&cluster);
+    check_replicas_agree(&cluster);
 }

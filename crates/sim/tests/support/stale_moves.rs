@@ -6,13 +6,13 @@
 use std::time::Duration;
 
 use fusee_control::master::MasterReply;
-use fusee_core::code::Coding;
 use fusee_core::data::{Orientation, Redundancy};
+use fusee_core::erasure::Coding;
 use fusee_core::store::{Hint, Transition};
 use fusee_core::verbs::MnId;
-use fusee_core::view::Place;
-use fusee_sim::check::{quiescent, replicas_agree};
-use fusee_sim::{Cluster, ClusterOptions, NetworkOptions, Sim, SimSession};
+use fusee_core::view::PoolPlace;
+use fusee_sim::check::{check_quiescent, check_replicas_agree};
+use fusee_sim::{ClusterOptions, NetworkOptions, Sim, SimCluster, SimSession};
 use futures_util::future::join3;
 
 const LEASE: Duration = Duration::from_millis(20);
@@ -38,7 +38,7 @@ pub fn stale_move(seed: u64) {
         verb_timeout_ns,
         ..NetworkOptions::default()
     };
-    let cluster = Cluster::with_network(&sim, &options, network);
+    let cluster = SimCluster::with_network(&sim, &options, network);
     let process = cluster.client_process();
     let keeper = cluster.keeper(process, LEASE);
     let coding = Coding::new(2, 1).expect("there is such a code");
@@ -56,7 +56,7 @@ pub fn stale_move(seed: u64) {
         }
         let net = cluster.network();
         let to = ways[begun];
-        let slots: Vec<Place> = session.store().view().slot_places(hint.slot).collect();
+        let slots: Vec<PoolPlace> = session.store().view().slot_places(hint.slot).collect();
         let shows = async |at: usize| {
             while net.word_at(slots[at]) == hint.word {
                 sim.sleep(50).await;
@@ -83,13 +83,13 @@ pub fn stale_move(seed: u64) {
         keeper.close(session.id());
         assert_eq!(cluster.peek_master(leaving.request()), Some(MasterReply::Done));
     });
-    replicas_agree(&cluster);
-    quiescent(&cluster, &cluster.take_orphans());
+    check_replicas_agree(&cluster);
+    check_quiescent(&cluster, &cluster.take_orphans());
 }
 
 /// Makes a pair with a data chunk on a node without a replica of its slot. Returns its key, its hint, and that node.
 pub async fn pair_apart(
-    cluster: &Cluster,
+    cluster: &SimCluster,
     session: &SimSession,
     redundancy: Redundancy,
 ) -> (Vec<u8>, Hint, MnId) {

@@ -10,7 +10,7 @@ use fusee_control::master::{MasterReply, MasterRequest, Orphan};
 use fusee_control::node::BlockId;
 use fusee_core::layout::Object;
 use fusee_core::view::Geometry;
-use fusee_sim::{Cluster, ClusterOptions, Sim};
+use fusee_sim::{ClusterOptions, Sim, SimCluster};
 use futures_util::future::join;
 
 const LEASE: Duration = Duration::from_secs(1);
@@ -29,7 +29,7 @@ pub fn stale_orphan(seed: u64, is_own: bool) {
         lease_ms: Some(LEASE.as_millis() as u64),
         ..defaults
     };
-    let cluster = Cluster::new(&sim, &options);
+    let cluster = SimCluster::new(&sim, &options);
     let process = cluster.client_process();
     let keeper = cluster.keeper(process, LEASE);
     cluster.block_on(process, async {

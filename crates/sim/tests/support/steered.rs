@@ -11,12 +11,12 @@ use std::task::{Context, Poll, Waker};
 use fusee_core::error::Error;
 use fusee_core::layout::{Identity, Opcode, Pair, Slot};
 use fusee_core::race::Buckets;
-use fusee_core::view::{Place, SlotRef};
-use fusee_sim::check::replicas_agree;
-use fusee_sim::{Client, Cluster, ClusterOptions, Nanos, Rng, Stepper};
+use fusee_core::view::{PoolPlace, SlotRef};
+use fusee_sim::check::check_replicas_agree;
+use fusee_sim::{ClusterOptions, Nanos, Rng, SimClient, SimCluster, Stepper};
 
 use super::crash::idle;
-use super::workload::Workload;
+use super::workload::StepWorkload;
 use super::{MAX_STEPS, alone, clients_in_order, small, stepwise, stepwise_or_immediate};
 
 const KEY: &[u8] = b"key";
@@ -24,20 +24,20 @@ const KEY: &[u8] = b"key";
 const HELD_NS: Nanos = 1 << 60;
 
 /// A running INSERT or other operation, one step per poll.
-struct Task<'s> {
+struct SteeredTask<'s> {
     future: Pin<Box<dyn Future<Output = Result<(), Error>> + 's>>,
     result: Option<Result<(), Error>>,
 }
 
-impl<'s> Task<'s> {
-    fn insert(store: &'s Client, key: &'s [u8]) -> Task<'s> {
+impl<'s> SteeredTask<'s> {
+    fn insert(store: &'s SimClient, key: &'s [u8]) -> SteeredTask<'s> {
         let future = async move { store.insert(key, b"value").await.map(drop) };
-        Task { future: Box::pin(future), result: None }
+        SteeredTask { future: Box::pin(future), result: None }
     }
 
-    fn delete(store: &'s Client, key: &'s [u8]) -> Task<'s> {
+    fn delete(store: &'s SimClient, key: &'s [u8]) -> SteeredTask<'s> {
         let future = async move { store.delete(key, None).await.map(drop) };
-        Task { future: Box::pin(future), result: None }
+        SteeredTask { future: Box::pin(future), result: None }
     }
 
     /// Takes up to `steps` steps while `go_on` returns true.
@@ -56,8 +56,8 @@ impl<'s> Task<'s> {
 
 /// Runs the tasks to their end. Returns their results.
 fn finish<const N: usize>(
-    mut tasks: [Task<'_>; N],
-    cluster: &Cluster,
+    mut tasks: [SteeredTask<'_>; N],
+    cluster: &SimCluster,
     rng: &Rng,
 ) -> [Result<(), Error>; N] {
     for _ in 0..20_000 {
@@ -67,7 +67,7 @@ fn finish<const N: usize>(
             break;
         }
     }
-    replicas_agree(cluster);
+    check_replicas_agree(cluster);
     tasks.map(|t| t.result.expect("every operation ends"))
 }
 
@@ -106,17 +106,17 @@ pub fn early_look(seed: u64) -> bool {
     let clients = clients_in_order(&rng, &cluster);
     let [a, c, d, e] = &clients;
     alone(&rng, e.insert(gone, b"value")).unwrap();
-    let mut late = Task::insert(d, KEY);
+    let mut late = SteeredTask::insert(d, KEY);
     late.step(4 + rng.below(10), || true);
     alone(&rng, e.delete(gone, None)).unwrap();
 
     let backups: Vec<_> = cluster.view().slot_on_backups(*slot).collect();
     let on = |i: usize| cluster.network().word_at(backups[i]);
     let free = on(0);
-    let mut rival = Task::insert(c, other);
+    let mut rival = SteeredTask::insert(c, other);
     rival.step(40, || on(0) == free && on(1) == free);
     let c_first = on(0) != free && on(1) == free;
-    let mut first = Task::insert(a, KEY);
+    let mut first = SteeredTask::insert(a, KEY);
     first.step(6 + rng.below(20), || true);
     let steered = c_first && on(1) != free && on(1) != on(0);
 
@@ -140,17 +140,17 @@ pub fn freed_slot(seed: u64) -> bool {
     let clients = clients_in_order(&rng, &cluster);
     let [a, d, e] = &clients;
     alone(&rng, e.insert(gone, b"value")).unwrap();
-    let mut late = Task::insert(d, KEY);
+    let mut late = SteeredTask::insert(d, KEY);
     late.step(4 + rng.below(10), || true);
     alone(&rng, e.delete(gone, None)).unwrap();
     // A's INSERT does not end here if D has come too far.
-    let mut first = Task::insert(a, KEY);
+    let mut first = SteeredTask::insert(a, KEY);
     first.step(400, || true);
 
     let places: Vec<_> = cluster.view().slot_places(*slot).collect();
     let on = |i: usize| cluster.network().word_at(places[i]);
     let live = on(0);
-    let mut delete = Task::delete(e, KEY);
+    let mut delete = SteeredTask::delete(e, KEY);
     delete.step(100, || on(1) == live || on(2) == live);
     let steered = first.result.is_some() && on(0) == live && on(1).is_free() && on(2).is_free();
 
@@ -174,7 +174,7 @@ pub fn speculated_entry(seed: u64) -> bool {
     let clients = clients_in_order(&rng, &cluster);
     let [a, d, e] = &clients;
     alone(&rng, e.insert(gone, b"value")).unwrap();
-    let mut late = Task::insert(d, KEY);
+    let mut late = SteeredTask::insert(d, KEY);
     late.step(4 + rng.below(10), || true);
     alone(&rng, e.delete(gone, None)).unwrap();
 
@@ -191,7 +191,7 @@ pub fn speculated_entry(seed: u64) -> bool {
         inserted.set(true);
         a.update(KEY, b"other", place).await.map(drop)
     };
-    let mut first = Task { future: Box::pin(insert_and_update), result: None };
+    let mut first = SteeredTask { future: Box::pin(insert_and_update), result: None };
     first.step(400, || !inserted.get() || on(0) == on(1));
     let steered = inserted.get() && on(0) != on(1) && late.result.is_none();
 
@@ -215,7 +215,7 @@ pub fn standstill(seed: u64) -> bool {
     let clients = clients_in_order(&rng, &cluster);
     let [a, b, c, d, e] = &clients;
     alone(&rng, e.insert(gone, b"value")).unwrap();
-    let mut late = Task::insert(d, KEY);
+    let mut late = SteeredTask::insert(d, KEY);
     late.step(4 + rng.below(10), || true);
     alone(&rng, e.delete(gone, None)).unwrap();
     let groups = cluster.view().geometry.subtable_slots() as u32;
@@ -227,10 +227,10 @@ pub fn standstill(seed: u64) -> bool {
     let steered = installed() && late.result.is_none();
 
     let mut tasks = [
-        Task::insert(a, KEY),
-        Task::insert(b, gone),
-        Task::insert(c, other),
-        Task::delete(e, gone),
+        SteeredTask::insert(a, KEY),
+        SteeredTask::insert(b, gone),
+        SteeredTask::insert(c, other),
+        SteeredTask::delete(e, gone),
     ];
     for _ in 0..rng.below(300) {
         tasks[rng.below(4)].step(1 + rng.below(4), || true);
@@ -245,7 +245,7 @@ pub fn standstill(seed: u64) -> bool {
 type Answers<'a> = (&'a [u8], &'a [Result<(), Error>], &'a [Result<(), Error>]);
 
 /// Asserts for each key that as many INSERTs succeeded as DELETEs, or one more if the key is live.
-fn assert_balance(cluster: &Cluster, answers: &[Answers<'_>]) {
+fn assert_balance(cluster: &SimCluster, answers: &[Answers<'_>]) {
     let live = cluster.live_keys();
     for (key, inserts, deletes) in answers {
         let done = |all: &[Result<(), Error>]| all.iter().filter(|r| r.is_ok()).count();
@@ -271,8 +271,8 @@ pub fn early_prefix(seed: u64) -> bool {
     let options = ClusterOptions { data_replicas: 1, ..small(seed, 1 + seed as u8 % 3) };
     let prepared = || {
         let (rng, cluster) = stepwise_or_immediate(seed, &options);
-        let clients: [Client; 2] = clients_in_order(&rng, &cluster);
-        let keys = Workload::keys(&cluster.view(), 2, 0);
+        let clients: [SimClient; 2] = clients_in_order(&rng, &cluster);
+        let keys = StepWorkload::keys(&cluster.view(), 2, 0);
         (rng, cluster, clients, keys)
     };
     let hint = {
@@ -291,7 +291,7 @@ pub fn early_prefix(seed: u64) -> bool {
     let object = view.object(hint.word.address(), class.bytes()).unwrap().places().next().unwrap();
     for (offset, word) in (object.offset..).step_by(8).zip(before.chunks(8)) {
         let word = u64::from_le_bytes(word.try_into().expect("objects are whole words"));
-        cluster.overwrite(Place { node: object.node, offset }, word);
+        cluster.overwrite(PoolPlace { node: object.node, offset }, word);
     }
 
     let slot = view.slot_on_primary(hint.slot);
@@ -313,6 +313,6 @@ pub fn early_prefix(seed: u64) -> bool {
     assert_eq!(updated.take(), Some(Err(Error::NotFound)), "nobody has inserted it");
     let found = alone(&rng, writer.search(&keys[1], None)).unwrap();
     assert_eq!(found.value(), Some(&b"value"[..]));
-    replicas_agree(&cluster);
+    check_replicas_agree(&cluster);
     slot.node != object.node && !network.options().immediate
 }

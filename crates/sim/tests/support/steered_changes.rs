@@ -7,34 +7,34 @@ use std::cell::Cell;
 use std::sync::Arc;
 
 use fusee_control::node::Extent;
-use fusee_core::change::{Gain, Stage};
+use fusee_core::change::{ChangeStage, NewReplica};
 use fusee_core::stats::OpKind;
 use fusee_core::view::View;
-use fusee_sim::check::replicas_agree;
+use fusee_sim::check::check_replicas_agree;
 use fusee_sim::{ClusterOptions, Stepper};
 
-use super::changes::{Leader, STEPS, grown, room};
-use super::crash::{Life, idle};
-use super::failures::{Events, Plans, Run};
+use super::changes::{STEPS, ViewChanger, grown, room};
+use super::crash::{ClientLife, idle};
+use super::failures::{FailureCounts, FailureRun, PlanKind};
 use super::{blocks_of, replicas_differ, small};
 
 /// A writer dies between its CASes on the backups, and the primary is lost: the result on the backups is open until
 /// they are made equal. Others read meanwhile, one key or many. Then another node is lost, mostly that of the first
 /// backup. 3 to 5 index replicas.
-pub fn doubtful_backups(seed: u64) -> Events {
+pub fn doubtful_backups(seed: u64) -> FailureCounts {
     // Two nodes may be lost.
     let options = ClusterOptions { data_replicas: 3, ..small(seed, 3 + seed as u8 % 3) };
-    let run = Run::of(seed, &options, Plans::Mixed);
+    let run = FailureRun::of(seed, &options, PlanKind::Mixed);
     let rng = &run.rng;
-    let dies = Life::new(Some(rng.below(6) as u64), || replicas_differ(&run.cluster));
-    let forever = || Life::new(None, || false);
+    let dies = ClientLife::new(Some(rng.below(6) as u64), || replicas_differ(&run.cluster));
+    let forever = || ClientLife::new(None, || false);
     let clients = [(run.client(), dies), (run.client(), forever()), (run.client(), forever())];
     let [(writer, life), readers @ ..] = &clients;
     let reads = if (seed / 3).is_multiple_of(2) { OpKind::Search } else { OpKind::SearchMany };
     run.alone(run.workload.run(writer, OpKind::Insert, 0));
     run.alone(life.task(run.workload.run(writer, OpKind::Update, 0)));
     let leader =
-        Leader { run: &run, clients: &clients, is_done: Cell::new(false), losses_one_in: 20 };
+        ViewChanger { run: &run, clients: &clients, is_done: Cell::new(false), losses_one_in: 20 };
     let mut stepper = Stepper::new(rng);
     for (reader, _) in readers {
         stepper.spawn(async {
@@ -48,7 +48,7 @@ pub fn doubtful_backups(seed: u64) -> Events {
         run.cluster.stop_watching();
         let now = run.cluster.view().clone();
         let mut view = leader.take_step(without_replica(&run, &now, 0)).await;
-        if view.change.as_ref().is_some_and(|change| change.stage == Stage::Transforming) {
+        if view.change.as_ref().is_some_and(|change| change.stage == ChangeStage::Transforming) {
             leader.publish(&view).await;
             idle(rng.below(200)).await;
             let lost = if rng.one_in(4) { 1 } else { 0 };
@@ -57,26 +57,26 @@ pub fn doubtful_backups(seed: u64) -> Events {
         leader.finish(view).await;
     });
     stepper.run(STEPS, || ());
-    replicas_agree(&run.cluster);
+    check_replicas_agree(&run.cluster);
     run.end()
 }
 
 /// A writer dies between its CASes on the backups. A change without a loss settles the slot, and its master dies
 /// doing so, while others read. Then the primary and a backup are lost. 3 or 4 index replicas.
-pub fn settler_dies(seed: u64) -> Events {
+pub fn settler_dies(seed: u64) -> FailureCounts {
     // Two nodes are lost.
     let data_replicas = 3;
     let pool_bytes = 3 << 18;
     let options = ClusterOptions { data_replicas, pool_bytes, ..small(seed, 3 + seed as u8 % 2) };
-    let run = Run::of(seed, &options, Plans::Mixed);
+    let run = FailureRun::of(seed, &options, PlanKind::Mixed);
     let rng = &run.rng;
-    let dies = Life::new(Some(rng.below(3) as u64), || replicas_differ(&run.cluster));
-    let forever = || Life::new(None, || false);
+    let dies = ClientLife::new(Some(rng.below(3) as u64), || replicas_differ(&run.cluster));
+    let forever = || ClientLife::new(None, || false);
     let clients = [(run.client(), dies), (run.client(), forever()), (run.client(), forever())];
     let [(writer, life), readers @ ..] = &clients;
     run.alone(run.workload.run(writer, OpKind::Insert, 0));
     run.alone(life.task(run.workload.run(writer, OpKind::Update, 0)));
-    let leader = Leader {
+    let leader = ViewChanger {
         run: &run,
         clients: &clients,
         is_done: Cell::new(false),
@@ -105,12 +105,12 @@ pub fn settler_dies(seed: u64) -> Events {
         leader.finish(view.without(&lost).expect("there are others")).await;
     });
     stepper.run(STEPS, || ());
-    replicas_agree(&run.cluster);
+    check_replicas_agree(&run.cluster);
     run.end()
 }
 
 /// Returns the view without the node of this replica of key 0's subtable. There must be others.
-fn without_replica(run: &Run, view: &View, replica: usize) -> View {
+fn without_replica(run: &FailureRun, view: &View, replica: usize) -> View {
     let subtable = run.workload.subtable_of(0, view);
     let lost = view.subtables[subtable as usize].replicas()[replica].node;
     if run.rng.below(2) == 0 {
@@ -121,13 +121,13 @@ fn without_replica(run: &Run, view: &View, replica: usize) -> View {
 
 /// A region moves away from its first place. In *switched* the writer learns of it much sooner than the reader. 2 to
 /// 4 index replicas.
-pub fn left_behind(seed: u64) -> Events {
+pub fn left_behind(seed: u64) -> FailureCounts {
     let data_replicas = 1 + seed as u8 % 2;
     let options =
         ClusterOptions { data_replicas, pool_bytes: 3 << 18, ..small(seed, 2 + seed as u8 % 3) };
-    let run = Run::of(seed, &options, Plans::Mixed);
+    let run = FailureRun::of(seed, &options, PlanKind::Mixed);
     let rng = &run.rng;
-    let forever = || Life::new(None, || false);
+    let forever = || ClientLife::new(None, || false);
     let clients = [(run.client(), forever()), (run.client(), forever())];
     let [(writer, _), (reader, _)] = &clients;
     run.alone(run.workload.run(writer, OpKind::Insert, 0));
@@ -135,9 +135,13 @@ pub fn left_behind(seed: u64) -> Events {
     let (region, _) = now.geometry.block_at(blocks_of(&run.cluster, writer.client())[0]).unwrap();
     let places = now.regions[region as usize].places();
     let joining = room(&run, &now, Extent::Region { region, primary: false }, places, 1)[0];
-    let gain = Gain { of: region, joining, leaving: Some(places[0]) };
-    let leader =
-        Leader { run: &run, clients: &clients, is_done: Cell::new(false), losses_one_in: 1 << 30 };
+    let gain = NewReplica { of: region, joining, leaving: Some(places[0]) };
+    let leader = ViewChanger {
+        run: &run,
+        clients: &clients,
+        is_done: Cell::new(false),
+        losses_one_in: 1 << 30,
+    };
     let switched = Cell::new(false);
     let mut stepper = Stepper::new(rng);
     stepper.spawn(async {
@@ -159,7 +163,7 @@ pub fn left_behind(seed: u64) -> Events {
     stepper.spawn(async {
         run.cluster.stop_watching();
         let mut view = now.growing(&[], &[gain]);
-        while view.change.as_ref().is_some_and(|change| change.stage != Stage::Switched) {
+        while view.change.as_ref().is_some_and(|change| change.stage != ChangeStage::Switched) {
             view = leader.take_step(view).await;
         }
         run.cluster.set_view(view.clone());
@@ -170,7 +174,7 @@ pub fn left_behind(seed: u64) -> Events {
         leader.finish(view).await;
     });
     stepper.run(STEPS, || ());
-    replicas_agree(&run.cluster);
+    check_replicas_agree(&run.cluster);
     run.end()
 }
 
@@ -179,9 +183,9 @@ pub fn left_behind(seed: u64) -> Events {
 /// data replicas. Returns whether the seed has such a node.
 pub fn beside_lost_replica(seed: u64) -> bool {
     let options = ClusterOptions { data_replicas: 2 + seed as u8 % 2, ..small(seed, 2) };
-    let run = Run::of(seed, &options, Plans::Mixed);
+    let run = FailureRun::of(seed, &options, PlanKind::Mixed);
     let rng = &run.rng;
-    let forever = || Life::new(None, || false);
+    let forever = || ClientLife::new(None, || false);
     let clients = [(run.client(), forever()), (run.client(), forever())];
     let [(writer, _), (reader, _)] = &clients;
     run.alone(run.workload.run(writer, OpKind::Insert, 0));
@@ -191,8 +195,12 @@ pub fn beside_lost_replica(seed: u64) -> bool {
     let slots = now.subtables[subtable as usize].replicas();
     let mut lost = now.regions[region as usize].places().iter().map(|place| place.node);
     let lost = lost.find(|node| slots.iter().all(|place| place.node != *node));
-    let leader =
-        Leader { run: &run, clients: &clients, is_done: Cell::new(false), losses_one_in: 1 << 30 };
+    let leader = ViewChanger {
+        run: &run,
+        clients: &clients,
+        is_done: Cell::new(false),
+        losses_one_in: 1 << 30,
+    };
     if let Some(lost) = lost {
         let mut stepper = Stepper::new(rng);
         stepper.spawn(async {
@@ -212,7 +220,7 @@ pub fn beside_lost_replica(seed: u64) -> bool {
         });
         stepper.run(STEPS, || ());
     }
-    replicas_agree(&run.cluster);
+    check_replicas_agree(&run.cluster);
     run.leave_all(&clients);
     run.end();
     lost.is_some()

@@ -8,31 +8,31 @@ use std::cell::Cell;
 
 use fusee_core::error::Error;
 use fusee_sim::Stepper;
-use fusee_sim::check::replicas_agree;
+use fusee_sim::check::check_replicas_agree;
 
 use super::clients_in_order;
-use super::crash::{Gate, Life, idle};
-use super::failures::{Events, Plans, Run};
+use super::crash::{ClientLife, StepGate, idle};
+use super::failures::{FailureCounts, FailureRun, PlanKind};
 use super::replicas_differ;
-use super::workload::Workload;
+use super::workload::StepWorkload;
 
 /// Client A begins to insert a key, finds its first choice taken, and is held up. That slot becomes free, and B
 /// inserts the key there. A goes on, takes its second choice, and dies before it has withdrawn that, though it must
 /// not commit it. 2 to 5 index replicas.
-pub fn late_insert_crash(seed: u64) -> Events {
-    let run = Run::new(seed, 2 + seed as u8 % 4, Plans::Mixed);
+pub fn late_insert_crash(seed: u64) -> FailureCounts {
+    let run = FailureRun::new(seed, 2 + seed as u8 % 4, PlanKind::Mixed);
     let rng = &run.rng;
     let cluster = &run.cluster;
     let clients = clients_in_order(rng, cluster);
     let [a, b, helper] = &clients;
     // Keys with the same buckets have the same first choice.
-    let keys = Workload::keys(&cluster.view(), 2, 0);
+    let keys = StepWorkload::keys(&cluster.view(), 2, 0);
     let [key, gone] = &keys[..] else { unreachable!("as many as were asked for") };
     run.alone(async { helper.insert(gone, b"gone").await.map(drop).unwrap() });
 
-    let gate = Gate::default();
-    let other = Gate::default();
-    let life = Life::new(Some(rng.below(30) as u64), || gate.is_open());
+    let gate = StepGate::default();
+    let other = StepGate::default();
+    let life = ClientLife::new(Some(rng.below(30) as u64), || gate.is_open());
     let mut stepper = Stepper::new(rng);
     let steps = 2 + rng.below(12) as u64;
     stepper.spawn(life.task(async {
@@ -54,7 +54,7 @@ pub fn late_insert_crash(seed: u64) -> Events {
     });
     stepper.spawn(run.bury(a.client(), &life));
     run.run(stepper);
-    replicas_agree(cluster);
+    check_replicas_agree(cluster);
     assert_eq!(cluster.live_keys(), [&key[..]]);
     run.events.get()
 }
@@ -63,24 +63,24 @@ pub fn late_insert_crash(seed: u64) -> Events {
 /// a smaller identity, wins the round by Rule 3 and commits. Then Y, with a larger identity, takes a backup for the
 /// next round. If recovery takes this for a part of D's round, it concludes that D has won by Rule 3: only the READ
 /// of the primary shows that the round is over.
-pub fn recovery_overtaken(seed: u64) -> Events {
-    let run = Run::new(seed, 3, Plans::Mixed);
+pub fn recovery_overtaken(seed: u64) -> FailureCounts {
+    let run = FailureRun::new(seed, 3, PlanKind::Mixed);
     let rng = &run.rng;
     let cluster = &run.cluster;
     let clients = clients_in_order(rng, cluster);
     let [w, d, y] = &clients;
-    let keys = Workload::keys(&cluster.view(), 1, 0);
+    let keys = StepWorkload::keys(&cluster.view(), 1, 0);
     let [key] = &keys[..] else { unreachable!("as many as were asked for") };
     run.alone(async {
         w.insert(key, b"first").await.map(drop).unwrap();
     });
-    let life = Life::new(Some(0), || replicas_differ(cluster));
+    let life = ClientLife::new(Some(0), || replicas_differ(cluster));
     let mut stepper = Stepper::new(rng);
     stepper.spawn(life.task(async { d.update(key, b"dead", None).await.map(drop).unwrap() }));
     run.run(stepper);
 
-    let recovery = Gate::default();
-    let next = Gate::default();
+    let recovery = StepGate::default();
+    let next = StepGate::default();
     let report = Cell::new(None);
     let mut stepper = Stepper::new(rng);
     stepper.spawn(async {
@@ -100,12 +100,12 @@ pub fn recovery_overtaken(seed: u64) -> Events {
         next.open();
     });
     run.run(stepper);
-    replicas_agree(cluster);
+    check_replicas_agree(cluster);
     let report = report.into_inner().expect("it ended");
     run.alone(async {
         let found = y.search(key, None).await.unwrap();
         assert_eq!(found.value(), Some(&b"third"[..]), "{report:?}");
     });
     let events = run.events.get();
-    Events { dropped: events.dropped + report.dropped, ..events }
+    FailureCounts { dropped: events.dropped + report.dropped, ..events }
 }

@@ -5,7 +5,7 @@ use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 
 use fusee_core::view::Geometry;
-use fusee_sim::{Client, Cluster, ClusterOptions, Nanos, NetworkOptions, Rng};
+use fusee_sim::{ClusterOptions, Nanos, NetworkOptions, Rng, SimClient, SimCluster};
 
 use super::{alone, small, stepwise};
 
@@ -17,7 +17,7 @@ const VALUE: [u8; 1100] = [1; 1100];
 const STEPS: u64 = 12;
 
 /// Makes a client that is about to look at the bitmap of its first block, at the end of an INSERT.
-fn prepared(seed: u64) -> (Rng, Cluster, [Client; 3]) {
+fn prepared(seed: u64) -> (Rng, SimCluster, [SimClient; 3]) {
     let options = small(seed, 2);
     let geometry = Geometry { max_value_bytes: 1200, region_bytes: 1 << 15, ..options.geometry };
     let options = ClusterOptions { geometry, index_keys: 100, ..options };

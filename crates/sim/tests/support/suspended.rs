@@ -8,9 +8,9 @@ use std::time::Duration;
 use fusee_client::logic::LogicOptions;
 use fusee_control::master::MasterReply;
 use fusee_core::store::Hint;
-use fusee_core::view::{Geometry, Place, View};
-use fusee_sim::check::{lost_objects, quiescent, replicas_agree};
-use fusee_sim::{Cluster, ClusterOptions, NetworkOptions, Rng, Sim, SimSession};
+use fusee_core::view::{Geometry, PoolPlace, View};
+use fusee_sim::check::{check_quiescent, check_replicas_agree, lost_objects};
+use fusee_sim::{ClusterOptions, NetworkOptions, Rng, Sim, SimCluster, SimSession};
 use futures_util::future::join;
 
 use super::late_repairs::wait_for_all_replicas;
@@ -33,7 +33,7 @@ pub fn suspended_commit(seed: u64) {
         session,
         ..defaults
     };
-    let cluster = Cluster::with_network(&sim, &options, NetworkOptions::default());
+    let cluster = SimCluster::with_network(&sim, &options, NetworkOptions::default());
     let process = cluster.client_process();
     let keeper = cluster.keeper(process, LEASE);
     cluster.block_on(process, async {
@@ -43,7 +43,7 @@ pub fn suspended_commit(seed: u64) {
         keeper.open(writer.gate().clone());
         keeper.open(owner.gate().clone());
         let (key, hint) = pair_apart(&owner).await;
-        let slots: Vec<Place> = owner.store().view().slot_places(hint.slot).collect();
+        let slots: Vec<PoolPlace> = owner.store().view().slot_places(hint.slot).collect();
         let [primary, backup] = slots[..] else { panic!("there are two") };
         let net = cluster.network();
         let writing = async {
@@ -73,9 +73,9 @@ pub fn suspended_commit(seed: u64) {
             assert_eq!(cluster.peek_master(leaving.request()), Some(MasterReply::Done));
         }
     });
-    replicas_agree(&cluster);
+    check_replicas_agree(&cluster);
     let orphans = cluster.take_orphans();
-    quiescent(&cluster, &orphans);
+    check_quiescent(&cluster, &orphans);
     assert_eq!(lost_objects(&cluster, &orphans), []);
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use fusee_client::logic::LogicOptions;
 use fusee_control::master::MasterRequest;
 use fusee_core::verbs::MnId;
-use fusee_sim::{Cluster, ClusterOptions, Nanos, Sim};
+use fusee_sim::{ClusterOptions, Nanos, Sim, SimCluster};
 
 use super::late_repairs::wait_for_all_replicas;
 
@@ -24,7 +24,7 @@ fn options() -> ClusterOptions {
 }
 
 /// Asks for the split of a subtable, by the newest view.
-fn ask_for_split(cluster: &Cluster, subtable: u32) {
+fn ask_for_split(cluster: &SimCluster, subtable: u32) {
     let view = cluster.view().number;
     cluster.peek_master(MasterRequest::Split { subtable, view });
 }
@@ -32,7 +32,7 @@ fn ask_for_split(cluster: &Cluster, subtable: u32) {
 /// Many sessions find one subtable full, some while it is being split: it is split once.
 pub fn split_once(seed: u64) {
     let sim = Sim::new(seed);
-    let cluster = Cluster::new(&sim, &options());
+    let cluster = SimCluster::new(&sim, &options());
     let process = sim.process("observer");
     cluster.block_on(process, async {
         let before = cluster.view().clone();
@@ -52,7 +52,7 @@ pub fn split_once(seed: u64) {
 // Promise CHG-30: Splits, regions and repairs take turns; late requests are served once.
 pub fn replicas_have_turns(seed: u64) {
     let sim = Sim::new(seed);
-    let cluster = Cluster::new(&sim, &options());
+    let cluster = SimCluster::new(&sim, &options());
     let process = sim.process("observer");
     cluster.block_on(process, async {
         cluster.start_node();
@@ -78,7 +78,7 @@ pub fn replicas_have_turns(seed: u64) {
 }
 
 /// Returns the number of replicas that the index and the regions lack.
-fn missing_replicas(cluster: &Cluster) -> usize {
+fn missing_replicas(cluster: &SimCluster) -> usize {
     let view = cluster.view();
     let index = usize::from(cluster.options().index_replicas);
     let data = usize::from(cluster.options().data_replicas);
@@ -91,7 +91,7 @@ fn missing_replicas(cluster: &Cluster) -> usize {
 // Promise CHG-30
 pub fn forgotten_split(seed: u64) {
     let sim = Sim::new(seed);
-    let cluster = Cluster::new(&sim, &options());
+    let cluster = SimCluster::new(&sim, &options());
     let process = cluster.client_process();
     let keeper = cluster.keeper(process, LEASE);
     cluster.block_on(process, async {
@@ -115,7 +115,7 @@ pub fn forgotten_split(seed: u64) {
 // Promise FAB-29
 pub fn many_deaths(seed: u64) {
     let sim = Sim::new(seed);
-    let cluster = Cluster::new(&sim, &options());
+    let cluster = SimCluster::new(&sim, &options());
     let process = cluster.client_process();
     let keeper = cluster.keeper(process, LEASE);
     cluster.block_on(process, async {
@@ -145,7 +145,7 @@ pub fn many_deaths(seed: u64) {
 // Promise CHG-21: A master that keeps being held up notices losses.
 pub fn starved_master(seed: u64) {
     let sim = Sim::new(seed);
-    let cluster = Cluster::new(&sim, &options());
+    let cluster = SimCluster::new(&sim, &options());
     let process = sim.process("observer");
     cluster.block_on(process, async {
         let nodes = cluster.node_processes();
@@ -164,7 +164,7 @@ pub fn starved_master(seed: u64) {
 }
 
 /// Stops the master for most of a lease, and then lets it run for a moment.
-async fn has_a_moment(sim: &Sim, cluster: &Cluster) {
+async fn has_a_moment(sim: &Sim, cluster: &SimCluster) {
     cluster.stop_master();
     sim.sleep(3 * LEASE.as_nanos() as Nanos / 4).await;
     cluster.resume_master();
@@ -176,7 +176,7 @@ async fn has_a_moment(sim: &Sim, cluster: &Cluster) {
 // Promise CHG-25: Heartbeats that a starved master cannot hear are not silence.
 pub fn unheard_nodes(seed: u64) {
     let sim = Sim::new(seed);
-    let cluster = Cluster::new(&sim, &options());
+    let cluster = SimCluster::new(&sim, &options());
     let process = sim.process("observer");
     cluster.block_on(process, async {
         let nodes = cluster.node_processes();

@@ -6,22 +6,22 @@
 use std::time::Duration;
 
 use fusee_client::logic::LogicOptions;
-use fusee_control::node::{Bars, NodeReply, NodeRequest};
+use fusee_control::node::{MemberBars, NodeReply, NodeRequest};
 use fusee_core::data::Region;
 use fusee_core::error::Error;
 use fusee_core::stats::OpKind;
-use fusee_core::store::{PieceLimits, ScanCursor, SearchKey};
-use fusee_sim::{Client, Cluster, ClusterOptions, Sim};
+use fusee_core::store::{ScanCursor, ScanLimits, SearchKey};
+use fusee_sim::{ClusterOptions, Sim, SimClient, SimCluster};
 
-fn cluster(sim: &Sim, memory_nodes: u16, index_replicas: u8) -> Cluster {
+fn cluster(sim: &Sim, memory_nodes: u16, index_replicas: u8) -> SimCluster {
     let defaults = ClusterOptions::default();
     let session = LogicOptions { op_timeout: Duration::from_millis(10), ..defaults.session };
     let options = ClusterOptions { memory_nodes, index_replicas, session, ..defaults };
-    Cluster::new(sim, &options)
+    SimCluster::new(sim, &options)
 }
 
 /// Returns the answers of every kind of operation that answers from READs. `None`: the operation gave up.
-fn answers(cluster: &Cluster, client: &Client) -> [Option<bool>; 5] {
+fn answers(cluster: &SimCluster, client: &SimClient) -> [Option<bool>; 5] {
     let gave_up = |error: &Error| matches!(error, Error::GaveUp { .. });
     cluster.block_on(client.process, async {
         let found = client.search(b"key", None).await.map(|found| found.value().is_some());
@@ -35,7 +35,7 @@ fn answers(cluster: &Cluster, client: &Client) -> [Option<bool>; 5] {
         let mut shown = 0;
         let mut scanned = Ok(0);
         while !cursor.is_done() && scanned.is_ok() {
-            scanned = client.scan(&mut cursor, PieceLimits::of_slots(8), |_| shown += 1).await;
+            scanned = client.scan(&mut cursor, ScanLimits::of_slots(8), |_| shown += 1).await;
         }
         let says = |error: Error, expected: Error| {
             assert!(gave_up(&error) || error == expected, "{error:?}");
@@ -68,7 +68,10 @@ fn fewer_and_fewer_vouch(seed: u64, members: u16, index_replicas: u8) {
         let said = answers(&cluster, &client);
         assert_eq!(said, [expected; 5], "{later} of {members} stand at a later view");
         let stand = NodeRequest::StandAt { cluster: view.cluster, view: view.number + 1 };
-        assert_eq!(cluster.peek_node(member.node, stand), Some(NodeReply::Bars(Bars::default())));
+        assert_eq!(
+            cluster.peek_node(member.node, stand),
+            Some(NodeReply::Bars(MemberBars::default()))
+        );
     }
 }
 

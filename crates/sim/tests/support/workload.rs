@@ -1,6 +1,6 @@
 //! Random operations on a few keys, recorded as one history per key.
 //!
-//! All clients of a run share one [`Workload`]. It draws values (each names its write) and hints: the newest place
+//! All clients of a run share one [`StepWorkload`]. It draws values (each names its write) and hints: the newest place
 //! where any client saw the key, an older one, or none, so operations meet hints that are wrong in every way. Each
 //! invocation and each return has a time of its own, so operations that did not overlap are not taken for concurrent.
 //! An operation whose task is dropped stays in the history without an answer.
@@ -17,11 +17,11 @@ use fusee_core::stats::OpKind;
 use fusee_core::store::{Hint, SearchKey};
 use fusee_core::verbs::ClientId;
 use fusee_core::view::View;
-use fusee_linearizability::{Answer, Call, Operation, Value, check};
-use fusee_sim::{Client, Rng, SimStore};
+use fusee_linearizability::{HistoryAnswer, HistoryCall, HistoryOperation, HistoryValue, check};
+use fusee_sim::{Rng, SimClient, SimStore};
 
 /// Keys, hints for them, and the history of operations.
-pub struct Workload {
+pub struct StepWorkload {
     rng: Rng,
     keys: Vec<Vec<u8>>,
     /// Hints by key, oldest first, each with the client that has seen it.
@@ -31,9 +31,9 @@ pub struct Workload {
     /// The redundancy of written values.
     redundancy: Cell<Redundancy>,
     /// The operations by key; `None` for one that certainly had no effect.
-    history: RefCell<Vec<Vec<Option<Operation>>>>,
+    history: RefCell<Vec<Vec<Option<HistoryOperation>>>>,
     time: Cell<u64>,
-    values: Cell<Value>,
+    values: Cell<HistoryValue>,
     reused: Cell<u64>,
     out_of_memory: Cell<u64>,
 }
@@ -41,10 +41,10 @@ pub struct Workload {
 /// An operation in the history: its key, and its index among the operations of that key.
 type Entry = (usize, usize);
 
-impl Workload {
+impl StepWorkload {
     /// Makes a workload on `keys`. Half of all workloads use hints.
-    pub fn new(rng: &Rng, keys: Vec<Vec<u8>>) -> Workload {
-        Workload {
+    pub fn new(rng: &Rng, keys: Vec<Vec<u8>>) -> StepWorkload {
+        StepWorkload {
             rng: rng.clone(),
             hints: RefCell::new(vec![Vec::new(); keys.len()]),
             with_hints: Cell::new(rng.below(2) == 0),
@@ -61,7 +61,7 @@ impl Workload {
 
     /// Returns the keys of a run: `colliding` ones with the same buckets and the same fingerprint, and `others`.
     pub fn keys(view: &View, colliding: usize, others: usize) -> Vec<Vec<u8>> {
-        fusee_sim::Workload::keys(view, colliding, others)
+        fusee_sim::SimWorkload::keys(view, colliding, others)
     }
 
     /// Lets all operations that can use a hint get one from now on.
@@ -83,7 +83,7 @@ impl Workload {
     /// now on.
     pub fn pairs_are_lost(&self) {
         for key in 0..self.keys.len() {
-            self.invoke(key, Call::Delete);
+            self.invoke(key, HistoryCall::Delete);
         }
     }
 
@@ -111,7 +111,7 @@ impl Workload {
     ///
     /// # Panics
     /// If the answer is one that no operation may give.
-    pub async fn run(&self, store: &Client, kind: OpKind, key: usize) {
+    pub async fn run(&self, store: &SimClient, kind: OpKind, key: usize) {
         let value = self.values.get() + 1;
         self.values.set(value);
         let name = self.keys[key].clone();
@@ -123,22 +123,23 @@ impl Workload {
         let (entry, result) = match kind {
             OpKind::Search => return self.search(store, key).await,
             OpKind::SearchMany => return self.search_many(store).await,
-            OpKind::Insert => {
-                (begin(Call::Insert(value)), store.insert_as(&name, &bytes, redundancy).await)
-            }
+            OpKind::Insert => (
+                begin(HistoryCall::Insert(value)),
+                store.insert_as(&name, &bytes, redundancy).await,
+            ),
             OpKind::Update => {
                 let update =
                     async move { session.store().update_as(&name, &bytes, redundancy, hint).await };
-                (begin(Call::Update(value)), store.fabric().write(update).await)
+                (begin(HistoryCall::Update(value)), store.fabric().write(update).await)
             }
             OpKind::Upsert => {
                 let upsert =
                     async move { session.store().upsert_as(&name, &bytes, redundancy, hint).await };
-                (begin(Call::Upsert(value)), store.fabric().write(upsert).await)
+                (begin(HistoryCall::Upsert(value)), store.fabric().write(upsert).await)
             }
             OpKind::Delete => {
                 let delete = async move { session.store().delete(&name, hint).await };
-                (begin(Call::Delete), store.fabric().write(delete).await)
+                (begin(HistoryCall::Delete), store.fabric().write(delete).await)
             }
             OpKind::Move | OpKind::Scan | OpKind::Reclaim => unreachable!("not drawn"),
         };
@@ -147,10 +148,10 @@ impl Workload {
                 let is_again = written.place.is_some_and(|hint| hint.word.generation() > 0);
                 self.reused.update(|n| n + u64::from(is_again));
                 self.learn(key, store.client(), written.place);
-                Answer::Done
+                HistoryAnswer::Done
             }
-            Err(Error::AlreadyExists) => Answer::Exists,
-            Err(Error::NotFound) => Answer::Absent,
+            Err(Error::AlreadyExists) => HistoryAnswer::Exists,
+            Err(Error::NotFound) => HistoryAnswer::Absent,
             Err(error @ (Error::IndexFull | Error::OutOfMemory)) => {
                 self.out_of_memory.update(|n| n + u64::from(error == Error::OutOfMemory));
                 self.history.borrow_mut()[entry.0][entry.1] = None;
@@ -168,9 +169,9 @@ impl Workload {
         assert!(damaged == 0 || store.fabric().rots(), "{damaged} replicas seem to be damaged");
     }
 
-    async fn search(&self, store: &Client, key: usize) {
+    async fn search(&self, store: &SimClient, key: usize) {
         let hint = self.hint(key, store.client());
-        let entry = self.invoke(key, Call::Search);
+        let entry = self.invoke(key, HistoryCall::Search);
         let session = store.session.clone();
         let name = self.keys[key].clone();
         let search = async move {
@@ -194,7 +195,8 @@ impl Workload {
                 SearchKey { key: store.key(&self.keys[*key]), hint }
             })
             .collect();
-        let entries: Vec<Entry> = wanted.iter().map(|k| self.invoke(*k, Call::Search)).collect();
+        let entries: Vec<Entry> =
+            wanted.iter().map(|k| self.invoke(*k, HistoryCall::Search)).collect();
         let mut answers = vec![None; wanted.len()];
         let found = |i: usize, value: Option<&[u8]>, hint| {
             let before = answers[i].replace(decode(value));
@@ -230,20 +232,20 @@ impl Workload {
         self.time.get()
     }
 
-    fn invoke(&self, key: usize, call: Call) -> Entry {
-        let operation = Operation { call, invoked: self.now(), returned: None };
+    fn invoke(&self, key: usize, call: HistoryCall) -> Entry {
+        let operation = HistoryOperation { call, invoked: self.now(), returned: None };
         let history = &mut self.history.borrow_mut()[key];
         history.push(Some(operation));
         (key, history.len() - 1)
     }
 
-    fn answer(&self, entry: Entry, answer: Answer) {
+    fn answer(&self, entry: Entry, answer: HistoryAnswer) {
         let operation = &mut self.history.borrow_mut()[entry.0][entry.1];
         operation.as_mut().expect("it runs").returned = Some((self.now(), answer));
     }
 
     /// Returns the bytes of a value: its name, and a filler of random length.
-    fn encode(&self, value: Value) -> Vec<u8> {
+    fn encode(&self, value: HistoryValue) -> Vec<u8> {
         let filler = self.rng.pick(self.fillers.get());
         let mut bytes = value.to_le_bytes().to_vec();
         bytes.resize(bytes.len() + filler, value as u8);
@@ -256,7 +258,7 @@ impl Workload {
     /// If the history of any key is not linearizable.
     pub fn assert_linearizable(&self) {
         for (key, history) in self.history.borrow().iter().enumerate() {
-            let history: Vec<Operation> = history.iter().flatten().copied().collect();
+            let history: Vec<HistoryOperation> = history.iter().flatten().copied().collect();
             if let Err(violation) = check(&history) {
                 let lines: Vec<String> = history.iter().map(|o| format!("  {o:?}\n")).collect();
                 panic!("key {key} is not linearizable: {violation}\n{}", lines.concat());
@@ -265,8 +267,8 @@ impl Workload {
     }
 }
 
-fn decode(value: Option<&[u8]>) -> Answer {
-    let Some((name, filler)) = value.map(|v| v.split_at(8)) else { return Answer::Absent };
+fn decode(value: Option<&[u8]>) -> HistoryAnswer {
+    let Some((name, filler)) = value.map(|v| v.split_at(8)) else { return HistoryAnswer::Absent };
     assert!(filler.iter().all(|b| *b == name[0]), "a torn value: {value:?}");
-    Answer::Found(Value::from_le_bytes(name.try_into().expect("8 bytes")))
+    HistoryAnswer::Found(HistoryValue::from_le_bytes(name.try_into().expect("8 bytes")))
 }

@@ -12,26 +12,26 @@ use super::*;
 
 use crate::testing::Certificates;
 
-fn as_server(files: &Certificates) -> Result<Tls, TlsError> {
-    Tls::of_server(&files.path("ca"), &files.path("cert"), &files.path("key"))
+fn as_server(files: &Certificates) -> Result<TlsSettings, TlsError> {
+    TlsSettings::of_server(&files.path("ca"), &files.path("cert"), &files.path("key"))
 }
 
-fn as_client(files: &Certificates) -> Tls {
-    Tls::of_client(&files.path("ca")).unwrap()
+fn as_client(files: &Certificates) -> TlsSettings {
+    TlsSettings::of_client(&files.path("ca")).unwrap()
 }
 
 /// One direction of a connection.
 type Pipe = Rc<RefCell<VecDeque<u8>>>;
 
 /// An end that accepts `takes` bytes at a time, and holds up to `holds` bytes that the other end has not read.
-struct Socket {
+struct PipeSocket {
     from: Pipe,
     to: Pipe,
     takes: usize,
     holds: usize,
 }
 
-impl Read for Socket {
+impl Read for PipeSocket {
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
         let mut from = self.from.borrow_mut();
         if from.is_empty() {
@@ -43,7 +43,7 @@ impl Read for Socket {
     }
 }
 
-impl Write for Socket {
+impl Write for PipeSocket {
     fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
         let mut to = self.to.borrow_mut();
         let len = buf.len().min(self.takes).min(self.holds.saturating_sub(to.len()));
@@ -59,11 +59,11 @@ impl Write for Socket {
     }
 }
 
-fn pair(takes: usize, holds: usize) -> (Socket, Socket) {
+fn pair(takes: usize, holds: usize) -> (PipeSocket, PipeSocket) {
     let there = Pipe::default();
     let back = Pipe::default();
-    let one = Socket { from: back.clone(), to: there.clone(), takes, holds };
-    (one, Socket { from: there, to: back, takes, holds })
+    let one = PipeSocket { from: back.clone(), to: there.clone(), takes, holds };
+    (one, PipeSocket { from: there, to: back, takes, holds })
 }
 
 fn is_blocked<T>(result: &io::Result<T>) -> bool {
@@ -71,10 +71,14 @@ fn is_blocked<T>(result: &io::Result<T>) -> bool {
 }
 
 /// Returns both ends after the handshake.
-fn connected(files: &Certificates, takes: usize, holds: usize) -> (Stream<Socket>, Stream<Socket>) {
+fn connected(
+    files: &Certificates,
+    takes: usize,
+    holds: usize,
+) -> (MaybeTlsStream<PipeSocket>, MaybeTlsStream<PipeSocket>) {
     let (near, far) = pair(takes, holds);
     let mut client = as_client(files).dial("127.0.0.1:7400", near).unwrap();
-    let mut server = Stream::plain(far);
+    let mut server = MaybeTlsStream::plain(far);
     // The server reads the first bytes before it knows that this is TLS.
     let _starts = client.flush();
     let mut first = [0; 100];
@@ -87,7 +91,7 @@ fn connected(files: &Certificates, takes: usize, holds: usize) -> (Stream<Socket
             [client.read(&mut none), server.read(&mut none)].map(|result| is_blocked(&result));
         assert_eq!(results, [true; 2]);
         let _blocked = (client.flush(), server.flush());
-        let is_done = |stream: &Stream<Socket>| {
+        let is_done = |stream: &MaybeTlsStream<PipeSocket>| {
             stream.layer.as_ref().is_some_and(|layer| !layer.connection.is_handshaking())
         };
         if is_done(&client) && is_done(&server) && !client.has_unsent() {
@@ -181,9 +185,9 @@ fn any_bytes_are_an_error_at_most() {
     for round in 0..3_000 {
         let (mut client, mut server) = if round % 3 == 0 {
             let (near, far) = pair(usize::MAX, usize::MAX);
-            let mut server = Stream::plain(far);
+            let mut server = MaybeTlsStream::plain(far);
             as_server(&files).unwrap().answer(&mut server, &[]).unwrap();
-            (Stream::plain(near), server)
+            (MaybeTlsStream::plain(near), server)
         } else if round % 50 == 1 {
             connected(&files, usize::MAX, usize::MAX)
         } else {
@@ -215,10 +219,10 @@ fn any_bytes_are_an_error_at_most() {
 fn certificates_of_others_and_for_others_are_refused() {
     let files = Certificates::new();
     let others = Certificates::new();
-    let handshake = |tls: &Tls, addr: &str| {
+    let handshake = |tls: &TlsSettings, addr: &str| {
         let (near, far) = pair(usize::MAX, usize::MAX);
         let mut client = tls.dial(addr, near).unwrap();
-        let mut server = Stream::plain(far);
+        let mut server = MaybeTlsStream::plain(far);
         as_server(&files).unwrap().answer(&mut server, &[]).unwrap();
         let mut buf = [0; 10];
         let _starts = client.flush();
@@ -250,8 +254,8 @@ fn certificates_of_others_and_for_others_are_refused() {
 #[test]
 fn files_are_read_again_when_they_change() {
     let files = Certificates::new();
-    let watched = Watched::new(vec![files.path("cert"), files.path("key")], |files| {
-        shows(&files[0], &files[1])
+    let watched = ReloadedValue::new(vec![files.path("cert"), files.path("key")], |files| {
+        server_config_with(&files[0], &files[1])
     })
     .unwrap();
     let first = watched.current();
@@ -302,6 +306,6 @@ fn files_that_are_wrong_are_named() {
     fs::remove_file(files.path(key)).unwrap();
     fails(&["key: ", "No such file"]);
     files.put("ca", &good_key);
-    let error = Tls::of_client(&files.path("ca")).unwrap_err().to_string();
+    let error = TlsSettings::of_client(&files.path("ca")).unwrap_err().to_string();
     assert!(error.contains("ca holds no certificate"), "{error}");
 }

@@ -10,8 +10,8 @@ use super::*;
 
 const MAX_KEY: usize = 64;
 
-fn read(load: &[u8], trans: &[u8]) -> Result<Trace, TraceError> {
-    Trace::read(("load.txt", load), ("trans.txt", trans), MAX_KEY)
+fn read(load: &[u8], trans: &[u8]) -> Result<YcsbTrace, TraceError> {
+    YcsbTrace::read(("load.txt", load), ("trans.txt", trans), MAX_KEY)
 }
 
 #[track_caller]
@@ -20,7 +20,7 @@ fn refused(load: &str, trans: &str, says: &str) {
     assert!(error.starts_with(says), "{error}");
 }
 
-fn all(trace: &Trace) -> Vec<(Request, &[u8])> {
+fn all(trace: &YcsbTrace) -> Vec<(WorkloadOperation, &[u8])> {
     let turns = (0..).map_while(|turn| trace.turn(0, 1, turn, trace.operations()));
     turns.map(|(request, key)| (request, trace.key(key))).collect()
 }
@@ -38,15 +38,15 @@ fn all_forms_of_an_operation_are_understood() {
     let first = &b"user6284781860667377211"[..];
     assert_eq!((trace.keys(), trace.loaded(), trace.longest_key_bytes()), (4, 3, first.len()));
     let expected = [
-        (Request::Search, first),
-        (Request::Update, &b"user2"[..]),
-        (Request::Search, &b"user3"[..]),
-        (Request::Insert, &b"user4"[..]),
-        (Request::Delete, &b"user4"[..]),
+        (WorkloadOperation::Search, first),
+        (WorkloadOperation::Update, &b"user2"[..]),
+        (WorkloadOperation::Search, &b"user3"[..]),
+        (WorkloadOperation::Insert, &b"user4"[..]),
+        (WorkloadOperation::Delete, &b"user4"[..]),
     ];
     assert_eq!(all(&trace), expected);
     assert_eq!(REQUESTS.map(|request| trace.count(request)), [2, 1, 1, 1]);
-    let unsettled = [0, 1, 2, 3].map(|key| trace.comes_and_goes(key));
+    let unsettled = [0, 1, 2, 3].map(|key| trace.may_be_absent(key));
     assert_eq!(unsettled, [false, false, false, true]);
 }
 
@@ -78,7 +78,7 @@ fn what_is_refused_is_named_with_its_file_and_line() {
         &format!("READ a\n{control}"),
         r"trans.txt:2: expected INSERT, READ, UPDATE or DELETE, then a key, found `\x1b[31mred\x07",
     );
-    let missing = Trace::open(Path::new("/nonexistent/load"), Path::new("x"), MAX_KEY);
+    let missing = YcsbTrace::open(Path::new("/nonexistent/load"), Path::new("x"), MAX_KEY);
     assert!(missing.unwrap_err().to_string().starts_with("cannot read /nonexistent/load: "));
 }
 
@@ -87,7 +87,7 @@ fn what_is_refused_is_named_with_its_file_and_line() {
 fn an_insert_may_stand_below_the_first_read() {
     let trace = read(b"INSERT a\n", b"READ b\nINSERT b\n").unwrap();
     assert_eq!((trace.keys(), trace.loaded()), (2, 1));
-    assert!(trace.comes_and_goes(1) && !trace.comes_and_goes(0));
+    assert!(trace.may_be_absent(1) && !trace.may_be_absent(0));
 }
 
 #[test]
@@ -102,8 +102,11 @@ fn lines_are_bounded_and_a_long_one_is_not_taken_into_memory() {
     // A file without the end of a line.
     let endless = BufReader::new(io::repeat(b'x'));
     let load = Cursor::new("INSERT a");
-    let error = Trace::read(("l", load), ("/dev/zero", endless), MAX_KEY).unwrap_err();
-    assert!(matches!(error, TraceError::Line { line: 1, problem: Problem::LineTooLong, .. }));
+    let error = YcsbTrace::read(("l", load), ("/dev/zero", endless), MAX_KEY).unwrap_err();
+    assert!(matches!(
+        error,
+        TraceError::Line { line: 1, problem: TraceLineError::LineTooLong, .. }
+    ));
 }
 
 #[test]

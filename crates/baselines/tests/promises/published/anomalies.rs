@@ -2,19 +2,23 @@
 
 use std::cell::Cell;
 
-use fusee_baselines::Failed;
-use fusee_baselines::published::Parameters;
-use fusee_linearizability::{Answer, Call, Record, Refutation};
+use fusee_baselines::BaselineError;
+use fusee_baselines::published::PublishedParameters;
+use fusee_linearizability::{HistoryAnswer, HistoryCall, HistoryRecord, Refutation};
 
 use super::parameters;
-use super::scene::{Act, Scene};
+use super::scene::{Act, SteeredScene};
 
 /// A time between the execution of a phase and the arrival of its answers: from then on the next phase can be held.
 const EXECUTED_NS: u64 = 1_200;
 
 /// Runs two calls on one key at once, after the calls of `before`.
-fn at_once(parameters: Parameters, before: &[Call], calls: [Call; 2]) -> Option<Refutation> {
-    let scene = Scene::new(parameters);
+fn at_once(
+    parameters: PublishedParameters,
+    before: &[HistoryCall],
+    calls: [HistoryCall; 2],
+) -> Option<Refutation> {
+    let scene = SteeredScene::new(parameters);
     let scene_ = &scene;
     scene.play(vec![Box::pin(async move {
         for call in before {
@@ -27,11 +31,11 @@ fn at_once(parameters: Parameters, before: &[Call], calls: [Call; 2]) -> Option<
         })
     };
     scene.play(vec![act(0, calls[0]), act(1, calls[1])]);
-    scene.play(vec![act(2, Call::Search)]);
+    scene.play(vec![act(2, HistoryCall::Search)]);
     scene.refutation()
 }
 
-fn calls(refutation: &Refutation) -> Vec<Call> {
+fn calls(refutation: &Refutation) -> Vec<HistoryCall> {
     refutation.explanation.iter().map(|record| record.operation.call).collect()
 }
 
@@ -40,10 +44,18 @@ fn calls(refutation: &Refutation) -> Vec<Call> {
 fn two_inserts_of_a_key_are_both_done() {
     for replicas in 1..=3 {
         let refutation =
-            at_once(parameters(replicas), &[], [Call::Insert(1), Call::Insert(2)]).unwrap();
-        assert_eq!(calls(&refutation), [Call::Insert(1), Call::Insert(2)], "{refutation}");
+            at_once(parameters(replicas), &[], [HistoryCall::Insert(1), HistoryCall::Insert(2)])
+                .unwrap();
+        assert_eq!(
+            calls(&refutation),
+            [HistoryCall::Insert(1), HistoryCall::Insert(2)],
+            "{refutation}"
+        );
         let one_by_one = parameters(replicas).one_by_one();
-        assert_eq!(at_once(one_by_one, &[], [Call::Insert(1), Call::Insert(2)]), None);
+        assert_eq!(
+            at_once(one_by_one, &[], [HistoryCall::Insert(1), HistoryCall::Insert(2)]),
+            None
+        );
     }
 }
 
@@ -52,10 +64,11 @@ fn two_inserts_of_a_key_are_both_done() {
 fn two_deletes_of_a_key_are_both_done() {
     for replicas in 1..=3 {
         let refutation =
-            at_once(parameters(replicas), &[Call::Insert(1)], [Call::Delete; 2]).unwrap();
-        assert_eq!(refutation.unexplained.operation.call, Call::Delete, "{refutation}");
+            at_once(parameters(replicas), &[HistoryCall::Insert(1)], [HistoryCall::Delete; 2])
+                .unwrap();
+        assert_eq!(refutation.unexplained.operation.call, HistoryCall::Delete, "{refutation}");
         let one_by_one = parameters(replicas).one_by_one();
-        assert_eq!(at_once(one_by_one, &[Call::Insert(1)], [Call::Delete; 2]), None);
+        assert_eq!(at_once(one_by_one, &[HistoryCall::Insert(1)], [HistoryCall::Delete; 2]), None);
     }
 }
 
@@ -63,32 +76,35 @@ fn two_deletes_of_a_key_are_both_done() {
 #[test]
 fn a_delete_that_loses_to_an_update_has_deleted_nothing() {
     for replicas in 1..=2 {
-        let both = [Call::Update(2), Call::Delete];
-        let refutation = at_once(parameters(replicas), &[Call::Insert(1)], both).unwrap();
+        let both = [HistoryCall::Update(2), HistoryCall::Delete];
+        let refutation = at_once(parameters(replicas), &[HistoryCall::Insert(1)], both).unwrap();
         assert_eq!(
             calls(&refutation)[1..],
-            [Call::Update(2), Call::Delete, Call::Search],
+            [HistoryCall::Update(2), HistoryCall::Delete, HistoryCall::Search],
             "{refutation}"
         );
-        assert_eq!(at_once(parameters(replicas).one_by_one(), &[Call::Insert(1)], both), None);
+        assert_eq!(
+            at_once(parameters(replicas).one_by_one(), &[HistoryCall::Insert(1)], both),
+            None
+        );
     }
 }
 
 /// Two keys choose one free slot. There is a pair of such keys among the first few.
 #[test]
 fn an_insert_that_loses_to_another_key_has_inserted_nothing() {
-    let lost = |parameters: Parameters, other: u64| {
-        let scene = Scene::new(parameters);
+    let lost = |parameters: PublishedParameters, other: u64| {
+        let scene = SteeredScene::new(parameters);
         let scene_ = &scene;
         let insert = |client: usize, key: u64| -> Act<'_> {
             Box::pin(async move {
-                let _ = scene_.act(client, key, Call::Insert(key)).await;
+                let _ = scene_.act(client, key, HistoryCall::Insert(key)).await;
             })
         };
         scene.play(vec![insert(0, 1), insert(1, other)]);
         scene.play(vec![Box::pin(async move {
             for key in [1, other] {
-                let _ = scene_.act(0, key, Call::Search).await;
+                let _ = scene_.act(0, key, HistoryCall::Search).await;
             }
         })]);
         scene.refutation()
@@ -96,36 +112,39 @@ fn an_insert_that_loses_to_another_key_has_inserted_nothing() {
     for replicas in 1..=3 {
         let refutation = (2..50).find_map(|other| lost(parameters(replicas), other)).unwrap();
         let [insert, search] = &refutation.explanation[..] else { panic!("{refutation}") };
-        assert_eq!(insert.operation.returned.unwrap().1, Answer::Done);
-        assert_eq!(search.operation.returned.unwrap().1, Answer::Absent);
+        assert_eq!(insert.operation.returned.unwrap().1, HistoryAnswer::Done);
+        assert_eq!(search.operation.returned.unwrap().1, HistoryAnswer::Absent);
         assert!((2..50).all(|other| lost(parameters(replicas).one_by_one(), other).is_none()));
     }
 }
 
 /// Returns the result of a SEARCH after two INSERTs of a key and a DELETE. One INSERT saw a slot that another key
 /// had; the other INSERT saw the slot free.
-fn inserted_twice(parameters: Parameters, other: u64) -> (Option<Answer>, Option<Refutation>) {
-    let scene = Scene::new(parameters);
+fn inserted_twice(
+    parameters: PublishedParameters,
+    other: u64,
+) -> (Option<HistoryAnswer>, Option<Refutation>) {
+    let scene = SteeredScene::new(parameters);
     let last = Cell::new(None);
     let scene_ = &scene;
     let last_ = &last;
     scene.play(vec![
         Box::pin(async move {
-            scene_.act(0, other, Call::Insert(0)).await.unwrap();
+            scene_.act(0, other, HistoryCall::Insert(0)).await.unwrap();
             scene_.sleep(EXECUTED_NS).await;
             (0..3).for_each(|node| scene_.hold(1, node));
-            scene_.act(0, other, Call::Delete).await.unwrap();
-            scene_.act(0, 1, Call::Insert(1)).await.unwrap();
+            scene_.act(0, other, HistoryCall::Delete).await.unwrap();
+            scene_.act(0, 1, HistoryCall::Insert(1)).await.unwrap();
             (0..3).for_each(|node| scene_.release(1, node));
             scene_.sleep(100_000).await;
-            scene_.act(0, 1, Call::Delete).await.unwrap();
-            last_.set(scene_.act(2, 1, Call::Search).await.ok());
+            scene_.act(0, 1, HistoryCall::Delete).await.unwrap();
+            last_.set(scene_.act(2, 1, HistoryCall::Search).await.ok());
         }),
         Box::pin(async move {
             // After the other key is inserted.
             let phases = scene_.phases_of_a_write();
             scene_.sleep(phases * 1_600).await;
-            scene_.act(1, 1, Call::Insert(2)).await.unwrap();
+            scene_.act(1, 1, HistoryCall::Insert(2)).await.unwrap();
         }),
     ]);
     (last.get(), scene.refutation())
@@ -136,7 +155,7 @@ fn inserted_twice(parameters: Parameters, other: u64) -> (Option<Answer>, Option
 fn a_key_is_inserted_twice_and_comes_back_after_its_delete() {
     for parameters in [parameters(1), parameters(2), parameters(2).one_by_one()] {
         let twice = |other| match inserted_twice(parameters.clone(), other) {
-            (Some(Answer::Found(2)), refutation) => refutation,
+            (Some(HistoryAnswer::Found(2)), refutation) => refutation,
             _ => None,
         };
         assert!((2..50).find_map(twice).is_some());
@@ -146,9 +165,12 @@ fn a_key_is_inserted_twice_and_comes_back_after_its_delete() {
 /// Steers client 1's INSERT during another INSERT of the key. The first one has its word on one backup only. The
 /// other one wins by Rule 3, and its key is deleted: all replicas of the slot show 0 again, as at the beginning. Then
 /// client 1 goes on as its links are released. Returns the results of its INSERT and of a later UPDATE.
-fn beside_a_whole_life(held_first: u16, held_then: u16) -> [Result<Answer, Failed>; 2] {
-    let scene = Scene::new(parameters(3));
-    let answers = Cell::new([Ok(Answer::Absent); 2]);
+fn beside_a_whole_life(
+    held_first: u16,
+    held_then: u16,
+) -> [Result<HistoryAnswer, BaselineError>; 2] {
+    let scene = SteeredScene::new(parameters(3));
+    let answers = Cell::new([Ok(HistoryAnswer::Absent); 2]);
     let scene_ = &scene;
     let answers_ = &answers;
     let set = |i: usize, answer| {
@@ -162,13 +184,13 @@ fn beside_a_whole_life(held_first: u16, held_then: u16) -> [Result<Answer, Faile
             scene_.hold(1, held_first);
             scene_.sleep(1_600).await;
             // Client 1 has CASed the first backup, and not yet the second.
-            scene_.act(0, 1, Call::Insert(1)).await.unwrap();
-            scene_.act(0, 1, Call::Delete).await.unwrap();
+            scene_.act(0, 1, HistoryCall::Insert(1)).await.unwrap();
+            scene_.act(0, 1, HistoryCall::Delete).await.unwrap();
             scene_.release(1, held_then);
             scene_.sleep(100_000).await;
-            set(1, scene_.act(2, 1, Call::Update(3)).await);
+            set(1, scene_.act(2, 1, HistoryCall::Update(3)).await);
         }),
-        Box::pin(async move { set(0, scene_.act(1, 1, Call::Insert(2)).await) }),
+        Box::pin(async move { set(0, scene_.act(1, 1, HistoryCall::Insert(2)).await) }),
         Box::pin(async move {
             // By now the other client has CASed the backups as well.
             scene_.sleep(EXECUTED_NS + 1_600 + 4_000).await;
@@ -184,38 +206,38 @@ fn beside_a_whole_life(held_first: u16, held_then: u16) -> [Result<Answer, Faile
 /// The slot shows 0 again, as if the round went on: the loser waits for a winner that has finished long ago.
 #[test]
 fn an_insert_that_lost_waits_for_ever_at_a_slot_that_is_free_again() {
-    assert_eq!(beside_a_whole_life(2, 0)[0], Err(Failed::Stuck));
+    assert_eq!(beside_a_whole_life(2, 0)[0], Err(BaselineError::Stuck));
 }
 
 /// The slot shows 0 again, so a late CAS succeeds, and its writer takes itself for the last writer of a round that is
 /// over. The backups are no longer equal, and only a writer with the smallest word can win there.
 #[test]
 fn a_late_cas_wins_a_round_that_is_over_and_leaves_the_slot_stuck() {
-    assert_eq!(beside_a_whole_life(2, 2), [Ok(Answer::Done), Err(Failed::Stuck)]);
+    assert_eq!(beside_a_whole_life(2, 2), [Ok(HistoryAnswer::Done), Err(BaselineError::Stuck)]);
 }
 
 /// Steers client 1's SEARCH: it READs the slot, and READs the object only after `updates` UPDATEs by the object's
 /// owner, one of this key and the others of the key `updated`. The last UPDATE has not CASed its slot yet.
-fn reads_late(parameters: Parameters, updated: u64, updates: u64) -> Option<Refutation> {
-    let scene = Scene::new(parameters);
+fn reads_late(parameters: PublishedParameters, updated: u64, updates: u64) -> Option<Refutation> {
+    let scene = SteeredScene::new(parameters);
     let scene_ = &scene;
     scene.play(vec![
         Box::pin(async move {
-            scene_.act(0, 1, Call::Insert(0)).await.unwrap();
-            scene_.act(0, 2, Call::Insert(0)).await.unwrap();
+            scene_.act(0, 1, HistoryCall::Insert(0)).await.unwrap();
+            scene_.act(0, 2, HistoryCall::Insert(0)).await.unwrap();
             scene_.sleep(10_000 + EXECUTED_NS).await;
             (0..3).for_each(|node| scene_.hold(1, node));
-            scene_.act(0, 1, Call::Update(1)).await.unwrap();
+            scene_.act(0, 1, HistoryCall::Update(1)).await.unwrap();
             for number in 0..updates {
-                scene_.act(0, updated, Call::Update(number + 2)).await.unwrap();
+                scene_.act(0, updated, HistoryCall::Update(number + 2)).await.unwrap();
             }
-            scene_.act(0, updated, Call::Update(updates + 2)).await.unwrap();
+            scene_.act(0, updated, HistoryCall::Update(updates + 2)).await.unwrap();
         }),
         Box::pin(async move {
             let before = 2 * scene_.phases_of_a_write();
             scene_.sleep(10_000 + before * 1_600).await;
-            scene_.act(1, 1, Call::Search).await.unwrap();
-            scene_.act(2, 1, Call::Search).await.unwrap();
+            scene_.act(1, 1, HistoryCall::Search).await.unwrap();
+            scene_.act(2, 1, HistoryCall::Search).await.unwrap();
             scene_.release(0, 0);
         }),
         Box::pin(async move {
@@ -239,10 +261,10 @@ fn a_search_reads_an_object_that_is_used_again_and_not_yet_committed() {
         let [.., first, pending, last] = &refutation.explanation[..] else {
             panic!("{refutation}")
         };
-        let found = |record: &Record| record.operation.returned.map(|(_, answer)| answer);
+        let found = |record: &HistoryRecord| record.operation.returned.map(|(_, answer)| answer);
         assert_eq!(found(pending), None, "{refutation}");
-        assert!(matches!(found(last), Some(Answer::Found(_))), "{refutation}");
-        assert_eq!(found(first), Some(Answer::Done), "{refutation}");
+        assert!(matches!(found(last), Some(HistoryAnswer::Found(_))), "{refutation}");
+        assert_eq!(found(first), Some(HistoryAnswer::Done), "{refutation}");
     }
 }
 
@@ -253,12 +275,12 @@ fn a_search_misses_a_key_whose_object_is_used_again_for_another_one() {
         let late = |updates| reads_late(parameters.clone(), 2, updates);
         let refutation = (0..200).find_map(late).unwrap();
         let last = refutation.explanation.last().unwrap().operation;
-        assert_eq!(last.returned.unwrap().1, Answer::Absent, "{refutation}");
+        assert_eq!(last.returned.unwrap().1, HistoryAnswer::Absent, "{refutation}");
     }
 }
 
 /// Returns the variants whose UPDATE takes two phases with one replica of the index.
-fn variants() -> [Parameters; 3] {
-    let published = Parameters { patience: 1_000, ..parameters(1) };
+fn variants() -> [PublishedParameters; 3] {
+    let published = PublishedParameters { patience: 1_000, ..parameters(1) };
     [published.clone(), published.clone().one_by_one(), published.allocated_by_nodes()]
 }

@@ -1,14 +1,14 @@
 //! Random histories over an adversarial network: UPDATE and SEARCH are linearizable in every variant, also if memory
 //! is reused soon; INSERT and DELETE are not.
 
-use fusee_baselines::published::Parameters;
+use fusee_baselines::published::PublishedParameters;
 
 use super::{open, parameters};
-use crate::support::{Load, findings};
+use crate::support::{HistoryLoad, findings};
 
-fn load(parameters: &Parameters, inserts_and_deletes: bool) -> Load {
+fn load(parameters: &PublishedParameters, inserts_and_deletes: bool) -> HistoryLoad {
     let memory_nodes = parameters.index_replicas.max(3);
-    Load {
+    HistoryLoad {
         memory_nodes: memory_nodes as u16,
         pool_bytes: parameters.pool_bytes(memory_nodes),
         clients: 4,
@@ -20,7 +20,7 @@ fn load(parameters: &Parameters, inserts_and_deletes: bool) -> Load {
     }
 }
 
-fn updates_are_linearizable(variant: impl Fn(Parameters) -> Parameters) {
+fn updates_are_linearizable(variant: impl Fn(PublishedParameters) -> PublishedParameters) {
     for (replicas, seeds) in [(1, 0..20), (2, 20..40), (3, 40..60), (5, 60..70)] {
         for seed in seeds {
             let parameters = variant(parameters(replicas));
@@ -38,25 +38,25 @@ fn updates_as_published_are_linearizable() {
 
 #[test]
 fn updates_without_the_cache_are_linearizable() {
-    updates_are_linearizable(Parameters::without_cache);
+    updates_are_linearizable(PublishedParameters::without_cache);
 }
 
 #[test]
 fn updates_one_by_one_are_linearizable() {
-    updates_are_linearizable(Parameters::one_by_one);
+    updates_are_linearizable(PublishedParameters::one_by_one);
 }
 
 #[test]
 fn updates_in_objects_that_nodes_allocate_are_linearizable() {
-    updates_are_linearizable(Parameters::allocated_by_nodes);
+    updates_are_linearizable(PublishedParameters::allocated_by_nodes);
 }
 
 /// Counts the random histories with all operations that are not linearizable. Blocks are so large that nothing is
 /// reused.
-fn broken(seeds: u64, variant: impl Fn(usize) -> Parameters) -> usize {
+fn broken(seeds: u64, variant: impl Fn(usize) -> PublishedParameters) -> usize {
     let is_broken = |seed: &u64| {
         let parameters = variant(1 + *seed as usize % 3).with_blocks(1 << 18, 1 << 18);
-        let parameters = Parameters { regions: 12, ..parameters };
+        let parameters = PublishedParameters { regions: 12, ..parameters };
         !findings(*seed, load(&parameters, true), open(parameters)).is_clean()
     };
     (0..seeds).filter(is_broken).count()

@@ -2,12 +2,12 @@
 
 use std::cell::{Cell, RefCell};
 
-use fusee_baselines::Session;
-use fusee_baselines::published::Parameters;
-use fusee_linearizability::{Answer, Call};
+use fusee_baselines::BaselineSession;
+use fusee_baselines::published::PublishedParameters;
+use fusee_linearizability::{HistoryAnswer, HistoryCall};
 use fusee_sim::{Executor, NetworkOptions, Rack, Sim, Testbed};
 
-use super::scene::Scene;
+use super::scene::SteeredScene;
 use super::{open, parameters};
 use crate::support::{key, value};
 
@@ -16,7 +16,7 @@ const PHASE_NS: u64 = 1_600;
 
 /// Returns the phases of a search with a hint, a search by another client without a hint, a search that finds
 /// nothing, an insert, an update, and a delete.
-fn phases(parameters: Parameters) -> [u64; 6] {
+fn phases(parameters: PublishedParameters) -> [u64; 6] {
     let sim = Sim::steady();
     let network = NetworkOptions {
         testbed: Some(Testbed::UNLIMITED),
@@ -93,7 +93,7 @@ fn who_allocates_changes_no_phase() {
 
 /// Returns the phases of an INSERT during another INSERT that has taken the slot's first backup only.
 fn phases_beside_another(replicas: usize) -> u64 {
-    let scene = Scene::new(parameters(replicas));
+    let scene = SteeredScene::new(parameters(replicas));
     let phases = Cell::new(0);
     let scene_ = &scene;
     let phases_ = &phases;
@@ -104,13 +104,13 @@ fn phases_beside_another(replicas: usize) -> u64 {
             (2..replicas as u16).for_each(|node| scene_.hold(1, node));
             scene_.sleep(PHASE_NS).await;
             let begun = scene_.now();
-            assert_eq!(scene_.act(0, 1, Call::Insert(1)).await, Ok(Answer::Done));
+            assert_eq!(scene_.act(0, 1, HistoryCall::Insert(1)).await, Ok(HistoryAnswer::Done));
             phases_.set((scene_.now() - begun) / PHASE_NS);
             (2..replicas as u16).for_each(|node| scene_.release(1, node));
         }),
-        Box::pin(
-            async move { assert_eq!(scene_.act(1, 1, Call::Insert(2)).await, Ok(Answer::Done)) },
-        ),
+        Box::pin(async move {
+            assert_eq!(scene_.act(1, 1, HistoryCall::Insert(2)).await, Ok(HistoryAnswer::Done))
+        }),
     ]);
     phases.get()
 }

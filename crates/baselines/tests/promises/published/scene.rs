@@ -3,32 +3,34 @@
 use std::cell::{Cell, RefCell};
 use std::pin::Pin;
 
-use fusee_baselines::published::{Parameters, Writes};
-use fusee_baselines::{Failed, Session};
+use fusee_baselines::published::{PublishedParameters, SlotWriteProtocol};
+use fusee_baselines::{BaselineError, BaselineSession};
 use fusee_core::verbs::{ClientId, MnId};
-use fusee_linearizability::{Answer, Call, History, Operation, Record, Refutation};
+use fusee_linearizability::{
+    HistoryAnswer, HistoryCall, HistoryOperation, HistoryRecord, OperationHistory, Refutation,
+};
 use fusee_sim::{Executor, NetworkOptions, ProcessId, Rack, Sim};
 
-use super::{Store, open};
+use super::{InProcessPublished, open};
 use crate::support::{key, number_of, value};
 
 /// The number of nodes, unless there are more replicas.
 const NODES: usize = 3;
 
 /// Three clients of a store; a phase takes 1,600 ns, half of that one way.
-pub struct Scene {
+pub struct SteeredScene {
     sim: Sim,
     rack: Rack,
-    parameters: Parameters,
-    members: Vec<(ProcessId, Store)>,
-    history: RefCell<History>,
+    parameters: PublishedParameters,
+    members: Vec<(ProcessId, InProcessPublished)>,
+    history: RefCell<OperationHistory>,
     ticks: Cell<u64>,
 }
 
 pub type Act<'s> = Pin<Box<dyn Future<Output = ()> + 's>>;
 
-impl Scene {
-    pub fn new(parameters: Parameters) -> Scene {
+impl SteeredScene {
+    pub fn new(parameters: PublishedParameters) -> SteeredScene {
         let sim = Sim::steady();
         let network = NetworkOptions {
             delays: false,
@@ -45,33 +47,49 @@ impl Scene {
                 (process, open(fabric, rack.nodes()))
             })
             .collect();
-        Scene { sim, rack, parameters, members, history: RefCell::default(), ticks: Cell::new(0) }
+        SteeredScene {
+            sim,
+            rack,
+            parameters,
+            members,
+            history: RefCell::default(),
+            ticks: Cell::new(0),
+        }
     }
 
     /// Lets a client do something with a key.
-    pub async fn act(&self, client: usize, number: u64, call: Call) -> Result<Answer, Failed> {
+    pub async fn act(
+        &self,
+        client: usize,
+        number: u64,
+        call: HistoryCall,
+    ) -> Result<HistoryAnswer, BaselineError> {
         let store = &self.members[client].1;
         let key = key(number);
         let tick = || self.ticks.replace(self.ticks.get() + 1);
         let invoked = tick();
-        let done = |done, otherwise| if done { Answer::Done } else { otherwise };
+        let done = |done, otherwise| if done { HistoryAnswer::Done } else { otherwise };
         let answer = match call {
-            Call::Search => store.search(&key).await.map(|found| match found {
-                Some(value) => Answer::Found(number_of(&value).expect("a whole value")),
-                None => Answer::Absent,
+            HistoryCall::Search => store.search(&key).await.map(|found| match found {
+                Some(value) => HistoryAnswer::Found(number_of(&value).expect("a whole value")),
+                None => HistoryAnswer::Absent,
             }),
-            Call::Update(new) => {
-                store.update(&key, &value(new)).await.map(|d| done(d, Answer::Absent))
+            HistoryCall::Update(new) => {
+                store.update(&key, &value(new)).await.map(|d| done(d, HistoryAnswer::Absent))
             }
-            Call::Insert(new) => {
-                store.insert(&key, &value(new)).await.map(|d| done(d, Answer::Exists))
+            HistoryCall::Insert(new) => {
+                store.insert(&key, &value(new)).await.map(|d| done(d, HistoryAnswer::Exists))
             }
-            Call::Delete => store.delete(&key).await.map(|d| done(d, Answer::Absent)),
-            Call::Upsert(_) => unreachable!("nobody upserts"),
+            HistoryCall::Delete => store.delete(&key).await.map(|d| done(d, HistoryAnswer::Absent)),
+            HistoryCall::Upsert(_) => unreachable!("nobody upserts"),
         };
         let returned = answer.ok().map(|answer| (tick(), answer));
-        let operation = Operation { call, invoked, returned };
-        self.history.borrow_mut().push(Record { key: number, client: client as u32, operation });
+        let operation = HistoryOperation { call, invoked, returned };
+        self.history.borrow_mut().push(HistoryRecord {
+            key: number,
+            client: client as u32,
+            operation,
+        });
         answer
     }
 
@@ -79,8 +97,8 @@ impl Scene {
     pub fn phases_of_a_write(&self) -> u64 {
         match (self.parameters.index_replicas, self.parameters.writes) {
             (1, _) => 2,
-            (_, Writes::Snapshot) => 4,
-            (replicas, Writes::OneByOne) => 1 + replicas as u64,
+            (_, SlotWriteProtocol::Snapshot) => 4,
+            (replicas, SlotWriteProtocol::OneByOne) => 1 + replicas as u64,
         }
     }
 

@@ -21,16 +21,16 @@ use fusee_client::{FabricChoice, FabricKind, Options};
 use serde::{Serialize, Serializer};
 
 use crate::args::{ClusterArgs, LoadArgs};
-use crate::cluster::{self, Demand};
-use crate::driver::{self, Crew, Outcome, Steps};
-use crate::message::Run;
+use crate::cluster::{self, ClusterDemand};
+use crate::driver::{self, DriverOutcome, PhaseObserver, WorkerLayout};
+use crate::message::RunSpec;
 use crate::progress::bar;
 use crate::redundant::by_name;
-use crate::report::{Drawing, Setup, Shell, Verdict, attempt};
-use crate::tally::Tally;
-use crate::worker::Board;
-use fusee_workload::{Distribution, Part, Workload};
-use report::{Found, Measured};
+use crate::report::{BenchInvocation, BenchPlotArgs, BenchVerdict, MeasuredSetup, attempt};
+use crate::tally::OperationTally;
+use crate::worker::WorkerContext;
+use fusee_workload::{Distribution, WorkloadShare, YcsbWorkload};
+use report::{CacheReport, CacheRunResult};
 
 /// The arguments.
 #[derive(clap::Args, Debug, Serialize)]
@@ -38,18 +38,18 @@ use report::{Found, Measured};
     fusee bench cache --plot cache.svg\n  \
     fusee bench cache --workloads upd100 --thresholds 0,0.5,1,off --fabrics tcp --rounds 5 --json\n\n\
     Exit code 1 if an operation failed, or a key does not hold what was acknowledged.")]
-pub struct Args {
+pub struct CacheArgs {
     /// Shares of wrong hints above which a key bypasses the cache, 0 to 1, or off: no cache
     #[arg(long, value_delimiter = ',', value_name = "RATIO",
           default_values = ["0", "0.1", "0.2", "0.3", "0.4", "0.5", "0.6", "0.7", "0.8", "0.9",
                             "1", "off"])]
     #[serde(skip)]
-    thresholds: Vec<Threshold>,
+    thresholds: Vec<CacheThreshold>,
 
     /// YCSB workloads: a, b, c, or upd0..upd100
     #[arg(long, value_delimiter = ',', value_name = "W", default_values = ["a", "b"])]
     #[serde(skip)]
-    workloads: Vec<Workload>,
+    workloads: Vec<YcsbWorkload>,
 
     /// shm, tcp, or both
     #[arg(long, value_delimiter = ',', value_name = "F", default_values = ["shm", "tcp"])]
@@ -100,50 +100,50 @@ pub struct Args {
 
     #[command(flatten)]
     #[serde(skip)]
-    drawing: Drawing,
+    drawing: BenchPlotArgs,
 }
 
 /// The condition for a key to bypass the cache.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Threshold {
+pub enum CacheThreshold {
     /// There is no cache.
     Off,
     /// Above this share of wrong hints.
     Above(f64),
 }
 
-impl Threshold {
+impl CacheThreshold {
     /// Returns the threshold as a number, if there is a cache.
     pub fn ratio(self) -> Option<f64> {
         match self {
-            Threshold::Off => None,
-            Threshold::Above(ratio) => Some(ratio),
+            CacheThreshold::Off => None,
+            CacheThreshold::Above(ratio) => Some(ratio),
         }
     }
 }
 
-impl FromStr for Threshold {
+impl FromStr for CacheThreshold {
     type Err = String;
 
-    fn from_str(text: &str) -> Result<Threshold, String> {
+    fn from_str(text: &str) -> Result<CacheThreshold, String> {
         let ratio = || text.parse().ok().filter(|ratio| (0.0..=1.0).contains(ratio));
         match text {
-            "off" => Ok(Threshold::Off),
-            _ => ratio().map(Threshold::Above).ok_or("neither off nor from 0 to 1".into()),
+            "off" => Ok(CacheThreshold::Off),
+            _ => ratio().map(CacheThreshold::Above).ok_or("neither off nor from 0 to 1".into()),
         }
     }
 }
 
-impl fmt::Display for Threshold {
+impl fmt::Display for CacheThreshold {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Threshold::Off => f.write_str("off"),
-            Threshold::Above(ratio) => ratio.fmt(f),
+            CacheThreshold::Off => f.write_str("off"),
+            CacheThreshold::Above(ratio) => ratio.fmt(f),
         }
     }
 }
 
-impl Serialize for Threshold {
+impl Serialize for CacheThreshold {
     /// Serializes the ratio; `null` means no cache.
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         self.ratio().serialize(serializer)
@@ -152,14 +152,14 @@ impl Serialize for Threshold {
 
 /// The setting of one run.
 #[derive(Clone, Copy, Debug, Serialize)]
-pub struct Setting {
+pub struct CacheSetting {
     #[serde(serialize_with = "by_name")]
     pub fabric: FabricKind,
-    pub workload: Workload,
-    pub threshold: Threshold,
+    pub workload: YcsbWorkload,
+    pub threshold: CacheThreshold,
 }
 
-impl Args {
+impl CacheArgs {
     fn check(&self) -> Result<(), Failure> {
         if !(0.0..1.0).contains(&self.theta) {
             return Err(Failure::usage("--theta must be at least 0 and below 1"));
@@ -174,7 +174,7 @@ impl Args {
         Ok(())
     }
 
-    fn load(&self, threshold: Threshold) -> LoadArgs {
+    fn load(&self, threshold: CacheThreshold) -> LoadArgs {
         LoadArgs {
             pair_bytes: self.pair_bytes,
             threads: self.threads,
@@ -194,26 +194,26 @@ impl Args {
         names.join(" and ")
     }
 
-    fn settings(&self) -> Vec<Setting> {
+    fn settings(&self) -> Vec<CacheSetting> {
         let mut settings = Vec::new();
         for &fabric in &self.fabrics {
             for &workload in &self.workloads {
                 let all = self.thresholds.iter();
-                settings.extend(all.map(|&threshold| Setting { fabric, workload, threshold }));
+                settings.extend(all.map(|&threshold| CacheSetting { fabric, workload, threshold }));
             }
         }
         settings
     }
 
     /// Returns the memory for all updates: how fast memory comes back is not the question here.
-    fn demand(&self, workload: Workload) -> Demand {
+    fn demand(&self, workload: YcsbWorkload) -> ClusterDemand {
         let updates = self.operations as f64 * workload.updates_percent() as f64 / 100.0;
         let pairs = self.keys + (updates + 3.0 * updates.sqrt()).ceil() as u64;
-        Demand { keys: self.keys, index_keys: self.keys, pairs, ..Demand::default() }
+        ClusterDemand { keys: self.keys, index_keys: self.keys, pairs, ..ClusterDemand::default() }
     }
 
-    fn run_of(&self, workload: Workload) -> Run {
-        Run {
+    fn run_of(&self, workload: YcsbWorkload) -> RunSpec {
+        RunSpec {
             workload,
             keys: self.keys,
             distribution: Distribution::Zipfian,
@@ -229,9 +229,9 @@ impl Args {
 }
 
 /// No bars: those of single runs would only flicker.
-struct Quiet;
+struct NoProgressBar;
 
-impl Steps for Quiet {
+impl PhaseObserver for NoProgressBar {
     fn shows_progress(&self) -> bool {
         false
     }
@@ -239,20 +239,20 @@ impl Steps for Quiet {
 
 /// The sums over all runs, beside their measurements.
 #[derive(Default)]
-struct Total {
-    tally: Tally,
+struct CacheTotals {
+    tally: OperationTally,
     verified_keys: u64,
     problems: Vec<String>,
-    setup: Option<Setup>,
+    setup: Option<MeasuredSetup>,
 }
 
 /// Makes one run on a cluster of its own; `None` if it was interrupted.
 fn measure(
-    args: &Args,
-    setting: Setting,
+    args: &CacheArgs,
+    setting: CacheSetting,
     available: Option<u64>,
-    total: &mut Total,
-) -> Result<Option<Measured>, Failure> {
+    total: &mut CacheTotals,
+) -> Result<Option<CacheRunResult>, Failure> {
     let load = args.load(setting.threshold);
     load.check()?;
     let cluster = ClusterArgs {
@@ -265,39 +265,42 @@ fn measure(
         pool: None,
     };
     let target = cluster::open(args.demand(setting.workload), &load, &cluster, available)?;
-    let board = Board::new(args.pair_bytes, args.seed);
-    let crew =
-        Crew { threads: args.threads.into(), coroutines: args.coroutines.into(), first_thread: 0 };
-    let phases = args.run_of(setting.workload).phases(Part::WHOLE, None);
-    let outcome = driver::run(&target.client, &board, crew, &phases, &mut Quiet)?;
-    let Outcome { results, logs, .. } = outcome;
-    let was_interrupted = interrupt::requested();
+    let board = WorkerContext::new(args.pair_bytes, args.seed);
+    let crew = WorkerLayout {
+        threads: args.threads.into(),
+        coroutines: args.coroutines.into(),
+        first_thread: 0,
+    };
+    let phases = args.run_of(setting.workload).phases(WorkloadShare::WHOLE, None);
+    let outcome = driver::run(&target.client, &board, crew, &phases, &mut NoProgressBar)?;
+    let DriverOutcome { results, logs, .. } = outcome;
+    let was_interrupted = interrupt::is_requested();
     let verified = attempt(&mut total.problems, driver::verify(&target.client, &board, logs));
     total.tally.merge_failures(&verified.tally);
     total.verified_keys += verified.keys;
     for result in &results {
         total.tally.merge_failures(&result.tally);
     }
-    total.setup = Some(Setup { fabric: args.fabrics(), ..target.describe(&cluster) });
+    total.setup = Some(MeasuredSetup { fabric: args.fabrics(), ..target.describe(&cluster) });
     let [_, run] = &results[..] else { unreachable!("two phases give two results") };
-    Ok((!was_interrupted).then(|| Measured::new(setting, run)))
+    Ok((!was_interrupted).then(|| CacheRunResult::new(setting, run)))
 }
 
 /// Runs the benchmark and prints its report.
-pub fn run(args: &Args) -> Result<(), Failure> {
+pub fn run(args: &CacheArgs) -> Result<(), Failure> {
     args.check()?;
-    let shell = Shell::begin_drawing("cache", &args.drawing)?;
+    let shell = BenchInvocation::begin_drawing("cache", &args.drawing)?;
     interrupt::watch()?;
     let settings = args.settings();
-    let mut total = Total::default();
-    let mut runs: Vec<Vec<Measured>> = settings.iter().map(|_| Vec::new()).collect();
+    let mut total = CacheTotals::default();
+    let mut runs: Vec<Vec<CacheRunResult>> = settings.iter().map(|_| Vec::new()).collect();
     let bar = bar("cache", u64::from(args.rounds) * settings.len() as u64, true);
     for _ in 0..args.rounds {
         for (setting, runs) in settings.iter().zip(&mut runs) {
-            if interrupt::requested() || total.tally.error_count() > 0 {
+            if interrupt::is_requested() || total.tally.error_count() > 0 {
                 break;
             }
-            let Setting { fabric, workload, threshold } = *setting;
+            let CacheSetting { fabric, workload, threshold } = *setting;
             bar.set_message(format!("{fabric}, {workload}, threshold {threshold}"));
             bar.tick();
             runs.extend(measure(args, *setting, shell.available(), &mut total)?);
@@ -306,8 +309,8 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     }
     bar.finish_and_clear();
     let results = runs.iter().filter_map(|runs| report::median(runs)).collect();
-    let verdict = Verdict::new(&total.tally, total.verified_keys, total.problems);
-    shell.tell(args, total.setup, Found { results }, Some(verdict))
+    let verdict = BenchVerdict::new(&total.tally, total.verified_keys, total.problems);
+    shell.print_results(args, total.setup, CacheReport { results }, Some(verdict))
 }
 
 #[cfg(test)]
@@ -317,10 +320,10 @@ mod tests {
     #[test]
     fn thresholds_are_understood_and_others_refused() {
         for text in ["0", "0.25", "1", "off"] {
-            assert_eq!(text.parse::<Threshold>().unwrap().to_string(), text);
+            assert_eq!(text.parse::<CacheThreshold>().unwrap().to_string(), text);
         }
         for text in ["", "on", "-0.1", "1.1", "NaN", "inf"] {
-            assert!(text.parse::<Threshold>().unwrap_err().contains("from 0 to 1"), "{text}");
+            assert!(text.parse::<CacheThreshold>().unwrap_err().contains("from 0 to 1"), "{text}");
         }
     }
 }

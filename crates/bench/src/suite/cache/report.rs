@@ -3,33 +3,33 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use fusee_cli::quantity::counted;
+use fusee_cli::quantity::count_with_noun;
 use fusee_client::{FabricKind, KindStats, OpKind};
 use serde::Serialize;
 
-use super::{Args, Setting, Threshold};
+use super::{CacheArgs, CacheSetting, CacheThreshold};
 use crate::driver::PhaseResult;
-use crate::report::{Findings, OperationReport, PhaseReport, Report};
+use crate::report::{BenchFindings, BenchReport, OperationReport, PhaseReport};
 use crate::spread::Spread;
-use fusee_report::plot::{Chart, Horizontal, Line, Panel};
+use fusee_report::plot::{Chart, ChartLine, HorizontalAxis, Panel};
 
 /// The results.
 #[derive(Serialize)]
-pub struct Found {
+pub struct CacheReport {
     /// By fabric, workload and threshold, in the order of the arguments.
-    pub results: Vec<Median>,
+    pub results: Vec<CacheMedians>,
 }
 
 /// The results of one run.
-pub struct Measured {
-    setting: Setting,
+pub struct CacheRunResult {
+    setting: CacheSetting,
     phase: PhaseReport,
-    counts: Counts,
+    counts: CacheMeanCosts,
 }
 
 /// Means per operation, get or update.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
-pub struct Counts {
+pub struct CacheMeanCosts {
     /// Round trips.
     phases_mean: f64,
     /// READs, WRITEs and atomics.
@@ -46,35 +46,35 @@ pub struct Counts {
 
 /// Medians of all runs of a setting, and what each of them did.
 #[derive(Serialize)]
-pub struct Median {
+pub struct CacheMedians {
     #[serde(flatten)]
-    setting: Setting,
+    setting: CacheSetting,
     throughput_ops_per_s: f64,
     throughput_min_ops_per_s: f64,
     throughput_max_ops_per_s: f64,
     #[serde(flatten)]
-    counts: Counts,
+    counts: CacheMeanCosts,
     /// Median latency in microseconds, and mean round trips, by kind of operation.
-    per_operation: BTreeMap<&'static str, Kind>,
+    per_operation: BTreeMap<&'static str, CacheOperationMedians>,
 }
 
 /// The figures of one kind of operation.
 #[derive(Clone, Copy, Debug, Serialize)]
-struct Kind {
+struct CacheOperationMedians {
     p50_us: f64,
     p99_us: f64,
     phases_mean: f64,
     bytes_mean: f64,
 }
 
-impl Measured {
-    pub fn new(setting: Setting, run: &PhaseResult) -> Measured {
+impl CacheRunResult {
+    pub fn new(setting: CacheSetting, run: &PhaseResult) -> CacheRunResult {
         let kinds = [OpKind::Search, OpKind::Update].map(|kind| run.costs[kind as usize]);
         let sum = |of: fn(&KindStats) -> u64| kinds.iter().map(of).sum::<u64>();
         let operations = sum(|kind| kind.operations).max(1) as f64;
         let mean = |sum: u64| sum as f64 / operations;
         let cache = &run.cache;
-        let counts = Counts {
+        let counts = CacheMeanCosts {
             phases_mean: mean(sum(|kind| kind.phases)),
             verbs_mean: mean(sum(|kind| kind.verbs)),
             bytes_mean: mean(sum(|kind| kind.bytes)),
@@ -82,7 +82,7 @@ impl Measured {
             bypassed_mean: mean(cache.bypassed),
             unknown_mean: mean(cache.accesses - cache.hints - cache.bypassed),
         };
-        Measured { setting, phase: PhaseReport::new(run, false), counts }
+        CacheRunResult { setting, phase: PhaseReport::new(run, false), counts }
     }
 }
 
@@ -91,15 +91,15 @@ fn middle(values: impl IntoIterator<Item = f64>) -> Option<f64> {
 }
 
 /// Returns the medians of all runs of a setting, if there were any.
-pub fn median(runs: &[Measured]) -> Option<Median> {
+pub fn median(runs: &[CacheRunResult]) -> Option<CacheMedians> {
     let first = runs.first()?;
     let throughput = Spread::of(runs.iter().map(|run| run.phase.throughput_ops_per_s))?;
-    let of = |value: fn(&Counts) -> f64| middle(runs.iter().map(|run| value(&run.counts)));
+    let of = |value: fn(&CacheMeanCosts) -> f64| middle(runs.iter().map(|run| value(&run.counts)));
     let kind = |name: &'static str| {
         let all = |value: fn(&OperationReport) -> f64| {
             middle(runs.iter().filter_map(|r| r.phase.per_operation.get(name)).map(value))
         };
-        let kind = Kind {
+        let kind = CacheOperationMedians {
             p50_us: all(|op| op.p50_us)?,
             p99_us: all(|op| op.p99_us)?,
             phases_mean: all(|op| op.phases_mean)?,
@@ -107,12 +107,12 @@ pub fn median(runs: &[Measured]) -> Option<Median> {
         };
         Some((name, kind))
     };
-    Some(Median {
+    Some(CacheMedians {
         setting: first.setting,
         throughput_ops_per_s: throughput.median,
         throughput_min_ops_per_s: throughput.least,
         throughput_max_ops_per_s: throughput.most,
-        counts: Counts {
+        counts: CacheMeanCosts {
             phases_mean: of(|counts| counts.phases_mean)?,
             verbs_mean: of(|counts| counts.verbs_mean)?,
             bytes_mean: of(|counts| counts.bytes_mean)?,
@@ -127,11 +127,11 @@ pub fn median(runs: &[Measured]) -> Option<Median> {
     })
 }
 
-impl Findings for Found {
-    type Settings = Args;
+impl BenchFindings for CacheReport {
+    type Settings = CacheArgs;
 
-    fn title(report: &Report<'_, Found>) -> String {
-        let Args { keys, pair_bytes, threads, coroutines, theta, operations, rounds, .. } =
+    fn title(report: &BenchReport<'_, CacheReport>) -> String {
+        let CacheArgs { keys, pair_bytes, threads, coroutines, theta, operations, rounds, .. } =
             report.settings;
         format!(
             "index cache: {keys} keys, pairs of {pair_bytes} bytes, {threads} threads x {coroutines} \
@@ -140,19 +140,19 @@ impl Findings for Found {
         )
     }
 
-    fn rows(report: &Report<'_, Found>) -> String {
+    fn rows(report: &BenchReport<'_, CacheReport>) -> String {
         report.findings.table()
     }
 
-    fn chart(report: &Report<'_, Found>) -> Option<Chart> {
-        let Args { threads, keys, pair_bytes, .. } = report.settings;
-        let sessions = counted(*threads, "session");
+    fn chart(report: &BenchReport<'_, CacheReport>) -> Option<Chart> {
+        let CacheArgs { threads, keys, pair_bytes, .. } = report.settings;
+        let sessions = count_with_noun(*threads, "session");
         let title = format!("Index cache: {sessions} on {keys} keys of {pair_bytes} bytes");
         Some(report.findings.chart(title))
     }
 }
 
-impl Found {
+impl CacheReport {
     /// Returns the rows, by fabric and workload.
     fn table(&self) -> String {
         let mut text = String::new();
@@ -176,14 +176,16 @@ impl Found {
             for row in group {
                 let p50 = |name| {
                     let kind = row.per_operation.get(name);
-                    kind.map_or("-".into(), |kind: &Kind| format!("{:.2}", kind.p50_us))
+                    kind.map_or("-".into(), |kind: &CacheOperationMedians| {
+                        format!("{:.2}", kind.p50_us)
+                    })
                 };
                 let spread = format!(
                     "{:.1}-{:.1}",
                     row.throughput_min_ops_per_s / 1000.0,
                     row.throughput_max_ops_per_s / 1000.0
                 );
-                let Counts { phases_mean, verbs_mean, bytes_mean, .. } = row.counts;
+                let CacheMeanCosts { phases_mean, verbs_mean, bytes_mean, .. } = row.counts;
                 let _ = writeln!(
                     text,
                     "{:>9} {:>9.1} {spread:>15} {:>9} {:>9} {phases_mean:>7.3} {verbs_mean:>8.2} \
@@ -201,32 +203,33 @@ impl Found {
     }
 
     /// Returns the rows in groups of one fabric and workload each.
-    fn groups(&self) -> Vec<&[Median]> {
-        let of = |row: &Median| (row.setting.fabric, row.setting.workload);
+    fn groups(&self) -> Vec<&[CacheMedians]> {
+        let of = |row: &CacheMedians| (row.setting.fabric, row.setting.workload);
         self.results.chunk_by(|a, b| of(a) == of(b)).collect()
     }
 
     /// Draws the picture: the axis is the threshold; runs without a cache are horizontal lines.
     fn chart(&self, title: String) -> Chart {
-        let panel = |label: &str, of: &dyn Fn(&Median) -> f64, fabric: Option<FabricKind>| {
-            let shown = |row: &Median| fabric.is_none_or(|fabric| row.setting.fabric == fabric);
+        let panel = |label: &str, of: &dyn Fn(&CacheMedians) -> f64, fabric: Option<FabricKind>| {
+            let shown =
+                |row: &CacheMedians| fabric.is_none_or(|fabric| row.setting.fabric == fabric);
             let mut lines = Vec::new();
             for group in self.groups().into_iter().filter(|group| shown(&group[0])) {
-                let Setting { fabric, workload, .. } = group[0].setting;
+                let CacheSetting { fabric, workload, .. } = group[0].setting;
                 let name = format!("{fabric} {workload}");
                 let (off, on): (Vec<_>, Vec<_>) =
-                    group.iter().partition(|row| row.setting.threshold == Threshold::Off);
+                    group.iter().partition(|row| row.setting.threshold == CacheThreshold::Off);
                 let points =
                     on.iter().filter_map(|row| Some((row.setting.threshold.ratio()?, of(row))));
-                lines.push(Line::new(name.clone(), points.collect()));
+                lines.push(ChartLine::new(name.clone(), points.collect()));
                 for row in off {
                     let points = vec![(0.0, of(row)), (1.0, of(row))];
-                    lines.push(Line::new(format!("{name}, no cache"), points));
+                    lines.push(ChartLine::new(format!("{name}, no cache"), points));
                 }
             }
             Panel { label: label.into(), logarithmic: false, lines }
         };
-        let kops = |row: &Median| row.throughput_ops_per_s / 1000.0;
+        let kops = |row: &CacheMedians| row.throughput_ops_per_s / 1000.0;
         let has = |fabric| self.results.iter().any(|row| row.setting.fabric == fabric);
         let mut panels = Vec::new();
         for (fabric, label) in [(FabricKind::Shm, "kops/s, shm"), (FabricKind::Tcp, "kops/s, tcp")]
@@ -240,7 +243,7 @@ impl Found {
         panels.push(panel("wasted reads", &|row| row.counts.wasted_reads_mean, None));
         Chart {
             title,
-            x: Horizontal::Numbers("threshold".into()),
+            x: HorizontalAxis::Numbers("threshold".into()),
             panels,
             marks: Vec::new(),
             mark_name: "",

@@ -6,13 +6,13 @@
 //! lie in blocks of another. Every value that is read is judged ([`model`]), in the end by new
 //! sessions with empty caches.
 
-pub mod crew;
 pub mod model;
 mod plan;
 mod report;
 mod rounds;
 mod updates;
 mod usage;
+pub mod workers;
 
 use std::time::{Duration, Instant};
 
@@ -21,12 +21,12 @@ use fusee_cli::interrupt;
 use fusee_client::{Client, Redundancy};
 use serde::Serialize;
 
-use crate::own::{self, OwnCluster};
-use crate::report::{Output, Setup, Shell, Verdict};
-use crate::tally::Tally;
-use crew::Load;
-use plan::Sizes;
-use report::{Found, Memory};
+use crate::process_cluster::{self, ProcessClusterArgs};
+use crate::report::{BenchInvocation, BenchOutputArgs, BenchVerdict, MeasuredSetup};
+use crate::tally::OperationTally;
+use plan::ChurnClusterSizes;
+use report::{ChurnMemorySizes, ChurnReport};
+use workers::ChurnLoad;
 
 /// The period of requests to the memory nodes while sessions work.
 const LOOK_PERIOD: Duration = Duration::from_millis(25);
@@ -44,7 +44,7 @@ const LOOK_PERIOD: Duration = Duration::from_millis(25);
     Exit code 1 if an operation failed (in the updates also for want of memory), a read was\n\
     wrong, deletes were refused until no session got on, or less than --least-share of the\n\
     pairs of the first round fitted in a later one.")]
-pub struct Args {
+pub struct ChurnArgs {
     /// Sessions, each a thread
     #[arg(long, default_value_t = 4, value_name = "N",
           value_parser = clap::value_parser!(u16).range(1..=64))]
@@ -82,14 +82,14 @@ pub struct Args {
 
     #[command(flatten)]
     #[serde(flatten)]
-    cluster: OwnCluster,
+    cluster: ProcessClusterArgs,
 
     #[command(flatten)]
     #[serde(skip)]
-    output: Output,
+    output: BenchOutputArgs,
 }
 
-impl Args {
+impl ChurnArgs {
     fn check(&self) -> Result<(), Failure> {
         let shares =
             [("fill", self.fill), ("fill-up", self.fill_up), ("least-share", self.least_share)];
@@ -98,11 +98,11 @@ impl Args {
                 return Err(Failure::usage(format!("--{name} must be more than 0 and at most 1")));
             }
         }
-        own::load(self.cluster.pair_bytes, self.sessions, self.cluster.seed).map(drop)
+        process_cluster::load(self.cluster.pair_bytes, self.sessions, self.cluster.seed).map(drop)
     }
 
-    fn load(&self) -> Load {
-        Load {
+    fn load(&self) -> ChurnLoad {
+        ChurnLoad {
             sessions: self.sessions,
             value_bytes: self.cluster.value_bytes(),
             seed: self.cluster.seed,
@@ -113,43 +113,43 @@ impl Args {
 
 /// The sums over both parts.
 #[derive(Default)]
-struct Sum {
+struct ChurnTotals {
     /// Errors and mismatches.
-    tally: Tally,
+    tally: OperationTally,
     /// Keys that were read back.
     read_back: u64,
     problems: Vec<String>,
-    setup: Option<Setup>,
+    setup: Option<MeasuredSetup>,
 }
 
-impl Sum {
+impl ChurnTotals {
     /// Describes the cluster of a part; both are alike.
     fn describe(&mut self, client: &Client) {
-        self.setup = Some(Setup::of(client, true, false));
+        self.setup = Some(MeasuredSetup::of(client, true, false));
     }
 }
 
 /// Runs the benchmark and prints its report.
-pub fn run(args: &Args) -> Result<(), Failure> {
+pub fn run(args: &ChurnArgs) -> Result<(), Failure> {
     args.check()?;
-    let sizes = Sizes::new(&args.cluster)?;
+    let sizes = ChurnClusterSizes::new(&args.cluster)?;
     if args.passes == 0 && args.rounds == 0 {
         return Err(Failure::usage("with --passes 0 and --rounds 0 there is nothing to do"));
     }
-    let shell = Shell::begin("churn", &args.output);
+    let shell = BenchInvocation::begin("churn", &args.output);
     sizes.check_memory(&args.cluster, shell.available())?;
     interrupt::watch()?;
     let start = Instant::now();
-    let mut sum = Sum::default();
+    let mut sum = ChurnTotals::default();
     let updates = (args.passes > 0).then(|| updates::run(args, &sizes, &mut sum)).transpose()?;
-    let goes_on = args.rounds > 0 && !interrupt::requested();
+    let goes_on = args.rounds > 0 && !interrupt::is_requested();
     let rounds = goes_on.then(|| rounds::run(args, &sizes, &mut sum)).transpose()?;
-    let found = Found {
-        memory: Memory::new(&sizes),
+    let found = ChurnReport {
+        memory: ChurnMemorySizes::new(&sizes),
         duration_s: start.elapsed().as_secs_f64(),
         updates,
         rounds,
     };
-    let verdict = Verdict::new(&sum.tally, sum.read_back, sum.problems);
-    shell.tell(args, sum.setup, found, Some(verdict))
+    let verdict = BenchVerdict::new(&sum.tally, sum.read_back, sum.problems);
+    shell.print_results(args, sum.setup, found, Some(verdict))
 }

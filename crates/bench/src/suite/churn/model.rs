@@ -15,31 +15,31 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use fusee_client::Error;
 
 use crate::store::OperationError;
-use crate::value::Origin;
+use crate::value::ValueOrigin;
 use crate::verify::{Mismatch, self_check};
 
 /// The version of a key that does not exist.
 pub const ABSENT: u32 = 0;
 
 #[derive(Debug, Default)]
-struct Key {
+struct KeyVersions {
     acknowledged: AtomicU32,
     begun: AtomicU32,
 }
 
 /// The states of all keys.
 #[derive(Debug)]
-pub struct Model {
-    keys: Vec<Key>,
+pub struct ChurnModel {
+    keys: Vec<KeyVersions>,
 }
 
 // Sequentially consistent throughout: if a version was read, every thread sees that it has begun.
 const ORDER: Ordering = Ordering::SeqCst;
 
-impl Model {
+impl ChurnModel {
     /// Returns the states of keys `0..keys`, none of which exists.
-    pub fn new(keys: u64) -> Model {
-        Model { keys: (0..keys).map(|_| Key::default()).collect() }
+    pub fn new(keys: u64) -> ChurnModel {
+        ChurnModel { keys: (0..keys).map(|_| KeyVersions::default()).collect() }
     }
 
     /// Returns the number of keys.
@@ -47,7 +47,7 @@ impl Model {
         self.keys.len() as u64
     }
 
-    fn key(&self, key: u64) -> &Key {
+    fn key(&self, key: u64) -> &KeyVersions {
         &self.keys[key as usize]
     }
 
@@ -58,7 +58,7 @@ impl Model {
 
     /// Whether the key certainly exists.
     pub fn is_present(&self, key: u64) -> bool {
-        let Key { acknowledged, begun } = self.key(key);
+        let KeyVersions { acknowledged, begun } = self.key(key);
         acknowledged.load(ORDER) != ABSENT && begun.load(ORDER) != ABSENT
     }
 
@@ -90,7 +90,7 @@ impl Model {
             let may_be_absent = before == ABSENT || begun == ABSENT;
             return if may_be_absent { Ok(()) } else { Err(Mismatch::Missing) };
         };
-        let Origin { writer, sequence, .. } = self_check(key, value, value_len)?;
+        let ValueOrigin { writer, sequence, .. } = self_check(key, value, value_len)?;
         let version = u32::try_from(sequence).unwrap_or(ABSENT);
         if version != ABSENT && is_admissible(version, before, begun) {
             return Ok(());
@@ -110,7 +110,7 @@ fn is_admissible(version: u32, before: u32, begun: u32) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use fusee_core::error::Outcome;
+    use fusee_core::error::FailedWriteOutcome;
 
     use super::*;
 
@@ -118,26 +118,26 @@ mod tests {
 
     fn value(key: u64, version: u64) -> Vec<u8> {
         let mut bytes = vec![0; LEN];
-        Origin { key, writer: 7, sequence: version }.encode(&mut bytes);
+        ValueOrigin { key, writer: 7, sequence: version }.encode(&mut bytes);
         bytes
     }
 
-    fn write(model: &Model, version: u32, result: &Result<(), Error>) {
+    fn write(model: &ChurnModel, version: u32, result: &Result<(), Error>) {
         model.begin(0, version);
         model.end(0, version, result);
     }
 
-    fn check(model: &Model, before: u32, version: u64) -> Result<(), Mismatch> {
+    fn check(model: &ChurnModel, before: u32, version: u64) -> Result<(), Mismatch> {
         model.check(0, before, Some(&value(0, version)), LEN)
     }
 
     fn unknown() -> Result<(), Error> {
-        Err(Error::GaveUp { waiting_for: "a test", outcome: Outcome::Unknown })
+        Err(Error::GaveUp { waiting_for: "a test", outcome: FailedWriteOutcome::Unknown })
     }
 
     #[test]
     fn only_the_last_acknowledged_version_is_right() {
-        let model = Model::new(1);
+        let model = ChurnModel::new(1);
         assert_eq!(model.check(0, ABSENT, None, LEN), Ok(()));
         write(&model, 1, &Ok(()));
         write(&model, 2, &Ok(()));
@@ -158,7 +158,7 @@ mod tests {
 
     #[test]
     fn who_reads_while_somebody_writes_may_see_either() {
-        let model = Model::new(1);
+        let model = ChurnModel::new(1);
         write(&model, 4, &Ok(()));
         model.begin(0, 5);
         assert_eq!((check(&model, 4, 4), check(&model, 4, 5)), (Ok(()), Ok(())));
@@ -167,7 +167,7 @@ mod tests {
 
     #[test]
     fn a_deleted_key_is_gone_and_its_value_does_not_come_back() {
-        let model = Model::new(1);
+        let model = ChurnModel::new(1);
         write(&model, 1, &Ok(()));
         write(&model, ABSENT, &Ok(()));
         assert!(!model.is_present(0));
@@ -180,7 +180,7 @@ mod tests {
 
     #[test]
     fn failed_writes_leave_what_was_and_unknown_ones_leave_both() {
-        let model = Model::new(1);
+        let model = ChurnModel::new(1);
         write(&model, 1, &Ok(()));
         write(&model, 2, &Err(Error::OutOfMemory));
         assert!(check(&model, 1, 1).is_ok() && check(&model, 1, 2).is_err());

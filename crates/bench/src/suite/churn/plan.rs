@@ -10,17 +10,18 @@
 use fusee_cli::connect;
 use fusee_cli::failure::Failure;
 use fusee_cli::flags;
-use fusee_cli::quantity::Bytes;
+use fusee_cli::quantity::ByteSize;
 use fusee_client::{Client, FabricChoice, FabricKind, Geometry, Options};
 use fusee_control::node::extent_align_bytes;
 use fusee_core::layout::{BlockShape, Object, SizeClass};
-use fusee_launch::{Plan, Servers};
+use fusee_launch::{LaunchPlan, Servers};
 use fusee_master::settings::{
-    DEFAULT_LEASE_MS, DEFAULT_MOVE_BYTES_PER_S, DEFAULT_SCRUB_BYTES_PER_S, LeaseSettings, Settings,
+    ClusterSettings, DEFAULT_LEASE_MS, DEFAULT_MOVE_BYTES_PER_S, DEFAULT_SCRUB_BYTES_PER_S,
+    LeaseSettings,
 };
 
 use crate::cluster::check_memory;
-use crate::own::OwnCluster;
+use crate::process_cluster::ProcessClusterArgs;
 use fusee_workload::KEY_BYTES;
 
 /// Approximate regions of a pool.
@@ -39,7 +40,7 @@ const LEAST_POOL_BYTES: u64 = 2 * LEAST_REGION_BYTES;
 
 /// Sizes.
 #[derive(Clone, Debug)]
-pub struct Sizes {
+pub struct ChurnClusterSizes {
     pub geometry: Geometry,
     /// Bytes of each node's pool.
     pub pool_bytes: u64,
@@ -52,23 +53,23 @@ pub struct Sizes {
     index_keys: u64,
 }
 
-impl Sizes {
+impl ChurnClusterSizes {
     /// Computes the sizes for a cluster.
-    pub fn new(cluster: &OwnCluster) -> Result<Sizes, Failure> {
+    pub fn new(cluster: &ProcessClusterArgs) -> Result<ChurnClusterSizes, Failure> {
         // There is a default.
-        let pool_bytes = cluster.pool.map_or(LEAST_POOL_BYTES, |Bytes(bytes)| bytes);
+        let pool_bytes = cluster.pool.map_or(LEAST_POOL_BYTES, |ByteSize(bytes)| bytes);
         if pool_bytes < LEAST_POOL_BYTES {
             return Err(Failure::usage(format!(
                 "--pool is {}; this benchmark needs at least {} on each memory node",
-                Bytes(pool_bytes),
-                Bytes(LEAST_POOL_BYTES)
+                ByteSize(pool_bytes),
+                ByteSize(LEAST_POOL_BYTES)
             )));
         }
         let geometry = geometry(pool_bytes);
         let class = class(cluster.pair_bytes, &geometry)?;
         let shape = BlockShape::new(geometry.block_bytes, class);
         let pairs_per_block = shape.map_or(0, |shape| u64::from(shape.objects));
-        let mut sizes = Sizes {
+        let mut sizes = ChurnClusterSizes {
             geometry,
             pool_bytes,
             blocks: 0,
@@ -82,7 +83,9 @@ impl Sizes {
         // The index has room for as many keys as would fit if there were no index.
         sizes.index_keys = pool_bytes * nodes / data_replicas / sizes.object_bytes;
         let settings = sizes.settings(cluster);
-        settings.check().map_err(|error| Failure::usage(flags::in_text(&error.to_string())))?;
+        settings
+            .check()
+            .map_err(|error| Failure::usage(flags::with_flag_names(&error.to_string())))?;
         let padded = |bytes: u64| bytes.next_multiple_of(extent_align_bytes(bytes));
         let subtables = settings.subtables() * u64::from(replicas.index_replicas());
         let index_bytes = subtables.div_ceil(nodes) * padded(geometry.subtable_bytes());
@@ -92,9 +95,9 @@ impl Sizes {
         Ok(sizes)
     }
 
-    fn settings(&self, cluster: &OwnCluster) -> Settings {
+    fn settings(&self, cluster: &ProcessClusterArgs) -> ClusterSettings {
         let replicas = cluster.cluster();
-        Settings {
+        ClusterSettings {
             memory_nodes: cluster.memory_nodes().into(),
             index_replicas: replicas.index_replicas(),
             data_replicas: replicas.data_replicas(),
@@ -125,7 +128,7 @@ impl Sizes {
     /// Refuses pools that exceed the machine's memory: they are filled.
     pub fn check_memory(
         &self,
-        cluster: &OwnCluster,
+        cluster: &ProcessClusterArgs,
         available: Option<u64>,
     ) -> Result<(), Failure> {
         let pools = self.pool_bytes.saturating_mul(cluster.memory_nodes().into());
@@ -133,13 +136,13 @@ impl Sizes {
     }
 
     /// Starts the cluster, and joins it.
-    pub fn open(&self, cluster: &OwnCluster) -> Result<(Client, Servers), Failure> {
+    pub fn open(&self, cluster: &ProcessClusterArgs) -> Result<(Client, Servers), Failure> {
         let replicas = cluster.cluster();
         let fabric = match cluster.fabric {
             FabricChoice::Auto => FabricKind::Shm,
             FabricChoice::Only(kind) => kind,
         };
-        let servers = Servers::start(&Plan {
+        let servers = Servers::start(&LaunchPlan {
             memory_nodes: cluster.memory_nodes(),
             index_replicas: replicas.index_replicas(),
             data_replicas: replicas.data_replicas(),

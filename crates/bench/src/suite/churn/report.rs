@@ -2,22 +2,22 @@
 
 use std::fmt::Write as _;
 
-use fusee_cli::quantity::{Bytes, counted};
+use fusee_cli::quantity::{ByteSize, count_with_noun};
 use serde::Serialize;
 
-use super::Args;
-use super::plan::Sizes;
-use super::rounds::Rounds;
-use super::updates::Updates;
-use crate::report::{Findings, Report};
-use crate::series::{Latency, thinned};
+use super::ChurnArgs;
+use super::plan::ChurnClusterSizes;
+use super::rounds::ChurnRoundsReport;
+use super::updates::ChurnUpdatesReport;
+use crate::report::{BenchFindings, BenchReport};
+use crate::series::{LatencySummary, thinned};
 
 /// Rows of a table for people.
 const ROWS: usize = 24;
 
 /// Sizes, for one replica.
 #[derive(Debug, Serialize)]
-pub struct Memory {
+pub struct ChurnMemorySizes {
     pub region_bytes: u64,
     pub block_bytes: u64,
     /// Bytes of all pools that regions can take.
@@ -27,9 +27,9 @@ pub struct Memory {
     pub pairs_per_block: u64,
 }
 
-impl Memory {
-    pub fn new(sizes: &Sizes) -> Memory {
-        Memory {
+impl ChurnMemorySizes {
+    pub fn new(sizes: &ChurnClusterSizes) -> ChurnMemorySizes {
+        ChurnMemorySizes {
             region_bytes: sizes.geometry.region_bytes,
             block_bytes: sizes.geometry.block_bytes,
             data_bytes: sizes.data_bytes(),
@@ -41,38 +41,38 @@ impl Memory {
 
 /// The results.
 #[derive(Debug, Serialize)]
-pub struct Found {
-    pub memory: Memory,
+pub struct ChurnReport {
+    pub memory: ChurnMemorySizes,
     pub duration_s: f64,
-    pub updates: Option<Updates>,
-    pub rounds: Option<Rounds>,
+    pub updates: Option<ChurnUpdatesReport>,
+    pub rounds: Option<ChurnRoundsReport>,
 }
 
-impl Findings for Found {
-    type Settings = Args;
+impl BenchFindings for ChurnReport {
+    type Settings = ChurnArgs;
 
-    fn title(report: &Report<'_, Found>) -> String {
-        let Args { sessions, cluster, .. } = report.settings;
+    fn title(report: &BenchReport<'_, ChurnReport>) -> String {
+        let ChurnArgs { sessions, cluster, .. } = report.settings;
         format!(
             "churn: {}, pairs of {} bytes, {} with all that belongs to them",
-            counted(*sessions, "session"),
+            count_with_noun(*sessions, "session"),
             cluster.pair_bytes,
             report.findings.memory.object_bytes,
         )
     }
 
-    fn summary(report: &Report<'_, Found>) -> String {
-        let Memory { region_bytes, block_bytes, data_bytes, .. } = report.findings.memory;
+    fn summary(report: &BenchReport<'_, ChurnReport>) -> String {
+        let ChurnMemorySizes { region_bytes, block_bytes, data_bytes, .. } = report.findings.memory;
         format!(
             "memory      {} for one replica, in regions of {} and blocks of {}\n",
-            Bytes(data_bytes),
-            Bytes(region_bytes),
-            Bytes(block_bytes)
+            ByteSize(data_bytes),
+            ByteSize(region_bytes),
+            ByteSize(block_bytes)
         )
     }
 
-    fn rows(report: &Report<'_, Found>) -> String {
-        let Found { duration_s, updates, rounds, .. } = &report.findings;
+    fn rows(report: &BenchReport<'_, ChurnReport>) -> String {
+        let ChurnReport { duration_s, updates, rounds, .. } = &report.findings;
         let mut text = format!("duration    {duration_s:.1} s{}\n", report.ended_early());
         if let Some(updates) = updates {
             updates_table(&mut text, updates);
@@ -84,20 +84,20 @@ impl Findings for Found {
     }
 }
 
-fn updates_table(text: &mut String, updates: &Updates) {
+fn updates_table(text: &mut String, updates: &ChurnUpdatesReport) {
     let _ = writeln!(
         text,
         "\nupdates: {} passes over {} pairs, which take {}, {:.0} % of the memory\n\
          in use      at most {}, {:.3} times that; {} when they had been inserted",
         updates.passes_done,
         updates.keys,
-        Bytes(updates.live_bytes),
+        ByteSize(updates.live_bytes),
         updates.fill * 100.0,
-        Bytes(updates.most_in_use_bytes),
+        ByteSize(updates.most_in_use_bytes),
         updates.factor,
-        Bytes(updates.loaded_in_use_bytes)
+        ByteSize(updates.loaded_in_use_bytes)
     );
-    let _ = writeln!(text, "\n{:<8} {}", "", Latency::HEADER);
+    let _ = writeln!(text, "\n{:<8} {}", "", LatencySummary::HEADER);
     for (kind, latency) in &updates.operations {
         let _ = writeln!(text, "{kind:<8} {}", latency.row());
     }
@@ -118,14 +118,14 @@ fn updates_table(text: &mut String, updates: &Updates) {
             "{:>6} {:>11.0} {:>13} {:>13}  {}",
             pass.pass,
             pass.ops_per_s,
-            Bytes(pass.most_in_use_bytes).to_string(),
-            Bytes(pass.usage.in_use_bytes).to_string(),
+            ByteSize(pass.most_in_use_bytes).to_string(),
+            ByteSize(pass.usage.in_use_bytes).to_string(),
             nodes.join("; ")
         );
     }
 }
 
-fn rounds_table(text: &mut String, rounds: &Rounds) {
+fn rounds_table(text: &mut String, rounds: &ChurnRoundsReport) {
     let _ = writeln!(
         text,
         "\nfill and delete: {} rounds; {} pairs fitted in the first, {} in the worst ({:.1} %), {} in \
@@ -160,15 +160,15 @@ fn rounds_table(text: &mut String, rounds: &Rounds) {
             round.round,
             round.fit,
             round.fill * 100.0,
-            Bytes(round.in_use_bytes).to_string(),
-            Bytes(round.log_blocks_bytes).to_string(),
+            ByteSize(round.in_use_bytes).to_string(),
+            ByteSize(round.log_blocks_bytes).to_string(),
             round.inserts_refused,
             round.fill_s,
             round.deleted,
             round.deletes_refused,
             round.undeleted,
             round.delete_s,
-            Bytes(round.left_in_use_bytes).to_string(),
+            ByteSize(round.left_in_use_bytes).to_string(),
             round.slowest_refusal_ms
         );
     }

@@ -15,11 +15,11 @@ use std::time::Duration;
 use fusee_cli::failure::Failure;
 use serde::Serialize;
 
-use super::crew::{Crew, Done, Keys, Task};
-use super::model::Model;
-use super::plan::Sizes;
-use super::usage::Watch;
-use super::{Args, Sum};
+use super::model::ChurnModel;
+use super::plan::ChurnClusterSizes;
+use super::usage::ChurnMemoryMonitor;
+use super::workers::{ChurnKeys, ChurnTask, ChurnTaskResult, ChurnWorkerPool};
+use super::{ChurnArgs, ChurnTotals};
 use crate::progress::bar;
 
 /// Times in a row that all sessions have to be refused before a round is given up.
@@ -27,7 +27,7 @@ const ATTEMPTS_IN_VAIN: u32 = 3;
 
 /// A round.
 #[derive(Clone, Debug, Default, Serialize)]
-pub struct Round {
+pub struct ChurnRound {
     /// Counted from 1.
     pub round: u32,
     /// Pairs that exist when no session can insert another one, or all that are wanted.
@@ -58,8 +58,8 @@ pub struct Round {
 
 /// The results.
 #[derive(Clone, Debug, Serialize)]
-pub struct Rounds {
-    pub rounds: Vec<Round>,
+pub struct ChurnRoundsReport {
+    pub rounds: Vec<ChurnRound>,
     /// Pairs that fitted in the first round, in the worst one and in the last one.
     pub first_fit: u64,
     pub least_fit: u64,
@@ -71,22 +71,26 @@ pub struct Rounds {
 }
 
 /// Runs this part.
-pub fn run(args: &Args, sizes: &Sizes, sum: &mut Sum) -> Result<Rounds, Failure> {
+pub fn run(
+    args: &ChurnArgs,
+    sizes: &ChurnClusterSizes,
+    sum: &mut ChurnTotals,
+) -> Result<ChurnRoundsReport, Failure> {
     let (client, _servers) = sizes.open(&args.cluster)?;
     sum.describe(&client);
-    let model = Model::new(sizes.most_pairs());
-    let mut course = Course {
+    let model = ChurnModel::new(sizes.most_pairs());
+    let mut course = ChurnRoundRunner {
         args,
         sizes,
         model: &model,
-        watch: Watch::new(&client, sizes.geometry.block_bytes),
+        watch: ChurnMemoryMonitor::new(&client, sizes.geometry.block_bytes),
         known: 0,
         reads: 0,
         sum,
     };
-    let rounds = Crew::run(&client, &model, args.load(), |crew| course.rounds(crew))?;
+    let rounds = ChurnWorkerPool::run(&client, &model, args.load(), |crew| course.rounds(crew))?;
     // New sessions, with empty caches.
-    Crew::run(&client, &model, args.load(), |crew| course.check(crew))?;
+    ChurnWorkerPool::run(&client, &model, args.load(), |crew| course.check(crew))?;
     let reads = course.reads;
     let problem = course.watch.problem.take();
     sum.problems.extend(problem);
@@ -104,27 +108,27 @@ pub fn run(args: &Args, sizes: &Sizes, sum: &mut Sum) -> Result<Rounds, Failure>
         ));
     }
     let last_fit = fits().next_back().unwrap_or(0);
-    Ok(Rounds { rounds, first_fit, least_fit, last_fit, least_share, reads })
+    Ok(ChurnRoundsReport { rounds, first_fit, least_fit, last_fit, least_share, reads })
 }
 
 /// The way through the rounds.
-struct Course<'a> {
-    args: &'a Args,
-    sizes: &'a Sizes,
-    model: &'a Model,
-    watch: Watch<'a>,
+struct ChurnRoundRunner<'a> {
+    args: &'a ChurnArgs,
+    sizes: &'a ChurnClusterSizes,
+    model: &'a ChurnModel,
+    watch: ChurnMemoryMonitor<'a>,
     /// Keys from 0 on that were ever tried.
     known: u64,
     reads: u64,
-    sum: &'a mut Sum,
+    sum: &'a mut ChurnTotals,
 }
 
-impl Course<'_> {
-    fn rounds(&mut self, crew: &Crew<'_>) -> Vec<Round> {
+impl ChurnRoundRunner<'_> {
+    fn rounds(&mut self, crew: &ChurnWorkerPool<'_>) -> Vec<ChurnRound> {
         let bar = bar("rounds", u64::from(self.args.rounds), true);
         let mut rounds = Vec::new();
         for number in 1..=self.args.rounds {
-            let mut round = Round { round: number, ..Round::default() };
+            let mut round = ChurnRound { round: number, ..ChurnRound::default() };
             self.fill(crew, &mut round);
             if !crew.goes_on() {
                 break;
@@ -144,7 +148,7 @@ impl Course<'_> {
         rounds
     }
 
-    fn fill(&mut self, crew: &Crew<'_>, round: &mut Round) {
+    fn fill(&mut self, crew: &ChurnWorkerPool<'_>, round: &mut ChurnRound) {
         let listed: Vec<u64> = (0..self.known).filter(|key| !self.model.is_present(*key)).collect();
         let old = listed.len() as u64;
         let first = self.known;
@@ -155,15 +159,15 @@ impl Course<'_> {
             self.model.len()
         };
         let count = wanted.saturating_sub(present);
-        let keys = Keys { listed: Arc::new(listed), first, count };
-        let done = crew.give(Task::Fill(round.round), keys, |_| {});
+        let keys = ChurnKeys { listed: Arc::new(listed), first, count };
+        let done = crew.run_task(ChurnTask::Fill(round.round), keys, |_| {});
         self.known += done.taken.saturating_sub(old);
         self.sum.tally.merge_failures(&done.tally);
         round.fit = self.present().count() as u64;
         let bytes = round.fit * self.sizes.object_bytes;
         round.fill = bytes as f64 / self.sizes.data_bytes().max(1) as f64;
         round.in_use_bytes = self.watch.look().in_use_bytes;
-        let log = self.watch.below(self.sizes.object_bytes);
+        let log = self.watch.use_of_classes_below(self.sizes.object_bytes);
         (round.log_blocks_bytes, round.log_objects_bytes) = (log.blocks, log.objects);
         round.inserts_refused = done.refused;
         round.slowest_refusal_ms = ms(done.slowest_refusal);
@@ -171,7 +175,7 @@ impl Course<'_> {
     }
 
     /// Deletes every second key, as far as that is possible.
-    fn delete(&mut self, crew: &Crew<'_>, round: &mut Round) {
+    fn delete(&mut self, crew: &ChurnWorkerPool<'_>, round: &mut ChurnRound) {
         // The other half is deleted next time, so that no key stays for ever.
         let half = self.present().skip(round.round as usize % 2).step_by(2);
         let mut left: Vec<u64> = half.collect();
@@ -179,7 +183,8 @@ impl Course<'_> {
         let mut in_vain = 0;
         while !left.is_empty() && in_vain < ATTEMPTS_IN_VAIN && crew.goes_on() {
             let before = left.len();
-            let done: Done = crew.give(Task::Delete, Keys::listed(left.clone()), |_| {});
+            let done: ChurnTaskResult =
+                crew.run_task(ChurnTask::Delete, ChurnKeys::listed(left.clone()), |_| {});
             self.sum.tally.merge_failures(&done.tally);
             round.deletes_refused += done.refused;
             round.delete_s += done.duration.as_secs_f64();
@@ -199,8 +204,8 @@ impl Course<'_> {
         round.left_in_use_bytes = self.watch.look().in_use_bytes;
     }
 
-    fn check(&mut self, crew: &Crew<'_>) {
-        let done = crew.give(Task::Check, Keys::below(self.known), |_| {});
+    fn check(&mut self, crew: &ChurnWorkerPool<'_>) {
+        let done = crew.run_task(ChurnTask::Check, ChurnKeys::below(self.known), |_| {});
         self.reads += done.tally.operations();
         self.sum.tally.merge_failures(&done.tally);
     }

@@ -11,21 +11,21 @@ use std::time::{Duration, Instant};
 use fusee_cli::failure::Failure;
 use serde::Serialize;
 
-use super::crew::{Crew, Keys, Task};
-use super::model::Model;
-use super::plan::Sizes;
-use super::usage::{Use, Watch};
-use super::{Args, LOOK_PERIOD, Sum};
+use super::model::ChurnModel;
+use super::plan::ChurnClusterSizes;
+use super::usage::{ChurnMemoryMonitor, ChurnMemoryUse};
+use super::workers::{ChurnKeys, ChurnTask, ChurnWorkerPool};
+use super::{ChurnArgs, ChurnTotals, LOOK_PERIOD};
 use crate::progress::bar;
-use crate::series::{Operations, operations};
-use crate::tally::Tally;
+use crate::series::{LatencyByOperation, operations};
+use crate::tally::OperationTally;
 
 /// Failed operations after which no further pass begins: each may take seconds.
 const MOST_ERRORS: u64 = 16;
 
 /// A pass over all keys.
 #[derive(Clone, Debug, Serialize)]
-pub struct Pass {
+pub struct ChurnPass {
     /// Counted from 1.
     pub pass: u32,
     /// Updates and reads that succeeded, by the second.
@@ -34,12 +34,12 @@ pub struct Pass {
     pub most_in_use_bytes: u64,
     /// The memory at its end.
     #[serde(flatten)]
-    pub usage: Use,
+    pub usage: ChurnMemoryUse,
 }
 
 /// The results.
 #[derive(Clone, Debug, Serialize)]
-pub struct Updates {
+pub struct ChurnUpdatesReport {
     /// Pairs.
     pub keys: u64,
     /// Bytes of the pairs, with all overhead.
@@ -51,30 +51,35 @@ pub struct Updates {
     /// Passes that were begun.
     pub passes_done: u32,
     /// Every n-th of them, and the last.
-    pub passes: Vec<Pass>,
+    pub passes: Vec<ChurnPass>,
     /// The most memory that was in use during the passes.
     pub most_in_use_bytes: u64,
     /// The most memory over `live_bytes`.
     pub factor: f64,
     /// Of all passes.
-    pub operations: Operations,
+    pub operations: LatencyByOperation,
     /// Keys that were read in the end, by new sessions.
     pub read_back: u64,
 }
 
 /// Runs this part.
-pub fn run(args: &Args, sizes: &Sizes, sum: &mut Sum) -> Result<Updates, Failure> {
+pub fn run(
+    args: &ChurnArgs,
+    sizes: &ChurnClusterSizes,
+    sum: &mut ChurnTotals,
+) -> Result<ChurnUpdatesReport, Failure> {
     let (client, _servers) = sizes.open(&args.cluster)?;
     sum.describe(&client);
     let keys = sizes.pairs(args.fill);
-    let model = Model::new(keys);
-    let mut watch = Watch::new(&client, sizes.geometry.block_bytes);
-    let mut updates = Crew::run(&client, &model, args.load(), |crew| {
+    let model = ChurnModel::new(keys);
+    let mut watch = ChurnMemoryMonitor::new(&client, sizes.geometry.block_bytes);
+    let mut updates = ChurnWorkerPool::run(&client, &model, args.load(), |crew| {
         passes(args, sizes, keys, crew, &mut watch, sum)
     })?;
-    let checked = Crew::run(&client, &model, args.load(), |crew| {
+    let checked = ChurnWorkerPool::run(&client, &model, args.load(), |crew| {
         let bar = bar("verify", keys, true);
-        let done = crew.give(Task::Check, Keys::below(keys), |taken| bar.set_position(taken));
+        let done = crew
+            .run_task(ChurnTask::Check, ChurnKeys::below(keys), |taken| bar.set_position(taken));
         bar.finish_and_clear();
         done
     })?;
@@ -86,20 +91,21 @@ pub fn run(args: &Args, sizes: &Sizes, sum: &mut Sum) -> Result<Updates, Failure
 }
 
 fn passes(
-    args: &Args,
-    sizes: &Sizes,
+    args: &ChurnArgs,
+    sizes: &ChurnClusterSizes,
     keys: u64,
-    crew: &Crew<'_>,
-    watch: &mut Watch<'_>,
-    sum: &mut Sum,
-) -> Updates {
+    crew: &ChurnWorkerPool<'_>,
+    watch: &mut ChurnMemoryMonitor<'_>,
+    sum: &mut ChurnTotals,
+) -> ChurnUpdatesReport {
     let load = bar("insert", keys, true);
-    let loaded = crew.give(Task::Insert(1), Keys::below(keys), |taken| load.set_position(taken));
+    let loaded = crew
+        .run_task(ChurnTask::Insert(1), ChurnKeys::below(keys), |taken| load.set_position(taken));
     load.finish_and_clear();
     sum.tally.merge_failures(&loaded.tally);
     let loaded_in_use_bytes = watch.look().in_use_bytes;
     let shown = bar("update", u64::from(args.passes), true);
-    let mut all = Tally::default();
+    let mut all = OperationTally::default();
     let mut passes = Vec::new();
     let mut most = 0;
     let mut duration = Duration::ZERO;
@@ -111,7 +117,7 @@ fn passes(
         if gave_up || !crew.goes_on() {
             break;
         }
-        let result = crew.give(Task::Update(pass + 1), Keys::below(keys), |_| {
+        let result = crew.run_task(ChurnTask::Update(pass + 1), ChurnKeys::below(keys), |_| {
             if looked.elapsed() >= LOOK_PERIOD {
                 watch.look();
                 looked = Instant::now();
@@ -130,7 +136,7 @@ fn passes(
         shown.set_message(format!("{:.0} kops/s", ops_per_s / 1000.0));
         let is_shown = pass == 1 || pass == args.passes || pass.is_multiple_of(args.every);
         if is_shown || gave_up {
-            passes.push(Pass { pass, ops_per_s, most_in_use_bytes, usage });
+            passes.push(ChurnPass { pass, ops_per_s, most_in_use_bytes, usage });
         }
     }
     shown.finish_and_clear();
@@ -142,7 +148,7 @@ fn passes(
     }
     sum.tally.merge_failures(&all);
     let live_bytes = keys * sizes.object_bytes;
-    Updates {
+    ChurnUpdatesReport {
         keys,
         live_bytes,
         fill: live_bytes as f64 / sizes.data_bytes().max(1) as f64,

@@ -23,7 +23,7 @@ pub struct NodeUse {
 
 /// All memory nodes, by name.
 #[derive(Clone, Debug, Default, Serialize)]
-pub struct Use {
+pub struct ChurnMemoryUse {
     pub nodes: BTreeMap<String, NodeUse>,
     /// Bytes of the blocks with an owner, on all nodes.
     pub in_use_bytes: u64,
@@ -32,13 +32,13 @@ pub struct Use {
 /// The bytes of all blocks of some size classes, and of the objects in them that are not marked as
 /// free.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct OfClasses {
+pub struct SizeClassUse {
     pub blocks: u64,
     pub objects: u64,
 }
 
 /// An observer that remembers the largest figure.
-pub struct Watch<'a> {
+pub struct ChurnMemoryMonitor<'a> {
     client: &'a Client,
     block_bytes: u64,
     /// The largest figure so far, in bytes.
@@ -47,14 +47,14 @@ pub struct Watch<'a> {
     pub problem: Option<String>,
 }
 
-impl<'a> Watch<'a> {
-    pub fn new(client: &'a Client, block_bytes: u64) -> Watch<'a> {
-        Watch { client, block_bytes, most_bytes: 0, problem: None }
+impl<'a> ChurnMemoryMonitor<'a> {
+    pub fn new(client: &'a Client, block_bytes: u64) -> ChurnMemoryMonitor<'a> {
+        ChurnMemoryMonitor { client, block_bytes, most_bytes: 0, problem: None }
     }
 
     /// Asks all memory nodes.
-    pub fn look(&mut self) -> Use {
-        let mut all = Use::default();
+    pub fn look(&mut self) -> ChurnMemoryUse {
+        let mut all = ChurnMemoryUse::default();
         let view = self.client.view();
         for (node, usage) in self.client.usage() {
             let usage = match usage {
@@ -77,16 +77,16 @@ impl<'a> Watch<'a> {
     }
 
     /// Returns the memory of the size classes of objects smaller than this.
-    pub fn below(&mut self, object_bytes: u64) -> OfClasses {
+    pub fn use_of_classes_below(&mut self, object_bytes: u64) -> SizeClassUse {
         let survey = match self.client.survey_memory() {
             Ok(survey) => survey,
             Err(error) => {
                 self.problem.get_or_insert_with(|| format!("no survey of the memory: {error}"));
-                return OfClasses::default();
+                return SizeClassUse::default();
             }
         };
         let smaller = survey.classes.iter().filter(|class| class.object_bytes < object_bytes);
-        smaller.fold(OfClasses::default(), |sum, class| OfClasses {
+        smaller.fold(SizeClassUse::default(), |sum, class| SizeClassUse {
             blocks: sum.blocks + class.blocks * survey.block_bytes,
             objects: sum.objects + (class.objects - class.marked) * class.object_bytes,
         })

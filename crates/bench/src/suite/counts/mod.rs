@@ -6,8 +6,8 @@
 //! program an instruction belongs to: [`parts`]. [`profile`] samples the same work by time instead of instructions.
 
 mod parts;
+mod perf;
 pub mod profile;
-mod sampled;
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -17,17 +17,17 @@ use fusee_cli::failure::Failure;
 use fusee_client::FabricKind;
 use serde::Serialize;
 
-use crate::loaded::{Loaded, Size, numbers};
-use crate::report::{Findings, Output, Report, Shell};
-use crate::temporary::Temporary;
-use parts::{Part, Parts};
+use crate::loaded_cluster::{LoadedCluster, LoadedClusterArgs, numbers};
+use crate::report::{BenchFindings, BenchInvocation, BenchOutputArgs, BenchReport};
+use crate::temporary::TemporaryHandle;
+use parts::{ProgramPart, ProgramPartCounts};
 
 /// The arguments.
 #[derive(clap::Args, Debug, Serialize)]
 #[command(
     after_help = "Examples:\n  fusee bench counts\n  fusee bench counts --pair-bytes 64 --json"
 )]
-pub struct Args {
+pub struct CountsArgs {
     /// Bytes of key and value together; keys have 16
     #[arg(long, default_value_t = 1024, value_name = "N",
           value_parser = clap::value_parser!(u32).range(16..=65_536))]
@@ -40,7 +40,7 @@ pub struct Args {
 
     #[command(flatten)]
     #[serde(skip)]
-    output: Output,
+    output: BenchOutputArgs,
 }
 
 /// The work to do under valgrind, or perf.
@@ -48,7 +48,7 @@ pub struct Args {
 #[command(after_help = "Example: started by `fusee bench counts` and `fusee bench profile`")]
 pub struct WorkArgs {
     #[command(flatten)]
-    size: Size,
+    size: LoadedClusterArgs,
 
     #[arg(long, default_value = "shm")]
     fabric: FabricKind,
@@ -58,7 +58,7 @@ pub struct WorkArgs {
     perf: Option<PathBuf>,
 
     #[arg(long)]
-    kind: Kind,
+    kind: CountedOperation,
 
     #[arg(long)]
     operations: u32,
@@ -66,15 +66,20 @@ pub struct WorkArgs {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, ValueEnum)]
 #[serde(rename_all = "snake_case")]
-enum Kind {
+enum CountedOperation {
     Get,
     Update,
     Insert,
     Delete,
 }
 
-impl Kind {
-    const ALL: [Kind; 4] = [Kind::Get, Kind::Update, Kind::Insert, Kind::Delete];
+impl CountedOperation {
+    const ALL: [CountedOperation; 4] = [
+        CountedOperation::Get,
+        CountedOperation::Update,
+        CountedOperation::Insert,
+        CountedOperation::Delete,
+    ];
 
     fn name(self) -> String {
         self.to_possible_value().expect("none is skipped").get_name().to_string()
@@ -87,33 +92,33 @@ const KEYS: u32 = 1000;
 /// The results: instructions of one operation. A get, an update and a delete have a right hint in the cache, and an
 /// insert has none.
 #[derive(Debug, Serialize)]
-struct Found {
+struct CountsReport {
     get_instructions: u64,
     update_instructions: u64,
     insert_instructions: u64,
     delete_instructions: u64,
     /// Of one operation, by part of the program.
-    parts: Vec<OfPart>,
+    parts: Vec<PartInstructions>,
 }
 
 #[derive(Debug, Serialize)]
-struct OfPart {
-    part: Part,
+struct PartInstructions {
+    part: ProgramPart,
     get: u64,
     update: u64,
     insert: u64,
     delete: u64,
 }
 
-impl Findings for Found {
-    type Settings = Args;
+impl BenchFindings for CountsReport {
+    type Settings = CountsArgs;
 
-    fn title(report: &Report<'_, Found>) -> String {
+    fn title(report: &BenchReport<'_, CountsReport>) -> String {
         let pair_bytes = report.settings.pair_bytes;
         format!("pairs of {pair_bytes} bytes, shm, hints right; instructions of one")
     }
 
-    fn rows(report: &Report<'_, Found>) -> String {
+    fn rows(report: &BenchReport<'_, CountsReport>) -> String {
         let found = &report.findings;
         let row = |name: &str, counts: [u64; 4]| {
             let [get, update, insert, delete] = counts;
@@ -135,39 +140,43 @@ impl Findings for Found {
 }
 
 /// Runs the benchmark and prints its report.
-pub fn run(args: &Args) -> Result<(), Failure> {
-    let shell = Shell::begin("counts", &args.output);
-    let [get, update, insert, delete] = Kind::ALL.map(|kind| count(args, kind));
+pub fn run(args: &CountsArgs) -> Result<(), Failure> {
+    let shell = BenchInvocation::begin("counts", &args.output);
+    let [get, update, insert, delete] = CountedOperation::ALL.map(|kind| count(args, kind));
     let [get, update, insert, delete] = [get?, update?, insert?, delete?];
-    let of_one = |(_, parts): &(u64, Parts), part| {
+    let of_one = |(_, parts): &(u64, ProgramPartCounts), part| {
         parts.get(&part).copied().unwrap_or(0) / u64::from(args.operations)
     };
-    let of_part = |part| OfPart {
+    let of_part = |part| PartInstructions {
         part,
         get: of_one(&get, part),
         update: of_one(&update, part),
         insert: of_one(&insert, part),
         delete: of_one(&delete, part),
     };
-    let found = Found {
+    let found = CountsReport {
         get_instructions: get.0,
         update_instructions: update.0,
         insert_instructions: insert.0,
         delete_instructions: delete.0,
         // callgrind sees nothing of the kernel.
-        parts: Part::ALL.into_iter().filter(|part| *part != Part::Kernel).map(of_part).collect(),
+        parts: ProgramPart::ALL
+            .into_iter()
+            .filter(|part| *part != ProgramPart::Kernel)
+            .map(of_part)
+            .collect(),
     };
-    shell.tell(args, None, found, None)
+    shell.print_results(args, None, found, None)
 }
 
 /// Returns the instructions of one operation, and of all of them by part.
-fn count(args: &Args, kind: Kind) -> Result<(u64, Parts), Failure> {
+fn count(args: &CountsArgs, kind: CountedOperation) -> Result<(u64, ProgramPartCounts), Failure> {
     // All keys that are counted exist, each once.
     let keys = match kind {
-        Kind::Get | Kind::Update => KEYS,
-        Kind::Insert | Kind::Delete => args.operations,
+        CountedOperation::Get | CountedOperation::Update => KEYS,
+        CountedOperation::Insert | CountedOperation::Delete => args.operations,
     };
-    let directory = Temporary::directory().map_err(|e| Failure::operation(e.to_string()))?;
+    let directory = TemporaryHandle::directory().map_err(|e| Failure::operation(e.to_string()))?;
     let written = directory.path().join("callgrind");
     let output = Command::new("valgrind")
         .args(["--tool=callgrind", "--collect-atstart=no"])
@@ -190,36 +199,45 @@ fn count(args: &Args, kind: Kind) -> Result<(u64, Parts), Failure> {
         _ => return Err(Failure::operation(format!("valgrind did not count:\n{text}"))),
     };
     let written = std::fs::read(written).unwrap_or_default();
-    let parts = parts::parts(&String::from_utf8_lossy(&written)).map_err(Failure::operation)?;
+    let parts =
+        parts::parse_callgrind(&String::from_utf8_lossy(&written)).map_err(Failure::operation)?;
     Ok((count / u64::from(args.operations), parts))
 }
 
 /// Does the work under valgrind, or perf.
 pub fn work(args: &WorkArgs) -> Result<(), Failure> {
-    let loaded = Loaded::over(&args.size, args.fabric)?;
+    let loaded = LoadedCluster::over(&args.size, args.fabric)?;
     let all: Vec<u32> = (0..args.size.keys).collect();
     loaded.gets(&all)?;
     loaded.updates(&all)?;
     let numbers = match args.kind {
-        Kind::Get | Kind::Update => numbers(args.size.keys, args.operations, 1),
-        Kind::Insert | Kind::Delete => all.iter().take(args.operations as usize).copied().collect(),
+        CountedOperation::Get | CountedOperation::Update => {
+            numbers(args.size.keys, args.operations, 1)
+        }
+        CountedOperation::Insert | CountedOperation::Delete => {
+            all.iter().take(args.operations as usize).copied().collect()
+        }
     };
-    if let Kind::Insert = args.kind {
+    if let CountedOperation::Insert = args.kind {
         loaded.deletes(&numbers)?;
     }
     match &args.perf {
         None => measured(&loaded, args.kind, &numbers),
-        Some(directory) => sampled::work(directory, || measured(&loaded, args.kind, &numbers)),
+        Some(directory) => perf::work(directory, || measured(&loaded, args.kind, &numbers)),
     }
 }
 
 /// The function whose name valgrind looks for.
 #[inline(never)]
-fn measured(loaded: &Loaded, kind: Kind, numbers: &[u32]) -> Result<(), Failure> {
+fn measured(
+    loaded: &LoadedCluster,
+    kind: CountedOperation,
+    numbers: &[u32],
+) -> Result<(), Failure> {
     match kind {
-        Kind::Get => loaded.gets(numbers),
-        Kind::Update => loaded.updates(numbers),
-        Kind::Insert => loaded.inserts(numbers),
-        Kind::Delete => loaded.deletes(numbers),
+        CountedOperation::Get => loaded.gets(numbers),
+        CountedOperation::Update => loaded.updates(numbers),
+        CountedOperation::Insert => loaded.inserts(numbers),
+        CountedOperation::Delete => loaded.deletes(numbers),
     }
 }

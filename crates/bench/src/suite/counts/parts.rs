@@ -11,7 +11,7 @@ use serde::Serialize;
 /// The parts of the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Part {
+pub enum ProgramPart {
     /// Steps of the protocol, of one operation.
     Protocol,
     /// Words, headers, keys, views: computations on bytes.
@@ -38,91 +38,91 @@ pub enum Part {
     Rest,
 }
 
-impl Part {
+impl ProgramPart {
     /// All, in the order in which they are shown.
-    pub const ALL: [Part; 12] = [
-        Part::Protocol,
-        Part::Layouts,
-        Part::Memory,
-        Part::Epochs,
-        Part::Verbs,
-        Part::Copies,
-        Part::Checksum,
-        Part::IndexCache,
-        Part::Session,
-        Part::Heap,
-        Part::Kernel,
-        Part::Rest,
+    pub const ALL: [ProgramPart; 12] = [
+        ProgramPart::Protocol,
+        ProgramPart::Layouts,
+        ProgramPart::Memory,
+        ProgramPart::Epochs,
+        ProgramPart::Verbs,
+        ProgramPart::Copies,
+        ProgramPart::Checksum,
+        ProgramPart::IndexCache,
+        ProgramPart::Session,
+        ProgramPart::Heap,
+        ProgramPart::Kernel,
+        ProgramPart::Rest,
     ];
 
     /// Returns the name of the part.
     pub fn name(self) -> &'static str {
         match self {
-            Part::Protocol => "protocol",
-            Part::Layouts => "layouts",
-            Part::Memory => "memory",
-            Part::Epochs => "epochs",
-            Part::Verbs => "verbs",
-            Part::Copies => "copies",
-            Part::Checksum => "checksum",
-            Part::IndexCache => "index cache",
-            Part::Session => "session",
-            Part::Heap => "heap",
-            Part::Kernel => "kernel",
-            Part::Rest => "rest",
+            ProgramPart::Protocol => "protocol",
+            ProgramPart::Layouts => "layouts",
+            ProgramPart::Memory => "memory",
+            ProgramPart::Epochs => "epochs",
+            ProgramPart::Verbs => "verbs",
+            ProgramPart::Copies => "copies",
+            ProgramPart::Checksum => "checksum",
+            ProgramPart::IndexCache => "index cache",
+            ProgramPart::Session => "session",
+            ProgramPart::Heap => "heap",
+            ProgramPart::Kernel => "kernel",
+            ProgramPart::Rest => "rest",
         }
     }
 
     /// Returns the part of a source file, if the file decides it.
-    pub fn of_file(file: &str) -> Option<Part> {
-        const FILES: [(&str, Part); 16] = [
-            ("crates/fabric/src/copy", Part::Copies),
-            ("crates/fabric/", Part::Verbs),
-            ("crates/core/src/verbs", Part::Verbs),
-            ("crates/core/src/slab", Part::Memory),
-            ("crates/core/src/store/reclaim", Part::Memory),
-            ("crates/core/src/store/room", Part::Memory),
-            ("crates/core/src/store/pinned", Part::Epochs),
-            ("crates/core/src/host", Part::Epochs),
-            ("crates/core/src/store/", Part::Protocol),
-            ("crates/core/", Part::Layouts),
-            ("crates/client/src/logic/cache", Part::IndexCache),
-            ("crates/client/", Part::Session),
-            ("/crc-fast-", Part::Checksum),
-            ("/crc32c-", Part::Checksum),
-            ("memmove", Part::Copies),
-            ("malloc", Part::Heap),
+    pub fn of_file(file: &str) -> Option<ProgramPart> {
+        const FILES: [(&str, ProgramPart); 16] = [
+            ("crates/fabric/src/copy", ProgramPart::Copies),
+            ("crates/fabric/", ProgramPart::Verbs),
+            ("crates/core/src/verbs", ProgramPart::Verbs),
+            ("crates/core/src/slab", ProgramPart::Memory),
+            ("crates/core/src/store/reclaim", ProgramPart::Memory),
+            ("crates/core/src/store/room", ProgramPart::Memory),
+            ("crates/core/src/store/pinned", ProgramPart::Epochs),
+            ("crates/core/src/host", ProgramPart::Epochs),
+            ("crates/core/src/store/", ProgramPart::Protocol),
+            ("crates/core/", ProgramPart::Layouts),
+            ("crates/client/src/logic/cache", ProgramPart::IndexCache),
+            ("crates/client/", ProgramPart::Session),
+            ("/crc-fast-", ProgramPart::Checksum),
+            ("/crc32c-", ProgramPart::Checksum),
+            ("memmove", ProgramPart::Copies),
+            ("malloc", ProgramPart::Heap),
         ];
         FILES.iter().find(|(part_of, _)| file.contains(part_of)).map(|(_, part)| *part)
     }
 
     /// Returns the part of a function whose file is not known.
-    pub fn of_function(function: &str) -> Part {
-        const FUNCTIONS: [(&str, Part); 7] = [
-            ("mem", Part::Copies),
-            ("__mem", Part::Copies),
-            ("malloc", Part::Heap),
-            ("free", Part::Heap),
-            ("_int_", Part::Heap),
-            ("realloc", Part::Heap),
-            ("crc", Part::Checksum),
+    pub fn of_function(function: &str) -> ProgramPart {
+        const FUNCTIONS: [(&str, ProgramPart); 7] = [
+            ("mem", ProgramPart::Copies),
+            ("__mem", ProgramPart::Copies),
+            ("malloc", ProgramPart::Heap),
+            ("free", ProgramPart::Heap),
+            ("_int_", ProgramPart::Heap),
+            ("realloc", ProgramPart::Heap),
+            ("crc", ProgramPart::Checksum),
         ];
         let found = FUNCTIONS.iter().find(|(begins, _)| function.starts_with(begins));
-        found.map_or(Part::Rest, |(_, part)| *part)
+        found.map_or(ProgramPart::Rest, |(_, part)| *part)
     }
 }
 
 /// Instructions by part.
-pub type Parts = BTreeMap<Part, u64>;
+pub type ProgramPartCounts = BTreeMap<ProgramPart, u64>;
 
 /// Reads what callgrind has written.
 ///
 /// # Errors
 /// The line that is not of its format.
-pub fn parts(written: &str) -> Result<Parts, String> {
-    let mut names = Names::default();
-    let mut parts = Parts::new();
-    let mut own = Part::Rest;
+pub fn parse_callgrind(written: &str) -> Result<ProgramPartCounts, String> {
+    let mut names = CallgrindNames::default();
+    let mut parts = ProgramPartCounts::new();
+    let mut own = ProgramPart::Rest;
     let mut here = None;
     let mut file = None;
     let mut is_inclusive = false;
@@ -131,18 +131,22 @@ pub fn parts(written: &str) -> Result<Parts, String> {
         if let Some((what, name)) = line.split_once('=') {
             match what {
                 "fl" => {
-                    file = Part::of_file(names.of(Kind::File, name).ok_or_else(wrong)?);
+                    file = ProgramPart::of_file(
+                        names.of(CallgrindNameKind::File, name).ok_or_else(wrong)?,
+                    );
                     here = file;
                 }
                 "fi" | "fe" => {
-                    here = Part::of_file(names.of(Kind::File, name).ok_or_else(wrong)?);
+                    here = ProgramPart::of_file(
+                        names.of(CallgrindNameKind::File, name).ok_or_else(wrong)?,
+                    );
                 }
                 "fn" => {
-                    let function = names.of(Kind::Function, name).ok_or_else(wrong)?;
-                    own = file.unwrap_or_else(|| Part::of_function(function));
+                    let function = names.of(CallgrindNameKind::Function, name).ok_or_else(wrong)?;
+                    own = file.unwrap_or_else(|| ProgramPart::of_function(function));
                 }
-                "cfi" | "cfl" => drop(names.of(Kind::File, name).ok_or_else(wrong)?),
-                "cfn" => drop(names.of(Kind::Function, name).ok_or_else(wrong)?),
+                "cfi" | "cfl" => drop(names.of(CallgrindNameKind::File, name).ok_or_else(wrong)?),
+                "cfn" => drop(names.of(CallgrindNameKind::Function, name).ok_or_else(wrong)?),
                 // The next line has the cost of the call, which the callee's own lines have as well.
                 "calls" => is_inclusive = true,
                 _ => {}
@@ -158,17 +162,17 @@ pub fn parts(written: &str) -> Result<Parts, String> {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Kind {
+enum CallgrindNameKind {
     File,
     Function,
 }
 
 /// A name is written once, with a number, and then by its number.
 #[derive(Default)]
-struct Names(BTreeMap<(Kind, String), String>);
+struct CallgrindNames(BTreeMap<(CallgrindNameKind, String), String>);
 
-impl Names {
-    fn of(&mut self, kind: Kind, written: &str) -> Option<&str> {
+impl CallgrindNames {
+    fn of(&mut self, kind: CallgrindNameKind, written: &str) -> Option<&str> {
         let Some((number, name)) = written.strip_prefix('(').and_then(|rest| rest.split_once(')'))
         else {
             let key = (kind, written.to_owned());
@@ -214,17 +218,21 @@ fl=(5) ???
 fn=(3) malloc
 0 4
 ";
-        let found = parts(written).unwrap();
+        let found = parse_callgrind(written).unwrap();
         // Work of the standard library inside of `write` counts as that of `write`.
-        let expected =
-            [(Part::Protocol, 14), (Part::Verbs, 10), (Part::Copies, 90), (Part::Heap, 4)];
-        assert_eq!(found, Parts::from(expected));
+        let expected = [
+            (ProgramPart::Protocol, 14),
+            (ProgramPart::Verbs, 10),
+            (ProgramPart::Copies, 90),
+            (ProgramPart::Heap, 4),
+        ];
+        assert_eq!(found, ProgramPartCounts::from(expected));
     }
 
     #[test]
     fn what_is_not_of_callgrind_is_an_error() {
         for wrong in ["fl=(1)", "fn=(7)\n", "fl=a\nfn=b\n10 many", "fl=a\nfn=b\n10"] {
-            assert!(parts(wrong).unwrap_err().contains("not of callgrind"), "{wrong}");
+            assert!(parse_callgrind(wrong).unwrap_err().contains("not of callgrind"), "{wrong}");
         }
     }
 }

@@ -9,10 +9,10 @@ use fusee_cli::failure::Failure;
 use fusee_client::FabricKind;
 use serde::Serialize;
 
-use super::parts::Part;
-use super::{Kind, sampled};
-use crate::report::{Findings, Output, Report, Shell};
-use crate::temporary::Temporary;
+use super::parts::ProgramPart;
+use super::{CountedOperation, perf};
+use crate::report::{BenchFindings, BenchInvocation, BenchOutputArgs, BenchReport};
+use crate::temporary::TemporaryHandle;
 
 /// The arguments.
 #[derive(clap::Args, Debug, Serialize)]
@@ -20,7 +20,7 @@ use crate::temporary::Temporary;
     fusee bench profile\n  \
     fusee bench profile --fabric tcp --operations 50000 --json\n\n\
 perf must be installed (Debian: linux-perf), and the program must have its line tables, as it is built.")]
-pub struct Args {
+pub struct ProfileArgs {
     /// shm, tcp or verbs
     #[arg(long, default_value = "shm")]
     #[serde(skip)]
@@ -43,47 +43,47 @@ pub struct Args {
 
     #[command(flatten)]
     #[serde(skip)]
-    output: Output,
+    output: BenchOutputArgs,
 }
 
 #[derive(Debug, Serialize)]
-struct Found {
-    kinds: Vec<OfKind>,
+struct ProfileReport {
+    kinds: Vec<OperationProfile>,
 }
 
 /// One kind of operation, its hint right where it has one.
 #[derive(Debug, Serialize)]
-struct OfKind {
-    kind: Kind,
+struct OperationProfile {
+    kind: CountedOperation,
     operations: u32,
     /// The time of one operation.
     ns: f64,
     samples: u64,
-    parts: Vec<OfPart>,
+    parts: Vec<PartProfile>,
 }
 
 #[derive(Debug, Serialize)]
-struct OfPart {
-    part: Part,
+struct PartProfile {
+    part: ProgramPart,
     samples: u64,
     ns: f64,
 }
 
 /// Runs the benchmark and prints its report.
-pub fn run(args: &Args) -> Result<(), Failure> {
-    let shell = Shell::begin("profile", &args.output);
-    let kinds: Result<Vec<OfKind>, Failure> =
-        Kind::ALL.into_iter().map(|kind| profile(args, kind)).collect();
-    shell.tell(args, None, Found { kinds: kinds? }, None)
+pub fn run(args: &ProfileArgs) -> Result<(), Failure> {
+    let shell = BenchInvocation::begin("profile", &args.output);
+    let kinds: Result<Vec<OperationProfile>, Failure> =
+        CountedOperation::ALL.into_iter().map(|kind| profile(args, kind)).collect();
+    shell.print_results(args, None, ProfileReport { kinds: kinds? }, None)
 }
 
-fn profile(args: &Args, kind: Kind) -> Result<OfKind, Failure> {
+fn profile(args: &ProfileArgs, kind: CountedOperation) -> Result<OperationProfile, Failure> {
     let operations = match kind {
-        Kind::Get | Kind::Update => args.operations,
-        Kind::Insert | Kind::Delete => args.operations.min(args.keys),
+        CountedOperation::Get | CountedOperation::Update => args.operations,
+        CountedOperation::Insert | CountedOperation::Delete => args.operations.min(args.keys),
     };
-    let directory = Temporary::directory().map_err(|e| Failure::operation(e.to_string()))?;
-    let sampled = sampled::sample(directory.path(), |command| {
+    let directory = TemporaryHandle::directory().map_err(|e| Failure::operation(e.to_string()))?;
+    let sampled = perf::sample(directory.path(), |command| {
         let numbers = [args.keys, args.pair_bytes, operations].map(|number| number.to_string());
         let [keys, pair_bytes, operations] = &numbers;
         command.args(["--kind", &kind.name(), "--fabric", &args.fabric.to_string()]);
@@ -94,31 +94,33 @@ fn profile(args: &Args, kind: Kind) -> Result<OfKind, Failure> {
         return Err(Failure::operation("perf has no sample: do more --operations"));
     }
     let ns = sampled.ns / f64::from(operations);
-    let of_part = |part: Part| {
+    let of_part = |part: ProgramPart| {
         let of_part = sampled.parts.get(&part).copied()?;
-        Some(OfPart { part, samples: of_part, ns: ns * of_part as f64 / samples as f64 })
+        Some(PartProfile { part, samples: of_part, ns: ns * of_part as f64 / samples as f64 })
     };
-    let parts = Part::ALL.into_iter().filter_map(of_part).collect();
-    Ok(OfKind { kind, operations, ns, samples, parts })
+    let parts = ProgramPart::ALL.into_iter().filter_map(of_part).collect();
+    Ok(OperationProfile { kind, operations, ns, samples, parts })
 }
 
-impl Findings for Found {
-    type Settings = Args;
+impl BenchFindings for ProfileReport {
+    type Settings = ProfileArgs;
 
-    fn title(report: &Report<'_, Found>) -> String {
-        let Args { fabric, keys, pair_bytes, .. } = report.settings;
+    fn title(report: &BenchReport<'_, ProfileReport>) -> String {
+        let ProfileArgs { fabric, keys, pair_bytes, .. } = report.settings;
         format!("{keys} pairs of {pair_bytes} bytes, {fabric}, hints right; ns of one, by samples")
     }
 
-    fn rows(report: &Report<'_, Found>) -> String {
+    fn rows(report: &BenchReport<'_, ProfileReport>) -> String {
         let kinds = &report.findings.kinds;
-        let row = |name: &str, of: &dyn Fn(&OfKind) -> String| {
+        let row = |name: &str, of: &dyn Fn(&OperationProfile) -> String| {
             let cells: String = kinds.iter().map(|kind| format!(" {:>11}", of(kind))).collect();
             format!("{name:<12}{cells}\n")
         };
         let mut text = format!("\n{}", row("", &|kind| kind.kind.name()));
-        for part in Part::ALL {
-            let of = |kind: &OfKind| kind.parts.iter().find(|of| of.part == part).map(|of| of.ns);
+        for part in ProgramPart::ALL {
+            let of = |kind: &OperationProfile| {
+                kind.parts.iter().find(|of| of.part == part).map(|of| of.ns)
+            };
             if kinds.iter().any(|kind| of(kind).is_some()) {
                 text +=
                     &row(part.name(), &|kind| of(kind).map_or("-".into(), |ns| format!("{ns:.0}")));

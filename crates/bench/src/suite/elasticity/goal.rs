@@ -9,12 +9,12 @@ use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use fusee_cli::failure::Failure;
+use fusee_cli::master_requests::{self, DrainStatus};
 use fusee_cli::secret;
-use fusee_cli::standing::{self, Standing};
 use fusee_client::{Client, MnId, View};
 use fusee_control::rpc::{MasterClient, Runtime};
 
-use super::report::{Drained, Joined};
+use super::report::{DrainedNode, JoinedNode};
 
 /// The period of requests to the master.
 const PERIOD: Duration = Duration::from_millis(50);
@@ -22,25 +22,25 @@ const PERIOD: Duration = Duration::from_millis(50);
 const TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The event that ends a phase.
-pub enum Goal {
+pub enum StepGoal {
     /// Nothing.
     None,
     /// A member beside these.
     Member(BTreeSet<MnId>),
     /// The end of a drain.
-    Drained(Drain),
+    Drained(DrainInProgress),
 }
 
 /// A goal that was reached.
-pub enum Reached {
-    Joined(Joined),
-    Drained(Drained),
+pub enum ReachedGoal {
+    Joined(JoinedNode),
+    Drained(DrainedNode),
 }
 
-impl Goal {
+impl StepGoal {
     /// Returns the goal of one more member than now.
-    pub fn member(view: &View) -> Goal {
-        Goal::Member(names(view))
+    pub fn member(view: &View) -> StepGoal {
+        StepGoal::Member(names(view))
     }
 
     /// Checks whether the goal is reached. `from_s` and `took_s` are the time of the step and the
@@ -50,17 +50,17 @@ impl Goal {
         client: &Client,
         from_s: f64,
         took_s: f64,
-    ) -> Result<Option<Reached>, Failure> {
+    ) -> Result<Option<ReachedGoal>, Failure> {
         match self {
-            Goal::None => Ok(None),
-            Goal::Member(before) => {
+            StepGoal::None => Ok(None),
+            StepGoal::Member(before) => {
                 let new = names(&client.view()).difference(before).next().copied();
-                let joined = |node: MnId| Joined { node: node.to_string(), from_s, took_s };
-                Ok(new.map(|node| Reached::Joined(joined(node))))
+                let joined = |node: MnId| JoinedNode { node: node.to_string(), from_s, took_s };
+                Ok(new.map(|node| ReachedGoal::Joined(joined(node))))
             }
-            Goal::Drained(drain) => {
+            StepGoal::Drained(drain) => {
                 let is_over = drain.look()? && !names(&client.view()).contains(&drain.node);
-                Ok(is_over.then(|| Reached::Drained(drain.report(from_s, took_s))))
+                Ok(is_over.then(|| ReachedGoal::Drained(drain.report(from_s, took_s))))
             }
         }
     }
@@ -68,9 +68,9 @@ impl Goal {
     /// Returns why the goal is not reached.
     pub fn missed(&self, limit: f64) -> Option<String> {
         match self {
-            Goal::None => None,
-            Goal::Member(_) => Some(format!("no memory node became a member in {limit} s")),
-            Goal::Drained(drain) => Some(drain.missed(limit)),
+            StepGoal::None => None,
+            StepGoal::Member(_) => Some(format!("no memory node became a member in {limit} s")),
+            StepGoal::Drained(drain) => Some(drain.missed(limit)),
         }
     }
 }
@@ -80,12 +80,12 @@ fn names(view: &View) -> BTreeSet<MnId> {
 }
 
 /// A drain in progress.
-pub struct Drain {
+pub struct DrainInProgress {
     node: MnId,
     address: String,
     master: MasterClient,
     /// The replicas of the node at the beginning.
-    first: Standing,
+    first: DrainStatus,
     moved_bytes: u64,
     asked: Instant,
     /// The last message of the master, if it said something.
@@ -94,22 +94,31 @@ pub struct Drain {
     _runtime: Runtime,
 }
 
-impl Drain {
+impl DrainInProgress {
     /// Orders the master to drain a node.
-    pub fn begin(address: &str, node: MnId) -> Result<Drain, Failure> {
+    pub fn begin(address: &str, node: MnId) -> Result<DrainInProgress, Failure> {
         let runtime = secret::runtime("fusee-bench")?;
         let master = MasterClient::new(&runtime, address).with_deadline(TIMEOUT);
-        let status = standing::ask_status(&master, address)?;
-        let first = Standing::of(node, &status);
+        let status = master_requests::ask_status(&master, address)?;
+        let first = DrainStatus::of(node, &status);
         let geometry = status.view.as_ref().map(|view| view.geometry);
         let moved_bytes = geometry.map_or(0, |geometry| {
             first.subtables * geometry.subtable_bytes() + first.regions * geometry.region_bytes
         });
-        standing::ask(&master, address, node, false)?;
+        master_requests::request_drain(&master, address, node, false)?;
         let address = address.to_string();
         let asked = Instant::now();
         let heard = None;
-        Ok(Drain { node, address, master, first, moved_bytes, asked, heard, _runtime: runtime })
+        Ok(DrainInProgress {
+            node,
+            address,
+            master,
+            first,
+            moved_bytes,
+            asked,
+            heard,
+            _runtime: runtime,
+        })
     }
 
     /// Returns whether the drain has ended.
@@ -117,12 +126,12 @@ impl Drain {
         if self.asked.elapsed() < PERIOD {
             return Ok(false);
         }
-        let status = standing::ask_status(&self.master, &self.address);
+        let status = master_requests::ask_status(&self.master, &self.address);
         self.asked = Instant::now();
         match status {
             Ok(status) => {
-                let standing = Standing::of(self.node, &status);
-                let Standing { subtables, regions, .. } = standing;
+                let standing = DrainStatus::of(self.node, &status);
+                let DrainStatus { subtables, regions, .. } = standing;
                 let problem = status.problem.map(|text| format!("; {text}")).unwrap_or_default();
                 self.heard =
                     Some(format!("{subtables} subtables and {regions} regions left{problem}"));
@@ -136,8 +145,8 @@ impl Drain {
         }
     }
 
-    fn report(&self, from_s: f64, took_s: f64) -> Drained {
-        Drained {
+    fn report(&self, from_s: f64, took_s: f64) -> DrainedNode {
+        DrainedNode {
             node: self.node.to_string(),
             from_s,
             took_s,

@@ -12,21 +12,21 @@ use fusee_cli::failure::Failure;
 use fusee_cli::interrupt;
 use fusee_client::Client;
 
-use crate::series::{Meter, Noting};
-use crate::tally::Tally;
-use crate::verify::Log;
-use crate::worker::{Board, Worker};
-use fusee_workload::{Chooser, Request, Workload};
+use crate::series::{MeteredSession, OperationMeter};
+use crate::tally::OperationTally;
+use crate::verify::WriteLog;
+use crate::worker::{Worker, WorkerContext};
+use fusee_workload::{KeyChooser, WorkloadOperation, YcsbWorkload};
 
 /// The period at which a thread without a session checks whether it is wanted.
 const LOOK: Duration = Duration::from_millis(2);
 
 /// The state that threads share.
-pub struct Load<'a> {
+pub struct ElasticityLoad<'a> {
     pub client: &'a Client,
-    pub board: &'a Board,
-    pub workload: Workload,
-    pub chooser: &'a Chooser,
+    pub board: &'a WorkerContext,
+    pub workload: YcsbWorkload,
+    pub chooser: &'a KeyChooser,
     /// Keys that exist.
     pub keys: u64,
     /// The time between the beginnings of two operations of a session, if they are paced.
@@ -42,18 +42,18 @@ pub struct Load<'a> {
 }
 
 /// The results of a session.
-pub struct Done {
+pub struct ElasticitySessionResult {
     pub writer: u64,
-    pub log: Log,
+    pub log: WriteLog,
     /// Errors and mismatches.
-    pub tally: Tally,
+    pub tally: OperationTally,
 }
 
-impl Load<'_> {
+impl ElasticityLoad<'_> {
     /// Whether to go on.
     pub fn goes_on(&self) -> bool {
         // Relaxed, as everywhere here: the change becomes visible soon enough.
-        !self.over.load(Ordering::Relaxed) && !self.board.is_broken() && !interrupt::requested()
+        !self.over.load(Ordering::Relaxed) && !self.board.is_broken() && !interrupt::is_requested()
     }
 
     fn is_wanted(&self, number: u16) -> bool {
@@ -61,7 +61,11 @@ impl Load<'_> {
     }
 
     /// Runs a thread until all is over.
-    pub fn thread(&self, number: u16, meter: &Meter) -> Result<Vec<Done>, Failure> {
+    pub fn thread(
+        &self,
+        number: u16,
+        meter: &OperationMeter,
+    ) -> Result<Vec<ElasticitySessionResult>, Failure> {
         let mut done = Vec::new();
         while self.goes_on() {
             if self.is_wanted(number) {
@@ -73,20 +77,24 @@ impl Load<'_> {
         Ok(done)
     }
 
-    fn session(&self, number: u16, meter: &Meter) -> Result<Done, Failure> {
+    fn session(
+        &self,
+        number: u16,
+        meter: &OperationMeter,
+    ) -> Result<ElasticitySessionResult, Failure> {
         let session = self.client.session()?;
         self.working.fetch_add(1, Ordering::Relaxed);
         let writer = self.writers.fetch_add(1, Ordering::Relaxed);
-        let tally = RefCell::new(Tally::default());
+        let tally = RefCell::new(OperationTally::default());
         let mut worker = Worker::new(self.board, &session, &tally, writer, false);
-        let mut noting = Noting::new(self.client, &session, meter);
+        let mut noting = MeteredSession::new(self.client, &session, meter);
         let mut chooser = self.chooser.clone();
         let mut next = Instant::now();
         while self.is_wanted(number) {
             let request = self.workload.draw(&mut worker.rng);
             let key = chooser.next(&mut worker.rng, self.keys);
             noting.run(&mut worker, async |worker| match request {
-                Request::Update => worker.update(key).await,
+                WorkloadOperation::Update => worker.update(key).await,
                 _ => worker.search(key).await,
             });
             if let Some(interval) = self.interval {
@@ -97,6 +105,6 @@ impl Load<'_> {
         }
         self.working.fetch_sub(1, Ordering::Relaxed);
         let (writer, log, _) = worker.into_log();
-        Ok(Done { writer, log, tally: tally.into_inner() })
+        Ok(ElasticitySessionResult { writer, log, tally: tally.into_inner() })
     }
 }

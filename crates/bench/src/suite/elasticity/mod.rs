@@ -7,13 +7,13 @@
 //! series, a summary of every phase between two steps, and the replicas of every memory node at its
 //! end. Every value that is read is checked, and in the end every key is.
 //!
-//! A new kind of step needs a variant of [`Step`] and its line in [`Steering::take`]. If the effect
-//! of a step takes time, its phase lasts until a [`goal`](goal::Goal) is reached.
+//! A new kind of step needs a variant of [`ElasticityStep`] and its line in [`ElasticityStepRunner::run_step`]. If
+//! the effect of a step takes time, its phase lasts until a [`goal`](goal::StepGoal) is reached.
 
 mod goal;
 mod load;
 mod report;
-mod steering;
+mod steps;
 
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
 use std::thread::scope;
@@ -25,18 +25,18 @@ use fusee_client::Client;
 use fusee_launch::Servers;
 use serde::Serialize;
 
-use crate::cluster::Demand;
-use crate::driver::{self, Crew, Outcome, Verified};
-use crate::own::OwnCluster;
-use crate::phase::{Job, Phase};
-use crate::report::{Drawing, Setup, Shell, Verdict, attempt};
-use crate::series::Meter;
-use crate::tally::Tally;
-use crate::worker::Board;
-use fusee_workload::{Chooser, Distribution, Workload};
-use load::{Done, Load};
-use report::Found;
-use steering::{Steering, Step, Timeline};
+use crate::cluster::ClusterDemand;
+use crate::driver::{self, DriverOutcome, ReadBackResult, WorkerLayout};
+use crate::phase::{BenchPhase, PhaseJob};
+use crate::process_cluster::ProcessClusterArgs;
+use crate::report::{BenchInvocation, BenchPlotArgs, BenchVerdict, MeasuredSetup, attempt};
+use crate::series::OperationMeter;
+use crate::tally::OperationTally;
+use crate::worker::WorkerContext;
+use fusee_workload::{Distribution, KeyChooser, YcsbWorkload};
+use load::{ElasticityLoad, ElasticitySessionResult};
+use report::ElasticityReport;
+use steps::{ElasticityStep, ElasticityStepRunner, ElasticityTimeline};
 
 /// The skew of YCSB.
 const THETA: f64 = 0.99;
@@ -50,7 +50,7 @@ const LOADERS: usize = 2;
     fusee bench elasticity --sessions 4 --more 4 --rate 0 --phase 10 --json\n\n\
     Exit code 1 if an operation failed, a key does not hold what was acknowledged, or a memory\n\
     node did not join or was not drained in time (--limit).")]
-pub struct Args {
+pub struct ElasticityArgs {
     /// Sessions in the beginning and in the end
     #[arg(long, default_value_t = 16, value_name = "N",
           value_parser = clap::value_parser!(u16).range(1..=256))]
@@ -68,7 +68,7 @@ pub struct Args {
 
     /// YCSB workload: a, b, c, or upd0..upd100
     #[arg(long, default_value = "c", value_name = "W")]
-    workload: Workload,
+    workload: YcsbWorkload,
 
     /// Keys
     #[arg(long, default_value_t = 100_000, value_name = "N",
@@ -93,14 +93,14 @@ pub struct Args {
 
     #[command(flatten)]
     #[serde(flatten)]
-    cluster: OwnCluster,
+    cluster: ProcessClusterArgs,
 
     #[command(flatten)]
     #[serde(skip)]
-    drawing: Drawing,
+    drawing: BenchPlotArgs,
 }
 
-impl Args {
+impl ElasticityArgs {
     fn check(&self) -> Result<(), Failure> {
         let times = [("phase", self.phase), ("interval", self.interval), ("limit", self.limit)];
         for (name, seconds) in times {
@@ -118,18 +118,18 @@ impl Args {
     }
 
     /// Returns the steps, one for each phase.
-    fn script(&self) -> Vec<Step> {
+    fn script(&self) -> Vec<ElasticityStep> {
         let all = self.sessions + self.more;
         vec![
-            Step::Sessions(self.sessions),
-            Step::Sessions(all),
-            Step::Sessions(self.sessions),
-            Step::Join,
-            Step::Drain,
+            ElasticityStep::Sessions(self.sessions),
+            ElasticityStep::Sessions(all),
+            ElasticityStep::Sessions(self.sessions),
+            ElasticityStep::Join,
+            ElasticityStep::Drain,
         ]
     }
 
-    fn demand(&self) -> Demand {
+    fn demand(&self) -> ClusterDemand {
         let phases = self.script().len() as f64;
         let operations = f64::from(self.sessions + self.more) * self.rate as f64;
         let operations = (operations * self.phase * phases).ceil() as u64;
@@ -137,28 +137,34 @@ impl Args {
         // Every session may exist twice, each time with a block of its own.
         let processes = 2 * u64::from(self.sessions + self.more);
         let pairs = self.keys + updates;
-        Demand { keys: self.keys, index_keys: self.keys, pairs, processes, ..Demand::default() }
+        ClusterDemand {
+            keys: self.keys,
+            index_keys: self.keys,
+            pairs,
+            processes,
+            ..ClusterDemand::default()
+        }
     }
 }
 
 /// Runs the benchmark and prints its report.
-pub fn run(args: &Args) -> Result<(), Failure> {
+pub fn run(args: &ElasticityArgs) -> Result<(), Failure> {
     args.check()?;
-    let shell = Shell::begin_drawing("elasticity", &args.drawing)?;
+    let shell = BenchInvocation::begin_drawing("elasticity", &args.drawing)?;
     interrupt::watch()?;
     let threads = args.sessions + args.more;
     let (target, mut servers) = args.cluster.open(args.demand(), threads, shell.available())?;
     let client = &target.client;
     // Described before memory nodes come and go.
-    let setup = Setup::of(client, true, false);
-    let board = Board::new(args.cluster.pair_bytes, args.cluster.seed);
-    let crew = Crew { threads: LOADERS, coroutines: 1, first_thread: 0 };
-    let insert = Job::Insert { keys: args.keys };
-    let insert = Phase { job: insert, operations: u64::MAX, time: None };
-    let loaded: Outcome = driver::run(client, &board, crew, &[insert], &mut ())?;
-    let mut tally = Tally::default();
+    let setup = MeasuredSetup::of(client, true, false);
+    let board = WorkerContext::new(args.cluster.pair_bytes, args.cluster.seed);
+    let crew = WorkerLayout { threads: LOADERS, coroutines: 1, first_thread: 0 };
+    let insert = PhaseJob::Insert { keys: args.keys };
+    let insert = BenchPhase { job: insert, operations: u64::MAX, time: None };
+    let loaded: DriverOutcome = driver::run(client, &board, crew, &[insert], &mut ())?;
+    let mut tally = OperationTally::default();
     loaded.results.iter().for_each(|result| tally.merge_failures(&result.tally));
-    let (mut done, timeline) = stretch(args, client, &board, &mut servers)?;
+    let (mut done, timeline) = run_script(args, client, &board, &mut servers)?;
     let mut logs = loaded.logs;
     done.sort_by_key(|done| done.writer);
     for done in done {
@@ -166,10 +172,10 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         logs.push(done.log);
     }
     let mut problems = timeline.problems;
-    let verified: Verified = attempt(&mut problems, driver::verify(client, &board, logs));
+    let verified: ReadBackResult = attempt(&mut problems, driver::verify(client, &board, logs));
     tally.merge_failures(&verified.tally);
     let members = attempt(&mut problems, report::members(client));
-    let found = Found {
+    let found = ElasticityReport {
         joined: timeline.joined,
         drained: timeline.drained,
         members,
@@ -177,21 +183,26 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         phases: timeline.phases,
         intervals: timeline.intervals,
     };
-    shell.tell(args, Some(setup), found, Some(Verdict::new(&tally, verified.keys, problems)))
+    shell.print_results(
+        args,
+        Some(setup),
+        found,
+        Some(BenchVerdict::new(&tally, verified.keys, problems)),
+    )
 }
 
 /// Runs the load through the script.
-fn stretch(
-    args: &Args,
+fn run_script(
+    args: &ElasticityArgs,
     client: &Client,
-    board: &Board,
+    board: &WorkerContext,
     servers: &mut Servers,
-) -> Result<(Vec<Done>, Timeline), Failure> {
-    let load = Load {
+) -> Result<(Vec<ElasticitySessionResult>, ElasticityTimeline), Failure> {
+    let load = ElasticityLoad {
         client,
         board,
         workload: args.workload,
-        chooser: &Chooser::new(Distribution::Zipfian, args.keys, THETA, args.cluster.seed),
+        chooser: &KeyChooser::new(Distribution::Zipfian, args.keys, THETA, args.cluster.seed),
         keys: args.keys,
         interval: (args.rate > 0).then(|| Duration::from_secs_f64(1.0 / args.rate as f64)),
         writers: AtomicU64::new(LOADERS as u64),
@@ -200,7 +211,7 @@ fn stretch(
         over: AtomicBool::new(false),
     };
     let threads = args.sessions + args.more;
-    let meters: Vec<Meter> = (0..threads).map(|_| Meter::default()).collect();
+    let meters: Vec<OperationMeter> = (0..threads).map(|_| OperationMeter::default()).collect();
     scope(|scope| {
         let threads: Vec<_> = (0..threads)
             .zip(&meters)
@@ -209,12 +220,12 @@ fn stretch(
                 scope.spawn(move || load.thread(number, meter))
             })
             .collect();
-        let mut steering = Steering::new(args, &load, &meters, servers);
-        args.script().into_iter().for_each(|step| steering.take(step));
+        let mut steering = ElasticityStepRunner::new(args, &load, &meters, servers);
+        args.script().into_iter().for_each(|step| steering.run_step(step));
         let timeline = steering.timeline;
         load.over.store(true, Ordering::Relaxed);
         let done = threads.into_iter().map(|thread| thread.join().expect("it does not panic"));
-        let done: Vec<Vec<Done>> = done.collect::<Result<_, _>>()?;
+        let done: Vec<Vec<ElasticitySessionResult>> = done.collect::<Result<_, _>>()?;
         Ok((done.into_iter().flatten().collect(), timeline))
     })
 }

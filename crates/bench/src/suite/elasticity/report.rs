@@ -6,16 +6,16 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use fusee_cli::failure::Failure;
-use fusee_cli::quantity::Bytes;
-use fusee_cli::standing::state_name;
+use fusee_cli::master_requests::state_name;
+use fusee_cli::quantity::ByteSize;
 use fusee_client::{Client, View};
 use serde::Serialize;
 
-use super::Args;
-use super::load::Load;
-use crate::report::{Findings, Report};
-use crate::series::{Latency, Operations, Sample, operations, thinned};
-use fusee_report::plot::{Chart, Horizontal, Line, Mark, Panel};
+use super::ElasticityArgs;
+use super::load::ElasticityLoad;
+use crate::report::{BenchFindings, BenchReport};
+use crate::series::{IntervalSample, LatencyByOperation, LatencySummary, operations, thinned};
+use fusee_report::plot::{Chart, ChartLine, ChartMark, HorizontalAxis, Panel};
 
 /// Maximum number of rows of the time series in the table for people.
 const ROWS: usize = 40;
@@ -24,7 +24,7 @@ const KINDS: [&str; 2] = ["search", "update"];
 
 /// A row of the time series.
 #[derive(Debug, Serialize)]
-pub struct Interval {
+pub struct ElasticityInterval {
     pub from_s: f64,
     pub to_s: f64,
     /// Sessions that worked at the end of the interval.
@@ -32,15 +32,20 @@ pub struct Interval {
     /// Memory nodes in the view at that time.
     pub members: usize,
     pub ops_per_s: f64,
-    pub operations: Operations,
+    pub operations: LatencyByOperation,
 }
 
-impl Interval {
+impl ElasticityInterval {
     /// Builds the row of an interval that ends now.
-    pub fn new(load: &Load<'_>, from: Duration, to: Duration, sample: &Sample) -> Interval {
+    pub fn new(
+        load: &ElasticityLoad<'_>,
+        from: Duration,
+        to: Duration,
+        sample: &IntervalSample,
+    ) -> ElasticityInterval {
         let all = sample.all();
         let seconds = (to - from).as_secs_f64();
-        Interval {
+        ElasticityInterval {
             from_s: from.as_secs_f64(),
             to_s: to.as_secs_f64(),
             sessions: load.working.load(Ordering::Relaxed),
@@ -59,23 +64,29 @@ pub struct PhaseRow {
     pub from_s: f64,
     pub to_s: f64,
     pub ops_per_s: f64,
-    pub operations: Operations,
+    pub operations: LatencyByOperation,
     /// Operations during which the view was changing.
-    pub changing: Operations,
+    pub changing: LatencyByOperation,
     /// The replicas of each memory node at its end.
-    pub nodes: BTreeMap<String, Held>,
+    pub nodes: BTreeMap<String, NodeReplicaCounts>,
 }
 
 /// Replicas on a memory node.
 #[derive(Debug, Default, Serialize)]
-pub struct Held {
+pub struct NodeReplicaCounts {
     pub subtables: u64,
     pub regions: u64,
 }
 
 impl PhaseRow {
     /// Builds the row of a phase that has ended, with this view.
-    pub fn new(step: String, view: &View, from: Duration, to: Duration, sample: &Sample) -> Self {
+    pub fn new(
+        step: String,
+        view: &View,
+        from: Duration,
+        to: Duration,
+        sample: &IntervalSample,
+    ) -> Self {
         let all = sample.all();
         let seconds = (to - from).as_secs_f64();
         PhaseRow {
@@ -85,21 +96,21 @@ impl PhaseRow {
             ops_per_s: all.operations() as f64 / seconds.max(1e-9),
             operations: operations(&all, seconds),
             changing: operations(&sample.changing, seconds),
-            nodes: held(view),
+            nodes: count_replicas(view),
         }
     }
 }
 
 /// An event.
 #[derive(Clone, Debug, Serialize)]
-pub struct Event {
+pub struct ElasticityEvent {
     pub at_s: f64,
     pub what: String,
 }
 
 /// A memory node that became a member.
 #[derive(Clone, Debug, Serialize)]
-pub struct Joined {
+pub struct JoinedNode {
     pub node: String,
     /// The time at which its process was started.
     pub from_s: f64,
@@ -109,7 +120,7 @@ pub struct Joined {
 
 /// A memory node that was drained.
 #[derive(Clone, Debug, Serialize)]
-pub struct Drained {
+pub struct DrainedNode {
     pub node: String,
     /// The time at which the master got the order.
     pub from_s: f64,
@@ -130,9 +141,12 @@ pub fn members(client: &Client) -> Result<BTreeMap<String, &'static str>, Failur
 }
 
 /// Returns the replicas of every member.
-fn held(view: &View) -> BTreeMap<String, Held> {
-    let mut nodes: BTreeMap<String, Held> =
-        view.members.iter().map(|member| (member.node.to_string(), Held::default())).collect();
+fn count_replicas(view: &View) -> BTreeMap<String, NodeReplicaCounts> {
+    let mut nodes: BTreeMap<String, NodeReplicaCounts> = view
+        .members
+        .iter()
+        .map(|member| (member.node.to_string(), NodeReplicaCounts::default()))
+        .collect();
     for place in view.subtables.iter().flat_map(|subtable| subtable.replicas()) {
         nodes.entry(place.node.to_string()).or_default().subtables += 1;
     }
@@ -144,22 +158,22 @@ fn held(view: &View) -> BTreeMap<String, Held> {
 
 /// The results.
 #[derive(Debug, Serialize)]
-pub struct Found {
-    pub joined: Option<Joined>,
-    pub drained: Option<Drained>,
+pub struct ElasticityReport {
+    pub joined: Option<JoinedNode>,
+    pub drained: Option<DrainedNode>,
     /// The states of all memory nodes in the end.
     pub members: BTreeMap<String, &'static str>,
     /// The steps, and when their goals were reached.
-    pub events: Vec<Event>,
+    pub events: Vec<ElasticityEvent>,
     pub phases: Vec<PhaseRow>,
-    pub intervals: Vec<Interval>,
+    pub intervals: Vec<ElasticityInterval>,
 }
 
-impl Findings for Found {
-    type Settings = Args;
+impl BenchFindings for ElasticityReport {
+    type Settings = ElasticityArgs;
 
-    fn title(report: &Report<'_, Found>) -> String {
-        let Args { workload, keys, rate, cluster, .. } = report.settings;
+    fn title(report: &BenchReport<'_, ElasticityReport>) -> String {
+        let ElasticityArgs { workload, keys, rate, cluster, .. } = report.settings;
         let pace = match rate {
             0 => "as fast as they can".into(),
             rate => format!("{rate} operations a second each"),
@@ -170,7 +184,7 @@ impl Findings for Found {
         )
     }
 
-    fn rows(report: &Report<'_, Found>) -> String {
+    fn rows(report: &BenchReport<'_, ElasticityReport>) -> String {
         let found = &report.findings;
         let mut text = found.moves();
         found.phases(&mut text, report.interrupted);
@@ -185,14 +199,14 @@ impl Findings for Found {
         text
     }
 
-    fn chart(report: &Report<'_, Found>) -> Option<Chart> {
+    fn chart(report: &BenchReport<'_, ElasticityReport>) -> Option<Chart> {
         let workload = report.settings.workload;
         let fabric = report.fabric();
         Some(report.findings.chart(format!("Elasticity: YCSB {workload}, {fabric}")))
     }
 }
 
-impl Found {
+impl ElasticityReport {
     fn phases(&self, text: &mut String, interrupted: bool) {
         let ended = if interrupted { "  INTERRUPTED" } else { "" };
         let _ = writeln!(
@@ -202,7 +216,7 @@ impl Found {
         );
         for phase in &self.phases {
             let p99 = |kind| match phase.operations.get(kind) {
-                Some(Latency { p99_us, .. }) => format!("{p99_us:.1}"),
+                Some(LatencySummary { p99_us, .. }) => format!("{p99_us:.1}"),
                 None => "-".into(),
             };
             let nodes: Vec<String> = phase
@@ -227,16 +241,16 @@ impl Found {
     /// Returns the members that came and went, for people.
     fn moves(&self) -> String {
         let mut text = String::new();
-        if let Some(Joined { node, took_s, .. }) = &self.joined {
+        if let Some(JoinedNode { node, took_s, .. }) = &self.joined {
             let _ = writeln!(text, "joined      {node}, a member after {took_s:.2} s");
         }
         if let Some(drained) = &self.drained {
-            let Drained { node, took_s, subtables, regions, moved_bytes, .. } = drained;
+            let DrainedNode { node, took_s, subtables, regions, moved_bytes, .. } = drained;
             let _ = writeln!(
                 text,
                 "drained     {node}, gone after {took_s:.2} s; {subtables} subtables and {regions} \
                  regions moved, {}",
-                Bytes(*moved_bytes)
+                ByteSize(*moved_bytes)
             );
         }
         text
@@ -244,9 +258,9 @@ impl Found {
 
     /// Draws the time series.
     fn chart(&self, title: String) -> Chart {
-        let line = |name: &str, value: &dyn Fn(&Interval) -> Option<f64>| {
+        let line = |name: &str, value: &dyn Fn(&ElasticityInterval) -> Option<f64>| {
             let points = self.intervals.iter().filter_map(|i| Some((i.to_s, value(i)?)));
-            Line::new(name, points.collect())
+            ChartLine::new(name, points.collect())
         };
         let throughput = line("all operations", &|i| Some(i.ops_per_s));
         let of = |kind: &'static str| {
@@ -259,7 +273,7 @@ impl Found {
             |label: &str, logarithmic, lines| Panel { label: label.into(), logarithmic, lines };
         Chart {
             title,
-            x: Horizontal::Seconds,
+            x: HorizontalAxis::Seconds,
             panels: vec![
                 panel("operations/s", false, vec![throughput]),
                 panel("microseconds", true, latencies),
@@ -269,7 +283,7 @@ impl Found {
             marks: self
                 .events
                 .iter()
-                .map(|event| Mark { at_s: event.at_s, text: event.what.clone() })
+                .map(|event| ChartMark { at_s: event.at_s, text: event.what.clone() })
                 .collect(),
         }
     }

@@ -13,22 +13,22 @@ use std::time::{Duration, Instant};
 
 use fusee_cli::interrupt;
 
-use crate::record::Packed;
-use crate::redundant::Redundant;
-use crate::store::{OperationError, Session, Store};
-use crate::tally::Tally;
-use crate::verify::Log;
-use crate::worker::{Board, Worker};
-use fusee_workload::{Chooser, Request, Workload};
+use crate::record::PackedOperation;
+use crate::redundant::RedundantClient;
+use crate::store::{BenchSession, BenchStore, OperationError};
+use crate::tally::OperationTally;
+use crate::verify::WriteLog;
+use crate::worker::{Worker, WorkerContext};
+use fusee_workload::{KeyChooser, WorkloadOperation, YcsbWorkload};
 
 /// The wait before another session is requested after a refusal.
 const RETRY: Duration = Duration::from_millis(5);
 
 /// The state that threads share.
-pub struct Load<'a> {
-    pub store: Redundant<'a>,
-    pub board: &'a Board,
-    pub chooser: &'a Chooser,
+pub struct FailoverLoad<'a> {
+    pub store: RedundantClient<'a>,
+    pub board: &'a WorkerContext,
+    pub chooser: &'a KeyChooser,
     /// Keys that exist.
     pub keys: u64,
     /// The time between the beginnings of two operations of a session.
@@ -40,17 +40,17 @@ pub struct Load<'a> {
 }
 
 /// The results of a thread.
-pub struct Trace {
+pub struct FailoverTrace {
     /// By writer: its writes, and all its operations.
-    pub writers: Vec<(u64, Log, Vec<Packed>)>,
+    pub writers: Vec<(u64, WriteLog, Vec<PackedOperation>)>,
     /// Latencies, errors, mismatches.
-    pub tally: Tally,
+    pub tally: OperationTally,
 }
 
-impl Load<'_> {
+impl FailoverLoad<'_> {
     /// Runs a thread until the load is over.
-    pub fn thread(&self) -> Trace {
-        let tally = RefCell::new(Tally::default());
+    pub fn thread(&self) -> FailoverTrace {
+        let tally = RefCell::new(OperationTally::default());
         let mut writers = Vec::new();
         while self.goes_on() {
             match self.session(&tally) {
@@ -58,7 +58,7 @@ impl Load<'_> {
                 None => sleep(RETRY),
             }
         }
-        Trace { writers, tally: tally.into_inner() }
+        FailoverTrace { writers, tally: tally.into_inner() }
     }
 
     /// Waits until this number of threads have their first session.
@@ -70,12 +70,15 @@ impl Load<'_> {
 
     fn goes_on(&self) -> bool {
         // Relaxed: the change becomes visible soon enough.
-        !self.over.load(Ordering::Relaxed) && !self.board.is_broken() && !interrupt::requested()
+        !self.over.load(Ordering::Relaxed) && !self.board.is_broken() && !interrupt::is_requested()
     }
 
     /// Works with one session until it is lost, or the load is over; `None` if no session could be
     /// opened.
-    fn session(&self, tally: &RefCell<Tally>) -> Option<(u64, Log, Vec<Packed>)> {
+    fn session(
+        &self,
+        tally: &RefCell<OperationTally>,
+    ) -> Option<(u64, WriteLog, Vec<PackedOperation>)> {
         let opened = self.store.open().inspect_err(|error| {
             let kind = error.kind().to_string();
             *tally.borrow_mut().errors.entry(kind).or_default() += 1;
@@ -86,11 +89,11 @@ impl Load<'_> {
         let mut chooser = self.chooser.clone();
         let mut next = Instant::now();
         while self.goes_on() && !session.session.is_lost() {
-            let request = Workload::A.draw(&mut worker.rng);
+            let request = YcsbWorkload::A.draw(&mut worker.rng);
             let key = chooser.next(&mut worker.rng, self.keys);
             session.block_on(async {
                 match request {
-                    Request::Update => worker.update(key).await,
+                    WorkloadOperation::Update => worker.update(key).await,
                     _ => worker.search(key).await,
                 }
             });

@@ -9,8 +9,8 @@
 //! The cluster has as many replicas of index and data as the losses demand: coded pairs survive
 //! only in a cluster that goes on ([`plan`]).
 
-mod gaps;
 mod load;
+mod pauses;
 mod plan;
 mod report;
 mod watch;
@@ -25,26 +25,26 @@ use fusee_cli::failure::Failure;
 use fusee_cli::interrupt;
 use fusee_client::{Client, MnId, Redundancy};
 use fusee_launch::Servers;
-use fusee_linearizability::{Answer, Call};
+use fusee_linearizability::{HistoryAnswer, HistoryCall};
 use serde::Serialize;
 
 use crate::check::check;
-use crate::clock::{Clock, monotonic_ns};
-use crate::cluster::Demand;
-use crate::driver::{self, Verified};
-use crate::own::OwnCluster;
-use crate::record::{End, Entry, Keep, Packed};
-use crate::redundant::{Redundant, by_name};
-use crate::report::{Errors, Output, Setup, Shell, attempt};
-use crate::store::{Session, Store};
-use crate::tally::Tally;
-use crate::verify::Log;
-use crate::worker::{Board, Worker};
-use fusee_workload::{Chooser, Distribution};
-use gaps::Pauses;
-use load::{Load, Trace};
-use report::{Found, Loss, Period, Stages};
-use watch::Watch;
+use crate::clock::{BenchClock, monotonic_ns};
+use crate::cluster::ClusterDemand;
+use crate::driver::{self, ReadBackResult};
+use crate::process_cluster::ProcessClusterArgs;
+use crate::record::{PackedOperation, RecordScope, RecordedEnd, RecordedOperation};
+use crate::redundant::{RedundantClient, by_name};
+use crate::report::{BenchInvocation, BenchOutputArgs, ErrorCounts, MeasuredSetup, attempt};
+use crate::store::{BenchSession, BenchStore};
+use crate::tally::OperationTally;
+use crate::verify::WriteLog;
+use crate::worker::{Worker, WorkerContext};
+use fusee_workload::{Distribution, KeyChooser};
+use load::{FailoverLoad, FailoverTrace};
+use pauses::Pauses;
+use report::{FailoverLoss, FailoverPeriod, FailoverReport, FailoverStageTimes};
+use watch::FailoverMonitor;
 
 /// The pair size of coded values: 16 KiB.
 const CODED_PAIR_BYTES: &str = "16400";
@@ -75,7 +75,7 @@ const POLL: Duration = Duration::from_millis(5);
     The cluster has as many memory nodes, and replicas of index and data, as the losses take.\n\n\
     Exit code 1 if a write was lost, a read was wrong, the history is not linearizable, reads\n\
     stopped, the view did not become stable again, or redundancy did not come back with --spare.")]
-pub struct Args {
+pub struct FailoverArgs {
     /// The memory node to kill, of several the first: mn0 is the first of all
     #[arg(long, default_value = "mn1", value_name = "NODE")]
     #[serde(skip)]
@@ -126,14 +126,14 @@ pub struct Args {
 
     #[command(flatten)]
     #[serde(flatten)]
-    cluster: OwnCluster,
+    cluster: ProcessClusterArgs,
 
     #[command(flatten)]
     #[serde(skip)]
-    output: Output,
+    output: BenchOutputArgs,
 }
 
-impl Args {
+impl FailoverArgs {
     /// The nodes to kill, in this order.
     fn victims(&self, client: &Client) -> Result<Vec<MnId>, Failure> {
         let mut nodes: Vec<MnId> = client.view().members.iter().map(|m| m.node).collect();
@@ -152,14 +152,14 @@ impl Args {
         Ok(nodes)
     }
 
-    fn demand(&self) -> Demand {
+    fn demand(&self) -> ClusterDemand {
         let kills = f64::from(self.losses().div_ceil(self.at_once));
         let operations = (self.rate as f64 * (self.before + self.after * kills)).ceil() as u64;
         // Half of the operations, and three standard deviations more.
         let updates = operations / 2 + (3.0 * (operations as f64).sqrt()) as u64;
         // Every session may be replaced by another one.
         let processes = u64::from(self.threads) + 1;
-        Demand {
+        ClusterDemand {
             keys: self.keys,
             index_keys: self.keys,
             pairs: self.keys + updates,
@@ -171,29 +171,29 @@ impl Args {
 }
 
 /// Runs the benchmark and prints its report.
-pub fn run(args: &Args) -> Result<(), Failure> {
+pub fn run(args: &FailoverArgs) -> Result<(), Failure> {
     let args = &args.planned()?;
-    let shell = Shell::begin("failover", &args.output);
+    let shell = BenchInvocation::begin("failover", &args.output);
     interrupt::watch()?;
     let available = shell.available();
     let (target, mut servers) = args.cluster.open(args.demand(), args.threads, available)?;
     let client = &target.client;
     let victims = args.victims(client)?;
     // Described before it loses memory nodes.
-    let setup = Setup::of(client, true, false);
-    let store = Redundant { client, redundancy: args.redundancy };
-    let mut board = Board::new(args.cluster.pair_bytes, args.cluster.seed);
-    board.clock = Clock::shared(monotonic_ns());
-    board.keep = Keep::All;
+    let setup = MeasuredSetup::of(client, true, false);
+    let store = RedundantClient { client, redundancy: args.redundancy };
+    let mut board = WorkerContext::new(args.cluster.pair_bytes, args.cluster.seed);
+    board.clock = BenchClock::shared(monotonic_ns());
+    board.keep = RecordScope::All;
     // Loaded before there are spares: they would get a share of the keys, and the victims fewer.
     let loaded = load_keys(store, &board, args.keys)?;
     if args.spare {
         victims.iter().try_for_each(|_| servers.add_memory_node())?;
         wait_for_members(client, usize::from(args.cluster.memory_nodes()) + victims.len())?;
     }
-    let disturbed = disturb(args, store, &board, &victims, &mut servers)?;
-    let found = judge(args, client, &board, loaded, disturbed);
-    shell.tell(args, Some(setup), found, None)
+    let disturbed = run_with_kills(args, store, &board, &victims, &mut servers)?;
+    let found = verify_run(args, client, &board, loaded, disturbed);
+    shell.print_results(args, Some(setup), found, None)
 }
 
 fn wait_for_members(client: &Client, count: usize) -> Result<(), Failure> {
@@ -208,46 +208,50 @@ fn wait_for_members(client: &Client, count: usize) -> Result<(), Failure> {
 }
 
 /// Inserts the keys, as writer 0.
-fn load_keys(store: Redundant<'_>, board: &Board, keys: u64) -> Result<Trace, Failure> {
+fn load_keys(
+    store: RedundantClient<'_>,
+    board: &WorkerContext,
+    keys: u64,
+) -> Result<FailoverTrace, Failure> {
     let session = store.open()?;
-    let tally = RefCell::new(Tally::default());
+    let tally = RefCell::new(OperationTally::default());
     let mut worker = Worker::new(board, &session, &tally, 0, false);
     for _ in 0..keys {
         session.block_on(worker.insert_new(board.frontier.claim()));
     }
     let writers = vec![worker.into_log()];
-    Ok(Trace { writers, tally: tally.into_inner() })
+    Ok(FailoverTrace { writers, tally: tally.into_inner() })
 }
 
 /// Memory nodes that were killed at once.
-struct Kill<'a> {
+struct FailoverKill<'a> {
     nodes: Vec<MnId>,
     at: u64,
-    watch: Watch<'a>,
+    watch: FailoverMonitor<'a>,
 }
 
 /// A run. Times are nanoseconds of the board's clock.
-struct Disturbed<'a> {
+struct FailoverRun<'a> {
     /// By thread.
-    traces: Vec<Trace>,
+    traces: Vec<FailoverTrace>,
     begun: u64,
     /// The kills in their order.
-    kills: Vec<Kill<'a>>,
+    kills: Vec<FailoverKill<'a>>,
     ended: u64,
 }
 
 /// Runs the load, kills the nodes, and watches.
-fn disturb<'a>(
-    args: &Args,
-    store: Redundant<'a>,
-    board: &Board,
+fn run_with_kills<'a>(
+    args: &FailoverArgs,
+    store: RedundantClient<'a>,
+    board: &WorkerContext,
     victims: &[MnId],
     servers: &mut Servers,
-) -> Result<Disturbed<'a>, Failure> {
-    let load = Load {
+) -> Result<FailoverRun<'a>, Failure> {
+    let load = FailoverLoad {
         store,
         board,
-        chooser: &Chooser::new(Distribution::Zipfian, args.keys, THETA, args.cluster.seed),
+        chooser: &KeyChooser::new(Distribution::Zipfian, args.keys, THETA, args.cluster.seed),
         keys: args.keys,
         interval: Duration::from_secs_f64(f64::from(args.threads) / args.rate as f64),
         writers: AtomicU64::new(1),
@@ -256,18 +260,18 @@ fn disturb<'a>(
     let mut disturbed = scope(|scope| {
         let threads: Vec<_> = (0..args.threads).map(|_| scope.spawn(|| load.thread())).collect();
         load.wait_for_sessions(args.threads.into());
-        let steered = steer(args, store.client, board, victims, servers);
+        let steered = kill_nodes(args, store.client, board, victims, servers);
         load.over.store(true, Ordering::Relaxed);
         let traces = threads.into_iter().map(|thread| thread.join().expect("it does not panic"));
         let traces = traces.collect();
-        steered.map(|disturbed| Disturbed { traces, ..disturbed })
+        steered.map(|disturbed| FailoverRun { traces, ..disturbed })
     })?;
-    if let Some(Kill { watch, .. }) = disturbed.kills.last_mut() {
+    if let Some(FailoverKill { watch, .. }) = disturbed.kills.last_mut() {
         while watch.stable.is_some() && !watch.is_over() && watch.elapsed() < WHOLE_TIMEOUT {
-            if interrupt::requested() {
+            if interrupt::is_requested() {
                 break;
             }
-            watch.ask()?;
+            watch.poll_master()?;
             sleep(POLL);
         }
     }
@@ -275,71 +279,72 @@ fn disturb<'a>(
 }
 
 /// Does the steps of the run, beside the threads of the load.
-fn steer<'a>(
-    args: &Args,
+fn kill_nodes<'a>(
+    args: &FailoverArgs,
     client: &'a Client,
-    board: &Board,
+    board: &WorkerContext,
     victims: &[MnId],
     servers: &mut Servers,
-) -> Result<Disturbed<'a>, Failure> {
+) -> Result<FailoverRun<'a>, Failure> {
     let begun = board.clock.now();
     let start = Instant::now();
-    while start.elapsed() < Duration::from_secs_f64(args.before) && !interrupt::requested() {
+    while start.elapsed() < Duration::from_secs_f64(args.before) && !interrupt::is_requested() {
         sleep(POLL);
     }
-    let mut kills: Vec<Kill<'_>> = Vec::new();
+    let mut kills: Vec<FailoverKill<'_>> = Vec::new();
     for nodes in victims.chunks(args.at_once.into()) {
-        if let Some(Kill { watch, .. }) = kills.last_mut() {
+        if let Some(FailoverKill { watch, .. }) = kills.last_mut() {
             // The redundancy lost before may be what the next losses need.
-            while !watch.is_over() && watch.elapsed() < WHOLE_TIMEOUT && !interrupt::requested() {
+            while !watch.is_over() && watch.elapsed() < WHOLE_TIMEOUT && !interrupt::is_requested()
+            {
                 watch.look()?;
             }
-            if !watch.is_over() || interrupt::requested() {
+            if !watch.is_over() || interrupt::is_requested() {
                 break;
             }
         }
-        let mut watch = Watch::start(client, nodes.to_vec());
+        let mut watch = FailoverMonitor::start(client, nodes.to_vec());
         let at = board.clock.now();
         nodes.iter().try_for_each(|node| servers.kill(&node.to_string()))?;
-        while watch.elapsed() < Duration::from_secs_f64(args.after) && !interrupt::requested() {
+        while watch.elapsed() < Duration::from_secs_f64(args.after) && !interrupt::is_requested() {
             watch.look()?;
         }
-        kills.push(Kill { nodes: nodes.to_vec(), at, watch });
+        kills.push(FailoverKill { nodes: nodes.to_vec(), at, watch });
     }
-    Ok(Disturbed { traces: Vec::new(), begun, kills, ended: board.clock.now() })
+    Ok(FailoverRun { traces: Vec::new(), begun, kills, ended: board.clock.now() })
 }
 
 /// Counts the operations that were answered between two moments.
-fn answered(traces: &[Trace], counts: fn(Call) -> bool, from: u64, to: u64) -> u64 {
+fn answered(traces: &[FailoverTrace], counts: fn(HistoryCall) -> bool, from: u64, to: u64) -> u64 {
     let entries = traces.iter().flat_map(|trace| &trace.writers).flat_map(|(.., kept)| kept);
-    let within = |packed: &&Packed| {
-        let Entry { call, end, .. } = (**packed).into();
-        counts(call) && matches!(end, End::Answered(at, _) if (from..to).contains(&at))
+    let within = |packed: &&PackedOperation| {
+        let RecordedOperation { call, end, .. } = (**packed).into();
+        counts(call) && matches!(end, RecordedEnd::Answered(at, _) if (from..to).contains(&at))
     };
     entries.filter(within).count() as u64
 }
 
-impl Period {
+impl FailoverPeriod {
     /// Summarizes what the sessions did between two moments.
-    fn of(traces: &[Trace], from: u64, to: u64) -> Period {
-        Period {
+    fn of(traces: &[FailoverTrace], from: u64, to: u64) -> FailoverPeriod {
+        FailoverPeriod {
             operations: answered(traces, |_| true, from, to),
-            searches: answered(traces, |call| call == Call::Search, from, to),
+            searches: answered(traces, |call| call == HistoryCall::Search, from, to),
             writes: Pauses::of_writes(traces, from, to),
             reads: Pauses::of_reads(traces, from, to),
         }
     }
 }
 
-impl Loss {
-    fn of(kill: &Kill<'_>, traces: &[Trace], to: u64) -> Loss {
-        let Kill { nodes, at, watch } = kill;
+impl FailoverLoss {
+    fn of(kill: &FailoverKill<'_>, traces: &[FailoverTrace], to: u64) -> FailoverLoss {
+        let FailoverKill { nodes, at, watch } = kill;
         let ms = |time: Duration| time.as_secs_f64() * 1000.0;
-        Loss {
+        FailoverLoss {
             nodes: nodes.iter().map(MnId::to_string).collect(),
-            period: Period::of(traces, *at, to),
+            period: FailoverPeriod::of(traces, *at, to),
             stable_ms: watch.stable.map(ms),
-            stages: watch.change.as_ref().map(|change| Stages {
+            stages: watch.change.as_ref().map(|change| FailoverStageTimes {
                 subtables: change.subtables,
                 frozen_ms: change.frozen_ms,
                 transforming_ms: change.transforming_ms,
@@ -351,7 +356,7 @@ impl Loss {
     }
 
     /// Returns the problems, which do not depend on the machine.
-    fn problems(&self, args: &Args) -> Vec<String> {
+    fn problems(&self, args: &FailoverArgs) -> Vec<String> {
         let nodes = self.nodes.join(" and ");
         let mut problems = Vec::new();
         if self.stable_ms.is_none() {
@@ -370,34 +375,35 @@ impl Loss {
 }
 
 /// Reads everything back, and checks the history.
-fn judge(
-    args: &Args,
+fn verify_run(
+    args: &FailoverArgs,
     client: &Client,
-    board: &Board,
-    loaded: Trace,
-    disturbed: Disturbed<'_>,
-) -> Found {
-    let Disturbed { traces, begun, kills, ended } = disturbed;
+    board: &WorkerContext,
+    loaded: FailoverTrace,
+    disturbed: FailoverRun<'_>,
+) -> FailoverReport {
+    let FailoverRun { traces, begun, kills, ended } = disturbed;
     let moments: Vec<u64> = kills.iter().map(|kill| kill.at).chain([ended]).collect();
-    let before = Period::of(&traces, begun, moments[0]);
-    let losses = kills.iter().zip(&moments[1..]).map(|(kill, to)| Loss::of(kill, &traces, *to));
-    let losses: Vec<Loss> = losses.collect();
+    let before = FailoverPeriod::of(&traces, begun, moments[0]);
+    let losses =
+        kills.iter().zip(&moments[1..]).map(|(kill, to)| FailoverLoss::of(kill, &traces, *to));
+    let losses: Vec<FailoverLoss> = losses.collect();
     let sessions = traces.iter().map(|trace| trace.writers.len() as u64).sum::<u64>();
     let mut tally = loaded.tally.clone();
     traces.iter().for_each(|trace| tally.merge_failures(&trace.tally));
-    let (logs, mut entries) = put_together([loaded].into_iter().chain(traces));
-    let is_done = |packed: &&Packed| {
-        let Entry { call, end, .. } = (**packed).into();
-        call != Call::Search && matches!(end, End::Answered(_, Answer::Done))
+    let (logs, mut entries) = merge_traces([loaded].into_iter().chain(traces));
+    let is_done = |packed: &&PackedOperation| {
+        let RecordedOperation { call, end, .. } = (**packed).into();
+        call != HistoryCall::Search && matches!(end, RecordedEnd::Answered(_, HistoryAnswer::Done))
     };
     let acknowledged_writes = entries.iter().filter(is_done).count() as u64;
     let mut problems = Vec::new();
-    let verified: Verified = attempt(&mut problems, driver::verify(client, board, logs));
+    let verified: ReadBackResult = attempt(&mut problems, driver::verify(client, board, logs));
     entries.extend(verified.entries);
     if verified.keys < args.keys {
         problems.push(format!("{} of {} keys were read back", verified.keys, args.keys));
     }
-    if !interrupt::requested() {
+    if !interrupt::is_requested() {
         problems.extend(losses.iter().flat_map(|loss| loss.problems(args)));
         let killed = losses.iter().map(|loss| loss.nodes.len()).sum::<usize>();
         if killed < args.losses().into() {
@@ -407,11 +413,11 @@ fn judge(
     let check = check(&entries);
     let wrong_reads = tally.mismatch_count();
     tally.merge_failures(&verified.tally);
-    Found {
+    FailoverReport {
         before,
         losses,
         sessions_again: sessions.saturating_sub(args.threads.into()),
-        errors: Errors { total: tally.error_count(), by_kind: tally.errors.clone() },
+        errors: ErrorCounts { total: tally.error_count(), by_kind: tally.errors.clone() },
         acknowledged_writes,
         lost_writes: verified.tally.mismatch_count(),
         wrong_reads,
@@ -424,7 +430,9 @@ fn judge(
 }
 
 /// Returns the logs by writer, and all operations.
-fn put_together(traces: impl Iterator<Item = Trace>) -> (Vec<Log>, Vec<Packed>) {
+fn merge_traces(
+    traces: impl Iterator<Item = FailoverTrace>,
+) -> (Vec<WriteLog>, Vec<PackedOperation>) {
     let mut writers: Vec<_> = traces.flat_map(|trace| trace.writers).collect();
     writers.sort_by_key(|(writer, ..)| *writer);
     let mut logs = Vec::new();

@@ -5,16 +5,16 @@
 //! well as the pairs: otherwise the cluster does not go on.
 
 use fusee_cli::failure::Failure;
-use fusee_cli::quantity::counted;
+use fusee_cli::quantity::count_with_noun;
 use fusee_client::Redundancy;
 use fusee_core::view::MAX_REPLICAS;
 
-use super::Args;
-use crate::own::OwnCluster;
+use super::FailoverArgs;
+use crate::process_cluster::ProcessClusterArgs;
 use crate::redundant::survivable_losses;
 use fusee_workload::KEY_BYTES;
 
-impl Args {
+impl FailoverArgs {
     /// Memory nodes to kill.
     pub(super) fn losses(&self) -> u16 {
         self.losses.unwrap_or_else(|| match self.redundancy {
@@ -29,7 +29,7 @@ impl Args {
     }
 
     /// Returns the arguments with a cluster that fits, except where the user chose one.
-    pub(super) fn planned(&self) -> Result<Args, Failure> {
+    pub(super) fn planned(&self) -> Result<FailoverArgs, Failure> {
         self.check()?;
         let left = self.missing().saturating_add(1);
         let replicas = u8::try_from(left).unwrap_or(u8::MAX);
@@ -47,13 +47,13 @@ impl Args {
         let index_replicas = of.index_replicas.unwrap_or(replicas.max(known.min(3)));
         let places = self.redundancy.places(data_replicas.into());
         let nodes = places.max(index_replicas.into()).max(3) as u16;
-        let cluster = OwnCluster {
+        let cluster = ProcessClusterArgs {
             memory_nodes: Some(of.memory_nodes.unwrap_or(nodes)),
             index_replicas: Some(index_replicas),
             data_replicas: Some(data_replicas),
             ..of.clone()
         };
-        let planned = Args { losses: Some(self.losses()), cluster, ..self.clone() };
+        let planned = FailoverArgs { losses: Some(self.losses()), cluster, ..self.clone() };
         planned.check_cluster(places, data_replicas)?;
         Ok(planned)
     }
@@ -79,7 +79,7 @@ impl Args {
 
     /// Refuses a cluster that does not survive the losses.
     fn check_cluster(&self, places: usize, data_replicas: u8) -> Result<(), Failure> {
-        let Args { redundancy, cluster, .. } = self;
+        let FailoverArgs { redundancy, cluster, .. } = self;
         let nodes = cluster.memory_nodes();
         if nodes <= self.losses() && !self.spare {
             return Err(Failure::usage(format!(
@@ -88,13 +88,13 @@ impl Args {
             )));
         }
         let missing = self.missing();
-        let lost = counted(missing, "memory node");
+        let lost = count_with_noun(missing, "memory node");
         let survived = survivable_losses(*redundancy, data_replicas);
         if survived < missing.into() {
             return Err(Failure::usage(format!(
                 "pairs that are {redundancy} survive the loss of {}, and {lost} would be missing at a \
                  time; lower --losses or --at-once, use --spare, or another --redundancy",
-                counted(survived as u64, "memory node")
+                count_with_noun(survived as u64, "memory node")
             )));
         }
         for (name, given) in [("index", cluster.index_replicas), ("data", cluster.data_replicas)] {
@@ -123,13 +123,15 @@ mod tests {
     use super::*;
 
     #[derive(Parser)]
-    struct Line {
+    struct FailoverCommandLine {
         #[command(flatten)]
-        args: Args,
+        args: FailoverArgs,
     }
 
-    fn planned(line: &str) -> Result<Args, Failure> {
-        Line::parse_from(["failover"].into_iter().chain(line.split_whitespace())).args.planned()
+    fn planned(line: &str) -> Result<FailoverArgs, Failure> {
+        FailoverCommandLine::parse_from(["failover"].into_iter().chain(line.split_whitespace()))
+            .args
+            .planned()
     }
 
     #[test]

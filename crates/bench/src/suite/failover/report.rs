@@ -2,17 +2,17 @@
 
 use std::fmt::Write as _;
 
-use fusee_cli::quantity::counted;
+use fusee_cli::quantity::count_with_noun;
 use serde::Serialize;
 
-use super::Args;
-use super::gaps::Pauses;
+use super::FailoverArgs;
+use super::pauses::Pauses;
 use crate::check::CheckReport;
-use crate::report::{Errors, Findings, Report};
+use crate::report::{BenchFindings, BenchReport, ErrorCounts};
 
 /// The stages of the change, in milliseconds, as the master measured them.
 #[derive(Debug, Serialize)]
-pub struct Stages {
+pub struct FailoverStageTimes {
     pub subtables: u64,
     pub frozen_ms: u64,
     pub transforming_ms: u64,
@@ -21,7 +21,7 @@ pub struct Stages {
 
 /// The operations of the sessions in a period.
 #[derive(Debug, Serialize)]
-pub struct Period {
+pub struct FailoverPeriod {
     /// Operations that were answered.
     pub operations: u64,
     /// The reads among them.
@@ -34,14 +34,14 @@ pub struct Period {
 
 /// Memory nodes that were killed at once, and the events after that.
 #[derive(Debug, Serialize)]
-pub struct Loss {
+pub struct FailoverLoss {
     pub nodes: Vec<String>,
     /// The period until the next ones are killed, or the load ends.
     #[serde(flatten)]
-    pub period: Period,
+    pub period: FailoverPeriod,
     /// From the kill until the sessions had a stable view without them.
     pub stable_ms: Option<f64>,
-    pub stages: Option<Stages>,
+    pub stages: Option<FailoverStageTimes>,
     /// From the kill until no replica or column was missing; `None` if that was never reached.
     pub whole_ms: Option<f64>,
     /// Subtables that lack a replica in the end, and regions that lack a replica or a column.
@@ -50,14 +50,14 @@ pub struct Loss {
 
 /// The results.
 #[derive(Debug, Serialize)]
-pub struct Found {
+pub struct FailoverReport {
     /// Before the first kill, for comparison.
-    pub before: Period,
+    pub before: FailoverPeriod,
     /// In the order in which they were killed.
-    pub losses: Vec<Loss>,
+    pub losses: Vec<FailoverLoss>,
     /// Sessions that replaced others.
     pub sessions_again: u64,
-    pub errors: Errors,
+    pub errors: ErrorCounts,
     pub acknowledged_writes: u64,
     /// Keys whose final value contradicts the acknowledged writes.
     pub lost_writes: u64,
@@ -72,11 +72,11 @@ pub struct Found {
     pub examples: Vec<String>,
 }
 
-impl Findings for Found {
-    type Settings = Args;
+impl BenchFindings for FailoverReport {
+    type Settings = FailoverArgs;
 
-    fn title(report: &Report<'_, Found>) -> String {
-        let Args { keys, threads, rate, spare, redundancy, cluster, .. } = report.settings;
+    fn title(report: &BenchReport<'_, FailoverReport>) -> String {
+        let FailoverArgs { keys, threads, rate, spare, redundancy, cluster, .. } = report.settings;
         let nodes = cluster.memory_nodes();
         let losses = report.settings.losses();
         let spare = match (*spare, losses) {
@@ -90,11 +90,11 @@ impl Findings for Found {
              {keys} keys, pairs of {} bytes, {redundancy}, {}, {rate} operations a second",
             killed.collect::<Vec<_>>().join(", then "),
             cluster.pair_bytes,
-            counted(*threads, "session"),
+            count_with_noun(*threads, "session"),
         )
     }
 
-    fn summary(report: &Report<'_, Found>) -> String {
+    fn summary(report: &BenchReport<'_, FailoverReport>) -> String {
         let found = &report.findings;
         let mut text = String::new();
         found.before.tell(&mut text, "before");
@@ -119,13 +119,13 @@ impl Findings for Found {
     }
 }
 
-impl Found {
+impl FailoverReport {
     fn answers(&self, text: &mut String) {
         let _ = writeln!(
             text,
             "errors      {}, {} opened again",
             self.errors.total,
-            counted(self.sessions_again, "session")
+            count_with_noun(self.sessions_again, "session")
         );
         for (kind, count) in &self.errors.by_kind {
             let _ = writeln!(text, "            {count} x {kind}");
@@ -156,9 +156,9 @@ impl Found {
     }
 }
 
-impl Period {
+impl FailoverPeriod {
     fn tell(&self, text: &mut String, name: &str) {
-        let Period { operations, writes, reads, .. } = self;
+        let FailoverPeriod { operations, writes, reads, .. } = self;
         let _ = writeln!(
             text,
             "{name:<12}{operations} operations; no write for {:.1} ms at most, no read for {:.1} ms; \
@@ -171,7 +171,7 @@ impl Period {
     }
 }
 
-impl Loss {
+impl FailoverLoss {
     fn tell(&self, text: &mut String) {
         let _ = writeln!(text, "killed      {}", self.nodes.join(", "));
         self.period.tell(text, "  then");

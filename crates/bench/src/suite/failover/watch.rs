@@ -18,7 +18,7 @@ const STATUS_POLL: Duration = Duration::from_millis(20);
 const VIEWS: u64 = 4;
 
 /// An observer from the moment of the kill on.
-pub struct Watch<'a> {
+pub struct FailoverMonitor<'a> {
     client: &'a Client,
     victims: Vec<MnId>,
     /// The number of the view before the kill.
@@ -36,10 +36,10 @@ pub struct Watch<'a> {
     pub change: Option<Reconfiguration>,
 }
 
-impl Watch<'_> {
+impl FailoverMonitor<'_> {
     /// Starts to watch; to be called at the moment of the kill.
-    pub fn start(client: &Client, victims: Vec<MnId>) -> Watch<'_> {
-        Watch {
+    pub fn start(client: &Client, victims: Vec<MnId>) -> FailoverMonitor<'_> {
+        FailoverMonitor {
             client,
             victims,
             before: client.view().number,
@@ -80,14 +80,14 @@ impl Watch<'_> {
             return Ok(());
         }
         if !self.is_over() {
-            self.ask()?;
+            self.poll_master()?;
         }
         sleep(STATUS_POLL);
         Ok(())
     }
 
     /// Asks the master, when no session learns of views any more.
-    pub fn ask(&mut self) -> Result<(), Failure> {
+    pub fn poll_master(&mut self) -> Result<(), Failure> {
         let status = self.client.status()?;
         let view = status.view.as_ref();
         let is_rid = |view: &&View| view.change.is_none() && !self.is_in(view);

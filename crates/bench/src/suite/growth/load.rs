@@ -15,26 +15,26 @@ use fusee_cli::interrupt;
 use fusee_client::Client;
 use rand::RngExt;
 
-use crate::series::{Meter, Noting};
-use crate::tally::Tally;
-use crate::verify::Log;
-use crate::worker::{Board, Worker};
+use crate::series::{MeteredSession, OperationMeter};
+use crate::tally::OperationTally;
+use crate::verify::WriteLog;
+use crate::worker::{Worker, WorkerContext};
 
 /// Inserts for each update, at least.
 pub const INSERTS_PER_UPDATE: u64 = 2;
 
 /// The role of a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Role {
+pub enum GrowthRole {
     Insert,
     Read,
     Update,
 }
 
 /// The state that threads share.
-pub struct Load<'a> {
+pub struct GrowthLoad<'a> {
     pub client: &'a Client,
-    pub board: &'a Board,
+    pub board: &'a WorkerContext,
     /// Keys to insert.
     pub keys: u64,
     /// The time between the beginnings of two reads or updates of a session.
@@ -48,55 +48,65 @@ pub struct Load<'a> {
 }
 
 /// The results of a thread.
-pub struct Done {
+pub struct GrowthThreadResult {
     pub writer: u64,
-    pub log: Log,
+    pub log: WriteLog,
     /// Errors and mismatches.
-    pub tally: Tally,
+    pub tally: OperationTally,
 }
 
-impl Load<'_> {
+impl GrowthLoad<'_> {
     /// Whether there is something left to insert, and no reason to stop.
     pub fn goes_on(&self) -> bool {
         // Relaxed: the change becomes visible soon enough.
         !self.over.load(Ordering::Relaxed)
             && self.inserters_left.load(Ordering::Relaxed) > 0
             && !self.board.is_broken()
-            && !interrupt::requested()
+            && !interrupt::is_requested()
     }
 
     /// Runs a thread until the load is over.
-    pub fn thread(&self, role: Role, writer: u64, meter: &Meter) -> Result<Done, Failure> {
+    pub fn thread(
+        &self,
+        role: GrowthRole,
+        writer: u64,
+        meter: &OperationMeter,
+    ) -> Result<GrowthThreadResult, Failure> {
         let result = self.work(role, writer, meter);
-        if role == Role::Insert {
+        if role == GrowthRole::Insert {
             self.inserters_left.fetch_sub(1, Ordering::Relaxed);
         }
         result
     }
 
-    fn work(&self, role: Role, writer: u64, meter: &Meter) -> Result<Done, Failure> {
+    fn work(
+        &self,
+        role: GrowthRole,
+        writer: u64,
+        meter: &OperationMeter,
+    ) -> Result<GrowthThreadResult, Failure> {
         let session = self.client.session()?;
-        let tally = RefCell::new(Tally::default());
+        let tally = RefCell::new(OperationTally::default());
         let mut worker = Worker::new(self.board, &session, &tally, writer, false);
-        let mut noting = Noting::new(self.client, &session, meter);
+        let mut noting = MeteredSession::new(self.client, &session, meter);
         let mut next = Instant::now();
         let mut turns = 0;
         while self.goes_on() {
-            if role == Role::Insert {
+            if role == GrowthRole::Insert {
                 let Some(key) = self.board.frontier.claim_below(self.keys) else { break };
                 noting.run(&mut worker, async |worker| worker.insert_new(key).await);
                 continue;
             }
             let keys = self.board.frontier.acknowledged();
             let is_due = match role {
-                Role::Update => turns * self.writers * INSERTS_PER_UPDATE < keys,
+                GrowthRole::Update => turns * self.writers * INSERTS_PER_UPDATE < keys,
                 _ => keys > 0,
             };
             if is_due {
                 turns += 1;
                 let key = worker.rng.random_range(0..keys);
                 noting.run(&mut worker, async |worker| match role {
-                    Role::Update => worker.update(key).await,
+                    GrowthRole::Update => worker.update(key).await,
                     _ => worker.search(key).await,
                 });
             }
@@ -105,6 +115,6 @@ impl Load<'_> {
             sleep(next - now);
         }
         let (writer, log, _) = worker.into_log();
-        Ok(Done { writer, log, tally: tally.into_inner() })
+        Ok(GrowthThreadResult { writer, log, tally: tally.into_inner() })
     }
 }

@@ -23,17 +23,17 @@ use fusee_client::Client;
 use serde::Serialize;
 
 use crate::args::{ClusterArgs, LoadArgs};
-use crate::cluster::{self, Demand};
-use crate::driver::{self, Verified};
-use crate::own;
+use crate::cluster::{self, ClusterDemand};
+use crate::driver::{self, ReadBackResult};
+use crate::process_cluster;
 use crate::progress::bar;
-use crate::report::{Drawing, Shell, Verdict, attempt};
-use crate::series::{Meter, Sample, operations, take_all};
-use crate::tally::Tally;
-use crate::worker::Board;
-use load::{Done, Load, Role};
-use report::{Found, Interval};
-use watch::{Stages, Watch};
+use crate::report::{BenchInvocation, BenchPlotArgs, BenchVerdict, attempt};
+use crate::series::{IntervalSample, OperationMeter, operations, take_all};
+use crate::tally::OperationTally;
+use crate::worker::WorkerContext;
+use load::{GrowthLoad, GrowthRole, GrowthThreadResult};
+use report::{GrowthInterval, GrowthReport};
+use watch::{GrowthMonitor, GrowthStageTimes};
 
 /// The period of looks for the next view.
 const POLL: Duration = Duration::from_micros(500);
@@ -46,7 +46,7 @@ const SHOWN: Duration = Duration::from_millis(100);
     fusee bench growth --plot growth.svg\n  \
     fusee bench growth --keys 10000000 --json > growth.json\n\n\
     Exit code 1 if an operation failed or a key does not hold what was acknowledged.")]
-pub struct Args {
+pub struct GrowthArgs {
     /// Keys to insert
     #[arg(long, default_value_t = 1_000_000, value_name = "N",
           value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
@@ -92,14 +92,14 @@ pub struct Args {
 
     #[command(flatten)]
     #[serde(skip)]
-    drawing: Drawing,
+    drawing: BenchPlotArgs,
 
     #[command(flatten)]
     #[serde(skip)]
     cluster: ClusterArgs,
 }
 
-impl Args {
+impl GrowthArgs {
     fn check(&self) -> Result<(), Failure> {
         if self.interval > 0.0 && self.interval < 1e6 {
             Ok(())
@@ -113,21 +113,27 @@ impl Args {
     }
 
     fn load(&self) -> Result<LoadArgs, Failure> {
-        own::load(self.pair_bytes, self.sessions(), self.seed)
+        process_cluster::load(self.pair_bytes, self.sessions(), self.seed)
     }
 
-    fn demand(&self) -> Demand {
+    fn demand(&self) -> ClusterDemand {
         let pairs = self.keys + self.keys / load::INSERTS_PER_UPDATE;
         // An index for one key has one subtable. The servers are processes: the master's messages
         // to clients are a part of the cost of growth.
-        Demand { keys: self.keys, index_keys: 1, pairs, processes: 1, ..Demand::default() }
+        ClusterDemand {
+            keys: self.keys,
+            index_keys: 1,
+            pairs,
+            processes: 1,
+            ..ClusterDemand::default()
+        }
     }
 }
 
 /// Runs the benchmark and prints its report.
-pub fn run(args: &Args) -> Result<(), Failure> {
+pub fn run(args: &GrowthArgs) -> Result<(), Failure> {
     args.check()?;
-    let shell = Shell::begin_drawing("growth", &args.drawing)?;
+    let shell = BenchInvocation::begin_drawing("growth", &args.drawing)?;
     interrupt::watch()?;
     let load = args.load()?;
     let target = cluster::open(args.demand(), &load, &args.cluster, shell.available())?;
@@ -135,9 +141,9 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     if args.cluster.master.is_some() {
         driver::clean_up(client, args.keys)?;
     }
-    let board = Board::new(args.pair_bytes, args.seed);
-    let mut grown = grow(args, client, &board)?;
-    let mut tally = Tally::default();
+    let board = WorkerContext::new(args.pair_bytes, args.seed);
+    let mut grown = run_load(args, client, &board)?;
+    let mut tally = OperationTally::default();
     let mut logs = Vec::new();
     grown.done.sort_by_key(|done| done.writer);
     for done in grown.done {
@@ -145,13 +151,13 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         logs.push(done.log);
     }
     let mut problems = Vec::new();
-    let verified: Verified = attempt(&mut problems, driver::verify(client, &board, logs));
+    let verified: ReadBackResult = attempt(&mut problems, driver::verify(client, &board, logs));
     tally.merge_failures(&verified.tally);
     if args.cluster.master.is_some() && !args.keep {
         attempt(&mut problems, driver::clean_up(client, board.frontier.claimed()));
     }
     let view = client.view();
-    let found = Found {
+    let found = GrowthReport {
         duration_s: grown.duration.as_secs_f64(),
         slots_per_bucket: view.geometry.slots_per_bucket,
         subtable_slots: view.geometry.subtable_slots(),
@@ -162,29 +168,36 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         calm: operations(&grown.all.calm, grown.duration.as_secs_f64()),
         changing: operations(&grown.all.changing, grown.duration.as_secs_f64()),
     };
-    let verdict = Verdict::new(&tally, verified.keys, problems);
-    shell.tell(args, Some(target.describe(&args.cluster)), found, Some(verdict))
+    let verdict = BenchVerdict::new(&tally, verified.keys, problems);
+    shell.print_results(args, Some(target.describe(&args.cluster)), found, Some(verdict))
 }
 
 /// The results of the run.
-struct Grown<'a> {
-    done: Vec<Done>,
+struct GrowthRun<'a> {
+    done: Vec<GrowthThreadResult>,
     duration: Duration,
     subtables_at_start: usize,
-    intervals: Vec<Interval>,
-    all: Sample,
-    watch: Watch<'a>,
-    stages: Stages,
+    intervals: Vec<GrowthInterval>,
+    all: IntervalSample,
+    watch: GrowthMonitor<'a>,
+    stages: GrowthStageTimes,
 }
 
 /// Runs the load until all keys are there.
-fn grow<'a>(args: &Args, client: &'a Client, board: &'a Board) -> Result<Grown<'a>, Failure> {
-    let roles =
-        [(Role::Insert, args.inserters), (Role::Read, args.readers), (Role::Update, args.writers)];
+fn run_load<'a>(
+    args: &GrowthArgs,
+    client: &'a Client,
+    board: &'a WorkerContext,
+) -> Result<GrowthRun<'a>, Failure> {
+    let roles = [
+        (GrowthRole::Insert, args.inserters),
+        (GrowthRole::Read, args.readers),
+        (GrowthRole::Update, args.writers),
+    ];
     let roles = roles.into_iter().flat_map(|(role, n)| std::iter::repeat_n(role, n.into()));
-    let roles: Vec<Role> = roles.collect();
+    let roles: Vec<GrowthRole> = roles.collect();
     let paced = f64::from(args.readers + args.writers);
-    let load = Load {
+    let load = GrowthLoad {
         client,
         board,
         keys: args.keys,
@@ -193,7 +206,7 @@ fn grow<'a>(args: &Args, client: &'a Client, board: &'a Board) -> Result<Grown<'
         inserters_left: AtomicUsize::new(args.inserters.into()),
         over: AtomicBool::new(false),
     };
-    let meters: Vec<Meter> = roles.iter().map(|_| Meter::default()).collect();
+    let meters: Vec<OperationMeter> = roles.iter().map(|_| OperationMeter::default()).collect();
     scope(|scope| {
         let threads: Vec<_> = (0u64..)
             .zip(roles.iter().zip(&meters))
@@ -202,10 +215,10 @@ fn grow<'a>(args: &Args, client: &'a Client, board: &'a Board) -> Result<Grown<'
                 scope.spawn(move || load.thread(*role, writer, meter))
             })
             .collect();
-        let steered = steer(args, &load, &meters);
+        let steered = watch_load(args, &load, &meters);
         load.over.store(true, Ordering::Relaxed);
         let done = threads.into_iter().map(|thread| thread.join().expect("it does not panic"));
-        let done: Vec<Done> = done.collect::<Result<_, _>>()?;
+        let done: Vec<GrowthThreadResult> = done.collect::<Result<_, _>>()?;
         let mut grown = steered?;
         // The operations after the last interval.
         grown.all.merge(&take_all(&meters));
@@ -215,15 +228,19 @@ fn grow<'a>(args: &Args, client: &'a Client, board: &'a Board) -> Result<Grown<'
 }
 
 /// Watches the load, beside the threads: the time series.
-fn steer<'a>(args: &Args, load: &Load<'a>, meters: &[Meter]) -> Result<Grown<'a>, Failure> {
+fn watch_load<'a>(
+    args: &GrowthArgs,
+    load: &GrowthLoad<'a>,
+    meters: &[OperationMeter],
+) -> Result<GrowthRun<'a>, Failure> {
     let client = load.client;
     let board = load.board;
     let start = Instant::now();
-    let mut watch = Watch::start(client, board, start);
-    let mut stages = Stages::start(&client.status()?);
+    let mut watch = GrowthMonitor::start(client, board, start);
+    let mut stages = GrowthStageTimes::start(&client.status()?);
     let subtables_at_start = client.view().subtables.len();
     let mut intervals = Vec::new();
-    let mut all = Sample::default();
+    let mut all = IntervalSample::default();
     let mut from = Duration::ZERO;
     let mut shown = Duration::ZERO;
     let bar = bar("insert", args.keys, true);
@@ -243,12 +260,12 @@ fn steer<'a>(args: &Args, load: &Load<'a>, meters: &[Meter]) -> Result<Grown<'a>
         }
         stages.add(&client.status()?);
         let sample = take_all(meters);
-        intervals.push(Interval::new(&client.view(), board, from, now, &sample));
+        intervals.push(GrowthInterval::new(&client.view(), board, from, now, &sample));
         all.merge(&sample);
         from = now;
     }
     bar.finish_and_clear();
     let done = Vec::new();
     let duration = start.elapsed();
-    Ok(Grown { done, duration, subtables_at_start, intervals, all, watch, stages })
+    Ok(GrowthRun { done, duration, subtables_at_start, intervals, all, watch, stages })
 }

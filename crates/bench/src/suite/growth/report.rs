@@ -6,12 +6,12 @@ use std::time::Duration;
 use fusee_client::View;
 use serde::Serialize;
 
-use super::Args;
-use super::watch::{Growth, Stages, load_factor};
-use crate::report::{Findings, Report};
-use crate::series::{Latency, Operations, Sample, operations, thinned};
-use crate::worker::Board;
-use fusee_report::plot::{Chart, Horizontal, Line, Mark, Panel};
+use super::GrowthArgs;
+use super::watch::{GrowthChange, GrowthStageTimes, load_factor};
+use crate::report::{BenchFindings, BenchReport};
+use crate::series::{IntervalSample, LatencyByOperation, LatencySummary, operations, thinned};
+use crate::worker::WorkerContext;
+use fusee_report::plot::{Chart, ChartLine, ChartMark, HorizontalAxis, Panel};
 
 /// Maximum number of rows of the time series in the table for people.
 const ROWS: usize = 24;
@@ -22,7 +22,7 @@ const KINDS: [&str; 3] = ["insert", "search", "update"];
 
 /// A row of the time series.
 #[derive(Debug, Serialize)]
-pub struct Interval {
+pub struct GrowthInterval {
     pub from_s: f64,
     pub to_s: f64,
     /// Keys at its end.
@@ -31,15 +31,21 @@ pub struct Interval {
     pub subtables: usize,
     pub load_factor: f64,
     /// Operations that ended in the interval.
-    pub operations: Operations,
+    pub operations: LatencyByOperation,
 }
 
-impl Interval {
+impl GrowthInterval {
     /// Builds the row of an interval that ends now.
-    pub fn new(view: &View, board: &Board, from: Duration, to: Duration, sample: &Sample) -> Self {
+    pub fn new(
+        view: &View,
+        board: &WorkerContext,
+        from: Duration,
+        to: Duration,
+        sample: &IntervalSample,
+    ) -> Self {
         let keys = board.frontier.acknowledged();
         let subtables = view.subtables.len();
-        Interval {
+        GrowthInterval {
             from_s: from.as_secs_f64(),
             to_s: to.as_secs_f64(),
             keys,
@@ -52,26 +58,26 @@ impl Interval {
 
 /// The results.
 #[derive(Debug, Serialize)]
-pub struct Found {
+pub struct GrowthReport {
     /// The time until the last key was inserted.
     pub duration_s: f64,
     pub slots_per_bucket: u8,
     pub subtable_slots: u64,
     pub subtables_at_start: usize,
-    pub intervals: Vec<Interval>,
+    pub intervals: Vec<GrowthInterval>,
     /// The changes in which the index grew.
-    pub growth: Vec<Growth>,
-    pub stages: Stages,
+    pub growth: Vec<GrowthChange>,
+    pub stages: GrowthStageTimes,
     /// Operations while the view was at rest. (`per_s` is of the whole run.)
-    pub calm: Operations,
+    pub calm: LatencyByOperation,
     /// Operations while the view was changing.
-    pub changing: Operations,
+    pub changing: LatencyByOperation,
 }
 
-impl Findings for Found {
-    type Settings = Args;
+impl BenchFindings for GrowthReport {
+    type Settings = GrowthArgs;
 
-    fn title(report: &Report<'_, Found>) -> String {
+    fn title(report: &BenchReport<'_, GrowthReport>) -> String {
         let found = &report.findings;
         let args = report.settings;
         format!(
@@ -89,28 +95,28 @@ impl Findings for Found {
         )
     }
 
-    fn summary(report: &Report<'_, Found>) -> String {
+    fn summary(report: &BenchReport<'_, GrowthReport>) -> String {
         let mut text = String::new();
         report.findings.outcome(&mut text, report.ended_early());
         text
     }
 
-    fn rows(report: &Report<'_, Found>) -> String {
+    fn rows(report: &BenchReport<'_, GrowthReport>) -> String {
         let mut text = String::new();
         report.findings.latencies(&mut text);
         report.findings.series(&mut text);
         text
     }
 
-    fn chart(report: &Report<'_, Found>) -> Option<Chart> {
-        let Args { keys, pair_bytes, .. } = report.settings;
+    fn chart(report: &BenchReport<'_, GrowthReport>) -> Option<Chart> {
+        let GrowthArgs { keys, pair_bytes, .. } = report.settings;
         let fabric = report.fabric();
         let title = format!("Growth: {keys} keys, pairs of {pair_bytes} bytes, {fabric}");
         Some(report.findings.chart(title))
     }
 }
 
-impl Found {
+impl GrowthReport {
     fn outcome(&self, text: &mut String, ended: &str) {
         if let Some(last) = self.intervals.last() {
             let _ = writeln!(
@@ -151,7 +157,7 @@ impl Found {
     }
 
     fn latencies(&self, text: &mut String) {
-        let _ = writeln!(text, "\n{:<25} {}", "", Latency::HEADER);
+        let _ = writeln!(text, "\n{:<25} {}", "", LatencySummary::HEADER);
         for kind in KINDS {
             for (name, operations) in [("no change", &self.calm), ("changing", &self.changing)] {
                 if let Some(latency) = operations.get(kind) {
@@ -196,11 +202,11 @@ impl Found {
 
     /// Draws the time series.
     fn chart(&self, title: String) -> Chart {
-        let line = |name: &str, value: &dyn Fn(&Interval) -> Option<f64>| {
+        let line = |name: &str, value: &dyn Fn(&GrowthInterval) -> Option<f64>| {
             let points = self.intervals.iter().filter_map(|i| Some((i.to_s, value(i)?)));
-            Line::new(name, points.collect())
+            ChartLine::new(name, points.collect())
         };
-        let by_kind = |what: &str, value: &dyn Fn(&Latency) -> f64| -> Vec<Line> {
+        let by_kind = |what: &str, value: &dyn Fn(&LatencySummary) -> f64| -> Vec<ChartLine> {
             let of = |kind: &'static str| {
                 line(&format!("{kind}{what}"), &|i| i.operations.get(kind).map(value))
             };
@@ -210,11 +216,11 @@ impl Found {
             |label: &str, logarithmic, lines| Panel { label: label.into(), logarithmic, lines };
         let load = line("load factor", &|i| Some(i.load_factor));
         let grew = self.growth.iter().map(|g| (g.at_s, g.load_factor));
-        let when_it_grew = Line::new("when it grew", grew.collect());
+        let when_it_grew = ChartLine::new("when it grew", grew.collect());
         let subtables = line("subtables", &|i| Some(i.subtables as f64));
         Chart {
             title,
-            x: Horizontal::Seconds,
+            x: HorizontalAxis::Seconds,
             panels: vec![
                 panel("operations/s", true, by_kind("", &|latency| latency.per_s)),
                 panel("microseconds", true, by_kind(" p99", &|latency| latency.p99_us)),
@@ -224,7 +230,7 @@ impl Found {
             // More marks would hide the lines.
             mark_name: "splits of the index",
             marks: match self.growth.len() {
-                0..=MARKS => self.growth.iter().map(|g| Mark::at(g.at_s)).collect(),
+                0..=MARKS => self.growth.iter().map(|g| ChartMark::at(g.at_s)).collect(),
                 _ => Vec::new(),
             },
         }

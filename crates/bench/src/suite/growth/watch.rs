@@ -10,14 +10,14 @@ use std::time::Instant;
 use fusee_client::{Client, Status, View};
 use serde::Serialize;
 
-use crate::worker::Board;
+use crate::worker::WorkerContext;
 
 /// The views that a change takes: frozen, transforming, switched, stable.
 const VIEWS: u64 = 4;
 
 /// A change of the view in which the index grew.
 #[derive(Clone, Debug, Serialize)]
-pub struct Growth {
+pub struct GrowthChange {
     /// The time at which the change was first seen, in seconds.
     pub at_s: f64,
     /// The time at which it was seen to be over.
@@ -38,22 +38,26 @@ pub fn load_factor(keys: u64, subtables: usize, view: &View) -> f64 {
 }
 
 /// An observer of the view.
-pub struct Watch<'a> {
+pub struct GrowthMonitor<'a> {
     client: &'a Client,
-    board: &'a Board,
+    board: &'a WorkerContext,
     start: Instant,
     seen: Arc<View>,
     /// The number of the first view of the change that is under way, and the change so far.
-    under_way: Option<(u64, Growth)>,
+    under_way: Option<(u64, GrowthChange)>,
     /// The changes that are over.
-    pub growth: Vec<Growth>,
+    pub growth: Vec<GrowthChange>,
 }
 
-impl<'a> Watch<'a> {
+impl<'a> GrowthMonitor<'a> {
     /// Starts to watch.
-    pub fn start(client: &'a Client, board: &'a Board, start: Instant) -> Watch<'a> {
+    pub fn start(
+        client: &'a Client,
+        board: &'a WorkerContext,
+        start: Instant,
+    ) -> GrowthMonitor<'a> {
         let seen = client.view();
-        Watch { client, board, start, seen, under_way: None, growth: Vec::new() }
+        GrowthMonitor { client, board, start, seen, under_way: None, growth: Vec::new() }
     }
 
     /// Looks at the view once.
@@ -64,17 +68,17 @@ impl<'a> Watch<'a> {
         }
         let at_s = self.start.elapsed().as_secs_f64();
         let keys = self.board.frontier.acknowledged();
-        self.came(view, at_s, keys);
+        self.note_view(view, at_s, keys);
     }
 
     /// Notes a new view.
-    fn came(&mut self, view: Arc<View>, at_s: f64, keys: u64) {
+    fn note_view(&mut self, view: Arc<View>, at_s: f64, keys: u64) {
         if self.under_way.as_ref().is_some_and(|(first, _)| view.number >= first + VIEWS) {
             self.end(&view, at_s);
         }
         if self.under_way.is_none() {
             let subtables = self.seen.subtables.len();
-            let growth = Growth {
+            let growth = GrowthChange {
                 at_s,
                 ended_s: at_s,
                 keys,
@@ -96,14 +100,14 @@ impl<'a> Watch<'a> {
         let Some((_, growth)) = self.under_way.take() else { return };
         let subtables_after = view.subtables.len();
         if subtables_after > growth.subtables {
-            self.growth.push(Growth { ended_s: at_s, subtables_after, ..growth });
+            self.growth.push(GrowthChange { ended_s: at_s, subtables_after, ..growth });
         }
     }
 }
 
 /// The stages of all changes since the beginning, added up, in milliseconds.
 #[derive(Clone, Debug, Default, Serialize)]
-pub struct Stages {
+pub struct GrowthStageTimes {
     /// Changes of the view.
     pub changes: u64,
     /// Changes whose times the master reported: the sums are of these.
@@ -119,10 +123,10 @@ pub struct Stages {
     seen: u64,
 }
 
-impl Stages {
+impl GrowthStageTimes {
     /// Starts from the master's present figures.
-    pub fn start(status: &Status) -> Stages {
-        Stages { seen: status.reconfigurations, ..Stages::default() }
+    pub fn start(status: &Status) -> GrowthStageTimes {
+        GrowthStageTimes { seen: status.reconfigurations, ..GrowthStageTimes::default() }
     }
 
     /// Adds the changes that have been completed since.

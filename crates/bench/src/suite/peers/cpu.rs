@@ -6,25 +6,25 @@ use std::path::PathBuf;
 
 /// A thread.
 #[derive(Clone, Debug)]
-pub struct Task(PathBuf);
+pub struct ProcessThread(PathBuf);
 
 /// Returns the threads of a process, or those with this name.
-pub fn tasks(process: u32, name: Option<&str>) -> io::Result<Vec<Task>> {
+pub fn process_threads(process: u32, name: Option<&str>) -> io::Result<Vec<ProcessThread>> {
     let mut tasks = Vec::new();
     for task in fs::read_dir(format!("/proc/{process}/task"))? {
         let path = task?.path();
         // Other threads may end meanwhile.
         let own_name = fs::read_to_string(path.join("comm")).unwrap_or_default();
         if name.is_none_or(|name| own_name.trim_end() == name) {
-            tasks.push(Task(path));
+            tasks.push(ProcessThread(path));
         }
     }
     Ok(tasks)
 }
 
 /// Returns the sum of their times, in nanoseconds.
-pub fn time_ns(tasks: &[Task]) -> io::Result<u64> {
-    let time = |task: &Task| {
+pub fn time_ns(tasks: &[ProcessThread]) -> io::Result<u64> {
+    let time = |task: &ProcessThread| {
         let text = fs::read_to_string(task.0.join("schedstat"))?;
         first_number(&text).ok_or_else(|| io::Error::other("schedstat has another form"))
     };
@@ -42,7 +42,7 @@ mod tests {
     #[test]
     fn the_time_of_this_thread_passes() {
         let own = std::thread::Builder::new().name("a name".into()).spawn(|| {
-            let own = tasks(std::process::id(), Some("a name")).unwrap();
+            let own = process_threads(std::process::id(), Some("a name")).unwrap();
             assert_eq!(own.len(), 1);
             let before = time_ns(&own).unwrap();
             // The system updates the figure at the latest when it switches threads.
@@ -51,7 +51,7 @@ mod tests {
             }
         });
         own.unwrap().join().unwrap();
-        assert!(tasks(std::process::id(), Some("nobody")).unwrap().is_empty());
+        assert!(process_threads(std::process::id(), Some("nobody")).unwrap().is_empty());
         assert_eq!((first_number("514147 0 1\n"), first_number("")), (Some(514_147), None));
     }
 }

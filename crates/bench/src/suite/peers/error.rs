@@ -2,7 +2,7 @@
 
 use std::io;
 
-use fusee_linearizability::Answer;
+use fusee_linearizability::HistoryAnswer;
 
 use crate::store::OperationError;
 
@@ -33,10 +33,10 @@ impl OperationError for PeerError {
         }
     }
 
-    fn answer(&self) -> Option<Answer> {
+    fn answer(&self) -> Option<HistoryAnswer> {
         match self {
-            PeerError::Exists => Some(Answer::Exists),
-            PeerError::Absent => Some(Answer::Absent),
+            PeerError::Exists => Some(HistoryAnswer::Exists),
+            PeerError::Absent => Some(HistoryAnswer::Absent),
             PeerError::Io(_) | PeerError::Lmdb(_) => None,
         }
     }

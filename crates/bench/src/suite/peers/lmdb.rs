@@ -4,25 +4,25 @@ use fusee_cli::failure::Failure;
 use heed::types::Bytes;
 use heed::{Database, Env, EnvFlags, EnvOpenOptions};
 
-use super::cpu::Task;
+use super::cpu::ProcessThread;
 use super::error::PeerError;
-use super::{Peer, Values, Way};
-use crate::loaded::{Size, last};
-use crate::store::{Pipelined, Request, Session, Store, poll_to_end};
-use crate::temporary::Temporary;
+use super::{PeerSettings, PeerStore, PeerValues};
+use crate::loaded_cluster::{LoadedClusterArgs, last_byte};
+use crate::store::{BenchSession, BenchStore, PipelinedRequest, PipelinedSession, poll_to_end};
+use crate::temporary::TemporaryHandle;
 use fusee_workload::key_bytes;
 
 pub struct Lmdb {
     env: Env,
     database: Database<Bytes, Bytes>,
     // Dropped last.
-    _directory: Temporary,
+    _directory: TemporaryHandle,
 }
 
 impl Lmdb {
     /// Opens a store without pairs.
-    fn empty(size: &Size) -> Result<Lmdb, PeerError> {
-        let directory = Temporary::directory()?;
+    fn empty(size: &LoadedClusterArgs) -> Result<Lmdb, PeerError> {
+        let directory = TemporaryHandle::directory()?;
         let bytes = u64::from(size.keys) * (u64::from(size.pair_bytes) + 4096) + (64 << 20);
         let mut options = EnvOpenOptions::new();
         options.map_size(bytes.next_multiple_of(1 << 20) as usize);
@@ -33,7 +33,7 @@ impl Lmdb {
         Ok(Lmdb { env, database, _directory: directory })
     }
 
-    fn load(way: &Way) -> Result<Lmdb, PeerError> {
+    fn load(way: &PeerSettings) -> Result<Lmdb, PeerError> {
         let size = &way.size;
         let values = way.values();
         let lmdb = Lmdb::empty(size)?;
@@ -46,13 +46,13 @@ impl Lmdb {
         Ok(lmdb)
     }
 
-    pub fn new(way: &Way) -> Result<Lmdb, Failure> {
+    pub fn new(way: &PeerSettings) -> Result<Lmdb, Failure> {
         Lmdb::load(way).map_err(|error| Failure::operation(error.to_string()))
     }
 }
 
 #[allow(unsafe_code)]
-fn open(mut options: EnvOpenOptions, directory: &Temporary) -> Result<Env, heed::Error> {
+fn open(mut options: EnvOpenOptions, directory: &TemporaryHandle) -> Result<Env, heed::Error> {
     // SAFETY: the directory is new, and no other code knows of it: the files are opened once. The flags give up the
     // survival of the files beyond the system, which is not wanted.
     unsafe {
@@ -61,27 +61,27 @@ fn open(mut options: EnvOpenOptions, directory: &Temporary) -> Result<Env, heed:
     }
 }
 
-impl Store for Lmdb {
-    type Session = Handle;
+impl BenchStore for Lmdb {
+    type Session = LmdbSession;
 
-    fn open(&self) -> Result<Handle, PeerError> {
-        Ok(Handle { env: self.env.clone(), database: self.database })
+    fn open(&self) -> Result<LmdbSession, PeerError> {
+        Ok(LmdbSession { env: self.env.clone(), database: self.database })
     }
 }
 
-impl Peer for Lmdb {
-    fn server(&self) -> Result<Vec<Task>, Failure> {
+impl PeerStore for Lmdb {
+    fn server_threads(&self) -> Result<Vec<ProcessThread>, Failure> {
         Ok(Vec::new())
     }
 }
 
 /// The access of one thread.
-pub struct Handle {
+pub struct LmdbSession {
     env: Env,
     database: Database<Bytes, Bytes>,
 }
 
-impl Handle {
+impl LmdbSession {
     /// Writes a key; `is_there` selects an existing or a new one.
     fn write(&self, key: &[u8], value: &[u8], is_there: bool) -> Result<(), PeerError> {
         let mut transaction = self.env.write_txn()?;
@@ -94,7 +94,7 @@ impl Handle {
     }
 }
 
-impl Session for Handle {
+impl BenchSession for LmdbSession {
     type Error = PeerError;
 
     fn block_on<T>(&self, operations: impl Future<Output = T>) -> T {
@@ -131,18 +131,23 @@ impl Session for Handle {
     }
 }
 
-impl Pipelined for Handle {
+impl PipelinedSession for LmdbSession {
     /// One request at a time: each is over at once.
-    fn run(&self, requests: &[Request], values: &Values, _depth: usize) -> Result<(), PeerError> {
+    fn run(
+        &self,
+        requests: &[PipelinedRequest],
+        values: &PeerValues,
+        _depth: usize,
+    ) -> Result<(), PeerError> {
         for request in requests {
             match request {
-                Request::Get(key) => {
+                PipelinedRequest::Get(key) => {
                     let transaction = self.env.read_txn()?;
                     let found = self.database.get(&transaction, key)?.expect("every key is there");
                     let value = values.of(key);
-                    assert_eq!((found.len(), last(found)), (value.len(), last(value)));
+                    assert_eq!((found.len(), last_byte(found)), (value.len(), last_byte(value)));
                 }
-                Request::Update(key) => {
+                PipelinedRequest::Update(key) => {
                     let mut transaction = self.env.write_txn()?;
                     self.database.put(&mut transaction, key, values.of(key))?;
                     transaction.commit()?;

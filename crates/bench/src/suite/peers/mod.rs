@@ -13,40 +13,40 @@
 //! Over shared memory, and in LMDB, there is no server.
 
 mod cpu;
-mod crew;
 mod error;
+mod fusee_peer;
 mod lmdb;
-mod own;
 mod server;
 mod values;
 mod wire;
+mod workers;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 
 use fusee_cli::failure::Failure;
-use fusee_cli::quantity::counted;
+use fusee_cli::quantity::count_with_noun;
 use fusee_cli::stderr;
 use fusee_client::FabricKind;
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
 use serde::Serialize;
 
-use crate::loaded::{NODES, Size};
-use crate::report::{Findings, Output, Report, Shell};
-use crate::samples::Samples;
+use crate::loaded_cluster::{LoadedClusterArgs, NODES};
+use crate::report::{BenchFindings, BenchInvocation, BenchOutputArgs, BenchReport};
+use crate::samples::RoundSamples;
 use crate::spread::Spread;
-use crate::store::{Pipelined, Request, Store};
-use crate::suite::sizes::Sizes;
+use crate::store::{BenchStore, PipelinedRequest, PipelinedSession};
+use crate::suite::sizes::SizeDistribution;
 use crate::temporary::{self, is_installed};
-use cpu::{Task, time_ns};
-use crew::Crew;
-use fusee_workload::{Chooser, Distribution, KEY_BYTES, Workload, key_bytes};
+use cpu::{ProcessThread, time_ns};
+use fusee_peer::FuseePeer;
+use fusee_workload::{Distribution, KEY_BYTES, KeyChooser, YcsbWorkload, key_bytes};
 use lmdb::Lmdb;
-use own::Own;
 use server::{Memcached, Redis};
-pub use values::Values;
+pub use values::PeerValues;
+use workers::PeerWorkerPool;
 
 /// The longest value, as with --pair-bytes.
 const MAX_VALUE_BYTES: u32 = 65_536;
@@ -66,21 +66,21 @@ const POPULAR: u64 = 1;
     fusee bench peers --values log-uniform:100-10240 --keys 20000 --workloads upd5,upd50\n  \
     fusee bench peers --only fusee-tcp,memcached-tcp --json"
 )]
-pub struct Args {
+pub struct PeersArgs {
     #[command(flatten)]
     #[serde(flatten)]
-    size: Size,
+    size: LoadedClusterArgs,
 
     /// Lengths of values instead of --pair-bytes, as for `fusee bench sizes`: each key has one of 256 that are
     /// drawn, which updates leave as it is
     #[arg(long, value_name = "SIZES", conflicts_with = "pair_bytes")]
     #[serde(skip)]
-    values: Option<Sizes>,
+    values: Option<SizeDistribution>,
 
     /// YCSB workloads, and upd0 to upd100: with that percentage of updates
     #[arg(long, value_delimiter = ',', default_value = "a,b,c", value_name = "A,B,C")]
     #[serde(skip)]
-    workloads: Vec<Workload>,
+    workloads: Vec<YcsbWorkload>,
 
     /// Requests in flight
     #[arg(long, value_delimiter = ',', default_value = "1,16", value_name = "N,N",
@@ -122,44 +122,48 @@ pub struct Args {
 
     #[command(flatten)]
     #[serde(skip)]
-    output: Output,
+    output: BenchOutputArgs,
 }
 
 /// A store that takes part. When it is made, all pairs have been put, and sessions that it opens know the places of
 /// all.
-pub trait Peer: Store<Session: Pipelined> + Send + 'static {
+pub trait PeerStore: BenchStore<Session: PipelinedSession> + Send + 'static {
     /// Returns the threads of its server; none if there is no server.
-    fn server(&self) -> Result<Vec<Task>, Failure>;
+    fn server_threads(&self) -> Result<Vec<ProcessThread>, Failure>;
 }
 
 /// The settings with which peers are started.
 #[derive(Clone, Copy)]
-struct Way {
-    size: Size,
-    values: Sizes,
+struct PeerSettings {
+    size: LoadedClusterArgs,
+    values: SizeDistribution,
     memory_nodes: u16,
     /// Connections of each client thread to a peer with one server.
     connections: u16,
 }
 
-impl Way {
-    fn values(&self) -> Values {
-        Values::new(self.values)
+impl PeerSettings {
+    fn values(&self) -> PeerValues {
+        PeerValues::new(self.values)
     }
 
     /// Lets a peer take part.
-    fn crew<P: Peer>(&self, peer: Result<P, Failure>, threads: u16) -> Result<Crew, Failure> {
-        Crew::new(peer?, self.values(), threads.into())
+    fn crew<P: PeerStore>(
+        &self,
+        peer: Result<P, Failure>,
+        threads: u16,
+    ) -> Result<PeerWorkerPool, Failure> {
+        PeerWorkerPool::new(peer?, self.values(), threads.into())
     }
 }
 
 /// Starts a peer with so many client threads.
-type Start = fn(&Way, u16) -> Result<Crew, Failure>;
+type StartPeer = fn(&PeerSettings, u16) -> Result<PeerWorkerPool, Failure>;
 
 /// All peers, with the program that has to be installed.
-const ALL: [(&str, Option<&str>, Start); 7] = [
-    ("fusee-shm", None, |way, n| way.crew(Own::new(way, FabricKind::Shm), n)),
-    ("fusee-tcp", None, |way, n| way.crew(Own::new(way, FabricKind::Tcp), n)),
+const ALL: [(&str, Option<&str>, StartPeer); 7] = [
+    ("fusee-shm", None, |way, n| way.crew(FuseePeer::new(way, FabricKind::Shm), n)),
+    ("fusee-tcp", None, |way, n| way.crew(FuseePeer::new(way, FabricKind::Tcp), n)),
     ("lmdb", None, |way, n| way.crew(Lmdb::new(way), n)),
     ("memcached-unix", Some(MEMCACHED), |way, n| way.crew(Memcached::unix(way)?.load(way), n)),
     ("memcached-tcp", Some(MEMCACHED), |way, n| way.crew(Memcached::tcp(way)?.load(way), n)),
@@ -171,16 +175,16 @@ const MEMCACHED: &str = "memcached";
 const REDIS: &str = "redis-server";
 
 #[derive(Debug, Serialize)]
-struct Found {
+struct PeersReport {
     /// The distribution of lengths, if values differ in length.
     values: Option<String>,
     absent: Vec<String>,
-    runs: Vec<Run>,
+    runs: Vec<PeersRun>,
 }
 
 /// One workload, with numbers of threads and of requests in flight in each.
 #[derive(Debug, Serialize)]
-struct Run {
+struct PeersRun {
     workload: String,
     depth: u16,
     threads: u16,
@@ -193,19 +197,19 @@ struct Run {
 }
 
 /// Runs the benchmark and prints its report.
-pub fn run(args: &Args) -> Result<(), Failure> {
+pub fn run(args: &PeersArgs) -> Result<(), Failure> {
     temporary::end_with_signals()?;
-    let shell = Shell::begin("peers", &args.output);
+    let shell = BenchInvocation::begin("peers", &args.output);
     let mut size = args.size;
     let connections = args.connections;
-    let alike = Sizes::Fixed(size.pair_bytes - KEY_BYTES as u32);
+    let alike = SizeDistribution::Fixed(size.pair_bytes - KEY_BYTES as u32);
     let values = args.values.unwrap_or(alike);
-    let all = Values::new(values);
+    let all = PeerValues::new(values);
     if all.longest_bytes() > MAX_VALUE_BYTES {
         return Err(Failure::usage(format!("--values: at most {MAX_VALUE_BYTES} bytes each")));
     }
     size.pair_bytes = KEY_BYTES as u32 + all.mean_bytes();
-    let way = Way { size, values, memory_nodes: args.memory_nodes, connections };
+    let way = PeerSettings { size, values, memory_nodes: args.memory_nodes, connections };
     if let Some(unknown) = args.only.iter().find(|n| !ALL.iter().any(|(name, ..)| name == n)) {
         return Err(Failure::usage(format!("there is no {unknown:?} to take part; see --help")));
     }
@@ -230,28 +234,28 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     for workload in &args.workloads {
         for threads in &args.threads {
             for depth in &args.depths {
-                runs.push(compete(args, &peers, *workload, *threads, *depth)?);
+                runs.push(measure_workload(args, &peers, *workload, *threads, *depth)?);
             }
         }
     }
     let values = args.values.map(|sizes| sizes.to_string());
-    shell.tell(args, None, Found { values, absent, runs }, None)
+    shell.print_results(args, None, PeersReport { values, absent, runs }, None)
 }
 
 /// All rounds of one workload.
-fn compete(
-    args: &Args,
-    peers: &[(&str, Crew)],
-    workload: Workload,
+fn measure_workload(
+    args: &PeersArgs,
+    peers: &[(&str, PeerWorkerPool)],
+    workload: YcsbWorkload,
     threads: u16,
     depth: u16,
-) -> Result<Run, Failure> {
+) -> Result<PeersRun, Failure> {
     stderr::tell(&format!("YCSB {}, {threads} threads, {depth} in flight", name_of(workload)));
-    let servers = peers.iter().map(|(_, crew)| crew.server());
-    let servers: Vec<Vec<Task>> = servers.collect::<Result<_, _>>()?;
+    let servers = peers.iter().map(|(_, crew)| crew.server_threads());
+    let servers: Vec<Vec<ProcessThread>> = servers.collect::<Result<_, _>>()?;
     let keys = args.size.keys.into();
-    let chooser = Chooser::new(Distribution::Zipfian, keys, THETA, POPULAR);
-    let mut series = vec![(Samples::default(), Samples::default()); peers.len()];
+    let chooser = KeyChooser::new(Distribution::Zipfian, keys, THETA, POPULAR);
+    let mut series = vec![(RoundSamples::default(), RoundSamples::default()); peers.len()];
     for round in 0..args.rounds {
         let requests = Arc::new(requests(args, workload, &chooser, u64::from(round)));
         for i in 0..peers.len() {
@@ -268,19 +272,19 @@ fn compete(
     }
     let all = || peers.iter().map(|(name, _)| (*name).to_owned()).zip(&series);
     let served = all().zip(&servers).filter(|(_, server)| !server.is_empty());
-    Ok(Run {
+    Ok(PeersRun {
         workload: name_of(workload),
         depth,
         threads,
         ns: all().map(|(name, (times, _))| (name, times.spread())).collect(),
         server_cpu_ns: served.map(|((name, (_, busy)), _)| (name, busy.spread())).collect(),
-        times_of: times_of(&all().map(|(n, (times, _))| (n, times.clone())).collect::<Vec<_>>()),
+        times_of: time_ratios(&all().map(|(n, (times, _))| (n, times.clone())).collect::<Vec<_>>()),
     })
 }
 
-fn times_of(all: &[(String, Samples)]) -> BTreeMap<String, BTreeMap<String, Spread>> {
+fn time_ratios(all: &[(String, RoundSamples)]) -> BTreeMap<String, BTreeMap<String, Spread>> {
     let ours = all.iter().filter(|(name, _)| name.starts_with("fusee"));
-    let times = |own: &Samples, name: &str| {
+    let times = |own: &RoundSamples, name: &str| {
         let others = all.iter().filter(|(other, _)| other != name);
         others.map(|(other, series)| (other.clone(), series.over(own).spread())).collect()
     };
@@ -288,30 +292,35 @@ fn times_of(all: &[(String, Samples)]) -> BTreeMap<String, BTreeMap<String, Spre
 }
 
 /// Returns the name of a workload in reports.
-fn name_of(workload: Workload) -> String {
+fn name_of(workload: YcsbWorkload) -> String {
     workload.to_string().to_uppercase()
 }
 
 /// Returns the requests of a round, the same for all peers.
-fn requests(args: &Args, workload: Workload, chooser: &Chooser, round: u64) -> Vec<Request> {
+fn requests(
+    args: &PeersArgs,
+    workload: YcsbWorkload,
+    chooser: &KeyChooser,
+    round: u64,
+) -> Vec<PipelinedRequest> {
     let mut rng = SmallRng::seed_from_u64(round);
     let mut chooser = chooser.clone();
     let request = |_| {
         let key = key_bytes(chooser.next(&mut rng, args.size.keys.into()));
         match workload.draw(&mut rng) {
-            fusee_workload::Request::Update => Request::Update(key),
-            _ => Request::Get(key),
+            fusee_workload::WorkloadOperation::Update => PipelinedRequest::Update(key),
+            _ => PipelinedRequest::Get(key),
         }
     };
     (0..args.operations).map(request).collect()
 }
 
-impl Findings for Found {
-    type Settings = Args;
+impl BenchFindings for PeersReport {
+    type Settings = PeersArgs;
 
-    fn title(report: &Report<'_, Found>) -> String {
-        let Args { size, memory_nodes, connections, rounds, operations, .. } = report.settings;
-        let Size { keys, pair_bytes, index_replicas, data_replicas, .. } = size;
+    fn title(report: &BenchReport<'_, PeersReport>) -> String {
+        let PeersArgs { size, memory_nodes, connections, rounds, operations, .. } = report.settings;
+        let LoadedClusterArgs { keys, pair_bytes, index_replicas, data_replicas, .. } = size;
         let pairs = match &report.findings.values {
             Some(values) => format!("{keys} pairs with values of {values} bytes"),
             None => format!("{keys} pairs of {pair_bytes} bytes"),
@@ -323,16 +332,18 @@ impl Findings for Found {
         )
     }
 
-    fn rows(report: &Report<'_, Found>) -> String {
-        report.findings.runs.iter().map(Run::table).collect()
+    fn rows(report: &BenchReport<'_, PeersReport>) -> String {
+        report.findings.runs.iter().map(PeersRun::table).collect()
     }
 }
 
-impl Run {
+impl PeersRun {
     fn table(&self) -> String {
-        let Run { workload, depth, threads, ns, server_cpu_ns, times_of } = self;
-        let mut text =
-            format!("\nYCSB {workload}, {}, {depth} in flight\n", counted(*threads, "thread"));
+        let PeersRun { workload, depth, threads, ns, server_cpu_ns, times_of } = self;
+        let mut text = format!(
+            "\nYCSB {workload}, {}, {depth} in flight\n",
+            count_with_noun(*threads, "thread")
+        );
         let names: Vec<&String> = times_of.keys().collect();
         text += &format!("{:<16} {:>9} {:>25}", "", "ns", "server's processor, ns");
         names.iter().for_each(|name| text += &format!("{:>28}", format!("x {name}")));
@@ -360,7 +371,13 @@ pub mod tests {
     use super::*;
 
     /// Few small pairs.
-    pub fn small() -> Size {
-        Size { keys: 1000, pair_bytes: 64, index_replicas: 3, data_replicas: 2, huge_pages: false }
+    pub fn small() -> LoadedClusterArgs {
+        LoadedClusterArgs {
+            keys: 1000,
+            pair_bytes: 64,
+            index_replicas: 3,
+            data_replicas: 2,
+            huge_pages: false,
+        }
     }
 }

@@ -8,13 +8,13 @@ use std::time::{Duration, Instant};
 
 use fusee_cli::failure::Failure;
 
-use super::cpu::{self, Task};
+use super::cpu::{self, ProcessThread};
 use super::error::PeerError;
-use super::wire::{Connection, Socket, number, unexpected};
-use super::{Peer, Values, Way};
-use crate::loaded::{Size, last};
-use crate::store::{Pipelined, Request, Session, Store, poll_to_end};
-use crate::temporary::{Temporary, free_port};
+use super::wire::{PeerConnection, PeerSocket, number, unexpected};
+use super::{PeerSettings, PeerStore, PeerValues};
+use crate::loaded_cluster::{LoadedClusterArgs, last_byte};
+use crate::store::{BenchSession, BenchStore, PipelinedRequest, PipelinedSession, poll_to_end};
+use crate::temporary::{TemporaryHandle, free_port};
 use fusee_workload::{KEY_BYTES, key_bytes};
 
 /// The time limit for a server to answer.
@@ -24,7 +24,7 @@ const LOADED_TOGETHER: usize = 64;
 
 /// The condition for storing a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum When {
+pub enum SetCondition {
     Always,
     /// If the key does not exist.
     Absent,
@@ -33,56 +33,61 @@ pub enum When {
 }
 
 /// The protocol of one of the servers.
-pub trait Protocol {
+pub trait PeerProtocol {
     fn get(out: &mut Vec<u8>, key: &[u8]);
-    fn set(out: &mut Vec<u8>, key: &[u8], value: &[u8], when: When);
+    fn set(out: &mut Vec<u8>, key: &[u8], value: &[u8], when: SetCondition);
     fn delete(out: &mut Vec<u8>, key: &[u8]);
     /// Receives the value, if the key exists.
-    fn got(connection: &mut Connection) -> io::Result<Option<&[u8]>>;
+    fn receive_value(connection: &mut PeerConnection) -> io::Result<Option<&[u8]>>;
     /// Receives whether the value was stored.
-    fn was_set(connection: &mut Connection) -> io::Result<bool>;
+    fn receive_stored(connection: &mut PeerConnection) -> io::Result<bool>;
     /// Receives whether the key existed.
-    fn was_deleted(connection: &mut Connection) -> io::Result<bool>;
+    fn receive_deleted(connection: &mut PeerConnection) -> io::Result<bool>;
 }
 
 /// The address of a server.
-enum Address {
+enum PeerAddress {
     Unix(PathBuf),
     Tcp(u16),
 }
 
-impl Address {
-    fn connect(&self) -> io::Result<Socket> {
+impl PeerAddress {
+    fn connect(&self) -> io::Result<PeerSocket> {
         match self {
-            Address::Unix(path) => Socket::unix(path),
-            Address::Tcp(port) => Socket::tcp(*port),
+            PeerAddress::Unix(path) => PeerSocket::unix(path),
+            PeerAddress::Tcp(port) => PeerSocket::tcp(*port),
         }
     }
 }
 
 /// A server, and the way to it.
-pub struct Server<P> {
-    process: Temporary,
-    address: Address,
+pub struct PeerServer<P> {
+    process: TemporaryHandle,
+    address: PeerAddress,
     /// Of each client thread.
     connections: u16,
     protocol: PhantomData<fn() -> P>,
 }
 
-impl<P: Protocol> Server<P> {
+impl<P: PeerProtocol> PeerServer<P> {
     /// Waits until the server answers.
-    fn new(process: Temporary, address: Address, way: &Way) -> Result<Server<P>, Failure> {
+    fn new(
+        process: TemporaryHandle,
+        address: PeerAddress,
+        way: &PeerSettings,
+    ) -> Result<PeerServer<P>, Failure> {
         let connections = way.connections;
-        let server = Server { process, address, connections, protocol: PhantomData };
+        let server = PeerServer { process, address, connections, protocol: PhantomData };
         server.wait()?;
         Ok(server)
     }
 
     /// Puts all pairs into the server.
-    pub fn load(self, way: &Way) -> Result<Server<P>, Failure> {
-        let all = (0..way.size.keys).map(|number| Request::Update(key_bytes(number.into())));
-        let all: Vec<Request> = all.collect();
-        let loaded = self.talk().map_err(PeerError::from);
+    pub fn load(self, way: &PeerSettings) -> Result<PeerServer<P>, Failure> {
+        let all =
+            (0..way.size.keys).map(|number| PipelinedRequest::Update(key_bytes(number.into())));
+        let all: Vec<PipelinedRequest> = all.collect();
+        let loaded = self.open_session().map_err(PeerError::from);
         let loaded = loaded.and_then(|talk| talk.run(&all, &way.values(), LOADED_TOGETHER));
         loaded.map_err(|error| Failure::operation(format!("cannot load: {error}")))?;
         Ok(self)
@@ -103,39 +108,39 @@ impl<P: Protocol> Server<P> {
         }
     }
 
-    fn talk(&self) -> io::Result<Talk<P>> {
-        let connect = |_| Ok(Connection::new(self.address.connect()?));
+    fn open_session(&self) -> io::Result<PeerSession<P>> {
+        let connect = |_| Ok(PeerConnection::new(self.address.connect()?));
         let connections = (0..self.connections).map(connect).collect::<io::Result<_>>()?;
-        Ok(Talk { connections: RefCell::new(connections), protocol: PhantomData })
+        Ok(PeerSession { connections: RefCell::new(connections), protocol: PhantomData })
     }
 }
 
-impl<P: Protocol> Store for Server<P> {
-    type Session = Talk<P>;
+impl<P: PeerProtocol> BenchStore for PeerServer<P> {
+    type Session = PeerSession<P>;
 
-    fn open(&self) -> Result<Talk<P>, PeerError> {
-        Ok(self.talk()?)
+    fn open(&self) -> Result<PeerSession<P>, PeerError> {
+        Ok(self.open_session()?)
     }
 }
 
-impl<P: Protocol + 'static> Peer for Server<P> {
-    fn server(&self) -> Result<Vec<Task>, Failure> {
-        Ok(cpu::tasks(self.process.id(), None)?)
+impl<P: PeerProtocol + 'static> PeerStore for PeerServer<P> {
+    fn server_threads(&self) -> Result<Vec<ProcessThread>, Failure> {
+        Ok(cpu::process_threads(self.process.id(), None)?)
     }
 }
 
 /// Connections, with `depth` requests in flight on all of them together.
-pub struct Talk<P> {
-    connections: RefCell<Vec<Connection>>,
+pub struct PeerSession<P> {
+    connections: RefCell<Vec<PeerConnection>>,
     protocol: PhantomData<fn() -> P>,
 }
 
-impl<P: Protocol> Talk<P> {
+impl<P: PeerProtocol> PeerSession<P> {
     /// Sends one request and returns its answer.
-    fn ask<T>(
+    fn round_trip<T>(
         &self,
         request: impl FnOnce(&mut Vec<u8>),
-        answer: impl FnOnce(&mut Connection) -> io::Result<T>,
+        answer: impl FnOnce(&mut PeerConnection) -> io::Result<T>,
     ) -> io::Result<T> {
         let connection = &mut self.connections.borrow_mut()[0];
         request(connection.out());
@@ -144,7 +149,7 @@ impl<P: Protocol> Talk<P> {
     }
 }
 
-impl<P: Protocol> Session for Talk<P> {
+impl<P: PeerProtocol> BenchSession for PeerSession<P> {
     type Error = PeerError;
 
     fn block_on<T>(&self, operations: impl Future<Output = T>) -> T {
@@ -156,11 +161,16 @@ impl<P: Protocol> Session for Talk<P> {
         key: &[u8],
         found: impl FnOnce(Option<&[u8]>) -> R,
     ) -> Result<R, PeerError> {
-        Ok(self.ask(|out| P::get(out, key), |connection| P::got(connection).map(found))?)
+        Ok(self.round_trip(
+            |out| P::get(out, key),
+            |connection| P::receive_value(connection).map(found),
+        )?)
     }
 
     async fn insert(&self, key: &[u8], value: &[u8]) -> Result<(), PeerError> {
-        if self.ask(|out| P::set(out, key, value, When::Absent), P::was_set)? {
+        if self
+            .round_trip(|out| P::set(out, key, value, SetCondition::Absent), P::receive_stored)?
+        {
             Ok(())
         } else {
             Err(PeerError::Exists)
@@ -168,7 +178,7 @@ impl<P: Protocol> Session for Talk<P> {
     }
 
     async fn update(&self, key: &[u8], value: &[u8]) -> Result<(), PeerError> {
-        if self.ask(|out| P::set(out, key, value, When::There), P::was_set)? {
+        if self.round_trip(|out| P::set(out, key, value, SetCondition::There), P::receive_stored)? {
             Ok(())
         } else {
             Err(PeerError::Absent)
@@ -176,7 +186,7 @@ impl<P: Protocol> Session for Talk<P> {
     }
 
     async fn delete(&self, key: &[u8]) -> Result<(), PeerError> {
-        if self.ask(|out| P::delete(out, key), P::was_deleted)? {
+        if self.round_trip(|out| P::delete(out, key), P::receive_deleted)? {
             Ok(())
         } else {
             Err(PeerError::Absent)
@@ -189,16 +199,23 @@ impl<P: Protocol> Session for Talk<P> {
     }
 }
 
-impl<P: Protocol> Pipelined for Talk<P> {
-    fn run(&self, requests: &[Request], values: &Values, depth: usize) -> Result<(), PeerError> {
+impl<P: PeerProtocol> PipelinedSession for PeerSession<P> {
+    fn run(
+        &self,
+        requests: &[PipelinedRequest],
+        values: &PeerValues,
+        depth: usize,
+    ) -> Result<(), PeerError> {
         let connections = &mut *self.connections.borrow_mut();
         let count = connections.len();
         for requests in requests.chunks(depth) {
             for (i, request) in requests.iter().enumerate() {
                 let out = connections[i % count].out();
                 match request {
-                    Request::Get(key) => P::get(out, key),
-                    Request::Update(key) => P::set(out, key, values.of(key), When::Always),
+                    PipelinedRequest::Get(key) => P::get(out, key),
+                    PipelinedRequest::Update(key) => {
+                        P::set(out, key, values.of(key), SetCondition::Always)
+                    }
                 }
             }
             for connection in connections.iter_mut().take(requests.len()) {
@@ -207,12 +224,17 @@ impl<P: Protocol> Pipelined for Talk<P> {
             for (i, request) in requests.iter().enumerate() {
                 let connection = &mut connections[i % count];
                 match request {
-                    Request::Get(key) => {
+                    PipelinedRequest::Get(key) => {
                         let value = values.of(key);
-                        let found = P::got(connection)?.expect("every key is there");
-                        assert_eq!((found.len(), last(found)), (value.len(), last(value)));
+                        let found = P::receive_value(connection)?.expect("every key is there");
+                        assert_eq!(
+                            (found.len(), last_byte(found)),
+                            (value.len(), last_byte(value))
+                        );
                     }
-                    Request::Update(_) => assert!(P::was_set(connection)?, "it is stored"),
+                    PipelinedRequest::Update(_) => {
+                        assert!(P::receive_stored(connection)?, "it is stored")
+                    }
                 }
             }
         }
@@ -221,7 +243,7 @@ impl<P: Protocol> Pipelined for Talk<P> {
 }
 
 /// Receives the value that an answer announces, up to the end of its line.
-fn value(connection: &mut Connection, len: usize) -> io::Result<Option<&[u8]>> {
+fn value(connection: &mut PeerConnection, len: usize) -> io::Result<Option<&[u8]>> {
     let bytes = connection.bytes(len + 2)?;
     Ok(Some(&bytes[..len]))
 }
@@ -229,25 +251,28 @@ fn value(connection: &mut Connection, len: usize) -> io::Result<Option<&[u8]>> {
 pub struct Memcached;
 
 impl Memcached {
-    fn start(size: &Size, at: impl FnOnce(&Path) -> Vec<String>) -> io::Result<Temporary> {
+    fn start(
+        size: &LoadedClusterArgs,
+        at: impl FnOnce(&Path) -> Vec<String>,
+    ) -> io::Result<TemporaryHandle> {
         let bytes = u64::from(size.keys) * (u64::from(size.pair_bytes) + 512);
         let own_user = ["-u", "root", "-m"].map(String::from);
         let args = own_user.into_iter().chain([(64 + (bytes >> 19)).to_string()]);
-        Temporary::process("memcached", |dir| args.chain(at(dir)).collect())
+        TemporaryHandle::process("memcached", |dir| args.chain(at(dir)).collect())
     }
 
-    pub fn unix(way: &Way) -> Result<Server<Memcached>, Failure> {
+    pub fn unix(way: &PeerSettings) -> Result<PeerServer<Memcached>, Failure> {
         let at = |dir: &Path| vec!["-s".into(), socket(dir).display().to_string()];
         let process = Memcached::start(&way.size, at)?;
-        let address = Address::Unix(socket(process.path()));
-        Server::new(process, address, way)
+        let address = PeerAddress::Unix(socket(process.path()));
+        PeerServer::new(process, address, way)
     }
 
-    pub fn tcp(way: &Way) -> Result<Server<Memcached>, Failure> {
+    pub fn tcp(way: &PeerSettings) -> Result<PeerServer<Memcached>, Failure> {
         let port = free_port()?;
         let at = ["-l".into(), "127.0.0.1".into(), "-p".into(), port.to_string()];
         let process = Memcached::start(&way.size, |_| at.to_vec())?;
-        Server::new(process, Address::Tcp(port), way)
+        PeerServer::new(process, PeerAddress::Tcp(port), way)
     }
 }
 
@@ -256,18 +281,18 @@ fn socket(dir: &Path) -> PathBuf {
 }
 
 /// The meta commands, which are the shortest.
-impl Protocol for Memcached {
+impl PeerProtocol for Memcached {
     fn get(out: &mut Vec<u8>, key: &[u8]) {
         out.extend_from_slice(b"mg ");
         out.extend_from_slice(key);
         out.extend_from_slice(b" v\r\n");
     }
 
-    fn set(out: &mut Vec<u8>, key: &[u8], value: &[u8], when: When) {
+    fn set(out: &mut Vec<u8>, key: &[u8], value: &[u8], when: SetCondition) {
         let mode = match when {
-            When::Always => "",
-            When::Absent => " ME",
-            When::There => " MR",
+            SetCondition::Always => "",
+            SetCondition::Absent => " ME",
+            SetCondition::There => " MR",
         };
         out.extend_from_slice(b"ms ");
         out.extend_from_slice(key);
@@ -282,7 +307,7 @@ impl Protocol for Memcached {
         out.extend_from_slice(b"\r\n");
     }
 
-    fn got(connection: &mut Connection) -> io::Result<Option<&[u8]>> {
+    fn receive_value(connection: &mut PeerConnection) -> io::Result<Option<&[u8]>> {
         let promised = match connection.line()? {
             b"EN" => return Ok(None),
             line => number(line, b"VA ")?,
@@ -290,7 +315,7 @@ impl Protocol for Memcached {
         value(connection, promised)
     }
 
-    fn was_set(connection: &mut Connection) -> io::Result<bool> {
+    fn receive_stored(connection: &mut PeerConnection) -> io::Result<bool> {
         match connection.line()? {
             b"HD" => Ok(true),
             b"NS" => Ok(false),
@@ -298,7 +323,7 @@ impl Protocol for Memcached {
         }
     }
 
-    fn was_deleted(connection: &mut Connection) -> io::Result<bool> {
+    fn receive_deleted(connection: &mut PeerConnection) -> io::Result<bool> {
         match connection.line()? {
             b"HD" => Ok(true),
             b"NF" => Ok(false),
@@ -310,8 +335,8 @@ impl Protocol for Memcached {
 pub struct Redis;
 
 impl Redis {
-    fn start(port: u16) -> io::Result<Temporary> {
-        Temporary::process("redis-server", |dir| {
+    fn start(port: u16) -> io::Result<TemporaryHandle> {
+        TemporaryHandle::process("redis-server", |dir| {
             let path = socket(dir).display().to_string();
             let port = port.to_string();
             let own = dir.display().to_string();
@@ -322,32 +347,32 @@ impl Redis {
         })
     }
 
-    pub fn unix(way: &Way) -> Result<Server<Redis>, Failure> {
+    pub fn unix(way: &PeerSettings) -> Result<PeerServer<Redis>, Failure> {
         let process = Redis::start(0)?;
-        let address = Address::Unix(socket(process.path()));
-        Server::new(process, address, way)
+        let address = PeerAddress::Unix(socket(process.path()));
+        PeerServer::new(process, address, way)
     }
 
-    pub fn tcp(way: &Way) -> Result<Server<Redis>, Failure> {
+    pub fn tcp(way: &PeerSettings) -> Result<PeerServer<Redis>, Failure> {
         let port = free_port()?;
-        Server::new(Redis::start(port)?, Address::Tcp(port), way)
+        PeerServer::new(Redis::start(port)?, PeerAddress::Tcp(port), way)
     }
 }
 
 const _: () = assert!(KEY_BYTES == 16, "it stands in the requests");
 
-impl Protocol for Redis {
+impl PeerProtocol for Redis {
     fn get(out: &mut Vec<u8>, key: &[u8]) {
         out.extend_from_slice(b"*2\r\n$3\r\nGET\r\n$16\r\n");
         out.extend_from_slice(key);
         out.extend_from_slice(b"\r\n");
     }
 
-    fn set(out: &mut Vec<u8>, key: &[u8], value: &[u8], when: When) {
+    fn set(out: &mut Vec<u8>, key: &[u8], value: &[u8], when: SetCondition) {
         let (head, end): (&[u8], &[u8]) = match when {
-            When::Always => (b"*3\r\n", b"\r\n"),
-            When::Absent => (b"*4\r\n", b"\r\n$2\r\nNX\r\n"),
-            When::There => (b"*4\r\n", b"\r\n$2\r\nXX\r\n"),
+            SetCondition::Always => (b"*3\r\n", b"\r\n"),
+            SetCondition::Absent => (b"*4\r\n", b"\r\n$2\r\nNX\r\n"),
+            SetCondition::There => (b"*4\r\n", b"\r\n$2\r\nXX\r\n"),
         };
         out.extend_from_slice(head);
         out.extend_from_slice(b"$3\r\nSET\r\n$16\r\n");
@@ -363,7 +388,7 @@ impl Protocol for Redis {
         out.extend_from_slice(b"\r\n");
     }
 
-    fn got(connection: &mut Connection) -> io::Result<Option<&[u8]>> {
+    fn receive_value(connection: &mut PeerConnection) -> io::Result<Option<&[u8]>> {
         let promised = match connection.line()? {
             b"$-1" => return Ok(None),
             line => number(line, b"$")?,
@@ -371,7 +396,7 @@ impl Protocol for Redis {
         value(connection, promised)
     }
 
-    fn was_set(connection: &mut Connection) -> io::Result<bool> {
+    fn receive_stored(connection: &mut PeerConnection) -> io::Result<bool> {
         match connection.line()? {
             b"+OK" => Ok(true),
             b"$-1" => Ok(false),
@@ -379,7 +404,7 @@ impl Protocol for Redis {
         }
     }
 
-    fn was_deleted(connection: &mut Connection) -> io::Result<bool> {
+    fn receive_deleted(connection: &mut PeerConnection) -> io::Result<bool> {
         match connection.line()? {
             b":1" => Ok(true),
             b":0" => Ok(false),
@@ -392,16 +417,19 @@ impl Protocol for Redis {
 mod tests {
     use super::*;
     use crate::suite::peers::tests::small;
-    use crate::suite::sizes::Sizes;
+    use crate::suite::sizes::SizeDistribution;
     use crate::temporary::is_installed;
 
     /// Drives the server; returns at once if it is not installed.
-    fn drive<P: Protocol>(program: &str, start: fn(&Way) -> Result<Server<P>, Failure>) {
+    fn drive<P: PeerProtocol>(
+        program: &str,
+        start: fn(&PeerSettings) -> Result<PeerServer<P>, Failure>,
+    ) {
         if !is_installed(program) {
             return println!("SKIPPED: {program} is not installed");
         }
-        let values = Sizes::Fixed(48);
-        let way = Way { size: small(), values, memory_nodes: 3, connections: 1 };
+        let values = SizeDistribution::Fixed(48);
+        let way = PeerSettings { size: small(), values, memory_nodes: 3, connections: 1 };
         crate::driver::tests::drive(&start(&way).unwrap());
     }
 

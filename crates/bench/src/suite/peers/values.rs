@@ -3,30 +3,30 @@
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
 
-use crate::store::Key;
-use crate::suite::sizes::Sizes;
+use crate::store::BenchKey;
+use crate::suite::sizes::SizeDistribution;
 
 /// Number of lengths that are drawn from a distribution.
 const LENGTHS: usize = 256;
 
 /// The values of all keys.
 #[derive(Clone, Debug)]
-pub struct Values {
+pub struct PeerValues {
     longest: Vec<u8>,
     lengths: Vec<u32>,
 }
 
-impl Values {
+impl PeerValues {
     /// Draws the lengths: the same in every run.
-    pub fn new(sizes: Sizes) -> Values {
+    pub fn new(sizes: SizeDistribution) -> PeerValues {
         let mut rng = SmallRng::seed_from_u64(1);
         let lengths: Vec<u32> = (0..LENGTHS).map(|_| sizes.draw(&mut rng)).collect();
         let longest = lengths.iter().copied().max().unwrap_or(0);
-        Values { longest: vec![7; longest as usize], lengths }
+        PeerValues { longest: vec![7; longest as usize], lengths }
     }
 
     /// Returns the value of a key.
-    pub fn of(&self, key: &Key) -> &[u8] {
+    pub fn of(&self, key: &BenchKey) -> &[u8] {
         // Keys end in the digits of their number.
         let number = u64::from_le_bytes(*key.last_chunk().expect("a key has 16 bytes"));
         let which = number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56;
@@ -53,7 +53,7 @@ mod tests {
 
     #[test]
     fn keys_have_lengths_of_their_own_all_over_the_distribution() {
-        let values = Values::new("log-uniform:100-10240".parse().unwrap());
+        let values = PeerValues::new("log-uniform:100-10240".parse().unwrap());
         let mut lengths: Vec<usize> = (0..10_000).map(|n| values.of(&key_bytes(n)).len()).collect();
         let mean = lengths.iter().sum::<usize>() / lengths.len();
         assert!(mean.abs_diff(values.mean_bytes() as usize) < 300, "{mean}");
@@ -61,6 +61,6 @@ mod tests {
         assert!(lengths[0] < 130 && lengths[9_999] > 9_000, "{lengths:?}");
         lengths.dedup();
         assert!(lengths.len() > 200, "{}", lengths.len());
-        assert_eq!(Values::new(Sizes::Fixed(48)).of(&key_bytes(3)).len(), 48);
+        assert_eq!(PeerValues::new(SizeDistribution::Fixed(48)).of(&key_bytes(3)).len(), 48);
     }
 }

@@ -6,49 +6,49 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 
 /// A Unix socket or a TCP connection.
-pub enum Socket {
+pub enum PeerSocket {
     Unix(UnixStream),
     Tcp(TcpStream),
 }
 
-impl Socket {
-    pub fn unix(path: &Path) -> io::Result<Socket> {
-        UnixStream::connect(path).map(Socket::Unix)
+impl PeerSocket {
+    pub fn unix(path: &Path) -> io::Result<PeerSocket> {
+        UnixStream::connect(path).map(PeerSocket::Unix)
     }
 
-    pub fn tcp(port: u16) -> io::Result<Socket> {
+    pub fn tcp(port: u16) -> io::Result<PeerSocket> {
         let socket = TcpStream::connect(("127.0.0.1", port))?;
         socket.set_nodelay(true)?;
-        Ok(Socket::Tcp(socket))
+        Ok(PeerSocket::Tcp(socket))
     }
 
     fn write_all(&mut self, bytes: &[u8]) -> io::Result<()> {
         match self {
-            Socket::Unix(socket) => socket.write_all(bytes),
-            Socket::Tcp(socket) => socket.write_all(bytes),
+            PeerSocket::Unix(socket) => socket.write_all(bytes),
+            PeerSocket::Tcp(socket) => socket.write_all(bytes),
         }
     }
 
     fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
         match self {
-            Socket::Unix(socket) => socket.read(bytes),
-            Socket::Tcp(socket) => socket.read(bytes),
+            PeerSocket::Unix(socket) => socket.read(bytes),
+            PeerSocket::Tcp(socket) => socket.read(bytes),
         }
     }
 }
 
 /// Requests that wait to be sent, and received bytes that were not read yet.
-pub struct Connection {
-    socket: Socket,
+pub struct PeerConnection {
+    socket: PeerSocket,
     out: Vec<u8>,
     received: Vec<u8>,
     from: usize,
     to: usize,
 }
 
-impl Connection {
-    pub fn new(socket: Socket) -> Connection {
-        Connection { socket, out: Vec::new(), received: vec![0; 256 << 10], from: 0, to: 0 }
+impl PeerConnection {
+    pub fn new(socket: PeerSocket) -> PeerConnection {
+        PeerConnection { socket, out: Vec::new(), received: vec![0; 256 << 10], from: 0, to: 0 }
     }
 
     /// Returns the buffer for the next requests.

@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use fusee_cli::failure::Failure;
 
-use crate::temporary::{Temporary, free_port};
-use crate::verbs::Verb;
+use crate::temporary::{TemporaryHandle, free_port};
+use crate::verbs::RawVerb;
 
 /// More time than any of their runs takes.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -19,18 +19,18 @@ const UCX: &str = "ucx_perftest";
 const FI: &str = "fi_pingpong";
 
 /// Nanoseconds of an operation of UCX on posix shared memory.
-pub fn ucx(verb: Verb, operations: u32) -> Result<f64, Failure> {
+pub fn ucx(verb: RawVerb, operations: u32) -> Result<f64, Failure> {
     let (test, layout, bytes) = match verb {
-        Verb::Read(bytes) => ("get", "bcopy", bytes),
-        Verb::Write(bytes) => ("put_bw", "short", bytes),
-        Verb::Cas => ("cswap", "short", super::WORD_BYTES),
-        Verb::Faa => ("fadd", "short", super::WORD_BYTES),
+        RawVerb::Read(bytes) => ("get", "bcopy", bytes),
+        RawVerb::Write(bytes) => ("put_bw", "short", bytes),
+        RawVerb::Cas => ("cswap", "short", super::WORD_BYTES),
+        RawVerb::Faa => ("fadd", "short", super::WORD_BYTES),
     };
     let mut command = Command::new(UCX);
     command.args(["-l", "-f", "-v", "-t", test, "-D", layout, "-x", "posix", "-d", "memory"]);
     command.args(["-s", &bytes.to_string(), "-n", &operations.to_string()]);
     command.args(["-w", &(operations / 10).to_string()]).env("UCX_TLS", "posix,self");
-    let said = finish(UCX, &Temporary::speaking(&mut command)?)?;
+    let said = finish(UCX, &TemporaryHandle::with_output_files(&mut command)?)?;
     let rate = column(&said, ',', "overall_mr").filter(|rate| *rate > 0.0);
     rate.map(|rate| 1e9 / rate).ok_or_else(|| failed(UCX, &said))
 }
@@ -44,12 +44,12 @@ pub fn fi_pingpong(bytes: u32, trips: u32) -> Result<f64, Failure> {
     };
     let mut server = Command::new(FI);
     common(server.args(["-B", &port]));
-    let server = Temporary::speaking(&mut server)?;
+    let server = TemporaryHandle::with_output_files(&mut server)?;
     let end = Instant::now() + START_PATIENCE;
     loop {
         let mut client = Command::new(FI);
         common(client.args(["-P", &port]));
-        let said = finish(FI, &Temporary::speaking(client.arg("127.0.0.1"))?);
+        let said = finish(FI, &TemporaryHandle::with_output_files(client.arg("127.0.0.1"))?);
         match said {
             Ok(said) => {
                 let us = column(&said, ' ', "usec/xfer").filter(|us| *us > 0.0);
@@ -70,13 +70,13 @@ fn failed(program: &str, what: &str) -> Failure {
 }
 
 /// Waits for a program and returns its output if it has ended well.
-fn finish(program: &'static str, running: &Temporary) -> Result<String, Failure> {
+fn finish(program: &'static str, running: &TemporaryHandle) -> Result<String, Failure> {
     let end = Instant::now() + PATIENCE;
     loop {
         match running.ended()? {
-            Some(status) if status.success() => return Ok(running.said().0),
+            Some(status) if status.success() => return Ok(running.output_so_far().0),
             Some(status) => {
-                let (out, complaint) = running.said();
+                let (out, complaint) = running.output_so_far();
                 return Err(failed(program, &format!("{status}\n{out}{complaint}")));
             }
             None if Instant::now() >= end => {
@@ -122,7 +122,8 @@ mod tests {
 
     #[test]
     fn a_program_that_fails_is_named_with_what_it_said() {
-        let running = Temporary::speaking(Command::new("sh").args(["-c", "echo no; exit 3"]));
+        let running =
+            TemporaryHandle::with_output_files(Command::new("sh").args(["-c", "echo no; exit 3"]));
         let failure = finish("sh", &running.unwrap()).unwrap_err().to_string();
         assert!(failure.contains("sh failed") && failure.contains("no"), "{failure}");
     }

@@ -22,12 +22,12 @@ use fusee_cli::stderr;
 use fusee_client::FabricKind;
 use serde::Serialize;
 
-use crate::loaded::Size;
-use crate::report::{Findings, Output, Report, Shell};
-use crate::samples::Samples;
+use crate::loaded_cluster::LoadedClusterArgs;
+use crate::report::{BenchFindings, BenchInvocation, BenchOutputArgs, BenchReport};
+use crate::samples::RoundSamples;
 use crate::spread::Spread;
 use crate::temporary::{self, is_installed};
-use crate::verbs::{Raw, Verb};
+use crate::verbs::{RawCluster, RawVerb};
 use installed::{fi_pingpong, ucx};
 
 /// A request without data, or an answer.
@@ -41,7 +41,7 @@ const WORD_BYTES: u32 = 8;
     libfabric-tcp, if\nfi_pingpong is. (It listens on all addresses while it runs.)\n\nExamples:\n  \
     fusee bench raw\n  \
     fusee bench raw --only shm,ucx-posix --bytes 64,1024 --json")]
-pub struct Args {
+pub struct RawArgs {
     /// Bytes of a READ, a WRITE or a message
     #[arg(long, value_delimiter = ',', default_value = "8,64,1024,4096,16384,65536",
           value_name = "N,N", value_parser = clap::value_parser!(u32).range(1..=65_536))]
@@ -65,24 +65,24 @@ pub struct Args {
     /// Transports that take part [default: all that are installed]
     #[arg(long, value_delimiter = ',', value_name = "NAME,NAME")]
     #[serde(skip)]
-    only: Vec<Transport>,
+    only: Vec<RawTransport>,
 
     #[command(flatten)]
     #[serde(skip)]
-    output: Output,
+    output: BenchOutputArgs,
 }
 
 #[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Transport {
+enum RawTransport {
     Shm,
     UcxPosix,
     Tcp,
     LibfabricTcp,
 }
 
-impl Transport {
-    const ALL: [Transport; 4] =
-        [Transport::Shm, Transport::UcxPosix, Transport::Tcp, Transport::LibfabricTcp];
+impl RawTransport {
+    const ALL: [RawTransport; 4] =
+        [RawTransport::Shm, RawTransport::UcxPosix, RawTransport::Tcp, RawTransport::LibfabricTcp];
 
     fn name(self) -> &'static str {
         ["shm", "ucx-posix", "tcp", "libfabric-tcp"][self as usize]
@@ -91,44 +91,44 @@ impl Transport {
     /// Returns the program that the transport needs, and where to find it.
     fn program(self) -> Option<(&'static str, &'static str)> {
         match self {
-            Transport::Shm | Transport::Tcp => None,
-            Transport::UcxPosix => Some(("ucx_perftest", "ucx-utils")),
-            Transport::LibfabricTcp => Some(("fi_pingpong", "libfabric-bin")),
+            RawTransport::Shm | RawTransport::Tcp => None,
+            RawTransport::UcxPosix => Some(("ucx_perftest", "ucx-utils")),
+            RawTransport::LibfabricTcp => Some(("fi_pingpong", "libfabric-bin")),
         }
     }
 
     fn is_over_tcp(self) -> bool {
-        matches!(self, Transport::Tcp | Transport::LibfabricTcp)
+        matches!(self, RawTransport::Tcp | RawTransport::LibfabricTcp)
     }
 
     /// Returns the verbs that the transport can execute with these numbers of bytes.
-    fn verbs(self, bytes: &[u32]) -> Vec<Verb> {
+    fn verbs(self, bytes: &[u32]) -> Vec<RawVerb> {
         match self {
             // Messages, one way.
-            Transport::LibfabricTcp => {
+            RawTransport::LibfabricTcp => {
                 let mut all: Vec<u32> = bytes.iter().copied().chain([SMALL]).collect();
                 all.sort_unstable();
                 all.dedup();
-                all.into_iter().map(Verb::Write).collect()
+                all.into_iter().map(RawVerb::Write).collect()
             }
             _ => {
-                let reads = bytes.iter().map(|bytes| Verb::Read(*bytes));
-                let writes = bytes.iter().map(|bytes| Verb::Write(*bytes));
-                reads.chain(writes).chain([Verb::Cas, Verb::Faa]).collect()
+                let reads = bytes.iter().map(|bytes| RawVerb::Read(*bytes));
+                let writes = bytes.iter().map(|bytes| RawVerb::Write(*bytes));
+                reads.chain(writes).chain([RawVerb::Cas, RawVerb::Faa]).collect()
             }
         }
     }
 }
 
 #[derive(Debug, Serialize)]
-struct Found {
+struct RawReport {
     absent: Vec<&'static str>,
-    runs: Vec<Run>,
+    runs: Vec<RawComparison>,
 }
 
 /// A verb of ours, beside its counterpart.
 #[derive(Debug, Serialize)]
-struct Run {
+struct RawComparison {
     transport: &'static str,
     verb: &'static str,
     bytes: u32,
@@ -141,16 +141,16 @@ struct Run {
     times: Option<Spread>,
 }
 
-type All = BTreeMap<(Transport, Verb), Samples>;
+type RawSamples = BTreeMap<(RawTransport, RawVerb), RoundSamples>;
 
 /// Runs the benchmark and prints its report.
-pub fn run(args: &Args) -> Result<(), Failure> {
+pub fn run(args: &RawArgs) -> Result<(), Failure> {
     temporary::end_with_signals()?;
-    let shell = Shell::begin("raw", &args.output);
-    let (transports, absent) = who(args)?;
+    let shell = BenchInvocation::begin("raw", &args.output);
+    let (transports, absent) = select_transports(args)?;
     let largest = args.bytes.iter().copied().max().unwrap_or(WORD_BYTES);
-    let mut own = Own::new(&transports, largest)?;
-    let mut all = All::new();
+    let mut own = RawFabrics::new(&transports, largest)?;
+    let mut all = RawSamples::new();
     for round in 0..args.rounds {
         stderr::tell(&format!("round {} of {}", round + 1, args.rounds));
         for i in 0..transports.len() {
@@ -161,14 +161,14 @@ pub fn run(args: &Args) -> Result<(), Failure> {
             }
         }
     }
-    shell.tell(args, None, Found { absent, runs: runs(&all) }, None)
+    shell.print_results(args, None, RawReport { absent, runs: compare_verbs(&all) }, None)
 }
 
 /// Returns the transports that take part, and those that cannot.
-fn who(args: &Args) -> Result<(Vec<Transport>, Vec<&'static str>), Failure> {
+fn select_transports(args: &RawArgs) -> Result<(Vec<RawTransport>, Vec<&'static str>), Failure> {
     let mut transports = Vec::new();
     let mut absent = Vec::new();
-    for transport in Transport::ALL {
+    for transport in RawTransport::ALL {
         let is_asked_for = args.only.contains(&transport);
         let missing = transport.program().filter(|(program, _)| !is_installed(program));
         match missing {
@@ -191,36 +191,46 @@ fn who(args: &Args) -> Result<(Vec<Transport>, Vec<&'static str>), Failure> {
 
 /// Our fabrics.
 #[derive(Default)]
-struct Own {
-    shm: Option<Raw>,
-    tcp: Option<Raw>,
+struct RawFabrics {
+    shm: Option<RawCluster>,
+    tcp: Option<RawCluster>,
 }
 
-impl Own {
-    fn new(transports: &[Transport], largest: u32) -> Result<Own, Failure> {
+impl RawFabrics {
+    fn new(transports: &[RawTransport], largest: u32) -> Result<RawFabrics, Failure> {
         // One object of the largest length.
         let pair_bytes = largest.max(1024);
-        let size =
-            Size { keys: 1, pair_bytes, index_replicas: 3, data_replicas: 2, huge_pages: false };
+        let size = LoadedClusterArgs {
+            keys: 1,
+            pair_bytes,
+            index_replicas: 3,
+            data_replicas: 2,
+            huge_pages: false,
+        };
         let open = |transport, kind| {
             let is_wanted = transports.contains(&transport);
-            is_wanted.then(|| Raw::over(&size, kind)).transpose()
+            is_wanted.then(|| RawCluster::over(&size, kind)).transpose()
         };
-        Ok(Own {
-            shm: open(Transport::Shm, FabricKind::Shm)?,
-            tcp: open(Transport::Tcp, FabricKind::Tcp)?,
+        Ok(RawFabrics {
+            shm: open(RawTransport::Shm, FabricKind::Shm)?,
+            tcp: open(RawTransport::Tcp, FabricKind::Tcp)?,
         })
     }
 }
 
 /// Returns the nanoseconds of one verb.
-fn measure(args: &Args, own: &mut Own, transport: Transport, verb: Verb) -> Result<f64, Failure> {
+fn measure(
+    args: &RawArgs,
+    own: &mut RawFabrics,
+    transport: RawTransport,
+    verb: RawVerb,
+) -> Result<f64, Failure> {
     let count = if transport.is_over_tcp() { args.trips } else { args.operations };
     let raw = match transport {
-        Transport::UcxPosix => return ucx(verb, count),
-        Transport::LibfabricTcp => return fi_pingpong(bytes(verb), count),
-        Transport::Shm => &mut own.shm,
-        Transport::Tcp => &mut own.tcp,
+        RawTransport::UcxPosix => return ucx(verb, count),
+        RawTransport::LibfabricTcp => return fi_pingpong(bytes(verb), count),
+        RawTransport::Shm => &mut own.shm,
+        RawTransport::Tcp => &mut own.tcp,
     };
     let raw = raw.as_mut().expect("it takes part");
     let warm_up = count / 10;
@@ -230,26 +240,26 @@ fn measure(args: &Args, own: &mut Own, transport: Transport, verb: Verb) -> Resu
     Ok(start.elapsed().as_nanos() as f64 / f64::from(count))
 }
 
-fn bytes(verb: Verb) -> u32 {
+fn bytes(verb: RawVerb) -> u32 {
     match verb {
-        Verb::Read(bytes) | Verb::Write(bytes) => bytes,
-        Verb::Cas | Verb::Faa => WORD_BYTES,
+        RawVerb::Read(bytes) | RawVerb::Write(bytes) => bytes,
+        RawVerb::Cas | RawVerb::Faa => WORD_BYTES,
     }
 }
 
 /// Returns our verbs, beside the others.
-fn runs(all: &All) -> Vec<Run> {
-    let row = |(transport, verb): (Transport, Verb), series: &Samples| {
-        let beside = beside(all, transport, verb);
-        let is_message = transport == Transport::LibfabricTcp;
-        Run {
+fn compare_verbs(all: &RawSamples) -> Vec<RawComparison> {
+    let row = |(transport, verb): (RawTransport, RawVerb), series: &RoundSamples| {
+        let beside = find_counterpart(all, transport, verb);
+        let is_message = transport == RawTransport::LibfabricTcp;
+        RawComparison {
             transport: transport.name(),
             verb: match verb {
-                Verb::Write(_) if is_message => "one way",
-                Verb::Read(_) => "READ",
-                Verb::Write(_) => "WRITE",
-                Verb::Cas => "CAS",
-                Verb::Faa => "FAA",
+                RawVerb::Write(_) if is_message => "one way",
+                RawVerb::Read(_) => "READ",
+                RawVerb::Write(_) => "WRITE",
+                RawVerb::Cas => "CAS",
+                RawVerb::Faa => "FAA",
             },
             bytes: bytes(verb),
             ns: series.spread(),
@@ -262,36 +272,40 @@ fn runs(all: &All) -> Vec<Run> {
 }
 
 /// Returns the counterpart of a verb of ours, if it took part.
-fn beside(all: &All, transport: Transport, verb: Verb) -> Option<(&'static str, Samples)> {
+fn find_counterpart(
+    all: &RawSamples,
+    transport: RawTransport,
+    verb: RawVerb,
+) -> Option<(&'static str, RoundSamples)> {
     match transport {
-        Transport::Shm => {
-            let same = all.get(&(Transport::UcxPosix, verb))?;
-            Some((Transport::UcxPosix.name(), same.clone()))
+        RawTransport::Shm => {
+            let same = all.get(&(RawTransport::UcxPosix, verb))?;
+            Some((RawTransport::UcxPosix.name(), same.clone()))
         }
-        Transport::Tcp => {
-            let way = |bytes| all.get(&(Transport::LibfabricTcp, Verb::Write(bytes)));
+        RawTransport::Tcp => {
+            let way = |bytes| all.get(&(RawTransport::LibfabricTcp, RawVerb::Write(bytes)));
             let large = match verb {
-                Verb::Read(bytes) | Verb::Write(bytes) => bytes,
-                Verb::Cas | Verb::Faa => SMALL,
+                RawVerb::Read(bytes) | RawVerb::Write(bytes) => bytes,
+                RawVerb::Cas | RawVerb::Faa => SMALL,
             };
             Some(("two ways of libfabric-tcp", way(SMALL)?.plus(way(large)?)))
         }
-        Transport::UcxPosix | Transport::LibfabricTcp => None,
+        RawTransport::UcxPosix | RawTransport::LibfabricTcp => None,
     }
 }
 
-impl Findings for Found {
-    type Settings = Args;
+impl BenchFindings for RawReport {
+    type Settings = RawArgs;
 
-    fn title(report: &Report<'_, Found>) -> String {
-        let Args { rounds, operations, trips, .. } = report.settings;
+    fn title(report: &BenchReport<'_, RawReport>) -> String {
+        let RawArgs { rounds, operations, trips, .. } = report.settings;
         format!(
             "one at a time, from the processor's cache; {rounds} rounds of {operations} operations over \
              shared memory and {trips} over TCP: medians (spread), ns"
         )
     }
 
-    fn rows(report: &Report<'_, Found>) -> String {
+    fn rows(report: &BenchReport<'_, RawReport>) -> String {
         let mut text = format!(
             "\n{:<14} {:<9} {:>5} {:>25} {:>26} {:>25} {:>21}\n",
             "", "", "bytes", "", "beside", "", "x"

@@ -9,9 +9,9 @@
 //! again, for a moment, until a write of the survivor finds a slot blocked; there it is killed. A
 //! round without such a moment is counted as one that blocked nothing.
 
-pub mod doomed;
 mod report;
-mod writer;
+mod survivor;
+pub mod victim;
 
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -19,17 +19,17 @@ use std::time::{Duration, Instant};
 use fusee_cli::failure::Failure;
 use fusee_cli::interrupt;
 use fusee_client::{Client, FabricKind};
-use fusee_control::master::Recovery;
+use fusee_control::master::ClientRecovery;
 use fusee_launch::Servers;
 use serde::Serialize;
 
-use crate::cluster::Demand;
-use crate::own::OwnCluster;
-use crate::report::{Output, Setup, Shell, Verdict};
-use crate::tally::Tally;
-use doomed::{Doomed, Task};
-use report::{Found, PAPER, Round, Summary};
-use writer::{Done, Writer};
+use crate::cluster::ClusterDemand;
+use crate::process_cluster::ProcessClusterArgs;
+use crate::report::{BenchInvocation, BenchOutputArgs, BenchVerdict, MeasuredSetup};
+use crate::tally::OperationTally;
+use report::{PAPER, RecoveryBenchReport, RecoveryRound, RecoverySummary};
+use survivor::{SurvivorPassResult, SurvivorThread};
+use victim::{VictimProcess, VictimTask};
 
 /// Updates beyond the requested ones that a client may make before it is dead.
 const MORE_UPDATES: u64 = 20_000;
@@ -53,7 +53,7 @@ const RECOVERY_POLL: Duration = Duration::from_millis(1);
     fusee bench recovery\n  \
     fusee bench recovery --fabric tcp --rounds 20 --json\n\n\
     Exit code 1 if a write failed, or a key did not hold what was written.")]
-pub struct Args {
+pub struct RecoveryArgs {
     /// Clients to kill, one after the other
     #[arg(long, default_value_t = 10, value_name = "N",
           value_parser = clap::value_parser!(u32).range(1..=1000))]
@@ -71,38 +71,38 @@ pub struct Args {
 
     #[command(flatten)]
     #[serde(flatten)]
-    cluster: OwnCluster,
+    cluster: ProcessClusterArgs,
 
     #[command(flatten)]
     #[serde(skip)]
-    output: Output,
+    output: BenchOutputArgs,
 }
 
-impl Args {
-    fn demand(&self) -> Demand {
+impl RecoveryArgs {
+    fn demand(&self) -> ClusterDemand {
         let rounds = u64::from(self.rounds);
         let of_the_dead = self.updates + MORE_UPDATES;
         let of_the_survivor = self.keys * u64::from(MOST_STOPS + 1);
         let pairs = self.keys + rounds * (of_the_dead + of_the_survivor);
-        Demand {
+        ClusterDemand {
             keys: self.keys,
             index_keys: self.keys,
             pairs,
             processes: rounds + 1,
-            ..Demand::default()
+            ..ClusterDemand::default()
         }
     }
 }
 
 /// Measures it and prints a report.
-pub fn run(args: &Args) -> Result<(), Failure> {
-    let shell = Shell::begin("recovery", &args.output);
+pub fn run(args: &RecoveryArgs) -> Result<(), Failure> {
+    let shell = BenchInvocation::begin("recovery", &args.output);
     interrupt::watch()?;
     let (target, servers) = args.cluster.open(args.demand(), 1, shell.available())?;
     let client = &target.client;
-    let writer = Writer::start(client.clone(), args.keys, args.cluster.value_bytes());
-    let mut tally = Tally::default();
-    let mut note = |done: &Done| tally.merge_failures(&done.tally);
+    let writer = SurvivorThread::start(client.clone(), args.keys, args.cluster.value_bytes());
+    let mut tally = OperationTally::default();
+    let mut note = |done: &SurvivorPassResult| tally.merge_failures(&done.tally);
     note(&writer.load()?);
     // The first pass fills the cache.
     let mut undisturbed = Duration::ZERO;
@@ -114,23 +114,24 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     }
     let mut rounds = Vec::new();
     for number in 1..=args.rounds {
-        if interrupt::requested() {
+        if interrupt::is_requested() {
             break;
         }
-        let deaths = Deaths { args, client, servers: &servers, writer: &writer, undisturbed };
-        let (round, done) = deaths.one(number.into())?;
+        let deaths =
+            RecoveryRoundRunner { args, client, servers: &servers, writer: &writer, undisturbed };
+        let (round, done) = deaths.run_round(number.into())?;
         done.iter().for_each(&mut note);
         rounds.push(round);
     }
     drop(writer);
-    let verdict = Verdict::new(&tally, args.keys * rounds.len() as u64, Vec::new());
-    let found = Found {
+    let verdict = BenchVerdict::new(&tally, args.keys * rounds.len() as u64, Vec::new());
+    let found = RecoveryBenchReport {
         undisturbed_ms: ms(undisturbed),
-        summary: Summary::new(&rounds),
+        summary: RecoverySummary::new(&rounds),
         paper: PAPER,
         rounds,
     };
-    shell.tell(args, Some(Setup::of(client, true, false)), found, Some(verdict))
+    shell.print_results(args, Some(MeasuredSetup::of(client, true, false)), found, Some(verdict))
 }
 
 fn ms(time: Duration) -> f64 {
@@ -138,18 +139,18 @@ fn ms(time: Duration) -> f64 {
 }
 
 /// The state of all rounds.
-struct Deaths<'a> {
-    args: &'a Args,
+struct RecoveryRoundRunner<'a> {
+    args: &'a RecoveryArgs,
     client: &'a Client,
     servers: &'a Servers,
-    writer: &'a Writer,
+    writer: &'a SurvivorThread,
     undisturbed: Duration,
 }
 
-impl Deaths<'_> {
+impl RecoveryRoundRunner<'_> {
     /// Lets a client work, kills it, and waits until it blocks nothing.
-    fn one(&self, number: u64) -> Result<(Round, Vec<Done>), Failure> {
-        let mut doomed = Doomed::start(&Task {
+    fn run_round(&self, number: u64) -> Result<(RecoveryRound, Vec<SurvivorPassResult>), Failure> {
+        let mut victim = VictimProcess::start(&VictimTask {
             master: self.servers.master().to_string(),
             fabric: self.client.fabric().to_string(),
             keys: self.args.keys,
@@ -157,19 +158,19 @@ impl Deaths<'_> {
             value_bytes: self.args.cluster.value_bytes(),
             writer: number,
         })?;
-        let name = doomed.ready()?;
-        let (stops, blocked, mut all) = self.stop_half_way(&doomed)?;
+        let name = victim.wait_until_ready()?;
+        let (stops, blocked, mut all) = self.stop_half_way(&victim)?;
         let killed = Instant::now();
-        doomed.kill()?;
+        victim.kill()?;
         if !blocked {
             self.writer.begin();
         }
         let done = self.writer.finish()?;
         let last = done.last.unwrap_or(killed);
-        let (recovery, recovered) = self.recovered(&name, killed)?;
+        let (recovery, recovered) = self.wait_for_recovery(&name, killed)?;
         all.push(done);
         all.push(self.writer.check(number)?);
-        let round = Round {
+        let round = RecoveryRound {
             writable_ms: ms(last.saturating_duration_since(killed)),
             recovered_ms: ms(recovered),
             stops,
@@ -182,17 +183,20 @@ impl Deaths<'_> {
 
     /// Stops the client in the middle of an update. Returns the number of stops, whether a pass
     /// over its keys is blocked (and under way), and the results of the passes that were not.
-    fn stop_half_way(&self, doomed: &Doomed) -> Result<(u32, bool, Vec<Done>), Failure> {
+    fn stop_half_way(
+        &self,
+        victim: &VictimProcess,
+    ) -> Result<(u32, bool, Vec<SurvivorPassResult>), Failure> {
         let patience = (self.undisturbed * BLOCKED_FACTOR).clamp(LEAST_PATIENCE, MOST_PATIENCE);
         let mut passes = Vec::new();
         for stops in 1..=MOST_STOPS {
-            doomed.stop()?;
+            victim.stop()?;
             self.writer.begin();
-            match self.writer.within(patience)? {
+            match self.writer.finish_within(patience)? {
                 None => return Ok((stops, true, passes)),
                 Some(done) => passes.push(done),
             }
-            doomed.go_on()?;
+            victim.go_on()?;
             // Over a network the client must get through some round trips; the time differs at each
             // stop.
             if self.client.fabric() != FabricKind::Shm {
@@ -203,7 +207,11 @@ impl Deaths<'_> {
     }
 
     /// Waits until the master has recovered a client.
-    fn recovered(&self, name: &str, killed: Instant) -> Result<(Recovery, Duration), Failure> {
+    fn wait_for_recovery(
+        &self,
+        name: &str,
+        killed: Instant,
+    ) -> Result<(ClientRecovery, Duration), Failure> {
         while killed.elapsed() < RECOVERY_TIMEOUT {
             let status = self.client.status()?;
             let recoveries = status.last_recoveries.iter();

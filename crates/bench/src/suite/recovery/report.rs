@@ -6,16 +6,16 @@
 
 use std::fmt::Write as _;
 
-use fusee_cli::recoveries::{Parts, RecoveryReport};
+use fusee_cli::recoveries::{RecoveryReport, RecoveryTimesMs};
 use serde::Serialize;
 
-use super::Args;
-use crate::report::{Findings, Report};
+use super::RecoveryArgs;
+use crate::report::{BenchFindings, BenchReport};
 use crate::spread::Spread;
 
 /// The paper's Table 1, in milliseconds.
 #[derive(Clone, Copy, Debug, Serialize)]
-pub struct Paper {
+pub struct PaperRecoveryTimes {
     source: &'static str,
     reconnect_ms: f64,
     metadata_ms: f64,
@@ -26,7 +26,7 @@ pub struct Paper {
 }
 
 /// Shen et al., FAST '23.
-pub const PAPER: Paper = Paper {
+pub const PAPER: PaperRecoveryTimes = PaperRecoveryTimes {
     source: "Shen et al., FUSEE, FAST '23, Table 1",
     reconnect_ms: 163.1,
     metadata_ms: 0.3,
@@ -38,7 +38,7 @@ pub const PAPER: Paper = Paper {
 
 /// One death.
 #[derive(Debug, Serialize)]
-pub struct Round {
+pub struct RecoveryRound {
     /// From the kill until a write to every key of the dead client had succeeded.
     pub writable_ms: f64,
     /// From the kill until the master reported that the client is recovered.
@@ -53,7 +53,7 @@ pub struct Round {
 
 /// The medians of all rounds.
 #[derive(Debug, Serialize)]
-pub struct Summary {
+pub struct RecoverySummary {
     /// Of the rounds in which a slot was blocked.
     pub writable_ms: Option<Spread>,
     pub recovered_ms: Option<Spread>,
@@ -65,12 +65,14 @@ pub struct Summary {
     pub total_ms: Option<Spread>,
 }
 
-impl Summary {
+impl RecoverySummary {
     /// Summarizes these rounds.
-    pub fn new(rounds: &[Round]) -> Summary {
-        let part = |of: fn(&Parts) -> f64| Spread::of(rounds.iter().map(|r| of(&r.recovery.parts)));
+    pub fn new(rounds: &[RecoveryRound]) -> RecoverySummary {
+        let part = |of: fn(&RecoveryTimesMs) -> f64| {
+            Spread::of(rounds.iter().map(|r| of(&r.recovery.parts)))
+        };
         let blocked = rounds.iter().filter(|round| round.blocked);
-        Summary {
+        RecoverySummary {
             writable_ms: Spread::of(blocked.map(|round| round.writable_ms)),
             recovered_ms: Spread::of(rounds.iter().map(|round| round.recovered_ms)),
             reconnect_ms: part(|parts| parts.reconnect_ms),
@@ -85,19 +87,19 @@ impl Summary {
 
 /// The results.
 #[derive(Debug, Serialize)]
-pub struct Found {
+pub struct RecoveryBenchReport {
     /// The time of a pass over all keys without a dead client.
     pub undisturbed_ms: f64,
-    pub summary: Summary,
-    pub paper: Paper,
-    pub rounds: Vec<Round>,
+    pub summary: RecoverySummary,
+    pub paper: PaperRecoveryTimes,
+    pub rounds: Vec<RecoveryRound>,
 }
 
-impl Findings for Found {
-    type Settings = Args;
+impl BenchFindings for RecoveryBenchReport {
+    type Settings = RecoveryArgs;
 
-    fn title(report: &Report<'_, Found>) -> String {
-        let Args { updates, keys, cluster, .. } = report.settings;
+    fn title(report: &BenchReport<'_, RecoveryBenchReport>) -> String {
+        let RecoveryArgs { updates, keys, cluster, .. } = report.settings;
         format!(
             "Recovery of a client killed after {updates} updates of {} bytes to {keys} keys: {} rounds",
             cluster.pair_bytes,
@@ -105,8 +107,8 @@ impl Findings for Found {
         )
     }
 
-    fn summary(report: &Report<'_, Found>) -> String {
-        let Found { rounds, undisturbed_ms, .. } = &report.findings;
+    fn summary(report: &BenchReport<'_, RecoveryBenchReport>) -> String {
+        let RecoveryBenchReport { rounds, undisturbed_ms, .. } = &report.findings;
         let blocked = rounds.iter().filter(|round| round.blocked).count();
         let walked = Spread::of(rounds.iter().map(|round| round.recovery.walked as f64));
         format!(
@@ -118,8 +120,8 @@ impl Findings for Found {
         )
     }
 
-    fn rows(report: &Report<'_, Found>) -> String {
-        let Found { summary, paper, .. } = &report.findings;
+    fn rows(report: &BenchReport<'_, RecoveryBenchReport>) -> String {
+        let RecoveryBenchReport { summary, paper, .. } = &report.findings;
         let requests = paper.traverse_log_ms + paper.recover_requests_ms;
         let mut text =
             format!("\n{:<52} {:>8} {:>17} {:>10}\n", "ms", "median", "spread", "paper*");

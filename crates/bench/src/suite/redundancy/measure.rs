@@ -10,17 +10,17 @@ use std::time::Instant;
 use fusee_cli::failure::Failure;
 use fusee_client::{Client, Error, OpKind, Redundancy, Session, Transition};
 
-use super::set::Set;
-use crate::samples::Samples;
+use super::set::RedundancySet;
+use crate::samples::RoundSamples;
 use crate::spread::Spread;
-use crate::tally::Tally;
-use crate::value::Origin;
+use crate::tally::OperationTally;
+use crate::value::ValueOrigin;
 use crate::verify::{Mismatch, self_check};
 use fusee_workload::key_bytes;
 
 /// The amount of work.
 #[derive(Clone, Copy, Debug)]
-pub struct Amount {
+pub struct WorkAmount {
     /// Operations of a kind in a round: the number of keys of each redundancy, and of each pair of
     /// them.
     pub operations: u64,
@@ -28,18 +28,18 @@ pub struct Amount {
 }
 
 /// Reads and writes of one redundancy: microseconds, median of each round.
-pub struct Access {
+pub struct AccessSamples {
     pub redundancy: Redundancy,
-    pub read: Samples,
-    pub write: Samples,
+    pub read: RoundSamples,
+    pub write: RoundSamples,
 }
 
 /// Transitions one way.
-pub struct Way {
+pub struct TransitionSamples {
     pub from: Redundancy,
     pub to: Redundancy,
     /// Microseconds, median of each round.
-    pub time: Samples,
+    pub time: RoundSamples,
     /// Transitions that took place.
     pub transitions: u64,
     /// Bytes that they read and wrote.
@@ -49,53 +49,57 @@ pub struct Way {
 }
 
 /// The measurements.
-pub struct Measured {
-    pub accesses: Vec<Access>,
+pub struct RedundancyMeasurements {
+    pub accesses: Vec<AccessSamples>,
     /// Forth and back, for each two redundancies.
-    pub ways: Vec<[Way; 2]>,
-    pub tally: Tally,
+    pub ways: Vec<[TransitionSamples; 2]>,
+    pub tally: OperationTally,
     pub read_back: u64,
     pub problems: Vec<String>,
 }
 
 /// A bench of one cluster.
-pub struct Bench<'a> {
+pub struct RedundancyBench<'a> {
     client: &'a Client,
     session: Session,
-    amount: Amount,
+    amount: WorkAmount,
     value: Vec<u8>,
     /// By key, the number of writes.
     versions: Vec<u64>,
-    measured: Measured,
+    measured: RedundancyMeasurements,
 }
 
-impl<'a> Bench<'a> {
+impl<'a> RedundancyBench<'a> {
     /// Writes all keys, and does every operation once.
-    pub fn new(client: &'a Client, set: &Set, amount: Amount) -> Result<Bench<'a>, Failure> {
+    pub fn new(
+        client: &'a Client,
+        set: &RedundancySet,
+        amount: WorkAmount,
+    ) -> Result<RedundancyBench<'a>, Failure> {
         let session = client.session()?;
-        let way = |from, to| Way {
+        let way = |from, to| TransitionSamples {
             from,
             to,
-            time: Samples::default(),
+            time: RoundSamples::default(),
             transitions: 0,
             bytes: 0,
             phases: 0,
         };
-        let access = |redundancy: &Redundancy| Access {
+        let access = |redundancy: &Redundancy| AccessSamples {
             redundancy: *redundancy,
-            read: Samples::default(),
-            write: Samples::default(),
+            read: RoundSamples::default(),
+            write: RoundSamples::default(),
         };
         let pairs = set.pairs();
-        let measured = Measured {
+        let measured = RedundancyMeasurements {
             accesses: set.redundancies.iter().map(access).collect(),
             ways: pairs.iter().map(|(one, other)| [way(*one, *other), way(*other, *one)]).collect(),
-            tally: Tally::default(),
+            tally: OperationTally::default(),
             read_back: 0,
             problems: Vec::new(),
         };
         let groups = (set.redundancies.len() + pairs.len()) as u64;
-        let mut bench = Bench {
+        let mut bench = RedundancyBench {
             client,
             session,
             amount,
@@ -182,7 +186,7 @@ impl<'a> Bench<'a> {
     fn write(&mut self, key: u64, redundancy: Redundancy) -> Option<f64> {
         let version = &mut self.versions[key as usize];
         *version += 1;
-        Origin { key, writer: 0, sequence: *version }.encode(&mut self.value);
+        ValueOrigin { key, writer: 0, sequence: *version }.encode(&mut self.value);
         let bytes = key_bytes(key);
         let start = Instant::now();
         let put = self.session.put_with(&bytes, &self.value, redundancy);
@@ -233,7 +237,7 @@ impl<'a> Bench<'a> {
     }
 
     /// Reads everything back.
-    pub fn end(mut self) -> Result<Measured, Failure> {
+    pub fn end(mut self) -> Result<RedundancyMeasurements, Failure> {
         // A session with an empty cache.
         self.session = self.client.session()?;
         let groups = self.turns();
@@ -264,7 +268,7 @@ fn us(start: Instant) -> f64 {
 
 fn judge(key: u64, found: Option<&[u8]>, len: usize, expected: u64) -> Result<(), Mismatch> {
     let found = found.ok_or(Mismatch::Missing)?;
-    let Origin { writer, sequence, .. } = self_check(key, found, len)?;
+    let ValueOrigin { writer, sequence, .. } = self_check(key, found, len)?;
     match sequence == expected {
         true => Ok(()),
         false if sequence < expected => Err(Mismatch::Overwritten { writer, sequence }),
@@ -279,7 +283,7 @@ mod tests {
     #[test]
     fn only_the_value_that_was_written_last_is_right() {
         let mut value = vec![0; 64];
-        Origin { key: 1, writer: 0, sequence: 5 }.encode(&mut value);
+        ValueOrigin { key: 1, writer: 0, sequence: 5 }.encode(&mut value);
         assert_eq!(judge(1, Some(&value), 64, 5), Ok(()));
         assert!(matches!(judge(1, Some(&value), 64, 6), Err(Mismatch::Overwritten { .. })));
         assert!(matches!(judge(1, Some(&value), 64, 4), Err(Mismatch::NeverWritten { .. })));

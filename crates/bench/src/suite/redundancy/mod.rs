@@ -13,18 +13,18 @@ mod set;
 use fusee_cli::failure::Failure;
 use fusee_cli::flags;
 use fusee_cli::interrupt;
-use fusee_cli::quantity::Bytes;
+use fusee_cli::quantity::ByteSize;
 use fusee_client::{Client, EmbeddedOptions, FabricKind, Geometry};
 use serde::Serialize;
 
 use crate::progress::bar;
-use crate::report::{Drawing, Setup, Shell, Verdict};
-use crate::tally::Tally;
+use crate::report::{BenchInvocation, BenchPlotArgs, BenchVerdict, MeasuredSetup};
+use crate::tally::OperationTally;
 use crate::value::HEADER_BYTES;
 use fusee_workload::KEY_BYTES;
-use measure::{Amount, Bench, Measured};
-use report::{Found, Sized};
-use set::Set;
+use measure::{RedundancyBench, RedundancyMeasurements, WorkAmount};
+use report::{RedundancyReport, ValueLengthReport};
+use set::RedundancySet;
 
 /// As ElasticMem's test bed.
 const NODES: usize = 6;
@@ -44,16 +44,16 @@ const INDEX_KEYS: u64 = 1000;
     fusee bench redundancy --set 2:replicated,ec:2+1,ec:4+1 --value-bytes 64KiB,1MiB --fabric shm\n\n\
     Exit code 1 if an operation failed, a value was not what was written last, or a pair does not\n\
     have the redundancy that it was given.")]
-pub struct Args {
+pub struct RedundancyArgs {
     /// Replicas of the data, and redundancies to compare on such a cluster; may be given several times
     #[arg(long = "set", value_name = "R:REDUNDANCY,...",
           default_values = ["3:replicated,eor:3:4+2,ec:4+2", "2:replicated,eor:2:4+1,ec:4+1",
                             "2:replicated,eor:2:5+1,ec:5+1"])]
-    sets: Vec<Set>,
+    sets: Vec<RedundancySet>,
 
     /// Lengths of values [default: 1KiB,4KiB,16KiB,64KiB,256KiB,1MiB,4MiB]
     #[arg(long, value_delimiter = ',', value_name = "BYTES")]
-    value_bytes: Vec<Bytes>,
+    value_bytes: Vec<ByteSize>,
 
     /// Turns of each redundancy [default: 5]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000))]
@@ -77,15 +77,15 @@ pub struct Args {
 
     /// Memory of each node
     #[arg(long, default_value = "1GiB", value_name = "BYTES")]
-    pool: Bytes,
+    pool: ByteSize,
 
     #[command(flatten)]
-    drawing: Drawing,
+    drawing: BenchPlotArgs,
 }
 
 /// The settings of the run.
 #[derive(Clone, Debug, Serialize)]
-pub struct Settings {
+pub struct RedundancyRunSettings {
     sets: Vec<String>,
     value_bytes: Vec<u64>,
     rounds: u32,
@@ -93,16 +93,16 @@ pub struct Settings {
     pool_bytes_per_node: u64,
 }
 
-impl Args {
-    fn settings(&self) -> Settings {
-        let given = |value_bytes: &[Bytes]| value_bytes.iter().map(|bytes| bytes.0).collect();
+impl RedundancyArgs {
+    fn settings(&self) -> RedundancyRunSettings {
+        let given = |value_bytes: &[ByteSize]| value_bytes.iter().map(|bytes| bytes.0).collect();
         let value_bytes = match (self.value_bytes.is_empty(), self.quick) {
             (false, _) => given(&self.value_bytes),
             (true, true) => vec![1 << 10, 64 << 10, 1 << 20],
             (true, false) => (5..=11).map(|power| 1 << (2 * power)).collect(),
         };
-        Settings {
-            sets: self.sets.iter().map(Set::to_string).collect(),
+        RedundancyRunSettings {
+            sets: self.sets.iter().map(RedundancySet::to_string).collect(),
             value_bytes,
             rounds: self.rounds.unwrap_or(if self.quick { 3 } else { 5 }),
             operations: self.operations.unwrap_or(if self.quick { 8 } else { 16 }),
@@ -110,12 +110,12 @@ impl Args {
         }
     }
 
-    fn nodes(&self, set: &Set) -> u16 {
+    fn nodes(&self, set: &RedundancySet) -> u16 {
         let fitting = NODES.max(set.places()) as u16;
         self.memory_nodes.unwrap_or(fitting)
     }
 
-    fn check(&self, settings: &Settings) -> Result<(), Failure> {
+    fn check(&self, settings: &RedundancyRunSettings) -> Result<(), Failure> {
         for set in &self.sets {
             let nodes = self.nodes(set);
             let places = set.places();
@@ -136,7 +136,7 @@ impl Args {
         Ok(())
     }
 
-    fn open(&self, set: &Set) -> Result<Client, Failure> {
+    fn open(&self, set: &RedundancySet) -> Result<Client, Failure> {
         let nodes = self.nodes(set);
         let embedded = EmbeddedOptions::default()
             .with_memory_nodes(nodes)
@@ -147,7 +147,7 @@ impl Args {
             .with_geometry(geometry())
             .with_index_keys(INDEX_KEYS);
         Client::embedded(embedded)
-            .map_err(|error| Failure::usage(flags::in_text(&error.to_string())))
+            .map_err(|error| Failure::usage(flags::with_flag_names(&error.to_string())))
     }
 }
 
@@ -157,47 +157,48 @@ fn geometry() -> Geometry {
 
 /// The sums over all clusters.
 #[derive(Default)]
-struct Sum {
-    tally: Tally,
+struct RedundancyTotals {
+    tally: OperationTally,
     read_back: u64,
     problems: Vec<String>,
 }
 
 /// Runs the benchmark and prints its report.
-pub fn run(args: &Args) -> Result<(), Failure> {
+pub fn run(args: &RedundancyArgs) -> Result<(), Failure> {
     let settings = args.settings();
     args.check(&settings)?;
-    let shell = Shell::begin_drawing("redundancy", &args.drawing)?;
+    let shell = BenchInvocation::begin_drawing("redundancy", &args.drawing)?;
     interrupt::watch()?;
     let clusters = args.sets.len() * settings.value_bytes.len();
     let bar = bar("redundancy", clusters as u64 * u64::from(settings.rounds), true);
-    let mut sum = Sum::default();
-    let mut found = Found::default();
+    let mut sum = RedundancyTotals::default();
+    let mut found = RedundancyReport::default();
     for set in &args.sets {
         for bytes in &settings.value_bytes {
-            if interrupt::requested() || sum.tally.error_count() > 0 {
+            if interrupt::is_requested() || sum.tally.error_count() > 0 {
                 break;
             }
-            bar.set_message(format!("{set}, {}", Bytes(*bytes)));
+            bar.set_message(format!("{set}, {}", ByteSize(*bytes)));
             let (possible, refused) = possible(set, *bytes);
             found.refused.extend(refused);
             let client = args.open(&possible)?;
-            let amount = Amount { operations: settings.operations, value_bytes: *bytes as usize };
+            let amount =
+                WorkAmount { operations: settings.operations, value_bytes: *bytes as usize };
             let measured = measure(&client, &possible, amount, settings.rounds, || bar.inc(1))?;
             sum.tally.merge_failures(&measured.tally);
             sum.read_back += measured.read_back;
             sum.problems.extend(measured.problems.iter().cloned());
-            found.sized.extend(Sized::new(&possible, *bytes, &measured));
+            found.sized.extend(ValueLengthReport::new(&possible, *bytes, &measured));
         }
     }
     bar.finish_and_clear();
-    let setup = Setup { fabric: args.fabric.to_string(), cluster: None };
-    let verdict = Verdict::new(&sum.tally, sum.read_back, sum.problems);
-    shell.tell(&settings, Some(setup), found, Some(verdict))
+    let setup = MeasuredSetup { fabric: args.fabric.to_string(), cluster: None };
+    let verdict = BenchVerdict::new(&sum.tally, sum.read_back, sum.problems);
+    shell.print_results(&settings, Some(setup), found, Some(verdict))
 }
 
 /// Returns the redundancies that values of this length can have, and why others are impossible.
-fn possible(set: &Set, value_bytes: u64) -> (Set, Vec<String>) {
+fn possible(set: &RedundancySet, value_bytes: u64) -> (RedundancySet, Vec<String>) {
     let mut redundancies = Vec::new();
     let mut refused = Vec::new();
     for redundancy in &set.redundancies {
@@ -206,21 +207,21 @@ fn possible(set: &Set, value_bytes: u64) -> (Set, Vec<String>) {
             Err(error) => refused.push(format!("{set}: {error}")),
         }
     }
-    (Set { redundancies, ..*set }, refused)
+    (RedundancySet { redundancies, ..*set }, refused)
 }
 
 fn measure(
     client: &Client,
-    set: &Set,
-    amount: Amount,
+    set: &RedundancySet,
+    amount: WorkAmount,
     rounds: u32,
     mut round_done: impl FnMut(),
-) -> Result<Measured, Failure> {
-    let mut bench = Bench::new(client, set, amount)?;
+) -> Result<RedundancyMeasurements, Failure> {
+    let mut bench = RedundancyBench::new(client, set, amount)?;
     let turns = bench.turns();
     for round in 0..rounds as usize {
         for turn in 0..turns {
-            if interrupt::requested() || bench.has_failed() {
+            if interrupt::is_requested() || bench.has_failed() {
                 break;
             }
             bench.turn((turn + round) % turns);
@@ -236,7 +237,7 @@ mod tests {
 
     #[test]
     fn a_length_that_cannot_be_coded_is_told() {
-        let set: Set = "2:replicated,ec:4+1,ec:5+1".parse().unwrap();
+        let set: RedundancySet = "2:replicated,ec:4+1,ec:5+1".parse().unwrap();
         let (can, refused) = possible(&set, 1024);
         assert_eq!(can.to_string(), "2:replicated,ec:4+1");
         assert!(refused.len() == 1 && refused[0].contains("EC(5,1)"), "{refused:?}");

@@ -2,16 +2,16 @@
 
 use std::fmt::Write as _;
 
-use fusee_cli::quantity::Bytes;
+use fusee_cli::quantity::ByteSize;
 use serde::Serialize;
 
-use super::Settings;
-use super::measure::{Access, Measured, Way};
-use super::set::Set;
-use crate::report::{Findings, Report};
-use crate::samples::Samples;
+use super::RedundancyRunSettings;
+use super::measure::{AccessSamples, RedundancyMeasurements, TransitionSamples};
+use super::set::RedundancySet;
+use crate::report::{BenchFindings, BenchReport};
+use crate::samples::RoundSamples;
 use crate::spread::Spread;
-use fusee_report::plot::{Chart, Horizontal, Line, Panel};
+use fusee_report::plot::{Chart, ChartLine, HorizontalAxis, Panel};
 
 /// Result of ElasticMem's experiment 1 (Fig. 8, (k, m, r) = (4, 2, 3)).
 const EXPERIMENT_1: &str = "\
@@ -35,7 +35,7 @@ pub struct AccessReport {
 
 /// Transitions one way, of values of one length.
 #[derive(Debug, Serialize)]
-pub struct WayReport {
+pub struct TransitionCostReport {
     from: String,
     to: String,
     time_us: Spread,
@@ -53,26 +53,30 @@ pub struct WayReport {
 
 /// The measurements with values of one length.
 #[derive(Debug, Serialize)]
-pub struct Sized {
+pub struct ValueLengthReport {
     set: String,
     data_replicas: u8,
     value_bytes: u64,
     accesses: Vec<AccessReport>,
-    transitions: Vec<WayReport>,
+    transitions: Vec<TransitionCostReport>,
 }
 
 /// The results.
 #[derive(Debug, Default, Serialize)]
-pub struct Found {
+pub struct RedundancyReport {
     /// By set and length.
-    pub sized: Vec<Sized>,
+    pub sized: Vec<ValueLengthReport>,
     /// Redundancies that values of some length cannot have.
     pub refused: Vec<String>,
 }
 
 impl AccessReport {
-    fn new(set: &Set, access: &Access, first: &Access) -> Option<AccessReport> {
-        let over = |samples: &Samples, first: &Samples| samples.over(first).try_spread();
+    fn new(
+        set: &RedundancySet,
+        access: &AccessSamples,
+        first: &AccessSamples,
+    ) -> Option<AccessReport> {
+        let over = |samples: &RoundSamples, first: &RoundSamples| samples.over(first).try_spread();
         Some(AccessReport {
             redundancy: set.name(access.redundancy),
             read_us: access.read.try_spread()?,
@@ -83,10 +87,14 @@ impl AccessReport {
     }
 }
 
-impl WayReport {
-    fn new(set: &Set, value_bytes: u64, way: &Way) -> Option<WayReport> {
+impl TransitionCostReport {
+    fn new(
+        set: &RedundancySet,
+        value_bytes: u64,
+        way: &TransitionSamples,
+    ) -> Option<TransitionCostReport> {
         let bytes_mean = way.bytes as f64 / way.transitions.max(1) as f64;
-        Some(WayReport {
+        Some(TransitionCostReport {
             from: set.name(way.from),
             to: set.name(way.to),
             time_us: way.time.try_spread()?,
@@ -100,13 +108,21 @@ impl WayReport {
     }
 }
 
-impl Sized {
+impl ValueLengthReport {
     /// Builds the report if a round ran to its end.
-    pub fn new(set: &Set, value_bytes: u64, measured: &Measured) -> Option<Sized> {
+    pub fn new(
+        set: &RedundancySet,
+        value_bytes: u64,
+        measured: &RedundancyMeasurements,
+    ) -> Option<ValueLengthReport> {
         let first = measured.accesses.first()?;
         let accesses = measured.accesses.iter().map(|access| AccessReport::new(set, access, first));
-        let ways = measured.ways.iter().flatten().map(|way| WayReport::new(set, value_bytes, way));
-        Some(Sized {
+        let ways = measured
+            .ways
+            .iter()
+            .flatten()
+            .map(|way| TransitionCostReport::new(set, value_bytes, way));
+        Some(ValueLengthReport {
             set: set.to_string(),
             data_replicas: set.data_replicas,
             value_bytes,
@@ -116,11 +132,11 @@ impl Sized {
     }
 }
 
-impl Findings for Found {
-    type Settings = Settings;
+impl BenchFindings for RedundancyReport {
+    type Settings = RedundancyRunSettings;
 
-    fn title(report: &Report<'_, Found>) -> String {
-        let Settings { rounds, operations, .. } = report.settings;
+    fn title(report: &BenchReport<'_, RedundancyReport>) -> String {
+        let RedundancyRunSettings { rounds, operations, .. } = report.settings;
         format!(
             "one operation at a time over {}, {rounds} rounds of {operations} of each kind{}: medians of \
              the rounds'\nmedians (least - most)",
@@ -129,7 +145,7 @@ impl Findings for Found {
         )
     }
 
-    fn rows(report: &Report<'_, Found>) -> String {
+    fn rows(report: &BenchReport<'_, RedundancyReport>) -> String {
         let found = &report.findings;
         let refused: String =
             found.refused.iter().map(|why| format!("left out: {why}\n")).collect();
@@ -140,12 +156,12 @@ impl Findings for Found {
         )
     }
 
-    fn chart(report: &Report<'_, Found>) -> Option<Chart> {
-        Some(report.findings.chart(report.settings, Found::title(report)))
+    fn chart(report: &BenchReport<'_, RedundancyReport>) -> Option<Chart> {
+        Some(report.findings.chart(report.settings, RedundancyReport::title(report)))
     }
 }
 
-impl Found {
+impl RedundancyReport {
     fn accesses_table(&self) -> String {
         let mut text = format!(
             "\n{:<9} {:<16} {:>29} {:>23} {:>29} {:>23}\n",
@@ -156,7 +172,7 @@ impl Found {
                 let _ = writeln!(
                     text,
                     "{:<9} {:<16} {:>29} {:>23} {:>29} {:>23}",
-                    Bytes(sized.value_bytes).to_string(),
+                    ByteSize(sized.value_bytes).to_string(),
                     access.redundancy,
                     shown(access.read_us, 0),
                     shown(access.read_ratio, 2),
@@ -179,7 +195,7 @@ impl Found {
                 let _ = writeln!(
                     text,
                     "{:<9} {:<15} {:<16} {:>29} {:>7} {:>11.0} {:>9.3} {:>11.3} {table_1:>9}",
-                    Bytes(sized.value_bytes).to_string(),
+                    ByteSize(sized.value_bytes).to_string(),
                     way.from,
                     way.to,
                     shown(way.time_us, 0),
@@ -193,8 +209,8 @@ impl Found {
         text
     }
 
-    fn chart(&self, settings: &Settings, title: String) -> Chart {
-        let names = settings.value_bytes.iter().map(|bytes| Bytes(*bytes).to_string()).collect();
+    fn chart(&self, settings: &RedundancyRunSettings, title: String) -> Chart {
+        let names = settings.value_bytes.iter().map(|bytes| ByteSize(*bytes).to_string()).collect();
         let position = |bytes: u64| {
             let at = settings.value_bytes.iter().position(|known| *known == bytes);
             at.unwrap_or_default() as f64
@@ -209,11 +225,12 @@ impl Found {
             });
             lines(all)
         };
-        let ways = |value: &dyn Fn(&WayReport) -> Spread| {
+        let ways = |value: &dyn Fn(&TransitionCostReport) -> Spread| {
             let all = self.sized.iter().flat_map(|sized| {
                 let at = position(sized.value_bytes);
-                let named =
-                    |way: &WayReport| (format!("{} to {}", way.from, way.to), at, value(way));
+                let named = |way: &TransitionCostReport| {
+                    (format!("{} to {}", way.from, way.to), at, value(way))
+                };
                 sized.transitions.iter().map(named).collect::<Vec<_>>()
             });
             lines(all)
@@ -221,7 +238,7 @@ impl Found {
         let one = |value: f64| Spread { median: value, least: value, most: value };
         Chart {
             title: title.replace('\n', " "),
-            x: Horizontal::Names { label: "value".into(), names },
+            x: HorizontalAxis::Names { label: "value".into(), names },
             panels: vec![
                 panel("read, microseconds", true, accesses(&|access| access.read_us)),
                 panel("write, microseconds", true, accesses(&|access| access.write_us)),
@@ -236,12 +253,12 @@ impl Found {
 
 /// Returns the lines of a chart: values of the same name make a line, in the order in which names come first. A line
 /// that several sets have is drawn once, for the first of them.
-fn lines(values: impl Iterator<Item = (String, f64, Spread)>) -> Vec<Line> {
-    let mut lines: Vec<Line> = Vec::new();
+fn lines(values: impl Iterator<Item = (String, f64, Spread)>) -> Vec<ChartLine> {
+    let mut lines: Vec<ChartLine> = Vec::new();
     for (name, at, spread) in values {
         let known = lines.iter().position(|line| line.name == name);
         let line = known.unwrap_or_else(|| {
-            lines.push(Line::new(name, Vec::new()));
+            lines.push(ChartLine::new(name, Vec::new()));
             lines.len() - 1
         });
         if lines[line].points.iter().any(|(known, _)| *known == at) {

@@ -9,15 +9,15 @@ use fusee_workload::KEY_BYTES;
 
 /// Redundancies on a cluster with this number of data replicas. As text: `3:replicated,ec:4+2`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Set {
+pub struct RedundancySet {
     pub data_replicas: u8,
     pub redundancies: Vec<Redundancy>,
 }
 
-impl FromStr for Set {
+impl FromStr for RedundancySet {
     type Err = String;
 
-    fn from_str(text: &str) -> Result<Set, String> {
+    fn from_str(text: &str) -> Result<RedundancySet, String> {
         let form = || {
             format!(
                 "`{text}` is no set; it is replicas of the data and redundancies, like \
@@ -33,18 +33,18 @@ impl FromStr for Set {
         if (0..redundancies.len()).any(is_twice) {
             return Err(format!("`{text}` has a redundancy twice"));
         }
-        Ok(Set { data_replicas, redundancies })
+        Ok(RedundancySet { data_replicas, redundancies })
     }
 }
 
-impl fmt::Display for Set {
+impl fmt::Display for RedundancySet {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let names: Vec<String> = self.redundancies.iter().map(Redundancy::to_string).collect();
         write!(f, "{}:{}", self.data_replicas, names.join(","))
     }
 }
 
-impl Set {
+impl RedundancySet {
     /// Returns the memory nodes that its pairs take.
     pub fn places(&self) -> usize {
         let replicas = usize::from(self.data_replicas);
@@ -115,16 +115,16 @@ mod tests {
     #[test]
     fn sets_are_understood_and_others_refused() {
         for text in ["3:replicated,ec:4+2", "1:replicated", "2:replicated,ec:4+1,eor:2:5+1"] {
-            assert_eq!(text.parse::<Set>().unwrap().to_string(), text);
+            assert_eq!(text.parse::<RedundancySet>().unwrap().to_string(), text);
         }
         for text in ["", "3", "x:replicated", "3:", "3:raid", "3:ec:1+1", "3:ec:4+2,ec:4+2"] {
-            assert!(text.parse::<Set>().is_err(), "{text}");
+            assert!(text.parse::<RedundancySet>().is_err(), "{text}");
         }
     }
 
     #[test]
     fn transitions_are_those_of_table_1() {
-        let set: Set = "3:replicated,ec:4+2,ec:5+1".parse().unwrap();
+        let set: RedundancySet = "3:replicated,ec:4+2,ec:5+1".parse().unwrap();
         let [replicated, ec, other] = set.redundancies[..] else { panic!("there are three") };
         assert_eq!(set.pairs(), [(replicated, ec), (replicated, other), (ec, other)]);
         assert_eq!(set.table_1(replicated, ec), Some(2.5));
@@ -132,7 +132,7 @@ mod tests {
         assert_eq!(set.table_1(ec, replicated), Some(4.0));
         assert_eq!(set.table_1(ec, other), None);
         assert_eq!(set.places(), 6);
-        let set: Set = "2:replicated,eor:2:4+1,ec:4+1".parse().unwrap();
+        let set: RedundancySet = "2:replicated,eor:2:4+1,ec:4+1".parse().unwrap();
         let [replicated, eor, ec] = set.redundancies[..] else { panic!("there are three") };
         assert_eq!((set.table_1(eor, ec), set.table_1(ec, eor)), (Some(1.25), Some(2.0)));
         assert_eq!((set.table_1(replicated, eor), set.places()), (None, 5));
@@ -142,7 +142,7 @@ mod tests {
         assert_eq!(by_class(eor, ec), (5 * chunk) as f64);
         assert_eq!(by_class(ec, eor), (4 * chunk + object) as f64);
         assert_eq!(by_class(replicated, eor), (4 * chunk + 2 * object) as f64);
-        let set: Set = "3:replicated,eor:3:4+2,ec:4+2".parse().unwrap();
+        let set: RedundancySet = "3:replicated,eor:3:4+2,ec:4+2".parse().unwrap();
         let [replicated, eor, ec] = set.redundancies[..] else { panic!("there are three") };
         assert_eq!((set.table_1(eor, ec), set.table_1(ec, eor)), (Some(1.5), Some(3.0)));
         let by_class = |from, to| set.by_class(from, to, 1 << 16).unwrap() * f64::from(1 << 16);

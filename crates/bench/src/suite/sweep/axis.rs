@@ -2,7 +2,7 @@
 
 use clap::ValueEnum;
 use fusee_cli::failure::Failure;
-use fusee_cli::quantity::Bytes;
+use fusee_cli::quantity::ByteSize;
 
 use crate::args::{ClusterArgs, MIN_PAIR_BYTES};
 use fusee_workload::{Distribution, KEY_BYTES, MAX_KEYS};
@@ -14,7 +14,7 @@ const MAX_SESSIONS: u64 = 1024;
 
 /// The setting that is varied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Axis {
+pub enum SweepAxis {
     /// Bytes of a value
     ValueBytes,
     /// Sessions, each on a thread of its own
@@ -29,50 +29,50 @@ pub enum Axis {
     Keys,
 }
 
-impl Axis {
+impl SweepAxis {
     /// Returns the name in options and reports.
     pub fn name(self) -> &'static str {
         match self {
-            Axis::ValueBytes => "value-bytes",
-            Axis::Sessions => "sessions",
-            Axis::IndexReplicas => "index-replicas",
-            Axis::DataReplicas => "data-replicas",
-            Axis::Updates => "updates",
-            Axis::Keys => "keys",
+            SweepAxis::ValueBytes => "value-bytes",
+            SweepAxis::Sessions => "sessions",
+            SweepAxis::IndexReplicas => "index-replicas",
+            SweepAxis::DataReplicas => "data-replicas",
+            SweepAxis::Updates => "updates",
+            SweepAxis::Keys => "keys",
         }
     }
 
     /// Returns the name for people.
     pub fn label(self) -> &'static str {
         match self {
-            Axis::ValueBytes => "bytes of a value",
-            Axis::Sessions => "sessions",
-            Axis::IndexReplicas => "replicas of the index",
-            Axis::DataReplicas => "replicas of keys and values",
-            Axis::Updates => "updates, in percent",
-            Axis::Keys => "keys",
+            SweepAxis::ValueBytes => "bytes of a value",
+            SweepAxis::Sessions => "sessions",
+            SweepAxis::IndexReplicas => "replicas of the index",
+            SweepAxis::DataReplicas => "replicas of keys and values",
+            SweepAxis::Updates => "updates, in percent",
+            SweepAxis::Keys => "keys",
         }
     }
 
     /// Returns the default points.
     pub fn points(self) -> &'static [u64] {
         match self {
-            Axis::ValueBytes => &[64, 256, 1 << 10, 4 << 10, 16 << 10, 64 << 10],
-            Axis::Sessions => &[1, 2, 4, 8, 16],
-            Axis::IndexReplicas | Axis::DataReplicas => &[1, 2, 3, 4, 5],
-            Axis::Updates => &[0, 5, 25, 50, 75, 100],
-            Axis::Keys => &[100_000, 1_000_000, 10_000_000],
+            SweepAxis::ValueBytes => &[64, 256, 1 << 10, 4 << 10, 16 << 10, 64 << 10],
+            SweepAxis::Sessions => &[1, 2, 4, 8, 16],
+            SweepAxis::IndexReplicas | SweepAxis::DataReplicas => &[1, 2, 3, 4, 5],
+            SweepAxis::Updates => &[0, 5, 25, 50, 75, 100],
+            SweepAxis::Keys => &[100_000, 1_000_000, 10_000_000],
         }
     }
 
     /// Returns the least and the most value of a point.
     fn range(self) -> (u64, u64) {
         match self {
-            Axis::ValueBytes => ((MIN_PAIR_BYTES - KEY_BYTES) as u64, 1 << 20),
-            Axis::Sessions => (1, MAX_SESSIONS),
-            Axis::IndexReplicas | Axis::DataReplicas => (1, MAX_REPLICAS),
-            Axis::Updates => (0, 100),
-            Axis::Keys => (1, MAX_KEYS / 2),
+            SweepAxis::ValueBytes => ((MIN_PAIR_BYTES - KEY_BYTES) as u64, 1 << 20),
+            SweepAxis::Sessions => (1, MAX_SESSIONS),
+            SweepAxis::IndexReplicas | SweepAxis::DataReplicas => (1, MAX_REPLICAS),
+            SweepAxis::Updates => (0, 100),
+            SweepAxis::Keys => (1, MAX_KEYS / 2),
         }
     }
 
@@ -91,7 +91,7 @@ impl Axis {
     /// Returns the label of a point in a picture.
     pub fn tick(self, point: u64) -> String {
         match self {
-            Axis::ValueBytes => Bytes(point).to_string(),
+            SweepAxis::ValueBytes => ByteSize(point).to_string(),
             _ => point.to_string(),
         }
     }
@@ -99,17 +99,17 @@ impl Axis {
     /// Returns the default shares of updates at every point, in percent.
     pub fn updates(self) -> &'static [u8] {
         match self {
-            Axis::Keys => &[0, 100],
+            SweepAxis::Keys => &[0, 100],
             _ => &[0, 50],
         }
     }
 
     /// Returns the default point: settings that are neither given nor varied.
-    pub fn base(self) -> Point {
-        Point {
-            keys: if self == Axis::ValueBytes { 20_000 } else { 100_000 },
-            pair_bytes: if self == Axis::Keys { 64 } else { 1024 },
-            sessions: if self == Axis::Keys { 1 } else { 2 },
+    pub fn base(self) -> SweepPoint {
+        SweepPoint {
+            keys: if self == SweepAxis::ValueBytes { 20_000 } else { 100_000 },
+            pair_bytes: if self == SweepAxis::Keys { 64 } else { 1024 },
+            sessions: if self == SweepAxis::Keys { 1 } else { 2 },
             index_replicas: 3,
             data_replicas: 2,
         }
@@ -118,32 +118,32 @@ impl Axis {
     /// Returns the memory nodes of all points.
     pub fn memory_nodes(self) -> u16 {
         match self {
-            Axis::IndexReplicas | Axis::DataReplicas => MAX_REPLICAS as u16,
+            SweepAxis::IndexReplicas | SweepAxis::DataReplicas => MAX_REPLICAS as u16,
             _ => 3,
         }
     }
 
     /// Returns the distribution of the requests. The number of keys matters most if none is popular.
     pub fn distribution(self) -> Distribution {
-        if self == Axis::Keys { Distribution::Uniform } else { Distribution::Zipfian }
+        if self == SweepAxis::Keys { Distribution::Uniform } else { Distribution::Zipfian }
     }
 
     /// Returns a point of this axis, with all other settings unchanged.
-    pub fn at(self, point: u64, base: Point) -> Point {
+    pub fn at(self, point: u64, base: SweepPoint) -> SweepPoint {
         match self {
-            Axis::ValueBytes => Point { pair_bytes: KEY_BYTES + point as usize, ..base },
-            Axis::Sessions => Point { sessions: point as u16, ..base },
-            Axis::IndexReplicas => Point { index_replicas: point as u8, ..base },
-            Axis::DataReplicas => Point { data_replicas: point as u8, ..base },
-            Axis::Updates => base,
-            Axis::Keys => Point { keys: point, ..base },
+            SweepAxis::ValueBytes => SweepPoint { pair_bytes: KEY_BYTES + point as usize, ..base },
+            SweepAxis::Sessions => SweepPoint { sessions: point as u16, ..base },
+            SweepAxis::IndexReplicas => SweepPoint { index_replicas: point as u8, ..base },
+            SweepAxis::DataReplicas => SweepPoint { data_replicas: point as u8, ..base },
+            SweepAxis::Updates => base,
+            SweepAxis::Keys => SweepPoint { keys: point, ..base },
         }
     }
 }
 
 /// One cluster with its load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Point {
+pub struct SweepPoint {
     pub keys: u64,
     /// Key and value together.
     pub pair_bytes: usize,
@@ -152,7 +152,7 @@ pub struct Point {
     pub data_replicas: u8,
 }
 
-impl Point {
+impl SweepPoint {
     /// Returns the cluster of this point.
     pub fn cluster(&self, base: &ClusterArgs) -> ClusterArgs {
         ClusterArgs {
@@ -169,18 +169,19 @@ mod tests {
 
     #[test]
     fn every_axis_varies_one_setting() {
-        for axis in Axis::value_variants() {
+        for axis in SweepAxis::value_variants() {
             axis.check(axis.points()).unwrap();
             assert_eq!(axis.to_possible_value().unwrap().get_name(), axis.name());
             let base = axis.base();
-            let points: Vec<Point> = axis.points().iter().map(|p| axis.at(*p, base)).collect();
+            let points: Vec<SweepPoint> = axis.points().iter().map(|p| axis.at(*p, base)).collect();
             // Updates are no part of a cluster; of any other axis at most one point equals the default.
             let same = points.iter().filter(|point| **point == base).count();
-            let expected = if *axis == Axis::Updates { same == points.len() } else { same <= 1 };
+            let expected =
+                if *axis == SweepAxis::Updates { same == points.len() } else { same <= 1 };
             assert!(expected, "{axis:?}: {points:?}");
             let (_, most) = axis.range();
             assert!(axis.check(&[most + 1]).unwrap_err().to_string().contains("--points has"));
         }
-        assert_eq!(Axis::ValueBytes.at(1024, Axis::ValueBytes.base()).pair_bytes, 1040);
+        assert_eq!(SweepAxis::ValueBytes.at(1024, SweepAxis::ValueBytes.base()).pair_bytes, 1040);
     }
 }

@@ -20,16 +20,18 @@ use fusee_cli::{interrupt, stderr};
 use fusee_client::{EmbeddedOptions, FabricChoice, FabricKind};
 
 use crate::args::{ClusterArgs, LoadArgs};
-use crate::cluster::{self, Demand, Target, check_memory};
-use crate::driver::{self, Crew, Outcome};
-use crate::phase::{Job, Phase};
-use crate::report::{ClusterReport, Drawing, Setup, Shell, Verdict, attempt};
-use crate::tally::Tally;
-use crate::worker::Board;
-use axis::{Axis, Point};
-use fusee_workload::{Chooser, Distribution, MAX_KEYS, Workload};
-use report::{Found, Mix, PointReport, Settings};
-use turns::{BEFORE, Seat, Turns};
+use crate::cluster::{self, ClusterDemand, MeasuredCluster, check_memory};
+use crate::driver::{self, DriverOutcome, WorkerLayout};
+use crate::phase::{BenchPhase, PhaseJob};
+use crate::report::{
+    BenchInvocation, BenchPlotArgs, BenchVerdict, ClusterReport, MeasuredSetup, attempt,
+};
+use crate::tally::OperationTally;
+use crate::worker::WorkerContext;
+use axis::{SweepAxis, SweepPoint};
+use fusee_workload::{Distribution, KeyChooser, MAX_KEYS, YcsbWorkload};
+use report::{SweepPointReport, SweepReport, SweepSettings, UpdateMixReport};
+use turns::{BEFORE, SweepPointTurns, SweepTurns};
 
 /// The skew of YCSB.
 const THETA: f64 = 0.99;
@@ -52,10 +54,10 @@ const LESS: &str = "--keys, --pair-bytes, --data-replicas or the --points";
     fusee bench sweep --axis data-replicas --seconds 0.1 --rounds 3 --keys 1000\n\n\
     Exit code 1 if an operation failed or a key does not hold what was acknowledged, 130 after\n\
     Ctrl-C, with a report of the rounds until then.")]
-pub struct Args {
+pub struct SweepArgs {
     /// Setting to vary
     #[arg(long)]
-    axis: Axis,
+    axis: SweepAxis,
 
     /// Its values [default: 64 B to 64 KiB, 1 to 16 sessions, 1 to 5 replicas, 0 to 100 %, 100,000
     /// to 10,000,000 keys]
@@ -123,10 +125,10 @@ pub struct Args {
     seed: u64,
 
     #[command(flatten)]
-    drawing: Drawing,
+    drawing: BenchPlotArgs,
 }
 
-impl Args {
+impl SweepArgs {
     fn check(&self) -> Result<(), Failure> {
         for (name, seconds) in [("seconds", self.seconds), ("warm-up", self.warm_up)] {
             if !(seconds > 0.0 && seconds < 1e6) {
@@ -134,12 +136,12 @@ impl Args {
             }
         }
         let varied = [
-            (Axis::Updates, "updates", self.updates.is_empty()),
-            (Axis::Keys, "keys", self.keys.is_none()),
-            (Axis::ValueBytes, "pair-bytes", self.pair_bytes.is_none()),
-            (Axis::Sessions, "sessions", self.sessions.is_none()),
-            (Axis::IndexReplicas, "index-replicas", self.index_replicas.is_none()),
-            (Axis::DataReplicas, "data-replicas", self.data_replicas.is_none()),
+            (SweepAxis::Updates, "updates", self.updates.is_empty()),
+            (SweepAxis::Keys, "keys", self.keys.is_none()),
+            (SweepAxis::ValueBytes, "pair-bytes", self.pair_bytes.is_none()),
+            (SweepAxis::Sessions, "sessions", self.sessions.is_none()),
+            (SweepAxis::IndexReplicas, "index-replicas", self.index_replicas.is_none()),
+            (SweepAxis::DataReplicas, "data-replicas", self.data_replicas.is_none()),
         ];
         if let Some((_, name, _)) = varied.iter().find(|(a, _, left)| *a == self.axis && !left) {
             let axis = self.axis.name();
@@ -158,9 +160,9 @@ impl Args {
         if self.points.is_empty() { self.axis.points().to_vec() } else { self.points.clone() }
     }
 
-    fn base(&self) -> Point {
+    fn base(&self) -> SweepPoint {
         let base = self.axis.base();
-        Point {
+        SweepPoint {
             keys: self.keys.unwrap_or(base.keys),
             pair_bytes: self.pair_bytes.unwrap_or(base.pair_bytes),
             sessions: self.sessions.unwrap_or(base.sessions),
@@ -170,14 +172,14 @@ impl Args {
     }
 
     /// Returns the points of these values.
-    fn points(&self) -> Vec<Point> {
+    fn points(&self) -> Vec<SweepPoint> {
         self.values().iter().map(|value| self.axis.at(*value, self.base())).collect()
     }
 
     /// Returns the shares of updates at a value.
     fn updates(&self, value: u64) -> Vec<u8> {
         match self.updates.as_slice() {
-            _ if self.axis == Axis::Updates => vec![value as u8],
+            _ if self.axis == SweepAxis::Updates => vec![value as u8],
             [] => self.axis.updates().to_vec(),
             updates => updates.to_vec(),
         }
@@ -187,7 +189,7 @@ impl Args {
         self.distribution.unwrap_or(self.axis.distribution())
     }
 
-    fn load(&self, point: &Point) -> LoadArgs {
+    fn load(&self, point: &SweepPoint) -> LoadArgs {
         LoadArgs {
             pair_bytes: point.pair_bytes,
             threads: point.sessions,
@@ -200,7 +202,7 @@ impl Args {
         }
     }
 
-    fn cluster(&self, point: &Point) -> ClusterArgs {
+    fn cluster(&self, point: &SweepPoint) -> ClusterArgs {
         point.cluster(&ClusterArgs {
             master: None,
             fabric: match self.fabric {
@@ -215,9 +217,9 @@ impl Args {
         })
     }
 
-    fn settings(&self) -> Settings {
+    fn settings(&self) -> SweepSettings {
         let first = self.points()[0];
-        Settings {
+        SweepSettings {
             keys: first.keys,
             pair_bytes: first.pair_bytes,
             sessions: first.sessions,
@@ -233,36 +235,36 @@ impl Args {
     }
 
     /// Returns the phases of a point: load, warm up, and a turn for each share in every round.
-    fn phases(&self, point: &Point, updates: &[u8]) -> Vec<Phase> {
-        let chooser = Chooser::new(self.distribution(), point.keys, THETA, self.seed);
+    fn phases(&self, point: &SweepPoint, updates: &[u8]) -> Vec<BenchPhase> {
+        let chooser = KeyChooser::new(self.distribution(), point.keys, THETA, self.seed);
         let phase = |updates: u8, seconds: f64| {
-            let workload = Workload::Updates(updates);
+            let workload = YcsbWorkload::Updates(updates);
             let chooser = chooser.clone();
-            Phase {
-                job: Job::Ycsb { workload, chooser, keys: point.keys, own: false },
+            BenchPhase {
+                job: PhaseJob::Ycsb { workload, chooser, keys: point.keys, own: false },
                 operations: u64::MAX,
                 time: Some(Duration::from_secs_f64(seconds)),
             }
         };
-        let load = Job::Insert { keys: point.keys };
+        let load = PhaseJob::Insert { keys: point.keys };
         let most = updates.iter().copied().max().unwrap_or(0);
         let before =
-            [Phase { job: load, operations: u64::MAX, time: None }, phase(most, self.warm_up)];
+            [BenchPhase { job: load, operations: u64::MAX, time: None }, phase(most, self.warm_up)];
         let round = || updates.iter().map(|updates| phase(*updates, self.seconds));
         before.into_iter().chain((0..self.rounds).flat_map(|_| round())).collect()
     }
 }
 
-fn demand(point: &Point) -> Demand {
+fn demand(point: &SweepPoint) -> ClusterDemand {
     let keys = point.keys;
     let block_bytes = EmbeddedOptions::default().geometry.block_bytes;
     let in_block = block_bytes / cluster::bytes_per_pair(point.pair_bytes, 1).max(1);
     let spare = u64::from(point.sessions) * BLOCKS_PER_SESSION * in_block;
-    Demand { keys, index_keys: keys, pairs: ROOM * keys + spare, ..Demand::default() }
+    ClusterDemand { keys, index_keys: keys, pairs: ROOM * keys + spare, ..ClusterDemand::default() }
 }
 
 /// Starts the clusters of all points, if they fit.
-fn open(args: &Args, available: Option<u64>) -> Result<Vec<Target>, Failure> {
+fn open(args: &SweepArgs, available: Option<u64>) -> Result<Vec<MeasuredCluster>, Failure> {
     let points = args.points();
     let mut touched_bytes: u64 = 0;
     for point in &points {
@@ -275,65 +277,69 @@ fn open(args: &Args, available: Option<u64>) -> Result<Vec<Target>, Failure> {
 }
 
 /// The results of one point.
-struct Done {
-    outcome: Outcome,
+struct SweepPointResult {
+    outcome: DriverOutcome,
     /// By phase, whether it ran to its end.
     whole: Vec<bool>,
 }
 
 /// Runs all points, in turn.
-fn measure(args: &Args, targets: &[Target], boards: &[Board]) -> Result<Vec<Done>, Failure> {
+fn measure(
+    args: &SweepArgs,
+    targets: &[MeasuredCluster],
+    boards: &[WorkerContext],
+) -> Result<Vec<SweepPointResult>, Failure> {
     let values = args.values();
     let points = args.points();
     let names: Vec<String> = values
         .iter()
         .map(|value| format!("{} {}", args.axis.name(), args.axis.tick(*value)))
         .collect();
-    let turns = Turns::new(points.len(), args.rounds as usize, args.updates(values[0]).len());
+    let turns = SweepTurns::new(points.len(), args.rounds as usize, args.updates(values[0]).len());
     let run = |number: usize| {
-        let mut seat = Seat::new(&turns, number, &names[number]);
+        let mut seat = SweepPointTurns::new(&turns, number, &names[number]);
         let phases = args.phases(&points[number], &args.updates(values[number]));
-        let crew = Crew {
+        let crew = WorkerLayout {
             threads: points[number].sessions.into(),
             coroutines: args.coroutines.into(),
             first_thread: 0,
         };
         let client = &targets[number].client;
         let outcome = driver::run(client, &boards[number], crew, &phases, &mut seat)?;
-        Ok(Done { outcome, whole: std::mem::take(&mut seat.whole) })
+        Ok(SweepPointResult { outcome, whole: std::mem::take(&mut seat.whole) })
     };
     let done = std::thread::scope(|scope| {
         let run = &run;
         let threads: Vec<_> =
             (0..points.len()).map(|number| scope.spawn(move || run(number))).collect();
         let done = threads.into_iter().map(|thread| thread.join().expect("it does not panic"));
-        done.collect::<Vec<Result<Done, Failure>>>()
+        done.collect::<Vec<Result<SweepPointResult, Failure>>>()
     });
     stderr::tell("");
     done.into_iter().collect()
 }
 
 /// Returns the rounds of a point that ran to their end, by share of updates.
-fn mixes(updates: &[u8], done: &Done) -> Vec<Mix> {
+fn mixes(updates: &[u8], done: &SweepPointResult) -> Vec<UpdateMixReport> {
     let of = |number: usize| {
         let phases = done.outcome.results.iter().zip(&done.whole).skip(BEFORE + number);
         let whole = phases.step_by(updates.len()).filter(|(_, is_whole)| **is_whole);
         let rounds: Vec<_> = whole.map(|(result, _)| result).collect();
-        Mix::new(updates[number], &rounds)
+        UpdateMixReport::new(updates[number], &rounds)
     };
     (0..updates.len()).filter_map(of).collect()
 }
 
 /// Runs the sweep and prints its report.
-pub fn run(args: &Args) -> Result<(), Failure> {
+pub fn run(args: &SweepArgs) -> Result<(), Failure> {
     args.check()?;
-    let shell = Shell::begin_drawing("sweep", &args.drawing)?;
+    let shell = BenchInvocation::begin_drawing("sweep", &args.drawing)?;
     interrupt::watch()?;
     let targets = open(args, shell.available())?;
-    let boards: Vec<Board> =
-        args.points().iter().map(|point| Board::new(point.pair_bytes, args.seed)).collect();
+    let boards: Vec<WorkerContext> =
+        args.points().iter().map(|point| WorkerContext::new(point.pair_bytes, args.seed)).collect();
     let done = measure(args, &targets, &boards)?;
-    let mut tally = Tally::default();
+    let mut tally = OperationTally::default();
     let mut keys = 0;
     let mut problems = Vec::new();
     let mut points = Vec::new();
@@ -342,7 +348,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     {
         let mixes = mixes(&args.updates(value), &done);
         let cluster = ClusterReport::of(&target.client, false, true);
-        points.push(PointReport { value, cluster, mixes });
+        points.push(SweepPointReport { value, cluster, mixes });
         done.outcome.results.iter().for_each(|result| tally.merge_failures(&result.tally));
         let verified = driver::verify(&target.client, board, done.outcome.logs);
         let verified = attempt(&mut problems, verified);
@@ -350,8 +356,8 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         keys += verified.keys;
     }
     // Every point has a cluster of its own.
-    let setup = Setup { fabric: targets[0].client.fabric().to_string(), cluster: None };
-    let found = Found { axis: args.axis.name(), varied: args.axis, points };
-    let verdict = Verdict::new(&tally, keys, problems);
-    shell.tell(&args.settings(), Some(setup), found, Some(verdict))
+    let setup = MeasuredSetup { fabric: targets[0].client.fabric().to_string(), cluster: None };
+    let found = SweepReport { axis: args.axis.name(), varied: args.axis, points };
+    let verdict = BenchVerdict::new(&tally, keys, problems);
+    shell.print_results(&args.settings(), Some(setup), found, Some(verdict))
 }

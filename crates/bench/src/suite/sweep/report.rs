@@ -2,20 +2,20 @@
 
 use std::fmt::Write as _;
 
-use fusee_cli::quantity::counted;
+use fusee_cli::quantity::count_with_noun;
 use fusee_client::OpKind;
 use serde::Serialize;
 
-use super::axis::Axis;
+use super::axis::SweepAxis;
 use crate::driver::PhaseResult;
-use crate::report::{ClusterReport, Findings, Report};
+use crate::report::{BenchFindings, BenchReport, ClusterReport};
 use crate::spread::Spread;
-use fusee_report::plot::{Chart, Horizontal, Line, Panel};
+use fusee_report::plot::{Chart, ChartLine, HorizontalAxis, Panel};
 use fusee_workload::Distribution;
 
 /// The settings of the sweep.
 #[derive(Debug, Serialize)]
-pub struct Settings {
+pub struct SweepSettings {
     /// The varied setting has its value of the first point.
     pub keys: u64,
     pub pair_bytes: usize,
@@ -33,7 +33,7 @@ pub struct Settings {
 
 /// One share of updates at one point.
 #[derive(Debug, Serialize)]
-pub struct Mix {
+pub struct UpdateMixReport {
     pub updates_percent: u8,
     /// Rounds that ran to their end.
     pub rounds: usize,
@@ -45,9 +45,9 @@ pub struct Mix {
     pub update_p50_us: Option<Spread>,
 }
 
-impl Mix {
+impl UpdateMixReport {
     /// Builds the row if a round ran to its end.
-    pub fn new(updates_percent: u8, rounds: &[&PhaseResult]) -> Option<Mix> {
+    pub fn new(updates_percent: u8, rounds: &[&PhaseResult]) -> Option<UpdateMixReport> {
         let rate = |round: &&PhaseResult| {
             round.tally.operations() as f64 / round.duration.as_secs_f64().max(1e-9)
         };
@@ -55,7 +55,7 @@ impl Mix {
             let latencies = rounds.iter().filter_map(|round| round.tally.latencies(kind));
             Spread::of(latencies.map(|latencies| latencies.value_at_quantile(0.5) as f64 / 1000.0))
         };
-        Some(Mix {
+        Some(UpdateMixReport {
             updates_percent,
             rounds: rounds.len(),
             ops_per_s: Spread::of(rounds.iter().map(rate))?,
@@ -67,54 +67,54 @@ impl Mix {
 
 /// A point of the axis.
 #[derive(Debug, Serialize)]
-pub struct PointReport {
+pub struct SweepPointReport {
     pub value: u64,
     pub cluster: ClusterReport,
-    pub mixes: Vec<Mix>,
+    pub mixes: Vec<UpdateMixReport>,
 }
 
 /// The results.
 #[derive(Debug, Serialize)]
-pub struct Found {
+pub struct SweepReport {
     pub axis: &'static str,
     #[serde(skip)]
-    pub varied: Axis,
-    pub points: Vec<PointReport>,
+    pub varied: SweepAxis,
+    pub points: Vec<SweepPointReport>,
 }
 
-impl Findings for Found {
-    type Settings = Settings;
+impl BenchFindings for SweepReport {
+    type Settings = SweepSettings;
 
-    fn title(report: &Report<'_, Found>) -> String {
+    fn title(report: &BenchReport<'_, SweepReport>) -> String {
         report.findings.fixed(report.settings, report.fabric())
     }
 
-    fn summary(report: &Report<'_, Found>) -> String {
-        let Settings { rounds, round_s, .. } = report.settings;
+    fn summary(report: &BenchReport<'_, SweepReport>) -> String {
+        let SweepSettings { rounds, round_s, .. } = report.settings;
         format!("{rounds} rounds of {round_s} s each, medians (least - most)\n")
     }
 
-    fn rows(report: &Report<'_, Found>) -> String {
+    fn rows(report: &BenchReport<'_, SweepReport>) -> String {
         report.findings.table()
     }
 
-    fn chart(report: &Report<'_, Found>) -> Option<Chart> {
-        Some(report.findings.chart(Found::title(report)))
+    fn chart(report: &BenchReport<'_, SweepReport>) -> Option<Chart> {
+        Some(report.findings.chart(SweepReport::title(report)))
     }
 }
 
-impl Found {
+impl SweepReport {
     /// Returns the settings that are the same at every point.
-    fn fixed(&self, settings: &Settings, fabric: &str) -> String {
-        let Settings { keys, pair_bytes, sessions, coroutines, .. } = *settings;
+    fn fixed(&self, settings: &SweepSettings, fabric: &str) -> String {
+        let SweepSettings { keys, pair_bytes, sessions, coroutines, .. } = *settings;
         let replicas = self.points.first().map(|point| &point.cluster);
         let replicas = replicas.map(|c| (c.index_replicas, c.data_replicas)).unwrap_or_default();
         let fixed = [
-            (Axis::Keys, format!("{keys} keys")),
-            (Axis::ValueBytes, format!("pairs of {pair_bytes} bytes")),
-            (Axis::Sessions, counted(sessions, "session")),
-            (Axis::IndexReplicas, format!("{} index", replicas.0)),
-            (Axis::DataReplicas, counted(replicas.1 as u64, "data replica")),
+            (SweepAxis::Keys, format!("{keys} keys")),
+            (SweepAxis::ValueBytes, format!("pairs of {pair_bytes} bytes")),
+            (SweepAxis::Sessions, count_with_noun(sessions, "session")),
+            (SweepAxis::IndexReplicas, format!("{} index", replicas.0)),
+            (SweepAxis::DataReplicas, count_with_noun(replicas.1 as u64, "data replica")),
         ];
         let fixed = fixed.into_iter().filter(|(axis, _)| *axis != self.varied);
         let mut fixed: Vec<String> = fixed.map(|(_, text)| text).collect();
@@ -156,12 +156,12 @@ impl Found {
 
     /// Draws the picture.
     fn chart(&self, title: String) -> Chart {
-        type Value<'a> = &'a dyn Fn(&Mix) -> Option<Spread>;
+        type Value<'a> = &'a dyn Fn(&UpdateMixReport) -> Option<Spread>;
         let names = self.points.iter().map(|point| self.varied.tick(point.value)).collect();
         let mut shares: Vec<u8> = self.mixes().map(|(_, mix)| mix.updates_percent).collect();
         shares.sort_unstable();
         shares.dedup();
-        let is_one = self.varied == Axis::Updates;
+        let is_one = self.varied == SweepAxis::Updates;
         let line = |name: String, share: Option<u8>, value: Value<'_>| {
             let mixes =
                 self.mixes().filter(|(_, mix)| share.is_none_or(|s| s == mix.updates_percent));
@@ -169,9 +169,9 @@ impl Found {
                 mixes.filter_map(|(at, mix)| Some((at, value(mix)?))).collect();
             let points = values.iter().map(|(at, spread)| (*at, spread.median)).collect();
             let spreads = values.iter().map(|(at, s)| (*at, s.least, s.most)).collect();
-            Line { name, points, spreads }
+            ChartLine { name, points, spreads }
         };
-        let lines = |what: &str, value: Value<'_>| -> Vec<Line> {
+        let lines = |what: &str, value: Value<'_>| -> Vec<ChartLine> {
             let all = if is_one {
                 vec![line(what.to_owned(), None, value)]
             } else {
@@ -191,7 +191,7 @@ impl Found {
         latencies.extend(lines("update, ", &|mix| mix.update_p50_us));
         Chart {
             title,
-            x: Horizontal::Names { label: self.varied.label().into(), names },
+            x: HorizontalAxis::Names { label: self.varied.label().into(), names },
             panels: vec![
                 Panel {
                     label: "1000 operations/s".into(),
@@ -210,7 +210,7 @@ impl Found {
     }
 
     /// Returns the mixes with the number of their point.
-    fn mixes(&self) -> impl Iterator<Item = (f64, &Mix)> {
+    fn mixes(&self) -> impl Iterator<Item = (f64, &UpdateMixReport)> {
         let points = self.points.iter().enumerate();
         points.flat_map(|(number, point)| point.mixes.iter().map(move |mix| (number as f64, mix)))
     }
@@ -228,6 +228,6 @@ mod tests {
 
     #[test]
     fn without_a_round_there_is_nothing_to_tell() {
-        assert!(Mix::new(50, &[]).is_none());
+        assert!(UpdateMixReport::new(50, &[]).is_none());
     }
 }

@@ -7,51 +7,53 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 use fusee_cli::{interrupt, stderr};
 
-use crate::driver::Steps;
+use crate::driver::PhaseObserver;
 
 /// Phases before the rounds: loading, and warming up.
 pub const BEFORE: usize = 2;
 
 /// The order of all turns.
-pub struct Turns {
+pub struct SweepTurns {
     /// The points in their order.
     order: Vec<usize>,
-    state: Mutex<State>,
+    state: Mutex<SweepTurnState>,
     moved: Condvar,
 }
 
-struct State {
+struct SweepTurnState {
     at: usize,
     /// Points that have no more turns.
     gone: Vec<bool>,
 }
 
-impl Turns {
+impl SweepTurns {
     /// Gives each point this number of turns in every round.
-    pub fn new(points: usize, rounds: usize, turns: usize) -> Turns {
+    pub fn new(points: usize, rounds: usize, turns: usize) -> SweepTurns {
         let before = (0..BEFORE).flat_map(|_| 0..points);
         let rounds = (0..rounds).flat_map(|round| {
             (0..turns).flat_map(move |_| (0..points).map(move |i| (i + round) % points))
         });
-        let state = State { at: 0, gone: vec![false; points] };
-        Turns {
+        let state = SweepTurnState { at: 0, gone: vec![false; points] };
+        SweepTurns {
             order: before.chain(rounds).collect(),
             state: Mutex::new(state),
             moved: Condvar::new(),
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, SweepTurnState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn wait(&self, point: usize) {
-        let waits = |state: &mut State| self.order.get(state.at).is_some_and(|next| *next != point);
+        let waits = |state: &mut SweepTurnState| {
+            self.order.get(state.at).is_some_and(|next| *next != point)
+        };
         let state = self.moved.wait_while(self.state(), waits);
         drop(state.unwrap_or_else(PoisonError::into_inner));
     }
 
-    fn pass_on(&self, change: impl FnOnce(&mut State)) {
+    fn pass_on(&self, change: impl FnOnce(&mut SweepTurnState)) {
         let mut state = self.state();
         change(&mut state);
         while self.order.get(state.at).is_some_and(|next| state.gone[*next]) {
@@ -62,21 +64,21 @@ impl Turns {
 }
 
 /// The place of a point among the others. A dropped seat gives its turns away.
-pub struct Seat<'a> {
-    turns: &'a Turns,
+pub struct SweepPointTurns<'a> {
+    turns: &'a SweepTurns,
     point: usize,
     name: &'a str,
     /// By ended phase, whether it ran to its end.
     pub whole: Vec<bool>,
 }
 
-impl<'a> Seat<'a> {
-    pub fn new(turns: &'a Turns, point: usize, name: &'a str) -> Seat<'a> {
-        Seat { turns, point, name, whole: Vec::new() }
+impl<'a> SweepPointTurns<'a> {
+    pub fn new(turns: &'a SweepTurns, point: usize, name: &'a str) -> SweepPointTurns<'a> {
+        SweepPointTurns { turns, point, name, whole: Vec::new() }
     }
 }
 
-impl Steps for Seat<'_> {
+impl PhaseObserver for SweepPointTurns<'_> {
     fn shows_progress(&self) -> bool {
         false
     }
@@ -84,20 +86,20 @@ impl Steps for Seat<'_> {
     fn begin(&mut self) {
         self.turns.wait(self.point);
         match self.whole.len() {
-            _ if interrupt::requested() => {}
+            _ if interrupt::is_requested() => {}
             0 => stderr::tell(&format!("loading {}", self.name)),
             1 => stderr::tell(&format!("warming up {}", self.name)),
             _ => stderr::text("."),
         }
     }
 
-    fn ended(&mut self, _from_ns: u64, _to_ns: u64) {
-        self.whole.push(!interrupt::requested());
+    fn phase_ended(&mut self, _from_ns: u64, _to_ns: u64) {
+        self.whole.push(!interrupt::is_requested());
         self.turns.pass_on(|state| state.at += 1);
     }
 }
 
-impl Drop for Seat<'_> {
+impl Drop for SweepPointTurns<'_> {
     fn drop(&mut self) {
         self.turns.pass_on(|state| state.gone[self.point] = true);
     }
@@ -112,7 +114,7 @@ mod tests {
         let points = 3;
         let rounds = 4;
         let turns = 2;
-        let all = Turns::new(points, rounds, turns);
+        let all = SweepTurns::new(points, rounds, turns);
         assert_eq!(all.order[..6], [0, 1, 2, 0, 1, 2]);
         assert_eq!(all.order[12..18], [1, 2, 0, 1, 2, 0]);
         let done = Mutex::new(Vec::new());
@@ -121,13 +123,13 @@ mod tests {
                 let all = &all;
                 let done = &done;
                 scope.spawn(move || {
-                    let mut seat = Seat::new(all, point, "a point");
+                    let mut seat = SweepPointTurns::new(all, point, "a point");
                     // The last point leaves after it has been loaded.
                     let phases = if point == 2 { 1 } else { BEFORE + rounds * turns };
                     for _ in 0..phases {
                         seat.begin();
                         done.lock().unwrap().push(point);
-                        seat.ended(0, 0);
+                        seat.phase_ended(0, 0);
                     }
                     assert_eq!(seat.whole, vec![true; phases]);
                 });

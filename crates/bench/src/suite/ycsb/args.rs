@@ -4,13 +4,13 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use fusee_cli::failure::Failure;
-use fusee_workload::{Distribution, MAX_KEYS, Workload};
+use fusee_workload::{Distribution, MAX_KEYS, YcsbWorkload};
 use serde::Serialize;
 
 use crate::args::{ClusterArgs, LoadArgs};
-use crate::meeting::MAX_DRIVERS;
-use crate::record::{self, Keep};
-use crate::report::Output;
+use crate::record::{self, RecordScope};
+use crate::rendezvous::MAX_DRIVERS;
+use crate::report::BenchOutputArgs;
 
 /// Operations that are recorded at most.
 const DEFAULT_CHECK_OPS: u64 = 2_000_000;
@@ -28,13 +28,13 @@ const DEFAULT_THETA: f64 = 0.99;
     fusee bench ycsb --master mem0:7400 --join 3       # once on each of three hosts\n\n\
     Exit code 1 if an operation failed, a value was not what it must be, or the history is not\n\
     linearizable.")]
-pub struct Args {
+pub struct YcsbArgs {
     /// a (50 % updates), b (5 %), c (none), d (5 % inserts, reads of the latest), upd0 to upd100
     /// (that percentage of updates), or churn (20 % updates, 25 % inserts and 25 % deletes of the
     /// same keys)
     #[arg(long, default_value = "a", value_name = "NAME")]
     #[serde(skip)]
-    pub workload: Workload,
+    pub workload: YcsbWorkload,
 
     /// Load the keys of this file, in the form that YCSB prints: lines like
     /// `INSERT usertable user1`
@@ -109,7 +109,7 @@ pub struct Args {
         conflicts_with = "load_file"
     )]
     #[serde(skip)]
-    pub keys_of: KeysOf,
+    pub keys_of: YcsbDriverKeys,
 
     /// Record every operation, and check in the end that the history of every key is
     /// linearizable. This costs throughput: the figures of such a run are not to be quoted
@@ -131,20 +131,20 @@ pub struct Args {
 
     #[command(flatten)]
     #[serde(skip)]
-    pub output: Output,
+    pub output: BenchOutputArgs,
 }
 
 /// The keys that a driver requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum KeysOf {
+pub enum YcsbDriverKeys {
     /// Keys that it has loaded.
     Own,
     /// Keys that any driver has loaded.
     Shared,
 }
 
-impl Args {
+impl YcsbArgs {
     /// Checks the arguments that clap cannot check.
     pub fn check(&self) -> Result<(), Failure> {
         self.load.check()?;
@@ -157,7 +157,7 @@ impl Args {
                 self.processes, self.load.threads
             )));
         }
-        let recorded = self.keep() != Keep::Nothing;
+        let recorded = self.keep() != RecordScope::Nothing;
         let workers = self.workers();
         if recorded && (self.keys >= record::MAX_KEYS / 2 || workers >= record::MAX_WORKERS) {
             return Err(Failure::usage(format!(
@@ -222,11 +222,11 @@ impl Args {
 
     /// Returns the operations to record. If several processes write, the judge of their logs needs
     /// the writes.
-    pub fn keep(&self) -> Keep {
+    pub fn keep(&self) -> RecordScope {
         match (self.check, self.processes.max(self.drivers())) {
-            (true, _) => Keep::All,
-            (false, 1) => Keep::Nothing,
-            (false, _) => Keep::Writes,
+            (true, _) => RecordScope::All,
+            (false, 1) => RecordScope::Nothing,
+            (false, _) => RecordScope::Writes,
         }
     }
 }

@@ -14,28 +14,28 @@ use std::fmt::Write as _;
 
 use fusee_cli::failure::Failure;
 use fusee_cli::{interrupt, output};
-use fusee_workload::{Frontier, Part};
+use fusee_workload::{Frontier, WorkloadShare};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
-use super::task::{Task, own_run};
-use super::{Measured, report_of};
-use crate::clock::{Clock, monotonic_ns};
-use crate::cluster::Target;
-use crate::driver::{self, Crew};
-use crate::gather::{Gathered, Share, gather};
-use crate::meeting::{End, Invitation, Meeting, Page};
-use crate::message::{PhaseCounts, Results, Run};
-use crate::record::{Entry, Packed};
-use crate::report::Shell;
-use crate::worker::Board;
+use super::task::{YcsbRunPlan, own_run};
+use super::{YcsbRunResult, verify_and_report};
+use crate::clock::{BenchClock, monotonic_ns};
+use crate::cluster::MeasuredCluster;
+use crate::driver::{self, WorkerLayout};
+use crate::gather::{GatheredResults, ProcessResults, gather};
+use crate::message::{PhaseCounts, ResultsMessage, RunSpec};
+use crate::record::{PackedOperation, RecordedOperation};
+use crate::rendezvous::{DriverStatus, Rendezvous, RendezvousEnd, RendezvousOptions};
+use crate::report::BenchInvocation;
+use crate::worker::WorkerContext;
 
 /// The phase that is reported by driver.
 const RUN: usize = 1;
 
 /// Drivers that ran together.
 #[derive(Serialize)]
-pub struct Together {
+pub struct YcsbDrivers {
     drivers: Vec<DriverReport>,
     /// By phase: the time between the first driver's begin and the last one's, at most.
     skew_us: Vec<f64>,
@@ -56,7 +56,7 @@ struct DriverReport {
 }
 
 impl DriverReport {
-    fn new(share: &Share, host: &str, pid: u32) -> DriverReport {
+    fn new(share: &ProcessResults, host: &str, pid: u32) -> DriverReport {
         let duration_s = share.duration(RUN).as_secs_f64();
         let tallies = || share.results.phases.iter().map(PhaseCounts::tally);
         let operations = tallies().nth(RUN).map_or(0, |tally| tally.operations());
@@ -83,8 +83,8 @@ impl DriverReport {
     }
 }
 
-impl Together {
-    fn new(meeting: &Meeting, shares: &[Share]) -> Together {
+impl YcsbDrivers {
+    fn new(meeting: &Rendezvous, shares: &[ProcessResults]) -> YcsbDrivers {
         let pages = meeting.pages();
         let drivers = shares.iter().zip(&pages).map(|(share, page)| {
             let page = page.clone().unwrap_or_default();
@@ -96,7 +96,7 @@ impl Together {
         let interrupted = meeting.interrupted().filter(|driver| *driver != meeting.number());
         let interrupted =
             interrupted.map(|driver| format!("{} was interrupted", meeting.name_of(driver)));
-        Together { drivers: drivers.collect(), skew_us: skew_us.collect(), interrupted }
+        YcsbDrivers { drivers: drivers.collect(), skew_us: skew_us.collect(), interrupted }
     }
 
     /// Returns the table for people.
@@ -114,18 +114,23 @@ impl Together {
 }
 
 /// Runs the part of this driver, and the report if it is the first.
-pub fn run(task: &Task, shell: Shell, target: &Target, operations: u64) -> Result<(), Failure> {
+pub fn run(
+    task: &YcsbRunPlan,
+    shell: BenchInvocation,
+    target: &MeasuredCluster,
+    operations: u64,
+) -> Result<(), Failure> {
     let args = &task.args;
-    let mut board = Board::new(args.load.pair_bytes, args.load.seed);
+    let mut board = WorkerContext::new(args.load.pair_bytes, args.load.seed);
     let drivers = usize::from(args.drivers());
-    let invitation = Invitation {
+    let invitation = RendezvousOptions {
         name: &args.join_name,
         drivers,
         settings: settings(task, operations),
         timeout: args.join_timeout(),
     };
-    let mut meeting = Meeting::join(&target.client, &invitation, board.is_over.clone())?;
-    board.part = Part { number: meeting.number() as u64, of: drivers as u64 };
+    let mut meeting = Rendezvous::join(&target.client, &invitation, board.is_over.clone())?;
+    board.part = WorkloadShare { number: meeting.number() as u64, of: drivers as u64 };
     // Up to one INSERT of each worker may be missing below the last key of its driver.
     let holes = args.workers() + drivers as u64;
     let remove = || {
@@ -141,23 +146,25 @@ pub fn run(task: &Task, shell: Shell, target: &Target, operations: u64) -> Resul
             .and_then(|share| hand_over(&meeting, &share).map(|()| share));
         return leave(task, meeting, took_part, remove);
     }
-    let shares = lead(task, target, &mut board, &run, &mut meeting, holes);
+    let shares = run_first_driver(task, target, &mut board, &run, &mut meeting, holes);
     let is_reported = shares.is_ok();
     let reported = shares.and_then(|shares| {
-        let together = Together::new(&meeting, &shares);
-        let Gathered { outcome, keys, broken } = gather(shares, args.workers() as usize);
+        let together = YcsbDrivers::new(&meeting, &shares);
+        let GatheredResults { outcome, keys, broken } = gather(shares, args.workers() as usize);
         board.frontier = Frontier::new(keys);
-        let measured = Measured { outcome, board, broken, holes, together: Some(together) };
-        report_of(task, shell, target, operations, measured)
+        let measured = YcsbRunResult { outcome, board, broken, holes, together: Some(together) };
+        verify_and_report(task, shell, target, operations, measured)
     });
     let end = match (&reported, is_reported) {
-        (Err(_), false) if interrupt::requested() => {
-            End::Failed(format!("{} was interrupted", meeting.name_of(0)))
+        (Err(_), false) if interrupt::is_requested() => {
+            RendezvousEnd::Failed(format!("{} was interrupted", meeting.name_of(0)))
         }
-        (Err(failure), false) => End::Failed(failure.to_string()),
+        (Err(failure), false) => RendezvousEnd::Failed(failure.to_string()),
         // The meeting knows which user that was.
-        (Err(failure), true) if !interrupt::requested() => End::Done(Some(failure.to_string())),
-        _ => End::Done(None),
+        (Err(failure), true) if !interrupt::is_requested() => {
+            RendezvousEnd::Done(Some(failure.to_string()))
+        }
+        _ => RendezvousEnd::Done(None),
     };
     // A report removes the keys.
     let closed = meeting.close(end, || if is_reported { Ok(()) } else { remove() });
@@ -166,31 +173,33 @@ pub fn run(task: &Task, shell: Shell, target: &Target, operations: u64) -> Resul
 
 /// Does the work of the first driver: it waits for the others, empties the store, takes its own
 /// part, and collects the parts of all.
-fn lead(
-    task: &Task,
-    target: &Target,
-    board: &mut Board,
-    run: &Run,
-    meeting: &mut Meeting,
+fn run_first_driver(
+    task: &YcsbRunPlan,
+    target: &MeasuredCluster,
+    board: &mut WorkerContext,
+    run: &RunSpec,
+    meeting: &mut Rendezvous,
     holes: u64,
-) -> Result<Vec<Share>, Failure> {
+) -> Result<Vec<ProcessResults>, Failure> {
     meeting.wait_for_all(task.args.join_timeout())?;
     driver::clean_up_named(&target.client, &task.names(), task.keys(), holes)?;
     let mut shares = vec![take_part(task, target, board, run, meeting)?];
     let of = board.part.of;
     for number in 1..of {
         let driver = number as usize;
-        let bytes = meeting.take(driver)?;
-        let share = Share::from_bytes(Part { number, of }, &bytes).map_err(|problem| {
-            Failure::operation(format!("the results of {}: {problem}", meeting.name_of(driver)))
-        })?;
+        let bytes = meeting.receive_results(driver)?;
+        let share = ProcessResults::from_bytes(WorkloadShare { number, of }, &bytes).map_err(
+            |problem| {
+                Failure::operation(format!("the results of {}: {problem}", meeting.name_of(driver)))
+            },
+        )?;
         shares.push(share);
     }
     Ok(shares)
 }
 
 /// Returns the settings that must be the same for all drivers.
-fn settings(task: &Task, operations: u64) -> Map<String, Value> {
+fn settings(task: &YcsbRunPlan, operations: u64) -> Map<String, Value> {
     let settings = serde_json::to_value(task.settings(operations)).unwrap_or_default();
     let Value::Object(mut settings) = settings else { return Map::new() };
     // Files are compared by their contents.
@@ -206,36 +215,36 @@ fn settings(task: &Task, operations: u64) -> Map<String, Value> {
 
 /// Loads and runs this driver's part, in step with the others.
 fn take_part(
-    task: &Task,
-    target: &Target,
-    board: &mut Board,
-    run: &Run,
-    meeting: &mut Meeting,
-) -> Result<Share, Failure> {
+    task: &YcsbRunPlan,
+    target: &MeasuredCluster,
+    board: &mut WorkerContext,
+    run: &RunSpec,
+    meeting: &mut Rendezvous,
+) -> Result<ProcessResults, Failure> {
     let load = &task.args.load;
     let origin_ns = monotonic_ns();
-    board.clock = Clock::shared(origin_ns);
+    board.clock = BenchClock::shared(origin_ns);
     board.keep = task.args.keep();
     board.keys = task.names();
     board.keys_come_and_go = task.keys_come_and_go();
     let threads = usize::from(load.threads);
-    let crew = Crew {
+    let crew = WorkerLayout {
         threads,
         coroutines: load.coroutines.into(),
         first_thread: meeting.number() * threads,
     };
     let phases = run.phases(board.part, task.trace.as_ref());
     let outcome = driver::run(&target.client, board, crew, &phases, meeting)?;
-    meeting.going_on()?;
+    meeting.check_active()?;
     let (not_yet_ns, begun_ns) = meeting.first_step();
     let ahead = |at_ns: u64| at_ns.saturating_sub(origin_ns);
-    let by_one_clock = |packed: &Packed| {
-        Entry::from(*packed).by_another_clock(ahead(not_yet_ns), ahead(begun_ns)).into()
+    let by_one_clock = |packed: &PackedOperation| {
+        RecordedOperation::from(*packed).by_another_clock(ahead(not_yet_ns), ahead(begun_ns)).into()
     };
-    Ok(Share {
+    Ok(ProcessResults {
         part: board.part,
         times: meeting.times().to_vec(),
-        results: Results {
+        results: ResultsMessage {
             phases: outcome.results.iter().map(PhaseCounts::new).collect(),
             claimed: board.frontier.claimed(),
             broken: board.is_broken(),
@@ -245,16 +254,16 @@ fn take_part(
     })
 }
 
-fn hand_over(meeting: &Meeting, share: &Share) -> Result<(), Failure> {
+fn hand_over(meeting: &Rendezvous, share: &ProcessResults) -> Result<(), Failure> {
     let bytes = share.to_bytes().map_err(Failure::operation)?;
-    meeting.hand_over(&bytes)
+    meeting.send_results(&bytes)
 }
 
 /// Prints this driver's line once the first driver has ended the meeting.
 fn leave(
-    task: &Task,
-    meeting: Meeting,
-    took_part: Result<Share, Failure>,
+    task: &YcsbRunPlan,
+    meeting: Rendezvous,
+    took_part: Result<ProcessResults, Failure>,
     clean_up: impl FnOnce() -> Result<(), Failure>,
 ) -> Result<(), Failure> {
     let number = meeting.number();
@@ -271,15 +280,22 @@ fn leave(
     }
     took_part?;
     match (end, interrupted) {
-        (End::Failed(why), _) => Err(Failure::operation(why)),
+        (RendezvousEnd::Failed(why), _) => Err(Failure::operation(why)),
         (_, Some(who)) => Err(Failure::operation(format!("{who} was interrupted"))),
-        (End::Done(Some(problem)), _) => Err(Failure::operation(format!("{first}: {problem}"))),
-        (End::Done(None), None) => Ok(()),
+        (RendezvousEnd::Done(Some(problem)), _) => {
+            Err(Failure::operation(format!("{first}: {problem}")))
+        }
+        (RendezvousEnd::Done(None), None) => Ok(()),
     }
 }
 
-fn tell(task: &Task, number: usize, first: &str, share: &Share) -> Result<(), Failure> {
-    let host = Page::new(Map::new());
+fn tell(
+    task: &YcsbRunPlan,
+    number: usize,
+    first: &str,
+    share: &ProcessResults,
+) -> Result<(), Failure> {
+    let host = DriverStatus::new(Map::new());
     let report = DriverReport::new(share, &host.host, host.pid);
     let drivers = task.args.drivers();
     if !task.args.output.is_json() {

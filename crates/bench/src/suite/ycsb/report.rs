@@ -2,14 +2,14 @@
 
 use serde::Serialize;
 
-use super::Args;
-use super::drivers::Together;
+use super::YcsbArgs;
+use super::drivers::YcsbDrivers;
 use crate::check::CheckReport;
-use crate::report::{Findings, OperationReport, PhaseReport, Report, operations_table};
+use crate::report::{BenchFindings, BenchReport, OperationReport, PhaseReport, operations_table};
 
 /// The results.
 #[derive(Serialize)]
-pub struct Found {
+pub struct YcsbReport {
     /// The name of the workload, or `files`.
     pub workload: String,
     /// Lines of the file of operations, which are done over and over.
@@ -24,14 +24,14 @@ pub struct Found {
     pub check: Option<CheckReport>,
     /// The drivers, if there were several.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub together: Option<Together>,
+    pub together: Option<YcsbDrivers>,
 }
 
-impl Findings for Found {
-    type Settings = Args;
+impl BenchFindings for YcsbReport {
+    type Settings = YcsbArgs;
 
-    fn title(report: &Report<'_, Found>) -> String {
-        let Args { keys, processes, join, load, load_file, trans_file, .. } = report.settings;
+    fn title(report: &BenchReport<'_, YcsbReport>) -> String {
+        let YcsbArgs { keys, processes, join, load, load_file, trans_file, .. } = report.settings;
         let processes = match (join, processes) {
             (Some(drivers), _) => format!("{drivers} drivers, each "),
             (None, 1) => String::new(),
@@ -47,8 +47,8 @@ impl Findings for Found {
         )
     }
 
-    fn summary(report: &Report<'_, Found>) -> String {
-        let Found { load, run, ended_by, file_operations, .. } = &report.findings;
+    fn summary(report: &BenchReport<'_, YcsbReport>) -> String {
+        let YcsbReport { load, run, ended_by, file_operations, .. } = &report.findings;
         let times = file_operations.map_or_else(String::new, |lines| {
             format!(", {:.2} times the file", run.operations as f64 / lines as f64)
         });
@@ -59,7 +59,8 @@ impl Findings for Found {
             "interrupted" => ", INTERRUPTED",
             _ => "",
         };
-        let together = report.findings.together.as_ref().map(Together::table).unwrap_or_default();
+        let together =
+            report.findings.together.as_ref().map(YcsbDrivers::table).unwrap_or_default();
         format!(
             "{together}load        {} keys in {:.2} s\n\
              run         {} operations in {:.2} s: {:.1} kops/s{times}{ended}\n",
@@ -71,8 +72,8 @@ impl Findings for Found {
         )
     }
 
-    fn rows(report: &Report<'_, Found>) -> String {
-        let Found { run, check, .. } = &report.findings;
+    fn rows(report: &BenchReport<'_, YcsbReport>) -> String {
+        let YcsbReport { run, check, .. } = &report.findings;
         let check = check.as_ref().map(CheckReport::table).unwrap_or_default();
         let rows = run.per_operation.iter();
         let rows = rows.map(|(name, op)| (*name, op, Some(op.count as f64 / run.duration_s)));

@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use fusee_cli::failure::Failure;
-use fusee_workload::{Keys, MAX_KEYS, Part, Request, Trace};
+use fusee_workload::{KeyNaming, MAX_KEYS, WorkloadOperation, WorkloadShare, YcsbTrace};
 
-use super::args::{Args, KeysOf};
-use crate::cluster::{self, Demand};
-use crate::message::{Files, Run, Spec};
+use super::args::{YcsbArgs, YcsbDriverKeys};
+use crate::cluster::{self, ClusterDemand};
+use crate::message::{ClientSpec, RunSpec, TraceFiles};
 use crate::value::HEADER_BYTES;
-use fusee_report::machine::Machine;
+use fusee_report::machine::HostMachine;
 
 /// Operations of a run that is not limited by time.
 const DEFAULT_OPERATIONS: u64 = 1_000_000;
@@ -17,22 +17,22 @@ const DEFAULT_OPERATIONS: u64 = 1_000_000;
 const OPERATIONS_PER_CORE_AND_SECOND: f64 = 2_000_000.0;
 
 /// A run to do.
-pub struct Task {
+pub struct YcsbRunPlan {
     /// The given arguments; for files, with the number of keys that are loaded.
-    pub args: Args,
-    files: Option<Files>,
+    pub args: YcsbArgs,
+    files: Option<TraceFiles>,
     /// The contents of the files.
-    pub trace: Option<Arc<Trace>>,
+    pub trace: Option<Arc<YcsbTrace>>,
 }
 
-impl Task {
+impl YcsbRunPlan {
     /// Reads the files, if there are any, and checks the arguments.
-    pub fn new(args: &Args) -> Result<Task, Failure> {
+    pub fn new(args: &YcsbArgs) -> Result<YcsbRunPlan, Failure> {
         args.check()?;
-        let mut task = Task { args: args.clone(), files: None, trace: None };
+        let mut task = YcsbRunPlan { args: args.clone(), files: None, trace: None };
         if let (Some(load), Some(trans)) = (&args.load_file, &args.trans_file) {
             let max_key_bytes = cluster::max_key_bytes(&args.cluster)?;
-            let files = Files { load: load.clone(), trans: trans.clone(), max_key_bytes };
+            let files = TraceFiles { load: load.clone(), trans: trans.clone(), max_key_bytes };
             let trace = files.read()?;
             let least = trace.longest_key_bytes() + HEADER_BYTES;
             if args.load.pair_bytes < least {
@@ -57,8 +57,8 @@ impl Task {
     }
 
     /// Returns the names of the keys.
-    pub fn names(&self) -> Keys {
-        self.trace.clone().map_or(Keys::Numbered, Keys::Named)
+    pub fn names(&self) -> KeyNaming {
+        self.trace.clone().map_or(KeyNaming::Numbered, KeyNaming::Named)
     }
 
     /// Returns the name of the workload.
@@ -83,14 +83,14 @@ impl Task {
     }
 
     /// Returns the most operations that the run may take.
-    pub fn operations(&self, machine: &Machine) -> u64 {
+    pub fn operations(&self, machine: &HostMachine) -> u64 {
         let operations = self.unrecorded_operations(machine);
         if self.args.check { operations.min(self.checked_operations()) } else { operations }
     }
 
     /// Returns the same without a check. A run that is limited by time alone also ends when it has
     /// used up the memory of an embedded cluster.
-    fn unrecorded_operations(&self, machine: &Machine) -> u64 {
+    fn unrecorded_operations(&self, machine: &HostMachine) -> u64 {
         let args = &self.args;
         let once = self.trace.as_ref().map_or(DEFAULT_OPERATIONS, |trace| trace.operations());
         let Some(seconds) = args.seconds else {
@@ -117,7 +117,7 @@ impl Task {
         let workload = self.args.workload;
         match &self.trace {
             Some(trace) => {
-                let writes = trace.operations() - trace.count(Request::Search);
+                let writes = trace.operations() - trace.count(WorkloadOperation::Search);
                 (writes * 100).div_ceil(trace.operations())
             }
             None => {
@@ -127,22 +127,23 @@ impl Task {
     }
 
     /// Returns the memory that this number of operations takes.
-    pub fn demand(&self, operations: u64) -> Demand {
+    pub fn demand(&self, operations: u64) -> ClusterDemand {
         let (args, workload) = (&self.args, self.args.workload);
         let processes = if args.processes > 1 { args.processes.into() } else { 0 };
         if let Some(trace) = &self.trace {
             let times = operations.div_ceil(trace.operations());
             let count = |request| trace.count(request).saturating_mul(times).min(operations);
             let keys = trace.keys();
-            let deletes = count(Request::Delete);
-            let pairs = args.keys + count(Request::Insert) + count(Request::Update);
-            return Demand {
+            let deletes = count(WorkloadOperation::Delete);
+            let pairs =
+                args.keys + count(WorkloadOperation::Insert) + count(WorkloadOperation::Update);
+            return ClusterDemand {
                 keys,
                 index_keys: keys,
                 pairs,
                 deletes,
                 processes,
-                ..Demand::default()
+                ..ClusterDemand::default()
             };
         }
         // The shares are drawn by chance: three standard deviations more than the mean.
@@ -159,12 +160,19 @@ impl Task {
         let new_keys = if workload.adds_keys() && is_bounded { inserts } else { 0 };
         let pairs = args.keys + inserts + updates;
         let keys = args.keys + new_keys;
-        Demand { keys, index_keys: keys, pairs, deletes, processes, ..Demand::default() }
+        ClusterDemand {
+            keys,
+            index_keys: keys,
+            pairs,
+            deletes,
+            processes,
+            ..ClusterDemand::default()
+        }
     }
 
     /// Returns the operations of all processes.
-    pub fn run(&self, operations: u64) -> Run {
-        Run {
+    pub fn run(&self, operations: u64) -> RunSpec {
+        RunSpec {
             workload: self.args.workload,
             keys: self.args.keys,
             distribution: self.args.distribution(),
@@ -174,19 +182,25 @@ impl Task {
             seconds: self.args.seconds,
             files: self.files.clone(),
             workers: self.args.workers(),
-            own_keys: self.args.keys_of == KeysOf::Own,
+            own_keys: self.args.keys_of == YcsbDriverKeys::Own,
         }
     }
 
     /// Returns the task of each process.
-    pub fn specs(&self, run: &Run, master: &str, fabric: String, origin_ns: u64) -> Vec<Spec> {
+    pub fn specs(
+        &self,
+        run: &RunSpec,
+        master: &str,
+        fabric: String,
+        origin_ns: u64,
+    ) -> Vec<ClientSpec> {
         let (args, load) = (&self.args, &self.args.load);
         let processes = u64::from(args.processes);
         let threads = u64::from(load.threads);
         let spec = |number: u64| {
-            let part = Part { number, of: processes };
+            let part = WorkloadShare { number, of: processes };
             let (first_thread, threads) = share(part, threads);
-            Spec {
+            ClientSpec {
                 master: master.to_string(),
                 fabric: fabric.clone(),
                 switch: args.cluster.switch.clone(),
@@ -208,10 +222,10 @@ impl Task {
     }
 
     /// Returns the arguments with all defaults filled in.
-    pub fn settings(&self, operations: u64) -> Args {
+    pub fn settings(&self, operations: u64) -> YcsbArgs {
         let args = &self.args;
         let drawn = self.trace.is_none();
-        Args {
+        YcsbArgs {
             operations: args.operations.or(args.seconds.is_none().then_some(operations)),
             distribution: drawn.then(|| args.distribution()),
             theta: drawn.then(|| args.theta()),
@@ -222,15 +236,15 @@ impl Task {
 }
 
 /// Returns the part of a run for one process. Operations of files are shared out by lines.
-pub fn own_run(run: &Run, part: Part) -> Run {
+pub fn own_run(run: &RunSpec, part: WorkloadShare) -> RunSpec {
     match run.files {
         Some(_) => run.clone(),
-        None => Run { operations: share(part, run.operations).1, ..run.clone() },
+        None => RunSpec { operations: share(part, run.operations).1, ..run.clone() },
     }
 }
 
 /// Returns a part's share of a number: the amount before it, and its own amount.
-pub fn share(part: Part, number: u64) -> (u64, u64) {
+pub fn share(part: WorkloadShare, number: u64) -> (u64, u64) {
     let until = |parts: u64| number / part.of * parts + number % part.of * parts / part.of;
     let before = until(part.number);
     (before, until(part.number + 1) - before)
@@ -244,7 +258,7 @@ mod tests {
     fn shares_are_whole() {
         for of in 1..6 {
             for total in [0, 1, 7, 1_000_003] {
-                let shares = (0..of).map(|number| share(Part { number, of }, total));
+                let shares = (0..of).map(|number| share(WorkloadShare { number, of }, total));
                 let end = shares.fold(0, |end, (before, own)| {
                     assert_eq!(before, end);
                     before + own

@@ -8,15 +8,16 @@ use fusee_core::error::Error;
 use fusee_core::layout::SizeClass;
 use fusee_core::mutant::{Mutant, removed};
 use fusee_core::slab::BlockGrant;
-use fusee_core::slab::Remainder;
+use fusee_core::slab::BlockRemainder;
 use fusee_core::view::View;
 
 use super::{
-    BLOCKS_WITHOUT_MASTER, BlockSource, Counted, Environment, Gate, Gift, MASTER_DEADLINE, is_valid,
+    BLOCKS_WITHOUT_MASTER, BlockSource, Environment, MASTER_DEADLINE, OrphanGrant,
+    RunningCountGuard, SessionGate, is_valid,
 };
 
 impl<E: Environment> BlockSource<E> {
-    pub(super) async fn go_on_with(
+    pub(super) async fn take_over_orphan(
         &self,
         class: Option<SizeClass>,
         redundancy: Redundancy,
@@ -41,7 +42,7 @@ impl<E: Environment> BlockSource<E> {
             // master. For the same reason no request asks the pool while a block is taken back.
             return None;
         }
-        let _ends = (!once).then(|| Counted::begin(&self.taking_back));
+        let _ends = (!once).then(|| RunningCountGuard::begin(&self.taking_back));
         // Not for a first attempt: the master may offer, under an earlier owner's id, a block that this session
         // has itself handed on since, as long as the master does not know that.
         if !once {
@@ -49,7 +50,7 @@ impl<E: Environment> BlockSource<E> {
         }
         self.adopting.borrow_mut().insert(block, gift);
         match self.adopt(&gift, once, view).await {
-            Ok(()) => Some(self.left(&gift, view)),
+            Ok(()) => Some(self.record_orphan(&gift, view)),
             Err(error) => {
                 tracing::debug!(?orphan, %error, "a handed-on block is not taken over");
                 if self.adopting.borrow().contains_key(&block) {
@@ -61,7 +62,7 @@ impl<E: Environment> BlockSource<E> {
     }
 
     /// Records that an orphaned block is the session's, and returns its grant.
-    pub(super) fn left(&self, gift: &Gift, view: &View) -> BlockGrant {
+    pub(super) fn record_orphan(&self, gift: &OrphanGrant, view: &View) -> BlockGrant {
         let Orphan { block, class, first, marked, .. } = gift.orphan;
         self.holds(block);
         self.adopted.borrow_mut().push((block, gift.turn));
@@ -71,8 +72,8 @@ impl<E: Environment> BlockSource<E> {
     }
 
     /// Tells the master of the blocks that the keeper has not told it of yet. Returns whether the master knows.
-    pub async fn hand_on(&self, gate: &Gate) -> bool {
-        let Some(batch) = gate.offers.unheard() else { return true };
+    pub async fn hand_on(&self, gate: &SessionGate) -> bool {
+        let Some(batch) = gate.offers.unacknowledged() else { return true };
         let serial = batch.serial;
         let request = batch.request(self.client);
         match self.env.ask_master(request, MASTER_DEADLINE.max(self.node_deadline)).await {
@@ -90,7 +91,7 @@ impl<E: Environment> BlockSource<E> {
         redundancy: Redundancy,
         full: bool,
         view: &View,
-    ) -> Option<Gift> {
+    ) -> Option<OrphanGrant> {
         if let Some(left) = self.without_master.get().checked_sub(1) {
             self.without_master.set(left);
             return None;
@@ -108,7 +109,7 @@ impl<E: Environment> BlockSource<E> {
             Ok(MasterReply::Orphan { orphan, owner_lives }) => {
                 self.adopted.borrow_mut().retain(|block| !told.contains(block));
                 let orphan = orphan.filter(|l| class.is_none_or(|class| l.class == class));
-                orphan.map(|orphan| Gift { turn, orphan, owner_lives })
+                orphan.map(|orphan| OrphanGrant { turn, orphan, owner_lives })
             }
             Ok(_) => None,
             // Memory nodes give blocks without the master's help.
@@ -128,8 +129,8 @@ impl<E: Environment> BlockSource<E> {
     }
 
     /// Makes orphaned blocks of the remainders of this session's blocks.
-    pub fn give_up(&self, rests: Vec<Remainder>, view: &View) -> Vec<Orphan> {
-        let orphan = |Remainder { block, class, first, marked }| {
+    pub fn give_up(&self, rests: Vec<BlockRemainder>, view: &View) -> Vec<Orphan> {
+        let orphan = |BlockRemainder { block, class, first, marked }| {
             let (region, block) = view.geometry.block_at(block)?;
             let block = BlockId { region, block };
             Some(Orphan { block, owner: self.client, class, first, marked })
@@ -138,8 +139,13 @@ impl<E: Environment> BlockSource<E> {
     }
 
     /// Takes a block over. `once` says that this is the first attempt.
-    pub(super) async fn adopt(&self, gift: &Gift, once: bool, view: &View) -> Result<(), Error> {
-        let Gift { orphan, owner_lives, .. } = *gift;
+    pub(super) async fn adopt(
+        &self,
+        gift: &OrphanGrant,
+        once: bool,
+        view: &View,
+    ) -> Result<(), Error> {
+        let OrphanGrant { orphan, owner_lives, .. } = *gift;
         if !is_valid(view, orphan.block) {
             return Err(Error::Allocation { reason: "there is no such block".into() });
         }

@@ -5,18 +5,18 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-use fusee_core::change::{Change, RegionChange, Stage};
+use fusee_core::change::{ChangeStage, RegionChange, ViewChange};
 use fusee_core::data::Region;
-use fusee_core::host::{Blocks as _, Granted};
+use fusee_core::host::{BlockAnswer, Blocks as _};
 use fusee_core::race::HashKey;
 use fusee_core::verbs::ClusterId;
-use fusee_core::view::{Geometry, Member, Place};
+use fusee_core::view::{Geometry, Member, PoolPlace};
 
 use super::*;
 use crate::logic::SessionHost;
 
 /// A node 0 with one free block, always the same, and a node 1 that is silent for a while.
-struct Surroundings {
+struct BlockTestEnvironment {
     now: Cell<Duration>,
     silent: Cell<bool>,
     /// Whether node 1 never answers the return of a block.
@@ -44,9 +44,9 @@ struct Surroundings {
     told: RefCell<Vec<Vec<u32>>>,
 }
 
-impl Surroundings {
-    fn new() -> Rc<Surroundings> {
-        Rc::new(Surroundings {
+impl BlockTestEnvironment {
+    fn new() -> Rc<BlockTestEnvironment> {
+        Rc::new(BlockTestEnvironment {
             now: Cell::default(),
             silent: Cell::new(true),
             hangs: Cell::new(false),
@@ -66,7 +66,7 @@ impl Surroundings {
     }
 }
 
-impl Environment for Surroundings {
+impl Environment for BlockTestEnvironment {
     fn now(&self) -> Duration {
         self.now.get()
     }
@@ -171,7 +171,7 @@ fn view() -> View {
         verbs: None,
         pool_bytes: 1 << 20,
     };
-    let place = |node| Place { node, offset: 0 };
+    let place = |node| PoolPlace { node, offset: 0 };
     View {
         number: 1,
         cluster: ClusterId::from_word(1).unwrap(),
@@ -185,8 +185,8 @@ fn view() -> View {
     }
 }
 
-fn gate() -> Gate {
-    Gate::new(ClientId(7), Arc::new(view()), 1)
+fn gate() -> SessionGate {
+    SessionGate::new(ClientId(7), Arc::new(view()), 1)
 }
 
 fn at_once<T>(future: impl Future<Output = T>) -> T {
@@ -196,7 +196,7 @@ fn at_once<T>(future: impl Future<Output = T>) -> T {
     }
 }
 
-fn source_of(client: u32, env: &Rc<Surroundings>) -> BlockSource<Surroundings> {
+fn source_of(client: u32, env: &Rc<BlockTestEnvironment>) -> BlockSource<BlockTestEnvironment> {
     BlockSource::new(ClientId(client), env.clone(), Duration::from_secs(1), 2)
 }
 
@@ -204,7 +204,7 @@ fn source_of(client: u32, env: &Rc<Surroundings>) -> BlockSource<Surroundings> {
 #[test]
 fn a_block_whose_return_is_not_acknowledged_is_not_taken_again() {
     let nobody = ClientId::NOBODY;
-    let env = Surroundings::new();
+    let env = BlockTestEnvironment::new();
     let source = source_of(7, &env);
     let slab = SlabKind::of(Redundancy::Replicated, 1, 1).unwrap();
     assert!(matches!(at_once(source.grant(slab, false, &view())), Err(Error::Allocation { .. })));
@@ -221,7 +221,7 @@ fn a_block_whose_return_is_not_acknowledged_is_not_taken_again() {
 
 #[test]
 fn nor_is_one_whose_return_nobody_waited_for() {
-    let env = Surroundings::new();
+    let env = BlockTestEnvironment::new();
     let source = source_of(7, &env);
     let slab = SlabKind::of(Redundancy::Replicated, 1, 1).unwrap();
     env.hangs.set(true);
@@ -239,7 +239,7 @@ fn nor_is_one_whose_return_nobody_waited_for() {
 
 #[test]
 fn a_master_that_is_away_is_not_asked_for_every_block() {
-    let env = Surroundings::new();
+    let env = BlockTestEnvironment::new();
     env.silent.set(false);
     env.has_master.set(false);
     let source = source_of(7, &env);
@@ -258,7 +258,7 @@ fn a_master_that_is_away_is_not_asked_for_every_block() {
 // Promise MEM-13
 #[test]
 fn a_block_that_nobody_heard_of_is_found_when_memory_is_short() {
-    let env = Surroundings::new();
+    let env = BlockTestEnvironment::new();
     env.silent.set(false);
     env.mute.set(true);
     let source = source_of(7, &env);
@@ -286,7 +286,7 @@ fn a_block_that_nobody_heard_of_is_found_when_memory_is_short() {
 /// pool, and this session has got it from there without hearing of it.
 #[test]
 fn what_was_handed_on_and_is_named_again_is_left_to_recovery() {
-    let env = Surroundings::new();
+    let env = BlockTestEnvironment::new();
     env.silent.set(false);
     let source = source_of(7, &env);
     let slab = SlabKind::of(Redundancy::Replicated, 1, 1).unwrap();
@@ -309,7 +309,7 @@ fn what_was_handed_on_and_is_named_again_is_left_to_recovery() {
 // Promise MEM-32: No outdated record gives a session another one's block.
 #[test]
 fn a_block_from_the_pool_is_not_taken_over_from_an_earlier_owner_as_well() {
-    let env = Surroundings::new();
+    let env = BlockTestEnvironment::new();
     env.silent.set(false);
     env.mute.set(true);
     let source = source_of(7, &env);
@@ -332,7 +332,7 @@ fn a_block_from_the_pool_is_not_taken_over_from_an_earlier_owner_as_well() {
 /// owner has left it.
 #[test]
 fn what_was_handed_on_is_not_missed_when_it_was_offered_by_an_earlier_name() {
-    let env = Surroundings::new();
+    let env = BlockTestEnvironment::new();
     env.silent.set(false);
     let source = source_of(7, &env);
     let slab = SlabKind::of(Redundancy::Replicated, 1, 1).unwrap();
@@ -353,7 +353,7 @@ fn what_was_handed_on_is_not_missed_when_it_was_offered_by_an_earlier_name() {
 /// just then, and the backup that becomes primary knows the owner.
 #[test]
 fn what_came_back_to_a_session_is_not_new_when_its_memory_node_was_started_again() {
-    let env = Surroundings::new();
+    let env = BlockTestEnvironment::new();
     env.silent.set(false);
     let source = source_of(7, &env);
     let slab = SlabKind::of(Redundancy::Replicated, 1, 1).unwrap();
@@ -375,7 +375,7 @@ fn what_came_back_to_a_session_is_not_new_when_its_memory_node_was_started_again
 /// once more.
 #[test]
 fn what_an_unanswered_request_has_brought_is_not_new_when_the_next_one_is_refused() {
-    let env = Surroundings::new();
+    let env = BlockTestEnvironment::new();
     env.silent.set(false);
     let source = source_of(7, &env);
     let slab = SlabKind::of(Redundancy::Replicated, 1, 1).unwrap();
@@ -400,7 +400,7 @@ fn what_an_unanswered_request_has_brought_is_not_new_when_the_next_one_is_refuse
 /// table may be copied by then.
 #[test]
 fn a_session_that_leaves_while_a_view_comes_is_left_to_recovery() {
-    let env = Surroundings::new();
+    let env = BlockTestEnvironment::new();
     env.silent.set(false);
     let source = source_of(7, &env);
     let slab = SlabKind::of(Redundancy::Replicated, 1, 1).unwrap();
@@ -426,15 +426,15 @@ fn a_session_that_leaves_while_a_view_comes_is_left_to_recovery() {
 
 #[test]
 fn what_is_given_back_is_not_reported_as_taken_over() {
-    let env = Surroundings::new();
+    let env = BlockTestEnvironment::new();
     env.silent.set(false);
     let source = source_of(7, &env);
     let slab = SlabKind::of(Redundancy::Replicated, 1, 1).unwrap();
     let view = view();
     let block = BlockId { region: 0, block: 0 };
     let orphan = Orphan { block, owner: ClientId(3), class: slab.class, first: 0, marked: None };
-    let gift = Gift { turn: 5, orphan, owner_lives: false };
-    let address = source.left(&gift, &view).address;
+    let gift = OrphanGrant { turn: 5, orphan, owner_lives: false };
+    let address = source.record_orphan(&gift, &view).address;
     assert_eq!(*source.adopted.borrow(), [(block, 5)]);
     at_once(source.free(address, &view));
     assert_eq!(*source.adopted.borrow(), []);
@@ -444,7 +444,7 @@ fn what_is_given_back_is_not_reported_as_taken_over() {
 // Promise MEM-13: Blocks of lost grants and interrupted returns are not lost.
 #[test]
 fn a_return_that_is_dropped_half_way_is_made_good_when_memory_is_short() {
-    let env = Surroundings::new();
+    let env = BlockTestEnvironment::new();
     env.silent.set(false);
     let source = source_of(7, &env);
     let slab = SlabKind::of(Redundancy::Replicated, 1, 1).unwrap();
@@ -466,8 +466,8 @@ fn a_return_that_is_dropped_half_way_is_made_good_when_memory_is_short() {
 /// A block is being given back: its node has it, and has not acknowledged that yet. Meanwhile it is granted
 /// again. In the end the tables name the session, so the session must not forget the block, also if it searched
 /// for missed blocks `meanwhile`.
-fn is_found_after_its_return(meanwhile: bool) {
-    let env = Surroundings::new();
+fn check_found_after_return(meanwhile: bool) {
+    let env = BlockTestEnvironment::new();
     env.silent.set(false);
     let source = source_of(7, &env);
     let slab = SlabKind::of(Redundancy::Replicated, 1, 1).unwrap();
@@ -491,19 +491,19 @@ fn is_found_after_its_return(meanwhile: bool) {
 
 #[test]
 fn a_block_granted_again_while_it_is_given_back_is_not_forgotten() {
-    is_found_after_its_return(false);
+    check_found_after_return(false);
 }
 
 #[test]
 fn nor_if_it_was_looked_for_meanwhile() {
-    is_found_after_its_return(true);
+    check_found_after_return(true);
 }
 
 /// A request that looks for missed blocks gives one back once more, and waits for the answer. Meanwhile another
 /// request begins, and is granted the block. Its answer is under way while the first request finds the block.
 #[test]
 fn a_block_is_not_found_while_it_is_being_granted_to_another_request() {
-    let env = Surroundings::new();
+    let env = BlockTestEnvironment::new();
     env.silent.set(false);
     let source = source_of(7, &env);
     let slab = SlabKind::of(Redundancy::Replicated, 1, 1).unwrap();
@@ -531,14 +531,14 @@ fn a_block_is_not_found_while_it_is_being_granted_to_another_request() {
 // Promise MEM-13
 #[test]
 fn a_block_that_nobody_heard_of_is_remembered_while_its_region_is_frozen() {
-    let env = Surroundings::new();
+    let env = BlockTestEnvironment::new();
     env.silent.set(false);
     env.owner.set(ClientId(7));
     let source = source_of(7, &env);
     source.missed.set(true);
     let slab = SlabKind::of(Redundancy::Replicated, 1, 1).unwrap();
-    let change = Change {
-        stage: Stage::Frozen,
+    let change = ViewChange {
+        stage: ChangeStage::Frozen,
         data_lost: false,
         lost: 0,
         subtables: Vec::new(),
@@ -561,7 +561,7 @@ fn a_block_that_nobody_heard_of_is_remembered_while_its_region_is_frozen() {
 // Promise MEM-28: No block of a region under copy is used.
 #[test]
 fn a_block_of_a_region_that_is_copied_is_left_and_another_one_asked_for() {
-    let env = Surroundings::new();
+    let env = BlockTestEnvironment::new();
     env.silent.set(false);
     let source = source_of(4, &env);
     let slab = SlabKind::of(Redundancy::Replicated, 1, 1).unwrap();
@@ -574,8 +574,8 @@ fn a_block_of_a_region_that_is_copied_is_left_and_another_one_asked_for() {
         renewed: false,
         adds_parity: false,
     });
-    let change = Change {
-        stage: Stage::Transforming,
+    let change = ViewChange {
+        stage: ChangeStage::Transforming,
         data_lost: false,
         lost: 0,
         subtables: Vec::new(),
@@ -604,15 +604,15 @@ fn a_wait_for_a_block_is_not_pinned_and_ends_by_the_operations_own_clock() {
     let slab = SlabKind::of(Redundancy::Replicated, 1, 1).unwrap();
     let patience = Duration::from_secs(1);
     for (waited, number) in [(0, 1), (900, 1), (900, 5), (1000, 1), (1000, 5)] {
-        let env = Surroundings::new();
+        let env = BlockTestEnvironment::new();
         let view = Arc::new(View { number, ..view() });
-        let gate = Arc::new(Gate::new(ClientId(7), view.clone(), 1));
+        let gate = Arc::new(SessionGate::new(ClientId(7), view.clone(), 1));
         let host = SessionHost::new(env.clone(), gate, source_of(7, &env), false, patience);
         env.now.set(Duration::from_millis(waited));
         let asked = pin!(host.alloc_block(slab, false, None, &view));
         let asked = at_once(host.clocks().until(patience, asked));
         if waited < 1000 {
-            assert_eq!(asked, Ok(Granted::Later))
+            assert_eq!(asked, Ok(BlockAnswer::Later))
         } else {
             assert!(matches!(asked, Err(Error::Allocation { .. })), "{asked:?}")
         }
@@ -621,7 +621,7 @@ fn a_wait_for_a_block_is_not_pinned_and_ends_by_the_operations_own_clock() {
 
 #[test]
 fn a_block_of_a_newer_view_whose_return_is_not_acknowledged_is_not_taken_by_that_view() {
-    let env = Surroundings::new();
+    let env = BlockTestEnvironment::new();
     env.silent.set(false);
     env.forgets.set(true);
     let source = source_of(7, &env);
@@ -640,7 +640,7 @@ fn a_block_of_a_newer_view_whose_return_is_not_acknowledged_is_not_taken_by_that
 /// Otherwise it would be refused at once, although orphaned blocks are there for it.
 #[test]
 fn a_session_that_did_not_hear_of_orphans_does_not_take_memory_for_exhausted() {
-    let env = Surroundings::new();
+    let env = BlockTestEnvironment::new();
     let source = source_of(7, &env);
     let slab = SlabKind::of(Redundancy::Replicated, 1, 1).unwrap();
     env.owner.set(ClientId(8));

@@ -40,7 +40,7 @@ impl Lease {
     }
 
     /// Extends the lease, for the keeper: the master has heard of the session.
-    pub fn hear(&self, until: Duration) {
+    pub fn extend(&self, until: Duration) {
         // Relaxed: an operation that does not see it yet asks the memory nodes.
         self.heard_until_ns.fetch_max(nanos(until), Relaxed);
     }
@@ -48,7 +48,7 @@ impl Lease {
     /// Returns, to the session, whether its lease is valid at `now`, which must not be behind the
     /// clock.
     #[inline]
-    pub fn is_heard(&self, now: Duration) -> bool {
+    pub fn is_valid(&self, now: Duration) -> bool {
         nanos(now) < self.heard_until_ns.load(Relaxed)
     }
 }

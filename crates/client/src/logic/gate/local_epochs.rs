@@ -12,7 +12,7 @@ use std::collections::VecDeque;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use std::sync::{Arc, PoisonError};
 
-use fusee_core::host::Pinned;
+use fusee_core::host::PinnedOperations;
 use fusee_core::view::View;
 
 use crate::sync::{AtomicU64, AtomicUsize, Mutex, MutexGuard, barrier};
@@ -23,8 +23,8 @@ const IDLE: u64 = u64::MAX;
 /// The newest view and epoch, from the keeper, and the local epochs in which operations are pinned, from the
 /// session.
 #[derive(Debug)]
-pub(super) struct LocalEpochs {
-    newest: Mutex<Newest>,
+pub(super) struct GateEpochs {
+    newest: Mutex<KnownLocalEpochs>,
     /// The number of the newest view.
     number: AtomicU64,
     /// The newest epoch.
@@ -40,7 +40,7 @@ pub(super) struct LocalEpochs {
 
 /// The view and epoch of the newest local epoch, and of earlier ones.
 #[derive(Debug)]
-pub(super) struct Newest {
+pub(super) struct KnownLocalEpochs {
     pub view: Arc<View>,
     pub epoch: u64,
     /// Local epochs in which operations may still be pinned, the newest last.
@@ -57,14 +57,14 @@ pub(super) struct LocalEpoch {
 
 /// The local epochs in which operations are pinned, as the keeper sees them.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Since {
+pub(super) struct PinnedLocalEpochs {
     /// All running operations, and all that begin from now on, are pinned in this local epoch or a later one.
     pub local_epoch: u64,
     /// Whether no operation runs.
     pub is_idle: bool,
 }
 
-impl Newest {
+impl KnownLocalEpochs {
     /// Returns view and epoch of a local epoch; of a forgotten one, those of the oldest known. No operation is
     /// pinned in a forgotten local epoch, but one may be about to find that it is not the newest any more.
     pub fn at(&self, local_epoch: u64) -> LocalEpoch {
@@ -80,13 +80,17 @@ impl Newest {
     }
 }
 
-impl LocalEpochs {
-    pub fn new(view: Arc<View>, epoch: u64) -> LocalEpochs {
+impl GateEpochs {
+    pub fn new(view: Arc<View>, epoch: u64) -> GateEpochs {
         let first = LocalEpoch { number: 0, view: view.number, epoch };
-        LocalEpochs {
+        GateEpochs {
             number: AtomicU64::new(view.number),
             epoch: AtomicU64::new(epoch),
-            newest: Mutex::new(Newest { view, epoch, local_epochs: VecDeque::from([first]) }),
+            newest: Mutex::new(KnownLocalEpochs {
+                view,
+                epoch,
+                local_epochs: VecDeque::from([first]),
+            }),
             local_epoch: AtomicU64::new(0),
             seen_by_all: AtomicU64::new(0),
             oldest: AtomicU64::new(IDLE),
@@ -94,13 +98,13 @@ impl LocalEpochs {
         }
     }
 
-    pub fn newest(&self) -> MutexGuard<'_, Newest> {
+    pub fn newest(&self) -> MutexGuard<'_, KnownLocalEpochs> {
         self.newest.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Publishes, for the session, the local epochs in which its operations are pinned.
     #[inline]
-    pub fn publish(&self, pinned: Pinned) {
+    pub fn publish(&self, pinned: PinnedOperations) {
         if self.suspended.load(Relaxed) != pinned.suspended {
             self.suspended.store(pinned.suspended, Release);
         }
@@ -152,7 +156,7 @@ impl LocalEpochs {
 
     /// Makes the next local epoch. Its number is stored last: a session that loads it also finds the view that
     /// came with it.
-    fn next(&self, newest: &mut Newest) {
+    fn next(&self, newest: &mut KnownLocalEpochs) {
         let number = self.local_epoch.load(SeqCst) + 1;
         let local_epoch = LocalEpoch { number, view: newest.view.number, epoch: newest.epoch };
         newest.local_epochs.push_back(local_epoch);
@@ -160,7 +164,7 @@ impl LocalEpochs {
     }
 
     /// Returns, to the keeper, the local epochs in which operations are pinned.
-    pub fn since(&self) -> Since {
+    pub fn since(&self) -> PinnedLocalEpochs {
         // The local epoch is loaded first: an operation that begins afterwards is pinned in this one or a newer
         // one.
         let local_epoch = self.local_epoch.load(SeqCst);
@@ -169,7 +173,7 @@ impl LocalEpochs {
             self.seen_by_all.store(local_epoch, Release);
         }
         let oldest = self.oldest.load(Acquire);
-        Since { local_epoch: oldest.min(local_epoch), is_idle: oldest == IDLE }
+        PinnedLocalEpochs { local_epoch: oldest.min(local_epoch), is_idle: oldest == IDLE }
     }
 
     /// Returns, to the keeper, whether operations were suspended and have not found out what became of them.

@@ -9,13 +9,13 @@
 //! [`freed`] the objects whose free bits are not set yet; [`questions`] the marks that have passed;
 //! [`offers`] blocks for other sessions; [`lease`] the end of the session's lease; [`wakers`] the
 //! sleepers. This module has whatever needs several of them, above all the session's
-//! [`Gate::heartbeat`].
+//! [`SessionGate::heartbeat`].
 
-mod freed;
 mod lease;
 mod local_epochs;
+mod marks;
 mod offers;
-mod questions;
+mod pending_frees;
 mod wakers;
 
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
@@ -24,19 +24,19 @@ use std::task::Waker;
 use std::time::Duration;
 
 use fusee_control::master::{Orphan, SessionHeartbeat};
-use fusee_core::change::Stage;
+use fusee_core::change::ChangeStage;
 use fusee_core::data::{Policy, Transitions};
-use fusee_core::host::Pinned;
-use fusee_core::stats::{Damage, Work};
+use fusee_core::host::PinnedOperations;
+use fusee_core::stats::{Damage, SessionWork};
 use fusee_core::verbs::ClientId;
 use fusee_core::view::View;
 use futures_util::task::AtomicWaker;
 
-pub use self::freed::Freed;
 pub use self::lease::Lease;
-use self::local_epochs::LocalEpochs;
-pub use self::offers::Offers;
-pub use self::questions::Questions;
+use self::local_epochs::GateEpochs;
+pub use self::marks::SessionMarks;
+pub use self::offers::BlockOffers;
+pub use self::pending_frees::PendingFrees;
 use self::wakers::Wakers;
 use crate::sync::{AtomicBool, AtomicU64};
 
@@ -44,22 +44,22 @@ use crate::sync::{AtomicBool, AtomicU64};
 const REVOKED_AFTER: u64 = 16;
 
 /// The counters of a session. Nothing depends on them, so the model checker need not see them.
-pub trait Counts: std::fmt::Debug + Send + Sync {
+pub trait WorkCounters: std::fmt::Debug + Send + Sync {
     /// Returns the sums of its operations so far.
-    fn work(&self) -> Work;
+    fn work(&self) -> SessionWork;
 }
 
 /// The state that a session and its keeper share.
 #[derive(Debug)]
-pub struct Gate {
+pub struct SessionGate {
     client: ClientId,
-    local_epochs: LocalEpochs,
+    local_epochs: GateEpochs,
     /// Freed objects whose free bits are not set yet.
-    pub freed: Freed,
+    pub freed: PendingFrees,
     /// Marks that have passed.
-    pub questions: Questions,
-    /// Blocks that other sessions may have; see [`Gate::offer`].
-    pub offers: Offers,
+    pub questions: SessionMarks,
+    /// Blocks that other sessions may have; see [`SessionGate::offer`].
+    pub offers: BlockOffers,
     /// The session's lease.
     pub lease: Lease,
     /// Replicas that the session found damaged, and those that it repaired.
@@ -70,7 +70,7 @@ pub struct Gate {
     /// Transitions by that policy. Nothing depends on them, so the model checker need not see them.
     transitions: Mutex<Transitions>,
     /// The counters of its operations, once it has begun.
-    counted: OnceLock<Arc<dyn Counts>>,
+    counted: OnceLock<Arc<dyn WorkCounters>>,
     /// Whether memory is short, as far as this process knows.
     short: AtomicBool,
     /// Whether the master has called for memory since the session asked last.
@@ -79,15 +79,15 @@ pub struct Gate {
     wakers: Wakers,
 }
 
-impl Gate {
+impl SessionGate {
     /// Makes the gate of a session that was opened with this view and in this epoch.
-    pub fn new(client: ClientId, view: Arc<View>, epoch: u64) -> Gate {
-        Gate {
+    pub fn new(client: ClientId, view: Arc<View>, epoch: u64) -> SessionGate {
+        SessionGate {
             client,
-            local_epochs: LocalEpochs::new(view, epoch),
-            freed: Freed::new(),
-            questions: Questions::new(),
-            offers: Offers::default(),
+            local_epochs: GateEpochs::new(view, epoch),
+            freed: PendingFrees::new(),
+            questions: SessionMarks::new(),
+            offers: BlockOffers::default(),
             lease: Lease::forever(),
             damaged: AtomicU64::new(0),
             repaired: AtomicU64::new(0),
@@ -102,14 +102,14 @@ impl Gate {
     }
 
     /// Sets the end of the session's lease.
-    pub fn heard_until(self, until: Duration) -> Gate {
+    pub fn with_lease_end(self, until: Duration) -> SessionGate {
         self.lease.ends(until);
         self
     }
 
     /// Sets the policy.
-    pub fn with_policy(self, policy: Policy) -> Gate {
-        Gate { policy, ..self }
+    pub fn with_policy(self, policy: Policy) -> SessionGate {
+        SessionGate { policy, ..self }
     }
 
     /// Returns the policy that the master told the session.
@@ -134,7 +134,7 @@ impl Gate {
 
     /// Publishes, for the session, the local epochs in which its operations are pinned.
     #[inline]
-    pub fn publish(&self, pinned: Pinned) {
+    pub fn publish(&self, pinned: PinnedOperations) {
         self.local_epochs.publish(pinned);
     }
 
@@ -152,8 +152,8 @@ impl Gate {
     }
 
     /// Waits, for the session, until there is a newer view, or it is fenced.
-    pub async fn news(&self, than: u64) {
-        self.wakers.news(|| self.local_epochs.has_newer(than) || self.is_expelled()).await;
+    pub async fn wait_for_news(&self, than: u64) {
+        self.wakers.wait_for_news(|| self.local_epochs.has_newer(than) || self.is_expelled()).await;
     }
 
     /// Returns the newest view.
@@ -187,7 +187,7 @@ impl Gate {
 
     /// Records, in a forked child, that the session is fenced, without waking anything: its keeper
     /// and all that wait for it are the parent's.
-    pub fn leave_behind(&self) {
+    pub fn expel_in_child(&self) {
         self.expelled.store(true, SeqCst);
     }
 
@@ -226,7 +226,7 @@ impl Gate {
     }
 
     /// Adds transitions that the session has made by its policy.
-    pub fn has_moved(&self, transitions: Transitions) {
+    pub fn add_transitions(&self, transitions: Transitions) {
         self.transitions().add(transitions);
     }
 
@@ -236,17 +236,17 @@ impl Gate {
     }
 
     /// Sets, for the session, its counters.
-    pub fn counts_with(&self, counted: Arc<dyn Counts>) {
+    pub fn set_counters(&self, counted: Arc<dyn WorkCounters>) {
         self.counted.get_or_init(|| counted);
     }
 
     /// Returns the sums of the session's operations so far.
-    pub fn work(&self) -> Work {
+    pub fn work(&self) -> SessionWork {
         self.counted.get().map(|counted| counted.work()).unwrap_or_default()
     }
 
-    /// Returns, to the session, a mark of this moment, for [`Questions::has_passed`] and
-    /// [`Questions::is_settled`]. The keeper soon asks the master which marks have passed.
+    /// Returns, to the session, a mark of this moment, for [`SessionMarks::has_passed`] and
+    /// [`SessionMarks::is_settled`]. The keeper soon asks the master which marks have passed.
     pub fn mark(&self) -> u64 {
         let mark = self.questions.mark();
         self.wakers.wake_keeper();
@@ -297,7 +297,8 @@ impl Gate {
 
     /// Returns whether a session with this heartbeat has done all that a view asks of it.
     pub fn acknowledged(heartbeat: &SessionHeartbeat, view: &View) -> bool {
-        let looks = view.change.as_ref().is_some_and(|change| change.stage == Stage::Switched);
+        let looks =
+            view.change.as_ref().is_some_and(|change| change.stage == ChangeStage::Switched);
         heartbeat.pinned_by >= view.number && !(looks && heartbeat.has_suspended)
     }
 
@@ -306,6 +307,6 @@ impl Gate {
     pub fn acknowledges(&self) -> bool {
         let heartbeat = self.heartbeat();
         let newest = self.local_epochs.newest();
-        Gate::acknowledged(&heartbeat, &newest.view) && heartbeat.pinned_in >= newest.epoch
+        SessionGate::acknowledged(&heartbeat, &newest.view) && heartbeat.pinned_in >= newest.epoch
     }
 }

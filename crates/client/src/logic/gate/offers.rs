@@ -17,16 +17,16 @@ const PARTS: usize = 8;
 
 /// Blocks that other sessions may have.
 #[derive(Debug, Default)]
-pub struct Offers(Mutex<State>);
+pub struct BlockOffers(Mutex<BlockOfferState>);
 
 #[derive(Debug, Default)]
-struct State {
+struct BlockOfferState {
     offered: Vec<Orphan>,
     /// Blocks to hand on without a call for memory: this session has no use for them, and objects in them are
     /// in use.
     surplus: Vec<Orphan>,
     /// The blocks of which the master is being told.
-    batch: Option<Batch>,
+    batch: Option<HandOnBatch>,
     serial: u64,
     /// The latest call for which a part of the offered blocks was handed on.
     call: u64,
@@ -46,7 +46,7 @@ struct State {
 
 /// Blocks that a session hands on at a time.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Batch {
+pub struct HandOnBatch {
     /// The number of the batch; it grows with every batch.
     pub serial: u64,
     /// The blocks.
@@ -55,15 +55,15 @@ pub struct Batch {
     pub used: Vec<BlockId>,
 }
 
-impl Batch {
+impl HandOnBatch {
     /// Makes the message to the master.
     pub fn request(self, client: ClientId) -> MasterRequest {
-        let Batch { serial, orphans, used } = self;
+        let HandOnBatch { serial, orphans, used } = self;
         MasterRequest::HandOn { client, serial, orphans, used }
     }
 }
 
-impl State {
+impl BlockOfferState {
     fn is_pressing(&self) -> bool {
         !self.surplus.is_empty() || self.is_due || (self.owed != 0 && !self.is_withheld)
     }
@@ -85,12 +85,12 @@ impl State {
         }
         self.gone.extend(orphans.iter().map(|left| left.block));
         self.serial += 1;
-        self.batch = Some(Batch { serial: self.serial, orphans, used });
+        self.batch = Some(HandOnBatch { serial: self.serial, orphans, used });
     }
 }
 
-impl Offers {
-    fn state(&self) -> MutexGuard<'_, State> {
+impl BlockOffers {
+    fn state(&self) -> MutexGuard<'_, BlockOfferState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -148,7 +148,7 @@ impl Offers {
     }
 
     /// Returns the batch that the master has not acknowledged.
-    pub fn unheard(&self) -> Option<Batch> {
+    pub fn unacknowledged(&self) -> Option<HandOnBatch> {
         self.state().batch.clone()
     }
 
@@ -156,7 +156,7 @@ impl Offers {
     /// new batch has the surplus blocks and, for a new `call` other than 0, a part of the offered ones. So a
     /// session at work keeps most blocks that it needs itself; one that was idle since the last call hands on
     /// all.
-    pub fn hand_on(&self, call: u64) -> Option<Batch> {
+    pub fn hand_on(&self, call: u64) -> Option<HandOnBatch> {
         let state = &mut *self.state();
         state.is_due = false;
         if !state.is_withheld {

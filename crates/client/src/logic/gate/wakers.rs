@@ -33,7 +33,7 @@ impl Wakers {
     }
 
     /// Waits until there is news. The bringer of news calls [`Wakers::wake`] after it.
-    pub async fn news(&self, is_there: impl Fn() -> bool) {
+    pub async fn wait_for_news(&self, is_there: impl Fn() -> bool) {
         poll_fn(|context| {
             {
                 let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,8 +1,8 @@
 use alloc::vec::Vec;
 
 use super::*;
-use crate::code::Coding;
 use crate::data::{Orientation, Region};
+use crate::erasure::Coding;
 use crate::layout::Address;
 
 fn identity(units: u64) -> Identity {
@@ -13,7 +13,7 @@ fn identity(units: u64) -> Identity {
 fn region(replicas: u8) -> Region {
     let coding = Coding::new(4, 2).unwrap();
     let redundancy = Redundancy::Oriented(Orientation::new(replicas, coding).unwrap());
-    let place = |node| Place { node: MnId(node), offset: 1 << 20 };
+    let place = |node| PoolPlace { node: MnId(node), offset: 1 << 20 };
     Region::new(redundancy, (0..6).map(place).collect(), 1)
 }
 

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 
 use super::super::Address;
 use super::*;
-use crate::code::{MAX_PARITY, ReedSolomon};
+use crate::erasure::{MAX_PARITY, ReedSolomon};
 
 fn identity(generation: u16) -> Identity {
     Identity::new(Address::new(1 << 20), generation)

@@ -3,12 +3,12 @@ use crate::change::LeavingFrom;
 use crate::layout::{SizeClass, Slot};
 use crate::view::tests::small;
 
-fn place(node: u16, offset: u64) -> Place {
-    Place { node: MnId(node), offset }
+fn place(node: u16, offset: u64) -> PoolPlace {
+    PoolPlace { node: MnId(node), offset }
 }
 
-fn gain(of: u32, joining: Place) -> Gain {
-    Gain { of, joining, leaving: None }
+fn gain(of: u32, joining: PoolPlace) -> NewReplica {
+    NewReplica { of, joining, leaving: None }
 }
 
 /// Both subtables and both regions lie on nodes 0 and 1; node 2 has nothing.
@@ -23,9 +23,9 @@ fn a_replica_moves_at_the_switch_and_its_room_is_given_back_after_it() {
     let view = three();
     let old = view.regions[0].primary();
     let new = place(2, 1 << 20);
-    let region = Gain { of: 0, joining: new, leaving: Some(old) };
+    let region = NewReplica { of: 0, joining: new, leaving: Some(old) };
     let moved = view.subtables[1].backups()[0];
-    let subtable = Gain { of: 1, joining: place(2, 0), leaving: Some(moved) };
+    let subtable = NewReplica { of: 1, joining: place(2, 0), leaving: Some(moved) };
     let frozen = view.growing(&[subtable], &[region]);
     frozen.check().unwrap();
     assert_eq!(frozen.regions, view.regions);
@@ -36,7 +36,7 @@ fn a_replica_moves_at_the_switch_and_its_room_is_given_back_after_it() {
     assert_eq!(switched.regions[1].primary_since(), 1);
     assert_eq!(switched.subtables[1].replicas(), [view.subtables[1].primary(), place(2, 0)]);
     assert!(switched.is_region_frozen(0), "who reads at the old place sees no new object");
-    let leaving: Vec<Place> = switched.leaving().map(|(_, place)| place).collect();
+    let leaving: Vec<PoolPlace> = switched.leaving().map(|(_, place)| place).collect();
     assert_eq!(leaving, [moved, old]);
     let mut again = switched.clone();
     let at = Vec::from([old, view.regions[1].backups()[0]]);
@@ -57,7 +57,7 @@ fn what_disagrees_is_settled_where_it_is() {
     let view = three();
     let frozen = view.settling(&[1], &[0]);
     frozen.check().unwrap();
-    assert_eq!(frozen.stage_of(1), Some(Stage::Frozen));
+    assert_eq!(frozen.stage_of(1), Some(ChangeStage::Frozen));
     assert!(frozen.is_region_frozen(0) && !frozen.is_region_frozen(1));
     let switched = frozen.advanced().advanced();
     switched.check().unwrap();
@@ -70,7 +70,7 @@ fn what_disagrees_is_settled_where_it_is() {
     // A loss begins the whole change anew: the bitmap may be zeros already.
     let lost = frozen.advanced().without(&[MnId(2)]).unwrap();
     lost.check().unwrap();
-    assert_eq!(lost.stage_of(1), Some(Stage::Frozen));
+    assert_eq!(lost.stage_of(1), Some(ChangeStage::Frozen));
     assert!(lost.is_region_frozen(0));
     let switched = lost.advanced().advanced();
     assert_eq!(switched.regions[0].primary_since(), switched.number, "the bitmaps are others");
@@ -81,7 +81,7 @@ fn a_loss_keeps_the_replica_that_was_to_leave() {
     let view = three();
     let [first, second] = [view.regions[0].primary(), view.regions[0].backups()[0]];
     let new = place(2, 1 << 20);
-    let moving = Gain { of: 0, joining: new, leaving: Some(second) };
+    let moving = NewReplica { of: 0, joining: new, leaving: Some(second) };
     let frozen = view.growing(&[], &[moving]);
     let switched = |view: View| view.advanced().advanced();
     let without = |node, from: &View| from.without(&[MnId(node)]).unwrap();
@@ -124,15 +124,15 @@ fn a_lost_primary_leaves_a_primaryless_subtable_until_the_switch() {
     let frozen = view.without(&[MnId(0)]).unwrap();
     frozen.check().unwrap();
     assert_eq!((frozen.number, frozen.members.len()), (2, 1));
-    assert_eq!(frozen.stage_of(0), Some(Stage::Frozen));
+    assert_eq!(frozen.stage_of(0), Some(ChangeStage::Frozen));
     assert!(frozen.is_without_primary(0) && frozen.is_without_primary(1));
     assert!(!frozen.uses(MnId(0)) && frozen.uses(MnId(1)));
     assert!(!frozen.is_region_frozen(0), "objects go to the replica that is left");
     let transforming = frozen.advanced();
-    assert_eq!(transforming.stage_of(1), Some(Stage::Transforming));
+    assert_eq!(transforming.stage_of(1), Some(ChangeStage::Transforming));
     let switched = transforming.advanced();
     assert!(!switched.is_without_primary(0));
-    assert_eq!(switched.stage_of(0), Some(Stage::Switched));
+    assert_eq!(switched.stage_of(0), Some(ChangeStage::Switched));
     let stable = switched.advanced();
     assert_eq!((stable.number, &stable.change), (5, &None));
     for view in [transforming, switched, stable] {
@@ -144,7 +144,7 @@ fn a_lost_primary_leaves_a_primaryless_subtable_until_the_switch() {
 fn who_loses_everything_is_told() {
     let view = small();
     let both = [MnId(0), MnId(1)];
-    assert_eq!(view.without(&both), Err(NothingLeft::Subtable(0)));
+    assert_eq!(view.without(&both), Err(UnsurvivableLoss::Subtable(0)));
 }
 
 #[test]
@@ -171,12 +171,12 @@ fn a_loss_during_a_change_starts_it_again_with_all_that_was_frozen() {
     let growing = half.growing(&[gain(1, place(2, 0))], &[gain(0, place(2, 1 << 20))]).advanced();
     let again = growing.without(&[MnId(2)]).unwrap();
     again.check().unwrap();
-    assert_eq!(again.stage_of(1), Some(Stage::Frozen));
+    assert_eq!(again.stage_of(1), Some(ChangeStage::Frozen));
     let change = again.change.clone().unwrap();
     assert_eq!(change.subtables[0].joining, None, "it is not coming");
     assert!(change.regions.is_empty());
     let switched = growing.advanced().without(&[MnId(1)]);
-    assert_eq!(switched, Err(NothingLeft::Subtable(0)));
+    assert_eq!(switched, Err(UnsurvivableLoss::Subtable(0)));
 }
 
 #[test]
@@ -186,7 +186,7 @@ fn bad_changes_are_refused() {
         view.members.push(Member { node: MnId(2), ..view.members[0].clone() });
         view.growing(&[gain(0, place(2, 0))], &[gain(1, place(2, 1 << 20))])
     };
-    let bad = |what: &str, spoil: fn(&mut Change)| {
+    let bad = |what: &str, spoil: fn(&mut ViewChange)| {
         let mut view = growing();
         spoil(view.change.as_mut().unwrap());
         let error = view.check().unwrap_err();
@@ -195,7 +195,7 @@ fn bad_changes_are_refused() {
     bad("in order", |c| c.subtables.push(c.subtables[0].clone()));
     bad("unknown subtable", |c| c.subtables[0].subtable = 9);
     bad("unknown subtable or region", |c| c.regions[0].region = 9);
-    bad("unfinished", |c| c.stage = Stage::Switched);
+    bad("unfinished", |c| c.stage = ChangeStage::Switched);
     bad("exceeds", |c| c.regions[0].joining = Some(place(2, 6 << 20)));
     bad("on one memory node", |c| c.subtables[0].joining = Some(place(1, 0)));
     bad("overlap", |c| c.regions[0].joining = Some(place(2, 0)));
@@ -212,7 +212,10 @@ fn a_subtable_that_cannot_be_split_stays_in_the_scope_and_those_before_it_go_on(
     assert_eq!(transforming.without_split(2), None);
     let splits = |view: &View| -> Vec<bool> {
         let change = view.change.as_ref().unwrap();
-        assert_eq!((change.stage, view.number), (Stage::Transforming, transforming.number + 1));
+        assert_eq!(
+            (change.stage, view.number),
+            (ChangeStage::Transforming, transforming.number + 1)
+        );
         change.subtables.iter().map(|s| s.split.is_some()).collect()
     };
     let less = transforming.without_split(1).unwrap();
@@ -249,7 +252,7 @@ fn new_regions_are_known_before_they_can_be_used() {
     assert_eq!(without.regions[2].places(), [place(0, 3 << 20)]);
     // After the freeze it may hold objects.
     let lost = transforming.without(&[MnId(1)]);
-    assert_eq!(lost, Err(NothingLeft::Region(3)));
+    assert_eq!(lost, Err(UnsurvivableLoss::Region(3)));
 }
 
 #[test]
@@ -258,7 +261,7 @@ fn a_split_takes_half_of_the_directory_entries() {
     let sibling = Vec::from([place(1, 1 << 17), place(0, 1 << 17)]);
     let frozen = view.splitting(&[(1, sibling.clone())]);
     frozen.check().unwrap();
-    assert_eq!((frozen.stage_of(0), frozen.stage_of(1)), (None, Some(Stage::Frozen)));
+    assert_eq!((frozen.stage_of(0), frozen.stage_of(1)), (None, Some(ChangeStage::Frozen)));
     let transforming = frozen.advanced();
     assert_eq!(transforming.subtables, view.subtables, "nobody knows of it yet");
     let switched = transforming.advanced();
@@ -266,7 +269,7 @@ fn a_split_takes_half_of_the_directory_entries() {
     assert_eq!(switched.directory, [0, 0, 1, 2]);
     assert_eq!(switched.subtables[2], Subtable::new(2, sibling));
     assert_eq!((switched.subtables[0].local_depth, switched.subtables[1].local_depth), (1, 2));
-    assert_eq!(switched.stage_of(2), Some(Stage::Switched), "writes to it wait");
+    assert_eq!(switched.stage_of(2), Some(ChangeStage::Switched), "writes to it wait");
     assert!(switched.has_moved_entries());
     let stable = switched.advanced();
     stable.check().unwrap();
@@ -349,7 +352,7 @@ fn pairs_that_are_lost_while_they_move_leave_no_room_behind() {
     let view = with_single_pairs();
     let old = place(2, 1 << 20);
     let new = place(1, 3 << 20);
-    let moving = view.growing(&[], &[Gain { of: 2, joining: new, leaving: Some(old) }]);
+    let moving = view.growing(&[], &[NewReplica { of: 2, joining: new, leaving: Some(old) }]);
     for view in [moving.clone(), moving.advanced()] {
         let lost = view.without(&[MnId(2)]).unwrap();
         lost.check().unwrap();

@@ -11,7 +11,7 @@ use crate::sys;
 use crate::verbs::ffi::{self, Cq};
 
 /// The completion queue of a queue pair, and the events that announce completions.
-pub(crate) struct Completions {
+pub(crate) struct CompletionQueue {
     pub(super) cq: NonNull<Cq>,
     channel: Option<NonNull<ffi::CompChannel>>,
     /// Events taken and not acknowledged. The queue cannot be destroyed before they are.
@@ -21,21 +21,21 @@ pub(crate) struct Completions {
 
 // SAFETY: it may be used from any thread, one at a time: methods that change it borrow it
 // exclusively.
-unsafe impl Send for Completions {}
+unsafe impl Send for CompletionQueue {}
 
-impl fmt::Debug for Completions {
+impl fmt::Debug for CompletionQueue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Completions").field("device", &self.device).finish()
     }
 }
 
-impl Completions {
+impl CompletionQueue {
     /// Makes a queue with this room. `has_events`: with a channel to sleep on.
     pub(crate) fn new(
         device: &Arc<Device>,
         room: u32,
         has_events: bool,
-    ) -> Result<Completions, RdmaError> {
+    ) -> Result<CompletionQueue, RdmaError> {
         let library = device.library;
         let context = device.context.as_ptr();
         let mut channel = None;
@@ -56,7 +56,7 @@ impl Completions {
             }
             return Err(error);
         };
-        let completions = Completions { cq, channel, events: 0, device: device.clone() };
+        let completions = CompletionQueue { cq, channel, events: 0, device: device.clone() };
         if let Some(fd) = completions.fd() {
             sys::set_nonblocking(fd).map_err(|error| RdmaError::Call {
                 device: device.name.clone(),
@@ -124,7 +124,7 @@ impl Completions {
     }
 }
 
-impl Drop for Completions {
+impl Drop for CompletionQueue {
     fn drop(&mut self) {
         self.acknowledge();
         // SAFETY: the queue pairs that use it were destroyed before: they own it or share it.

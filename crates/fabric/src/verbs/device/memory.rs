@@ -15,7 +15,7 @@ use crate::sys::Mapping;
 use crate::verbs::ffi::{self, Mr};
 
 /// Kinds of registered memory.
-enum Memory {
+enum MemoryBacking {
     /// A memory node's pool, which sessions reach.
     Pool(#[allow(dead_code, reason = "kept mapped")] Pool),
     /// A session's own memory.
@@ -23,77 +23,94 @@ enum Memory {
 }
 
 /// Memory that a NIC may access.
-pub(crate) struct Registered {
+pub(crate) struct RegisteredMemory {
     mr: NonNull<Mr>,
     device: Arc<Device>,
     // Dropped after the registration has ended.
-    memory: Memory,
+    memory: MemoryBacking,
     start: u64,
 }
 
 // SAFETY: registered memory belongs to no thread, and its key is only read.
-unsafe impl Send for Registered {}
+unsafe impl Send for RegisteredMemory {}
 // SAFETY: as above.
-unsafe impl Sync for Registered {}
+unsafe impl Sync for RegisteredMemory {}
 
-impl fmt::Debug for Registered {
+impl fmt::Debug for RegisteredMemory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Registered").field("device", &self.device).finish()
     }
 }
 
-impl Registered {
+impl RegisteredMemory {
     /// Registers a pool behind its header, for sessions that have the key.
     ///
     /// # Panics
     /// If the pool is no longer than a header.
-    pub(crate) fn pool(device: &Arc<Device>, pool: &Pool) -> Result<Registered, RdmaError> {
+    pub(crate) fn pool(device: &Arc<Device>, pool: &Pool) -> Result<RegisteredMemory, RdmaError> {
         let access = ffi::ACCESS_LOCAL_WRITE
             | ffi::ACCESS_REMOTE_READ
             | ffi::ACCESS_REMOTE_WRITE
             | ffi::ACCESS_REMOTE_ATOMIC;
-        Registered::lent(device, pool, access)
+        RegisteredMemory::lent(device, pool, access)
     }
 
     /// Registers the same memory again, with a key that allows READs only.
     ///
     /// # Panics
     /// As for `pool`.
-    pub(crate) fn steered(device: &Arc<Device>, pool: &Pool) -> Result<Registered, RdmaError> {
-        Registered::lent(device, pool, ffi::ACCESS_REMOTE_READ)
+    pub(crate) fn steered(
+        device: &Arc<Device>,
+        pool: &Pool,
+    ) -> Result<RegisteredMemory, RdmaError> {
+        RegisteredMemory::lent(device, pool, ffi::ACCESS_REMOTE_READ)
     }
 
-    fn lent(device: &Arc<Device>, pool: &Pool, access: c_uint) -> Result<Registered, RdmaError> {
+    fn lent(
+        device: &Arc<Device>,
+        pool: &Pool,
+        access: c_uint,
+    ) -> Result<RegisteredMemory, RdmaError> {
         let (start, bytes) = pool.pin();
         let header_bytes = POOL_HEADER_BYTES as usize;
         let lent = bytes.checked_sub(header_bytes).expect("a pool is longer than its header");
         let range = (start.wrapping_add(header_bytes), lent);
-        Registered::new(device, Memory::Pool(pool.clone()), range, access)
+        RegisteredMemory::new(device, MemoryBacking::Pool(pool.clone()), range, access)
     }
 
     /// Registers the header of a pool, with a key that allows READs only.
-    pub(crate) fn header(device: &Arc<Device>, pool: &Pool) -> Result<Registered, RdmaError> {
+    pub(crate) fn header(device: &Arc<Device>, pool: &Pool) -> Result<RegisteredMemory, RdmaError> {
         let range = (pool.pin().0, POOL_HEADER_BYTES as usize);
-        Registered::new(device, Memory::Pool(pool.clone()), range, ffi::ACCESS_REMOTE_READ)
+        RegisteredMemory::new(
+            device,
+            MemoryBacking::Pool(pool.clone()),
+            range,
+            ffi::ACCESS_REMOTE_READ,
+        )
     }
 
     /// Allocates memory that only this machine's NIC can access.
-    pub(crate) fn arena(device: &Arc<Device>, bytes: usize) -> Result<Registered, RdmaError> {
+    pub(crate) fn arena(device: &Arc<Device>, bytes: usize) -> Result<RegisteredMemory, RdmaError> {
         let mapping = Mapping::anonymous(bytes).map_err(|error| RdmaError::Register {
             device: device.name.clone(),
             bytes: bytes as u64,
             cause: error.to_string(),
         })?;
         let start = mapping.start();
-        Registered::new(device, Memory::Arena(mapping), (start, bytes), ffi::ACCESS_LOCAL_WRITE)
+        RegisteredMemory::new(
+            device,
+            MemoryBacking::Arena(mapping),
+            (start, bytes),
+            ffi::ACCESS_LOCAL_WRITE,
+        )
     }
 
     fn new(
         device: &Arc<Device>,
-        memory: Memory,
+        memory: MemoryBacking,
         (start, bytes): (*mut u8, usize),
         access: c_uint,
-    ) -> Result<Registered, RdmaError> {
+    ) -> Result<RegisteredMemory, RdmaError> {
         // SAFETY: the range is mapped, and stays so until `memory` is dropped, after the registration.
         let mr = unsafe {
             (device.library.reg_mr)(device.pd.as_ptr(), start.cast(), bytes, access as c_int)
@@ -103,7 +120,7 @@ impl Registered {
             bytes: bytes as u64,
             cause: io::Error::last_os_error().to_string(),
         })?;
-        Ok(Registered { mr, device: device.clone(), memory, start: start as u64 })
+        Ok(RegisteredMemory { mr, device: device.clone(), memory, start: start as u64 })
     }
 
     /// Returns the start of the memory, as the NIC's address.
@@ -126,13 +143,13 @@ impl Registered {
     /// Returns the arena's first byte.
     pub(crate) fn arena_start(&self) -> *mut u8 {
         match &self.memory {
-            Memory::Arena(mapping) => mapping.start(),
-            Memory::Pool(_) => unreachable!("a pool is accessed through its own functions"),
+            MemoryBacking::Arena(mapping) => mapping.start(),
+            MemoryBacking::Pool(_) => unreachable!("a pool is accessed through its own functions"),
         }
     }
 }
 
-impl Drop for Registered {
+impl Drop for RegisteredMemory {
     fn drop(&mut self) {
         // SAFETY: registered by us; queue pairs that could reach it are destroyed or have no key to
         // it.

@@ -6,7 +6,7 @@
 
 mod completions;
 mod memory;
-mod pair;
+mod queue_pair;
 
 use std::collections::HashMap;
 use std::ffi::{CStr, c_int};
@@ -16,13 +16,13 @@ use std::net::IpAddr;
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-use super::ffi::{self, Context, GidEntry, Library, Pd, PortAttr};
-use super::ports::{self, Gid, GidKind, Port, Selected, Wanted};
+use super::ffi::{self, GidEntry, Library, Pd, PortAttr, RawContext};
+use super::ports::{self, DeviceChoice, Gid, GidKind, Port, SelectedPort};
 use crate::error::RdmaError;
 use crate::fork::PerProcess;
-pub(super) use completions::Completions;
-pub(super) use memory::Registered;
-pub(super) use pair::{QueuePair, Responder};
+pub(super) use completions::CompletionQueue;
+pub(super) use memory::RegisteredMemory;
+pub(super) use queue_pair::{QueuePair, Responder};
 
 /// The vendor number of rxe, the kernel's software RoCE, which stands for no vendor.
 const SOFTWARE_VENDOR: u32 = 0xff_ffff;
@@ -32,7 +32,7 @@ const MAX_DEPTH: c_int = 128;
 /// An open device, with one protection domain for all its objects.
 pub(super) struct Device {
     library: &'static Library,
-    context: NonNull<Context>,
+    context: NonNull<RawContext>,
     pd: NonNull<Pd>,
     pub(super) name: String,
     ports: Vec<Port>,
@@ -60,8 +60,8 @@ impl fmt::Debug for Device {
 static OPEN: PerProcess<Mutex<HashMap<String, Weak<Device>>>> = PerProcess::new();
 
 /// Chooses device, port and address. `near` is this end of the connection to the other party.
-pub(super) fn choose(near: Option<IpAddr>) -> Result<(Arc<Device>, Selected), RdmaError> {
-    let wanted = Wanted::from_environment()?;
+pub(super) fn choose(near: Option<IpAddr>) -> Result<(Arc<Device>, SelectedPort), RdmaError> {
+    let wanted = DeviceChoice::from_environment()?;
     let devices = all()?;
     let ports: Vec<Port> = devices.iter().flat_map(|device| device.ports.clone()).collect();
     let selected = ports::select(&ports, &wanted, near)?;
@@ -72,7 +72,7 @@ pub(super) fn choose(near: Option<IpAddr>) -> Result<(Arc<Device>, Selected), Rd
 
 /// A machine's device for verbs.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Found {
+pub struct RdmaDevice {
     /// The device's name.
     pub device: String,
     /// The IP address of its port, if it has one.
@@ -84,8 +84,8 @@ pub struct Found {
 
 /// Returns the device that is used on this machine unless another one is near or chosen. The error says
 /// why there is none.
-pub fn default_device() -> Result<Found, RdmaError> {
-    choose(None).map(|(device, selected)| Found {
+pub fn default_device() -> Result<RdmaDevice, RdmaError> {
+    choose(None).map(|(device, selected)| RdmaDevice {
         device: device.name.clone(),
         address: selected.gid.address(),
         is_software: device.is_software,

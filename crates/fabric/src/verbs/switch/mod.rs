@@ -4,9 +4,9 @@
 //! change. So the switch is invisible to other traffic on the wire. When the switch ends, the wire is cut. `packet`
 //! decodes frames, `icrc` computes checksums, `path` keeps the connections.
 
+mod connection_table;
 mod icrc;
 pub(crate) mod packet;
-mod path;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fs::File;
@@ -17,13 +17,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use fusee_switch::{Bytes, Connection, Counts, Forget, Switch};
+use fusee_switch::{ForgetScope, Switch, SwitchConnection, SwitchCounts, SwitchMemory};
 use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Token, Waker};
 
 use crate::error::ServeError;
 use crate::sys;
-use path::{Passes, Path};
+use connection_table::{FrameDecision, RoceConnectionTable};
 
 /// The time between two looks at a held frame, and below their number at most: far less than the time after which NICs
 /// send again.
@@ -43,7 +43,7 @@ const WAKER: Token = Token(2);
 /// The stage at which a frame is tampered with.
 #[doc(hidden)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stage {
+pub enum TamperStage {
     /// The frame has arrived, and the switch has not seen it.
     Came,
     /// The switch has handled the frame.
@@ -52,23 +52,23 @@ pub enum Stage {
 
 /// A function that damages frames, for tests.
 #[doc(hidden)]
-pub type Tamper = dyn FnMut(&mut [u8], Stage) + Send;
+pub type Tamper = dyn FnMut(&mut [u8], TamperStage) + Send;
 
 /// A running switch on a wire. Its drop cuts the wire.
 pub struct WireSwitch {
-    shared: Arc<Shared>,
+    shared: Arc<WireSwitchShared>,
     waker: Waker,
     thread: Option<JoinHandle<()>>,
 }
 
-struct Shared {
-    path: Mutex<Path>,
+struct WireSwitchShared {
+    path: Mutex<RoceConnectionTable>,
     lost: AtomicU64,
     is_over: AtomicBool,
 }
 
-impl Shared {
-    fn path(&self) -> MutexGuard<'_, Path> {
+impl WireSwitchShared {
+    fn path(&self) -> MutexGuard<'_, RoceConnectionTable> {
         self.path.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -102,27 +102,27 @@ impl WireSwitch {
             registry.register(&mut SourceFd(&fd), Token(token), Interest::READABLE).map_err(io)?;
         }
         let waker = Waker::new(poll.registry(), WAKER).map_err(io)?;
-        let shared = Arc::new(Shared {
-            path: Mutex::new(Path::new(switch)),
+        let shared = Arc::new(WireSwitchShared {
+            path: Mutex::new(RoceConnectionTable::new(switch)),
             lost: AtomicU64::new(0),
             is_over: AtomicBool::new(false),
         });
-        let wire = Wire { sides, shared: shared.clone(), held: BTreeMap::new(), tamper };
+        let wire = WireSwitchLoop { sides, shared: shared.clone(), held: BTreeMap::new(), tamper };
         let spawned =
             thread::Builder::new().name("fusee-wire".into()).spawn(move || wire.run(poll));
         Ok(WireSwitch { shared, waker, thread: Some(spawned.map_err(io)?) })
     }
 
     /// Returns the counts of its work so far.
-    pub fn counts(&self) -> Counts {
+    pub fn counts(&self) -> SwitchCounts {
         self.shared.path().switch().counts()
     }
 
     /// Returns the memory that its knowledge takes.
-    pub fn bytes(&self) -> Bytes {
+    pub fn bytes(&self) -> SwitchMemory {
         let mut path = self.shared.path();
         let bytes = path.switch().bytes();
-        Bytes { connections: bytes.connections + path.bytes(), ..bytes }
+        SwitchMemory { connections: bytes.connections + path.bytes(), ..bytes }
     }
 
     /// Returns the number of known connections between queue pairs: the switch has seen the beginning of each, and
@@ -138,7 +138,7 @@ impl WireSwitch {
 
     /// Makes the switch forget all that it knows of slots and writes.
     pub fn forget(&self) {
-        self.shared.path().switch().forget(Forget::All);
+        self.shared.path().switch().forget(ForgetScope::All);
     }
 }
 
@@ -156,21 +156,21 @@ impl Drop for WireSwitch {
 }
 
 /// A frame that has come in at a side, behind the system's header.
-struct Frame {
+struct WireFrame {
     from: usize,
     bytes: Vec<u8>,
 }
 
 /// The state of the switch's thread.
-struct Wire {
+struct WireSwitchLoop {
     sides: [File; 2],
-    shared: Arc<Shared>,
+    shared: Arc<WireSwitchShared>,
     /// For each connection on which a frame is held: the looks at the first frame, and all frames in order.
-    held: BTreeMap<Connection, (u32, VecDeque<Frame>)>,
+    held: BTreeMap<SwitchConnection, (u32, VecDeque<WireFrame>)>,
     tamper: Box<Tamper>,
 }
 
-impl Wire {
+impl WireSwitchLoop {
     fn run(mut self, mut poll: Poll) {
         let mut events = Events::with_capacity(8);
         let mut buffer = vec![0; FRAME_BYTES];
@@ -222,26 +222,26 @@ impl Wire {
     }
 
     fn came(&mut self, from: usize, bytes: &mut [u8]) {
-        (self.tamper)(&mut bytes[OFFLOADS..], Stage::Came);
+        (self.tamper)(&mut bytes[OFFLOADS..], TamperStage::Came);
         let shared = self.shared.clone();
         let mut path = shared.path();
         if !self.held.is_empty()
             && let Some(connection) = path.connection(&bytes[OFFLOADS..])
             && let Some((_, waiting)) = self.held.get_mut(&connection)
         {
-            waiting.push_back(Frame { from, bytes: bytes.to_vec() });
+            waiting.push_back(WireFrame { from, bytes: bytes.to_vec() });
             if waiting.len() == HELD_FRAMES {
                 self.go_on(&mut path, connection, true);
             }
             return;
         }
         match path.pass(&mut bytes[OFFLOADS..]) {
-            Passes::Waits if self.held.len() < HELD_CONNECTIONS => {
+            FrameDecision::Waits if self.held.len() < HELD_CONNECTIONS => {
                 let connection = path.connection(&bytes[OFFLOADS..]).expect("it has just waited");
-                let frame = Frame { from, bytes: bytes.to_vec() };
+                let frame = WireFrame { from, bytes: bytes.to_vec() };
                 self.held.insert(connection, (0, [frame].into()));
             }
-            Passes::On | Passes::Waits => self.send(from, bytes),
+            FrameDecision::On | FrameDecision::Waits => self.send(from, bytes),
         }
     }
 
@@ -249,7 +249,7 @@ impl Wire {
     fn ask_again(&mut self) {
         let shared = self.shared.clone();
         let mut path = shared.path();
-        let held: Vec<Connection> = self.held.keys().copied().collect();
+        let held: Vec<SwitchConnection> = self.held.keys().copied().collect();
         for connection in held {
             let (times, _) = self.held.get_mut(&connection).expect("it is held");
             *times += 1;
@@ -259,11 +259,11 @@ impl Wire {
     }
 
     /// Sends the frames held on a connection, up to the next one that has to wait, or `all` of them.
-    fn go_on(&mut self, path: &mut Path, connection: Connection, all: bool) {
+    fn go_on(&mut self, path: &mut RoceConnectionTable, connection: SwitchConnection, all: bool) {
         let Some((times, mut waiting)) = self.held.remove(&connection) else { return };
         let mut times = times;
         while let Some(mut frame) = waiting.pop_front() {
-            if path.pass(&mut frame.bytes[OFFLOADS..]) == Passes::Waits && !all {
+            if path.pass(&mut frame.bytes[OFFLOADS..]) == FrameDecision::Waits && !all {
                 waiting.push_front(frame);
                 self.held.insert(connection, (times, waiting));
                 return;
@@ -274,7 +274,7 @@ impl Wire {
     }
 
     fn send(&mut self, from: usize, bytes: &mut [u8]) {
-        (self.tamper)(&mut bytes[OFFLOADS..], Stage::Goes);
+        (self.tamper)(&mut bytes[OFFLOADS..], TamperStage::Goes);
         // Like any network, this one may lose frames, and NICs send them again.
         if let Err(error) = self.sides[1 - from].write(bytes) {
             self.shared.lost.fetch_add(1, Ordering::Relaxed);

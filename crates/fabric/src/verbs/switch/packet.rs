@@ -10,7 +10,7 @@
 //! ```
 //!
 //! Numbers are big-endian, except the ICRC. (IBTA vol. 1, chapter 9 and annex A17.) Frames may hold any bytes: one
-//! that is not complete is [`Seen::Other`].
+//! that is not complete is [`FrameContents::Other`].
 
 // Promise FAB-18: A switch on the wire steers READs; damaged packets stay damaged.
 
@@ -25,20 +25,20 @@ const RETH_BYTES: usize = 16;
 const ICRC_BYTES: usize = 4;
 
 /// An IP address as NICs store it: an IPv4 address is mapped.
-pub(crate) type Gid = [u8; 16];
+pub(crate) type RawGid = [u8; 16];
 
 /// A queue pair and its address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct End {
-    pub(crate) gid: Gid,
+pub(crate) struct RoceEndpoint {
+    pub(crate) gid: RawGid,
     pub(crate) queue_pair: u32,
 }
 
 /// A TCP connection, in one direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Flow {
-    pub(crate) from: (Gid, u16),
-    pub(crate) to: (Gid, u16),
+    pub(crate) from: (RawGid, u16),
+    pub(crate) to: (RawGid, u16),
 }
 
 impl Flow {
@@ -50,13 +50,13 @@ impl Flow {
 
 /// The contents of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Seen<'b> {
+pub(crate) enum FrameContents<'b> {
     /// A request from one NIC to another.
-    Request { to: End, psn: u32, verb: Asked<'b> },
+    Request { to: RoceEndpoint, psn: u32, verb: RoceRequest<'b> },
     /// The answer to an atomic.
-    Found { to: End, psn: u32, word: u64 },
+    Found { to: RoceEndpoint, psn: u32, word: u64 },
     /// A request was refused, and not for coming too early or out of order. The connection has ended.
-    Refused { to: End },
+    Refused { to: RoceEndpoint },
     /// A segment of TCP.
     Segment { flow: Flow, bytes: &'b [u8], ends: bool },
     /// Any other frame.
@@ -65,7 +65,7 @@ pub(crate) enum Seen<'b> {
 
 /// A request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Asked<'b> {
+pub(crate) enum RoceRequest<'b> {
     Read {
         address: u64,
         key: u32,
@@ -85,9 +85,9 @@ pub(crate) enum Asked<'b> {
 }
 
 /// The IP packet in a frame.
-struct Opened<'b> {
-    from: Gid,
-    to: Gid,
+struct IpPacket<'b> {
+    from: RawGid,
+    to: RawGid,
     protocol: u8,
     /// The payload of the IP packet, and below its start in the frame.
     inside: &'b [u8],
@@ -114,11 +114,11 @@ fn u24_at(bytes: &[u8], at: usize) -> Option<u32> {
     array(bytes, at).map(|[a, b, c]| u32::from_be_bytes([0, a, b, c]))
 }
 
-fn mapped(address: [u8; 4]) -> Gid {
+fn mapped(address: [u8; 4]) -> RawGid {
     std::net::Ipv4Addr::from(address).to_ipv6_mapped().octets()
 }
 
-fn open(frame: &[u8]) -> Option<Opened<'_>> {
+fn open(frame: &[u8]) -> Option<IpPacket<'_>> {
     let packet = frame.get(ETHERNET_BYTES..)?;
     match u16_at(frame, 12)? {
         0x0800 => {
@@ -132,24 +132,24 @@ fn open(frame: &[u8]) -> Option<Opened<'_>> {
             let inside = packet.get(start..usize::from(whole))?;
             let from = mapped(array(packet, 12)?);
             let to = mapped(array(packet, 16)?);
-            Some(Opened { from, to, protocol: packet[9], inside, at: ETHERNET_BYTES + start })
+            Some(IpPacket { from, to, protocol: packet[9], inside, at: ETHERNET_BYTES + start })
         }
         0x86dd => {
             let inside = packet.get(40..40 + usize::from(u16_at(packet, 4)?))?;
             let from = array(packet, 8)?;
             let to = array(packet, 24)?;
-            Some(Opened { from, to, protocol: packet[6], inside, at: ETHERNET_BYTES + 40 })
+            Some(IpPacket { from, to, protocol: packet[6], inside, at: ETHERNET_BYTES + 40 })
         }
         _ => None,
     }
 }
 
 /// Decodes a frame.
-pub(crate) fn look(frame: &[u8]) -> Seen<'_> {
-    see(frame).unwrap_or(Seen::Other)
+pub(crate) fn look(frame: &[u8]) -> FrameContents<'_> {
+    see(frame).unwrap_or(FrameContents::Other)
 }
 
-fn see(frame: &[u8]) -> Option<Seen<'_>> {
+fn see(frame: &[u8]) -> Option<FrameContents<'_>> {
     let opened = open(frame)?;
     match opened.protocol {
         6 => segment(&opened),
@@ -158,45 +158,45 @@ fn see(frame: &[u8]) -> Option<Seen<'_>> {
     }
 }
 
-fn segment<'b>(opened: &Opened<'b>) -> Option<Seen<'b>> {
+fn segment<'b>(opened: &IpPacket<'b>) -> Option<FrameContents<'b>> {
     let inside = opened.inside;
     let from = (opened.from, u16_at(inside, 0)?);
     let to = (opened.to, u16_at(inside, 2)?);
     let bytes = inside.get(usize::from(inside.get(12)? >> 4) * 4..)?;
     // FIN or RST.
     let ends = inside.get(13)? & 5 != 0;
-    Some(Seen::Segment { flow: Flow { from, to }, bytes, ends })
+    Some(FrameContents::Segment { flow: Flow { from, to }, bytes, ends })
 }
 
-fn packet<'b>(opened: &Opened<'b>) -> Option<Seen<'b>> {
+fn packet<'b>(opened: &IpPacket<'b>) -> Option<FrameContents<'b>> {
     let whole = opened.inside.get(UDP_BYTES..usize::from(u16_at(opened.inside, 4)?))?;
     let body = whole.get(..whole.len().checked_sub(ICRC_BYTES)?)?;
-    let to = End { gid: opened.to, queue_pair: u24_at(body, 5)? };
+    let to = RoceEndpoint { gid: opened.to, queue_pair: u24_at(body, 5)? };
     let psn = u24_at(body, 9)?;
     let rest = body.get(BTH_BYTES..)?;
-    let request = |verb| Some(Seen::Request { to, psn, verb });
+    let request = |verb| Some(FrameContents::Request { to, psn, verb });
     let address = || u64_at(rest, 0);
     match body[0] {
         // The first packet of several, and a single one.
         0x06 | 0x0a => {
             let padding = usize::from(body[1] >> 4 & 3);
             let start = rest.get(RETH_BYTES..rest.len().checked_sub(padding)?)?;
-            request(Asked::Write { address: address()?, len: u32_at(rest, 12)?, start })
+            request(RoceRequest::Write { address: address()?, len: u32_at(rest, 12)?, start })
         }
         // No bytes follow its RETH: `icrc` relies on that.
         0x0c if rest.len() == RETH_BYTES => {
             let key = u32_at(rest, 8)?;
             let len = u32_at(rest, 12)?;
-            request(Asked::Read { address: address()?, key, len })
+            request(RoceRequest::Read { address: address()?, key, len })
         }
         0x13 => {
             let swap = u64_at(rest, 12)?;
             let expected = u64_at(rest, 20)?;
-            request(Asked::Cas { address: address()?, expected, swap })
+            request(RoceRequest::Cas { address: address()?, expected, swap })
         }
-        0x12 => Some(Seen::Found { to, psn, word: u64_at(rest, 4)? }),
+        0x12 => Some(FrameContents::Found { to, psn, word: u64_at(rest, 4)? }),
         // Not for a missed packet (0), which is sent again.
-        0x11 if rest.first()? >> 5 == 3 && rest[0] & 31 != 0 => Some(Seen::Refused { to }),
+        0x11 if rest.first()? >> 5 == 3 && rest[0] & 31 != 0 => Some(FrameContents::Refused { to }),
         _ => None,
     }
 }
@@ -245,13 +245,13 @@ pub(super) mod made {
 
     use super::*;
 
-    pub(crate) fn end(host: u8, queue_pair: u32) -> End {
-        End { gid: mapped([10, 0, 0, host]), queue_pair }
+    pub(crate) fn end(host: u8, queue_pair: u32) -> RoceEndpoint {
+        RoceEndpoint { gid: mapped([10, 0, 0, host]), queue_pair }
     }
 
-    fn ip(protocol: u8, from: Gid, to: Gid, inside: &[u8]) -> Vec<u8> {
+    fn ip(protocol: u8, from: RawGid, to: RawGid, inside: &[u8]) -> Vec<u8> {
         let mut frame = vec![0; 12];
-        let v4 = |gid: Gid| std::net::Ipv6Addr::from(gid).to_ipv4_mapped().map(|ip| ip.octets());
+        let v4 = |gid: RawGid| std::net::Ipv6Addr::from(gid).to_ipv4_mapped().map(|ip| ip.octets());
         let len = inside.len() as u16;
         match (v4(from), v4(to)) {
             (Some(from), Some(to)) => {
@@ -274,7 +274,13 @@ pub(super) mod made {
     }
 
     /// Makes a packet of a NIC from opcode, PSN, and the bytes between BTH and ICRC.
-    pub(crate) fn packet(opcode: u8, from: Gid, to: End, psn: u32, rest: &[u8]) -> Vec<u8> {
+    pub(crate) fn packet(
+        opcode: u8,
+        from: RawGid,
+        to: RoceEndpoint,
+        psn: u32,
+        rest: &[u8],
+    ) -> Vec<u8> {
         let mut udp = vec![0xc0, 0, 0x12, 0xb7, 0, 0, 0, 0, opcode, 0, 0xff, 0xff, 0];
         udp.extend(&to.queue_pair.to_be_bytes()[1..]);
         udp.extend(psn.to_be_bytes());
@@ -336,8 +342,8 @@ pub(super) mod made {
     }
 
     pub(crate) fn read(
-        from: Gid,
-        to: End,
+        from: RawGid,
+        to: RoceEndpoint,
         psn: u32,
         (address, key, len): (u64, u32, u32),
     ) -> Vec<u8> {
@@ -346,22 +352,34 @@ pub(super) mod made {
         packet(0x0c, from, to, psn, &[&address[..], &rest].concat())
     }
 
-    pub(crate) fn write(from: Gid, to: End, psn: u32, address: u64, bytes: &[u8]) -> Vec<u8> {
+    pub(crate) fn write(
+        from: RawGid,
+        to: RoceEndpoint,
+        psn: u32,
+        address: u64,
+        bytes: &[u8],
+    ) -> Vec<u8> {
         let reth = [7, bytes.len() as u32].map(u32::to_be_bytes).concat();
         packet(0x0a, from, to, psn, &[&address.to_be_bytes()[..], &reth, bytes].concat())
     }
 
-    pub(crate) fn cas(from: Gid, to: End, psn: u32, address: u64, words: [u64; 2]) -> Vec<u8> {
+    pub(crate) fn cas(
+        from: RawGid,
+        to: RoceEndpoint,
+        psn: u32,
+        address: u64,
+        words: [u64; 2],
+    ) -> Vec<u8> {
         let [expected, swap] = words.map(u64::to_be_bytes);
         let rest = [&address.to_be_bytes()[..], &[0; 4], &swap, &expected].concat();
         packet(0x13, from, to, psn, &rest)
     }
 
-    pub(crate) fn found(from: Gid, to: End, psn: u32, word: u64) -> Vec<u8> {
+    pub(crate) fn found(from: RawGid, to: RoceEndpoint, psn: u32, word: u64) -> Vec<u8> {
         packet(0x12, from, to, psn, &[&[0; 4][..], &word.to_be_bytes()].concat())
     }
 
-    pub(crate) fn refused(from: Gid, to: End, psn: u32, why: u8) -> Vec<u8> {
+    pub(crate) fn refused(from: RawGid, to: RoceEndpoint, psn: u32, why: u8) -> Vec<u8> {
         packet(0x11, from, to, psn, &[0x60 | why, 0, 0, 0])
     }
 
@@ -378,7 +396,7 @@ pub(super) mod made {
 mod tests {
     use super::*;
 
-    const V6: [Gid; 2] = [
+    const V6: [RawGid; 2] = [
         [0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1],
         [0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2],
     ];
@@ -386,7 +404,7 @@ mod tests {
     #[test]
     fn what_is_steered_has_the_checksums_that_it_should_have() {
         let v4 = made::end(2, 0x1234);
-        let v6 = End { gid: V6[1], queue_pair: 9 };
+        let v6 = RoceEndpoint { gid: V6[1], queue_pair: 9 };
         for (from, to) in [(made::end(1, 0).gid, v4), (V6[0], v6)] {
             for (before, after) in
                 [(4096, 8192), (u64::MAX, 0), (0x7f00_1234_5678, 0x7f00_8765_4321)]
@@ -396,8 +414,8 @@ mod tests {
                 for mut frame in [plain.clone(), made::with_checksum(plain)] {
                     let has_checksum = made::sum(&frame) == 0xffff;
                     steer(&mut frame, after).unwrap();
-                    let verb = Asked::Read { address: after, key: 5, len: 64 };
-                    assert_eq!(look(&frame), Seen::Request { to, psn: 77, verb });
+                    let verb = RoceRequest::Read { address: after, key: 5, len: 64 };
+                    assert_eq!(look(&frame), FrameContents::Request { to, psn: 77, verb });
                     assert_eq!(made::icrc_of(&frame), made::checked(&frame));
                     assert_eq!(made::sum(&frame) == 0xffff, has_checksum);
                 }
@@ -414,7 +432,7 @@ mod tests {
             let mut frame = whole.clone();
             frame[bit / 8] ^= 1 << (bit % 8);
             let wrong = made::icrc_of(&frame) ^ made::checked(&frame);
-            if let Seen::Request { verb: Asked::Read { .. }, .. } = look(&frame) {
+            if let FrameContents::Request { verb: RoceRequest::Read { .. }, .. } = look(&frame) {
                 steer(&mut frame, 1 << 20).unwrap();
             }
             assert_eq!(made::icrc_of(&frame) ^ made::checked(&frame), wrong, "bit {bit}");

@@ -12,40 +12,47 @@ use serde_json::{Map, Value};
 use toml::Spanned;
 use toml::de::{DeArray, DeTable, DeValue, Deserializer, ValueDeserializer};
 
-use super::problem::{Problem, Problems};
-use super::{Origin, Place};
+use super::problem::{SettingProblem, SettingProblems};
+use super::{FilePosition, SettingOrigin};
 
 /// Settings in a file.
 #[derive(Debug, Default)]
-pub struct File {
+pub struct SettingsFile {
     /// Values by name; tables are objects.
     pub values: Map<String, Value>,
     /// Places of the names; names in a table are `table.name`.
-    pub places: BTreeMap<String, Place>,
+    pub places: BTreeMap<String, FilePosition>,
 }
 
 /// Reads a file of these settings. Returns the correct ones, and the mistakes.
-pub fn read<S: DeserializeOwned>(path: &Path) -> (File, Problems) {
+pub fn read<S: DeserializeOwned>(path: &Path) -> (SettingsFile, SettingProblems) {
     match std::fs::read_to_string(path) {
         Ok(text) => parse::<S>(path, &text),
         Err(error) => {
-            let origin = Origin::File { file: path.to_owned(), place: None };
+            let origin = SettingOrigin::File { file: path.to_owned(), place: None };
             let message = format!("cannot be read: {error}");
-            (File::default(), Problems(vec![Problem { setting: None, origin, message }]))
+            (
+                SettingsFile::default(),
+                SettingProblems(vec![SettingProblem { setting: None, origin, message }]),
+            )
         }
     }
 }
 
 /// Parses the text of a file. Returns the correct settings, and the mistakes.
-pub fn parse<S: DeserializeOwned>(path: &Path, text: &str) -> (File, Problems) {
+pub fn parse<S: DeserializeOwned>(path: &Path, text: &str) -> (SettingsFile, SettingProblems) {
     let problem = |setting: Option<String>, offset: Option<usize>, message: &str| {
-        let place = offset.map(|offset| Place::of(text, offset));
+        let place = offset.map(|offset| FilePosition::of(text, offset));
         let message = match (&setting, unknown(message)) {
             (_, Some(unknown)) => unknown,
             (Some(setting), None) => format!("{setting}: {message}"),
             (None, None) => message.to_owned(),
         };
-        Problem { setting, origin: Origin::File { file: path.to_owned(), place }, message }
+        SettingProblem {
+            setting,
+            origin: SettingOrigin::File { file: path.to_owned(), place },
+            message,
+        }
     };
     let (table, errors) = DeTable::parse_recoverable(text);
     let said = |error: &toml::de::Error| {
@@ -53,7 +60,7 @@ pub fn parse<S: DeserializeOwned>(path: &Path, text: &str) -> (File, Problems) {
         problem(None, offset, error.message())
     };
     if !errors.is_empty() {
-        return (File::default(), Problems(errors.iter().map(said).collect()));
+        return (SettingsFile::default(), SettingProblems(errors.iter().map(said).collect()));
     }
     let mut problems = Vec::new();
     let mut wrong = BTreeSet::new();
@@ -64,15 +71,15 @@ pub fn parse<S: DeserializeOwned>(path: &Path, text: &str) -> (File, Problems) {
             problems.push(problem(Some(name), offset, error.message()));
         }
     }
-    problems.sort_by_key(Problem::place);
+    problems.sort_by_key(SettingProblem::place);
     let right = without(table.get_ref(), "", &wrong);
     let mut places = BTreeMap::new();
     note_places(text, "", &right, &mut places);
     let whole = ValueDeserializer::from(Spanned::new(table.span(), DeValue::Table(right)));
     match Value::deserialize(whole) {
-        Ok(Value::Object(values)) => (File { values, places }, Problems(problems)),
+        Ok(Value::Object(values)) => (SettingsFile { values, places }, SettingProblems(problems)),
         Ok(_) => unreachable!("a document is a table"),
-        Err(error) => (File::default(), Problems(vec![said(&error)])),
+        Err(error) => (SettingsFile::default(), SettingProblems(vec![said(&error)])),
     }
 }
 
@@ -148,24 +155,29 @@ fn singles<'i>(table: &DeTable<'i>) -> Vec<(String, DeTable<'i>)> {
     all
 }
 
-fn note_places(text: &str, above: &str, table: &DeTable<'_>, into: &mut BTreeMap<String, Place>) {
+fn note_places(
+    text: &str,
+    above: &str,
+    table: &DeTable<'_>,
+    into: &mut BTreeMap<String, FilePosition>,
+) {
     for (key, value) in table {
         let name = format!("{above}{}", key.get_ref());
         if let DeValue::Table(inner) = value.get_ref() {
             note_places(text, &format!("{name}."), inner, into);
         }
-        into.insert(name, Place::of(text, key.span().start));
+        into.insert(name, FilePosition::of(text, key.span().start));
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::Example;
+    use super::super::tests::ExampleSettings;
     use super::*;
 
     fn problems(text: &str) -> Vec<String> {
-        let (_, problems) = parse::<Example>(Path::new("f"), text);
-        problems.0.iter().map(Problem::to_string).collect()
+        let (_, problems) = parse::<ExampleSettings>(Path::new("f"), text);
+        problems.0.iter().map(SettingProblem::to_string).collect()
     }
 
     #[test]
@@ -203,8 +215,10 @@ mod tests {
 
     #[test]
     fn what_is_right_beside_a_mistake_is_read() {
-        let (file, problems) =
-            parse::<Example>(Path::new("f"), "counts = 7\nnope = 1\n[inner]\nfew = 300\nmore = 2");
+        let (file, problems) = parse::<ExampleSettings>(
+            Path::new("f"),
+            "counts = 7\nnope = 1\n[inner]\nfew = 300\nmore = 2",
+        );
         assert_eq!(problems.0.len(), 2);
         assert_eq!(file.values["counts"], 7);
         assert_eq!(file.values["inner"]["more"], 2);
@@ -220,6 +234,6 @@ mod tests {
 
     #[test]
     fn columns_are_characters() {
-        assert_eq!(Place::of("é = ö\n", 5), Place { line: 1, column: 5 });
+        assert_eq!(FilePosition::of("é = ö\n", 5), FilePosition { line: 1, column: 5 });
     }
 }

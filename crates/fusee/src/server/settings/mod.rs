@@ -1,8 +1,8 @@
 //! Settings of a server, from flags, environment, file and defaults, each with its origin.
 //!
 //! A server's settings are one struct. Clap derives its flags, environment variables, help and defaults from
-//! it, and serde its lines in a file. [`Given`] holds the settings of the command line and the environment,
-//! with the file's name; [`Effective`] merges those over the file, and the file over the defaults. A setting
+//! it, and serde its lines in a file. [`GivenSettings`] holds the settings of the command line and the environment,
+//! with the file's name; [`EffectiveSettings`] merges those over the file, and the file over the defaults. A setting
 //! under the heading [`LIVE`] may change while the server runs.
 
 // Promise API-22
@@ -21,9 +21,9 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
-use self::file::File;
-use self::problem::{Problem, Problems};
-use crate::logging::Filter;
+use self::file::SettingsFile;
+use self::problem::{SettingProblem, SettingProblems};
+use crate::logging::LogFilter;
 
 /// Heading in the help for settings that a running server takes over when it reads its file again.
 pub const LIVE: &str = "Settings that SIGHUP changes in a running server";
@@ -37,43 +37,43 @@ const FILES: [(&str, &str, &str); 4] = [
 ];
 
 /// Settings of a server.
-pub trait Settings: clap::Args + Clone + Default + Serialize + DeserializeOwned {
+pub trait ServerSettings: clap::Args + Clone + Default + Serialize + DeserializeOwned {
     /// The configuration that the server starts with.
     type Config;
 
     /// Returns the filter of the log.
-    fn log(&self) -> Option<&Filter>;
+    fn log(&self) -> Option<&LogFilter>;
 
     /// Fills in unset settings that follow from others.
     fn filled(self) -> Self;
 
     /// Returns the configuration, or all mistakes that can be found before the start.
-    fn config(&self) -> Result<Self::Config, Problems>;
+    fn config(&self) -> Result<Self::Config, SettingProblems>;
 }
 
 /// A place in a file. Both numbers count from 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct Place {
+pub struct FilePosition {
     /// The line.
     pub line: usize,
     /// The character of the line.
     pub column: usize,
 }
 
-impl Place {
+impl FilePosition {
     /// Returns the place of the byte at `offset`.
-    fn of(text: &str, offset: usize) -> Place {
+    fn of(text: &str, offset: usize) -> FilePosition {
         let before = &text[..text.floor_char_boundary(offset)];
         let start = before.rfind('\n').map_or(0, |newline| newline + 1);
         let line = before.matches('\n').count() + 1;
-        Place { line, column: before[start..].chars().count() + 1 }
+        FilePosition { line, column: before[start..].chars().count() + 1 }
     }
 }
 
 /// The origin of a value.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(tag = "origin", rename_all = "lowercase")]
-pub enum Origin {
+pub enum SettingOrigin {
     /// A flag of the command line.
     Flag {
         /// The flag as it is written.
@@ -90,57 +90,57 @@ pub enum Origin {
         file: PathBuf,
         /// The place in the file, if known.
         #[serde(flatten)]
-        place: Option<Place>,
+        place: Option<FilePosition>,
     },
     /// The default: the value is not set anywhere.
     Default,
 }
 
-impl fmt::Display for Origin {
+impl fmt::Display for SettingOrigin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Origin::Flag { flag } => f.write_str(flag),
-            Origin::Environment { variable } => write!(f, "{variable} in the environment"),
-            Origin::File { file, place: None } => write!(f, "{}", file.display()),
-            Origin::File { file, place: Some(Place { line, column }) } => {
+            SettingOrigin::Flag { flag } => f.write_str(flag),
+            SettingOrigin::Environment { variable } => write!(f, "{variable} in the environment"),
+            SettingOrigin::File { file, place: None } => write!(f, "{}", file.display()),
+            SettingOrigin::File { file, place: Some(FilePosition { line, column }) } => {
                 write!(f, "{}:{line}:{column}", file.display())
             }
-            Origin::Default => f.write_str("default"),
+            SettingOrigin::Default => f.write_str("default"),
         }
     }
 }
 
 /// Origins of all values.
 #[derive(Clone, Debug, Default)]
-pub struct Origins {
+pub struct SettingOrigins {
     /// Origins of the settings that are set, by name.
-    set: BTreeMap<String, Origin>,
+    set: BTreeMap<String, SettingOrigin>,
     /// The file, if there is one.
     pub file: Option<PathBuf>,
 }
 
-impl Origins {
+impl SettingOrigins {
     /// Returns the origin of a setting that is set.
-    pub fn of(&self, name: &str) -> Option<&Origin> {
+    pub fn of(&self, name: &str) -> Option<&SettingOrigin> {
         self.set.get(name)
     }
 }
 
 /// Settings from the command line and the environment.
 #[derive(Clone, Debug)]
-pub struct Given<S> {
+pub struct GivenSettings<S> {
     config: Option<PathBuf>,
     values: Map<String, Value>,
-    origins: BTreeMap<String, Origin>,
+    origins: BTreeMap<String, SettingOrigin>,
     settings: PhantomData<S>,
 }
 
-impl<S: Settings> Given<S> {
+impl<S: ServerSettings> GivenSettings<S> {
     /// Creates settings that come from this file only.
-    pub fn file(config: PathBuf) -> Given<S> {
+    pub fn file(config: PathBuf) -> GivenSettings<S> {
         let values = Map::new();
         let origins = BTreeMap::new();
-        Given { config: Some(config), values, origins, settings: PhantomData }
+        GivenSettings { config: Some(config), values, origins, settings: PhantomData }
     }
 
     /// Whether there is a file, which can be read again.
@@ -149,43 +149,43 @@ impl<S: Settings> Given<S> {
     }
 
     /// Returns the settings from all sources; reads the file.
-    pub fn effective(&self) -> Result<Effective<S>, Problems> {
+    pub fn effective(&self) -> Result<EffectiveSettings<S>, SettingProblems> {
         let (file, problems) = self.read();
-        self.over(problems.or(file)?)
+        self.over(problems.into_result(file)?)
     }
 
     /// Returns all mistakes: those of the file by itself, and those of the correct part together with the rest.
-    pub fn problems(&self) -> Problems {
-        let (file, Problems(mut all)) = self.read();
+    pub fn problems(&self) -> SettingProblems {
+        let (file, SettingProblems(mut all)) = self.read();
         let rest = self.over(file).and_then(|effective| effective.config().map(drop));
-        all.extend(rest.err().into_iter().flat_map(|Problems(rest)| rest));
-        all.sort_by_key(Problem::place);
-        Problems(all)
+        all.extend(rest.err().into_iter().flat_map(|SettingProblems(rest)| rest));
+        all.sort_by_key(SettingProblem::place);
+        SettingProblems(all)
     }
 
-    fn read(&self) -> (File, Problems) {
+    fn read(&self) -> (SettingsFile, SettingProblems) {
         self.config.as_deref().map_or_else(Default::default, file::read::<S>)
     }
 
     /// Merges these settings over those of a file.
-    fn over(&self, file: File) -> Result<Effective<S>, Problems> {
-        let mut origins = Origins { set: BTreeMap::new(), file: self.config.clone() };
+    fn over(&self, file: SettingsFile) -> Result<EffectiveSettings<S>, SettingProblems> {
+        let mut origins = SettingOrigins { set: BTreeMap::new(), file: self.config.clone() };
         for (name, place) in file.places {
             let file = self.config.clone().unwrap_or_default();
-            origins.set.insert(name, Origin::File { file, place: Some(place) });
+            origins.set.insert(name, SettingOrigin::File { file, place: Some(place) });
         }
         origins.set.extend(self.origins.clone());
         let mut values = file.values;
-        lay(&mut values, self.values.clone());
+        merge_values(&mut values, self.values.clone());
         let settings = serde_json::from_value::<S>(Value::Object(values));
-        let mut problems = Problems::default();
+        let mut problems = SettingProblems::default();
         match problems.note(settings) {
-            Some(settings) => Ok(Effective { settings: settings.filled(), origins }),
+            Some(settings) => Ok(EffectiveSettings { settings: settings.filled(), origins }),
             None => Err(problems.located(&origins)),
         }
     }
 
-    fn set(&mut self, name: &str, value: Value, origin: &Origin) {
+    fn set(&mut self, name: &str, value: Value, origin: &SettingOrigin) {
         for (name, _) in leaves(name, &value).into_iter().filter(|(_, value)| !value.is_null()) {
             self.origins.insert(name, origin.clone());
         }
@@ -195,16 +195,16 @@ impl<S: Settings> Given<S> {
 
 /// The settings in force.
 #[derive(Clone, Debug)]
-pub struct Effective<S> {
+pub struct EffectiveSettings<S> {
     /// All settings, with defaults.
     pub settings: S,
     /// Origins of the settings.
-    pub origins: Origins,
+    pub origins: SettingOrigins,
 }
 
-impl<S: Settings> Effective<S> {
+impl<S: ServerSettings> EffectiveSettings<S> {
     /// Returns the configuration that the server starts with.
-    pub fn config(&self) -> Result<S::Config, Problems> {
+    pub fn config(&self) -> Result<S::Config, SettingProblems> {
         self.settings.config().map_err(|problems| problems.located(&self.origins))
     }
 
@@ -214,7 +214,7 @@ impl<S: Settings> Effective<S> {
     }
 
     /// Returns the names of settings with another value in `other`; a table is one setting.
-    pub fn changes(&self, other: &Effective<S>) -> Vec<String> {
+    pub fn changes(&self, other: &EffectiveSettings<S>) -> Vec<String> {
         let own = value(&self.settings);
         let other = value(&other.settings);
         let names = own.as_object().into_iter().flat_map(Map::keys);
@@ -222,29 +222,29 @@ impl<S: Settings> Effective<S> {
     }
 
     /// Returns these settings, with the values of `other` for these names.
-    pub fn with(&self, other: &Effective<S>, names: &[String]) -> Effective<S> {
+    pub fn with(&self, other: &EffectiveSettings<S>, names: &[String]) -> EffectiveSettings<S> {
         let mut own = value(&self.settings);
         let new = value(&other.settings);
         for name in names {
             own[name] = new[name].clone();
         }
         let settings = serde_json::from_value(own).expect("each is a setting");
-        Effective { settings, origins: other.origins.clone() }
+        EffectiveSettings { settings, origins: other.origins.clone() }
     }
 
     /// Returns the origin of a setting.
-    pub fn origin(&self, name: &str) -> Origin {
-        self.origins.of(name).cloned().unwrap_or(Origin::Default)
+    pub fn origin(&self, name: &str) -> SettingOrigin {
+        self.origins.of(name).cloned().unwrap_or(SettingOrigin::Default)
     }
 }
 
-impl<S: Settings> clap::FromArgMatches for Given<S> {
-    fn from_arg_matches(matches: &ArgMatches) -> Result<Given<S>, clap::Error> {
+impl<S: ServerSettings> clap::FromArgMatches for GivenSettings<S> {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<GivenSettings<S>, clap::Error> {
         let all = value(&S::from_arg_matches(matches)?);
         let config = matches.get_one::<PathBuf>("config").cloned();
         let values = Map::new();
         let origins = BTreeMap::new();
-        let mut given = Given { config, values, origins, settings: PhantomData };
+        let mut given = GivenSettings { config, values, origins, settings: PhantomData };
         for arg in arguments::<S>() {
             let (Some(name), Some(origin)) = (arg.get_long(), origin(matches, &arg)) else {
                 continue;
@@ -257,27 +257,31 @@ impl<S: Settings> clap::FromArgMatches for Given<S> {
         // Some flags of all commands are also settings of servers.
         let verbose = matches.try_get_one::<u8>("verbose").ok().flatten();
         if let Some(verbose @ 1..) = verbose.filter(|_| !given.origins.contains_key("log")) {
-            let origin = Origin::Flag { flag: "-v".into() };
-            given.set("log", value(&Filter::of_server(*verbose)), &origin);
+            let origin = SettingOrigin::Flag { flag: "-v".into() };
+            given.set("log", value(&LogFilter::of_server(*verbose)), &origin);
         }
         for (name, id, variable) in FILES {
             if let Ok(Some(file)) = matches.try_get_one::<PathBuf>(id)
                 && names::<S>().iter().any(|known| known == name)
             {
                 let arg = Arg::new(id).long(name).env(variable);
-                given.set(name, value(file), &origin(matches, &arg).unwrap_or(Origin::Default));
+                given.set(
+                    name,
+                    value(file),
+                    &origin(matches, &arg).unwrap_or(SettingOrigin::Default),
+                );
             }
         }
         Ok(given)
     }
 
     fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
-        *self = Given::from_arg_matches(matches)?;
+        *self = GivenSettings::from_arg_matches(matches)?;
         Ok(())
     }
 }
 
-impl<S: Settings> clap::Args for Given<S> {
+impl<S: ServerSettings> clap::Args for GivenSettings<S> {
     fn augment_args(command: Command) -> Command {
         let config = Arg::new("config").long("config").env("FUSEE_CONFIG").value_name("FILE");
         let config = config.value_parser(clap::value_parser!(PathBuf));
@@ -285,16 +289,18 @@ impl<S: Settings> clap::Args for Given<S> {
     }
 
     fn augment_args_for_update(command: Command) -> Command {
-        Given::<S>::augment_args(command)
+        GivenSettings::<S>::augment_args(command)
     }
 }
 
-fn origin(matches: &ArgMatches, arg: &Arg) -> Option<Origin> {
+fn origin(matches: &ArgMatches, arg: &Arg) -> Option<SettingOrigin> {
     match matches.value_source(arg.get_id().as_str())? {
-        ValueSource::CommandLine => Some(Origin::Flag { flag: format!("--{}", arg.get_long()?) }),
+        ValueSource::CommandLine => {
+            Some(SettingOrigin::Flag { flag: format!("--{}", arg.get_long()?) })
+        }
         ValueSource::EnvVariable => {
             let variable = arg.get_env()?.to_string_lossy().into_owned();
-            Some(Origin::Environment { variable })
+            Some(SettingOrigin::Environment { variable })
         }
         _ => None,
     }
@@ -306,7 +312,7 @@ fn arguments<S: clap::Args>() -> Vec<Arg> {
 }
 
 /// Returns the names of settings, as in a file.
-pub fn names<S: Settings>() -> Vec<String> {
+pub fn names<S: ServerSettings>() -> Vec<String> {
     value(&S::default()).as_object().into_iter().flat_map(Map::keys).cloned().collect()
 }
 
@@ -327,32 +333,32 @@ pub fn defaults<S: clap::Args>() -> S {
 }
 
 /// Merges settings of flags over those of a file.
-pub fn laid<S: Serialize + DeserializeOwned>(under: &S, over: &S) -> S {
+pub fn merge_settings<S: Serialize + DeserializeOwned>(under: &S, over: &S) -> S {
     let mut values = value(under);
     let over = value(over);
     if let (Value::Object(values), Value::Object(over)) = (&mut values, over) {
-        lay(values, over);
+        merge_values(values, over);
     }
     serde_json::from_value(values).expect("they were settings before")
 }
 
 /// Returns the settings of a file alone.
-pub fn of_file<S: DeserializeOwned + Default>(path: Option<&Path>) -> Result<S, Problems> {
+pub fn of_file<S: DeserializeOwned + Default>(path: Option<&Path>) -> Result<S, SettingProblems> {
     let Some(path) = path else { return Ok(S::default()) };
     let (file, problems) = file::read::<S>(path);
-    let values = problems.or(file)?.values;
-    let mut problems = Problems::default();
+    let values = problems.into_result(file)?.values;
+    let mut problems = SettingProblems::default();
     let settings = serde_json::from_value(Value::Object(values));
     let settings = problems.note(settings).unwrap_or_default();
-    problems.or(settings)
+    problems.into_result(settings)
 }
 
 /// Merges values name by name: those set in `over` replace those in `under`.
-fn lay(under: &mut Map<String, Value>, over: Map<String, Value>) {
+fn merge_values(under: &mut Map<String, Value>, over: Map<String, Value>) {
     for (name, value) in over {
         match (under.get_mut(&name), value) {
             (_, Value::Null) => {}
-            (Some(Value::Object(under)), Value::Object(over)) => lay(under, over),
+            (Some(Value::Object(under)), Value::Object(over)) => merge_values(under, over),
             (_, value) => drop(under.insert(name, value)),
         }
     }
@@ -375,75 +381,75 @@ fn value(settings: &impl Serialize) -> Value {
 #[cfg(test)]
 pub mod tests {
     use clap::{FromArgMatches, Parser};
-    use fusee_cli::quantity::Bytes;
+    use fusee_cli::quantity::ByteSize;
     use serde::Deserialize;
 
     use super::*;
 
     #[derive(clap::Args, Clone, Debug, Serialize, Deserialize)]
     #[serde(deny_unknown_fields, default, rename_all = "kebab-case")]
-    pub struct Example {
+    pub struct ExampleSettings {
         #[arg(long, default_value_t = 3, help_heading = LIVE)]
         counts: u32,
         #[arg(long, default_value = "1MiB")]
-        size: Bytes,
+        size: ByteSize,
         #[arg(long, value_delimiter = ',', default_value = "x,y")]
         names: Vec<String>,
         #[arg(skip)]
-        inner: Option<Inner>,
+        inner: Option<ExampleTable>,
         #[arg(long)]
         other: Option<String>,
     }
 
     #[derive(Clone, Debug, Default, Serialize, Deserialize)]
     #[serde(deny_unknown_fields, default)]
-    struct Inner {
+    struct ExampleTable {
         few: Option<u8>,
         more: Option<u8>,
     }
 
-    impl Default for Example {
-        fn default() -> Example {
+    impl Default for ExampleSettings {
+        fn default() -> ExampleSettings {
             defaults()
         }
     }
 
-    impl Settings for Example {
+    impl ServerSettings for ExampleSettings {
         type Config = ();
 
-        fn log(&self) -> Option<&Filter> {
+        fn log(&self) -> Option<&LogFilter> {
             None
         }
 
-        fn filled(mut self) -> Example {
+        fn filled(mut self) -> ExampleSettings {
             self.other.get_or_insert_with(|| format!("of {}", self.counts));
             self
         }
 
-        fn config(&self) -> Result<(), Problems> {
-            let mut problems = Problems::default();
+        fn config(&self) -> Result<(), SettingProblems> {
+            let mut problems = SettingProblems::default();
             problems.about("size", if self.size.0 > 0 { Ok(()) } else { Err("is none") });
             problems.note(if self.counts < 9 { Ok(()) } else { Err("--counts is too large") });
-            problems.or(())
+            problems.into_result(())
         }
     }
 
     #[derive(Parser)]
-    struct Line {
+    struct ExampleCli {
         #[command(flatten)]
-        given: Given<Example>,
+        given: GivenSettings<ExampleSettings>,
     }
 
     /// Returns the settings of a file with this text.
-    pub fn of_text<S: Settings>(text: &str) -> Result<Effective<S>, String> {
+    pub fn of_text<S: ServerSettings>(text: &str) -> Result<EffectiveSettings<S>, String> {
         let (file, problems) = file::parse::<S>(Path::new("f"), text);
-        let file = problems.or(file).map_err(|error| error.to_string())?;
-        let given = Given::<S>::file("f".into());
+        let file = problems.into_result(file).map_err(|error| error.to_string())?;
+        let given = GivenSettings::<S>::file("f".into());
         given.over(file).map_err(|error| error.to_string())
     }
 
     /// Asserts that every setting is a line of the file, a flag and a variable of the same name, and documented.
-    pub fn all_settings<S: Settings>() {
+    pub fn all_settings<S: ServerSettings>() {
         let lines = names::<S>();
         let arguments = arguments::<S>();
         for arg in &arguments {
@@ -462,8 +468,8 @@ pub mod tests {
         }
     }
 
-    fn given(line: &[&str]) -> Given<Example> {
-        Line::try_parse_from([&["x"], line].concat()).unwrap().given
+    fn given(line: &[&str]) -> GivenSettings<ExampleSettings> {
+        ExampleCli::try_parse_from([&["x"], line].concat()).unwrap().given
     }
 
     #[test]
@@ -474,7 +480,7 @@ pub mod tests {
         let effective = given.effective();
         std::fs::remove_file(&path).unwrap();
         let effective = effective.unwrap();
-        let Example { counts, size, names, inner, other } = &effective.settings;
+        let ExampleSettings { counts, size, names, inner, other } = &effective.settings;
         assert_eq!((*counts, size.0, names.len()), (3, 5, 2));
         assert_eq!((inner.as_ref().unwrap().few, other.as_deref()), (Some(1), Some("of 3")));
         let origin = |name: &str| effective.origin(name).to_string();
@@ -490,23 +496,25 @@ pub mod tests {
         let problems = effective.config().unwrap_err().0;
         assert_eq!(problems.len(), 2);
         assert_eq!(problems[0].setting.as_deref(), Some("size"));
-        assert_eq!(problems[1].origin, Origin::Flag { flag: "--counts".into() });
+        assert_eq!(problems[1].origin, SettingOrigin::Flag { flag: "--counts".into() });
     }
 
     #[test]
     fn defaults_are_those_of_the_flags_and_the_heading_says_what_is_live() {
-        let Example { counts, size, .. } = defaults();
-        assert_eq!((counts, size), (3, Bytes(1 << 20)));
-        assert!(is_live::<Example>("counts") && !is_live::<Example>("size"));
-        let mut one = Given::<Example>::from_arg_matches(
-            &Given::<Example>::augment_args(Command::new("x")).get_matches_from(["x"]),
+        let ExampleSettings { counts, size, .. } = defaults();
+        assert_eq!((counts, size), (3, ByteSize(1 << 20)));
+        assert!(is_live::<ExampleSettings>("counts") && !is_live::<ExampleSettings>("size"));
+        let mut one = GivenSettings::<ExampleSettings>::from_arg_matches(
+            &GivenSettings::<ExampleSettings>::augment_args(Command::new("x"))
+                .get_matches_from(["x"]),
         )
         .unwrap();
         one.update_from_arg_matches(
-            &Given::<Example>::augment_args(Command::new("x")).get_matches_from(["x", "--size=7"]),
+            &GivenSettings::<ExampleSettings>::augment_args(Command::new("x"))
+                .get_matches_from(["x", "--size=7"]),
         )
         .unwrap();
-        assert_eq!(one.effective().unwrap().settings.size, Bytes(7));
+        assert_eq!(one.effective().unwrap().settings.size, ByteSize(7));
     }
 
     use clap::Args as _;

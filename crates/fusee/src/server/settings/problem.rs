@@ -5,45 +5,45 @@ use std::fmt;
 use fusee_cli::failure::Failure;
 use serde::Serialize;
 
-use super::{Origin, Origins};
+use super::{SettingOrigin, SettingOrigins};
 
 /// A mistake in the settings.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Problem {
+pub struct SettingProblem {
     /// The setting, if known.
     pub setting: Option<String>,
     /// The origin of its value.
     #[serde(flatten)]
-    pub origin: Origin,
+    pub origin: SettingOrigin,
     /// Text that names the mistake and its remedy.
     pub message: String,
 }
 
-impl Problem {
+impl SettingProblem {
     /// Returns line and column in a file, if known.
     pub fn place(&self) -> Option<(usize, usize)> {
         match &self.origin {
-            Origin::File { place, .. } => place.map(|place| (place.line, place.column)),
+            SettingOrigin::File { place, .. } => place.map(|place| (place.line, place.column)),
             _ => None,
         }
     }
 }
 
-impl fmt::Display for Problem {
+impl fmt::Display for SettingProblem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.origin {
-            Origin::File { .. } => write!(f, "{}: {}", self.origin, self.message),
-            Origin::Environment { .. } => write!(f, "{} ({})", self.message, self.origin),
-            Origin::Flag { .. } | Origin::Default => f.write_str(&self.message),
+            SettingOrigin::File { .. } => write!(f, "{}: {}", self.origin, self.message),
+            SettingOrigin::Environment { .. } => write!(f, "{} ({})", self.message, self.origin),
+            SettingOrigin::Flag { .. } | SettingOrigin::Default => f.write_str(&self.message),
         }
     }
 }
 
 /// All mistakes in the settings.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Problems(pub Vec<Problem>);
+pub struct SettingProblems(pub Vec<SettingProblem>);
 
-impl Problems {
+impl SettingProblems {
     /// Records an error of this setting.
     pub fn about<T, E: fmt::Display>(&mut self, setting: &str, result: Result<T, E>) -> Option<T> {
         let error = result.map_err(|error| self.add(Some(setting), error.to_string()));
@@ -57,17 +57,17 @@ impl Problems {
 
     fn add(&mut self, setting: Option<&str>, message: String) {
         let setting = setting.map(str::to_owned);
-        self.0.push(Problem { setting, origin: Origin::Default, message });
+        self.0.push(SettingProblem { setting, origin: SettingOrigin::Default, message });
     }
 
     /// Returns the value, if there is no mistake.
-    pub fn or<T>(self, value: T) -> Result<T, Problems> {
+    pub fn into_result<T>(self, value: T) -> Result<T, SettingProblems> {
         if self.0.is_empty() { Ok(value) } else { Err(self) }
     }
 
     /// Adds the origin to each mistake: that of its setting; else of the first setting that its text names and
     /// that is set; else the file.
-    pub fn located(mut self, origins: &Origins) -> Problems {
+    pub fn located(mut self, origins: &SettingOrigins) -> SettingProblems {
         for problem in &mut self.0 {
             let own = problem.setting.iter().map(String::as_str);
             let mut names = own.chain(mentioned(&problem.message));
@@ -76,7 +76,7 @@ impl Problems {
             if let Some((setting, origin)) = set {
                 (problem.setting, problem.origin) = (Some(setting), origin);
             } else if let Some(file) = &origins.file {
-                problem.origin = Origin::File { file: file.clone(), place: None };
+                problem.origin = SettingOrigin::File { file: file.clone(), place: None };
             }
         }
         self
@@ -93,15 +93,15 @@ fn mentioned(text: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-impl fmt::Display for Problems {
+impl fmt::Display for SettingProblems {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let lines: Vec<String> = self.0.iter().map(Problem::to_string).collect();
+        let lines: Vec<String> = self.0.iter().map(SettingProblem::to_string).collect();
         f.write_str(&lines.join("\n"))
     }
 }
 
-impl From<Problems> for Failure {
-    fn from(problems: Problems) -> Failure {
+impl From<SettingProblems> for Failure {
+    fn from(problems: SettingProblems) -> Failure {
         Failure::usage(problems.to_string())
     }
 }

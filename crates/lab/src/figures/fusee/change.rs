@@ -1,15 +1,16 @@
 //! Figures about events in the middle of a run, and about larger clusters.
 
-use fusee_workload::Workload;
+use fusee_workload::YcsbWorkload;
 
-use super::{Expected, Figure, Kind, Point, Quantity, Statement};
-use crate::setup::{Happening, Load, Setup, Timeline};
+use super::{Figure, FigurePoint, Quantity, Statement, StatementCondition, StatementKind};
+use crate::setup::{LabLoad, LabSetup, LabTimeline, TimelineEvent};
 
 /// Returns the points of the throughput over time, one for each window.
-fn over_time(setup: Setup, timeline: Timeline) -> Vec<Point> {
-    let setup = Setup { timeline: Some(timeline), load: Load::Ycsb(Workload::C), ..setup };
+fn over_time(setup: LabSetup, timeline: LabTimeline) -> Vec<FigurePoint> {
+    let setup =
+        LabSetup { timeline: Some(timeline), load: LabLoad::Ycsb(YcsbWorkload::C), ..setup };
     (0..timeline.windows)
-        .map(|window| Point {
+        .map(|window| FigurePoint {
             series: "ours".into(),
             x: window as f64 * timeline.window_us as f64 / 1e3,
             setup: setup.clone(),
@@ -23,17 +24,17 @@ pub const F20: Figure = Figure {
     about: "throughput of YCSB-C over time; after 50 ms one of two memory nodes dies",
     x: "ms",
     points: || {
-        let what = Happening::NodeCrashes(1);
-        let setup = Setup { index_replicas: 2, ..Setup::default() };
-        over_time(setup, Timeline { window_us: 2_000, windows: 45, what, at: 25 })
+        let what = TimelineEvent::NodeCrashes(1);
+        let setup = LabSetup { index_replicas: 2, ..LabSetup::default() };
+        over_time(setup, LabTimeline { window_us: 2_000, windows: 45, what, at: 25 })
     },
     statements: &[Statement {
         says: "the throughput drops to half: one NIC's bandwidth is left",
         section: "P 6.4",
-        kind: Kind::Predicted,
+        kind: StatementKind::Predicted,
         of: &["ours"],
         value: |medians, _| medians.mean_ratio("ours", 70.0..90.0, 10.0..50.0),
-        expected: Expected::About(0.5),
+        expected: StatementCondition::About(0.5),
     }],
     remarks: &["a second of the paper is 10 ms here, also of the lease"],
 };
@@ -43,26 +44,26 @@ pub const F21: Figure = Figure {
     about: "throughput of YCSB-C over time; 16 clients more from 30 to 60 ms",
     x: "ms",
     points: || {
-        let what = Happening::Guests { clients: 16, until: 30 };
-        let setup = Setup { clients: 16, ..Setup::default() };
-        over_time(setup, Timeline { window_us: 2_000, windows: 45, what, at: 15 })
+        let what = TimelineEvent::Guests { clients: 16, until: 30 };
+        let setup = LabSetup { clients: 16, ..LabSetup::default() };
+        over_time(setup, LabTimeline { window_us: 2_000, windows: 45, what, at: 15 })
     },
     statements: &[
         Statement {
             says: "the throughput grows when 16 clients become 32",
             section: "P 6.4",
-            kind: Kind::Predicted,
+            kind: StatementKind::Predicted,
             of: &["ours"],
             value: |medians, _| medians.mean_ratio("ours", 36.0..58.0, 10.0..30.0),
-            expected: Expected::AtLeast(1.25),
+            expected: StatementCondition::AtLeast(1.25),
         },
         Statement {
             says: "and is what it was before when they have gone",
             section: "P 6.4",
-            kind: Kind::Predicted,
+            kind: StatementKind::Predicted,
             of: &["ours"],
             value: |medians, _| medians.mean_ratio("ours", 64.0..90.0, 10.0..30.0),
-            expected: Expected::About(1.0),
+            expected: StatementCondition::About(1.0),
         },
     ],
     remarks: &["who comes knows where keys are from one that was there"],
@@ -75,9 +76,9 @@ pub const X1: Figure = Figure {
     points: || {
         let mut points = Vec::new();
         for (clients, nodes) in [(128, 2u16), (256, 8), (512, 25), (1024, 100)] {
-            for workload in [Workload::A, Workload::C] {
-                let setup = Setup {
-                    load: Load::Ycsb(workload),
+            for workload in [YcsbWorkload::A, YcsbWorkload::C] {
+                let setup = LabSetup {
+                    load: LabLoad::Ycsb(workload),
                     clients,
                     machines: clients / 8,
                     memory_nodes: nodes,
@@ -85,11 +86,11 @@ pub const X1: Figure = Figure {
                     // The caches of all clients are memory of the one machine that simulates.
                     keys: 20_000,
                     operations: 200 * clients as u64,
-                    ..Setup::default()
+                    ..LabSetup::default()
                 };
                 let series = format!("YCSB-{}, ours", workload.to_string().to_uppercase());
                 let quantity = Quantity::Throughput;
-                points.push(Point { series, x: clients as f64, setup, quantity });
+                points.push(FigurePoint { series, x: clients as f64, setup, quantity });
             }
         }
         points

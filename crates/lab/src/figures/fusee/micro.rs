@@ -1,10 +1,13 @@
 //! Figures about one object, the metadata server of Clover, and the microbenchmark.
 
-use fusee_workload::{Request, Workload};
+use fusee_workload::{WorkloadOperation, YcsbWorkload};
 
-use super::{EVERYBODY, Expected, FUSEE, Figure, Kind, Medians, Point, Quantity, Statement};
+use super::{
+    EVERYBODY, FUSEE, Figure, FigurePoint, Medians, Quantity, Statement, StatementCondition,
+    StatementKind,
+};
 use super::{as_it_is, over, throughput};
-use crate::setup::{Load, Setup, System};
+use crate::setup::{LabLoad, LabSetup, LabSystem};
 
 pub const F2: Figure = Figure {
     id: "F2",
@@ -12,7 +15,7 @@ pub const F2: Figure = Figure {
     x: "cores",
     points: || {
         let cores: Vec<f64> = (1..=8).map(f64::from).collect();
-        throughput(&[System::Clover], &[Workload::A], &cores, |setup, cores| {
+        throughput(&[LabSystem::Clover], &[YcsbWorkload::A], &cores, |setup, cores| {
             (setup.clients, setup.metadata_cores) = (64, cores as usize);
         })
     },
@@ -20,26 +23,26 @@ pub const F2: Figure = Figure {
         Statement {
             says: "with five cores the metadata server limits it still: six give more",
             section: "P 2.2",
-            kind: Kind::Calibrated,
+            kind: StatementKind::Calibrated,
             of: &["Clover"],
             value: |medians, _| medians.ratio("YCSB-A, Clover", 6.0, 5.0),
-            expected: Expected::AtLeast(1.05),
+            expected: StatementCondition::AtLeast(1.05),
         },
         Statement {
             says: "with six or more it does not: eight give hardly more than six",
             section: "P 2.2",
-            kind: Kind::Calibrated,
+            kind: StatementKind::Calibrated,
             of: &["Clover"],
             value: |medians, _| medians.ratio("YCSB-A, Clover", 8.0, 6.0),
-            expected: Expected::AtMost(1.1),
+            expected: StatementCondition::AtMost(1.1),
         },
         Statement {
             says: "with one it is low",
             section: "P 2.2",
-            kind: Kind::Predicted,
+            kind: StatementKind::Predicted,
             of: &["Clover"],
             value: |medians, _| medians.ratio("YCSB-A, Clover", 1.0, 8.0),
-            expected: Expected::AtMost(0.5),
+            expected: StatementCondition::AtMost(0.5),
         },
     ],
     remarks: &["the paper does not say which workload it was; here it is YCSB-A"],
@@ -51,21 +54,23 @@ pub const F3: Figure = Figure {
     x: "clients",
     points: || {
         let mut points = Vec::new();
-        for system in [System::Lock, System::Sequencer, System::Fusee, System::Published] {
+        for system in
+            [LabSystem::Lock, LabSystem::Sequencer, LabSystem::Fusee, LabSystem::Published]
+        {
             for clients in [1, 2, 4, 8, 16, 32, 64] {
-                let setup = Setup {
+                let setup = LabSetup {
                     system,
-                    load: Load::Only(Request::Update),
+                    load: LabLoad::Only(WorkloadOperation::Update),
                     clients,
                     coroutines: 1,
                     keys: 1,
                     index_replicas: 2,
                     operations: 10_000,
-                    ..Setup::default()
+                    ..LabSetup::default()
                 };
                 let series = system.name().into();
                 let quantity = Quantity::Throughput;
-                points.push(Point { series, x: clients as f64, setup, quantity });
+                points.push(FigurePoint { series, x: clients as f64, setup, quantity });
             }
         }
         points
@@ -74,18 +79,18 @@ pub const F3: Figure = Figure {
         Statement {
             says: "the throughput of a lock does not grow with the clients",
             section: "P 3.1",
-            kind: Kind::Predicted,
+            kind: StatementKind::Predicted,
             of: &["lock"],
             value: |medians, _| medians.ratio("lock", 64.0, 4.0),
-            expected: Expected::AtMost(1.1),
+            expected: StatementCondition::AtMost(1.1),
         },
         Statement {
             says: "nor does that of consensus, which orders all updates",
             section: "P 3.1",
-            kind: Kind::Predicted,
+            kind: StatementKind::Predicted,
             of: &["sequencer"],
             value: |medians, _| medians.ratio("sequencer", 64.0, 4.0),
-            expected: Expected::AtMost(1.1),
+            expected: StatementCondition::AtMost(1.1),
         },
     ],
     remarks: &[
@@ -94,18 +99,18 @@ pub const F3: Figure = Figure {
     ],
 };
 
-const KINDS: [(&str, Request); 4] = [
-    ("search", Request::Search),
-    ("update", Request::Update),
-    ("insert", Request::Insert),
-    ("delete", Request::Delete),
+const KINDS: [(&str, WorkloadOperation); 4] = [
+    ("search", WorkloadOperation::Search),
+    ("update", WorkloadOperation::Update),
+    ("insert", WorkloadOperation::Insert),
+    ("delete", WorkloadOperation::Delete),
 ];
 
 /// Returns the kinds of operations that a system has.
-fn kinds(system: System) -> impl Iterator<Item = (&'static str, Request)> {
-    KINDS
-        .into_iter()
-        .filter(move |(_, request)| system != System::Clover || *request != Request::Delete)
+fn kinds(system: LabSystem) -> impl Iterator<Item = (&'static str, WorkloadOperation)> {
+    KINDS.into_iter().filter(move |(_, request)| {
+        system != LabSystem::Clover || *request != WorkloadOperation::Delete
+    })
 }
 
 pub const F10: Figure = Figure {
@@ -116,21 +121,21 @@ pub const F10: Figure = Figure {
         let mut points = Vec::new();
         for system in EVERYBODY {
             for (kind, request) in kinds(*system) {
-                let setup = Setup {
+                let setup = LabSetup {
                     system: *system,
-                    load: Load::Only(request),
+                    load: LabLoad::Only(request),
                     machines: 1,
                     clients: 1,
                     coroutines: 1,
                     keys: 20_000,
                     operations: 10_000,
                     theta: 0.0,
-                    ..Setup::default()
+                    ..LabSetup::default()
                 };
                 for (x, quantity) in [(50.0, Quantity::Median(kind)), (99.0, Quantity::Tail(kind))]
                 {
                     let series = format!("{kind}, {}", system.name());
-                    points.push(Point { series, x, setup: setup.clone(), quantity });
+                    points.push(FigurePoint { series, x, setup: setup.clone(), quantity });
                 }
             }
         }
@@ -140,34 +145,34 @@ pub const F10: Figure = Figure {
         Statement {
             says: "its INSERT is faster than those of the others",
             section: "P 6.2",
-            kind: Kind::Predicted,
+            kind: StatementKind::Predicted,
             of: FUSEE,
             value: |medians, system| over_best(medians, "insert", system),
-            expected: Expected::AtMost(1.0),
+            expected: StatementCondition::AtMost(1.0),
         },
         Statement {
             says: "and so is its UPDATE",
             section: "P 6.2",
-            kind: Kind::Predicted,
+            kind: StatementKind::Predicted,
             of: FUSEE,
             value: |medians, system| over_best(medians, "update", system),
-            expected: Expected::AtMost(1.0),
+            expected: StatementCondition::AtMost(1.0),
         },
         Statement {
             says: "its SEARCH takes a little longer than Clover's",
             section: "P 6.2",
-            kind: Kind::Predicted,
+            kind: StatementKind::Predicted,
             of: FUSEE,
             value: |medians, system| over(medians, "search", system, "Clover", 50.0),
-            expected: Expected::AtLeast(1.0),
+            expected: StatementCondition::AtLeast(1.0),
         },
         Statement {
             says: "its DELETE takes slightly longer than that of pDPM-Direct",
             section: "P 6.2",
-            kind: Kind::Predicted,
+            kind: StatementKind::Predicted,
             of: FUSEE,
             value: |medians, system| over(medians, "delete", system, "pDPM-Direct", 50.0),
-            expected: Expected::AtLeast(1.0),
+            expected: StatementCondition::AtLeast(1.0),
         },
     ],
     remarks: &[
@@ -191,19 +196,19 @@ pub const F11: Figure = Figure {
         let mut points = Vec::new();
         for system in EVERYBODY {
             for (kind, request) in kinds(*system) {
-                let setup = Setup {
+                let setup = LabSetup {
                     system: *system,
-                    load: Load::Only(request),
+                    load: LabLoad::Only(request),
                     // Enough keys for the deletes.
-                    keys: if request == Request::Delete { 60_000 } else { 100_000 },
+                    keys: if request == WorkloadOperation::Delete { 60_000 } else { 100_000 },
                     operations: 40_000,
-                    ..Setup::default()
+                    ..LabSetup::default()
                 };
                 let series = format!("{kind}, {}", system.name());
                 let at = KINDS.iter().position(|(name, _)| *name == kind);
                 let x = at.expect("it is one of them") as f64;
                 let setup = as_it_is(setup);
-                points.push(Point { series, x, setup, quantity: Quantity::Throughput });
+                points.push(FigurePoint { series, x, setup, quantity: Quantity::Throughput });
             }
         }
         points
@@ -212,18 +217,18 @@ pub const F11: Figure = Figure {
         Statement {
             says: "its UPDATEs reach more than those of the others",
             section: "P 6.2",
-            kind: Kind::Predicted,
+            kind: StatementKind::Predicted,
             of: FUSEE,
             value: |medians, system| least_over(medians, "update", system, 1.0),
-            expected: Expected::AtLeast(1.0),
+            expected: StatementCondition::AtLeast(1.0),
         },
         Statement {
             says: "and so do its INSERTs",
             section: "P 6.2",
-            kind: Kind::Predicted,
+            kind: StatementKind::Predicted,
             of: FUSEE,
             value: |medians, system| least_over(medians, "insert", system, 2.0),
-            expected: Expected::AtLeast(1.0),
+            expected: StatementCondition::AtLeast(1.0),
         },
     ],
     remarks: &["0: search, 1: update, 2: insert, 3: delete"],

@@ -5,10 +5,10 @@ mod micro;
 mod replicas;
 mod ycsb;
 
-use fusee_workload::Workload;
+use fusee_workload::YcsbWorkload;
 
-use super::{Expected, Figure, Kind, Medians, Point, Quantity, Statement};
-use crate::setup::{Load, Setup, System};
+use super::{Figure, FigurePoint, Medians, Quantity, Statement, StatementCondition, StatementKind};
+use crate::setup::{LabLoad, LabSetup, LabSystem};
 
 /// All figures of the paper.
 pub const ALL: &[Figure] = &[
@@ -33,28 +33,28 @@ pub const ALL: &[Figure] = &[
 const FUSEE: &[&str] = &["as published", "ours"];
 
 /// Our store, and the published system that it corrects.
-const BOTH: &[System] = &[System::Fusee, System::Published];
+const BOTH: &[LabSystem] = &[LabSystem::Fusee, LabSystem::Published];
 
 /// All systems: those two, and those that the paper compares with.
-const EVERYBODY: &[System] =
-    &[System::Fusee, System::Published, System::Clover, System::PdpmDirect];
+const EVERYBODY: &[LabSystem] =
+    &[LabSystem::Fusee, LabSystem::Published, LabSystem::Clover, LabSystem::PdpmDirect];
 
 /// Adapts a setup to its system: clients of Clover, of pDPM-Direct and of one object do one operation at a
 /// time, and a run that mostly spins gives the same result with fewer operations.
-fn as_it_is(setup: Setup) -> Setup {
+fn as_it_is(setup: LabSetup) -> LabSetup {
     let (one_at_a_time, fewer) = match setup.system {
-        System::Clover => (true, 1),
-        System::PdpmDirect => (true, 10),
-        System::Lock | System::Sequencer => (true, 1),
+        LabSystem::Clover => (true, 1),
+        LabSystem::PdpmDirect => (true, 10),
+        LabSystem::Lock | LabSystem::Sequencer => (true, 1),
         _ => (false, 1),
     };
     let coroutines = if one_at_a_time { 1 } else { setup.coroutines };
-    Setup { coroutines, operations: setup.operations / fewer, ..setup }
+    LabSetup { coroutines, operations: setup.operations / fewer, ..setup }
 }
 
-fn series(load: Load, system: System) -> String {
+fn series(load: LabLoad, system: LabSystem) -> String {
     match load {
-        Load::Ycsb(workload) => {
+        LabLoad::Ycsb(workload) => {
             format!("YCSB-{}, {}", workload.to_string().to_uppercase(), system.name())
         }
         other => format!("{other}, {}", system.name()),
@@ -64,21 +64,21 @@ fn series(load: Load, system: System) -> String {
 /// Returns points of the throughput of these systems with these workloads, at each of these places; `at` makes
 /// the setup of a place from the paper's.
 fn throughput(
-    systems: &[System],
-    workloads: &[Workload],
+    systems: &[LabSystem],
+    workloads: &[YcsbWorkload],
     places: &[f64],
-    at: impl Fn(&mut Setup, f64),
-) -> Vec<Point> {
+    at: impl Fn(&mut LabSetup, f64),
+) -> Vec<FigurePoint> {
     let mut points = Vec::new();
     for system in systems {
         for workload in workloads {
             for x in places {
-                let load = Load::Ycsb(*workload);
-                let mut setup = Setup { system: *system, load, ..Setup::default() };
+                let load = LabLoad::Ycsb(*workload);
+                let mut setup = LabSetup { system: *system, load, ..LabSetup::default() };
                 at(&mut setup, *x);
                 let series = series(load, *system);
                 let setup = as_it_is(setup);
-                points.push(Point { series, x: *x, setup, quantity: Quantity::Throughput });
+                points.push(FigurePoint { series, x: *x, setup, quantity: Quantity::Throughput });
             }
         }
     }

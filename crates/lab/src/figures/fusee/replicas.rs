@@ -1,17 +1,19 @@
 //! Figures about the number of replicas.
 
-use fusee_workload::{Request, Workload};
+use fusee_workload::{WorkloadOperation, YcsbWorkload};
 
-use super::{BOTH, Expected, FUSEE, Figure, Kind, Point, Quantity, Statement};
+use super::{
+    BOTH, FUSEE, Figure, FigurePoint, Quantity, Statement, StatementCondition, StatementKind,
+};
 use super::{over, ratio, throughput};
-use crate::setup::{Load, Setup, System};
+use crate::setup::{LabLoad, LabSetup, LabSystem};
 
 pub const F18: Figure = Figure {
     id: "F18",
     about: "throughput over the replication factor",
     x: "replicas of index and pairs",
     points: || {
-        let workloads = [Workload::A, Workload::B, Workload::C, Workload::D];
+        let workloads = [YcsbWorkload::A, YcsbWorkload::B, YcsbWorkload::C, YcsbWorkload::D];
         throughput(BOTH, &workloads, &[1.0, 2.0, 3.0, 4.0, 5.0], |setup, replicas| {
             // Five replicas need five nodes.
             setup.memory_nodes = 5;
@@ -22,54 +24,54 @@ pub const F18: Figure = Figure {
         Statement {
             says: "with one replica YCSB-D reaches 8.8 million operations a second",
             section: "P 6.4",
-            kind: Kind::Calibrated,
+            kind: StatementKind::Calibrated,
             of: FUSEE,
             value: |medians, system| medians.at(&format!("YCSB-D, {system}"), 1.0),
-            expected: Expected::About(8.8),
+            expected: StatementCondition::About(8.8),
         },
         Statement {
             says: "YCSB-D falls slightly, from 8.8 to 8.6",
             section: "P 6.4",
-            kind: Kind::Calibrated,
+            kind: StatementKind::Calibrated,
             of: FUSEE,
             value: |medians, system| ratio(medians, "YCSB-D", system, 5.0, 1.0),
-            expected: Expected::AtLeast(0.95),
+            expected: StatementCondition::AtLeast(0.95),
         },
         Statement {
             says: "YCSB-C stays the same",
             section: "P 6.4",
-            kind: Kind::Predicted,
+            kind: StatementKind::Predicted,
             of: FUSEE,
             value: |medians, system| ratio(medians, "YCSB-C", system, 5.0, 1.0),
-            expected: Expected::AtLeast(0.98),
+            expected: StatementCondition::AtLeast(0.98),
         },
         Statement {
             says: "YCSB-A falls",
             section: "P 6.4",
-            kind: Kind::Predicted,
+            kind: StatementKind::Predicted,
             of: FUSEE,
             value: |medians, system| ratio(medians, "YCSB-A", system, 5.0, 1.0),
-            expected: Expected::AtMost(0.99),
+            expected: StatementCondition::AtMost(0.99),
         },
         Statement {
             says: "YCSB-B falls",
             section: "P 6.4",
-            kind: Kind::Predicted,
+            kind: StatementKind::Predicted,
             of: FUSEE,
             value: |medians, system| ratio(medians, "YCSB-B", system, 5.0, 1.0),
-            expected: Expected::AtMost(0.99),
+            expected: StatementCondition::AtMost(0.99),
         },
     ],
     remarks: &["the paper does not say how many memory nodes there were"],
 };
 
 /// Variants of FUSEE: name, system, and whether it has a cache.
-const VARIANTS: [(&str, System, bool); 5] = [
-    ("ours", System::Fusee, true),
-    ("ours without cache", System::Fusee, false),
-    ("as published", System::Published, true),
-    ("FUSEE-NC", System::Published, false),
-    ("FUSEE-CR", System::OneByOne, true),
+const VARIANTS: [(&str, LabSystem, bool); 5] = [
+    ("ours", LabSystem::Fusee, true),
+    ("ours without cache", LabSystem::Fusee, false),
+    ("as published", LabSystem::Published, true),
+    ("FUSEE-NC", LabSystem::Published, false),
+    ("FUSEE-CR", LabSystem::OneByOne, true),
 ];
 
 pub const F19: Figure = Figure {
@@ -80,15 +82,15 @@ pub const F19: Figure = Figure {
         let mut points = Vec::new();
         for (name, system, cached) in VARIANTS {
             for (kind, request) in [
-                ("search", Request::Search),
-                ("update", Request::Update),
-                ("insert", Request::Insert),
-                ("delete", Request::Delete),
+                ("search", WorkloadOperation::Search),
+                ("update", WorkloadOperation::Update),
+                ("insert", WorkloadOperation::Insert),
+                ("delete", WorkloadOperation::Delete),
             ] {
                 for replicas in 1..=5u8 {
-                    let setup = Setup {
+                    let setup = LabSetup {
                         system,
-                        load: Load::Only(request),
+                        load: LabLoad::Only(request),
                         memory_nodes: 5,
                         index_replicas: replicas,
                         data_replicas: replicas,
@@ -99,11 +101,11 @@ pub const F19: Figure = Figure {
                         operations: 5_000,
                         theta: 0.0,
                         cached,
-                        ..Setup::default()
+                        ..LabSetup::default()
                     };
                     let series = format!("{kind}, {name}");
                     let x = f64::from(replicas);
-                    points.push(Point { series, x, setup, quantity: Quantity::Median(kind) });
+                    points.push(FigurePoint { series, x, setup, quantity: Quantity::Median(kind) });
                 }
             }
         }
@@ -114,7 +116,7 @@ pub const F19: Figure = Figure {
             says: "an UPDATE takes slightly longer with more replicas: from two to five by less than half of what \
                    FUSEE-CR does",
             section: "P 6.4",
-            kind: Kind::Predicted,
+            kind: StatementKind::Predicted,
             of: FUSEE,
             value: |medians, system| {
                 let grows = |system: &str| {
@@ -123,12 +125,12 @@ pub const F19: Figure = Figure {
                 };
                 Some(grows(system)? / grows("FUSEE-CR")?)
             },
-            expected: Expected::AtMost(0.5),
+            expected: StatementCondition::AtMost(0.5),
         },
         Statement {
             says: "that of FUSEE-CR grows linearly: by three more CAS from two to five replicas",
             section: "P 6.4",
-            kind: Kind::Predicted,
+            kind: StatementKind::Predicted,
             of: &["FUSEE-CR"],
             value: |medians, _| {
                 let at = |x| medians.at("update, FUSEE-CR", x);
@@ -136,39 +138,39 @@ pub const F19: Figure = Figure {
                 let fast = at(3.0)? - at(2.0)?;
                 Some(slow / fast)
             },
-            expected: Expected::About(2.0),
+            expected: StatementCondition::About(2.0),
         },
         Statement {
             says: "a SEARCH takes as long as one of FUSEE-CR",
             section: "P 6.4",
-            kind: Kind::Predicted,
+            kind: StatementKind::Predicted,
             of: FUSEE,
             value: |medians, system| over(medians, "search", system, "FUSEE-CR", 3.0),
-            expected: Expected::About(1.0),
+            expected: StatementCondition::About(1.0),
         },
         Statement {
             says: "an UPDATE is faster than one of FUSEE-NC",
             section: "P 6.4",
-            kind: Kind::Predicted,
+            kind: StatementKind::Predicted,
             of: FUSEE,
             value: |medians, system| over(medians, "update", system, "FUSEE-NC", 3.0),
-            expected: Expected::AtMost(1.0),
+            expected: StatementCondition::AtMost(1.0),
         },
         Statement {
             says: "so is a DELETE",
             section: "P 6.4",
-            kind: Kind::Predicted,
+            kind: StatementKind::Predicted,
             of: FUSEE,
             value: |medians, system| over(medians, "delete", system, "FUSEE-NC", 3.0),
-            expected: Expected::AtMost(1.0),
+            expected: StatementCondition::AtMost(1.0),
         },
         Statement {
             says: "and a SEARCH",
             section: "P 6.4",
-            kind: Kind::Predicted,
+            kind: StatementKind::Predicted,
             of: FUSEE,
             value: |medians, system| over(medians, "search", system, "FUSEE-NC", 3.0),
-            expected: Expected::AtMost(1.0),
+            expected: StatementCondition::AtMost(1.0),
         },
     ],
     remarks: &[

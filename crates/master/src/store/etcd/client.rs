@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use fusee_tls::{TlsError, Watched};
+use fusee_tls::{ReloadedValue, TlsError};
 use futures_util::stream::{self, StreamExt};
 use prost::Message;
 use tokio::sync::oneshot;
@@ -24,7 +24,7 @@ const MAX_ANSWER_BYTES: usize = 256 << 20;
 
 /// Reasons why there is no answer.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum Error {
+pub(crate) enum EtcdError {
     #[error("no TLS with etcd: {0}")]
     Tls(#[from] TlsError),
     #[error("no connection to etcd: {}", causes(.0))]
@@ -38,11 +38,11 @@ pub(crate) enum Error {
     Ended,
 }
 
-impl Error {
+impl EtcdError {
     /// Returns whether etcd would refuse the request however often it is sent. Of refusals for want
     /// of room, only those for the request's own size count.
     pub fn is_hopeless(&self) -> bool {
-        let Error::Status(status) = self else { return false };
+        let EtcdError::Status(status) = self else { return false };
         match status.code() {
             Code::InvalidArgument => true,
             Code::ResourceExhausted => status.message().contains("larger than max"),
@@ -60,14 +60,14 @@ fn causes(error: &tonic::transport::Error) -> String {
 /// Connections to the members of an etcd cluster, each made when it is needed, and again after it
 /// broke. Copies share them.
 #[derive(Clone)]
-pub(crate) struct Client {
+pub(crate) struct EtcdClient {
     /// Replaced when the files for TLS have changed; calls under way end on the old ones.
-    connections: Arc<Watched<Grpc<Channel>, Error>>,
+    connections: Arc<ReloadedValue<Grpc<Channel>, EtcdError>>,
 }
 
-impl Client {
+impl EtcdClient {
     /// Makes the client, without contacting etcd yet; must be called on a runtime.
-    pub fn new(address: &StoreAddress) -> Result<Client, Error> {
+    pub fn new(address: &StoreAddress) -> Result<EtcdClient, EtcdError> {
         let files = match &address.tls {
             None => Vec::new(),
             Some(StoreTls { ca, identity: None }) => vec![ca.clone()],
@@ -76,41 +76,41 @@ impl Client {
             }
         };
         let address = address.clone();
-        let connections = Watched::new(files, move |_| connections(&address))?;
-        Ok(Client { connections: Arc::new(connections) })
+        let connections = ReloadedValue::new(files, move |_| connections(&address))?;
+        Ok(EtcdClient { connections: Arc::new(connections) })
     }
 
-    pub async fn range(&self, request: RangeRequest) -> Result<RangeResponse, Error> {
+    pub async fn range(&self, request: RangeRequest) -> Result<RangeResponse, EtcdError> {
         self.call("/etcdserverpb.KV/Range", request).await
     }
 
-    pub async fn txn(&self, request: TxnRequest) -> Result<TxnResponse, Error> {
+    pub async fn txn(&self, request: TxnRequest) -> Result<TxnResponse, EtcdError> {
         self.call("/etcdserverpb.KV/Txn", request).await
     }
 
-    pub async fn grant(&self, ttl_s: i64) -> Result<LeaseGrantResponse, Error> {
+    pub async fn grant(&self, ttl_s: i64) -> Result<LeaseGrantResponse, EtcdError> {
         self.call("/etcdserverpb.Lease/LeaseGrant", LeaseGrantRequest { ttl_s }).await
     }
 
     /// Renews a lease, on a stream of its own: remainders of a broken connection do not matter.
-    pub async fn keep_alive(&self, id: i64) -> Result<(), Error> {
+    pub async fn keep_alive(&self, id: i64) -> Result<(), EtcdError> {
         let path = "/etcdserverpb.Lease/LeaseKeepAlive";
         let mut stream = self.stream(path, LeaseKeepAliveRequest { id }).await?;
-        let answer: LeaseKeepAliveResponse = stream.next().await?.ok_or(Error::Ended)?;
-        if answer.ttl_s > 0 { Ok(()) } else { Err(Error::LeaseGone) }
+        let answer: LeaseKeepAliveResponse = stream.next().await?.ok_or(EtcdError::Ended)?;
+        if answer.ttl_s > 0 { Ok(()) } else { Err(EtcdError::LeaseGone) }
     }
 
     /// Ends a lease; succeeds also if the lease has ended already.
-    pub async fn revoke(&self, id: i64) -> Result<(), Error> {
+    pub async fn revoke(&self, id: i64) -> Result<(), EtcdError> {
         let path = "/etcdserverpb.Lease/LeaseRevoke";
         match self.call(path, LeaseRevokeRequest { id }).await {
-            Err(Error::Status(status)) if status.code() == Code::NotFound => Ok(()),
+            Err(EtcdError::Status(status)) if status.code() == Code::NotFound => Ok(()),
             ended => ended.map(|LeaseRevokeResponse {}| ()),
         }
     }
 
     /// Waits until a key with the prefix has changed since a revision, or etcd ends the watch.
-    pub async fn changed(&self, prefix: String, since: i64) -> Result<(), Error> {
+    pub async fn changed(&self, prefix: String, since: i64) -> Result<(), EtcdError> {
         let create = WatchCreateRequest {
             range_end: end_of(&prefix),
             key: prefix.into_bytes(),
@@ -127,7 +127,7 @@ impl Client {
         Ok(())
     }
 
-    async fn call<Q, A>(&self, path: &str, request: Q) -> Result<A, Error>
+    async fn call<Q, A>(&self, path: &str, request: Q) -> Result<A, EtcdError>
     where
         Q: Message + 'static,
         A: Message + Default + 'static,
@@ -138,7 +138,7 @@ impl Client {
     }
 
     /// Opens a stream in each direction, and sends one request.
-    async fn stream<Q, A>(&self, path: &str, request: Q) -> Result<Answers<A>, Error>
+    async fn stream<Q, A>(&self, path: &str, request: Q) -> Result<EtcdResponseStream<A>, EtcdError>
     where
         Q: Message + 'static,
         A: Message + Default + 'static,
@@ -148,18 +148,18 @@ impl Client {
         let (open, ended) = oneshot::channel();
         let requests = led(stream::iter([request]).chain(stream::pending()).take_until(ended));
         let answers = self.ready().await?.streaming(requests, path, codec).await?.into_inner();
-        Ok(Answers { answers, _open: open })
+        Ok(EtcdResponseStream { answers, _open: open })
     }
 
     /// Returns a connection that is ready for a request.
-    async fn ready(&self) -> Result<Grpc<Channel>, Error> {
+    async fn ready(&self) -> Result<Grpc<Channel>, EtcdError> {
         let mut grpc = Grpc::clone(&self.connections.current());
         grpc.ready().await?;
         Ok(grpc)
     }
 }
 
-fn connections(address: &StoreAddress) -> Result<Grpc<Channel>, Error> {
+fn connections(address: &StoreAddress) -> Result<Grpc<Channel>, EtcdError> {
     let endpoints = address.endpoints.iter().map(|endpoint| {
         let endpoint = match &address.tls {
             None => Endpoint::from_shared(format!("http://{endpoint}"))?,
@@ -171,7 +171,7 @@ fn connections(address: &StoreAddress) -> Result<Grpc<Channel>, Error> {
             .keep_alive_timeout(ATTEMPT)
             .keep_alive_while_idle(true))
     });
-    let endpoints = endpoints.collect::<Result<Vec<_>, Error>>()?;
+    let endpoints = endpoints.collect::<Result<Vec<_>, EtcdError>>()?;
     // Each request goes to one of them. It fails if that one is away; the next may go to another
     // one.
     let channel = Channel::balance_list(endpoints.into_iter());
@@ -180,13 +180,13 @@ fn connections(address: &StoreAddress) -> Result<Grpc<Channel>, Error> {
 
 /// The answers on a stream. The side of the requests ends with it: not earlier, since etcd would
 /// end a watch then, and not later, since the stream would stay for ever.
-struct Answers<A> {
+struct EtcdResponseStream<A> {
     answers: Streaming<A>,
     _open: oneshot::Sender<()>,
 }
 
-impl<A> Answers<A> {
-    async fn next(&mut self) -> Result<Option<A>, Error> {
+impl<A> EtcdResponseStream<A> {
+    async fn next(&mut self) -> Result<Option<A>, EtcdError> {
         Ok(self.answers.message().await?)
     }
 }
@@ -207,12 +207,12 @@ pub(crate) fn end_of(prefix: &str) -> Vec<u8> {
 }
 
 #[cfg(feature = "tls")]
-fn with_tls(endpoint: Endpoint, files: &StoreTls) -> Result<Endpoint, Error> {
+fn with_tls(endpoint: Endpoint, files: &StoreTls) -> Result<Endpoint, EtcdError> {
     use tonic::transport::{Certificate, ClientTlsConfig, Identity};
     // This finds errors in a file, and names it: tonic accepts some files that hold nothing.
     match &files.identity {
-        None => fusee_tls::Tls::of_client(&files.ca)?,
-        Some((cert, key)) => fusee_tls::Tls::of_server(&files.ca, cert, key)?,
+        None => fusee_tls::TlsSettings::of_client(&files.ca)?,
+        Some((cert, key)) => fusee_tls::TlsSettings::of_server(&files.ca, cert, key)?,
     };
     let read = |path: &std::path::Path| {
         std::fs::read(path).map_err(|error| TlsError::File { path: path.into(), error })
@@ -226,6 +226,6 @@ fn with_tls(endpoint: Endpoint, files: &StoreTls) -> Result<Endpoint, Error> {
 }
 
 #[cfg(not(feature = "tls"))]
-fn with_tls(_: Endpoint, _: &StoreTls) -> Result<Endpoint, Error> {
+fn with_tls(_: Endpoint, _: &StoreTls) -> Result<Endpoint, EtcdError> {
     Err(TlsError::NotBuilt.into())
 }

@@ -111,12 +111,12 @@ pub(crate) struct Compare {
     pub target: i32,
     #[prost(bytes = "vec", tag = "3")]
     pub key: Vec<u8>,
-    #[prost(oneof = "Compared", tags = "5, 6, 7")]
-    pub to: Option<Compared>,
+    #[prost(oneof = "CompareOperand", tags = "5, 6, 7")]
+    pub to: Option<CompareOperand>,
 }
 
 #[derive(Clone, PartialEq, Oneof)]
-pub(crate) enum Compared {
+pub(crate) enum CompareOperand {
     /// 0 for a key that does not exist.
     #[prost(int64, tag = "5")]
     CreateRevision(i64),
@@ -127,12 +127,12 @@ pub(crate) enum Compared {
 }
 
 impl Compare {
-    pub fn equal(key: impl Into<Vec<u8>>, to: Compared) -> Compare {
+    pub fn equal(key: impl Into<Vec<u8>>, to: CompareOperand) -> Compare {
         // If a value does not fit its target, etcd takes it for 0, so both have to be set.
         let target = match to {
-            Compared::CreateRevision(_) => CompareTarget::CreateRevision,
-            Compared::ModRevision(_) => CompareTarget::ModRevision,
-            Compared::Value(_) => CompareTarget::Value,
+            CompareOperand::CreateRevision(_) => CompareTarget::CreateRevision,
+            CompareOperand::ModRevision(_) => CompareTarget::ModRevision,
+            CompareOperand::Value(_) => CompareTarget::Value,
         };
         Compare { target: target.into(), key: key.into(), to: Some(to) }
     }
@@ -141,12 +141,12 @@ impl Compare {
 /// One step of a transaction.
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct RequestOp {
-    #[prost(oneof = "Operation", tags = "1, 2, 3, 4")]
-    pub operation: Option<Operation>,
+    #[prost(oneof = "TxnOperation", tags = "1, 2, 3, 4")]
+    pub operation: Option<TxnOperation>,
 }
 
 #[derive(Clone, PartialEq, Oneof)]
-pub(crate) enum Operation {
+pub(crate) enum TxnOperation {
     #[prost(message, tag = "1")]
     Range(RangeRequest),
     #[prost(message, tag = "2")]
@@ -159,7 +159,7 @@ pub(crate) enum Operation {
 
 impl RequestOp {
     pub fn get(key: impl Into<Vec<u8>>) -> RequestOp {
-        Operation::Range(RangeRequest { key: key.into(), ..RangeRequest::default() }).into()
+        TxnOperation::Range(RangeRequest { key: key.into(), ..RangeRequest::default() }).into()
     }
 
     pub fn put(key: impl Into<Vec<u8>>, value: impl Into<Vec<u8>>) -> RequestOp {
@@ -167,21 +167,21 @@ impl RequestOp {
     }
 
     pub fn put_leased(key: impl Into<Vec<u8>>, value: impl Into<Vec<u8>>, lease: i64) -> RequestOp {
-        Operation::Put(PutRequest { key: key.into(), value: value.into(), lease }).into()
+        TxnOperation::Put(PutRequest { key: key.into(), value: value.into(), lease }).into()
     }
 
     pub fn delete(key: impl Into<Vec<u8>>) -> RequestOp {
-        Operation::Delete(DeleteRangeRequest { key: key.into() }).into()
+        TxnOperation::Delete(DeleteRangeRequest { key: key.into() }).into()
     }
 
     /// Returns a transaction inside of another one, without conditions of its own.
     pub fn all(success: Vec<RequestOp>) -> RequestOp {
-        Operation::Txn(TxnRequest { success, ..TxnRequest::default() }).into()
+        TxnOperation::Txn(TxnRequest { success, ..TxnRequest::default() }).into()
     }
 }
 
-impl From<Operation> for RequestOp {
-    fn from(operation: Operation) -> RequestOp {
+impl From<TxnOperation> for RequestOp {
+    fn from(operation: TxnOperation) -> RequestOp {
         RequestOp { operation: Some(operation) }
     }
 }

@@ -10,8 +10,8 @@ use tonic::Code;
 
 use super::*;
 use crate::election::revoke;
-use crate::record::{Record, Write, member_key};
-use crate::store::Store;
+use crate::record::{MasterRecord, RecordWrite, member_key};
+use crate::store::MasterStore;
 
 #[path = "../../../tests/etcd_server/mod.rs"]
 mod etcd_server;
@@ -28,20 +28,20 @@ fn cluster(word: u64) -> ClusterId {
     ClusterId::from_word(word).unwrap()
 }
 
-struct Bench {
+struct EtcdFixture {
     runtime: Runtime,
     etcd: Etcd,
     server: EtcdServer,
 }
 
-impl Bench {
-    fn new() -> Option<Bench> {
+impl EtcdFixture {
+    fn new() -> Option<EtcdFixture> {
         let server = EtcdServer::start()?;
         let runtime = Runtime::start("test-etcd").unwrap();
         let text = format!("etcd://{}/x/y", server.endpoint());
         let address = StoreAddress::parse(&text).unwrap();
         let etcd = runtime.block_on(Etcd::new(address)).unwrap();
-        Some(Bench { runtime, etcd, server })
+        Some(EtcdFixture { runtime, etcd, server })
     }
 
     /// Returns a candidacy with a lease of its own.
@@ -56,16 +56,21 @@ impl Bench {
     }
 
     /// Begins a term. May be repeated: a term that has written nothing is begun anew.
-    fn begin(&self, candidacy: &Candidacy) -> Result<Term, StoreError> {
+    fn begin(&self, candidacy: &Candidacy) -> Result<LeaderTerm, StoreError> {
         patiently(|| {
-            let tenure = Arc::new(Tenure::new(Tenure::now(), LONG));
+            let tenure = Arc::new(LeaseValidity::new(LeaseValidity::now(), LONG));
             let (over, _) = oneshot::channel();
-            self.runtime.block_on(Term::begin(self.etcd.clone(), candidacy.clone(), tenure, over))
+            self.runtime.block_on(LeaderTerm::begin(
+                self.etcd.clone(),
+                candidacy.clone(),
+                tenure,
+                over,
+            ))
         })
     }
 
-    fn store(&self, candidacy: &Candidacy) -> Result<Store, StoreError> {
-        patiently(|| Store::remote(Box::new(self.begin(candidacy)?)))
+    fn store(&self, candidacy: &Candidacy) -> Result<MasterStore, StoreError> {
+        patiently(|| MasterStore::remote(Box::new(self.begin(candidacy)?)))
     }
 
     fn revoke(&self, lease: i64) {
@@ -87,30 +92,30 @@ impl Bench {
 
 /// Errors that mean that etcd was unreachable, or did not answer in time: a machine may stand still
 /// for seconds.
-trait IsSilence {
+trait TransientEtcdError {
     fn is_silence(&self) -> bool;
 }
 
-impl IsSilence for Error {
+impl TransientEtcdError for EtcdError {
     fn is_silence(&self) -> bool {
         match self {
-            Error::Transport(_) | Error::Ended => true,
-            Error::Status(status) => {
+            EtcdError::Transport(_) | EtcdError::Ended => true,
+            EtcdError::Status(status) => {
                 matches!(status.code(), Code::Unavailable | Code::DeadlineExceeded)
             }
-            Error::Tls(_) | Error::LeaseGone => false,
+            EtcdError::Tls(_) | EtcdError::LeaseGone => false,
         }
     }
 }
 
-impl IsSilence for StoreError {
+impl TransientEtcdError for StoreError {
     fn is_silence(&self) -> bool {
         matches!(self, StoreError::Remote { .. })
     }
 }
 
 /// Repeats a call until etcd answers; only for calls that may be repeated.
-fn patiently<T, E: IsSilence>(ask: impl Fn() -> Result<T, E>) -> Result<T, E> {
+fn patiently<T, E: TransientEtcdError>(ask: impl Fn() -> Result<T, E>) -> Result<T, E> {
     let end = Instant::now() + LONG;
     loop {
         match ask() {
@@ -142,47 +147,48 @@ fn one(key: &str, value: &[u8]) -> Vec<(String, Option<Vec<u8>>)> {
 // Promise MST-9: A deposed master cannot write.
 #[test]
 fn records_pass_from_term_to_term_and_a_deposed_master_changes_nothing() {
-    let Some(bench) = Bench::new() else { return };
+    let Some(bench) = EtcdFixture::new() else { return };
     let ((old_lease, old), (_, new)) = (bench.candidate(), bench.candidate());
     assert!(old.created < new.created, "the order of candidates is that of their keys");
     let mut first = bench.store(&old).unwrap();
     // More than fits in one transaction of etcd, and more than a page.
-    let members = (0..700).map(|node| Record::Member(member(node)));
-    let records = members.chain([Record::Cluster(cluster(7))]).map(Write::Put);
+    let members = (0..700).map(|node| MasterRecord::Member(member(node)));
+    let records = members.chain([MasterRecord::Cluster(cluster(7))]).map(RecordWrite::Put);
     first.persist(records.collect()).unwrap();
-    let forget = |node| Write::Remove(member_key(MnId(node)));
-    let ids = |end| Write::Put(Record::ClientIds { end });
+    let forget = |node| RecordWrite::Remove(member_key(MnId(node)));
+    let ids = |end| RecordWrite::Put(MasterRecord::ClientIds { end });
     first.persist(vec![forget(0), ids(65)]).unwrap();
     assert_eq!(patiently(|| first.load()).unwrap().len(), 701);
 
     // The old leader has not noticed: by its own clock it still leads.
     bench.revoke(old_lease);
     assert!(first.holds());
-    let refused = first.persist(vec![Write::Put(Record::Cluster(cluster(8)))]);
+    let refused = first.persist(vec![RecordWrite::Put(MasterRecord::Cluster(cluster(8)))]);
     assert!(matches!(refused, Err(StoreError::Deposed { .. })), "{refused:?}");
     let mut second = bench.store(&new).unwrap();
-    let load = |store: &Store| {
+    let load = |store: &MasterStore| {
         let mut records = patiently(|| store.load()).unwrap();
-        records.sort_by_key(Record::key);
+        records.sort_by_key(MasterRecord::key);
         records
     };
     let before = load(&second);
     assert_eq!(before.len(), 701);
-    assert!(!before.contains(&Record::Member(member(0))));
-    let refused = first.persist(vec![ids(129), Write::Put(Record::Cluster(cluster(8)))]);
+    assert!(!before.contains(&MasterRecord::Member(member(0))));
+    let refused =
+        first.persist(vec![ids(129), RecordWrite::Put(MasterRecord::Cluster(cluster(8)))]);
     assert!(matches!(refused, Err(StoreError::Deposed { .. })), "{refused:?}");
     assert_eq!(load(&second), before, "a deposed master has written");
     second.persist(vec![ids(193)]).unwrap();
     let refused = first.persist(vec![forget(1)]);
     assert!(matches!(refused, Err(StoreError::Deposed { .. })), "{refused:?}");
-    assert!(load(&second).contains(&Record::ClientIds { end: 193 }));
+    assert!(load(&second).contains(&MasterRecord::ClientIds { end: 193 }));
     // Nor can its term be begun once more.
     assert!(matches!(bench.store(&old), Err(StoreError::Deposed { .. })));
 }
 
 #[test]
 fn lost_answers_and_late_copies_do_no_harm() {
-    let Some(bench) = Bench::new() else { return };
+    let Some(bench) = EtcdFixture::new() else { return };
     let (_, candidacy) = bench.candidate();
     let mut term = bench.begin(&candidacy).unwrap();
     // The first copy arrives, but its answer does not: the second copy notices that.
@@ -202,7 +208,7 @@ fn lost_answers_and_late_copies_do_no_harm() {
 
 #[test]
 fn another_layout_and_undecodable_records_are_named() {
-    let Some(bench) = Bench::new() else { return };
+    let Some(bench) = EtcdFixture::new() else { return };
     let (_, candidacy) = bench.candidate();
     bench.begin(&candidacy).unwrap().write(one("client-ids", b"\xff")).unwrap();
     let error = bench.store(&candidacy).unwrap_err();
@@ -220,7 +226,7 @@ fn another_layout_and_undecodable_records_are_named() {
 #[test]
 fn a_prefix_that_holds_something_else_is_refused() {
     for key in ["a", "format/a", "notes/a", "record/a", "written/a", "z"] {
-        let Some(bench) = Bench::new() else { return };
+        let Some(bench) = EtcdFixture::new() else { return };
         let (_, candidacy) = bench.candidate();
         bench.put(key, "hello");
         let error = bench.begin(&candidacy).unwrap_err();
@@ -230,7 +236,7 @@ fn a_prefix_that_holds_something_else_is_refused() {
 
 #[test]
 fn candidates_that_come_and_go_are_nothing_else() {
-    let Some(bench) = Bench::new() else { return };
+    let Some(bench) = EtcdFixture::new() else { return };
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -250,13 +256,14 @@ fn candidates_that_come_and_go_are_nothing_else() {
 // Promise DMG-8
 #[test]
 fn a_flipped_bit_or_a_lost_record_is_noticed() {
-    let Some(bench) = Bench::new() else { return };
+    let Some(bench) = EtcdFixture::new() else { return };
     let (_, candidacy) = bench.candidate();
     let mut store = bench.store(&candidacy).unwrap();
-    let members = (0..3).map(|node| Record::Member(member(node)));
-    let records = members.chain([Record::Cluster(cluster(7)), Record::Epochs { end: 9 }]);
-    store.persist(records.map(Write::Put).collect()).unwrap();
-    let load = |store: &Store| patiently(|| store.load());
+    let members = (0..3).map(|node| MasterRecord::Member(member(node)));
+    let records =
+        members.chain([MasterRecord::Cluster(cluster(7)), MasterRecord::Epochs { end: 9 }]);
+    store.persist(records.map(RecordWrite::Put).collect()).unwrap();
+    let load = |store: &MasterStore| patiently(|| store.load());
     let whole = load(&store).unwrap();
     let mut term = bench.begin(&candidacy).unwrap();
     let mut seen = 0;
@@ -277,7 +284,7 @@ fn a_flipped_bit_or_a_lost_record_is_noticed() {
 
 #[test]
 fn a_write_that_etcd_cannot_take_says_what_to_do() {
-    let Some(bench) = Bench::new() else { return };
+    let Some(bench) = EtcdFixture::new() else { return };
     let (_, candidacy) = bench.candidate();
     let mut term = bench.begin(&candidacy).unwrap();
     let error = term.write(one("view", &vec![7; 2 << 20])).unwrap_err();
@@ -288,7 +295,7 @@ fn a_write_that_etcd_cannot_take_says_what_to_do() {
 
 #[test]
 fn a_member_that_is_away_keeps_nobody_from_the_others() {
-    let Some(bench) = Bench::new() else { return };
+    let Some(bench) = EtcdFixture::new() else { return };
     // No process listens at the first address.
     let text = format!("etcd://127.0.0.1:1,{}/x/y", bench.server.endpoint());
     let address = StoreAddress::parse(&text).unwrap();
@@ -300,7 +307,7 @@ fn a_member_that_is_away_keeps_nobody_from_the_others() {
 
 #[test]
 fn a_lease_is_renewed_until_it_is_given_back() {
-    let Some(bench) = Bench::new() else { return };
+    let Some(bench) = EtcdFixture::new() else { return };
     let (lease, candidacy) = bench.candidate();
     let client = &bench.etcd.client;
     let renew = || bench.runtime.block_on(client.keep_alive(lease));
@@ -313,8 +320,8 @@ fn a_lease_is_renewed_until_it_is_given_back() {
     };
     assert!(changed(now).is_err(), "nothing has changed");
     bench.revoke(lease);
-    patiently(|| changed(now).unwrap_or(Err(Error::Ended))).unwrap();
-    assert!(matches!(patiently(renew), Err(Error::LeaseGone)));
+    patiently(|| changed(now).unwrap_or(Err(EtcdError::Ended))).unwrap();
+    assert!(matches!(patiently(renew), Err(EtcdError::LeaseGone)));
     bench.revoke(lease);
     assert!(matches!(bench.begin(&candidacy), Err(StoreError::Deposed { .. })));
 }

@@ -5,20 +5,20 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use fusee_core::layout::{BLOCK_HEADER_BYTES, HEADER_BYTES};
-use fusee_core::view::Place;
+use fusee_core::view::PoolPlace;
 
 use super::*;
 use crate::cluster::ClusterOptions;
 use crate::engine::Sim;
 
 /// Returns the message of the failed check, if it fails.
-fn noticed(cluster: &Cluster) -> Option<String> {
-    let panic = catch_unwind(AssertUnwindSafe(|| replicas_agree(cluster))).err()?;
+fn noticed(cluster: &SimCluster) -> Option<String> {
+    let panic = catch_unwind(AssertUnwindSafe(|| check_replicas_agree(cluster))).err()?;
     panic.downcast_ref::<String>().cloned()
 }
 
 /// Returns that message for a cluster with one flipped bit.
-fn noticed_with(cluster: &Cluster, place: Place, bit: u64) -> Option<String> {
+fn noticed_with(cluster: &SimCluster, place: PoolPlace, bit: u64) -> Option<String> {
     let word = cluster.network().word_at(place).0;
     cluster.overwrite(place, word ^ bit);
     let noticed = noticed(cluster);
@@ -34,14 +34,14 @@ fn every_replica_is_looked_at() {
         data_replicas: 4,
         ..ClusterOptions::default()
     };
-    let cluster = Cluster::new(&Sim::new(1), &options);
+    let cluster = SimCluster::new(&Sim::new(1), &options);
     let client = cluster.client();
     let written = cluster.block_on(client.process, client.insert(b"key", b"a value"));
     let hint = written.expect("all nodes answer").place.expect("it stands there");
     let view = cluster.view().clone();
     assert_eq!(noticed(&cluster), None);
 
-    let slots: Vec<Place> = view.slot_places(hint.slot).collect();
+    let slots: Vec<PoolPlace> = view.slot_places(hint.slot).collect();
     assert_eq!(slots.len(), 5);
     for place in slots {
         let what = noticed_with(&cluster, place, 1 << 60).expect("the words differ");
@@ -49,17 +49,17 @@ fn every_replica_is_looked_at() {
     }
     let class = hint.word.class().expect("it leads to an object");
     let objects = view.object(hint.word.address(), class.bytes()).expect("in a region").places();
-    let objects: Vec<Place> = objects.collect();
+    let objects: Vec<PoolPlace> = objects.collect();
     assert_eq!(objects.len(), 4);
-    for Place { node, offset } in objects {
-        let value = Place { node, offset: offset + HEADER_BYTES };
+    for PoolPlace { node, offset } in objects {
+        let value = PoolPlace { node, offset: offset + HEADER_BYTES };
         let what = noticed_with(&cluster, value, 1).expect("one of the objects is damaged");
         assert!(what.contains("leads to no object"), "{what}");
     }
     let (block, _) = view.geometry.block_of(hint.word.address()).expect("in a block");
     let (region, offset) = view.region_of(block).expect("in a region");
     for (i, place) in region.places().iter().enumerate() {
-        let bitmap = Place { offset: place.offset + offset + BLOCK_HEADER_BYTES, ..*place };
+        let bitmap = PoolPlace { offset: place.offset + offset + BLOCK_HEADER_BYTES, ..*place };
         let what = noticed_with(&cluster, bitmap, 1 << 9);
         assert_eq!(what.is_some_and(|what| what.contains("has marks")), i > 0);
     }

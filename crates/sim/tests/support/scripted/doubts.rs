@@ -4,18 +4,18 @@ use std::cell::RefCell;
 use std::pin::Pin;
 use std::rc::Rc;
 
-use fusee_core::error::{Error, Outcome};
+use fusee_core::error::{Error, FailedWriteOutcome};
 use fusee_core::layout::{Address, Object};
 use fusee_core::stats::Damage;
-use fusee_core::verbs::Op;
-use fusee_core::view::Place;
+use fusee_core::verbs::VerbOp;
+use fusee_core::view::PoolPlace;
 
-use super::{Scene, Script, Stage, VALUE, poll_until, run};
+use super::{HostScript, ScriptedCluster, ScriptedStore, VALUE, poll_until, run};
 
 /// While an object is being written whose word is not in the index yet, another operation is short of memory and
 /// compares the block with the index. That object is not garbage.
 pub fn beside_a_write(seed: u64) {
-    let stage = Stage::new(seed);
+    let stage = ScriptedCluster::new(seed);
     // The block is unverified.
     let (store, script) = stage.open(0..1, None);
     let store = Rc::new(store);
@@ -25,11 +25,12 @@ pub fn beside_a_write(seed: u64) {
     let shape = fusee_core::layout::BlockShape::new(view.geometry.block_bytes, class);
     let second = shape.expect("three fit").offset(1);
     let at = Address::new(view.geometry.block_address(0, 0).bytes() + second);
-    let places: Vec<Place> =
+    let places: Vec<PoolPlace> =
         view.object(at, class.bytes()).expect("it is there").places().collect();
     let network = stage.cluster.network();
     let is_written = || {
-        let last = |place: &Place| Place { offset: place.offset + class.bytes() - 8, ..*place };
+        let last =
+            |place: &PoolPlace| PoolPlace { offset: place.offset + class.bytes() - 8, ..*place };
         places.iter().all(|place| network.word_at(last(place)).0 != 0)
     };
     let writer = store.clone();
@@ -57,7 +58,7 @@ pub fn beside_a_write(seed: u64) {
 /// A word is on a backup alone, left by a write that lost its round and whose client has died. If the primary is lost
 /// now, the slot may be settled on this word, so its object is not garbage.
 pub fn lost_word(seed: u64) {
-    let stage = Stage::new(seed);
+    let stage = ScriptedCluster::new(seed);
     let (store, script) = stage.open(0..1, None);
     let places = [b"a", b"b"].map(|key| {
         let written = run(store.insert(key, &VALUE)).expect("there is room");
@@ -79,7 +80,7 @@ pub fn lost_word(seed: u64) {
 /// A replica is damaged, and its repair is delayed for long. The repair may execute as long as its session acts, so
 /// the object must not be reused before.
 pub fn late_repair(seed: u64) {
-    let stage = Stage::new(seed);
+    let stage = ScriptedCluster::new(seed);
     let primary_since = stage.cluster.view().regions[0].primary_since();
     let (writer, _) = stage.open(0..1, Some(primary_since));
     run(writer.insert(b"a", &VALUE)).expect("there is room");
@@ -88,10 +89,10 @@ pub fn late_repair(seed: u64) {
     let places = view.object(hint.word.address(), 64).expect("it is there").places();
     // The loop covers the replica that is read first.
     for (i, place) in places.enumerate() {
-        let key = Place { offset: place.offset + 24, ..place };
+        let key = PoolPlace { offset: place.offset + 24, ..place };
         stage.cluster.network().flip(key, 1 << 40);
         let (reader, script) = stage.open(0..0, None);
-        script.lose(|verb| matches!(verb.op, Op::Write { .. }));
+        script.lose(|verb| matches!(verb.op, VerbOp::Write { .. }));
         let found = run(reader.search(b"a", None)).map(|found| found.value() == Some(&VALUE[..]));
         assert!(found != Ok(false), "replica {i}: {found:?}");
         if found.is_err() {
@@ -107,13 +108,13 @@ pub fn late_repair(seed: u64) {
 /// The WRITE of an object is delayed for long, and its session takes it for lost: no word refers to the object, and
 /// the INSERT has failed. The session must not leave: the WRITE could execute in the block of the next owner.
 pub fn late_object(seed: u64) {
-    let stage = Stage::new(seed);
+    let stage = ScriptedCluster::new(seed);
     let primary_since = stage.cluster.view().regions[0].primary_since();
     let (store, script) = stage.open(0..2, Some(primary_since));
-    script.lose(|verb| matches!(verb.op, Op::Write { .. }));
+    script.lose(|verb| matches!(verb.op, VerbOp::Write { .. }));
     let inserted = run(store.insert(b"a", &VALUE)).map(drop);
     let Err(Error::Unreachable { outcome, .. }) = inserted else { panic!("{inserted:?}") };
-    assert_eq!(outcome, Outcome::NotApplied);
+    assert_eq!(outcome, FailedWriteOutcome::NotApplied);
     assert!(script.late() > 0 && store.needs_recovery());
 }
 
@@ -125,7 +126,7 @@ pub fn unanswered_read(seed: u64) {
     script.lose(|verb| verb.is_read() && verb.bytes() > 1000);
     let written = run(store.upsert(b"a", &VALUE, None)).map(drop);
     let Err(Error::Unreachable { outcome, .. }) = written else { panic!("{written:?}") };
-    assert_eq!((outcome, script.late()), (Outcome::NotApplied, 0));
+    assert_eq!((outcome, script.late()), (FailedWriteOutcome::NotApplied, 0));
     assert!(!store.needs_recovery(), "nothing is left half-way");
     script.lose(|_| false);
     stage.check(&run(store.leave()));
@@ -147,8 +148,8 @@ pub fn dropped_write(seed: u64) {
 }
 
 /// Makes a pair whose object a write must READ, since it has no hint, after it has written its own object.
-fn before_a_second_phase(seed: u64) -> (Stage, Scene, Rc<Script>) {
-    let stage = Stage::new(seed);
+fn before_a_second_phase(seed: u64) -> (ScriptedCluster, ScriptedStore, Rc<HostScript>) {
+    let stage = ScriptedCluster::new(seed);
     let primary_since = stage.cluster.view().regions[0].primary_since();
     let (store, script) = stage.open(0..2, Some(primary_since));
     run(store.insert(b"a", &VALUE)).expect("there is room");
@@ -158,7 +159,7 @@ fn before_a_second_phase(seed: u64) -> (Stage, Scene, Rc<Script>) {
 /// The first block comes with a new region. Epochs pass meanwhile: a session that waits for the region is not pinned.
 // Promise MEM-29: A session that waits for a region holds no epoch.
 pub fn region_to_come(seed: u64) {
-    let stage = Stage::new(seed);
+    let stage = ScriptedCluster::new(seed);
     let (store, script) = stage.open(0..1, None);
     script.put_off(3);
     let before = script.epoch();
@@ -169,7 +170,7 @@ pub fn region_to_come(seed: u64) {
 /// A new region takes long. Meanwhile the session can use memory that it has freed itself.
 // Promise MEM-31: A session that waits for a region uses memory freed meanwhile.
 pub fn own_memory_first(seed: u64) {
-    let stage = Stage::new(seed);
+    let stage = ScriptedCluster::new(seed);
     let primary_since = stage.cluster.view().regions[0].primary_since();
     let (store, script) = stage.open(0..1, Some(primary_since));
     for key in [b"a", b"b"] {

@@ -8,35 +8,35 @@ use std::rc::Rc;
 
 use fusee_core::Error;
 use fusee_core::layout::{Address, BlockHeader, BlockShape, Object, SizeClass, Slot};
-use fusee_core::slab::{Remainder, WINDOW_EPOCHS};
-use fusee_core::view::Place;
+use fusee_core::slab::{BlockRemainder, WINDOW_EPOCHS};
+use fusee_core::view::PoolPlace;
 
-use super::{Scene, Script, Stage, VALUE, poll_until, run};
+use super::{HostScript, ScriptedCluster, ScriptedStore, VALUE, poll_until, run};
 
 /// A value of another size class than [`VALUE`]: a block has one such object.
 pub(super) const LARGE: [u8; 2500] = [2; 2500];
 
 /// A session of a stage in which epochs pass.
-pub struct Lives {
-    pub stage: Rc<Stage>,
-    pub store: Scene,
-    pub script: Rc<Script>,
+pub struct GenerationSession {
+    pub stage: Rc<ScriptedCluster>,
+    pub store: ScriptedStore,
+    pub script: Rc<HostScript>,
 }
 
-impl Lives {
+impl GenerationSession {
     /// Makes a session with one block for objects of [`VALUE`], and one for log objects of DELETEs.
-    pub fn new(seed: u64) -> Lives {
-        Lives::of(Stage::new(seed))
+    pub fn new(seed: u64) -> GenerationSession {
+        GenerationSession::of(ScriptedCluster::new(seed))
     }
 
     /// Does the same on this stage.
-    pub fn of(stage: Stage) -> Lives {
+    pub fn of(stage: ScriptedCluster) -> GenerationSession {
         let stage = Rc::new(stage);
         let primary_since = Some(stage.cluster.view().regions[0].primary_since());
         let (store, script) = stage.open(0..1, primary_since);
         script.grant(log_class(), block(&stage, 1), primary_since);
         stage.cluster.epoch_begins(script.epoch());
-        Lives { stage, store, script }
+        GenerationSession { stage, store, script }
     }
 
     /// Lets up to this many epochs pass while the session waits.
@@ -78,7 +78,7 @@ impl Lives {
         let view = self.stage.cluster.view().clone();
         let at = view.block(block(&self.stage, 0)).expect("a block").places().next();
         let word = |i: u64| {
-            let place = at.map(|at| Place { offset: at.offset + 8 * i, ..at });
+            let place = at.map(|at| PoolPlace { offset: at.offset + 8 * i, ..at });
             self.stage.cluster.network().word_at(place.expect("a replica")).0
         };
         let bytes: Vec<u8> = (0..8).flat_map(|i| word(i).to_le_bytes()).collect();
@@ -90,14 +90,14 @@ pub fn log_class() -> SizeClass {
     Object::class(1, 0).expect("a small one")
 }
 
-pub(super) fn block(stage: &Stage, number: u32) -> Address {
+pub(super) fn block(stage: &ScriptedCluster, number: u32) -> Address {
     stage.cluster.view().geometry.block_address(0, number)
 }
 
 /// Each INSERT of an existing key writes an object that no other session learns of. The object is not written again
 /// in the same epoch.
 pub fn given_back(seed: u64) {
-    let lives = Lives::new(seed);
+    let lives = GenerationSession::new(seed);
     run(lives.store.insert(b"a", &VALUE)).expect("there is room");
     for _ in 0..8 {
         lives.lets_pass(8);
@@ -109,7 +109,7 @@ pub fn given_back(seed: u64) {
 
 /// A block is emptied and used for another class: its generations continue.
 pub fn emptied(seed: u64) {
-    let lives = Lives::new(seed);
+    let lives = GenerationSession::new(seed);
     run(lives.store.insert(b"a", &VALUE)).expect("there is room");
     (0..20).for_each(|_| lives.update(b"a"));
     lives.delete(b"a");
@@ -122,7 +122,7 @@ pub fn emptied(seed: u64) {
 /// One object stays in its first life while the others have as many lives as there are generations. When all are
 /// free, the next generation of the one is the latest generation of the others: the block must wait.
 pub fn laggard(seed: u64) {
-    let lives = Lives::new(seed);
+    let lives = GenerationSession::new(seed);
     far_apart(&lives);
     let epochs = lives.uses_for_another_class(WINDOW_EPOCHS + 64);
     assert!(epochs >= WINDOW_EPOCHS, "it has waited for {epochs} only");
@@ -131,7 +131,7 @@ pub fn laggard(seed: u64) {
 /// The same, and another master takes over before the window is over. Its epochs are far ahead, and not all sessions
 /// know it: one may still use a word that it saw a moment ago.
 pub fn takeover(seed: u64) {
-    let lives = Lives::new(seed);
+    let lives = GenerationSession::new(seed);
     far_apart(&lives);
     lives.lets_pass(64);
     let script = lives.script.clone();
@@ -159,7 +159,7 @@ pub fn takeover(seed: u64) {
 /// follows that of the object, not that of the base, which the object had a few lives ago.
 // Promise MEM-26: The next owner of a wrapped block continues its generations.
 pub fn wrapped(seed: u64) {
-    let lives = Lives::new(seed);
+    let lives = GenerationSession::new(seed);
     for key in [b"a", b"b"] {
         run(lives.store.insert(key, &VALUE)).expect("there is room");
     }
@@ -171,11 +171,11 @@ pub fn wrapped(seed: u64) {
     script.follow(&lives.script);
     lives.stage.cluster.epoch_begins(script.epoch());
     rests.iter().for_each(|rest| script.grant_remainder(rest));
-    let next = Lives { stage: lives.stage.clone(), store, script };
+    let next = GenerationSession { stage: lives.stage.clone(), store, script };
     (0..8).for_each(|_| next.update(b"b"));
 }
 
-fn far_apart(lives: &Lives) {
+fn far_apart(lives: &GenerationSession) {
     for key in [b"a", b"b"] {
         run(lives.store.insert(key, &VALUE)).expect("there is room");
     }
@@ -188,7 +188,7 @@ fn far_apart(lives: &Lives) {
 
 /// The owner of a block dies after emptying it. The next owner knows only the header.
 pub fn dies_when_it_is_empty(seed: u64) {
-    let lives = Lives::new(seed);
+    let lives = GenerationSession::new(seed);
     run(lives.store.insert(b"a", &VALUE)).expect("there is room");
     (0..20).for_each(|_| lives.update(b"a"));
     lives.delete(b"a");
@@ -199,14 +199,14 @@ pub fn dies_when_it_is_empty(seed: u64) {
 /// The same with a block that waits for its window. Its next owner is short of the block's own class, and waits as
 /// well, but only for the rest of the window.
 pub fn inherited_while_it_waits(seed: u64) {
-    let lives = Lives::new(seed);
+    let lives = GenerationSession::new(seed);
     far_apart(&lives);
     let epochs = dies_and_is_inherited(lives);
     assert!((WINDOW_EPOCHS - 64..WINDOW_EPOCHS + 64).contains(&epochs), "{epochs} epochs");
 }
 
 /// Returns the number of epochs that passed before another session could use the block.
-fn dies_and_is_inherited(lives: Lives) -> u64 {
+fn dies_and_is_inherited(lives: GenerationSession) -> u64 {
     let lives = dies_when_empty(lives);
     let before = lives.script.epoch();
     lives.lets_pass(WINDOW_EPOCHS + 64);
@@ -215,7 +215,7 @@ fn dies_and_is_inherited(lives: Lives) -> u64 {
 }
 
 /// Lets the owner die when the block is empty. Returns the next owner.
-pub(super) fn dies_when_empty(lives: Lives) -> Lives {
+pub(super) fn dies_when_empty(lives: GenerationSession) -> GenerationSession {
     {
         lives.lets_pass(64);
         let mut insert: Pin<Box<dyn Future<Output = _> + '_>> =
@@ -237,10 +237,10 @@ pub(super) fn dies_when_empty(lives: Lives) -> Lives {
     let script = &lives.script;
     let (next, its) = stage.open(0..0, None);
     its.follow(script);
-    let rest = Remainder { block: block(stage, 0), class: class(), first: 3, marked: None };
+    let rest = BlockRemainder { block: block(stage, 0), class: class(), first: 3, marked: None };
     its.grant_remainder(&rest);
     its.grant(log_class(), block(stage, 2), None);
-    Lives { stage: stage.clone(), store: next, script: its }
+    GenerationSession { stage: stage.clone(), store: next, script: its }
 }
 
 pub(super) fn large_class() -> SizeClass {

@@ -2,12 +2,15 @@
 
 use std::rc::Rc;
 
-use fusee_core::verbs::Op;
+use fusee_core::verbs::VerbOp;
 
-use super::{Scene, Script, Stage, VALUE, run};
+use super::{HostScript, ScriptedCluster, ScriptedStore, VALUE, run};
 
 /// Makes four pairs in two blocks. The first pair is replaced, its object is marked, and the session has seen that.
-fn prepared(stage: &Stage, before_the_mark: impl FnOnce(&Script)) -> (Scene, Rc<Script>) {
+fn prepared(
+    stage: &ScriptedCluster,
+    before_the_mark: impl FnOnce(&HostScript),
+) -> (ScriptedStore, Rc<HostScript>) {
     let primary_since = stage.cluster.view().regions[0].primary_since();
     let (store, script) = stage.open(0..4, Some(primary_since));
     for key in [b"a", b"b", b"c", b"d"] {
@@ -21,7 +24,7 @@ fn prepared(stage: &Stage, before_the_mark: impl FnOnce(&Script)) -> (Scene, Rc<
 /// Objects are marked as free; then the region has another first replica with an empty bitmap. The next owner of the
 /// blocks must not take this bitmap for complete.
 pub fn left_behind(seed: u64) {
-    let stage = Stage::new(seed);
+    let stage = ScriptedCluster::new(seed);
     let (store, script) = prepared(&stage, |_| ());
     stage.move_region(&[&script]);
     let rests = run(store.leave());
@@ -32,7 +35,7 @@ pub fn left_behind(seed: u64) {
 /// Objects seen as free on one replica's bitmap are to be reused when another replica comes first: there is no bit to
 /// clear there.
 pub fn seen_elsewhere(seed: u64) {
-    let stage = Stage::new(seed);
+    let stage = ScriptedCluster::new(seed);
     let (store, script) = prepared(&stage, |_| ());
     script.pass();
     stage.move_region(&[&script]);
@@ -46,8 +49,8 @@ pub fn seen_elsewhere(seed: u64) {
 /// A mark is delayed for long, and its session takes it for lost. Other sessions must not take the freeing for
 /// settled, whatever the session does next: they would set the same bit.
 pub fn late_mark(seed: u64) {
-    let stage = Stage::new(seed);
-    let loses = |script: &Script| script.lose(|verb| matches!(verb.op, Op::Faa { .. }));
+    let stage = ScriptedCluster::new(seed);
+    let loses = |script: &HostScript| script.lose(|verb| matches!(verb.op, VerbOp::Faa { .. }));
     let (store, script) = prepared(&stage, loses);
     assert_eq!(script.late(), 1, "the mark of what was replaced");
     script.lose(|_| false);

@@ -26,14 +26,17 @@ use fusee_core::Store;
 use fusee_core::data::Redundancy;
 use fusee_core::data::Region;
 use fusee_core::error::Error;
-use fusee_core::host::{Blocks, Epochs, GiveUp, Granted, Grown, Pinned, Reports, Views, Waiting};
+use fusee_core::host::{
+    Backoff, BlockAnswer, Blocks, Epochs, GiveUp, IndexGrowthAnswer, PinnedOperations, Reports,
+    Views,
+};
 use fusee_core::layout::{Address, BlockShape, Object, SizeClass};
-use fusee_core::slab::Remainder;
+use fusee_core::slab::BlockRemainder;
 use fusee_core::slab::{BlockGrant, SlabKind};
 use fusee_core::stats::Damage;
-use fusee_core::verbs::{Batch, ClientId, Fabric, MnId, Op, Verb, VerbError};
-use fusee_core::view::{Geometry, Place, View};
-use fusee_sim::{Cluster, ClusterOptions, SimFabric};
+use fusee_core::verbs::{ClientId, Fabric, MnId, Verb, VerbBatch, VerbError, VerbOp};
+use fusee_core::view::{Geometry, PoolPlace, View};
+use fusee_sim::{ClusterOptions, SimCluster, SimFabric};
 
 use super::{all_slots, small, stepwise};
 
@@ -46,7 +49,7 @@ const POLLS: usize = 100_000;
 type Step = Box<dyn FnOnce()>;
 
 /// A verb that its session takes for lost.
-struct Late {
+struct LostVerb {
     verb: Verb,
     bytes: Vec<u8>,
     /// The local epoch of its operation.
@@ -54,7 +57,7 @@ struct Late {
 }
 
 /// The environment of a session.
-pub struct Script {
+pub struct HostScript {
     view: RefCell<Arc<View>>,
     local_epoch: Cell<u64>,
     pinned: Cell<Option<u64>>,
@@ -75,13 +78,13 @@ pub struct Script {
     steps: RefCell<VecDeque<Step>>,
     /// Selects the lost batches: those with such a verb.
     loses: Cell<fn(&Verb) -> bool>,
-    late: RefCell<Vec<Late>>,
+    late: RefCell<Vec<LostVerb>>,
     damage: Cell<Damage>,
     /// Phases, verbs and bytes that the session has posted.
     moved: Cell<[u64; 3]>,
 }
 
-impl Script {
+impl HostScript {
     /// Adds a step that happens while the session waits.
     pub fn then(&self, step: impl FnOnce() + 'static) {
         self.steps.borrow_mut().push_back(Box::new(step));
@@ -131,7 +134,7 @@ impl Script {
     }
 
     /// Continues the epochs of another session's script.
-    pub fn follow(&self, other: &Script) {
+    pub fn follow(&self, other: &HostScript) {
         self.epoch.set(other.epoch.get() + 1);
         self.passed_epoch.set(self.epoch.get());
     }
@@ -150,8 +153,8 @@ impl Script {
     }
 
     /// Grants a block that another session has left.
-    pub fn grant_remainder(&self, rest: &Remainder) {
-        let Remainder { block: address, class, first, marked } = *rest;
+    pub fn grant_remainder(&self, rest: &BlockRemainder) {
+        let BlockRemainder { block: address, class, first, marked } = *rest;
         let grant = BlockGrant {
             redundancy: Redundancy::Replicated,
             address,
@@ -186,29 +189,29 @@ impl Script {
 }
 
 /// The environment as the session's host.
-pub struct Scripted(Rc<Script>);
+pub struct ScriptedHost(Rc<HostScript>);
 
-impl Waiting for Scripted {
+impl Backoff for ScriptedHost {
     async fn pause(&self, _: u32) -> Result<(), GiveUp> {
         let step = self.0.steps.borrow_mut().pop_front();
         step.ok_or(GiveUp).map(|step| step())
     }
 }
 
-impl Blocks for Scripted {
+impl Blocks for ScriptedHost {
     async fn alloc_block(
         &self,
         SlabKind { class, .. }: SlabKind,
         _: bool,
         beside: Option<u32>,
         view: &Arc<View>,
-    ) -> Result<Granted, Error> {
+    ) -> Result<BlockAnswer, Error> {
         let pinned = self.0.pinned.get().is_some();
         assert!(pinned, "who asks for a block by a view does not act: that view may end meanwhile");
         assert_eq!(view.number, self.0.view.borrow().number);
         if let Some(left) = self.0.put_off.get().checked_sub(1) {
             self.0.put_off.set(left);
-            return Ok(Granted::Later);
+            return Ok(BlockAnswer::Later);
         }
         let mut grants = self.0.grants.borrow_mut();
         let next = grants.pop_front_if(|grant| grant.class == class).or_else(|| {
@@ -228,7 +231,7 @@ impl Blocks for Scripted {
                 pool_is_empty: false,
             })
         });
-        next.map(Granted::Block).ok_or(Error::OutOfMemory)
+        next.map(BlockAnswer::Block).ok_or(Error::OutOfMemory)
     }
 
     async fn await_pool(&self, _: &Arc<View>) {
@@ -243,15 +246,15 @@ impl Blocks for Scripted {
         false
     }
 
-    fn was_called(&self) -> bool {
+    fn take_memory_call(&self) -> bool {
         false
     }
 
-    fn lends(&self) -> bool {
+    fn lends_log_blocks(&self) -> bool {
         false
     }
 
-    fn offer(&self, _: Vec<Remainder>, _: Vec<Remainder>, _: bool) {}
+    fn offer(&self, _: Vec<BlockRemainder>, _: Vec<BlockRemainder>, _: bool) {}
 
     fn take_back(&self) -> Vec<Address> {
         Vec::new()
@@ -262,17 +265,17 @@ impl Blocks for Scripted {
     }
 }
 
-impl Views for Scripted {
+impl Views for ScriptedHost {
     fn newer_view(&self, than: u64) -> Option<Arc<View>> {
         let newest = self.0.view.borrow();
         (newest.number > than).then(|| newest.clone())
     }
 
-    async fn grow_index(&self, _: u32, _: &Arc<View>) -> Grown {
-        Grown::Full
+    async fn grow_index(&self, _: u32, _: &Arc<View>) -> IndexGrowthAnswer {
+        IndexGrowthAnswer::Full
     }
 
-    fn is_heard(&self) -> bool {
+    fn has_valid_lease(&self) -> bool {
         true
     }
 
@@ -281,12 +284,12 @@ impl Views for Scripted {
     }
 }
 
-impl Epochs for Scripted {
+impl Epochs for ScriptedHost {
     fn local_epoch(&self) -> u64 {
         self.0.local_epoch.get()
     }
 
-    fn publish(&self, pinned: Pinned) {
+    fn publish(&self, pinned: PinnedOperations) {
         for late in self.0.late.borrow().iter() {
             let still = pinned.oldest.is_some_and(|oldest| oldest <= late.since);
             assert!(
@@ -300,7 +303,7 @@ impl Epochs for Scripted {
 
     fn publish_freed(&self, since: Option<u64>) {
         let late = self.0.late.borrow();
-        let mark = late.iter().find(|late| matches!(late.verb.op, Op::Faa { .. }));
+        let mark = late.iter().find(|late| matches!(late.verb.op, VerbOp::Faa { .. }));
         if let Some(mark) = mark.filter(|_| since.is_none_or(|s| Some(s) > self.0.freed.get())) {
             panic!("it says that all is marked, and this may still execute: {:?}", mark.verb);
         }
@@ -337,8 +340,8 @@ impl Epochs for Scripted {
     }
 }
 
-impl Reports for Scripted {
-    fn found_damage(&self, damage: Damage) {
+impl Reports for ScriptedHost {
+    fn report_damage(&self, damage: Damage) {
         let mut all = self.0.damage.get();
         all.add(damage);
         self.0.damage.set(all);
@@ -348,13 +351,13 @@ impl Reports for Scripted {
 }
 
 /// A fabric that loses batches.
-pub struct Lossy {
+pub struct LossyFabric {
     inner: SimFabric,
-    script: Rc<Script>,
+    script: Rc<HostScript>,
 }
 
-impl Fabric for Lossy {
-    async fn execute(&self, mut batch: Batch) -> Batch {
+impl Fabric for LossyFabric {
+    async fn execute(&self, mut batch: VerbBatch) -> VerbBatch {
         let bytes: u64 = batch.verbs().iter().map(|verb| u64::from(verb.bytes())).sum();
         let more = [1, batch.verbs().len() as u64, bytes];
         let moved = self.script.moved.get();
@@ -366,10 +369,10 @@ impl Fabric for Lossy {
         let late = batch.verbs().iter().filter(|verb| !verb.is_read());
         let late = late.map(|verb| {
             let bytes = match verb.op {
-                Op::Write { buf } => batch.bytes(buf).to_vec(),
+                VerbOp::Write { buf } => batch.bytes(buf).to_vec(),
                 _ => Vec::new(),
             };
-            Late { verb: *verb, bytes, since }
+            LostVerb { verb: *verb, bytes, since }
         });
         self.script.late.borrow_mut().extend(late.collect::<Vec<_>>());
         batch.parts_mut().0.iter_mut().for_each(|verb| verb.result = Err(VerbError::Unreachable));
@@ -378,32 +381,32 @@ impl Fabric for Lossy {
 }
 
 /// A cluster for scripted sessions.
-pub struct Stage {
-    pub cluster: Cluster,
+pub struct ScriptedCluster {
+    pub cluster: SimCluster,
     sessions: Cell<u32>,
 }
 
 /// The store of a session.
-pub type Scene = Store<Lossy, Scripted>;
+pub type ScriptedStore = Store<LossyFabric, ScriptedHost>;
 
-impl Stage {
+impl ScriptedCluster {
     /// Makes a stage with three nodes or more, and two replicas of everything. Three objects of [`VALUE`] fit in a
     /// block.
-    pub fn new(seed: u64) -> Stage {
+    pub fn new(seed: u64) -> ScriptedCluster {
         let options = small(seed, 2);
         let geometry =
             Geometry { max_value_bytes: 3200, region_bytes: 1 << 15, ..options.geometry };
-        Stage::of(seed, &ClusterOptions { geometry, index_keys: 100, ..options })
+        ScriptedCluster::of(seed, &ClusterOptions { geometry, index_keys: 100, ..options })
     }
 
-    pub fn of(seed: u64, options: &ClusterOptions) -> Stage {
+    pub fn of(seed: u64, options: &ClusterOptions) -> ScriptedCluster {
         let (_, cluster) = stepwise(seed, options);
-        Stage { cluster, sessions: Cell::new(0) }
+        ScriptedCluster { cluster, sessions: Cell::new(0) }
     }
 
     /// Opens a session with its script. Objects of [`VALUE`] get these blocks of region 0. `marked`: the knowledge
     /// about their bitmaps.
-    pub fn open(&self, blocks: Range<u32>, marked: Option<u64>) -> (Scene, Rc<Script>) {
+    pub fn open(&self, blocks: Range<u32>, marked: Option<u64>) -> (ScriptedStore, Rc<HostScript>) {
         let class = Object::class(KEY_BYTES, VALUE.len()).expect("there is such a class");
         self.open_for(class, blocks, marked)
     }
@@ -414,7 +417,7 @@ impl Stage {
         class: SizeClass,
         blocks: Range<u32>,
         marked: Option<u64>,
-    ) -> (Scene, Rc<Script>) {
+    ) -> (ScriptedStore, Rc<HostScript>) {
         let view = Arc::new(self.cluster.view().clone());
         let address = |block| view.geometry.block_address(0, block);
         let pool_is_empty = false;
@@ -426,7 +429,7 @@ impl Stage {
             marked,
             pool_is_empty,
         };
-        let script = Rc::new(Script {
+        let script = Rc::new(HostScript {
             local_epoch: Cell::new(0),
             pinned: Cell::new(None),
             freed: Cell::new(None),
@@ -446,8 +449,8 @@ impl Stage {
         });
         let client = self.next_client();
         let inner = SimFabric::new(self.cluster.network(), client);
-        let fabric = Lossy { inner, script: script.clone() };
-        (Store::new(fabric, Scripted(script.clone()), client, view), script)
+        let fabric = LossyFabric { inner, script: script.clone() };
+        (Store::new(fabric, ScriptedHost(script.clone()), client, view), script)
     }
 
     /// Returns an unused client id.
@@ -457,7 +460,7 @@ impl Stage {
     }
 
     /// Makes another replica of region 0 the first, with a bitmap of zeros.
-    pub fn move_region(&self, scripts: &[&Script]) {
+    pub fn move_region(&self, scripts: &[&HostScript]) {
         let mut view = self.cluster.view().clone();
         view.number += 1;
         let mut places = view.regions[0].places().to_vec();
@@ -470,7 +473,7 @@ impl Stage {
     /// Returns the objects that words of the index keep.
     fn kept(&self) -> BTreeSet<u64> {
         let view = self.cluster.view();
-        let word = |place: Place| self.cluster.network().word_at(place);
+        let word = |place: PoolPlace| self.cluster.network().word_at(place);
         let words = all_slots(&view).filter_map(|slot| view.slot_places(slot).next()).map(word);
         words.filter_map(|word| word.object()).map(Address::bytes).collect()
     }
@@ -481,16 +484,16 @@ impl Stage {
         let (region, offset) = view.region_of(block).expect("a block lies in a region");
         let place = region.primary();
         let bitmap = place.offset + offset + fusee_core::layout::BLOCK_HEADER_BYTES;
-        let at = Place { offset: bitmap + u64::from(word) * 8, ..place };
+        let at = PoolPlace { offset: bitmap + u64::from(word) * 8, ..place };
         self.cluster.network().word_at(at).0 & bit != 0
     }
 
     /// Checks that the next owner of these blocks finds all their free objects, if their bitmaps count as complete,
     /// and that no kept object is free.
-    pub fn check(&self, rests: &[Remainder]) {
+    pub fn check(&self, rests: &[BlockRemainder]) {
         let kept = self.kept();
         let view = self.cluster.view();
-        for Remainder { block, class, first, marked } in rests {
+        for BlockRemainder { block, class, first, marked } in rests {
             let primary_since = view.region_of(*block).map(|(region, _)| region.primary_since());
             let shape = BlockShape::new(view.geometry.block_bytes, *class).expect("it fits");
             let objects = (0..*first).map(|i| Address::new(block.bytes() + shape.offset(i)));
@@ -508,7 +511,7 @@ impl Stage {
     }
 
     /// Returns the values of these keys, as a reader finds them.
-    pub fn values(&self, store: &Scene, keys: &[u8]) -> BTreeMap<u8, Vec<u8>> {
+    pub fn values(&self, store: &ScriptedStore, keys: &[u8]) -> BTreeMap<u8, Vec<u8>> {
         let value = |key: &u8| {
             let found = run(store.search(&[*key][..], None)).expect("a SEARCH never fails");
             found.value().map(|value| (*key, value.to_vec()))

@@ -6,16 +6,16 @@ use std::rc::Rc;
 use fusee_core::Error;
 use fusee_core::layout::{Address, BlockHeader, BlockShape, Identity};
 use fusee_core::recovery::{BlockContent, recover};
-use fusee_core::verbs::{Op, Verb};
+use fusee_core::verbs::{Verb, VerbOp};
 use fusee_sim::SimFabric;
 
-use super::generations::{LARGE, Lives, block, class, dies_when_empty, large_class};
+use super::generations::{GenerationSession, LARGE, block, class, dies_when_empty, large_class};
 use super::{VALUE, run};
 
 /// A session has objects that it gave back, and leaves. It marks them, and the next owner of the block may die before
 /// it begins: the header must be sealed.
 pub fn leaves(seed: u64) {
-    let lives = Lives::new(seed);
+    let lives = GenerationSession::new(seed);
     run(lives.store.insert(b"a", &VALUE)).expect("there is room");
     let exists = run(lives.store.insert(b"a", &VALUE)).map(|_| ());
     assert!(matches!(exists, Err(Error::AlreadyExists)), "{exists:?}");
@@ -27,7 +27,7 @@ pub fn leaves(seed: u64) {
 
 /// A session gets a block that had been used and is all zeros, uses one object, and dies.
 pub fn zeros(seed: u64) {
-    let lives = Lives::new(seed);
+    let lives = GenerationSession::new(seed);
     for key in [b"a", b"b", b"c"] {
         run(lives.store.insert(key, &VALUE)).expect("there is room");
     }
@@ -42,7 +42,7 @@ pub fn zeros(seed: u64) {
 
 /// A client dies within the WRITE of an object: one replica has the object's identity only.
 pub fn torn(seed: u64) {
-    let lives = Lives::new(seed);
+    let lives = GenerationSession::new(seed);
     run(lives.store.insert(b"a", &VALUE)).expect("there is room");
     let view = lives.stage.cluster.view().clone();
     let shape = BlockShape::new(view.geometry.block_bytes, class()).expect("three fit");
@@ -56,7 +56,7 @@ pub fn torn(seed: u64) {
 /// header. Objects that this header shows as allocated are not new, although recovery uses the other header.
 // Promise REC-9: Objects that any header calls allocated are not new.
 pub fn half_sealed(seed: u64) {
-    let lives = Lives::new(seed);
+    let lives = GenerationSession::new(seed);
     run(lives.store.insert(b"a", &VALUE)).expect("there is room");
     let in_use = lives.header();
     assert_eq!((in_use.sealed, in_use.fresh), (false, 0), "it was new");
@@ -71,7 +71,7 @@ pub fn half_sealed(seed: u64) {
 }
 
 /// Returns the first new object of the first block, after the death of its owner.
-fn first_new(lives: &Lives) -> u32 {
+fn first_new(lives: &GenerationSession) -> u32 {
     let (stage, view) = (&lives.stage, lives.stage.cluster.view().clone());
     let fabric = SimFabric::new(stage.cluster.network(), stage.next_client());
     let dead = lives.store.client();
@@ -84,7 +84,7 @@ fn first_new(lives: &Lives) -> u32 {
 
 /// A session cannot read the header of its new block for some time.
 pub fn unread(seed: u64) {
-    let lives = Lives::new(seed);
+    let lives = GenerationSession::new(seed);
     run(lives.store.insert(b"a", &VALUE)).expect("there is room");
     (0..20).for_each(|_| lives.update(b"a"));
     lives.delete(b"a");
@@ -120,5 +120,6 @@ pub fn unread(seed: u64) {
 
 fn is_header_read(verb: &Verb) -> bool {
     const BLOCK: u64 = 4096;
-    matches!(verb.op, Op::Read { buf, .. } if buf.len == 64) && verb.offset.is_multiple_of(BLOCK)
+    matches!(verb.op, VerbOp::Read { buf, .. } if buf.len == 64)
+        && verb.offset.is_multiple_of(BLOCK)
 }

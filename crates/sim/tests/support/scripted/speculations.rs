@@ -3,12 +3,12 @@
 use fusee_core::data::Region;
 use fusee_core::layout::{Address, BlockShape, Identity, Object, Opcode, Pair, Slot};
 use fusee_core::stats::Damage;
-use fusee_core::view::{Geometry, Place};
+use fusee_core::view::{Geometry, PoolPlace};
 use fusee_sim::ClusterOptions;
 
 use super::super::small;
-use super::super::workload::Workload;
-use super::{Stage, run};
+use super::super::workload::StepWorkload;
+use super::{ScriptedCluster, run};
 
 /// So large that only its start is read to compare its key.
 const VALUE: [u8; 3000] = [1; 3000];
@@ -19,9 +19,9 @@ const VALUE: [u8; 3000] = [1; 3000];
 pub fn half_written(seed: u64) {
     let options = small(seed, 2);
     let geometry = Geometry { max_value_bytes: 3200, region_bytes: 1 << 15, ..options.geometry };
-    let stage = Stage::of(seed, &ClusterOptions { memory_nodes: 2, geometry, ..options });
+    let stage = ScriptedCluster::of(seed, &ClusterOptions { memory_nodes: 2, geometry, ..options });
     let view = stage.cluster.view().clone();
-    let keys = Workload::keys(&view, 2, 0);
+    let keys = StepWorkload::keys(&view, 2, 0);
     let class = Object::class(keys[0].len(), VALUE.len()).expect("there is such a class");
     let primary_since = Some(view.regions[0].primary_since());
     let (store, script) = stage.open_for(class, 0..3, primary_since);
@@ -37,10 +37,11 @@ pub fn half_written(seed: u64) {
     let identity = Identity::new(at, 0);
     let pair = Pair { key: &keys[0], value: &VALUE, identity, opcode: Opcode::Update };
     pair.encode(&mut bytes);
-    let places: Vec<Place> = view.object(at, class.bytes()).expect("it fits").places().collect();
+    let places: Vec<PoolPlace> =
+        view.object(at, class.bytes()).expect("it fits").places().collect();
     let beside = places.iter().find(|place| place.node == backup.node).expect("of two nodes");
     for (i, word) in (0u64..).zip(bytes.as_chunks::<8>().0) {
-        let place = Place { offset: beside.offset + 8 * i, ..*beside };
+        let place = PoolPlace { offset: beside.offset + 8 * i, ..*beside };
         stage.cluster.overwrite(place, u64::from_le_bytes(*word));
     }
     let own = Slot::new(hint.word.fingerprint(), class, at, 0);
@@ -58,9 +59,9 @@ pub fn half_written(seed: u64) {
 /// replica elsewhere is not written yet. The session reads again until the round is over.
 pub fn of_a_newer_view(seed: u64) {
     let options = ClusterOptions { memory_nodes: 2, data_replicas: 1, ..small(seed, 2) };
-    let stage = Stage::of(seed, &options);
+    let stage = ScriptedCluster::of(seed, &options);
     let view = stage.cluster.view().clone();
-    let keys = Workload::keys(&view, 2, 0);
+    let keys = StepWorkload::keys(&view, 2, 0);
     let class = Object::class(keys[0].len(), 100).expect("there is such a class");
     let (store, script) = stage.open_for(class, 0..3, Some(view.regions[0].primary_since()));
     let written = run(store.insert(&keys[0][..], &[1; 100])).expect("there is room");

@@ -1,0 +1,234 @@
+//! The keys and values of a meeting in the store.
+//!
+//! ```text
+//! fusee-bench/NAME               the id of the meeting: the driver that inserts this key opens it
+//! fusee-bench/NAME/ID/N          the page of driver N, which that driver alone writes
+//! fusee-bench/NAME/ID/N/results  a piece of what it hands over, until the first driver takes it
+//! ```
+//!
+//! The store is linearizable and an INSERT never makes a key twice: exactly one of several drivers
+//! opens the meeting, and each seat is taken once.
+
+use std::fmt;
+
+use fusee_cli::failure::Failure;
+use fusee_client::{Client, Error};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+/// Bytes of a piece of results, at most.
+const PIECE_BYTES: usize = 1 << 20;
+/// Bytes before the results: the number of the piece, and whether it is the last.
+const PIECE_HEADER_BYTES: usize = 5;
+
+/// The page of a driver, which tells the others its state.
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+pub struct DriverStatus {
+    /// A number that changes while the driver lives.
+    pub beat: u64,
+    /// The host of the driver.
+    pub host: String,
+    /// The id of its process.
+    pub pid: u32,
+    /// The arguments of the driver.
+    pub settings: Map<String, Value>,
+    /// The last step, from 1, that the driver is ready for; on the page of the first driver, the
+    /// last step that has begun.
+    pub step: u32,
+    /// The driver whose user has ended the run.
+    pub interrupted: Option<usize>,
+    /// The end of the meeting as this driver sees it.
+    pub end: Option<RendezvousEnd>,
+}
+
+/// The end of a meeting.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+pub enum RendezvousEnd {
+    /// The run is over; on the page of the first driver: with this problem.
+    Done(Option<String>),
+    /// The driver cannot go on, for this reason.
+    Failed(String),
+}
+
+impl DriverStatus {
+    /// Builds the page of this process.
+    pub fn new(settings: Map<String, Value>) -> DriverStatus {
+        let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+        let host = host.trim().to_owned();
+        DriverStatus { host, pid: std::process::id(), settings, ..DriverStatus::default() }
+    }
+}
+
+impl fmt::Display for DriverStatus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}, pid {}", self.host, self.pid)
+    }
+}
+
+/// The keys of one meeting.
+#[derive(Clone)]
+pub struct RendezvousKeys {
+    client: Client,
+    name: String,
+    id: u64,
+}
+
+/// A piece of results.
+pub struct ReportPiece {
+    /// Its number, from 0.
+    pub number: u32,
+    /// Whether this is the last piece.
+    pub is_last: bool,
+    /// The results in this piece.
+    pub bytes: Vec<u8>,
+}
+
+impl RendezvousKeys {
+    /// Returns the keys of a meeting with this id, which need not exist.
+    pub fn new(client: Client, name: &str, id: u64) -> RendezvousKeys {
+        RendezvousKeys { client, name: name.to_owned(), id }
+    }
+
+    /// Returns the id of the meeting.
+    pub fn id(&self) -> u64 {
+        self.id
+    }
+
+    fn head_key(&self) -> Vec<u8> {
+        format!("fusee-bench/{}", self.name).into_bytes()
+    }
+
+    fn page_key(&self, driver: usize) -> Vec<u8> {
+        format!("fusee-bench/{}/{:016x}/{driver}", self.name, self.id).into_bytes()
+    }
+
+    fn results_key(&self, driver: usize) -> Vec<u8> {
+        format!("fusee-bench/{}/{:016x}/{driver}/results", self.name, self.id).into_bytes()
+    }
+
+    /// Returns the id of the open meeting, if there is one.
+    pub fn open_id(&self) -> Result<Option<u64>, Failure> {
+        self.read(&self.head_key())
+    }
+
+    /// Opens this meeting, unless another one is open. Returns whether this one is open.
+    pub fn open(&self) -> Result<bool, Failure> {
+        match self.client.insert(&self.head_key(), &json(&self.id)?) {
+            Ok(()) => Ok(true),
+            Err(Error::AlreadyExists) => Ok(false),
+            // The INSERT may have taken effect: the stored id shows it.
+            Err(error) => match self.open_id() {
+                Ok(Some(id)) => Ok(id == self.id),
+                _ => Err(cannot("open", &error)),
+            },
+        }
+    }
+
+    /// Opens this meeting in the place of an abandoned one.
+    pub fn take_over(&self) -> Result<(), Failure> {
+        match self.client.update(&self.head_key(), &json(&self.id)?) {
+            Ok(()) | Err(Error::NotFound) => Ok(()),
+            Err(error) => Err(cannot("take over", &error)),
+        }
+    }
+
+    /// Takes a seat, unless it is taken. Returns whether this driver has the seat.
+    pub fn claim_number(&self, driver: usize, page: &DriverStatus) -> Result<bool, Failure> {
+        match self.client.insert(&self.page_key(driver), &json(page)?) {
+            Ok(()) => Ok(true),
+            Err(Error::AlreadyExists) => Ok(false),
+            Err(error) => Err(cannot("join", &error)),
+        }
+    }
+
+    /// Writes a driver's page; `false` if the page has been removed.
+    pub fn write(&self, driver: usize, page: &DriverStatus) -> Result<bool, Failure> {
+        match self.client.update(&self.page_key(driver), &json(page)?) {
+            Ok(()) => Ok(true),
+            Err(Error::NotFound) => Ok(false),
+            Err(error) => Err(cannot("tell", &error)),
+        }
+    }
+
+    /// Returns the page of a driver, if it has one.
+    pub fn page(&self, driver: usize) -> Result<Option<DriverStatus>, Failure> {
+        self.read(&self.page_key(driver))
+    }
+
+    /// Stores a piece of results, unless the previous one is still there. Returns whether it was
+    /// stored.
+    pub fn store_piece(&self, driver: usize, piece: &ReportPiece) -> Result<bool, Failure> {
+        let header = piece.number.to_le_bytes();
+        let value = [&header[..], &[piece.is_last.into()], &piece.bytes].concat();
+        match self.client.insert(&self.results_key(driver), &value) {
+            Ok(()) => Ok(true),
+            Err(Error::AlreadyExists) => Ok(false),
+            Err(error) => Err(cannot("hand over results", &error)),
+        }
+    }
+
+    /// Takes and removes a piece of results, if there is one.
+    pub fn take_piece(&self, driver: usize) -> Result<Option<ReportPiece>, Failure> {
+        let key = self.results_key(driver);
+        let value = self.client.get(&key).map_err(|error| cannot("take results", &error))?;
+        let Some(value) = value else { return Ok(None) };
+        self.remove(&key)?;
+        let Some((header, bytes)) = value.split_first_chunk::<PIECE_HEADER_BYTES>() else {
+            return Err(Failure::operation(format!("the results of driver {driver} are damaged")));
+        };
+        let [number @ .., is_last] = *header;
+        let number = u32::from_le_bytes(number);
+        Ok(Some(ReportPiece { number, is_last: is_last != 0, bytes: bytes.to_vec() }))
+    }
+
+    /// Returns the maximum length of a piece.
+    pub fn piece_bytes(&self) -> usize {
+        let max = self.client.view().geometry.max_value_bytes as usize;
+        max.saturating_sub(PIECE_HEADER_BYTES).clamp(1, PIECE_BYTES)
+    }
+
+    /// Removes the keys of a driver.
+    pub fn leave(&self, driver: usize) -> Result<(), Failure> {
+        self.remove(&self.results_key(driver))?;
+        self.remove(&self.page_key(driver))
+    }
+
+    /// Removes all keys of a meeting of this number of drivers: the first key first, so that no
+    /// driver joins.
+    pub fn remove_all(&self, drivers: usize) -> Result<(), Failure> {
+        if self.open_id()? == Some(self.id) {
+            self.remove(&self.head_key())?;
+        }
+        (0..drivers).try_for_each(|driver| self.leave(driver))
+    }
+
+    fn remove(&self, key: &[u8]) -> Result<(), Failure> {
+        match self.client.delete(key) {
+            Ok(()) | Err(Error::NotFound) => Ok(()),
+            Err(error) => Err(cannot("clean up", &error)),
+        }
+    }
+
+    fn read<T: DeserializeOwned>(&self, key: &[u8]) -> Result<Option<T>, Failure> {
+        let value = self.client.get(key).map_err(|error| cannot("hear", &error))?;
+        let Some(value) = value else { return Ok(None) };
+        let read = serde_json::from_slice(&value);
+        read.map(Some).map_err(|error| {
+            let key = String::from_utf8_lossy(key);
+            Failure::operation(format!(
+                "`{key}` is not what this version writes there ({error}); remove it, or choose \
+                 another --join-name"
+            ))
+        })
+    }
+}
+
+fn json(value: &impl Serialize) -> Result<Vec<u8>, Failure> {
+    serde_json::to_vec(value)
+        .map_err(|error| Failure::operation(format!("cannot write a page: {error}")))
+}
+
+fn cannot(what: &str, error: &Error) -> Failure {
+    Failure::operation(format!("cannot {what} at the meeting of the drivers: {error}"))
+}

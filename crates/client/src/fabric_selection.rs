@@ -1,0 +1,110 @@
+//! The choice of a fabric for clients that name none: the best one that reaches all members.
+//!
+//! Shared memory is chosen if every member has its socket on this host and lets this process in. If a socket
+//! exists but is closed to this process, or a member on this host has lost its socket, the client uses another
+//! fabric, logs a warning once, and shows this in its metrics.
+
+use std::net::{IpAddr, UdpSocket};
+use std::path::Path;
+
+use fusee_auth::Keyring;
+use fusee_core::view::Member;
+use fusee_fabric::{FabricKind, check_shm_access};
+
+/// The fabric of a client, and the reason why it is not shared memory where that was expected.
+#[derive(Debug)]
+pub(crate) struct SelectedFabric {
+    pub kind: FabricKind,
+    pub refused: Option<String>,
+}
+
+impl SelectedFabric {
+    /// A fabric that the program has chosen.
+    pub fn asked_for(kind: FabricKind) -> SelectedFabric {
+        SelectedFabric { kind, refused: None }
+    }
+
+    /// Returns the best fabric that reaches all of these members.
+    pub fn best(members: &[Member], keys: Option<&Keyring>) -> SelectedFabric {
+        let is_here = |m: &Member| m.shm.as_deref().is_some_and(|path| Path::new(path).exists());
+        let has_lost_it = |m: &&Member| !is_here(m) && m.shm.is_some() && is_local(m);
+        // A member on another host means that shared memory was not expected.
+        let are_here = || members.iter().all(|m| is_here(m) || has_lost_it(&m));
+        let refused = if members.iter().all(is_here) {
+            match check_shm_access(members, keys) {
+                Ok(()) => return SelectedFabric::asked_for(FabricKind::Shm),
+                Err(error) => Some(error.to_string()),
+            }
+        } else {
+            members.iter().find(has_lost_it).filter(|_| are_here()).map(|member| {
+                let path = member.shm.as_deref().unwrap_or_default();
+                format!("{} is on this host, and its socket {path} is not there", member.node)
+            })
+        };
+        let kind = beside_shm(members);
+        if let Some(reason) = &refused {
+            tracing::warn!(%reason, fabric = %kind, "shared memory is not used");
+        }
+        SelectedFabric { kind, refused }
+    }
+}
+
+/// Returns the best fabric other than shared memory.
+fn beside_shm(members: &[Member]) -> FabricKind {
+    let has_verbs = members.iter().all(|m| m.verbs.is_some());
+    // If the members serve only verbs, verbs give the best error where a device is missing.
+    let only_verbs = members.iter().all(|m| m.tcp.is_none());
+    if has_verbs && (only_verbs || fusee_fabric::verbs::default_device().is_ok()) {
+        FabricKind::Verbs
+    } else {
+        FabricKind::Tcp
+    }
+}
+
+/// Whether a member's control service listens at an address of this host. False for a member known by a host
+/// name, whose address is not looked up.
+fn is_local(member: &Member) -> bool {
+    let Some((host, _)) = member.control.rsplit_once(':') else { return false };
+    let ip: Result<IpAddr, _> = host.trim_matches(['[', ']']).parse();
+    ip.is_ok_and(|ip| UdpSocket::bind((ip, 0)).is_ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use fusee_core::verbs::MnId;
+
+    use super::*;
+
+    fn member(control: &str, shm: Option<&str>) -> Member {
+        Member {
+            node: MnId(3),
+            identity: 7,
+            control: control.into(),
+            tcp: Some("127.0.0.1:1".into()),
+            shm: shm.map(Into::into),
+            verbs: None,
+            pool_bytes: 4096,
+        }
+    }
+
+    #[test]
+    fn a_socket_that_has_gone_is_told_from_one_of_another_host() {
+        let here = SelectedFabric::best(&[member("127.0.0.1:7401", Some("/nowhere/socket"))], None);
+        assert_eq!(here.kind, FabricKind::Tcp);
+        let refused = here.refused.unwrap();
+        assert!(refused.contains("mn3") && refused.contains("/nowhere/socket"), "{refused}");
+        // On another host, known by a host name, and without shared memory at all.
+        for (control, shm) in [
+            ("192.0.2.77:7401", Some("/nowhere/socket")),
+            ("store-1:7401", Some("/nowhere/socket")),
+            ("127.0.0.1:7401", None),
+        ] {
+            let elsewhere = SelectedFabric::best(&[member(control, shm)], None);
+            assert!(elsewhere.kind == FabricKind::Tcp && elsewhere.refused.is_none());
+        }
+        // Another member is on another host.
+        let members =
+            ["127.0.0.1:7401", "192.0.2.77:7401"].map(|c| member(c, Some("/nowhere/socket")));
+        assert_eq!(SelectedFabric::best(&members, None).refused, None);
+    }
+}

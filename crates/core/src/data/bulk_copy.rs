@@ -1,0 +1,47 @@
+//! Bulk copies of memory that no process writes meanwhile.
+
+use crate::stats::Cost;
+use crate::verbs::{Fabric, FailedVerb, VerbBatch};
+use crate::view::PoolPlace;
+
+/// Bytes that are copied in one READ and one WRITE.
+pub(super) const CHUNK_BYTES: u64 = 1 << 20;
+
+/// The result of copying.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct CopyResult {
+    /// Bytes that were copied.
+    pub bytes: u64,
+    /// Objects that were damaged at the source, and were taken from other replicas.
+    pub objects_repaired: u64,
+    /// The cost: phases (round trips), verbs, atomics and bytes.
+    pub cost: Cost,
+}
+
+/// Copies `bytes` bytes, as they are.
+pub(crate) async fn copy_bytes<F: Fabric>(
+    fabric: &F,
+    from: PoolPlace,
+    to: PoolPlace,
+    bytes: u64,
+    copied: &mut CopyResult,
+) -> Result<(), FailedVerb> {
+    let mut batch = VerbBatch::new();
+    let mut at = 0;
+    while at < bytes {
+        let count = CHUNK_BYTES.min(bytes - at);
+        batch.clear();
+        let read = batch.read(from.node, from.offset + at, count as u32);
+        batch = fabric.execute(batch).await;
+        copied.cost.add_batch(&batch);
+        let span = batch.data_span(read)?;
+        batch.next_phase();
+        batch.write(to.node, to.offset + at, span);
+        batch = fabric.execute(batch).await;
+        copied.cost.add_batch(&batch);
+        batch.check()?;
+        copied.bytes += count;
+        at += count;
+    }
+    Ok(())
+}

@@ -1,0 +1,210 @@
+//! Results of READs of objects: the value, the key, or the damaged parts.
+
+use super::PerPlace;
+use crate::erasure::{Coding, MAX_CHUNKS};
+use crate::layout::{Chunk, HEADER_BYTES, Identity, Object, Opcode, SizeClass, Slot};
+use crate::mutant::{Mutant, removed};
+use crate::verbs::{FailedVerb, Span, Ticket, VerbBatch};
+use crate::view::PoolPlace;
+
+/// READs that were posted for the value of an object.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Fetch {
+    /// The first of them; the others were posted right behind it.
+    pub(super) first: Ticket,
+    /// The chunks that they read, if the object has chunks.
+    pub(super) chunks: Option<ChunkReads>,
+}
+
+/// The chunks that READs are of.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ChunkReads {
+    pub coding: Coding,
+    /// Bit *i* stands for chunk *i*. The chunks are read in this order.
+    pub numbers: u16,
+    /// Whether words lead to the object at several turns.
+    pub is_oriented: bool,
+    /// Whether the object may have no parity: then parity alone proves nothing.
+    pub may_lack_parity: bool,
+}
+const _: () = assert!(MAX_CHUNKS <= 16);
+
+/// The result of a fetch, for an operation that looks for a key.
+pub(crate) enum FetchResult {
+    /// The key's value.
+    Value(Span),
+    OtherKey,
+    /// The object is reused, being written, or damaged.
+    Stale,
+}
+
+impl Fetch {
+    /// Returns the fetch of one READ of the whole object.
+    #[inline]
+    pub fn whole(read: Ticket) -> Fetch {
+        Fetch { first: read, chunks: None }
+    }
+
+    /// Returns the fetch of these chunks, whose first READ is given.
+    pub(super) fn chunks(first: Ticket, chunks: ChunkReads) -> Fetch {
+        Fetch { first, chunks: Some(chunks) }
+    }
+}
+
+/// The contents of a whole replica or chunk.
+pub(crate) struct ReplicaContents<'b> {
+    pub key: &'b [u8],
+    pub opcode: Option<Opcode>,
+    /// The size class that the object should have.
+    pub class: Option<SizeClass>,
+}
+
+impl<'b> ReplicaContents<'b> {
+    pub(super) fn of_replica(object: &Object<'b>) -> ReplicaContents<'b> {
+        let key = object.key();
+        let opcode = object.opcode();
+        ReplicaContents { key, opcode, class: Object::class(key.len(), object.value().len()) }
+    }
+
+    pub(super) fn of_chunk(chunk: &Chunk<'b>, coding: Coding) -> ReplicaContents<'b> {
+        let key = chunk.key();
+        let opcode = Some(chunk.opcode());
+        ReplicaContents { key, opcode, class: coding.class(key.len(), chunk.value_bytes()) }
+    }
+}
+
+/// The key of an object, as far as READs show it.
+pub(crate) enum KeyReadResult<'b> {
+    /// This key, if the READs were of the word's object.
+    Key(&'b [u8]),
+    /// The key is longer: this number of bytes has to be read.
+    Longer(u64),
+    /// The READs do not agree, or none of them shows the word's object.
+    Nothing,
+}
+
+/// A READ of one place of an object.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct PlaceRead {
+    pub place: PoolPlace,
+    /// The number of the chunk; 0 for a replica.
+    pub chunk: u8,
+    pub ticket: Ticket,
+}
+
+/// READs of an object, or of its start, from all of its places.
+#[derive(Debug)]
+pub(crate) struct ObjectReads {
+    pub(super) coding: Option<Coding>,
+    pub(super) places: PerPlace<PlaceRead>,
+    /// Whether words lead to the object at several turns.
+    pub(super) is_oriented: bool,
+    /// Whether the object may have no parity.
+    pub(super) may_lack_parity: bool,
+}
+
+impl ObjectReads {
+    /// Returns the identity in its header, if it is the object of this word.
+    pub fn identity_of(&self, word: Slot) -> Identity {
+        if self.is_oriented { word.object_identity().first_turn() } else { word.object_identity() }
+    }
+
+    /// Whether the place of this READ must have its part of the object.
+    pub(super) fn is_due(&self, read: &PlaceRead) -> bool {
+        let is_parity = self.coding.is_some_and(|coding| usize::from(read.chunk) >= coding.k());
+        !(is_parity && self.may_lack_parity)
+    }
+
+    /// Returns the possible lengths of the object of a free word, by the headers that were read.
+    pub fn sizes(&self, batch: &VerbBatch, word: Slot) -> Result<PerPlace<u64>, FailedVerb> {
+        let mut sizes = PerPlace::<u64>::new();
+        for read in &self.places {
+            let class = Object::header_class(batch.data(read.ticket)?, word.object_identity());
+            if let Some(bytes) = class.map(SizeClass::bytes).filter(|size| !sizes.contains(size)) {
+                sizes.push(bytes);
+            }
+        }
+        Ok(sizes)
+    }
+
+    /// Returns the key of a word's object. If all of the object was read, any good place decides; otherwise
+    /// all starts must show the same key.
+    pub fn key<'b>(
+        &self,
+        batch: &'b VerbBatch,
+        word: Slot,
+        is_all: bool,
+    ) -> Result<KeyReadResult<'b>, FailedVerb> {
+        let identity = self.identity_of(word);
+        let mut shown = PerPlace::<&[u8]>::new();
+        for read in self.places.iter().filter(|read| self.is_due(read)) {
+            shown.push(batch.data(read.ticket)?);
+        }
+        let trusts_one = removed(Mutant::SplitTrustsOneReplica);
+        if trusts_one {
+            shown.truncate(1);
+        }
+        if is_all && !trusts_one {
+            let mut good = shown.iter().map(|r| Object::decode_of(r, identity));
+            let object = good.find_map(Result::ok);
+            return Ok(
+                object.map_or(KeyReadResult::Nothing, |object| KeyReadResult::Key(object.key()))
+            );
+        }
+        let mut starts = shown.iter().map(|r| Object::prefix_key(r, identity).ok());
+        let Some(Some(start)) = starts.next() else { return Ok(KeyReadResult::Nothing) };
+        Ok(match start {
+            _ if starts.any(|other| other != Some(start)) => KeyReadResult::Nothing,
+            Ok(key) => KeyReadResult::Key(key),
+            Err(key_bytes) => KeyReadResult::Longer(HEADER_BYTES + key_bytes),
+        })
+    }
+}
+
+/// The result of READs of an object from all its places.
+#[derive(Debug)]
+pub(crate) struct ObjectReadResult {
+    /// The object, if enough of it is good.
+    pub whole: Option<WholeObject>,
+    /// A good part of it, a replica or a chunk, if there is one; with the pair's key.
+    pub part: Option<(Span, Span)>,
+    /// The places where it is damaged.
+    pub(super) damaged: PerPlace<PlaceRead>,
+    /// The failure of a place that did not answer.
+    pub silent: Option<FailedVerb>,
+}
+
+/// A whole object.
+#[derive(Debug)]
+pub(crate) struct WholeObject {
+    /// Its key.
+    pub key: Span,
+    /// Its value.
+    pub value: Span,
+    pub(super) of: WholeObjectParts,
+}
+
+/// The parts of an object that were read.
+#[derive(Debug)]
+pub(super) enum WholeObjectParts {
+    /// A replica.
+    Replica(Span),
+    /// Chunks that agree, with their numbers.
+    Chunks(Coding, Identity, PerPlace<(u8, Span)>),
+}
+
+impl ObjectReadResult {
+    pub(super) fn nothing() -> ObjectReadResult {
+        ObjectReadResult { whole: None, part: None, damaged: PerPlace::new(), silent: None }
+    }
+
+    /// Returns itself if all places have answered.
+    pub fn answered(self) -> Result<ObjectReadResult, FailedVerb> {
+        self.silent.map_or(Ok(self), Err)
+    }
+
+    /// Returns the number of places where it is damaged.
+    pub fn damaged(&self) -> usize {
+        self.damaged.len()
+    }
+}

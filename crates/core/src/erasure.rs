@@ -1,0 +1,154 @@
+//! Erasure codes: `m` parity chunks beside `k` data chunks of the same length. Any `k` of the `k + m`
+//! chunks restore the others.
+//!
+//! The code is Reed-Solomon with a Cauchy matrix: parity chunk `i` is the sum of `1 / ((k + i) xor j)` times chunk `j`
+//! over all data chunks `j`, byte by byte, in the field GF(2^8) of the polynomial 0x11d. Every square part of such a
+//! matrix can be inverted, so every loss of up to `m` chunks can be repaired. Chunks stand in the memory of a cluster,
+//! so the code is part of its layout: an implementation of [`ErasureCode`] may be faster, but must compute the same
+//! bytes. ISA-L's Cauchy code does.
+
+use alloc::vec::Vec;
+use core::fmt;
+
+use arrayvec::ArrayVec;
+use rusty_erasure::{Coder, Matrix};
+use serde::{Deserialize, Serialize};
+
+/// The largest number of chunks of a stripe.
+pub const MAX_CHUNKS: usize = 16;
+/// The largest number of parity chunks.
+pub const MAX_PARITY: u8 = 4;
+
+/// The numbers of data and parity chunks: EC(k, m).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "(u8, u8)", into = "(u8, u8)")]
+pub struct Coding {
+    k: u8,
+    m: u8,
+}
+
+/// An invalid EC(k, m).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "no erasure code has k = {k} data chunks and m = {m} parity chunks: k is at least 2, m is 1 to \
+     {MAX_PARITY}, and both together are at most {MAX_CHUNKS}"
+)]
+pub struct CodingError {
+    /// The data chunks.
+    pub k: u8,
+    /// The parity chunks.
+    pub m: u8,
+}
+
+impl Coding {
+    /// EC(k, m).
+    pub fn new(k: u8, m: u8) -> Result<Coding, CodingError> {
+        let fits = usize::from(k) + usize::from(m) <= MAX_CHUNKS;
+        if k >= 2 && (1..=MAX_PARITY).contains(&m) && fits {
+            Ok(Coding { k, m })
+        } else {
+            Err(CodingError { k, m })
+        }
+    }
+
+    /// Data chunks.
+    pub const fn k(self) -> usize {
+        self.k as usize
+    }
+
+    /// Parity chunks: the number of chunks of a stripe that may be lost.
+    pub const fn m(self) -> usize {
+        self.m as usize
+    }
+
+    /// All chunks. The first `k` are data.
+    pub const fn chunks(self) -> usize {
+        self.k() + self.m()
+    }
+}
+
+impl TryFrom<(u8, u8)> for Coding {
+    type Error = CodingError;
+
+    fn try_from((k, m): (u8, u8)) -> Result<Coding, CodingError> {
+        Coding::new(k, m)
+    }
+}
+
+impl From<Coding> for (u8, u8) {
+    fn from(coding: Coding) -> (u8, u8) {
+        (coding.k, coding.m)
+    }
+}
+
+impl fmt::Display for Coding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "EC({},{})", self.k, self.m)
+    }
+}
+
+/// Computation of chunks from chunks.
+pub trait ErasureCode {
+    /// Returns the numbers of chunks.
+    fn coding(&self) -> Coding;
+
+    /// Fills the parity chunks.
+    ///
+    /// # Panics
+    /// If the numbers of chunks are not `k` and `m`, or lengths differ.
+    fn encode(&self, data: &[&[u8]], parity: &mut [&mut [u8]]);
+
+    /// Fills chunks that are `missing`, data or parity, from existing ones; both come with their numbers. Returns
+    /// false if there are less than `k`.
+    ///
+    /// # Panics
+    /// If a number is none of the code's, a chunk is there twice, or lengths differ; but not if no chunk is to be
+    /// filled.
+    fn restore(&self, there: &[(usize, &[u8])], missing: &mut [(usize, &mut [u8])]) -> bool;
+}
+
+/// The code, with the processor's vector instructions as far as possible.
+#[derive(Clone, Debug)]
+pub struct ReedSolomon {
+    coding: Coding,
+    coder: Coder,
+}
+
+impl ReedSolomon {
+    /// Returns the code with these numbers of chunks.
+    pub fn new(coding: Coding) -> ReedSolomon {
+        let matrix = Matrix::cauchy(coding.k(), coding.m()).expect("the field has more elements");
+        let coder = rusty_erasure::coder(matrix).expect("there are parity chunks");
+        ReedSolomon { coding, coder }
+    }
+}
+
+impl ErasureCode for ReedSolomon {
+    fn coding(&self) -> Coding {
+        self.coding
+    }
+
+    fn encode(&self, data: &[&[u8]], parity: &mut [&mut [u8]]) {
+        self.coder.encode(data, parity).expect("as many chunks as the code has, of one length");
+    }
+
+    fn restore(&self, there: &[(usize, &[u8])], missing: &mut [(usize, &mut [u8])]) -> bool {
+        let mut chunks = ArrayVec::<Option<&[u8]>, MAX_CHUNKS>::new();
+        chunks.extend((0..self.coding.chunks()).map(|_| None));
+        for (number, chunk) in there {
+            let before = chunks[*number].replace(chunk);
+            assert!(before.is_none(), "chunk {number} is there twice");
+        }
+        if there.len() < self.coding.k() || missing.is_empty() {
+            return there.len() >= self.coding.k();
+        }
+        let numbers: ArrayVec<usize, MAX_CHUNKS> = missing.iter().map(|(n, _)| *n).collect();
+        let mut chunks_out: Vec<&mut [u8]> = missing.iter_mut().map(|(_, c)| &mut **c).collect();
+        let done = self.coder.recover(&chunks, &numbers, &mut chunks_out);
+        done.expect("enough chunks of one length, with numbers that the code has");
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,157 @@
+//! Exports: a scan that is written block by block.
+
+use std::fs::File;
+use std::io::{self, Seek, SeekFrom, Write};
+use std::thread;
+use std::time::Duration;
+
+use fusee_client::{Client, Error, ScanCursor};
+
+use crate::format::{
+    ExportBlock, ExportHead, ExportPart, ExportReader, ExportTotals, ExportWriter, FormatError,
+};
+
+/// A block is written as soon as it has this many bytes.
+const BLOCK_BYTES: usize = 1 << 20;
+/// The number of retries of one piece of the scan, and the pause before each.
+const ATTEMPTS: u32 = 20;
+const PAUSE: Duration = Duration::from_millis(250);
+
+/// Errors of an export.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ExportError {
+    /// The cluster does not answer. All that was written is good, and the export can be continued.
+    #[error(transparent)]
+    Store(#[from] Error),
+    /// The output cannot be written.
+    #[error("cannot be written: {0}")]
+    Write(#[source] io::Error),
+    /// The file cannot be continued.
+    #[error(transparent)]
+    Format(#[from] FormatError),
+    /// The file is an export of another cluster.
+    #[error("it is of cluster {0:016x}, and not of this one")]
+    OtherCluster(u64),
+}
+
+/// A running export.
+pub struct Exporter<W> {
+    writer: ExportWriter<W>,
+    cursor: ScanCursor,
+    block: ExportBlock,
+}
+
+impl<W: Write> Exporter<W> {
+    /// Begins an export.
+    pub fn begin(out: W, head: &ExportHead) -> Result<Exporter<W>, ExportError> {
+        let writer = ExportWriter::begin(out, head).map_err(ExportError::Write)?;
+        Ok(Exporter { writer, cursor: ScanCursor::start(), block: ExportBlock::default() })
+    }
+
+    /// Adds the pairs of one piece of the scan. Returns whether more pieces follow.
+    pub fn step(&mut self, client: &Client) -> Result<bool, ExportError> {
+        if self.cursor.is_done() {
+            return Ok(false);
+        }
+        let mut attempts = 0;
+        let damaged = loop {
+            let block = &mut self.block;
+            match client.scan(&mut self.cursor, |pair| block.push(&pair)) {
+                Ok(damaged) => break damaged,
+                // If the session was lost, the next call uses a new one.
+                Err(error) if attempts == ATTEMPTS => return Err(error.into()),
+                Err(_) => attempts += 1,
+            }
+            thread::sleep(PAUSE);
+        };
+        self.block.add_damaged(damaged);
+        let is_done = self.cursor.is_done();
+        if self.block.bytes() >= BLOCK_BYTES || (is_done && !self.block.is_empty()) {
+            self.write()?;
+        }
+        Ok(!is_done)
+    }
+
+    fn write(&mut self) -> Result<(), ExportError> {
+        self.writer.block(&self.block, &self.cursor).map_err(ExportError::Write)?;
+        self.block.clear();
+        Ok(())
+    }
+
+    /// Writes the pairs collected so far, so that the export can be continued from here. Returns the output.
+    pub fn pause(mut self) -> Result<W, ExportError> {
+        if !self.block.is_empty() {
+            self.write()?;
+        }
+        self.writer.into_inner().map_err(ExportError::Write)
+    }
+
+    /// Ends the export, `seconds` after its beginning. Returns the output.
+    ///
+    /// # Panics
+    /// If the scan is not done.
+    pub fn end(self, seconds: u64) -> Result<(W, ExportTotals), ExportError> {
+        assert!(self.cursor.is_done(), "the scan goes on");
+        self.writer.end(seconds).map_err(ExportError::Write)
+    }
+
+    /// Returns the totals so far.
+    pub fn totals(&self) -> ExportTotals {
+        let ExportTotals { pairs, bytes, damaged, seconds } = self.writer.totals();
+        let pairs = pairs + self.block.pairs();
+        let bytes = bytes + self.block.pair_bytes();
+        ExportTotals { pairs, bytes, damaged, seconds }
+    }
+
+    /// Returns the part of the hash space that is done, from 0 to 1.
+    pub fn progress(&self) -> f64 {
+        self.cursor.progress()
+    }
+}
+
+/// An interrupted export that was opened again.
+pub enum ResumedExport {
+    /// The export lacks pairs and goes on.
+    Part(Exporter<File>),
+    /// The export is complete: its file, and its totals.
+    Whole(File, ExportTotals),
+}
+
+impl Exporter<File> {
+    /// Opens an interrupted export of this cluster to continue behind its last complete block, and cuts off the rest
+    /// of the file. Also returns the head.
+    pub fn resume(
+        mut file: File,
+        cluster: u64,
+    ) -> Result<(ResumedExport, ExportHead), ExportError> {
+        let mut reader = ExportReader::begin(io::BufReader::new(&file))?;
+        let head = reader.head();
+        if head.cluster != cluster {
+            return Err(ExportError::OtherCluster(head.cluster));
+        }
+        let mut cursor = ScanCursor::start();
+        let mut block = ExportBlock::default();
+        let end = loop {
+            match reader.next(&mut block) {
+                Ok(ExportPart::Block(behind)) => cursor = behind,
+                Ok(ExportPart::End(totals)) => break Some(totals),
+                // The machine may have stopped while the last part was written.
+                Err(FormatError::CutOff { .. } | FormatError::Damaged { .. }) => break None,
+                Err(error) => return Err(error.into()),
+            }
+        };
+        let at = reader.at();
+        let totals = reader.totals();
+        drop(reader);
+        // The rest of the file belongs to another time than the blocks that are written from now on.
+        file.set_len(at).map_err(ExportError::Write)?;
+        if let Some(totals) = end {
+            return Ok((ResumedExport::Whole(file, totals), head));
+        }
+        file.seek(SeekFrom::Start(at)).map_err(ExportError::Write)?;
+        block.clear();
+        let export = Exporter { writer: ExportWriter::resume(file, totals), cursor, block };
+        Ok((ResumedExport::Part(export), head))
+    }
+}

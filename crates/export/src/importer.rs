@@ -1,0 +1,178 @@
+//! Imports: the pairs of an export, written into a cluster.
+
+use std::thread;
+use std::time::Duration;
+
+use fusee_client::{Client, Error, Redundancy, RedundancyError, RedundancyRules};
+
+use crate::format::ExportBlock;
+
+/// The number of retries of one pair, and the pause before each.
+const ATTEMPTS: u32 = 20;
+const PAUSE: Duration = Duration::from_millis(250);
+
+/// The treatment of pairs that exist in the cluster.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ExistingPairs {
+    /// They get the value of the export.
+    #[default]
+    Replaced,
+    /// They keep their value.
+    Kept,
+}
+
+/// The redundancy of imported pairs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum KeptOnImport {
+    /// The redundancy of the export, if the cluster has enough memory nodes.
+    #[default]
+    Redundancy,
+    /// The redundancy by the rules of the cluster.
+    Nothing,
+}
+
+/// The settings of an import.
+#[derive(Clone, Debug)]
+pub struct Importer {
+    /// The treatment of pairs that exist in the cluster.
+    pub existing: ExistingPairs,
+    /// The redundancy of imported pairs.
+    pub kept: KeptOnImport,
+    /// The redundancy that the cluster gives to pairs by default.
+    pub rules: RedundancyRules,
+}
+
+/// The results of an import so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ImportTotals {
+    /// Pairs that were written.
+    pub written: u64,
+    /// Bytes of their keys and values.
+    pub bytes: u64,
+    /// Pairs that existed and were kept.
+    pub existed: u64,
+    /// Pairs with the redundancy of the cluster's rules, because the cluster has too few memory nodes for their code.
+    pub by_rules: u64,
+}
+
+/// A pair that cannot be written.
+#[derive(Debug, thiserror::Error)]
+#[error("the pair of key {}: {error}", key.escape_ascii())]
+pub struct ImportError {
+    /// The key of the pair.
+    pub key: Vec<u8>,
+    /// The reason.
+    #[source]
+    pub error: Error,
+}
+
+/// A pair to write.
+type ImportPair<'b> = (&'b [u8], &'b [u8]);
+
+impl Importer {
+    /// Writes the pairs of a block. After an error the block may be written again: that changes nothing else.
+    pub fn block(
+        &self,
+        client: &Client,
+        block: &ExportBlock,
+        imported: &mut ImportTotals,
+    ) -> Result<(), ImportError> {
+        let mut by_rules = Vec::new();
+        for pair in block.iter() {
+            let as_ruled = self.rules.of(pair.value.len()) == pair.redundancy;
+            if self.kept == KeptOnImport::Nothing || as_ruled {
+                by_rules.push((pair.key, pair.value));
+                continue;
+            }
+            // Pairs are written in their order: if a key occurs twice, the later pair is the newer one.
+            self.write_many(client, &by_rules, imported)?;
+            by_rules.clear();
+            self.write_named(client, (pair.key, pair.value), pair.redundancy, imported)?;
+        }
+        self.write_many(client, &by_rules, imported)
+    }
+
+    fn write_many(
+        &self,
+        client: &Client,
+        pairs: &[ImportPair<'_>],
+        imported: &mut ImportTotals,
+    ) -> Result<(), ImportError> {
+        let outcomes = match self.existing {
+            ExistingPairs::Replaced => client.put_many(pairs),
+            ExistingPairs::Kept => client.insert_many(pairs),
+        };
+        for (pair, outcome) in pairs.iter().zip(outcomes) {
+            let write = || match self.existing {
+                ExistingPairs::Replaced => client.put(pair.0, pair.1),
+                ExistingPairs::Kept => client.insert(pair.0, pair.1),
+            };
+            self.account(*pair, outcome, write, imported)?;
+        }
+        Ok(())
+    }
+
+    fn write_named(
+        &self,
+        client: &Client,
+        pair: ImportPair<'_>,
+        redundancy: Redundancy,
+        imported: &mut ImportTotals,
+    ) -> Result<(), ImportError> {
+        let write = || match self.existing {
+            ExistingPairs::Replaced => client.put_with(pair.0, pair.1, redundancy),
+            ExistingPairs::Kept => client.insert_with(pair.0, pair.1, redundancy),
+        };
+        let outcome = write();
+        if let Err(Error::Redundancy(RedundancyError::TooFewNodes { .. })) = outcome {
+            self.write_many(client, &[pair], imported)?;
+            imported.by_rules += 1;
+            return Ok(());
+        }
+        self.account(pair, outcome, write, imported)
+    }
+
+    /// Counts the result of a write. Retries the write for a while if that may help.
+    fn account(
+        &self,
+        (key, value): ImportPair<'_>,
+        outcome: Result<(), Error>,
+        write: impl Fn() -> Result<(), Error>,
+        imported: &mut ImportTotals,
+    ) -> Result<(), ImportError> {
+        let mut outcome = outcome;
+        let mut attempts = 0;
+        loop {
+            match outcome {
+                Ok(()) => {
+                    imported.written += 1;
+                    imported.bytes += (key.len() + value.len()) as u64;
+                    return Ok(());
+                }
+                Err(Error::AlreadyExists) if self.existing == ExistingPairs::Kept => {
+                    imported.existed += 1;
+                    return Ok(());
+                }
+                Err(error) if attempts == ATTEMPTS || !may_pass(&error) => {
+                    return Err(ImportError { key: key.to_vec(), error });
+                }
+                Err(_) => attempts += 1,
+            }
+            thread::sleep(PAUSE);
+            outcome = write();
+        }
+    }
+}
+
+/// Whether a retry, later or by another session, may succeed.
+fn may_pass(error: &Error) -> bool {
+    matches!(
+        error,
+        Error::Unreachable { .. }
+            | Error::Expelled { .. }
+            | Error::Interrupted { .. }
+            | Error::GaveUp { .. }
+            | Error::Allocation { .. }
+            | Error::NoSession { .. }
+    )
+}

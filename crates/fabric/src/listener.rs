@@ -1,0 +1,295 @@
+//! The common part of a memory node's servers for TCP connections: a listening thread, the deadline for
+//! the hello on unauthenticated connections (`newcomers`), and fences.
+//!
+//! [`FabricServer`] is the owner's side, [`FabricListener`] the thread's. The thread owns all connections, so a fence
+//! is a message to the thread. The thread records the client, closes its connections, discards the input
+//! that they have received, then reports that the fence is complete. Later connections of the client are
+//! refused.
+
+use std::collections::{HashMap, VecDeque};
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{self, Receiver, Sender, SyncSender, TryRecvError};
+use std::thread::JoinHandle;
+use std::time::Instant;
+
+use fusee_core::ended_clients::{EndedClients, LiveClients};
+use fusee_core::verbs::ClientId;
+use mio::net::{TcpListener, TcpStream};
+use mio::{Interest, Poll, Token, Waker};
+
+use crate::error::ServeError;
+use crate::limits::{
+    ACCEPT_RETRY, HELLO_WAIT, NEWCOMER_GRACE, NodeLimits, ROOM_RETRY, SessionLimiter,
+};
+use crate::sys;
+
+/// The token of a new connection.
+pub(crate) const LISTENER: Token = Token(0);
+/// The token of a new message from the owner.
+pub(crate) const WAKER: Token = Token(1);
+const FIRST: usize = 2;
+
+/// A client to fence, and the channel on which to report that it is done.
+type FabricFenceRequest = (ClientId, SyncSender<()>);
+
+/// A message from the owner to the thread.
+enum FabricServerCommand {
+    Fence(FabricFenceRequest),
+    Learn(LiveClients),
+}
+
+/// The error of a call on a thread that has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the server has ended")]
+pub(crate) struct FabricServerEnded;
+
+/// The owner's handle of a server. Its drop ends the thread and the connections.
+#[derive(Debug)]
+pub(crate) struct FabricServer {
+    /// The server's name in the log.
+    name: &'static str,
+    addr: SocketAddr,
+    wishes: Option<Sender<FabricServerCommand>>,
+    waker: Waker,
+    sessions: Arc<AtomicU64>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl FabricServer {
+    /// Listens at `addr` (port 0: a free one), and starts a thread of this name that serves the
+    /// connections. `interest` is the kind of events wanted from them.
+    pub(crate) fn start<G: FabricConnection>(
+        (name, thread): (&'static str, &str),
+        addr: SocketAddr,
+        limits: NodeLimits,
+        interest: Interest,
+        serve: impl FnOnce(FabricListener<G>) + Send + 'static,
+    ) -> Result<FabricServer, ServeError> {
+        let at = || addr.to_string();
+        let io = |source| ServeError::Io { at: at(), source };
+        let poll = Poll::new().map_err(io)?;
+        let waker = Waker::new(poll.registry(), WAKER).map_err(io)?;
+        let mut listener = TcpListener::bind(addr).map_err(|source| match source.kind() {
+            io::ErrorKind::AddrInUse => ServeError::AddressInUse { at: at() },
+            _ => io(source),
+        })?;
+        poll.registry().register(&mut listener, LISTENER, Interest::READABLE).map_err(io)?;
+        let addr = listener.local_addr().map_err(io)?;
+        let (wishes, received) = mpsc::channel();
+        let doors = SessionLimiter::new(limits);
+        let sessions = doors.counter();
+        let reception = FabricListener {
+            poll,
+            listener,
+            interest,
+            wishes: received,
+            doors,
+            over: EndedClients::new(),
+            open: HashMap::new(),
+            next: FIRST,
+            greeting: VecDeque::new(),
+            accept_again: None,
+        };
+        let thread = std::thread::Builder::new().name(thread.into());
+        let thread = Some(thread.spawn(move || serve(reception)).map_err(io)?);
+        Ok(FabricServer { name, addr, wishes: Some(wishes), waker, sessions, thread })
+    }
+
+    /// Returns the address at which the server listens, with the actual port.
+    pub(crate) fn addr(&self) -> SocketAddr {
+        self.addr
+    }
+
+    /// Returns the number of sessions: connections that have said hello and are still open.
+    pub(crate) fn sessions(&self) -> u64 {
+        self.sessions.load(Ordering::Relaxed)
+    }
+
+    /// Fences a client for ever. Returns when its connections have ended.
+    pub(crate) fn fence(&self, client: ClientId) -> Result<(), FabricServerEnded> {
+        let (done, wait) = mpsc::sync_channel(1);
+        let wishes = self.wishes.as_ref().ok_or(FabricServerEnded)?;
+        wishes.send(FabricServerCommand::Fence((client, done))).map_err(|_| FabricServerEnded)?;
+        if let Err(error) = self.waker.wake() {
+            tracing::error!(%error, "cannot wake {}, the fence waits for events", self.name);
+        }
+        wait.recv().map_err(|_| FabricServerEnded)
+    }
+
+    /// Passes on which clients below a bound live. The thread knows it before the next fence at the
+    /// latest.
+    pub(crate) fn learn(&self, living: &LiveClients) {
+        let Some(wishes) = &self.wishes else { return };
+        if wishes.send(FabricServerCommand::Learn(living.clone())).is_ok()
+            && let Err(error) = self.waker.wake()
+        {
+            tracing::debug!(%error, "cannot wake {}, it learns later who lives", self.name);
+        }
+    }
+}
+
+impl Drop for FabricServer {
+    fn drop(&mut self) {
+        self.wishes = None;
+        if let Err(error) = self.waker.wake() {
+            tracing::error!(%error, "cannot stop {}", self.name);
+            return;
+        }
+        if self.thread.take().is_some_and(|thread| thread.join().is_err()) {
+            tracing::error!("{} has panicked", self.name);
+        }
+    }
+}
+
+/// A connection of a server: unauthenticated before its hello, afterwards a session.
+pub(crate) trait FabricConnection: Send + Sized + 'static {
+    /// Makes an unauthenticated connection.
+    fn new(stream: TcpStream, peer: SocketAddr) -> io::Result<Self>;
+
+    /// Returns the stream, to register it for events.
+    fn stream(&mut self) -> &mut TcpStream;
+
+    /// Returns the address of the other end.
+    fn peer(&self) -> SocketAddr;
+
+    /// Returns the client that has said hello over the connection, if one has.
+    fn client(&self) -> Option<ClientId>;
+
+    /// Returns the address under which limits count the connection.
+    fn peer_ip(&self) -> IpAddr {
+        self.peer().ip().to_canonical()
+    }
+}
+
+/// The connections of a server, and its thread's state.
+pub(crate) struct FabricListener<G> {
+    pub(crate) poll: Poll,
+    listener: TcpListener,
+    interest: Interest,
+    wishes: Receiver<FabricServerCommand>,
+    pub(crate) doors: SessionLimiter<IpAddr>,
+    pub(crate) over: EndedClients,
+    /// Connections by token. Tokens are never used again, so a late event finds no connection.
+    pub(crate) open: HashMap<usize, G>,
+    next: usize,
+    /// The deadlines of hellos, with the tokens of their connections, earliest first.
+    greeting: VecDeque<(Instant, usize)>,
+    /// The time to accept again, after a failure.
+    accept_again: Option<Instant>,
+}
+
+impl<G: FabricConnection> FabricListener<G> {
+    /// Returns the time at which the thread has to act even if nothing happens.
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        let greeting = self.greeting.front().map(|(deadline, _)| *deadline);
+        greeting.into_iter().chain(self.accept_again).min()
+    }
+
+    /// Returns the next fence that the owner wants, if any. An error: the server is to end.
+    pub(crate) fn next_fence(&mut self) -> Result<Option<FabricFenceRequest>, FabricServerEnded> {
+        loop {
+            match self.wishes.try_recv() {
+                Ok(FabricServerCommand::Fence(fence)) => return Ok(Some(fence)),
+                Ok(FabricServerCommand::Learn(living)) => self.over.learn(&living),
+                Err(TryRecvError::Empty) => return Ok(None),
+                Err(TryRecvError::Disconnected) => return Err(FabricServerEnded),
+            }
+        }
+    }
+
+    /// Fences a client: refuses its hellos from now on, and takes its connections out of the list, for the
+    /// caller to end.
+    pub(crate) fn fence(&mut self, client: ClientId) -> Vec<G> {
+        self.over.fence(client);
+        let is_of = |_: &usize, guest: &mut G| guest.client() == Some(client);
+        self.open.extract_if(is_of).map(|(_, guest)| guest).collect()
+    }
+
+    /// Frees the place of a connection that has ended and is no longer in the list.
+    pub(crate) fn release_session(&mut self, guest: &G) {
+        if guest.client().is_some() {
+            self.doors.leave(guest.peer_ip());
+        }
+    }
+
+    /// Returns whether it is time to accept again after a failure.
+    pub(crate) fn is_to_accept(&self) -> bool {
+        self.accept_again.is_some_and(|at| at <= Instant::now())
+    }
+
+    /// Accepts all waiting connections. Passes the unauthenticated ones that make room for them to `end`.
+    pub(crate) fn accept(&mut self, mut end: impl FnMut(G)) {
+        self.accept_again = loop {
+            // Until there is room, new connections wait in the queue of the operating system.
+            if self.doors.is_crowded(self.open.len()) && !self.make_room(&mut end) {
+                break Some(Instant::now() + ROOM_RETRY);
+            }
+            match self.listener.accept() {
+                Ok((stream, peer)) => {
+                    if let Err(error) = self.add_connection(stream, peer) {
+                        tracing::warn!(%error, %peer, "cannot serve a client");
+                    }
+                }
+                Err(error) => match error.kind() {
+                    io::ErrorKind::WouldBlock => break None,
+                    io::ErrorKind::Interrupted | io::ErrorKind::ConnectionAborted => {}
+                    _ => {
+                        tracing::error!(%error, "cannot accept clients");
+                        self.make_room(&mut end);
+                        break Some(Instant::now() + ACCEPT_RETRY);
+                    }
+                },
+            }
+        };
+    }
+
+    /// Adds an unauthenticated connection.
+    fn add_connection(&mut self, stream: TcpStream, peer: SocketAddr) -> io::Result<()> {
+        let token = self.next;
+        self.next += 1;
+        sys::keep_alive(&stream)?;
+        let mut guest = G::new(stream, peer)?;
+        self.poll.registry().register(guest.stream(), Token(token), self.interest)?;
+        self.open.insert(token, guest);
+        self.greeting.push_back((Instant::now() + HELLO_WAIT, token));
+        Ok(())
+    }
+
+    /// Ends the oldest unauthenticated connection, if it had enough time for its hello. Returns whether there was one.
+    fn make_room(&mut self, end: &mut impl FnMut(G)) -> bool {
+        let latest = Instant::now() + (HELLO_WAIT - NEWCOMER_GRACE);
+        let Some(guest) = self.take_silent(latest) else { return false };
+        tracing::debug!(peer = %guest.peer(), "a silent client makes room for others");
+        end(guest);
+        true
+    }
+
+    /// Ends the unauthenticated connections that missed the deadline of their hello.
+    pub(crate) fn close_silent_connections(&mut self, mut end: impl FnMut(G)) {
+        // Without such connections no clock is read: every request passes here.
+        while !self.greeting.is_empty()
+            && let Some(guest) = self.take_silent(Instant::now())
+        {
+            tracing::warn!(peer = %guest.peer(), "a client did not say hello in time");
+            end(guest);
+        }
+    }
+
+    /// Takes out the oldest unauthenticated connection, if its deadline is not later than `latest`.
+    fn take_silent(&mut self, latest: Instant) -> Option<G> {
+        while let Some((deadline, token)) = self.greeting.front().copied() {
+            let is_silent = self.open.get(&token).is_some_and(|guest| guest.client().is_none());
+            if is_silent && deadline > latest {
+                return None;
+            }
+            self.greeting.pop_front();
+            if is_silent {
+                return self.open.remove(&token);
+            }
+        }
+        None
+    }
+}

@@ -1,0 +1,251 @@
+//! Queue pairs: a session's, which posts verbs, and a memory node's, which only answers.
+
+use std::ffi::c_int;
+use std::fmt;
+use std::hash::{BuildHasher, RandomState};
+use std::ptr::{self, NonNull};
+use std::sync::Arc;
+
+use super::{CompletionQueue, Device};
+use crate::error::RdmaError;
+use crate::verbs::ffi::{self, Qp};
+use crate::verbs::ports::SelectedPort;
+use crate::verbs::wire::QueuePairAddress;
+
+/// The timeout of a session's NIC, after which it repeats a request that is not acknowledged: 4.096 µs ·
+/// 2^15, 134 ms, or up to four times that (IBTA vol. 1, 9.7.6.1.3).
+const TIMEOUT: u8 = 15;
+/// The number of repetitions. So a verb executes within 0.9 to 3.8 s or never. Not 7: some NICs take that
+/// for infinity.
+const RETRIES: u8 = 6;
+/// The most routers that a packet may pass.
+const HOPS: u8 = 64;
+/// A queue pair of kind "reliable connection".
+pub(crate) struct QueuePair {
+    qp: NonNull<Qp>,
+    port: SelectedPort,
+    address: QueuePairAddress,
+    pub(crate) max_inline: u32,
+    is_destroyed: bool,
+    device: Arc<Device>,
+}
+
+// SAFETY: it may be used from any thread, one at a time: methods that change it borrow it exclusively.
+unsafe impl Send for QueuePair {}
+
+impl fmt::Debug for QueuePair {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("QueuePair").field("address", &self.address).finish()
+    }
+}
+
+impl QueuePair {
+    /// Makes a queue pair for `verbs` verbs in flight. WRITEs of up to `inline` bytes, or as many as the NIC
+    /// takes, can be posted inline. The completions must outlive it.
+    fn new(
+        device: &Arc<Device>,
+        port: &SelectedPort,
+        completions: &CompletionQueue,
+        (verbs, inline, depth): (u32, u32, u8),
+    ) -> Result<QueuePair, RdmaError> {
+        let mut init = ffi::QpInitAttr {
+            qp_context: ptr::null_mut(),
+            send_cq: completions.cq.as_ptr(),
+            recv_cq: completions.cq.as_ptr(),
+            srq: ptr::null_mut(),
+            cap: ffi::QpCap {
+                max_send_wr: verbs,
+                max_recv_wr: 1,
+                max_send_sge: 1,
+                max_recv_sge: 1,
+                max_inline_data: inline,
+            },
+            qp_type: ffi::QPT_RC,
+            sq_sig_all: 0,
+        };
+        // SAFETY: protection domain and queue are alive, and of one device.
+        let qp = unsafe { (device.library.create_qp)(device.pd.as_ptr(), &raw mut init) };
+        let qp = NonNull::new(qp).ok_or_else(|| device.last_error("make a queue pair"))?;
+        // Packets of an earlier queue pair with this number must not be taken for packets of this one.
+        let first_packet = RandomState::new().hash_one(0) as u32 & 0xff_ffff;
+        let address = QueuePairAddress {
+            // SAFETY: alive.
+            queue_pair: unsafe { qp.as_ref() }.qp_num,
+            first_packet,
+            lid: port.port.lid,
+            mtu: port.port.mtu,
+            depth,
+            gid: port.gid.bytes,
+        };
+        let max_inline = init.cap.max_inline_data;
+        let port = port.clone();
+        let device = device.clone();
+        let mut pair = QueuePair { qp, port, address, max_inline, is_destroyed: false, device };
+        let mut attr = ffi::QpAttr {
+            qp_state: ffi::QPS_INIT,
+            port_num: pair.port.port.number,
+            qp_access_flags: ffi::ACCESS_REMOTE_READ
+                | ffi::ACCESS_REMOTE_WRITE
+                | ffi::ACCESS_REMOTE_ATOMIC,
+            ..ffi::QpAttr::default()
+        };
+        let mask = ffi::QP_STATE | ffi::QP_PKEY_INDEX | ffi::QP_PORT | ffi::QP_ACCESS_FLAGS;
+        pair.modify("initialise a queue pair", &mut attr, mask)?;
+        Ok(pair)
+    }
+
+    /// Returns the address for the other end.
+    pub(crate) fn address(&self) -> QueuePairAddress {
+        self.address
+    }
+
+    fn modify(
+        &mut self,
+        what: &'static str,
+        attr: &mut ffi::QpAttr,
+        mask: c_int,
+    ) -> Result<(), RdmaError> {
+        // SAFETY: alive; the structure is as long as the library's.
+        let result = unsafe { (self.device.library.modify_qp)(self.qp.as_ptr(), attr, mask) };
+        self.device.check(what, result)
+    }
+
+    /// Accepts verbs of the other end from now on.
+    fn make_ready_to_receive(&mut self, peer: &QueuePairAddress) -> Result<(), RdmaError> {
+        let mut attr = ffi::QpAttr {
+            qp_state: ffi::QPS_RTR,
+            path_mtu: u32::from(self.address.mtu.min(peer.mtu)),
+            dest_qp_num: peer.queue_pair,
+            rq_psn: peer.first_packet,
+            max_dest_rd_atomic: self.address.depth,
+            min_rnr_timer: 12,
+            ah_attr: ffi::AhAttr {
+                dgid: peer.gid,
+                sgid_index: self.port.gid.index,
+                hop_limit: HOPS,
+                dlid: peer.lid,
+                // Within one InfiniBand subnet the LID is the address.
+                is_global: u8::from(self.port.port.is_ethernet || peer.lid == 0),
+                port_num: self.port.port.number,
+                ..ffi::AhAttr::default()
+            },
+            ..ffi::QpAttr::default()
+        };
+        let mask = ffi::QP_STATE
+            | ffi::QP_AV
+            | ffi::QP_PATH_MTU
+            | ffi::QP_DEST_QPN
+            | ffi::QP_RQ_PSN
+            | ffi::QP_MAX_DEST_RD_ATOMIC
+            | ffi::QP_MIN_RNR_TIMER;
+        self.modify("connect a queue pair", &mut attr, mask)
+    }
+
+    /// Allows posting verbs from now on. Comes after [`QueuePair::make_ready_to_receive`].
+    fn make_ready_to_send(&mut self, peer: &QueuePairAddress) -> Result<(), RdmaError> {
+        let mut attr = ffi::QpAttr {
+            qp_state: ffi::QPS_RTS,
+            timeout: TIMEOUT,
+            retry_cnt: RETRIES,
+            // No end sends messages that need a receiver.
+            rnr_retry: 0,
+            sq_psn: self.address.first_packet,
+            max_rd_atomic: self.device.depths.0.min(peer.depth),
+            ..ffi::QpAttr::default()
+        };
+        let mask = ffi::QP_STATE
+            | ffi::QP_TIMEOUT
+            | ffi::QP_RETRY_CNT
+            | ffi::QP_RNR_RETRY
+            | ffi::QP_SQ_PSN
+            | ffi::QP_MAX_QP_RD_ATOMIC;
+        self.modify("start a queue pair", &mut attr, mask)
+    }
+
+    /// Returns the queue pair, for `requester`, which posts on it.
+    pub(crate) fn raw(&mut self) -> *mut Qp {
+        self.qp.as_ptr()
+    }
+
+    /// Makes the queue pair of a session, which posts verbs.
+    pub(crate) fn requester(
+        device: &Arc<Device>,
+        port: &SelectedPort,
+        completions: &CompletionQueue,
+        (verbs, inline): (u32, u32),
+    ) -> Result<QueuePair, RdmaError> {
+        // A NIC that takes less inline refuses, and does not tell how much it takes.
+        let made = QueuePair::new(device, port, completions, (verbs, inline, device.depths.0));
+        made.or_else(|_| QueuePair::new(device, port, completions, (verbs, 0, device.depths.0)))
+    }
+
+    /// Connects to a memory node's queue pair.
+    pub(crate) fn connect(&mut self, peer: &QueuePairAddress) -> Result<(), RdmaError> {
+        self.make_ready_to_receive(peer)?;
+        self.make_ready_to_send(peer)
+    }
+}
+
+impl QueuePair {
+    /// Stops and destroys the queue pair. When this returns without an error, the NIC does not use it any
+    /// more.
+    fn destroy(&mut self) -> Result<(), RdmaError> {
+        if self.is_destroyed {
+            return Ok(());
+        }
+        let mut attr = ffi::QpAttr { qp_state: ffi::QPS_ERR, ..ffi::QpAttr::default() };
+        // Best effort: only its destruction counts.
+        if let Err(error) = self.modify("stop a queue pair", &mut attr, ffi::QP_STATE) {
+            tracing::debug!(%error, "a queue pair is destroyed without being stopped");
+        }
+        // SAFETY: ours, and not destroyed yet; its completions and memory are still there.
+        let result = unsafe { (self.device.library.destroy_qp)(self.qp.as_ptr()) };
+        self.device.check("destroy a queue pair", result)?;
+        self.is_destroyed = true;
+        Ok(())
+    }
+}
+
+impl Drop for QueuePair {
+    fn drop(&mut self) {
+        // Even then no other memory is overwritten: registered memory stays allocated until its registration
+        // has ended.
+        if let Err(error) = self.destroy() {
+            tracing::error!(%error, "a queue pair is left behind");
+        }
+    }
+}
+
+/// A memory node's end of a session. The NIC alone answers the verbs.
+#[derive(Debug)]
+pub(crate) struct Responder {
+    // In the order of their drops.
+    pair: QueuePair,
+    _completions: CompletionQueue,
+}
+
+impl Responder {
+    /// Lets a session's queue pair reach the memory that is registered with the device.
+    pub(crate) fn new(
+        device: &Arc<Device>,
+        port: &SelectedPort,
+        peer: &QueuePairAddress,
+    ) -> Result<Responder, RdmaError> {
+        let completions = CompletionQueue::new(device, 1, false)?;
+        let mut pair = QueuePair::new(device, port, &completions, (1, 0, device.depths.1))?;
+        // The queue pair never becomes ready to send: it only answers.
+        pair.make_ready_to_receive(peer)?;
+        Ok(Responder { pair, _completions: completions })
+    }
+
+    /// Returns the address for the session.
+    pub(crate) fn address(&self) -> QueuePairAddress {
+        self.pair.address()
+    }
+
+    /// Ends it. When this returns without an error, no verb of the session executes here any more: the
+    /// driver destroys a queue pair only after the NIC has stopped using it.
+    pub(crate) fn end(mut self) -> Result<(), RdmaError> {
+        self.pair.destroy()
+    }
+}

@@ -1,0 +1,412 @@
+//! Regions on demand: the pool grows when clients find no free block anywhere.
+//!
+//! A cluster is formed with few regions. A client to which every member has answered that it has no free block tells
+//! the master, waits for a newer view, and asks again. As with splits, nothing of this is stored: clients repeat their
+//! requests.
+//!
+//! Requests that come while the view changes are remembered. One change serves all of them, whatever redundancies they
+//! name. It is the next change, before any further replica is moved or added.
+//!
+//! When the view is stable, the members with the most room are chosen for the new regions, and each reserves its
+//! replica under the number that the region is going to have. Then:
+//!
+//! | view | sessions that know the region | its blocks are handed out by |
+//! |---|---|---|
+//! | frozen | those that have heard of this view | no node |
+//! | transforming | all that are pinned | its primary, as soon as the job has told it to lead |
+//! | stable | | its primary |
+//!
+//! So no word can lead into a region that its reader does not know: before the first block is handed out, all sessions
+//! have acknowledged a view with the region, or are fenced. Meanwhile only requests for blocks wait.
+//!
+//! If the master crashes before the view is stored, its successor gets the same extents again under the same numbers;
+//! after that, the rest follows from the view. If a member is lost while the change is frozen, its regions come with
+//! the replicas that are left, or not at all without any: no session has used them. Later it is a loss like any other.
+//!
+//! *Number.* At least an eighth of the present regions, and a block for every session that asked; at most 16 at once.
+//!
+//! *Room for redundancy.* While replicas are missing, a region is added only where room stays for all missing ones that
+//! members could hold: otherwise these would be missing until another node joins. Missing replicas and regions also
+//! take turns ([`turns`](super::turns)), so that clients that write without end do not keep the replicas away.
+//!
+//! *Drains first.* The start of a drain requires that the other members have room for what the node holds. A region is
+//! added only where that stays true.
+//!
+//! *Room for the index.* When a region is asked for, the present regions are full, and the index serves them. If
+//! objects keep their sizes, every further region needs as much more index as the present ones have. So a region counts
+//! with its share of the index: it is added only where both fit, and the index can always grow with the data that there
+//! is room for.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use fusee_control::count_with_noun;
+use fusee_control::events::Topic;
+use fusee_control::master::MasterReply;
+use fusee_control::node::{Extent, NodeReply};
+use fusee_core::data::{Redundancy, Region};
+use fusee_core::layout::VACATED_BYTES;
+use fusee_core::mutant::{Mutant, removed};
+use fusee_core::verbs::{ClientId, MnId};
+use fusee_core::view::{PoolPlace, View};
+
+use super::change_rotation::ChangePurpose;
+use super::context::{CallPurpose, EventContext};
+use super::reservation::{ExtentReservation, NewExtent, PAUSE_MS, ReservationOutcome};
+use super::{MasterState, refused};
+use crate::placement::{NodeRoom, roomiest};
+use crate::plan::padded;
+use crate::settings::MAX_REGIONS;
+
+/// The limit on regions that one change adds.
+const TOGETHER: u64 = 16;
+/// A request adds at least one region for every so many present ones.
+const GROWTH: u64 = 8;
+
+/// The regions that clients want.
+#[derive(Debug, Default)]
+pub(super) struct RegionAddition {
+    /// The sessions that have asked since the last choice, by redundancy.
+    askers: BTreeMap<Redundancy, BTreeSet<ClientId>>,
+    /// The room that is being reserved.
+    under_way: Option<ExtentReservation>,
+    /// The redundancies of the regions that the change under way brings. A new master does not know them: then regions
+    /// may come twice.
+    coming: BTreeSet<Redundancy>,
+    /// The number of the last stable view that this master has seen.
+    stable: u64,
+    not_before_ms: u64,
+}
+
+impl RegionAddition {
+    /// Forgets the room that was being reserved, since the view has changed. Clients that still need regions ask again.
+    pub fn abandon(&mut self) {
+        self.under_way = None;
+    }
+
+    /// Returns whether members are reserving room for regions.
+    pub fn has_begun(&self) -> bool {
+        self.under_way.is_some()
+    }
+
+    /// Returns whether members are reserving room for regions, and have not been for long.
+    pub fn is_under_way(&self, now_ms: u64) -> bool {
+        self.under_way.as_ref().is_some_and(|reserving| reserving.is_young(now_ms))
+    }
+
+    /// Takes note that no change is under way, by the view of this number.
+    pub fn note_stable_view(&mut self, stable: u64) {
+        self.coming.clear();
+        self.stable = stable;
+    }
+}
+
+impl MasterState {
+    /// Handles a client's report that it found no free block, by the view of this number. `call` is the call for memory
+    /// ([`shortage`](super::shortage)) that it has waited for.
+    pub(super) fn region_wanted(
+        &mut self,
+        ctx: &EventContext<'_>,
+        client: ClientId,
+        (number, redundancy): (u64, Redundancy),
+        call: u64,
+    ) -> MasterReply {
+        let Some(view) = self.view() else { return self.not_ready(ctx) };
+        // Both a change and a reservation end with a newer view.
+        if view.change.is_some() || self.adding.under_way.is_some() {
+            if !self.is_on_its_way(view, redundancy, number) {
+                self.adding.askers.entry(redundancy).or_default().insert(client);
+            }
+            return MasterReply::Done;
+        }
+        if view.number > number {
+            return MasterReply::Done;
+        }
+        if let Some(reason) = self.why_no_region(ctx, redundancy) {
+            let owes = self.owes_replicas(ctx);
+            // A restoration ends with a newer view.
+            if owes && self.choose(ctx).is_some() {
+                return MasterReply::Done;
+            }
+            return match self.call_for_memory(ctx, call) {
+                Ok(call) => MasterReply::Called { call },
+                Err(_) if owes => MasterReply::Degraded { reason },
+                Err(true) => MasterReply::Exhausted,
+                Err(false) => refused(reason),
+            };
+        }
+        self.adding.askers.entry(redundancy).or_default().insert(client);
+        MasterReply::Done
+    }
+
+    /// Returns whether a region of this redundancy is coming, or has come since a client asked by the view of this
+    /// number: the client did not know it, or no memory node led it yet.
+    fn is_on_its_way(&self, view: &View, redundancy: Redundancy, asked_by: u64) -> bool {
+        let reserving = self.adding.under_way.iter().filter(|it| it.view == view.number);
+        let mut reserved = reserving.flat_map(|reserving| &reserving.items);
+        // During a change, a region may have another primary only because one was lost, which makes no room. So views
+        // count once they are stable.
+        let has_come = |since: u64| since > asked_by && since <= self.adding.stable;
+        self.adding.coming.contains(&redundancy)
+            || reserved.any(|item| item.redundancy == redundancy)
+            || view.regions.iter().any(|region| {
+                let is_there = has_come(region.primary_since()) && region.is_there();
+                is_there && region.redundancy() == redundancy
+            })
+    }
+
+    /// Returns the number of regions of replicated values that could be added now, up to [`TOGETHER`], and the reason
+    /// if there are none.
+    pub(super) fn more_regions(&self, ctx: &EventContext<'_>) -> (u64, Option<String>) {
+        if self.view().is_none() {
+            return (0, None);
+        }
+        match self.choose_members(ctx, &[(Redundancy::Replicated, TOGETHER)]).len() {
+            0 => (0, self.why_no_region(ctx, Redundancy::Replicated)),
+            more => (more as u64, None),
+        }
+    }
+
+    /// Returns the obstacle to another region of this redundancy, and the remedy; `None` if one can be added.
+    fn why_no_region(&self, ctx: &EventContext<'_>, redundancy: Redundancy) -> Option<String> {
+        let view = self.view()?;
+        let next = "start another memory node";
+        if !self.choose_members(ctx, &[(redundancy, 1)]).is_empty() {
+            return None;
+        }
+        if self.owes_replicas(ctx) {
+            let missing = self.missing_replicas(ctx);
+            return Some(format!(
+                "{} missing, which comes first; {next}",
+                count_with_noun(missing, "replica")
+            ));
+        }
+        let members = view.members.iter().filter(|member| self.is_usable(member.node)).count();
+        let places = redundancy.places(ctx.settings.data_replicas.into());
+        let possible = MAX_REGIONS.min(VACATED_BYTES / view.geometry.region_bytes);
+        if view.regions.len() as u64 >= possible {
+            return Some(format!("there are {possible} regions, and no more are possible"));
+        }
+        if members < places && redundancy != Redundancy::Replicated {
+            return Some(format!(
+                "a region of {redundancy} needs {}, and there are {members}; {next}",
+                count_with_noun(places, "memory node")
+            ));
+        }
+        let bytes = view.geometry.region_bytes >> 20;
+        let places = places.min(members);
+        Some(format!(
+            "a region of {redundancy} takes {bytes} MiB, and its share of the index, on {} at once, and fewer \
+             than that have as much left; {next}, or delete what is not needed",
+            count_with_noun(places, "memory node")
+        ))
+    }
+
+    /// Begins to add the regions that are wanted. Returns whether other changes have to wait for that.
+    pub(super) fn add_regions(&mut self, ctx: &mut EventContext<'_>) -> bool {
+        let Some(view) = self.view() else { return false };
+        let number = view.number;
+        let first = view.regions.len() as u32;
+        if let Some(reserving) = &self.adding.under_way {
+            if reserving.goes_on(ctx.now_ms, number) {
+                return reserving.is_young(ctx.now_ms);
+            }
+            self.adding.under_way = None;
+        }
+        if self.adding.askers.is_empty() || self.adding.not_before_ms > ctx.now_ms {
+            return false;
+        }
+        let askers = std::mem::take(&mut self.adding.askers);
+        let wanted = self.wanted(&askers);
+        let chosen = (first..).zip(self.choose_members(ctx, &wanted));
+        let item = |(region, (redundancy, nodes))| {
+            let primary = removed(Mutant::NewRegionLedAtOnce);
+            NewExtent::new(Extent::Region { region, primary }, redundancy, nodes)
+        };
+        let items: Vec<NewExtent> = chosen.map(item).collect();
+        self.adding.under_way = self.reserve(ctx, items, &CallPurpose::AddRegions);
+        self.adding.under_way.is_some()
+    }
+
+    /// Returns the number of regions to add of each redundancy, for these askers.
+    fn wanted(&self, askers: &BTreeMap<Redundancy, BTreeSet<ClientId>>) -> Vec<(Redundancy, u64)> {
+        let Some(view) = self.view() else { return Vec::new() };
+        let blocks = u64::from(view.geometry.blocks_per_region());
+        let most = TOGETHER / (askers.len() as u64).clamp(1, TOGETHER);
+        let count = |(redundancy, askers): (&Redundancy, &BTreeSet<ClientId>)| {
+            let there = view.regions.iter();
+            let there = there.filter(|r| r.redundancy() == *redundancy && r.is_there()).count();
+            // With only one region, nothing could be written while it is copied. Regions for copies (of EC-oriented
+            // values) never move.
+            let alone = if matches!(redundancy, Redundancy::Copies(_)) { 1 } else { 2 };
+            let least = if there == 0 { alone } else { (there as u64).div_ceil(GROWTH) };
+            (*redundancy, (askers.len() as u64).div_ceil(blocks).max(least).min(most))
+        };
+        askers.iter().map(count).collect()
+    }
+
+    /// Returns the members for new regions, up to the wanted number of each redundancy, each primary first.
+    fn choose_members(
+        &self,
+        ctx: &EventContext<'_>,
+        wanted: &[(Redundancy, u64)],
+    ) -> Vec<(Redundancy, Vec<MnId>)> {
+        let Some(view) = self.view() else { return Vec::new() };
+        let possible = MAX_REGIONS.min(VACATED_BYTES / view.geometry.region_bytes);
+        let possible = possible.saturating_sub(view.regions.len() as u64);
+        let mut rooms = self.region_rooms(view);
+        let mut led = leads(view);
+        let before = self.homeless_beside(ctx, view, &[]);
+        let mut chosen: Vec<(Redundancy, Vec<MnId>)> = Vec::new();
+        for (redundancy, most) in wanted {
+            let Some(replicas) = self.places_of_new_regions(ctx, view, *redundancy) else {
+                continue;
+            };
+            for _ in 0..*most {
+                let mut fitting = rooms.clone();
+                if let Redundancy::Copies(node) = redundancy {
+                    fitting.retain(|room| room.node == *node);
+                }
+                let Some(mut nodes) = roomiest(&mut fitting, replicas) else { break };
+                nodes.sort_by_key(|node| led.get(node).copied().unwrap_or(0));
+                let taken = nodes.clone();
+                chosen.push((*redundancy, nodes));
+                if chosen.len() as u64 > possible || !self.leaves_room(ctx, view, &chosen, before) {
+                    chosen.pop();
+                    break;
+                }
+                *led.entry(taken[0]).or_default() += 1;
+                let used = rooms.iter_mut().filter(|room| taken.contains(&room.node));
+                used.for_each(|room| room.items -= 1);
+            }
+        }
+        chosen
+    }
+
+    fn leaves_room(
+        &self,
+        ctx: &EventContext<'_>,
+        view: &View,
+        chosen: &[(Redundancy, Vec<MnId>)],
+        before: (usize, usize),
+    ) -> bool {
+        let now = self.homeless_beside(ctx, view, chosen);
+        now.0 <= before.0 && now.1 <= before.1
+    }
+
+    /// Returns the number of replicas that find no room once these regions exist: those that leave members, and those
+    /// that are missing.
+    fn homeless_beside(
+        &self,
+        ctx: &EventContext<'_>,
+        view: &View,
+        chosen: &[(Redundancy, Vec<MnId>)],
+    ) -> (usize, usize) {
+        let nodes: Vec<Vec<MnId>> = chosen.iter().map(|(_, nodes)| nodes.clone()).collect();
+        let is_drained = self.roster.draining().next().is_some();
+        let leaving = if is_drained { self.count_without_room(view, None, &nodes) } else { 0 };
+        (leaving, self.missing_without_room(ctx, view, &nodes))
+    }
+
+    /// Returns the number of places of a new region. With too few members, a replicated region gets fewer places, and
+    /// the rest as soon as there are more members; a coded region begins with all of its columns.
+    fn places_of_new_regions(
+        &self,
+        ctx: &EventContext<'_>,
+        view: &View,
+        redundancy: Redundancy,
+    ) -> Option<usize> {
+        let members = view.members.iter().map(|member| member.node);
+        let members = members.filter(|node| self.is_usable(*node)).count();
+        let places = redundancy.places(ctx.settings.data_replicas.into());
+        let places = match redundancy {
+            Redundancy::Replicated => places.min(members),
+            _ => places,
+        };
+        (1..=members).contains(&places).then_some(places)
+    }
+
+    /// Returns the number of regions that fit on each member of the view, each with its share of the index.
+    fn region_rooms(&self, view: &View) -> Vec<NodeRoom> {
+        let index: u64 = view.subtables.iter().map(|s| s.replicas().len() as u64).sum();
+        let data: u64 = view.regions.iter().map(|r| r.places().len() as u64).sum();
+        let share = index.div_ceil(data.max(1)) * padded(view.geometry.subtable_bytes());
+        let mut rooms = self.rooms(view, true, padded(view.geometry.region_bytes) + share);
+        rooms.retain(|room| view.member(room.node).is_some());
+        rooms
+    }
+
+    pub(super) fn add_answered(
+        &mut self,
+        ctx: &mut EventContext<'_>,
+        node: MnId,
+        token: u64,
+        result: Result<NodeReply, String>,
+    ) {
+        let Some(reserving) = &mut self.adding.under_way else { return };
+        let heard = reserving.answer(node, token, result);
+        if matches!(heard, ReservationOutcome::Full | ReservationOutcome::Complete { full: true }) {
+            self.growth.note_full(node, true);
+        }
+        match heard {
+            ReservationOutcome::Waits | ReservationOutcome::Full => {}
+            ReservationOutcome::Complete { .. } => {
+                if let Some(reserving) = self.adding.under_way.take() {
+                    self.take_regions_in(ctx, &reserving);
+                }
+            }
+            ReservationOutcome::Problem(problem) => {
+                self.adding.under_way = None;
+                self.adding.not_before_ms = ctx.now_ms + PAUSE_MS;
+                self.turns.move_to_back(ChangePurpose::Regions);
+                let text = format!("no region is added yet: {problem}");
+                ctx.warn(Topic::Room, text);
+                self.probe(ctx, node);
+            }
+        }
+    }
+
+    /// Makes the view with the new regions, whose room is reserved.
+    fn take_regions_in(&mut self, ctx: &mut EventContext<'_>, reserving: &ExtentReservation) {
+        let Some(view) = self.view() else { return };
+        if view.number != reserving.view || view.change.is_some() {
+            return;
+        }
+        let has_all = |item: &&NewExtent| {
+            let replicas = self.places_of_new_regions(ctx, view, item.redundancy);
+            replicas.is_some_and(|replicas| item.places().len() >= replicas)
+        };
+        // A region with too few places ends the list: the numbers of those behind it would be wrong.
+        let items = reserving.items.iter().take_while(has_all);
+        let regions: Vec<(Redundancy, Vec<PoolPlace>)> =
+            items.map(|item| (item.redundancy, item.places())).collect();
+        if regions.is_empty() {
+            return;
+        }
+        let next = view.with_new_regions(&regions);
+        if let Err(error) = next.check() {
+            // The offsets come from memory nodes.
+            let text = format!("memory nodes gave room for regions that is none: {error}");
+            ctx.warn(Topic::Room, text);
+            self.adding.not_before_ms = ctx.now_ms + PAUSE_MS;
+            return;
+        }
+        let text = format!(
+            "view {}: frozen; new: {} of {}",
+            next.number,
+            regions.len(),
+            count_with_noun(next.regions.len(), "region")
+        );
+        self.turns.move_to_back(ChangePurpose::Regions);
+        self.adding.coming = regions.iter().map(|(redundancy, _)| *redundancy).collect();
+        self.set_view(ctx, next, Vec::new(), (Topic::Room, text));
+    }
+}
+
+/// Returns the number of regions that each member leads.
+fn leads(view: &View) -> BTreeMap<MnId, u64> {
+    let mut led = BTreeMap::new();
+    for leader in view.regions.iter().filter_map(Region::leader) {
+        *led.entry(leader).or_default() += 1;
+    }
+    led
+}

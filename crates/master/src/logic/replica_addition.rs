@@ -1,0 +1,347 @@
+//! Replicas that are added where there is room, some of them in the place of others: so redundancy comes back, and
+//! members get even shares.
+//!
+//! When the view is stable and no session is to be recovered, the first subtable or region with too few replicas gets
+//! another one. All subtables that go to one node go together. Regions go one at a time, since no session can place
+//! objects in a region that is being copied. When no replica is missing, replicas move as `rebalance` says, at a pace:
+//! after each move there is a pause as long as its bytes take at the rate of the settings. Last, members that are
+//! drained and empty leave.
+//!
+//! First the node reserves the room. Then the view says where it is, with the replica *joining*. Nothing of this is
+//! stored before the view: a master that starts anew asks again, and gets the same places. A node may have less room
+//! than the view tells, if an earlier choice was given up. Then it refuses, and is passed over until something else
+//! changes.
+
+use fusee_control::count_with_noun;
+use fusee_control::events::Topic;
+use std::collections::BTreeSet;
+
+use fusee_control::node::{Extent, NodeRefusal, NodeReply, NodeRequest};
+use fusee_core::change::NewReplica;
+use fusee_core::data::Redundancy;
+use fusee_core::verbs::MnId;
+use fusee_core::view::PoolPlace;
+
+use super::change_rotation::ChangePurpose;
+use super::context::{CallPurpose, EventContext};
+use super::{MasterState, reservation};
+
+/// The pause after a node did not do what it was asked for.
+const PAUSE_MS: u64 = 1_000;
+/// The longest wait for an answer.
+const PATIENCE_MS: u64 = 15_000;
+
+/// The replicas that are being added, and the obstacles.
+#[derive(Debug, Default)]
+pub(super) struct ReplicaAddition {
+    under_way: Option<ReplicaReservation>,
+    /// Nodes without room for a subtable (`false`) or a region (`true`).
+    full: BTreeSet<(MnId, bool)>,
+    not_before_ms: u64,
+    /// The operator was told that no node has room.
+    told: bool,
+    /// The view in which nothing can be done, unless a node joins.
+    idle_in: Option<u64>,
+    /// The time at which replicas may move again.
+    next_move_ms: u64,
+}
+
+/// Room that a node is reserving.
+#[derive(Debug)]
+struct ReplicaReservation {
+    node: MnId,
+    identity: u64,
+    /// The view that the room is for.
+    view: u64,
+    /// Replicas leave other nodes for it.
+    moves: bool,
+    requests: Vec<NodeRequest>,
+    done: usize,
+    /// The replica that leaves for each request, by the request's number.
+    leaving: Vec<Option<PoolPlace>>,
+    places: Vec<(Extent, NewReplica)>,
+    /// The token and the start of the call under way.
+    token: Option<u64>,
+    asked_ms: u64,
+}
+
+impl ReplicaAddition {
+    /// Forgets the room that was being reserved: the view has changed.
+    pub fn abandon(&mut self) {
+        self.under_way = None;
+    }
+
+    /// Takes note that a node has joined: there may be room now.
+    pub fn look_again(&mut self) {
+        self.full.clear();
+        self.idle_in = None;
+    }
+
+    /// Returns whether a member is reserving room for missing replicas, and its answer has not taken long.
+    pub fn adds_missing(&self, now_ms: u64) -> bool {
+        let is_young =
+            |growing: &ReplicaReservation| now_ms < growing.asked_ms + reservation::ALONE_MS;
+        self.under_way.as_ref().is_some_and(|growing| !growing.moves && is_young(growing))
+    }
+
+    /// Returns whether a node has no room for a region, or a subtable, as far as it has reported.
+    pub fn is_full(&self, node: MnId, region: bool) -> bool {
+        self.full.contains(&(node, region))
+    }
+
+    /// Takes note that a node refused a region, or a subtable, for lack of room.
+    pub fn note_full(&mut self, node: MnId, region: bool) {
+        self.full.insert((node, region));
+    }
+}
+
+impl MasterState {
+    /// Begins to add replicas, if some are missing and there is room. Returns whether other changes have to wait for
+    /// that.
+    pub(super) fn add_missing(&mut self, ctx: &mut EventContext<'_>) -> bool {
+        self.drop_stale_reservation(ctx);
+        if self.growth.under_way.is_some() || !self.may_grow(ctx) {
+            return self.growth.adds_missing(ctx.now_ms);
+        }
+        let Some((node, extents)) = self.choose(ctx) else { return false };
+        let gains = extents.into_iter().map(|extent| (extent, None)).collect();
+        self.begin(ctx, node, gains);
+        self.growth.adds_missing(ctx.now_ms)
+    }
+
+    /// Forgets a reservation for another view, of a node that is gone, or without an answer in time.
+    fn drop_stale_reservation(&mut self, ctx: &EventContext<'_>) {
+        let Some(growing) = &self.growth.under_way else { return };
+        let number = self.view().map(|view| view.number);
+        let is_over = growing.asked_ms + PATIENCE_MS <= ctx.now_ms;
+        let is_there = self.roster.identity_of(growing.node) == Some(growing.identity);
+        if is_over {
+            self.turns.move_to_back(ChangePurpose::Replicas);
+            self.growth.not_before_ms = ctx.now_ms + PAUSE_MS;
+        }
+        if is_over || !is_there || number != Some(growing.view) {
+            self.growth.under_way = None;
+        }
+    }
+
+    /// Moves replicas from the wrong places, once no missing replica can be added.
+    pub(super) fn even_out(&mut self, ctx: &mut EventContext<'_>) {
+        self.drop_stale_reservation(ctx);
+        if self.growth.under_way.is_some() || !self.may_grow(ctx) {
+            return;
+        }
+        let missing = self.missing_replicas(ctx);
+        if missing == 0 {
+            self.history.whole(ctx.now_ms);
+            self.move_next(ctx);
+        } else if self.next_moves().is_some() {
+            // Where members are unevenly full, a move makes room.
+            self.move_next(ctx);
+        } else if !self.finish_drain(ctx) {
+            let text = format!(
+                "{} missing, of subtables or regions: {}; start another memory node",
+                count_with_noun(missing, "replica"),
+                self.why_missing(ctx)
+            );
+            self.idle_until_next_view(ctx, Some(text));
+        }
+    }
+
+    /// Returns whether a replica may be added now.
+    pub(super) fn may_grow(&self, ctx: &EventContext<'_>) -> bool {
+        let number = self.view().map(|view| view.number);
+        self.growth.not_before_ms <= ctx.now_ms
+            && self.growth.idle_in != number
+            && self.losing.is_empty()
+            && self.sessions.expired().next().is_none()
+    }
+
+    fn move_next(&mut self, ctx: &mut EventContext<'_>) {
+        if let Some(moves) = self.next_moves() {
+            if self.growth.next_move_ms <= ctx.now_ms {
+                let gains = moves.extents.into_iter();
+                let gains = gains.map(|(extent, leaving)| (extent, Some(leaving))).collect();
+                self.begin(ctx, moves.to, gains);
+            }
+        } else if !self.finish_drain(ctx) {
+            let stuck: Vec<String> = self.roster.draining().map(|node| node.to_string()).collect();
+            let text = format!(
+                "{} cannot be emptied: no other memory node has room; start another one, or take \
+                 the drain back",
+                stuck.join(", ")
+            );
+            self.idle_until_next_view(ctx, (!stuck.is_empty()).then_some(text));
+        }
+    }
+
+    /// Rests until the next view: nothing is left to do in this one, or a problem prevents it.
+    fn idle_until_next_view(&mut self, ctx: &mut EventContext<'_>, problem: Option<String>) {
+        match problem {
+            Some(text) => {
+                if self.problem.as_ref() != Some(&text) {
+                    ctx.warn(Topic::Repair, text.clone());
+                    self.problem = Some(text);
+                }
+                self.growth.told = true;
+            }
+            None if std::mem::take(&mut self.growth.told) => self.problem = None,
+            None => {}
+        }
+        self.growth.idle_in = self.view().map(|view| view.number);
+    }
+
+    /// Returns whether a replica is moving from one member to another.
+    pub(super) fn is_moving(&self) -> bool {
+        self.view().is_some_and(|view| view.leaving().next().is_some())
+    }
+
+    fn begin(
+        &mut self,
+        ctx: &mut EventContext<'_>,
+        node: MnId,
+        gains: Vec<(Extent, Option<PoolPlace>)>,
+    ) {
+        let (Some(view), Some(member)) = (self.view(), self.roster.get(node)) else { return };
+        let attempt = self.last_attempt;
+        let requests = gains.iter().map(|(extent, _)| {
+            let redundancy = match extent {
+                Extent::Region { region, .. } => view.regions[*region as usize].redundancy(),
+                Extent::Subtable { .. } => Redundancy::Replicated,
+            };
+            reservation::request(view, attempt, *extent, redundancy)
+        });
+        let mut requests: Vec<NodeRequest> = requests.collect();
+        // If this answer has the expected identity, the same process has given all answers before.
+        requests.push(NodeRequest::Describe);
+        let growing = ReplicaReservation {
+            node,
+            identity: member.identity,
+            view: view.number,
+            moves: gains.iter().any(|(_, leaving)| leaving.is_some()),
+            requests,
+            done: 0,
+            leaving: gains.iter().map(|(_, leaving)| *leaving).collect(),
+            places: Vec::new(),
+            token: None,
+            asked_ms: 0,
+        };
+        let text = format!("{node} gets replicas of {} extents", gains.len());
+        ctx.info(Topic::Repair, text);
+        self.growth.under_way = Some(growing);
+        self.ask_for_room(ctx);
+    }
+
+    fn ask_for_room(&mut self, ctx: &mut EventContext<'_>) {
+        let Some(growing) = &self.growth.under_way else { return };
+        let node = growing.node;
+        let request = growing.requests[growing.done].clone();
+        let token = ctx.call(&self.roster, node, request, CallPurpose::Grow);
+        if let Some(growing) = &mut self.growth.under_way {
+            growing.token = token;
+            growing.asked_ms = ctx.now_ms;
+        }
+    }
+
+    pub(super) fn grow_answered(
+        &mut self,
+        ctx: &mut EventContext<'_>,
+        token: u64,
+        result: Result<NodeReply, String>,
+    ) {
+        let Some(growing) = &mut self.growth.under_way else { return };
+        if growing.token != Some(token) {
+            return;
+        }
+        let node = growing.node;
+        let problem = match (&growing.requests[growing.done], result) {
+            (NodeRequest::Reserve { extent, .. }, Ok(NodeReply::Reserved { offset })) => {
+                let of = match extent {
+                    Extent::Subtable { subtable } => *subtable,
+                    Extent::Region { region, .. } => *region,
+                };
+                let joining = PoolPlace { node, offset };
+                let leaving = growing.leaving[growing.done];
+                growing.places.push((*extent, NewReplica { of, joining, leaving }));
+                None
+            }
+            (NodeRequest::Describe, Ok(NodeReply::Description(found)))
+                if found.identity == growing.identity =>
+            {
+                None
+            }
+            (request, Ok(NodeReply::Refused(refusal))) => {
+                let region =
+                    matches!(request, NodeRequest::Reserve { extent: Extent::Region { .. }, .. });
+                self.growth.full.insert((node, region));
+                if !matches!(refusal, NodeRefusal::PoolFull { .. }) {
+                    self.growth.full.insert((node, !region));
+                    let text = format!("{node} gets no replica: {refusal}");
+                    ctx.warn(Topic::Repair, text);
+                }
+                if growing.places.is_empty() {
+                    self.growth.under_way = None;
+                    return;
+                }
+                // It goes on with the places so far; the last request asks for its identity.
+                growing.done = growing.requests.len() - 2;
+                None
+            }
+            (_, Ok(other)) => Some(format!("{node} answered by {other:?}")),
+            (_, Err(cause)) => Some(format!("{node} does not answer: {cause}")),
+        };
+        if let Some(problem) = problem {
+            self.growth.under_way = None;
+            self.turns.move_to_back(ChangePurpose::Replicas);
+            self.growth.not_before_ms = ctx.now_ms + PAUSE_MS;
+            ctx.warn(Topic::Repair, format!("no replica is added: {problem}"));
+            return self.probe(ctx, node);
+        }
+        growing.done += 1;
+        if growing.done < growing.requests.len() {
+            return self.ask_for_room(ctx);
+        }
+        let Some(growing) = self.growth.under_way.take() else { return };
+        self.add_replicas(ctx, &growing);
+    }
+
+    /// Makes the view with the new replicas, whose room is reserved.
+    fn add_replicas(&mut self, ctx: &mut EventContext<'_>, growing: &ReplicaReservation) {
+        let Some(view) = self.view() else { return };
+        if view.number != growing.view || view.change.is_some() {
+            return;
+        }
+        let Some(member) = self.roster.get(growing.node) else { return };
+        let mut subtables = Vec::new();
+        let mut regions = Vec::new();
+        let mut moved_bytes = 0;
+        for (extent, gain) in &growing.places {
+            let (gains, bytes) = match extent {
+                Extent::Subtable { .. } => (&mut subtables, view.geometry.subtable_bytes()),
+                Extent::Region { .. } => (&mut regions, view.geometry.region_bytes),
+            };
+            gains.push(*gain);
+            moved_bytes += gain.leaving.map_or(0, |_| bytes);
+        }
+        let next = view.growing(&subtables, &regions);
+        if let Err(error) = next.check() {
+            // The offsets come from the memory node.
+            let text = format!("{} gave room that is none: {error}", member.node);
+            ctx.warn(Topic::Repair, text);
+            self.growth.full.extend([(growing.node, false), (growing.node, true)]);
+            return;
+        }
+        let text = format!(
+            "view {}: frozen; replicas of {} and {} are put on {}",
+            next.number,
+            count_with_noun(subtables.len(), "subtable"),
+            count_with_noun(regions.len(), "region"),
+            member.node
+        );
+        let pause_ms = moved_bytes.saturating_mul(1_000) / ctx.settings.move_bytes_per_s;
+        self.growth.next_move_ms = self.growth.next_move_ms.max(ctx.now_ms + pause_ms);
+        if !growing.moves {
+            self.turns.move_to_back(ChangePurpose::Replicas);
+        }
+        self.set_view(ctx, next, Vec::new(), (Topic::Repair, text));
+    }
+}

@@ -1,0 +1,166 @@
+//! The reservation of room for siblings of subtables and for new regions, before the view names
+//! them.
+//!
+//! All chosen members are asked at once. A member whose pool is full is left out; any other failure
+//! ends the attempt. Nothing of this is stored: the extents are reserved under the numbers that
+//! they are going to have, so that this master or the next one gets the same places when it asks
+//! again.
+
+use std::collections::BTreeMap;
+
+use fusee_control::node::{Extent, NodeRefusal, NodeReply, NodeRequest};
+use fusee_core::data::Redundancy;
+use fusee_core::verbs::MnId;
+use fusee_core::view::{PoolPlace, View};
+
+use super::MasterState;
+use super::context::{CallPurpose, EventContext};
+
+/// The pause after a node did not do what it was asked for.
+pub(super) const PAUSE_MS: u64 = 1_000;
+/// The longest wait for answers.
+const PATIENCE_MS: u64 = 15_000;
+/// The time for which changes of another kind wait for a reservation.
+pub(super) const ALONE_MS: u64 = 500;
+
+/// A region or subtable that is to come.
+#[derive(Debug)]
+pub(super) struct NewExtent {
+    pub extent: Extent,
+    /// The redundancy of its objects, for a region.
+    pub redundancy: Redundancy,
+    /// The chosen members, the primary first, each with the offset that it gave.
+    nodes: Vec<(MnId, Option<u64>)>,
+}
+
+impl NewExtent {
+    pub fn new(extent: Extent, redundancy: Redundancy, nodes: Vec<MnId>) -> NewExtent {
+        NewExtent {
+            extent,
+            redundancy,
+            nodes: nodes.into_iter().map(|node| (node, None)).collect(),
+        }
+    }
+
+    /// Returns the places that members have reserved.
+    pub fn places(&self) -> Vec<PoolPlace> {
+        let given = self.nodes.iter();
+        let given =
+            given.filter_map(|(node, at)| at.map(|offset| PoolPlace { node: *node, offset }));
+        given.collect()
+    }
+}
+
+/// Room that is being reserved.
+#[derive(Debug)]
+pub(super) struct ExtentReservation {
+    /// The view that the room is for.
+    pub view: u64,
+    /// The items, in the order of their numbers.
+    pub items: Vec<NewExtent>,
+    /// The item that each call asks for, by the call's token.
+    calls: BTreeMap<u64, usize>,
+    begun_ms: u64,
+}
+
+/// The consequence of an answer.
+pub(super) enum ReservationOutcome {
+    /// Other answers are missing, or this one belongs to no call.
+    Waits,
+    /// The node has no room, and other answers are missing.
+    Full,
+    /// All answers have come. `full`: the node of the last one has no room.
+    Complete {
+        full: bool,
+    },
+    Problem(String),
+}
+
+impl ExtentReservation {
+    /// Returns whether answers are still of use.
+    pub fn goes_on(&self, now_ms: u64, view: u64) -> bool {
+        self.view == view && now_ms < self.begun_ms + PATIENCE_MS
+    }
+
+    /// Returns whether the reservation has not taken long.
+    pub fn is_young(&self, now_ms: u64) -> bool {
+        now_ms < self.begun_ms + ALONE_MS
+    }
+
+    /// Takes a node's answer.
+    pub fn answer(
+        &mut self,
+        node: MnId,
+        token: u64,
+        result: Result<NodeReply, String>,
+    ) -> ReservationOutcome {
+        let Some(at) = self.calls.remove(&token) else { return ReservationOutcome::Waits };
+        let nodes = &mut self.items[at].nodes;
+        let full = match result {
+            Ok(NodeReply::Reserved { offset }) => {
+                let asked = nodes.iter_mut().find(|(asked, _)| *asked == node);
+                asked.into_iter().for_each(|(_, given)| *given = Some(offset));
+                false
+            }
+            Ok(NodeReply::Refused(NodeRefusal::PoolFull { .. })) => {
+                nodes.retain(|(asked, _)| *asked != node);
+                true
+            }
+            Ok(other) => {
+                return ReservationOutcome::Problem(format!("{node} answered by {other:?}"));
+            }
+            Err(cause) => {
+                return ReservationOutcome::Problem(format!("{node} does not answer: {cause}"));
+            }
+        };
+        match (self.calls.is_empty(), full) {
+            (true, full) => ReservationOutcome::Complete { full },
+            (false, true) => ReservationOutcome::Full,
+            (false, false) => ReservationOutcome::Waits,
+        }
+    }
+}
+
+/// Returns the request to reserve an extent of a view.
+pub(super) fn request(
+    view: &View,
+    attempt: u64,
+    extent: Extent,
+    redundancy: Redundancy,
+) -> NodeRequest {
+    let geometry = &view.geometry;
+    let (bytes, block_bytes) = match extent {
+        Extent::Region { .. } => (geometry.region_bytes, geometry.block_bytes),
+        Extent::Subtable { .. } => (geometry.subtable_bytes(), 0),
+    };
+    let cluster = view.cluster;
+    let view = view.number;
+    NodeRequest::Reserve { cluster, attempt, view, extent, bytes, block_bytes, redundancy }
+}
+
+impl MasterState {
+    /// Asks for the room of all these items; `None` if there is no node to ask.
+    pub(super) fn reserve(
+        &mut self,
+        ctx: &mut EventContext<'_>,
+        items: Vec<NewExtent>,
+        purpose: &CallPurpose,
+    ) -> Option<ExtentReservation> {
+        let view = self.view()?;
+        let number = view.number;
+        let attempt = self.last_attempt;
+        let asks = items.iter().enumerate().flat_map(|(at, item)| {
+            let request = request(view, attempt, item.extent, item.redundancy);
+            item.nodes.iter().map(move |(node, _)| (at, *node, request.clone()))
+        });
+        let asks: Vec<(usize, MnId, NodeRequest)> = asks.collect();
+        let mut calls = BTreeMap::new();
+        for (at, node, request) in asks {
+            if let Some(token) = ctx.call(&self.roster, node, request, purpose.clone()) {
+                calls.insert(token, at);
+            }
+        }
+        let reserving = ExtentReservation { view: number, items, calls, begun_ms: ctx.now_ms };
+        (!reserving.calls.is_empty()).then_some(reserving)
+    }
+}

@@ -1,0 +1,54 @@
+//! New views for clients: the difference to the view that they have, if the master still has that
+//! one.
+//!
+//! The last few views are kept for this. A client with an older view, or with none, is told the
+//! whole view. Differences are made when a client waits, once for all clients with the same view. A
+//! master that has just started knows no earlier view.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use fusee_core::update::ViewUpdate;
+use fusee_core::view::View;
+
+/// The number of views that are kept: those of two changes. Clients are seldom further behind.
+const KEPT: usize = 8;
+
+/// Earlier views, and the updates from them to the newest one.
+#[derive(Debug, Default)]
+pub(super) struct ViewUpdateCache {
+    /// The newest last.
+    earlier: VecDeque<View>,
+    /// By the number of the asker's view; 0 for all views that are not kept.
+    updates: BTreeMap<u64, ViewUpdate>,
+}
+
+impl ViewUpdateCache {
+    /// Takes note that another view has replaced this one.
+    pub fn replaced(&mut self, old: View) {
+        self.updates.clear();
+        if self.earlier.len() == KEPT {
+            self.earlier.pop_front();
+        }
+        self.earlier.push_back(old);
+    }
+
+    /// Makes the update that [`ViewUpdateCache::update`] returns to clients with the view of this number.
+    pub fn prepare(&mut self, newest: &View, number: u64) {
+        let known = self.known(number);
+        if newest.number > number && !self.updates.contains_key(&known) {
+            let from = self.earlier.iter().find(|view| view.number == known);
+            self.updates.insert(known, ViewUpdate::to(newest, from));
+        }
+    }
+
+    /// Returns the update to the newest view for clients with the view of this number.
+    pub fn update(&self, number: u64) -> Option<ViewUpdate> {
+        self.updates.get(&self.known(number)).cloned()
+    }
+
+    /// Returns the number, if that view is kept; otherwise 0, which no view has.
+    fn known(&self, number: u64) -> u64 {
+        let known = self.earlier.iter().any(|view| view.number == number);
+        if known { number } else { 0 }
+    }
+}

@@ -1,0 +1,141 @@
+//! The way from requests to the logic of this process, or to the reply that another master leads,
+//! or none.
+//!
+//! A master with a store of its own leads from its start to its end. One of several masters stands
+//! by until it is elected, leads for a term, and stands by again. Its port is always open: a
+//! stand-by tells askers which master leads, and they ask there.
+//!
+//! Invariant: a request is answered by the logic that took it, or not at all. When a term ends with
+//! requests under way, no process can have seen effects of theirs that the next leader does not
+//! know of: what others rely on is written to the store before it is told, and what is not written
+//! ends with the term. So these requests may be asked again, of another master. The one exception
+//! is a `Close` that hands blocks on: if it had been carried out, and a block been given to another
+//! session, a second `Close` would give that block once more.
+
+use std::sync::mpsc::Sender;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use fusee_control::master::{MasterReply, MasterRequest};
+use fusee_control::rpc::Caller;
+use tokio::sync::{oneshot, watch};
+
+use crate::server::LogicMessage;
+
+/// The reply when the logic has ended for good.
+const ENDED: &str = "this master has ended, or its store failed; see its log";
+
+/// The place of the logic to which requests go.
+pub(crate) struct RequestRouter {
+    place: Mutex<MasterRole>,
+    /// There are other masters.
+    contested: bool,
+    /// Told when this master will never lead again.
+    #[cfg_attr(not(feature = "etcd"), expect(dead_code, reason = "nobody is elected without"))]
+    ended: Option<watch::Sender<Option<String>>>,
+}
+
+enum MasterRole {
+    Leads(Sender<LogicMessage>),
+    #[cfg_attr(not(feature = "etcd"), expect(dead_code, reason = "nobody is elected without"))]
+    StandsBy {
+        leader: Option<String>,
+    },
+    #[cfg_attr(not(feature = "etcd"), expect(dead_code, reason = "nobody is elected without"))]
+    Ended(String),
+}
+
+impl RequestRouter {
+    /// Returns the seat of the only master, which leads.
+    pub fn sole(queue: Sender<LogicMessage>) -> RequestRouter {
+        RequestRouter { place: Mutex::new(MasterRole::Leads(queue)), contested: false, ended: None }
+    }
+
+    /// Passes a request to the logic; the future gives the reply. When this function returns, the
+    /// request is in the logic's queue, before all that its connection brings later.
+    pub fn ask(
+        &self,
+        caller: Caller,
+        request: MasterRequest,
+    ) -> impl Future<Output = MasterReply> + use<> {
+        let hands_on = matches!(&request, MasterRequest::Close { orphans, .. }
+            if !orphans.is_empty());
+        let asked = self.pass_on(caller, request);
+        let contested = self.contested;
+        async move {
+            let (sent, replied) = match asked {
+                Ok(asked) => asked,
+                Err(reply) => return *reply,
+            };
+            match replied.await {
+                Ok(reply) => reply,
+                // The logic did not take it, so it had no effect; or the term of that logic has
+                // ended.
+                Err(_) if contested && !(sent && hands_on) => {
+                    MasterReply::NotLeader { leader: None }
+                }
+                Err(_) => MasterReply::Refused { reason: ENDED.into() },
+            }
+        }
+    }
+
+    /// Returns whether the logic has the request, and the receiver of its reply; or the reply at
+    /// once.
+    fn pass_on(
+        &self,
+        caller: Caller,
+        request: MasterRequest,
+    ) -> Result<(bool, oneshot::Receiver<MasterReply>), Box<MasterReply>> {
+        match &*self.place() {
+            MasterRole::Leads(queue) => {
+                let (reply, replied) = oneshot::channel();
+                Ok((queue.send(LogicMessage::Request { caller, request, reply }).is_ok(), replied))
+            }
+            MasterRole::StandsBy { leader } => {
+                Err(Box::new(MasterReply::NotLeader { leader: leader.clone() }))
+            }
+            MasterRole::Ended(reason) => {
+                Err(Box::new(MasterReply::Refused { reason: reason.clone() }))
+            }
+        }
+    }
+
+    /// Tells the logic that a connection has ended.
+    pub fn closed(&self, connection: u64) {
+        if let MasterRole::Leads(queue) = &*self.place() {
+            // The receiver is gone when the logic has ended.
+            let _ended = queue.send(LogicMessage::Closed { connection });
+        }
+    }
+
+    fn place(&self) -> MutexGuard<'_, MasterRole> {
+        self.place.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(feature = "etcd")]
+impl RequestRouter {
+    /// Returns the seat of one of several masters, which stands by. `ended` is told when it will
+    /// never lead again.
+    pub fn contested(ended: watch::Sender<Option<String>>) -> RequestRouter {
+        let place = Mutex::new(MasterRole::StandsBy { leader: None });
+        RequestRouter { place, contested: true, ended: Some(ended) }
+    }
+
+    /// Begins a term.
+    pub fn lead(&self, queue: Sender<LogicMessage>) {
+        *self.place() = MasterRole::Leads(queue);
+    }
+
+    /// Stands by: another master leads, or none.
+    pub fn stand_by(&self, leader: Option<String>) {
+        *self.place() = MasterRole::StandsBy { leader };
+    }
+
+    /// Ends this master's part for good.
+    pub fn end(&self, reason: String) {
+        if let Some(ended) = &self.ended {
+            ended.send_replace(Some(reason.clone()));
+        }
+        *self.place() = MasterRole::Ended(reason);
+    }
+}
