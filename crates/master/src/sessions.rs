@@ -357,19 +357,12 @@ impl SessionRegistry {
         }
     }
 
-    /// Forgets gifts of blocks that a session calls its own, also those under its name: they are out of date.
-    fn forget_grants_to_others(
-        &mut self,
-        client: ClientId,
-        had: impl IntoIterator<Item = BlockId>,
-    ) {
-        let had: BTreeSet<BlockId> = had.into_iter().collect();
+    /// Forgets gifts to other sessions, and blocks in limbo, that are out of date.
+    fn forget_grants_to_others(&mut self, client: ClientId, is_outdated: impl Fn(&Orphan) -> bool) {
         let sessions = self.open.iter_mut().chain(&mut self.expired);
         let others = sessions.filter(|(other, _)| **other != client);
-        others.for_each(|(_, session)| {
-            session.given.retain(|given| !had.contains(&given.left.block))
-        });
-        self.limbo.values_mut().for_each(|given| given.retain(|left| !had.contains(&left.block)));
+        others.for_each(|(_, session)| session.given.retain(|given| !is_outdated(&given.left)));
+        self.limbo.values_mut().for_each(|given| given.retain(|left| !is_outdated(left)));
     }
 
     /// Forgets that blocks were in use whose time is over: some of their objects may have been freed since.
@@ -408,7 +401,8 @@ impl SessionRegistry {
         let (gone, given): (Vec<GrantedOrphan>, _) =
             std::mem::take(&mut session.given).into_iter().partition(handed_on);
         session.given = given;
-        self.forget_grants_to_others(client, blocks_owned_by(client, orphans));
+        let own = blocks_owned_by(client, orphans);
+        self.forget_grants_to_others(client, |left| own.contains(&left.block));
         let kept = self.keep_all(client, orphans, &gone, view, writes);
         let left = used.iter().filter(|block| self.left.contains(block));
         self.used.extend(left.map(|block| (*block, until_ms)));
@@ -449,7 +443,8 @@ impl SessionRegistry {
         let Some(session) = self.open.remove(&client) else { return Ok(()) };
         self.handed_on += 1;
         writes.push(RecordWrite::Remove(session_key(client)));
-        self.forget_grants_to_others(client, blocks_owned_by(client, orphans));
+        let own = blocks_owned_by(client, orphans);
+        self.forget_grants_to_others(client, |left| own.contains(&left.block));
         let kept = self.keep_all(client, orphans, &session.given, view, writes);
         let said = |left: &Orphan| orphans.iter().any(|other| other.block == left.block);
         self.return_given(client, &session.given, said, view, writes);
@@ -499,11 +494,13 @@ impl SessionRegistry {
         self.handed_on += 1;
         writes.push(RecordWrite::Remove(session_key(client)));
         // Also blocks that the recovery does not hand on, since their headers are unreadable or all their objects were
-        // free.
-        self.forget_grants_to_others(
-            client,
-            owned.iter().copied().chain(blocks_owned_by(client, orphans)),
-        );
+        // free. The latter went back to the pool in the course of the recovery: other sessions may have got them from
+        // there, and handed them on, before its end is heard.
+        let own = blocks_owned_by(client, orphans);
+        let had: BTreeSet<BlockId> = owned.iter().copied().collect();
+        self.forget_grants_to_others(client, |left| {
+            own.contains(&left.block) || (left.owner == client && had.contains(&left.block))
+        });
         let orphans = orphans.iter().filter(|left| !self.is_handed_on(client, left.block));
         let orphans: Vec<Orphan> = orphans.copied().collect();
         for orphan in &orphans {
@@ -567,14 +564,14 @@ impl SessionRegistry {
 }
 
 /// Returns the blocks that a session hands on as its own.
-fn blocks_owned_by(
-    client: ClientId,
-    orphans: &[Orphan],
-) -> impl Iterator<Item = BlockId> + use<'_> {
-    orphans.iter().filter(move |left| left.owner == client).map(|left| left.block)
+fn blocks_owned_by(client: ClientId, orphans: &[Orphan]) -> BTreeSet<BlockId> {
+    orphans.iter().filter(|left| left.owner == client).map(|left| left.block).collect()
 }
 
 /// Returns the state in which a session was given a block that it hands on.
 fn before<'g>(given: &'g [GrantedOrphan], orphan: &Orphan) -> Option<&'g Orphan> {
     given.iter().map(|given| &given.left).find(|before| before.block == orphan.block)
 }
+
+#[cfg(test)]
+mod tests;
