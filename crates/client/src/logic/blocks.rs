@@ -449,9 +449,9 @@ impl<E: Environment> BlockSource<E> {
 
     /// Prepares the end of the session: gives blocks back again that may not have been given back, and finds
     /// missed blocks. Returns `None` if some table nevertheless shows a block that the session does not know,
-    /// or if a newer view has come meanwhile. No operation runs, so the keeper acknowledges that view at once,
-    /// and a table may be copied to a memory node that the older view does not have before an owner is changed
-    /// in it.
+    /// if a newer view has come meanwhile, or if a block whose return is not acknowledged lies in a region that
+    /// is being copied. No operation runs, so the keeper acknowledges that view at once, and a table may be
+    /// copied to a memory node that the older view does not have before an owner is changed in it.
     pub async fn settle(&self, gate: &SessionGate) -> Option<Vec<BlockRemainder>> {
         let view = &*gate.view();
         self.give_back_again(view).await;
@@ -469,6 +469,11 @@ impl<E: Environment> BlockSource<E> {
     }
 
     async fn is_settled(&self, view: &View) -> bool {
+        // A region that is being copied: its new replica's table may have been filled before a return was executed,
+        // and is not asked.
+        if self.unconfirmed.borrow().iter().any(|block| view.is_region_frozen(block.region)) {
+            return false;
+        }
         let is_clear = self.unconfirmed.borrow().is_empty() && self.adopting.borrow().is_empty();
         if is_clear && !self.missed.get() {
             return true;

@@ -1,6 +1,7 @@
 //! Blocks, when requests and answers are lost.
 
 use std::future::{Future, poll_fn, ready};
+use std::ops::Range;
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
@@ -182,6 +183,26 @@ fn view() -> View {
         directory: Vec::new(),
         subtables: Vec::new(),
         change: None,
+    }
+}
+
+/// A change in whose scope regions are.
+fn change_of(stage: ChangeStage, regions: Range<u32>) -> ViewChange {
+    let regions = regions.map(|region| RegionChange {
+        region,
+        joining: None,
+        leaving: None,
+        renewed: false,
+        adds_parity: false,
+    });
+    ViewChange {
+        stage,
+        data_lost: false,
+        lost: 0,
+        subtables: Vec::new(),
+        regions: regions.collect(),
+        lost_pairs: Vec::new(),
+        new_regions: 0,
     }
 }
 
@@ -424,6 +445,21 @@ fn a_session_that_leaves_while_a_view_comes_is_left_to_recovery() {
     }
 }
 
+/// The answer to a return was lost. Before it was executed, the region's table was copied to a memory node that
+/// holds no replica yet: that one still names the session.
+#[test]
+fn a_session_that_leaves_while_a_region_is_copied_is_left_to_recovery() {
+    let env = BlockTestEnvironment::new();
+    env.silent.set(false);
+    let source = source_of(7, &env);
+    for is_copied in [true, false] {
+        source.unconfirmed.borrow_mut().insert(BlockId { region: 0, block: 0 });
+        let change = is_copied.then(|| change_of(ChangeStage::Transforming, 0..1));
+        let gate = SessionGate::new(ClientId(7), Arc::new(View { change, ..view() }), 1);
+        assert_eq!(at_once(source.settle(&gate)).is_some(), !is_copied);
+    }
+}
+
 #[test]
 fn what_is_given_back_is_not_reported_as_taken_over() {
     let env = BlockTestEnvironment::new();
@@ -537,21 +573,7 @@ fn a_block_that_nobody_heard_of_is_remembered_while_its_region_is_frozen() {
     let source = source_of(7, &env);
     source.missed.set(true);
     let slab = SlabKind::of(Redundancy::Replicated, 1, 1).unwrap();
-    let change = ViewChange {
-        stage: ChangeStage::Frozen,
-        data_lost: false,
-        lost: 0,
-        subtables: Vec::new(),
-        regions: vec![RegionChange {
-            region: 0,
-            joining: None,
-            leaving: None,
-            renewed: false,
-            adds_parity: false,
-        }],
-        lost_pairs: Vec::new(),
-        new_regions: 0,
-    };
+    let change = change_of(ChangeStage::Frozen, 0..1);
     let frozen = View { change: Some(change), ..view() };
     assert_eq!(at_once(source.grant(slab, false, &frozen)), Err(Error::OutOfMemory));
     at_once(source.grant(slab, false, &view())).expect("it was not forgotten");
@@ -567,22 +589,7 @@ fn a_block_of_a_region_that_is_copied_is_left_and_another_one_asked_for() {
     let slab = SlabKind::of(Redundancy::Replicated, 1, 1).unwrap();
     let all = MAX_ALLOC_REGIONS as u32 + 6;
     let regions = vec![view().regions[0].clone(); all as usize];
-    let copied = (0..all - 1).map(|region| RegionChange {
-        region,
-        joining: None,
-        leaving: None,
-        renewed: false,
-        adds_parity: false,
-    });
-    let change = ViewChange {
-        stage: ChangeStage::Transforming,
-        data_lost: false,
-        lost: 0,
-        subtables: Vec::new(),
-        regions: copied.collect(),
-        lost_pairs: Vec::new(),
-        new_regions: 0,
-    };
+    let change = change_of(ChangeStage::Transforming, 0..all - 1);
     let view = View { regions, change: Some(change), ..view() };
     let block = |region| BlockId { region, block: 3 };
     *env.grants.borrow_mut() = vec![block(all - 1), block(45), block(46)];
