@@ -672,6 +672,13 @@ static void packets(struct session *a, struct session *raw)
 		die("FAILED: one that has become two packets long is steered");
 	got = passed(&wire, request(&wire, raw, number, slot, 64));
 	goes(raw, &got, two.offset, "one goes where it went, although its length was damaged when it was repeated");
+	odd = request(&wire, raw, number, slot, 64);
+	set_address(&odd, there(raw, slot) ^ 1 << 12);
+	passed(&wire, odd);
+	put(a, slot, two.word, one.word);
+	got = passed(&wire, request(&wire, raw, number, slot, 64));
+	goes(raw, &got, two.offset, "and although its address was");
+	put(a, slot, one.word, two.word);
 	got = passed(&wire, request(&wire, raw, ++number, last, 64));
 	goes(raw, &got, end.offset, "one to the last bytes of the pool");
 	got = passed(&wire, request(&wire, raw, number, last, 128));

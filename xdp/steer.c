@@ -94,12 +94,13 @@ struct pending {
 	struct object object;
 };
 
-// What became of a READ that asked, and has one packet for an answer.
-struct decision {
-	__u64 asked;
-	__u64 went;
+// A READ that asked, and has one packet for an answer. Its address is a part of its name: one whose number or
+// address was damaged is another one, and takes nothing from that of which it has the number.
+struct asked {
+	struct end node;
+	__u32 number;
 	__u32 key;
-	__u32 unused;
+	__u64 address;
 };
 
 // Where a READ is in the pool and in the order of packets, in one number: its address, less the bytes of all
@@ -160,11 +161,12 @@ struct {
 	__type(value, struct pending);
 } cases SEC(".maps");
 
+// Where READs went.
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, READS);
-	__type(key, struct request);
-	__type(value, struct decision);
+	__type(key, struct asked);
+	__type(value, __u64);
 } decisions SEC(".maps");
 
 // READs that asked and have several packets for an answer, by where they are in the pool and in the order of
@@ -347,14 +349,15 @@ static __always_inline __u64 steer(const struct request *request, const struct c
 		bpf_map_update_elem(&lines, &line, &bytes, BPF_ANY);
 		return address;
 	}
-	struct decision *earlier = bpf_map_lookup_elem(&decisions, request);
-	if (earlier && earlier->asked == address && earlier->key == connection->steered_key)
-		return is_lent(connection, earlier->went, bytes) ? earlier->went : address;
-	struct decision decision = { address, address, connection->steered_key, 0 };
+	struct asked asked = { request->node, request->number, connection->steered_key, address };
+	__u64 *earlier = bpf_map_lookup_elem(&decisions, &asked);
+	if (earlier)
+		return is_lent(connection, *earlier, bytes) ? *earlier : address;
+	__u64 went = address;
 	if (!is_rest(request, connection->mtu, address))
-		decision.went = leads_to(request, connection, address, bytes);
-	bpf_map_update_elem(&decisions, request, &decision, BPF_ANY);
-	return decision.went;
+		went = leads_to(request, connection, address, bytes);
+	bpf_map_update_elem(&decisions, &asked, &went, BPF_ANY);
+	return went;
 }
 
 static __always_inline void see_read(const struct request *request, const struct connection *connection,
