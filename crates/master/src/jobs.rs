@@ -471,6 +471,8 @@ impl DeadClientBlocks {
         orders: &JobContext<'_, R>,
         view: &View,
     ) -> Result<(), JobError> {
+        // If the owner that a table names gives the block back between the table's answer and the order, the order
+        // makes a place name that session for ever, while the others call the block free: nothing can use it again.
         let mut tables: BTreeMap<(MnId, u32), Vec<ClientId>> = BTreeMap::new();
         for (block, nodes) in &self.partial {
             let places = places(view, *block);

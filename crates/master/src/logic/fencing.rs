@@ -59,7 +59,10 @@ impl Fences {
         }
     }
 
-    /// Takes note of the present members. A new one has been told of no fence.
+    /// Takes note of the present members. A new one has been told of no fence, and is told of none whose session is
+    /// recovered by then. Such a session costs a block if it reaches the new member at an address at which it knows a
+    /// lost one: it takes the new one for that one, is granted a block, and the region's other places refuse. Its
+    /// process was stopped, and its keeper has not heard yet that it has expired.
     fn follow(&mut self, members: &[MnId]) {
         if members.len() == self.members.len()
             && members.iter().all(|node| self.members.contains_key(node))
