@@ -154,11 +154,12 @@ impl BenchPhase {
                     key if key < *keys => key,
                     later => board.part.key(loaded + later - keys),
                 };
-                self::request(worker, (request, key)).await
+                self::request(worker, request, key).await
             }
             (PhaseJob::Trace { trace, workers, operations }, _) => {
-                let turn = trace.turn(worker.number(), *workers, turn as u64, *operations)?;
-                request(worker, turn).await
+                let turn = turn as u64;
+                let (operation, key) = trace.turn(worker.number(), *workers, turn, *operations)?;
+                request(worker, operation, key).await
             }
             (PhaseJob::Ycsb { .. }, None) => unreachable!("a YCSB phase has a chooser"),
             (PhaseJob::Insert { keys }, _) => {
@@ -179,9 +180,10 @@ impl BenchPhase {
 
 async fn request<S: BenchSession>(
     worker: &mut Worker<'_, S>,
-    (request, key): (WorkloadOperation, u64),
+    operation: WorkloadOperation,
+    key: u64,
 ) -> u64 {
-    match request {
+    match operation {
         WorkloadOperation::Search => worker.search(key).await,
         WorkloadOperation::Update => worker.update(key).await,
         WorkloadOperation::Insert => worker.insert(key).await,

@@ -64,14 +64,23 @@ pub enum ProcessMessage {
     Results(ResultsMessage, Vec<PackedOperation>),
 }
 
-/// The process, and its message; the error is that it ended, or sent something invalid.
-type NumberedMessage = (usize, Result<ProcessMessage, String>);
+/// The next thing that a process's output shows.
+enum ProcessOutput {
+    Message(ProcessMessage),
+    /// It ended, or sent something invalid.
+    EndedEarly(String),
+}
+
+struct NumberedOutput {
+    process: usize,
+    output: ProcessOutput,
+}
 
 struct ClientProcesses {
     children: Vec<(Child, Option<ChildStdin>)>,
-    heard: Receiver<NumberedMessage>,
-    /// By process: messages that were not read yet. One process may be ahead of the others.
-    told: Vec<VecDeque<Result<ProcessMessage, String>>>,
+    heard: Receiver<NumberedOutput>,
+    /// By process: output that was not read yet. One process may be ahead of the others.
+    told: Vec<VecDeque<ProcessOutput>>,
     stopped: bool,
 }
 
@@ -134,11 +143,16 @@ impl ClientProcesses {
             let heard = self.next(number)?;
             let name = format!("client process {number} (pid {})", self.children[number].0.id());
             let value = match heard {
-                Ok(ProcessMessage::Said(BenchClientMessage::Failed { code, message })) => {
+                ProcessOutput::Message(ProcessMessage::Said(BenchClientMessage::Failed {
+                    code,
+                    message,
+                })) => {
                     return Err(Failure::of(code, format!("{name}: {message}")));
                 }
-                Ok(heard) => wanted(number, heard).ok_or("told something else than was expected"),
-                Err(problem) => {
+                ProcessOutput::Message(message) => {
+                    wanted(number, message).ok_or("told something else than was expected")
+                }
+                ProcessOutput::EndedEarly(problem) => {
                     return Err(Failure::operation(format!("{name} ended early: {problem}")));
                 }
             };
@@ -147,13 +161,14 @@ impl ClientProcesses {
         Ok(got)
     }
 
-    /// Returns the next message of a process. Ends as soon as any of them has ended early.
-    fn next(&mut self, number: usize) -> Result<Result<ProcessMessage, String>, Failure> {
+    /// Returns the next output of a process. Ends as soon as any of them has ended early.
+    fn next(&mut self, number: usize) -> Result<ProcessOutput, Failure> {
         loop {
             if let Some(heard) = self.told[number].pop_front() {
                 return Ok(heard);
             }
-            let ended = |told: &VecDeque<_>| matches!(told.front(), Some(Err(_)));
+            let ended =
+                |told: &VecDeque<_>| matches!(told.front(), Some(ProcessOutput::EndedEarly(_)));
             if let Some(other) = self.told.iter().position(ended) {
                 let pid = self.children[other].0.id();
                 return Err(Failure::operation(format!(
@@ -165,7 +180,7 @@ impl ClientProcesses {
                 self.send_to_all(STOP);
             }
             match self.heard.recv_timeout(TICK) {
-                Ok((from, heard)) => self.told[from].push_back(heard),
+                Ok(NumberedOutput { process, output }) => self.told[process].push_back(output),
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => {
                     return Err(Failure::operation("all client processes ended early"));
@@ -183,12 +198,15 @@ impl ClientProcesses {
 }
 
 /// Passes on the messages of a process, until it has sent everything.
-fn listen(number: usize, stdout: ChildStdout, tell: &Sender<NumberedMessage>) {
+fn listen(number: usize, stdout: ChildStdout, tell: &Sender<NumberedOutput>) {
     let mut stdout = BufReader::new(stdout);
     loop {
-        let heard = read_message(&mut stdout);
-        let is_last = !matches!(heard, Ok(ProcessMessage::Said(_)));
-        if tell.send((number, heard)).is_err() || is_last {
+        let output = match read_message(&mut stdout) {
+            Ok(message) => ProcessOutput::Message(message),
+            Err(problem) => ProcessOutput::EndedEarly(problem),
+        };
+        let is_last = !matches!(output, ProcessOutput::Message(ProcessMessage::Said(_)));
+        if tell.send(NumberedOutput { process: number, output }).is_err() || is_last {
             return;
         }
     }

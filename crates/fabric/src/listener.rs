@@ -46,6 +46,13 @@ enum FabricServerCommand {
 #[error("the server has ended")]
 pub(crate) struct FabricServerEnded;
 
+/// The names of a server.
+pub(crate) struct FabricServerNames {
+    /// In the log.
+    pub(crate) server: &'static str,
+    pub(crate) thread: &'static str,
+}
+
 /// The owner's handle of a server. Its drop ends the thread and the connections.
 #[derive(Debug)]
 pub(crate) struct FabricServer {
@@ -59,10 +66,10 @@ pub(crate) struct FabricServer {
 }
 
 impl FabricServer {
-    /// Listens at `addr` (port 0: a free one), and starts a thread of this name that serves the
-    /// connections. `interest` is the kind of events wanted from them.
+    /// Listens at `addr` (port 0: a free one), and starts a thread that serves the connections. `interest`
+    /// is the kind of events wanted from them.
     pub(crate) fn start<G: FabricConnection>(
-        (name, thread): (&'static str, &str),
+        names: FabricServerNames,
         addr: SocketAddr,
         limits: NodeLimits,
         interest: Interest,
@@ -93,8 +100,9 @@ impl FabricServer {
             greeting: VecDeque::new(),
             accept_again: None,
         };
-        let thread = std::thread::Builder::new().name(thread.into());
+        let thread = std::thread::Builder::new().name(names.thread.into());
         let thread = Some(thread.spawn(move || serve(reception)).map_err(io)?);
+        let name = names.server;
         Ok(FabricServer { name, addr, wishes: Some(wishes), waker, sessions, thread })
     }
 

@@ -88,10 +88,9 @@ impl NodeFabrics {
             return Ok(NodeFabrics { shm: None, tcp: None, verbs, hub: None, pool });
         }
         let hub = ShmLocalNode::start(pool.clone(), identity)?;
-        let own = (pool.clone(), key.clone());
-        let start = |at| TcpNode::start_limited(own, at, spin, tls, limits);
+        let start = |at| TcpNode::start_limited(pool.clone(), key.clone(), at, spin, tls, limits);
         let tcp = tcp.map(start).transpose()?;
-        let start = |path: PathBuf| ShmServer::start((hub.clone(), key), &path, limits);
+        let start = |path: PathBuf| ShmServer::start(hub.clone(), key, &path, limits);
         let shm = shm.map(start).transpose()?;
         Ok(NodeFabrics { shm, tcp, verbs, hub: Some(hub), pool })
     }

@@ -80,16 +80,16 @@ pub fn run(args: &DrainArgs) -> Result<(), Failure> {
     let runtime = secret::runtime("fusee-drain")?;
     let master = MasterClient::new(&runtime, &args.master[..]).with_deadline(TIMEOUT);
     let begun = std::time::Instant::now();
-    let DrainStatus { subtables, regions, .. } =
-        DrainStatus::of(args.node, &ask_status(&master, &args.master)?);
+    let first = DrainStatus::of(args.node, &ask_status(&master, &args.master)?);
     request_drain(&master, &args.master, args.node, args.cancel)?;
     let state = match (args.cancel, args.no_wait) {
         (true, _) => "in_view",
         (false, true) => "draining",
-        (false, false) => watch(args, &master, (subtables, regions))?,
+        (false, false) => watch(args, &master, &first)?,
     };
     let seconds = begun.elapsed().as_secs_f64();
     let node = args.node.to_string();
+    let DrainStatus { subtables, regions, .. } = first;
     let report = DrainReport { node, state, subtables, regions, seconds };
     output::text(&if args.json {
         serde_json::to_string(&report).expect("numbers and names") + "\n"
@@ -115,7 +115,7 @@ fn text(report: &DrainReport) -> String {
 fn watch(
     args: &DrainArgs,
     master: &MasterClient,
-    first: (u64, u64),
+    first: &DrainStatus,
 ) -> Result<&'static str, Failure> {
     let node = args.node;
     let mut shown = None;
@@ -138,8 +138,8 @@ fn watch(
         let DrainStatus { subtables, regions, .. } = standing;
         let line = format!(
             "{node}: {subtables} of {} and {regions} of {} left{}",
-            count_with_noun(first.0, "subtable"),
-            count_with_noun(first.1, "region"),
+            count_with_noun(first.subtables, "subtable"),
+            count_with_noun(first.regions, "region"),
             status.problem.as_ref().map(|text| format!("; {text}")).unwrap_or_default()
         );
         if !args.json && shown.as_ref() != Some(&line) {

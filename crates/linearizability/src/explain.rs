@@ -25,33 +25,42 @@ const MAX_SITUATIONS: usize = 1 << 16;
 /// Length of an explanation up to which all pairs of operations are tried.
 const SHORT: usize = 100;
 
+/// The return of an operation, ordered by time.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct OperationReturn {
+    time: u64,
+    /// The operation's index in the history.
+    operation: usize,
+}
+
 /// Returns the index of the first operation, by the time of its return, that no order explains.
 ///
 /// # Panics
 /// If the history is linearizable.
 pub fn first_unexplained(history: &[HistoryOperation]) -> usize {
-    let mut returns: Vec<(u64, usize)> = history
-        .iter()
-        .enumerate()
-        .filter_map(|(i, operation)| Some((operation.returned?.0, i)))
-        .collect();
+    let returns =
+        history.iter().enumerate().filter_map(|(operation, HistoryOperation { returned, .. })| {
+            returned.map(|(time, _)| OperationReturn { time, operation })
+        });
+    let mut returns: Vec<OperationReturn> = returns.collect();
     returns.sort_unstable();
-    let explained = |end: &(u64, usize)| {
+    let explained = |end: &OperationReturn| {
         let until: Vec<HistoryOperation> = until(history, *end).map(|(_, o)| o).collect();
         search(&until, usize::MAX).verdict == SearchVerdict::Explained
     };
     let first = returns.partition_point(explained);
-    returns.get(first).expect("the history is not linearizable").1
+    returns.get(first).expect("the history is not linearizable").operation
 }
 
-/// Returns the history as it was right after the operation `last` returned at `end`.
+/// Returns the history as it was right after this return.
 fn until(
     history: &[HistoryOperation],
-    (end, last): (u64, usize),
+    end: OperationReturn,
 ) -> impl Iterator<Item = (usize, HistoryOperation)> {
-    let begun = history.iter().copied().enumerate().filter(move |(_, o)| o.invoked <= end);
+    let begun = history.iter().copied().enumerate().filter(move |(_, o)| o.invoked <= end.time);
     begun.map(move |(i, operation)| {
-        let returned = operation.returned.filter(|(time, _)| (*time, i) <= (end, last));
+        let is_there = |time: u64| OperationReturn { time, operation: i } <= end;
+        let returned = operation.returned.filter(|(time, _)| is_there(*time));
         (i, HistoryOperation { returned, ..operation })
     })
 }
@@ -74,8 +83,9 @@ impl Refutation {
     pub(super) fn new(records: &[HistoryRecord]) -> Refutation {
         let operations: Vec<HistoryOperation> = records.iter().map(|r| r.operation).collect();
         let first = first_unexplained(&operations);
-        let returned = operations[first].returned.expect("only what returns is unexplained");
-        let mut rest: Vec<HistoryRecord> = until(&operations, (returned.0, first))
+        let (time, _) = operations[first].returned.expect("only what returns is unexplained");
+        let end = OperationReturn { time, operation: first };
+        let mut rest: Vec<HistoryRecord> = until(&operations, end)
             .filter(|(i, _)| *i != first)
             .map(|(i, operation)| HistoryRecord { operation, ..records[i] })
             .collect();

@@ -172,12 +172,11 @@ impl<'a> PreparedHistory<'a> {
                 self.values.push(ValueUse::default());
             }
             self.value_of[event.index] = Some(id);
-            match writes {
-                true => self.values[id as usize].writers += 1,
-                false if matches!(answer, Some(HistoryAnswer::Found(_))) => {
-                    self.values[id as usize].last_invoked = rank;
-                }
-                false => {}
+            let value = &mut self.values[id as usize];
+            if writes {
+                value.writers += 1;
+            } else if matches!(answer, Some(HistoryAnswer::Found(_))) {
+                value.last_invoked = rank;
             }
         }
     }

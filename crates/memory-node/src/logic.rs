@@ -96,6 +96,15 @@ pub struct NodeDecision {
 
 type NodeResult = Result<NodeReply, NodeRefusal>;
 
+/// Limits on the regions from which an ALLOC takes a block.
+#[derive(Clone, Copy)]
+struct RegionChoice<'a> {
+    /// Regions that it avoids.
+    frozen: &'a [u32],
+    /// If there are any: the only regions that it may use, and only if they have a spare block.
+    spare_of: &'a [u32],
+}
+
 #[derive(Clone, Copy, Debug)]
 struct NodeSubtable {
     offset: u64,
@@ -218,7 +227,7 @@ impl NodeLogic {
         let mut effects = Vec::new();
         let answer = match request {
             NodeRequest::InTurn { client, turn, ended, request } => {
-                return self.in_turn(client, (turn, ended), request);
+                return self.in_turn(client, turn, ended, request);
             }
             NodeRequest::OfJob { repairer, job, request } => {
                 self.of_job(repairer, job, request, &mut effects)
@@ -235,9 +244,10 @@ impl NodeLogic {
                 redundancy,
             } => self
                 .check_bound(cluster, attempt)
-                .and_then(|()| self.reserve(view, extent, (bytes, block_bytes), redundancy)),
+                .and_then(|()| self.reserve(view, extent, bytes, block_bytes, redundancy)),
             NodeRequest::Alloc { client, redundancy, to_delete, frozen, spare_of } => {
-                self.alloc(client, redundancy, to_delete, (&frozen, &spare_of), &mut effects)
+                let choice = RegionChoice { frozen: &frozen, spare_of: &spare_of };
+                self.alloc(client, redundancy, to_delete, choice, &mut effects)
             }
             NodeRequest::SetOwner { from, unless_fenced: true, .. }
                 if self.over.is_fenced(from) =>
@@ -300,7 +310,8 @@ impl NodeLogic {
         &mut self,
         view: u64,
         extent: Extent,
-        (bytes, block_bytes): (u64, u64),
+        bytes: u64,
+        block_bytes: u64,
         redundancy: Redundancy,
     ) -> NodeResult {
         let offset = match (extent, self.existing(extent, bytes, block_bytes)?) {
@@ -503,11 +514,12 @@ impl NodeLogic {
         client: ClientId,
         redundancy: Redundancy,
         to_delete: bool,
-        (frozen, spare_of): (&[u32], &[u32]),
+        choice: RegionChoice<'_>,
         effects: &mut Vec<NodeEffect>,
     ) -> NodeResult {
         check_client_id(client)?;
         self.check_not_fenced(client)?;
+        let RegionChoice { frozen, spare_of } = choice;
         if frozen.len().max(spare_of.len()) > MAX_ALLOC_REGIONS {
             return Err(bad("an ALLOC names too many regions"));
         }

@@ -27,7 +27,7 @@ use fusee_memory_node::logic::{HeartbeatReply, NodeLogic};
 use tokio::sync::oneshot;
 
 use crate::check::entries::LiveEntries;
-use crate::control::{ControlNetwork, NoAnswer};
+use crate::control::{ControlNetwork, NoAnswer, OpenDirections};
 use crate::counts::count;
 use crate::danger::Dangers;
 use crate::engine::{Nanos, ProcessId, Sim};
@@ -506,7 +506,7 @@ impl SimCluster {
     pub(crate) fn call_node(
         &self,
         to: ProcessId,
-        (open, back_open): (bool, bool),
+        open: OpenDirections,
         request: NodeRequest,
         answer: impl FnOnce(Result<NodeReply, String>) + 'static,
     ) {
@@ -522,7 +522,7 @@ impl SimCluster {
             NodeRequest::OfJob { .. } => self.0.control.order_delay(to),
             _ => 0,
         };
-        self.0.control.send((to, delay), open, may_be_lost, move || {
+        self.0.control.send(to, delay, open.requests, may_be_lost, move || {
             let nodes = cluster.0.nodes.borrow();
             let host = nodes.iter().find(|h| h.process == to).expect("a node's process").clone();
             drop(nodes);
@@ -532,7 +532,8 @@ impl SimCluster {
                 move || {
                     let reply = host.handle(&cluster, request);
                     let may_be_lost = || is_harmless || cluster.may_lose_question_to(to);
-                    cluster.0.control.send_back(back_open, may_be_lost, move || answer(Ok(reply)));
+                    let answer = move || answer(Ok(reply));
+                    cluster.0.control.send_back(open.answers, may_be_lost, answer);
                 }
             };
             match cluster.0.network.options().testbed.and(name) {
@@ -558,7 +559,7 @@ impl SimCluster {
         let says_alive = matches!(request, MasterRequest::Alive { .. });
         // A node that is cut off must be heard again soon, unless the cluster may lose it.
         let may_be_lost = || !says_alive || !open || self.may_lose_word_of(from);
-        self.0.control.send((to, 0), open, may_be_lost, move || {
+        self.0.control.send(to, 0, open, may_be_lost, move || {
             if says_alive {
                 cluster.heard(from);
             }
@@ -592,7 +593,7 @@ impl SimCluster {
             return if crashed { Err(NoAnswer::Closed) } else { Ok(host.handle(self, request)) };
         }
         let (sender, answer) = oneshot::channel();
-        self.call_node(host.process, (true, true), request, move |reply| {
+        self.call_node(host.process, OpenDirections::BOTH, request, move |reply| {
             drop(sender.send(reply));
         });
         self.0.control.wait(answer, deadline).await?.map_err(|_| NoAnswer::Closed)
@@ -651,12 +652,15 @@ impl SimCluster {
         let opened = OpenReply::from(reply)?;
         let client = opened.client;
         // In a cluster without time, tests stand in for the master.
-        let gate = Arc::new(match self.0.network.options().stepwise {
-            true => SessionGate::new(client, Arc::new(self.view().clone()), opened.epoch),
-            false if is_heard => opened.gate(asked_at),
-            false => SessionGate::new(client, Arc::new(opened.view), opened.epoch)
-                .with_lease_end(Duration::ZERO),
-        });
+        let gate = if self.0.network.options().stepwise {
+            SessionGate::new(client, Arc::new(self.view().clone()), opened.epoch)
+        } else if is_heard {
+            opened.gate(asked_at)
+        } else {
+            SessionGate::new(client, Arc::new(opened.view), opened.epoch)
+                .with_lease_end(Duration::ZERO)
+        };
+        let gate = Arc::new(gate);
         let env = Rc::new(SimEnvironment::new(self, process, client));
         let fabric = SimFabric::new(&self.0.network, client);
         self.0.network.on_machines(|machines| machines.seat(client, process));

@@ -40,6 +40,19 @@ pub(crate) enum CutDirection {
     FromMaster,
 }
 
+/// The directions between a process and the process that calls it that are not cut.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct OpenDirections {
+    /// Requests reach the process.
+    pub(crate) requests: bool,
+    /// Its answers reach the caller.
+    pub(crate) answers: bool,
+}
+
+impl OpenDirections {
+    pub(crate) const BOTH: OpenDirections = OpenDirections { requests: true, answers: true };
+}
+
 /// Reasons for a missing answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NoAnswer {
@@ -109,7 +122,8 @@ impl ControlNetwork {
     /// Sends a message to a process. `arrive` runs there, `delay` later than usual, unless the message is lost.
     pub fn send(
         &self,
-        (to, delay): (ProcessId, Nanos),
+        to: ProcessId,
+        delay: Nanos,
         open: bool,
         may_be_lost: impl FnOnce() -> bool,
         arrive: impl FnOnce() + 'static,

@@ -78,10 +78,12 @@ impl Environment for SimEnvironment {
     }
 
     async fn sleep(&self, time: Duration) {
-        match self.cluster.network().options().stepwise {
-            true if time >= DEADLINE => std::future::pending().await,
-            true => self.cluster.sim().idle(LONG_STEPS).await,
-            false => self.cluster.sim().sleep(nanos(time)).await,
+        if !self.cluster.network().options().stepwise {
+            self.cluster.sim().sleep(nanos(time)).await
+        } else if time < DEADLINE {
+            self.cluster.sim().idle(LONG_STEPS).await
+        } else {
+            std::future::pending().await
         }
     }
 

@@ -21,6 +21,7 @@ use fusee_master::record::{MasterRecord, RecordWrite};
 use fusee_memory_node::logic::{NodeEffect, NodeLogic};
 
 use crate::cluster::SimCluster;
+use crate::control::OpenDirections;
 use crate::counts::count;
 use crate::engine::{Nanos, ProcessId};
 use crate::fabric::SimFabric;
@@ -363,8 +364,10 @@ impl MasterHost {
                 let Some(host) = cluster.node_at(&control) else { return };
                 cluster.named(&host, node);
                 let control = cluster.control();
-                let open =
-                    (control.hears_master(host.process), control.reaches_master(host.process));
+                let open = OpenDirections {
+                    requests: control.hears_master(host.process),
+                    answers: control.reaches_master(host.process),
+                };
                 let incarnation = self.incarnation.get();
                 let again = cluster.clone();
                 let answer = move |result: Result<NodeReply, String>| {

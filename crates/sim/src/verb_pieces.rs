@@ -78,10 +78,10 @@ impl SimFabric {
                 if left.is_empty() {
                     if is_write {
                         let data = &bytes[buf.range()];
-                        self.network.check_identity(self.client, PoolPlace { node, offset }, data);
-                        let at = (node, offset);
-                        self.network.reuse().written(self.client, at, data, &self.network);
-                        self.note_content(at, data);
+                        let place = PoolPlace { node, offset };
+                        self.network.check_identity(self.client, place, data);
+                        self.network.reuse().written(self.client, place, data, &self.network);
+                        self.note_content(place, data);
                     }
                     *left = self.pieces(offset, buf.len as usize, is_write);
                 }
@@ -94,7 +94,8 @@ impl SimFabric {
     }
 
     /// Notes in the trace what a WRITE puts at a place, if that is an object or a block header.
-    fn note_content(&self, (node, offset): (MnId, u64), data: &[u8]) {
+    fn note_content(&self, place: PoolPlace, data: &[u8]) {
+        let PoolPlace { node, offset } = place;
         let header = data.first_chunk().and_then(BlockHeader::decode);
         let object = data.get(..HEADER_BYTES as usize).and_then(Object::header_identity);
         if header.is_none() && object.is_none() {

@@ -388,10 +388,12 @@ fn each_line(
             break;
         }
         let text = line.strip_suffix(b"\n").unwrap_or(&line);
-        let done = match text.len() > MAX_LINE_BYTES {
-            true => Err(TraceLineError::LineTooLong),
-            false if is_ycsb_output(text) => Ok(()),
-            false => read(text, number),
+        let done = if text.len() > MAX_LINE_BYTES {
+            Err(TraceLineError::LineTooLong)
+        } else if is_ycsb_output(text) {
+            Ok(())
+        } else {
+            read(text, number)
         };
         done.map_err(|problem| TraceError::Line { file: file.to_owned(), line: number, problem })?;
     }

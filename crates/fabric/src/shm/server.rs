@@ -54,7 +54,8 @@ pub(crate) struct ShmServer {
 impl ShmServer {
     /// Listens at `path`, for clients that have the node's key.
     pub(crate) fn start(
-        (hub, key): (Arc<ShmLocalNode>, NodeKey),
+        hub: Arc<ShmLocalNode>,
+        key: NodeKey,
         path: &Path,
         limits: NodeLimits,
     ) -> Result<ShmServer, ServeError> {
@@ -318,7 +319,7 @@ impl ShmServerLoop {
         let verdict = if exited {
             ConnectionFate::Forget
         } else {
-            connection.read((&self.hub, &self.key), &mut self.doors, &self.poll, id).unwrap_or_else(
+            connection.read(&self.hub, &self.key, &mut self.doors, &self.poll, id).unwrap_or_else(
                 |error| {
                     let pid = connection.peer.pid();
                     tracing::warn!(%error, pid, "a shared-memory client is sent away");
@@ -350,7 +351,8 @@ impl ShmConnection {
     /// Reads until there is nothing more.
     fn read(
         &mut self,
-        (hub, key): (&ShmLocalNode, &NodeKey),
+        hub: &ShmLocalNode,
+        key: &NodeKey,
         doors: &mut SessionLimiter<u32>,
         poll: &Poll,
         id: usize,

@@ -28,12 +28,19 @@ pub(super) struct SocketFile {
 /// The server's knowledge about the file at the path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum SocketFileState {
-    /// The file was ours at the last check, with this device and inode.
-    Ours((u64, u64)),
-    /// Our file, with this device and inode, was not there at the last check.
-    Gone((u64, u64)),
+    /// The file was ours at the last check.
+    Ours(SocketFileId),
+    /// Our file was not there at the last check.
+    Gone(SocketFileId),
     /// The server ends, and makes no file any more.
     Ended,
+}
+
+/// The numbers by which a file differs from every other one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct SocketFileId {
+    device: u64,
+    inode: u64,
 }
 
 impl SocketFile {
@@ -79,7 +86,7 @@ impl SocketFile {
         let mut place = self.place();
         if matches!(*place, SocketFileState::Ours(_)) {
             // No file has these numbers. A file at the path is replaced, if no process listens at it.
-            *place = SocketFileState::Gone((0, 0));
+            *place = SocketFileState::Gone(SocketFileId { device: 0, inode: 0 });
         }
     }
 
@@ -111,13 +118,21 @@ impl SocketFile {
 /// Returns whether a process of this user is trusted to serve as a memory node at a path. The user must be root, the
 /// user of this process, or the only user besides root that can make files there.
 pub(super) fn may_serve(path: &Path, uid: u32) -> bool {
-    uid == 0 || uid == sys::own_uid() || is_owned_only_by(path, uid).unwrap_or(false)
+    uid == 0 || uid == sys::own_uid() || is_owned_only_by(path, uid)
 }
 
 /// Returns whether a path's directory belongs to this user, and no other user besides root can replace it or a file in
-/// it. So every directory and link on the way there must belong to this user or root, and no directory may be writable
-/// by group or others.
-fn is_owned_only_by(path: &Path, uid: u32) -> io::Result<bool> {
+/// it. If that cannot be found out, the answer is no.
+fn is_owned_only_by(path: &Path, uid: u32) -> bool {
+    let directory = protected_directory(path, uid).ok().flatten();
+    let about = directory.and_then(|directory| fs::metadata(directory).ok());
+    about.is_some_and(|about| about.uid() == uid)
+}
+
+/// Returns the directory of a path without links, or `None` if a user besides this one and root can replace it or a
+/// file in it. So every directory and link on the way there must belong to this user or root, and no directory may be
+/// writable by group or others.
+fn protected_directory(path: &Path, uid: u32) -> io::Result<Option<PathBuf>> {
     const OTHERS_WRITE: u32 = 0o022;
     const MOST_LINKS: usize = 40;
     let directory = std::path::absolute(directory(path))?;
@@ -129,21 +144,21 @@ fn is_owned_only_by(path: &Path, uid: u32) -> io::Result<bool> {
         let next = at.join(part);
         let about = fs::symlink_metadata(&next)?;
         if about.uid() != uid && about.uid() != 0 {
-            return Ok(false);
+            return Ok(None);
         }
         if about.is_symlink() {
             links += 1;
             if links > MOST_LINKS {
-                return Ok(false);
+                return Ok(None);
             }
             rest.extend(parts(&fs::read_link(&next)?));
         } else if about.mode() & OTHERS_WRITE == 0 {
             at = fs::canonicalize(next)?;
         } else {
-            return Ok(false);
+            return Ok(None);
         }
     }
-    Ok(fs::metadata(at)?.uid() == uid)
+    Ok(Some(at))
 }
 
 /// Returns the components of a path, the last one first.
@@ -155,13 +170,13 @@ fn directory(path: &Path) -> &Path {
     path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-fn identify(path: &Path) -> io::Result<(u64, u64)> {
+fn identify(path: &Path) -> io::Result<SocketFileId> {
     let metadata = fs::symlink_metadata(path)?;
-    Ok((metadata.dev(), metadata.ino()))
+    Ok(SocketFileId { device: metadata.dev(), inode: metadata.ino() })
 }
 
 /// Claims the path while the caller holds the directory's lock.
-fn claim(path: &Path) -> Result<(UnixListener, (u64, u64)), ServeError> {
+fn claim(path: &Path) -> Result<(UnixListener, SocketFileId), ServeError> {
     let at = || path.display().to_string();
     let io = |source| ServeError::Io { at: at(), source };
     match fs::symlink_metadata(path) {
@@ -184,7 +199,7 @@ fn claim(path: &Path) -> Result<(UnixListener, (u64, u64)), ServeError> {
     Ok((listener, file))
 }
 
-fn remove_own(path: &Path, file: (u64, u64)) -> io::Result<()> {
+fn remove_own(path: &Path, file: SocketFileId) -> io::Result<()> {
     let lock = File::open(directory(path))?;
     lock.lock()?;
     if identify(path)? == file { fs::remove_file(path) } else { Ok(()) }

@@ -30,7 +30,8 @@ use super::connection::{TcpCloseReason, TcpConnection, TcpServeContext, TcpTurnO
 use crate::error::ServeError;
 use crate::limits::NodeLimits;
 use crate::listener::{
-    FabricConnection, FabricListener, FabricServer, FabricServerEnded, LISTENER, WAKER,
+    FabricConnection, FabricListener, FabricServer, FabricServerEnded, FabricServerNames, LISTENER,
+    WAKER,
 };
 use crate::pool::{Pool, VerbOrder};
 use crate::spin::Spin;
@@ -72,26 +73,27 @@ impl TcpNode {
         addr: SocketAddr,
         spin: Duration,
     ) -> Result<TcpNode, ServeError> {
-        TcpNode::start_limited((pool, key), addr, spin, None, NodeLimits::default())
+        TcpNode::start_limited(pool, key, addr, spin, None, NodeLimits::default())
     }
 
     /// Starts a software NIC like [`TcpNode::start`], with these limits, and with TLS if `tls` has a
     /// certificate.
     pub fn start_limited(
-        (pool, key): (Pool, NodeKey),
+        pool: Pool,
+        key: NodeKey,
         addr: SocketAddr,
         spin: Duration,
         tls: Option<TlsSettings>,
         limits: NodeLimits,
     ) -> Result<TcpNode, ServeError> {
-        let name = ("the software NIC", "fusee-tcp");
+        let names = FabricServerNames { server: "the software NIC", thread: "fusee-tcp" };
         let interest = Interest::READABLE | Interest::WRITABLE;
         let budget = move || TcpFrameBudget::new(limits.frame_bytes, limits.frame_bytes_per_peer);
         let spin_us = Arc::new(AtomicU64::new(spin.as_micros() as u64));
         let told = Arc::clone(&spin_us);
         let moved = Arc::new(TrafficCounters::default());
         let counting = Arc::clone(&moved);
-        let server = FabricServer::start(name, addr, limits, interest, move |guests| {
+        let server = FabricServer::start(names, addr, limits, interest, move |guests| {
             let nic = TcpNodeLoop {
                 guests,
                 pool,

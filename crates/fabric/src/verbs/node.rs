@@ -28,7 +28,8 @@ use crate::challenge::{self, CALL_BYTES, ChallengeRefusal, NodeChallenge, PROOF_
 use crate::error::{RdmaError, ServeError};
 use crate::limits::{NodeLimits, SessionLimitError};
 use crate::listener::{
-    FabricConnection, FabricListener, FabricServer, FabricServerEnded, LISTENER, WAKER,
+    FabricConnection, FabricListener, FabricServer, FabricServerEnded, FabricServerNames, LISTENER,
+    WAKER,
 };
 use crate::pool::Pool;
 use crate::version::ProtocolMismatch;
@@ -66,8 +67,8 @@ impl VerbsNode {
         let pool_bytes = pool.bytes();
         let its_device = device.clone();
         let its_port = port.clone();
-        let name = ("the verbs server", "fusee-verbs");
-        let server = FabricServer::start(name, addr, limits, Interest::READABLE, move |guests| {
+        let names = FabricServerNames { server: "the verbs server", thread: "fusee-verbs" };
+        let server = FabricServer::start(names, addr, limits, Interest::READABLE, move |guests| {
             let device = its_device;
             let port = its_port;
             VerbsNodeLoop { guests, key, device, port, pool_bytes, registered, header, steered }

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use fusee_core::layout::POOL_HEADER_BYTES;
 use fusee_core::verbs::VerbOp;
 
-use super::device::{CompletionQueue, Device, QueuePair, RegisteredMemory};
+use super::device::{CompletionQueue, Device, QueuePair, RegisteredMemory, SendQueueSize};
 use super::ffi::{self, SendWr, Sge, Wc};
 use super::ports::SelectedPort;
 use super::wire::{QueuePairAddress, VerbsWelcome};
@@ -116,7 +116,8 @@ impl Requester {
         let arena = RegisteredMemory::arena(device, ARENA_BYTES as usize)?;
         // A queue pair that fails completes all its verbs.
         let completions = CompletionQueue::new(device, verbs, true)?;
-        let pair = QueuePair::requester(device, port, &completions, (verbs, INLINE_BYTES))?;
+        let size = SendQueueSize { verbs, inline_bytes: INLINE_BYTES };
+        let pair = QueuePair::requester(device, port, &completions, size)?;
         Ok(Requester {
             pair,
             completions,

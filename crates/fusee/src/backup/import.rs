@@ -286,7 +286,7 @@ impl ImportSource {
 
     /// Reads the export to its end.
     fn check(&mut self, partial: bool, is_quiet: bool) -> Result<ImportReport, Failure> {
-        self.each(partial, ("checked", is_quiet), |_| Ok(None))
+        self.each(partial, "checked", is_quiet, |_| Ok(None))
     }
 
     /// Writes the pairs of the export.
@@ -308,7 +308,7 @@ impl ImportSource {
             rules: client.redundancy_rules()?,
         };
         let mut imported = ImportTotals::default();
-        self.each(how.partial, ("imported", is_quiet), |block| {
+        self.each(how.partial, "imported", is_quiet, |block| {
             let written = import.block(client, block, &mut imported);
             written.map_err(|error| Failure::operation(error.to_string()))?;
             let ImportTotals { written, existed, by_rules, .. } = imported;
@@ -320,7 +320,8 @@ impl ImportSource {
     fn each(
         &mut self,
         partial: bool,
-        (verb, is_quiet): (&str, bool),
+        verb: &str,
+        is_quiet: bool,
         mut show: impl FnMut(&ExportBlock) -> Result<Option<WrittenPairs>, Failure>,
     ) -> Result<ImportReport, Failure> {
         let mut reader = ExportReader::begin(self.open()?).map_err(|error| self.failed(&error))?;
@@ -369,7 +370,8 @@ impl ImportSource {
 
 /// Imports for `fusee restore`: checks the file, has a cluster formed, and writes the pairs there.
 pub fn restore(
-    (path, of_cluster): (&Path, Option<ClusterId>),
+    path: &Path,
+    of_cluster: Option<ClusterId>,
     how: ImportOptions,
     is_json: bool,
     cluster: impl FnOnce() -> Result<Client, Failure>,

@@ -58,8 +58,7 @@ pub fn run(args: &RestoreArgs) -> Result<(), Failure> {
     let runtime = secret::runtime("fusee-restore")?;
     let master = MasterClient::new(&runtime, &address[..]).with_deadline(TIMEOUT);
     let cluster = ask_status(&master, address)?.cluster;
-    let from = (&*args.file, cluster);
-    import::restore(from, args.how, args.json, || {
+    import::restore(&args.file, cluster, args.how, args.json, || {
         give_up(args, &master, cluster)?;
         form::form(&master, address, args.json)?;
         args.connect.connect()

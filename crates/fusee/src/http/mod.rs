@@ -203,15 +203,15 @@ async fn answer(
     request: &Request<Incoming>,
 ) -> Response<Full<Bytes>> {
     let is_read = matches!(*request.method(), Method::GET | Method::HEAD);
-    let page = match is_read {
-        _ if !hosts.is_allowed(request) => Some(HttpPage::text(
+    let page = if !hosts.is_allowed(request) {
+        Some(HttpPage::text(
             StatusCode::MISDIRECTED_REQUEST,
             "this is another host: ask for its address, or name it as --http or --advertise does",
-        )),
-        true => pages.get(request.uri().path()).await,
-        false => {
-            Some(HttpPage::text(StatusCode::METHOD_NOT_ALLOWED, "there is nothing to change here"))
-        }
+        ))
+    } else if is_read {
+        pages.get(request.uri().path()).await
+    } else {
+        Some(HttpPage::text(StatusCode::METHOD_NOT_ALLOWED, "there is nothing to change here"))
     };
     let page =
         page.unwrap_or_else(|| HttpPage::text(StatusCode::NOT_FOUND, "there is no such page"));

@@ -62,7 +62,8 @@ impl NodeLogic {
     pub(super) fn in_turn(
         &mut self,
         client: ClientId,
-        (turn, ended): (u64, u64),
+        turn: u64,
+        ended: u64,
         request: BlockRequest,
     ) -> NodeDecision {
         let refused =

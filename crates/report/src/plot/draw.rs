@@ -113,7 +113,7 @@ impl Chart {
             mesh.y_labels((high - low) as usize + 1);
         }
         mesh.draw()?;
-        self.draw_marks(is_first, (low, high), &mut chart)?;
+        self.draw_marks(is_first, low, high, &mut chart)?;
         match place {
             Some(_) => draw_columns(panel, low, &mut chart)?,
             None => draw_lines(panel, &mut chart)?,
@@ -121,12 +121,7 @@ impl Chart {
         draw_legend(&self.legend(panel), area)
     }
 
-    fn draw_marks(
-        &self,
-        is_first: bool,
-        (low, high): (f64, f64),
-        on: &mut Axes<'_>,
-    ) -> DrawResult<()> {
+    fn draw_marks(&self, is_first: bool, low: f64, high: f64, on: &mut Axes<'_>) -> DrawResult<()> {
         let mut texts = 0;
         for mark in &self.marks {
             let line = [(mark.at_s, low), (mark.at_s, high)];

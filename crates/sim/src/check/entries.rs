@@ -195,14 +195,15 @@ fn copies_of_entry(
     class: SizeClass,
 ) -> Vec<(PoolPlace, Vec<u8>)> {
     let copies = copies_kept_by(network, view, word).into_iter();
-    copies.filter_map(|copy| copy_of_entry(network, view, word, (copy, class))).collect()
+    copies.filter_map(|copy| copy_of_entry(network, view, word, copy, class)).collect()
 }
 
 fn copy_of_entry(
     network: &Network,
     view: &View,
     word: Slot,
-    (copy, class): (Identity, SizeClass),
+    copy: Identity,
+    class: SizeClass,
 ) -> Option<(PoolPlace, Vec<u8>)> {
     let region = view.region_of(copy.address()).map(|(region, _)| region);
     region.filter(|region| region.is_there())?;

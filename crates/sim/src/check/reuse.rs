@@ -31,7 +31,7 @@ use fusee_core::layout::{
     Address, BLOCK_HEADER_BYTES, HEADER_BYTES, Identity, Object, Slot, UNIT_BYTES, bitmap_bytes,
 };
 use fusee_core::slab::WINDOW_EPOCHS;
-use fusee_core::verbs::{ClientId, MnId};
+use fusee_core::verbs::ClientId;
 use fusee_core::view::{PoolPlace, View};
 
 use super::entries::copies_kept_by;
@@ -249,14 +249,8 @@ impl ReuseCheck {
     ///
     /// # Panics
     /// If the memory is reused while a running operation may know it, or an identity comes back too early.
-    pub fn written(
-        &mut self,
-        who: ClientId,
-        (node, offset): (MnId, u64),
-        bytes: &[u8],
-        memory: &Network,
-    ) {
-        let Some((start, in_block)) = self.in_block(PoolPlace { node, offset }) else { return };
+    pub fn written(&mut self, who: ClientId, place: PoolPlace, bytes: &[u8], memory: &Network) {
+        let Some((start, in_block)) = self.in_block(place) else { return };
         let block_bytes = self.view.as_ref().expect("it has blocks").geometry.block_bytes;
         if in_block < BLOCK_HEADER_BYTES + bitmap_bytes(block_bytes) {
             return;
@@ -280,7 +274,7 @@ impl ReuseCheck {
         let Some(header) = bytes.get(..HEADER_BYTES as usize) else { return };
         self.used.insert(start, bytes.len() as u64);
         let identity = Object::header_identity(header);
-        self.check_life(who, start, PoolPlace { node, offset }, header, memory);
+        self.check_life(who, start, place, header, memory);
         let known = self.free.get(&start).copied();
         // A session that completes an object of a dead client writes the same bytes again.
         let Some((since, _)) = known.filter(|(_, left)| *left != identity) else { return };

@@ -5,6 +5,7 @@
 //! that is busy for a while slows all. There is no other writer, so every read must find the value
 //! that was written last; in the end a session with an empty cache reads all keys.
 
+use std::cmp::Ordering;
 use std::time::Instant;
 
 use fusee_cli::failure::Failure;
@@ -269,10 +270,10 @@ fn us(start: Instant) -> f64 {
 fn judge(key: u64, found: Option<&[u8]>, len: usize, expected: u64) -> Result<(), Mismatch> {
     let found = found.ok_or(Mismatch::Missing)?;
     let ValueOrigin { writer, sequence, .. } = self_check(key, found, len)?;
-    match sequence == expected {
-        true => Ok(()),
-        false if sequence < expected => Err(Mismatch::Overwritten { writer, sequence }),
-        false => Err(Mismatch::NeverWritten { writer, sequence }),
+    match sequence.cmp(&expected) {
+        Ordering::Equal => Ok(()),
+        Ordering::Less => Err(Mismatch::Overwritten { writer, sequence }),
+        Ordering::Greater => Err(Mismatch::NeverWritten { writer, sequence }),
     }
 }
 

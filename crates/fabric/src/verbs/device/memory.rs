@@ -74,17 +74,18 @@ impl RegisteredMemory {
         let (start, bytes) = pool.pin();
         let header_bytes = POOL_HEADER_BYTES as usize;
         let lent = bytes.checked_sub(header_bytes).expect("a pool is longer than its header");
-        let range = (start.wrapping_add(header_bytes), lent);
-        RegisteredMemory::new(device, MemoryBacking::Pool(pool.clone()), range, access)
+        let start = start.wrapping_add(header_bytes);
+        RegisteredMemory::new(device, MemoryBacking::Pool(pool.clone()), start, lent, access)
     }
 
     /// Registers the header of a pool, with a key that allows READs only.
     pub(crate) fn header(device: &Arc<Device>, pool: &Pool) -> Result<RegisteredMemory, RdmaError> {
-        let range = (pool.pin().0, POOL_HEADER_BYTES as usize);
+        let (start, _) = pool.pin();
         RegisteredMemory::new(
             device,
             MemoryBacking::Pool(pool.clone()),
-            range,
+            start,
+            POOL_HEADER_BYTES as usize,
             ffi::ACCESS_REMOTE_READ,
         )
     }
@@ -100,7 +101,8 @@ impl RegisteredMemory {
         RegisteredMemory::new(
             device,
             MemoryBacking::Arena(mapping),
-            (start, bytes),
+            start,
+            bytes,
             ffi::ACCESS_LOCAL_WRITE,
         )
     }
@@ -108,7 +110,8 @@ impl RegisteredMemory {
     fn new(
         device: &Arc<Device>,
         memory: MemoryBacking,
-        (start, bytes): (*mut u8, usize),
+        start: *mut u8,
+        bytes: usize,
         access: c_uint,
     ) -> Result<RegisteredMemory, RdmaError> {
         // SAFETY: the range is mapped, and stays so until `memory` is dropped, after the registration.

@@ -22,7 +22,7 @@ use crate::error::RdmaError;
 use crate::fork::PerProcess;
 pub(super) use completions::CompletionQueue;
 pub(super) use memory::RegisteredMemory;
-pub(super) use queue_pair::{QueuePair, Responder};
+pub(super) use queue_pair::{QueuePair, Responder, SendQueueSize};
 
 /// The vendor number of rxe, the kernel's software RoCE, which stands for no vendor.
 const SOFTWARE_VENDOR: u32 = 0xff_ffff;

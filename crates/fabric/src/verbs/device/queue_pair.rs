@@ -20,6 +20,16 @@ const TIMEOUT: u8 = 15;
 const RETRIES: u8 = 6;
 /// The most routers that a packet may pass.
 const HOPS: u8 = 64;
+
+/// The size of a queue pair's send queue.
+#[derive(Clone, Copy)]
+pub(crate) struct SendQueueSize {
+    /// The most verbs in flight.
+    pub(crate) verbs: u32,
+    /// The longest WRITE that can be posted inline, if the NIC takes that much.
+    pub(crate) inline_bytes: u32,
+}
+
 /// A queue pair of kind "reliable connection".
 pub(crate) struct QueuePair {
     qp: NonNull<Qp>,
@@ -40,13 +50,13 @@ impl fmt::Debug for QueuePair {
 }
 
 impl QueuePair {
-    /// Makes a queue pair for `verbs` verbs in flight. WRITEs of up to `inline` bytes, or as many as the NIC
-    /// takes, can be posted inline. The completions must outlive it.
+    /// Makes a queue pair for `depth` READs and atomics in flight. The completions must outlive it.
     fn new(
         device: &Arc<Device>,
         port: &SelectedPort,
         completions: &CompletionQueue,
-        (verbs, inline, depth): (u32, u32, u8),
+        size: SendQueueSize,
+        depth: u8,
     ) -> Result<QueuePair, RdmaError> {
         let mut init = ffi::QpInitAttr {
             qp_context: ptr::null_mut(),
@@ -54,11 +64,11 @@ impl QueuePair {
             recv_cq: completions.cq.as_ptr(),
             srq: ptr::null_mut(),
             cap: ffi::QpCap {
-                max_send_wr: verbs,
+                max_send_wr: size.verbs,
                 max_recv_wr: 1,
                 max_send_sge: 1,
                 max_recv_sge: 1,
-                max_inline_data: inline,
+                max_inline_data: size.inline_bytes,
             },
             qp_type: ffi::QPT_RC,
             sq_sig_all: 0,
@@ -172,11 +182,14 @@ impl QueuePair {
         device: &Arc<Device>,
         port: &SelectedPort,
         completions: &CompletionQueue,
-        (verbs, inline): (u32, u32),
+        size: SendQueueSize,
     ) -> Result<QueuePair, RdmaError> {
         // A NIC that takes less inline refuses, and does not tell how much it takes.
-        let made = QueuePair::new(device, port, completions, (verbs, inline, device.depths.0));
-        made.or_else(|_| QueuePair::new(device, port, completions, (verbs, 0, device.depths.0)))
+        let depth = device.depths.0;
+        QueuePair::new(device, port, completions, size, depth).or_else(|_| {
+            let size = SendQueueSize { inline_bytes: 0, ..size };
+            QueuePair::new(device, port, completions, size, depth)
+        })
     }
 
     /// Connects to a memory node's queue pair.
@@ -232,7 +245,8 @@ impl Responder {
         peer: &QueuePairAddress,
     ) -> Result<Responder, RdmaError> {
         let completions = CompletionQueue::new(device, 1, false)?;
-        let mut pair = QueuePair::new(device, port, &completions, (1, 0, device.depths.1))?;
+        let size = SendQueueSize { verbs: 1, inline_bytes: 0 };
+        let mut pair = QueuePair::new(device, port, &completions, size, device.depths.1)?;
         // The queue pair never becomes ready to send: it only answers.
         pair.make_ready_to_receive(peer)?;
         Ok(Responder { pair, _completions: completions })

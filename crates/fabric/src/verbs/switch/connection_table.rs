@@ -373,8 +373,8 @@ mod tests {
 
         /// Passes a READ of the slot that may be steered, with this number. Returns the address to which it goes.
         fn ask_as(&mut self, psn: u32, len: u32) -> u64 {
-            let asked = (SLOT, STEERED, len);
-            let frame = self.pass(made::read(self.client.gid, self.node, psn, asked));
+            let read = made::read(self.client.gid, self.node, psn, SLOT, STEERED, len);
+            let frame = self.pass(read);
             assert_eq!(made::icrc_of(&frame), made::checked(&frame));
             match packet::look(&frame) {
                 FrameContents::Request {
@@ -412,8 +412,7 @@ mod tests {
         world.write(2, BASE + 131_072, object(1).1);
         assert_eq!(world.ask(64), BASE + 131_072);
         // A READ with another key is not steered.
-        let asked = (SLOT, 7, 64);
-        let frame = made::read(world.client.gid, world.node, 9, asked);
+        let frame = made::read(world.client.gid, world.node, 9, SLOT, 7, 64);
         assert_eq!(world.pass(frame.clone()), frame);
     }
 
@@ -462,7 +461,7 @@ mod tests {
         let to = world.node;
         let other = SLOT + 64;
         for address in [other, SLOT, other] {
-            let frame = world.pass(made::read(from, to, 2, (address, STEERED, 64)));
+            let frame = world.pass(made::read(from, to, 2, address, STEERED, 64));
             let goes = if address == SLOT { BASE + 65_536 } else { other };
             let FrameContents::Request { verb: RoceRequest::Read { address, .. }, .. } =
                 packet::look(&frame)
@@ -501,7 +500,7 @@ mod tests {
         assert_eq!(world.ask(1025), SLOT, "two packets");
         // The rest of a longer READ, at the address of the next slot, for which an object is known.
         let next = SLOT - 1024;
-        let frame = made::read(from, to, PSNS - 1, (next, STEERED, 2048));
+        let frame = made::read(from, to, PSNS - 1, next, STEERED, 2048);
         assert_eq!(world.pass(frame.clone()), frame);
         assert_eq!(world.ask_as(0, 1024), SLOT, "it is the rest");
         assert_eq!(world.ask_as(1, 1024), BASE + 65_536);

@@ -345,7 +345,9 @@ pub(super) mod made {
         from: RawGid,
         to: RoceEndpoint,
         psn: u32,
-        (address, key, len): (u64, u32, u32),
+        address: u64,
+        key: u32,
+        len: u32,
     ) -> Vec<u8> {
         let address = address.to_be_bytes();
         let rest = [key, len].map(u32::to_be_bytes).concat();
@@ -409,7 +411,7 @@ mod tests {
             for (before, after) in
                 [(4096, 8192), (u64::MAX, 0), (0x7f00_1234_5678, 0x7f00_8765_4321)]
             {
-                let plain = made::read(from, to, 77, (before, 5, 64));
+                let plain = made::read(from, to, 77, before, 5, 64);
                 assert_eq!(made::icrc_of(&plain), made::checked(&plain));
                 for mut frame in [plain.clone(), made::with_checksum(plain)] {
                     let has_checksum = made::sum(&frame) == 0xffff;
@@ -426,7 +428,7 @@ mod tests {
     /// If a bit is wrong when a packet arrives, its checksum is wrong in the same way when it leaves.
     #[test]
     fn a_corrupt_packet_stays_corrupt() {
-        let whole = made::read(made::end(1, 0).gid, made::end(2, 3), 77, (4096, 5, 64));
+        let whole = made::read(made::end(1, 0).gid, made::end(2, 3), 77, 4096, 5, 64);
         // From the BTH on: the bytes before it decide whether this is a packet of a NIC at all.
         for bit in (ETHERNET_BYTES + 20 + UDP_BYTES) * 8..whole.len() * 8 {
             let mut frame = whole.clone();
