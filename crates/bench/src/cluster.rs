@@ -231,23 +231,8 @@ pub fn open(
         FabricChoice::Only(kind) => kind,
     };
     if demand.processes > 0 {
-        let servers = Servers::start(&launch::LaunchPlan {
-            memory_nodes: cluster.memory_nodes,
-            index_replicas: cluster.index_replicas(),
-            data_replicas: cluster.data_replicas(),
-            // Whole regions: the index then has room at either end, and a memory node that takes the
-            // place of another one, with the index first, holds as much.
-            pool_bytes: pool_bytes.next_multiple_of(plan.geometry.region_bytes),
-            index_keys: demand.index_keys,
-            port: 0,
-            lease_ms: DEFAULT_LEASE_MS,
-            move_bytes_per_s: DEFAULT_MOVE_BYTES_PER_S,
-            scrub_bytes_per_s: DEFAULT_SCRUB_BYTES_PER_S,
-            fabrics: vec![fabric],
-            region_bytes: plan.geometry.region_bytes,
-            block_bytes: plan.geometry.block_bytes,
-            more: Vec::new(),
-        })?;
+        let plan = BenchClusterPlan { pool_bytes, ..plan };
+        let servers = start_servers(demand, cluster, &plan, fabric)?;
         let options = options.with_fabric(fabric);
         let client = connect::join(servers.master(), options)?;
         return Ok(MeasuredCluster { client, servers: Some(servers) });
@@ -267,6 +252,32 @@ pub fn open(
         None => error.into(),
     })?;
     Ok(MeasuredCluster { client, servers: None })
+}
+
+/// Starts the processes of a cluster.
+fn start_servers(
+    demand: ClusterDemand,
+    cluster: &ClusterArgs,
+    plan: &BenchClusterPlan,
+    fabric: FabricKind,
+) -> Result<Servers, Failure> {
+    Servers::start(&launch::LaunchPlan {
+        memory_nodes: cluster.memory_nodes,
+        index_replicas: cluster.index_replicas(),
+        data_replicas: cluster.data_replicas(),
+        // Whole regions: the index then has room at either end, and a memory node that takes the
+        // place of another one, with the index first, holds as much.
+        pool_bytes: plan.pool_bytes.next_multiple_of(plan.geometry.region_bytes),
+        index_keys: demand.index_keys,
+        port: 0,
+        lease_ms: DEFAULT_LEASE_MS,
+        move_bytes_per_s: DEFAULT_MOVE_BYTES_PER_S,
+        scrub_bytes_per_s: DEFAULT_SCRUB_BYTES_PER_S,
+        fabrics: vec![fabric],
+        region_bytes: plan.geometry.region_bytes,
+        block_bytes: plan.geometry.block_bytes,
+        more: Vec::new(),
+    })
 }
 
 /// Returns the length of the longest key that the cluster takes.

@@ -434,6 +434,54 @@ fn shifting(rng: &Rng) -> Policy {
     }
 }
 
+/// Draws a mix for keys that no workers fight over.
+fn draw_mix(rng: &Rng) -> OperationMix {
+    mix(rng.pick(&[
+        [3, 2, 1, 3, 2, 1],
+        [4, 0, 0, 4, 1, 0],
+        [2, 1, 2, 3, 1, 0],
+        [0, 3, 3, 2, 2, 1],
+        [1, 4, 1, 1, 3, 0],
+    ]))
+}
+
+/// Draws a cluster. If memory nodes may be lost (`losses`), everything has at least two replicas.
+fn draw_cluster(scenario: Scenario, rng: &Rng, losses: bool) -> ClusterOptions {
+    let index_replicas = if losses { 2 + rng.below(4) } else { 1 + rng.below(5) } as u8;
+    let data_replicas = if losses { 2 + rng.below(2) } else { 1 + rng.below(3) } as u8;
+    let memory_nodes = index_replicas.max(data_replicas).max(rng.pick(&[2, 3, 5]));
+    let geometry =
+        Geometry { slots_per_bucket: 1 + rng.below(3) as u8, ..ClusterOptions::default().geometry };
+    ClusterOptions {
+        memory_nodes: memory_nodes.into(),
+        index_replicas,
+        data_replicas,
+        session: draw_session(scenario, rng),
+        index_keys: rng.pick(&[1, 1, 1, 40]),
+        geometry,
+        pool_bytes: 3 << 19,
+        grace_ms: 1,
+        move_bytes_per_s: ClusterOptions::default().move_bytes_per_s,
+        scrub_bytes_per_s: 0,
+        policy: Policy::default(),
+        lease_ms: (scenario >= Scenario::Unsteady).then(|| rng.pick(&[20, 60])),
+    }
+}
+
+fn draw_session(scenario: Scenario, rng: &Rng) -> LogicOptions {
+    LogicOptions {
+        cache_entries: rng.pick(&[0, 2, 100]),
+        cache_threshold: rng.pick(&[0.1, 0.5, 1.0]),
+        op_timeout: Duration::from_millis(if scenario < Scenario::Unsteady {
+            5_000
+        } else {
+            rng.pick(&[8, 60, 400])
+        }),
+        spins: false,
+        redundancy: None,
+    }
+}
+
 impl ScenarioShape {
     /// Returns the time after which a silent process expires.
     pub fn lease(&self) -> Duration {
@@ -444,55 +492,14 @@ impl ScenarioShape {
     pub fn draw(scenario: Scenario, rng: &Rng, has: impl Fn(Fault) -> bool) -> ScenarioShape {
         let fights =
             scenario == Scenario::Inserts || (scenario > Scenario::Inserts && rng.one_in(3));
-        let first_mix = if fights {
-            mix([2, 0, 0, 2, 1, 0])
-        } else {
-            mix(rng.pick(&[
-                [3, 2, 1, 3, 2, 1],
-                [4, 0, 0, 4, 1, 0],
-                [2, 1, 2, 3, 1, 0],
-                [0, 3, 3, 2, 2, 1],
-                [1, 4, 1, 1, 3, 0],
-            ]))
-        };
+        let first_mix = if fights { mix([2, 0, 0, 2, 1, 0]) } else { draw_mix(rng) };
         let other_mix = if fights { mix([1, 0, 0, 1, 0, 0]) } else { first_mix };
         // With these faults everything needs at least two replicas.
         let losses = has(Fault::NodeCrash)
             || has(Fault::Damage)
             || has(Fault::CommonPartition)
             || has(Fault::Silence);
-        let index_replicas = if losses { 2 + rng.below(4) } else { 1 + rng.below(5) } as u8;
-        let data_replicas = if losses { 2 + rng.below(2) } else { 1 + rng.below(3) } as u8;
-        let memory_nodes = index_replicas.max(data_replicas).max(rng.pick(&[2, 3, 5]));
-        let geometry = Geometry {
-            slots_per_bucket: 1 + rng.below(3) as u8,
-            ..ClusterOptions::default().geometry
-        };
-        let session = LogicOptions {
-            cache_entries: rng.pick(&[0, 2, 100]),
-            cache_threshold: rng.pick(&[0.1, 0.5, 1.0]),
-            op_timeout: Duration::from_millis(if scenario < Scenario::Unsteady {
-                5_000
-            } else {
-                rng.pick(&[8, 60, 400])
-            }),
-            spins: false,
-            redundancy: None,
-        };
-        let cluster = ClusterOptions {
-            memory_nodes: memory_nodes.into(),
-            index_replicas,
-            data_replicas,
-            index_keys: rng.pick(&[1, 1, 1, 40]),
-            geometry,
-            pool_bytes: 3 << 19,
-            session,
-            grace_ms: 1,
-            move_bytes_per_s: ClusterOptions::default().move_bytes_per_s,
-            scrub_bytes_per_s: 0,
-            policy: Policy::default(),
-            lease_ms: (scenario >= Scenario::Unsteady).then(|| rng.pick(&[20, 60])),
-        };
+        let cluster = draw_cluster(scenario, rng, losses);
         let network = NetworkOptions {
             delays: has(Fault::Delay),
             tearing: has(Fault::Tear),
@@ -524,18 +531,23 @@ impl ScenarioShape {
             switches: Vec::new(),
             mistakes: SwitchMistakes { forgets_one_in: 0, errs_one_in: 0 },
         };
+        shape.adapted_to(scenario, rng)
+    }
+
+    /// Returns the shape with the changes that only this scenario makes.
+    fn adapted_to(self, scenario: Scenario, rng: &Rng) -> ScenarioShape {
         match scenario {
-            Scenario::Growth => shape.with_many_keys(rng),
-            Scenario::Reuse => shape.with_little_memory(rng),
-            Scenario::Elastic => shape.with_small_regions(),
-            Scenario::Damage if rng.one_in(2) => shape.with_many_keys(rng),
-            Scenario::Cuts => shape.with_short_leases(rng),
-            Scenario::Redundancy => shape.with_codes(rng, false),
-            Scenario::Oriented => shape.with_codes(rng, true),
-            Scenario::None => shape.with_single_pairs(rng),
-            Scenario::Correlated => shape.with_correlation(rng),
-            Scenario::Scans => shape.with_many_scans(rng),
-            _ => shape,
+            Scenario::Growth => self.with_many_keys(rng),
+            Scenario::Reuse => self.with_little_memory(rng),
+            Scenario::Elastic => self.with_small_regions(),
+            Scenario::Damage if rng.one_in(2) => self.with_many_keys(rng),
+            Scenario::Cuts => self.with_short_leases(rng),
+            Scenario::Redundancy => self.with_codes(rng, false),
+            Scenario::Oriented => self.with_codes(rng, true),
+            Scenario::None => self.with_single_pairs(rng),
+            Scenario::Correlated => self.with_correlation(rng),
+            Scenario::Scans => self.with_many_scans(rng),
+            _ => self,
         }
     }
 

@@ -67,6 +67,43 @@ fn cluster(metrics: &mut Metrics, report: &StatusReport) {
     }
 }
 
+/// A number that a memory node may report.
+type NodeMetric = fn(&crate::status::NodeReport) -> Option<u64>;
+
+const NODE_TRAFFIC: [(&str, &str, NodeMetric); 2] = [
+    ("fusee_memory_node_tcp_requests_total", "Requests over TCP.", |node| node.tcp_requests),
+    ("fusee_memory_node_tcp_bytes_total", "Bytes of them and of replies.", |node| node.tcp_bytes),
+];
+
+const NODE_STATE: [(&str, &str, NodeMetric); 10] = [
+    ("fusee_memory_node_pool_bytes", "Memory that it lends.", |node| node.pool_bytes),
+    ("fusee_memory_node_reserved_bytes", "Of that, taken by regions and the index.", |node| {
+        node.reserved_bytes
+    }),
+    ("fusee_memory_node_used_bytes", "Of that, subtables and owned blocks.", |node| {
+        node.used_bytes
+    }),
+    ("fusee_memory_node_free_blocks", "Blocks that a write may still get.", |node| {
+        node.free_blocks
+    }),
+    (
+        "fusee_memory_node_socket_gone",
+        "Whether its socket has gone, and could not be made again.",
+        |node| node.socket_gone.map(u64::from),
+    ),
+    ("fusee_memory_node_blocks", "Blocks of the regions that it leads.", |node| {
+        node.primary_blocks
+    }),
+    ("fusee_memory_node_blocks_owned", "Of these, with an owner.", |node| {
+        node.primary_blocks_owned
+    }),
+    ("fusee_memory_node_attached_clients", "Sessions that reach it.", |node| node.attached_clients),
+    ("fusee_memory_node_subtables", "Replicas of subtables there.", |node| Some(node.subtables)),
+    ("fusee_memory_node_regions", "Replicas or chunks of regions there.", |node| {
+        Some(node.regions)
+    }),
+];
+
 fn nodes(metrics: &mut Metrics, report: &StatusReport) {
     let nodes = &report.memory_nodes;
     let mut states =
@@ -96,47 +133,8 @@ fn nodes(metrics: &mut Metrics, report: &StatusReport) {
             }
         }
     }
-    type NodeMetric = fn(&crate::status::NodeReport) -> Option<u64>;
-    let traffic: [(&'static str, &str, NodeMetric); 2] = [
-        ("fusee_memory_node_tcp_requests_total", "Requests over TCP.", |node| node.tcp_requests),
-        ("fusee_memory_node_tcp_bytes_total", "Bytes of them and of replies.", |node| {
-            node.tcp_bytes
-        }),
-    ];
-    let all: [(&'static str, &str, NodeMetric); 10] = [
-        ("fusee_memory_node_pool_bytes", "Memory that it lends.", |node| node.pool_bytes),
-        ("fusee_memory_node_reserved_bytes", "Of that, taken by regions and the index.", |node| {
-            node.reserved_bytes
-        }),
-        ("fusee_memory_node_used_bytes", "Of that, subtables and owned blocks.", |node| {
-            node.used_bytes
-        }),
-        ("fusee_memory_node_free_blocks", "Blocks that a write may still get.", |node| {
-            node.free_blocks
-        }),
-        (
-            "fusee_memory_node_socket_gone",
-            "Whether its socket has gone, and could not be made again.",
-            |node| node.socket_gone.map(u64::from),
-        ),
-        ("fusee_memory_node_blocks", "Blocks of the regions that it leads.", |node| {
-            node.primary_blocks
-        }),
-        ("fusee_memory_node_blocks_owned", "Of these, with an owner.", |node| {
-            node.primary_blocks_owned
-        }),
-        ("fusee_memory_node_attached_clients", "Sessions that reach it.", |node| {
-            node.attached_clients
-        }),
-        ("fusee_memory_node_subtables", "Replicas of subtables there.", |node| {
-            Some(node.subtables)
-        }),
-        ("fusee_memory_node_regions", "Replicas or chunks of regions there.", |node| {
-            Some(node.regions)
-        }),
-    ];
-    let kinds = all.map(|of| (MetricKind::Gauge, of)).into_iter();
-    for (kind, (name, help, of)) in kinds.chain(traffic.map(|of| (MetricKind::Counter, of))) {
+    let kinds = NODE_STATE.map(|of| (MetricKind::Gauge, of)).into_iter();
+    for (kind, (name, help, of)) in kinds.chain(NODE_TRAFFIC.map(|of| (MetricKind::Counter, of))) {
         let mut family = metrics.family(kind, name, help);
         for node in expected() {
             if let Some(value) = of(node) {

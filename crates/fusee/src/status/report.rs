@@ -241,6 +241,21 @@ impl From<ScrubStatus> for ScrubReport {
     }
 }
 
+fn cluster_memory(status: &Status, nodes: &[NodeReport]) -> ClusterMemory {
+    let sum = |of: fn(&NodeReport) -> Option<u64>| {
+        nodes.iter().filter(|node| node.in_view && node.reachable).filter_map(of).sum()
+    };
+    ClusterMemory {
+        pool_bytes: sum(|node| node.pool_bytes),
+        reserved_bytes: sum(|node| node.reserved_bytes),
+        used_bytes: sum(|node| node.used_bytes),
+        free_blocks: sum(|node| node.free_blocks),
+        blocks: sum(|node| node.primary_blocks),
+        more_regions: status.more_regions,
+        no_region: status.no_region.as_deref().map(flags::with_flag_names),
+    }
+}
+
 impl StatusReport {
     /// Creates the report from the answers of the leading master and the memory nodes.
     pub fn new(master: &str, status: Status, mut usages: NodeUsages) -> StatusReport {
@@ -255,25 +270,13 @@ impl StatusReport {
         let changes = status.last_reconfigurations.len();
         let under_way = |n: usize| change.is_some() && n + 1 == changes;
         let reconfigurations = status.last_reconfigurations.iter().enumerate();
-        let sum = |of: fn(&NodeReport) -> Option<u64>| {
-            nodes.iter().filter(|node| node.in_view && node.reachable).filter_map(of).sum()
-        };
-        let memory = ClusterMemory {
-            pool_bytes: sum(|node| node.pool_bytes),
-            reserved_bytes: sum(|node| node.reserved_bytes),
-            used_bytes: sum(|node| node.used_bytes),
-            free_blocks: sum(|node| node.free_blocks),
-            blocks: sum(|node| node.primary_blocks),
-            more_regions: status.more_regions,
-            no_region: status.no_region.as_deref().map(flags::with_flag_names),
-        };
         let mut report = StatusReport {
             master: master.to_string(),
             cluster: status.cluster.map(|cluster| cluster.to_string()),
             ready: view.is_some() && nodes.iter().all(|node| node.reachable || !node.in_view),
             health: Health::Whole,
             reasons: Vec::new(),
-            memory,
+            memory: cluster_memory(&status, &nodes),
             expected_memory_nodes: status.expected_memory_nodes,
             view: view.map_or(0, |view| view.number),
             epoch: status.epoch,

@@ -29,6 +29,17 @@ pub fn show(report: &StatusReport) -> String {
     if report.view > 0 && !report.reasons.is_empty() {
         let _ = writeln!(text, "{}: {}", report.health.name(), report.reasons.join("\n  and "));
     }
+    damage(&mut text, report);
+    replicas(&mut text, report);
+    policy::show(&mut text, &report.redundancy, &report.transitions);
+    text.push('\n');
+    nodes(&mut text, report);
+    history(&mut text, report);
+    text
+}
+
+/// Adds the failures of memory and the pairs that are lost.
+fn damage(text: &mut String, report: &StatusReport) {
     if report.damaged_replicas > 0 {
         let _ = writeln!(
             text,
@@ -59,6 +70,10 @@ pub fn show(report: &StatusReport) -> String {
         let lost: Vec<String> = lost.collect();
         let _ = writeln!(text, "lost without redundancy: {}", lost.join(", "));
     }
+}
+
+/// Adds the numbers of replicas and of sessions.
+fn replicas(text: &mut String, report: &StatusReport) {
     let replicated =
         report.regions - report.coded_regions - report.copy_regions - report.single_regions;
     let _ = write!(
@@ -89,11 +104,6 @@ pub fn show(report: &StatusReport) -> String {
         report.expired_sessions,
         report.sessions_opened
     );
-    policy::show(&mut text, &report.redundancy, &report.transitions);
-    text.push('\n');
-    nodes(&mut text, report);
-    history(&mut text, report);
-    text
 }
 
 /// Returns the state in one word, with the numbers that it needs.

@@ -10,6 +10,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
+use fusee_core::data::{Columns, ObjectLocation};
 use fusee_core::erasure::ReedSolomon;
 use fusee_core::layout::{Chunk, Identity, Object, Opcode, SizeClass, Slot, Stripe, copy_of};
 use fusee_core::race::Buckets;
@@ -227,35 +228,58 @@ fn copy_of_entry(
 /// # Panics
 /// If the object is not complete on every remaining place, or, if memory was damaged, on too few.
 pub(crate) fn object_of(network: &Network, view: &View, word: Slot) -> (Vec<u8>, ObjectParts) {
-    let bytes = word.class().map_or(0, |class| class.bytes());
     let object = view.object_of(word).expect("a live entry leads into a region");
-    let shown = |place: PoolPlace| {
-        network.with(place.node, |memory| {
-            memory.pool[place.offset as usize..][..bytes as usize].to_vec()
-        })
-    };
-    let refuse = |why: &dyn std::fmt::Display| {
-        let rots = network.rots();
-        assert!(rots, "the live entry {:#x} leads to no object: {why}", word.0);
-    };
-    let Some(columns) = object.columns() else {
-        let shown = object.places().filter_map(shown);
-        let mut good =
-            shown.filter(|bytes| match Object::decode_of(bytes, word.object_identity()) {
-                Ok(_) => true,
-                Err(why) => {
-                    refuse(&why);
-                    false
-                }
-            });
-        let first = good.next().expect("some replica is left");
-        // Damage in the padding does not count.
-        let differ = good.any(|object| object != first);
-        assert!(!differ || network.rots(), "replicas of one object differ");
-        let key = Object::decode(&first).expect("it is good").key().to_vec();
-        let first: Rc<[u8]> = Rc::from(first);
-        return (key, object.places().map(|place| (place, Rc::clone(&first))).collect());
-    };
+    match object.columns() {
+        None => replicated_object_of(network, &object, word),
+        Some(columns) => chunked_object_of(network, view, &object, columns, word),
+    }
+}
+
+/// Returns the bytes of a word's object at one of its places, or `None` if the node is lost.
+fn object_bytes_at(network: &Network, word: Slot, place: PoolPlace) -> Option<Vec<u8>> {
+    let bytes = word.class().map_or(0, |class| class.bytes());
+    network
+        .with(place.node, |memory| memory.pool[place.offset as usize..][..bytes as usize].to_vec())
+}
+
+/// Accepts that a live entry leads to no object only if memory was damaged.
+fn check_damaged(network: &Network, word: Slot, why: &dyn std::fmt::Display) {
+    assert!(network.rots(), "the live entry {:#x} leads to no object: {why}", word.0);
+}
+
+/// Does the same as [`object_of`] for a replicated object.
+fn replicated_object_of(
+    network: &Network,
+    object: &ObjectLocation<'_>,
+    word: Slot,
+) -> (Vec<u8>, ObjectParts) {
+    let shown = object.places().filter_map(|place| object_bytes_at(network, word, place));
+    let mut good = shown.filter(|bytes| match Object::decode_of(bytes, word.object_identity()) {
+        Ok(_) => true,
+        Err(why) => {
+            check_damaged(network, word, &why);
+            false
+        }
+    });
+    let first = good.next().expect("some replica is left");
+    // Damage in the padding does not count.
+    let differ = good.any(|object| object != first);
+    assert!(!differ || network.rots(), "replicas of one object differ");
+    let key = Object::decode(&first).expect("it is good").key().to_vec();
+    let first: Rc<[u8]> = Rc::from(first);
+    (key, object.places().map(|place| (place, Rc::clone(&first))).collect())
+}
+
+/// Does the same as [`object_of`] for an object of chunks.
+fn chunked_object_of(
+    network: &Network,
+    view: &View,
+    object: &ObjectLocation<'_>,
+    columns: &Columns,
+    word: Slot,
+) -> (Vec<u8>, ObjectParts) {
+    let bytes = word.class().map_or(0, |class| class.bytes());
+    let shown = |place: PoolPlace| object_bytes_at(network, word, place);
     let coding = columns.coding();
     let numbers = columns.chunks().iter().map(|n| usize::from(*n));
     let shown: Vec<(PoolPlace, usize, Option<Vec<u8>>)> =
@@ -274,7 +298,7 @@ pub(crate) fn object_of(network: &Network, view: &View, word: Slot) -> (Vec<u8>,
                 stripe.add(chunk);
             }
             Err(_) if object.may_lack(*number) => {}
-            Err(why) => refuse(&why),
+            Err(why) => check_damaged(network, word, &why),
         }
     }
     let copies = sized.map(|(_, class)| copies_of_entry(network, view, word, class));

@@ -14,7 +14,7 @@ use serde::Serialize;
 use super::model::ChurnModel;
 use super::plan::ChurnClusterSizes;
 use super::usage::{ChurnMemoryMonitor, ChurnMemoryUse};
-use super::workers::{ChurnKeys, ChurnTask, ChurnWorkerPool};
+use super::workers::{ChurnKeys, ChurnTask, ChurnTaskResult, ChurnWorkerPool};
 use super::{ChurnArgs, ChurnTotals, LOOK_PERIOD};
 use crate::progress::bar;
 use crate::series::{LatencyByOperation, operations};
@@ -90,6 +90,14 @@ pub fn run(
     Ok(updates)
 }
 
+fn insert_all(keys: u64, crew: &ChurnWorkerPool<'_>) -> ChurnTaskResult {
+    let load = bar("insert", keys, true);
+    let loaded = crew
+        .run_task(ChurnTask::Insert(1), ChurnKeys::below(keys), |taken| load.set_position(taken));
+    load.finish_and_clear();
+    loaded
+}
+
 fn passes(
     args: &ChurnArgs,
     sizes: &ChurnClusterSizes,
@@ -98,10 +106,7 @@ fn passes(
     watch: &mut ChurnMemoryMonitor<'_>,
     sum: &mut ChurnTotals,
 ) -> ChurnUpdatesReport {
-    let load = bar("insert", keys, true);
-    let loaded = crew
-        .run_task(ChurnTask::Insert(1), ChurnKeys::below(keys), |taken| load.set_position(taken));
-    load.finish_and_clear();
+    let loaded = insert_all(keys, crew);
     sum.tally.merge_failures(&loaded.tally);
     let loaded_in_use_bytes = watch.look().in_use_bytes;
     let shown = bar("update", u64::from(args.passes), true);
