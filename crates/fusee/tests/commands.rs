@@ -31,6 +31,7 @@ mod growth;
 mod http;
 #[cfg(feature = "lab")]
 mod lab;
+mod licences;
 mod lines;
 mod logs;
 #[cfg(feature = "tls")]

@@ -81,7 +81,7 @@ impl ProgramPart {
             ("crates/core/src/verbs", ProgramPart::Verbs),
             ("crates/core/src/slab", ProgramPart::Memory),
             ("crates/core/src/store/reclaim", ProgramPart::Memory),
-            ("crates/core/src/store/room", ProgramPart::Memory),
+            ("crates/core/src/store/out_of_memory", ProgramPart::Memory),
             ("crates/core/src/store/pinned", ProgramPart::Epochs),
             ("crates/core/src/host", ProgramPart::Epochs),
             ("crates/core/src/store/", ProgramPart::Protocol),
