@@ -353,9 +353,6 @@ fn a_client_says_nothing_at_a_socket_of_another_user() {
     squatter.wait().unwrap();
     // Not where a third user could have led the way there: by a link in a directory that all can write, or by its own
     // link.
-    std::fs::remove_file(&path).unwrap();
-    let mut squatter = as_other_user("squatter", &path).unwrap();
-    said_by(&mut squatter, "ready:");
     let link = directory.join("link");
     std::os::unix::fs::symlink(&kept, &link).unwrap();
     let through = PathBuf::from(format!("/run/fusee-proofs-{}-through", std::process::id()));
@@ -364,13 +361,17 @@ fn a_client_says_nothing_at_a_socket_of_another_user() {
     std::os::unix::fs::symlink(&kept, &owned).unwrap();
     std::os::unix::fs::lchown(&owned, Some(OTHER + 1), None).unwrap();
     for directory in [&link, &through.join("link"), &owned] {
+        std::fs::remove_file(&path).unwrap();
+        let mut squatter = as_other_user("squatter", &path).unwrap();
+        said_by(&mut squatter, "ready:");
         let path = directory.join("socket");
         let at = Member { shm: Some(path.display().to_string()), ..at.clone() };
         let error = attach(&at).unwrap_err();
         assert!(matches!(error.cause, AttachCause::StrangerAtSocket { uid: OTHER }), "{error}");
+        // One connection is all that it takes.
+        assert_eq!(said_by(&mut squatter, "heard:"), "[]");
+        squatter.wait().unwrap();
     }
-    squatter.kill().unwrap();
-    squatter.wait().unwrap();
     std::fs::remove_file(&owned).unwrap();
     std::fs::remove_file(&through).unwrap();
     std::fs::remove_dir_all(&kept).unwrap();
