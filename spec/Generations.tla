@@ -3,7 +3,7 @@
 (* Generations never restart: no word comes back within a window of        *)
 (* epochs.                                                                 *)
 (* Code: core/src/slab/generations.rs, core/src/slab.rs,                   *)
-(* core/src/store/reclaim.rs, core/src/layout/block.rs.                    *)
+(* core/src/store/memory/reclaim.rs, core/src/layout/block.rs.             *)
 (*                                                                         *)
 (* One block.  It goes through *tenures*: one size class each, whose       *)
 (* objects begin at the addresses `Starts[class]`.  A tenure ends when the *)

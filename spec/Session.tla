@@ -1,7 +1,7 @@
 ------------------------------ MODULE Session ------------------------------
 (***************************************************************************)
 (* What a client does between two batches.                                 *)
-(* Code: crates/core/src/store/{write,round,insert,search}.rs.             *)
+(* Code: crates/core/src/store/{write/*,search}.rs.                        *)
 (*                                                                         *)
 (* A session is a record.  Its field `net` holds the verbs of the batch    *)
 (* that is under way, one queue per memory node: verbs to one node run in  *)
@@ -409,7 +409,7 @@ After(r) ==
     [] r.pc = "inspect backups" -> AfterInspectBackups(r)
 
 ---------------------------------------------------------------------------
-(* Views.  Code: core/src/store/resolve.rs, core/src/repair/.              *)
+(* Views.  Code: core/src/store/session/resolve.rs, core/src/repair/.      *)
 
 \* What a writer that was parked makes of what its slot shows in the new view.
 Resolve(r, w) ==

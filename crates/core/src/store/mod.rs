@@ -19,34 +19,16 @@
 //! | INSERT, UPSERT of a new key | – | 4 | 3 |
 //! | Move | 4 | 5 | 3 / 4 |
 
-mod attempt;
 mod backup_reads;
-mod compare;
-mod contend;
-mod copies;
 mod damage;
-mod demote;
-mod full_buckets;
-mod in_place;
-mod insert;
-mod moving;
-mod out_of_memory;
-mod pinned;
-mod reclaim;
-mod resolve;
-mod round;
+mod memory;
 mod scan;
-mod seal;
 mod search;
 mod search_many;
-mod silent_nodes;
-mod speculation;
+mod session;
 mod steered;
 mod target;
-mod uncontended;
-mod vouch;
 mod write;
-mod write_now;
 
 use alloc::boxed::Box;
 use alloc::rc::Rc;
@@ -57,21 +39,17 @@ use core::mem;
 
 use arrayvec::ArrayVec;
 
-pub use attempt::Watch;
-pub use demote::ObjectDemotion;
-pub use moving::{MoveScope, Transition};
 pub use scan::{ParseCursorError, ScanCursor, ScanLimits, ScannedPair};
 pub use search::SearchResult;
 pub use search_many::SearchKey;
+pub use write::{MoveScope, ObjectDemotion, Transition, Watch};
 
 use backup_reads::BackupReads;
 use damage::KeyReread;
-use pinned::{LocalEpochs, OperationPin, ViewRef};
-use reclaim::PendingFreeBits;
-use silent_nodes::SilentNodes;
+use memory::PendingFreeBits;
+use session::{LocalEpochs, OperationPin, SilentNodes, ViewRef, VouchRequests};
 use steered::Steering;
 use target::{HintTarget, class_of, replica};
-use vouch::VouchRequests;
 
 use crate::data::Fetch;
 use crate::error::{Error, FailedWriteOutcome};
@@ -181,7 +159,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
     /// Creates a session of `client` that follows `view`, which must have passed [`View::check`].
     pub fn new(fabric: F, host: H, client: ClientId, view: Arc<View>) -> Store<F, H> {
         let slabs = Slabs::new(client, view.geometry.block_bytes);
-        let has_one_redundancy = Cell::new(pinned::has_one_redundancy(&view));
+        let has_one_redundancy = Cell::new(session::has_one_redundancy(&view));
         Store {
             fabric,
             host,

@@ -4,7 +4,7 @@
 //! with it is the key's current pair. The operation takes effect when the primary slot is read. If the slot has
 //! changed, its word is followed; if that does not lead to the key either, the buckets are read as without a hint.
 //!
-//! Only the primary is ever read, unless it is lost or barred ([`beside`](super::beside)), and with one index replica
+//! Only the primary is ever read, unless it is lost or barred ([`beside`](super::backup_reads)), and with one index replica
 //! tentative slots are skipped. So a reader never sees a key twice while two INSERTs of it decide which one
 //! stays.
 
@@ -13,7 +13,7 @@ use alloc::boxed::Box;
 use arrayvec::ArrayVec;
 
 use super::damage::KeyReread;
-use super::silent_nodes::SilentNodes;
+use super::session::SilentNodes;
 use super::target::{HintTarget, may_hold};
 use super::{BROKEN_WORD, Hint, HintTrust, Store, StoreOp, slot_word};
 use crate::data::{Fetch, FetchResult, Redundancy};

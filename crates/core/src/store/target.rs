@@ -2,7 +2,7 @@
 //!
 //! Words come from memory that others write, hints from a cache: neither is certain to be right.
 
-use super::silent_nodes::SilentNodes;
+use super::session::SilentNodes;
 use super::{Hint, StoreOp};
 use crate::data::Fetch;
 use crate::host::Host;

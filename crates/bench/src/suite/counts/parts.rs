@@ -80,9 +80,9 @@ impl ProgramPart {
             ("crates/fabric/", ProgramPart::Verbs),
             ("crates/core/src/verbs", ProgramPart::Verbs),
             ("crates/core/src/slab", ProgramPart::Memory),
-            ("crates/core/src/store/reclaim", ProgramPart::Memory),
-            ("crates/core/src/store/out_of_memory", ProgramPart::Memory),
-            ("crates/core/src/store/pinned", ProgramPart::Epochs),
+            ("crates/core/src/store/memory/reclaim", ProgramPart::Memory),
+            ("crates/core/src/store/memory/out_of_memory", ProgramPart::Memory),
+            ("crates/core/src/store/session/pinned", ProgramPart::Epochs),
             ("crates/core/src/host", ProgramPart::Epochs),
             ("crates/core/src/store/", ProgramPart::Protocol),
             ("crates/core/", ProgramPart::Layouts),
@@ -196,7 +196,7 @@ mod tests {
 version: 1
 events: Ir
 
-fl=(1) /a/crates/core/src/store/write.rs
+fl=(1) /a/crates/core/src/store/write/mod.rs
 fn=(1) fusee_core::store::write
 10 5
 fi=(2) /rustc/library/core/src/option.rs

@@ -9,18 +9,32 @@
 //!
 //! With a hint that is certain, UPDATE, UPSERT and DELETE begin with a speculative write (`speculation.rs`).
 //!
-//! An [`Attempt`] follows the straight path as far as it can ([`uncontended`](super::uncontended)); on an immediate
-//! fabric it does so on the spot ([`write_now`](super::write_now)). This module awaits phases, and does everything
+//! An [`Attempt`] follows the straight path as far as it can ([`uncontended`](self::uncontended)); on an immediate
+//! fabric it does so on the spot ([`write_now`](self::write_now)). This module awaits phases, and does everything
 //! that is not on that path: the search for the key, conflicts, the search for memory, and the next attempt.
+
+mod attempt;
+mod contend;
+mod copies;
+mod demote;
+mod full_buckets;
+mod in_place;
+mod insert;
+mod moving;
+mod round;
+mod speculation;
+mod uncontended;
+mod write_now;
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
-use super::attempt::{Attempt, AttemptEnd, Intent, KeepRedundancy, Watch, WriteValue};
-use super::reclaim;
-use super::target::{live, may_hold};
-use super::uncontended::{AttemptAction, SlowPathReason};
-use super::{Hint, StaleWord, Store, StoreOp, WriteResult};
+pub use attempt::Watch;
+pub use demote::ObjectDemotion;
+pub use moving::{MoveScope, Transition};
+
+pub(super) use attempt::{Attempt, AttemptEnd, AttemptStep, WriteRound};
+
 use crate::data::{Redundancy, RedundancyDemand, RedundancyError};
 use crate::error::{Error, FailedWriteOutcome};
 use crate::host::{Host, IndexGrowthAnswer};
@@ -29,7 +43,12 @@ use crate::mutant::{Mutant, removed};
 use crate::race::{BucketWords, Buckets, IntoKey, Key};
 use crate::slab::{SlabKind, USED_AGAIN_AT};
 use crate::stats::OpKind;
+use crate::store::memory::SET_FREE_TOGETHER;
+use crate::store::target::{live, may_hold};
+use crate::store::{Hint, StaleWord, Store, StoreOp, WriteResult};
 use crate::verbs::{Fabric, VerbBatch, VerbError};
+use attempt::{Intent, KeepRedundancy, WriteValue};
+use uncontended::{AttemptAction, SlowPathReason};
 
 impl<F: Fabric, H: Host> Store<F, H> {
     /// Adds a key that must not exist.
@@ -246,8 +265,8 @@ impl<F: Fabric, H: Host> Store<F, H> {
         let made_room = op.made_room;
         op.finish(kind);
         // Checked first: most writes need no future for it.
-        if self.sets_free(reclaim::SET_FREE_TOGETHER) {
-            self.set_free(reclaim::SET_FREE_TOGETHER).await;
+        if self.sets_free(SET_FREE_TOGETHER) {
+            self.set_free(SET_FREE_TOGETHER).await;
         }
         let lack = self.slabs.borrow_mut().take_shortage(slab);
         if let Some(lack) = lack {

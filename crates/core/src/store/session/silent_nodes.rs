@@ -10,15 +10,15 @@
 use alloc::vec::Vec;
 use core::cell::{Cell, RefCell};
 
-use super::StoreOp;
 use crate::error::Error;
 use crate::host::Host;
 use crate::race::{Buckets, Key};
+use crate::store::StoreOp;
 use crate::verbs::{Fabric, MnId, VerbBatch, VerbError};
 
 /// The memory nodes that did not answer the session's latest verb to them.
 #[derive(Debug, Default)]
-pub(super) struct SilentNodes {
+pub(in crate::store) struct SilentNodes {
     /// Whether there are any. Usually not: this is checked for every object that is read.
     any: Cell<bool>,
     nodes: RefCell<Vec<MnId>>,
@@ -67,7 +67,7 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
     /// Goes on after a READ for this key had no answer from a node. Returns if the next attempt reads elsewhere,
     /// because a node has become silent since [`SilentNodes::times`] was `times`; else waits until the node is not a
     /// member of the view any more.
-    pub(super) async fn read_elsewhere(
+    pub(in crate::store) async fn read_elsewhere(
         &mut self,
         key: Key<'_>,
         node: MnId,

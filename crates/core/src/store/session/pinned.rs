@@ -3,7 +3,7 @@
 //! An operation is *pinned* from the moment at which it may post verbs until it will post none any more, and none
 //! that it has posted can still execute. A local epoch stands for a view and an epoch; every operation begins in the
 //! newest one. The session publishes the oldest local epoch that counts (`Epochs::publish`). View changes wait for it
-//! ([`change`](crate::change)), and so does the reuse of freed objects ([`reclaim`](super::reclaim)). So an operation
+//! ([`change`](crate::change)), and so does the reuse of freed objects ([`reclaim`](crate::store::memory::reclaim)). So an operation
 //!
 //! * begins at the newest local epoch: it publishes that first, and looks for a newer one afterwards;
 //! * is not pinned while it waits to begin, e.g. for the end of a change;
@@ -16,19 +16,19 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::cell::{Cell, RefCell};
 
-use super::Store;
-use super::reclaim::MemoryHold;
 use crate::host::{Host, PinnedOperations};
 use crate::mutant::{Mutant, removed};
+use crate::store::Store;
+use crate::store::memory::MemoryHold;
 use crate::verbs::Fabric;
 use crate::view::View;
 
 /// A view that the operations of a session share, with a reference count that only this session touches.
-pub(super) type ViewRef = Rc<Arc<View>>;
+pub(in crate::store) type ViewRef = Rc<Arc<View>>;
 
 /// The number of pinned operations of a session in each local epoch.
 #[derive(Debug, Default)]
-pub(super) struct LocalEpochs {
+pub(in crate::store) struct LocalEpochs {
     /// Local epochs with the number of their operations; the oldest first. Seldom more than one entry.
     pinned: RefCell<Vec<(u64, usize)>>,
     suspended: Cell<usize>,
@@ -40,7 +40,7 @@ impl LocalEpochs {
     }
 
     /// Whether anything is pinned or suspended.
-    pub(super) fn has_pinned_or_suspended(&self) -> bool {
+    pub(in crate::store) fn has_pinned_or_suspended(&self) -> bool {
         self.oldest().is_some() || self.suspended.get() > 0
     }
 
@@ -79,7 +79,7 @@ impl LocalEpochs {
 }
 
 /// Returns whether all regions are replicated.
-pub(super) fn has_one_redundancy(view: &View) -> bool {
+pub(in crate::store) fn has_one_redundancy(view: &View) -> bool {
     view.regions.iter().all(|region| region.redundancy().is_replicated())
 }
 
@@ -92,7 +92,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
 
     /// Returns the newest view that has come.
     #[inline]
-    pub(super) fn newest_view(&self) -> ViewRef {
+    pub(in crate::store) fn newest_view(&self) -> ViewRef {
         self.follow_view();
         self.view.borrow().clone()
     }
@@ -116,7 +116,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
     }
 
     /// Pins an operation in the newest local epoch, and returns that with its view, or a newer view.
-    pub(super) fn begin(&self) -> (ViewRef, u64) {
+    pub(in crate::store) fn begin(&self) -> (ViewRef, u64) {
         loop {
             let local_epoch = self.host.local_epoch();
             let view = self.newest_view();
@@ -140,7 +140,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
     }
 
     /// Unpins an operation that was pinned in this local epoch.
-    pub(super) fn end(&self, local_epoch: u64) {
+    pub(in crate::store) fn end(&self, local_epoch: u64) {
         self.host.note_unpinned(local_epoch);
         if self.local_epochs.end(local_epoch) {
             self.publish();
@@ -149,7 +149,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
 }
 
 /// The pin of an operation, with the traces that the operation has left.
-pub(super) struct OperationPin<'s, F: Fabric, H: Host> {
+pub(in crate::store) struct OperationPin<'s, F: Fabric, H: Host> {
     store: &'s Store<F, H>,
     /// The local epoch in which it is pinned, if it is.
     local_epoch: Option<u64>,

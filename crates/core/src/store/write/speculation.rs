@@ -26,7 +26,6 @@
 //! On an immediate fabric nothing is written speculatively: a phase is a call there.
 
 use super::attempt::{Attempt, AttemptStep};
-use super::{Hint, HintTrust, Store, StoreOp};
 use crate::data::Redundancy;
 use crate::error::Error;
 use crate::host::Host;
@@ -34,6 +33,7 @@ use crate::layout::{Opcode, Slot};
 use crate::mutant::{Mutant, removed};
 use crate::race::Buckets;
 use crate::slab::{SlabKind, WINDOW_EPOCHS};
+use crate::store::{Hint, HintTrust, Store, StoreOp};
 use crate::verbs::Fabric;
 use crate::view::View;
 
@@ -66,7 +66,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
 
 impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
     /// Returns the epoch to remember with words that this operation sees now: see [`Hint::seen`].
-    pub(super) fn seen(&self) -> HintTrust {
+    pub(in crate::store) fn seen(&self) -> HintTrust {
         let since = self.pin.epoch().filter(|_| !self.store.fabric.is_immediate());
         since.map_or(HintTrust::Unverified, HintTrust::FreshSince)
     }

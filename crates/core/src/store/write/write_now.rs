@@ -2,14 +2,14 @@
 //!
 //! If there is nothing to wait for, an operation's remaining cost is its futures. So there are none here: each phase
 //! is a call. As soon as there is anything else to do than the [straight path](super::uncontended), the attempt goes on
-//! in [`write`](super::write), from its present step: with the same object, the same view and the results in the
+//! in [`write`](super), from its present step: with the same object, the same view and the results in the
 //! batch.
 
 use super::attempt::{Attempt, AttemptEnd, Intent};
 use super::uncontended::AttemptAction;
-use super::{Hint, StoreOp, WriteResult};
 use crate::host::Host;
 use crate::slab::USED_AGAIN_AT;
+use crate::store::{Hint, StoreOp, WriteResult};
 use crate::verbs::Fabric;
 
 impl<F: Fabric, H: Host> StoreOp<'_, F, H> {

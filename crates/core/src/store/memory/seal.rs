@@ -12,13 +12,13 @@
 use alloc::vec::Vec;
 
 use super::reclaim::{LOOKED_AT_TOGETHER, by_word};
-use super::{Store, StoreOp};
 use crate::data::PerPlace;
 use crate::host::Host;
 use crate::layout::{Address, BlockHeader};
 use crate::mutant::{Mutant, removed};
 use crate::slab::{Block, BlockRemainder, Verification};
 use crate::stats::OpKind;
+use crate::store::{Store, StoreOp};
 use crate::verbs::Fabric;
 use crate::view::PoolPlace;
 
@@ -61,7 +61,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
 
 impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
     /// Writes into the headers of these blocks that they are sealed, if that can be. Takes one phase.
-    pub(super) async fn seal(&mut self, blocks: &[Address]) {
+    pub(in crate::store) async fn seal(&mut self, blocks: &[Address]) {
         if removed(Mutant::MarksInUse) {
             return;
         }

@@ -11,8 +11,8 @@
 //!
 //! [`AttemptStep`] is the only record of an attempt's progress: it names the phase that was posted last. From it
 //! follows how the attempt goes on after that phase ([`uncontended`](super::uncontended)), and which round others
-//! have to settle if the phase is not answered ([`resolve`](super::resolve)). Both drivers of a write
-//! ([`write`](super::write), [`write_now`](super::write_now)) hold one attempt at a time, and hand it over between
+//! have to settle if the phase is not answered ([`resolve`](crate::store::session::resolve)). Both drivers of a write
+//! ([`write`](super), [`write_now`](super::write_now)) hold one attempt at a time, and hand it over between
 //! two phases.
 //!
 //! The object is written, with its log entry, before any other operation can learn its address. After an attempt has
@@ -24,7 +24,6 @@ use core::mem;
 
 use arrayvec::ArrayVec;
 
-use super::{Hint, KeyProof, StoreOp};
 use crate::conflict_rules::Winner;
 use crate::data::{ObjectLocation, PerCopy, Redundancy};
 use crate::error::{Error, FailedWriteOutcome};
@@ -33,6 +32,7 @@ use crate::layout::{Identity, Opcode, Pair, Slot};
 use crate::mutant::{Mutant, removed};
 use crate::race::Key;
 use crate::slab::{Allocation, SlabKind};
+use crate::store::{Hint, KeyProof, StoreOp};
 use crate::verbs::{Fabric, Span, Ticket, VerbBatch};
 use crate::view::{MAX_REPLICAS, PoolPlace, SlotRef, View};
 
@@ -40,7 +40,7 @@ use crate::view::{MAX_REPLICAS, PoolPlace, SlotRef, View};
 pub(super) type PerBackup<T> = ArrayVec<T, { MAX_REPLICAS - 1 }>;
 
 /// The task of a write.
-pub(super) struct Intent<'a> {
+pub(in crate::store) struct Intent<'a> {
     pub opcode: Opcode,
     pub key: Key<'a>,
     pub value: WriteValue<'a>,
@@ -54,7 +54,7 @@ pub(super) struct Intent<'a> {
 
 /// The source of a write's value.
 #[derive(Clone, Copy)]
-pub(super) enum WriteValue<'a> {
+pub(in crate::store) enum WriteValue<'a> {
     Bytes(&'a [u8]),
     /// An object staged in the operation's batch, which [keeps](VerbBatch::keep) it, and the length of the value that
     /// already is at its place there. Each attempt sends the object from there, with the attempt's identity.
@@ -73,7 +73,7 @@ impl WriteValue<'_> {
 
 /// Whether a write keeps the redundancy of the pair that it replaces.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum KeepRedundancy {
+pub(in crate::store) enum KeepRedundancy {
     /// No: the slab is the right one, whatever redundancy the pair has.
     No,
     /// Yes. The slab is that of a new pair.
@@ -88,7 +88,7 @@ pub type Watch<'a> = dyn Fn() + 'a;
 
 /// One writer's try to replace the word of one slot.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct WriteRound {
+pub(in crate::store) struct WriteRound {
     pub slot: SlotRef,
     /// The word that the primary showed: it identifies the round.
     pub old: Slot,
@@ -106,20 +106,20 @@ impl WriteRound {
 
 /// The posted CASes of the backups, and the look behind the first one.
 #[derive(Debug)]
-pub(super) struct PostedRound {
+pub(in crate::store) struct PostedRound {
     pub cases: PerBackup<Ticket>,
     pub look: Option<[Ticket; 2]>,
 }
 
 /// The READs that are posted with the object if there is a hint.
 #[derive(Clone, Copy)]
-pub(super) struct HintReads {
+pub(in crate::store) struct HintReads {
     pub slot: Ticket,
     pub proof: KeyProof,
 }
 
 /// The progress of an attempt.
-pub(super) enum AttemptStep {
+pub(in crate::store) enum AttemptStep {
     /// No CAS of it has been posted that may execute, or all are answered and none has succeeded: no slot holds, or
     /// will get, a word of the attempt.
     Begun,
@@ -197,7 +197,7 @@ impl AttemptStep {
 }
 
 /// Facts about the object of a Move in place.
-pub(super) struct InPlaceMove {
+pub(in crate::store) struct InPlaceMove {
     /// The opcode that its chunks contain.
     pub opcode: Opcode,
     /// The copies that the old word keeps.
@@ -205,7 +205,7 @@ pub(super) struct InPlaceMove {
 }
 
 /// An attempt to write.
-pub(super) struct Attempt<'i> {
+pub(in crate::store) struct Attempt<'i> {
     pub intent: &'i Intent<'i>,
     /// The place where the key may be.
     pub hint: Option<Hint>,
@@ -297,7 +297,7 @@ impl<'i> Attempt<'i> {
 }
 
 /// The end of an attempt.
-pub(super) enum AttemptEnd {
+pub(in crate::store) enum AttemptEnd {
     /// The write is done; with the place for the cache, if it is known.
     Done(Option<Hint>),
     /// Other writers were faster, and may have seen the object: the write starts again with a new one.
@@ -411,7 +411,7 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
     }
 
     /// Returns the slot's place on each backup, in order.
-    pub(super) fn backups(&self, slot: SlotRef) -> PerBackup<PoolPlace> {
+    pub(in crate::store) fn backups(&self, slot: SlotRef) -> PerBackup<PoolPlace> {
         self.view.slot_on_backups(slot).collect()
     }
 }

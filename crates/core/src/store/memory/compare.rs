@@ -26,12 +26,12 @@
 use alloc::vec;
 use alloc::vec::Vec;
 
-use super::Store;
 use crate::host::Host;
 use crate::layout::{Address, BlockShape, Slot, UNIT_BYTES, bitmap_bytes};
 use crate::mutant::{Mutant, removed};
 use crate::slab::{Block, SeenFreeBits, Verification};
 use crate::stats::OpKind;
+use crate::store::Store;
 use crate::store::StoreOp;
 use crate::verbs::Fabric;
 use crate::view::{MAX_REPLICAS, PoolPlace};

@@ -23,8 +23,6 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 use super::attempt::{Attempt, AttemptEnd, Intent, KeepRedundancy, WriteValue};
-use super::reclaim;
-use super::{Hint, Store, StoreOp, WriteResult};
 use crate::data::Redundancy;
 use crate::error::{Error, FailedWriteOutcome};
 use crate::host::Host;
@@ -33,6 +31,8 @@ use crate::mutant::{Mutant, removed};
 use crate::race::{IntoKey, Key};
 use crate::slab::{SlabKind, USED_AGAIN_AT};
 use crate::stats::OpKind;
+use crate::store::memory::SET_FREE_TOGETHER;
+use crate::store::{Hint, Store, StoreOp, WriteResult};
 use crate::verbs::{Fabric, VerbError};
 
 /// The result of giving a pair another redundancy.
@@ -97,7 +97,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
         if made_room {
             self.offer();
         }
-        self.set_free(reclaim::SET_FREE_TOGETHER).await;
+        self.set_free(SET_FREE_TOGETHER).await;
         result
     }
 }

@@ -33,18 +33,18 @@
 use alloc::vec::Vec;
 use core::cell::{Cell, RefCell};
 
-use super::{Store, StoreOp};
 use crate::data::{MAX_PLACES, PerPlace};
 use crate::host::Host;
 use crate::layout::{Address, BLOCK_HEADER_BYTES, HEADER_BYTES, Object, Slot, bitmap_bytes};
 use crate::mutant::{Mutant, removed};
 use crate::slab::{Block, BlockZeroing, ReplicaHeaders, SeenFreeBits, SlabKind, Verification};
 use crate::stats::OpKind;
+use crate::store::{Store, StoreOp};
 use crate::verbs::{Fabric, MAX_BATCH_VERBS, Ticket};
 use crate::view::{PoolPlace, View};
 
 /// So many freed objects are set free together.
-pub(super) const SET_FREE_TOGETHER: usize = 64;
+pub(in crate::store) const SET_FREE_TOGETHER: usize = 64;
 /// Blocks that one look goes to.
 pub(super) const LOOKED_AT_TOGETHER: usize = 8;
 /// Blocks of a session that wait for a window together.
@@ -62,7 +62,7 @@ pub(super) struct FreeBits {
 
 /// Freed objects that are not set free yet.
 #[derive(Debug, Default)]
-pub(super) struct PendingFreeBits {
+pub(in crate::store) struct PendingFreeBits {
     /// Words that kept what is free now.
     words: RefCell<Vec<Slot>>,
     /// Kept for the next time that some are set free.
@@ -79,14 +79,14 @@ pub(super) struct PendingFreeBits {
 
 /// Memory that a suspended operation may have replaced, and frees when resolved. No comparison takes it earlier.
 #[derive(Debug)]
-pub(super) struct MemoryHold {
+pub(in crate::store) struct MemoryHold {
     since: u64,
     times_left: u64,
 }
 
 impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
     /// Nothing refers any more to what a word has kept: its object, and if it has one, the copy beside it.
-    pub(super) fn free(&mut self, word: Slot) {
+    pub(in crate::store) fn free(&mut self, word: Slot) {
         if self.pin.has_lost_hold() {
             return self.store.counters.add_left_to_comparison(1);
         }
@@ -96,8 +96,8 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
     }
 
     /// A round was lost, and its slot shows this word since. The copies of an own word are freed apart
-    /// ([`copies`](super::copies)).
-    pub(super) fn free_lost(&mut self, own: Slot, now: Slot) {
+    /// ([`copies`](crate::store::write::copies)).
+    pub(in crate::store) fn free_lost(&mut self, own: Slot, now: Slot) {
         if now.identity() != own.identity() {
             self.free(own.withdrawn());
         }
@@ -157,7 +157,7 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
         is_good
     }
 
-    pub(super) fn is_frozen(&self, block: Address) -> bool {
+    pub(in crate::store) fn is_frozen(&self, block: Address) -> bool {
         is_frozen(&self.view, block)
     }
 
@@ -183,7 +183,7 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
 }
 
 /// Whether no new object may be placed in a block.
-pub(super) fn is_frozen(view: &View, block: Address) -> bool {
+pub(in crate::store) fn is_frozen(view: &View, block: Address) -> bool {
     view.change.is_some()
         && view.is_region_frozen((block.bytes() / view.geometry.region_bytes) as u32)
         && !removed(Mutant::WritesWhileFrozen)
@@ -205,19 +205,19 @@ impl<F: Fabric, H: Host> Store<F, H> {
     }
 
     /// An operation that is pinned in this local epoch is about to be suspended, and may have replaced a word.
-    pub(super) fn hold(&self, since: u64) -> MemoryHold {
+    pub(in crate::store) fn hold(&self, since: u64) -> MemoryHold {
         self.freed.held.borrow_mut().push(since);
         self.waits_since(since);
         MemoryHold { since, times_left: self.freed.times_left.get() }
     }
 
     /// Whether what is held was left to a comparison.
-    pub(super) fn is_lost(&self, hold: &MemoryHold) -> bool {
+    pub(in crate::store) fn is_lost(&self, hold: &MemoryHold) -> bool {
         hold.times_left != self.freed.times_left.get()
     }
 
     /// The operation has freed what it held, or leaves it alone.
-    pub(super) fn end_hold(&self, hold: &MemoryHold) {
+    pub(in crate::store) fn end_hold(&self, hold: &MemoryHold) {
         let freed = &self.freed;
         let mut held = freed.held.borrow_mut();
         let at = held.iter().position(|since| *since == hold.since && !self.is_lost(hold));
@@ -241,12 +241,12 @@ impl<F: Fabric, H: Host> Store<F, H> {
 
     /// Whether so much was freed that it is to be set free now.
     #[inline]
-    pub(super) fn sets_free(&self, least: usize) -> bool {
+    pub(in crate::store) fn sets_free(&self, least: usize) -> bool {
         self.freed.words.borrow().len() >= least.max(1) && !self.freed.setting_free.get()
     }
 
     /// Sets free what was freed, if it is so much.
-    pub(super) async fn set_free(&self, least: usize) {
+    pub(in crate::store) async fn set_free(&self, least: usize) {
         if self.sets_free(least) {
             // On the heap: it is rare, and the futures of operations stay small.
             alloc::boxed::Box::pin(self.set_all_free()).await;
@@ -681,7 +681,7 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
     }
 
     /// Adds to words of a block's bitmap. Whether it is done.
-    pub(super) async fn add(
+    pub(in crate::store) async fn add(
         &mut self,
         block: Address,
         words: impl Iterator<Item = (u32, u64)>,
@@ -702,7 +702,7 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
 
     /// Reads the generations that are not known, of these objects of a block, on all replicas: what a
     /// speculative write of a dead client left may stand on any. Whether all are known then.
-    pub(super) async fn learn(&mut self, block: Address, objects: &[u32]) -> bool {
+    pub(in crate::store) async fn learn(&mut self, block: Address, objects: &[u32]) -> bool {
         let unknown: Vec<(u32, u64)> = {
             let mut slabs = self.store.slabs.borrow_mut();
             let Some(found) = slabs.find(block) else { return false };

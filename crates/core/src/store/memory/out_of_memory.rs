@@ -9,7 +9,7 @@
 //!    index, and blocks that other sessions hand on are looked through, a few at a time. As the last resort no bitmap
 //!    is trusted any more.
 //!
-//! An object that is best beside a subtable ([`speculation`](super::speculation)) takes any memory that there is,
+//! An object that is best beside a subtable ([`speculation`](crate::store::write::speculation)) takes any memory that there is,
 //! too. When its write has ended, the session looks for a block in the best place for the next object.
 //!
 //! This happens once in a block's worth of objects. One operation does some of it earlier, when half of the objects
@@ -23,8 +23,6 @@
 use alloc::sync::Arc;
 use core::cell::{Cell, RefCell};
 
-use super::Store;
-use super::pinned::OperationPin;
 use super::reclaim::{CollectResult, is_frozen};
 use crate::data::Region;
 use crate::error::{Error, FailedWriteOutcome};
@@ -32,6 +30,8 @@ use crate::host::{BlockAnswer, GiveUp, Host};
 use crate::mutant::{Mutant, removed};
 use crate::race::Key;
 use crate::slab::{Allocation, Block, SlabKind, SlabShortage, Slabs, USED_AGAIN_AT};
+use crate::store::Store;
+use crate::store::session::OperationPin;
 use crate::verbs::Fabric;
 use crate::view::View;
 
@@ -52,7 +52,7 @@ const RECLAIM_PAUSES: u32 = 128;
 impl<F: Fabric, H: Host> Store<F, H> {
     /// Allocates an object of a class from this session's slabs, by this view, preferably beside a subtable. A block
     /// that is not in use already is taken if one in `least` of its objects is free.
-    pub(super) fn allocate(
+    pub(in crate::store) fn allocate(
         &self,
         kind: SlabKind,
         least: u32,
@@ -65,7 +65,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
 
     /// Looks for memory when half of a block is used up, for the time when all of it is. If an object would have been
     /// better beside a subtable and was not, looks for a block there.
-    pub(super) async fn look_ahead(&self, kind: SlabKind, lack: SlabShortage) {
+    pub(in crate::store) async fn look_ahead(&self, kind: SlabKind, lack: SlabShortage) {
         let _ends = MemorySearchGuard::begin(&self.allocating);
         self.take_back();
         self.set_free(1).await;
@@ -109,7 +109,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
     /// Waits until there is memory to allocate from, or a newer view has come. The caller must not be pinned
     /// meanwhile: memory that it could know of would never become free. `to_delete`: the memory is for a DELETE,
     /// which may have blocks that are kept back.
-    pub(super) async fn await_room(
+    pub(in crate::store) async fn await_room(
         &self,
         kind: SlabKind,
         to_delete: bool,
@@ -139,7 +139,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
 
     /// Offers the blocks that are not in use to sessions that are short of memory, unless an operation here is busy
     /// with them. Of a class that is short here, only some blocks are offered.
-    pub(super) fn offer(&self) {
+    pub(in crate::store) fn offer(&self) {
         if self.allocating.get() == 0 {
             // Other sessions may have taken some already.
             self.take_back();
@@ -156,14 +156,14 @@ impl<F: Fabric, H: Host> Store<F, H> {
 
     /// Offers other sessions the block for log objects between two DELETEs, if there are not enough such blocks for
     /// all sessions.
-    pub(super) fn lend(&self, key: Key<'_>) {
+    pub(in crate::store) fn lend(&self, key: Key<'_>) {
         if let Some(kind) = SlabKind::of_logs(key.len()) {
             self.slabs.borrow_mut().lend(kind);
             self.offer();
         }
     }
 
-    pub(super) fn take_back(&self) {
+    pub(in crate::store) fn take_back(&self) {
         let gone = self.host.take_back();
         let unmarked = self.slabs.borrow_mut().take_back(&gone);
         self.counters.add_left_to_comparison(unmarked);

@@ -5,12 +5,12 @@
 
 use alloc::vec::Vec;
 
-use super::reclaim::is_frozen;
-use super::{MoveScope, Store, StoreOp, Transition};
 use crate::data::Redundancy;
 use crate::error::Error;
 use crate::host::Host;
 use crate::layout::{Address, Chunk, Object, SizeClass, Slot};
+use crate::store::memory::is_frozen;
+use crate::store::{MoveScope, Store, StoreOp, Transition};
 use crate::verbs::Fabric;
 
 /// Bytes of the index that are read in one phase.

@@ -18,7 +18,6 @@
 //!
 //! With one index replica there are no backups: the CAS of the primary is the whole round.
 
-use super::StoreOp;
 use super::attempt::{Attempt, AttemptStep, PerBackup, PostedRound, WriteRound};
 use crate::conflict_rules::{RoundRule, RoundVerdict, Winner, evaluate};
 use crate::error::Error;
@@ -26,6 +25,7 @@ use crate::host::Host;
 use crate::layout::Slot;
 use crate::mutant::{Mutant, removed};
 use crate::race::{BucketWords, Buckets};
+use crate::store::StoreOp;
 use crate::verbs::{Fabric, Ticket};
 use crate::view::PoolPlace;
 

@@ -16,24 +16,24 @@
 //!
 //! A loser would have taken effect just before its winner. But others may have read the winner's word before the
 //! loser began (`backup_reads`), the round of a speculative write may have been over by then, and a Move has
-//! overwritten no write ([`round`](super::round), rule L).
+//! overwritten no write ([`round`](crate::store::write::round), rule L).
 //!
 //! *The write frees what it has replaced*, like every writer. If its commit was posted, the old word may have given
 //! way while the write was still pinned, and a comparison with the index may have found that no slot keeps the old
 //! object. A comparison ends only when the bits are set, or revoked, of all objects that were freed by operations which
 //! had begun before it had READ the index. So the write *holds* what it may have replaced, from before it is suspended
-//! until it has freed it ([`reclaim`](super::reclaim)). If the bits that wait are revoked meanwhile, the write leaves
+//! until it has freed it ([`reclaim`](crate::store::memory::reclaim)). If the bits that wait are revoked meanwhile, the write leaves
 //! the object to the comparison. A writer that has posted no commit need not hold anything: as long as the view lasts
 //! the old word stands, and the own object lies in a block with a write under way.
 
-use super::attempt::{Attempt, AttemptEnd, AttemptStep, WriteRound};
-use super::{Hint, HintTrust, StoreOp};
 use crate::change::ChangeStage;
 use crate::error::{Error, FailedWriteOutcome};
 use crate::host::Host;
 use crate::layout::{Opcode, Slot};
 use crate::mutant::{Mutant, removed};
 use crate::race::{Buckets, Key};
+use crate::store::write::{Attempt, AttemptEnd, AttemptStep, WriteRound};
+use crate::store::{Hint, HintTrust, StoreOp};
 use crate::verbs::{Fabric, MnId, VerbError};
 use crate::view::View;
 
@@ -41,7 +41,7 @@ const CHANGE: &str = "the end of a change of the cluster";
 
 impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
     /// Waits until the key's subtable may be written. Then the operation is pinned by the newest view.
-    pub(super) async fn await_writable(&mut self, key: Key<'_>) -> Result<(), Error> {
+    pub(in crate::store) async fn await_writable(&mut self, key: Key<'_>) -> Result<(), Error> {
         loop {
             if !self.pin.is_pinned() || self.newer_view_has_come() {
                 self.view = self.pin.resume();
@@ -54,7 +54,7 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
     }
 
     /// Returns whether the key's subtable may be written by the view that the operation is pinned by.
-    pub(super) fn may_write_now(&self, key: Key<'_>) -> bool {
+    pub(in crate::store) fn may_write_now(&self, key: Key<'_>) -> bool {
         let held_back =
             self.view.holds_objects_back() && !removed(Mutant::WritesBesideLostReplicas);
         let waits = self.stage_of(key).is_some() || held_back;
@@ -62,7 +62,7 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
     }
 
     /// Waits until the key's subtable may be read. Then the operation is pinned by the newest view.
-    pub(super) async fn await_readable(&mut self, key: Key<'_>) -> Result<(), Error> {
+    pub(in crate::store) async fn await_readable(&mut self, key: Key<'_>) -> Result<(), Error> {
         loop {
             if !self.pin.is_pinned() || self.newer_view_has_come() {
                 self.view = self.pin.resume();
@@ -79,7 +79,11 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
     }
 
     /// Waits, after a read had no answer from a node, until the node is not a member of the view any more.
-    pub(super) async fn read_without(&mut self, node: MnId, error: Error) -> Result<(), Error> {
+    pub(in crate::store) async fn read_without(
+        &mut self,
+        node: MnId,
+        error: Error,
+    ) -> Result<(), Error> {
         if self.pin.posted || self.pin.on_its_way {
             // A replica there was being repaired. As for a writer, it must be certain that no verb of the repair
             // executes any more.
@@ -99,7 +103,7 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
         Ok(())
     }
 
-    pub(super) async fn wait_for_change(&mut self) -> Result<(), Error> {
+    pub(in crate::store) async fn wait_for_change(&mut self) -> Result<(), Error> {
         self.pin.pause();
         match self.pause().await {
             Ok(()) => Ok(()),
@@ -114,14 +118,14 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
         self.view.stage_of(Buckets::of(key, &self.view).subtable)
     }
 
-    pub(super) fn newer_view_has_come(&self) -> bool {
+    pub(in crate::store) fn newer_view_has_come(&self) -> bool {
         self.store.follow_view();
         self.store.view.borrow().number > self.view.number
     }
 
     /// Resolves an attempt that was suspended: by a node that did not answer, or in its wait for another writer.
     /// `error` is the result if the view does not change.
-    pub(super) async fn resolve(
+    pub(in crate::store) async fn resolve(
         &mut self,
         attempt: &Attempt<'_>,
         mut error: Error,
@@ -224,7 +228,7 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
     }
 
     /// For the end of an operation: notes that verbs to nodes that the view has lost are not on their way any more.
-    pub(super) fn forget_lost(&mut self) {
+    pub(in crate::store) fn forget_lost(&mut self) {
         if self.pin.on_its_way {
             let newest = self.store.newest_view();
             self.pin.on_its_way = self.unanswered.iter().any(|n| newest.member(*n).is_some());

@@ -15,7 +15,6 @@
 use alloc::vec::Vec;
 
 use super::attempt::{Attempt, AttemptEnd, Intent, WriteValue};
-use super::{Hint, Store, StoreOp};
 use crate::data::{MAX_PLACES, Redundancy, RedundancyError};
 use crate::error::Error;
 use crate::host::Host;
@@ -23,6 +22,7 @@ use crate::layout::{Address, Identity, MAX_COPIES, Opcode, Pair, Slot};
 use crate::mutant::{Mutant, removed};
 use crate::slab::{Allocation, SlabKind};
 use crate::stats::OpKind;
+use crate::store::{Hint, Store, StoreOp};
 use crate::verbs::{Fabric, MAX_BATCH_VERBS, MnId};
 use crate::view::View;
 
@@ -112,7 +112,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
     }
 
     /// Returns those of these words that keep copies beside their object.
-    pub(super) fn with_copies(&self, words: &[Slot]) -> Vec<Slot> {
+    pub(in crate::store) fn with_copies(&self, words: &[Slot]) -> Vec<Slot> {
         let view = self.view.borrow();
         if !view.regions.iter().any(|region| region.is_oriented()) || removed(Mutant::CopiesLeak) {
             return Vec::new();
@@ -123,7 +123,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
     }
 
     /// Returns the copies that these freed words have kept. Copies that cannot be found are left to a comparison.
-    pub(super) async fn copies_of(&self, words: &[Slot]) -> Vec<Address> {
+    pub(in crate::store) async fn copies_of(&self, words: &[Slot]) -> Vec<Address> {
         let mut op = self.operation();
         let found = op.copies_of(words).await;
         op.finish(OpKind::Reclaim);
@@ -187,7 +187,7 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
 
     /// Reads which copies these words keep, in one phase or a few. A copy that no column names cannot be found.
     /// `None` if some column did not answer.
-    pub(super) async fn copies_of(&mut self, words: &[Slot]) -> Option<Vec<Identity>> {
+    pub(in crate::store) async fn copies_of(&mut self, words: &[Slot]) -> Option<Vec<Identity>> {
         let view = self.view.clone();
         let mut found = Vec::new();
         let objects: Vec<_> =

@@ -13,21 +13,21 @@
 //! ```
 //!
 //! [`StoreOp::advance`] takes the answers of one phase and posts the next one. It waits for nothing, so that its
-//! caller is free in how to execute the phases: [`write`](super::write) awaits them, [`write_now`](super::write_now)
+//! caller is free in how to execute the phases: [`write`](super) awaits them, [`write_now`](super::write_now)
 //! executes each on the spot. Anything that is not on this path is returned as an [`SlowPath`], and left to
-//! [`write`](super::write). If only READs have led there, the attempt's step stays the same, so that the question can
+//! [`write`](super). If only READs have led there, the attempt's step stays the same, so that the question can
 //! be asked again.
 
 use alloc::boxed::Box;
 
 use super::attempt::{Attempt, AttemptStep, HintReads, WriteRound};
-use super::target::{HintTarget, live, may_hold};
-use super::{Hint, HintTrust, KeyProof, StoreOp};
 use crate::error::Error;
 use crate::host::Host;
 use crate::layout::Opcode;
 use crate::mutant::{Mutant, removed};
 use crate::race::{BucketWords, Buckets};
+use crate::store::target::{HintTarget, live, may_hold};
+use crate::store::{Hint, HintTrust, KeyProof, StoreOp};
 use crate::verbs::{Fabric, Ticket};
 
 /// The next action of an attempt.

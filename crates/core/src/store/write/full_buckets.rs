@@ -12,13 +12,13 @@
 
 use alloc::vec::Vec;
 
-use super::StoreOp;
 use crate::data::{KeyReadResult, ObjectReads};
 use crate::error::Error;
 use crate::host::Host;
 use crate::layout::Slot;
 use crate::mutant::{Mutant, removed};
 use crate::race::{BucketWords, Key};
+use crate::store::StoreOp;
 use crate::verbs::{Fabric, FailedVerb};
 
 /// Bytes of each object that are read first: most keys are shorter.

@@ -27,13 +27,13 @@
 //! in all of them, those of another stand in none.
 
 use super::attempt::{Attempt, InPlaceMove, Intent, WriteValue};
-use super::{Hint, StoreOp};
 use crate::data::{ObjectLocation, Orientation, PerCopy, Redundancy};
 use crate::error::Error;
 use crate::host::Host;
 use crate::layout::{Chunk, Identity, Opcode, Pair, Slot};
 use crate::mutant::{Mutant, removed};
 use crate::slab::{Allocation, SlabKind};
+use crate::store::{Hint, StoreOp};
 use crate::verbs::{Fabric, Ticket, Verb, VerbOp};
 
 impl<F: Fabric, H: Host> StoreOp<'_, F, H> {

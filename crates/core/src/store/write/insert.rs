@@ -27,13 +27,13 @@ use alloc::boxed::Box;
 
 use super::attempt::{Attempt, AttemptEnd, AttemptStep, WriteRound};
 use super::contend::RoundOutcome;
-use super::{Hint, StoreOp};
 use crate::conflict_rules::Winner;
 use crate::error::{Error, FailedWriteOutcome};
 use crate::host::Host;
 use crate::layout::Slot;
 use crate::mutant::{Mutant, removed};
 use crate::race::{BucketWords, Buckets, Key};
+use crate::store::{Hint, StoreOp};
 use crate::verbs::{Fabric, MnId};
 use crate::view::SlotRef;
 

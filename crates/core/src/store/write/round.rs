@@ -19,12 +19,12 @@
 
 use super::attempt::{Attempt, AttemptEnd, AttemptStep, Intent, PerBackup, WriteRound};
 use super::contend::RoundOutcome;
-use super::{Hint, StoreOp};
 use crate::conflict_rules::Winner;
 use crate::error::{Error, FailedWriteOutcome};
 use crate::host::Host;
 use crate::layout::{Opcode, Slot};
 use crate::mutant::{Mutant, removed};
+use crate::store::{Hint, StoreOp};
 use crate::verbs::{Fabric, Ticket};
 use crate::view::SlotRef;
 
@@ -70,7 +70,7 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
     ///
     /// Returns whether it is done; `false` only with one index replica, where the CAS of the primary is the round,
     /// and another writer's came first.
-    pub(super) async fn commit(
+    pub(in crate::store) async fn commit(
         &mut self,
         attempt: &mut Attempt<'_>,
         winner: Winner,
@@ -101,7 +101,7 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
     }
 
     /// Checks the executed CAS of the primary: see [`StoreOp::commit`].
-    pub(super) fn is_committed(
+    pub(in crate::store) fn is_committed(
         &self,
         round: &WriteRound,
         expected: Slot,
@@ -187,7 +187,7 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
 
     /// Returns the end of an attempt whose CAS of the primary is executed. Its own word stands there, or with one
     /// index replica perhaps another writer's.
-    pub(super) fn ended(&mut self, attempt: &Attempt<'_>, done: bool) -> AttemptEnd {
+    pub(in crate::store) fn ended(&mut self, attempt: &Attempt<'_>, done: bool) -> AttemptEnd {
         let AttemptStep::Committing(round, cas) = attempt.step() else {
             unreachable!("it commits")
         };

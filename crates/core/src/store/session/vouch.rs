@@ -12,7 +12,7 @@
 //! operation began: until a view without the node that was READ takes effect, the node shows what all sessions see,
 //! and afterwards no session changes anything there. So a question serves all operations that began before it.
 //!
-//! Members also show which nodes they *bar* ([`backup_reads`](super::backup_reads)): a member that bars a node does
+//! Members also show which nodes they *bar* ([`backup_reads`](crate::store::backup_reads)): a member that bars a node does
 //! not vouch for words that the node has shown. If there is no vouching for a primary because it is barred, its
 //! backups are read.
 //!
@@ -25,12 +25,12 @@ use alloc::vec::Vec;
 use core::cell::{Cell, RefCell};
 use core::mem;
 
-use super::{Store, StoreOp};
 use crate::error::{Error, FailedWriteOutcome};
 use crate::host::Host;
 use crate::layout::{BARS_BYTES, HeaderWord, has_bar};
 use crate::mutant::{Mutant, removed};
 use crate::race::{Buckets, Key};
+use crate::store::{Store, StoreOp};
 use crate::verbs::{Fabric, MnId, Ticket};
 use crate::view::View;
 
@@ -39,7 +39,7 @@ const WORD: &str = "word from the master, or from more than half of the memory n
 
 /// The questions of a session to the members.
 #[derive(Debug, Default)]
-pub(super) struct VouchRequests {
+pub(in crate::store) struct VouchRequests {
     begun: Cell<u64>,
     answer: RefCell<VouchResult>,
 }
@@ -76,7 +76,7 @@ fn is_majority(vouching: usize, members: usize) -> bool {
 
 impl<F: Fabric, H: Host> Store<F, H> {
     /// Returns whether the session has a valid lease.
-    pub(super) fn has_valid_lease(&self) -> bool {
+    pub(in crate::store) fn has_valid_lease(&self) -> bool {
         self.host.has_valid_lease() || removed(Mutant::ReadsUnheard)
     }
 }
@@ -86,7 +86,7 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
     /// since it began. Waits until that is certain; false if it is to be READ again, by a newer view or from the
     /// backups.
     #[inline]
-    pub(super) async fn is_vouched_for(&mut self, key: Key<'_>) -> Result<bool, Error> {
+    pub(in crate::store) async fn is_vouched_for(&mut self, key: Key<'_>) -> Result<bool, Error> {
         if self.store.has_valid_lease() {
             return Ok(true);
         }
@@ -94,7 +94,10 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
     }
 
     /// Does the same for words of a subtable.
-    pub(super) async fn is_vouched_for_in(&mut self, subtable: u32) -> Result<bool, Error> {
+    pub(in crate::store) async fn is_vouched_for_in(
+        &mut self,
+        subtable: u32,
+    ) -> Result<bool, Error> {
         if self.store.has_valid_lease() {
             return Ok(true);
         }
@@ -104,7 +107,7 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
     /// Does the same for words that were read from backups although there is a primary: checks that more than half of
     /// the members are at no later view. In a later view perhaps none of these backups is left; then no fence has kept
     /// the session from reading them.
-    pub(super) async fn is_vouched_for_backups(&mut self) -> Result<bool, Error> {
+    pub(in crate::store) async fn is_vouched_for_backups(&mut self) -> Result<bool, Error> {
         if self.store.has_valid_lease() || removed(Mutant::BesideAsksNobody) {
             return Ok(true);
         }
@@ -112,7 +115,7 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
     }
 
     /// Does the same for many keys.
-    pub(super) async fn are_vouched_for<'k>(
+    pub(in crate::store) async fn are_vouched_for<'k>(
         &mut self,
         keys: impl Iterator<Item = Key<'k>>,
     ) -> Result<bool, Error> {
@@ -128,7 +131,7 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
 
     /// Does the same for a key, but asks at most once.
     #[cold]
-    pub(super) async fn is_vouched_for_now(&mut self, key: Key<'_>) -> bool {
+    pub(in crate::store) async fn is_vouched_for_now(&mut self, key: Key<'_>) -> bool {
         let primaries = self.primaries(&[Buckets::of(key, &self.view).subtable]);
         self.have_vouched(&primaries) || {
             Box::pin(self.ask_members()).await;
