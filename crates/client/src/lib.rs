@@ -119,11 +119,11 @@ pub mod status {
 
 /// The parts of a view ([`Client::view`]), and the changes from one view to the next.
 pub mod view {
-    pub use fusee_core::change::{
+    pub use fusee_core::data::Region;
+    pub use fusee_core::layout::Address;
+    pub use fusee_core::view::change::{
         ChangeStage, LeavingFrom, NewReplica, RegionChange, SplitProgress, SubtableChange,
         UnsurvivableLoss, ViewChange,
     };
-    pub use fusee_core::data::Region;
-    pub use fusee_core::layout::Address;
     pub use fusee_core::view::{Geometry, Member, PoolPlace, SlotRef, Subtable, View, ViewError};
 }

@@ -16,13 +16,13 @@ use fusee_client::{ClientId, Geometry, MnId, View};
 use fusee_control::master::{ClusterEpochs, MasterReply, MasterRequest, Orphan, SessionHeartbeat};
 use fusee_control::node::BlockId;
 use fusee_control::rpc::RpcError;
-use fusee_core::change::NewReplica;
 use fusee_core::data::Region;
 use fusee_core::host::PinnedOperations;
 use fusee_core::layout::SizeClass;
 use fusee_core::race::HashKey;
-use fusee_core::update::ViewUpdate;
 use fusee_core::verbs::ClusterId;
+use fusee_core::view::change::NewReplica;
+use fusee_core::view::update::ViewUpdate;
 use fusee_core::view::{Member, PoolPlace, Subtable};
 use tokio::sync::oneshot;
 

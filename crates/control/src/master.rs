@@ -3,9 +3,9 @@
 use fusee_core::data::{Policy, Redundancy, Transitions};
 use fusee_core::layout::SizeClass;
 use fusee_core::stats::{Damage, SessionWork};
-use fusee_core::update::ViewUpdate;
 use fusee_core::verbs::{ClientId, ClusterId, MnId};
 use fusee_core::view::View;
+use fusee_core::view::update::ViewUpdate;
 use serde::{Deserialize, Serialize};
 
 use crate::events::ClusterEvent;

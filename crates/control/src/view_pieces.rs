@@ -11,9 +11,9 @@
 
 // Promise CHG-23
 
-use fusee_core::change::ViewChange;
-use fusee_core::update::ViewUpdate;
 use fusee_core::view::View;
+use fusee_core::view::change::ViewChange;
+use fusee_core::view::update::ViewUpdate;
 
 use crate::master::{MasterReply, MasterRequest};
 
@@ -154,9 +154,9 @@ impl ViewAssembler {
 
 #[cfg(test)]
 mod tests {
-    use fusee_core::change::ChangeStage;
     use fusee_core::race::HashKey;
     use fusee_core::verbs::{ClusterId, MnId};
+    use fusee_core::view::change::ChangeStage;
     use fusee_core::view::{Geometry, PoolPlace, Subtable};
 
     use super::*;

@@ -2,8 +2,8 @@
 
 use fusee_control::master::{ClusterEpochs, MasterReply};
 use fusee_core::race::HashKey;
-use fusee_core::update::ViewUpdate;
 use fusee_core::verbs::{ClusterId, MnId};
+use fusee_core::view::update::ViewUpdate;
 use fusee_core::view::{Geometry, Member, PoolPlace, Subtable, View};
 
 /// A split costs every client process a few hundred bytes, however large the index is.

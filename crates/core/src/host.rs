@@ -54,7 +54,7 @@ pub enum IndexGrowthAnswer {
     TooDeep,
 }
 
-/// A session's report of its operations to the process that changes the view ([`change`](crate::change)).
+/// A session's report of its operations to the process that changes the view ([`change`](crate::view::change)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PinnedOperations {
     /// The local epoch in which the oldest running operation is pinned; `None` if none is.

@@ -19,7 +19,6 @@
 
 extern crate alloc;
 
-pub mod change;
 pub mod conflict_rules;
 pub mod data;
 pub mod ended_clients;
@@ -37,7 +36,6 @@ pub mod scrub;
 pub mod slab;
 pub mod stats;
 pub mod store;
-pub mod update;
 pub mod verbs;
 pub mod version;
 pub mod view;

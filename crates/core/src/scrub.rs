@@ -14,7 +14,7 @@
 //! 1. By the argument of [`store`](crate::store), *damage*.
 //! 2. The primary's slot refers to the object before and after. A session that sets the bit has replaced the word
 //!    before.
-//! 3. [`RegionChange::renewed`](crate::change::RegionChange::renewed).
+//! 3. [`RegionChange::renewed`](crate::view::change::RegionChange::renewed).
 //! 4. If a check finds the same words much later, the subtable is settled.
 //!
 //! *Settling differing slots is always right*, damaged or not: every change does it, while no session writes there

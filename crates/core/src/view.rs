@@ -4,18 +4,21 @@
 //! hold it. The master makes views; sessions check and follow them. Nothing here is computed from a hash at run time:
 //! placement is explicit, so it survives failures and moves.
 
+pub mod change;
 mod check;
 mod geometry;
 mod place;
 mod stage;
 mod steps;
 mod subtable;
+pub mod update;
 
 use alloc::string::String;
 use alloc::vec::Vec;
 
 use serde::{Deserialize, Serialize};
 
+use change::ViewChange;
 pub use geometry::{
     BUCKETS_PER_GROUP, Geometry, MAX_DEPTH, TABLE_ALIGN_BYTES, TABLE_ENTRY_BYTES, UNEVEN_BITS,
     ViewError,
@@ -23,7 +26,6 @@ pub use geometry::{
 pub use place::{MAX_REPLICAS, PoolPlace};
 pub use subtable::Subtable;
 
-use crate::change::ViewChange;
 use crate::data::{BlockLocation, ObjectLocation, Redundancy, Region};
 use crate::layout::{Address, Slot};
 use crate::race::HashKey;

@@ -2,11 +2,11 @@
 
 // Promise CHG-17: Differences between views lead to the right view.
 
-use fusee_core::change::{ChangeStage, SplitProgress, SubtableChange, ViewChange};
 use fusee_core::data::Region;
 use fusee_core::race::HashKey;
-use fusee_core::update::{DirectoryRun, ViewDifference};
 use fusee_core::verbs::{ClusterId, MnId};
+use fusee_core::view::change::{ChangeStage, SplitProgress, SubtableChange, ViewChange};
+use fusee_core::view::update::{DirectoryRun, ViewDifference};
 use fusee_core::view::{Geometry, Member, PoolPlace, Subtable, View};
 use proptest::collection::vec;
 use proptest::option;

@@ -20,13 +20,13 @@ use fusee_control::master::{ClientRecovery, Orphan, RecoveryTimes};
 use fusee_control::node::{
     BlockId, Extent, JobRequest, MAX_CLIENTS, NodeRefusal, NodeReply, NodeRequest,
 };
-use fusee_core::change::{LeavingFrom, RegionChange};
 use fusee_core::layout::BLOCK_HEADER_BYTES;
 use fusee_core::mutant::{Mutant, removed};
 use fusee_core::recovery::{self, BlockContent, RecoveryError, RecoveryResult, recover};
 use fusee_core::repair::{self, RepairError, split};
 use fusee_core::scrub::{self, ScrubFindings};
 use fusee_core::verbs::{ClientId, Fabric, FailedVerb, MnId, VerbBatch, VerbError};
+use fusee_core::view::change::{LeavingFrom, RegionChange};
 use fusee_core::view::{PoolPlace, View};
 use futures_util::future::try_join_all;
 

@@ -25,13 +25,13 @@ use fusee_control::master::{
     ClusterEpochs, MasterReply, MasterRequest, MemberState, Orphan, SessionHeartbeat,
 };
 use fusee_control::node::{BlockId, JobRequest, MemberBars, NodeReply, NodeRequest};
-use fusee_core::change::ChangeStage;
 use fusee_core::data::{Redundancy, Region};
 use fusee_core::erasure::Coding;
 use fusee_core::layout::{Address, SizeClass, Slot};
 use fusee_core::stats::Damage;
-use fusee_core::update::ViewUpdate;
 use fusee_core::verbs::{ClientId, ClusterId, MnId};
+use fusee_core::view::change::ChangeStage;
+use fusee_core::view::update::ViewUpdate;
 use fusee_core::view::{Geometry, PoolPlace, View};
 use fusee_master::ClusterSettings;
 use fusee_master::logic::MasterEvent;

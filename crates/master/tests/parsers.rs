@@ -18,8 +18,8 @@ use fusee_core::layout::{
 use fusee_core::layout::{Object, Opcode, Pair, PoolHeader, SizeClass, Slot};
 use fusee_core::parsers as core;
 use fusee_core::race::HashKey;
-use fusee_core::update::ViewUpdate;
 use fusee_core::verbs::{ClientId, ClusterId, MnId};
+use fusee_core::view::update::ViewUpdate;
 use fusee_core::view::{Geometry, Member, PoolPlace, Subtable, View};
 use fusee_fabric::parsers as fabric;
 use fusee_master::record::MasterRecord;

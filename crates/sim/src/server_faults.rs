@@ -1,8 +1,8 @@
 //! Faults of a cluster's servers other than crashes and lost messages.
 
 use fusee_control::master::MasterReplyId;
-use fusee_core::change::ChangeStage;
 use fusee_core::verbs::{ClusterId, MnId};
+use fusee_core::view::change::ChangeStage;
 
 use crate::cluster::SimCluster;
 use crate::control::CutDirection;

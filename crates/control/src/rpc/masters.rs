@@ -23,9 +23,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use fusee_core::update::ViewUpdate;
 use fusee_core::verbs::ClusterId;
 use fusee_core::view::View;
+use fusee_core::view::update::ViewUpdate;
 
 use super::client::RpcClient;
 use super::{DEFAULT_DEADLINE, MasterService, RpcError, Runtime};

@@ -7,9 +7,9 @@
 use std::pin::Pin;
 use std::time::Instant;
 
-use fusee_core::update::ViewUpdate;
 use fusee_core::version::ConnectionEnd;
 use fusee_core::view::View;
+use fusee_core::view::update::ViewUpdate;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tarpc::tokio_serde::Deserializer;

@@ -23,8 +23,8 @@
 //! ([`recovery::complete_objects`](crate::recovery::complete_objects)).
 //!
 //! Preconditions: the change is in the stage *transforming*: no operation that touches its scope runs, and clients
-//! that did not acknowledge that are fenced ([`change`](crate::change)). Dead clients are recovered afterwards, in the
-//! new view (P §5.4); recovery then finds their words on all replicas or on none.
+//! that did not acknowledge that are fenced ([`change`](crate::view::change)). Dead clients are recovered afterwards,
+//! in the new view (P §5.4); recovery then finds their words on all replicas or on none.
 
 mod outcome;
 mod settle;
@@ -32,11 +32,11 @@ pub mod split;
 
 pub use outcome::{RepairError, TransformResult};
 
-use crate::change::{ChangeStage, SplitProgress, SubtableChange};
 use crate::data::{CopyResult, PlaceOfCopy, clear_bitmaps, copy_bytes};
 use crate::mutant::{Mutant, removed};
 use crate::verbs::Fabric;
 use crate::view::View;
+use crate::view::change::{ChangeStage, SplitProgress, SubtableChange};
 use settle::settle_subtable;
 
 /// Carries out the change of a view that has passed [`View::check`]. May be run again after it

@@ -16,12 +16,12 @@ use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
 use super::outcome::{RepairError, TransformResult};
-use crate::change::{ChangeStage, SplitProgress, SubtableChange};
 use crate::data::{KeyReadResult, ObjectReads};
 use crate::layout::Slot;
 use crate::mutant::{Mutant, removed};
 use crate::race::Buckets;
 use crate::verbs::{Fabric, FailedVerb, MAX_BATCH_VERBS, VerbBatch};
+use crate::view::change::{ChangeStage, SplitProgress, SubtableChange};
 use crate::view::{MAX_REPLICAS, PoolPlace, SlotRef, View};
 
 /// Slots that are handled together: every replica of an object is read for each.

@@ -2,8 +2,8 @@
 
 use alloc::vec::Vec;
 
+use super::change::{ChangeStage, LeavingFrom, RegionChange, SplitProgress, SubtableChange};
 use super::{MAX_DEPTH, MAX_REPLICAS, PoolPlace, View, ViewError};
-use crate::change::{ChangeStage, LeavingFrom, RegionChange, SplitProgress, SubtableChange};
 use crate::layout::{UNIT_BYTES, VACATED_BYTES, first_extent};
 use crate::verbs::MnId;
 

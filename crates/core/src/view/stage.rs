@@ -1,7 +1,7 @@
 //! The meaning of a running change for operations that are pinned by its view.
 
+use super::change::{ChangeStage, LeavingFrom, SplitProgress, SubtableChange};
 use super::{PoolPlace, View};
-use crate::change::{ChangeStage, LeavingFrom, SplitProgress, SubtableChange};
 use crate::mutant::{Mutant, removed};
 use crate::verbs::MnId;
 

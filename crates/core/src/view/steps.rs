@@ -1,12 +1,12 @@
-//! The steps of a change: each makes the next view ([`change`](crate::change)).
+//! The steps of a change: each makes the next view ([`change`](crate::view::change)).
 
 use alloc::vec::Vec;
 
-use super::{Member, PoolPlace, Subtable, View};
-use crate::change::{
+use super::change::{
     ChangeStage, NewReplica, RegionChange, SplitProgress, SubtableChange, UnsurvivableLoss,
     ViewChange,
 };
+use super::{Member, PoolPlace, Subtable, View};
 use crate::data::{Redundancy, Region};
 use crate::mutant::{Mutant, removed};
 use crate::verbs::MnId;

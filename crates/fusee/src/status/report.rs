@@ -10,9 +10,9 @@ use fusee_cli::master_requests::state_name;
 use fusee_cli::recoveries::RecoveryReport;
 use fusee_client::{Status, Usage, View};
 use fusee_control::master::{MemberState, MemberStatus, Reconfiguration, ScrubStatus};
-use fusee_core::change::{ChangeStage, ViewChange};
 use fusee_core::data::Region;
 use fusee_core::stats::{OpKind, SessionWork};
+use fusee_core::view::change::{ChangeStage, ViewChange};
 use serde::Serialize;
 
 use super::health::{self, ClusterMemory, Health};

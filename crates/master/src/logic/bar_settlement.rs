@@ -20,9 +20,9 @@ use fusee_control::events::Topic;
 use std::collections::{BTreeMap, BTreeSet};
 
 use fusee_control::node::{Bar, NodeReply, NodeRequest};
-use fusee_core::change::ChangeStage;
 use fusee_core::verbs::MnId;
 use fusee_core::view::View;
+use fusee_core::view::change::ChangeStage;
 
 use super::MasterState;
 use super::context::{CallPurpose, EventContext};

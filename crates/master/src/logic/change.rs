@@ -20,10 +20,10 @@
 //! better view exists.
 
 use fusee_control::events::Topic;
-use fusee_core::change::ChangeStage;
 use fusee_core::mutant::{Mutant, removed};
 use fusee_core::verbs::ClientId;
 use fusee_core::view::View;
+use fusee_core::view::change::ChangeStage;
 
 use super::context::EventContext;
 use super::{FormationState, MasterState};

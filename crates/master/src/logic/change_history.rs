@@ -6,9 +6,9 @@
 use std::collections::VecDeque;
 
 use fusee_control::master::{ClientRecovery, Reconfiguration};
-use fusee_core::change::ChangeStage;
 use fusee_core::verbs::MnId;
 use fusee_core::view::View;
+use fusee_core::view::change::ChangeStage;
 
 /// The number of entries of each kind that are kept.
 const KEPT: usize = 100;

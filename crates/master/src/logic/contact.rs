@@ -24,10 +24,10 @@ use std::collections::BTreeMap;
 
 use fusee_control::master::MasterReplyId;
 use fusee_control::node::MemberBars;
-use fusee_core::change::ChangeStage;
 use fusee_core::mutant::{Mutant, removed};
 use fusee_core::verbs::MnId;
 use fusee_core::view::View;
+use fusee_core::view::change::ChangeStage;
 
 use super::MasterState;
 use super::context::EventContext;

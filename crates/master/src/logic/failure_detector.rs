@@ -28,10 +28,10 @@ use std::collections::BTreeMap;
 
 use fusee_control::master::{MasterReply, MasterReplyId, SessionHeartbeat};
 use fusee_control::node::{MemberBars, NodeReply, NodeRequest};
-use fusee_core::change::ChangeStage;
 use fusee_core::mutant::{Mutant, removed};
 use fusee_core::verbs::{ClientId, MnId};
 use fusee_core::view::Member;
+use fusee_core::view::change::ChangeStage;
 
 use super::MasterState;
 use super::context::{CallPurpose, EventContext};

@@ -7,9 +7,9 @@ use fusee_control::count_with_noun;
 use fusee_control::events::Topic;
 use std::collections::BTreeSet;
 
-use fusee_core::change::ViewChange;
 use fusee_core::verbs::MnId;
 use fusee_core::view::View;
+use fusee_core::view::change::ViewChange;
 
 use super::MasterState;
 use super::context::EventContext;

@@ -20,9 +20,9 @@
 use std::collections::BTreeMap;
 
 use fusee_control::node::{NodeReply, NodeRequest};
-use fusee_core::change::ChangeStage;
 use fusee_core::verbs::MnId;
 use fusee_core::view::View;
+use fusee_core::view::change::ChangeStage;
 
 use super::MasterState;
 use super::context::{CallPurpose, EventContext};

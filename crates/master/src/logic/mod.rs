@@ -74,10 +74,10 @@ mod view_updates;
 
 use fusee_control::master::MasterReply;
 use fusee_control::node::NodeReply;
-use fusee_core::change::ChangeStage;
 use fusee_core::race::HashKey;
 use fusee_core::verbs::{ClusterId, MnId};
 use fusee_core::view::View;
+use fusee_core::view::change::ChangeStage;
 
 use crate::record::MasterRecord;
 use crate::sessions::{SessionRegistry, SessionState};

@@ -17,10 +17,10 @@ use fusee_control::events::Topic;
 use std::collections::BTreeSet;
 
 use fusee_control::node::{Extent, NodeRefusal, NodeReply, NodeRequest};
-use fusee_core::change::NewReplica;
 use fusee_core::data::Redundancy;
 use fusee_core::verbs::MnId;
 use fusee_core::view::PoolPlace;
+use fusee_core::view::change::NewReplica;
 
 use super::change_rotation::ChangePurpose;
 use super::context::{CallPurpose, EventContext};

@@ -3,7 +3,7 @@
 //! Clients repeat their request as long as they need it, so nothing of this is stored. When the view is stable, members
 //! are chosen for the siblings of all wanted subtables, and each reserves the room for its replica under the number
 //! that the sibling is going to have. Then the view names the places, and the rest follows from it
-//! ([`Split`](fusee_core::change::SplitProgress)).
+//! ([`Split`](fusee_core::view::change::SplitProgress)).
 //!
 //! *Depth.* A split that separates no keys doubles the directory, and so does the next one. Clients do not ask for such
 //! a split: they look at the keys that are in the way. Whatever clients ask, depth is bounded here by the number of

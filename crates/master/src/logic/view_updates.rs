@@ -7,8 +7,8 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use fusee_core::update::ViewUpdate;
 use fusee_core::view::View;
+use fusee_core::view::update::ViewUpdate;
 
 /// The number of views that are kept: those of two changes. Clients are seldom further behind.
 const KEPT: usize = 8;

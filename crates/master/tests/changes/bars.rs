@@ -7,9 +7,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use fusee_control::master::{MasterReply, MasterRequest};
 use fusee_control::node::{NodeReply, NodeRequest};
-use fusee_core::change::ChangeStage;
 use fusee_core::verbs::{ClientId, MnId};
 use fusee_core::view::View;
+use fusee_core::view::change::ChangeStage;
 
 use super::world::{LEASE_MS, TickCluster, settings};
 

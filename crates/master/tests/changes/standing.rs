@@ -3,8 +3,8 @@
 
 // Promise SIL-1: A view without a member waits for other members and leases.
 
-use fusee_core::change::ChangeStage;
 use fusee_core::verbs::MnId;
+use fusee_core::view::change::ChangeStage;
 use fusee_master::logic::MasterEvent;
 use fusee_master::record::MasterRecord;
 

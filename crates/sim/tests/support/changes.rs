@@ -13,11 +13,11 @@ use std::sync::Arc;
 
 use fusee_client::logic::SessionGate;
 use fusee_control::node::{Extent, NodeReply, NodeRequest};
-use fusee_core::change::{ChangeStage, NewReplica};
 use fusee_core::data::Redundancy;
 use fusee_core::mutant::{Mutant, removed};
 use fusee_core::stats::OpKind;
 use fusee_core::verbs::{ClientId, MnId};
+use fusee_core::view::change::{ChangeStage, NewReplica};
 use fusee_core::view::{Geometry, PoolPlace, SlotRef, View};
 use fusee_master::jobs::{self, JobContext, JobEnvironment, JobReport, MasterJob, transform};
 use fusee_sim::{ClusterOptions, Rng, SimClient, SimCluster, Stepper, check::check_replicas_agree};

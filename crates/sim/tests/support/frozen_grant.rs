@@ -8,9 +8,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use fusee_control::node::{Extent, JobRequest, MAX_ALLOC_REGIONS, NodeReply, NodeRequest};
-use fusee_core::change::NewReplica;
 use fusee_core::data::Redundancy;
 use fusee_core::verbs::MnId;
+use fusee_core::view::change::NewReplica;
 use fusee_core::view::{PoolPlace, View};
 use fusee_sim::check::check_quiescent;
 use fusee_sim::{ClusterOptions, SimClient, SimCluster};

@@ -11,7 +11,6 @@ use std::pin::pin;
 use std::time::Duration;
 
 use fusee_control::node::Extent;
-use fusee_core::change::NewReplica;
 use fusee_core::data::{ObjectLocation, Orientation, Redundancy};
 use fusee_core::erasure::Coding;
 use fusee_core::error::Error;
@@ -20,6 +19,7 @@ use fusee_core::race::Buckets;
 use fusee_core::slab::WINDOW_EPOCHS;
 use fusee_core::store::{Hint, HintTrust};
 use fusee_core::view::Geometry;
+use fusee_core::view::change::NewReplica;
 use fusee_sim::check::check_replicas_agree;
 use fusee_sim::{ClusterOptions, Nanos, NetworkOptions, Rng, Sim, SimClient, SimCluster, Stepper};
 use futures_util::future::{Either, join, select};

@@ -7,9 +7,9 @@ use std::cell::Cell;
 use std::sync::Arc;
 
 use fusee_control::node::Extent;
-use fusee_core::change::{ChangeStage, NewReplica};
 use fusee_core::stats::OpKind;
 use fusee_core::view::View;
+use fusee_core::view::change::{ChangeStage, NewReplica};
 use fusee_sim::check::check_replicas_agree;
 use fusee_sim::{ClusterOptions, Stepper};
 

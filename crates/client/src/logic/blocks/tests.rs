@@ -6,11 +6,11 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-use fusee_core::change::{ChangeStage, RegionChange, ViewChange};
 use fusee_core::data::Region;
 use fusee_core::host::{BlockAnswer, Blocks as _};
 use fusee_core::race::HashKey;
 use fusee_core::verbs::ClusterId;
+use fusee_core::view::change::{ChangeStage, RegionChange, ViewChange};
 use fusee_core::view::{Geometry, Member, PoolPlace};
 
 use super::*;

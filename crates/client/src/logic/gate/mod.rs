@@ -24,12 +24,12 @@ use std::task::Waker;
 use std::time::Duration;
 
 use fusee_control::master::{Orphan, SessionHeartbeat};
-use fusee_core::change::ChangeStage;
 use fusee_core::data::{Policy, Transitions};
 use fusee_core::host::PinnedOperations;
 use fusee_core::stats::{Damage, SessionWork};
 use fusee_core::verbs::ClientId;
 use fusee_core::view::View;
+use fusee_core::view::change::ChangeStage;
 use futures_util::task::AtomicWaker;
 
 pub use self::lease::Lease;

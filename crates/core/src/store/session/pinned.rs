@@ -3,7 +3,8 @@
 //! An operation is *pinned* from the moment at which it may post verbs until it will post none any more, and none
 //! that it has posted can still execute. A local epoch stands for a view and an epoch; every operation begins in the
 //! newest one. The session publishes the oldest local epoch that counts (`Epochs::publish`). View changes wait for it
-//! ([`change`](crate::change)), and so does the reuse of freed objects ([`reclaim`](crate::store::memory::reclaim)). So an operation
+//! ([`change`](crate::view::change)), and so does the reuse of freed objects
+//! ([`reclaim`](crate::store::memory::reclaim)). So an operation
 //!
 //! * begins at the newest local epoch: it publishes that first, and looks for a newer one afterwards;
 //! * is not pinned while it waits to begin, e.g. for the end of a change;

@@ -26,7 +26,6 @@
 //! the object to the comparison. A writer that has posted no commit need not hold anything: as long as the view lasts
 //! the old word stands, and the own object lies in a block with a write under way.
 
-use crate::change::ChangeStage;
 use crate::error::{Error, FailedWriteOutcome};
 use crate::host::Host;
 use crate::layout::{Opcode, Slot};
@@ -36,6 +35,7 @@ use crate::store::write::{Attempt, AttemptEnd, AttemptStep, WriteRound};
 use crate::store::{Hint, HintTrust, StoreOp};
 use crate::verbs::{Fabric, MnId, VerbError};
 use crate::view::View;
+use crate::view::change::ChangeStage;
 
 const CHANGE: &str = "the end of a change of the cluster";
 

@@ -1,6 +1,6 @@
 use super::*;
-use crate::change::LeavingFrom;
 use crate::layout::{SizeClass, Slot};
+use crate::view::change::LeavingFrom;
 use crate::view::tests::small;
 
 fn place(node: u16, offset: u64) -> PoolPlace {

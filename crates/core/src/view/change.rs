@@ -9,8 +9,8 @@
 //!   stable ◀─ all sessions are at switched, and no write is suspended ─┘
 //! ```
 //!
-//! This file describes the change under way; [`View`](crate::view::View) makes the steps (`view/steps.rs`), and tells
-//! what they mean for operations that are pinned by a view (`view/stage.rs`).
+//! This file describes the change under way; [`View`](crate::view::View) makes the steps (`steps.rs`), and tells
+//! what they mean for operations that are pinned by a view (`stage.rs`).
 //!
 //! Every step is a view of its own, with the next number: what a session may do follows from the view it is pinned by,
 //! and what the master has to do next follows from the view in its store. So a master that takes over needs to know
@@ -71,7 +71,7 @@ use alloc::vec::Vec;
 
 use serde::{Deserialize, Serialize};
 
-use crate::view::PoolPlace;
+use super::PoolPlace;
 
 /// The stages of a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]

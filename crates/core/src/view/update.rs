@@ -20,10 +20,10 @@ use alloc::vec::Vec;
 
 use serde::{Deserialize, Serialize};
 
-use crate::change::ViewChange;
+use super::change::ViewChange;
+use super::{MAX_DEPTH, Member, Subtable, View, ViewError};
 use crate::data::Region;
 use crate::verbs::ClusterId;
-use crate::view::{MAX_DEPTH, Member, Subtable, View, ViewError};
 
 /// A newer view, as it is sent to a process that has an older one, or none.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -213,9 +213,9 @@ fn runs(from: &View, to: &View) -> Vec<DirectoryRun> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::change::NewReplica;
     use crate::race::HashKey;
     use crate::verbs::MnId;
+    use crate::view::change::NewReplica;
     use crate::view::{Geometry, PoolPlace};
 
     /// Views of a cluster whose index is split again and again, with a loss and a new member.
