@@ -4,8 +4,8 @@
 //! with it is the key's current pair. The operation takes effect when the primary slot is read. If the slot has
 //! changed, its word is followed; if that does not lead to the key either, the buckets are read as without a hint.
 //!
-//! Only the primary is ever read, unless it is lost or barred ([`beside`](super::backup_reads)), and with one index replica
-//! tentative slots are skipped. So a reader never sees a key twice while two INSERTs of it decide which one
+//! Only the primary is ever read, unless it is lost or barred ([`beside`](super::backup_reads)), and with one index
+//! replica tentative slots are skipped. So a reader never sees a key twice while two INSERTs of it decide which one
 //! stays.
 
 use alloc::boxed::Box;

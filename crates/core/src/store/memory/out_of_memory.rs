@@ -9,8 +9,8 @@
 //!    index, and blocks that other sessions hand on are looked through, a few at a time. As the last resort no bitmap
 //!    is trusted any more.
 //!
-//! An object that is best beside a subtable ([`speculation`](crate::store::write::speculation)) takes any memory that there is,
-//! too. When its write has ended, the session looks for a block in the best place for the next object.
+//! An object that is best beside a subtable ([`speculation`](crate::store::write::speculation)) takes any memory that
+//! there is, too. When its write has ended, the session looks for a block in the best place for the next object.
 //!
 //! This happens once in a block's worth of objects. One operation does some of it earlier, when half of the objects
 //! are used up, so that memory can be reused when it is needed. Meanwhile nothing is offered to others; the operation

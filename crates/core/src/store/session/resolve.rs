@@ -22,9 +22,9 @@
 //! way while the write was still pinned, and a comparison with the index may have found that no slot keeps the old
 //! object. A comparison ends only when the bits are set, or revoked, of all objects that were freed by operations which
 //! had begun before it had READ the index. So the write *holds* what it may have replaced, from before it is suspended
-//! until it has freed it ([`reclaim`](crate::store::memory::reclaim)). If the bits that wait are revoked meanwhile, the write leaves
-//! the object to the comparison. A writer that has posted no commit need not hold anything: as long as the view lasts
-//! the old word stands, and the own object lies in a block with a write under way.
+//! until it has freed it ([`reclaim`](crate::store::memory::reclaim)). If the bits that wait are revoked meanwhile,
+//! the write leaves the object to the comparison. A writer that has posted no commit need not hold anything: as long
+//! as the view lasts the old word stands, and the own object lies in a block with a write under way.
 
 use crate::error::{Error, FailedWriteOutcome};
 use crate::host::Host;
