@@ -224,9 +224,9 @@ impl Options {
     /// ```no_run
     /// use std::path::Path;
     ///
-    /// use fusee_client::{Client, Keys, Options};
+    /// use fusee_client::{Client, Keyring, Options};
     ///
-    /// let keys = Keys::of_client(Path::new("/etc/fusee/client.key"))?;
+    /// let keys = Keyring::of_client(Path::new("/etc/fusee/client.key"))?;
     /// let client = Client::connect_with("10.0.0.1:7400", Options::default().with_keys(keys))?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
@@ -239,9 +239,9 @@ impl Options {
     /// ```no_run
     /// use std::path::Path;
     ///
-    /// use fusee_client::{Client, Options, Tls};
+    /// use fusee_client::{Client, Options, TlsSettings};
     ///
-    /// let tls = Tls::of_client(Path::new("/etc/fusee/ca.pem"))?;
+    /// let tls = TlsSettings::of_client(Path::new("/etc/fusee/ca.pem"))?;
     /// let client = Client::connect_with("store-1:7400", Options::default().with_tls(tls))?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
