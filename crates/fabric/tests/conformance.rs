@@ -36,7 +36,9 @@ use fusee_fabric::{
 };
 use fusee_switch::fusee::{FuseeSwitch, FuseeSwitchOptions};
 use support::child::{Child, ROLE};
-use support::{Scratch, Served, Wire, block_on, member, node, rdma_device, verbs_node, wire};
+use support::{
+    Scratch, Served, Wire, block_on, member, node, rdma_device, unique, verbs_node, wire,
+};
 
 /// The limit for steps that take a short time, on a machine that may be slow.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -381,7 +383,7 @@ fn a_full_queue_of_a_node_is_no_dead_end() {
     let queue: Vec<_> = std::iter::from_fn(queued).collect();
     let served = node(POOL_BYTES, None);
     let at = Member {
-        identity: served.identity + 1,
+        identity: unique(),
         shm: Some(path.display().to_string()),
         ..member(NODES[0], &served)
     };

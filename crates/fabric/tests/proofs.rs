@@ -28,7 +28,7 @@ use fusee_fabric::{
 use support::wire::{
     ANSWER_BYTES, CALL_BYTES, SHM, TCP, ask, call, dial, key, proof, rest, say_hello, shm_hello,
 };
-use support::{START, Scratch, Served, loopback, member, node, options};
+use support::{START, Scratch, Served, loopback, member, node, options, unique};
 
 const MN: MnId = MnId(0);
 const WAIT: Duration = Duration::from_secs(30);
@@ -324,11 +324,8 @@ fn a_client_says_nothing_at_a_socket_of_another_user() {
     let Some(mut squatter) = as_other_user("squatter", &path) else { return };
     said_by(&mut squatter, "ready:");
     let served = node(2 * START, None);
-    let at = Member {
-        identity: served.identity + 1,
-        shm: Some(path.display().to_string()),
-        ..member(MN, &served)
-    };
+    let at =
+        Member { identity: unique(), shm: Some(path.display().to_string()), ..member(MN, &served) };
     let attach = |at: &Member| attach_all(FabricKind::Shm, ClientId(7), std::slice::from_ref(at));
     let error = attach(&at).unwrap_err();
     assert!(matches!(error.cause, AttachCause::StrangerAtSocket { uid: OTHER }), "{error}");
