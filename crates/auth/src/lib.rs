@@ -267,7 +267,8 @@ impl Keyring {
             let key = self.hash(who, CODES | side as u8, said).map(AuthKey)?;
             Some(Direction { key, frames: 0 })
         };
-        Some(FrameCodes { sent: of(side)?, received: of(side.other())? })
+        let sent = SentCodes(of(side)?);
+        Some(FrameCodes { sent, received: ReceivedCodes(of(side.other())?) })
     }
 
     fn hash(&self, who: PeerKind, what: u8, said: &AuthTranscript<'_>) -> Option<[u8; BYTES]> {
@@ -380,36 +381,49 @@ impl Direction {
     }
 }
 
-/// The codes of one end of a connection: for the frames that it sends, and those that it receives.
+/// The codes of one end of a connection.
 ///
 /// The frames of each direction have one order, so a lost, repeated or foreign frame has a wrong code.
+#[derive(Debug)]
 pub struct FrameCodes {
-    sent: Direction,
-    received: Direction,
+    /// For the frames that this end sends.
+    pub sent: SentCodes,
+    /// For the frames that this end receives.
+    pub received: ReceivedCodes,
 }
 
-impl FrameCodes {
-    /// Returns the code of the next frame to send.
-    pub fn next_sent_code(&mut self, frame: &[u8]) -> FrameCode {
-        self.sent.next(frame)
-    }
+/// The codes of sent frames.
+#[derive(Debug)]
+pub struct SentCodes(Direction);
 
+impl SentCodes {
+    /// Returns the code of the next frame.
+    pub fn next(&mut self, frame: &[u8]) -> FrameCode {
+        self.0.next(frame)
+    }
+}
+
+/// The codes of received frames.
+#[derive(Debug)]
+pub struct ReceivedCodes(Direction);
+
+impl ReceivedCodes {
     /// Whether this is the next frame of the other end.
-    pub fn verify_received(&mut self, frame: &[u8], code: &FrameCode) -> bool {
+    pub fn is_next(&mut self, frame: &[u8], code: &FrameCode) -> bool {
         // Compares in a time that does not depend on where the codes differ.
         let whole = |code: &FrameCode| {
             let mut hash = [0; BYTES];
             hash[..CODE_BYTES].copy_from_slice(code);
             blake3::Hash::from_bytes(hash)
         };
-        whole(&self.received.next(frame)) == whole(code)
+        whole(&self.0.next(frame)) == whole(code)
     }
 }
 
 /// Shows no key.
-impl fmt::Debug for FrameCodes {
+impl fmt::Debug for Direction {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "codes after {} and {} frames", self.sent.frames, self.received.frames)
+        write!(f, "codes after {} frames", self.frames)
     }
 }
 
@@ -570,16 +584,16 @@ mod tests {
         let mut one = codes(Side::Asker, &here);
         let mut other = codes(Side::Answerer, &here);
         for frame in [&b"first"[..], b"", b"third"] {
-            let code = one.next_sent_code(frame);
-            assert!(other.verify_received(frame, &code));
-            let code = other.next_sent_code(frame);
-            assert!(one.verify_received(frame, &code));
+            let code = one.sent.next(frame);
+            assert!(other.received.is_next(frame, &code));
+            let code = other.sent.next(frame);
+            assert!(one.received.is_next(frame, &code));
         }
         // The same frame has another code when it is sent again, and a missing frame is noticed.
-        let fourth = one.next_sent_code(b"x");
-        let fifth = one.next_sent_code(b"x");
+        let fourth = one.sent.next(b"x");
+        let fifth = one.sent.next(b"x");
         assert_ne!(fourth, fifth);
-        assert!(!other.verify_received(b"x", &fifth));
+        assert!(!other.received.is_next(b"x", &fifth));
         // A code holds neither for the side that has sent it, nor in another connection, nor for another frame.
         let elsewhere = said(b"", &asker, &asker);
         for (side, said, frame) in [
@@ -587,13 +601,13 @@ mod tests {
             (Side::Answerer, &elsewhere, b"x"),
             (Side::Answerer, &here, b"y"),
         ] {
-            let code = codes(Side::Asker, &here).next_sent_code(b"x");
-            assert!(!codes(side, said).verify_received(frame, &code), "{side:?} {frame:?}");
+            let code = codes(Side::Asker, &here).sent.next(b"x");
+            assert!(!codes(side, said).received.is_next(frame, &code), "{side:?} {frame:?}");
         }
-        let code = codes(Side::Asker, &here).next_sent_code(b"x");
+        let code = codes(Side::Asker, &here).sent.next(b"x");
         let proof = keys.proof(PeerKind::Client, Side::Asker, &here).unwrap();
         assert_ne!(code[..], proof[..CODE_BYTES]);
-        assert!(codes(Side::Answerer, &here).verify_received(b"x", &code));
+        assert!(codes(Side::Answerer, &here).received.is_next(b"x", &code));
     }
 
     #[test]

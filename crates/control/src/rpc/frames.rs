@@ -96,7 +96,7 @@ where
         let Some(mut frame) = self.cut(bytes)? else { return Ok(None) };
         if let Some(codes) = &mut self.codes {
             let (message, code) = frame.split_last_chunk().expect("it is cut with its code");
-            if !codes.verify_received(message, code) {
+            if !codes.received.is_next(message, code) {
                 let what = "a frame has not the code that is next: somebody is in between";
                 return Err(io::Error::new(io::ErrorKind::InvalidData, what));
             }
@@ -119,7 +119,7 @@ where
         bytes.put_u32(len);
         bytes.extend_from_slice(&body);
         if let Some(codes) = &mut self.codes {
-            bytes.extend_from_slice(&codes.next_sent_code(&body));
+            bytes.extend_from_slice(&codes.sent.next(&body));
         }
         Ok(())
     }
