@@ -2,7 +2,7 @@
 //!
 //! [`node`] and [`master`] define the messages as plain data without sockets or clocks. The logic
 //! of these processes takes and returns them, and the simulator carries them itself. Only [`rpc`]
-//! uses an RPC library and an async runtime.
+//! uses sockets and an async runtime.
 //!
 //! Control messages are no part of a get or a put. Clients use them to join, to leave, and to get
 //! blocks, for which a put may have to wait.

@@ -4,19 +4,18 @@
 // Promise SEC-21: Each control request is answered to permitted keys only.
 
 use std::collections::BTreeSet;
-use std::fmt::Debug;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use fusee_auth::PeerKind::{self, Admin, Client, Server};
 use fusee_auth::{Keyring, Secret};
-use fusee_control::master::{MasterReply, MasterRequest};
-use fusee_control::node::{NodeReply, NodeRequest};
+use fusee_control::master::MasterReply;
+use fusee_control::node::NodeReply;
 use fusee_control::rpc::{
-    MasterClient, MasterService, NodeClient, NodeService, RpcError, Runtime, bind, parsers, serve,
+    MasterClient, MasterService, NodeClient, NodeService, RpcError, Runtime, Service, bind,
+    parsers, serve,
 };
 use serde::de::DeserializeOwned;
-use tarpc::RequestName;
 
 /// The kind of peer that a request needs. Servers and administrators may do what a client may.
 const NODE_REQUESTS: &[(&str, PeerKind)] = &[
@@ -60,7 +59,7 @@ const MASTER_REQUESTS: &[(&str, PeerKind)] = &[
 ];
 
 /// Returns one request of each kind, parsed from small random numbers.
-fn all<T: DeserializeOwned + RequestName + Debug>() -> Vec<T> {
+fn all<T: DeserializeOwned>() -> Vec<T> {
     let mut seed = 7u64;
     let mut random = || {
         seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -80,18 +79,18 @@ fn all<T: DeserializeOwned + RequestName + Debug>() -> Vec<T> {
 }
 
 /// Makes each request to one kind of server, with each kind of key.
-fn check<T: RequestName + Clone + Debug>(
-    requests: &[T],
+fn check<S: Service<Request: Clone>>(
+    requests: &[S::Request],
     table: &[(&str, PeerKind)],
     secret: &Secret,
     heard: &AtomicUsize,
-    ask: impl Fn(Keyring, T) -> Result<(), RpcError>,
+    ask: impl Fn(Keyring, S::Request) -> Result<(), RpcError>,
 ) {
-    let names: BTreeSet<&str> = requests.iter().map(RequestName::name).collect();
+    let names: BTreeSet<&str> = requests.iter().map(S::name).collect();
     let known: BTreeSet<&str> = table.iter().map(|(name, _)| *name).collect();
     assert_eq!(names, known, "each request has its line in the table");
     for request in requests {
-        let (name, needs) = table.iter().find(|(name, _)| *name == request.name()).unwrap();
+        let (name, needs) = table.iter().find(|(name, _)| *name == S::name(request)).unwrap();
         for who in PeerKind::ALL {
             let before = heard.load(Ordering::SeqCst);
             let answer = ask(secret.keys(who), request.clone());
@@ -118,7 +117,7 @@ fn each_request_is_heard_from_those_that_may_ask_it_and_from_no_others() {
     });
     let node = node.unwrap();
     let addr = node.addr().unwrap().to_string();
-    check::<NodeRequest>(&all(), NODE_REQUESTS, &secret, &heard, |keys, request| {
+    check::<NodeService>(&all(), NODE_REQUESTS, &secret, &heard, |keys, request| {
         let runtime = Runtime::with_keys("asks", Some(keys)).unwrap();
         NodeClient::new(&runtime, &addr[..]).call_blocking(request).map(drop)
     });
@@ -131,7 +130,7 @@ fn each_request_is_heard_from_those_that_may_ask_it_and_from_no_others() {
     });
     let master = master.unwrap();
     let addr = master.addr().unwrap().to_string();
-    check::<MasterRequest>(&all(), MASTER_REQUESTS, &secret, &heard, |keys, request| {
+    check::<MasterService>(&all(), MASTER_REQUESTS, &secret, &heard, |keys, request| {
         let runtime = Runtime::with_keys("asks", Some(keys)).unwrap();
         MasterClient::new(&runtime, &addr[..]).call_blocking(request).map(drop)
     });

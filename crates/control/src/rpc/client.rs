@@ -5,21 +5,17 @@
 //! caller may await it from any executor.
 
 use std::fmt;
-use std::io::ErrorKind;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex as StdMutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::time::Duration;
 
 use fusee_auth::FrameCodes;
 use fusee_core::verbs::ClusterId;
-use tarpc::client::{Channel, NewClient, RpcError as TarpcError};
-use tarpc::{ClientMessage, Response, context};
 use tokio::net::TcpStream;
 use tokio::runtime::Handle;
 use tokio::sync::Mutex;
-use tokio::time::{timeout, timeout_at};
+use tokio::time::{Instant, timeout, timeout_at};
 
-use super::codec::{ClientTransport, transport};
+use super::calls::{ClientConnection, PendingCall};
 use super::hello::{self, HelloError, Stranger};
 use super::runtime::Trust;
 use super::wire::Wire;
@@ -59,92 +55,24 @@ struct Shared<S: Service> {
     addr: String,
     /// Whether a broken connection can be replaced; false inside a process.
     reconnect: bool,
-    link: Mutex<Option<Link<S>>>,
-}
-
-/// An open connection.
-struct Link<S: Service> {
-    channel: Channel<Stamped<S::Request>, S::Reply>,
-    broken: Arc<AtomicBool>,
-    traffic: Arc<StdMutex<Traffic>>,
-}
-
-/// The traffic over a connection.
-#[derive(Debug)]
-struct Traffic {
-    calls: usize,
-    since: Instant,
-}
-
-/// A running call.
-struct Underway(Arc<StdMutex<Traffic>>);
-
-impl Drop for Underway {
-    fn drop(&mut self) {
-        let mut traffic = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        traffic.calls -= 1;
-        traffic.since = Instant::now();
-    }
-}
-
-impl<S: Service> Clone for Link<S> {
-    fn clone(&self) -> Link<S> {
-        let broken = Arc::clone(&self.broken);
-        let traffic = Arc::clone(&self.traffic);
-        Link { channel: self.channel.clone(), broken, traffic }
-    }
-}
-
-impl<S: Service> Link<S> {
-    /// Starts to carry messages. Must run on the runtime.
-    fn start<T>(transport: T, addr: String) -> Link<S>
-    where
-        T: tarpc::Transport<ClientMessage<Stamped<S::Request>>, Response<S::Reply>>
-            + Send
-            + 'static,
-    {
-        let NewClient { client, dispatch } =
-            tarpc::client::new(tarpc::client::Config::default(), transport);
-        let broken = Arc::new(AtomicBool::new(false));
-        let flag = Arc::clone(&broken);
-        tokio::spawn(async move {
-            if let Err(error) = dispatch.await {
-                tracing::debug!(%addr, %error, "control connection broke");
-            }
-            // Release: the old connection has ended before a caller sees the flag and makes a new one.
-            flag.store(true, Ordering::Release);
-        });
-        let traffic = Traffic { calls: 0, since: Instant::now() };
-        Link { channel: client, broken, traffic: Arc::new(StdMutex::new(traffic)) }
-    }
-
-    /// Notes a call. Returns `None` if the server may be about to close the connection because it was idle for
-    /// too long.
-    fn begin(&self, longest_idle: Duration) -> Option<Underway> {
-        let mut traffic = self.traffic.lock().unwrap_or_else(PoisonError::into_inner);
-        if traffic.calls == 0 && traffic.since.elapsed() > longest_idle {
-            return None;
-        }
-        traffic.calls += 1;
-        Some(Underway(Arc::clone(&self.traffic)))
-    }
+    /// Locked while a connection is opened.
+    connection: Mutex<Option<ClientConnection<S::Reply>>>,
 }
 
 /// Closes a connection that was given up for its silence, after a while. A peer that was only slow would take
 /// the end of the connection for the end of this process, unless it has heard of this process over another
 /// connection before.
-fn part_later<S: Service>(link: Link<S>) {
+fn part_later<R: Send + 'static>(connection: ClientConnection<R>) {
     tokio::spawn(async move {
         tokio::time::sleep(PARTING).await;
-        drop(link);
+        drop(connection);
     });
 }
 
 impl<S: Service> RpcClient<S> {
     /// Makes a client of the service at `addr` (host and port). It connects when it is first called.
     pub fn new(runtime: &Runtime, addr: impl Into<String>) -> RpcClient<S> {
-        let carrier = (runtime.handle(), runtime.trust());
-        RpcClient::with_link(carrier, addr.into(), true, None)
+        RpcClient::of(runtime.handle(), runtime.trust(), addr.into(), None)
     }
 
     /// Like [`RpcClient::new`], but connects at once, and so tells whether the service is there.
@@ -154,37 +82,31 @@ impl<S: Service> RpcClient<S> {
     ) -> Result<RpcClient<S>, RpcError> {
         let client = RpcClient::new(runtime, addr);
         let shared = Arc::clone(&client.shared);
-        let connecting = runtime.handle().spawn(async move { shared.link().await.map(|_| ()) });
+        let connecting = runtime.handle().spawn(async move { shared.begin().await.map(drop) });
         connecting.await.map_err(|_| RpcError::Closed { addr: client.addr().to_owned() })??;
         Ok(client)
     }
 
-    /// Makes a client over an existing transport. Must be called on the runtime.
-    pub(super) fn local<T>(runtime: &Runtime, name: &str, transport: T) -> RpcClient<S>
-    where
-        T: tarpc::Transport<ClientMessage<Stamped<S::Request>>, Response<S::Reply>>
-            + Send
-            + 'static,
-    {
-        let link = Link::start(transport, name.to_owned());
-        RpcClient::with_link(
-            (runtime.handle(), runtime.trust()),
-            name.to_owned(),
-            false,
-            Some(link),
-        )
+    /// Makes a client over this connection, which cannot be replaced.
+    pub(super) fn local(
+        runtime: &Runtime,
+        name: &str,
+        connection: ClientConnection<S::Reply>,
+    ) -> RpcClient<S> {
+        RpcClient::of(runtime.handle(), runtime.trust(), name.to_owned(), Some(connection))
     }
 
-    fn with_link(
-        (runtime, trust): (&Handle, &Trust),
+    fn of(
+        runtime: &Handle,
+        trust: &Trust,
         addr: String,
-        reconnect: bool,
-        link: Option<Link<S>>,
+        connection: Option<ClientConnection<S::Reply>>,
     ) -> RpcClient<S> {
         let runtime = runtime.clone();
         let trust = trust.clone();
-        let link = Mutex::new(link);
-        let shared = Shared { runtime, trust, addr, reconnect, link };
+        let reconnect = connection.is_none();
+        let connection = Mutex::new(connection);
+        let shared = Shared { runtime, trust, addr, reconnect, connection };
         RpcClient { shared: Arc::new(shared), deadline: DEFAULT_DEADLINE, cluster: None }
     }
 
@@ -219,8 +141,7 @@ impl<S: Service> RpcClient<S> {
 
     /// Returns a client of the same service at another address.
     pub(super) fn sibling(&self, addr: String) -> RpcClient<S> {
-        let carrier = (&self.shared.runtime, &self.shared.trust);
-        RpcClient::with_link(carrier, addr, true, None)
+        RpcClient::of(&self.shared.runtime, &self.shared.trust, addr, None)
     }
 
     /// Sends the request once. Dropping the future does not take the request back.
@@ -230,15 +151,16 @@ impl<S: Service> RpcClient<S> {
         let request = Stamped { cluster: self.cluster, request };
         let calling = self.shared.runtime.spawn(async move {
             let end = Instant::now() + deadline;
-            let (link, _underway) = match timeout(deadline, shared.usable_link()).await {
-                Ok(usable) => usable?,
+            let Ok(begun) = timeout_at(end, shared.begin()).await else {
                 // Not a time-out: the request has not been sent, so it cannot take effect.
-                Err(_) => return Err(shared.unreachable("no connection in time")),
+                return Err(shared.unreachable("no connection in time"));
             };
-            match timeout_at(end.into(), shared.call(link, request, end)).await {
-                Ok(result) => result,
-                Err(_) => Err(RpcError::TimedOut { addr: shared.addr.clone() }),
+            let mut call = begun?;
+            let answer = call.answer(request, end).await;
+            if let Err(RpcError::TimedOut { .. }) = answer {
+                shared.give_up(call.connection());
             }
+            answer
         });
         // The task can only be cut off by the end of the runtime.
         calling.await.map_err(|_| RpcError::Closed { addr: self.addr().to_owned() })?
@@ -254,78 +176,37 @@ impl<S: Service> RpcClient<S> {
 }
 
 impl<S: Service> Shared<S> {
-    async fn call(
-        &self,
-        link: Link<S>,
-        request: Stamped<S::Request>,
-        deadline: Instant,
-    ) -> Result<S::Reply, RpcError> {
-        let mut context = context::current();
-        context.deadline = deadline;
-        let addr = || self.addr.clone();
-        match link.channel.call(context, request).await {
-            Ok(reply) => Ok(reply),
-            Err(TarpcError::DeadlineExceeded) => {
-                // The peer may have died without closing the connection; the next call finds out.
-                self.forget(&link).await;
-                part_later(link);
-                Err(RpcError::TimedOut { addr: addr() })
-            }
-            Err(TarpcError::Shutdown | TarpcError::Channel(_)) => {
-                self.forget(&link).await;
-                Err(RpcError::Closed { addr: addr() })
-            }
-            Err(TarpcError::Send(cause)) => {
-                Err(RpcError::Protocol { addr: addr(), what: cause.to_string() })
-            }
-            Err(TarpcError::Server(error)) if error.kind == ErrorKind::PermissionDenied => {
-                Err(RpcError::Keys { addr: addr(), what: error.detail })
-            }
-            Err(TarpcError::Server(error)) => {
-                Err(RpcError::Protocol { addr: addr(), what: error.detail })
-            }
-        }
-    }
-
-    async fn forget(&self, link: &Link<S>) {
-        let mut current = self.link.lock().await;
-        let same = |now: &mut Link<S>| Arc::ptr_eq(&now.broken, &link.broken);
-        if self.reconnect {
-            current.take_if(same);
-        }
-    }
-
-    /// Returns the connection, with a call noted on it.
-    async fn usable_link(&self) -> Result<(Link<S>, Underway), RpcError> {
+    /// Begins a call on the connection, replaced if necessary.
+    async fn begin(&self) -> Result<PendingCall<S::Reply>, RpcError> {
         // No peer closes a connection inside a process.
         let longest_idle = if self.reconnect { REUSE_TIMEOUT } else { Duration::MAX };
-        loop {
-            let link = self.link().await?;
-            if let Some(underway) = link.begin(longest_idle) {
-                return Ok((link, underway));
-            }
-            self.forget(&link).await;
-            part_later(link);
-        }
-    }
-
-    /// Returns the connection, replaced if necessary.
-    async fn link(&self) -> Result<Link<S>, RpcError> {
-        let mut current = self.link.lock().await;
-        if let Some(link) = current.as_ref()
-            && !link.broken.load(Ordering::Acquire)
-        {
-            return Ok(link.clone());
+        let mut current = self.connection.lock().await;
+        let closed = || RpcError::Closed { addr: self.addr.clone() };
+        if let Some(call) = current.as_ref().and_then(|open| open.begin(longest_idle)) {
+            return Ok(call);
         }
         if !self.reconnect {
-            return Err(RpcError::Closed { addr: self.addr.clone() });
+            return Err(closed());
         }
+        current.take().into_iter().for_each(part_later);
         let (wire, codes) = self.dial().await?;
-        let transport: ClientTransport<Stamped<S::Request>, S::Reply> =
-            transport(wire, None, codes);
-        let link = Link::start(transport, self.addr.clone());
-        *current = Some(link.clone());
-        Ok(link)
+        let connection = ClientConnection::start(wire, codes, self.addr.clone());
+        let call = connection.begin(Duration::MAX).ok_or_else(closed)?;
+        *current = Some(connection);
+        Ok(call)
+    }
+
+    /// Gives up a connection that did not answer in time: the peer may have died without closing it, which the
+    /// next call finds out.
+    fn give_up(&self, silent: &ClientConnection<S::Reply>) {
+        // A lock that is held means that the connection is being replaced already.
+        let current = self.connection.try_lock();
+        if self.reconnect
+            && let Ok(mut current) = current
+            && let Some(silent) = current.take_if(|current| current.is(silent))
+        {
+            part_later(silent);
+        }
     }
 
     fn unreachable(&self, cause: &str) -> RpcError {

@@ -4,244 +4,281 @@
 //! | length of the message 4, big-endian | message | code 16 |
 //! ```
 //!
-//! The code ([`FrameCodes`]) is checked before the message is parsed, so no message of a peer without a key is
-//! parsed.
+//! The code ([`FrameCodes`](fusee_auth::FrameCodes)) is checked before the message is parsed, so no message of a peer
+//! without a key is parsed.
 //!
 //! A frame is received in pieces. Memory is taken for bytes that have come, not for the announced length: four
 //! bytes of a stranger must not cost 16 MiB. A server counts the memory of incomplete frames, and that of
-//! complete ones ([`Guest`]). The memory of a long frame is freed with the frame; a connection keeps a few KiB.
+//! complete ones ([`Guest`]). The memory of a frame is freed with the frame; a connection keeps a few KiB.
 
 use std::io;
-use std::marker::PhantomData;
-use std::pin::Pin;
 
-use fusee_auth::{CODE_BYTES, FrameCodes};
-use tarpc::tokio_serde::{Deserializer, Serializer};
-use tarpc::tokio_util::bytes::{Buf, BufMut, Bytes, BytesMut};
-use tarpc::tokio_util::codec::{Decoder, Encoder};
+use fusee_auth::{CODE_BYTES, ReceivedCodes, SentCodes};
+use serde::de::DeserializeOwned;
+use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncWrite, AsyncWriteExt, BufWriter};
+use tokio::sync::mpsc;
 
 use super::MAX_FRAME_BYTES;
-use super::codec::Codec;
+use super::codec::{decode, invalid};
 use super::guests::{FREE_FRAME_BYTES, Guest};
 
 /// Length of the length, in bytes.
 const HEAD_BYTES: usize = 4;
 
-/// Turns messages `Out` into bytes, and bytes into messages `In`.
-pub(super) struct Frames<In, Out, R> {
-    codec: Codec<R>,
+/// The receiving end of a connection.
+pub(super) struct FrameReader<I> {
+    input: I,
+    /// The bytes of the next frame so far.
+    frame: Vec<u8>,
     /// The connection that the memory counts for; clients do not count it.
     guest: Option<Guest>,
     /// `None`: no key was proved, or TLS protects the connection.
-    codes: Option<FrameCodes>,
-    types: PhantomData<fn(Out) -> In>,
+    codes: Option<ReceivedCodes>,
 }
 
-impl<In, Out, R> Frames<In, Out, R> {
-    pub(super) fn new(guest: Option<Guest>, codes: Option<FrameCodes>) -> Frames<In, Out, R> {
-        Frames { codec: Codec::new(), guest, codes, types: PhantomData }
+impl<I: AsyncBufRead + Unpin> FrameReader<I> {
+    pub(super) fn new(
+        input: I,
+        guest: Option<Guest>,
+        codes: Option<ReceivedCodes>,
+    ) -> FrameReader<I> {
+        FrameReader { input, frame: Vec::new(), guest, codes }
     }
 
-    /// Cuts off the first frame of the received bytes, without its length. `None`: bytes are missing.
-    fn cut(&self, bytes: &mut BytesMut) -> io::Result<Option<BytesMut>> {
-        let Some(head) = bytes.first_chunk::<HEAD_BYTES>() else {
-            if let Some(guest) = self.guest.as_ref().filter(|_| !bytes.is_empty()) {
-                guest.holds(bytes.len())?;
+    /// Receives the next message; `None` at the end of the connection. If the future is dropped, the next call
+    /// goes on.
+    pub(super) async fn next<M: DeserializeOwned>(&mut self) -> io::Result<Option<M>> {
+        loop {
+            let missing = self.length()? - self.frame.len();
+            if missing == 0 {
+                break;
             }
-            return Ok(None);
-        };
+            let come = self.input.fill_buf().await?;
+            if come.is_empty() {
+                return match self.frame.len() {
+                    0 => Ok(None),
+                    _ => Err(io::Error::other("the connection ended within a frame")),
+                };
+            }
+            if self.frame.len() == self.frame.capacity() {
+                // At most as much again as has come.
+                self.frame.reserve_exact(missing.min(self.frame.len().max(FREE_FRAME_BYTES)));
+            }
+            let room = self.frame.capacity() - self.frame.len();
+            let taken = come.len().min(missing).min(room);
+            self.frame.extend_from_slice(&come[..taken]);
+            self.input.consume(taken);
+            if let Some(guest) = &self.guest {
+                guest.holds(self.frame.capacity())?;
+            }
+        }
+        let frame = std::mem::take(&mut self.frame);
+        if let Some(guest) = &self.guest {
+            guest.has_whole(frame.len())?;
+        }
+        let mut message = &frame[HEAD_BYTES..];
+        if let Some(codes) = &mut self.codes {
+            let (coded, code) = message.split_last_chunk().expect("the frame is whole");
+            if !codes.is_next(coded, code) {
+                let what = "a frame has not the code that is next: somebody is in between";
+                return Err(invalid(what));
+            }
+            message = coded;
+        }
+        decode(message).map(Some)
+    }
+
+    /// Returns the length of the incomplete frame, as far as it is known.
+    fn length(&self) -> io::Result<usize> {
+        let Some(head) = self.frame.first_chunk::<HEAD_BYTES>() else { return Ok(HEAD_BYTES) };
         let len = u32::from_be_bytes(*head) as usize;
         if len > MAX_FRAME_BYTES {
-            let what = format!("a frame of {len} bytes is too long");
-            return Err(io::Error::new(io::ErrorKind::InvalidData, what));
+            return Err(invalid(format!("a frame of {len} bytes is too long")));
         }
-        let whole = HEAD_BYTES + len + self.codes.as_ref().map_or(0, |_| CODE_BYTES);
-        if bytes.len() < whole {
-            // Reserves only when necessary, and at most as much again as has come: `reserve` may double.
-            let missing = whole - bytes.len();
-            if bytes.capacity() - bytes.len() < missing.min(FREE_FRAME_BYTES) {
-                bytes.reserve(missing.min(bytes.len().max(FREE_FRAME_BYTES)));
-            }
-            if let Some(guest) = &self.guest {
-                guest.holds(bytes.capacity())?;
-            }
-            return Ok(None);
-        }
-        if let Some(guest) = &self.guest {
-            guest.has_whole(whole)?;
-        }
-        let mut frame = if whole > FREE_FRAME_BYTES {
-            // The bytes behind the frame move to memory of their own, so that this memory is freed with the
-            // frame.
-            let rest = BytesMut::from(&bytes[whole..]);
-            let mut frame = std::mem::replace(bytes, rest);
-            frame.truncate(whole);
-            frame
-        } else {
-            bytes.split_to(whole)
-        };
-        frame.advance(HEAD_BYTES);
-        Ok(Some(frame))
+        Ok(HEAD_BYTES + len + self.codes.as_ref().map_or(0, |_| CODE_BYTES))
     }
 }
 
-impl<In, Out, R> Decoder for Frames<In, Out, R>
-where
-    Codec<R>: Deserializer<In, Error = io::Error> + Unpin,
-{
-    type Item = In;
-    type Error = io::Error;
-
-    fn decode(&mut self, bytes: &mut BytesMut) -> io::Result<Option<In>> {
-        let Some(mut frame) = self.cut(bytes)? else { return Ok(None) };
-        if let Some(codes) = &mut self.codes {
-            let (message, code) = frame.split_last_chunk().expect("it is cut with its code");
-            if !codes.received.is_next(message, code) {
-                let what = "a frame has not the code that is next: somebody is in between";
-                return Err(io::Error::new(io::ErrorKind::InvalidData, what));
-            }
-            frame.truncate(frame.len() - CODE_BYTES);
+/// Sends encoded messages as frames, until there are no more senders of any. An error in place of a message ends
+/// the connection.
+pub(super) async fn send(
+    output: impl AsyncWrite + Unpin,
+    mut codes: Option<SentCodes>,
+    mut messages: mpsc::Receiver<io::Result<Vec<u8>>>,
+) -> io::Result<()> {
+    let mut output = BufWriter::new(output);
+    while let Some(message) = messages.recv().await {
+        let message = message?;
+        output.write_u32(message.len().try_into().expect("the codec bounds messages")).await?;
+        output.write_all(&message).await?;
+        if let Some(codes) = &mut codes {
+            output.write_all(&codes.next(&message)).await?;
         }
-        Pin::new(&mut self.codec).deserialize(&frame).map(Some)
-    }
-}
-
-impl<In, Out, R> Encoder<Out> for Frames<In, Out, R>
-where
-    Codec<R>: Serializer<Out, Error = io::Error> + Unpin,
-{
-    type Error = io::Error;
-
-    fn encode(&mut self, message: Out, bytes: &mut BytesMut) -> io::Result<()> {
-        let body: Bytes = Pin::new(&mut self.codec).serialize(&message)?;
-        let len = u32::try_from(body.len()).expect("the codec bounds its messages");
-        bytes.reserve(HEAD_BYTES + body.len() + CODE_BYTES);
-        bytes.put_u32(len);
-        bytes.extend_from_slice(&body);
-        if let Some(codes) = &mut self.codes {
-            bytes.extend_from_slice(&codes.sent.next(&body));
+        if messages.is_empty() {
+            output.flush().await?;
         }
-        Ok(())
     }
+    output.shutdown().await
 }
 
 #[cfg(test)]
 mod tests {
-    use fusee_auth::{AuthTranscript, PeerKind, Secret, Side};
-    use tarpc::{ClientMessage, Response};
+    use fusee_auth::{AuthTranscript, FrameCodes, PeerKind, Secret, Side};
+    use futures_util::FutureExt;
+    use tokio::io::{BufReader, DuplexStream, duplex};
 
     use super::*;
-    use crate::node::{NodeReply, NodeRequest};
+    use crate::node::NodeRequest;
+    use crate::rpc::codec::{Envelope, encode};
     use crate::rpc::guests::{Guests, Limits, Refusal};
 
-    type Both = (NodeRequest, NodeReply);
-    type Received = Frames<ClientMessage<NodeRequest>, Response<NodeReply>, Both>;
+    type NodeEnvelope = Envelope<NodeRequest>;
 
-    fn received(limits: Limits, numbers: &[u64]) -> Vec<(Received, Guests)> {
-        let guests = Guests::new(limits);
-        let peer = [127, 0, 0, 1].into();
-        let each =
-            numbers.iter().map(|number| Received::new(Some(guests.enter(*number, peer)), None));
-        each.map(|frames| (frames, guests.clone())).collect()
+    /// A receiving end in memory.
+    struct Receiver {
+        peer: DuplexStream,
+        frames: FrameReader<BufReader<DuplexStream>>,
     }
 
-    /// Returns both ends of a connection with codes.
-    fn coded() -> (Received, Frames<Response<NodeReply>, ClientMessage<NodeRequest>, Both>) {
+    impl Receiver {
+        fn new(guest: Option<Guest>, codes: Option<ReceivedCodes>) -> Receiver {
+            let (peer, input) = duplex(32 << 20);
+            let frames = FrameReader::new(BufReader::new(input), guest, codes);
+            Receiver { peer, frames }
+        }
+
+        /// Receives bytes. Returns the next message; `None` if bytes are missing.
+        fn receives(&mut self, bytes: &[u8]) -> io::Result<Option<NodeEnvelope>> {
+            self.peer.write_all(bytes).now_or_never().expect("there is room").unwrap();
+            let come = self.frames.next().now_or_never().transpose()?;
+            Ok(come.map(|message| message.expect("the connection does not end")))
+        }
+
+        /// Returns the memory that the incomplete frame holds.
+        fn held(&self) -> usize {
+            self.frames.frame.capacity()
+        }
+    }
+
+    /// Returns the codes of both ends of a connection: of the receiver of requests, and of their sender.
+    fn coded() -> (Receiver, SentCodes) {
         let keys = Secret::random().unwrap().keys(PeerKind::Client);
         let asker = fusee_auth::nonce().unwrap();
         let answerer = fusee_auth::nonce().unwrap();
         let said = AuthTranscript { kind: "test", about: b"", asker: &asker, answerer: &answerer };
-        let codes = |side| keys.codes(PeerKind::Client, side, &said);
-        (Frames::new(None, codes(Side::Answerer)), Frames::new(None, codes(Side::Asker)))
+        let codes = |side| -> FrameCodes { keys.codes(PeerKind::Client, side, &said).unwrap() };
+        (Receiver::new(None, Some(codes(Side::Answerer).received)), codes(Side::Asker).sent)
     }
 
-    fn cancel(request_id: u64) -> ClientMessage<NodeRequest> {
-        ClientMessage::Cancel { trace_context: tarpc::trace::Context::default(), request_id }
+    /// Returns the frame of a message.
+    fn cancel(id: u64, codes: SentCodes) -> Vec<u8> {
+        frames_of(&[encode(&NodeEnvelope::Cancel { id }).unwrap()], Some(codes))
+    }
+
+    /// Returns the frames of these messages.
+    fn frames_of(messages: &[Vec<u8>], codes: Option<SentCodes>) -> Vec<u8> {
+        let (sender, queue) = mpsc::channel(messages.len());
+        messages.iter().for_each(|message| sender.try_send(Ok(message.clone())).unwrap());
+        drop(sender);
+        let mut sent = Vec::new();
+        send(&mut sent, codes, queue).now_or_never().expect("memory has room").unwrap();
+        sent
     }
 
     #[test]
     fn frames_with_codes_arrive_and_any_change_shows() {
-        let (mut server, mut client) = coded();
-        let mut bytes = BytesMut::new();
-        for id in 0..3 {
-            client.encode(cancel(id), &mut bytes).unwrap();
-            let whole = bytes.split();
-            for cut in 0..whole.len() {
-                assert!(server.decode(&mut BytesMut::from(&whole[..cut])).unwrap().is_none());
-            }
-            bytes.extend_from_slice(&whole);
-            let come = server.decode(&mut bytes).unwrap();
-            assert!(
-                matches!(come, Some(ClientMessage::Cancel { request_id, .. }) if request_id == id)
-            );
-            assert!(bytes.is_empty());
+        let (mut server, codes) = coded();
+        let cancels = [0, 1, 2].map(|id| encode(&NodeEnvelope::Cancel { id }).unwrap());
+        let sent = frames_of(&cancels, Some(codes));
+        let length = sent.len() / 3;
+        assert_eq!(length, HEAD_BYTES + 2 + CODE_BYTES);
+        for (at, byte) in sent.iter().enumerate() {
+            let come = server.receives(&[*byte]).unwrap();
+            let expected = ((at + 1) % length == 0).then_some(at / length);
+            let id = come.map(|come| match come {
+                Envelope::Cancel { id } => id as usize,
+                call => panic!("{call:?}"),
+            });
+            assert_eq!(id, expected);
         }
-        for at in 0..HEAD_BYTES + 2 + CODE_BYTES {
-            let (mut server, mut client) = coded();
-            client.encode(cancel(1), &mut bytes).unwrap();
+        for at in 0..length {
+            let (mut server, codes) = coded();
+            let mut bytes = cancel(1, codes);
             bytes[at] ^= 1;
             bytes.extend_from_slice(&[0; 1 << 10]);
-            // If the change made the length longer, the decoder waits for more bytes, or takes some of these.
-            let come = server.decode(&mut bytes);
+            // If the change made the length longer, the reader waits for more bytes, or takes some of these.
+            let come = server.receives(&bytes);
             assert!(!matches!(come, Ok(Some(_))), "byte {at}");
-            bytes.clear();
         }
         // A repeated frame is refused: its code belongs to the place before.
-        let (mut server, mut client) = coded();
-        client.encode(cancel(1), &mut bytes).unwrap();
-        let first = bytes.split();
-        assert!(server.decode(&mut BytesMut::from(&first[..])).unwrap().is_some());
-        let error = server.decode(&mut BytesMut::from(&first[..])).map(drop).unwrap_err();
+        let (mut server, codes) = coded();
+        let first = cancel(1, codes);
+        assert!(server.receives(&first).unwrap().is_some());
+        let error = server.receives(&first).map(drop).unwrap_err();
         assert!(error.to_string().contains("somebody is in between"), "{error}");
     }
 
     #[test]
     fn an_announced_length_costs_no_memory() {
-        let frames = Received::new(None, None);
-        let mut bytes = BytesMut::new();
-        bytes.put_u32(MAX_FRAME_BYTES as u32);
-        bytes.put_u8(0);
-        assert!(frames.cut(&mut bytes).unwrap().is_none());
-        assert!(bytes.capacity() <= 2 * FREE_FRAME_BYTES, "{}", bytes.capacity());
+        let mut receiver = Receiver::new(None, None);
+        let head = (MAX_FRAME_BYTES as u32).to_be_bytes();
+        assert!(receiver.receives(&[&head[..], &[0]].concat()).unwrap().is_none());
+        assert!(receiver.held() <= 2 * FREE_FRAME_BYTES, "{}", receiver.held());
+        let mut receiver = Receiver::new(None, None);
+        let head = (MAX_FRAME_BYTES as u32 + 1).to_be_bytes();
+        assert!(receiver.receives(&head).unwrap_err().to_string().contains("too long"));
     }
 
     #[test]
     fn a_long_frame_comes_in_pieces_and_leaves_no_memory_behind() {
-        let frames = Received::new(None, None);
-        let mut bytes = BytesMut::new();
-        let len = 4 << 20;
-        bytes.put_u32(len);
-        let piece = vec![7; 10_000];
-        let mut sent = 0;
-        let frame = loop {
-            let n = piece.len().min(len as usize - sent);
-            bytes.extend_from_slice(&piece[..n]);
-            sent += n;
-            if sent == len as usize {
-                bytes.extend_from_slice(&[0, 0]);
+        let mut receiver = Receiver::new(None, None);
+        let clients = vec![fusee_core::verbs::ClientId(7); 4 << 20];
+        let request = NodeRequest::Fence { clients };
+        let call = encode(&Envelope::Call { id: 1, ms_left: 1, request: &request }).unwrap();
+        let sent = frames_of(&[call], None);
+        assert!(sent.len() > 4 << 20);
+        let mut come = 0;
+        for piece in sent.chunks(10_000) {
+            come += piece.len();
+            match receiver.receives(piece).unwrap() {
+                Some(Envelope::Call { id: 1, request: whole, .. }) => assert_eq!(whole, request),
+                Some(other) => panic!("{other:?}"),
+                None => {
+                    assert!(come < sent.len());
+                    assert!(receiver.held() <= 2 * come + 2 * FREE_FRAME_BYTES);
+                }
             }
-            match frames.cut(&mut bytes).unwrap() {
-                Some(frame) => break frame,
-                None => assert!(bytes.capacity() <= 2 * sent + 2 * FREE_FRAME_BYTES),
-            }
-        };
-        assert_eq!((frame.len(), &bytes[..]), (len as usize, &[0, 0][..]));
-        assert!(bytes.capacity() <= FREE_FRAME_BYTES, "{}", bytes.capacity());
+        }
+        assert_eq!(receiver.held(), 0);
+        // The bytes behind the frame begin the next one.
+        assert!(receiver.receives(&[0, 0]).unwrap().is_none());
+        assert!(receiver.receives(&[0, 2, 1, 9]).unwrap().is_some());
+    }
+
+    #[test]
+    fn an_end_within_a_frame_is_an_error() {
+        for (bytes, is_error) in [(&[][..], false), (&[0], true), (&[0, 0, 0, 2, 1], true)] {
+            let mut frames = FrameReader::new(bytes, None, None);
+            let come = frames.next::<NodeEnvelope>().now_or_never().unwrap();
+            assert_eq!(come.is_err(), is_error, "{bytes:?}");
+            assert!(come.is_ok_and(|come| come.is_none()) || is_error);
+        }
     }
 
     #[test]
     fn what_is_half_received_is_bounded_for_each_peer_and_in_total() {
         for (frame_bytes, frame_bytes_per_peer) in [(2 << 20, 1 << 30), (1 << 30, 2 << 20)] {
             let limits = Limits { frame_bytes, frame_bytes_per_peer, ..Limits::default() };
-            let mut half = BytesMut::new();
-            half.put_u32(MAX_FRAME_BYTES as u32);
-            half.resize(400_000, 0);
+            let guests = Guests::new(limits);
+            let mut half = (MAX_FRAME_BYTES as u32).to_be_bytes().to_vec();
+            half.resize(700_000, 0);
             let mut held = Vec::new();
             let mut refused = 0;
-            for (frames, _) in received(limits, &[1, 2, 3, 4, 5]) {
-                let mut bytes = half.clone();
-                match frames.cut(&mut bytes) {
-                    Ok(_) => held.push((frames, bytes)),
+            for number in 0..5 {
+                let guest = guests.enter(number, [127, 0, 0, 1].into());
+                let mut receiver = Receiver::new(Some(guest), None);
+                match receiver.receives(&half) {
+                    Ok(_) => held.push(receiver),
                     Err(error) => {
                         refused += 1;
                         assert!(error.to_string().contains("half received"), "{error}");

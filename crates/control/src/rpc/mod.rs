@@ -1,4 +1,4 @@
-//! The RPC edge: the only module that uses an RPC library (tarpc) and an async runtime (tokio).
+//! The RPC edge: the only module that uses sockets and an async runtime (tokio).
 //!
 //! A service is a pair of message types and a [`Role`]; there are two, [`NodeService`] and [`MasterService`].
 //! [`serve`] answers one on a TCP port, [`serve_local`] inside the process without a port. [`RpcClient`] is the
@@ -22,6 +22,7 @@
 //! Clients may be used from any executor. Their connections live on the [`Runtime`] that they were made with,
 //! which must outlive them.
 
+mod calls;
 mod client;
 mod codec;
 mod frames;
@@ -30,6 +31,7 @@ mod hello;
 mod masters;
 #[doc(hidden)]
 pub mod parsers;
+mod requests;
 mod runtime;
 mod server;
 mod stamp;
@@ -74,7 +76,7 @@ pub const MAX_DEADLINE: Duration = Duration::from_secs(600);
 /// A pair of message types, and the role of the server that answers.
 pub trait Service: Send + Sync + 'static {
     /// The type of requests.
-    type Request: tarpc::RequestName + Serialize + DeserializeOwned + Send + 'static;
+    type Request: Serialize + DeserializeOwned + Send + 'static;
     /// The type of replies.
     type Reply: Serialize + DeserializeOwned + Send + 'static;
     /// The role of the server.
@@ -82,6 +84,9 @@ pub trait Service: Send + Sync + 'static {
 
     /// Returns the kind of peer that may make a request, if peers have to prove their kind.
     fn needs(request: &Self::Request) -> PeerKind;
+
+    /// Returns the name of a request.
+    fn name(request: &Self::Request) -> &'static str;
 }
 
 /// The service of memory nodes.
@@ -108,6 +113,27 @@ impl Service for NodeService {
             | Living { .. }
             | StandAt { .. }
             | Unbar { .. } => PeerKind::Server,
+        }
+    }
+
+    fn name(request: &NodeRequest) -> &'static str {
+        use NodeRequest::*;
+        match request {
+            Describe => "Describe",
+            Format { .. } => "Format",
+            Reserve { .. } => "Reserve",
+            Alloc { .. } => "Alloc",
+            SetOwner { .. } => "SetOwner",
+            OwnersOf { .. } => "OwnersOf",
+            InTurn { .. } => "InTurn",
+            OfJob { .. } => "OfJob",
+            BlocksOf { .. } => "BlocksOf",
+            Fence { .. } => "Fence",
+            Living { .. } => "Living",
+            Usage => "Usage",
+            StandAt { .. } => "StandAt",
+            Bar { .. } => "Bar",
+            Unbar { .. } => "Unbar",
         }
     }
 }
@@ -142,58 +168,35 @@ impl Service for MasterService {
             | Events { .. } => PeerKind::Client,
         }
     }
+
+    fn name(request: &MasterRequest) -> &'static str {
+        use MasterRequest::*;
+        match request {
+            Form { .. } => "Form",
+            Destroy { .. } => "Destroy",
+            Join { .. } => "Join",
+            Open => "Open",
+            TakeOrphan { .. } => "TakeOrphan",
+            HandOn { .. } => "HandOn",
+            Close { .. } => "Close",
+            Heartbeat { .. } => "Heartbeat",
+            Abandon { .. } => "Abandon",
+            Unreachable { .. } => "Unreachable",
+            Split { .. } => "Split",
+            MoreRoom { .. } => "MoreRoom",
+            Drain { .. } => "Drain",
+            Alive { .. } => "Alive",
+            GetView { .. } => "GetView",
+            ViewPiece { .. } => "ViewPiece",
+            Status => "Status",
+            Owners => "Owners",
+            Events { .. } => "Events",
+        }
+    }
 }
 
 /// The client of a memory node.
 pub type NodeClient = RpcClient<NodeService>;
-
-impl tarpc::RequestName for NodeRequest {
-    fn name(&self) -> &str {
-        match self {
-            NodeRequest::Describe => "Describe",
-            NodeRequest::Format { .. } => "Format",
-            NodeRequest::Reserve { .. } => "Reserve",
-            NodeRequest::Alloc { .. } => "Alloc",
-            NodeRequest::SetOwner { .. } => "SetOwner",
-            NodeRequest::OwnersOf { .. } => "OwnersOf",
-            NodeRequest::InTurn { .. } => "InTurn",
-            NodeRequest::OfJob { .. } => "OfJob",
-            NodeRequest::BlocksOf { .. } => "BlocksOf",
-            NodeRequest::Fence { .. } => "Fence",
-            NodeRequest::Living { .. } => "Living",
-            NodeRequest::Usage => "Usage",
-            NodeRequest::StandAt { .. } => "StandAt",
-            NodeRequest::Bar { .. } => "Bar",
-            NodeRequest::Unbar { .. } => "Unbar",
-        }
-    }
-}
-
-impl tarpc::RequestName for MasterRequest {
-    fn name(&self) -> &str {
-        match self {
-            MasterRequest::Form { .. } => "Form",
-            MasterRequest::Destroy { .. } => "Destroy",
-            MasterRequest::Join { .. } => "Join",
-            MasterRequest::Open => "Open",
-            MasterRequest::TakeOrphan { .. } => "TakeOrphan",
-            MasterRequest::HandOn { .. } => "HandOn",
-            MasterRequest::Close { .. } => "Close",
-            MasterRequest::Heartbeat { .. } => "Heartbeat",
-            MasterRequest::Abandon { .. } => "Abandon",
-            MasterRequest::Unreachable { .. } => "Unreachable",
-            MasterRequest::Split { .. } => "Split",
-            MasterRequest::MoreRoom { .. } => "MoreRoom",
-            MasterRequest::Drain { .. } => "Drain",
-            MasterRequest::Alive { .. } => "Alive",
-            MasterRequest::GetView { .. } => "GetView",
-            MasterRequest::ViewPiece { .. } => "ViewPiece",
-            MasterRequest::Status => "Status",
-            MasterRequest::Owners => "Owners",
-            MasterRequest::Events { .. } => "Events",
-        }
-    }
-}
 
 /// Errors of calls.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -4,21 +4,17 @@
 //! Parsers never panic, and take no more memory than a few times the bytes. A message that was parsed, written
 //! and parsed again is the same, and its written form is no longer than the bytes.
 
-use std::pin::Pin;
-use std::time::Instant;
-
 use fusee_core::version::ConnectionEnd;
 use fusee_core::view::View;
 use fusee_core::view::update::ViewUpdate;
+use futures_util::FutureExt;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use tarpc::tokio_serde::Deserializer;
-use tarpc::tokio_util::bytes::BytesMut;
-use tarpc::tokio_util::codec::Decoder;
-use tarpc::{ClientMessage, Response};
+use tokio::io::BufReader;
+use tokio::time::Instant;
 
-use super::codec::{Codec, decode, encode};
-use super::frames::Frames;
+use super::codec::{AnswerEnvelope, Envelope, deadline, decode, encode};
+use super::frames::FrameReader;
 use super::{MAX_DEADLINE, MasterService, NodeService, Service, Stamped, hello};
 use crate::master::MasterReply;
 use crate::view_pieces::{self, ViewAssembler};
@@ -36,7 +32,7 @@ pub fn message<T: Serialize + DeserializeOwned + PartialEq + std::fmt::Debug>(
 
 /// Writes a message, like the codec.
 pub fn written<T: Serialize>(message: &T) -> Vec<u8> {
-    encode(message).expect("messages of tests are short").into()
+    encode(message).expect("messages of tests are short")
 }
 
 /// Parses a message from the first of these bytes, however many it takes. A way to make messages.
@@ -44,54 +40,30 @@ pub fn drawn<T: DeserializeOwned>(bytes: &[u8]) -> Option<T> {
     postcard::take_from_bytes(bytes).ok().map(|(message, _)| message)
 }
 
-type ServiceCodec<S> = Codec<(Stamped<<S as Service>::Request>, <S as Service>::Reply)>;
+/// A frame to a service.
+type ServiceEnvelope<S> = Envelope<Stamped<<S as Service>::Request>>;
 
 /// Parses a frame to a service: a call, or its cancellation.
 fn call<S: Service>(bytes: &[u8]) -> bool {
-    let mut codec: ServiceCodec<S> = Codec::new();
-    let frame: Result<ClientMessage<Stamped<S::Request>>, _> =
-        Pin::new(&mut codec).deserialize(&BytesMut::from(bytes));
-    match frame {
-        Ok(ClientMessage::Request(request)) => {
-            assert!(request.context.deadline <= Instant::now() + MAX_DEADLINE);
-            true
-        }
-        Ok(_) => true,
-        Err(_) => false,
+    let frame: Option<ServiceEnvelope<S>> = decode(bytes).ok();
+    if let Some(Envelope::Call { ms_left, .. }) = &frame {
+        assert!(deadline(*ms_left) <= Instant::now() + MAX_DEADLINE);
     }
+    frame.is_some()
 }
 
 /// Parses a frame of a service: an answer.
 fn answer<S: Service>(bytes: &[u8]) -> bool {
-    let mut codec: ServiceCodec<S> = Codec::new();
-    let frame: Result<Response<S::Reply>, _> =
-        Pin::new(&mut codec).deserialize(&BytesMut::from(bytes));
-    frame.is_ok()
+    decode::<AnswerEnvelope<S::Reply>>(bytes).is_ok()
 }
 
 /// Parses a stream to the master that arrives in pieces of this length. Returns the number of frames before the
 /// first bad one.
 pub fn stream_to_master(bytes: &[u8], piece_bytes: usize) -> usize {
-    type Call<S> = ClientMessage<Stamped<<S as Service>::Request>>;
-    type Asked<S> = (Stamped<<S as Service>::Request>, <S as Service>::Reply);
-    let mut frames: Frames<
-        Call<MasterService>,
-        Response<<MasterService as Service>::Reply>,
-        Asked<MasterService>,
-    > = Frames::new(None, None);
-    let mut come = BytesMut::new();
-    let mut whole = 0;
-    for piece in bytes.chunks(piece_bytes.max(1)) {
-        come.extend_from_slice(piece);
-        loop {
-            match frames.decode(&mut come) {
-                Ok(Some(_)) => whole += 1,
-                Ok(None) => break,
-                Err(_) => return whole,
-            }
-        }
-    }
-    whole
+    let pieces = BufReader::with_capacity(piece_bytes.max(1), bytes);
+    let mut frames = FrameReader::new(pieces, None, None);
+    let mut next = || frames.next::<ServiceEnvelope<MasterService>>().now_or_never();
+    std::iter::from_fn(|| next().expect("bytes in memory need no waiting").ok().flatten()).count()
 }
 
 /// Parses a frame to the master.

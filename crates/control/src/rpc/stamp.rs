@@ -17,12 +17,6 @@ pub struct Stamped<R> {
     pub request: R,
 }
 
-impl<R: tarpc::RequestName> tarpc::RequestName for Stamped<R> {
-    fn name(&self) -> &str {
-        self.request.name()
-    }
-}
-
 /// The sender of a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Caller {

@@ -31,19 +31,16 @@ impl Times {
 /// The times of a server's answers, by the names of requests: from the reading of a request until its answer is
 /// ready to be sent. Requests that are refused for lack of a key do not count.
 #[derive(Clone, Debug, Default)]
-pub struct RequestTimes(Arc<Mutex<BTreeMap<String, Times>>>);
+pub struct RequestTimes(Arc<Mutex<BTreeMap<&'static str, Times>>>);
 
 impl RequestTimes {
-    pub(super) fn add(&self, request: &str, took: Duration) {
+    pub(super) fn add(&self, request: &'static str, took: Duration) {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        match all.get_mut(request) {
-            Some(times) => times.add(took),
-            None => all.entry(request.to_owned()).or_default().add(took),
-        }
+        all.entry(request).or_default().add(took);
     }
 
     /// Returns the times so far.
-    pub fn all(&self) -> BTreeMap<String, Times> {
+    pub fn all(&self) -> BTreeMap<&'static str, Times> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
@@ -60,7 +57,7 @@ mod tests {
         }
         times.add("Close", Duration::ZERO);
         let all = times.all();
-        assert_eq!(all.keys().collect::<Vec<_>>(), ["Close", "Open"]);
+        assert!(all.keys().eq(&["Close", "Open"]));
         let Times { counts, sum } = all["Open"];
         assert_eq!((counts[..2].to_vec(), counts[15], counts[16]), (vec![2, 1], 1, 1));
         assert_eq!((counts.iter().sum::<u64>(), sum), (5, Duration::from_micros(10_000_103)));

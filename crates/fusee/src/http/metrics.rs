@@ -11,7 +11,7 @@ use fusee_control::rpc::Times;
 const STATES: [&str; 6] = ["in_view", "joining", "waiting", "draining", "drained", "lost"];
 
 /// Returns the page of metrics. Without a report this master does not lead.
-pub fn of(report: Option<&StatusReport>, times: &BTreeMap<String, Times>) -> String {
+pub fn of(report: Option<&StatusReport>, times: &BTreeMap<&'static str, Times>) -> String {
     let mut metrics = Metrics::default();
     let leads = u8::from(report.is_some());
     let help =

@@ -6,7 +6,7 @@ use fusee_client::prometheus::{MetricHistogram, MetricKind, Metrics};
 use fusee_control::rpc::{BOUNDS_US, Times};
 
 /// Adds their histograms, by request.
-pub fn add(metrics: &mut Metrics, name: &'static str, times: &BTreeMap<String, Times>) {
+pub fn add(metrics: &mut Metrics, name: &'static str, times: &BTreeMap<&'static str, Times>) {
     let help = "How long control requests took to be answered, in seconds.";
     let mut family = metrics.family(MetricKind::Histogram, name, help);
     for (request, Times { counts, sum }) in times {

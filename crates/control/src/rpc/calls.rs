@@ -1,0 +1,309 @@
+//! The calls over one connection of a client.
+//!
+//! One task writes the requests and reads the answers. Each call has an id, sends its request, and waits for the
+//! answer with this id. If the connection ends, all its calls fail with [`RpcError::Closed`]. The connection is
+//! closed when it is dropped with all its calls.
+//!
+//! Only a few requests wait to be written; further calls wait with theirs. So a peer that reads nothing costs
+//! the memory of the calls that wait for it, until their deadlines.
+
+use std::collections::HashMap;
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use fusee_auth::FrameCodes;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use tokio::io::{AsyncRead, AsyncWrite, BufReader};
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::{Instant, timeout_at};
+
+use super::RpcError;
+use super::codec::{AnswerEnvelope, CallFailure, Envelope, encode, ms_left};
+use super::frames::{FrameReader, send};
+
+/// The most requests that wait to be written.
+const MAX_UNWRITTEN: usize = 16;
+
+/// An open connection. Clones are the same connection.
+pub(super) struct ClientConnection<R> {
+    calls: Arc<PendingCalls<R>>,
+    requests: mpsc::Sender<io::Result<Vec<u8>>>,
+}
+
+impl<R> Clone for ClientConnection<R> {
+    fn clone(&self) -> ClientConnection<R> {
+        ClientConnection { calls: Arc::clone(&self.calls), requests: self.requests.clone() }
+    }
+}
+
+/// The calls of a connection.
+struct PendingCalls<R> {
+    /// The address of the connection.
+    addr: String,
+    state: Mutex<PendingCallsState<R>>,
+}
+
+struct PendingCallsState<R> {
+    /// The calls that wait for answers, indexed by id; `None` after the end of the connection.
+    waiting: Option<HashMap<u64, oneshot::Sender<Result<R, CallFailure>>>>,
+    next_id: u64,
+    /// The time at which the last call ended.
+    idle_since: Instant,
+}
+
+impl<R> PendingCalls<R> {
+    fn state(&self) -> MutexGuard<'_, PendingCallsState<R>> {
+        // No code that holds the lock panics half-way.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Ends a call. Returns the sender of its outcome if it still waits.
+    fn end(&self, id: u64) -> Option<oneshot::Sender<Result<R, CallFailure>>> {
+        let mut state = self.state();
+        state.idle_since = Instant::now();
+        state.waiting.as_mut()?.remove(&id)
+    }
+}
+
+impl<R: DeserializeOwned + Send + 'static> ClientConnection<R> {
+    /// Starts to carry messages over a stream after the hello. Must run on the runtime.
+    pub(super) fn start(
+        stream: impl AsyncRead + AsyncWrite + Send + 'static,
+        codes: Option<FrameCodes>,
+        addr: String,
+    ) -> ClientConnection<R> {
+        let (requests, unwritten) = mpsc::channel(MAX_UNWRITTEN);
+        let waiting = Some(HashMap::new());
+        let state = PendingCallsState { waiting, next_id: 0, idle_since: Instant::now() };
+        let calls = Arc::new(PendingCalls { addr, state: Mutex::new(state) });
+        let connection = ClientConnection { calls: Arc::clone(&calls), requests };
+        tokio::spawn(async move {
+            if let Err(error) = carry(stream, codes, unwritten, &calls).await {
+                tracing::debug!(addr = %calls.addr, %error, "control connection broke");
+            }
+            // The stream is closed before a caller sees this and connects again.
+            calls.state().waiting = None;
+        });
+        connection
+    }
+
+    /// Whether this is the same connection.
+    pub(super) fn is(&self, other: &ClientConnection<R>) -> bool {
+        Arc::ptr_eq(&self.calls, &other.calls)
+    }
+
+    /// Begins a call. Returns `None` if the connection has ended, or if it has been idle for so long that the
+    /// server may be about to close it.
+    pub(super) fn begin(&self, longest_idle: Duration) -> Option<PendingCall<R>> {
+        let mut state = self.calls.state();
+        let id = state.next_id;
+        let idle = state.idle_since.elapsed();
+        let waiting = state.waiting.as_mut()?;
+        if waiting.is_empty() && idle > longest_idle {
+            return None;
+        }
+        let (sender, outcome) = oneshot::channel();
+        waiting.insert(id, sender);
+        state.next_id += 1;
+        Some(PendingCall { connection: self.clone(), id, outcome })
+    }
+}
+
+/// Writes requests and reads answers until the connection ends.
+async fn carry<R: DeserializeOwned>(
+    stream: impl AsyncRead + AsyncWrite,
+    codes: Option<FrameCodes>,
+    requests: mpsc::Receiver<io::Result<Vec<u8>>>,
+    calls: &PendingCalls<R>,
+) -> io::Result<()> {
+    let (input, output) = tokio::io::split(stream);
+    let (sent, received) = codes.map(|codes| (codes.sent, codes.received)).unzip();
+    let mut frames = FrameReader::new(BufReader::new(input), None, received);
+    let receive = async {
+        while let Some(AnswerEnvelope { id, outcome }) = frames.next().await? {
+            if let Some(call) = calls.end(id) {
+                // A call that has just been dropped needs no outcome.
+                let _dropped = call.send(outcome);
+            }
+        }
+        Ok(())
+    };
+    tokio::select! {
+        ended = receive => ended,
+        ended = send(output, sent, requests) => ended,
+    }
+}
+
+/// A call that has begun. Dropping it ends it.
+pub(super) struct PendingCall<R> {
+    connection: ClientConnection<R>,
+    id: u64,
+    outcome: oneshot::Receiver<Result<R, CallFailure>>,
+}
+
+impl<R> Drop for PendingCall<R> {
+    fn drop(&mut self) {
+        self.connection.calls.end(self.id);
+    }
+}
+
+impl<R> PendingCall<R> {
+    pub(super) fn connection(&self) -> &ClientConnection<R> {
+        &self.connection
+    }
+
+    /// Sends the request, and waits for the answer.
+    pub(super) async fn answer(
+        &mut self,
+        request: impl Serialize,
+        deadline: Instant,
+    ) -> Result<R, RpcError> {
+        let id = self.id;
+        let ClientConnection { calls, requests } = &self.connection;
+        let addr = || calls.addr.clone();
+        let answered = async {
+            let closed = || RpcError::Closed { addr: addr() };
+            let protocol = |what| RpcError::Protocol { addr: addr(), what };
+            let place = requests.reserve().await.map_err(|_| closed())?;
+            let call = encode(&Envelope::Call { id, ms_left: ms_left(deadline), request });
+            place.send(Ok(call.map_err(|error| protocol(error.to_string()))?));
+            let outcome = (&mut self.outcome).await.map_err(|_| closed())?;
+            outcome.map_err(|failure| match failure {
+                CallFailure::Handler(what) => protocol(what),
+                CallFailure::Denied(what) => RpcError::Keys { addr: addr(), what },
+            })
+        };
+        timeout_at(deadline, answered).await.unwrap_or_else(|_| {
+            // Only a courtesy, since the server knows the deadline: it is left out if others wait.
+            let _full = requests.try_send(encode(&Envelope::<()>::Cancel { id }));
+            Err(RpcError::TimedOut { addr: addr() })
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{DuplexStream, ReadHalf};
+
+    use super::*;
+    use crate::rpc::MAX_FRAME_BYTES;
+
+    /// The other end of a connection.
+    struct ServerEnd {
+        requests: FrameReader<BufReader<ReadHalf<DuplexStream>>>,
+        answers: mpsc::Sender<io::Result<Vec<u8>>>,
+    }
+
+    impl ServerEnd {
+        /// Returns the id of the next request; `None` if it has been cancelled.
+        async fn asked(&mut self) -> Option<u64> {
+            match self.requests.next::<Envelope<Vec<u8>>>().await.unwrap().unwrap() {
+                Envelope::Call { id, .. } => Some(id),
+                Envelope::Cancel { .. } => None,
+            }
+        }
+
+        async fn answer(&self, id: u64, outcome: Result<u32, CallFailure>) {
+            self.answers.send(encode(&AnswerEnvelope { id, outcome })).await.unwrap();
+        }
+    }
+
+    fn connected() -> (ClientConnection<u32>, ServerEnd) {
+        let (near, far) = tokio::io::duplex(1 << 10);
+        let (input, output) = tokio::io::split(far);
+        let requests = FrameReader::new(BufReader::new(input), None, None);
+        let (answers, unwritten) = mpsc::channel(1);
+        tokio::spawn(send(output, None, unwritten));
+        let server = ServerEnd { requests, answers };
+        (ClientConnection::start(near, None, "there".into()), server)
+    }
+
+    fn soon() -> Instant {
+        Instant::now() + Duration::from_secs(60)
+    }
+
+    #[tokio::test]
+    async fn answers_find_their_calls_in_any_order() {
+        let (connection, mut server) = connected();
+        let mut calls = [(); 3].map(|()| connection.begin(Duration::MAX).unwrap());
+        let asks = calls.each_mut().map(|call| call.answer(vec![7u8], soon()));
+        let serves = async {
+            for _ in 0..3 {
+                server.asked().await.unwrap();
+            }
+            server.answer(1, Ok(10)).await;
+            server.answer(99, Ok(1)).await;
+            server.answer(0, Err(CallFailure::Denied("no".into()))).await;
+            server.answer(2, Err(CallFailure::Handler("ill".into()))).await;
+        };
+        let (answers, ()) = tokio::join!(futures_util::future::join_all(asks), serves);
+        let addr = || "there".to_owned();
+        let denied = RpcError::Keys { addr: addr(), what: "no".into() };
+        let failed = RpcError::Protocol { addr: addr(), what: "ill".into() };
+        assert_eq!(answers, [Err(denied), Ok(10), Err(failed)]);
+    }
+
+    #[tokio::test]
+    async fn a_request_that_is_too_long_and_one_without_an_answer_end_only_their_calls() {
+        let (connection, mut server) = connected();
+        let mut call = connection.begin(Duration::MAX).unwrap();
+        let answer = call.answer(vec![0u8; MAX_FRAME_BYTES + 1], soon()).await;
+        assert!(matches!(answer, Err(RpcError::Protocol { .. })), "{answer:?}");
+        let mut call = connection.begin(Duration::MAX).unwrap();
+        let answer = call.answer(vec![7u8], Instant::now() + Duration::from_millis(5)).await;
+        assert_eq!(answer, Err(RpcError::TimedOut { addr: "there".into() }));
+        assert_eq!(server.asked().await, Some(1));
+        assert_eq!(server.asked().await, None);
+        let mut call = connection.begin(Duration::MAX).unwrap();
+        let serves = async {
+            assert_eq!(server.asked().await, Some(2));
+            server.answer(2, Ok(5)).await;
+        };
+        assert_eq!(tokio::join!(call.answer(vec![7u8], soon()), serves).0, Ok(5));
+    }
+
+    #[tokio::test]
+    async fn a_connection_is_idle_only_without_calls() {
+        let (connection, _server) = connected();
+        let call = connection.begin(Duration::MAX);
+        tokio::time::sleep(Duration::from_millis(2)).await;
+        assert!(connection.begin(Duration::ZERO).is_some());
+        drop(call);
+        tokio::time::sleep(Duration::from_millis(2)).await;
+        assert!(connection.begin(Duration::ZERO).is_none());
+    }
+
+    #[tokio::test]
+    async fn the_end_of_a_connection_ends_all_its_calls() {
+        let (connection, mut server) = connected();
+        let count = 3 * MAX_UNWRITTEN;
+        let mut calls: Vec<_> =
+            (0..count).map(|_| connection.begin(Duration::MAX).unwrap()).collect();
+        // Most of these requests do not fit into the connection, or the queue.
+        let asks = calls.iter_mut().map(|call| call.answer(vec![7u8; 1 << 10], soon()));
+        let ends = async {
+            server.asked().await.unwrap();
+            drop(server);
+        };
+        let (answers, ()) = tokio::join!(futures_util::future::join_all(asks), ends);
+        let closed = RpcError::Closed { addr: "there".into() };
+        assert_eq!(answers, vec![Err(closed); count]);
+        assert!(connection.begin(Duration::MAX).is_none());
+    }
+
+    #[tokio::test]
+    async fn a_connection_without_calls_and_handles_is_closed() {
+        let (connection, mut server) = connected();
+        let mut call = connection.begin(Duration::MAX).unwrap();
+        drop(connection);
+        let serves = async {
+            assert_eq!(server.asked().await, Some(0));
+            server.answer(0, Ok(5)).await;
+        };
+        assert_eq!(tokio::join!(call.answer(vec![7u8], soon()), serves).0, Ok(5));
+        drop(call);
+        assert!(server.requests.next::<Envelope<Vec<u8>>>().await.unwrap().is_none());
+    }
+}
