@@ -73,7 +73,7 @@ static SET: OnceLock<SetLogFilter> = OnceLock::new();
 /// Logs what this filter lets pass, from now on.
 pub fn set(filter: Option<&LogFilter>) {
     if let (Some(set), Some(LogFilter(directives))) = (SET.get(), filter) {
-        set(filter_of(directives));
+        set(EnvFilter::new(directives));
     }
 }
 
@@ -86,7 +86,7 @@ pub fn start(verbose: u8, usual_log: DefaultVerbosity, serves: bool) {
         stderr::start(None, None)
     }
     let filter = match std::env::var("RUST_LOG") {
-        Ok(directives) if !directives.is_empty() => filter_of(&directives),
+        Ok(directives) if !directives.is_empty() => EnvFilter::new(&directives),
         _ => EnvFilter::new(default_directives(verbose, usual_log)),
     };
     let subscriber = tracing_subscriber::fmt()
@@ -111,15 +111,6 @@ pub fn end() {
     stderr::flush();
 }
 
-/// Returns the filter of these directives. The library of control messages logs every request without an answer
-/// in time as an error, but the caller knows better whether it is one; so this library is silent unless the
-/// directives name it.
-fn filter_of(directives: &str) -> EnvFilter {
-    EnvFilter::new(format!("{QUIET},{directives}"))
-}
-
-const QUIET: &str = "tarpc=off";
-
 /// Returns the default directives.
 fn default_directives(verbose: u8, usual: DefaultVerbosity) -> String {
     let level = match (verbose, usual) {
@@ -130,7 +121,7 @@ fn default_directives(verbose: u8, usual: DefaultVerbosity) -> String {
         _ => "trace",
     };
     // Libraries log a lot, which is of interest only on request.
-    format!("warn,{QUIET},{}", crates(level))
+    format!("warn,{}", crates(level))
 }
 
 fn crates(level: &str) -> String {
