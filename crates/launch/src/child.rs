@@ -1,6 +1,7 @@
 //! A server that this process started.
 
 use std::collections::HashSet;
+use std::path::Path;
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
@@ -30,10 +31,15 @@ pub struct Child {
 }
 
 impl Child {
-    /// Starts this executable as a server, with these arguments. The name is for messages.
-    pub fn spawn(name: &str, verbose: u8, arguments: &[String]) -> Result<Child, Failure> {
+    /// Starts the program as a server, with these arguments. The name is for messages.
+    pub(crate) fn spawn(
+        program: &Path,
+        name: &str,
+        verbose: u8,
+        arguments: &[String],
+    ) -> Result<Child, Failure> {
         let cannot = |error| Failure::operation(format!("cannot start the {name}: {error}"));
-        let mut command = Command::new(std::env::current_exe().map_err(cannot)?);
+        let mut command = Command::new(program);
         command.args(arguments).args(["--announce", "--stop-with-stdin"]);
         command.args((0..verbose).map(|_| "--verbose"));
         // Only the arguments decide what the servers do. Other settings in the environment are

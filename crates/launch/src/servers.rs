@@ -1,8 +1,8 @@
 //! A master and memory nodes as child processes that form a cluster.
 //!
 //! [`start`] starts them; [`Servers`] also owns them, for programs that need a cluster of real
-//! processes that ends with them. Each server runs this same executable and ends when its standard
-//! input does, so none outlives its parent, however that dies.
+//! processes that ends with them. Each server ends when its standard input does, so none outlives its
+//! parent, however that dies.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -19,6 +19,7 @@ use crate::announcement;
 use crate::child::{self, Child};
 use crate::directory::ClusterDirectory;
 use crate::plan::LaunchPlan;
+use crate::program::ServerProgram;
 
 /// The most time that the cluster may take to form.
 const FORM_TIMEOUT: Duration = Duration::from_secs(60);
@@ -38,12 +39,12 @@ pub struct LaunchedCluster {
 /// Starts the servers. `children` are then the master and the memory nodes, in the order of their
 /// names. Also after an error `children` has those that were started, for the caller to stop them.
 pub async fn start(
+    program: &ServerProgram,
     plan: &LaunchPlan,
-    verbose: u8,
     directory: &ClusterDirectory,
     children: &mut Vec<Child>,
 ) -> Result<LaunchedCluster, Failure> {
-    let mut master = Child::spawn("master", verbose, &plan.master_arguments(directory))?;
+    let mut master = program.spawn("master", &plan.master_arguments(directory))?;
     let announced = master.announcement().await;
     children.push(master);
     let announcement::MasterAnnouncement { control: address, http } =
@@ -51,7 +52,7 @@ pub async fn start(
     form(&address).await?;
     for number in 0..plan.memory_nodes {
         let arguments = plan.node_arguments(directory, &address);
-        children.push(Child::spawn(&format!("memory node {number}"), verbose, &arguments)?);
+        children.push(program.spawn(&format!("memory node {number}"), &arguments)?);
     }
     let mut nodes = Vec::new();
     for child in &mut children[1..] {
@@ -137,6 +138,7 @@ async fn wait_until_formed(address: &str) -> Result<View, Failure> {
 
 /// A cluster of child processes. Dropping the value stops them.
 pub struct Servers {
+    program: ServerProgram,
     plan: LaunchPlan,
     runtime: tokio::runtime::Runtime,
     children: Vec<Child>,
@@ -146,21 +148,23 @@ pub struct Servers {
 }
 
 impl Servers {
-    /// Starts the servers and waits until clients can join.
+    /// Starts the servers, of the program beside this one, and waits until clients can join.
     pub fn start(plan: &LaunchPlan) -> Result<Servers, Failure> {
+        let program = ServerProgram::beside()?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime =
             runtime.map_err(|error| Failure::operation(format!("cannot start: {error}")))?;
         let directory = ClusterDirectory::create()?;
         let mut servers = Servers {
+            program,
             plan: plan.clone(),
             runtime,
             children: Vec::new(),
             master: String::new(),
             directory,
         };
-        let Servers { runtime, children, directory, .. } = &mut servers;
-        servers.master = runtime.block_on(start(plan, 0, directory, children))?.master;
+        let Servers { program, runtime, children, directory, .. } = &mut servers;
+        servers.master = runtime.block_on(start(program, plan, directory, children))?.master;
         Ok(servers)
     }
 
@@ -175,7 +179,7 @@ impl Servers {
         let name = format!("memory node {}", self.children.len() - 1);
         // Children must be spawned within the runtime.
         let added = self.runtime.block_on(async {
-            let mut child = Child::spawn(&name, 0, &arguments)?;
+            let mut child = self.program.spawn(&name, &arguments)?;
             let announced = child.announcement().await;
             announced.map(|_| child)
         });

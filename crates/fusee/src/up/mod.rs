@@ -20,7 +20,7 @@ use fusee_cli::output;
 use fusee_cli::quantity::ByteSize;
 use fusee_cli::stderr;
 use fusee_client::Fallback;
-use fusee_launch::{Child, ClusterDirectory, LaunchPlan, announcement};
+use fusee_launch::{Child, ClusterDirectory, LaunchPlan, ServerProgram, announcement};
 use fusee_master::settings::{
     DEFAULT_LEASE_MS, DEFAULT_MOVE_BYTES_PER_S, DEFAULT_SCRUB_BYTES_PER_S,
 };
@@ -238,10 +238,11 @@ async fn live(
     directory: &ClusterDirectory,
     children: &mut Vec<Child>,
 ) -> Result<(), Failure> {
-    let started = fusee_launch::start(&args.plan(), verbose, directory, children).await;
+    let program = ServerProgram::this(verbose)?;
+    let started = fusee_launch::start(&program, &args.plan(), directory, children).await;
     let started = started.map_err(in_flags)?;
     let switch = if args.switch {
-        Some(start_switch(&started.master, verbose, children).await?)
+        Some(start_switch(&program, &started.master, children).await?)
     } else {
         None
     };
@@ -260,12 +261,12 @@ fn in_flags(failure: Failure) -> Failure {
 
 /// Starts a switch in front of the memory nodes. Returns its address.
 async fn start_switch(
+    program: &ServerProgram,
     master: &str,
-    verbose: u8,
     children: &mut Vec<Child>,
 ) -> Result<String, Failure> {
     let arguments = ["switch".into(), format!("--master={master}"), "--listen=127.0.0.1:0".into()];
-    let mut child = Child::spawn("switch", verbose, &arguments)?;
+    let mut child = program.spawn("switch", &arguments)?;
     let announced = child.announcement().await;
     children.push(child);
     Ok(announcement::parse::<announcement::SwitchAnnouncement>(&announced?)?.switch)
