@@ -1,4 +1,4 @@
-//! One of several client processes of a benchmark: `fusee bench client`, which is not for people.
+//! One of several client processes of a benchmark: `fusee-bench client`, which is not for people.
 //!
 //! It joins the cluster, runs its share of the workers through the phases, in step with the other
 //! processes, and hands over their counts and records. See [`super::message`].

@@ -1,7 +1,7 @@
 //! The cluster that a benchmark measures.
 //!
 //! An embedded cluster is sized from the workload: every write takes a new object, and there is room for all writes of
-//! a run, so that nothing depends on how fast memory comes back (`bench churn` measures that). The system provides
+//! a run, so that nothing depends on how fast memory comes back (`churn` measures that). The system provides
 //! pages of a pool when they are used, so pages that a run does not touch cost nothing. A run that could use up more
 //! than the memory of the machine is refused before it starts.
 

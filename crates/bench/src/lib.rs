@@ -12,8 +12,8 @@
 //! `report` (the results), and the benchmarks themselves, in `suite`: some show what the store does, some (`limit`,
 //! `counts`, `peers`, `raw`) compare the cost of its operations with other costs.
 //!
-//! The processes that a benchmark starts, clients and servers, run this same executable: they are
-//! commands of `fusee`.
+//! The clients that a benchmark starts are commands of this same program, `fusee-bench`, and the servers run the
+//! program `fusee` beside it. `src/bin/fusee-bench` has the program, and the commands of the simulator.
 
 mod args;
 mod check;
@@ -95,13 +95,13 @@ pub enum Benchmark {
     /// Time of the verbs themselves, beside UCX over shared memory and libfabric over TCP
     Raw(raw::RawArgs),
     /// One of the processes of `--processes`; not for people
-    #[command(hide = true, after_help = "Example: started by `fusee bench ycsb --processes 2`")]
+    #[command(hide = true, after_help = "Example: started by `fusee-bench ycsb --processes 2`")]
     Client,
     /// The work that `counts` runs under valgrind, and `profile` under perf; not for people
     #[command(hide = true)]
     Work(counts::WorkArgs),
     /// The client of `recovery` that is killed; not for people
-    #[command(hide = true, after_help = "Example: started by `fusee bench recovery`")]
+    #[command(hide = true, after_help = "Example: started by `fusee-bench recovery`")]
     Doomed,
 }
 

@@ -1,6 +1,6 @@
 //! The client processes of a benchmark, from outside.
 //!
-//! Every process is this same executable ([`super::client_process`]), in a process group of its
+//! Every process is this same program ([`super::client_process`]), in a process group of its
 //! own, so that Ctrl-C in a terminal reaches only the benchmark, which tells the others. They go
 //! through the phases in step; then their results are put together ([`super::gather`]).
 //! A process that ends early ends the benchmark: its records are lost with it.
@@ -105,7 +105,7 @@ impl ClientProcesses {
             };
             let path = std::env::current_exe().map_err(|error| cannot(error.to_string()))?;
             let mut command = Command::new(path);
-            command.args(["bench", "client"]).envs(secret::environment()).process_group(0);
+            command.arg("client").envs(secret::environment()).process_group(0);
             command.stdin(Stdio::piped()).stdout(Stdio::piped());
             let mut child = command.spawn().map_err(|error| cannot(error.to_string()))?;
             let stdin = child.stdin.take();

@@ -2,7 +2,7 @@
 //!
 //! Workers ([`crate::worker`]), phases, verification and the stores beside FUSEE use a store through these traits
 //! alone. To drive another store, implement [`BenchStore`] and [`Session`] for it; to let it take part in
-//! `bench peers`, also [`PipelinedSession`] and [`crate::suite::peers::PeerStore`].
+//! `fusee-bench peers`, also [`PipelinedSession`] and [`crate::suite::peers::PeerStore`].
 //!
 //! Calls are resolved at compile time, and FUSEE's own futures are returned unchanged: driving it through the traits
 //! costs as much as driving its sessions.

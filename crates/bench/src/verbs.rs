@@ -1,7 +1,7 @@
 //! The verbs that an operation cannot do without, on the same fabric, with no key-value store around
 //! them: on a cluster that was loaded like the one beside it, the same slots and the same objects.
 //!
-//! `bench limit` has them beside operations, `bench raw` single ones beside other people's.
+//! `fusee-bench limit` has them beside operations, `fusee-bench raw` single ones beside other people's.
 
 use std::collections::BTreeSet;
 use std::fmt::Display;

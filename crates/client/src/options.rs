@@ -119,7 +119,7 @@ pub struct Options {
     /// (P §4.6). 0..=1; 1 never bypasses the cache. Default: 0.5.
     ///
     /// A wrong hint costs the bytes of an object and no round trip; a right one saves a round trip. Lower it if
-    /// pairs are large and bandwidth is scarce. `docs/results` has measurements by `fusee bench cache`.
+    /// pairs are large and bandwidth is scarce. `docs/results` has measurements by `fusee-bench cache`.
     pub cache_threshold: f64,
     /// A switch in the path to the memory nodes; `fusee switch` runs one. A switch at a host and port is for
     /// TCP, and memory nodes are reached through it only. A switch on the wire between NICs is for verbs, and

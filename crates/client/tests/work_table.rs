@@ -24,7 +24,7 @@ fn there_is_none_over_shared_memory() {
 }
 
 /// Every thread puts numbers that grow. The numbers that it gets never go back: neither behind its own puts,
-/// nor behind earlier gets. (`fusee bench ycsb --check --work-table strict` judges whole histories.)
+/// nor behind earlier gets. (`fusee-bench ycsb --check --work-table strict` judges whole histories.)
 #[test]
 fn threads_that_share_a_strict_table_see_each_others_writes() {
     let client = client(FabricKind::Tcp, WorkTable::Strict).unwrap();

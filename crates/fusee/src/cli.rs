@@ -1,51 +1,29 @@
 //! The command line: all commands, and their dispatch.
 
-use std::path::PathBuf;
-
 use clap::error::{ContextKind, ContextValue, ErrorKind};
-use clap::{ArgAction, CommandFactory, FromArgMatches, Parser, Subcommand};
+use clap::{Parser, Subcommand};
 use fusee_cli::failure::{EXIT_CODES, Failure};
-use fusee_cli::{secret, tls};
+use fusee_cli::logging::DefaultVerbosity;
+use fusee_cli::manual::{CompletionsArgs, ManArgs, completions_examples, man_examples};
+use fusee_cli::program::{self, CommonOptions, Conduct};
 
-use crate::logging::DefaultVerbosity;
 use crate::{backup, config, destroy, drain, events, form, kv, manual, server, shell, status, up};
 
 const EXAMPLES: &str = "Examples:\n  \
     fusee up                          start a cluster on this machine to play with\n  \
     fusee put greeting hello          in another terminal\n  \
-    fusee get greeting\n";
-const BENCH_EXAMPLE: &str = if cfg!(feature = "bench") {
-    "  fusee bench ycsb --workload a     measure, without any server\n"
-} else {
-    ""
-};
+    fusee get greeting\n\n\
+Benchmarks and the simulator are another program: fusee-bench.\n\n";
 
 /// FUSEE: a key-value store whose memory nodes only lend memory
 #[derive(Parser, Debug)]
 #[command(name = "fusee", version, arg_required_else_help = true, propagate_version = true)]
 // The last of repeated flags counts, so that aliases and scripts can set defaults.
 #[command(args_override_self = true)]
-#[command(after_help = format!("{EXAMPLES}{BENCH_EXAMPLE}\n{EXIT_CODES}"))]
+#[command(after_help = format!("{EXAMPLES}{EXIT_CODES}"))]
 pub struct FuseeCli {
-    /// Log more; twice for even more. RUST_LOG, if set, overrides it
-    #[arg(short, long, global = true, action = ArgAction::Count)]
-    pub verbose: u8,
-
-    /// File of the cluster's secret, or of a key derived from it (`fusee secret`); servers need the secret itself
-    #[arg(long, global = true, env = secret::VARIABLE, value_name = "FILE")]
-    pub secret: Option<PathBuf>,
-
-    /// Use TLS; PEM file of the CA certificates that sign servers
-    #[arg(long, global = true, env = tls::CA, value_name = "FILE")]
-    pub tls_ca: Option<PathBuf>,
-
-    /// For servers: PEM file of their certificate, followed by any intermediate certificates
-    #[arg(long, global = true, env = tls::CERT, value_name = "FILE", hide_short_help = true)]
-    pub tls_cert: Option<PathBuf>,
-
-    /// For servers: PEM file of the certificate's private key
-    #[arg(long, global = true, env = tls::KEY, value_name = "FILE", hide_short_help = true)]
-    pub tls_key: Option<PathBuf>,
+    #[command(flatten)]
+    pub options: CommonOptions,
 
     /// Command to run
     #[command(subcommand)]
@@ -67,6 +45,9 @@ const SYNONYMS: [(&str, &str); 11] = [
     ("backup", "export"),
 ];
 
+/// Commands of the program `fusee-bench`.
+const OF_BENCHMARKS: [&str; 3] = ["bench", "lab", "sim"];
+
 /// Returns the command that other stores call `name`.
 pub fn known_as(name: &str) -> Option<&'static str> {
     SYNONYMS.iter().find(|(other, _)| *other == name).map(|(_, known)| *known)
@@ -75,31 +56,23 @@ pub fn known_as(name: &str) -> Option<&'static str> {
 impl FuseeCli {
     /// Parses the command line of this process. An invalid one ends the process with a message.
     pub fn of_process() -> FuseeCli {
-        let matches = without_empty_variables(FuseeCli::command()).try_get_matches();
-        let cli = matches.and_then(|matches| FuseeCli::from_arg_matches(&matches));
-        cli.unwrap_or_else(|error| with_synonym(error).exit())
+        program::parse(with_suggestion)
     }
 }
 
-/// Ignores environment variables with empty values, in all subcommands.
-fn without_empty_variables(command: clap::Command) -> clap::Command {
-    let is_empty = |arg: &clap::Arg| {
-        let value = arg.get_env().and_then(std::env::var_os);
-        value.is_some_and(|value| value.is_empty())
-    };
-    let command =
-        command.mut_args(|arg| if is_empty(&arg) { arg.env(None::<&'static str>) } else { arg });
-    command.mut_subcommands(without_empty_variables)
-}
-
-/// Suggests the command for a name of another store, which is too unlike ours for clap to suggest it.
-fn with_synonym(mut error: clap::Error) -> clap::Error {
+/// Suggests the command for a name of another store, which is too unlike ours for clap to suggest it, and the
+/// other program for its commands.
+fn with_suggestion(mut error: clap::Error) -> clap::Error {
     if error.kind() == ErrorKind::InvalidSubcommand
         && let Some(ContextValue::String(name)) = error.get(ContextKind::InvalidSubcommand)
-        && let Some(known) = known_as(name)
     {
-        let known = ContextValue::Strings(vec![known.into()]);
-        error.insert(ContextKind::SuggestedSubcommand, known);
+        if let Some(known) = known_as(name) {
+            let known = ContextValue::Strings(vec![known.into()]);
+            error.insert(ContextKind::SuggestedSubcommand, known);
+        } else if OF_BENCHMARKS.contains(&name.as_str()) {
+            let other = "benchmarks, lab and simulator are another program: fusee-bench --help";
+            error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![other.into()]));
+        }
     }
     error
 }
@@ -156,61 +129,32 @@ pub enum FuseeCommand {
     Events(events::EventsArgs),
     /// Take a memory node out of the cluster, after its data has moved to others
     Drain(drain::DrainArgs),
-    /// Run benchmarks, which verify every value
-    #[cfg(feature = "bench")]
-    #[command(subcommand)]
-    Bench(fusee_bench::Benchmark),
-    /// Repeat the papers' evaluations, on modelled hardware in virtual time
-    #[cfg(feature = "lab")]
-    #[command(subcommand)]
-    Lab(fusee_lab::Lab),
-    /// Test the protocol: simulate whole clusters under faults, each from one seed
-    #[cfg(feature = "sim")]
-    Sim(crate::sim::SimArgs),
     /// Print a shell completion script
-    Completions(manual::CompletionsArgs),
+    #[command(after_help = completions_examples("fusee"))]
+    Completions(CompletionsArgs),
     /// Write manual pages, one for each command
-    Man(manual::ManArgs),
+    #[command(after_help = man_examples("fusee", "memory-node"))]
+    Man(ManArgs),
 }
 
 impl FuseeCommand {
-    /// Returns what the command logs by default.
-    pub fn default_verbosity(&self) -> DefaultVerbosity {
-        match self {
+    /// Returns how the command runs.
+    pub fn conduct(&self) -> Conduct {
+        let usual_log = match self {
             FuseeCommand::Master(_) | FuseeCommand::MemoryNode(_) | FuseeCommand::Switch(_) => {
                 DefaultVerbosity::Everything
             }
-            #[cfg(feature = "lab")]
-            FuseeCommand::Lab(_) => DefaultVerbosity::Nothing,
-            #[cfg(feature = "sim")]
-            FuseeCommand::Sim(_) => DefaultVerbosity::Nothing,
             _ => DefaultVerbosity::Problems,
-        }
-    }
-
-    /// Whether the command runs until it is stopped, and other processes depend on it.
-    pub fn serves(&self) -> bool {
-        match self {
+        };
+        let serves = match self {
             FuseeCommand::Up(_)
             | FuseeCommand::Master(_)
             | FuseeCommand::MemoryNode(_)
             | FuseeCommand::Switch(_) => true,
             FuseeCommand::Export(args) => args.repeats(),
             _ => false,
-        }
-    }
-
-    /// Whether a panic in any thread ends the process. Tools that run the store inside themselves handle panics.
-    pub fn ends_on_panic(&self) -> bool {
-        match self {
-            #[cfg(feature = "bench")]
-            FuseeCommand::Bench(_) => false,
-            #[cfg(feature = "lab")]
-            FuseeCommand::Lab(_) => false,
-            #[cfg(feature = "sim")]
-            FuseeCommand::Sim(_) => false,
-            _ => true,
-        }
+        };
+        Conduct { usual_log, serves, ends_on_panic: true }
     }
 
     /// Runs the command.
@@ -239,12 +183,6 @@ impl FuseeCommand {
             FuseeCommand::Status(args) => status::run(&args),
             FuseeCommand::Events(args) => events::run(&args),
             FuseeCommand::Drain(args) => drain::run(&args),
-            #[cfg(feature = "bench")]
-            FuseeCommand::Bench(benchmark) => benchmark.run(),
-            #[cfg(feature = "lab")]
-            FuseeCommand::Lab(lab) => lab.run(),
-            #[cfg(feature = "sim")]
-            FuseeCommand::Sim(args) => crate::sim::run(&args),
             FuseeCommand::Completions(args) => manual::completions(&args),
             FuseeCommand::Man(args) => manual::man(&args),
         }
@@ -253,6 +191,9 @@ impl FuseeCommand {
 
 #[cfg(test)]
 mod tests {
+    use clap::CommandFactory;
+    use fusee_testing::manual::expect_examples;
+
     use super::*;
 
     #[test]
@@ -270,20 +211,22 @@ mod tests {
             assert!(commands.iter().any(|name| name == known), "{known}");
             assert!(commands.iter().all(|name| name != other), "{other}");
             let error = FuseeCli::try_parse_from(["fusee", other, "x"]).unwrap_err();
-            let says = with_synonym(error).to_string();
+            let says = with_suggestion(error).to_string();
             assert!(says.contains(&format!("'{known}'")), "{says}");
         }
     }
 
     #[test]
-    fn every_command_has_an_example() {
-        fn check(command: &mut clap::Command) {
-            if command.get_subcommands().next().is_none() {
-                let help = command.render_long_help().to_string();
-                assert!(help.contains("Example"), "{}", command.get_name());
-            }
-            command.get_subcommands_mut().for_each(check);
+    fn commands_of_the_other_program_lead_to_it() {
+        for name in OF_BENCHMARKS {
+            let error = FuseeCli::try_parse_from(["fusee", name, "x"]).unwrap_err();
+            let says = with_suggestion(error).to_string();
+            assert!(says.contains("fusee-bench"), "{says}");
         }
-        check(&mut FuseeCli::command());
+    }
+
+    #[test]
+    fn every_command_has_an_example() {
+        expect_examples(&mut FuseeCli::command());
     }
 }

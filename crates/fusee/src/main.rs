@@ -1,8 +1,8 @@
-//! The one binary: servers, tools, benchmarks and simulator of FUSEE.
+//! The program `fusee`: servers and tools.
 //!
 //! This crate parses, connects, prints and counts. The protocol is in `fusee-core`, programs import
-//! `fusee-client`, the servers are `fusee-master` and `fusee-memory-node`. The benchmarks (`fusee-bench`), the
-//! simulator (`fusee-sim`), the lab (`fusee-lab`) and TLS are features, on by default.
+//! `fusee-client`, the servers are `fusee-master` and `fusee-memory-node`. Benchmarks, lab and simulator are
+//! another program, `fusee-bench`. TLS is a feature, on by default.
 #![forbid(unsafe_code)]
 #![deny(clippy::print_stdout, clippy::print_stderr)] // These macros panic if the output is closed.
 
@@ -16,38 +16,19 @@ mod events;
 mod form;
 mod http;
 mod kv;
-mod logging;
 mod manual;
 mod secret;
 mod server;
 mod shell;
-#[cfg(feature = "sim")]
-mod sim;
 mod status;
 mod up;
 
 use std::process::ExitCode;
 
-use fusee_cli::stderr;
-use fusee_cli::tls::TlsFiles;
+use fusee_cli::program;
 
 fn main() -> ExitCode {
-    let cli = cli::FuseeCli::of_process();
-    if let Some(file) = cli.secret {
-        fusee_cli::secret::set(file);
-    }
-    fusee_cli::tls::set(TlsFiles { ca: cli.tls_ca, cert: cli.tls_cert, key: cli.tls_key });
-    logging::start(cli.verbose, cli.command.default_verbosity(), cli.command.serves());
-    if cli.command.ends_on_panic() {
-        logging::panics::exit_on_panic();
-    }
-    let went = cli.command.run(cli.verbose);
-    logging::end();
-    match went {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(failure) => {
-            stderr::tell(&format!("error: {failure}"));
-            failure.exit_code()
-        }
-    }
+    let cli::FuseeCli { options, command } = cli::FuseeCli::of_process();
+    let verbose = options.verbose;
+    program::run(options, command.conduct(), || command.run(verbose))
 }

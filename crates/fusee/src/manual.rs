@@ -1,45 +1,21 @@
 //! `fusee completions` and `fusee man`: files that a package ships beside the program.
-//!
-//! Both are made from the command line itself, so they match this build.
 
-use std::io;
-use std::path::PathBuf;
-
-use clap::{Command, CommandFactory};
-use clap_complete::Shell;
+use clap::CommandFactory;
 use fusee_cli::failure::Failure;
+use fusee_cli::manual::{self, CompletionsArgs, ManArgs, Shell};
 use fusee_cli::output;
 
 use crate::cli::FuseeCli;
 
-/// Arguments of `fusee completions`.
-#[derive(clap::Args, Debug)]
-#[command(after_help = "Examples:\n  \
-    fusee completions bash > ~/.local/share/bash-completion/completions/fusee\n  \
-    fusee completions zsh > ~/.zfunc/_fusee\n  \
-    fusee completions fish > ~/.config/fish/completions/fusee.fish")]
-pub struct CompletionsArgs {
-    /// The shell that completes commands
-    #[arg(value_name = "SHELL")]
-    shell: Shell,
-}
-
-/// Arguments of `fusee man`.
-#[derive(clap::Args, Debug)]
-#[command(after_help = "Examples:\n  \
-    fusee man ~/.local/share/man/man1\n  \
-    fusee man . && man ./fusee-memory-node.1")]
-pub struct ManArgs {
-    /// An existing directory; files of the same names are replaced
-    #[arg(value_name = "DIR")]
-    directory: PathBuf,
-}
-
 /// Prints a script that completes commands.
 pub fn completions(args: &CompletionsArgs) -> Result<(), Failure> {
-    let mut script = Vec::new();
-    clap_complete::generate(args.shell, &mut FuseeCli::command(), "fusee", &mut script);
-    output::text(&with_nodes(args.shell, &String::from_utf8_lossy(&script)))
+    let script = manual::completions(args.shell, FuseeCli::command());
+    output::text(&with_nodes(args.shell, &script))
+}
+
+/// Writes a manual page for every command.
+pub fn man(args: &ManArgs) -> Result<(), Failure> {
+    manual::man(FuseeCli::command(), args)
 }
 
 /// Makes a completion script ask the master for names of memory nodes after `fusee drain`. The master is the
@@ -115,16 +91,3 @@ function __fusee_nodes
 end
 complete -c fusee -n "__fish_fusee_using_subcommand drain" -f -a "(__fusee_nodes)"
 "#;
-
-/// Writes a manual page for every command.
-pub fn man(args: &ManArgs) -> Result<(), Failure> {
-    let failed = |error: io::Error| {
-        Failure::operation(format!("cannot write into {}: {error}", args.directory.display()))
-    };
-    clap_mangen::generate_to(whole(FuseeCli::command()), &args.directory).map_err(failed)
-}
-
-/// Unhides all options: one that `-h` leaves out would have no text in its manual page.
-fn whole(command: Command) -> Command {
-    command.mut_args(|arg| arg.hide_short_help(false)).mut_subcommands(whole)
-}

@@ -1,13 +1,16 @@
-//! Allowed dependencies between crates: a server ships neither benchmarks nor the simulator.
+//! Allowed dependencies between crates: servers and tools have neither benchmarks nor the simulator.
 
-// Promise API-11: Servers and clients need neither benchmarks nor simulator.
+// Promise API-11: Servers, tools and clients need neither benchmarks nor simulator.
 
-use std::path::Path;
+use std::fs::read_to_string;
+use std::path::{Path, PathBuf};
 
 use toml::{Table, Value};
 
-/// Crates that servers and clients consist of.
-const PRODUCTION: [&str; 12] = [
+use crate::lines::{collect, root};
+
+/// Crates that servers, clients and tools consist of.
+const PRODUCTION: [&str; 13] = [
     "core",
     "control",
     "fabric",
@@ -20,9 +23,10 @@ const PRODUCTION: [&str; 12] = [
     "tls",
     "export",
     "switch",
+    "fusee",
 ];
 /// Crates that measure and test.
-const LABORATORY: [&str; 7] = [
+const LABORATORY: [&str; 8] = [
     "fusee-bench",
     "fusee-lab",
     "fusee-sim",
@@ -30,12 +34,13 @@ const LABORATORY: [&str; 7] = [
     "fusee-workload",
     "fusee-baselines",
     "fusee-report",
+    "fusee-testing",
 ];
 
 /// Returns the dependencies of a crate, without those of its tests.
 fn dependencies(name: &str) -> Table {
     let crates = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("crates lie side by side");
-    let text = std::fs::read_to_string(crates.join(name).join("Cargo.toml")).unwrap();
+    let text = read_to_string(crates.join(name).join("Cargo.toml")).unwrap();
     match text.parse::<Table>().unwrap().remove("dependencies") {
         Some(Value::Table(dependencies)) => dependencies,
         other => panic!("{name} has dependencies: {other:?}"),
@@ -55,19 +60,19 @@ fn production_crates_need_no_benchmark_and_no_simulator() {
 
 #[test]
 fn benchmarks_and_simulator_do_not_need_each_other() {
-    assert!(!dependencies("bench").contains_key("fusee-sim"));
     assert!(!dependencies("sim").contains_key("fusee-bench"));
     assert!(!dependencies("lab").contains_key("fusee-bench"));
     // Baselines run over any fabric, not only over the simulated one.
     assert!(!dependencies("baselines").contains_key("fusee-sim"));
-}
-
-#[test]
-fn the_program_can_be_built_without_them() {
-    let dependencies = dependencies("fusee");
-    for other in LABORATORY {
-        let optional =
-            dependencies.get(other).is_none_or(|d| d["optional"] == Value::Boolean(true));
-        assert!(optional, "{other} is a part of every server");
-    }
+    // Of the package of benchmarks, only the program has both.
+    let mut files = Vec::new();
+    collect(&root().join("crates/bench/src"), &mut files);
+    let (program, library): (Vec<_>, Vec<_>) =
+        files.into_iter().partition(|file| file.components().any(|part| part.as_os_str() == "bin"));
+    let needs = |file: &PathBuf| {
+        let text = read_to_string(file).unwrap();
+        ["fusee_sim", "fusee_lab"].iter().any(|name| text.contains(name))
+    };
+    assert!(program.iter().any(needs));
+    assert_eq!(library.iter().find(|file| needs(file)), None);
 }

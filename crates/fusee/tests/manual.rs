@@ -4,6 +4,7 @@ use std::fs::{self, read_to_string};
 use std::path::Path;
 use std::process::Command;
 
+use crate::common::manual::expect_texts;
 use crate::common::{Scratch, UpCluster, finish, fusee};
 use crate::tls::testing::Certificates;
 
@@ -67,15 +68,7 @@ fn every_command_has_a_manual_page() {
         let page = page(&format!("fusee-{command}")).replace("\\-", "-");
         assert!(page.contains(&format!("fusee {command}")), "an example of {command}: {page}");
     }
-    let pages = fs::read_dir(scratch.path()).unwrap();
-    for path in pages.map(|page| page.unwrap().path()) {
-        let page = read_to_string(&path).unwrap();
-        // Each option has a text behind its name.
-        let lines: Vec<&str> = page.lines().collect();
-        let is_option = |line: &str| line.starts_with("\\fB\\-");
-        let bare = lines.windows(2).find(|two| is_option(two[0]) && two[1].starts_with('.'));
-        assert!(bare.is_none(), "{}: {bare:?}", path.display());
-    }
+    expect_texts(scratch.path());
     let missing = scratch.path().join("missing");
     let missing = missing.to_str().unwrap();
     finish(&mut fusee(&["man", missing])).expect_error(1, missing);

@@ -28,36 +28,36 @@ pub use measure::{MeasurementError, measure};
 use run::FigureOutcome;
 pub use setup::{HardwareUse, LabLatency, LabLoad, LabResults, LabSetup, LabSystem};
 
-/// Subcommands of `fusee lab`.
+/// Subcommands of `fusee-bench lab`.
 #[derive(Subcommand, Debug)]
 pub enum Lab {
     /// Repeat a figure of a paper
     #[command(after_help = "Examples:\n  \
-        fusee lab list\n  \
-        fusee lab figure 14\n  \
-        fusee lab figure 2 --paper elasticmem\n  \
-        fusee lab figure F18 --seeds 5 --json\n\n\
+        fusee-bench lab list\n  \
+        fusee-bench lab figure 14\n  \
+        fusee-bench lab figure 2 --paper elasticmem\n  \
+        fusee-bench lab figure F18 --seeds 5 --json\n\n\
         Everything is simulated, in virtual time: the same arguments give the same bytes.")]
     Figure(LabFigureArgs),
     /// Repeat a table of a paper
     #[command(after_help = "Example:\n  \
-        fusee lab table 1 --paper elasticmem\n\n\
-        Table 1 of FUSEE, the recovery of a client, is of a real machine: `fusee bench recovery` measures it.\n\
-        So are Tables 2 and 3 of ElasticMem: `fusee bench correlated`.")]
+        fusee-bench lab table 1 --paper elasticmem\n\n\
+        Table 1 of FUSEE, the recovery of a client, is of a real machine: `fusee-bench recovery` measures it.\n\
+        So are Tables 2 and 3 of ElasticMem: `fusee-bench correlated`.")]
     Table(LabFigureArgs),
     /// Repeat all figures
     All(LabOptions),
     /// Make a page of the figures in a folder, with the statements of the papers
     Report(LabReportArgs),
     /// List the figures
-    #[command(after_help = "Example:\n  fusee lab list")]
+    #[command(after_help = "Example:\n  fusee-bench lab list")]
     List,
 }
 
 /// Options of runs, and of their output.
 #[derive(clap::Args, Clone, Debug)]
 #[command(after_help = "Example:\n  \
-    fusee lab all --json > lab.json\n\n\
+    fusee-bench lab all --json > lab.json\n\n\
     Everything is simulated, in virtual time: the same arguments give the same bytes.")]
 pub struct LabOptions {
     /// Runs of every point, with different keys and operations; the median counts
@@ -88,10 +88,10 @@ fn testbed(name: &str) -> Result<&'static str, String> {
     found.ok_or_else(|| format!("there is no testbed {name}; there are {}", names()))
 }
 
-/// Arguments of `fusee lab report`.
+/// Arguments of `fusee-bench lab report`.
 #[derive(clap::Args, Clone, Debug)]
 #[command(after_help = "Example:\n  \
-    fusee lab all --out lab && fusee lab report lab\n\n\
+    fusee-bench lab all --out lab && fusee-bench lab report lab\n\n\
     Writes lab/index.html, which needs no other file.")]
 pub struct LabReportArgs {
     /// The folder that figures were written to with --out
@@ -210,7 +210,7 @@ fn report_of(folder: &Path) -> Result<(), Failure> {
     if outcomes.is_empty() {
         let folder = folder.display();
         return Err(Failure::usage(format!(
-            "{folder} has no figure; `fusee lab all --out {folder}` writes them"
+            "{folder} has no figure; `fusee-bench lab all --out {folder}` writes them"
         )));
     }
     let pictures: Vec<String> = outcomes.iter().map(drawn).collect::<Result<_, _>>()?;

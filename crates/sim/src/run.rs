@@ -1,6 +1,6 @@
 //! One run of a scenario with a seed, and its outcome.
 
-// Promise LIN-1: Operations are linearizable per key. | every run of `fusee sim`
+// Promise LIN-1: Operations are linearizable per key. | every run of `fusee-bench sim`
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -216,7 +216,7 @@ impl SimRun {
             ScenarioShape::draw(options.scenario, &named("shape"), |f| faults.contains(&f));
         shape.draw_fabric(&named("fabric"), options.switches);
         shape.draw_switches(&named("switches"), options.switches);
-        // Promise DMG-7 | `fusee sim`: a quarter of seeds
+        // Promise DMG-7 | `fusee-bench sim`: a quarter of seeds
         if named("scrub").one_in(4) {
             shape.cluster.scrub_bytes_per_s = SCRUB_BYTES_PER_S;
         }

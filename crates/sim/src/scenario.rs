@@ -557,7 +557,7 @@ impl ScenarioShape {
     pub fn draw_fabric(&mut self, rng: &Rng, travels: bool) {
         // Work tables are never used over shared memory.
         if !rng.one_in(3) || self.tables > 0 || travels {
-            // Promise LIN-12: NICs that execute WRITEs before READs do no harm. | `fusee sim`: a third of seeds
+            // Promise LIN-12: NICs that execute WRITEs before READs do no harm. | `fusee-bench sim`: a third of seeds
             self.network.cards = rng.one_in(2);
             return;
         }

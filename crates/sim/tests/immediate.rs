@@ -1,4 +1,4 @@
-//! Clusters that share their memory: one of three runs of `fusee sim` has a fabric that executes verbs immediately.
+//! Clusters that share their memory: one of three runs of the simulator has a fabric that executes verbs immediately.
 //! Every run checks its promises; this test asserts that the special events of such fabrics happen.
 
 // Promise LIN-11: Operations that never wait are linearizable.

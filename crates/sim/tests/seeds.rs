@@ -1,4 +1,4 @@
-//! Seeds of `fusee sim` that once broke a promise, and keep all of them now.
+//! Seeds of `fusee-bench sim` that once broke a promise, and keep all of them now.
 //!
 //! The run of a seed changes with every change to the random draws. So each of these defects also has a test of its
 //! own.

@@ -221,5 +221,5 @@ impl<F: BenchFindings> BenchReport<'_, F> {
 /// Returns the command line of this process.
 fn command() -> String {
     let arguments = std::env::args().skip(1);
-    std::iter::once("fusee".to_owned()).chain(arguments).collect::<Vec<_>>().join(" ")
+    std::iter::once("fusee-bench".to_owned()).chain(arguments).collect::<Vec<_>>().join(" ")
 }

@@ -1,4 +1,4 @@
-//! `fusee bench capacity`: the number of pairs that fit, by redundancy.
+//! `fusee-bench capacity`: the number of pairs that fit, by redundancy.
 //!
 //! Each redundancy has a cluster of its own, inside this process, which is filled until it refuses: memory of one
 //! redundancy is never given to another. All pairs are read back and judged.
@@ -37,9 +37,9 @@ use fusee_workload::KEY_BYTES;
 /// The arguments.
 #[derive(clap::Args, Debug, Serialize)]
 #[command(after_help = "Examples:\n  \
-    fusee bench capacity\n  \
-    fusee bench capacity --redundancy replicated,ec:2+1,ec:4+1 --data-replicas 2 --json\n  \
-    fusee bench capacity --value-bytes 64KiB --pool 512MiB\n\n\
+    fusee-bench capacity\n  \
+    fusee-bench capacity --redundancy replicated,ec:2+1,ec:4+1 --data-replicas 2 --json\n  \
+    fusee-bench capacity --value-bytes 64KiB --pool 512MiB\n\n\
     Exit code 1 if an operation failed for another reason than want of memory, a pair cannot be\n\
     read back, or none fits.")]
 pub struct CapacityArgs {

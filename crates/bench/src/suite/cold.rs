@@ -1,13 +1,13 @@
-//! `fusee bench cold`: the time before the first answer.
+//! `fusee-bench cold`: the time before the first answer.
 //!
 //! In every round a client joins the cluster as if its program had just been started, with connections, threads and a
 //! session of its own, reads a key and writes it twice, and leaves. Then a client that stays opens another session,
-//! which writes a key and ends. At last the program itself is run, to read and to write a key. So a machine that is
+//! which writes a key and ends. At last the program `fusee` is run, to read and to write a key. So a machine that is
 //! busy for a while slows all steps alike.
 
-use std::env;
 use std::fmt::Write as _;
 use std::io;
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
@@ -15,7 +15,7 @@ use fusee_cli::failure::Failure;
 use fusee_cli::quantity::ByteSize;
 use fusee_cli::{connect, interrupt, secret};
 use fusee_client::{Client, Error, FabricChoice, FabricKind, Options};
-use fusee_launch::{LaunchPlan, Servers};
+use fusee_launch::{LaunchPlan, ServerProgram, Servers};
 use fusee_master::settings::{
     DEFAULT_LEASE_MS, DEFAULT_MOVE_BYTES_PER_S, DEFAULT_SCRUB_BYTES_PER_S,
 };
@@ -29,8 +29,8 @@ const KEY: &str = "a key of a cold start";
 /// The arguments.
 #[derive(clap::Args, Debug, Serialize)]
 #[command(after_help = "Examples:\n  \
-    fusee bench cold\n  \
-    fusee bench cold --fabric tcp --rounds 200 --json\n\n\
+    fusee-bench cold\n  \
+    fusee-bench cold --fabric tcp --rounds 200 --json\n\n\
 Exit codes: 0 done; 2 wrong usage; 3 the cluster cannot be reached; 130 interrupted.")]
 pub struct ColdArgs {
     /// Measure the cluster of the master at this address (several: with commas); without it, a cluster of three
@@ -136,6 +136,7 @@ impl ColdStepTimes {
 pub fn run(args: &ColdArgs) -> Result<(), Failure> {
     let shell = BenchInvocation::begin("cold", &args.output);
     interrupt::watch()?;
+    let fusee = ServerProgram::beside()?;
     let fabrics = args.fabric.map_or(vec![FabricKind::Shm, FabricKind::Tcp], |only| vec![only]);
     let (servers, master) = match &args.master {
         Some(master) => (None, master.clone()),
@@ -157,7 +158,7 @@ pub fn run(args: &ColdArgs) -> Result<(), Failure> {
         for ((fabric, client), times) in fabrics.iter().zip(&stays).zip(&mut times) {
             join_and_leave(&master, options(*fabric), &value, times)?;
             session(client, &value, times)?;
-            program(&master, *fabric, &value, times)?;
+            program(fusee.path(), &master, *fabric, &value, times)?;
             if interrupt::is_requested() {
                 break 'rounds;
             }
@@ -192,8 +193,9 @@ fn session(client: &Client, value: &[u8], times: &mut ColdStepTimes) -> Result<(
     Ok(())
 }
 
-/// Runs the program as a shell script does.
+/// Runs the program `fusee` as a shell script does.
 fn program(
+    fusee: &Path,
     master: &str,
     fabric: FabricKind,
     value: &[u8],
@@ -203,7 +205,7 @@ fn program(
     for (step, command) in
         [(ColdStep::ProgramGet, &["get", KEY][..]), (ColdStep::ProgramPut, &["put", KEY, value])]
     {
-        let mut program = Command::new(env::current_exe().map_err(cannot_run)?);
+        let mut program = Command::new(fusee);
         program.args(command).args(["--master", master, "--fabric", &fabric.to_string()]);
         program.stdin(Stdio::null()).stdout(Stdio::null());
         program.envs(secret::environment());

@@ -1,4 +1,4 @@
-//! `fusee bench correlated`: requests for one key at one time, with and without a work table (E §6,
+//! `fusee-bench correlated`: requests for one key at one time, with and without a work table (E §6,
 //! experiment 3).
 //!
 //! In every round each redundancy and each kind of table gets a set with three gets right behind it, and four gets, all
@@ -28,8 +28,8 @@ use crate::spread::Spread;
 /// The arguments.
 #[derive(clap::Args, Debug, Serialize)]
 #[command(after_help = "Examples:\n  \
-    fusee bench correlated\n  \
-    fusee bench correlated --redundancy ec:4+1 --value-bytes 65536 --json\n\n\
+    fusee-bench correlated\n  \
+    fusee-bench correlated --redundancy ec:4+1 --value-bytes 65536 --json\n\n\
 Strict answers are linearizable, relaxed ones are not. Exit codes: 0 all answers were right; 1 one \
 was not; 2 wrong usage; 3 the cluster cannot be reached; 130 interrupted.")]
 pub struct CorrelatedArgs {

@@ -1,4 +1,4 @@
-//! `fusee bench limit`: the time of operations beside the time of their raw verbs.
+//! `fusee-bench limit`: the time of operations beside the time of their raw verbs.
 //!
 //! In every round each thing is done a number of times, on random keys, one after the other; ratios are of the same
 //! round. So a machine that is busy for a while slows both. The next key depends on the data of the last READ:
@@ -21,8 +21,8 @@ use crate::verbs::RawCluster;
 /// The arguments.
 #[derive(clap::Args, Debug, Serialize)]
 #[command(after_help = "Examples:\n  \
-    fusee bench limit\n  \
-    fusee bench limit --pair-bytes 64 --json")]
+    fusee-bench limit\n  \
+    fusee-bench limit --pair-bytes 64 --json")]
 pub struct LimitArgs {
     #[command(flatten)]
     #[serde(flatten)]

@@ -35,9 +35,9 @@ const MOST_UPDATES_PER_CORE_AND_SECOND: f64 = 400_000.0;
 /// The arguments.
 #[derive(clap::Args, Debug, Serialize)]
 #[command(after_help = "Examples:\n  \
-    fusee bench micro\n  \
-    fusee bench micro --index-replicas 1 --memory-nodes 2 --json\n  \
-    fusee bench micro --master 127.0.0.1:7400 --fabric tcp\n\n\
+    fusee-bench micro\n  \
+    fusee-bench micro --index-replicas 1 --memory-nodes 2 --json\n  \
+    fusee-bench micro --master 127.0.0.1:7400 --fabric tcp\n\n\
     Exit code 1 if an operation failed or a value was not what it must be.")]
 pub struct MicroArgs {
     /// Operations of each kind to measure the latency of

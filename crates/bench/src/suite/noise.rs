@@ -1,4 +1,4 @@
-//! `fusee bench noise`: latencies of short gets beside a session that moves long values.
+//! `fusee-bench noise`: latencies of short gets beside a session that moves long values.
 //!
 //! In every round one session reads short values, one after the other, first alone, then beside another session that
 //! reads a long value all the time, then beside one that writes it. So a machine that is busy for a while slows all
@@ -29,8 +29,8 @@ const KEYS: u32 = 1_000;
 /// The arguments.
 #[derive(clap::Args, Debug, Serialize)]
 #[command(after_help = "Examples:\n  \
-    fusee bench noise\n  \
-    fusee bench noise --fabric shm --long-bytes 1MiB --rounds 5 --json\n\n\
+    fusee-bench noise\n  \
+    fusee-bench noise --fabric shm --long-bytes 1MiB --rounds 5 --json\n\n\
 Exit codes: 0 done; 2 wrong usage; 3 the cluster cannot be reached; 130 interrupted.")]
 pub struct NoiseArgs {
     /// Measure the cluster of the master at this address (several: with commas), which must allow such values;

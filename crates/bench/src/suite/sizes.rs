@@ -1,4 +1,4 @@
-//! `fusee bench sizes`: the bytes of the pools that pairs of some sizes take.
+//! `fusee-bench sizes`: the bytes of the pools that pairs of some sizes take.
 //!
 //! Sizes are drawn, and no cluster runs: the layouts decide. An *object* is as long as the size
 //! class of the pair, with header and log entry; a *block* holds objects of one class, its header,
@@ -25,8 +25,8 @@ use crate::report::{BenchFindings, BenchInvocation, BenchOutputArgs, BenchReport
 /// The arguments.
 #[derive(clap::Args, Debug, Serialize)]
 #[command(after_help = "Examples:\n  \
-    fusee bench sizes --values fixed:100,log-uniform:1-65536 --json\n  \
-    fusee bench sizes --redundancy replicated,ec:4+2 --data-replicas 3 --values fixed:1048576")]
+    fusee-bench sizes --values fixed:100,log-uniform:1-65536 --json\n  \
+    fusee-bench sizes --redundancy replicated,ec:4+2 --data-replicas 3 --values fixed:1048576")]
 pub struct SizesArgs {
     /// Sizes of values: fixed:BYTES, uniform:LEAST-MOST, log-uniform:LEAST-MOST (every octave as
     /// often as any other)

@@ -5,7 +5,7 @@ use std::fs;
 use fusee_cli::stderr;
 use fusee_client::prometheus::{MetricKind, Metrics};
 
-use crate::logging::limit;
+use fusee_cli::logging::limit;
 
 /// Adds the metrics of this process, as far as `/proc` tells.
 pub fn add(metrics: &mut Metrics) {

@@ -22,7 +22,7 @@ use super::settings::problem::SettingProblems;
 use super::settings::{self, GivenSettings, LIVE};
 use super::signals::{ServerSignals, WakeReason};
 use crate::http::{ClusterPages, HttpServer};
-use crate::logging::LogFilter;
+use fusee_cli::logging::LogFilter;
 
 /// Time to live of the leader's lease in etcd, in seconds.
 const DEFAULT_LEASE_TTL_S: u64 = 3;

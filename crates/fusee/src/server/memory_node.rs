@@ -23,7 +23,7 @@ use super::settings::problem::SettingProblems;
 use super::settings::{self, GivenSettings, LIVE};
 use super::signals::{ServerSignals, WakeReason};
 use crate::http::{HttpServer, NodePageSource, NodePages};
-use crate::logging::LogFilter;
+use fusee_cli::logging::LogFilter;
 use fusee_cli::memory;
 
 /// Arguments of `fusee memory-node`.

@@ -7,7 +7,7 @@ use fusee_cli::failure::Failure;
 
 use super::settings::problem::SettingProblems;
 use super::settings::{EffectiveSettings, GivenSettings, ServerSettings, is_live};
-use crate::logging;
+use fusee_cli::logging;
 
 /// The settings in force, and the command line to read them again with.
 pub struct Reloader<S> {

@@ -27,7 +27,7 @@ use super::reload::Reloader;
 use super::settings::problem::SettingProblems;
 use super::settings::{self, GivenSettings, LIVE};
 use super::signals::{ServerSignals, WakeReason};
-use crate::logging::LogFilter;
+use fusee_cli::logging::LogFilter;
 
 /// Deadline of the master's answer about the members.
 const PATIENCE: Duration = Duration::from_secs(2);

@@ -1,7 +1,7 @@
 //! The scenarios in which mutants are hunted.
 //!
 //! Each scenario notices some mutant sooner than all others do. Those of `support` go step by step, or are as short;
-//! the timed ones are those of `fusee sim`, a few hundred times longer.
+//! the timed ones are those of `fusee-bench sim`, a few hundred times longer.
 
 use fusee_sim::{RunOptions, run};
 
@@ -430,7 +430,7 @@ pub const TIMED_SHORT_LOSSES: MutantScenario = named("short losses", |seed| {
     fail_if_broken(&RunOptions { operations: Some(200), ..options });
 });
 
-/// The scenarios of `fusee sim` that concern the mutants.
+/// The scenarios of `fusee-bench sim` that concern the mutants.
 pub const TIMED: [&MutantScenario; 19] = [
     &SHORT_SCANS,
     &MUTED,

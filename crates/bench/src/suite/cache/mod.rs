@@ -1,4 +1,4 @@
-//! `fusee bench cache`: the effect of the threshold of the adaptive index cache (P Fig. 16).
+//! `fusee-bench cache`: the effect of the threshold of the adaptive index cache (P Fig. 16).
 //!
 //! The index cache of a session hints at the place of a key, as it was seen last. If another session has written the
 //! key since, the hint is wrong, and an object was read for nothing; without a hint the key's buckets are read, and its
@@ -35,8 +35,8 @@ use report::{CacheReport, CacheRunResult};
 /// The arguments.
 #[derive(clap::Args, Debug, Serialize)]
 #[command(after_help = "Examples:\n  \
-    fusee bench cache --plot cache.svg\n  \
-    fusee bench cache --workloads upd100 --thresholds 0,0.5,1,off --fabrics tcp --rounds 5 --json\n\n\
+    fusee-bench cache --plot cache.svg\n  \
+    fusee-bench cache --workloads upd100 --thresholds 0,0.5,1,off --fabrics tcp --rounds 5 --json\n\n\
     Exit code 1 if an operation failed, or a key does not hold what was acknowledged.")]
 pub struct CacheArgs {
     /// Shares of wrong hints above which a key bypasses the cache, 0 to 1, or off: no cache

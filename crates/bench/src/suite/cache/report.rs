@@ -1,4 +1,4 @@
-//! The report of `bench cache`.
+//! The report of `fusee-bench cache`.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;

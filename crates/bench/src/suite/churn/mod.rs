@@ -1,4 +1,4 @@
-//! `fusee bench churn`: memory comes back, on real processes.
+//! `fusee-bench churn`: memory comes back, on real processes.
 //!
 //! Two loads on small pools, each on a cluster of its own: updates of all pairs, many times as much
 //! as there is memory for ([`updates`]); and filling a pool until memory is used up, deleting half,
@@ -37,9 +37,9 @@ const LOOK_PERIOD: Duration = Duration::from_millis(25);
     pool.help("Memory of each node, like 1GiB").default_value("256MiB")
 }))]
 #[command(after_help = "Examples:\n  \
-    fusee bench churn\n  \
-    fusee bench churn --fabric tcp --passes 20 --rounds 5 --json\n  \
-    fusee bench churn --rounds 0 --fill 0.8 --pool 1GiB      updates only\n\n\
+    fusee-bench churn\n  \
+    fusee-bench churn --fabric tcp --passes 20 --rounds 5 --json\n  \
+    fusee-bench churn --rounds 0 --fill 0.8 --pool 1GiB      updates only\n\n\
     Regions and blocks are smaller than elsewhere, as the pools are.\n\n\
     Exit code 1 if an operation failed (in the updates also for want of memory), a read was\n\
     wrong, deletes were refused until no session got on, or less than --least-share of the\n\

@@ -1,4 +1,4 @@
-//! The cluster of `bench churn`, and the number of pairs that fit.
+//! The cluster of `fusee-bench churn`, and the number of pairs that fit.
 //!
 //! Pools are small here, so that they are full soon, and regions and blocks are small in
 //! proportion: a session holds one block per size class, which others cannot use. Blocks stay large

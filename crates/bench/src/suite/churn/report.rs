@@ -1,4 +1,4 @@
-//! The report of `bench churn`.
+//! The report of `fusee-bench churn`.
 
 use std::fmt::Write as _;
 

@@ -1,4 +1,4 @@
-//! Second part of `bench churn`: the pool is filled until memory is used up, or up to a share of
+//! Second part of `fusee-bench churn`: the pool is filled until memory is used up, or up to a share of
 //! it, every second key is deleted, and again.
 //!
 //! As many pairs as fitted at first have to fit every time, but for what sessions hold back:

@@ -1,4 +1,4 @@
-//! First part of `bench churn`: the pool is filled to a share of its memory, and then every key is
+//! First part of `fusee-bench churn`: the pool is filled to a share of its memory, and then every key is
 //! updated again and again.
 //!
 //! The number of pairs and their memory stay the same. If replaced objects were not used again, the

@@ -1,4 +1,4 @@
-//! `fusee bench counts`: instructions of one operation.
+//! `fusee-bench counts`: instructions of one operation.
 //!
 //! The program runs itself under valgrind's callgrind, which counts only the instructions inside [`measured`]. The
 //! count does not depend on other work of the machine. It depends on the compiler, on the processor (as far as valgrind
@@ -25,7 +25,7 @@ use parts::{ProgramPart, ProgramPartCounts};
 /// The arguments.
 #[derive(clap::Args, Debug, Serialize)]
 #[command(
-    after_help = "Examples:\n  fusee bench counts\n  fusee bench counts --pair-bytes 64 --json"
+    after_help = "Examples:\n  fusee-bench counts\n  fusee-bench counts --pair-bytes 64 --json"
 )]
 pub struct CountsArgs {
     /// Bytes of key and value together; keys have 16
@@ -45,7 +45,7 @@ pub struct CountsArgs {
 
 /// The work to do under valgrind, or perf.
 #[derive(clap::Args, Debug)]
-#[command(after_help = "Example: started by `fusee bench counts` and `fusee bench profile`")]
+#[command(after_help = "Example: started by `fusee-bench counts` and `fusee-bench profile`")]
 pub struct WorkArgs {
     #[command(flatten)]
     size: LoadedClusterArgs,
@@ -183,7 +183,7 @@ fn count(args: &CountsArgs, kind: CountedOperation) -> Result<(u64, ProgramPartC
         .arg(format!("--callgrind-out-file={}", written.display()))
         .arg("--toggle-collect=*fusee_bench*counts*measured*")
         .arg(std::env::current_exe()?)
-        .args(["bench", "work", "--kind", &kind.name()])
+        .args(["work", "--kind", &kind.name()])
         .args(["--keys", &keys.to_string(), "--pair-bytes", &args.pair_bytes.to_string()])
         .args(["--operations", &args.operations.to_string()])
         .output()

@@ -73,7 +73,7 @@ pub fn sample(
     perf.arg("--no-buildid-cache");
     perf.args(["--control", &format!("fifo:{},{}", path(CONTROL), path(ANSWER))]);
     perf.args(["--output", &path(SAMPLES), "--"]).arg(std::env::current_exe()?);
-    command(perf.args(["bench", "work", "--perf", &directory.display().to_string()]));
+    command(perf.args(["work", "--perf", &directory.display().to_string()]));
     let recorded = run(&mut perf)?;
     let about = fs::read_to_string(directory.join(ABOUT))
         .map_err(|_| Failure::operation(format!("perf did not sample:\n{recorded}")))?;

@@ -1,4 +1,4 @@
-//! `fusee bench profile`: where the time of an operation goes, by samples.
+//! `fusee-bench profile`: where the time of an operation goes, by samples.
 //!
 //! Each kind of operation is done some hundred thousand times in a process of its own, over a cluster in that process,
 //! and perf samples the place of its thread ten thousand times a second ([`sampled`]). The time of one operation is
@@ -17,8 +17,8 @@ use crate::temporary::TemporaryHandle;
 /// The arguments.
 #[derive(clap::Args, Debug, Serialize)]
 #[command(after_help = "Examples:\n  \
-    fusee bench profile\n  \
-    fusee bench profile --fabric tcp --operations 50000 --json\n\n\
+    fusee-bench profile\n  \
+    fusee-bench profile --fabric tcp --operations 50000 --json\n\n\
 perf must be installed (Debian: linux-perf), and the program must have its line tables, as it is built.")]
 pub struct ProfileArgs {
     /// shm, tcp or verbs

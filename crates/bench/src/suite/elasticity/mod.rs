@@ -1,4 +1,4 @@
-//! `fusee bench elasticity`: throughput while sessions come and go, a memory node joins and another
+//! `fusee-bench elasticity`: throughput while sessions come and go, a memory node joins and another
 //! one is drained.
 //!
 //! P Fig. 21 shows YCSB C while 16 clients become 32 and 16 again. Here a script contains the steps
@@ -46,8 +46,8 @@ const LOADERS: usize = 2;
 /// The arguments.
 #[derive(clap::Args, Debug, Serialize)]
 #[command(after_help = "Examples:\n  \
-    fusee bench elasticity --plot elasticity.svg\n  \
-    fusee bench elasticity --sessions 4 --more 4 --rate 0 --phase 10 --json\n\n\
+    fusee-bench elasticity --plot elasticity.svg\n  \
+    fusee-bench elasticity --sessions 4 --more 4 --rate 0 --phase 10 --json\n\n\
     Exit code 1 if an operation failed, a key does not hold what was acknowledged, or a memory\n\
     node did not join or was not drained in time (--limit).")]
 pub struct ElasticityArgs {

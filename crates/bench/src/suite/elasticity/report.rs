@@ -1,4 +1,4 @@
-//! The report of `bench elasticity`.
+//! The report of `fusee-bench elasticity`.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;

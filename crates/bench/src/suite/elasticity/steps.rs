@@ -1,4 +1,4 @@
-//! The steps of `bench elasticity`, one after the other, and the time series.
+//! The steps of `fusee-bench elasticity`, one after the other, and the time series.
 //!
 //! The phase of a step lasts as long as requested, and until the goal of the step is reached or its
 //! time is over. A step that fails is a problem in the report; the load goes on, so that its

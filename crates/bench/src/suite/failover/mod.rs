@@ -1,4 +1,4 @@
-//! `fusee bench failover`: memory nodes are killed under load, and nothing may be lost.
+//! `fusee-bench failover`: memory nodes are killed under load, and nothing may be lost.
 //!
 //! The benchmark starts a cluster of processes; sessions in this process read and write pairs of
 //! one redundancy. After some seconds memory nodes get SIGKILL, one after the other or several at
@@ -68,10 +68,10 @@ const POLL: Duration = Duration::from_millis(5);
         .help("Bytes of key and value together; keys have 16 [unless replicated: 16400]")
 }))]
 #[command(after_help = "Examples:\n  \
-    fusee bench failover --spare\n  \
-    fusee bench failover --fabric tcp --victim mn0 --json\n  \
-    fusee bench failover --redundancy ec:4+2 --spare             two nodes, one after the other\n  \
-    fusee bench failover --redundancy ec:4+2 --at-once 2         both at once\n\n\
+    fusee-bench failover --spare\n  \
+    fusee-bench failover --fabric tcp --victim mn0 --json\n  \
+    fusee-bench failover --redundancy ec:4+2 --spare             two nodes, one after the other\n  \
+    fusee-bench failover --redundancy ec:4+2 --at-once 2         both at once\n\n\
     The cluster has as many memory nodes, and replicas of index and data, as the losses take.\n\n\
     Exit code 1 if a write was lost, a read was wrong, the history is not linearizable, reads\n\
     stopped, the view did not become stable again, or redundancy did not come back with --spare.")]

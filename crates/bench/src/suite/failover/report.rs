@@ -1,4 +1,4 @@
-//! The report of `bench failover`.
+//! The report of `fusee-bench failover`.
 
 use std::fmt::Write as _;
 

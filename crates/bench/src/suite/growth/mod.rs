@@ -1,4 +1,4 @@
-//! `fusee bench growth`: an index of one subtable takes many keys, while other sessions read and
+//! `fusee-bench growth`: an index of one subtable takes many keys, while other sessions read and
 //! write.
 //!
 //! Some sessions insert as fast as they can, others read and update existing keys, at a steady pace
@@ -43,8 +43,8 @@ const SHOWN: Duration = Duration::from_millis(100);
 /// The arguments.
 #[derive(clap::Args, Debug, Serialize)]
 #[command(after_help = "Examples:\n  \
-    fusee bench growth --plot growth.svg\n  \
-    fusee bench growth --keys 10000000 --json > growth.json\n\n\
+    fusee-bench growth --plot growth.svg\n  \
+    fusee-bench growth --keys 10000000 --json > growth.json\n\n\
     Exit code 1 if an operation failed or a key does not hold what was acknowledged.")]
 pub struct GrowthArgs {
     /// Keys to insert

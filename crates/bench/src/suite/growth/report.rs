@@ -1,4 +1,4 @@
-//! The report of `bench growth`.
+//! The report of `fusee-bench growth`.
 
 use std::fmt::Write as _;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! `fusee bench peers`: FUSEE beside the stores that a user might choose instead.
+//! `fusee-bench peers`: FUSEE beside the stores that a user might choose instead.
 //!
 //! Every round is one sequence of operations. Each peer executes it, one operation after the other, from one thread or
 //! from several, each a part of it: YCSB A (half of them updates), B (one in twenty) or C (none), on Zipfian keys. The
@@ -60,18 +60,18 @@ const POPULAR: u64 = 1;
 #[command(
     after_help = "Who takes part: fusee-shm, fusee-tcp, lmdb; memcached-unix, memcached-tcp, \
     redis-unix, redis-tcp, if memcached and redis-server are installed.\n\nExamples:\n  \
-    fusee bench peers\n  \
-    fusee bench peers --pair-bytes 64 --workloads c --depths 1 --threads 1,2\n  \
-    fusee bench peers --only fusee-tcp,memcached-tcp,redis-tcp --connections 3\n  \
-    fusee bench peers --values log-uniform:100-10240 --keys 20000 --workloads upd5,upd50\n  \
-    fusee bench peers --only fusee-tcp,memcached-tcp --json"
+    fusee-bench peers\n  \
+    fusee-bench peers --pair-bytes 64 --workloads c --depths 1 --threads 1,2\n  \
+    fusee-bench peers --only fusee-tcp,memcached-tcp,redis-tcp --connections 3\n  \
+    fusee-bench peers --values log-uniform:100-10240 --keys 20000 --workloads upd5,upd50\n  \
+    fusee-bench peers --only fusee-tcp,memcached-tcp --json"
 )]
 pub struct PeersArgs {
     #[command(flatten)]
     #[serde(flatten)]
     size: LoadedClusterArgs,
 
-    /// Lengths of values instead of --pair-bytes, as for `fusee bench sizes`: each key has one of 256 that are
+    /// Lengths of values instead of --pair-bytes, as for `fusee-bench sizes`: each key has one of 256 that are
     /// drawn, which updates leave as it is
     #[arg(long, value_name = "SIZES", conflicts_with = "pair_bytes")]
     #[serde(skip)]

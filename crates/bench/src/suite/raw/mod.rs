@@ -1,4 +1,4 @@
-//! `fusee bench raw`: the verbs of our fabrics beside the transports of other projects, without a key-value store
+//! `fusee-bench raw`: the verbs of our fabrics beside the transports of other projects, without a key-value store
 //! around them.
 //!
 //! Verbs run one at a time on the same memory, so it is in the processor's cache. In every round all transports have
@@ -39,8 +39,8 @@ const WORD_BYTES: u32 = 8;
 #[derive(clap::Args, Debug, Serialize)]
 #[command(after_help = "Who takes part: shm, tcp; ucx-posix, if ucx_perftest is installed; \
     libfabric-tcp, if\nfi_pingpong is. (It listens on all addresses while it runs.)\n\nExamples:\n  \
-    fusee bench raw\n  \
-    fusee bench raw --only shm,ucx-posix --bytes 64,1024 --json")]
+    fusee-bench raw\n  \
+    fusee-bench raw --only shm,ucx-posix --bytes 64,1024 --json")]
 pub struct RawArgs {
     /// Bytes of a READ, a WRITE or a message
     #[arg(long, value_delimiter = ',', default_value = "8,64,1024,4096,16384,65536",

@@ -1,4 +1,4 @@
-//! `fusee bench recovery`: how long a killed client blocks others (P §6.5, Table 1).
+//! `fusee-bench recovery`: how long a killed client blocks others (P §6.5, Table 1).
 //!
 //! A client process updates keys in a loop and is killed (SIGKILL) in the middle of an update. Then
 //! a survivor in this process writes all of its keys; the time until the last of these writes has
@@ -50,8 +50,8 @@ const RECOVERY_POLL: Duration = Duration::from_millis(1);
 /// The arguments.
 #[derive(clap::Args, Debug, Serialize)]
 #[command(after_help = "Examples:\n  \
-    fusee bench recovery\n  \
-    fusee bench recovery --fabric tcp --rounds 20 --json\n\n\
+    fusee-bench recovery\n  \
+    fusee-bench recovery --fabric tcp --rounds 20 --json\n\n\
     Exit code 1 if a write failed, or a key did not hold what was written.")]
 pub struct RecoveryArgs {
     /// Clients to kill, one after the other

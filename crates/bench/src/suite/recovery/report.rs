@@ -1,4 +1,4 @@
-//! The report of `bench recovery`, beside the paper's Table 1.
+//! The report of `fusee-bench recovery`, beside the paper's Table 1.
 //!
 //! The parts are not the same ones: reading the logs and ending the requests they show are one walk
 //! here, and making the replicas of the block tables agree has no counterpart there. Nor are the

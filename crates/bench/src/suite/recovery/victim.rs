@@ -1,4 +1,4 @@
-//! The client process that is killed: `fusee bench doomed`, which is not for people.
+//! The client process that is killed: `fusee-bench doomed`, which is not for people.
 //!
 //! Its standard input contains its [`VictimTask`], one line of JSON. It updates the keys in turn and
 //! reports in one line ([`VictimMessage`]) when it has made the requested updates. Then it goes on, so that
@@ -113,7 +113,7 @@ impl VictimProcess {
         };
         let path = std::env::current_exe().map_err(|error| cannot(error.to_string()))?;
         let mut command = Command::new(path);
-        command.args(["bench", "doomed"]).envs(secret::environment()).process_group(0);
+        command.arg("doomed").envs(secret::environment()).process_group(0);
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().map_err(|error| cannot(error.to_string()))?;
         let mut stdin = child.stdin.take();

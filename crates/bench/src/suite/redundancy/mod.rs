@@ -1,4 +1,4 @@
-//! `fusee bench redundancy`: the costs of pairs in one redundancy or another, and of changing it (ElasticMem,
+//! `fusee-bench redundancy`: the costs of pairs in one redundancy or another, and of changing it (ElasticMem,
 //! experiments 1 and 2).
 //!
 //! For each *set* of redundancies and each length of values there is a cluster inside this process,
@@ -39,9 +39,9 @@ const INDEX_KEYS: u64 = 1000;
 /// The arguments.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Examples:\n  \
-    fusee bench redundancy --quick\n  \
-    fusee bench redundancy --plot redundancy.svg --json\n  \
-    fusee bench redundancy --set 2:replicated,ec:2+1,ec:4+1 --value-bytes 64KiB,1MiB --fabric shm\n\n\
+    fusee-bench redundancy --quick\n  \
+    fusee-bench redundancy --plot redundancy.svg --json\n  \
+    fusee-bench redundancy --set 2:replicated,ec:2+1,ec:4+1 --value-bytes 64KiB,1MiB --fabric shm\n\n\
     Exit code 1 if an operation failed, a value was not what was written last, or a pair does not\n\
     have the redundancy that it was given.")]
 pub struct RedundancyArgs {

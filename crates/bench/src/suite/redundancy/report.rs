@@ -1,4 +1,4 @@
-//! The report of `bench redundancy`, beside ElasticMem's figures.
+//! The report of `fusee-bench redundancy`, beside ElasticMem's figures.
 
 use std::fmt::Write as _;
 

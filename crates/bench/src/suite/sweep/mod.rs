@@ -1,11 +1,11 @@
-//! `fusee bench sweep`: throughput against one setting, all others unchanged.
+//! `fusee-bench sweep`: throughput against one setting, all others unchanged.
 //!
 //! Every point of the axis has a cluster of its own in this process, loaded and warmed up. In every round each point
 //! has its turn with every share of updates while the others wait ([`turns`]). The results are the median of the rounds
 //! and their spread, as a table, as JSON and as a picture.
 //!
 //! Memory: pools have room for twice the pairs and some blocks of each session, so memory of replaced pairs is used
-//! again. Sessions remember all keys: the cost of a small cache is another question (`bench ycsb --cache-entries`).
+//! again. Sessions remember all keys: the cost of a small cache is another question (`ycsb --cache-entries`).
 //! Values are made and checked as in every benchmark here. That is a part of the throughput, larger for larger values,
 //! and not of the latencies.
 
@@ -48,10 +48,10 @@ const LESS: &str = "--keys, --pair-bytes, --data-replicas or the --points";
 /// The arguments.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Examples:\n  \
-    fusee bench sweep --axis value-bytes --plot value-bytes.svg\n  \
-    fusee bench sweep --axis sessions --points 1,2,3,4 --updates 5 --json\n  \
-    fusee bench sweep --axis updates --fabric tcp --keys 20000 --coroutines 4\n  \
-    fusee bench sweep --axis data-replicas --seconds 0.1 --rounds 3 --keys 1000\n\n\
+    fusee-bench sweep --axis value-bytes --plot value-bytes.svg\n  \
+    fusee-bench sweep --axis sessions --points 1,2,3,4 --updates 5 --json\n  \
+    fusee-bench sweep --axis updates --fabric tcp --keys 20000 --coroutines 4\n  \
+    fusee-bench sweep --axis data-replicas --seconds 0.1 --rounds 3 --keys 1000\n\n\
     Exit code 1 if an operation failed or a key does not hold what was acknowledged, 130 after\n\
     Ctrl-C, with a report of the rounds until then.")]
 pub struct SweepArgs {

@@ -1,4 +1,4 @@
-//! The report of `bench sweep`.
+//! The report of `fusee-bench sweep`.
 
 use std::fmt::Write as _;
 

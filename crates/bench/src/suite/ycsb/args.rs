@@ -20,12 +20,12 @@ const DEFAULT_THETA: f64 = 0.99;
 /// The arguments.
 #[derive(clap::Args, Clone, Debug, Serialize)]
 #[command(after_help = "Examples:\n  \
-    fusee bench ycsb --workload a\n  \
-    fusee bench ycsb --workload upd100 --fabric tcp --seconds 5 --json\n  \
-    fusee bench ycsb --workload c --master 127.0.0.1:7400 --threads 2\n  \
-    fusee bench ycsb --workload churn --keys 4 --check --processes 2\n  \
-    fusee bench ycsb --load-file workloada.load --trans-file workloada.trans\n  \
-    fusee bench ycsb --master mem0:7400 --join 3       # once on each of three hosts\n\n\
+    fusee-bench ycsb --workload a\n  \
+    fusee-bench ycsb --workload upd100 --fabric tcp --seconds 5 --json\n  \
+    fusee-bench ycsb --workload c --master 127.0.0.1:7400 --threads 2\n  \
+    fusee-bench ycsb --workload churn --keys 4 --check --processes 2\n  \
+    fusee-bench ycsb --load-file workloada.load --trans-file workloada.trans\n  \
+    fusee-bench ycsb --master mem0:7400 --join 3       # once on each of three hosts\n\n\
     Exit code 1 if an operation failed, a value was not what it must be, or the history is not\n\
     linearizable.")]
 pub struct YcsbArgs {

@@ -23,7 +23,7 @@ use serde_json::{Map, Value};
 
 use self::file::SettingsFile;
 use self::problem::{SettingProblem, SettingProblems};
-use crate::logging::LogFilter;
+use fusee_cli::logging::LogFilter;
 
 /// Heading in the help for settings that a running server takes over when it reads its file again.
 pub const LIVE: &str = "Settings that SIGHUP changes in a running server";
