@@ -1,4 +1,4 @@
-//! The baselines on a testbed: their sizes, and the machines of their servers.
+//! Measurements of the baselines on a testbed: the sizes of their stores, and the machines that their servers run on.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -22,10 +22,11 @@ use crate::measure::{MeasurementError, measure_in};
 use crate::setup::{LabLoad, LabResults, LabSetup, LabSwitch};
 use crate::subject::{BaselineSubject, Subject};
 
-/// A function that returns whether to stop.
+/// A function that returns whether the measurement has to stop.
 type StopCheck<'s> = &'s dyn Fn() -> bool;
 
-/// Returns the number of keys that clients insert: counted ones, those before, and those under way.
+/// Returns an upper bound of the number of keys that clients insert: in the warm-up, in the counted operations, and in
+/// operations that are under way at the end.
 fn new_keys(setup: &LabSetup) -> u64 {
     let inserts = match setup.load {
         LabLoad::Only(WorkloadOperation::Insert) => true,
@@ -36,7 +37,7 @@ fn new_keys(setup: &LabSetup) -> u64 {
     if inserts { setup.operations + setup.operations / 4 + under_way } else { 0 }
 }
 
-/// Measures one object, which one client at a time may use.
+/// Measures a system that has a single object, which one client at a time uses.
 pub(crate) fn one_object<X: Exclusion>(
     setup: &LabSetup,
     network: NetworkOptions,
@@ -60,7 +61,7 @@ pub(crate) fn clover(
         value_bytes: setup.value_bytes() as u32,
         keys: setup.keys + new_keys(setup),
         spare: clover::CloverShape::spare_for(setup.clients, setup.coroutines)
-            // Some of the objects that are steered are never freed.
+            // A switch that steers a CAS can prevent the freeing of entries (see `fusee_switch::clover`).
             + setup.switch.map_or(0, |_| 2 * setup.operations),
     };
     let costs = clover::CloverCosts::FITTED;
@@ -81,7 +82,8 @@ pub(crate) fn clover(
     if let Some((trust, keys)) = trust {
         let words = shape.chain_format().expect("a switch is for one memory node");
         let mut switch = fusee_switch::clover::CloverSwitch::new(words, trust, keys);
-        // As published, the switch fails with keys that it does not know all the time.
+        // The published switch loses updates of a key after it has forgotten that key. A fixed set of keys prevents
+        // that.
         if trust == ChainTrust::Sent && (keys as u64) < setup.keys {
             switch = switch.only(most_used(setup, keys));
         }
@@ -113,7 +115,7 @@ pub(crate) fn pdpm_direct(
     measure_in(&subject, setup, stop)
 }
 
-/// Returns the most used keys, this many.
+/// Returns the `keys` keys that the load uses most.
 fn most_used(setup: &LabSetup, keys: usize) -> Vec<u128> {
     let rng = Rng::named(setup.seed, "most used");
     let mut counts = BTreeMap::new();
@@ -124,16 +126,17 @@ fn most_used(setup: &LabSetup, keys: usize) -> Vec<u128> {
     }
     let mut all: Vec<(u64, u64)> = counts.into_iter().map(|(key, count)| (count, key)).collect();
     all.sort_unstable_by_key(|of| std::cmp::Reverse(*of));
-    // An empty list would stand for all keys.
+    // The switch takes an empty list for all keys.
     let named = |(_, key): &(u64, u64)| u128::from_le_bytes(key_bytes(*key));
     all.iter().take(keys.max(1)).map(named).collect()
 }
 
-/// Sizes of blocks and regions of FUSEE as published: smaller than the paper's, like ours.
+/// Sizes of blocks and regions of FUSEE as published. Like the sizes of our store here, they are smaller than the
+/// paper's.
 const BLOCK_BYTES: u64 = 1 << 18;
 const REGION_BYTES: u64 = 1 << 25;
 
-/// Measures FUSEE as published, in this variant.
+/// Measures FUSEE as published, with the parameters that `variant` returns.
 pub(crate) fn published(
     setup: &LabSetup,
     variant: impl Fn(PublishedParameters) -> PublishedParameters,
@@ -151,14 +154,14 @@ pub(crate) fn published(
         cache_threshold: setup.cached.then_some(setup.cache_threshold),
         ..variant(parameters)
     };
-    // Every operation may take an object that is not reused.
+    // Possibly every operation allocates an object and none is reused.
     let objects = keys + setup.operations + setup.operations / 4;
     let parameters = parameters.with_blocks(BLOCK_BYTES, REGION_BYTES).with_room_for(
         objects,
         clients * setup.coroutines as u64,
         nodes,
     );
-    // A request for an object or a block goes over a socket (P 6.1).
+    // A client requests an object or a block over a socket (P 6.1).
     let takes = Duration::from_nanos(setup.hardware().request_ns);
     let costs = published::AllocatorCosts { block: takes, object: takes };
     let pool_bytes = parameters.pool_bytes(nodes);
@@ -182,13 +185,13 @@ pub(crate) fn published(
     measure_in(&subject, setup, stop)
 }
 
-/// The path of a client to a server.
+/// The path of a client's requests to a server on a machine of the testbed.
 struct TestbedRpc<S> {
     network: Network,
     client: ClientId,
     machine: MachineId,
     server: Rc<RefCell<S>>,
-    /// Time that each way takes in addition to that of the NICs.
+    /// Additional time of each way: the kernels' share, if messages go over sockets.
     besides: Nanos,
 }
 
@@ -202,7 +205,7 @@ impl<S> TestbedRpc<S> {
         TestbedRpc { network: network.clone(), client, machine, server: server.clone(), besides: 0 }
     }
 
-    /// Adds the time of two kernels.
+    /// Adds the time that the kernels of both machines take for a message.
     fn over_sockets(self) -> TestbedRpc<S> {
         let besides = self.network.options().testbed.map_or(0, |testbed| testbed.message_ns);
         TestbedRpc { besides, ..self }

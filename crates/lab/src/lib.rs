@@ -1,11 +1,11 @@
 //! The lab: the papers' evaluations, repeated on modelled hardware in virtual time.
 //!
-//! A figure is a list of setups, and of statements of the paper's text. A setup is a whole cluster with its
-//! clients, of ours or of another system, on a testbed ([`fusee_sim::Testbed`]). Nothing is measured on
-//! hardware here, and every result says so. Equal arguments give equal bytes.
+//! A figure consists of setups, and of statements of the paper's text. A setup is a whole cluster with its clients on a
+//! testbed ([`fusee_sim::Testbed`]); the cluster runs our store or another system. The lab measures nothing on
+//! hardware, and every result says so. Equal arguments give equal bytes.
 //!
-//! Reading order: `setup` (setups and their results), `subject` and `baselines` (the systems), `measure`,
-//! `figures`, `run`, `report` and `page` (output).
+//! Reading order: `setup` (setups and results), `subject` and `baselines` (the systems), `measure`, `figures`, `run`,
+//! `report` and `page` (output).
 
 mod baselines;
 mod figures;
@@ -126,7 +126,8 @@ pub struct LabFigureArgs {
 }
 
 impl LabFigureArgs {
-    /// Returns the figure of this number, or an error that lists all. `prefixes` are those of names, by paper.
+    /// Returns the figure with this number or name, or an error that lists all figures. `prefixes` are the first
+    /// letters of the names, for each paper.
     fn find_figure(
         &self,
         kind: &str,
@@ -167,7 +168,7 @@ fn run_all(
     for figure in figures {
         let outcome = run::run(figure, options)?;
         let json = serde_json::to_string(&outcome).expect("numbers and texts");
-        // Printed before the files are written, which may fail on a full disk.
+        // The outcome is printed first, because writing the files fails on a full disk.
         output::line(&if options.json { json.clone() } else { report::text(&outcome) })?;
         if let Some(folder) = &options.out {
             write(&folder.join(format!("{}.json", figure.id)), &json)?;
@@ -193,7 +194,7 @@ fn drawn(outcome: &FigureOutcome) -> Result<String, Failure> {
     report::picture(outcome).map_err(failed)
 }
 
-/// Makes the page of the figures in a folder, in the order of the list.
+/// Writes the page of all figures in a folder, in the order of `lab list`.
 fn report_of(folder: &Path) -> Result<(), Failure> {
     let mut outcomes: Vec<FigureOutcome> = Vec::new();
     for figure in figures::all() {

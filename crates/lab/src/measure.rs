@@ -1,4 +1,4 @@
-//! The measurement of a setup: loads the keys, lets clients learn where they are, and counts operations.
+//! The measurement of a setup: it loads the keys, lets clients learn where keys are, and counts operations.
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::BTreeMap;
@@ -22,19 +22,19 @@ use crate::setup::{
 };
 use crate::subject::{FuseeSubject, LabSession, Subject};
 
-/// Divisor of the number of counted operations. The quotient of them runs before, until clients are out of step.
+/// The warm-up has the number of counted operations divided by this. It brings clients out of step with each other.
 const WARM_UP: u64 = 8;
-/// Events between two questions whether to stop.
+/// Events of the simulation between two calls of `stop`.
 const EVENTS_PER_LOOK: u64 = 1 << 12;
-/// Time after which a guest looks again whether its session is open.
+/// Time between two checks whether a session is open.
 const NEXT_LOOK: Nanos = 10_000;
 
-/// Reasons for a missing measurement.
+/// Reasons for which a measurement gives no results.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MeasurementError {
     /// `stop` returned true.
     Stopped,
-    /// An operation failed, which is a fault of the model or of the store.
+    /// An operation failed because of a fault in the model or in the store, with a description.
     Operation(String),
 }
 
@@ -44,7 +44,7 @@ pub fn measure(setup: &LabSetup, stop: &dyn Fn() -> bool) -> Result<LabResults, 
         testbed: Some(setup.hardware()),
         delays: false,
         tearing: false,
-        // It must be known within a window of a timeline that a node does not answer.
+        // Clients notice a silent memory node within one window of the timeline.
         verb_timeout_ns: setup.timeline.map_or(1_000_000_000, |timeline| timeline.window_ns()),
         ..NetworkOptions::default()
     };
@@ -105,7 +105,7 @@ pub(crate) fn measure_in<S: Subject>(
         })
         .collect();
     let hosts = &members[..setup.clients];
-    // One executor for all: keepers live as long as it does.
+    // One executor serves the whole measurement, because keepers live as long as their executor.
     let mut executor = Executor::new(sim);
     for member in &members {
         executor.spawn_background(member.process, run.run_background(member));
@@ -157,7 +157,7 @@ pub(crate) fn measure_in<S: Subject>(
     })
 }
 
-/// A client process, with its session.
+/// A client process, and its session once that is open.
 struct LabClient<S: Subject> {
     process: ProcessId,
     seat: S::UnopenedClient,
@@ -180,27 +180,28 @@ struct MeasurementRun<'r, S> {
     subject: &'r S,
     setup: &'r LabSetup,
     frontier: Frontier,
-    /// A chooser before any draw, to be cloned, because making one takes long.
+    /// A chooser that has drawn nothing. Clients clone it, because making a chooser takes long.
     chooser: KeyChooser,
-    /// Operations that end before any counts.
+    /// Number of operations that end before the first counted one.
     warm_up: u64,
-    /// Operations that have ended.
+    /// Number of operations that have ended.
     done: Cell<u64>,
-    /// Keys that have been used, if each is used once: for deletes and Moves.
+    /// Number of keys that DELETEs and Moves have used. They use each key once.
     taken: Cell<u64>,
-    /// Operations on keys that were inserted and not found.
+    /// Number of operations that did not find a key that had been inserted.
     missed: Cell<u64>,
     /// Time from which operations that end are counted.
     begun: Cell<Nanos>,
-    /// Time at which the last counted operation ended. Others were under way, as at any time before.
+    /// Time at which the last counted operation ended. Other operations are under way then, as at the first counted
+    /// one.
     ended: Cell<Nanos>,
-    /// Operations in each window of the timeline.
+    /// Number of operations that ended in each window of the timeline.
     windows: RefCell<Vec<u64>>,
-    /// Verbs that were posted in between.
+    /// Verbs that were posted between `begun` and `ended`.
     posted: Cell<PostedTotals>,
-    /// Busy parts of the hardware in between.
+    /// Busy times of the parts of the hardware between `begun` and `ended`.
     busy: RefCell<Vec<BusyTime>>,
-    /// Latencies by the name of the operation.
+    /// Latencies, by the name of the operation's kind.
     latencies: RefCell<BTreeMap<&'static str, Vec<Nanos>>>,
     failed: RefCell<Option<String>>,
 }
@@ -234,7 +235,7 @@ impl<S: Subject> MeasurementRun<'_, S> {
         Ok(())
     }
 
-    /// Runs the background work of a session from when it is open.
+    /// Runs the background work of a session after the session has been opened.
     async fn run_background(&self, member: &LabClient<S>) {
         while member.session.get().is_none() {
             self.subject.sim().sleep(NEXT_LOOK).await;
@@ -294,7 +295,7 @@ impl<S: Subject> MeasurementRun<'_, S> {
         }
     }
 
-    /// Inserts a key, again and again if the system loses it.
+    /// Inserts a key, and repeats that until a SEARCH finds the key if the system loses keys.
     async fn load(&self, session: &S::Session, key: &[u8], value: &[u8]) -> Result<(), String> {
         if !session.execute(WorkloadOperation::Insert, key, value).await? {
             return Err("there is such a key".into());
@@ -307,7 +308,7 @@ impl<S: Subject> MeasurementRun<'_, S> {
         Ok(())
     }
 
-    /// Has a client search for every key.
+    /// Lets a client SEARCH for every key.
     async fn look_at_all(&self, member: &LabClient<S>) {
         for key in 0..self.setup.keys {
             let found =
@@ -329,7 +330,8 @@ impl<S: Subject> MeasurementRun<'_, S> {
         }
     }
 
-    /// Whether a client goes on: until all operations are done, the timeline is over, or the guest leaves.
+    /// Returns whether a client continues: no if all operations are done, the timeline is over, or a guest has to
+    /// leave.
     fn goes_on(&self, member: &LabClient<S>) -> bool {
         let Some(timeline) = self.setup.timeline else {
             return self.done.get() < self.warm_up + self.setup.operations;
@@ -341,13 +343,14 @@ impl<S: Subject> MeasurementRun<'_, S> {
         self.subject.sim().now() < self.begun.get() + until as u64 * timeline.window_ns()
     }
 
-    /// Returns the operations a second of every window.
+    /// Returns the operations per second of each window.
     fn timeline(&self) -> Vec<f64> {
         let seconds = self.setup.timeline.map_or(1.0, |of| of.window_ns() as f64 / 1e9);
         self.windows.borrow().iter().map(|count| *count as f64 / seconds).collect()
     }
 
-    /// Runs a client that comes later: it opens its session then, and learns where keys are from a host.
+    /// Runs a guest, a client that comes later. Its process opens the session when it comes, and copies the index cache
+    /// of a host.
     async fn operate_as_guest(&self, host: &LabClient<S>, member: &LabClient<S>, stream: usize) {
         let timeline = self.setup.timeline.expect("guests come in a timeline");
         let sim = self.subject.sim();
@@ -364,7 +367,7 @@ impl<S: Subject> MeasurementRun<'_, S> {
         self.operate(member, stream).await;
     }
 
-    /// Runs one operation after the other, as long as any are left.
+    /// Executes one operation after the other, as long as the client [continues](Self::goes_on).
     async fn operate(&self, member: &LabClient<S>, stream: usize) {
         let LabSetup { load, seed, .. } = *self.setup;
         let session = member.session();
@@ -409,7 +412,8 @@ impl<S: Subject> MeasurementRun<'_, S> {
         }
     }
 
-    /// Counts an operation that has ended, unless it ended too early or too late.
+    /// Records an operation that has ended. It is counted unless it belongs to the warm-up or ended after the last
+    /// counted one.
     fn ended(&self, step: LabStep, took: Nanos) {
         let done = self.done.get() + 1;
         self.done.set(done);
@@ -446,7 +450,7 @@ fn switched(switches: &Switches) -> LabSwitchWork {
     LabSwitchWork { asked, steered, held, bytes: switches.bytes() }
 }
 
-/// Returns the cost of operations so far, by the name of their kind, as far as known.
+/// Returns the cost of all operations so far, by the name of their kind, for kinds whose cost the system reports.
 fn costs<S: Subject>(hosts: &[LabClient<S>]) -> BTreeMap<&'static str, KindStats> {
     let requests = [
         WorkloadOperation::Search,
@@ -494,7 +498,7 @@ fn latencies_by_kind(
     latencies.into_iter().map(of).collect()
 }
 
-/// Returns the most used part of each kind, for each kind of machine.
+/// Returns the busiest part of each kind, for each kind of machine.
 fn uses(busy: &[BusyTime], took: Nanos) -> Vec<HardwareUse> {
     let mut uses: Vec<HardwareUse> = Vec::new();
     for busy in busy {

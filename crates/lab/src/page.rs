@@ -1,11 +1,11 @@
-//! All figures on one page, with the statements of the papers' text.
+//! A page with all figures, and the statements of the papers' text about them.
 
 use std::fmt::{self, Write};
 
 use crate::figures::StatementKind;
 use crate::run::{FigureOutcome, JudgedStatement};
 
-/// Returns the page, which needs no other file.
+/// Returns the page as HTML that refers to no other file.
 pub fn page(outcomes: &[FigureOutcome], pictures: &[String]) -> String {
     let mut page = String::new();
     write(&mut page, outcomes, pictures).expect("a String takes everything");
@@ -110,18 +110,18 @@ fn statement(page: &mut String, judged: &JudgedStatement) -> fmt::Result {
     )
 }
 
-/// The verdict on a statement.
+/// The verdict on a statement about a figure.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum StatementVerdict {
-    /// It was predicted, and holds.
+    /// The statement was predicted, and holds.
     Holds,
-    /// It was predicted, and does not hold.
+    /// The statement was predicted, and does not hold.
     Fails,
-    /// A parameter was fitted on it: it proves nothing.
+    /// A parameter was fitted to meet the statement, which proves nothing.
     Calibrated,
-    /// A parameter was fitted on it, and it does not hold nevertheless.
+    /// A parameter was fitted to meet the statement, which does not hold nevertheless.
     Missed,
-    /// Nothing was measured.
+    /// The number of the statement was not measured.
     None,
 }
 
@@ -179,7 +179,7 @@ figure stands what the paper's text says of it, as a number. Curves of the paper
 parameter of the model was fitted on proves nothing, and is <b class=calibrated>calibrated</b>.</p>
 ";
 
-/// Text, escaped for HTML.
+/// A text, which is displayed with the special characters of HTML escaped.
 struct EscapedHtml<'t>(&'t str);
 
 impl fmt::Display for EscapedHtml<'_> {

@@ -1,4 +1,4 @@
-//! The output of a figure: a table for people, and a picture.
+//! The output of a figure: a table as text, and a picture.
 
 use std::fmt::Write;
 
@@ -7,7 +7,7 @@ use fusee_report::plot::{Chart, ChartLine, DrawResult, HorizontalAxis, Panel};
 use crate::page::StatementVerdict;
 use crate::run::{FigureOutcome, FigureRow, JudgedStatement};
 
-/// Returns a figure as a table, with the verdicts on the paper's statements below it.
+/// Returns a figure as a table, with the verdicts on the paper's statements below the table.
 pub fn text(outcome: &FigureOutcome) -> String {
     let mut text = String::new();
     let mut line = |words: String| writeln!(text, "{words}").expect("a String takes everything");

@@ -1,4 +1,4 @@
-//! Runs of figures: their points for every seed, on all processors, and the verdicts on the papers' statements.
+//! Runs of figures. All processors measure the points with every seed; then the papers' statements are judged.
 
 use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -17,50 +17,50 @@ use crate::figures::{Figure, FigurePoint, Medians, Statement, StatementCondition
 use crate::measure::{MeasurementError, measure};
 use crate::setup::{HardwareUse, LabResults, LabSetup, LabSystem};
 
-/// A point with its result.
+/// A point of a figure with its result.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct FigureRow {
-    /// The line that it belongs to.
+    /// Name of the line that the point belongs to.
     pub series: String,
-    /// Its place on the horizontal axis.
+    /// Position on the horizontal axis.
     pub x: f64,
     /// The value that is drawn: the median over the seeds.
     pub value: f64,
-    /// The least value.
+    /// The smallest value of all seeds.
     pub least: f64,
-    /// The largest value.
+    /// The largest value of all seeds.
     pub most: f64,
-    /// The busiest part of the hardware, with its share of the time.
+    /// The busiest part of the hardware, and the share of the time in which it was busy.
     pub busiest: String,
-    /// Index of its measurement in the figure.
+    /// Index of the point's measurement in [`FigureOutcome::measurements`].
     pub measurement: usize,
 }
 
-/// A setup with its results.
+/// A setup with its results for all seeds.
 #[derive(Clone, Debug, Serialize)]
 pub struct Measurement {
     /// The setup.
     pub setup: LabSetup,
-    /// Results for each seed, beginning with the setup's.
+    /// Results for each seed. The first seed is the setup's.
     pub measured: Vec<LabResults>,
 }
 
 /// A statement with its verdict.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct JudgedStatement {
-    /// The system that it is judged for.
+    /// The system for which the statement is judged.
     pub of: String,
-    /// The statement in our words.
+    /// The statement, in our words.
     pub says: String,
-    /// The section with the statement.
+    /// The section of the paper that makes the statement.
     pub section: String,
-    /// Whether it could have failed.
+    /// Whether the model could refute the statement.
     pub kind: StatementKind,
-    /// The condition on the number.
+    /// The condition on the statement's number.
     pub expected: StatementCondition,
-    /// The number; `None` if it was not measured.
+    /// The statement's number; `None` if it was not measured.
     pub value: Option<f64>,
-    /// Whether it holds.
+    /// Whether the number meets the condition.
     pub holds: bool,
 }
 
@@ -69,32 +69,32 @@ pub struct JudgedStatement {
 pub struct FigureOutcome {
     /// Id of the figure.
     pub figure: String,
-    /// Its subject.
+    /// The figure's subject.
     pub about: String,
     /// The name of the horizontal axis.
     pub x: String,
-    /// The quantity that is drawn.
+    /// The quantities that are drawn.
     pub quantity: String,
-    /// Origin of the numbers: nothing is measured on hardware here.
+    /// Origin of the numbers: a model, not hardware.
     pub source: String,
-    /// The commit that this program was built from; `None` if that is unknown.
+    /// The commit of the source from which this program was built; `None` if unknown.
     pub commit: Option<String>,
     /// Number of measurements of each point.
     pub seeds: u64,
-    /// Points.
+    /// The points that are drawn.
     pub rows: Vec<FigureRow>,
-    /// Measurements of the points.
+    /// The measurements, which several points can share.
     #[serde(skip_deserializing)]
     pub measurements: Vec<Measurement>,
-    /// Statements.
+    /// The statements with their verdicts.
     pub statements: Vec<JudgedStatement>,
-    /// Gaps, and differences from the paper.
+    /// Gaps of the measurement, and differences from the paper's.
     pub remarks: Vec<String>,
-    /// Whether a signal came, so that points are missing.
+    /// Whether a signal has interrupted the run, so that points are missing.
     pub interrupted: bool,
 }
 
-/// Runs a figure. If a signal comes, the outcome has the points so far.
+/// Runs a figure. If a signal interrupts it, the outcome has the points measured until then.
 pub fn run(figure: &Figure, options: &LabOptions) -> Result<FigureOutcome, Failure> {
     let LabOptions { seeds, operations, testbed, .. } = *options;
     let mut points = (figure.points)();
@@ -102,7 +102,7 @@ pub fn run(figure: &Figure, options: &LabOptions) -> Result<FigureOutcome, Failu
         setup.operations = operations.unwrap_or(setup.operations);
         setup.testbed = testbed.unwrap_or(setup.testbed);
     }
-    // Several points may be drawn from one measurement.
+    // Points with equal setups share one measurement.
     let mut setups: Vec<LabSetup> = Vec::new();
     for point in &points {
         if !setups.contains(&point.setup) {
@@ -189,7 +189,7 @@ fn quantity(points: &[FigurePoint]) -> String {
     names.into_iter().collect::<Vec<_>>().join("; ")
 }
 
-/// Returns the result of one point, over all seeds.
+/// Returns the result of one point over all seeds; `None` if a seed lacks a measurement.
 fn row(point: &FigurePoint, measurements: &[Measurement]) -> Option<FigureRow> {
     let measurement = measurements.iter().position(|of| of.setup == point.setup)?;
     let measured = &measurements[measurement].measured;
@@ -209,7 +209,7 @@ fn row(point: &FigurePoint, measurements: &[Measurement]) -> Option<FigureRow> {
     })
 }
 
-/// Returns the busiest part of the hardware, with the first seed.
+/// Returns the busiest part of the hardware in the measurement with the first seed.
 fn busiest(measured: &[LabResults]) -> String {
     let busiest = measured.first().map(|measured| &measured.busiest);
     let words =
@@ -222,7 +222,7 @@ fn judge(figure: &Figure, medians: &Medians) -> Vec<JudgedStatement> {
         let value = (statement.value)(medians, of);
         let holds = value.is_some_and(|value| statement.expected.holds(value));
         let Statement { says, section, expected, .. } = *statement;
-        // Parameters are fitted on the published system. Ours is a prediction from them.
+        // Parameters are fitted on FUSEE as published only. For our store every statement is a prediction.
         let kind =
             if of == LabSystem::Fusee.name() { StatementKind::Predicted } else { statement.kind };
         let of = of.into();

@@ -1,4 +1,4 @@
-//! Setups: a system on modelled hardware, and the work of its clients. And the results of a measurement.
+//! Setups and results. A setup is a system on modelled hardware, with the operations of its clients.
 
 use std::fmt;
 use std::time::Duration;
@@ -10,15 +10,15 @@ use fusee_sim::{ClusterOptions, Nanos, Rng, Testbed};
 use fusee_workload::{Distribution, KEY_BYTES, WorkloadOperation, YcsbWorkload};
 use serde::Serialize;
 
-/// Systems that can be measured.
+/// Systems that the lab can measure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LabSystem {
     /// Our store.
     Fusee,
-    /// FUSEE as it was published; FUSEE-NC if nothing is cached.
+    /// FUSEE as published. Without an index cache it is FUSEE-NC.
     Published,
-    /// FUSEE-CR: replicas of the index are changed one after the other.
+    /// FUSEE-CR: writers CAS the replicas of a slot one after the other.
     OneByOne,
     /// FUSEE as published, but memory nodes allocate every object.
     NodesAllocate,
@@ -33,13 +33,13 @@ pub enum LabSystem {
 }
 
 impl LabSystem {
-    /// Whether a key that was inserted may not be found, which is no error then: FUSEE as published breaks this
-    /// promise ([`fusee_baselines::published`]).
+    /// Returns whether the system can fail to find a key that was inserted. For such a system that is no error: FUSEE
+    /// as published breaks this promise ([`fusee_baselines::published`]).
     pub(crate) fn misses_keys(self) -> bool {
         matches!(self, LabSystem::Published | LabSystem::OneByOne | LabSystem::NodesAllocate)
     }
 
-    /// Returns its name in figures.
+    /// Returns the system's name in figures.
     pub fn name(self) -> &'static str {
         match self {
             LabSystem::Fusee => "ours",
@@ -54,23 +54,23 @@ impl LabSystem {
     }
 }
 
-/// The operations of clients.
+/// The kinds of operations that clients execute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LabLoad {
-    /// Operations of a YCSB workload.
+    /// Operations in the proportions of a YCSB workload.
     Ycsb(YcsbWorkload),
-    /// Operations of one kind. Inserted keys are new, and no key is deleted twice.
+    /// Operations of one kind only. INSERTs use new keys, and each DELETE uses another key.
     Only(WorkloadOperation),
-    /// One key after the other gets a redundancy.
+    /// Moves: each key in turn gets another redundancy.
     Moves {
-        /// The redundancy of all keys before, which they get after they are loaded.
+        /// The redundancy that all keys get after they are loaded.
         from: Redundancy,
-        /// The redundancy that they get.
+        /// The redundancy that the counted Moves give.
         to: Redundancy,
     },
 }
 
-/// The next step of a client.
+/// One operation of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LabStep {
     Request(WorkloadOperation),
@@ -78,7 +78,7 @@ pub(crate) enum LabStep {
 }
 
 impl LabStep {
-    /// Returns its name in figures.
+    /// Returns the kind's name in figures.
     pub fn name(self) -> &'static str {
         match self {
             LabStep::Request(WorkloadOperation::Search) => "search",
@@ -91,7 +91,7 @@ impl LabStep {
 }
 
 impl LabLoad {
-    /// Draws the next step.
+    /// Draws the next operation.
     pub(crate) fn draw(self, rng: &Rng) -> LabStep {
         match self {
             LabLoad::Ycsb(workload) => LabStep::Request(rng.with(|rng| workload.draw(rng))),
@@ -100,7 +100,7 @@ impl LabLoad {
         }
     }
 
-    /// Returns the distribution by which existing keys are chosen.
+    /// Returns the distribution by which operations choose existing keys.
     pub(crate) fn distribution(self) -> Distribution {
         match self {
             LabLoad::Ycsb(workload) => workload.distribution(),
@@ -119,30 +119,30 @@ impl fmt::Display for LabLoad {
     }
 }
 
-/// A switch between clients and memory nodes, with its capacity.
+/// A switch between clients and memory nodes, with its size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LabSwitch {
-    /// For Clover, as published.
+    /// For Clover, as published (see `fusee_switch::clover::ChainTrust::Sent`).
     Sent {
-        /// Keys with chains that it knows.
+        /// Number of keys whose chains the switch can remember.
         keys: usize,
     },
-    /// For Clover, safe.
+    /// For Clover, in the safe form (see `fusee_switch::clover::ChainTrust::Answered`).
     Answered {
-        /// Keys with chains that it knows.
+        /// Number of keys whose chains the switch can remember.
         keys: usize,
     },
     /// For our store.
     Ours {
-        /// Slots with objects that it knows.
+        /// Number of slots whose objects the switch can remember.
         slots: usize,
-        /// Rounds that it orders.
+        /// Number of rounds whose CASes the switch can order.
         rounds: usize,
     },
 }
 
-/// An event while clients work. The run consists of windows of equal length, which are counted one by one.
+/// An event in the middle of a run, and the windows of equal length in which operations are counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct LabTimeline {
     /// Length of a window, in microseconds.
@@ -151,7 +151,7 @@ pub struct LabTimeline {
     pub windows: usize,
     /// The event.
     pub what: TimelineEvent,
-    /// The window at the beginning of which it happens.
+    /// The event happens at the beginning of this window, counted from 0.
     pub at: usize,
 }
 
@@ -159,13 +159,13 @@ pub struct LabTimeline {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TimelineEvent {
-    /// This memory node dies, with its memory.
+    /// This memory node crashes and loses its memory.
     NodeCrashes(u16),
-    /// More clients come, and leave again.
+    /// Additional clients come, and leave later.
     Guests {
-        /// Number of these clients.
+        /// Number of additional clients.
         clients: usize,
-        /// The window at the beginning of which they leave.
+        /// The clients leave at the beginning of this window.
         until: usize,
     },
 }
@@ -175,7 +175,7 @@ impl LabTimeline {
         self.window_us * 1000
     }
 
-    /// Returns the number of clients that come.
+    /// Returns the number of clients that come during the run.
     pub(crate) fn guests(&self) -> usize {
         match self.what {
             TimelineEvent::Guests { clients, .. } => clients,
@@ -184,52 +184,53 @@ impl LabTimeline {
     }
 }
 
-/// A setup to measure: hardware, cluster and load. The defaults are the paper's (P §6.1 to §6.3).
+/// A setup to measure: hardware, cluster and operations. The defaults are the paper's (P §6.1 to §6.3).
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct LabSetup {
     /// The system.
     pub system: LabSystem,
-    /// The hardware, by name.
+    /// The testbed's name.
     pub testbed: &'static str,
-    /// Machines that lend memory.
+    /// Number of memory nodes, each on a machine of its own.
     pub memory_nodes: u16,
-    /// Machines that clients run on.
+    /// Number of machines that run clients.
     pub machines: usize,
-    /// Clients, spread over the machines.
+    /// Number of clients, spread over the machines.
     pub clients: usize,
-    /// Operations that a client has under way at once.
+    /// Number of operations that each client has under way at a time.
     pub coroutines: usize,
-    /// Replicas of the index.
+    /// Number of replicas of the index.
     pub index_replicas: u8,
-    /// Replicas of pairs.
+    /// Number of replicas of each pair.
     pub data_replicas: u8,
-    /// Redundancy of the pairs that are loaded.
+    /// Redundancy of pairs when they are loaded.
     #[serde(serialize_with = "in_words")]
     pub redundancy: Redundancy,
-    /// Keys that are loaded.
+    /// Number of keys that are loaded.
     pub keys: u64,
-    /// Bytes of a key and its value.
+    /// Bytes of a key with its value.
     pub pair_bytes: usize,
-    /// Operations of the clients.
+    /// The kinds of operations that clients execute.
     #[serde(serialize_with = "in_words")]
     pub load: LabLoad,
-    /// Skew of the keys.
+    /// Zipfian constant of the distribution of keys; 0 is uniform.
     pub theta: f64,
-    /// Operations of all clients together that are counted.
+    /// Number of counted operations, of all clients together.
     pub operations: u64,
-    /// Cores of the metadata server, in systems with one.
+    /// Number of cores of the metadata server, for systems that have one.
     pub metadata_cores: usize,
-    /// Whether clients remember where keys are.
+    /// Whether clients have an index cache.
     pub cached: bool,
     /// See [`fusee_client::Options::cache_threshold`].
     pub cache_threshold: f64,
-    /// The switch in the path, if there is one.
+    /// The switch between clients and memory nodes; `None` for a network without one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub switch: Option<LabSwitch>,
-    /// An event during the run. If there is one, its timeline limits the work of clients, not the number of operations.
+    /// An event during the run. If there is one, clients stop at the end of the timeline, not after a number of
+    /// operations.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub timeline: Option<LabTimeline>,
-    /// Seed of everything that is drawn: keys and kinds of operations.
+    /// Seed of all random choices: keys, and kinds of operations.
     pub seed: u64,
 }
 
@@ -264,24 +265,24 @@ impl Default for LabSetup {
     }
 }
 
-/// A time limit that no operation reaches.
+/// A timeout of operations that none reaches.
 const LONG: Duration = Duration::from_secs(100);
-/// Size of a block, unless pairs are long.
+/// Smallest size of a block. Blocks of long pairs are larger.
 const BLOCK_BYTES: u64 = 1 << 18;
-/// Pairs for which a block has room, at least.
+/// Smallest number of pairs for which a block has room, up to the maximum size.
 const PAIRS_IN_BLOCK: u64 = 16;
 /// Maximum size of a block (see [`Geometry`]).
 const MAX_BLOCK_BYTES: u64 = 16 << 20;
-/// Size of a region, unless it would have fewer blocks than this.
+/// Smallest size of a region, and smallest number of blocks in a region.
 const REGION_BYTES: u64 = 1 << 25;
 const BLOCKS_IN_REGION: u64 = 8;
-/// Regions that each node has room for in addition.
+/// Number of regions for which each node has room in addition to those for the pairs.
 const SPARE_REGIONS: u64 = 16;
-/// The same if pairs are not replicated: every redundancy has regions of its own.
+/// Number of such regions if pairs are not only replicated, because each redundancy has its own regions.
 const SPARE_CODED_REGIONS: u64 = 64;
 
 impl LabSetup {
-    /// Returns the hardware.
+    /// Returns the testbed.
     ///
     /// # Panics
     /// If no testbed has this name.
@@ -289,12 +290,12 @@ impl LabSetup {
         Testbed::named(self.testbed).expect("a testbed's name")
     }
 
-    /// Returns the length of a value.
+    /// Returns the length of a value in bytes.
     pub fn value_bytes(&self) -> usize {
         self.pair_bytes - KEY_BYTES
     }
 
-    /// Returns the lease: a second, or a tenth of the timeline.
+    /// Returns the lease in milliseconds: one second, or a tenth of the timeline.
     pub(crate) fn lease_ms(&self) -> u64 {
         self.timeline.map_or(1_000, |of| (of.windows as u64 * of.window_us) / 10_000)
     }
@@ -302,7 +303,7 @@ impl LabSetup {
     /// Returns the options of sessions.
     pub(crate) fn session(&self) -> LogicOptions {
         LogicOptions {
-            // Inserted keys are added to those that were loaded.
+            // Half of the entries are for keys that clients insert.
             cache_entries: if self.cached { 2 * self.keys as usize } else { 0 },
             cache_threshold: self.cache_threshold,
             op_timeout: LONG,
@@ -314,7 +315,7 @@ impl LabSetup {
         }
     }
 
-    /// Returns the cluster, with room for all pairs, and for blocks of every client.
+    /// Returns the options of the cluster, with room for all pairs and for several blocks of each client.
     pub(crate) fn cluster(&self) -> ClusterOptions {
         let pairs = 2 * self.keys * self.pair_bytes as u64;
         let block_bytes = (PAIRS_IN_BLOCK * self.pair_bytes as u64)
@@ -351,51 +352,52 @@ impl LabSetup {
 /// Results of a measurement, all in virtual time.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct LabResults {
-    /// Operations that were counted.
+    /// Number of counted operations.
     pub operations: u64,
-    /// Time that they took.
+    /// Time from the first counted operation to the last.
     pub virtual_ns: Nanos,
-    /// Operations a second.
+    /// Operations per second.
     pub ops_per_s: f64,
-    /// Operations a second in each window of the timeline.
+    /// Operations per second in each window of the timeline.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub timeline: Vec<f64>,
-    /// Latencies by kind, in the order of names.
+    /// Latencies by kind of operation, sorted by the kind's name.
     pub latencies: Vec<LabLatency>,
-    /// Verbs of sessions per operation, including those of background work.
+    /// Verbs of sessions divided by the number of operations, with the verbs of background work.
     pub verbs: f64,
-    /// Bytes that these verbs touched, per operation.
+    /// Bytes that these verbs touched, divided by the number of operations.
     pub bytes: f64,
-    /// Hints of the index cache that were wrong, per operation.
+    /// Wrong hints of the index cache, divided by the number of operations.
     pub wrong_hints: f64,
-    /// Operations on keys that were inserted and not found: 0 except in systems that lose keys.
+    /// Number of operations that did not find a key that had been inserted. It is 0 except in systems that lose keys.
     pub missed: u64,
-    /// The busiest part of the hardware, with its share of the time.
+    /// The part of the hardware that was busy for the largest share of the time.
     pub busiest: HardwareUse,
     /// The busiest part of each kind, for each kind of machine.
     pub uses: Vec<HardwareUse>,
-    /// The work of the switch, if there is one.
+    /// The work of the switch; `None` without a switch.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub switch: Option<LabSwitchWork>,
-    /// Events of the simulation.
+    /// Number of events of the simulation.
     pub events: u64,
 }
 
-/// The work of a switch, including the time before anything was counted.
+/// The work of a switch, including the time before the first counted operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct LabSwitchWork {
-    /// Verbs that would have been steered if the switch had known where to.
+    /// Verbs that the switch steers if it knows their target: those that it steered, and those whose target it did not
+    /// know.
     pub asked: u64,
     /// Verbs that were steered.
     pub steered: u64,
-    /// Times that a verb had to wait.
+    /// Number of verbs that the switch held.
     pub held: u64,
-    /// Bytes of its state at the end.
+    /// Bytes of the switch's state at the end.
     pub bytes: u64,
 }
 
 impl LabResults {
-    /// Returns the latency of one kind of operation, if there was any.
+    /// Returns the latency of a kind of operation; `None` if none was counted.
     pub fn latency(&self, kind: &str) -> Option<&LabLatency> {
         self.latencies.iter().find(|latency| latency.kind == kind)
     }
@@ -404,29 +406,31 @@ impl LabResults {
 /// The latency of one kind of operation.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct LabLatency {
-    /// The kind.
+    /// The kind of operation.
     pub kind: &'static str,
-    /// Number of operations.
+    /// Number of counted operations.
     pub count: u64,
-    /// The median.
+    /// Median.
     pub p50_ns: Nanos,
-    /// The time that one of a hundred exceeds.
+    /// 99th percentile.
     pub p99_ns: Nanos,
-    /// Mean phases, also of operations that were not counted; `None` if the system does not report them.
+    /// Mean number of phases of all operations, also of those before the count; `None` if the system does not report
+    /// it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub phases: Option<f64>,
-    /// Mean bytes of pools that they touched, likewise, without background work of sessions.
+    /// Mean number of bytes of pools that the verbs of an operation touched, for the same operations, without
+    /// background work.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bytes: Option<f64>,
 }
 
-/// The use of a part of the hardware.
+/// The use of one part of the hardware.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct HardwareUse {
-    /// The machine.
+    /// The name of the machine.
     pub machine: String,
-    /// The part.
+    /// The name of the part.
     pub part: &'static str,
-    /// Share of the time, from 0 to 1.
+    /// The share of the time in which the part was busy, from 0 to 1.
     pub share: f64,
 }

@@ -1,4 +1,4 @@
-//! Systems to measure: our store, or another system on the same hardware.
+//! Systems to measure: our store, or a baseline on the same hardware.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -28,17 +28,17 @@ pub(crate) trait Subject {
 
     fn network(&self) -> &Network;
 
-    /// Creates a client process on a machine.
+    /// Starts a client process on a machine.
     fn create_client(&self, machine: MachineId) -> (ProcessId, Self::UnopenedClient);
 
-    /// Opens its session.
+    /// Opens the session of a client process.
     fn open(
         &self,
         process: ProcessId,
         seat: &Self::UnopenedClient,
     ) -> impl Future<Output = Result<Self::Session, String>>;
 
-    /// Has a memory node die after this time, with its memory.
+    /// Makes a memory node crash after this time and lose its memory.
     fn crash_after(&self, node: MnId, delay: Nanos);
 }
 
@@ -46,7 +46,7 @@ pub(crate) trait Subject {
 pub(crate) trait LabSession {
     fn client(&self) -> ClientId;
 
-    /// Does something to a key. Returns whether the key existed, or, for an insert, whether it did not.
+    /// Executes an operation on a key. Returns whether the key existed before; for an INSERT, whether it did not.
     fn execute(
         &self,
         request: WorkloadOperation,
@@ -54,23 +54,23 @@ pub(crate) trait LabSession {
         value: &[u8],
     ) -> impl Future<Output = Result<bool, String>>;
 
-    /// Gives a key's value a redundancy that it does not have.
+    /// Gives a key another redundancy.
     fn set_redundancy(
         &self,
         key: &[u8],
         redundancy: Redundancy,
     ) -> impl Future<Output = Result<(), String>>;
 
-    /// Learns where keys are from another session.
+    /// Copies the other session's knowledge of where keys are.
     fn learn_from(&self, other: &Self);
 
-    /// Returns the number of wrong hints of its cache so far.
+    /// Returns the number of wrong hints of the session's cache so far.
     fn wrong_hints(&self) -> u64;
 
-    /// Returns the cost of operations of a kind so far, if it is known.
+    /// Returns the cost of all operations of a kind so far; `None` if the system does not report it.
     fn cost(&self, step: LabStep) -> Option<KindStats>;
 
-    /// Does the session's work besides its operations.
+    /// Executes the session's background work.
     fn background(&self) -> impl Future<Output = ()>;
 }
 
@@ -174,18 +174,18 @@ impl LabSession for SimSession {
         Some(*self.stats().kind(kind))
     }
 
-    /// Its keeper does this work.
+    /// The session's keeper executes the background work.
     async fn background(&self) {}
 }
 
-/// Another system, on bare memory nodes. `open` makes its sessions.
+/// A baseline, on bare memory nodes. `open` makes its sessions.
 pub(crate) struct BaselineSubject<O> {
     rack: Rack,
     open: O,
 }
 
 impl<S, O: Fn(&Rack, SimFabric) -> S> BaselineSubject<O> {
-    /// Creates memory nodes with pools of this size; `make` adds the servers.
+    /// Creates memory nodes with pools of this size; `make` starts the servers and returns `open`.
     pub fn new(
         setup: &LabSetup,
         network: NetworkOptions,
@@ -198,7 +198,7 @@ impl<S, O: Fn(&Rack, SimFabric) -> S> BaselineSubject<O> {
     }
 }
 
-/// A session of another system.
+/// A session of a baseline.
 pub(crate) struct BaselineLabSession<S> {
     client: ClientId,
     session: S,

@@ -1,4 +1,4 @@
-//! Measurements reach the limits of the hardware, and equal setups give equal results.
+//! Tests that measurements reach the limits of the hardware, and that equal setups give equal results.
 
 // Promise CHK-9
 
@@ -30,7 +30,7 @@ fn equal_setups_measure_the_same() {
 fn clients_are_the_limit_where_nothing_else_is() {
     let setup = LabSetup { pair_bytes: 64, theta: 0.0, ..small() };
     let measured = measured(&setup);
-    // A cached SEARCH READs its slot and its pair.
+    // A SEARCH with a hint READs its slot and its pair in one phase.
     let Testbed { operation_ns, post_ns, .. } = Testbed::CONNECTX_3;
     let limit = 16.0 * 1e9 / (operation_ns + 2 * post_ns) as f64;
     let share = measured.ops_per_s / limit;
@@ -42,7 +42,7 @@ fn clients_are_the_limit_where_nothing_else_is() {
 fn bandwidth_is_the_limit_of_long_pairs() {
     let setup = LabSetup { pair_bytes: 16_384, theta: 0.0, coroutines: 32, ..small() };
     let measured = measured(&setup);
-    // Two nodes send; an object is rounded up to its size class.
+    // Two nodes send pairs. The bandwidth carries whole objects, whose length is that of their size class.
     let limit = 2.0 * Testbed::CONNECTX_3.bandwidth_bps as f64 / (8.0 * 18_500.0);
     let share = measured.ops_per_s / limit;
     assert!((0.9..=1.0).contains(&share), "{share} of what two NICs can send");
@@ -66,7 +66,8 @@ fn a_lone_client_waits_for_its_verbs_alone() {
         measured.latencies[0].p50_ns
     };
     let Testbed { one_way_ns, post_ns, .. } = Testbed::CONNECTX_3;
-    // With a hint: slot and pair. Without: two buckets, then the pair.
+    // With a hint, a SEARCH READs the slot and the pair in one phase. Without a hint, it READs two buckets, then the
+    // pair.
     let one = 2 * one_way_ns + 2 * post_ns;
     let two = 4 * one_way_ns + 3 * post_ns;
     let cached = search(true);
@@ -85,7 +86,7 @@ fn every_workload_runs() {
 
 #[test]
 fn an_operation_that_fails_is_no_measurement() {
-    // Its keys may have been deleted.
+    // The Churn workload deletes keys, and then fails to find them.
     let setup = LabSetup { load: LabLoad::Ycsb(YcsbWorkload::Churn), operations: 3_000, ..small() };
     assert!(matches!(measure(&setup, &|| false), Err(MeasurementError::Operation(_))));
     assert_eq!(measure(&small(), &|| true), Err(MeasurementError::Stopped));
@@ -103,7 +104,7 @@ fn one_kind_of_operation_is_a_load() {
         let latencies = measured(&setup).latencies;
         assert_eq!(latencies.iter().map(|of| of.count).collect::<Vec<_>>(), [1_000], "{request:?}");
     }
-    // There are only 2,000 keys.
+    // Only 2,000 keys exist, so the 2,001st DELETE fails.
     let setup =
         LabSetup { load: LabLoad::Only(WorkloadOperation::Delete), operations: 3_000, ..small() };
     assert!(matches!(measure(&setup, &|| false), Err(MeasurementError::Operation(_))));
@@ -115,13 +116,14 @@ fn one_object_is_updated_by_one_client_at_a_time() {
     let alone = LabSetup { load: update, keys: 1, operations: 1_000, cached: false, ..small() };
     for system in [LabSystem::Lock, LabSystem::Sequencer] {
         let measured = measured(&LabSetup { system, ..alone.clone() });
-        // The client that has the object writes it, and releases it: two phases.
+        // An admitted client takes two phases: it WRITEs the object, then the word that admits the next client.
         let most = 1e9 / (4.0 * Testbed::CONNECTX_3.one_way_ns as f64);
         assert!(measured.ops_per_s < most, "{system:?}: {}", measured.ops_per_s);
     }
 }
 
-/// A session with a full block, its only one, offers it to others, and takes it back for a Move.
+/// A block holds few long values. When a session's only block is full, the session orphans it, and takes it back for a
+/// Move.
 #[test]
 fn long_values_move_in_place_as_short_ones_do() {
     let [oriented, coded] = ["eor:2:5+1", "ec:5+1"].map(|text| text.parse().unwrap());
@@ -143,7 +145,7 @@ fn long_values_move_in_place_as_short_ones_do() {
         let moves = measured(&setup);
         let moves = moves.latency("move").expect("there are such");
         assert_eq!(moves.phases, Some(4.0), "{kib} KiB");
-        // All chunks once, and parity of the length of a chunk.
+        // A Move touches all chunks once, and writes parity of the length of one chunk.
         let lengths = moves.bytes.expect("they are counted") / (kib << 10) as f64;
         assert!((1.2..1.35).contains(&lengths), "{lengths} lengths of {kib} KiB");
     }

@@ -1,4 +1,4 @@
-//! The experiments of ElasticMem with times that depend on hardware.
+//! The experiments of ElasticMem whose times depend on hardware.
 
 use fusee_core::data::Redundancy;
 use fusee_workload::{KEY_BYTES, WorkloadOperation};
@@ -6,7 +6,7 @@ use fusee_workload::{KEY_BYTES, WorkloadOperation};
 use super::{Figure, FigurePoint, Medians, Quantity, Statement, StatementCondition, StatementKind};
 use crate::setup::{LabLoad, LabSetup};
 
-/// All of its figures and tables.
+/// All figures and tables of ElasticMem.
 pub const ALL: &[Figure] = &[E1, E2, ET1];
 
 const KIB: usize = 1 << 10;
@@ -15,7 +15,8 @@ fn redundancy(text: &str) -> Redundancy {
     text.parse().expect("a constant")
 }
 
-/// Returns a setup of one client and six memory nodes (E 6.2), at 10 Gbit/s, as most of its machines have.
+/// Returns a setup with one client and six memory nodes (E 6.2). The network has 10 Gbit/s, as on most of the paper's
+/// machines.
 fn setup(redundancy: Redundancy, data_replicas: u8, value_bytes: usize, load: LabLoad) -> LabSetup {
     LabSetup {
         testbed: "tcp-10g",
@@ -95,14 +96,15 @@ const LENGTHS: [usize; 5] = [4, 16, 64, 256, 1024];
 /// Settings (k, m, r) of the paper.
 const SETTINGS: [(u8, u8, u8); 3] = [(4, 1, 2), (4, 2, 3), (5, 1, 2)];
 
-/// Returns the points of all transitions at these lengths, in KiB.
+/// Returns the points of all transitions, for values of these lengths in KiB.
 fn transitions(lengths: &[usize], quantity: fn(usize) -> Quantity) -> Vec<FigurePoint> {
     let mut points = Vec::new();
     for (k, m, r) in SETTINGS {
         let [coded, oriented] =
             [format!("ec:{k}+{m}"), format!("eor:{r}:{k}+{m}")].map(|text| redundancy(&text));
         let replicated = Redundancy::Replicated;
-        // The redundancy that values are written with, the one they have before the transition, and the one after it.
+        // Each transition has three redundancies: of values when they are loaded, right before the transition, and
+        // after it.
         let transitions = [
             ("naive, to EC", [replicated, replicated, coded]),
             ("EOR, to EC", [oriented, oriented, coded]),
@@ -175,8 +177,8 @@ const E2: Figure = Figure {
     remarks: &["encoding and decoding take no time in the model"],
 };
 
-/// Returns the share of the naive transition's time that EC-oriented replication takes: the least or the most
-/// over these settings and all lengths.
+/// Returns the time of an EC-oriented transition, divided by that of the naive one. `most` selects the smallest or the
+/// largest ratio over these settings and all lengths.
 fn left(
     medians: &Medians,
     way: &str,
@@ -227,7 +229,7 @@ const fn saved(
     }
 }
 
-/// Returns the share of the naive transition's bytes that EC-oriented replication saves.
+/// Returns the share of the naive transition's bytes that an EC-oriented transition saves.
 fn saving(medians: &Medians, setting: &str, way: &str) -> Option<f64> {
     let of = |which: &str| medians.at(&format!("{setting} {which}, {way}"), 64.0);
     Some(1.0 - of("EOR")? / of("naive")?)

@@ -1,8 +1,8 @@
 //! The figures: measurements, and statements of the papers' text about them.
 //!
-//! A figure's points are [`LabSetup`]s. Its statements are sentences of the paper's text, each turned into a
-//! number that ours is compared with. A statement on which a parameter of the testbed was fitted proves
-//! nothing, and is marked as such.
+//! A figure's points are [`LabSetup`]s. Its statements are sentences of the paper's text. Each sentence becomes a
+//! condition on a number that the lab measures. If a parameter of the testbed was fitted to meet a statement, that
+//! statement proves nothing, and is marked as calibrated.
 
 mod elasticmem;
 mod fusee;
@@ -14,28 +14,28 @@ use serde::{Deserialize, Serialize};
 
 use crate::setup::{LabResults, LabSetup};
 
-/// The quantity of a point that is drawn.
+/// The quantity that a figure draws at a point.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Quantity {
-    /// Millions of operations a second.
+    /// Millions of operations per second.
     Throughput,
     /// The median latency of one kind of operation, in microseconds.
     Median(&'static str),
-    /// The latency that one of a hundred of them exceeds, in microseconds.
+    /// The 99th percentile of the latency of one kind of operation, in microseconds.
     Tail(&'static str),
-    /// Millions of operations a second in one window of the timeline.
+    /// Millions of operations per second in one window of the timeline.
     Window(usize),
-    /// Phases of one kind of operation, on average.
+    /// Mean number of phases of one kind of operation.
     Phases(&'static str),
     /// Thousands of bytes of the switch's state.
     SwitchBytes,
-    /// Bytes of pools that a Move touches, over this length of its value.
+    /// Bytes of pools that a Move touches, divided by this length of the value in bytes.
     Lengths(usize),
 }
 
 impl Quantity {
-    /// Returns its name, with the unit.
+    /// Returns the quantity's name, with the unit.
     pub fn name(self) -> String {
         match self {
             Quantity::Throughput | Quantity::Window(_) => "million operations a second".into(),
@@ -46,7 +46,7 @@ impl Quantity {
         }
     }
 
-    /// Returns its value in one measurement; `None` if there was no such operation.
+    /// Returns the quantity in one measurement; `None` if no operation of that kind was counted.
     pub fn of(self, measured: &LabResults) -> Option<f64> {
         match self {
             Quantity::Throughput => Some(measured.ops_per_s / 1e6),
@@ -62,43 +62,43 @@ impl Quantity {
     }
 }
 
-/// A point of a figure.
+/// A point of a figure: a setup, and the quantity to draw.
 #[derive(Clone, Debug)]
 pub struct FigurePoint {
-    /// The line that it belongs to.
+    /// Name of the line that the point belongs to.
     pub series: String,
-    /// Its place on the horizontal axis.
+    /// Position on the horizontal axis.
     pub x: f64,
     /// The setup to measure.
     pub setup: LabSetup,
-    /// The quantity that is drawn.
+    /// The quantity to draw.
     pub quantity: Quantity,
 }
 
-/// Kinds of statements, by whether they can be wrong.
+/// Kinds of statements. They differ in whether the model could refute the statement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum StatementKind {
-    /// The model may confirm it, or not.
+    /// The model can confirm or refute the statement.
     Predicted,
-    /// A parameter was fitted on it, so it proves nothing.
+    /// A parameter was fitted to meet the statement, so the statement proves nothing.
     Calibrated,
 }
 
-/// A condition on a number, for a statement to hold.
+/// A condition on a number. The statement holds if the number meets it.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum StatementCondition {
-    /// This, within a quarter of it.
+    /// The number differs from this one by at most a quarter of it.
     About(f64),
-    /// At least this.
+    /// The number is at least this.
     AtLeast(f64),
-    /// At most this.
+    /// The number is at most this.
     AtMost(f64),
 }
 
 impl StatementCondition {
-    /// Whether a number meets the condition.
+    /// Returns whether a number meets the condition.
     pub fn holds(self, value: f64) -> bool {
         match self {
             StatementCondition::About(expected) => (value / expected - 1.0).abs() <= TOLERANCE,
@@ -117,43 +117,43 @@ impl StatementCondition {
     }
 }
 
-/// Largest relative difference between a number and the one that a paper states.
+/// Largest relative difference between a measured number and the paper's that [`StatementCondition::About`] accepts.
 const TOLERANCE: f64 = 0.25;
 
 /// A statement of a paper's text.
 #[derive(Clone, Copy, Debug)]
 pub struct Statement {
-    /// The statement in our words.
+    /// The statement, in our words.
     pub says: &'static str,
-    /// The section with the statement.
+    /// The section of the paper that makes the statement.
     pub section: &'static str,
-    /// Whether it can be wrong.
+    /// Whether the model could refute the statement.
     pub kind: StatementKind,
-    /// The systems that it is judged for, separately.
+    /// The systems for which the statement is judged, each separately.
     pub of: &'static [&'static str],
-    /// Returns the number that it is about, for a system; `None` if it was not measured.
+    /// Returns the number that the statement is about, for one system; `None` if the number was not measured.
     pub value: fn(&Medians, &str) -> Option<f64>,
     /// The condition on that number.
     pub expected: StatementCondition,
 }
 
-/// Medians over the seeds, by series and place.
+/// Medians over the seeds, each with its series and its horizontal position.
 #[derive(Clone, Debug, Default)]
 pub struct Medians(pub Vec<(String, f64, f64)>);
 
 impl Medians {
-    /// Returns the median at a point.
+    /// Returns the median of a series at a position.
     pub fn at(&self, series: &str, x: f64) -> Option<f64> {
         let found = self.0.iter().find(|(name, at, _)| name == series && *at == x);
         found.map(|(_, _, value)| *value)
     }
 
-    /// Returns the ratio of two points of a series.
+    /// Returns the median of a series at `x` divided by that at `over`.
     pub fn ratio(&self, series: &str, x: f64, over: f64) -> Option<f64> {
         Some(self.at(series, x)? / self.at(series, over)?)
     }
 
-    /// Returns the mean of some points of a series over that of others.
+    /// Returns the mean of a series over the positions in `of`, divided by the mean over the positions in `over`.
     pub fn mean_ratio(&self, series: &str, of: Range<f64>, over: Range<f64>) -> Option<f64> {
         let mean = |range: Range<f64>| {
             let points = self.0.iter().filter(|(name, x, _)| name == series && range.contains(x));
@@ -167,17 +167,17 @@ impl Medians {
 /// A figure of a paper.
 #[derive(Clone, Copy, Debug)]
 pub struct Figure {
-    /// Its id: the paper's letter and its number.
+    /// The figure's id: letters for the paper or kind, and the number there.
     pub id: &'static str,
-    /// Its subject.
+    /// The figure's subject.
     pub about: &'static str,
     /// The name of the horizontal axis.
     pub x: &'static str,
-    /// Returns its points.
+    /// Returns the figure's points.
     pub points: fn() -> Vec<FigurePoint>,
-    /// Statements of the paper about it.
+    /// The paper's statements about the figure.
     pub statements: &'static [Statement],
-    /// Gaps, and differences from the paper.
+    /// Gaps of the measurement, and differences from the paper's.
     pub remarks: &'static [&'static str],
 }
 

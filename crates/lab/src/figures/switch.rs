@@ -1,11 +1,11 @@
-//! Figures about switches (Grant and Snoeren): for Clover, as published and in a safe form, and for our store.
+//! Figures about switches (Grant and Snoeren): for Clover, both as published and in a safe form, and for our store.
 
 use fusee_workload::{KEY_BYTES, YcsbWorkload};
 
 use super::{Figure, FigurePoint, Medians, Quantity, Statement, StatementCondition, StatementKind};
 use crate::setup::{LabLoad, LabSetup, LabSwitch, LabSystem};
 
-/// All of these figures.
+/// All figures about switches.
 pub const ALL: &[Figure] = &[S2, S3, S4, S5];
 
 const KEYS: u64 = 1_024;
@@ -14,8 +14,8 @@ const PUBLISHED: &str = "Clover, switch as published";
 const ANSWERED: &str = "Clover, switch that waits for answers";
 const ALL_KEYS: usize = 1 << 20;
 
-/// Returns a setup of clients on two machines, one operation at a time each, with one machine for the memory
-/// and another for the metadata (S §4).
+/// Returns a setup of Clover with one memory node and a metadata server, and clients on two other machines, each with
+/// one operation at a time (S §4).
 fn clover(clients: usize, switch: Option<LabSwitch>) -> LabSetup {
     LabSetup {
         system: LabSystem::Clover,
@@ -96,7 +96,7 @@ const S3: Figure = Figure {
     points: || {
         let of = |keys: u64| {
             let setup = clover(64, published(ALL_KEYS));
-            // Loading writes every key.
+            // The inserts that load the keys pass the switch, so the run need not use every key.
             let setup = LabSetup { keys, operations: 2_000, cached: false, ..setup };
             let quantity = Quantity::SwitchBytes;
             FigurePoint { series: PUBLISHED.into(), x: keys as f64, setup, quantity }
@@ -128,7 +128,7 @@ const S3: Figure = Figure {
     ],
 };
 
-/// Numbers of keys that the switch has room for.
+/// Numbers of keys for which the switch has room.
 const ROOM: [usize; 8] = [0, 1, 2, 4, 8, 32, 128, 1_024];
 
 const S4: Figure = Figure {
@@ -162,7 +162,7 @@ const S4: Figure = Figure {
     remarks: &["as published, the switch knows which keys are used most; the other one finds out"],
 };
 
-/// Numbers of slots that the switch has room for, of 100,000 keys.
+/// Numbers of slots for which the switch has room, with 100,000 keys.
 const ROOM_OF_OURS: &[usize] = &[0, 1_024, 100_000];
 
 fn ours(slots: usize, rounds: usize, replicas: u8) -> LabSetup {
@@ -171,7 +171,7 @@ fn ours(slots: usize, rounds: usize, replicas: u8) -> LabSetup {
         memory_nodes: replicas.into(),
         index_replicas: replicas,
         load: LabLoad::Ycsb(YcsbWorkload::A),
-        // So many that clients see keys again.
+        // A client comes back to a key only after many operations.
         operations: 300_000,
         switch,
         ..LabSetup::default()
@@ -227,7 +227,7 @@ const S5: Figure = Figure {
     remarks: &["beyond the paper, which has no such switch"],
 };
 
-/// Returns the phases of a SEARCH and an UPDATE over those without a switch.
+/// Returns the phases of a SEARCH and an UPDATE with a switch for `slots` slots, divided by those without a switch.
 fn saved(medians: &Medians, slots: f64) -> Option<f64> {
     let phases = |x| {
         let of = |what: &str| medians.at(&format!("phases of {what}, 2 index replicas"), x);

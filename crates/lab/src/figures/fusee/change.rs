@@ -1,11 +1,11 @@
-//! Figures about events in the middle of a run, and about larger clusters.
+//! Figures of events in the middle of a run, and of larger clusters.
 
 use fusee_workload::YcsbWorkload;
 
 use super::{Figure, FigurePoint, Quantity, Statement, StatementCondition, StatementKind};
 use crate::setup::{LabLoad, LabSetup, LabTimeline, TimelineEvent};
 
-/// Returns the points of the throughput over time, one for each window.
+/// Returns the points of throughput over time: one point for each window of the timeline.
 fn over_time(setup: LabSetup, timeline: LabTimeline) -> Vec<FigurePoint> {
     let setup =
         LabSetup { timeline: Some(timeline), load: LabLoad::Ycsb(YcsbWorkload::C), ..setup };
@@ -83,7 +83,7 @@ pub const X1: Figure = Figure {
                     machines: clients / 8,
                     memory_nodes: nodes,
                     index_replicas: 2,
-                    // The caches of all clients are memory of the one machine that simulates.
+                    // One machine simulates all clients, so its memory holds all their caches.
                     keys: 20_000,
                     operations: 200 * clients as u64,
                     ..LabSetup::default()

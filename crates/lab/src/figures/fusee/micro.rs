@@ -1,4 +1,4 @@
-//! Figures about one object, the metadata server of Clover, and the microbenchmark.
+//! Figures of systems with one object, of Clover's metadata server, and of the microbenchmark.
 
 use fusee_workload::{WorkloadOperation, YcsbWorkload};
 
@@ -106,7 +106,7 @@ const KINDS: [(&str, WorkloadOperation); 4] = [
     ("delete", WorkloadOperation::Delete),
 ];
 
-/// Returns the kinds of operations that a system has.
+/// Returns the kinds of operations that a system implements.
 fn kinds(system: LabSystem) -> impl Iterator<Item = (&'static str, WorkloadOperation)> {
     KINDS.into_iter().filter(move |(_, request)| {
         system != LabSystem::Clover || *request != WorkloadOperation::Delete
@@ -181,7 +181,7 @@ pub const F10: Figure = Figure {
     ],
 };
 
-/// Returns a median of a system over that of the better one of the others.
+/// Returns the median of a system divided by the better median of Clover and pDPM-Direct.
 fn over_best(medians: &Medians, kind: &str, system: &str) -> Option<f64> {
     let [clover, direct] =
         ["Clover", "pDPM-Direct"].map(|other| over(medians, kind, system, other, 50.0));
@@ -199,7 +199,7 @@ pub const F11: Figure = Figure {
                 let setup = LabSetup {
                     system: *system,
                     load: LabLoad::Only(request),
-                    // Enough keys for the deletes.
+                    // DELETEs need more than 40,000 keys, because each deletes another key.
                     keys: if request == WorkloadOperation::Delete { 60_000 } else { 100_000 },
                     operations: 40_000,
                     ..LabSetup::default()

@@ -29,18 +29,18 @@ pub const ALL: &[Figure] = &[
     change::X1,
 ];
 
-/// Systems for which statements about FUSEE are judged: FUSEE as published, and ours, which corrects it.
+/// The systems for which a statement about FUSEE is judged: FUSEE as published, and our store, which corrects FUSEE.
 const FUSEE: &[&str] = &["as published", "ours"];
 
-/// Our store, and the published system that it corrects.
+/// Our store, and FUSEE as published.
 const BOTH: &[LabSystem] = &[LabSystem::Fusee, LabSystem::Published];
 
-/// All systems: those two, and those that the paper compares with.
+/// All stores: our store, FUSEE as published, and the two that the paper compares FUSEE with.
 const EVERYBODY: &[LabSystem] =
     &[LabSystem::Fusee, LabSystem::Published, LabSystem::Clover, LabSystem::PdpmDirect];
 
-/// Adapts a setup to its system: clients of Clover, of pDPM-Direct and of one object do one operation at a
-/// time, and a run that mostly spins gives the same result with fewer operations.
+/// Adapts a setup to its system. Clients of Clover, of pDPM-Direct and of a single object execute one operation at a
+/// time. Clients of pDPM-Direct mostly spin, so fewer operations give the same result.
 fn as_it_is(setup: LabSetup) -> LabSetup {
     let (one_at_a_time, fewer) = match setup.system {
         LabSystem::Clover => (true, 1),
@@ -61,8 +61,8 @@ fn series(load: LabLoad, system: LabSystem) -> String {
     }
 }
 
-/// Returns points of the throughput of these systems with these workloads, at each of these places; `at` makes
-/// the setup of a place from the paper's.
+/// Returns points of the throughput of these systems with these workloads, for each horizontal position in `places`.
+/// `at` changes the paper's setup to that of a position.
 fn throughput(
     systems: &[LabSystem],
     workloads: &[YcsbWorkload],
@@ -85,12 +85,12 @@ fn throughput(
     points
 }
 
-/// Returns a value of one system over that of another one.
+/// Returns the value of the system `of` divided by that of the system `over`.
 fn over(medians: &Medians, what: &str, of: &str, over: &str, x: f64) -> Option<f64> {
     Some(medians.at(&format!("{what}, {of}"), x)? / medians.at(&format!("{what}, {over}"), x)?)
 }
 
-/// Returns the ratio of two values of one line.
+/// Returns the ratio of two values of one series: at `x`, and at `over`.
 fn ratio(medians: &Medians, what: &str, of: &str, x: f64, over: f64) -> Option<f64> {
     medians.ratio(&format!("{what}, {of}"), x, over)
 }

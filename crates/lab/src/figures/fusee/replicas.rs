@@ -1,4 +1,4 @@
-//! Figures about the number of replicas.
+//! Figures over the number of replicas.
 
 use fusee_workload::{WorkloadOperation, YcsbWorkload};
 
@@ -65,7 +65,7 @@ pub const F18: Figure = Figure {
     remarks: &["the paper does not say how many memory nodes there were"],
 };
 
-/// Variants of FUSEE: name, system, and whether it has a cache.
+/// Variants of FUSEE: name, system, and whether the variant has an index cache.
 const VARIANTS: [(&str, LabSystem, bool); 5] = [
     ("ours", LabSystem::Fusee, true),
     ("ours without cache", LabSystem::Fusee, false),

@@ -1,4 +1,4 @@
-//! Figures of the YCSB workloads.
+//! Figures of YCSB workloads.
 
 use fusee_workload::YcsbWorkload;
 
@@ -219,7 +219,8 @@ pub const F15: Figure = Figure {
     remarks: &[],
 };
 
-/// Returns the largest step up, as a ratio.
+/// Returns the largest ratio between the values of neighbouring mixes. A ratio of at most 1 shows that no step raises
+/// the throughput.
 fn most_of_steps(medians: &Medians, system: &str) -> Option<f64> {
     let steps = [(25.0, 0.0), (50.0, 25.0), (75.0, 50.0), (100.0, 75.0)];
     let ratios = steps.iter().map(|(x, over)| ratio(medians, "mix", system, *x, *over));
