@@ -1,5 +1,5 @@
-//! A session's knowledge of keys. Entries learned from another session are shared with it, entries found later are
-//! the session's own. So many sessions that know all keys take little more memory than one.
+//! A session's knowledge of keys. Sessions share the entries that they learn from each other; entries that a session
+//! finds itself are its own. Therefore many sessions that know all keys take little more memory than one.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -8,7 +8,7 @@ use std::rc::Rc;
 
 pub(crate) struct BaselineCache<K, V> {
     shared: RefCell<Rc<HashMap<K, V>>>,
-    /// Takes precedence over `shared`.
+    /// Entries that this session has found. They take precedence over those in `shared`.
     own: RefCell<HashMap<K, V>>,
 }
 
@@ -28,7 +28,7 @@ impl<K: Copy + Eq + Hash, V: Copy> BaselineCache<K, V> {
         self.own.borrow_mut().insert(key, value);
     }
 
-    /// Takes over the other cache's entries for keys that this one does not know.
+    /// Copies the other cache's entries for keys that this cache does not have.
     pub fn learn_from(&self, other: &BaselineCache<K, V>) {
         let theirs = other.share();
         let before = self.shared.replace(theirs.clone());
@@ -63,7 +63,7 @@ mod tests {
         second.put(1, 20);
         second.learn_from(&first);
         assert_eq!([1, 2, 3, 4].map(|key| second.get(key)), [Some(20), Some(10), Some(10), None]);
-        // Neither cache sees the later entries of the other one.
+        // Neither cache sees the entries that the other one adds after that.
         first.put(2, 11);
         second.put(3, 21);
         assert_eq!([first.get(2), first.get(3)], [Some(11), Some(10)]);

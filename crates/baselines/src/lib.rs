@@ -1,14 +1,14 @@
 //! The systems that FUSEE is compared with, written after their papers and published code, on FUSEE's verbs.
 //!
-//! A client of a system is a [`BaselineSession`] over any [`Fabric`](fusee_core::verbs::Fabric). A server process of
-//! a system is a [`BaselineServer`], which clients call through an [`Rpc`]. The systems are as good as they were
-//! published: tests state the promises that each one keeps without crashes, and show the promises that it breaks.
-//! None of them recovers from crashes. No line of the published code is here.
+//! A client of a system is a [`BaselineSession`] over any [`Fabric`](fusee_core::verbs::Fabric). A server process of a
+//! system is a [`BaselineServer`], which clients call through an [`Rpc`]. The systems are no better than they were
+//! published: tests state the promises that each system keeps without crashes, and show the promises that it breaks. No
+//! system recovers from crashes. No line of the published code is here.
 //!
-//! * [`lock`]: one [`object`] under a remote lock; [`sequencer`]: one object behind a sequencer. Both are for Figure
-//!   3 of FUSEE's paper.
-//! * [`clover`]: data on memory nodes, the index on a metadata server. [`pdpm`], pDPM-Direct: updates in place under
-//!   a lock for each key. Both are stores, for Figures 2 and 10 to 15.
+//! * [`lock`]: one [`object`] under a remote lock. [`sequencer`]: one object behind a sequencer. These two are for
+//!   Figure 3 of FUSEE's paper.
+//! * [`clover`]: a store with data on memory nodes and the index on a metadata server. [`pdpm`], pDPM-Direct: a store
+//!   with updates in place under a lock for each key. These two are for Figures 2 and 10 to 15.
 //! * [`published`]: FUSEE itself, as its paper prints it.
 #![forbid(unsafe_code)]
 
@@ -32,10 +32,10 @@ use twox_hash::XxHash3_128;
 /// Errors of operations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BaselineError {
-    /// A verb has no result. Its target may have changed or not.
+    /// A verb has no result. Its target has possibly changed.
     #[error(transparent)]
     Verb(#[from] FailedVerb),
-    /// There is no memory left.
+    /// The store has no free memory for the operation.
     #[error("there is no memory left: make the pools larger")]
     Full,
     /// The operation waited too long for another client to finish a write.
@@ -43,20 +43,20 @@ pub enum BaselineError {
         "a slot or an object stays as its last writer left it: make the store anew, or be more patient"
     )]
     Stuck,
-    /// The system does not have this operation.
+    /// The system lacks this operation.
     #[error("the system has no {0}")]
     Unsupported(&'static str),
-    /// The length of the key or value is not the one that the system was made for.
+    /// The key or value has another length than the system was made for.
     #[error("a {0} of this length has no place here")]
     Length(&'static str),
 }
 
-/// A client of a system. Operations of one session may overlap.
+/// A client of a system. Operations of one session can overlap.
 pub trait BaselineSession {
     /// Returns the key's value, or `None` if there is no such key.
     fn search(&self, key: &[u8]) -> impl Future<Output = Result<Option<Vec<u8>>, BaselineError>>;
 
-    /// Gives a key another value. Returns whether there was such a key.
+    /// Gives a key another value. Returns whether the key existed.
     fn update(&self, key: &[u8], value: &[u8])
     -> impl Future<Output = Result<bool, BaselineError>>;
 
@@ -64,20 +64,20 @@ pub trait BaselineSession {
     fn insert(&self, key: &[u8], value: &[u8])
     -> impl Future<Output = Result<bool, BaselineError>>;
 
-    /// Removes a key. Returns whether there was such a key.
+    /// Removes a key. Returns whether the key existed.
     fn delete(&self, key: &[u8]) -> impl Future<Output = Result<bool, BaselineError>>;
 
-    /// Takes over the other session's knowledge of where keys are.
+    /// Copies the other session's knowledge of where keys are.
     fn learn_from(&self, other: &Self);
 
-    /// Runs the background work of the session. The host runs this task once, for as long as the session is used.
-    /// Most systems have none.
+    /// Runs the background work of the session, of which most systems have none. The caller runs this task once, for as
+    /// long as it uses the session.
     fn background(&self) -> impl Future<Output = ()> {
         async {}
     }
 }
 
-/// A key, as a number.
+/// A key, as a little-endian number.
 type KeyNumber = u128;
 
 /// Bytes of a key.
@@ -98,17 +98,17 @@ fn word(bytes: &[u8]) -> u64 {
     u64::from_le_bytes(*bytes.first_chunk().expect("at least a word"))
 }
 
-/// A server process. It serves one request after the other.
+/// A server process, which serves one request after the other.
 pub trait BaselineServer {
     /// Type of a request.
     type Request;
     /// Type of the reply to a request.
     type Reply;
 
-    /// Returns the time for which a request occupies one of the server's cores.
+    /// Returns the time for which this request occupies one of the server's cores.
     fn service_time(&self, request: &Self::Request) -> Duration;
 
-    /// Returns the bytes of a request and of its reply in the network.
+    /// Returns the lengths of a request and of its reply in the network, in bytes.
     fn bytes(&self, request: &Self::Request) -> (u64, u64);
 
     /// Executes a request.
@@ -121,7 +121,7 @@ pub trait Rpc<S: BaselineServer> {
     fn call(&self, request: S::Request) -> impl Future<Output = S::Reply>;
 }
 
-/// A server in the process of its clients, which takes no time.
+/// A connection to a server in the client's own process. Requests take no time.
 pub struct InProcessRpc<S>(Rc<RefCell<S>>);
 
 impl<S> InProcessRpc<S> {
@@ -131,7 +131,7 @@ impl<S> InProcessRpc<S> {
     }
 }
 
-/// Wraps a server that its owner inspects as well.
+/// Wraps a server that its owner can inspect.
 impl<S> From<Rc<RefCell<S>>> for InProcessRpc<S> {
     fn from(server: Rc<RefCell<S>>) -> InProcessRpc<S> {
         InProcessRpc(server)

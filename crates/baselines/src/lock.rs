@@ -12,7 +12,7 @@ const LOCK: u64 = POOL_HEADER_BYTES;
 const FREE: u64 = 0;
 const HELD: u64 = 1;
 
-/// Exclusion by the lock's word.
+/// Exclusion by a lock word on the first node.
 pub enum RemoteLock {}
 
 impl Exclusion for RemoteLock {

@@ -1,4 +1,4 @@
-//! One object on several memory nodes, used by one client at a time. An [`Exclusion`] admits the clients: a
+//! One object on several memory nodes, which one client at a time uses. An [`Exclusion`] admits the clients: a
 //! [lock](crate::lock) or a [sequencer](crate::sequencer).
 
 use std::future::Future;
@@ -13,14 +13,14 @@ pub trait Exclusion {
     /// Offset of the object on each node. The words of the mechanism lie before it.
     const VALUE: u64;
 
-    /// Waits until this client is admitted. Returns the number of its entry.
+    /// Waits until this client is admitted. Returns a number that [`release_word`](Exclusion::release_word) needs.
     fn enter<F: Fabric>(fabric: &F, node: MnId)
     -> impl Future<Output = Result<u64, BaselineError>>;
 
-    /// Returns the offset of the word that admits the next client, and the value to write there.
+    /// Returns the offset and the value of the word whose WRITE admits the next client.
     fn release_word(entry: u64) -> (u64, u64);
 
-    /// Bytes that each node has to lend.
+    /// Returns the size of each node's pool.
     fn pool_bytes(value_bytes: u32) -> u64 {
         Self::VALUE + u64::from(value_bytes)
     }
@@ -35,7 +35,7 @@ pub struct OneObjectClient<F, X> {
 }
 
 impl<F: Fabric, X: Exclusion> OneObjectClient<F, X> {
-    /// Opens the object on these nodes, of which the first one has the words of the mechanism.
+    /// Opens the object on these nodes. The mechanism's words are on the first one.
     ///
     /// # Panics
     /// If there is no node.
@@ -71,7 +71,7 @@ impl<F: Fabric, X: Exclusion> OneObjectClient<F, X> {
 }
 
 impl<F: Fabric, X: Exclusion> BaselineSession for OneObjectClient<F, X> {
-    /// A search needs exclusion as well, since updates are in place.
+    /// A search needs exclusion too, because updates change the object in place.
     async fn search(&self, _: &[u8]) -> Result<Option<Vec<u8>>, BaselineError> {
         let entry = X::enter(&self.fabric, self.nodes[0]).await?;
         let mut batch = VerbBatch::new();
@@ -86,7 +86,7 @@ impl<F: Fabric, X: Exclusion> BaselineSession for OneObjectClient<F, X> {
         self.put(value).await
     }
 
-    /// The object always exists: an INSERT only writes its value.
+    /// The object always exists, so an INSERT only writes its value.
     async fn insert(&self, _: &[u8], value: &[u8]) -> Result<bool, BaselineError> {
         self.put(value).await
     }

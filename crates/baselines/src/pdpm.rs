@@ -2,34 +2,34 @@
 //! and Zhang, "Disaggregating Persistent Memory and Controlling Them Remotely", ATC '20).
 //!
 //! ```text
-//! pool    header of the pool | places, first copies | places, second copies | .. | redo copies, first | ..
-//! place   lock: 8 bytes | state: 8 bytes | value | sum: 8 bytes
-//! redo             copy | state: 8 bytes | value | sum: 8 bytes
+//! pool    header of the pool | copy 0 of places | copy 1 of places | ... | redo copy 0 | redo copy 1 | ...
+//! place   lock: 8 bytes | state: 8 bytes | value | checksum: 8 bytes
+//! redo                    state: 8 bytes | value | checksum: 8 bytes
 //! ```
 //!
-//! The number of a key determines its place: with n nodes, number n * i + j has the i-th place of node j. The other
-//! copies are on the nodes that follow.
+//! Each key has a number, which determines its place: with n nodes, number n * i + j has place i of node j. The further
+//! copies of a place are on the nodes that follow.
 //!
 //! | operation | phases |
 //! |---|---|
-//! | SEARCH | 1: READ the place, again while the lock is held or the sum is wrong |
+//! | SEARCH | 1: READ the place, and repeat that while the lock is held or the checksum is wrong |
 //! | UPDATE | 4: CAS the lock until it succeeds; WRITE redo copies; WRITE in place; WRITE the lock |
-//! | INSERT, DELETE | the same |
+//! | INSERT, DELETE | the same as UPDATE |
 //!
-//! There is no backoff, neither for locks nor for sums. The phase that takes the lock also READs the state.
+//! There is no backoff, neither for locks nor for checksums. The phase that takes the lock also READs the state.
 //!
 //! # Promise
-//! Without crashes every operation is linearizable. A write takes effect when the last word of its WRITE in place,
-//! the sum, arrives on the first node. A search takes effect when it READs the sum. A client that dies with a lock
-//! keeps it for ever. Redo copies are written and never used.
+//! Without crashes every operation is linearizable. A write takes effect when the last word of its WRITE in place, the
+//! checksum, arrives on the first node. A search takes effect when it READs the checksum. If a client dies while it
+//! holds a lock, the lock is never released. Redo copies are written and never used.
 //!
 //! # What is different here
-//! * In the published system clients agree on places by a protocol that the published code lacks: its keys are the
-//!   numbers. Here a [`PdpmDirectory`] gives a key its number at its first INSERT, on request, and clients cache the
-//!   numbers.
-//! * The published code neither inserts nor deletes. Here a place has a state, which a DELETE clears. The key keeps
-//!   its place.
-//! * The published sum is a CRC-32.
+//! * In the published system clients agree on places by a protocol that the published code lacks, because its keys are
+//!   the numbers. Here a [`PdpmDirectory`] gives a key its number on request, at the key's first INSERT, and clients
+//!   cache the numbers.
+//! * The published code neither inserts nor deletes. Here a place has a state, which a DELETE clears. The deleted key
+//!   keeps its place.
+//! * The published checksum is a CRC-32.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -40,33 +40,33 @@ use fusee_core::verbs::{Fabric, MnId, POOL_HEADER_BYTES, VerbBatch};
 use crate::cache::BaselineCache;
 use crate::{BaselineError, BaselineServer, BaselineSession, KeyNumber, Rpc, key_of, sum, word};
 
-/// Values of a lock.
+/// Values of the lock word.
 const FREE: u64 = 0;
 const HELD: u64 = 1;
-/// Values of a state. The sum of a place that was never written is 0, and so is its state.
+/// Values of the state word. In a place that was never written, state and checksum are 0.
 const ABSENT: u64 = 0;
 const PRESENT: u64 = 1;
 
-/// Offset of the image (state, value and sum) in a place. A redo copy is the image alone. [`VALUE`] is an offset in
-/// it.
+/// Offset of the image (state, value and checksum) in a place. A redo copy is an image without a lock. [`VALUE`] is the
+/// offset of the value in the image.
 const STATE: u64 = 8;
 const VALUE: usize = 8;
 
-/// Dimensions of a store.
+/// Dimensions of a pDPM-Direct store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PdpmShape {
-    /// Memory nodes.
+    /// Number of memory nodes.
     pub memory_nodes: usize,
-    /// Copies of each place, on different memory nodes.
+    /// Number of copies of each place, which lie on different memory nodes.
     pub replicas: usize,
     /// Bytes of every value.
     pub value_bytes: u32,
-    /// Keys that the store has room for.
+    /// Number of keys for which the store has room.
     pub keys: u64,
 }
 
 impl PdpmShape {
-    /// Bytes that each memory node has to lend.
+    /// Returns the size of each memory node's pool.
     pub fn pool_bytes(&self) -> u64 {
         self.at(2 * self.replicas)
     }
@@ -76,12 +76,13 @@ impl PdpmShape {
         assert!(self.replicas <= self.memory_nodes, "copies lie on different memory nodes");
     }
 
-    /// Bytes of state, value and sum.
+    /// Returns the length of an image: state, value and checksum.
     fn image_bytes(&self) -> u32 {
         8 + self.value_bytes.next_multiple_of(8) + 8
     }
 
-    /// Returns the offset of the copies of this rank on each node. The ranks of redo copies come after the others.
+    /// Returns the offset of the copies with this number on each node. Redo copies have the numbers after the other
+    /// copies'.
     fn at(&self, rank: usize) -> u64 {
         let image = u64::from(self.image_bytes());
         let places = rank.min(self.replicas);
@@ -94,14 +95,14 @@ impl PdpmShape {
         nodes[(number as usize + replica) % nodes.len()]
     }
 
-    /// Returns the node and offset of a copy.
+    /// Returns the node and offset of a copy of a key's place.
     fn place(&self, nodes: &[MnId], number: u32, replica: usize) -> (MnId, u64) {
         let index = u64::from(number) / nodes.len() as u64;
         let offset = self.at(replica) + index * (STATE + u64::from(self.image_bytes()));
         (self.node(nodes, number, replica), offset)
     }
 
-    /// Returns the node and offset of a redo copy.
+    /// Returns the node and offset of a key's redo copy.
     fn redo(&self, nodes: &[MnId], number: u32, replica: usize) -> (MnId, u64) {
         let index = u64::from(number) / nodes.len() as u64;
         let offset = self.at(self.replicas + replica) + index * u64::from(self.image_bytes());
@@ -112,13 +113,13 @@ impl PdpmShape {
 /// Requests to the directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PdpmRequest {
-    /// Returns the number of a key, if it has one.
+    /// Asks for the number of a key, which possibly has none.
     Find(KeyNumber),
-    /// Returns the number of a key, and gives it one if it has none. No reply means that no number is left.
+    /// Asks for the number of a key, which gets one if it has none. The reply is `None` if all numbers are in use.
     Take(KeyNumber),
 }
 
-/// The numbers of keys. It stands for the protocol by which the published system's clients agree on places.
+/// The numbers of keys. The directory replaces the protocol by which the published system's clients agree on places.
 pub struct PdpmDirectory {
     keys: u64,
     takes: Duration,
@@ -126,10 +127,10 @@ pub struct PdpmDirectory {
 }
 
 impl PdpmDirectory {
-    /// Time of a request: *assumed*, like a query of [Clover](crate::clover)'s metadata server.
+    /// The time of a request: *assumed*, equal to that of a query of [Clover](crate::clover)'s metadata server.
     pub const ASSUMED: Duration = Duration::from_nanos(1_500);
 
-    /// Makes the directory of a store without keys. A request occupies a core for `takes`.
+    /// Makes the directory of a store without keys. Each request occupies a core for `takes`.
     pub fn new(shape: PdpmShape, takes: Duration) -> PdpmDirectory {
         PdpmDirectory { keys: shape.keys, takes, numbers: HashMap::new() }
     }
@@ -166,7 +167,7 @@ pub struct PdpmClient<F, R> {
     nodes: Vec<MnId>,
     shape: PdpmShape,
     numbers: BaselineCache<KeyNumber, u32>,
-    /// Batches for later phases.
+    /// Batches that are not in use, for later phases.
     batches: RefCell<Vec<VerbBatch>>,
     spins: Cell<u64>,
 }
@@ -190,7 +191,7 @@ impl<F: Fabric, R: Rpc<PdpmDirectory>> PdpmClient<F, R> {
         }
     }
 
-    /// Returns the number of phases that found the lock held or a write in progress.
+    /// Returns the number of phases that found a lock held or a write in progress.
     pub fn spins(&self) -> u64 {
         self.spins.get()
     }
@@ -208,7 +209,7 @@ impl<F: Fabric, R: Rpc<PdpmDirectory>> PdpmClient<F, R> {
         self.batches.borrow_mut().pop().unwrap_or_default()
     }
 
-    /// Takes the lock. Returns the state, which only the holder of the lock changes.
+    /// Takes the lock of a key. Returns the state, which only the holder of the lock changes.
     async fn lock(
         &self,
         mut batch: VerbBatch,
@@ -277,7 +278,7 @@ impl<F: Fabric, R: Rpc<PdpmDirectory>> PdpmClient<F, R> {
         Ok(batch)
     }
 
-    /// Writes if the key is in this state. Returns whether it was.
+    /// Writes the key if it is in the state `if_state`. Returns whether it was.
     async fn write(
         &self,
         key: KeyNumber,

@@ -1,9 +1,9 @@
-//! One object whose operations are ordered by a sequencer, as in atomic broadcast. A *stand-in* for replicated state
-//! machines over RDMA: it has their order and their bottleneck, not their protocol.
+//! One object whose operations are ordered by a sequencer, as in atomic broadcast. This is a *stand-in* for replicated
+//! state machines over RDMA: it has their order and their bottleneck, not their protocol.
 //!
-//! An operation draws a number from the sequencer's word by FAA and waits until the operation before it is delivered.
-//! Then it delivers itself: it WRITEs the object on all nodes, then WRITEs the number of operations delivered. If a
-//! client dies with a number, all others wait for ever.
+//! An operation draws a number from the sequencer's word by FAA and waits until the operation with the previous number
+//! is delivered. To deliver itself, it WRITEs the object on all nodes, then WRITEs the number of delivered operations.
+//! If a client dies between the draw and the delivery, all others wait for ever.
 
 use fusee_core::verbs::{Fabric, MnId, POOL_HEADER_BYTES, VerbBatch};
 
@@ -12,10 +12,10 @@ use crate::{BaselineError, word};
 
 /// The next number to draw.
 const NEXT: u64 = POOL_HEADER_BYTES;
-/// The number of operations that are delivered.
+/// The number of delivered operations.
 const DELIVERED: u64 = NEXT + 64;
 
-/// Exclusion by the sequencer's words.
+/// Exclusion by the sequencer's two words on the first node.
 pub enum Sequencer {}
 
 impl Exclusion for Sequencer {

@@ -9,7 +9,7 @@ use std::task::{Poll, Waker};
 pub(crate) struct Signal(RefCell<Vec<Waker>>);
 
 impl Signal {
-    /// Waits as long as `holds` returns true. A task that makes it false must [notify](Signal::notify).
+    /// Waits while `holds` returns true. A task that makes it return false must call [`notify`](Signal::notify).
     pub async fn wait_while(&self, holds: impl Fn() -> bool) {
         poll_fn(|context| {
             if !holds() {

@@ -1,4 +1,4 @@
-//! Exports: a scan that is written block by block.
+//! Exports: a scan of all pairs, written block by block.
 
 use std::fs::File;
 use std::io::{self, Seek, SeekFrom, Write};
@@ -11,9 +11,9 @@ use crate::format::{
     ExportBlock, ExportHead, ExportPart, ExportReader, ExportTotals, ExportWriter, FormatError,
 };
 
-/// A block is written as soon as it has this many bytes.
+/// Size at which a block is written, in bytes.
 const BLOCK_BYTES: usize = 1 << 20;
-/// The number of retries of one piece of the scan, and the pause before each.
+/// Number of retries of one piece of the scan, and the pause before each retry.
 const ATTEMPTS: u32 = 20;
 const PAUSE: Duration = Duration::from_millis(250);
 
@@ -21,16 +21,16 @@ const PAUSE: Duration = Duration::from_millis(250);
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ExportError {
-    /// The cluster does not answer. All that was written is good, and the export can be continued.
+    /// The cluster does not answer. Everything written is good, and the export can be continued.
     #[error(transparent)]
     Store(#[from] Error),
     /// The output cannot be written.
     #[error("cannot be written: {0}")]
     Write(#[source] io::Error),
-    /// The file cannot be continued.
+    /// The existing file is no export that can be continued.
     #[error(transparent)]
     Format(#[from] FormatError),
-    /// The file is an export of another cluster.
+    /// The existing file is an export of another cluster.
     #[error("it is of cluster {0:016x}, and not of this one")]
     OtherCluster(u64),
 }
@@ -59,7 +59,7 @@ impl<W: Write> Exporter<W> {
             let block = &mut self.block;
             match client.scan(&mut self.cursor, |pair| block.push(&pair)) {
                 Ok(damaged) => break damaged,
-                // If the session was lost, the next call uses a new one.
+                // If the session was lost, the next attempt uses a new session.
                 Err(error) if attempts == ATTEMPTS => return Err(error.into()),
                 Err(_) => attempts += 1,
             }
@@ -79,7 +79,7 @@ impl<W: Write> Exporter<W> {
         Ok(())
     }
 
-    /// Writes the pairs collected so far, so that the export can be continued from here. Returns the output.
+    /// Writes the pairs that are not written yet, so that the export can be continued behind them. Returns the output.
     pub fn pause(mut self) -> Result<W, ExportError> {
         if !self.block.is_empty() {
             self.write()?;
@@ -87,7 +87,7 @@ impl<W: Write> Exporter<W> {
         self.writer.into_inner().map_err(ExportError::Write)
     }
 
-    /// Ends the export, `seconds` after its beginning. Returns the output.
+    /// Ends the export, which took `seconds` seconds. Returns the output and the totals.
     ///
     /// # Panics
     /// If the scan is not done.
@@ -104,23 +104,23 @@ impl<W: Write> Exporter<W> {
         ExportTotals { pairs, bytes, damaged, seconds }
     }
 
-    /// Returns the part of the hash space that is done, from 0 to 1.
+    /// Returns the part of the hash space that the scan has covered, from 0 to 1.
     pub fn progress(&self) -> f64 {
         self.cursor.progress()
     }
 }
 
-/// An interrupted export that was opened again.
+/// An interrupted export that has been opened again.
 pub enum ResumedExport {
-    /// The export lacks pairs and goes on.
+    /// The export lacks pairs, and can be continued.
     Part(Exporter<File>),
-    /// The export is complete: its file, and its totals.
+    /// The export is complete. The fields are its file and its totals.
     Whole(File, ExportTotals),
 }
 
 impl Exporter<File> {
-    /// Opens an interrupted export of this cluster to continue behind its last complete block, and cuts off the rest
-    /// of the file. Also returns the head.
+    /// Opens an interrupted export of this cluster, to continue behind its last good block, and cuts off the rest of
+    /// the file. Also returns the export's head.
     pub fn resume(
         mut file: File,
         cluster: u64,
@@ -136,7 +136,8 @@ impl Exporter<File> {
             match reader.next(&mut block) {
                 Ok(ExportPart::Block(behind)) => cursor = behind,
                 Ok(ExportPart::End(totals)) => break Some(totals),
-                // The machine may have stopped while the last part was written.
+                // An incomplete last part is normal, for example after a crash of the machine, so the export continues
+                // before it.
                 Err(FormatError::CutOff { .. } | FormatError::Damaged { .. }) => break None,
                 Err(error) => return Err(error.into()),
             }
@@ -144,7 +145,7 @@ impl Exporter<File> {
         let at = reader.at();
         let totals = reader.totals();
         drop(reader);
-        // The rest of the file belongs to another time than the blocks that are written from now on.
+        // The bytes behind the last good part would be false behind the blocks that are written next.
         file.set_len(at).map_err(ExportError::Write)?;
         if let Some(totals) = end {
             return Ok((ResumedExport::Whole(file, totals), head));

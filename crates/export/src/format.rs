@@ -10,11 +10,11 @@
 //! end    | 2 4 | 32 4 | pairs 8 | bytes of keys and values 8 | damaged pairs 8 | seconds it took 8 | CRC 4 |
 //! ```
 //!
-//! The *number* orders the exports of a directory. It is 0 in an export outside of such a directory, and in files of
-//! programs that wrote no numbers. The *cursor* is the position of the scan behind the block, as text
-//! ([`ScanCursor`]); the last cursor is empty. The *redundancy* is text as on the command line, like `ec:4+2`, and
-//! empty for `replicated`. The CRC of a block also covers the 8 bytes before its body. A file without an end is
-//! incomplete: its blocks are good, and the export can be continued.
+//! The last number of each field above is its length in bytes. The *number* orders the exports of a directory. It is 0
+//! in an export outside of such a directory, and in files of older versions of the program. The *cursor* is the
+//! position of the scan behind the block, as text ([`ScanCursor`]); the last cursor is empty. The *redundancy* is text
+//! as on the command line, for example `ec:4+2`, and empty for `replicated`. The CRC of a block also covers the 8 bytes
+//! before its body. A file without an end is incomplete: its blocks are good, and the export can be continued.
 
 // Promise API-17: No false, damaged or truncated export is accepted.
 
@@ -24,26 +24,27 @@ use fusee_client::{Redundancy, ScanCursor, ScannedPair};
 
 const MAGIC: &[u8; 8] = b"FUSEEXPT";
 const VERSION: u32 = 1;
-/// Bytes of a head.
+/// Length of the head in bytes.
 pub const HEAD_BYTES: u64 = 36;
 pub(crate) const BLOCK: u32 = 1;
 const END: u32 = 2;
 const END_BYTES: u32 = 32;
-/// Bytes of an end, with its kind, its length and its CRC.
+/// Length of the end in bytes, with its kind, length and CRC.
 const WHOLE_END_BYTES: u64 = 8 + END_BYTES as u64 + 4;
-/// The longest body. It has room for the longest possible pair, and for the fields before that.
+/// Largest length of a block's body in bytes. It has room for the longest possible pair with its other fields.
 const MAX_BODY_BYTES: u32 = 32 << 20;
-/// The most bytes of one read.
+/// Largest number of bytes that one read asks for.
 const STEP_BYTES: u64 = 1 << 20;
 
-/// The head of an export: which cluster, and when.
+/// The head of an export: the cluster, and the time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExportHead {
     /// The identity of the cluster, as a number.
     pub cluster: u64,
     /// The time at which the export began, in seconds since 1970, by the clock of the exporting machine.
     pub begun: u64,
-    /// Orders the exports in one directory: later ones have higher numbers. 0: none.
+    /// The export's position among the exports of a directory: later ones have higher numbers. 0 means that it has
+    /// none.
     pub number: u32,
 }
 
@@ -54,7 +55,7 @@ pub struct ExportTotals {
     pub pairs: u64,
     /// Bytes of all keys and values.
     pub bytes: u64,
-    /// Pairs that are missing because all their replicas were damaged.
+    /// Number of pairs that are missing because all their replicas were damaged.
     pub damaged: u64,
     /// Duration of the export in seconds.
     pub seconds: u64,
@@ -81,15 +82,15 @@ pub enum FormatError {
     /// A later version of the program wrote the file.
     #[error("it is an export of version {0}, of which this program knows nothing; use a newer one")]
     Version(u32),
-    /// The file has changed since it was written.
+    /// The file has changed after it was written.
     #[error("it is damaged: {what} at byte {at}")]
     Damaged {
-        /// The part that has changed.
+        /// The part of the file that has changed.
         what: &'static str,
         /// The offset at which that part begins.
         at: u64,
     },
-    /// The file ends too early: the export was interrupted, or the file was cut off.
+    /// The file ends too early, because the export was interrupted or the file was cut off.
     #[error("it ends at byte {at}, before the export does; what is there is good")]
     CutOff {
         /// The offset at which the last complete part ends.
@@ -128,12 +129,12 @@ impl ExportBlock {
         self.damaged += pairs as u32;
     }
 
-    /// Whether the block has neither pairs nor damaged pairs.
+    /// Returns whether the block has neither pairs nor damaged pairs.
     pub fn is_empty(&self) -> bool {
         self.pairs == 0 && self.damaged == 0
     }
 
-    /// Returns the bytes so far.
+    /// Returns the length of the pairs in the format of the file, in bytes.
     pub fn bytes(&self) -> usize {
         self.body.len()
     }
@@ -143,21 +144,22 @@ impl ExportBlock {
         self.pairs.into()
     }
 
-    /// Returns the bytes of all keys and values.
+    /// Returns the sum of the lengths of all keys and values.
     pub fn pair_bytes(&self) -> u64 {
         self.pair_bytes
     }
 
-    /// Removes all pairs; keeps the memory.
+    /// Removes all pairs but keeps the allocated memory.
     pub fn clear(&mut self) {
         self.body.clear();
         (self.pairs, self.pair_bytes, self.damaged) = (0, 0, 0);
     }
 
-    /// Returns the pairs, in order.
+    /// Returns the pairs in the order of the file.
     pub fn iter(&self) -> impl Iterator<Item = ScannedPair<'_>> {
         let mut left = ExportFieldParser(&self.body);
-        // A pair that cannot be parsed would end the iteration; the reader has checked that there is none.
+        // A pair that cannot be parsed would end the iteration. [`ExportReader::next`] has checked that all pairs can
+        // be parsed.
         std::iter::from_fn(move || left.pair())
     }
 }
@@ -181,7 +183,7 @@ impl<W: Write> ExportWriter<W> {
         Ok(ExportWriter { out, totals: ExportTotals::default() })
     }
 
-    /// Continues an export that already has pairs of these totals.
+    /// Continues an export whose blocks have these totals.
     pub fn resume(out: W, totals: ExportTotals) -> ExportWriter<W> {
         ExportWriter { out, totals }
     }
@@ -191,7 +193,7 @@ impl<W: Write> ExportWriter<W> {
         self.totals
     }
 
-    /// Writes a block. `cursor` is the position of the scan behind it.
+    /// Writes a block. `cursor` is the position of the scan behind the block.
     pub fn block(&mut self, block: &ExportBlock, cursor: &ScanCursor) -> io::Result<()> {
         let cursor = cursor.to_string();
         let body_bytes = 12 + cursor.len() + block.body.len();
@@ -233,7 +235,7 @@ impl<W: Write> ExportWriter<W> {
     }
 }
 
-/// Writes a part and its CRC.
+/// Appends the CRC to a part, and writes the part.
 pub(crate) fn write_checked(out: &mut impl Write, bytes: &mut Vec<u8>) -> io::Result<()> {
     let crc = crc32c(bytes);
     bytes.extend_from_slice(&crc.to_le_bytes());
@@ -244,16 +246,16 @@ fn crc32c(bytes: &[u8]) -> u32 {
     crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, bytes) as u32
 }
 
-/// A part of an export behind the head.
+/// A part of an export after the head.
 #[derive(Debug)]
 pub enum ExportPart {
-    /// Pairs, and the position of the scan behind them.
+    /// A block, which has been read into the caller's. The cursor is the position of the scan behind it.
     Block(ScanCursor),
     /// The end, with the totals of all blocks before it.
     End(ExportTotals),
 }
 
-/// Returns the head of an export whose head and end are good. What lies between is not read.
+/// Returns the head of an export whose head and end are good. The blocks are not read.
 pub fn head_of_whole(mut input: impl Read + Seek) -> Result<ExportHead, FormatError> {
     let bytes = input.seek(SeekFrom::End(0))?;
     input.rewind()?;
@@ -319,7 +321,8 @@ impl<R: Read> ExportReader<R> {
         self.totals
     }
 
-    /// Reads the next part; its pairs come into `block`. Must not be called again after the end or an error.
+    /// Reads the next part. If it is a block, its pairs replace those of `block`. Must not be called after the end or
+    /// an error.
     pub fn next(&mut self, block: &mut ExportBlock) -> Result<ExportPart, FormatError> {
         let at = self.at;
         let damaged = |what| FormatError::Damaged { what, at };
@@ -358,7 +361,7 @@ impl<R: Read> ExportReader<R> {
             let start = left.block().ok_or(damaged("the start of a block"))?;
             let (cursor, pairs, missing) = start;
             block.body.extend_from_slice(left.0);
-            // All pairs are checked once here, so that [`Block::iter`] need not check them.
+            // All pairs are parsed once here, so that [`ExportBlock::iter`] needs no checks.
             let mut rest = ExportFieldParser(left.0);
             for _ in 0..pairs {
                 let pair = rest.pair().ok_or(damaged("a pair"))?;
@@ -380,7 +383,7 @@ impl<R: Read> ExportReader<R> {
     fn read(&mut self, bytes: u64) -> Result<(), FormatError> {
         let mut left = bytes;
         while left > 0 {
-            // Memory is taken step by step: the file may be shorter than the length that it announces.
+            // Memory is allocated step by step, because the file can be shorter than the length that it announces.
             let step = left.min(STEP_BYTES);
             let read = self.input.by_ref().take(step).read_to_end(&mut self.buffer)?;
             if read as u64 != step {
@@ -392,7 +395,7 @@ impl<R: Read> ExportReader<R> {
     }
 }
 
-/// The rest of some bytes that are being parsed.
+/// A parser of fields, with the bytes that are left.
 struct ExportFieldParser<'b>(&'b [u8]);
 
 impl<'b> ExportFieldParser<'b> {
@@ -442,7 +445,7 @@ mod tests {
         ScannedPair { key, value, redundancy: redundancy.parse().unwrap() }
     }
 
-    /// Returns an export of some pairs, two to a block.
+    /// Returns an export of these pairs, with two pairs in a block.
     fn written(pairs: &[ScannedPair<'_>]) -> Vec<u8> {
         let mut writer = ExportWriter::begin(Vec::new(), &HEAD).unwrap();
         let mut block = ExportBlock::default();
@@ -538,7 +541,7 @@ mod tests {
         let mut later = three();
         later[8] = 2;
         assert!(matches!(read(&later), Err(FormatError::Version(2))));
-        // A block that claims to be longer than any can be.
+        // The length of this block exceeds the largest possible one.
         let mut writer = ExportWriter::begin(Vec::new(), &HEAD).unwrap();
         writer.out.extend_from_slice(&BLOCK.to_le_bytes());
         writer.out.extend_from_slice(&u32::MAX.to_le_bytes());
@@ -553,7 +556,7 @@ mod tests {
             prop_assert!(read(&file).is_err());
         }
 
-        /// The body has a correct CRC, so its content is parsed.
+        /// The body has a correct CRC, so the reader parses its content.
         #[test]
         fn whatever_a_block_holds_is_checked(body in proptest::collection::vec(any::<u8>(), 0..100)) {
             let mut writer = ExportWriter::begin(Vec::new(), &HEAD).unwrap();

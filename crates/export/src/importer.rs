@@ -1,4 +1,4 @@
-//! Imports: the pairs of an export, written into a cluster.
+//! Imports: they write the pairs of an export into a cluster.
 
 use std::thread;
 use std::time::Duration;
@@ -7,70 +7,71 @@ use fusee_client::{Client, Error, Redundancy, RedundancyError, RedundancyRules};
 
 use crate::format::ExportBlock;
 
-/// The number of retries of one pair, and the pause before each.
+/// Number of retries of one pair, and the pause before each retry.
 const ATTEMPTS: u32 = 20;
 const PAUSE: Duration = Duration::from_millis(250);
 
-/// The treatment of pairs that exist in the cluster.
+/// The treatment of pairs whose keys exist in the cluster.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ExistingPairs {
-    /// They get the value of the export.
+    /// Such keys get the value of the export.
     #[default]
     Replaced,
-    /// They keep their value.
+    /// Such keys keep their value.
     Kept,
 }
 
-/// The redundancy of imported pairs.
+/// The origin of imported pairs' redundancy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum KeptOnImport {
-    /// The redundancy of the export, if the cluster has enough memory nodes.
+    /// Pairs keep the redundancy of the export, if the cluster has enough memory nodes for it.
     #[default]
     Redundancy,
-    /// The redundancy by the rules of the cluster.
+    /// Pairs get the redundancy that the cluster's rules give.
     Nothing,
 }
 
 /// The settings of an import.
 #[derive(Clone, Debug)]
 pub struct Importer {
-    /// The treatment of pairs that exist in the cluster.
+    /// The treatment of pairs whose keys exist in the cluster.
     pub existing: ExistingPairs,
-    /// The redundancy of imported pairs.
+    /// The origin of imported pairs' redundancy.
     pub kept: KeptOnImport,
-    /// The redundancy that the cluster gives to pairs by default.
+    /// The cluster's default rules of redundancy.
     pub rules: RedundancyRules,
 }
 
-/// The results of an import so far.
+/// The totals of an import so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ImportTotals {
-    /// Pairs that were written.
+    /// Number of pairs that were written.
     pub written: u64,
-    /// Bytes of their keys and values.
+    /// Bytes of these pairs' keys and values.
     pub bytes: u64,
-    /// Pairs that existed and were kept.
+    /// Number of pairs that existed and kept their value.
     pub existed: u64,
-    /// Pairs with the redundancy of the cluster's rules, because the cluster has too few memory nodes for their code.
+    /// Number of pairs that got the redundancy of the cluster's rules, because the cluster has too few memory nodes for
+    /// theirs.
     pub by_rules: u64,
 }
 
-/// A pair that cannot be written.
+/// The error of a pair that could not be written.
 #[derive(Debug, thiserror::Error)]
 #[error("the pair of key {}: {error}", key.escape_ascii())]
 pub struct ImportError {
-    /// The key of the pair.
+    /// The pair's key.
     pub key: Vec<u8>,
-    /// The reason.
+    /// The reason of the failure.
     #[source]
     pub error: Error,
 }
 
-/// A pair to write.
+/// A key with its value.
 type ImportPair<'b> = (&'b [u8], &'b [u8]);
 
 impl Importer {
-    /// Writes the pairs of a block. After an error the block may be written again: that changes nothing else.
+    /// Writes the pairs of a block. After an error the caller can pass the same block again, which repeats the writes.
     pub fn block(
         &self,
         client: &Client,
@@ -84,7 +85,7 @@ impl Importer {
                 by_rules.push((pair.key, pair.value));
                 continue;
             }
-            // Pairs are written in their order: if a key occurs twice, the later pair is the newer one.
+            // Pairs are written in the order of the block, because a key can occur twice, and its later pair is newer.
             self.write_many(client, &by_rules, imported)?;
             by_rules.clear();
             self.write_named(client, (pair.key, pair.value), pair.redundancy, imported)?;
@@ -132,7 +133,7 @@ impl Importer {
         self.account(pair, outcome, write, imported)
     }
 
-    /// Counts the result of a write. Retries the write for a while if that may help.
+    /// Counts the result of a write. If a retry can help, repeats the write several times.
     fn account(
         &self,
         (key, value): ImportPair<'_>,
@@ -164,7 +165,7 @@ impl Importer {
     }
 }
 
-/// Whether a retry, later or by another session, may succeed.
+/// Returns whether a later retry, possibly by another session, can succeed.
 fn may_pass(error: &Error) -> bool {
     matches!(
         error,

@@ -1,12 +1,12 @@
 //! Exports of all pairs of a cluster to a file, and imports of such files.
 //!
-//! An [`Exporter`] runs while other clients write. It holds every pair that existed from its beginning to its end,
-//! exactly once, with a value that the pair had in that time. It can be interrupted after every block and continued,
-//! since each block holds the position of the scan behind it. An [`Importer`] writes the pairs into a cluster of any
-//! geometry.
+//! An [`Exporter`] runs while other clients write. The export has every pair that existed from its beginning to its end
+//! exactly once, with a value that the pair had during that time. An export can be interrupted after every block and
+//! continued, because each block holds the position of the scan behind it. An [`Importer`] writes the pairs into a
+//! cluster of any geometry.
 //!
-//! [`mod@format`] describes the file. Its reader trusts no byte of a file: a file that is cut off or has changed
-//! gives an error with the offset, and memory is taken for bytes that have been read, not for bytes that a length
+//! [`mod@format`] describes the file. Its reader trusts no byte of a file: for a file that is cut off or has changed,
+//! it returns an error with the offset. It allocates memory for bytes that it has read, not for a length that the file
 //! announces.
 
 mod exporter;

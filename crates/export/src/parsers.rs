@@ -1,10 +1,11 @@
-//! The entry point of the fuzzer. Not for programs.
+//! The entry point of the fuzzer; not for other programs.
 
 use crate::format::{
     BLOCK, ExportBlock, ExportHead, ExportPart, ExportReader, ExportWriter, write_checked,
 };
 
-/// Reads the bytes as an export, as the parts behind a head, and as the body of a block with a correct CRC.
+/// Reads the bytes in three ways: as an export, as the parts behind a head, and as the body of a block with a correct
+/// CRC.
 pub fn all(bytes: &[u8]) {
     read(bytes);
     let head = ExportHead { cluster: 1, begun: 2, number: 3 };

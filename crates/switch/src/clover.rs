@@ -1,34 +1,35 @@
-//! A switch for Clover (S §3). If a CAS would come too late, the switch redirects it to the entry that is now the last.
+//! A switch for Clover (S §3). If a CAS comes too late for its entry, the switch redirects it to the last entry of the
+//! chain.
 //!
-//! An UPDATE of Clover WRITEs an entry, which begins with its key. Then it appends the entry to the key's chain by a
-//! CAS of the entry that its client takes for the last one. The switch knows the key of each entry that was written,
-//! and the last entry of the chains of some keys. It *steers* a CAS of another entry there.
+//! An UPDATE of Clover WRITEs a new entry, which begins with its key. Then it CASes the entry that its client regards
+//! as the last one of the key's chain, to append the new entry. The switch knows the key of each entry that was
+//! written, and the last entry of some keys' chains. It *steers* a CAS of another entry to that last entry.
 //!
-//! # The published state is not soft
-//! In the published design ([`ChainTrust::Sent`]) the switch takes an entry for the last one as soon as its CAS passes.
-//! That CAS may fail, because the switch had forgotten the chain, or the chain has grown on another path. Then the
-//! next CAS is steered to an entry that is in no chain: its client is told that the CAS has succeeded, and readers of
-//! the key do not find the new value. A failed CAS makes the switch forget everything (S §5), but that comes too late
-//! for a CAS that was steered meanwhile.
+//! # The published design can lose updates
+//! In the published design ([`ChainTrust::Sent`]) the switch regards an entry as the last one as soon as the CAS that
+//! appends it passes. That CAS possibly fails, because the switch had forgotten the chain, or because the chain has
+//! grown on another path. Then the next CAS is steered to an entry that is in no chain: its client is told that the CAS
+//! has succeeded, and readers of the key do not find the new value. A failed CAS makes the switch forget everything (S
+//! §5), but that comes too late for a CAS that was steered before.
 //!
-//! With [`ChainTrust::Answered`] an entry is the last one when the answer to its CAS has passed, and other CASes of its
-//! key wait until then. So a CAS is only ever steered to an entry that was in the chain of its key. If the CAS
-//! succeeds there, that entry was the last one, and the new entry is the last one now. If it fails, its client
-//! searches the end of the chain from the entry that it knew, and the switch forgets that key: this costs time, even
-//! if that entry was the last one.
+//! With [`ChainTrust::Answered`] an entry becomes the last one when the answer to its CAS passes, and other CASes of
+//! the same key wait until then. So a CAS is only ever steered to an entry that was in the chain of its key. If the CAS
+//! succeeds there, that entry was the last one, and the new entry is the last one now. If the CAS fails, its client
+//! searches the end of the chain from the entry that it knew, and the switch forgets the key. That costs time, even if
+//! the client's entry was the last one.
 //!
-//! (`crates/baselines/tests/promises/switched.rs` has the shortest history. Over switches that forget, most runs of
-//! the published design break the promise or do not end, since clients search the end of a chain for ever. With a
-//! single switch that forgets nothing and knows the same keys throughout, no CAS of these keys fails.)
+//! (`crates/baselines/tests/promises/switched.rs` has the shortest history. Over switches that forget, most runs of the
+//! published design lose updates or do not end, because clients search the end of a chain for ever. With a single
+//! switch that forgets nothing and knows the same keys throughout, no CAS of these keys fails.)
 //!
-//! Neither design is safe with a table that is wrong rather than empty: a CAS that is steered to the chain of another
-//! key succeeds there.
+//! Neither design is safe if the switch's table is wrong instead of incomplete: a CAS that is steered to the chain of
+//! another key succeeds there.
 //!
 //! # Details that the published design leaves out
-//! * A client whose CAS was steered does not know which entry its own one follows, and names the entry that it knew
-//!   to the metadata server. So some entries are never freed: every second one, if two clients take turns.
-//! * The word of an entry contains the entry's version, and a CAS expects the version of the entry that it was made
-//!   for. So the switch steers no CAS to an entry with another version.
+//! * A client whose CAS was steered does not know which entry its own one follows, and names to the metadata server the
+//!   entry that it knew. So some entries are never freed: every second one, if two clients take turns.
+//! * An entry's word contains the entry's version, and a CAS expects the version of the entry for which it was made.
+//!   Therefore the switch steers no CAS to an entry with another version.
 
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -37,31 +38,31 @@ use crate::{
     SwitchDecision, SwitchMemory, SwitchRequest, SwitchVerb, push,
 };
 
-/// The format of entries and their words.
+/// The format of Clover's entries and their words.
 pub trait ChainFormat {
-    /// Returns the key of an entry that begins with these bytes.
+    /// Returns the key of an entry that begins with these bytes; `None` if they are too short.
     fn key(&self, start: &[u8]) -> Option<u128>;
 
-    /// Returns, for a CAS, the version that its entry must have, and the entry that is to follow. `None` if it is no
-    /// CAS of a chain.
+    /// Returns, for a CAS, the version that its entry must have, and the entry that it appends. Returns `None` if the
+    /// CAS appends no entry.
     fn follows(&self, expected: u64, swap: u64) -> Option<(u64, ChainEntry)>;
 }
 
-/// An entry.
+/// An entry of a chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChainEntry {
-    /// The offset of its word.
+    /// The offset of the entry's word in the pool.
     pub offset: u64,
-    /// The version: entries are used again.
+    /// The entry's version, which changes when the entry is reused.
     pub version: u64,
 }
 
-/// The moment from which an entry counts as the last one of its chain.
+/// The moment from which the switch regards an entry as the last one of its chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChainTrust {
-    /// When its CAS passes, as published.
+    /// The moment at which the entry's CAS passes, as published.
     Sent,
-    /// When the answer passes that its CAS has succeeded.
+    /// The moment at which an answer passes that the entry's CAS has succeeded.
     Answered,
 }
 
@@ -71,27 +72,27 @@ pub struct CloverSwitch<C> {
     chains: C,
     trust: ChainTrust,
     room: usize,
-    /// The only keys that the switch considers; if empty, it considers all.
+    /// The only keys that the switch considers. If this is empty, it considers all keys.
     only: BTreeSet<u128>,
     last: HotKeyTable<ChainTail>,
     connections: BTreeMap<SwitchConnection, PassedChainVerbs>,
     counts: SwitchCounts,
 }
 
-/// The knowledge about a key.
+/// The knowledge about the chain of a key.
 #[derive(Clone, Copy, Debug, Default)]
 struct ChainTail {
     entry: Option<ChainEntry>,
-    /// A CAS of the key is not answered yet.
+    /// Whether a CAS of the key is unanswered.
     is_busy: bool,
 }
 
-/// Verbs that have passed on a connection, the latest last.
+/// Verbs that have passed on a connection, in their order.
 #[derive(Clone, Debug, Default)]
 struct PassedChainVerbs {
-    /// Offset and key.
+    /// WRITEs of entries: the entry's offset, and its key.
     writes: VecDeque<(u64, u128)>,
-    /// Unanswered.
+    /// CASes that are unanswered.
     cases: VecDeque<PendingChainCas>,
 }
 
@@ -117,7 +118,8 @@ impl<C: ChainFormat> CloverSwitch<C> {
         }
     }
 
-    /// Lets the switch consider these keys only. The published one considers only the keys known to be used most.
+    /// Lets the switch consider only these keys. The published switch considers only keys that are known to be used
+    /// most.
     pub fn only(self, keys: impl IntoIterator<Item = u128>) -> CloverSwitch<C> {
         CloverSwitch { only: keys.into_iter().collect(), ..self }
     }
@@ -187,7 +189,7 @@ impl<C: ChainFormat + Clone> Switch for CloverSwitch<C> {
         let cas = passed.cases.remove(at).expect("it is there");
         let has_failed = answer.found != cas.expected;
         match (self.trust, has_failed) {
-            // S §5.
+            // In the published design a failed CAS makes the switch forget everything (S §5).
             (ChainTrust::Sent, true) => self.forget(ForgetScope::All),
             (ChainTrust::Sent, false) => {}
             (ChainTrust::Answered, _) => {
@@ -220,7 +222,7 @@ impl<C: ChainFormat + Clone> Switch for CloverSwitch<C> {
     }
 
     fn bytes(&self) -> SwitchMemory {
-        // 24 bytes: a key, and the offset of an entry with its version.
+        // A key of the table takes 24 bytes: the key's 16, and the offset of an entry with its version.
         let connections = self.connections.values().map(|passed| {
             8 + 24 * passed.writes.len() as u64 + (8 + 16 + 8 + 8) * passed.cases.len() as u64
         });
@@ -235,7 +237,7 @@ mod tests {
 
     use super::*;
 
-    /// Entries begin with their keys; a word is the offset of the next entry.
+    /// A format for tests: entries begin with their keys, and an entry's word is the offset of the next entry.
     #[derive(Clone, Copy)]
     struct TestChainFormat;
 
@@ -302,7 +304,7 @@ mod tests {
         }
     }
 
-    /// In the published design the first CAS fails, and the second one appends to an entry that is in no chain.
+    /// In the published design the first CAS fails, and the second one appends an entry to one that is in no chain.
     #[test]
     fn only_what_was_answered_is_certain() {
         for trust in [ChainTrust::Sent, ChainTrust::Answered] {

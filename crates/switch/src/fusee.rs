@@ -1,28 +1,28 @@
-//! A switch for our own store. It *steers* READs that allow it, and *orders* the CASes of one round. It changes
-//! nothing else, and never a CAS.
+//! A switch for our own store. It *steers* READs that allow it, and *orders* the CASes of one round by delaying some.
+//! It changes nothing else; in particular it never changes a CAS.
 //!
 //! # Steered READs
-//! If a client's hint is often wrong, it READs the slot on its primary, and posts behind it a [steered
-//! READ](fusee_core::verbs::VerbBatch::steered) of that slot. If the switch knows where on the primary's node the
-//! slot's object lies, it redirects the READ there, which saves a second phase. Otherwise it lets the READ pass,
-//! which then brings bytes of the index.
+//! If a client's hint is often wrong, the client READs the slot on its primary, and posts behind that READ a [steered
+//! READ](fusee_core::verbs::VerbBatch::steered) of the slot. If the switch knows where on the primary's node the slot's
+//! object lies, it redirects the steered READ there, which saves a second phase. Otherwise it lets that READ pass
+//! unchanged. Then the READ returns bytes of the index, which the client drops.
 //!
-//! *Why that is safe.* The client accepts the bytes as the word's object only under these conditions: they show the
-//! identity of the word that the same batch READ before, their CRC is good, they contain the key that is looked for,
-//! and the client's view has that object on the node. There is no other object with that identity there
-//! ([`fusee_core::store`], "steered READs"), so these bytes are that object's, wherever they came from. The client
-//! drops all other bytes, as if the READ had never been posted.
+//! *Why that is safe.* The client accepts the bytes as the word's object only under these conditions: the bytes show
+//! the identity of the word that the same batch READ before, their CRC is good, they contain the requested key, and the
+//! client's view has that object on the node. No other object on that node has that identity ([`fusee_core::store`],
+//! "steered READs"), so these bytes are that object's, wherever they came from. The client drops all other bytes, as if
+//! it had not posted the READ.
 //!
-//! *How the switch learns.* It remembers the last WRITEs of each connection by the identities that they begin with.
-//! The CAS of a slot names the identity of the new object. If steered READs have asked for that slot, and the same
-//! connection has written the object, the switch remembers both. When the node answers that the CAS has found the
-//! expected word, the slot leads to that object.
+//! *How the switch learns.* It remembers the last WRITEs of each connection by the identities with which their objects
+//! begin. The CAS of a slot names the identity of the new object. If steered READs have asked for that slot, and the
+//! same connection has written the object, the switch remembers both. When the node answers that the CAS has found the
+//! expected word, the switch knows that the slot leads to that object.
 //!
 //! # Ordered CASes
-//! CASes that expect the same word belong to one round, and the new word of the first one to pass is the *favourite*.
-//! A CAS with another new word waits until the favourite's CAS has passed to the same place. So the favourite wins on
-//! all replicas, and no session needs rules 2 and 3 of conflict resolution. Every network may delay verbs, so nothing
-//! depends on the waiting.
+//! CASes that expect the same word belong to one round. The new word of the first CAS that passes is the *favourite*. A
+//! CAS with another new word waits until the favourite's CAS has passed to the same place. So the favourite wins on all
+//! replicas, and no session needs rules 2 and 3 of conflict resolution. The rules work without the switch, because
+//! every network can delay verbs, so nothing depends on the waiting.
 
 use alloc::collections::{BTreeMap, VecDeque};
 
@@ -34,15 +34,16 @@ use crate::{
     SwitchDecision, SwitchMemory, SwitchRequest, SwitchVerb, push,
 };
 
-/// The most places that a favourite is remembered to have passed to: a slot has at most this many replicas.
+/// Largest number of places for which the switch remembers that a favourite has passed: the largest number of replicas
+/// of a slot.
 const PLACES: usize = 5;
 
-/// The functions of the switch, and their sizes.
+/// The sizes of the switch's tables. A size of 0 turns a function off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FuseeSwitchOptions {
-    /// The number of slots whose objects it can remember; 0: it steers no READ.
+    /// Number of slots whose objects the switch can remember. With 0 it steers no READ.
     pub slots: usize,
-    /// The number of rounds that it can remember; 0: no CAS waits.
+    /// Number of rounds that the switch can remember. With 0 it delays no CAS.
     pub rounds: usize,
 }
 
@@ -51,24 +52,24 @@ pub struct FuseeSwitchOptions {
 pub struct FuseeSwitch {
     slots: HotKeyTable<Option<SlotObject>>,
     connections: BTreeMap<SwitchConnection, PassedSlotVerbs>,
-    /// The latest is the last one.
+    /// Remembered rounds. The latest is at the back.
     rounds: VecDeque<OrderedRound>,
     options: FuseeSwitchOptions,
     counts: SwitchCounts,
 }
 
-/// An object on the node of its slot.
+/// An object that lies on the same node as its slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct SlotObject {
     offset: u64,
     bytes: u32,
 }
 
-/// Verbs that have passed on a connection, the latest last.
+/// Verbs that have passed on a connection, in their order.
 #[derive(Clone, Debug, Default)]
 struct PassedSlotVerbs {
     writes: VecDeque<(u64, SlotObject)>,
-    /// Unanswered.
+    /// CASes that are unanswered.
     cases: VecDeque<PendingSlotCas>,
 }
 
@@ -77,7 +78,7 @@ struct PendingSlotCas {
     number: u64,
     slot: u128,
     expected: u64,
-    /// The object that the slot leads to if the CAS succeeds, if it is known.
+    /// The object to which the slot leads if the CAS succeeds; `None` if the switch does not know it.
     object: Option<SlotObject>,
 }
 
@@ -88,7 +89,7 @@ struct OrderedRound {
     passed: VecDeque<PoolPlace>,
 }
 
-/// Returns the key of a slot in the table.
+/// Returns the key by which the table finds a slot.
 fn slot_key(place: PoolPlace) -> u128 {
     u128::from(place.node.0) << 64 | u128::from(place.offset)
 }
@@ -115,7 +116,7 @@ impl FuseeSwitch {
         push(&mut passed.writes, (identity.word(), written), REMEMBERED);
     }
 
-    /// Remembers a CAS that passes. Its answer will tell whether it has changed the slot.
+    /// Remembers a CAS that passes. The node's answer will tell whether the CAS has changed the slot.
     fn remember_cas(&mut self, request: &SwitchRequest<'_>, expected: u64, swap: u64) {
         let slot = slot_key(request.place);
         if self.slots.get(slot).is_none() {
@@ -132,7 +133,7 @@ impl FuseeSwitch {
         push(&mut passed.cases, cas, REMEMBERED);
     }
 
-    /// Whether a CAS has to wait for another one.
+    /// Returns whether a CAS has to wait for the CAS of the round's favourite.
     fn order_cas(&mut self, place: PoolPlace, expected: u64, swap: u64) -> bool {
         // All slots that were never used have the same word, so a free word does not identify a round.
         if self.options.rounds == 0 || Slot(expected).is_free() {
@@ -167,7 +168,7 @@ impl Switch for FuseeSwitch {
                 self.counts.seen += 1;
                 self.counts.asked += 1;
                 let known = self.slots.count_access(slot_key(request.place), || None);
-                // Never beyond the bytes that a client has written there: the node would refuse that.
+                // The node would refuse a READ beyond the bytes that the client has written at that place.
                 let known = known.and_then(|known| *known).filter(|known| bytes <= known.bytes);
                 let Some(known) = known else { return SwitchDecision::Forward };
                 self.counts.steered += 1;
@@ -196,7 +197,7 @@ impl Switch for FuseeSwitch {
                 *self = FuseeSwitch { counts: self.counts, ..FuseeSwitch::new(self.options) };
                 self.counts.forgot = forgot;
             }
-            // Its unanswered CASes may have changed slots, and the switch will not see the answers.
+            // Unanswered CASes of the connection have possibly changed slots, and the switch will not see the answers.
             ForgetScope::Connection(connection) => {
                 if let Some(passed) = self.connections.remove(&connection) {
                     for cas in passed.cases {
@@ -214,7 +215,7 @@ impl Switch for FuseeSwitch {
     }
 
     fn bytes(&self) -> SwitchMemory {
-        // 20 bytes: a slot's key, and the offset and length of its object.
+        // A slot of the table takes 20 bytes: the slot's key, and the offset and length of its object.
         let slots = self.slots.len() as u64 * (8 + 8 + 4);
         let rounds = self.rounds.iter().map(|round| 16 + 8 * round.passed.len() as u64);
         let connections = self.connections.values().map(|passed| {
@@ -274,7 +275,7 @@ mod tests {
             self.post(99, SLOT, SwitchVerb::Steered(bytes))
         }
 
-        /// Writes an object and puts its word into the slot. Returns the number of the CAS.
+        /// WRITEs an object and CASes its word into the slot. Returns the number of the CAS.
         fn write(&mut self, connection: u64, number: u64, expected: Slot) -> u64 {
             let (bytes, word) = object(number);
             let place = PoolPlace { offset: 64 * number, ..SLOT };
@@ -318,7 +319,7 @@ mod tests {
         let late = world.write(2, 2000, Slot(0));
         world.answer(2, late, object(1000).1);
         assert_eq!(world.ask(64), SwitchDecision::Forward);
-        // After a DELETE the slot leads nowhere.
+        // After a DELETE the slot leads to no object.
         let third = world.write(3, 3000, object(2000).1);
         world.answer(3, third, object(2000).1);
         assert_eq!(world.ask(64), SwitchDecision::Steer(192_000));
@@ -359,7 +360,7 @@ mod tests {
         assert_eq!(world.post(3, places[1], cas(20)), SwitchDecision::Hold);
         assert_eq!(world.post(4, places[1], cas(10)), SwitchDecision::Forward);
         assert_eq!(world.post(3, places[1], cas(20)), SwitchDecision::Forward);
-        // Another round, and CASes that belong to no round.
+        // A CAS with another expected word starts another round. CASes that expect a free word belong to no round.
         for (expected, swap) in [(object(8).1.0, 20), (0, 30), (0, 40)] {
             let cas = SwitchVerb::Cas { expected, swap };
             assert_eq!(world.post(3, places[1], cas), SwitchDecision::Forward);

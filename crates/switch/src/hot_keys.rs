@@ -1,18 +1,18 @@
-//! A table of bounded size that keeps the keys that are asked for most.
+//! A table of bounded size that keeps the most used keys.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec;
 use alloc::vec::Vec;
 
-/// Counters in a row of the sketch: this many for each key that the table has room for, and a minimum.
+/// Counters in a row of the sketch, for each key that the table has room for, and the smallest length of a row.
 const COUNTERS: usize = 8;
 const LEAST_COUNTERS: usize = 1 << 8;
-/// After this many questions for each counter of a row, all counts are halved.
+/// Number of accesses for each counter of a row after which all counts are halved.
 const FADES_AFTER: u32 = 4;
 
-/// A table from keys to values. Each key has a count of how often it was asked for. If the table is full, a new key
-/// replaces the one with the lowest count as soon as it has been asked for more often. Keys outside of the table are
-/// counted only by a sketch (as in TinyLFU: Einziger, Friedman and Manes, ACM TOS 2017).
+/// A table from keys to values that counts the accesses to each key. If the table is full, a new key replaces the one
+/// with the lowest count as soon as the new key has a higher count. For keys outside of the table a sketch estimates
+/// the counts (as in TinyLFU: Einziger, Friedman and Manes, ACM TOS 2017).
 #[derive(Clone, Debug)]
 pub struct HotKeyTable<V> {
     room: usize,
@@ -47,8 +47,8 @@ impl<V> HotKeyTable<V> {
         self.entries.get_mut(&key).map(|(_, value)| value)
     }
 
-    /// Counts a question for a key and returns its value. A key that is not in the table gets the value of `new`, if
-    /// it gets a place.
+    /// Counts an access to a key and returns the key's value. A key that is not in the table gets the value of `new` if
+    /// the table has room or the key displaces another one.
     pub fn count_access(&mut self, key: u128, new: impl FnOnce() -> V) -> Option<&mut V> {
         if self.sketch.count(key) {
             self.fade();
@@ -80,7 +80,7 @@ impl<V> HotKeyTable<V> {
         }
     }
 
-    /// Halves all counts, so that old questions weigh less.
+    /// Halves all counts, so that old accesses weigh less than new ones.
     fn fade(&mut self) {
         self.by_count.clear();
         for (key, (count, _)) in &mut self.entries {
@@ -90,16 +90,16 @@ impl<V> HotKeyTable<V> {
     }
 }
 
-/// Upper bounds of how often keys were asked for.
+/// A sketch that gives an upper bound of each key's number of accesses.
 #[derive(Clone, Debug)]
 struct FrequencySketch {
-    /// Four rows, one behind the other.
+    /// Counters of [`ROWS`] rows, one row after the other.
     counters: Vec<u8>,
     questions: u32,
 }
 
 const ROWS: usize = 4;
-/// Odd, so that multiplication maps no two keys to one.
+/// Factors for hashing. They are odd, so that multiplication maps no two keys to one.
 const FACTORS: [u64; ROWS] =
     [0x9e37_79b9_7f4a_7c15, 0xbf58_476d_1ce4_e5b9, 0x94d0_49bb_1331_11eb, 0xd6e8_feb8_6659_fd93];
 
@@ -113,7 +113,7 @@ impl FrequencySketch {
         self.counters.len() / ROWS
     }
 
-    /// Returns the counter of a key in each row.
+    /// Returns the index of a key's counter in each row.
     fn places(&self, key: u128) -> [usize; ROWS] {
         let row = self.row();
         let key = key as u64 ^ ((key >> 64) as u64).rotate_left(32);
@@ -124,7 +124,7 @@ impl FrequencySketch {
         })
     }
 
-    /// Counts a question. Returns whether the caller has to halve its counts; the sketch's own are halved already.
+    /// Counts an access. Returns whether the sketch has halved its counts, so that the caller has to halve its own.
     fn count(&mut self, key: u128) -> bool {
         for place in self.places(key) {
             self.counters[place] = self.counters[place].saturating_add(1);

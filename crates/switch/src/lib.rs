@@ -1,19 +1,19 @@
-//! A switch in the path from clients to memory nodes. It sees the order in which verbs pass, and helps verbs that
-//! would collide (Grant and Snoeren, "In-network Contention Resolution for Disaggregated Memory", WORDS '21; "S §n"
-//! in comments).
+//! A switch in the path from clients to memory nodes. It sees the order in which verbs pass, and helps verbs that would
+//! collide (Grant and Snoeren, "In-network Contention Resolution for Disaggregated Memory", WORDS '21, which comments
+//! cite as "S §n").
 //!
-//! [`Switch`] is the knowledge and the decisions of such a switch, without a clock and without I/O. The code that
-//! handles the packets calls it for every verb and every answer that passes: that is the simulator, or a process that
-//! forwards bytes.
+//! [`Switch`] is the knowledge and the decisions of such a switch, without a clock and without I/O. Code that handles
+//! the packets calls it for every verb and every answer that passes: the simulator, or a process that forwards bytes.
 //!
 //! # Soft state
-//! The knowledge of a switch is *soft state*: all results are those of a system without a switch, and at most come
-//! later. This holds whatever the switch forgets, and when; with any number of switches, and of paths around them;
-//! and whatever is lost or sent twice.
+//! The knowledge of a switch is *soft state*: all results are those of a system without a switch, and only come later.
+//! This holds whatever and whenever the switch forgets, for any number of switches and of paths around them, and
+//! whatever is lost or sent twice.
 //!
-//! An answer names the request that it belongs to, but not what a switch did to that request, and the switch may have
-//! forgotten it. So *a request may be changed only if every answer that it can get is true for its client as it is*.
-//! [`fusee`] obeys this rule; [`clover`] explains where the published design does not.
+//! An answer names the request to which it belongs, but not what a switch did to that request, and the switch has
+//! possibly forgotten that. Therefore *a switch is allowed to change a request only if every answer that the changed
+//! request can get is true for the client's original request*. [`fusee`] obeys this rule. [`clover`] explains where the
+//! published design breaks it.
 #![no_std]
 #![forbid(unsafe_code)]
 #![deny(clippy::print_stdout, clippy::print_stderr)]
@@ -30,10 +30,10 @@ use fusee_core::view::PoolPlace;
 
 use hot_keys::HotKeyTable;
 
-/// The most WRITEs, and the most unanswered CASes, that a switch remembers of one connection.
+/// Largest number of WRITEs, and of unanswered CASes, that a switch remembers for one connection.
 const REMEMBERED: usize = 32;
 
-/// Appends an item; removes the oldest one first if there are `most` already.
+/// Appends an item. If there are `most` items already, removes the oldest one.
 fn push<T>(all: &mut VecDeque<T>, one: T, most: usize) {
     if all.len() >= most {
         all.pop_front();
@@ -41,18 +41,18 @@ fn push<T>(all: &mut VecDeque<T>, one: T, most: usize) {
     all.push_back(one);
 }
 
-/// The ordered path from one client to one memory node. The caller of the switch numbers these paths.
+/// The ordered path from one client to one memory node. The code that calls the switch numbers these paths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SwitchConnection(pub u64);
 
 /// A verb on its way to a memory node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SwitchRequest<'b> {
-    /// The connection that the verb uses.
+    /// The connection on which the verb comes.
     pub connection: SwitchConnection,
-    /// A number that no other unanswered verb of the connection has.
+    /// A number that differs from those of all other unanswered verbs of the connection.
     pub number: u64,
-    /// The place that the verb works on.
+    /// The place on which the verb operates.
     pub place: PoolPlace,
     /// The operation.
     pub verb: SwitchVerb<'b>,
@@ -63,16 +63,16 @@ pub struct SwitchRequest<'b> {
 pub enum SwitchVerb<'b> {
     /// A READ of this many bytes.
     Read(u32),
-    /// A READ of this many bytes that may be [steered](fusee_core::verbs::VerbBatch::steered) to the object that the
-    /// slot at its place leads to.
+    /// A READ of this many bytes that a switch is allowed to [steer](fusee_core::verbs::VerbBatch::steered) to the
+    /// object to which the slot at the verb's place leads.
     Steered(u32),
-    /// A WRITE of this many bytes, with its first bytes: at least 64, or all if there are fewer.
+    /// A WRITE of this many bytes, with its first bytes: at least 64, or all of a shorter WRITE.
     Write(u32, &'b [u8]),
     /// A compare-and-swap.
     Cas {
-        /// The word that must be there.
+        /// The word that the CAS expects.
         expected: u64,
-        /// The word that replaces it.
+        /// The word that replaces the expected one.
         swap: u64,
     },
     /// A fetch-and-add.
@@ -84,45 +84,45 @@ pub enum SwitchVerb<'b> {
 pub enum SwitchDecision {
     /// The verb passes unchanged.
     Forward,
-    /// The verb passes, with this offset in the same pool as its place.
+    /// The verb passes, but operates on this offset of the same pool.
     Steer(u64),
-    /// The verb waits, and with it all later verbs of its connection. The caller soon asks again whether it may pass.
-    /// After a time well below the clients' timeout it passes whatever the switch decides.
+    /// The verb waits, and with it all later verbs of its connection. The caller soon asks again whether the verb may
+    /// pass. After a time well below the clients' timeout, the verb passes regardless of the switch's decisions.
     Hold,
 }
 
 /// The answer of a memory node to a CAS.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CasAnswer {
-    /// The connection of the request.
+    /// The connection on which the CAS came.
     pub connection: SwitchConnection,
-    /// The number of the request.
+    /// The number of the CAS.
     pub number: u64,
     /// The word that the CAS has found.
     pub found: u64,
 }
 
-/// The knowledge that a switch has to forget.
+/// The part of its knowledge that a switch has to forget.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ForgetScope {
-    /// Everything.
+    /// All knowledge.
     All,
-    /// Everything about a connection that broke, or on which a request was lost or refused.
+    /// All knowledge about a connection that broke, or on which a request was lost or refused.
     Connection(SwitchConnection),
 }
 
 /// A switch: its knowledge, and the counts of its decisions.
 pub trait Switch {
-    /// Decides on a verb. A verb that was [held](SwitchDecision::Hold) comes again.
+    /// Decides on a verb. The caller passes a verb that was [held](SwitchDecision::Hold) again later.
     fn request(&mut self, request: &SwitchRequest<'_>) -> SwitchDecision;
 
     /// Learns from an answer that passes.
     fn answer(&mut self, answer: &CasAnswer);
 
-    /// Forgets.
+    /// Forgets a part of the knowledge.
     fn forget(&mut self, what: ForgetScope);
 
-    /// Returns the counts so far.
+    /// Returns the counts of decisions so far.
     fn counts(&self) -> SwitchCounts;
 
     /// Returns the memory that the present knowledge takes, without the overhead of the tables.
@@ -132,24 +132,24 @@ pub trait Switch {
 /// Counts of a switch's decisions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SwitchCounts {
-    /// Verbs that have come to the switch.
+    /// Verbs that have passed the switch.
     pub seen: u64,
-    /// Verbs that could be steered if the switch knew their target.
+    /// Verbs that the switch could have steered if it had known their target.
     pub asked: u64,
     /// Verbs that were steered.
     pub steered: u64,
-    /// Verbs that were held at least once.
+    /// Decisions to hold a verb. A verb that comes again and is held again is counted again.
     pub held: u64,
-    /// The number of times that the switch forgot everything.
+    /// Number of times that the switch forgot everything.
     pub forgot: u64,
 }
 
-/// The memory that a switch's knowledge takes.
+/// The memory that a switch's knowledge takes, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SwitchMemory {
-    /// For keys or slots.
+    /// Bytes for keys or slots.
     pub keys: u64,
-    /// For connections: their unanswered verbs, and their last WRITEs.
+    /// Bytes for connections: their unanswered verbs, and their last WRITEs.
     pub connections: u64,
 }
 

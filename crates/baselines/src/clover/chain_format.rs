@@ -1,4 +1,4 @@
-//! A switch's knowledge of entries and their words, with which it steers CASes.
+//! The format of Clover's entries and their words, by which a switch steers CASes.
 
 use fusee_core::verbs::MnId;
 use fusee_switch::clover::{ChainEntry as At, ChainFormat};
@@ -6,15 +6,15 @@ use fusee_switch::clover::{ChainEntry as At, ChainFormat};
 use super::shape::{CloverEntry, CloverNextWord, CloverShape};
 use super::{KEY, VALUE};
 
-/// The entries of a store with one memory node, without replicas.
+/// The format of the entries of a store with one memory node.
 #[derive(Clone, Copy, Debug)]
 pub struct CloverChainFormat {
     shape: CloverShape,
 }
 
 impl CloverShape {
-    /// Returns the knowledge for a switch, or `None` if entries lie on several memory nodes: a switch cannot steer a
-    /// verb from one node to another.
+    /// Returns the format for a switch, or `None` if entries lie on several memory nodes, because a switch cannot steer
+    /// a verb from one node to another.
     pub fn chain_format(self) -> Option<CloverChainFormat> {
         (self.memory_nodes == 1 && self.replicas == 1).then_some(CloverChainFormat { shape: self })
     }

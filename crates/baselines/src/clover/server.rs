@@ -1,4 +1,4 @@
-//! The metadata server: the index, the free entries, and the garbage.
+//! The metadata server: the index, the free entries, and the entries that wait to be freed.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
@@ -7,22 +7,22 @@ use super::shape::{CloverEntry, CloverShape};
 use super::{ENTRIES_AT_A_TIME, RETIRED_TOGETHER};
 use crate::{BaselineServer, KeyNumber};
 
-/// Times for which requests occupy a core of the metadata server.
+/// Times for which requests occupy a core of the metadata server, by kind of request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CloverCosts {
-    /// A query for a key's chain.
+    /// Time of a query for a key's chain.
     pub query: Duration,
-    /// The opening of a new key.
+    /// Time to open a new key.
     pub open: Duration,
-    /// An allocation of entries, as many as are handed out together.
+    /// Time to allocate as many entries as the server hands out together.
     pub allocate: Duration,
-    /// The retirement of one entry.
+    /// Time to retire one entry.
     pub retire: Duration,
 }
 
 impl CloverCosts {
-    /// The time to retire is *fitted*: with YCSB-A, the metadata server stops being the limit of 64 clients at six
-    /// cores (P §2.2). All others are *assumed*.
+    /// The time to retire an entry is *fitted*: with YCSB-A and 64 clients, the metadata server is the bottleneck
+    /// unless it has at least six cores (P §2.2). The other times are *assumed*.
     pub const FITTED: CloverCosts = CloverCosts {
         query: Duration::from_nanos(1_500),
         open: Duration::from_micros(3),
@@ -36,15 +36,15 @@ impl CloverCosts {
 pub enum CloverRequest {
     /// Asks for the key's chain.
     Query(KeyNumber),
-    /// Opens a new key, with this entry.
+    /// Opens a new key, whose chain consists of this entry.
     Open(KeyNumber, CloverEntry),
-    /// Asks for some entries.
+    /// Asks for new entries.
     Allocate,
-    /// Retires entries that others follow, at most [`RETIRED_TOGETHER`].
+    /// Retires entries that have followers, at most [`RETIRED_TOGETHER`].
     Retire(Vec<RetiredEntry>),
 }
 
-/// An entry that another one follows, and its follower.
+/// An entry to retire, with its key and the entry that follows it.
 #[derive(Clone, Copy, Debug)]
 pub struct RetiredEntry {
     pub(crate) key: KeyNumber,
@@ -52,16 +52,16 @@ pub struct RetiredEntry {
     pub(crate) new: CloverEntry,
 }
 
-/// Replies of the metadata server, in the order of [`CloverRequest`].
+/// Replies of the metadata server. The variants have the order of [`CloverRequest`]'s.
 #[derive(Clone, Debug)]
 pub enum CloverReply {
-    /// The chain of the key, if there is such a key.
+    /// The key's chain, or `None` if the key does not exist.
     Chain(Option<CloverChain>),
     /// The result of opening a key.
     Opened(CloverOpenOutcome),
-    /// Entries that now belong to the client; empty if none are free.
+    /// New entries, which now belong to the client. The list is empty if the store has no free entry.
     Entries(Vec<CloverEntry>),
-    /// The entries are recorded as retired.
+    /// Confirms that the entries are recorded as retired.
     Retired,
 }
 
@@ -77,22 +77,22 @@ pub struct CloverChain {
 /// Results of opening a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CloverOpenOutcome {
-    /// The key is new, and this is its shortcut.
+    /// The key was new, and has the shortcut with this number.
     Now(u32),
-    /// The key existed before.
+    /// The key existed already.
     Before,
-    /// No shortcut is left.
+    /// All shortcuts are in use.
     Full,
 }
 
-/// The index, and the free memory.
+/// The metadata server's state: the index, and the free entries.
 pub struct MetadataServer {
     shape: CloverShape,
     costs: CloverCosts,
     chains: HashMap<KeyNumber, CloverChain>,
-    /// The entry that was freed last is at the back.
+    /// Free entries. They are taken from the front and freed to the back.
     free: VecDeque<CloverEntry>,
-    /// Followers of retired entries whose predecessors are not retired, by the retired entry.
+    /// Retired entries that cannot be freed because their predecessors are not retired, each with its follower.
     waiting: HashMap<CloverEntry, CloverEntry>,
     reused: u64,
 }
@@ -119,7 +119,7 @@ impl MetadataServer {
         self.free.len()
     }
 
-    /// Returns how often an entry was freed for another use.
+    /// Returns how often the server has freed an entry for another use.
     pub fn reused(&self) -> u64 {
         self.reused
     }
@@ -137,14 +137,15 @@ impl MetadataServer {
         CloverOpenOutcome::Now(shortcut)
     }
 
-    /// Hands out entries. The published server has a list for each replica, and hands out 16 entries of one of them.
-    /// Here an entry includes all its replicas, so fewer entries are as many replicas.
+    /// Hands out entries. The published server has a list for each replica, and hands out 16 entries of one list. Here
+    /// an entry includes all its replicas, so the server hands out fewer entries for the same number of replicas.
     fn allocate(&mut self) -> Vec<CloverEntry> {
         let count = (ENTRIES_AT_A_TIME / self.shape.replicas).max(1).min(self.free.len());
         self.free.drain(..count).collect()
     }
 
-    /// Records that `new` follows `old`. Frees the head of the chain if it is retired, then each next entry that is.
+    /// Records that `new` follows `old`, and frees retired entries from the head of the chain up to the first entry
+    /// that is not retired.
     fn retire(&mut self, RetiredEntry { key, old, new }: RetiredEntry) {
         self.waiting.insert(old, new);
         let Some(chain) = self.chains.get_mut(&key) else { return };
@@ -171,7 +172,7 @@ impl BaselineServer for MetadataServer {
         }
     }
 
-    /// A request has one word for its kind and its sender; then come keys and pointers.
+    /// Request lengths assume one word for kind and sender, followed by keys and pointers.
     fn bytes(&self, request: &CloverRequest) -> (u64, u64) {
         let pointers = 8 * self.shape.replicas as u64;
         match request {
@@ -226,7 +227,7 @@ mod tests {
         assert_eq!((entries.len(), server.free()), (8, 12), "16, with both replicas");
         server.serve(CloverRequest::Open(1, entries[0]));
         let retired = |i: usize| RetiredEntry { key: 1, old: entries[i], new: entries[i + 1] };
-        // Another session has retired its entries first.
+        // Another session retires its later entries first. None is freed, because the head of the chain is not retired.
         server.serve(CloverRequest::Retire(vec![retired(2), retired(1)]));
         assert_eq!((server.free(), head(&mut server, 1)), (12, entries[0]));
         server.serve(CloverRequest::Retire(vec![retired(0)]));

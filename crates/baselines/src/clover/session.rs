@@ -14,7 +14,7 @@ use crate::cache::BaselineCache;
 use crate::signal::Signal;
 use crate::{BaselineError, BaselineSession, KeyNumber, Rpc, key_of, sum, word};
 
-/// Requests for entries without success after which the store counts as full.
+/// Number of requests without success after which a client regards the store as full.
 const MOST_REQUESTS: usize = 1000;
 
 /// A client of the store.
@@ -23,17 +23,17 @@ pub struct CloverClient<F, R> {
     rpc: R,
     nodes: Vec<MnId>,
     shape: CloverShape,
-    /// The last known entry of each chain.
+    /// The last known entry of each key's chain.
     cursors: BaselineCache<KeyNumber, CloverChain>,
-    /// Entries that were handed out and are not used yet.
+    /// Entries that the server has handed out and that no operation has used.
     entries: RefCell<Vec<CloverEntry>>,
-    /// Background work that updates and inserts have left.
+    /// Background work that updates and inserts have left, in their order.
     left: RefCell<VecDeque<CloverChore>>,
-    /// Notified when work was left.
+    /// Notified when an operation leaves background work.
     work: Signal,
-    /// Notified when some of it is done.
+    /// Notified when some background work is done.
     done: Signal,
-    /// Batches for later phases.
+    /// Batches that are not in use, for later phases.
     batches: RefCell<Vec<VerbBatch>>,
     counts: Cell<CloverCounts>,
 }
@@ -41,15 +41,15 @@ pub struct CloverClient<F, R> {
 /// Events that make an operation cost more than its minimum.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CloverCounts {
-    /// Phases of walks to the ends of chains.
+    /// Phases of walks along chains.
     pub hops: u64,
-    /// CASes that found that the entry is not the last one.
+    /// CASes that failed because the entry was not the last one.
     pub lost: u64,
     /// Requests for the chain of a key.
     pub queries: u64,
     /// Requests for entries.
     pub allocations: u64,
-    /// READs of entries that were reused in the middle of the READ.
+    /// READs during which the entry was reused.
     pub torn: u64,
 }
 
@@ -58,19 +58,19 @@ struct CloverChore {
     key: KeyNumber,
     shortcut: u32,
     new: CloverEntry,
-    /// The entry that the new one follows.
+    /// The entry that the new entry follows; `None` after an insert.
     old: Option<CloverEntry>,
 }
 
-/// The result of looking at an entry during a walk.
+/// The state of an entry that a walk along a chain has READ.
 enum ChainWalkStep {
     /// The entry is the last one.
     Last,
-    /// The entry is the last one until a writer commits its follower.
+    /// The entry is the last one until its follower is committed.
     Uncommitted,
     /// The walk goes on at this entry.
     To(CloverEntry),
-    /// The entry is used for something else now.
+    /// The entry has been reused.
     Gone,
 }
 
@@ -87,8 +87,9 @@ fn step(at: CloverEntry, next: CloverNextWord, shortcut: Option<CloverEntry>) ->
 }
 
 impl<F: Fabric, R: Rpc<MetadataServer>> CloverClient<F, R> {
-    /// Opens the store on these nodes, with this metadata server. Its [background](BaselineSession::background) must
-    /// run: without it no memory is reused, and after [`BACKLOG`] updates the next one waits for ever.
+    /// Opens the store on these nodes, with this metadata server. The session's
+    /// [background](BaselineSession::background) must run, because without it no memory is reused, and after
+    /// [`BACKLOG`] updates the next one waits for ever.
     ///
     /// # Panics
     /// If the number of nodes is not the shape's, or the shape is impossible.
@@ -110,7 +111,7 @@ impl<F: Fabric, R: Rpc<MetadataServer>> CloverClient<F, R> {
         }
     }
 
-    /// Returns the counts since the session began.
+    /// Returns the counts since the session was opened.
     pub fn counts(&self) -> CloverCounts {
         self.counts.get()
     }
@@ -149,7 +150,7 @@ impl<F: Fabric, R: Rpc<MetadataServer>> CloverClient<F, R> {
         }
     }
 
-    /// Returns an entry that no chain has.
+    /// Returns an entry that is in no chain.
     async fn new_entry(&self) -> Result<CloverEntry, BaselineError> {
         for _ in 0..MOST_REQUESTS {
             if let Some(entry) = self.entries.borrow_mut().pop() {
@@ -159,7 +160,7 @@ impl<F: Fabric, R: Rpc<MetadataServer>> CloverClient<F, R> {
             let CloverReply::Entries(entries) = self.rpc.call(CloverRequest::Allocate).await else {
                 unreachable!("entries were asked for");
             };
-            // The session's own retired entries may be free once its background work is done.
+            // The session's background work possibly frees entries that the session has retired itself.
             let left = self.left.borrow().len();
             if entries.is_empty() && left > 0 {
                 self.done.wait_while(|| self.left.borrow().len() >= left).await;
@@ -169,7 +170,7 @@ impl<F: Fabric, R: Rpc<MetadataServer>> CloverClient<F, R> {
         Err(BaselineError::Full)
     }
 
-    /// Posts WRITEs of a whole entry without a follower.
+    /// Posts WRITEs of a whole entry that has no follower.
     fn write(&self, batch: &mut VerbBatch, key: KeyNumber, entry: CloverEntry, value: &[u8]) {
         let span = batch.stage(self.shape.entry_bytes());
         let bytes = batch.bytes_mut(span);
@@ -184,7 +185,7 @@ impl<F: Fabric, R: Rpc<MetadataServer>> CloverClient<F, R> {
         }
     }
 
-    /// Posts a CAS of the first word of `last`, the presumed end of the chain.
+    /// Posts a CAS that makes `new` the first word of `last`, if `last` is the end of the chain.
     fn cas(&self, batch: &mut VerbBatch, last: CloverEntry, new: CloverNextWord) -> Ticket {
         let (node, offset) = self.shape.entry(&self.nodes, last, 0);
         batch.cas(node, offset, CloverNextWord::none(last).word(), new.word())
@@ -209,7 +210,7 @@ impl<F: Fabric, R: Rpc<MetadataServer>> CloverClient<F, R> {
         Ok(batch)
     }
 
-    /// Executes one phase of a walk: READs the start of an entry, and in the first phase the shortcut.
+    /// Executes one phase of a walk: READs `bytes` bytes of an entry, and in the first phase also the shortcut.
     async fn look(
         &self,
         mut batch: VerbBatch,
@@ -234,7 +235,7 @@ impl<F: Fabric, R: Rpc<MetadataServer>> CloverClient<F, R> {
         Ok((batch, entry, step))
     }
 
-    /// Returns the entry at which a walk goes on.
+    /// Returns the entry at which a walk continues after this step.
     async fn go(&self, key: KeyNumber, from: CloverChain, step: ChainWalkStep) -> CloverChain {
         self.count(|counts| counts.hops += 1);
         match step {
@@ -245,7 +246,7 @@ impl<F: Fabric, R: Rpc<MetadataServer>> CloverClient<F, R> {
         }
     }
 
-    /// Walks to the last entry, and waits until no other writer has an uncommitted follower there.
+    /// Walks to the last entry, and waits until that entry has no uncommitted follower.
     async fn walk(
         &self,
         mut batch: VerbBatch,
@@ -264,7 +265,7 @@ impl<F: Fabric, R: Rpc<MetadataServer>> CloverClient<F, R> {
         }
     }
 
-    /// Returns the value of the last entry, and that entry.
+    /// Returns the value of the last entry, and the position of that entry.
     async fn read(
         &self,
         mut batch: VerbBatch,
@@ -284,7 +285,7 @@ impl<F: Fabric, R: Rpc<MetadataServer>> CloverClient<F, R> {
                     let value = value.to_vec();
                     return Ok((batch, at, value));
                 }
-                // The first word was READ before the entry was reused, the rest after that.
+                // The first word was READ before the entry was reused, and the rest after that.
                 self.count(|counts| counts.torn += 1);
                 step = ChainWalkStep::Gone;
             }
@@ -292,7 +293,7 @@ impl<F: Fabric, R: Rpc<MetadataServer>> CloverClient<F, R> {
         }
     }
 
-    /// Appends an entry to a chain. Returns its predecessor.
+    /// Appends an entry to a chain, and returns the entry that it follows.
     async fn append(
         &self,
         key: KeyNumber,
@@ -312,7 +313,7 @@ impl<F: Fabric, R: Rpc<MetadataServer>> CloverClient<F, R> {
         let mut batch = self.take_batch();
         self.write(&mut batch, key, new, value);
         if is_one {
-            // The entry must be whole before any reader can reach it.
+            // The entry has to be complete before a reader can reach it.
             batch = self.fabric.execute(batch).await;
             batch.check()?;
             batch.clear();
@@ -347,8 +348,8 @@ impl<F: Fabric, R: Rpc<MetadataServer>> CloverClient<F, R> {
         if fits { Ok(()) } else { Err(BaselineError::Length("value")) }
     }
 
-    /// Posts WRITEs of the shortcuts for the oldest work, and collects the entries to retire. Returns the number of
-    /// items.
+    /// Posts WRITEs of shortcuts for the oldest pending updates, and collects the entries that they replaced. Returns
+    /// the number of these updates.
     fn turn(&self, batch: &mut VerbBatch, retired: &mut Vec<RetiredEntry>) -> usize {
         let left = self.left.borrow();
         let count = left.len().min(RETIRED_TOGETHER);
@@ -386,7 +387,7 @@ impl<F: Fabric, R: Rpc<MetadataServer>> BaselineSession for CloverClient<F, R> {
         }
         self.done.wait_while(|| self.left.borrow().len() >= BACKLOG).await;
         let new = self.new_entry().await?;
-        // Other operations may have moved the cursor meanwhile.
+        // Other operations of this session possibly have moved the cursor.
         let Some(cursor) = self.cursor(key).await else { return Ok(false) };
         let old = self.append(key, cursor, new, value).await?;
         self.cursors.put(key, CloverChain { head: new, ..cursor });
@@ -414,7 +415,7 @@ impl<F: Fabric, R: Rpc<MetadataServer>> BaselineSession for CloverClient<F, R> {
             self.leave(CloverChore { key, shortcut, new, old: None });
             return Ok(true);
         }
-        // No other client has seen the entry: it can be used again.
+        // No other client has seen the entry, so this session can use it again.
         self.entries.borrow_mut().push(new);
         if opened == CloverOpenOutcome::Full { Err(BaselineError::Full) } else { Ok(false) }
     }
@@ -427,7 +428,8 @@ impl<F: Fabric, R: Rpc<MetadataServer>> BaselineSession for CloverClient<F, R> {
         self.cursors.learn_from(&other.cursors);
     }
 
-    /// Writes shortcuts and retires entries. If this task is dropped, a later one repeats the unfinished items.
+    /// Writes shortcuts and retires entries. If this task is dropped in the middle, the next one repeats the unfinished
+    /// work.
     async fn background(&self) {
         let mut batch = VerbBatch::new();
         loop {
@@ -435,7 +437,7 @@ impl<F: Fabric, R: Rpc<MetadataServer>> BaselineSession for CloverClient<F, R> {
             batch.clear();
             let mut retired = Vec::with_capacity(RETIRED_TOGETHER);
             let count = self.turn(&mut batch, &mut retired);
-            // The result is not checked: a missing shortcut only costs time.
+            // The result is not checked, because an old shortcut only costs time.
             batch = self.fabric.execute(batch).await;
             if !retired.is_empty() {
                 self.rpc.call(CloverRequest::Retire(retired)).await;
@@ -469,7 +471,7 @@ mod tests {
         for none in [None, Some(at)] {
             assert_eq!(look(CloverNextWord::some(at, follower), none), to(follower));
             assert_eq!(look(CloverNextWord::some(at, follower).uncommitted(), none), "uncommitted");
-            // The entry has another version: its follower may belong to another key.
+            // The entry has another version, so its follower is possibly in the chain of another key.
             assert_eq!(look(CloverNextWord::none(before), none), "gone");
             assert_eq!(look(CloverNextWord::some(before, follower), none), "gone");
             assert_eq!(look(CloverNextWord::none(before).uncommitted(), none), "gone");

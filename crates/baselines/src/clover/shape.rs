@@ -1,8 +1,8 @@
-//! Places of entries and shortcuts, and the words that name them.
+//! The places of entries and shortcuts, and the words that name entries.
 //!
 //! ```text
-//! pool    header of the pool | shortcuts | entries, first replicas | entries, second replicas | ..
-//! entry   next: 8 bytes | sum: 8 bytes | key: 16 bytes | value
+//! pool    header of the pool | shortcuts | replica 0 of entries | replica 1 of entries | ...
+//! entry   next: 8 bytes | checksum: 8 bytes | key: 16 bytes | value
 //! next    entry that follows: 45 bits | version of this entry: 17 bits | uncommitted: 1 bit
 //! ```
 
@@ -14,17 +14,17 @@ const VERSIONS: u64 = 1 << VERSION_BITS;
 /// Bits of an address.
 const ADDRESS_BITS: u32 = 28;
 
-/// An entry and its version, which grows with each reuse. As a word, it is never 0.
+/// An entry's number and version. The version grows with each reuse. As a word, this is never 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct CloverEntry(u64);
 
 impl CloverEntry {
-    /// Returns the entry with this number in its first version.
+    /// Returns the first use of the entry with this number.
     pub(crate) fn first(number: u64) -> CloverEntry {
         CloverEntry((number + 1) << VERSION_BITS)
     }
 
-    /// Returns the entry with its next version, if there is one.
+    /// Returns the entry with its next version; `None` if its versions are used up.
     pub(crate) fn again(self) -> Option<CloverEntry> {
         (self.version() + 1 < VERSIONS).then_some(CloverEntry(self.0 + 1))
     }
@@ -61,7 +61,7 @@ impl CloverNextWord {
         CloverNextWord(next.0 << (VERSION_BITS + 1) | of.version() << 1)
     }
 
-    /// Marks the word as uncommitted: its writer has not yet written it to all replicas.
+    /// Marks the word as uncommitted: not all replicas have it.
     pub fn uncommitted(self) -> CloverNextWord {
         CloverNextWord(self.0 | 1)
     }
@@ -87,37 +87,39 @@ impl CloverNextWord {
     }
 }
 
-/// Dimensions of a store.
+/// Dimensions of a Clover store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CloverShape {
-    /// Memory nodes.
+    /// Number of memory nodes.
     pub memory_nodes: usize,
-    /// Replicas of each entry, on different memory nodes.
+    /// Number of replicas of each entry, which lie on different memory nodes.
     pub replicas: usize,
     /// Bytes of every value.
     pub value_bytes: u32,
-    /// Keys that the store has room for.
+    /// Number of keys for which the store has room.
     pub keys: u64,
-    /// Entries beyond one for each key.
+    /// Number of entries in addition to one for each key.
     pub spare: u64,
 }
 
 impl CloverShape {
-    /// Returns a sufficient number of spare entries for these sessions with so many operations at a time: twice the
-    /// entries that sessions hold unused and those that wait to be retired. The second half is for entries whose
-    /// predecessors are retired late.
+    /// Returns a sufficient number of spare entries for these sessions, each with `operations` operations at a time. It
+    /// is twice the number of entries that sessions hold unused or that wait to be retired. The second half is for
+    /// entries that cannot be freed because their predecessors are retired late.
     pub fn spare_for(sessions: usize, operations: usize) -> u64 {
         let each = super::BACKLOG + operations * (super::ENTRIES_AT_A_TIME + 2);
         2 * (sessions * each) as u64
     }
 
-    /// Bytes that each memory node has to lend.
+    /// Returns the size of each memory node's pool.
     pub fn pool_bytes(&self) -> u64 {
         self.entries_at(self.replicas)
     }
 
+    /// Checks the dimensions.
+    ///
     /// # Panics
-    /// If there are fewer memory nodes than replicas, no replica, or more entries than there are addresses.
+    /// If there are fewer memory nodes than replicas, no replica, or more entries than addresses.
     pub(crate) fn check(&self) {
         assert!(0 < self.replicas, "an entry lies somewhere");
         assert!(self.replicas <= self.memory_nodes, "replicas lie on different memory nodes");
@@ -133,7 +135,7 @@ impl CloverShape {
         super::VALUE + self.value_bytes.next_multiple_of(8)
     }
 
-    /// Returns the offset of the replicas of this rank on each node.
+    /// Returns the offset of the replicas with this number on each node.
     fn entries_at(&self, rank: usize) -> u64 {
         let nodes = self.memory_nodes as u64;
         let shortcuts = POOL_HEADER_BYTES + 8 * self.keys.div_ceil(nodes);
@@ -141,7 +143,7 @@ impl CloverShape {
         shortcuts.next_multiple_of(64) + rank as u64 * replicas
     }
 
-    /// Returns the node and offset of a replica of an entry. The first word of replica 0 is the authoritative one.
+    /// Returns the node and offset of a replica of an entry. The first word of replica 0 decides.
     pub(crate) fn entry(&self, nodes: &[MnId], entry: CloverEntry, replica: usize) -> (MnId, u64) {
         let count = nodes.len() as u64;
         let node = (entry.number() + replica as u64) % count;

@@ -1,7 +1,7 @@
-//! A memory node's allocator: it gives blocks to clients, or single objects where it allocates alone.
+//! A memory node's allocator. It gives blocks to clients, or single objects in the variant where nodes allocate alone.
 //!
-//! The paper's block allocation table, which names the owners of blocks for recovery, is left out: nothing recovers
-//! here.
+//! The paper's block allocation table, which names the owners of blocks for recovery, is left out, because this system
+//! does not recover.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -10,17 +10,17 @@ use std::time::Duration;
 use super::layout::PublishedLayout;
 use crate::BaselineServer;
 
-/// Times for which requests occupy a core.
+/// Times for which requests occupy a core of a memory node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AllocatorCosts {
-    /// A request for a block.
+    /// Time of a request for a block.
     pub block: Duration,
-    /// A request for an object.
+    /// Time of a request for an object.
     pub object: Duration,
 }
 
 impl Default for AllocatorCosts {
-    /// 10 us each, *assumed*.
+    /// Returns 10 us each, *assumed*.
     fn default() -> AllocatorCosts {
         AllocatorCosts { block: Duration::from_micros(10), object: Duration::from_micros(10) }
     }
@@ -31,30 +31,30 @@ impl Default for AllocatorCosts {
 pub enum AllocatorRequest {
     /// Asks for a block.
     Block,
-    /// Asks for an object, and gives back free objects of this node.
+    /// Asks for an object, and gives free objects of this node back.
     Object {
         /// Length of the object, in units of 64 bytes.
         units: u8,
-        /// Lengths and addresses of the free objects.
+        /// Lengths, in units of 64 bytes, and addresses of the objects that are given back.
         freed: Vec<(u8, u64)>,
     },
 }
 
-/// The allocator of a memory node, for addresses with their primary there. It replies with an address, or `None` if
-/// nothing is left.
+/// The allocator of a memory node. It gives addresses whose primary is on that node, and replies with an address, or
+/// with `None` if no memory is left.
 pub struct Allocator {
     layout: Arc<PublishedLayout>,
-    /// The number of the node in the layout.
+    /// Number of the node in the layout.
     number: u64,
-    /// Blocks given so far.
+    /// Number of blocks given so far.
     given: u64,
-    /// Free objects, by their length.
+    /// Free objects. The index is their length in units.
     free: Vec<VecDeque<u64>>,
     costs: AllocatorCosts,
 }
 
 impl Allocator {
-    /// Makes the allocator of the node with this number in the layout. It needs one core.
+    /// Makes the allocator of the node with this number in the layout. The allocator occupies one core at most.
     pub fn new(layout: Arc<PublishedLayout>, number: usize, costs: AllocatorCosts) -> Allocator {
         let free = vec![VecDeque::new(); usize::from(u8::MAX) + 1];
         Allocator { layout, number: number as u64, given: 0, free, costs }
@@ -93,7 +93,7 @@ impl BaselineServer for Allocator {
         }
     }
 
-    /// Counts words of eight bytes.
+    /// Requests and replies consist of words of eight bytes.
     fn bytes(&self, request: &AllocatorRequest) -> (u64, u64) {
         match request {
             AllocatorRequest::Block => (8, 8),

@@ -1,9 +1,10 @@
-//! The adaptive index cache: the slot of a key, the word seen there, and how often that was wrong (P §4.6).
+//! The adaptive index cache (P §4.6): a key's slot, the word seen there, and how often that hint was wrong.
 
 use super::object::PublishedSlotWord;
 use crate::cache;
 
-/// The hint of a key, with its statistics. Entries go by the key's hash; readers compare the key with the object's.
+/// A key's hint with its statistics. The cache finds hints by the key's hash, so a reader must compare the key with the
+/// object's.
 #[derive(Clone, Copy, Debug)]
 struct PublishedCacheEntry {
     hint: PublishedHint,
@@ -11,7 +12,7 @@ struct PublishedCacheEntry {
     invalid: u32,
 }
 
-/// A slot that had a key, and its word.
+/// A slot that had a key, and the slot's word at that time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct PublishedHint {
     pub slot: u32,
@@ -29,7 +30,7 @@ impl PublishedCache {
         PublishedCache { threshold, entries: cache::BaselineCache::default() }
     }
 
-    /// Counts an access to a key. Returns its hint, unless hints of this key were wrong too often.
+    /// Counts an access to a key. Returns the key's hint, unless hints of this key were wrong too often.
     pub fn access(&self, hash: u64) -> Option<PublishedHint> {
         let threshold = self.threshold?;
         let entry = self.entries.get(hash)?;
@@ -46,7 +47,7 @@ impl PublishedCache {
         }
     }
 
-    /// Records where a key is.
+    /// Records a key's slot and its word.
     pub fn put(&self, hash: u64, slot: u32, word: PublishedSlotWord) {
         if self.threshold.is_some() {
             let hint = PublishedHint { slot, word };
@@ -58,7 +59,7 @@ impl PublishedCache {
         }
     }
 
-    /// Takes over the other client's entries for keys that this one does not know.
+    /// Copies the other client's entries for keys that this cache does not have.
     pub fn learn_from(&self, other: &PublishedCache) {
         if self.threshold.is_some() {
             self.entries.learn_from(&other.entries);
@@ -77,10 +78,10 @@ mod tests {
         assert_eq!(cache.access(1), Some(PublishedHint { slot: 7, word: PublishedSlotWord(70) }));
         cache.invalid(1);
         cache.put(1, 7, PublishedSlotWord(71));
-        // Of two accesses, one was wrong.
+        // One of two accesses found a wrong hint.
         assert_eq!(cache.access(1), Some(PublishedHint { slot: 7, word: PublishedSlotWord(71) }));
         cache.invalid(1);
-        // Of three accesses, two were wrong.
+        // Two of three accesses found a wrong hint.
         assert_eq!(cache.access(1), None);
         assert!(cache.access(1).is_some(), "two of four");
         assert_eq!(PublishedCache::new(None).access(1), None);

@@ -1,4 +1,4 @@
-//! A client's operations, and its search for keys.
+//! A client's operations, and the search for keys.
 
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
@@ -17,17 +17,17 @@ use super::object::{
 use super::rounds::PublishedWriteOutcome;
 use crate::{BaselineError, BaselineSession, Rpc};
 
-/// The hash key of all clients, the same in every run.
+/// The hash key of all clients. It is constant, so that runs repeat.
 const HASH_KEY: HashKey = HashKey::new([0; 16]);
-/// The greatest number of slots that may hold a key.
+/// Largest number of slots that can hold a given key.
 const MOST_MATCHES: usize = 2 * COMBINED_SLOTS as usize;
 
-/// Counts of a client's events.
+/// Counts of events of a client.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PublishedCounts {
     /// Writes that lost to another writer.
     pub lost: u64,
-    /// READs and CASes that found another write unfinished.
+    /// READs and CASes that found the write of another client unfinished.
     pub polls: u64,
     /// Hints of the index cache that did not lead to the key's pair.
     pub invalid: u64,
@@ -41,24 +41,25 @@ pub struct PublishedClient<F, R> {
     pub(super) layout: Arc<PublishedLayout>,
     memory: PublishedMemory<R>,
     cache: PublishedCache,
-    /// Phases that no operation uses.
+    /// Phase objects that are not in use.
     phases: RefCell<Vec<PublishedPhase>>,
     counts: Cell<PublishedCounts>,
 }
 
 /// The result of a search for a key.
 enum PublishedLocation {
-    /// The key's slot, its word, and the value among the phase's bytes.
+    /// The key's slot, that slot's word, and the position of the value among the bytes of the phase.
     At(u32, PublishedSlotWord, Span),
-    /// The key is absent. The slot is free for it.
+    /// The key is absent. The slot is free, so an INSERT can use it; `None` if no slot is free.
     Absent(Option<u32>),
 }
 
 impl<F: Fabric, R> PublishedClient<F, R> {
-    /// Makes a client with this number. `allocators` lead to the [`Allocator`] of each node, in the layout's order.
+    /// Makes a client with this number. `allocators` are connections to the [`Allocator`] of each node, in the layout's
+    /// order.
     ///
     /// # Panics
-    /// If there are not as many allocators as nodes.
+    /// If the number of allocators differs from that of nodes.
     pub fn new(
         fabric: F,
         layout: Arc<PublishedLayout>,
@@ -110,7 +111,7 @@ impl<F: Fabric, R> PublishedClient<F, R> {
         }
     }
 
-    /// Finds a key. Verbs that are already posted go with the first phase.
+    /// Finds a key. The first phase also executes verbs that the caller has posted.
     async fn locate(
         &self,
         phase: &mut PublishedPhase,
@@ -134,8 +135,8 @@ impl<F: Fabric, R> PublishedClient<F, R> {
         Err(BaselineError::Stuck)
     }
 
-    /// READs slot and object in one phase, then the object of the slot's word if that differs from the hint's.
-    /// Returns `None` if neither is the key's.
+    /// READs the hint's slot and object in one phase, then the slot's object if the slot shows another word than the
+    /// hint. Returns `None` if neither object is the key's.
     async fn follow(
         &self,
         phase: &mut PublishedPhase,
@@ -174,7 +175,7 @@ impl<F: Fabric, R> PublishedClient<F, R> {
         phase.batch.read(place.node, place.offset, object.bytes())
     }
 
-    /// Returns the result of the READ of an object, with the place of the value among the phase's bytes.
+    /// Returns the result of the READ of an object, with the position of the value among the bytes of the phase.
     fn look(
         &self,
         phase: &PublishedPhase,
@@ -191,8 +192,8 @@ impl<F: Fabric, R> PublishedClient<F, R> {
         })
     }
 
-    /// READs both combined buckets, then all pairs with the key's fingerprint. Returns `None` if the key was not
-    /// found and one of the pairs was torn.
+    /// READs both combined buckets, then all pairs with the key's fingerprint. Returns `None` if the search has to be
+    /// repeated, because it did not find the key and READ an incomplete pair.
     async fn search_buckets(
         &self,
         phase: &mut PublishedPhase,
@@ -242,7 +243,7 @@ impl<F: Fabric, R> PublishedClient<F, R> {
         Ok(if torn { None } else { absent })
     }
 
-    /// Frees the garbage of a write that has ended.
+    /// Frees the object that became garbage by a write that has ended.
     fn clean_up(
         &self,
         ended: PublishedWriteOutcome,
@@ -260,7 +261,7 @@ impl<F: Fabric, R> PublishedClient<F, R> {
 }
 
 impl<F: Fabric, R: Rpc<Allocator>> PublishedClient<F, R> {
-    /// Allocates an object, and posts its WRITEs and the chores that ride along.
+    /// Allocates an object, and posts its WRITEs and pending chores.
     async fn begin(
         &self,
         phase: &mut PublishedPhase,

@@ -1,4 +1,4 @@
-//! The layout of slots and objects. It follows from the parameters and never changes.
+//! The layout of slots and objects, which follows from the parameters and never changes.
 //!
 //! ```text
 //! pool     | header | replicas of subtables ... | replicas of regions ... |
@@ -6,8 +6,8 @@
 //! region   | block | block | ...      block: free bitmap, a bit for 64 bytes | objects
 //! ```
 //!
-//! Replica `j` of number `n` is on node `n + j`, modulo the number of nodes. A key's two combined buckets are each a
-//! main bucket with the overflow bucket beside it, so one READ fetches each (RACE hashing, P §4.2).
+//! Replica `j` of subtable or region `n` is on node `n + j`, modulo the number of nodes. Each of a key's two combined
+//! buckets is a main bucket with its neighbouring overflow bucket, so one READ fetches it (RACE hashing, P §4.2).
 
 use fusee_core::race::Key;
 use fusee_core::verbs::{MnId, POOL_HEADER_BYTES};
@@ -17,9 +17,9 @@ use super::parameters::{self, PublishedConfigError, PublishedParameters};
 
 const BUCKET_SLOTS: u32 = 8;
 const GROUP_SLOTS: u32 = 3 * BUCKET_SLOTS;
-/// Slots of a combined bucket.
+/// Number of slots of a combined bucket.
 pub(super) const COMBINED_SLOTS: u32 = 2 * BUCKET_SLOTS;
-/// Bytes of a combined bucket.
+/// Length of a combined bucket in bytes.
 pub(super) const COMBINED_BYTES: u32 = COMBINED_SLOTS * 8;
 
 /// The layout of a store, shared by all of its clients.
@@ -33,14 +33,14 @@ pub struct PublishedLayout {
     data: u64,
 }
 
-/// A replica's place.
+/// The place of a replica.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct PublishedPlace {
     pub node: MnId,
     pub offset: u64,
 }
 
-/// A combined bucket: its first slot, and which half is its main bucket.
+/// A combined bucket: its first slot, and the half (0 or 1) that is its main bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct PublishedBucket {
     pub first: u32,
@@ -49,7 +49,7 @@ pub(super) struct PublishedBucket {
 
 fn groups(parameters: &PublishedParameters) -> u32 {
     let slots = 2 * parameters.keys;
-    // All subtables have the same number of groups, and a key needs two groups.
+    // All subtables have the same number of groups. A key needs two groups.
     let groups = slots.div_ceil(u64::from(GROUP_SLOTS)).max(2);
     groups.next_multiple_of(parameters.subtables as u64) as u32
 }
@@ -58,7 +58,7 @@ fn subtable_bytes(parameters: &PublishedParameters) -> u64 {
     u64::from(groups(parameters)) / parameters.subtables as u64 * u64::from(GROUP_SLOTS) * 8
 }
 
-/// Returns the offset of the regions: behind the greatest number of subtable replicas on one node.
+/// Returns the offset of the regions in each pool. It lies behind the largest number of subtable replicas of any node.
 fn data(parameters: &PublishedParameters, nodes: usize) -> u64 {
     let rows = parameters.subtables.div_ceil(nodes) * parameters.index_replicas;
     (POOL_HEADER_BYTES + rows as u64 * subtable_bytes(parameters)).next_multiple_of(4096)
@@ -106,7 +106,7 @@ impl PublishedLayout {
         (node, number / nodes * replicas as u64 + replica as u64)
     }
 
-    /// Returns the place of a slot's replica; replica 0 is the primary.
+    /// Returns the place of a replica of a slot. Replica 0 is the primary.
     pub(super) fn slot(&self, slot: u32, replica: usize) -> PublishedPlace {
         let group = slot / GROUP_SLOTS;
         let within = slot % GROUP_SLOTS;
@@ -118,7 +118,7 @@ impl PublishedLayout {
         PublishedPlace { node, offset: POOL_HEADER_BYTES + row * self.subtable_bytes + within }
     }
 
-    /// Returns the place of an address's replica; replica 0 is the primary.
+    /// Returns the place of a replica of an address. Replica 0 is the primary.
     pub(super) fn data(&self, address: u64, replica: usize) -> PublishedPlace {
         let region_bytes = self.parameters.region_bytes;
         let region = address / region_bytes;
@@ -127,12 +127,12 @@ impl PublishedLayout {
         PublishedPlace { node, offset: self.data + row * region_bytes + within }
     }
 
-    /// Returns the number of the node with the primary of an address.
+    /// Returns the number of the node that has the primary of an address.
     pub(super) fn primary_of(&self, address: u64) -> usize {
         (address / self.parameters.region_bytes % self.nodes.len() as u64) as usize
     }
 
-    /// Returns the combined buckets of a key. They do not overlap.
+    /// Returns the two combined buckets of a key, which do not overlap.
     pub(super) fn buckets(&self, key: &Key<'_>) -> [PublishedBucket; 2] {
         let hash = key.hash();
         let halves = [hash as u32, (hash >> 32) as u32];
@@ -158,8 +158,8 @@ impl PublishedLayout {
         (0..count).map(move |i| first + i * bytes)
     }
 
-    /// Returns the place of the word with an object's bit in its block's free bitmap on the primary, and the number
-    /// of the bit in that word.
+    /// Returns the place of the free bitmap's word that has an object's bit, on the primary, and the number of the bit
+    /// in that word.
     pub(super) fn free_bit(&self, address: u64) -> (PublishedPlace, u32) {
         let block = address - address % self.parameters.block_bytes;
         let unit = (address - block) / UNIT_BYTES;
@@ -172,7 +172,8 @@ impl PublishedLayout {
     }
 }
 
-/// Returns the slot that a new key takes: in the emptier combined bucket, its main bucket first.
+/// Returns the slot for a new key: in the combined bucket with more free slots, and there in the main bucket if
+/// possible.
 pub(super) fn free_slot(
     buckets: &[PublishedBucket; 2],
     words: &[[u64; COMBINED_SLOTS as usize]; 2],

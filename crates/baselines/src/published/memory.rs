@@ -1,9 +1,9 @@
 //! A client's allocation and reclaiming of objects: two-level memory management (P §4.4).
 //!
-//! A client asks a memory node for a block and cuts objects from it. A client that replaces an object sets the
-//! object's bit in the free bitmap of its block by FAA. The owner of the block READs bitmaps now and then, takes the
-//! bits back by FAA, and reuses the objects. These steps are *chores*: they ride with the first phase of a later
-//! write, so they cost verbs but no phase. They replace the background threads of the paper.
+//! A client asks a memory node for a block and cuts objects from it. A client that replaces an object sets the object's
+//! bit in the free bitmap of its block by FAA. The owner of the block READs the bitmap from time to time, clears the
+//! bits by FAA, and reuses the objects. These steps are *chores*. The first phase of a later write executes them, so
+//! they cost verbs but no phase. They replace the paper's background threads.
 
 use std::cell::{Cell, RefCell};
 use std::collections::hash_map::Entry;
@@ -20,11 +20,11 @@ use super::object::{PublishedObject, UNIT_BYTES};
 use super::parameters::ObjectAllocation;
 use crate::{BaselineError, Rpc};
 
-/// The greatest number of chores in one phase.
+/// Largest number of chores in one phase.
 const MOST_CHORES: usize = 64;
-/// Phases in which a client looks for free objects before the store counts as full.
+/// Phases in which a client looks for free objects before it regards the store as full.
 const LOOKS: usize = 256;
-/// After one eighth of a block's objects has been allocated, the client looks at a block's bitmap.
+/// A client looks at the bitmap of a block each time it has allocated this fraction (one over) of a block's objects.
 const PARTS_PER_LOOK: u64 = 8;
 
 /// A pending step of memory management.
@@ -32,15 +32,15 @@ const PARTS_PER_LOOK: u64 = 8;
 enum Chore {
     /// Sets the bit of an object that this client has replaced.
     Free(PublishedObject),
-    /// Clears the used bit of an own object that no slot refers to.
+    /// Clears the used bit of an object that this client has allocated and that no slot refers to.
     Reset(PublishedObject),
-    /// READs the free bitmap of an own block.
+    /// READs the free bitmap of a block that this client owns.
     Look { units: u8, block: u64 },
-    /// Clears these bits in a word of a free bitmap: the owner takes back their objects.
+    /// Clears these bits in a word of a free bitmap. The owner then reuses their objects.
     Take { units: u8, block: u64, word: u64, bits: u64 },
 }
 
-/// Verbs posted together, with the chores that ride along.
+/// Verbs that are posted together, and the chores among them.
 #[derive(Default)]
 pub(super) struct PublishedPhase {
     pub batch: VerbBatch,
@@ -48,7 +48,7 @@ pub(super) struct PublishedPhase {
 }
 
 impl PublishedPhase {
-    /// Executes the posted verbs.
+    /// Executes the posted verbs, and completes the chores among them.
     pub async fn go<F: Fabric, R>(
         &mut self,
         fabric: &F,
@@ -64,26 +64,27 @@ impl PublishedPhase {
     }
 }
 
-/// Objects of one size.
+/// A client's free objects of one size.
 #[derive(Debug, Default)]
 struct PublishedSlab {
     free: VecDeque<u64>,
     blocks: Vec<u64>,
-    /// The block to look at next, and the number of objects allocated since the last look.
+    /// Index of the block whose bitmap is READ next. `since_look` is the number of objects allocated since the last
+    /// such READ.
     cursor: usize,
     since_look: u64,
-    /// The object that was allocated last.
+    /// Address of the object that was allocated last.
     last: u64,
-    /// A task is asking for a block, and the tasks that wait for it.
+    /// Whether a task is asking for a block. `waiting` has the tasks that wait for the result.
     filling: bool,
     waiting: Vec<Waker>,
 }
 
-/// An object with its neighbours in the list of the log.
+/// An object with its neighbours in the linked list of log entries.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct AllocatedObject {
     pub object: PublishedObject,
-    /// 0: not known yet, because the next object comes from another block.
+    /// Address of the next object, or 0 if it is unknown because that object comes from another block.
     pub next: u64,
     pub previous: u64,
 }
@@ -92,16 +93,16 @@ pub(super) struct AllocatedObject {
 pub(super) struct PublishedMemory<R> {
     layout: Arc<PublishedLayout>,
     allocators: Vec<R>,
-    /// The node to ask next.
+    /// Number of the node to ask next.
     turn: Cell<usize>,
-    /// Set once no node has a block left.
+    /// Whether every node has refused a block.
     exhausted: Cell<bool>,
     slabs: RefCell<Vec<PublishedSlab>>,
     chores: RefCell<VecDeque<Chore>>,
-    /// Blocks with a look in progress, and the number of its unfinished chores. Two looks at the same time would
-    /// take the same bits twice.
+    /// Blocks whose bitmap is being READ or whose bits are being cleared, with the number of unfinished chores. A
+    /// second look at the same time would find the same bits and free their objects twice.
     looked_at: RefCell<HashMap<u64, usize>>,
-    /// Objects to give back to each node with the next request, if nodes allocate.
+    /// Objects to give back to each node with the next request, in the variant where nodes allocate.
     returned: RefCell<Vec<Vec<(u8, u64)>>>,
     requests: Cell<u64>,
 }
@@ -135,7 +136,7 @@ impl<R> PublishedMemory<R> {
         self.layout.parameters().allocation == ObjectAllocation::TwoLevel
     }
 
-    /// Frees an object that a slot referred to.
+    /// Frees an object that a slot referred to until now.
     pub fn free(&self, object: PublishedObject) {
         if self.allocates_itself() {
             self.chores.borrow_mut().push_back(Chore::Free(object))
@@ -144,7 +145,7 @@ impl<R> PublishedMemory<R> {
         }
     }
 
-    /// Gives back an own object that no slot refers to.
+    /// Gives back an object that this client has allocated and that no slot refers to.
     pub fn reset(&self, object: PublishedObject) {
         self.chores.borrow_mut().push_back(Chore::Reset(object));
     }
@@ -158,7 +159,7 @@ impl<R> PublishedMemory<R> {
         }
     }
 
-    /// Adds chores to the phase, if enough of them are pending.
+    /// Adds chores to the phase, if enough chores are pending.
     pub fn post_chores(&self, phase: &mut PublishedPhase) {
         if self.chores.borrow().len() >= self.layout.parameters().frees_at_once {
             self.post_some(phase);
@@ -234,7 +235,7 @@ impl<R> PublishedMemory<R> {
         Ok(())
     }
 
-    /// Queues a look at a block, unless one is in progress.
+    /// Queues a READ of a block's bitmap, unless the block is being looked at.
     fn look_at(&self, units: u8, block: u64) {
         if let Entry::Vacant(entry) = self.looked_at.borrow_mut().entry(block) {
             entry.insert(1);
@@ -242,7 +243,7 @@ impl<R> PublishedMemory<R> {
         }
     }
 
-    /// Records that one chore of a look is done.
+    /// Records that one chore of a look at this block is done.
     fn looked(&self, block: u64) {
         let mut looked_at = self.looked_at.borrow_mut();
         if let Entry::Occupied(mut left) = looked_at.entry(block) {
@@ -320,7 +321,7 @@ impl<R: Rpc<Allocator>> PublishedMemory<R> {
         .await;
     }
 
-    /// Asks the nodes in turn until one of them has something left.
+    /// Asks the nodes in turn until one of them gives an address.
     async fn ask(&self, request: impl Fn(usize) -> AllocatorRequest) -> Option<u64> {
         for _ in 0..self.allocators.len() {
             let node = self.turn.get();
@@ -333,7 +334,7 @@ impl<R: Rpc<Allocator>> PublishedMemory<R> {
         None
     }
 
-    /// Gets free objects: from a new block, or else by looks at the client's own blocks.
+    /// Gets free objects: from a new block, or else from the bitmaps of the client's own blocks.
     async fn fill<F: Fabric>(&self, fabric: &F, units: u8) -> Result<(), BaselineError> {
         let block =
             if self.exhausted.get() { None } else { self.ask(|_| AllocatorRequest::Block).await };
@@ -348,7 +349,8 @@ impl<R: Rpc<Allocator>> PublishedMemory<R> {
         for _ in 0..LOOKS {
             let blocks = self.slabs.borrow()[usize::from(units)].blocks.clone();
             blocks.into_iter().for_each(|block| self.look_at(units, block));
-            // Other tasks of this client may be looking at all blocks. Then this phase is a pause.
+            // Other tasks of this client are possibly looking at all blocks. Then no chore is queued, and this READ
+            // makes the phase a pause.
             phase.batch.clear();
             let place = self.layout.slot(0, 0);
             phase.batch.read(place.node, place.offset, 8);

@@ -1,28 +1,28 @@
-//! The bytes of a slot's word and of an object.
+//! The bytes of a slot word and of an object.
 //!
 //! ```text
-//! word     fingerprint 8 | length 8, in units of 64 bytes | address 48         0: a free slot
-//! object   crc 4 | value length 4 | key 16 | value | zeros | log entry 22
-//! log      next 6 | previous 6 | old value 8 | crc of that 1 | opcode 7 bits, used 1 bit
+//! word     fingerprint 8 bits | length 8, in units of 64 bytes | address 48         0: a free slot
+//! object   CRC 4 bytes | value length 4 | key 16 | value | zeros | log entry 22
+//! log      next 6 bytes | previous 6 | old value 8 | CRC of the old value 1 | opcode 7 bits, used 1 bit
 //! ```
 //!
-//! The crc of an object covers the bytes behind it up to the end of the value. It does not cover the log entry, which
-//! the last writer changes later (P §4.5).
+//! The CRC of an object covers the bytes from the value length to the end of the value. It does not cover the log
+//! entry, which the last writer changes later (P §4.5).
 
 use std::ops::Range;
 
 use fusee_core::layout::crc32c;
 
-/// Objects lie at multiples of this.
+/// Unit of objects' addresses and lengths, in bytes.
 pub(super) const UNIT_BYTES: u64 = 64;
 /// Bytes of a key.
 pub(super) const KEY_BYTES: usize = 16;
 const KEY: usize = 8;
 const VALUE: usize = KEY + KEY_BYTES;
 const LOG_BYTES: usize = 22;
-/// Distance from the end of an object.
+/// Distance of the old value from the end of an object.
 const OLD_VALUE: usize = 10;
-/// Bytes of the old value with its crc.
+/// Length of the old value with its CRC, in bytes.
 pub(super) const COMMIT_BYTES: u32 = 9;
 
 /// The kind of an operation, for its log entry.
@@ -38,7 +38,7 @@ pub(super) fn units_for(value_bytes: usize) -> u64 {
     ((VALUE + value_bytes + LOG_BYTES) as u64).div_ceil(UNIT_BYTES)
 }
 
-/// A slot's word.
+/// A slot word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct PublishedSlotWord(pub u64);
 
@@ -60,7 +60,7 @@ impl PublishedSlotWord {
         PublishedObject { address: self.0 & ((1 << 48) - 1), units }
     }
 
-    /// Returns whether a key with this fingerprint may be behind the word.
+    /// Returns whether the object of this word can have a key with this fingerprint.
     pub fn may_be(self, fingerprint: u8) -> bool {
         !self.is_free() && self.fingerprint() == fingerprint
     }
@@ -89,7 +89,7 @@ impl PublishedObject {
     }
 }
 
-/// The initial contents of an object's log entry.
+/// The part of an object's log entry that is written with the object.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PublishedLogEntry {
     pub next: u64,
@@ -97,7 +97,7 @@ pub(super) struct PublishedLogEntry {
     pub opcode: PublishedOpcode,
 }
 
-/// Fills these bytes with an object.
+/// Writes an object into these bytes.
 pub(super) fn fill(bytes: &mut [u8], key: &[u8], value: &[u8], log: PublishedLogEntry) {
     let end = VALUE + value.len();
     bytes[4..KEY].copy_from_slice(&(value.len() as u32).to_le_bytes());
@@ -112,7 +112,7 @@ pub(super) fn fill(bytes: &mut [u8], key: &[u8], value: &[u8], log: PublishedLog
     *bytes.last_mut().expect("an object has bytes") = (log.opcode as u8) << 1 | 1;
 }
 
-/// Returns the bytes of the old value that the last writer writes into its log entry.
+/// Returns the bytes that commit a log entry: the old value with its CRC.
 pub(super) fn commit(old: u64) -> [u8; COMMIT_BYTES as usize] {
     let mut bytes = [0; COMMIT_BYTES as usize];
     bytes[..8].copy_from_slice(&old.to_le_bytes());
@@ -123,15 +123,15 @@ pub(super) fn commit(old: u64) -> [u8; COMMIT_BYTES as usize] {
 /// The result of reading an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum PublishedReadResult<At> {
-    /// The key's value, by its place.
+    /// The object is the key's, and its value is here.
     Of(At),
-    /// The object belongs to another key.
+    /// The object is of another key.
     Another,
-    /// The object is not whole: it is being written for another use.
+    /// The object is incomplete, because it is being written for another use.
     Torn,
 }
 
-/// Looks for a key's value, and checks the key and the crc (P §4.4).
+/// Finds the value in an object, after a check of the key and the CRC (P §4.4).
 pub(super) fn look(bytes: &[u8], key: &[u8]) -> PublishedReadResult<Range<usize>> {
     let word = |at: usize| {
         bytes.get(at..at + 4).map(|b| u32::from_le_bytes(b.try_into().expect("four bytes")))
@@ -161,7 +161,7 @@ mod tests {
         assert_eq!(look(&bytes, b"sixteen bytes :)"), PublishedReadResult::Of(24..29));
         assert_eq!(look(&bytes, b"another one's :("), PublishedReadResult::Another);
         assert_eq!(bytes[127], 5);
-        // The old value in the log entry may change later, and nothing else.
+        // A change of the old value in the log entry does not matter. A change of the value does.
         let old = PublishedObject { address: 0, units: 2 }.old_value() as usize;
         bytes[old..old + 9].copy_from_slice(&commit(77));
         assert_eq!(look(&bytes, b"sixteen bytes :)"), PublishedReadResult::Of(24..29));

@@ -1,4 +1,4 @@
-//! The parameters of a store. They also select its variant.
+//! The parameters of a store, which also select its variant.
 
 use super::layout::PublishedLayout;
 use super::object::{KEY_BYTES, UNIT_BYTES, units_for};
@@ -6,51 +6,51 @@ use super::object::{KEY_BYTES, UNIT_BYTES, units_for};
 /// The protocol by which the replicas of a slot get one word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SlotWriteProtocol {
-    /// SNAPSHOT: the backups all at once, then the last writer's log, then the primary (P §4.3).
+    /// SNAPSHOT: CAS all backups at once, then commit the last writer's log entry, then CAS the primary (P §4.3).
     Snapshot,
-    /// FUSEE-CR: one CAS after the other, the primary last (P §6.1).
+    /// FUSEE-CR: CAS one replica after the other, the primary last (P §6.1).
     OneByOne,
 }
 
-/// The party that cuts objects from blocks.
+/// The kinds of processes that allocate objects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ObjectAllocation {
-    /// Memory nodes give blocks, clients cut them (P §4.4).
+    /// Clients: they cut objects from blocks that memory nodes give (P §4.4).
     TwoLevel,
-    /// Memory nodes give every object (P §6.3, Figure 17).
+    /// Memory nodes: a client requests every object (P §6.3, Figure 17).
     ByNodes,
 }
 
 /// The parameters of a store.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PublishedParameters {
-    /// Replicas of the index.
+    /// Number of replicas of the index.
     pub index_replicas: usize,
-    /// Replicas of pairs.
+    /// Number of replicas of each pair.
     pub data_replicas: usize,
-    /// Keys that the index has room for, at half of its slots.
+    /// Number of keys that fill half of the index's slots.
     pub keys: u64,
     /// The longest value, in bytes.
     pub value_bytes: u32,
-    /// Subtables of the index. Subtable `i` has its primary on node `i`, modulo the number of nodes, and its backups
-    /// on the nodes that follow. With one subtable, every primary slot is on the first node.
+    /// Number of subtables of the index. Subtable `i` has its primary on node `i`, modulo the number of nodes, and its
+    /// backups on the nodes that follow. With one subtable, the primary of every slot is on the first node.
     pub subtables: usize,
-    /// Regions. Region `i` has its primary on node `i`, modulo the number of nodes.
+    /// Number of regions. Region `i` has its primary on node `i`, modulo the number of nodes.
     pub regions: u64,
     /// Bytes of a region; 2 GiB in the paper.
     pub region_bytes: u64,
     /// Bytes of a block, with its free bitmap; 16 MiB in the paper.
     pub block_bytes: u64,
-    /// The greatest fraction of wrong hints among the accesses to a key; beyond it the key is looked up without the
-    /// index cache (P §4.6). `None`: there is no cache, which is FUSEE-NC.
+    /// Largest fraction of wrong hints among the accesses to a key. Above it, clients look the key up without the index
+    /// cache (P §4.6). `None` means that there is no cache, which is FUSEE-NC.
     pub cache_threshold: Option<f64>,
     /// The protocol by which the replicas of a slot are written.
     pub writes: SlotWriteProtocol,
-    /// The party that allocates objects.
+    /// The kind of processes that allocate objects.
     pub allocation: ObjectAllocation,
-    /// Pending chores that a client gathers before it posts them.
+    /// Number of pending chores at which a client posts them.
     pub frees_at_once: usize,
-    /// Attempts after which an operation gives up waiting.
+    /// Number of attempts after which a waiting operation gives up.
     pub patience: u32,
 }
 
@@ -80,12 +80,12 @@ impl PublishedParameters {
         }
     }
 
-    /// Changes the protocol to FUSEE-CR.
+    /// Changes the parameters to FUSEE-CR.
     pub fn one_by_one(self) -> PublishedParameters {
         PublishedParameters { writes: SlotWriteProtocol::OneByOne, ..self }
     }
 
-    /// Changes the cache to FUSEE-NC.
+    /// Changes the parameters to FUSEE-NC.
     pub fn without_cache(self) -> PublishedParameters {
         PublishedParameters { cache_threshold: None, ..self }
     }
@@ -95,14 +95,14 @@ impl PublishedParameters {
         PublishedParameters { allocation: ObjectAllocation::ByNodes, ..self }
     }
 
-    /// Changes the lengths of blocks and regions.
+    /// Changes the lengths of blocks and regions, in bytes.
     pub fn with_blocks(self, block_bytes: u64, region_bytes: u64) -> PublishedParameters {
         PublishedParameters { block_bytes, region_bytes, ..self }
     }
 
-    /// Sets the number of regions for so many objects of the longest value, and two blocks that are not full for each
-    /// client. Freed objects in the blocks of an idle client are not reused. If one client has loaded the keys of a
-    /// run, `objects` must therefore count the keys and the updates of the run.
+    /// Sets the number of regions, for `objects` objects of the longest value, and partly filled blocks of each client.
+    /// Freed objects in the blocks of an idle client are not reused. If one client has loaded the keys of a run,
+    /// `objects` must therefore count the keys and the updates of the run.
     pub fn with_room_for(
         self,
         objects: u64,
@@ -110,14 +110,14 @@ impl PublishedParameters {
         memory_nodes: usize,
     ) -> PublishedParameters {
         let full = objects.div_ceil(self.objects_per_block().max(1));
-        // The object of a DELETE has a size class of its own, so a client may need a third block.
+        // A client has partly filled blocks of up to three size classes, because a DELETE's object has its own class.
         let blocks = full + 3 * clients + memory_nodes as u64;
         let regions = (blocks * self.block_bytes).div_ceil(self.region_bytes);
-        // Each node has the same number of regions.
+        // Each node gets the same number of regions.
         PublishedParameters { regions: regions.next_multiple_of(memory_nodes as u64), ..self }
     }
 
-    /// Returns the bytes that each node has to lend.
+    /// Returns the size of each node's pool.
     pub fn pool_bytes(&self, memory_nodes: usize) -> u64 {
         PublishedLayout::pool_bytes(self, memory_nodes)
     }
@@ -137,19 +137,19 @@ impl PublishedParameters {
 /// Errors in the parameters of a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PublishedConfigError {
-    /// Replicas are none, more than the nodes, or more than the protocol's lists hold.
+    /// The number of replicas is 0, exceeds that of nodes, or exceeds 8.
     #[error(
         "{replicas} replicas of {what} on {nodes} memory nodes: take 1 to {nodes}, and no more than 8"
     )]
     Replicas {
-        /// The index or pairs.
+        /// The index or pairs, in words.
         what: &'static str,
-        /// Number of replicas.
+        /// Requested number of replicas.
         replicas: usize,
         /// Number of memory nodes.
         nodes: usize,
     },
-    /// Blocks do not fill a region, or an object does not fit into a block.
+    /// The blocks do not fill a region, or a block has no room for an object.
     #[error(
         "blocks of {block_bytes} bytes in regions of {region_bytes}: take a multiple, and room for an object"
     )]
@@ -159,10 +159,10 @@ pub enum PublishedConfigError {
         /// Bytes of a region.
         region_bytes: u64,
     },
-    /// A slot cannot express the length of such an object.
+    /// A slot word cannot express the length of such an object.
     #[error("values of {0} bytes: at most 16,274 have a length that a slot can tell")]
     Value(u32),
-    /// Addresses exceed 48 bits, or slots 32.
+    /// Addresses need more than 48 bits, or slot numbers more than 32.
     #[error("the store is larger than slots or addresses can tell: take fewer keys or regions")]
     Size,
 }

@@ -1,4 +1,5 @@
-//! The protocols that write a word to a slot's replicas: SNAPSHOT (P Algorithms 1 and 2), as printed, and FUSEE-CR.
+//! The protocols that write one word to all replicas of a slot: SNAPSHOT as printed (P Algorithms 1 and 2), and
+//! FUSEE-CR.
 
 use fusee_core::verbs::{Fabric, Ticket};
 
@@ -8,17 +9,18 @@ use super::object::{COMMIT_BYTES, PublishedObject, PublishedSlotWord, commit};
 use super::parameters::SlotWriteProtocol;
 use crate::BaselineError;
 
-/// The greatest number of replicas that a list holds.
+/// Largest number of replicas of a slot.
 pub(super) const MOST_REPLICAS: usize = 8;
 
 /// The result of a write to a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PublishedWriteOutcome {
-    /// The writer was the last one. `replaced`: its CAS of the primary found the old word; SNAPSHOT does not ask.
+    /// The writer was the last one of its round. `replaced` tells whether its CAS of the primary found the old word,
+    /// which SNAPSHOT does not check.
     Won { replaced: bool },
-    /// Another writer was the last one.
+    /// Another writer was the last one of the round.
     Lost,
-    /// Another writer was first: this one begins again (FUSEE-CR).
+    /// Another writer was first, so this one starts again (FUSEE-CR).
     Again,
 }
 
@@ -30,13 +32,13 @@ enum PublishedRuleVerdict {
     /// The writer wins by Rule 3, if the primary still shows the old word.
     Rule3,
     Lost {
-        /// If set, the writer has lost by Rule 3 only if the primary still shows the old word. Otherwise the loss is
+        /// Whether the writer has lost only if the primary still shows the old word (Rule 3). Otherwise the loss is
         /// certain.
         by_rule_3: bool,
     },
 }
 
-/// Evaluates the rules (P Algorithm 2) on the words of the backups.
+/// Applies the rules (P Algorithm 2) to the words of the backups.
 fn evaluate(list: &[u64], own: u64) -> PublishedRuleVerdict {
     let count = |word: u64| list.iter().filter(|w| **w == word).count();
     let most = list.iter().copied().max_by_key(|word| count(*word)).unwrap_or(own);
@@ -110,7 +112,7 @@ impl<F: Fabric, R> PublishedClient<F, R> {
         phase.batch.clear();
         let cas = self.post_cas(phase, slot, 0, [old, new]);
         self.go(phase).await?;
-        // Without backups no earlier phase decides: the CAS of the primary decides.
+        // Without backups no rule was applied: the CAS of the primary decides.
         match phase.batch.found(cas)? == old {
             false if backups == 0 => Ok(self.lost()),
             replaced => Ok(PublishedWriteOutcome::Won { replaced }),
@@ -133,8 +135,8 @@ impl<F: Fabric, R> PublishedClient<F, R> {
         phase.batch.cas(place.node, place.offset, words[0], words[1])
     }
 
-    /// CASes all backups from the list's words to the new word, except those that hold it already. Puts the words
-    /// that the backups held into the list.
+    /// CASes each backup from its word in `list` to the new word, except backups that already hold the new word. Then
+    /// puts the words that the CASes found into `list`.
     async fn cas_backups(
         &self,
         phase: &mut PublishedPhase,
@@ -156,7 +158,7 @@ impl<F: Fabric, R> PublishedClient<F, R> {
         Ok(())
     }
 
-    /// Writes the old value into the last writer's log entry, where it is durable (P §4.5).
+    /// WRITEs the old value into the last writer's log entry, which commits it (P §4.5).
     async fn commit_log(
         &self,
         phase: &mut PublishedPhase,
@@ -173,7 +175,7 @@ impl<F: Fabric, R> PublishedClient<F, R> {
         self.go(phase).await
     }
 
-    /// Returns the word of the primary.
+    /// READs the primary and returns its word.
     async fn primary(&self, phase: &mut PublishedPhase, slot: u32) -> Result<u64, BaselineError> {
         phase.batch.clear();
         let place = self.layout.slot(slot, 0);
@@ -184,7 +186,7 @@ impl<F: Fabric, R> PublishedClient<F, R> {
         ))
     }
 
-    /// Waits until the primary has changed, as a loser does.
+    /// Waits until the primary shows another word than `old`. A loser does this.
     async fn wait(
         &self,
         phase: &mut PublishedPhase,
@@ -200,8 +202,8 @@ impl<F: Fabric, R> PublishedClient<F, R> {
         Err(BaselineError::Stuck)
     }
 
-    /// CASes one replica after the other. The CAS of the first backup decides; the winner CASes the others as soon as
-    /// they show the old word.
+    /// CASes one replica after the other. The CAS of the first backup decides. The winner CASes each further replica as
+    /// soon as that one shows the old word.
     async fn one_by_one(
         &self,
         phase: &mut PublishedPhase,
@@ -247,7 +249,7 @@ mod tests {
             (&[4, 5, 5], 5, PublishedRuleVerdict::Rule2),
             (&[4, 5, 5], 4, lost),
             (&[4, 5, 6], 4, PublishedRuleVerdict::Rule3),
-            // Two of four are not more than half.
+            // Two of four backups are not more than half.
             (&[4, 5, 5, 6], 5, PublishedRuleVerdict::Lost { by_rule_3: true }),
         ] {
             assert_eq!(evaluate(list, own), verdict, "{own} of {list:?}");

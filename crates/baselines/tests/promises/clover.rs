@@ -1,4 +1,4 @@
-//! Clover: linearizable without crashes, with the phases that its paper states, and with memory that is reused.
+//! Clover is linearizable without crashes, takes the phases that its paper states, and reuses memory.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -18,7 +18,8 @@ fn shape(replicas: usize, keys: u64, spare: u64) -> CloverShape {
     CloverShape { memory_nodes: 3, replicas, value_bytes: VALUE_BYTES as u32, keys, spare }
 }
 
-/// Runs histories of many seeds, asserts that all are linearizable, and returns their counts.
+/// Runs random histories, asserts that all are linearizable, and returns the sum of the counts and the number of
+/// reuses.
 fn attack(load: HistoryLoad, shape: CloverShape, seeds: u64) -> (CloverCounts, u64) {
     let load = HistoryLoad { pool_bytes: shape.pool_bytes(), ..load };
     let mut all = CloverCounts::default();
@@ -43,7 +44,7 @@ fn attack(load: HistoryLoad, shape: CloverShape, seeds: u64) -> (CloverCounts, u
     (all, reused)
 }
 
-/// A session that records its counts when it is dropped.
+/// A session that adds its counts to a list when it is dropped.
 struct CountingSession<R: Rpc<MetadataServer>> {
     session: CloverClient<SimFabric, R>,
     counts: Rc<RefCell<Vec<CloverCounts>>>,
@@ -109,7 +110,8 @@ fn one_chain_is_linearizable() {
     }
 }
 
-/// There are few entries more than the sessions hold: entries are reused all the time, under READs of their old use.
+/// The store has few entries more than the sessions hold. So entries are reused constantly, while other sessions READ
+/// their earlier use.
 #[test]
 fn entries_that_are_used_again_are_not_taken_for_what_they_were() {
     for replicas in 1..=2 {
@@ -139,7 +141,7 @@ fn session(
     CloverClient::new(quiet.fabric(), server.clone(), quiet.rack.nodes(), shape)
 }
 
-/// Returns the phases of an operation that must succeed.
+/// Returns the result and the phases of an operation that must succeed.
 fn took<T>(quiet: &QuietRack, task: impl Future<Output = Result<T, BaselineError>>) -> (T, f64) {
     let (result, phases) = quiet.phases(task);
     (result.expect("nothing fails"), phases)
@@ -153,7 +155,7 @@ fn operations_take_the_phases_that_the_paper_says() {
         let server = InProcessRpc::new(MetadataServer::new(shape, CloverCosts::FITTED));
         let first = session(&quiet, &server, shape);
         let second = session(&quiet, &server, shape);
-        // Requests take no time here.
+        // Requests to the metadata server take no time here.
         assert_eq!(took(&quiet, first.insert(&key(1), &value(1))), (true, 1.0));
         assert_eq!(took(&quiet, first.insert(&key(1), &value(2))), (false, 0.0));
         assert_eq!(took(&quiet, second.insert(&key(1), &value(2))), (false, 1.0));
@@ -165,26 +167,29 @@ fn operations_take_the_phases_that_the_paper_says() {
         for number in 10..13 {
             assert_eq!(took(&quiet, first.update(&key(1), &value(number))), (true, update));
         }
-        // The shortcut still leads to the first entry: one phase for each of the three that follow.
+        // The shortcut still names the first entry, so the search takes one phase more for each of the three later
+        // entries.
         assert_eq!(took(&quiet, second.search(&key(1))), (Some(value(12)), 4.0));
         assert_eq!(took(&quiet, second.search(&key(1))), (Some(value(12)), 1.0));
         for number in 13..16 {
             assert_eq!(took(&quiet, first.update(&key(1), &value(number))), (true, update));
         }
         quiet.let_run(10, first.background());
-        // Now the shortcut leads to the last entry.
+        // The background has made the shortcut name the last entry.
         assert_eq!(took(&quiet, second.search(&key(1))), (Some(value(15)), 2.0));
-        // The second session's cursor is behind: its CAS fails, it walks to the last entry, and CASes again.
+        // The second session's cursor is not the last entry. The session's CAS fails; it walks to the last entry and
+        // CASes again.
         assert_eq!(took(&quiet, first.update(&key(1), &value(16))), (true, update));
         let late = took(&quiet, second.update(&key(1), &value(17)));
         assert_eq!(late, (true, update + 3.0));
-        // The shortcut is behind the cursor now: the walk goes back to it, and then over both later entries.
+        // The shortcut names an entry before the cursor. The walk continues at the shortcut, and then over both later
+        // entries.
         assert_eq!(took(&quiet, first.search(&key(1))), (Some(value(17)), 4.0));
         assert_eq!(first.counts().queries + second.counts().queries, 3);
     }
 }
 
-/// A session whose cursor names a reused entry takes the shortcut. If there is none, the session queries the chain.
+/// A session whose cursor names a reused entry uses the shortcut. If the shortcut is 0, the session queries the chain.
 #[test]
 fn a_cursor_that_is_too_old_leads_to_the_shortcut_or_to_a_query() {
     let shape = shape(1, 2, 40);
@@ -201,7 +206,7 @@ fn a_cursor_that_is_too_old_leads_to_the_shortcut_or_to_a_query() {
     }
     assert_eq!(took(&quiet, second.search(&key(1))), (Some(value(198)), 2.0));
     assert_eq!(second.counts(), CloverCounts { hops: 1, ..CloverCounts::default() });
-    // The first key's shortcut is the first one of the first node.
+    // The first key's shortcut is the first word behind the pool's header on the first node.
     let mut batch = VerbBatch::new();
     let nothing = batch.stage(8);
     batch.bytes_mut(nothing).fill(0);
@@ -243,7 +248,7 @@ impl Fabric for SlowReadFabric {
     }
 }
 
-/// The published code returns another key's value here: all of the entry is right except the sum.
+/// Without the checksum, this READ would return another key's value, as in the published code.
 #[test]
 fn a_read_that_takes_too_long_is_noticed() {
     let shape = shape(1, 2, 30);
@@ -270,7 +275,7 @@ fn a_read_that_takes_too_long_is_noticed() {
     executor.spawn(process, async {
         sim.sleep(PHASE_NS * 2).await;
         writer.update(&key(1), &value(3)).await.unwrap();
-        // Until the other key has used all entries.
+        // These updates reuse all entries for the other key.
         for number in 100..200 {
             writer.update(&key(2), &value(number)).await.unwrap();
         }
@@ -317,7 +322,7 @@ fn memory_does_not_run_out() {
         drop(executor);
         let server = server.borrow();
         let all = 3 + shape.spare as usize;
-        // Each entry has been used several times, and the entries that are not free belong to the sessions.
+        // Each entry has been used several times. The sessions hold the entries that are not free.
         assert!(server.reused() > 4 * all as u64, "{} of {all}", server.reused());
         assert!(server.reused() > 8 * updates - all as u64, "{}", server.reused());
         assert!(server.free() > all / 2, "{} of {all} are free", server.free());
@@ -340,7 +345,7 @@ fn a_store_that_is_full_says_so() {
     }
     let idle = session(&quiet, &server, shape);
     assert_eq!(quiet.phases(idle.update(&key(1), &value(5))).0, Err(BaselineError::Full));
-    // Once the second session's garbage is retired, there is memory.
+    // Memory is free after the second session's garbage is retired.
     quiet.let_run(10, second.background());
     took(&quiet, idle.update(&key(1), &value(5)));
 }

@@ -1,4 +1,4 @@
-//! Tests of the promises of each system, in random histories over an adversarial network and on real fabrics; and of
+//! Tests of each system's promises, in random histories over an adversarial network and on real fabrics, and tests of
 //! the phases of its operations.
 
 mod clover;

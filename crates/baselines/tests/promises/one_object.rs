@@ -1,4 +1,4 @@
-//! One object under a lock, and one behind a sequencer: both are linearizable as long as no client dies.
+//! One object under a lock, and one behind a sequencer, are linearizable as long as no client dies.
 
 use fusee_baselines::lock::RemoteLock;
 use fusee_baselines::object::{Exclusion, OneObjectClient};

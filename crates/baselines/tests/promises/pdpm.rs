@@ -1,4 +1,4 @@
-//! pDPM-Direct: linearizable without crashes, with the phases that its paper states.
+//! pDPM-Direct is linearizable without crashes, and takes the phases that its paper states.
 
 use crate::support::{DelayedRpc, HistoryLoad, QuietRack, VALUE_BYTES, findings, key, value};
 use fusee_baselines::pdpm::{PdpmClient, PdpmDirectory, PdpmShape};
@@ -55,7 +55,7 @@ fn session(
     PdpmClient::new(quiet.fabric(), directory.clone(), quiet.rack.nodes(), shape)
 }
 
-/// Returns the phases of an operation that must succeed.
+/// Returns the result and the phases of an operation that must succeed.
 fn took<T>(quiet: &QuietRack, task: impl Future<Output = Result<T, BaselineError>>) -> (T, f64) {
     let (result, phases) = quiet.phases(task);
     (result.expect("nothing fails"), phases)
@@ -69,10 +69,10 @@ fn operations_take_the_phases_that_the_paper_says() {
         let directory = InProcessRpc::new(PdpmDirectory::new(shape, PdpmDirectory::ASSUMED));
         let first = session(&quiet, &directory, shape);
         let second = session(&quiet, &directory, shape);
-        // Requests take no time here.
+        // Requests to the directory take no time here.
         assert_eq!(took(&quiet, first.search(&key(1))), (None, 0.0));
         assert_eq!(took(&quiet, first.insert(&key(1), &value(1))), (true, 4.0));
-        // One phase takes the lock, one releases it.
+        // An INSERT of an existing key takes two phases: one takes the lock, the other releases it.
         assert_eq!(took(&quiet, first.insert(&key(1), &value(2))), (false, 2.0));
         assert_eq!(took(&quiet, second.search(&key(1))), (Some(value(1)), 1.0));
         assert_eq!(took(&quiet, second.update(&key(1), &value(3))), (true, 4.0));
@@ -104,14 +104,15 @@ fn writers_spin_without_a_pause() {
     }
     executor.run(1_000, || ());
     drop(executor);
-    // The second writer spins in each of the three phases with the lock held, the last of which frees it.
+    // The first writer holds the lock for three phases, of which the last releases it. In each of them the second
+    // writer spins.
     assert_eq!(first.spins() + second.spins(), 3);
 }
 
 /// The offset of the first key's place on its first node.
 const LOCK: u64 = POOL_HEADER_BYTES;
 
-/// A WRITE of one word without the lock, as one half of a write.
+/// WRITEs one word without the lock, as an unfinished write does.
 async fn scribble(fabric: &SimFabric, node: fusee_core::verbs::MnId, offset: u64, word: u64) {
     let mut batch = VerbBatch::new();
     let span = batch.stage(8);
@@ -129,7 +130,7 @@ fn a_search_waits_for_the_lock_and_the_sum() {
     took(&quiet, session.insert(&key(1), &value(7)));
     let fabric = quiet.fabric();
     let node = quiet.rack.nodes()[0];
-    // First the lock is wrong, then a word of the value.
+    // The test makes first the lock wrong, then a word of the value.
     for (offset, wrong, right) in [(LOCK, 1, 0), (LOCK + 16 + 8, 8, 7)] {
         quiet.phases(scribble(&fabric, node, offset, wrong));
         let before = session.spins();

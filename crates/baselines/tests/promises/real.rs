@@ -1,5 +1,5 @@
-//! The same systems over shared memory and TCP: threads of this process, each with a session, on memory nodes of this
-//! process. Servers reply at once, to one request after the other.
+//! The baselines over shared memory and TCP. Each thread of this process has a session, on memory nodes of this
+//! process. A server replies at once, to one request after the other.
 
 use std::net::Ipv4Addr;
 use std::pin::{Pin, pin};
@@ -37,7 +37,7 @@ const THREADS: u32 = 4;
 const OPERATIONS: usize = 300;
 const KEYS: u64 = 3;
 
-/// A server behind a lock.
+/// A connection to a server in this process. A mutex orders the requests.
 struct LockedRpc<S>(Arc<Mutex<S>>);
 
 impl<S> Clone for LockedRpc<S> {
@@ -58,7 +58,7 @@ impl<S: BaselineServer> Rpc<S> for LockedRpc<S> {
     }
 }
 
-/// Memory nodes, each served over both fabrics.
+/// Memory nodes, each of which serves both fabrics.
 struct RealNodes {
     _served: Vec<NodeFabrics>,
     members: Vec<Member>,
@@ -106,7 +106,7 @@ impl RealNodes {
     }
 }
 
-/// Runs an operation, and the background work of its session.
+/// Runs an operation to its end, and meanwhile the background work of its session.
 fn drive<T>(
     fabric: &AnyFabric,
     background: &mut Pin<&mut impl Future<Output = ()>>,
@@ -182,7 +182,7 @@ fn is_linearizable<S: BaselineSession>(
             history.lock().unwrap().push(record);
         }
     };
-    // The first thread inserts the keys.
+    // The first thread inserts the keys before the others start.
     work(1);
     thread::scope(|scope| {
         for number in 2..2 + THREADS {

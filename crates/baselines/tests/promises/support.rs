@@ -12,9 +12,9 @@ use fusee_linearizability::{
 };
 use fusee_sim::{Executor, Nanos, Network, NetworkOptions, Rack, Rng, Sim, SimFabric, Testbed};
 
-/// Bytes of a value: the first eight are its number, and all others repeat them.
+/// Length of a value. Its first eight bytes are its number, and the others repeat them.
 pub const VALUE_BYTES: usize = 100;
-/// The greatest number of events of a run.
+/// Largest number of events of a run.
 const MOST_EVENTS: u64 = 20_000_000;
 
 /// The dimensions of a run, and the operations of its clients.
@@ -26,18 +26,18 @@ pub struct HistoryLoad {
     pub coroutines: usize,
     pub operations: usize,
     pub keys: u64,
-    /// Whether keys are inserted while others use them. Otherwise all keys exist from the beginning.
+    /// Whether keys are inserted while clients use them. Otherwise all keys exist from the beginning.
     pub inserts: bool,
-    /// Whether the system can delete.
+    /// Whether the system implements DELETE.
     pub deletes: bool,
 }
 
-/// Returns a value that shows whether it is a mixture of several.
+/// Returns the value with this number. A mixture of two values is no such value.
 pub fn value(number: u64) -> Vec<u8> {
     number.to_le_bytes().into_iter().cycle().take(VALUE_BYTES).collect()
 }
 
-/// Returns the number of a value, or `None` if it is not whole.
+/// Returns the number of a value, or `None` if the value is a mixture of several.
 pub fn number_of(value: &[u8]) -> Option<u64> {
     let number = u64::from_le_bytes(value.get(..8)?.try_into().ok()?);
     (value == self::value(number)).then_some(number)
@@ -49,7 +49,7 @@ pub fn key(number: u64) -> [u8; 16] {
     key
 }
 
-/// Runs clients with delays and torn verbs by this seed, and checks their history.
+/// Runs clients with delays and torn verbs, by this seed, and checks their history.
 pub fn findings<S: BaselineSession>(
     seed: u64,
     load: HistoryLoad,
@@ -58,7 +58,7 @@ pub fn findings<S: BaselineSession>(
     findings_on(seed, load, MOST_EVENTS, |_| (), |_| (), open)
 }
 
-/// Does the same within `most_events` events, with a hook on the network before and after.
+/// Does the same as [`findings`] within `most_events` events, and calls `before` and `after` with the network.
 ///
 /// # Panics
 /// If the run does not end.
@@ -147,7 +147,7 @@ pub fn findings_on<S: BaselineSession>(
     history.into_inner().check()
 }
 
-/// A connection to a server whose requests and replies take a random number of the process's steps.
+/// A connection to a server on which each request and each reply takes a random number of the process's steps.
 pub struct DelayedRpc<S> {
     server: InProcessRpc<S>,
     rng: Rng,
@@ -188,10 +188,10 @@ async fn pause() {
     .await;
 }
 
-/// One phase on a quiet network, in nanoseconds.
+/// Duration of a phase on a quiet network, in nanoseconds.
 pub const PHASE_NS: Nanos = 2 * Testbed::UNLIMITED.one_way_ns;
 
-/// A network on which nothing but phases takes time.
+/// Memory nodes on a network where only phases take time.
 pub struct QuietRack {
     pub rack: Rack,
 }
@@ -222,7 +222,7 @@ impl QuietRack {
         (result, (sim.now() - begun) as f64 / PHASE_NS as f64)
     }
 
-    /// Runs an endless task until so many phases have passed.
+    /// Runs an endless task for the time of this many phases.
     pub fn let_run(&self, phases: u64, task: impl Future<Output = ()>) {
         let sim = self.rack.sim();
         let process = sim.process("background");

@@ -1,5 +1,5 @@
-//! Clover behind a switch that steers its CASes: the published switch loses an update; a switch that waits for
-//! answers does not.
+//! Clover behind a switch that steers its CASes. With the published switch an update is lost; with a switch that waits
+//! for answers none is.
 
 // Promise LIN-20: Clover's published switch loses updates; one that waits does not.
 
@@ -27,7 +27,7 @@ fn switch(shape: CloverShape, trust: ChainTrust, keys: usize) -> Box<dyn Switch>
     Box::new(Steering::new(shape.chain_format().expect("one node"), trust, keys))
 }
 
-/// Runs random histories over two switches that forget, and over links around them.
+/// Runs random histories over two switches that forget. Some links bypass the switches.
 fn attack(trust: ChainTrust, seed: u64) -> (HistoryFindings, fusee_switch::SwitchCounts) {
     let shape = shape(2, 1_500);
     let load = HistoryLoad {
@@ -69,7 +69,7 @@ fn what_waits_for_answers_is_linearizable() {
     assert!(steered > 500 && held > 500, "{steered} steered, {held} held");
 }
 
-/// Updates are lost, and some clients look for the end of a chain for ever.
+/// With the published switch some runs lose updates, and in others a client searches the end of a chain for ever.
 #[test]
 fn what_was_published_is_not() {
     let run = |seed| catch_unwind(|| attack(ChainTrust::Sent, seed).0.is_clean());
@@ -80,9 +80,9 @@ fn what_was_published_is_not() {
     assert!(broken > 3 && endless > 3, "{broken} and {endless} of 30 seeds");
 }
 
-/// The shortest history. The chain grows on a path around the switch. A's CAS passes the switch, and will fail. The
-/// switch steers B's CAS to A's entry, which is in no chain, and the CAS succeeds. B's update is done, but a later
-/// search finds the value before it.
+/// The shortest history of a lost update. Before the switch is in the path, the chain grows, so A's CAS will fail. The
+/// published switch regards A's entry as the last one and steers B's CAS to it. That CAS succeeds, though A's entry is
+/// in no chain. B's update is done, but a later search finds the value before it.
 #[test]
 fn an_update_that_was_done_is_not_found() {
     for trust in [ChainTrust::Sent, ChainTrust::Answered] {
@@ -115,8 +115,8 @@ fn an_update_that_was_done_is_not_found() {
     }
 }
 
-/// A steered client does not know which entry its own one follows. If two clients take turns, the entries of one are
-/// never freed.
+/// A steered client does not know which entry its own entry follows. If two clients take turns, the entries of one
+/// client are never freed.
 #[test]
 fn memory_is_lost_where_updates_are_steered() {
     for is_steered in [false, true] {

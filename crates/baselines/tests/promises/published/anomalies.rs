@@ -1,4 +1,4 @@
-//! Failures of the published protocol without any crash, each with its shortest history.
+//! Failures of the published protocol that need no crash, each in its shortest history.
 
 use std::cell::Cell;
 
@@ -9,10 +9,11 @@ use fusee_linearizability::{HistoryAnswer, HistoryCall, HistoryRecord, Refutatio
 use super::parameters;
 use super::scene::{Act, SteeredScene};
 
-/// A time between the execution of a phase and the arrival of its answers: from then on the next phase can be held.
+/// Time from the start of a phase after which its verbs have been executed, but not answered. If a link is held from
+/// then on, it delays the next phase only.
 const EXECUTED_NS: u64 = 1_200;
 
-/// Runs two calls on one key at once, after the calls of `before`.
+/// Runs two calls on one key at the same time, after the calls of `before`, and then a SEARCH.
 fn at_once(
     parameters: PublishedParameters,
     before: &[HistoryCall],
@@ -39,7 +40,8 @@ fn calls(refutation: &Refutation) -> Vec<HistoryCall> {
     refutation.explanation.iter().map(|record| record.operation.call).collect()
 }
 
-/// The loser of two INSERTs returns as if it had been overwritten, though a key can be inserted only once.
+/// The loser of two INSERTs returns success as if its value had been overwritten, though a key can be inserted only
+/// once.
 #[test]
 fn two_inserts_of_a_key_are_both_done() {
     for replicas in 1..=3 {
@@ -72,7 +74,8 @@ fn two_deletes_of_a_key_are_both_done() {
     }
 }
 
-/// A DELETE that loses returns as if it had been overwritten, though an UPDATE cannot follow a DELETE of its key.
+/// A DELETE that loses returns success as if its effect had been overwritten, though an UPDATE cannot follow a DELETE
+/// of its key.
 #[test]
 fn a_delete_that_loses_to_an_update_has_deleted_nothing() {
     for replicas in 1..=2 {
@@ -90,7 +93,7 @@ fn a_delete_that_loses_to_an_update_has_deleted_nothing() {
     }
 }
 
-/// Two keys choose one free slot. There is a pair of such keys among the first few.
+/// Two keys choose the same free slot. Some key below 50 does so together with key 1.
 #[test]
 fn an_insert_that_loses_to_another_key_has_inserted_nothing() {
     let lost = |parameters: PublishedParameters, other: u64| {
@@ -118,8 +121,8 @@ fn an_insert_that_loses_to_another_key_has_inserted_nothing() {
     }
 }
 
-/// Returns the result of a SEARCH after two INSERTs of a key and a DELETE. One INSERT saw a slot that another key
-/// had; the other INSERT saw the slot free.
+/// Returns the result of a SEARCH after two INSERTs of a key and a DELETE. One INSERT READ its slots while another key
+/// had a slot; the other INSERT READ them when that slot was free again.
 fn inserted_twice(
     parameters: PublishedParameters,
     other: u64,
@@ -141,7 +144,7 @@ fn inserted_twice(
             last_.set(scene_.act(2, 1, HistoryCall::Search).await.ok());
         }),
         Box::pin(async move {
-            // After the other key is inserted.
+            // Waits until the other key is inserted.
             let phases = scene_.phases_of_a_write();
             scene_.sleep(phases * 1_600).await;
             scene_.act(1, 1, HistoryCall::Insert(2)).await.unwrap();
@@ -150,7 +153,7 @@ fn inserted_twice(
     (last.get(), scene.refutation())
 }
 
-/// SNAPSHOT decides on one slot only; it does not look for the key in other slots.
+/// SNAPSHOT decides on one slot only, and does not look for the key in other slots.
 #[test]
 fn a_key_is_inserted_twice_and_comes_back_after_its_delete() {
     for parameters in [parameters(1), parameters(2), parameters(2).one_by_one()] {
@@ -162,9 +165,9 @@ fn a_key_is_inserted_twice_and_comes_back_after_its_delete() {
     }
 }
 
-/// Steers client 1's INSERT during another INSERT of the key. The first one has its word on one backup only. The
-/// other one wins by Rule 3, and its key is deleted: all replicas of the slot show 0 again, as at the beginning. Then
-/// client 1 goes on as its links are released. Returns the results of its INSERT and of a later UPDATE.
+/// Steers client 1's INSERT during another INSERT of the key. Client 1 has its word on one backup only. The other
+/// INSERT wins by Rule 3, and its key is deleted, so all replicas of the slot show 0 again, as at the beginning. Then
+/// client 1 continues, because its links are released. Returns the results of its INSERT and of a later UPDATE.
 fn beside_a_whole_life(
     held_first: u16,
     held_then: u16,
@@ -183,7 +186,7 @@ fn beside_a_whole_life(
             scene_.sleep(EXECUTED_NS).await;
             scene_.hold(1, held_first);
             scene_.sleep(1_600).await;
-            // Client 1 has CASed the first backup, and not yet the second.
+            // Client 1 has CASed the first backup, but not yet the second.
             scene_.act(0, 1, HistoryCall::Insert(1)).await.unwrap();
             scene_.act(0, 1, HistoryCall::Delete).await.unwrap();
             scene_.release(1, held_then);
@@ -192,7 +195,7 @@ fn beside_a_whole_life(
         }),
         Box::pin(async move { set(0, scene_.act(1, 1, HistoryCall::Insert(2)).await) }),
         Box::pin(async move {
-            // By now the other client has CASed the backups as well.
+            // By now client 0 has CASed the backups.
             scene_.sleep(EXECUTED_NS + 1_600 + 4_000).await;
             if held_first != held_then {
                 scene_.hold(1, held_then);
@@ -203,21 +206,22 @@ fn beside_a_whole_life(
     answers.get()
 }
 
-/// The slot shows 0 again, as if the round went on: the loser waits for a winner that has finished long ago.
+/// The slot shows 0 again, as in the middle of the round, so the loser waits for a winner that has already finished.
 #[test]
 fn an_insert_that_lost_waits_for_ever_at_a_slot_that_is_free_again() {
     assert_eq!(beside_a_whole_life(2, 0)[0], Err(BaselineError::Stuck));
 }
 
-/// The slot shows 0 again, so a late CAS succeeds, and its writer takes itself for the last writer of a round that is
-/// over. The backups are no longer equal, and only a writer with the smallest word can win there.
+/// The slot shows 0 again, so a late CAS succeeds, and its writer regards itself as the last writer of a round that is
+/// over. The backups differ then, and only a writer with the smallest word can win there.
 #[test]
 fn a_late_cas_wins_a_round_that_is_over_and_leaves_the_slot_stuck() {
     assert_eq!(beside_a_whole_life(2, 2), [Ok(HistoryAnswer::Done), Err(BaselineError::Stuck)]);
 }
 
-/// Steers client 1's SEARCH: it READs the slot, and READs the object only after `updates` UPDATEs by the object's
-/// owner, one of this key and the others of the key `updated`. The last UPDATE has not CASed its slot yet.
+/// Steers client 1's SEARCH. It READs the slot of key 1, and READs the object only after the object's owner, client 0,
+/// has written key 1 once and key `updated` more than `updates` times. The last of these UPDATEs has not yet CASed its
+/// slot.
 fn reads_late(parameters: PublishedParameters, updated: u64, updates: u64) -> Option<Refutation> {
     let scene = SteeredScene::new(parameters);
     let scene_ = &scene;
@@ -251,8 +255,8 @@ fn reads_late(parameters: PublishedParameters, updated: u64, updates: u64) -> Op
     scene.refutation()
 }
 
-/// An object is reused while a reader of its slot is about to READ it: key and crc are right, but the slot does not
-/// show the new use yet. A later SEARCH finds the earlier value.
+/// The object is reused for the same key between the SEARCH's READs of slot and object. Key and CRC are right, but the
+/// slot does not yet show the new use. A later SEARCH finds the earlier value.
 #[test]
 fn a_search_reads_an_object_that_is_used_again_and_not_yet_committed() {
     for parameters in variants() {
@@ -268,7 +272,8 @@ fn a_search_reads_an_object_that_is_used_again_and_not_yet_committed() {
     }
 }
 
-/// The object belongs to another key by then. The SEARCH takes it for a key with the same fingerprint.
+/// The object is reused for another key between the SEARCH's READs of slot and object. The SEARCH regards the object as
+/// that of a key with the same fingerprint.
 #[test]
 fn a_search_misses_a_key_whose_object_is_used_again_for_another_one() {
     for parameters in variants() {

@@ -1,5 +1,5 @@
-//! Random histories over an adversarial network: UPDATE and SEARCH are linearizable in every variant, also if memory
-//! is reused soon; INSERT and DELETE are not.
+//! Random histories over an adversarial network. UPDATE and SEARCH are linearizable in every variant, also when memory
+//! is reused soon. INSERT and DELETE are not linearizable.
 
 use fusee_baselines::published::PublishedParameters;
 
@@ -51,7 +51,7 @@ fn updates_in_objects_that_nodes_allocate_are_linearizable() {
     updates_are_linearizable(PublishedParameters::allocated_by_nodes);
 }
 
-/// Counts the random histories with all operations that are not linearizable. Blocks are so large that nothing is
+/// Returns how many random histories of all four operations are not linearizable. Blocks are so large that no memory is
 /// reused.
 fn broken(seeds: u64, variant: impl Fn(usize) -> PublishedParameters) -> usize {
     let is_broken = |seed: &u64| {
@@ -68,7 +68,7 @@ fn inserts_and_deletes_as_published_break_every_history() {
     assert_eq!(broken(6, parameters), 6);
 }
 
-/// One by one, only one anomaly is left: keys that are there twice.
+/// FUSEE-CR has only one of these anomalies: a key in two slots.
 #[test]
 fn inserts_and_deletes_one_by_one_break_some_histories() {
     let broken = broken(60, |replicas| parameters(replicas).one_by_one());

@@ -1,4 +1,4 @@
-//! Allocation of objects: requests, reuse, and errors when there is no room.
+//! Allocation of objects: requests, reuse, and the error of a full store.
 
 use fusee_baselines::published::{
     PublishedConfigError, PublishedCounts, PublishedLayout, PublishedParameters,
@@ -12,7 +12,7 @@ use crate::support::{VALUE_BYTES, key, value};
 
 const NODES: u16 = 2;
 
-/// Runs `act` with two clients, in the process of the first one.
+/// Runs `act` with two clients of one store, in one simulated process.
 fn run(
     parameters: PublishedParameters,
     act: impl AsyncFnOnce(InProcessPublished, InProcessPublished) -> PublishedCounts,
@@ -46,7 +46,7 @@ async fn inserts(store: &InProcessPublished) {
     }
 }
 
-/// A block of these tests has 21 objects.
+/// In these tests a block has 21 objects.
 #[test]
 fn a_client_asks_for_a_block_and_uses_its_objects_again() {
     let counts = run(parameters(2), async |one, _| {
@@ -68,7 +68,7 @@ fn where_nodes_allocate_every_object_is_a_request() {
     assert_eq!(counts.requests, 1_004);
 }
 
-/// The region has four blocks. One client has one of them, the other client the rest.
+/// The region has four blocks, one of which belongs to the first client and the others to the second client.
 #[test]
 fn a_client_goes_on_with_what_it_has_where_no_block_is_left() {
     let parameters = PublishedParameters { regions: 1, keys: 200, ..parameters(2) };
@@ -79,7 +79,7 @@ fn a_client_goes_on_with_what_it_has_where_no_block_is_left() {
         }
         assert_eq!(other.insert(&key(67), &value(67)).await, Err(BaselineError::Full));
         updates(&one, 1_000).await;
-        // Objects that one client has replaced are free in the other client's blocks, and vice versa.
+        // Each client frees objects in the other client's blocks. The owners find these objects in their free bitmaps.
         assert_eq!(one.update(&key(9), &value(1)).await, Ok(true));
         updates(&one, 3).await;
         assert_eq!(other.insert(&key(67), &value(67)).await, Ok(true));
@@ -94,7 +94,7 @@ fn a_client_finds_at_once_what_another_one_knows() {
         other.learn_from(&one);
         assert_eq!(other.search(&key(1)).await, Ok(Some(value(1))));
         assert_eq!(other.counts().invalid, 0);
-        // A client does not learn what the other one finds out later.
+        // A client does not learn what the other client finds out after `learn_from`.
         updates(&one, 4).await;
         assert_eq!(other.search(&key(1)).await, Ok(Some(value(1))));
         other.counts()
@@ -141,7 +141,7 @@ fn parameters_that_make_no_store_are_refused() {
     assert_eq!(unfit(PublishedParameters { regions: 1 << 20, ..fits }), PublishedConfigError::Size);
 }
 
-/// A store for a figure needs the bytes of its objects twice, some blocks for each client, and the index.
+/// A store for a figure needs memory for two replicas of its objects, some blocks for each client, and the index.
 #[test]
 fn a_store_for_a_figure_takes_what_its_pairs_take() {
     let parameters =

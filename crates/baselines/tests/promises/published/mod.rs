@@ -1,4 +1,4 @@
-//! FUSEE as it was published: promises kept and broken by its variants, and their costs.
+//! FUSEE as published: the promises that its variants keep and break, and their costs.
 
 mod anomalies;
 mod histories;
@@ -19,7 +19,7 @@ use crate::support::VALUE_BYTES;
 
 pub type InProcessPublished = PublishedClient<SimFabric, InProcessRpc<Allocator>>;
 
-/// Returns parameters with so many replicas of the index, two of pairs, and plenty of small blocks.
+/// Returns parameters with this many replicas of the index, two replicas of pairs, and many small blocks.
 pub fn parameters(index_replicas: usize) -> PublishedParameters {
     PublishedParameters { regions: 60, frees_at_once: 1, patience: 10_000, ..small(index_replicas) }
 }
@@ -29,7 +29,7 @@ fn small(index_replicas: usize) -> PublishedParameters {
         .with_blocks(1 << 12, 1 << 14)
 }
 
-/// Makes clients of one store.
+/// Returns a function that makes clients of one store.
 pub fn open(
     parameters: PublishedParameters,
 ) -> impl FnMut(SimFabric, &[MnId]) -> InProcessPublished {

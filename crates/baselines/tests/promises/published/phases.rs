@@ -1,4 +1,4 @@
-//! Phases of each operation, on a network where a phase takes 1,600 ns and nothing else takes any time.
+//! Phases of each operation, on a network where a phase takes 1,600 ns and everything else takes no time.
 
 use std::cell::{Cell, RefCell};
 
@@ -14,8 +14,8 @@ use crate::support::{key, value};
 const NODES: u16 = 3;
 const PHASE_NS: u64 = 1_600;
 
-/// Returns the phases of a search with a hint, a search by another client without a hint, a search that finds
-/// nothing, an insert, an update, and a delete.
+/// Returns the phases of six operations: a search with a hint, a search by another client without a hint, a search for
+/// an absent key, an insert, an update, and a delete.
 fn phases(parameters: PublishedParameters) -> [u64; 6] {
     let sim = Sim::steady();
     let network = NetworkOptions {
@@ -77,7 +77,8 @@ fn one_by_one_each_index_replica_takes_a_phase() {
     assert_eq!(phases(parameters(3).one_by_one()), [1, 2, 1, 4, 4, 4]);
 }
 
-/// Without a cache an UPDATE READs the buckets in the phase of its WRITE, and then the pair, to compare the key.
+/// Without a cache an UPDATE READs the buckets in the phase of its WRITE, and the pair in another phase, to compare the
+/// key.
 #[test]
 fn without_the_cache_search_update_and_delete_take_one_more() {
     assert_eq!(phases(parameters(1).without_cache()), [2, 2, 1, 2, 3, 3]);
@@ -85,13 +86,13 @@ fn without_the_cache_search_update_and_delete_take_one_more() {
     assert_eq!(phases(parameters(3).without_cache()), [2, 2, 1, 4, 5, 5]);
 }
 
-/// The allocators of this test take no time: the additional requests do not count here.
+/// The allocators of this test take no time, so the additional requests do not show.
 #[test]
 fn who_allocates_changes_no_phase() {
     assert_eq!(phases(parameters(2).allocated_by_nodes()), [1, 2, 1, 4, 4, 4]);
 }
 
-/// Returns the phases of an INSERT during another INSERT that has taken the slot's first backup only.
+/// Returns the phases of an INSERT during another INSERT whose CAS has reached the slot's first backup only.
 fn phases_beside_another(replicas: usize) -> u64 {
     let scene = SteeredScene::new(parameters(replicas));
     let phases = Cell::new(0);
@@ -99,7 +100,7 @@ fn phases_beside_another(replicas: usize) -> u64 {
     let phases_ = &phases;
     scene.play(vec![
         Box::pin(async move {
-            // The other client READs the slot, and then CASes the first backup only.
+            // Client 1 READs the slot, and then its CAS reaches the first backup only.
             scene_.sleep(PHASE_NS * 3 / 4).await;
             (2..replicas as u16).for_each(|node| scene_.hold(1, node));
             scene_.sleep(PHASE_NS).await;
@@ -115,7 +116,7 @@ fn phases_beside_another(replicas: usize) -> u64 {
     phases.get()
 }
 
-/// The first client has the smaller word: its object lies in an earlier region.
+/// Client 0's word is the smaller one, because its object lies in an earlier region.
 #[test]
 fn rule_2_takes_one_more_and_rule_3_two() {
     assert_eq!(phases_beside_another(4), 5);

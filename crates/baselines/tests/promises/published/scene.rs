@@ -1,4 +1,4 @@
-//! Histories that are steered by hand: three clients, and links that can be held.
+//! Histories that a test steers by hand, with three clients, and links that can be held.
 
 use std::cell::{Cell, RefCell};
 use std::pin::Pin;
@@ -14,10 +14,10 @@ use fusee_sim::{Executor, NetworkOptions, ProcessId, Rack, Sim};
 use super::{InProcessPublished, open};
 use crate::support::{key, number_of, value};
 
-/// The number of nodes, unless there are more replicas.
+/// Number of memory nodes, if there are no more replicas than that.
 const NODES: usize = 3;
 
-/// Three clients of a store; a phase takes 1,600 ns, half of that one way.
+/// Three clients of one store. A phase takes 1,600 ns, half of which is one way.
 pub struct SteeredScene {
     sim: Sim,
     rack: Rack,
@@ -57,7 +57,7 @@ impl SteeredScene {
         }
     }
 
-    /// Lets a client do something with a key.
+    /// Executes a call of a client on the key with this number.
     pub async fn act(
         &self,
         client: usize,
@@ -111,7 +111,7 @@ impl SteeredScene {
         self.sim.sleep(ns).await;
     }
 
-    /// Holds everything between a client and a node until it is released.
+    /// Holds all verbs and answers between a client and a node until [`release`](SteeredScene::release).
     pub fn hold(&self, client: usize, node: u16) {
         self.rack.network().hold(ClientId(client as u32 + 1), MnId(node), 900_000_000);
     }
@@ -120,7 +120,7 @@ impl SteeredScene {
         self.rack.network().release(ClientId(client as u32 + 1), MnId(node));
     }
 
-    /// Plays several acts at once until all have ended.
+    /// Plays several acts at the same time until all have ended.
     pub fn play(&self, acts: Vec<Act<'_>>) {
         let mut executor = Executor::new(&self.sim);
         for (number, act) in acts.into_iter().enumerate() {
@@ -129,7 +129,7 @@ impl SteeredScene {
         executor.run(10_000_000, || ());
     }
 
-    /// Returns the shortest history that shows that the events were not linearizable, if they were not.
+    /// Returns the shortest part of the history that is not linearizable; `None` if the history is linearizable.
     pub fn refutation(self) -> Option<Refutation> {
         self.history.take().check().refutation.map(|refutation| *refutation)
     }
