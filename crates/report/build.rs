@@ -1,7 +1,7 @@
-//! Lets the reports of release builds name the commit they were built from, without which a figure means little.
+//! Lets the reports of release builds name the commit from which they were built, without which a figure means little.
 //!
-//! `FUSEE_COMMIT` names it if there is no repository. Debug builds measure nothing,
-//! and are not rebuilt for every commit.
+//! If the sources are in no repository, the environment variable `FUSEE_COMMIT` names the commit. Debug builds are not
+//! used for measurements, and are not rebuilt for every commit.
 
 use std::env;
 use std::path::Path;
@@ -19,7 +19,7 @@ fn main() {
     if !is_release || env::var_os("FUSEE_COMMIT").is_some() {
         return;
     }
-    // Sources without a repository of their own may lie inside another one.
+    // Sources without a repository of their own are possibly inside another one.
     if git(&["ls-files", "--error-unmatch", "build.rs"]).is_none() {
         return;
     }

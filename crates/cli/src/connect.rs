@@ -1,4 +1,4 @@
-//! Connections of the tools to a cluster.
+//! Connections of commands to a cluster.
 
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::time::Duration;
@@ -16,10 +16,10 @@ pub const DEFAULT_PORT: u16 = 7400;
 /// The default address of the master.
 pub const DEFAULT_MASTER: &str = "127.0.0.1:7400";
 
-/// Time for the master's answer about a problem, and for a switch to answer.
+/// Deadline of the master's answer about a problem of the cluster, and of a connection to a switch.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// The cluster, and the way to it.
+/// Arguments that say which cluster a command uses, and over which fabric.
 #[derive(Args, Clone, Debug)]
 pub struct ConnectArgs {
     /// Address of the master; of several masters, their addresses, separated by commas
@@ -46,13 +46,13 @@ impl ConnectArgs {
         }
     }
 
-    /// Joins the cluster.
+    /// Connects to the cluster as a client.
     pub fn connect(&self) -> Result<Client, Failure> {
         self.check_switch()?;
         join(&self.master, self.options()).map_err(|failure| self.with_switch(failure))
     }
 
-    /// Checks that the switch is for the fabric.
+    /// Checks that the address of the switch matches the fabric.
     fn check_switch(&self) -> Result<(), Failure> {
         let Some(switch) = &self.switch else { return Ok(()) };
         let (fabric, is_there) = match switch.as_str() {
@@ -72,7 +72,7 @@ impl ConnectArgs {
         }
     }
 
-    /// Replaces the failure if it is the switch that does not answer.
+    /// Replaces the failure by one about the switch, if the switch does not answer.
     fn with_switch(&self, failure: Failure) -> Failure {
         let Some(at) = self.switch.as_deref().filter(|at| *at != "wire") else { return failure };
         let addresses = at.to_socket_addrs().into_iter().flatten();
@@ -88,7 +88,7 @@ impl ConnectArgs {
     }
 }
 
-/// Joins the cluster of the master at `master`, or of the masters in this list.
+/// Connects as a client to the cluster of the master at `master`, or of the masters in this list.
 pub fn join(master: &str, options: Options) -> Result<Client, Failure> {
     check_address(master)?;
     let options = options.with_keys(secret::keys()?).with_tls(tls::of_client()?);
@@ -102,7 +102,7 @@ pub fn join(master: &str, options: Options) -> Result<Client, Failure> {
     })
 }
 
-/// Asks the master for the problem that keeps the cluster from being whole.
+/// Asks the master for the problem because of which the cluster is not whole.
 fn ask_problem(master: &str) -> Option<String> {
     let runtime = secret::runtime("fusee-status").ok()?;
     let master = MasterClient::new(&runtime, master).with_deadline(PATIENCE);
@@ -112,7 +112,7 @@ fn ask_problem(master: &str) -> Option<String> {
     }
 }
 
-/// Checks an address of a master, or a list of them: host and port.
+/// Checks the address of a master, or a list of such addresses. Each consists of host and port.
 pub fn check_address(masters: &str) -> Result<(), Failure> {
     for master in masters.split(',').map(str::trim) {
         let port = master.rsplit_once(':').filter(|(host, _)| !host.is_empty());
@@ -126,7 +126,7 @@ pub fn check_address(masters: &str) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Checks the address of one service: host and port.
+/// Checks the address of a service, which consists of host and port.
 pub fn check_host_port(address: &str) -> Result<(), Failure> {
     let parts = address.rsplit_once(':').filter(|(host, _)| !host.is_empty());
     if parts.is_some_and(|(_, port)| port.parse::<u16>().is_ok()) {
@@ -138,9 +138,9 @@ pub fn check_host_port(address: &str) -> Result<(), Failure> {
     }
 }
 
-/// Makes a failure to reach the cluster, with the next step.
+/// Makes the failure of a command that cannot reach the cluster. The message names the next step.
 pub fn explain(master: &str, error: &RpcError) -> Failure {
-    // The cluster was reached, and the error says what to do.
+    // These errors say themselves what to do, because the cluster was reached.
     if let RpcError::WrongCluster { .. }
     | RpcError::Keys { .. }
     | RpcError::Tls { .. }

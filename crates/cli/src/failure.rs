@@ -8,7 +8,7 @@
 //! | 3 | the cluster cannot be reached |
 //! | 130 | interrupted; 128 and the number of the signal |
 //!
-//! A message names the cause and the next step, on standard error.
+//! A message goes to standard error, and names the cause and the next step.
 
 use std::fmt;
 use std::io;
@@ -28,27 +28,27 @@ pub struct Failure {
 }
 
 impl Failure {
-    /// The operation failed.
+    /// Returns the failure of an operation.
     pub fn operation(message: impl Into<String>) -> Failure {
         Failure { code: 1, message: message.into() }
     }
 
-    /// The user asked for something impossible.
+    /// Returns the failure of a command that was used wrongly.
     pub fn usage(message: impl Into<String>) -> Failure {
         Failure { code: 2, message: message.into() }
     }
 
-    /// The cluster cannot be reached.
+    /// Returns the failure of a command that cannot reach the cluster.
     pub fn unreachable(message: impl Into<String>) -> Failure {
         Failure { code: 3, message: message.into() }
     }
 
-    /// A signal ended the process, with this code.
+    /// Returns the failure of a command that a signal interrupted, with this exit code.
     pub fn interrupted(code: u8) -> Failure {
         Failure { code, message: "interrupted".into() }
     }
 
-    /// The failure of another process of this executable.
+    /// Returns the failure of a command, with the exit code of a process that it started.
     pub fn of(code: u8, message: impl Into<String>) -> Failure {
         Failure { code, message: message.into() }
     }

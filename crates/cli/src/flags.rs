@@ -1,9 +1,9 @@
-//! Settings under the names that users know.
+//! Names of settings in messages.
 //!
-//! The lower crates name a setting by its field, `geometry.region_bytes`; on the command line it is a flag,
-//! `--region-bytes`. One setting has a shorter name there: `lease_ms` is `--lease`.
+//! The lower crates name a setting by its field, for example `geometry.region_bytes`. On the command line it is a flag,
+//! `--region-bytes`. One flag is shorter than its field: `--lease` stands for `lease_ms`.
 
-/// Fields that are flags.
+/// Fields for which there are flags.
 const FIELDS: [&str; 16] = [
     "memory_nodes",
     "index_replicas",
@@ -23,7 +23,7 @@ const FIELDS: [&str; 16] = [
     "store_key",
 ];
 
-/// Returns the text with flags in place of fields.
+/// Returns the text with the names of flags in place of those of fields.
 pub fn with_flag_names(text: &str) -> String {
     let text = text.replace("geometry: geometry", "geometry").replace("geometry.", "");
     let text = text.replace("geometry: invalid view: ", "");

@@ -1,7 +1,7 @@
 //! Signals: Ctrl-C ends a benchmark or a simulation early, but with its report.
 //!
-//! The first SIGINT, SIGTERM or SIGHUP asks the workers to stop; the results until then are verified and
-//! printed. The second signal ends the process at once. Signals belong to the process, so this state is global.
+//! The first SIGINT, SIGTERM or SIGHUP makes the workers stop; then the results so far are verified and printed. The
+//! second signal ends the process at once. Signals belong to the process, so this state is global.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 
@@ -10,7 +10,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use crate::failure::Failure;
 use crate::stderr;
 
-/// The exit code that the signal asks for; 0 before any signal.
+/// The exit code of the signal that came first; 0 if no signal has come.
 static CODE: AtomicU8 = AtomicU8::new(0);
 
 /// Starts to watch for signals.
@@ -19,12 +19,12 @@ pub fn watch() -> Result<(), Failure> {
         if CODE.swap(code, Ordering::Relaxed) != 0 {
             std::process::exit(code.into());
         }
-        // Without waiting until it is written: the next signal must be handled.
+        // The message is queued, not written here, because a wait would delay the next signal.
         stderr::push(b"stopping; once more to end at once\n");
     })
 }
 
-/// Ends the process at the first signal, after `clean_up`: for commands without a report.
+/// Makes the first signal end the process after a call of `clean_up`. For commands without a report.
 pub fn end_after(clean_up: impl Fn() + Send + 'static) -> Result<(), Failure> {
     at_signals(move |code| {
         clean_up();
@@ -32,7 +32,7 @@ pub fn end_after(clean_up: impl Fn() + Send + 'static) -> Result<(), Failure> {
     })
 }
 
-/// Calls `then` at every signal, on a thread of its own, with the exit code that the signal asks for.
+/// Calls `then` at every signal, on a thread of its own, with the exit code for that signal.
 fn at_signals(then: impl Fn(u8) + Send + 'static) -> Result<(), Failure> {
     let cannot = |error| Failure::operation(format!("cannot wait for signals: {error}"));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
@@ -57,17 +57,17 @@ fn at_signals(then: impl Fn(u8) + Send + 'static) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Acts like a first signal: the process that started this one got it.
+/// Acts as if a first signal had come: the process that started this one received it.
 pub fn request() {
     CODE.store(130, Ordering::Relaxed);
 }
 
-/// Returns whether to stop.
+/// Returns whether a signal asks the process to stop.
 pub fn is_requested() -> bool {
     CODE.load(Ordering::Relaxed) != 0
 }
 
-/// Returns the failure that the process ends with if it was interrupted.
+/// Returns the failure with which the process has to end if a signal interrupted it.
 pub fn failure() -> Option<Failure> {
     let code = CODE.load(Ordering::Relaxed);
     (code != 0).then(|| Failure::interrupted(code))

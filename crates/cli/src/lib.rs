@@ -1,8 +1,8 @@
 //! Code that the programs and commands of FUSEE share.
 //!
-//! It has the course of a program ([`program`]) with its log ([`logging`]) and manual ([`manual`]), failures of
-//! commands ([`failure`]), their output ([`output`], [`stderr`], [`progress`], [`quantity`], [`recoveries`]),
-//! signals ([`interrupt`]), and connections to a cluster and its master ([`connect`], [`master_requests`], [`flags`]).
+//! The parts are: the course of a program ([`program`]) with its log ([`logging`]) and manual ([`manual`]); failures of
+//! commands ([`failure`]) and their output ([`output`], [`stderr`], [`progress`], [`quantity`], [`recoveries`]);
+//! signals ([`interrupt`]); and connections to a cluster and its master ([`connect`], [`master_requests`], [`flags`]).
 //! The commands themselves are in the programs `fusee` and `fusee-bench`.
 #![forbid(unsafe_code)]
 #![deny(clippy::print_stdout, clippy::print_stderr)] // These macros panic if the output is closed.

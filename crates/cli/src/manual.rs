@@ -1,6 +1,6 @@
 //! Files that a package ships beside a program: completions and manual pages.
 //!
-//! Both are made from the command line itself, so they match the build.
+//! They are generated from the definition of the command line, so they match the program.
 
 use std::io;
 use std::path::PathBuf;

@@ -9,8 +9,8 @@ use crate::connect;
 use crate::failure::Failure;
 use crate::flags;
 
-/// Asks the master at `address` to drain a node, or to keep it after all. On return the master has only noted
-/// the request.
+/// Asks the master at `address` to drain a node, or to cancel the drain. When this returns, the master has recorded the
+/// request, but not yet drained the node.
 pub fn request_drain(
     master: &MasterClient,
     address: &str,
@@ -43,7 +43,7 @@ pub fn ask_status(master: &MasterClient, address: &str) -> Result<Status, Failur
     }
 }
 
-/// The state of a memory node, and its number of replicas.
+/// The state of a memory node, and its numbers of replicas.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DrainStatus {
     /// The state according to the master; `None` if it knows no such node.
@@ -55,7 +55,7 @@ pub struct DrainStatus {
 }
 
 impl DrainStatus {
-    /// Returns the standing of a node.
+    /// Returns the state of a node according to the master's answer.
     pub fn of(node: MnId, status: &Status) -> DrainStatus {
         let member = status.members.iter().find(|member| member.node == node);
         let view = status.view.as_ref();
@@ -66,7 +66,7 @@ impl DrainStatus {
         }
     }
 
-    /// Returns whether the node is drained. Fails if it will not be: it stays after all, or was lost.
+    /// Returns whether the node is drained. Fails if the drain was cancelled or the node was lost.
     pub fn is_drained(&self, node: MnId) -> Result<bool, Failure> {
         match self.state {
             Some(MemberState::Drained) => Ok(true),

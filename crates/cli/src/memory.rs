@@ -4,8 +4,8 @@ use std::fs;
 
 use crate::quantity::ByteSize;
 
-/// Warns if memory nodes lend more than the machine has. This is no error: the system provides memory as it is
-/// used, and may have swap.
+/// Warns if memory nodes lend more memory than the machine has. This is no error, because the system allocates memory
+/// only when it is used, and possibly has swap space.
 pub fn warn_of_pools(pool_bytes: u64, nodes: u64) {
     let meminfo = fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let Some(total) = kib_in(&meminfo, "MemTotal:") else { return };
@@ -25,7 +25,7 @@ fn too_much(pool_bytes: u64, memory_bytes: u64) -> Option<String> {
     })
 }
 
-/// Returns the available memory in bytes, the smaller of the machine's and the control group's; `None` if the
+/// Returns the available memory in bytes: the machine's or the control group's, whichever is smaller; `None` if the
 /// system does not tell.
 pub fn available() -> Option<u64> {
     let machine = available_in(&fs::read_to_string("/proc/meminfo").ok()?);
@@ -40,7 +40,7 @@ fn available_in(meminfo: &str) -> Option<u64> {
     kib_in(meminfo, "MemAvailable:")
 }
 
-/// Returns the value of a line, in bytes.
+/// Returns the value of a line of `/proc/meminfo`, in bytes.
 fn kib_in(meminfo: &str, name: &str) -> Option<u64> {
     let line = meminfo.lines().find_map(|line| line.strip_prefix(name))?;
     let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;

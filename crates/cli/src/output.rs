@@ -1,17 +1,17 @@
-//! Standard output. A closed reader, as in `fusee status | head -1`, or a closed terminal is no failure.
+//! Standard output. If its reader or terminal is closed, for example by `fusee status | head -1`, that is no failure.
 
 use std::io::{ErrorKind, Write, stdout};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::failure::Failure;
 
-/// The error of a closed terminal.
+/// The error code of a write to a closed terminal.
 const EIO: Option<i32> = Some(5);
 
-/// Whether standard output still has a reader.
+/// Whether standard output still has a reader, as far as known.
 static READ: AtomicBool = AtomicBool::new(true);
 
-/// Writes bytes as they are.
+/// Writes bytes unchanged.
 pub fn raw(bytes: &[u8]) -> Result<(), Failure> {
     let mut out = stdout().lock();
     match out.write_all(bytes).and_then(|()| out.flush()) {
@@ -24,12 +24,12 @@ pub fn raw(bytes: &[u8]) -> Result<(), Failure> {
     }
 }
 
-/// Returns whether output still reaches a reader: a command that runs on and on should end when it does not.
+/// Returns whether standard output still has a reader. A command that would run for ever ends if it has none.
 pub fn is_read() -> bool {
     READ.load(Ordering::Relaxed)
 }
 
-/// Writes text that ends its own lines.
+/// Writes text that contains its own line breaks.
 pub fn text(text: &str) -> Result<(), Failure> {
     raw(text.as_bytes())
 }

@@ -34,19 +34,19 @@ pub struct CommonOptions {
     tls_key: Option<PathBuf>,
 }
 
-/// Treatment of a command by its program.
+/// The way in which a program runs one of its commands.
 #[derive(Clone, Copy, Debug)]
 pub struct Conduct {
     /// The default log.
     pub usual_log: DefaultVerbosity,
-    /// Whether the command runs until it is stopped, and other processes depend on it.
+    /// Whether the command is a server: it runs until it is stopped, and other processes depend on it.
     pub serves: bool,
-    /// Whether a panic in any thread ends the process. Tools that run the store inside themselves handle panics.
+    /// Whether a panic in any thread ends the process. Tools that run servers inside their own process handle panics.
     pub ends_on_panic: bool,
 }
 
-/// Parses the command line of this process. An invalid one ends the process with a message, after `explained` has
-/// added what the program knows about the mistake.
+/// Parses the command line of this process. If it is invalid, prints a message and ends the process. `explained` adds
+/// what the program knows about the mistake.
 pub fn parse<C>(explained: impl FnOnce(clap::Error) -> clap::Error) -> C
 where
     C: CommandFactory + FromArgMatches,
@@ -56,7 +56,7 @@ where
     parsed.unwrap_or_else(|error| explained(error).exit())
 }
 
-/// Ignores environment variables with empty values, in all subcommands.
+/// Makes all subcommands ignore environment variables with empty values.
 fn without_empty_variables(command: clap::Command) -> clap::Command {
     let is_empty = |arg: &clap::Arg| {
         let value = arg.get_env().and_then(std::env::var_os);
@@ -67,7 +67,7 @@ fn without_empty_variables(command: clap::Command) -> clap::Command {
     command.mut_subcommands(without_empty_variables)
 }
 
-/// Runs the command of this process. Returns the exit code.
+/// Runs the command of this process and returns the exit code.
 pub fn run(
     options: CommonOptions,
     conduct: Conduct,

@@ -1,11 +1,11 @@
-//! Progress of long work, as a line now and then, if standard error is no terminal: a progress bar shows
-//! nothing there.
+//! Progress of long work on a standard error that is no terminal: one line from time to time. On a terminal there is a
+//! progress bar instead.
 
 use std::io::{IsTerminal, stderr};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Time from the beginning to the first line, and between two lines.
+/// Time from the beginning of the work to the first line, and interval between two lines.
 const EVERY: Duration = Duration::from_secs(15);
 
 /// Progress lines of one piece of work.
@@ -28,14 +28,14 @@ impl ProgressLines {
         ProgressLines { begun: now, latest: Mutex::new(now), every, is_wanted }
     }
 
-    /// Writes the progress, if the last line was long ago.
+    /// Writes the progress, if a line is due.
     pub fn tell(&self, how_far: impl FnOnce() -> String) {
         if let Some(seconds) = self.take_due_line(Instant::now()) {
             crate::stderr::tell(&format!("{} after {seconds} s", how_far()));
         }
     }
 
-    /// Returns the seconds since the beginning, if a line is due.
+    /// Returns the seconds since the beginning of the work, if a line is due.
     fn take_due_line(&self, now: Instant) -> Option<u64> {
         if !self.is_wanted {
             return None;

@@ -1,7 +1,7 @@
-//! Numbers of bytes in the notation of people: `512`, `64KiB`, `1.5GiB`, `2GB`.
+//! Numbers of bytes with units: `512`, `64KiB`, `1.5GiB`, `2GB`.
 //!
-//! `K`, `M`, `G`, `T` and their `Ki...` forms are powers of 1024, as is usual for memory; `KB`, `MB`, `GB`,
-//! `TB` are powers of 1000. Case does not matter.
+//! `K`, `M`, `G`, `T` and their `Ki...` forms are powers of 1024, as is usual for memory; `KB`, `MB`, `GB`, `TB` are
+//! powers of 1000. Case does not matter.
 
 use std::fmt;
 use std::str::FromStr;
@@ -10,7 +10,7 @@ pub use fusee_control::count_with_noun;
 use serde::de::{self, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 
-/// A number of bytes; serialized as a plain number.
+/// A number of bytes. Serde serializes it as a plain number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct ByteSize(pub u64);
 
@@ -45,7 +45,7 @@ impl FromStr for ByteSize {
         let valid = number.bytes().all(|b| b.is_ascii_digit() || b == b'.');
         let fraction: f64 = number.parse().map_err(|_| wrong())?;
         let bytes = fraction * factor as f64;
-        // Larger numbers would lose bytes in the conversion, and no machine has so many.
+        // The conversion of larger numbers would be inexact, and no machine has so much memory.
         if valid && bytes < (1u64 << 63) as f64 { Ok(ByteSize(bytes as u64)) } else { Err(wrong()) }
     }
 }
@@ -65,7 +65,7 @@ impl fmt::Display for ByteSize {
     }
 }
 
-/// Writes a number as settings do: exactly, in the largest unit that divides it.
+/// Formats a number of bytes exactly, in the largest unit that divides it, as in a file of settings.
 pub fn exact(bytes: u64) -> String {
     let units = [(1u64 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")];
     let whole = units.into_iter().find(|(unit, _)| bytes > 0 && bytes.is_multiple_of(*unit));
@@ -78,7 +78,7 @@ impl<'de> Deserialize<'de> for ByteSize {
     }
 }
 
-/// A number, or text with a unit.
+/// A visitor that accepts a number, or text with a unit.
 struct ByteSizeVisitor;
 
 impl Visitor<'_> for ByteSizeVisitor {
@@ -144,7 +144,8 @@ mod tests {
         #[test]
         fn whole_numbers_come_back_in_every_unit(number: u64, unit in 0..UNITS.len(), upper: bool) {
             let (suffix, factor) = UNITS[unit];
-            // The largest number of this unit that fits, and the plain number.
+            // The loop tests the largest multiple of the unit that fits into 64 bits; the lines below it test the plain
+            // number.
             let number = number / factor;
             let unit = if upper { suffix.to_uppercase() } else { suffix.to_owned() };
             for text in [format!("{number}{unit}"), format!(" {number} {unit} ")] {

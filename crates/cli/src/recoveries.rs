@@ -1,28 +1,28 @@
-//! Recoveries of crashed clients, for people and programs: the parts of the paper's Table 1.
+//! Reports of recoveries of crashed clients, as text and JSON, with the parts of the paper's Table 1.
 //!
-//! The master measures the parts in microseconds; here they are in milliseconds, as in the paper. No part has
-//! the time before the first: until the crash is noticed, and the client fenced at all memory nodes. Clients
-//! that are recovered together share the first two parts: each shows them whole.
+//! The master measures the parts in microseconds. Reports have milliseconds, as the paper has. The time before the
+//! first part is not included: in it the crash is noticed, and the client is fenced at all memory nodes. Clients that
+//! are recovered together share the first two parts, and each report shows their whole duration.
 
 use std::fmt::Write as _;
 
 use fusee_control::master::{ClientRecovery, RecoveryTimes};
 use serde::Serialize;
 
-/// The parts of a recovery, in milliseconds.
+/// Durations of the parts of a recovery, in milliseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct RecoveryTimesMs {
-    /// Fencing the client once more, at all memory nodes.
+    /// The client is fenced once more at all memory nodes.
     pub reconnect_ms: f64,
-    /// Asking for its blocks.
+    /// The master asks for the client's blocks.
     pub metadata_ms: f64,
-    /// Reading its logs, and completing the requests that they show half-way.
+    /// The client's logs are read, and operations that these show as unfinished are completed.
     pub log_ms: f64,
-    /// Making the replicas of the block tables equal.
+    /// The replicas of the block tables are made equal.
     pub repair_ms: f64,
-    /// Freeing the blocks that it never used.
+    /// Blocks that the client never used are freed.
     pub free_lists_ms: f64,
-    /// The sum of all parts.
+    /// Sum of all parts.
     pub total_ms: f64,
 }
 
@@ -44,23 +44,23 @@ impl From<RecoveryTimes> for RecoveryTimesMs {
 /// The recovery of a client.
 #[derive(Clone, Debug, Serialize)]
 pub struct RecoveryReport {
-    /// Its client id.
+    /// The client's id.
     pub client: String,
-    /// Its blocks.
+    /// Number of blocks that the client owned.
     pub blocks: u64,
-    /// Blocks that were freed.
+    /// Number of these blocks that were freed.
     pub freed: u64,
-    /// Blocks whose unused rest is handed over.
+    /// Number of these blocks whose unused rest became available to other sessions.
     pub orphans: u64,
-    /// Objects in its logs.
+    /// Number of objects that the logs contain.
     pub walked: u64,
-    /// Writes that were completed.
+    /// Number of writes that were completed.
     pub committed: u64,
-    /// Writes that were withdrawn.
+    /// Number of writes that were withdrawn.
     pub withdrawn: u64,
-    /// Slots and objects in a state that no correct client leaves.
+    /// Number of slots and objects in a state that no correct client leaves.
     pub strange: u64,
-    /// Times of the parts.
+    /// Durations of the parts.
     #[serde(flatten)]
     pub parts: RecoveryTimesMs,
 }
@@ -81,7 +81,7 @@ impl From<&ClientRecovery> for RecoveryReport {
     }
 }
 
-/// Returns a table for people: a line per recovery, times in milliseconds.
+/// Returns a table with a line for each recovery, with times in milliseconds.
 pub fn table(recoveries: &[RecoveryReport]) -> String {
     let mut text = format!(
         "{:<8}{:>10}{:>10}{:>10}{:>8}{:>12}{:>10}{:>8}{:>7}{:>8}{:>11}{:>11}{:>9}\n",

@@ -1,6 +1,6 @@
-//! The file of the cluster's secret, or of a key of it. One flag of the program names it for all commands.
+//! The file of the cluster's secret, or of a key that is derived from the secret. All commands have one flag for it.
 //!
-//! The flag is stored once, at the beginning. Without it connections are not authenticated.
+//! The flag is stored once, when the program starts. Without it connections are not authenticated.
 
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
@@ -13,10 +13,10 @@ use crate::tls;
 
 static FILE: OnceLock<PathBuf> = OnceLock::new();
 
-/// The environment variable for the flag.
+/// The environment variable that replaces the flag.
 pub const VARIABLE: &str = "FUSEE_SECRET";
 
-/// Sets the file that the flag names.
+/// Stores the file that the flag names.
 pub fn set(file: PathBuf) {
     FILE.get_or_init(|| file);
 }
@@ -26,7 +26,7 @@ pub fn file() -> Option<&'static Path> {
     FILE.get().map(PathBuf::as_path)
 }
 
-/// Returns the keys of a tool, from its file. The file is read once, since it may be a pipe.
+/// Returns the keys of a tool, from the flag's file. The file is read only once, because it can be a pipe.
 pub fn keys() -> Result<Option<Keyring>, Failure> {
     static KEYS: OnceLock<Option<Keyring>> = OnceLock::new();
     if let Some(known) = KEYS.get() {
@@ -37,28 +37,28 @@ pub fn keys() -> Result<Option<Keyring>, Failure> {
     Ok(KEYS.get_or_init(|| keys).clone())
 }
 
-/// Returns the keys of a server, which needs the secret itself. `configured` is the file of its configuration;
-/// the flag has precedence.
+/// Returns the keys of a server, which needs the secret itself. `configured` is the file that the server's settings
+/// name; the flag has precedence.
 pub fn of_server(configured: Option<&Path>) -> Result<Option<Keyring>, Failure> {
     let keys = file().or(configured).map(Keyring::of_server).transpose();
     keys.map_err(|error| Failure::usage(error.to_string()))
 }
 
-/// Returns the keys of a process that connects as a tool does, from the flag's file or else from `configured`:
-/// as many as the file has.
+/// Returns the keys of a process that connects as a tool does. The file is the flag's, or else `configured`. It can
+/// contain the secret or one derived key.
 pub fn keys_of_tool(configured: Option<&Path>) -> Result<Option<Keyring>, Failure> {
     let keys = file().or(configured).map(Keyring::of_client).transpose();
     keys.map_err(|error| Failure::usage(error.to_string()))
 }
 
-/// Returns a runtime whose connections are authenticated by the flag's keys, and over TLS if flags ask for it.
+/// Returns a runtime whose connections use the keys of the flag's file, and TLS if flags ask for it.
 pub fn runtime(name: &str) -> Result<Runtime, Failure> {
     let runtime = Runtime::with_keys(name, keys()?)
         .map_err(|error| Failure::operation(format!("cannot start a thread: {error}")))?;
     Ok(runtime.with_tls(tls::of_client()?))
 }
 
-/// Returns the environment for child processes, so that they use the same secret and TLS files.
+/// Returns environment variables for child processes, which give them the same secret and TLS files.
 pub fn environment() -> Vec<(&'static str, PathBuf)> {
     let secret = file().map(|file| (VARIABLE, file.to_owned()));
     secret.into_iter().chain(tls::environment()).collect()

@@ -1,12 +1,12 @@
-//! Standard error, which may take nothing: its disk is full, its reader is gone or stalled.
+//! Standard error, which sometimes takes no data: its disk is full, or its reader has ended or stalled.
 //!
-//! Lines of the log and messages of commands go through one bounded queue, in order, and a thread of its own
-//! writes them. So no other thread waits for standard error, and a line that cannot be written is no failure of
-//! the code that logged it: the line is counted, and the next line that can be written is preceded by the
-//! number of missing lines.
+//! Lines of the log and messages of commands go through one bounded queue, in order, and a thread of its own writes
+//! them. So no other thread waits for standard error, and a line that cannot be written is no failure of the code that
+//! logged it. Such lines are counted, and their number is written before the next line that can be written.
 //!
-//! Logs never wait: if the queue is full, lines are dropped. A message waits until it is written; in a server
-//! no longer than its patience. Before [`start`], and without the thread, everything is written at once.
+//! Lines of the log never wait: if the queue is full, they are dropped. A message waits until it is written; in a
+//! server no longer than the server's patience. Before [`start`], or if the thread cannot start, everything is written
+//! at once.
 
 // Promise SEC-14
 
@@ -17,15 +17,15 @@ use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
-/// Limit of the bytes that wait to be written.
+/// Largest number of bytes in the queue.
 const MOST_BYTES: usize = 1 << 20;
-/// Cost of a line in the queue beside its bytes.
+/// Bytes that each line in the queue costs in addition to its text.
 const LINE_BYTES: usize = 64;
-/// Limit of the length of a line.
+/// Largest length of a line.
 const MOST_LINE_BYTES: usize = 64 << 10;
-/// Pause when a non-blocking standard error takes no more.
+/// Pause after a non-blocking standard error takes no data.
 const PAUSE: Duration = Duration::from_millis(10);
-/// Interval between two calls of `each` of [`start`].
+/// Interval between two calls of the function `each` that [`start`] gets.
 const PERIOD: Duration = Duration::from_secs(10);
 
 static QUEUE: OnceLock<StderrQueue> = OnceLock::new();
@@ -36,7 +36,7 @@ static MISSING: AtomicU64 = AtomicU64::new(0);
 struct StderrQueue {
     state: Mutex<StderrQueueState>,
     changed: Condvar,
-    /// Limit of a wait for the queue; `None`: until all is written.
+    /// Longest wait for the queue to be written; `None` for no limit.
     patience: Option<Duration>,
 }
 
@@ -45,7 +45,7 @@ struct StderrQueueState {
     lines: VecDeque<StderrLine>,
     bytes: usize,
     is_writing: bool,
-    /// Lines that are missing after the last one in the queue.
+    /// Number of missing lines behind the last line in the queue.
     missing: u64,
     /// Whether standard error took the last write.
     takes: bool,
@@ -59,7 +59,7 @@ struct StderrLine {
 }
 
 impl StderrQueueState {
-    /// Queues a line of the log, or drops it if there is no room.
+    /// Queues a line of the log, or drops it if the queue has no room.
     fn push(&mut self, text: &[u8]) {
         if self.bytes + text.len().min(MOST_LINE_BYTES) + LINE_BYTES > MOST_BYTES {
             self.missing += 1;
@@ -71,15 +71,15 @@ impl StderrQueueState {
         }
     }
 
-    /// Queues a message, even beyond the limit: the thread of a message waits, so there are at most as many as
-    /// threads.
+    /// Queues a message, even beyond the limit. The thread that sends a message waits until it is written, so the queue
+    /// has at most one message for each thread.
     fn push_message(&mut self, text: Vec<u8>) {
         self.bytes += text.len() + LINE_BYTES;
         let missing = std::mem::take(&mut self.missing);
         self.lines.push_back(StderrLine { missing, text });
     }
 
-    /// Returns the next write: a line, or only the number of missing lines.
+    /// Returns what to write next: a line, or a notice of missing lines without a line.
     fn next(&mut self) -> Option<StderrLine> {
         let line = self.lines.pop_front();
         self.bytes -= line.as_ref().map_or(0, |line| line.text.len() + LINE_BYTES);
@@ -92,7 +92,7 @@ impl StderrQueueState {
         })
     }
 
-    /// Records that standard error has not taken a line.
+    /// Records that a line could not be written.
     fn record_failed_line(&mut self, line: &StderrLine) {
         let lost = u64::from(!line.text.is_empty());
         MISSING.fetch_add(lost, Ordering::Relaxed);
@@ -108,11 +108,11 @@ impl StderrQueue {
     }
 
     fn lock(&self) -> MutexGuard<'_, StderrQueueState> {
-        // No code panics while it holds the lock and the state is inconsistent.
+        // While a thread holds the lock and has changed only a part of the state, it does not panic.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Writes the queued lines, for ever.
+    /// Writes queued lines for ever.
     fn serve(&self, out: &mut impl Write, each: Option<fn()>) {
         let mut due = Instant::now() + PERIOD;
         loop {
@@ -137,7 +137,7 @@ impl StderrQueue {
             drop(self.changed.wait_timeout(state, left));
             if Instant::now() >= due {
                 due = Instant::now() + PERIOD;
-                // Standard error may take more again.
+                // Standard error possibly takes data again.
                 self.lock().takes = true;
                 each();
             }
@@ -159,12 +159,12 @@ impl StderrQueue {
     }
 }
 
-/// Writes a line; if lines are missing before it, first their number.
+/// Writes a line. If lines are missing before it, first writes a notice with their number.
 fn write_line(out: &mut impl Write, StderrLine { missing, text }: &StderrLine) -> io::Result<()> {
     if *missing > 0 {
         let what = if *missing == 1 { "1 line is" } else { &format!("{missing} lines are") };
         let said = format!("{what} missing here: standard error did not take more");
-        // Begins with a line break: the line before may have been written in part.
+        // The notice begins with a line break, because the line before it has possibly been written in part.
         write_all(out, format!("\n{}", notice_line("WARN", &said)).as_bytes())?;
     }
     write_all(out, text)
@@ -191,22 +191,22 @@ fn notice_line(level: &str, text: &str) -> String {
     format!("{now} {level:>5} {text}\n")
 }
 
-/// Starts the thread that writes. `patience` limits the wait of messages; `None`: they wait as long as it
-/// takes. The thread calls `each` every ten seconds.
+/// Starts the thread that writes. `patience` limits how long a message waits; `None` means no limit. The thread calls
+/// `each` every ten seconds.
 pub fn start(patience: Option<Duration>, each: Option<fn()>) {
     let serve = move || QUEUE.wait().serve(&mut stderr(), each);
-    // If the thread does not start, everything is written at once, as before.
+    // If the thread cannot start, everything is still written at once.
     if thread::Builder::new().name("fusee-log".into()).spawn(serve).is_ok() {
         QUEUE.get_or_init(|| StderrQueue::new(patience));
     }
 }
 
-/// Queues a line of the log, without waiting until it is written.
+/// Queues a line of the log without waiting until it is written.
 pub fn push(text: &[u8]) {
     queue(text, |state| state.push(text));
 }
 
-/// Writes text, as far as standard error takes it.
+/// Writes text, and waits until it is written, or until the patience has passed.
 pub fn text(text: &str) {
     queue(text.as_bytes(), |state| state.push_message(text.into()));
     flush();
@@ -223,7 +223,7 @@ fn queue(text: &[u8], put: impl FnOnce(&mut StderrQueueState)) {
     }
 }
 
-/// Writes a line, as far as standard error takes it.
+/// Writes a line, and waits until it is written, or until the patience has passed.
 pub fn tell(line: &str) {
     text(&format!("{line}\n"));
 }
@@ -233,19 +233,19 @@ pub fn notice(level: &str, text: &str) {
     push(notice_line(level, text).as_bytes());
 }
 
-/// Waits until everything is written, as far as standard error takes it.
+/// Waits until the queue is written, or until the patience has passed.
 pub fn flush() {
     if let Some(queue) = QUEUE.get() {
         queue.flush();
     }
 }
 
-/// Returns the number of lines that standard error did not take.
+/// Returns the number of lines that are missing because standard error did not take them.
 pub fn missing() -> u64 {
     MISSING.load(Ordering::Relaxed)
 }
 
-/// The destination of the log. One write is one line.
+/// The writer for the log. Each call of `write` gets one line.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct StderrLog;
 
@@ -266,7 +266,7 @@ mod tests {
 
     use super::*;
 
-    /// A writer that fails, waits, or takes all, as it is told before each write.
+    /// A writer that fails, blocks, or takes all bytes. Before each write an order tells it which.
     struct ScriptedStderr {
         orders: Receiver<bool>,
         taken: Sender<Vec<u8>>,
@@ -274,7 +274,7 @@ mod tests {
 
     impl Write for ScriptedStderr {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-            // Without further orders it takes all: the test has ended.
+            // If the orders have ended, the writer takes all bytes, because the test is over.
             match self.orders.recv() {
                 Ok(true) | Err(mpsc::RecvError) => drop(self.taken.send(bytes.to_vec())),
                 Ok(false) => return Err(ErrorKind::StorageFull.into()),
@@ -333,8 +333,8 @@ mod tests {
         (0..pushed).for_each(|_| push(queue, &line));
         assert!(begun.elapsed() < Duration::from_secs(3), "{:?}", begun.elapsed());
         assert!(queue.lock().bytes <= MOST_BYTES);
-        // When the reader goes on, it gets all lines that were kept, and the number of missing ones, though
-        // nothing else is logged.
+        // When the reader continues, it gets all queued lines, and the number of missing lines even if no further line
+        // is logged.
         drop(order);
         let mut lines = 0;
         while lines < pushed {

@@ -1,6 +1,6 @@
-//! The files of TLS. Flags of the program name them for all commands.
+//! The files for TLS. All commands have flags for them.
 //!
-//! The flags are stored once, at the beginning. Without them connections are not encrypted.
+//! The flags are stored once, when the program starts. Without them connections are not encrypted.
 
 use std::path::PathBuf;
 use std::sync::OnceLock;
@@ -9,19 +9,19 @@ use fusee_tls::{TlsError, TlsSettings};
 
 use crate::failure::Failure;
 
-/// The environment variable for [`TlsFiles::ca`].
+/// The environment variable that replaces the flag for [`TlsFiles::ca`].
 pub const CA: &str = "FUSEE_TLS_CA";
-/// The environment variable for [`TlsFiles::cert`].
+/// The environment variable that replaces the flag for [`TlsFiles::cert`].
 pub const CERT: &str = "FUSEE_TLS_CERT";
-/// The environment variable for [`TlsFiles::key`].
+/// The environment variable that replaces the flag for [`TlsFiles::key`].
 pub const KEY: &str = "FUSEE_TLS_KEY";
 
-/// The files that flags may name.
+/// The files that flags name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TlsFiles {
-    /// Certificates of the trusted authorities: all outgoing connections use TLS.
+    /// Certificates of the trusted authorities. If set, all outgoing connections use TLS.
     pub ca: Option<PathBuf>,
-    /// The certificate of a server: all incoming connections use TLS.
+    /// The certificate of a server. If set, all incoming connections use TLS.
     pub cert: Option<PathBuf>,
     /// The private key of that certificate.
     pub key: Option<PathBuf>,
@@ -29,7 +29,7 @@ pub struct TlsFiles {
 
 static FILES: OnceLock<TlsFiles> = OnceLock::new();
 
-/// Sets the files that the flags name.
+/// Stores the files that the flags name.
 pub fn set(files: TlsFiles) {
     FILES.get_or_init(|| files);
 }
@@ -39,14 +39,14 @@ fn files() -> TlsFiles {
     FILES.get().cloned().unwrap_or_default()
 }
 
-/// Returns the environment for child processes, so that they use the same TLS files.
+/// Returns environment variables for child processes, which give them the same TLS files.
 pub fn environment() -> Vec<(&'static str, PathBuf)> {
     let TlsFiles { ca, cert, key } = files();
     let all = [(CA, ca), (CERT, cert), (KEY, key)];
     all.into_iter().filter_map(|(name, file)| Some((name, file?))).collect()
 }
 
-/// Returns the certificates of a tool. The files are read once: all callers get the same.
+/// Returns the TLS settings of a tool. The files are read only once, and all callers get the same settings.
 pub fn of_client() -> Result<Option<TlsSettings>, Failure> {
     static TLS: OnceLock<Option<TlsSettings>> = OnceLock::new();
     if let Some(known) = TLS.get() {
@@ -56,8 +56,8 @@ pub fn of_client() -> Result<Option<TlsSettings>, Failure> {
     Ok(TLS.get_or_init(|| tls).clone())
 }
 
-/// Returns the certificates of a server, which also opens connections, from these files in the order of
-/// [`TlsFiles`]. Flags have precedence.
+/// Returns the TLS settings of a server, which also opens connections. The files are those of flags, or else these, in
+/// the order of [`TlsFiles`]'s fields.
 pub fn of_server(configured: [Option<PathBuf>; 3]) -> Result<Option<TlsSettings>, Failure> {
     let (flags, [ca, cert, key]) = (files(), configured);
     let [ca, cert, key] = [flags.ca.or(ca), flags.cert.or(cert), flags.key.or(key)];

@@ -1,7 +1,7 @@
-//! Announcements: the line of JSON that a server writes to standard output once its ports are open.
+//! Announcements: the line of JSON that a server writes to standard output after it has opened its ports.
 //!
-//! `fusee master`, `fusee memory-node` and `fusee switch` write it if they are told to
-//! (`--announce`), for the process that started them.
+//! `fusee master`, `fusee memory-node` and `fusee switch` write this line with `--announce`, for the process that
+//! started them.
 
 use std::net::SocketAddr;
 
@@ -12,31 +12,31 @@ use serde::{Deserialize, Serialize};
 /// The announcement of a master.
 #[derive(Debug, Deserialize, Serialize)]
 pub struct MasterAnnouncement {
-    /// Host and port that it listens at.
+    /// Host and port at which the master listens.
     pub control: String,
-    /// The address of its page.
+    /// The address of the master's status page; `None` without `--http`.
     pub http: Option<SocketAddr>,
 }
 
 /// The announcement of a memory node.
 #[derive(Debug, Deserialize, Serialize)]
 pub struct NodeAnnouncement {
-    /// Host and port of its control service.
+    /// Host and port of the node's control service.
     pub control: String,
-    /// Host and port of its software NIC.
+    /// Host and port of the node's software NIC; `None` if TCP is not served.
     pub tcp: Option<String>,
-    /// Path of its socket.
+    /// Path of the node's socket for shared memory; `None` if shared memory is not served.
     pub shm: Option<String>,
-    /// Host and port at which it hands out queue pairs.
+    /// Host and port at which the node hands out queue pairs; `None` if verbs are not served.
     pub verbs: Option<String>,
-    /// The address of its metrics.
+    /// The address of the node's metrics; `None` without `--http`.
     pub http: Option<SocketAddr>,
 }
 
 /// The announcement of a switch.
 #[derive(Debug, Deserialize, Serialize)]
 pub struct SwitchAnnouncement {
-    /// Host and port that it listens at; `wire` between two interfaces.
+    /// Host and port at which the switch listens, or `wire` for a switch between two interfaces.
     pub switch: String,
 }
 

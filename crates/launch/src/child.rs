@@ -1,4 +1,4 @@
-//! A server that this process started.
+//! A server process that this process has started.
 
 use std::collections::HashSet;
 use std::path::Path;
@@ -12,11 +12,11 @@ use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{ChildStdin, ChildStdout, Command};
 use tokio::time::timeout;
 
-/// The setting that names the RDMA device.
+/// The environment variable that selects the RDMA device.
 const DEVICE: &str = "FUSEE_RDMA_DEVICE";
-/// The most time that a server may take to open its ports.
+/// Largest time from a server's start to its announcement.
 const ANNOUNCE_TIMEOUT: Duration = Duration::from_secs(30);
-/// The most time that a server may take to stop before it is killed.
+/// Largest time from the request to stop until a server is killed.
 const STOP_GRACE: Duration = Duration::from_secs(5);
 
 /// A child process. Dropping it kills it.
@@ -24,14 +24,14 @@ pub struct Child {
     name: String,
     pid: u32,
     process: tokio::process::Child,
-    /// Closing it tells the child to stop.
+    /// Standard input of the child. When it is closed, the child stops.
     stdin: Option<ChildStdin>,
     stdout: Option<BufReader<ChildStdout>>,
     exited: Option<ExitStatus>,
 }
 
 impl Child {
-    /// Starts the program as a server, with these arguments. The name is for messages.
+    /// Starts the program as a server, with these arguments. `name` is for messages.
     pub(crate) fn spawn(
         program: &Path,
         name: &str,
@@ -42,22 +42,21 @@ impl Child {
         let mut command = Command::new(program);
         command.args(arguments).args(["--announce", "--stop-with-stdin"]);
         command.args((0..verbose).map(|_| "--verbose"));
-        // Only the arguments decide what the servers do. Other settings in the environment are
-        // meant for servers that the user starts.
+        // Only the arguments configure the servers. Settings in the environment are for servers that the user starts.
         let settings: HashSet<String> =
             std::env::vars().map(|(key, _)| key).filter(|key| key.starts_with("FUSEE_")).collect();
         for name in &settings {
             command.env_remove(name);
         }
-        // Exceptions are the secret and the certificates, which the servers share with their
-        // clients, and the RDMA device, which is the machine's.
+        // Exceptions are the secret and the certificates, which the servers share with their clients, and the RDMA
+        // device, which depends on the machine.
         command.envs(secret::environment());
         command.envs(std::env::var_os(DEVICE).map(|device| (DEVICE, device)));
         if verbose == 0 && std::env::var_os("RUST_LOG").is_none() {
             command.env("RUST_LOG", "warn");
         }
-        // In a process group of its own, so that Ctrl-C in a terminal reaches only the parent,
-        // which stops the children.
+        // The child has its own process group, so that Ctrl-C in a terminal reaches only the parent, which stops the
+        // children.
         command.process_group(0).kill_on_drop(true);
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut process = command.spawn().map_err(cannot)?;
@@ -86,7 +85,7 @@ impl Child {
         self.pid
     }
 
-    /// Waits for the line in which the server announces its open ports.
+    /// Waits for the server's announcement and returns it.
     pub async fn announcement(&mut self) -> Result<String, Failure> {
         let name = &self.name;
         let Some(stdout) = &mut self.stdout else {
@@ -100,7 +99,7 @@ impl Child {
         }
     }
 
-    /// Waits for the child's end; returns its name and how it ended.
+    /// Waits until the child has ended. Returns the child's name and its exit status in words.
     pub async fn wait_for_exit(&mut self) -> (String, String) {
         let status = match self.process.wait().await {
             Ok(status) => {
@@ -112,19 +111,19 @@ impl Child {
         (format!("{} (pid {})", self.name, self.pid), status)
     }
 
-    /// Whether [`Child::wait_for_exit`] has seen the child's end.
+    /// Returns whether [`Child::wait_for_exit`] has seen that the child has ended.
     pub fn has_exited(&self) -> bool {
         self.exited.is_some()
     }
 
-    /// Kills the child (SIGKILL), without waiting for its end.
+    /// Kills the child by SIGKILL, without waiting until it has ended.
     pub fn kill(&mut self) -> Result<(), Failure> {
         let killed = self.process.start_kill();
         killed
             .map_err(|error| Failure::operation(format!("cannot kill the {}: {error}", self.name)))
     }
 
-    /// Tells the child to stop, and kills it if it does not.
+    /// Tells the child to stop, and kills it if it has not stopped after [`STOP_GRACE`].
     async fn stop(mut self) {
         drop(self.stdin.take());
         if timeout(STOP_GRACE, self.process.wait()).await.is_err() {

@@ -1,8 +1,8 @@
 //! The private directory of one cluster.
 //!
-//! It holds the sockets, the master's store, and a file that is locked as long as the owner of the
-//! directory lives. Dropping the value removes the directory. If the owner is killed, the directory
-//! stays without its lock, and the next process that makes one removes it.
+//! The directory holds the sockets, the master's store, and a file that the directory's owner keeps locked. Dropping
+//! the value removes the directory. If the owner is killed, the directory remains with an unlocked file, and the next
+//! process that creates such a directory removes it.
 
 use std::fs::{self, DirBuilder, File};
 use std::io;
@@ -17,12 +17,12 @@ const LOCK: &str = "lock";
 /// A private directory. Dropping the value removes it.
 pub struct ClusterDirectory {
     path: PathBuf,
-    /// Locked; closing the file unlocks it.
+    /// The open file that keeps the directory locked. Closing it unlocks the directory.
     _lock: File,
 }
 
 impl ClusterDirectory {
-    /// Makes a directory, in the user's runtime directory or else in that for temporary files.
+    /// Creates a directory, in the user's runtime directory or else in that for temporary files.
     pub fn create() -> Result<ClusterDirectory, Failure> {
         let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
         let base = runtime.filter(|path| path.is_dir()).unwrap_or_else(std::env::temp_dir);
@@ -60,7 +60,7 @@ fn sweep(base: &Path) {
         if !entry.file_name().to_string_lossy().starts_with(PREFIX) {
             continue;
         }
-        // Without a lock file, its owner has only just made it, or it is not one of ours.
+        // A directory without a lock file is not of this program, or its owner is just creating it.
         let Ok(lock) = File::open(entry.path().join(LOCK)) else { continue };
         if lock.try_lock().is_ok() {
             let _ = fs::remove_dir_all(entry.path());

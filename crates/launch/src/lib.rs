@@ -1,13 +1,12 @@
-//! Starting and stopping of the processes of a cluster on this machine, for `fusee up`, benchmarks,
-//! and other programs that need a cluster of real processes.
+//! Starting and stopping of a cluster's processes on this machine, for `fusee up`, benchmarks, and other programs that
+//! need a cluster of real processes.
 //!
-//! A [`LaunchPlan`] describes the cluster. [`start`] starts its servers as children that run the program
-//! `fusee` ([`ServerProgram`]), on loopback addresses, with their files in a private [`ClusterDirectory`];
-//! each reports its addresses in an [`announcement`]. [`Servers`] also owns the children, and stops
-//! them.
+//! A [`LaunchPlan`] describes the cluster. [`start`] starts the servers as children that run the program `fusee`
+//! ([`ServerProgram`]) on loopback addresses, with their files in a private [`ClusterDirectory`]. Each server reports
+//! its addresses in an [`announcement`]. [`Servers`] starts a cluster too, owns the children, and stops them.
 //!
-//! No server outlives its parent: it ends when its standard input does (`--stop-with-stdin`), and
-//! the system closes that input however the parent dies.
+//! No server outlives its parent: a server ends at the end of its standard input (`--stop-with-stdin`), which the
+//! system closes when the parent dies, however it dies.
 #![forbid(unsafe_code)]
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 

@@ -8,26 +8,26 @@ use fusee_master::settings::LeaseSettings;
 
 use crate::directory::ClusterDirectory;
 
-/// The cluster to form.
+/// The cluster to start.
 #[derive(Clone, Debug)]
 pub struct LaunchPlan {
-    /// Memory nodes.
+    /// Number of memory nodes.
     pub memory_nodes: u16,
-    /// Replicas of the index.
+    /// Number of replicas of the index.
     pub index_replicas: u8,
-    /// Replicas of keys and values.
+    /// Number of replicas of keys and values.
     pub data_replicas: u8,
     /// Memory that each node lends, in bytes.
     pub pool_bytes: u64,
-    /// The number of keys to make the index for.
+    /// Number of keys for which the index is sized.
     pub index_keys: u64,
-    /// Port of the master on 127.0.0.1; 0 is any free one.
+    /// Port of the master on 127.0.0.1; 0 selects a free port.
     pub port: u16,
-    /// Processes that are silent for this many milliseconds count as dead.
+    /// Milliseconds of silence after which the master regards a process as dead.
     pub lease_ms: u64,
-    /// The most bytes a second that move between memory nodes.
+    /// Rate limit of moves between memory nodes, in bytes per second.
     pub move_bytes_per_s: u64,
-    /// The most bytes a second that are read to find damage.
+    /// Rate limit of the search for damage, in bytes per second.
     pub scrub_bytes_per_s: u64,
     /// Fabrics that the memory nodes serve.
     pub fabrics: Vec<FabricKind>,

@@ -1,4 +1,4 @@
-//! The program that servers run.
+//! The program `fusee`, which launched servers run.
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -18,12 +18,12 @@ pub struct ServerProgram {
 }
 
 impl ServerProgram {
-    /// Returns the program of this process. Its servers get this many `--verbose`.
+    /// Returns the program of this process. Servers get this number of `--verbose`.
     pub fn this(verbose: u8) -> Result<ServerProgram, Failure> {
         Ok(ServerProgram { path: of_process()?, verbose })
     }
 
-    /// Returns the program that lies beside that of this process.
+    /// Returns the program `fusee` in the directory of this process's program.
     pub fn beside() -> Result<ServerProgram, Failure> {
         ServerProgram::beside_program(&of_process()?)
     }
@@ -46,7 +46,7 @@ impl ServerProgram {
         &self.path
     }
 
-    /// Starts a server with these arguments. The name is for messages.
+    /// Starts a server with these arguments. `name` is for messages.
     pub fn spawn(&self, name: &str, arguments: &[String]) -> Result<Child, Failure> {
         Child::spawn(&self.path, name, self.verbose, arguments)
     }

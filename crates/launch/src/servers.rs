@@ -1,8 +1,7 @@
 //! A master and memory nodes as child processes that form a cluster.
 //!
-//! [`start`] starts them; [`Servers`] also owns them, for programs that need a cluster of real
-//! processes that ends with them. Each server ends when its standard input does, so none outlives its
-//! parent, however that dies.
+//! [`start`] starts the processes. [`Servers`] also owns them, for programs whose cluster ends with them. Each server
+//! ends at the end of its standard input, so it does not outlive its parent, however the parent dies.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -21,9 +20,9 @@ use crate::directory::ClusterDirectory;
 use crate::plan::LaunchPlan;
 use crate::program::ServerProgram;
 
-/// The most time that the cluster may take to form.
+/// Largest time until the cluster has formed.
 const FORM_TIMEOUT: Duration = Duration::from_secs(60);
-/// The pause between two questions to the master whether the cluster has formed.
+/// Pause between two questions to the master whether the cluster has formed.
 const FORM_POLL: Duration = Duration::from_millis(20);
 
 /// A cluster that clients can join.
@@ -36,8 +35,8 @@ pub struct LaunchedCluster {
     pub nodes: Vec<announcement::NodeAnnouncement>,
 }
 
-/// Starts the servers. `children` are then the master and the memory nodes, in the order of their
-/// names. Also after an error `children` has those that were started, for the caller to stop them.
+/// Starts the servers. On success `children` are the master and the memory nodes, in the order of their names. On an
+/// error `children` are the servers that were started, which the caller has to stop.
 pub async fn start(
     program: &ServerProgram,
     plan: &LaunchPlan,
@@ -69,14 +68,14 @@ pub async fn start(
     Ok(LaunchedCluster { master: address, http, nodes })
 }
 
-/// Waits for the end of any child; returns its name and how it ended.
+/// Waits until any child has ended. Returns that child's name and its exit status in words.
 pub async fn first_exit(children: &mut [Child]) -> (String, String) {
     let exits = children.iter_mut().map(|child| Box::pin(child.wait_for_exit()));
     select_all(exits).await.0
 }
 
-/// Gives the memory nodes the names that they have in the cluster, and sorts them by name; they
-/// joined in any order.
+/// Gives the memory nodes the names that they have in the cluster, and sorts them by name. The names follow from the
+/// order in which the nodes joined.
 fn name_nodes(
     children: &mut Vec<Child>,
     nodes: Vec<announcement::NodeAnnouncement>,
@@ -102,7 +101,7 @@ fn name_nodes(
     nodes
 }
 
-/// Asks the master to form a cluster. Its store is empty, in a new directory.
+/// Asks the master to form a cluster. The master's store is in a new directory, so it is empty.
 async fn form(address: &str) -> Result<(), Failure> {
     let cannot = |what: String| Failure::operation(format!("the cluster cannot be formed: {what}"));
     let runtime = secret::runtime("fusee-launch")?;
@@ -115,7 +114,7 @@ async fn form(address: &str) -> Result<(), Failure> {
     }
 }
 
-/// Waits until clients can join.
+/// Waits until clients can join the cluster, and returns the view.
 async fn wait_until_formed(address: &str) -> Result<View, Failure> {
     let cannot = |what: String| Failure::operation(format!("the cluster cannot be formed: {what}"));
     let runtime = secret::runtime("fusee-launch")?;
@@ -143,12 +142,12 @@ pub struct Servers {
     runtime: tokio::runtime::Runtime,
     children: Vec<Child>,
     master: String,
-    /// Removed after the children have ended, since `drop` runs before fields are dropped.
+    /// The directory is removed after the children have ended, because fields are dropped after `drop` has run.
     directory: ClusterDirectory,
 }
 
 impl Servers {
-    /// Starts the servers, of the program beside this one, and waits until clients can join.
+    /// Starts the program in this process's directory as servers, and waits until clients can join the cluster.
     pub fn start(plan: &LaunchPlan) -> Result<Servers, Failure> {
         let program = ServerProgram::beside()?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();

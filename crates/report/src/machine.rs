@@ -1,4 +1,4 @@
-//! The machine of a benchmark, without which a result means nothing.
+//! The machine on which a benchmark ran. Without it a result means nothing.
 
 use std::fs;
 use std::thread::available_parallelism;
@@ -6,19 +6,19 @@ use std::thread::available_parallelism;
 use fusee_cli::memory;
 use serde::Serialize;
 
-/// Properties of a machine that a reader of a result must know.
+/// The properties of a machine that a reader of a result has to know.
 #[derive(Clone, Debug, Serialize)]
 pub struct HostMachine {
     /// Model name of the processor.
     pub cpu: String,
-    /// Processors that this process may use.
+    /// Number of processors that this process is allowed to use.
     pub cores: usize,
     /// Memory that is available, in bytes; `None` if the system does not tell.
     pub available_memory_bytes: Option<u64>,
 }
 
 impl HostMachine {
-    /// Returns this machine.
+    /// Returns the properties of this machine.
     pub fn here() -> HostMachine {
         let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
         let model = cpuinfo.lines().find_map(|l| l.strip_prefix("model name")?.split_once(':'));
@@ -30,13 +30,13 @@ impl HostMachine {
     }
 }
 
-/// Returns the commit that a release build was made from.
+/// Returns the commit from which a release build was made; `None` if unknown or in debug builds.
 pub fn commit() -> Option<&'static str> {
     option_env!("FUSEE_COMMIT")
 }
 
 impl HostMachine {
-    /// Returns it in one line, with the version of the program.
+    /// Returns the properties in one line, with the version of the program.
     pub fn in_words(&self) -> String {
         let commit = commit().map(|commit| format!(" ({commit})"));
         let version = env!("CARGO_PKG_VERSION");

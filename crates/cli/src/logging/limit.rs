@@ -1,10 +1,11 @@
 //! Limits on similar log lines, so that strangers and broken peers cannot fill the log.
 //!
-//! Lines of one *kind* come from one place of the code, and their texts differ only in numbers. Of each kind
-//! [`BURST`] lines are logged at once, and then one every [`REFILL`]. Omitted lines are counted, and the counts
-//! logged by kind once a minute, and at the end. Lines of `debug` and `trace` are never omitted.
+//! Lines of one *kind* come from one place of the code, and their texts differ only in numbers. Of each kind [`BURST`]
+//! lines are logged at once, and then one every [`REFILL`]. Further lines are omitted and counted. The counts are
+//! logged once a minute, by kind, and at the end of the process. Lines of the levels `debug` and `trace` are never
+//! omitted.
 //!
-//! The number of kinds is bounded, too. Beyond the bound, all kinds of one place of the code are one.
+//! The number of kinds is bounded too. Beyond the bound, all lines from one place of the code are one kind.
 
 // Promise SEC-15
 
@@ -22,29 +23,30 @@ use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::Layer;
 use tracing_subscriber::layer::Context;
 
-/// Lines of a kind that are logged at once.
+/// Number of lines of a kind that are logged at once.
 const BURST: u32 = 32;
-/// Time until one more line may be logged.
+/// Time after which one more line of a kind is logged.
 const REFILL: Duration = Duration::from_secs(10);
-/// Time between two reports of omitted lines.
+/// Interval between two reports of omitted lines.
 const TOLD_EVERY: Duration = Duration::from_secs(60);
 /// Maximum number of kinds.
 const MOST_KINDS: usize = 256;
 /// Characters of an omitted line that a report shows.
 const MOST_CHARS: usize = 120;
 
-/// Lines omitted so far, of all kinds.
+/// Number of lines of all kinds that were omitted so far.
 static LEFT_OUT: AtomicU64 = AtomicU64::new(0);
 static KINDS: LazyLock<Mutex<LogLineKinds>> = LazyLock::new(Mutex::default);
-/// Random seed of the hashes, so that a stranger cannot choose the kind of a text by a part of it.
+/// Random seed of the hashes. Without it, a stranger whose text is part of a line could choose the line's kind.
 static SEED: LazyLock<RandomState> = LazyLock::new(RandomState::new);
 
-/// Returns the number of lines omitted so far because there were many of their kind.
+/// Returns the number of lines that were omitted so far.
 pub fn omitted_lines() -> u64 {
     LEFT_OUT.load(Ordering::Relaxed)
 }
 
-/// Reports lines that were omitted for a minute and not reported yet; at the `end`, all of them.
+/// Reports kinds whose omitted lines have not been reported for a minute. At the `end` of the process, reports all
+/// kinds.
 pub fn tell(end: bool) {
     let told = kinds().take_omitted(Instant::now(), end);
     for (level, text) in told {
@@ -57,7 +59,7 @@ fn kinds() -> MutexGuard<'static, LogLineKinds> {
     KINDS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Lets events pass, until there are too many of a kind.
+/// A layer that logs events, except when there are too many of a kind.
 pub struct LogLimiter;
 
 impl<S: Subscriber> Layer<S> for LogLimiter {
@@ -77,7 +79,7 @@ impl<S: Subscriber> Layer<S> for LogLimiter {
         };
         LEFT_OUT.fetch_add(1, Ordering::Relaxed);
         if first {
-            // Not under the lock: formatting a value may log.
+            // The lock is not held here, because formatting a value can log another line.
             let mut text = LogExcerpt(String::new());
             event.record(&mut MessageVisitor(&mut text));
             kinds().describe(kind, *metadata.level(), text.0);
@@ -106,7 +108,7 @@ struct LogBucket {
     /// Time of the first omitted line that is not reported yet.
     since: Instant,
     level: Level,
-    /// The text of that line.
+    /// Text of the first omitted line.
     text: String,
 }
 
@@ -119,24 +121,25 @@ impl LogBucket {
         }
     }
 
-    /// Whether the bucket is like a new one.
+    /// Returns whether the bucket has the state of a new one.
     fn is_idle(&self) -> bool {
         self.left == BURST && self.left_out == 0
     }
 }
 
 impl LogLineKinds {
-    /// Returns the kind that lines of this kind count as: itself, unless there are too many.
+    /// Returns the kind whose bucket is used for lines of this kind: the kind itself, or, if there are too many kinds,
+    /// the kind of all further lines from the same place of the code.
     fn counts_as(&self, kind: LogLineKind) -> LogLineKind {
         if self.buckets.len() >= MOST_KINDS && !self.buckets.contains_key(&kind) {
-            // Places in the code are few.
+            // The code has few places that log, so this adds few kinds.
             LogLineKind { text: 0, ..kind }
         } else {
             kind
         }
     }
 
-    /// Counts a line as omitted. Returns `None` if it may be logged.
+    /// Counts a line. Returns the line's bucket if the line has to be omitted, and `None` if it has to be logged.
     fn count_omitted(&mut self, kind: LogLineKind, now: Instant) -> Option<&mut LogBucket> {
         if self.counts_as(kind) != kind {
             self.buckets.values_mut().for_each(|bucket| bucket.refill(now));
@@ -192,24 +195,24 @@ struct MessageVisitor<'a, W>(&'a mut W);
 impl<W: fmt::Write> Visit for MessageVisitor<'_, W> {
     fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
         if field.name() == "message" {
-            // Writing to these types cannot fail.
+            // A write to these types cannot fail.
             let _written = write!(self.0, "{value:?}");
         }
     }
 }
 
-/// The hash of a text without its numbers.
+/// A hasher of text that leaves out digits.
 struct DigitlessHasher<H>(H);
 
 impl<H: Hasher> fmt::Write for DigitlessHasher<H> {
     fn write_str(&mut self, text: &str) -> fmt::Result {
-        // Byte by byte, so that the hash does not depend on how the text is split.
+        // Bytes are hashed one by one, so that the hash does not depend on how the text is split.
         text.bytes().filter(|byte| !byte.is_ascii_digit()).for_each(|byte| self.0.write_u8(byte));
         Ok(())
     }
 }
 
-/// The beginning of a text, in one line.
+/// The beginning of a text, without line breaks.
 struct LogExcerpt(String);
 
 impl fmt::Write for LogExcerpt {
@@ -238,7 +241,7 @@ mod tests {
         let mut log = |kind, after: Duration| kinds.count_omitted(kind, begun + after).is_none();
         let logged = (0..1000).filter(|_| log(kind(1), Duration::ZERO)).count();
         assert_eq!(logged as u32, BURST);
-        // Another kind is unaffected, and this one gets one more line in time.
+        // Another kind is not affected. This kind gets one more line after `REFILL`.
         assert!(log(kind(2), Duration::ZERO));
         assert_eq!((log(kind(1), REFILL), log(kind(1), REFILL)), (true, false));
         let told = |kinds: &mut LogLineKinds, after, end| kinds.take_omitted(begun + after, end);
@@ -256,7 +259,7 @@ mod tests {
         let logged = (1..100_000).filter(|n| kinds.count_omitted(kind(*n), now).is_none()).count();
         assert!(kinds.buckets.len() <= MOST_KINDS + 1);
         assert!(logged <= MOST_KINDS + BURST as usize, "{logged}");
-        // Kinds with nothing to report make room in time.
+        // Kinds that have nothing to report make room after some time.
         kinds.take_omitted(now, true);
         kinds.count_omitted(kind(100_000), now + REFILL * BURST);
         assert_eq!(kinds.buckets.len(), 1);

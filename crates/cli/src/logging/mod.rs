@@ -1,10 +1,9 @@
-//! Logs, on standard error. If standard error takes nothing, lines are lost ([`crate::stderr`]), and
-//! nothing else happens. The number of lines of one kind is limited ([`limit`]).
-//! A panic in a server ends it ([`panics`]).
+//! Logs, on standard error. If standard error takes no data, lines are lost ([`crate::stderr`]), and the program
+//! continues. The number of lines of one kind is limited ([`limit`]). A panic in a server ends it ([`panics`]).
 //!
-//! By default servers log what they do (`info`), other commands only problems (`warn`), and the simulator
-//! nothing, since problems are its normal state. `-v` logs more; `RUST_LOG`, if set, overrides it. The filter
-//! of a server is one of its settings, and may change while it runs.
+//! By default servers log what they do (`info`), other commands only problems (`warn`), and the simulator nothing,
+//! because it causes problems on purpose. `-v` logs more; `RUST_LOG`, if set, overrides it. The filter of a server's
+//! log is one of its settings, and can change while the server runs.
 
 pub mod limit;
 pub mod panics;
@@ -20,26 +19,26 @@ use tracing_subscriber::EnvFilter;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 
-/// Time that an ending server waits for its last lines to be read.
+/// Time for which an ending server waits for its last lines to be written.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Default log of a command.
+/// The lines that a command logs by default.
 #[derive(Clone, Copy, Debug)]
 pub enum DefaultVerbosity {
-    /// Nothing.
+    /// No lines.
     Nothing,
-    /// Problems.
+    /// Warnings and errors.
     Problems,
-    /// All that the command does.
+    /// Warnings, errors, and lines about what the command does.
     Everything,
 }
 
-/// Directives of a log filter, as in `RUST_LOG`.
+/// The directives of a log filter, in the syntax of `RUST_LOG`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct LogFilter(String);
 
 impl LogFilter {
-    /// Returns the filter of a server that was started with this many `-v`.
+    /// Returns the default filter of a server that was started with this number of `-v`.
     pub fn of_server(verbose: u8) -> LogFilter {
         LogFilter(default_directives(verbose, DefaultVerbosity::Everything))
     }
@@ -69,15 +68,15 @@ type SetLogFilter = Box<dyn Fn(EnvFilter) + Send + Sync>;
 
 static SET: OnceLock<SetLogFilter> = OnceLock::new();
 
-/// Logs what this filter lets pass, from now on.
+/// Replaces the filter of this process, if a filter is given.
 pub fn set(filter: Option<&LogFilter>) {
     if let (Some(set), Some(LogFilter(directives))) = (SET.get(), filter) {
         set(EnvFilter::new(directives));
     }
 }
 
-/// Starts logging. A server (`serves`) does not wait for a reader that has stopped reading; other commands do,
-/// as programs in a terminal do.
+/// Starts logging. If the reader of standard error has stopped reading, a server (`serves`) drops lines after a time
+/// limit. Other commands wait, as programs in a terminal do.
 pub fn start(verbose: u8, usual_log: DefaultVerbosity, serves: bool) {
     if serves {
         stderr::start(Some(PATIENCE), Some(|| limit::tell(false)))
@@ -104,13 +103,13 @@ pub fn start(verbose: u8, usual_log: DefaultVerbosity, serves: bool) {
     subscriber.finish().with(limit::LogLimiter).init();
 }
 
-/// Logs what is left to report, at the end of the process.
+/// Reports omitted lines, and waits until the log is written. For the end of the process.
 pub fn end() {
     limit::tell(true);
     stderr::flush();
 }
 
-/// Returns the default directives.
+/// Returns the directives of the default filter.
 fn default_directives(verbose: u8, usual: DefaultVerbosity) -> String {
     let level = match (verbose, usual) {
         (0, DefaultVerbosity::Nothing) => "off",
@@ -119,7 +118,7 @@ fn default_directives(verbose: u8, usual: DefaultVerbosity) -> String {
         (1, DefaultVerbosity::Everything) | (2, DefaultVerbosity::Problems) => "debug",
         _ => "trace",
     };
-    // Libraries log a lot, which is of interest only on request.
+    // Other libraries log much at these levels, so only `RUST_LOG` selects their lines.
     format!("warn,{}", crates(level))
 }
 

@@ -1,8 +1,9 @@
 //! The end of a process after a panic in any of its threads or tasks.
 //!
-//! A server that has lost a thread or a task would go on without a part of itself: a memory node without its
-//! control port, a master that no longer decides. Other processes would wait for it, and no supervisor would
-//! notice. So it ends, with the exit code of a panic, and its supervisor restarts it.
+//! Without this, a server that has lost a thread or a task would continue without a part of itself, for example a
+//! memory node without its control port, or a master that no longer decides. Other processes would wait for the server,
+//! and no supervisor would notice. Therefore the server ends with the exit code of a panic, and its supervisor restarts
+//! it.
 
 // Promise SEC-16: A panic in any thread or task ends the server.
 
@@ -13,13 +14,13 @@ use std::thread;
 
 use crate::stderr;
 
-/// The exit code of Rust programs that panic.
+/// The exit code of Rust programs whose main thread panics.
 const EXIT_CODE: i32 = 101;
 
 /// Makes every panic end the process, from now on.
 pub fn exit_on_panic() {
     panic::set_hook(Box::new(|info| {
-        // Not through the log: the panic may be in it.
+        // The message does not go through the log, because the panic possibly happened in the log's code.
         let trace = Backtrace::capture();
         let trace = match trace.status() {
             BacktraceStatus::Captured => format!("\n{trace}"),
@@ -41,7 +42,7 @@ mod tests {
 
     const WHERE: &str = "FUSEE_TEST_PANICS_IN";
 
-    /// The test runs itself as a child, which panics in the place that the variable names.
+    /// The test runs itself as a child process, which panics in the place that the environment variable names.
     #[test]
     fn a_panic_anywhere_ends_the_process() {
         if let Ok(at) = std::env::var(WHERE) {

@@ -10,23 +10,23 @@ use super::{Chart, ChartLine, DrawResult, HorizontalAxis, Panel, number};
 
 pub(super) const WIDTH: u32 = 1000;
 pub(super) const PANEL_HEIGHT: u32 = 240;
-/// Height of a line of the title, and the space below them.
+/// Height of a line of the title, and the space below the title, in pixels.
 const TITLE_LINE: u32 = 24;
 const TITLE_REST: u32 = 10;
 /// Maximum number of characters of a line of the title.
 const TITLE_CHARS: usize = 112;
-/// Lines that the texts of marks use in turn.
+/// Number of lines on which the texts of marks are placed in turn.
 const TEXT_LINES: u32 = 3;
 pub(super) const FONT: &str = "sans-serif";
-/// Unlike the colours of lines; and dashed, unlike the grid.
+/// Colour of marks. It differs from all colours of lines, and dashes distinguish marks from the grid.
 pub(super) const MARK_COLOR: RGBColor = RGBColor(0xc2, 0x18, 0x5b);
-/// Height of the text about the origin of the numbers.
+/// Height of the text below the panels, which names the origin of the numbers.
 const FOOT_HEIGHT: u32 = 20;
-/// Maximum number of points of a line for them to be marked.
+/// Largest number of points of a line that are marked.
 const MARKED_POINTS: usize = 40;
-/// Highest whole number of an axis that has a tick at each.
+/// Largest end of an axis that has a tick at each whole number.
 const WHOLE_TICKS: f64 = 20.0;
-/// Maximum number of lines for the first ones to be broader.
+/// Largest number of lines of a panel in which the first lines are broader.
 const FEW_LINES: usize = 4;
 
 pub(super) type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
@@ -63,7 +63,7 @@ impl Chart {
     fn panel(&self, panel: &Panel, is_first: bool, area: &Area<'_>) -> DrawResult<()> {
         let (low, mut high) = panel.range();
         if is_first && self.marks.iter().any(|mark| !mark.text.is_empty()) {
-            // The texts stand above all lines.
+            // The texts of marks are above all lines.
             high += (high - low) * 0.08 * f64::from(TEXT_LINES);
         }
         let place = self.one_place();
@@ -127,11 +127,11 @@ impl Chart {
             let line = [(mark.at_s, low), (mark.at_s, high)];
             on.draw_series(DashedLineSeries::new(line, 4, 3, MARK_COLOR.into()))?;
             if is_first && !mark.text.is_empty() {
-                // One below the other, because marks may be close together.
+                // Texts of neighbouring marks are on different lines, because the marks can be close together.
                 let below = 0.02 + 0.07 * f64::from(texts % TEXT_LINES);
                 let at = (mark.at_s, high - (high - low) * below);
                 texts += 1;
-                // To the left of its line if it would reach into the legend.
+                // A text that would reach into the legend is to the left of its mark.
                 let side = if mark.at_s > self.end() * 0.75 { HPos::Right } else { HPos::Left };
                 let style = (FONT, 12).into_text_style(on.plotting_area());
                 let style = style.pos(Pos::new(side, VPos::Top));
@@ -149,7 +149,7 @@ impl Chart {
         }
     }
 
-    /// Returns the horizontal places of all points.
+    /// Returns the horizontal positions of all points.
     fn places(&self) -> impl Iterator<Item = f64> {
         let shown = |panel: &'_ Panel| {
             let points = panel.lines.iter().flat_map(|line| panel.points(line));
@@ -158,7 +158,7 @@ impl Chart {
         self.panels.iter().flat_map(shown)
     }
 
-    /// Returns the horizontal place of all points, if they share it and the axis is not one of time.
+    /// Returns the horizontal position of all points, if they share one and the axis is not one of time.
     fn one_place(&self) -> Option<f64> {
         if matches!(self.x, HorizontalAxis::Seconds) || !self.marks.is_empty() {
             return None;
@@ -167,7 +167,7 @@ impl Chart {
         self.places().all(|at| at == first).then_some(first)
     }
 
-    /// Whether all places are whole numbers, and few.
+    /// Returns whether all horizontal positions are small whole numbers.
     fn is_whole(&self) -> bool {
         self.places().all(|at| at.fract() == 0.0) && self.end() <= WHOLE_TICKS
     }
@@ -189,7 +189,7 @@ impl Chart {
     }
 }
 
-/// Draws a column for each line, which has one point.
+/// Draws each line as a column. Each line has one point.
 fn draw_columns(panel: &Panel, low: f64, on: &mut Axes<'_>) -> DrawResult<()> {
     for (number, line) in panel.lines.iter().enumerate() {
         let (at, (color, _)) = (number as f64, style(number));
@@ -205,7 +205,7 @@ fn draw_lines(panel: &Panel, on: &mut Axes<'_>) -> DrawResult<()> {
     let count = panel.lines.len();
     for (number, line) in panel.lines.iter().enumerate() {
         let (color, dashes) = style(number);
-        // Lines that lie below others show at their sides.
+        // The first lines are broader, so that they stay visible where later lines cover them.
         let width = if count <= FEW_LINES { 1 + (count - number) as u32 } else { 2 };
         let stroke = color.stroke_width(width);
         let points: Vec<_> = panel.points(line).collect();
@@ -224,13 +224,13 @@ fn draw_lines(panel: &Panel, on: &mut Axes<'_>) -> DrawResult<()> {
 }
 
 impl Panel {
-    /// Returns the points of a line that can be shown, with their positions on the axis.
+    /// Returns the points of a line that the axes can show, with their vertical positions.
     pub(super) fn points<'p>(&'p self, line: &'p ChartLine) -> impl Iterator<Item = (f64, f64)> {
         let shown = line.points.iter().filter(|point| self.shows(point));
         shown.map(|(at, value)| (*at, self.position(*value)))
     }
 
-    /// Returns bars from the least to the most, if these are given and differ.
+    /// Returns a bar from the smallest to the largest value for each spread of a line, if these values differ.
     pub(super) fn bars<'p>(&'p self, line: &'p ChartLine) -> impl Iterator<Item = [(f64, f64); 2]> {
         let told = line.spreads.iter().filter(|(_, least, most)| least < most);
         let bars = told.map(|(at, least, most)| [(*at, *least), (*at, *most)]);
@@ -238,7 +238,7 @@ impl Panel {
         shown.map(|bar| bar.map(|(at, value)| (at, self.position(value))))
     }
 
-    /// Whether the axis shows few numbers, all of them whole, so that ticks between them need no label.
+    /// Returns whether all values of the axis are small whole numbers, so that ticks between them need no label.
     fn is_whole(&self) -> bool {
         let mut values = self.lines.iter().flat_map(|line| self.points(line)).map(|(_, y)| y);
         !self.logarithmic && values.all(|y| y.fract() == 0.0) && self.range().1 <= WHOLE_TICKS
@@ -248,17 +248,18 @@ impl Panel {
         at.is_finite() && value.is_finite() && (!self.logarithmic || *value > 0.0)
     }
 
-    /// Returns the position of a value on the axis.
+    /// Returns the vertical position of a value.
     fn position(&self, value: f64) -> f64 {
         if self.logarithmic { value.log10() } else { value }
     }
 
-    /// Returns the value at a position.
+    /// Returns the value at a vertical position.
     fn value(&self, position: f64) -> f64 {
         if self.logarithmic { 10f64.powf(position) } else { position }
     }
 
-    /// Returns the range of the axis: a linear one begins at 0, a logarithmic one begins and ends at powers of ten.
+    /// Returns the range of the vertical axis: a linear one begins at 0, a logarithmic one begins and ends at powers of
+    /// ten.
     fn range(&self) -> (f64, f64) {
         let spreads = self.lines.iter().flat_map(|line| &line.spreads);
         let spreads = spreads.flat_map(|(at, least, most)| [(*at, *least), (*at, *most)]);

@@ -15,23 +15,23 @@ const COLORS: [RGBColor; 8] = [
     RGBColor(0x17, 0xa2, 0xb8),
     RGBColor(0x7b, 0x3f, 0x1d),
 ];
-/// Dashes of lines with colours that have come before: length, and the space between.
+/// Dashes of lines beyond the first eight, which repeat the colours: length, and the space between.
 const DASHES: [(i32, i32); 3] = [(9, 4), (3, 3), (14, 3)];
 const SPREAD_COLOR: RGBColor = RGBColor(0x80, 0x80, 0x80);
-/// Size of the legend, beside the panel.
+/// Width of the legend to the right of the panel, and its other dimensions, in pixels.
 pub(super) const LEGEND_WIDTH: u32 = 210;
 const LEGEND_TOP: u32 = 16;
 const LEGEND_LINE: u32 = 17;
 /// Maximum number of characters of a line of the legend.
 const LEGEND_CHARS: usize = 28;
 
-/// Returns colour and dashes of the line with a number: no two of a panel have the same.
+/// Returns colour and dashes of the line with this number. The first 32 lines all differ.
 pub(super) fn style(number: usize) -> (RGBColor, Option<(i32, i32)>) {
     let dashes = (number / COLORS.len()).checked_sub(1).map(|round| DASHES[round % DASHES.len()]);
     (COLORS[number % COLORS.len()], dashes)
 }
 
-/// Wraps a text into lines of at most `most` characters, unless a word is longer.
+/// Wraps a text into lines of at most `most` characters. A longer word gets a line of its own.
 pub(super) fn wrapped(text: &str, most: usize) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     for word in text.split_whitespace() {
@@ -82,7 +82,7 @@ impl Chart {
     }
 }
 
-/// Draws names with their colours beside the lines, because a chart draws nothing beyond its axes.
+/// Draws the legend beside the panel's lines. It is no part of the chart, which draws nothing outside of its axes.
 pub(super) fn draw_legend(entries: &[LegendEntry<'_>], area: &Area<'_>) -> DrawResult<()> {
     let left = (WIDTH - LEGEND_WIDTH - 8) as i32;
     let mut top = LEGEND_TOP as i32;

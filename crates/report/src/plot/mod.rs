@@ -1,10 +1,10 @@
-//! Pictures of series over time or another quantity, and of sweeps over named points: panels one above the
-//! other over one axis, in SVG.
+//! Pictures in SVG. They show series over time or another quantity, or values of named things, in panels one above the
+//! other with a common horizontal axis.
 //!
-//! Lines over names have bars from the least to the most that was measured, if these are given. If all values
-//! have the same place on the axis, each is a column, because a line of one point is invisible. Moments are
-//! marked by vertical lines in all panels; their texts are in the first panel. A panel may have a logarithmic
-//! axis, which leaves out values of zero. The JSON report has everything that is drawn.
+//! A line can have bars from the smallest to the largest measured value. If all values have the same horizontal
+//! position, each value is a column, because a line with one point would be invisible. Events are marked by vertical
+//! lines in all panels, with their texts in the first panel. A panel can have a logarithmic axis, which leaves out
+//! values of zero. The JSON report contains everything that is drawn.
 
 mod draw;
 mod legend;
@@ -21,21 +21,21 @@ pub struct Chart {
     pub title: String,
     /// The common axis, below all panels.
     pub x: HorizontalAxis,
-    /// Panels, from top to bottom.
+    /// The panels, from top to bottom.
     pub panels: Vec<Panel>,
-    /// Marks, in all panels.
+    /// Marks of events, in all panels.
     pub marks: Vec<ChartMark>,
-    /// The name of the marks, for the legend.
+    /// The legend's name for the marks.
     pub mark_name: &'static str,
 }
 
 /// The common horizontal axis.
 pub enum HorizontalAxis {
-    /// Time.
+    /// Time in seconds.
     Seconds,
-    /// Numbers of something else, with its name.
+    /// Numbers of another quantity, with the name of the axis.
     Numbers(String),
-    /// Things side by side, the n-th at n.
+    /// Named things side by side. The n-th name is at position n, counted from 0.
     Names {
         /// The name of the axis.
         label: String,
@@ -65,23 +65,23 @@ impl HorizontalAxis {
     }
 }
 
-/// Lines over the common axis.
+/// Lines over the common horizontal axis.
 pub struct Panel {
     /// The name of the vertical axis, with its unit.
     pub label: String,
-    /// Whether the axis is logarithmic.
+    /// Whether the vertical axis is logarithmic.
     pub logarithmic: bool,
     /// The lines.
     pub lines: Vec<ChartLine>,
 }
 
-/// Values along the common axis.
+/// Values along the common horizontal axis.
 pub struct ChartLine {
     /// The name in the legend.
     pub name: String,
-    /// Places on the axis (the number of the name, if it has names), and values.
+    /// Horizontal positions (on an axis of names, the index of the name), and values.
     pub points: Vec<(f64, f64)>,
-    /// Places of some points, each with the least and the most.
+    /// Horizontal positions, each with the smallest and the largest value there.
     pub spreads: Vec<(f64, f64, f64)>,
 }
 
@@ -92,11 +92,11 @@ impl ChartLine {
     }
 }
 
-/// An event at a moment.
+/// An event, which is marked by a vertical line.
 pub struct ChartMark {
-    /// The time, in seconds.
+    /// Time of the event, in seconds.
     pub at_s: f64,
-    /// The event; may be empty.
+    /// The event in words; can be empty.
     pub text: String,
 }
 
@@ -107,7 +107,8 @@ impl ChartMark {
     }
 }
 
-/// Checks that a picture can be written there, before a run of minutes and not after it. An existing file stays.
+/// Checks that a picture can be written to this path, before a run of minutes instead of after it. An existing file
+/// remains.
 pub fn check(path: Option<&PathBuf>) -> Result<(), Failure> {
     let Some(path) = path else { return Ok(()) };
     let is_new = !path.exists();
@@ -116,7 +117,7 @@ pub fn check(path: Option<&PathBuf>) -> Result<(), Failure> {
         Failure::usage(format!("--plot: cannot write {}: {error}", path.display()))
     })?;
     if is_new {
-        // If the file cannot be removed, the picture replaces it.
+        // If the new file cannot be removed, the picture replaces it.
         drop(std::fs::remove_file(path));
     }
     Ok(())
@@ -135,7 +136,7 @@ impl Chart {
         std::fs::write(path, svg).map_err(|error| failed(&error))
     }
 
-    /// Returns the picture in SVG, with the machine that the numbers come from.
+    /// Returns the picture in SVG. A text below names the machine on which the numbers were measured.
     pub fn svg(&self) -> DrawResult<String> {
         self.svg_of(&HostMachine::here().in_words())
     }

@@ -1,4 +1,4 @@
-//! Pictures are well formed and complete.
+//! Tests that pictures are well-formed and complete.
 
 use super::draw::WIDTH;
 use super::legend::{LEGEND_WIDTH, style};
@@ -23,7 +23,7 @@ fn chart(points: &[(f64, f64)]) -> Chart {
     }
 }
 
-/// Whether every element that is opened is closed, in order.
+/// Returns whether all elements are closed in the reverse order in which they were opened.
 fn is_well_formed(svg: &str) -> bool {
     let mut open = Vec::new();
     for part in svg.split('<').skip(1) {
@@ -51,7 +51,7 @@ fn a_picture_is_well_formed_and_has_what_it_should() {
     for text in texts.into_iter().chain(["p99 &lt; &amp;", "100k", "seconds"]) {
         assert!(svg.contains(text), "{text} is missing in {svg}");
     }
-    // The legend's lines are as long as they should be, and right of all panels.
+    // The legend's lines have the right length, and are to the right of all panels.
     let left = WIDTH - LEGEND_WIDTH - 8;
     let line = |points: &str| points.starts_with(&format!("{left},"));
     let drawn = svg.split("points=\"").skip(1).filter(|points| line(points)).count();
@@ -92,7 +92,7 @@ fn nothing_and_nonsense_can_be_drawn() {
     assert!(is_well_formed(&nothing.svg().unwrap()));
 }
 
-/// A path that cannot be written is reported before a run, and an existing file stays as it is.
+/// A path that cannot be written is reported before the run, and an existing file remains unchanged.
 #[test]
 fn a_place_for_a_picture_is_looked_at_first() {
     let name = format!("fusee-plot-{}", std::process::id());
