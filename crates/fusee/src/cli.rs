@@ -1,4 +1,4 @@
-//! The command line: all commands, and their dispatch.
+//! The command line: the definition of all commands, and the call of the chosen one.
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Parser, Subcommand};
@@ -18,7 +18,7 @@ Benchmarks and the simulator are another program: fusee-bench.\n\n";
 /// FUSEE: a key-value store whose memory nodes only lend memory
 #[derive(Parser, Debug)]
 #[command(name = "fusee", version, arg_required_else_help = true, propagate_version = true)]
-// The last of repeated flags counts, so that aliases and scripts can set defaults.
+// If a flag is repeated, its last value is used, so that aliases and scripts can set defaults.
 #[command(args_override_self = true)]
 #[command(after_help = format!("{EXAMPLES}{EXIT_CODES}"))]
 pub struct FuseeCli {
@@ -30,7 +30,7 @@ pub struct FuseeCli {
     pub command: FuseeCommand,
 }
 
-/// Names that other stores give to commands, with the names here.
+/// Names of commands in other stores, each with the command's name here.
 const SYNONYMS: [(&str, &str); 11] = [
     ("set", "put"),
     ("add", "insert"),
@@ -48,20 +48,20 @@ const SYNONYMS: [(&str, &str); 11] = [
 /// Commands of the program `fusee-bench`.
 const OF_BENCHMARKS: [&str; 3] = ["bench", "lab", "sim"];
 
-/// Returns the command that other stores call `name`.
+/// Returns the name of the command that other stores call `name`.
 pub fn known_as(name: &str) -> Option<&'static str> {
     SYNONYMS.iter().find(|(other, _)| *other == name).map(|(_, known)| *known)
 }
 
 impl FuseeCli {
-    /// Parses the command line of this process. An invalid one ends the process with a message.
+    /// Parses the command line of this process. If it is invalid, prints a message and ends the process.
     pub fn of_process() -> FuseeCli {
         program::parse(with_suggestion)
     }
 }
 
-/// Suggests the command for a name of another store, which is too unlike ours for clap to suggest it, and the
-/// other program for its commands.
+/// Adds a suggestion to the error about an unknown command. For a name from another store, which clap finds too unlike
+/// ours, this is our command; for a command of `fusee-bench` it is that program.
 fn with_suggestion(mut error: clap::Error) -> clap::Error {
     if error.kind() == ErrorKind::InvalidSubcommand
         && let Some(ContextValue::String(name)) = error.get(ContextKind::InvalidSubcommand)
@@ -138,7 +138,7 @@ pub enum FuseeCommand {
 }
 
 impl FuseeCommand {
-    /// Returns how the command runs.
+    /// Returns the way in which the command runs.
     pub fn conduct(&self) -> Conduct {
         let usual_log = match self {
             FuseeCommand::Master(_) | FuseeCommand::MemoryNode(_) | FuseeCommand::Switch(_) => {

@@ -1,8 +1,8 @@
-//! `fusee redundancy demote`: makes many pairs erasure-coded, the oldest first.
+//! `fusee redundancy demote`: changes many pairs to erasure coding, the oldest first.
 //!
-//! The index is read once. Then the pairs found there are moved, beginning with the oldest blocks, several
-//! side by side. Pairs that are written meanwhile stay as written. Progress goes to standard error. A signal
-//! ends the command after the running Moves, with a report of what was done.
+//! The command reads the index once. Then it moves the pairs that it has found, several at a time, beginning with the
+//! oldest blocks. A pair that is written meanwhile stays as written. Progress goes to standard error. A signal ends the
+//! command after the running Moves; the report then shows what was done.
 
 use std::fmt::Write as _;
 use std::io::{self, IsTerminal};
@@ -16,11 +16,11 @@ use fusee_cli::{interrupt, output, stderr};
 use fusee_client::{DemotionOrder, DemotionOutcome, Error, FoundPair, Redundancy, RedundancyError};
 use serde::Serialize;
 
-/// Pairs that are moved side by side.
+/// Number of pairs that are moved at a time.
 const TOGETHER: usize = 8;
-/// Time between two updates of the progress.
+/// Interval between two updates of the progress.
 const PERIOD: Duration = Duration::from_millis(500);
-/// Consecutive failures after which the command gives up.
+/// Number of consecutive failures after which the command gives up.
 const FAILURES_IN_A_ROW: usize = 32;
 
 /// Arguments of `fusee redundancy demote`.
@@ -65,7 +65,7 @@ pub struct DemoteArgs {
     connect: ConnectArgs,
 }
 
-/// A number of pairs or bytes to stop after.
+/// The number of pairs, or bytes of values, after which the command stops.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum DemoteLimit {
     Pairs(u64),
@@ -90,25 +90,25 @@ fn code(text: &str) -> Result<Redundancy, String> {
     }
 }
 
-/// Result of the command.
+/// The result of the command.
 #[derive(Debug, Default, Serialize)]
 struct DemoteReport {
     dry_run: bool,
     /// Whether a signal ended the command.
     interrupted: bool,
-    /// Pairs in the index that could be demoted.
+    /// Number of pairs in the index that could be demoted.
     found: u64,
-    /// Pairs that were moved, or would be.
+    /// Number of pairs that were moved, or, with `--dry-run`, would be moved.
     moved: u64,
-    /// The bytes of their values.
+    /// Sum of the lengths of these pairs' values.
     value_bytes: u64,
-    /// Memory that was saved; negative if the pairs take more than before.
+    /// Bytes of memory that were saved. Negative if the pairs take more memory than before.
     saved_bytes: i64,
     skipped: SkippedPairs,
-    /// Pairs that another write has replaced meanwhile.
+    /// Number of pairs that another write replaced before they were moved.
     overtaken: u64,
     failed: u64,
-    /// The last failure.
+    /// The last failure of a Move.
     #[serde(skip_serializing_if = "Option::is_none")]
     failure: Option<String>,
     seconds: f64,
@@ -116,11 +116,11 @@ struct DemoteReport {
 
 #[derive(Debug, Default, Serialize)]
 struct SkippedPairs {
-    /// Shorter than `--from-size`.
+    /// Number of pairs whose values are shorter than `--from-size`.
     short: u64,
-    /// Too short for the code, or with too long a key.
+    /// Number of pairs with too short a value for the code, or with too long a key.
     impossible: u64,
-    /// Written, moved or removed since the index was read.
+    /// Number of pairs that were written, moved or removed after the index was read.
     gone: u64,
 }
 
@@ -215,7 +215,7 @@ pub fn run(args: &DemoteArgs) -> Result<(), Failure> {
     while !left.is_empty() && !interrupt::is_requested() && in_a_row < FAILURES_IN_A_ROW {
         let room = match args.limit {
             _ if report.is_full(args.limit) => break,
-            // The lengths are unknown: one pair at a time exceeds the limit by less than one value.
+            // The lengths of values are unknown. With one pair at a time, the limit is exceeded by less than one value.
             Some(DemoteLimit::Bytes(_)) => 1,
             Some(DemoteLimit::Pairs(pairs)) => {
                 usize::try_from(pairs - report.moved).unwrap_or(TOGETHER)
@@ -257,7 +257,7 @@ pub fn run(args: &DemoteArgs) -> Result<(), Failure> {
     }
 }
 
-/// Sleeps until `bytes` are due at `rate` since the beginning, or until a signal comes.
+/// Sleeps until the time since `begun` allows `bytes` bytes at `rate` bytes per second, or until a signal comes.
 fn keep_pace(begun: Instant, bytes: u64, rate: u64) {
     let due = Duration::from_secs_f64(bytes as f64 / rate as f64);
     while let Some(wait) = due.checked_sub(begun.elapsed()).filter(|wait| !wait.is_zero())

@@ -1,8 +1,8 @@
 //! `fusee destroy`: gives up a cluster with all that its memory nodes hold.
 //!
-//! Without options it only shows what would be lost. `--destroy-data` destroys the cluster, unless living memory
-//! nodes hold data; in that case the cluster must also be named with `--cluster`. The command is the way out of a
-//! cluster that has lost its last replicas. No server has an option for this.
+//! Without options the command only shows what would be lost. With `--destroy-data` it destroys the cluster, unless
+//! living memory nodes hold data. Then `--cluster` must also name the cluster. An operator needs this command for a
+//! cluster that has lost the last replicas of some data. No server has an option for it.
 
 use fusee_cli::connect::{self, DEFAULT_MASTER};
 use fusee_cli::failure::Failure;
@@ -46,7 +46,7 @@ fn cluster_id(text: &str) -> Result<ClusterId, String> {
     cluster.ok_or_else(|| "write the 16 digits that `fusee status` shows".into())
 }
 
-/// Shows what would be lost, and destroys the cluster if the options say so.
+/// Shows what would be lost. Destroys the cluster if the options ask for that.
 pub fn run(args: &DestroyArgs) -> Result<(), Failure> {
     connect::check_address(&args.master)?;
     let runtime = secret::runtime("fusee-destroy")?;
@@ -82,7 +82,7 @@ pub fn run(args: &DestroyArgs) -> Result<(), Failure> {
     }
 }
 
-/// Describes what would be lost.
+/// Describes what would be lost, in words.
 fn losses(cluster: ClusterId, status: &Status) -> String {
     let view = status.view.as_ref();
     let count = |of: fn(&View) -> usize, what| count_with_noun(view.map_or(0, of) as u64, what);

@@ -1,7 +1,7 @@
-//! `fusee drain`: takes a memory node out of the cluster in good order.
+//! `fusee drain`: removes a memory node from the cluster after its data has moved to others.
 //!
-//! The master drains the node, with or without this command, which then shows how much is left until the
-//! cluster goes on without the node. Interrupting the command changes nothing.
+//! After the request, the master drains the node even if this command is interrupted. The command shows how much is
+//! left, until the cluster no longer needs the node.
 
 use std::io::IsTerminal;
 use std::time::Duration;
@@ -17,11 +17,11 @@ use fusee_control::rpc::MasterClient;
 use fusee_core::verbs::MnId;
 use serde::Serialize;
 
-/// Deadline of each answer.
+/// Deadline of each answer of the master.
 pub const TIMEOUT: Duration = Duration::from_secs(3);
-/// Pause between two requests.
+/// Pause between two requests to the master.
 const PERIOD: Duration = Duration::from_millis(200);
-/// Time for which the master may be unreachable.
+/// Time for which the command continues while the master is unreachable.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Arguments of `fusee drain`.
@@ -56,16 +56,16 @@ pub struct DrainArgs {
     master: String,
 }
 
-/// Result of the command.
+/// The result of the command.
 #[derive(Debug, Serialize)]
 struct DrainReport {
     node: String,
-    /// `draining`, `drained` or `in_view`.
+    /// State of the node: `draining`, `drained` or `in_view`.
     state: &'static str,
-    /// Subtables and regions of the node at the beginning.
+    /// Numbers of subtables and regions with a replica on the node when the command began.
     subtables: u64,
     regions: u64,
-    /// From the request to the end, in seconds.
+    /// Time from the request to the end of the command, in seconds.
     seconds: f64,
 }
 
@@ -111,7 +111,7 @@ fn text(report: &DrainReport) -> String {
     }
 }
 
-/// Waits until the node is drained, and shows progress.
+/// Waits until the node is drained, and shows the progress meanwhile.
 fn watch(
     args: &DrainArgs,
     master: &MasterClient,
@@ -123,7 +123,7 @@ fn watch(
     loop {
         let status = match ask_status(master, &args.master) {
             Ok(status) => status,
-            // The master may be restarting, or another one is about to lead.
+            // The master is possibly restarting, or another master is about to lead.
             Err(failure) if heard.elapsed() > PATIENCE => return Err(failure),
             Err(_) => {
                 std::thread::sleep(PERIOD);
@@ -150,7 +150,7 @@ fn watch(
     }
 }
 
-/// Shows progress on standard error; on a terminal, always on the same line.
+/// Shows progress on standard error. On a terminal, each progress replaces the previous one.
 pub fn show(line: &str) {
     if std::io::stderr().is_terminal() {
         stderr::text(&format!("\r\x1b[K{line}"));

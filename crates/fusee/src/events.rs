@@ -1,4 +1,4 @@
-//! `fusee events`: the events of the cluster that the master keeps.
+//! `fusee events`: prints the events of the cluster, which the master stores.
 
 use std::thread::sleep;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -11,11 +11,11 @@ use fusee_control::master::{MasterReply, MasterRequest};
 use fusee_control::rpc::{MasterClient, RpcError};
 use serde::Serialize;
 
-/// Deadline of each answer.
+/// Deadline of each answer of the master.
 const TIMEOUT: Duration = Duration::from_secs(3);
-/// Pause between two requests of `--follow`.
+/// Pause between two requests to the master, with `--follow`.
 const PERIOD: Duration = Duration::from_millis(500);
-/// Time for which the master may be unreachable while its events are followed.
+/// Time for which `--follow` continues while the master is unreachable.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Arguments of `fusee events`.
@@ -63,7 +63,7 @@ fn topic(text: &str) -> Result<Topic, String> {
 /// An event in JSON.
 #[derive(Debug, Serialize)]
 pub struct EventReport<'a> {
-    /// RFC 3339, in UTC.
+    /// Time of the event in RFC 3339, in UTC.
     time: String,
     #[serde(flatten)]
     event: &'a ClusterEvent,
@@ -77,20 +77,20 @@ impl<'a> From<&'a ClusterEvent> for EventReport<'a> {
 
 /// Formats a time as RFC 3339, in UTC, with milliseconds.
 fn time(at_ms: u64) -> String {
-    // The time comes from the network: if it is too large, it is shown as the end of the year 9999.
+    // The time comes from the network. A time after the year 9999 is shown as the end of that year.
     let at = UNIX_EPOCH.checked_add(Duration::from_millis(at_ms.min(253_402_300_799_999)));
     humantime::format_rfc3339_millis(at.unwrap_or(SystemTime::UNIX_EPOCH)).to_string()
 }
 
 fn line(event: &ClusterEvent) -> String {
     let mark = if event.level == Level::Warn { "WARN" } else { "" };
-    // The text may quote a memory node, so it may contain control characters.
+    // The text possibly quotes a memory node, so it can contain control characters.
     let text: String = event.text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
     format!("{}  {:<7} {mark:<4} {text}\n", time(event.at_ms), event.topic.name())
 }
 
-/// Returns all events that the master has after this serial. If its store was replaced by another one,
-/// returns all of that.
+/// Returns all events of the master with serials above `after`. If the master's newest serial is lower, its store has
+/// been replaced, and all its events are returned.
 pub async fn ask(master: &MasterClient, after: u64) -> Result<Vec<ClusterEvent>, RpcError> {
     let mut known = after;
     let mut all = Vec::new();
@@ -141,7 +141,7 @@ pub fn run(args: &EventsArgs) -> Result<(), Failure> {
                 let text: String = shown[skipped..].iter().map(|event| show(args, event)).collect();
                 output::text(&text)?;
             }
-            // The master may be restarting, or another one is about to lead.
+            // The master is possibly restarting, or another master is about to lead.
             Err(_) if !first && heard.elapsed() < PATIENCE => {}
             Err(error) => return Err(connect::explain(&args.master, &error)),
         }

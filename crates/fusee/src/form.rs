@@ -1,6 +1,6 @@
 //! `fusee form`: forms a new cluster, once.
 //!
-//! A master with an empty store waits for this command. Starting a server never forms a cluster: a master
+//! A master with an empty store waits for this command. The start of a server never forms a cluster, because a master
 //! that was started with the wrong store must not take the memory nodes of a living cluster.
 
 use std::io::IsTerminal;
@@ -19,9 +19,9 @@ use serde::Serialize;
 
 use crate::drain::show;
 
-/// Deadline of each answer.
+/// Deadline of each answer of the master.
 const TIMEOUT: Duration = Duration::from_secs(3);
-/// Pause between two requests.
+/// Pause between two requests to the master.
 const PERIOD: Duration = Duration::from_millis(50);
 
 /// Arguments of `fusee form`.
@@ -55,11 +55,11 @@ pub struct FormArgs {
     json: bool,
 }
 
-/// Result of the command.
+/// The result of the command.
 #[derive(Debug, Serialize)]
 struct FormReport {
     cluster: String,
-    /// Whether the memory nodes have joined.
+    /// Whether all memory nodes have joined.
     formed: bool,
     memory_nodes: u32,
 }
@@ -89,7 +89,7 @@ pub fn run(args: &FormArgs) -> Result<(), Failure> {
     })
 }
 
-/// Parses the id of a cluster, as it is shown.
+/// Parses the id of a cluster in the form in which commands show it.
 fn cluster_id(text: &str) -> Result<ClusterId, String> {
     let is_whole = text.len() == 16 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
     let word = u64::from_str_radix(text, 16).ok().filter(|_| is_whole);
@@ -97,7 +97,7 @@ fn cluster_id(text: &str) -> Result<ClusterId, String> {
     cluster.ok_or_else(|| "write 16 hexadecimal digits, not all 0, like 5f0c3a9e27d1b864".into())
 }
 
-/// Forms a cluster, unless there is one. Returns the one that exists then.
+/// Forms a cluster, unless the master has one. Returns the master's cluster in both cases.
 fn form_if_unformed(master: &MasterClient, address: &str) -> Result<ClusterId, Failure> {
     if let Some(cluster) = ask_status(master, address)?.cluster {
         return Ok(cluster);
@@ -105,7 +105,7 @@ fn form_if_unformed(master: &MasterClient, address: &str) -> Result<ClusterId, F
     let cluster = random_cluster();
     match ask(master, address, cluster) {
         Ok(()) => Ok(cluster),
-        // Another process may have been faster.
+        // Another process has possibly formed a cluster first.
         Err(refused) => ask_status(master, address)?.cluster.ok_or(refused),
     }
 }
@@ -117,7 +117,7 @@ pub fn form(master: &MasterClient, address: &str, is_quiet: bool) -> Result<(), 
     wait(address, is_quiet, master, cluster)
 }
 
-/// Asks the master to form this cluster. A request that may have been lost is repeated, which is safe: it
+/// Asks the master to form this cluster. A request whose answer was lost is repeated, which is safe because the request
 /// names the cluster.
 fn ask(master: &MasterClient, address: &str, cluster: ClusterId) -> Result<(), Failure> {
     loop {
@@ -152,7 +152,8 @@ fn wait(
                 format!("{joined} of {expected} memory nodes have joined")
             }
             Ok(MasterReply::Refused { reason }) => {
-                // More memory nodes may help, unless the master now refuses to form this cluster at all.
+                // More memory nodes can help, unless the master now refuses to form this cluster at all. The repeated
+                // request tells.
                 ask(master, address, cluster)?;
                 format!("cannot be formed yet: {}", flags::with_flag_names(&reason))
             }

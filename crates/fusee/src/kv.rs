@@ -1,7 +1,7 @@
 //! `fusee get`, `insert`, `update`, `put`, `delete`: one operation each.
 //!
-//! Values pass unchanged, byte by byte: `fusee get k > file` and `fusee put k --value-file file` are inverse.
-//! Only on a terminal, `get` adds the end of a line.
+//! Values pass unchanged, byte by byte: `fusee get k > file` and `fusee put k --value-file file` are inverse. Only on a
+//! terminal `get` adds a line break.
 
 use std::ffi::OsString;
 use std::fs::{File, Metadata};
@@ -140,13 +140,13 @@ pub fn redundancy(command: &RedundancyCommand) -> Result<(), Failure> {
 }
 
 impl WriteArgs {
-    /// Returns the source of the value. A file is opened here, so that a missing one is reported before the
-    /// client connects.
+    /// Returns the source of the value. A file is opened here, so that a missing file is reported before the client
+    /// connects.
     fn source(&self) -> Result<ValueInput<'_>, Failure> {
         if let Some(path) = &self.value_file {
             let name = path.display().to_string();
             let file = File::open(path).map_err(|error| cannot_read(&name, &error))?;
-            // The length of a pipe is unknown until it is read.
+            // The length of a pipe is unknown until the pipe has been read.
             let bytes = file.metadata().ok().filter(Metadata::is_file).map(|about| about.len());
             return Ok(ValueInput::Stream { name, bytes, reader: Box::new(file) });
         }
@@ -161,7 +161,7 @@ impl WriteArgs {
     }
 }
 
-/// A value that has not been read yet.
+/// The source of a value that has not been read yet.
 enum ValueInput<'a> {
     Text(&'a str),
     Stream {
@@ -173,7 +173,7 @@ enum ValueInput<'a> {
 }
 
 impl ValueInput<'_> {
-    /// Reads the value, but at most one byte more than the maximum: the input may be endless.
+    /// Reads the value, but at most one byte more than the maximum, because the input can be endless.
     fn read(self, max_bytes: usize) -> Result<Vec<u8>, Failure> {
         let (name, bytes, reader) = match self {
             ValueInput::Text(text) => return Ok(text.as_bytes().to_vec()),
@@ -218,7 +218,7 @@ pub enum WriteKind {
     Insert,
     /// The key must exist.
     Update,
-    /// The key may exist or not.
+    /// The key can exist or not.
     Put,
 }
 
@@ -256,7 +256,7 @@ pub fn delete(args: &DeleteArgs) -> Result<(), Failure> {
     args.connect.connect()?.delete(&key).map_err(|error| explain(&args.key.shown(), error))
 }
 
-/// Returns the failure of an operation on a key, with advice on the next step.
+/// Returns the failure of an operation on a key. Its message names the next step.
 pub fn explain(key: &str, error: Error) -> Failure {
     match error {
         Error::NotFound => absent(key),

@@ -1,8 +1,8 @@
 //! The program `fusee`: servers and tools.
 //!
-//! This crate parses, connects, prints and counts. The protocol is in `fusee-core`, programs import
-//! `fusee-client`, the servers are `fusee-master` and `fusee-memory-node`. Benchmarks, lab and simulator are
-//! another program, `fusee-bench`. TLS is a feature, on by default.
+//! This crate parses, connects, prints and counts. The protocol is in `fusee-core`. Programs that use the store import
+//! `fusee-client`. The servers are in `fusee-master` and `fusee-memory-node`. Benchmarks, lab and simulator are another
+//! program, `fusee-bench`. TLS is a Cargo feature that is on by default.
 #![forbid(unsafe_code)]
 #![deny(clippy::print_stdout, clippy::print_stderr)] // These macros panic if the output is closed.
 

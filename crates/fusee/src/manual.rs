@@ -18,8 +18,8 @@ pub fn man(args: &ManArgs) -> Result<(), Failure> {
     manual::man(FuseeCli::command(), args)
 }
 
-/// Makes a completion script ask the master for names of memory nodes after `fusee drain`. The master is the
-/// one that the line or the environment names; if it does not answer within a second, nothing is completed.
+/// Extends a completion script: after `fusee drain` it asks the master for the names of memory nodes. The master is the
+/// one that the command line or the environment names. If it does not answer within a second, no name is completed.
 fn with_nodes(shell: Shell, script: &str) -> String {
     match shell {
         Shell::Bash => {
@@ -33,7 +33,7 @@ fn with_nodes(shell: Shell, script: &str) -> String {
             let Some(at) = script.find(start) else { return script.to_owned() };
             let (before, after) = script.split_at(at);
             let node = after.replacen(end, ":{compadd -- $(_fusee_nodes $words)}'", 1);
-            // The functions must stand before the last lines, which call the first one.
+            // The functions have to come before the last lines of the script, which call one of them.
             let first = node.rfind("if [ \"$funcstack[1]\"").unwrap_or(node.len());
             let (functions, call) = node.split_at(first);
             format!("{before}{functions}{NODES}\n{call}")
@@ -43,7 +43,7 @@ fn with_nodes(shell: Shell, script: &str) -> String {
     }
 }
 
-/// Shell function that prints the names of the memory nodes, for a command line of these words.
+/// A shell function that prints the names of the memory nodes. Its arguments are the words of a command line.
 const NODES: &str = r#"
 _fusee_nodes() {
     local asked=(fusee status --json) word previous=

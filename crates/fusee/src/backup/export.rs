@@ -1,7 +1,7 @@
-//! `fusee export`: writes all pairs to a file, while others read and write.
+//! `fusee export`: writes all pairs to a file, while clients read and write.
 //!
-//! Until it is whole and on the disk, a file is called `FILE.part`. So any `FILE` is whole, and the part of
-//! an interrupted export can be resumed.
+//! A file is called `FILE.part` until it is complete and on the disk. So every `FILE` is complete, and the part of an
+//! interrupted export can be resumed.
 
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
@@ -66,25 +66,25 @@ pub struct ExportArgs {
 }
 
 impl ExportArgs {
-    /// Whether exports repeat until a signal comes.
+    /// Returns whether the command exports repeatedly until a signal comes.
     pub fn repeats(&self) -> bool {
         self.every.is_some()
     }
 }
 
-/// Result of an export.
+/// The result of an export.
 #[derive(Debug, Serialize)]
 struct ExportReport {
     file: String,
     cluster: String,
-    /// False if a signal ended the export.
+    /// False if a signal ended the export before its end.
     whole: bool,
     pairs: u64,
     bytes: u64,
     damaged: u64,
     seconds: f64,
     pairs_per_s: f64,
-    /// Removed files: exports over the limit, and parts of interrupted ones.
+    /// Files that were removed: exports beyond `--keep`, and parts of interrupted exports.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     removed: Vec<String>,
 }
@@ -108,7 +108,8 @@ pub fn run(args: &ExportArgs) -> Result<(), Failure> {
     if args.every.is_some_and(|every| every < Duration::from_secs(1)) {
         return Err(Failure::usage("--every is at least 1s"));
     }
-    // Not by clap's `requires`: a required argument counts as given if it conflicts with one that is.
+    // Clap's `requires` does not help here, because it regards a required argument as given if that argument conflicts
+    // with a given one.
     if args.dir.is_none() && (args.every.is_some() || args.keep.is_some()) {
         return Err(Failure::usage("--every and --keep are for exports into a directory: --dir"));
     }
@@ -138,7 +139,7 @@ fn cluster_of(client: &Client) -> u64 {
     client.view().cluster.word()
 }
 
-/// Returns the head of an export that begins now.
+/// Returns the head of an export that begins at this time.
 fn head_of(client: &Client, number: u32) -> ExportHead {
     ExportHead { cluster: cluster_of(client), begun: now(), number }
 }
@@ -147,7 +148,7 @@ fn cannot(path: &Path, error: &dyn std::fmt::Display) -> Failure {
     Failure::operation(format!("{}: {error}", path.display()))
 }
 
-/// Writes the rest of the export, or until a signal comes. Returns whether it is done.
+/// Writes the rest of the export, or its part until a signal comes. Returns whether the export has all pairs.
 fn write<W: Write>(
     args: &ExportArgs,
     client: &Client,
@@ -182,7 +183,7 @@ fn report(
     ExportReport { file, cluster, whole, pairs, bytes, damaged, seconds, pairs_per_s, removed }
 }
 
-/// Shows a report; on standard error if the pairs go to standard output.
+/// Prints a report, on standard error if the pairs go to standard output.
 fn tell(args: &ExportArgs, report: &ExportReport, is_out_taken: bool) -> Result<(), Failure> {
     let text = if args.json {
         serde_json::to_string(report).expect("numbers and names") + "\n"
@@ -220,7 +221,7 @@ fn to_stdout(args: &ExportArgs, client: &Client) -> Result<(), Failure> {
     tell(args, &report(client, "standard output".into(), true, totals, seconds), true)
 }
 
-/// Returns the name that a file has until it is whole.
+/// Returns the name that a file has until it is complete.
 fn part_of(file: &Path) -> PathBuf {
     let mut name: OsString = file.into();
     name.push(export_directory::PART);
@@ -239,12 +240,12 @@ fn to_file(args: &ExportArgs, client: &Client, file: &Path) -> Result<(), Failur
     }
 }
 
-/// Whether a file or link has this name, even a broken link.
+/// Returns whether a file or link with this name exists, even a broken link.
 fn is_there(file: &Path) -> bool {
     file.symlink_metadata().is_ok()
 }
 
-/// Exports into a file, once.
+/// Executes one export into a file.
 fn export_to_file(
     args: &ExportArgs,
     client: &Client,
@@ -265,7 +266,7 @@ fn export_to_file(
         error => cannot(&part, &error),
     };
     let mut options = OpenOptions::new();
-    // Only this user may read the pairs.
+    // Only the user of this process is allowed to read the pairs.
     options.read(true).write(true).mode(0o600);
     let export = if args.resume {
         let opened = options.open(&part).map_err(|error| cannot(&part, &error))?;
@@ -273,7 +274,7 @@ fn export_to_file(
         let (resumed, head) = Exporter::resume(opened, cluster_of(client)).map_err(failed)?;
         let export = match resumed {
             ResumedExport::Part(export) => export,
-            // Only the renaming is left to do.
+            // The file is complete, and only has to be renamed.
             ResumedExport::Whole(written, totals) => {
                 rename_part(&written, &part, file).map_err(|error| cannot(file, &error))?;
                 let name = file.display().to_string();
@@ -300,14 +301,15 @@ fn export_to_file(
         Exporter::begin(opened, &head)
     };
     let went = export.and_then(|export| finish(args, client, export, &part, file));
-    // In a directory an unfinished part is useless: the next export begins anew, and needs its room.
+    // In a directory an unfinished part is useless, because the next export starts from the beginning and needs its
+    // room.
     if args.dir.is_some() && !went.as_ref().is_ok_and(|report| report.whole) {
         let _gone = fs::remove_file(&part);
     }
     went.map_err(failed)
 }
 
-/// Writes the rest, or until a signal comes.
+/// Writes the rest of the export, or its part until a signal comes, and renames a complete file.
 fn finish(
     args: &ExportArgs,
     client: &Client,
@@ -328,7 +330,7 @@ fn finish(
     Ok(report(client, file.display().to_string(), true, totals, seconds))
 }
 
-/// Locks the part, so that no other process writes into it, or removes it as a remainder of an interrupted export.
+/// Locks the part, so that no other process writes into it, or removes it as the part of an interrupted export.
 fn lock_part(file: &File, part: &Path) -> Result<(), Failure> {
     let taken =
         |_| Failure::operation(format!("{}: another process writes it now", part.display()));
@@ -340,12 +342,12 @@ fn lock_part(file: &File, part: &Path) -> Result<(), Failure> {
     }
 }
 
-/// Renames the part. The data is on the disk before, and the name afterwards.
+/// Renames the part to its final name. The data is on the disk before that, and the name is on the disk on return.
 fn rename_part(written: &File, part: &Path, file: &Path) -> io::Result<()> {
     written.sync_all()?;
-    // Another process may have created the file meanwhile.
+    // Another process has possibly created the file. Then the renaming fails.
     match rustix::fs::renameat_with(CWD, part, CWD, file, RenameFlags::NOREPLACE) {
-        // Not every file system supports this.
+        // Not every file system can rename without replacing.
         Err(Errno::INVAL | Errno::NOSYS) if !is_there(file) => fs::rename(part, file)?,
         renamed => renamed?,
     }
@@ -366,7 +368,7 @@ fn to_directory(args: &ExportArgs, client: Client, directory: &Path) -> Result<(
             return Err(interrupted);
         }
         let Some(every) = args.every else { return went };
-        // The next export may succeed.
+        // After a failure the command continues, because the next export can succeed.
         if let Err(failure) = went {
             stderr::tell(&format!("error: {failure}"));
         }
@@ -379,11 +381,11 @@ fn to_directory(args: &ExportArgs, client: Client, directory: &Path) -> Result<(
     }
 }
 
-/// Exports into a directory, once.
+/// Executes one export into a directory.
 fn snapshot(args: &ExportArgs, client: &Client, directory: &Path) -> Result<(), Failure> {
     let cluster = cluster_of(client);
     let failed = |error| cannot(directory, &error);
-    // Old parts occupy room that this export needs.
+    // Parts of interrupted exports occupy room that this export needs.
     let parts = export_directory::remove_parts(directory, cluster).map_err(failed)?;
     let number = export_directory::next_number(directory, cluster).map_err(failed)?;
     let head = head_of(client, number);
@@ -393,7 +395,7 @@ fn snapshot(args: &ExportArgs, client: &Client, directory: &Path) -> Result<(), 
         return Ok(());
     }
     let mut removed = parts;
-    // If this export lacks pairs, an older one may have them.
+    // If this export lacks damaged pairs, older exports stay, because they possibly have these pairs.
     if let Some(kept) = args.keep.filter(|_| report.damaged == 0) {
         let old = export_directory::keep_newest(directory, cluster, kept as usize, &file);
         removed.extend(old.map_err(failed)?);

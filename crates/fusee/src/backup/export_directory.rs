@@ -1,11 +1,12 @@
 //! A directory of exports: their names, their order, and the removal of old ones.
 //!
-//! Clocks go wrong, are set back, and differ between machines. So an export gets a number when it begins, one
-//! more than the highest of its cluster in the directory. The number is stored in the file, and orders the
-//! exports. Exports of versions without numbers come first, in the order of the times in their heads. The
-//! name only repeats for people what the file says.
+//! Clocks go wrong, are set back, and differ between machines. Therefore an export gets a number when it begins: the
+//! highest number of its cluster in the directory, plus one. The number is stored in the file, and orders the exports.
+//! Exports of versions without numbers come first, in the order of the times in their heads. The file's name only
+//! repeats for people what the file says.
 //!
-//! Only an export with both head and end is whole, and counts. Files with other names are left alone.
+//! Only a file with both head and end is a complete export. Incomplete files do not count for numbers and for `--keep`.
+//! Files whose names are not those of exports are left alone.
 
 // Promise API-26
 
@@ -18,10 +19,10 @@ use fusee_export::format::{ExportHead, FormatError, head_of_whole};
 use super::when;
 
 const SUFFIX: &str = ".fusee";
-/// Suffix of a file that is not whole yet.
+/// Suffix of a file that is not complete.
 pub const PART: &str = ".part";
 
-/// An export that is whole.
+/// A complete export.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExportFile {
     /// The file.
@@ -30,16 +31,16 @@ pub struct ExportFile {
     pub head: ExportHead,
 }
 
-/// Exports in a directory.
+/// The exports in a directory.
 #[derive(Debug, Default)]
 pub struct ExportListing {
-    /// Whole exports, the oldest first.
+    /// Complete exports, the oldest first.
     pub whole: Vec<ExportFile>,
-    /// Files that are named like exports, and are damaged or not whole.
+    /// Files that have names of exports, but are damaged or incomplete, and the reason.
     pub others: Vec<(PathBuf, FormatError)>,
 }
 
-/// Returns the name of an export in a directory.
+/// Returns the file name of an export in a directory.
 pub fn name(head: &ExportHead) -> String {
     let time = when(head.begun).replace([':', '-'], "");
     format!("fusee-{:016x}-{:06}-{time}{SUFFIX}", head.cluster, head.number)
@@ -68,8 +69,8 @@ pub fn next_number(directory: &Path, cluster: u64) -> io::Result<u32> {
     Ok(numbers.max().unwrap_or(0).saturating_add(1))
 }
 
-/// Removes all but the `kept` newest exports of a cluster; `made`, the latest,
-/// is one of them. Returns the removed files.
+/// Removes all exports of a cluster except the `kept` newest ones. `made`, the latest export, is one of these. Returns
+/// the removed files.
 pub fn keep_newest(
     directory: &Path,
     cluster: u64,
@@ -85,7 +86,7 @@ pub fn keep_newest(
     for path in others {
         match fs::remove_file(&path) {
             Ok(()) => gone.push(path),
-            // Another export into this directory has removed it.
+            // Another process that exports into this directory has removed the file.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => return Err(error),
         }
@@ -93,14 +94,14 @@ pub fn keep_newest(
     Ok(gone)
 }
 
-/// Removes parts of interrupted exports of a cluster that no process writes any more: the next export begins
-/// anew. Returns the removed files.
+/// Removes parts of a cluster's exports that no process writes any more, because the next export does not resume them.
+/// Returns the removed files.
 pub fn remove_parts(directory: &Path, cluster: u64) -> io::Result<Vec<PathBuf>> {
     let is_part =
         |name: &str| name.strip_suffix(PART).is_some_and(|name| is_name(name, Some(cluster)));
     let mut gone = Vec::new();
     for path in named(directory, is_part)? {
-        // The process that writes a part locks it.
+        // A process locks the part that it writes.
         if File::options().write(true).open(&path).is_ok_and(|part| part.try_lock().is_ok()) {
             fs::remove_file(&path)?;
             gone.push(path);
@@ -109,7 +110,7 @@ pub fn remove_parts(directory: &Path, cluster: u64) -> io::Result<Vec<PathBuf>> 
     Ok(gone)
 }
 
-/// Returns the files in a directory that have such names.
+/// Returns the files in a directory whose names satisfy `is_such`.
 fn named(directory: &Path, is_such: impl Fn(&str) -> bool) -> io::Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     for entry in fs::read_dir(directory)? {
@@ -121,7 +122,7 @@ fn named(directory: &Path, is_such: impl Fn(&str) -> bool) -> io::Result<Vec<Pat
     Ok(found)
 }
 
-/// Whether an export in a directory may have this name. Old names lack the number.
+/// Returns whether an export of this cluster (or of any) can have this file name. Old names lack the number.
 fn is_name(name: &str, cluster: Option<u64>) -> bool {
     let rest = name.strip_prefix("fusee-").and_then(|rest| rest.strip_suffix(SUFFIX));
     let parts: Vec<&str> = rest.unwrap_or_default().split('-').collect();
@@ -154,7 +155,7 @@ mod tests {
             ExportTestDirectory(path)
         }
 
-        /// Creates an empty export with this name.
+        /// Creates an empty export with this file name.
         fn add(&self, head: &ExportHead, name: &str) -> PathBuf {
             let path = self.0.join(name);
             ExportWriter::begin(File::create(&path).unwrap(), head).unwrap().end(0).unwrap();
@@ -179,8 +180,8 @@ mod tests {
     #[test]
     fn files_say_which_is_newer_whatever_their_names_and_clocks_say() {
         let directory = ExportTestDirectory::new("snapshots-order");
-        // Two without numbers, one of them renamed to a later time; then two with numbers, the last by a
-        // clock that was set back.
+        // Two exports without numbers, of which the older one has a name with a later time. Then two exports with
+        // numbers, of which the second was made after the clock was set back.
         let late = "fusee-0000000000000001-20990101T000000Z.fusee";
         let first = directory.add(&head(1, 0, 1_780_000_000), late);
         let second = "fusee-0000000000000001-20260101T000000Z.fusee";

@@ -1,7 +1,7 @@
 //! `fusee import`: writes the pairs of an export into this cluster.
 //!
-//! A file is read to its end before anything is written, so a damaged or unfinished one changes nothing.
-//! Standard input is written as it comes.
+//! A file is read to its end before any pair is written, so a damaged or incomplete file changes nothing. Pairs from
+//! standard input are written as they come.
 
 use std::collections::BTreeSet;
 use std::fmt::Display;
@@ -79,7 +79,7 @@ pub struct ImportOptions {
     partial: bool,
 }
 
-/// Parses the id of a cluster, as the status and the names of exports show it.
+/// Parses the id of a cluster in the form of the status and of exports' names.
 fn cluster_id(text: &str) -> Result<ClusterId, String> {
     let word = u64::from_str_radix(text, 16).ok().filter(|_| text.len() == 16);
     word.and_then(ClusterId::from_word)
@@ -98,19 +98,19 @@ enum RedundancyArg {
     Rules,
 }
 
-/// Result of an import.
+/// The result of an import.
 #[derive(Debug, Serialize)]
 struct ImportReport {
     file: String,
-    /// The cluster that was exported, and the beginning of the export in seconds since 1970.
+    /// The cluster that was exported. `begun` is the time at which the export began, in seconds since 1970.
     of_cluster: String,
     begun: u64,
-    /// Whether the export has its end.
+    /// Whether the file contains the end of the export.
     whole: bool,
-    /// Pairs and bytes that were read.
+    /// Number of pairs that were read. `bytes` is the sum of their lengths.
     pairs: u64,
     bytes: u64,
-    /// Pairs that the export lacks because they were damaged.
+    /// Number of pairs that the export lacks because they were damaged.
     damaged: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     written: Option<WrittenPairs>,
@@ -160,7 +160,8 @@ impl ImportReport {
 /// Runs `fusee import`.
 pub fn run(args: &ImportArgs) -> Result<(), Failure> {
     interrupt::watch()?;
-    // The cluster selects exports of a directory, unless `--of` does. With neither, all must be of one cluster.
+    // In a directory, the cluster to import into selects the exports, unless `--of` names another one. A check has no
+    // cluster, so without `--of` all exports have to be of one cluster.
     let asks = !args.check && args.how.of.is_none() && args.file.is_dir();
     let client = asks.then(|| args.connect.connect()).transpose()?;
     let asking = client.as_ref().map(|client| client.view().cluster);
@@ -190,8 +191,8 @@ fn tell(is_json: bool, report: &ImportReport) -> Result<(), Failure> {
     }
 }
 
-/// Returns the newest export of this cluster in a directory; without a cluster, the newest of all, which must
-/// be of one cluster.
+/// Returns the newest export of this cluster in a directory. Without a cluster, returns the newest export, and fails if
+/// the exports are of several clusters.
 fn newest(
     directory: &Path,
     cluster: Option<ClusterId>,
@@ -235,17 +236,17 @@ fn newest(
     Ok(newest.path.clone())
 }
 
-/// The source of the pairs.
+/// The source of the pairs to import.
 struct ImportSource {
     name: String,
-    /// The file, if it can be read twice.
+    /// The file, if the source can be read twice.
     file: Option<File>,
-    /// Otherwise the stream, which can be read only once.
+    /// Otherwise a stream, which can be read only once.
     stream: Option<Box<dyn Read>>,
 }
 
 impl ImportSource {
-    /// Opens this path; for a directory, the newest export of this cluster.
+    /// Opens a file, or, in a directory, the newest export of this cluster.
     fn of(
         path: &Path,
         cluster: Option<ClusterId>,
@@ -270,7 +271,7 @@ impl ImportSource {
         })
     }
 
-    /// Returns a reader from the beginning.
+    /// Returns a reader that starts at the beginning.
     fn open(&mut self) -> Result<Box<dyn Read>, Failure> {
         let Some(file) = &self.file else {
             return Ok(self.stream.take().expect("it is read once"));
@@ -284,7 +285,7 @@ impl ImportSource {
         Failure::operation(format!("{}: {error}", self.name))
     }
 
-    /// Reads the export to its end.
+    /// Reads the export to its end, and writes no pair.
     fn check(&mut self, partial: bool, is_quiet: bool) -> Result<ImportReport, Failure> {
         self.each(partial, "checked", is_quiet, |_| Ok(None))
     }
@@ -316,7 +317,7 @@ impl ImportSource {
         })
     }
 
-    /// Shows each block, up to the end or a signal.
+    /// Passes each block to `show`, until the end of the export or a signal.
     fn each(
         &mut self,
         partial: bool,
@@ -368,7 +369,7 @@ impl ImportSource {
     }
 }
 
-/// Imports for `fusee restore`: checks the file, has a cluster formed, and writes the pairs there.
+/// Imports for `fusee restore`: checks the file, calls `cluster` to form a cluster, and writes the pairs there.
 pub fn restore(
     path: &Path,
     of_cluster: Option<ClusterId>,
@@ -384,7 +385,7 @@ pub fn restore(
     if let Some(interrupted) = interrupt::failure() {
         return Err(interrupted);
     }
-    // An older export may have these pairs.
+    // An older export possibly has the missing pairs.
     if report.damaged > 0 && !how.partial {
         return Err(Failure::operation(format!(
             "{}; --partial takes it. Nothing was changed",

@@ -73,7 +73,7 @@ impl KeyPrefixArgs {
         })
     }
 
-    /// Shows the pairs of each piece of a scan, until its end or until `goes_on` returns false. Returns the
+    /// Passes the pairs of each piece of a scan to `show`, until the scan ends or `goes_on` returns false. Returns the
     /// number of damaged pairs.
     fn each(
         &self,
@@ -94,7 +94,8 @@ impl KeyPrefixArgs {
     }
 }
 
-/// Shows the pairs of one piece of a scan with keys that begin with `prefix`. Returns the number of damaged pairs.
+/// Passes the pairs of one piece of a scan to `show`, if their keys begin with `prefix`. Returns the number of damaged
+/// pairs.
 fn piece(
     client: &Client,
     cursor: &mut ScanCursor,
@@ -108,7 +109,7 @@ fn piece(
     })?)
 }
 
-/// Shows all pairs with keys that begin with `prefix`. Returns the number of damaged pairs.
+/// Passes all pairs to `show`, if their keys begin with `prefix`. Returns the number of damaged pairs.
 pub fn each(
     client: &Client,
     prefix: &[u8],
@@ -180,7 +181,7 @@ pub fn count(args: &CountArgs) -> Result<(), Failure> {
     missing(damaged)
 }
 
-/// Returns a failure if pairs are damaged.
+/// Returns a failure if the number of damaged pairs is not 0.
 pub fn missing(damaged: u64) -> Result<(), Failure> {
     match damaged {
         0 => Ok(()),

@@ -1,4 +1,4 @@
-//! Commands on all pairs of a cluster: `fusee export`, `import`, `restore`, `keys`, `count`.
+//! Commands that work on all pairs of a cluster: `fusee export`, `import`, `restore`, `keys`, `count`.
 
 pub mod export;
 mod export_directory;
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant, UNIX_EPOCH};
 use fusee_cli::quantity::{ByteSize, count_with_noun};
 use fusee_cli::stderr;
 
-/// Time between two updates of the progress.
+/// Interval between two updates of the progress.
 const PERIOD: Duration = Duration::from_millis(500);
 
 /// Progress on standard error.
@@ -28,7 +28,7 @@ impl PairProgress {
         PairProgress { is_shown, begun: Instant::now(), last: None }
     }
 
-    /// Shows the progress if an update is due. `done` is the share of the index that was read, if known.
+    /// Shows the progress if an update is due. `done` is the share of the index that was read, if it is known.
     fn show(&mut self, verb: &str, pairs: u64, bytes: u64, done: Option<f64>) {
         let is_due = self.last.is_none_or(|last| last.elapsed() >= PERIOD);
         if !self.is_shown || !is_due {
@@ -55,7 +55,7 @@ impl PairProgress {
     }
 }
 
-/// Formats a time in seconds since 1970, which may be any number.
+/// Formats a time in seconds since 1970. Times from files can have any value.
 fn when(seconds: u64) -> String {
     /// The last second of the year 9999.
     const LAST: u64 = 253_402_300_799;
@@ -63,7 +63,7 @@ fn when(seconds: u64) -> String {
     humantime::format_rfc3339_seconds(time).to_string()
 }
 
-/// Returns the number of pairs a second.
+/// Returns a number of pairs per second.
 fn rate(pairs: u64, seconds: f64) -> f64 {
     pairs as f64 / seconds.max(1e-9)
 }

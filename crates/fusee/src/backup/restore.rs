@@ -1,7 +1,7 @@
 //! `fusee restore`: forms a cluster from an export, after everything has stopped.
 //!
-//! It does what an operator would do by hand: check the export, give up the rest of the lost cluster, form a
-//! new one, import. Data that a living memory node holds is left untouched.
+//! The command does what an operator would do by hand: it checks the export, gives up the lost cluster, forms a new
+//! one, and imports the pairs. It does not touch data that a living memory node holds.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -18,7 +18,7 @@ use super::import::{self, ImportOptions};
 use crate::drain::TIMEOUT;
 use crate::form;
 
-/// Pause between two requests.
+/// Pause between two requests to the master.
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// Arguments of `fusee restore`.
@@ -65,7 +65,7 @@ pub fn run(args: &RestoreArgs) -> Result<(), Failure> {
     })
 }
 
-/// Has the master give up its cluster, if it has one.
+/// Makes the master give up its cluster, if it has one.
 fn give_up(
     args: &RestoreArgs,
     master: &MasterClient,
@@ -80,7 +80,7 @@ fn give_up(
     }
     let request = MasterRequest::Destroy { cluster, with_living_data: false };
     let mut answer = master.call_blocking(request.clone());
-    // A master that has just started waits for memory nodes, for a lease.
+    // A master that has just started refuses until it has waited for memory nodes for one lease.
     while let Ok(MasterReply::Refused { reason }) = &answer
         && reason.starts_with(NOT_KNOWN_YET)
     {

@@ -1,4 +1,4 @@
-//! `fusee config check`: finds mistakes in a file of settings.
+//! `fusee config check`: finds mistakes in a server's file of settings.
 
 use std::path::{Path, PathBuf};
 
@@ -75,7 +75,7 @@ impl SettingsQuery for FileCheckQuery<'_> {
     }
 }
 
-/// The names of the settings of a server.
+/// Asks for the names of a server's settings.
 struct SettingNamesQuery;
 
 impl SettingsQuery for SettingNamesQuery {
@@ -86,7 +86,7 @@ impl SettingsQuery for SettingNamesQuery {
     }
 }
 
-/// Guesses the server that a file is for: the one that knows most of the names in it.
+/// Guesses the server for which a file is: the one that knows most of the names in the file.
 fn guess(path: &Path) -> Result<ServerKind, Failure> {
     let wrong = |why: String| Failure::usage(format!("{}: {why}", path.display()));
     let text = std::fs::read_to_string(path);
@@ -103,7 +103,7 @@ fn guess(path: &Path) -> Result<ServerKind, Failure> {
         counts.iter().filter(|(known, _)| *known == most).map(|(_, server)| *server).collect();
     match best[..] {
         [server] => Ok(server),
-        // A file that is not TOML is wrong for any server.
+        // A file that is not TOML is wrong for any server, so any server will do.
         [server, ..] if !mistakes.is_empty() => Ok(server),
         _ => Err(wrong(
             "its names are those of several servers; say with --for whether it is of a master, memory-node or switch"

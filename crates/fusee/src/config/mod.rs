@@ -1,6 +1,6 @@
-//! `fusee config`: checks files of settings, and shows the settings in force.
+//! `fusee config`: checks files of settings, and shows the settings that a server would use.
 //!
-//! Both use the servers' own declarations of their settings, so they accept exactly what a server accepts.
+//! Both use the servers' own definitions of their settings, so they accept exactly what a server accepts.
 
 mod check;
 mod show;
@@ -39,7 +39,7 @@ enum ServerKind {
     Switch,
 }
 
-/// A question about the settings of any server.
+/// A question about the settings of a server, which can be any of the three.
 trait SettingsQuery {
     type Answer;
     fn of<S: ServerSettings>(self) -> Self::Answer;

@@ -1,4 +1,4 @@
-//! `fusee config show`: prints the settings in force.
+//! `fusee config show`: prints the settings that a server would start with.
 
 use std::fmt;
 
@@ -44,7 +44,7 @@ enum ServerCommandLine {
     Switch(GivenSettings<switch::SwitchSettings>),
 }
 
-/// A setting.
+/// A row of the output: a setting with its value.
 #[derive(Debug, Serialize)]
 struct SettingRow {
     name: String,
@@ -80,7 +80,7 @@ fn rows<S: ServerSettings>(given: &GivenSettings<S>) -> Result<Vec<SettingRow>, 
     Ok(effective.values().into_iter().map(row).collect())
 }
 
-/// Returns a file that sets the same values. Tables come last, each with its names.
+/// Returns the text of a file that sets the same values. Tables come last, because a file requires that.
 fn file(rows: &[SettingRow]) -> String {
     let mut text = String::new();
     let is_below = |row: &&SettingRow| row.name.contains('.');
@@ -107,7 +107,7 @@ fn line(name: &str, row: &SettingRow) -> String {
     }
 }
 
-/// A value as TOML: its JSON, except for objects, and for numbers of bytes, which get units.
+/// A value in TOML. It is the value's JSON, except for objects, and for numbers of bytes, which get units.
 struct TomlValue<'a> {
     name: &'a str,
     value: &'a Value,

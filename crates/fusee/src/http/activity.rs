@@ -1,14 +1,14 @@
-//! The activity of the cluster in the last minutes, second by second, for the page.
+//! The activity of the cluster in the last minutes, for each second, for the status page.
 
 use std::collections::VecDeque;
 
 use fusee_core::stats::{OpKind, SessionWork};
 use serde::Serialize;
 
-/// Seconds that are kept.
+/// Number of seconds that are kept.
 const KEPT: usize = 600;
 
-/// Totals at one time.
+/// Totals of the cluster at one time.
 #[derive(Clone, Copy, Debug)]
 struct ActivitySample {
     at_ms: u64,
@@ -20,18 +20,18 @@ struct ActivitySample {
 #[derive(Debug, Default)]
 pub struct ActivityHistory(VecDeque<ActivitySample>);
 
-/// Rates; every list is as long as `at_ms`.
+/// Rates per second. Every list is as long as `at_ms`.
 #[derive(Debug, Serialize, PartialEq)]
 pub struct ActivityRates {
-    /// The ends of the seconds, in milliseconds since 1970.
+    /// End of each interval between two samples, in milliseconds since 1970.
     at_ms: Vec<u64>,
-    /// Searches, writes and other operations a second.
+    /// Searches per second. `writes` and `others` are the rates of the other operations.
     reads: Vec<f64>,
     writes: Vec<f64>,
     others: Vec<f64>,
-    /// Mean phases of an operation; 0 if there was none.
+    /// Mean number of phases of an operation; 0 if no operation ended.
     phases: Vec<f64>,
-    /// Percent of the accesses to index caches that found a right hint; 0 if there was no access.
+    /// Percentage of accesses to index caches that found a right hint; 0 if there was no access.
     hits: Vec<f64>,
     conflicts: Vec<f64>,
     damaged: Vec<f64>,
@@ -47,9 +47,10 @@ fn class(kind: OpKind) -> usize {
 }
 
 impl ActivityHistory {
-    /// Adds the present totals.
+    /// Adds a sample of the present totals.
     pub fn add(&mut self, at_ms: u64, work: SessionWork, damaged: u64) {
-        // A lower total or an earlier time means another master or clock: older samples do not compare with it.
+        // A lower total or an earlier time comes from another master or clock, so that the older samples cannot be
+        // compared with the new one.
         let is_later = self.0.back().is_none_or(|last| {
             let begins = |kind: usize| work.operations[kind] >= last.work.operations[kind];
             at_ms > last.at_ms && (0..OpKind::ALL.len()).all(begins)
@@ -121,7 +122,8 @@ mod tests {
         assert_eq!(rates.at_ms, [2_000, 4_000]);
         assert_eq!((rates.reads, rates.phases), (vec![100.0, 50.0], vec![1.5, 1.0]));
         assert_eq!(rates.damaged, [0.0, 2.0]);
-        // Of 100 accesses 75 had a hint, of which 15 were wrong; then 50, and 10.
+        // First, 75 of 100 accesses found a hint, and 15 of these hints were wrong. Then 50 of 100 did, and 10 were
+        // wrong.
         assert_eq!(rates.hits, [60.0, 40.0]);
     }
 

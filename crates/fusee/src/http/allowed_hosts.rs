@@ -1,10 +1,10 @@
-//! Hosts that requests may name, as a protection against DNS rebinding.
+//! The hosts that HTTP requests are allowed to name, as a protection against DNS rebinding.
 //!
-//! In such an attack a page of another site has that site's name lead to this server's address, so that a
-//! browser would read this server's pages for it. Its requests name that site.
+//! In such an attack another site makes its own name resolve to this server's address, so that a browser lets that
+//! site's page read this server's pages. The browser's requests then name the other site as their host.
 //!
-//! An address cannot lead elsewhere, and a name without a dot belongs to no site, so both are allowed. Any
-//! other name must be known to this server, from `--http` itself or from `--advertise`.
+//! Numeric addresses cannot resolve to another address, and names without a dot belong to no site, so both are allowed.
+//! Other names are allowed if this server knows them from `--http` or `--advertise`.
 
 // Promise SEC-19: HTTP requests for another host are not answered.
 
@@ -13,7 +13,7 @@ use std::net::IpAddr;
 use hyper::Request;
 use hyper::header::HOST;
 
-/// The names with a dot that requests may use, in lower case.
+/// The allowed names that contain a dot, in lower case.
 #[derive(Clone, Debug, Default)]
 pub struct AllowedHosts(Vec<String>);
 
@@ -23,7 +23,7 @@ impl AllowedHosts {
         AllowedHosts(addresses.into_iter().filter_map(host).collect())
     }
 
-    /// Whether a request is for this server. One that names no host does not come from a browser, and is allowed.
+    /// Returns whether a request is allowed. A request that names no host does not come from a browser, and is allowed.
     pub fn is_allowed<B>(&self, request: &Request<B>) -> bool {
         let line = request.uri().authority().map(|authority| authority.as_str());
         let mut named = request.headers().get_all(HOST).iter().map(|value| value.to_str().ok());
@@ -38,7 +38,7 @@ impl AllowedHosts {
     }
 }
 
-/// Returns the host of `host`, `host:port`, `[v6]` or `[v6]:port`, in lower case and without the dot of the root.
+/// Returns the host of `host`, `host:port`, `[v6]` or `[v6]:port`, in lower case and without a final dot.
 fn host(authority: &str) -> Option<String> {
     let host = match authority.strip_prefix('[') {
         Some(rest) => rest.split_once(']')?.0,

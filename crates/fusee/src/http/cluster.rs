@@ -1,4 +1,4 @@
-//! The pages of a master: the state of the cluster.
+//! The pages of a master, which show the state of the cluster.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -21,7 +21,7 @@ use crate::status::{self, StatusReport};
 const NODE_DEADLINE: Duration = Duration::from_millis(500);
 /// Deadline of a master's answers.
 const MASTER_DEADLINE: Duration = Duration::from_secs(2);
-/// Time between two samples of the history.
+/// Interval between two samples of the history.
 const PERIOD: Duration = Duration::from_secs(1);
 
 const INDEX: &str = include_str!("page/index.html");
@@ -33,11 +33,11 @@ const STYLE: &str = include_str!("page/page.css");
 pub struct ClusterPages {
     runtime: Runtime,
     master: MasterClient,
-    /// The address of this master, as it calls itself while it leads.
+    /// The address of this master. While this master leads, the status has the same one.
     own: String,
     /// Answer times of control requests.
     times: RequestTimes,
-    /// The latest report of the cluster, or the reason why there is none.
+    /// The latest report of the cluster, or the reason for which there is none.
     seen: RecentAnswer<Result<Arc<StatusReport>, RpcError>>,
     events: RecentAnswer<Result<Arc<Vec<ClusterEvent>>, RpcError>>,
     history: Arc<Mutex<ActivityHistory>>,
@@ -45,8 +45,8 @@ pub struct ClusterPages {
 }
 
 impl ClusterPages {
-    /// Creates the pages of a master, with a client that has the address at which this master listens. The
-    /// history begins now.
+    /// Creates the pages of a master. `master` is a client with the address at which this master listens. The history
+    /// begins now.
     pub fn new(runtime: &Runtime, master: MasterClient, times: RequestTimes) -> ClusterPages {
         let own = master.addr().to_owned();
         let master = master.with_deadline(MASTER_DEADLINE);
@@ -65,12 +65,12 @@ impl ClusterPages {
     }
 
     async fn metrics(&self) -> String {
-        // Of several masters only the leader shows the cluster, or it would be counted twice.
+        // Of several masters only the leader shows the cluster. Otherwise the cluster would be counted several times.
         let report = self.recent_report().await.ok().filter(|report| report.master == self.own);
         metrics::of(report.as_deref(), &self.times.all())
     }
 
-    /// Returns the answer that the page requests every second.
+    /// Returns the status for the page, which requests it every second.
     async fn status(&self) -> HttpPage {
         match self.recent_report().await {
             Ok(report) => HttpPage::json(&*report),
@@ -104,7 +104,7 @@ impl HttpPages for ClusterPages {
                 Ok(text) => HttpPage::ok(prometheus::CONTENT_TYPE, text),
                 Err(error) => HttpPage::health(Err(error)),
             },
-            // A master is healthy also while no master leads.
+            // A master is healthy even if no master leads.
             "/healthz" => HttpPage::health(match self.recent_report().await {
                 Ok(report) => return Some(well(&report)),
                 Err(RpcError::NoLeader { .. }) => Ok(()),
@@ -125,7 +125,8 @@ impl HttpPages for ClusterPages {
     }
 }
 
-/// Answers that the master is healthy, even if the cluster is not: another master would find it in the same state.
+/// Returns the answer of a healthy master. It is healthy even if the cluster is not, because another master would find
+/// the cluster in the same state.
 fn well(report: &StatusReport) -> HttpPage {
     let reasons =
         report.reasons.iter().map(|reason| format!("\n{}: {reason}", report.health.name()));

@@ -1,5 +1,5 @@
-//! The use of memory, on a page of its own because a survey is expensive: it joins the cluster like
-//! `fusee status --memory`, and reads 1/512 of the used memory.
+//! The metrics about the use of memory. They have a page of their own because they need a survey, which is expensive:
+//! it joins the cluster like `fusee status --memory`, and reads 1/512 of the used memory.
 
 use std::time::{Duration, Instant};
 
@@ -9,7 +9,7 @@ use fusee_client::{Client, MemorySurvey, Options, RedundancyMemory};
 use fusee_control::rpc::Runtime;
 use tokio::sync::Mutex;
 
-/// Age of a survey at which a new one is made.
+/// Age at which a survey is too old to be shown.
 const FRESH: Duration = Duration::from_secs(60);
 
 /// The last survey.
@@ -17,7 +17,7 @@ const FRESH: Duration = Duration::from_secs(60);
 pub struct RecentSurvey(Mutex<Option<(Instant, Result<String, String>)>>);
 
 impl RecentSurvey {
-    /// Returns the metrics of a recent survey, or the reason why there is none.
+    /// Returns the metrics of a recent survey, or the reason for which there is none.
     pub async fn metrics(&self, runtime: &Runtime, master: &str) -> Result<String, String> {
         let mut last = self.0.lock().await;
         if let Some((at, text)) = &*last
@@ -28,7 +28,7 @@ impl RecentSurvey {
         let keys = runtime.keys().map(|keys| keys.acting_as(PeerKind::Client));
         let options = Options::default().with_keys(keys).with_tls(runtime.tls().cloned());
         let master = master.to_owned();
-        // A survey waits for memory nodes, and must not delay other answers.
+        // A survey runs on a thread of its own, because it waits for memory nodes and must not delay other answers.
         let made = tokio::task::spawn_blocking(move || survey(&master, options)).await;
         let made = made.unwrap_or_else(|error| Err(error.to_string()));
         *last = Some((Instant::now(), made.clone()));

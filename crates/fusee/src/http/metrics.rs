@@ -1,4 +1,4 @@
-//! The metrics of a master, and those of the cluster if it leads.
+//! The metrics of a master. If the master leads, they include those of the cluster.
 
 use std::collections::BTreeMap;
 
@@ -7,10 +7,10 @@ use crate::status::{Health, StatusReport};
 use fusee_client::prometheus::{MetricKind, Metrics};
 use fusee_control::rpc::Times;
 
-/// All states of a memory node: each is shown, also with a count of 0.
+/// All states of a memory node. Each is shown, even if no node has it.
 const STATES: [&str; 6] = ["in_view", "joining", "waiting", "draining", "drained", "lost"];
 
-/// Returns the page of metrics. Without a report this master does not lead.
+/// Returns the page of metrics. `report` is `None` if this master does not lead.
 pub fn of(report: Option<&StatusReport>, times: &BTreeMap<&'static str, Times>) -> String {
     let mut metrics = Metrics::default();
     let leads = u8::from(report.is_some());
@@ -67,7 +67,7 @@ fn cluster(metrics: &mut Metrics, report: &StatusReport) {
     }
 }
 
-/// A number that a memory node may report.
+/// Returns a number of a memory node; `None` if the node has not reported it.
 type NodeMetric = fn(&crate::status::NodeReport) -> Option<u64>;
 
 const NODE_TRAFFIC: [(&str, &str, NodeMetric); 2] = [
@@ -112,7 +112,7 @@ fn nodes(metrics: &mut Metrics, report: &StatusReport) {
         let count = nodes.iter().filter(|node| node.state == state).count();
         states.sample(&[("state", state)], count);
     }
-    // A node that has left for good is not expected to answer.
+    // A node that has left for good is not expected to answer, so it is not shown.
     let expected = || nodes.iter().filter(|node| report.needs(node));
     let help = "Whether a memory node answers.";
     let mut up = metrics.family(MetricKind::Gauge, "fusee_memory_node_up", help);

@@ -1,9 +1,9 @@
 //! `--http`: metrics, health, and a status page, by HTTP.
 //!
-//! The pages change nothing, need no key, and reveal nothing that gives access to the memory: no identity of a
-//! memory node, no key of a pair. Strangers may connect: connections are bounded in number and time, heads in
-//! bytes, and however many ask, the cluster's status and its events are each requested once a second at most. A
-//! request that names another host is refused ([`AllowedHosts`]).
+//! The pages change nothing and need no key. They reveal nothing that gives access to the memory: neither identities of
+//! memory nodes nor keys of pairs. Strangers are allowed to connect, so connections are limited in number and time, and
+//! heads of requests in bytes. However many clients ask, the server requests the cluster's status and events at most
+//! once a second each. A request that names another host is refused ([`AllowedHosts`]).
 
 mod activity;
 mod allowed_hosts;
@@ -38,24 +38,24 @@ pub use allowed_hosts::AllowedHosts;
 pub use cluster::ClusterPages;
 pub use node::{NodePageSource, NodePages};
 
-/// Maximum number of connections; further ones are closed.
+/// Largest number of connections. Further connections are closed.
 const MAX_CONNECTIONS: usize = 256;
-/// Maximum number of connections of one address, so that one does not lock out others, least of all a supervisor.
+/// Largest number of connections from one address, so that one client does not lock out others, such as a supervisor.
 const MAX_PER_PEER: usize = 32;
-/// Maximum size of the head of a request.
+/// Largest size of the head of a request.
 const MAX_HEAD_BYTES: usize = 8 << 10;
-/// Time limit for the head of a request.
+/// Time within which a client has to send the head of a request.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(5);
-/// Time after which a connection is ended.
+/// Time after which a connection is closed.
 const CONNECTION_TIMEOUT: Duration = Duration::from_secs(30);
-/// Pause after a connection that could not be accepted.
+/// Pause after a connection could not be accepted.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// The page loads content from this server only.
+/// Content security policy: the page loads content from this server only.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; \
                       img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
-/// An answer.
+/// An answer to a request.
 #[derive(Debug)]
 pub struct HttpPage {
     status: StatusCode,
@@ -80,7 +80,7 @@ impl HttpPage {
         }
     }
 
-    /// Answers `ok`, or 503 with the reason, for supervisors and probes.
+    /// Returns the answer for supervisors and probes: `ok`, or status 503 with the reason.
     fn health(health: Result<(), String>) -> HttpPage {
         match health {
             Ok(()) => HttpPage::text(StatusCode::OK, "ok"),
@@ -95,7 +95,7 @@ pub trait HttpPages: Send + Sync + 'static {
     fn get(&self, path: &str) -> impl Future<Output = Option<HttpPage>> + Send;
 }
 
-/// A server of pages, which ends on drop.
+/// A server of pages. Dropping the value ends it.
 #[derive(Debug)]
 pub struct HttpServer {
     addr: SocketAddr,
@@ -109,7 +109,8 @@ impl Drop for HttpServer {
 }
 
 impl HttpServer {
-    /// Serves `pages` at an address, on a runtime's thread, to requests that name its host or the advertised one.
+    /// Serves `pages` at an address, on a thread of the runtime. Only requests that name the host of `addr` or of
+    /// `advertised` are answered.
     pub fn serve(
         runtime: &Runtime,
         addr: &str,
@@ -127,7 +128,7 @@ impl HttpServer {
         Ok(HttpServer { addr, accepting })
     }
 
-    /// Returns the address at which it listens.
+    /// Returns the address at which the server listens.
     pub fn addr(&self) -> SocketAddr {
         self.addr
     }
@@ -137,25 +138,25 @@ async fn accept(listener: TcpListener, pages: Arc<(AllowedHosts, impl HttpPages)
     let places = Arc::<Mutex<HttpConnectionCounts>>::default();
     loop {
         let Ok((stream, peer)) = listener.accept().await else {
-            // Probably no file descriptor was free; some may be later.
+            // Probably the process had no free file descriptor, and will have some later.
             sleep(ACCEPT_PAUSE).await;
             continue;
         };
         let Some(place) = HttpPermit::take(&places, peer.ip()) else { continue };
         let pages = Arc::clone(&pages);
         tokio::spawn(async move {
-            // The result of a connection does not matter.
+            // A failed connection has no effect on others.
             let _ended = timeout(CONNECTION_TIMEOUT, connection(stream, pages)).await;
             drop(place);
         });
     }
 }
 
-/// Numbers of connections, by address.
+/// Number of connections from each address.
 #[derive(Debug, Default)]
 struct HttpConnectionCounts(HashMap<IpAddr, usize>);
 
-/// The place of one connection, held while it lasts.
+/// The permission for one connection. It is held while the connection lasts.
 #[derive(Debug)]
 struct HttpPermit(Arc<Mutex<HttpConnectionCounts>>, IpAddr);
 

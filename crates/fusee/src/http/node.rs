@@ -10,19 +10,20 @@ use super::recent_answer::RecentAnswer;
 use super::{HttpPage, HttpPages, process, requests};
 use fusee_client::prometheus::{self, MetricKind, Metrics};
 
-/// The pages of a memory node. After the cluster has given the node up, another one may follow at the same addresses.
+/// The pages of a memory node. If the cluster gives up the node, a new node can serve the same addresses; the pages
+/// then show that one.
 #[derive(Debug)]
 pub struct NodePages {
     node: watch::Receiver<NodePageSource>,
     usage: RecentAnswer<Result<Usage, String>>,
 }
 
-/// A memory node, as its pages see it.
+/// A memory node, as its pages need it.
 #[derive(Clone, Debug)]
 pub struct NodePageSource {
     /// A client of the node.
     pub client: NodeClient,
-    /// The node's name in the cluster, once it has joined.
+    /// The node's name in the cluster; `None` until the node has joined.
     pub joined: watch::Receiver<Option<fusee_core::verbs::MnId>>,
     /// Answer times of control requests.
     pub times: RequestTimes,

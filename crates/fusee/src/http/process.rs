@@ -1,4 +1,4 @@
-//! Metrics of this process from the operating system, under the names that exporters commonly use.
+//! Metrics of this process from the operating system, under the usual names.
 
 use std::fs;
 
@@ -7,7 +7,7 @@ use fusee_client::prometheus::{MetricKind, Metrics};
 
 use fusee_cli::logging::limit;
 
-/// Adds the metrics of this process, as far as `/proc` tells.
+/// Adds the metrics of this process that `/proc` has.
 pub fn add(metrics: &mut Metrics) {
     let missing = stderr::missing();
     let left_out = limit::omitted_lines();
@@ -39,11 +39,11 @@ struct ProcessUsage {
     started_s: f64,
 }
 
-/// Reads `/proc/self/stat` (`proc(5)`), from behind the name of the program, which may contain anything.
+/// Reads `/proc/self/stat` (`proc(5)`) behind the name of the program, which can contain any characters.
 fn usage() -> Option<ProcessUsage> {
     let stat = fs::read_to_string("/proc/self/stat").ok()?;
     let fields: Vec<&str> = stat.rsplit_once(") ")?.1.split(' ').collect();
-    // Fields are counted from 1, and the first two are cut off.
+    // `n` is the number of the field in `proc(5)`, which counts from 1. The first two fields are cut off.
     let field = |n: usize| fields.get(n - 3)?.parse::<u64>().ok();
     let per_second = rustix::param::clock_ticks_per_second() as f64;
     let boot = fs::read_to_string("/proc/stat").ok()?;

@@ -1,4 +1,4 @@
-//! Answers that are kept for a moment.
+//! Answers that are reused for a short time.
 
 use std::time::{Duration, Instant};
 
@@ -7,7 +7,7 @@ use tokio::sync::Mutex;
 /// Age at which an answer is replaced.
 const FRESH: Duration = Duration::from_millis(900);
 
-/// The last answer, and when it came.
+/// The last answer, and the time at which it came.
 #[derive(Debug)]
 pub struct RecentAnswer<T>(Mutex<Option<(Instant, T)>>);
 
@@ -18,7 +18,8 @@ impl<T> Default for RecentAnswer<T> {
 }
 
 impl<T: Clone> RecentAnswer<T> {
-    /// Returns the last answer if it is recent, else asks. Callers that come meanwhile wait for the same answer.
+    /// Returns the last answer if it is recent, and otherwise the result of `ask`. Callers that come while `ask` runs
+    /// wait for its result.
     pub async fn get_or_ask(&self, ask: impl Future<Output = T>) -> T {
         let mut last = self.0.lock().await;
         if let Some((at, answer)) = &*last

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use fusee_client::prometheus::{MetricHistogram, MetricKind, Metrics};
 use fusee_control::rpc::{BOUNDS_US, Times};
 
-/// Adds their histograms, by request.
+/// Adds a histogram of answer times for each kind of request.
 pub fn add(metrics: &mut Metrics, name: &'static str, times: &BTreeMap<&'static str, Times>) {
     let help = "How long control requests took to be answered, in seconds.";
     let mut family = metrics.family(MetricKind::Histogram, name, help);

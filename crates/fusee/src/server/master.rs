@@ -55,7 +55,7 @@ pub struct MasterArgs {
     stop_with_stdin: bool,
 }
 
-/// Settings of a master, from any source.
+/// Settings of a master, from command line, environment, file and defaults.
 #[derive(clap::Args, Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default, rename_all = "kebab-case")]
 pub struct MasterServerSettings {
@@ -260,7 +260,7 @@ impl settings::ServerSettings for MasterServerSettings {
     }
 }
 
-/// Runs a master until it is told to stop.
+/// Runs a master until a signal or an error ends it.
 pub fn run(args: MasterArgs) -> Result<(), Failure> {
     super::take_descriptors();
     let mut stop = ServerSignals::watch(args.stop_with_stdin, args.given.has_file())?;
@@ -291,7 +291,8 @@ pub fn run(args: MasterArgs) -> Result<(), Failure> {
                 break None;
             }
             WakeReason::Abandoned => break None,
-            // A master that cannot store its state must not decide, and is of no use: a supervisor should restart it.
+            // A master that cannot store its state must not decide. It ends with a failure, so that a supervisor
+            // restarts it.
             WakeReason::Event(why) => break Some(why),
             WakeReason::Hangup => {
                 if let Some(config) = reloader.again() {

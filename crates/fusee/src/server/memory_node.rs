@@ -50,7 +50,7 @@ pub struct MemoryNodeArgs {
     stop_with_stdin: bool,
 }
 
-/// A fabric over which memory is lent.
+/// A fabric over which a memory node serves its memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum ServedFabric {
@@ -58,7 +58,7 @@ pub enum ServedFabric {
     Shm,
     /// TCP, by the software NIC.
     Tcp,
-    /// RDMA, by this machine's device. Most devices allow no other fabric beside it.
+    /// RDMA, by this machine's device. Most devices do not allow another fabric at the same time.
     Verbs,
 }
 
@@ -72,7 +72,7 @@ impl From<ServedFabric> for FabricKind {
     }
 }
 
-/// Settings of a memory node, from any source.
+/// Settings of a memory node, from command line, environment, file and defaults.
 #[derive(clap::Args, Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default, rename_all = "kebab-case")]
 pub struct MemoryNodeSettings {
@@ -176,7 +176,7 @@ impl settings::ServerSettings for MemoryNodeSettings {
     }
 
     fn filled(mut self) -> MemoryNodeSettings {
-        // Other processes look for the fabrics at the host of the control service.
+        // Other processes expect the fabrics at the host of the control service.
         let beside = self.listen.rsplit_once(':').map_or("127.0.0.1", |(host, _)| host);
         let beside = format!("{beside}:0");
         self.tcp.get_or_insert_with(|| beside.clone());
@@ -233,8 +233,8 @@ impl settings::ServerSettings for MemoryNodeSettings {
     }
 }
 
-/// Runs a memory node until it is told to stop. If the cluster has given the node up because it was silent, the
-/// node joins anew, empty; if the node was drained, it ends.
+/// Runs a memory node until a signal ends it. If the cluster has given up the node because the node was silent, the
+/// node joins anew, empty. If the node was drained, it ends.
 pub fn run(args: MemoryNodeArgs) -> Result<(), Failure> {
     super::take_descriptors();
     let mut stop = ServerSignals::watch(args.stop_with_stdin, args.given.has_file())?;
@@ -245,7 +245,7 @@ pub fn run(args: MemoryNodeArgs) -> Result<(), Failure> {
     };
     memory::warn_of_pools(config.pool_bytes, 1);
     let mut node = start(config)?;
-    // The runtime outlives a node that starts again.
+    // The runtime is used again by a node that starts anew.
     let io = secret::runtime("fusee-mn-http")?;
     let (shown, pages) = watch::channel(view(&node));
     let serve =
@@ -274,8 +274,8 @@ pub fn run(args: MemoryNodeArgs) -> Result<(), Failure> {
                 break true;
             }
             WakeReason::Event(_) => {
-                // Sessions that have not heard of this yet must not reach memory that is used anew: the pool
-                // and the identity are new. The addresses stay, since they were announced.
+                // The pool and the node's identity are new, so that sessions that do not know of this yet cannot reach
+                // reused memory. The addresses stay the same, because they were announced.
                 let config = node.config().cloned().expect("it was started with one");
                 node.stop();
                 tracing::warn!("starting again, empty");
@@ -285,7 +285,7 @@ pub fn run(args: MemoryNodeArgs) -> Result<(), Failure> {
         }
     };
     drop(http);
-    // A parent that ends the node by its standard input ends the whole cluster: no warning is due.
+    // A parent that ends the node by the node's standard input ends the whole cluster, so no warning is needed.
     if let Some(name) = node.name().filter(|_| !is_drained && !args.stop_with_stdin) {
         tracing::warn!(
             "{name} ends, and what it holds with it: for the cluster that is the loss of a memory node; \
@@ -296,7 +296,7 @@ pub fn run(args: MemoryNodeArgs) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Returns what the pages need of a node.
+/// Returns the parts of a node that its pages need.
 fn view(node: &MemoryNode) -> NodePageSource {
     NodePageSource { client: node.client(), joined: node.names(), times: node.times() }
 }

@@ -1,9 +1,9 @@
 //! The servers: `fusee master`, `fusee memory-node` and `fusee switch`.
 //!
-//! Every setting has one name, as a flag (`--index-keys`), in the file of `--config` (`index-keys = 5`) and in
-//! the environment (`FUSEE_INDEX_KEYS`). A flag overrides the environment, the environment overrides the file,
-//! and the file overrides the default. One struct describes all four: [`settings`] merges them, and [`reload`]
-//! does so again in a running server.
+//! Every setting has one name: as a flag (`--index-keys`), in the file of `--config` (`index-keys = 5`) and in the
+//! environment (`FUSEE_INDEX_KEYS`). A flag overrides the environment, the environment overrides the file, and the file
+//! overrides the default. One struct defines all four. [`settings`] merges the sources, and [`reload`] merges them
+//! again in a running server.
 
 pub mod master;
 pub mod memory_node;
@@ -21,10 +21,10 @@ use fusee_cli::failure::Failure;
 use fusee_cli::output;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Refuses addresses that other machines can reach, for a server without a secret.
+/// Refuses addresses that other machines can reach. For a server without a secret.
 fn check_reach<'a>(addresses: impl IntoIterator<Item = &'a str>) -> Result<(), Failure> {
     let is_open = |address: &&str| {
-        // An address that does not resolve is reported when the server listens.
+        // An address that does not resolve passes here. It is reported when the server listens.
         let mut resolved = address.to_socket_addrs().into_iter().flatten();
         resolved.any(|at| !at.ip().to_canonical().is_loopback())
     };
@@ -38,7 +38,7 @@ fn check_reach<'a>(addresses: impl IntoIterator<Item = &'a str>) -> Result<(), F
     }
 }
 
-/// Raises the limit of file descriptors to the maximum: every connection takes one, and the usual limit of 1024
+/// Raises the limit of file descriptors to the maximum, because every connection takes one. The usual limit of 1024
 /// only protects programs that cannot handle more.
 fn take_descriptors() {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
@@ -49,7 +49,7 @@ fn take_descriptors() {
     }
 }
 
-/// Prints the addresses of the server, for programs.
+/// Prints the addresses of the server as a line of JSON, for the process that has started the server.
 fn announce(addresses: &impl serde::Serialize) -> Result<(), Failure> {
     let json = serde_json::to_string(addresses)
         .map_err(|error| Failure::operation(format!("cannot announce: {error}")))?;

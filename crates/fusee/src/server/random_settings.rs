@@ -4,12 +4,12 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use serde::de::DeserializeOwned;
 
-/// Returns the names that a file of these settings may contain, as listed by the error about an unknown name.
+/// Returns the names that a file of these settings can contain. The error about an unknown name lists them.
 pub fn names<S: DeserializeOwned>() -> Vec<String> {
     let Err(error) = toml::from_str::<S>("no-such-setting = 1") else {
         panic!("unknown names are errors")
     };
-    // expected one of `a`, `b`, ...
+    // The error contains: expected one of `a`, `b`, ...
     let text = error.to_string();
     let (_, names) = text.split_once("expected").expect("it says what it knows");
     names.split('`').skip(1).step_by(2).map(str::to_owned).collect()
@@ -34,7 +34,7 @@ fn value() -> impl Strategy<Value = String> {
     ]
 }
 
-/// Files with some of these names, and sometimes with other content.
+/// Returns a generator of files with some of these names, and sometimes with other content.
 pub fn text(names: Vec<String>) -> impl Strategy<Value = String> {
     let name = prop_oneof![20 => proptest::sample::select(names), 1 => "[a-z-]{0,9}"];
     let line = (name, value()).prop_map(|(name, value)| format!("{name} = {value}\n"));

@@ -1,5 +1,5 @@
-//! The cluster's policy for redundancy as operators write it: the table `[redundancy]` of a master's file, and
-//! rules on the command line.
+//! The cluster's policy for redundancy in the form that operators write: the table `[redundancy]` of a master's file,
+//! and rules on the command line.
 
 use std::str::FromStr;
 
@@ -11,11 +11,11 @@ use fusee_client::{
 use fusee_core::data::PolicyError;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// Default rate limits, in bytes a second.
+/// Default rate limit of demotion and of promotion, in bytes per second.
 const BYTES_PER_S: ByteSize = ByteSize(16 << 20);
 const PROMOTE_WINDOW_MS: u32 = 10_000;
 
-/// The table `[redundancy]`. Missing entries have defaults.
+/// The table `[redundancy]`. Missing settings have defaults.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default, rename_all = "kebab-case")]
 pub struct RedundancyTable {
@@ -30,7 +30,7 @@ pub struct RedundancyTable {
     promote_bytes_per_s: Option<ByteSize>,
 }
 
-/// A rule.
+/// A rule for values from some length on.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct RedundancyTableRule {
@@ -38,7 +38,7 @@ struct RedundancyTableRule {
     redundancy: RedundancyName,
 }
 
-/// A redundancy by its name.
+/// A redundancy, as text like `ec:4+2`.
 #[derive(Clone, Copy, Debug, Default)]
 struct RedundancyName(Redundancy);
 
@@ -55,7 +55,7 @@ impl Serialize for RedundancyName {
     }
 }
 
-/// A share of memory.
+/// A share of memory, from 0.01 to 0.99.
 #[derive(Clone, Copy, Debug, Serialize)]
 struct MemoryShare(f64);
 
@@ -86,8 +86,8 @@ enum PromotionSetting {
     Replicated,
 }
 
-/// Parses rules of the command line: `ec:4+2`, `16KiB=ec:4+2`, or several of these, separated by commas. They
-/// set the redundancy of values by length, and nothing else.
+/// Parses rules of the command line: `ec:4+2`, `16KiB=ec:4+2`, or several of these, separated by commas. The rules set
+/// the redundancy of values by length, and no other setting of the table.
 impl FromStr for RedundancyTable {
     type Err = String;
 
@@ -123,7 +123,8 @@ impl FromStr for RedundancyTable {
 }
 
 impl RedundancyTable {
-    /// Fills in all defaults. Without `demote-above` nothing is demoted, and without `promote-after` nothing promoted.
+    /// Sets missing settings to their defaults. Without `demote-above` no pair is demoted, and without `promote-after`
+    /// none is promoted.
     pub fn filled(self) -> RedundancyTable {
         RedundancyTable {
             default: Some(self.default.unwrap_or_default()),

@@ -1,7 +1,7 @@
-//! The settings of a running server, read again on SIGHUP.
+//! The settings of a running server, which reads them again on SIGHUP.
 //!
-//! Settings under the heading [`LIVE`](super::settings::LIVE) change at once. Changes of others are logged and
-//! have no effect, and a file with a mistake changes nothing.
+//! Changes of settings under the heading [`LIVE`](super::settings::LIVE) take effect at once. Changes of other settings
+//! are logged and have no effect. A file with a mistake changes nothing.
 
 use fusee_cli::failure::Failure;
 
@@ -9,14 +9,14 @@ use super::settings::problem::SettingProblems;
 use super::settings::{EffectiveSettings, GivenSettings, ServerSettings, is_live};
 use fusee_cli::logging;
 
-/// The settings in force, and the command line to read them again with.
+/// The settings in use, and the command line, which is needed to read the settings again.
 pub struct Reloader<S> {
     given: GivenSettings<S>,
     current: EffectiveSettings<S>,
 }
 
 impl<S: ServerSettings> Reloader<S> {
-    /// Reads the settings for the start, and applies the filter of the log.
+    /// Reads the settings for the start of a server, and applies the filter of the log.
     pub fn new(given: GivenSettings<S>) -> Result<(Reloader<S>, S::Config), Failure> {
         let current = given.effective()?;
         let config = current.config()?;
@@ -24,13 +24,12 @@ impl<S: ServerSettings> Reloader<S> {
         Ok((Reloader { given, current }, config))
     }
 
-    /// The settings in force.
+    /// Returns the settings in use.
     pub fn settings(&self) -> &S {
         &self.current.settings
     }
 
-    /// Reads the settings again. Returns the new configuration if it has changed; the filter of the log is
-    /// applied already.
+    /// Reads the settings again, and applies the filter of the log. Returns the new configuration if it has changed.
     pub fn again(&mut self) -> Option<S::Config> {
         match self.read() {
             Ok(config) => config,

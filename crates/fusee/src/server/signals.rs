@@ -1,8 +1,8 @@
-//! The end of a server: on SIGINT and SIGTERM, or together with its parent. On SIGHUP a server with a file of
-//! settings reads it again; one without ends, as programs do when their terminal is closed.
+//! Events that end a server: SIGINT, SIGTERM, or the end of its parent. On SIGHUP a server with a file of settings
+//! reads the file again. A server without a file ends on SIGHUP, as programs do when their terminal is closed.
 //!
-//! `fusee up` holds the other end of its servers' standard input and never writes to it. The system closes that
-//! end when `up` dies for any reason, so no server outlives it.
+//! `fusee up` holds the other end of its servers' standard input and never writes to it. The system closes that end
+//! when `up` dies for any reason, so no server outlives `up`.
 
 use std::io::{Read, stdin};
 
@@ -13,20 +13,20 @@ use tokio::sync::oneshot;
 
 const END_OF_INPUT: &str = "the end of standard input";
 
-/// Events that wake a server.
+/// The event that ended a wait of a server.
 #[derive(Debug)]
 pub enum WakeReason<T> {
-    /// The event that was waited for.
+    /// The event for which the server waited, with its result.
     Event(T),
-    /// SIGHUP: the settings are to be read again.
+    /// SIGHUP: the server has to read its settings again.
     Hangup,
-    /// A signal to end.
+    /// A signal that ends the server.
     Stop,
     /// The end of standard input: the parent has died, or ends all of its servers.
     Abandoned,
 }
 
-/// Waits for the end of a server. Signals between two waits are not missed.
+/// Waits for signals and the end of standard input. A signal that comes between two waits is not missed.
 pub struct ServerSignals {
     runtime: Runtime,
     signals: [(Signal, &'static str); 2],
@@ -36,8 +36,8 @@ pub struct ServerSignals {
 }
 
 impl ServerSignals {
-    /// Begins to watch. With `with_stdin`, the end of standard input ends the server;
-    /// SIGHUP does so unless it `reads_again`.
+    /// Starts to watch for signals. With `with_stdin`, the end of standard input ends the server. SIGHUP ends the
+    /// server too, unless the server `reads_again`.
     pub fn watch(with_stdin: bool, reads_again: bool) -> Result<ServerSignals, Failure> {
         let cannot = |error| Failure::operation(format!("cannot wait for signals: {error}"));
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
@@ -53,7 +53,7 @@ impl ServerSignals {
         Ok(ServerSignals { runtime, signals, hangup, reads_again, stdin })
     }
 
-    /// Waits for the event, or for the end of the server.
+    /// Waits for `event`, or for a signal or the end of standard input.
     pub fn wait<T>(&mut self, event: impl Future<Output = T>) -> WakeReason<T> {
         let [(interrupt, first), (terminate, second)] = &mut self.signals;
         let hangup = &mut self.hangup;
@@ -84,10 +84,10 @@ impl ServerSignals {
     }
 }
 
-/// Completes at the end of standard input.
+/// Returns a receiver that completes at the end of standard input.
 fn stdin_end() -> oneshot::Receiver<()> {
     let (tell, told) = oneshot::channel::<()>();
-    // A separate thread, which is never joined: a blocked read cannot be interrupted.
+    // The thread is never joined, because a blocked read cannot be interrupted.
     std::thread::spawn(move || {
         let mut buffer = [0; 64];
         while matches!(stdin().lock().read(&mut buffer), Ok(n) if n > 0) {}

@@ -29,9 +29,9 @@ use super::settings::{self, GivenSettings, LIVE};
 use super::signals::{ServerSignals, WakeReason};
 use fusee_cli::logging::LogFilter;
 
-/// Deadline of the master's answer about the members.
+/// Deadline of the master's answer about the memory nodes.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// The default address to listen at.
+/// The default address at which a switch listens.
 const DEFAULT_LISTEN: SocketAddr = SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::LOCALHOST, 7480));
 
 /// Arguments of `fusee switch`.
@@ -65,7 +65,7 @@ pub struct SwitchArgs {
     stop_with_stdin: bool,
 }
 
-/// Settings of a switch, from any source.
+/// Settings of a switch, from command line, environment, file and defaults.
 #[derive(clap::Args, Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default, rename_all = "kebab-case")]
 pub struct SwitchSettings {
@@ -127,7 +127,7 @@ pub struct SwitchConfig {
     forget_every: Option<Duration>,
 }
 
-/// The place of a switch.
+/// The place of a switch: an address for TCP, or two interfaces for RDMA.
 #[derive(Debug, PartialEq, Eq)]
 enum SwitchEndpoint {
     Address(SocketAddr),
@@ -229,7 +229,7 @@ impl RunningSwitch {
         }
     }
 
-    /// Packets that an interface did not take.
+    /// Returns the number of packets that an interface did not take.
     fn lost(&self) -> u64 {
         match self {
             RunningSwitch::Tcp(_) => 0,
@@ -245,7 +245,7 @@ impl RunningSwitch {
     }
 }
 
-/// The work of a switch so far.
+/// The totals of a switch's work.
 #[derive(Serialize)]
 struct SwitchReport {
     connections: usize,
@@ -291,7 +291,7 @@ impl SwitchReport {
     }
 }
 
-/// The memory nodes of the master's view, by the names that sessions use for them.
+/// The memory nodes of the master's view. The keys of the map are the numbers by which sessions name the nodes.
 struct SwitchMembers {
     runtime: Runtime,
     master: MasterClient,
@@ -327,7 +327,7 @@ impl SwitchMembers {
             known.get(&name).cloned()
         };
         known().or_else(|| {
-            // The node may have joined since.
+            // The node has possibly joined after the last request to the master.
             if let Err(error) = self.ask() {
                 tracing::warn!(%error, "cannot ask for the memory nodes");
             }
@@ -336,7 +336,7 @@ impl SwitchMembers {
     }
 }
 
-/// Starts a switch that sessions connect to over TCP.
+/// Starts a switch to which sessions connect over TCP.
 fn listen(
     at: SocketAddr,
     master: &str,
@@ -352,7 +352,7 @@ fn listen(
     let runtime = secret::runtime("fusee-switch-rpc")?;
     let master = MasterClient::new(&runtime, master).with_deadline(PATIENCE);
     let members = SwitchMembers { runtime, master, known: Mutex::default() };
-    // A wrong address is reported now, and not with the first session.
+    // This reports a wrong address of the master now, instead of when the first session connects.
     members.ask()?;
     let find = Box::new(move |name| members.find(name));
     let switch = TcpSwitch::start(at, switch, find)
@@ -364,7 +364,7 @@ fn listen(
     Ok(RunningSwitch::Tcp(switch))
 }
 
-/// Starts a switch between two interfaces.
+/// Starts a switch between two network interfaces.
 fn join(
     [a, b]: &[String; 2],
     announce: bool,
@@ -379,7 +379,7 @@ fn join(
     Ok(RunningSwitch::Wire(switch))
 }
 
-/// Runs a switch until it is told to stop.
+/// Runs a switch until a signal ends it.
 pub fn run(args: SwitchArgs) -> Result<(), Failure> {
     super::take_descriptors();
     let mut stop = ServerSignals::watch(args.stop_with_stdin, args.given.has_file())?;
@@ -424,7 +424,7 @@ pub fn run(args: SwitchArgs) -> Result<(), Failure> {
     SwitchReport::of(&switch).print(args.json)
 }
 
-/// An alarm that rings periodically, or never.
+/// A timer that expires periodically, or never.
 struct PeriodicAlarm {
     period: Duration,
     next: Option<Instant>,

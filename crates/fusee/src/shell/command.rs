@@ -19,37 +19,37 @@ Commands:
 Quote what has blanks: put \"my key\" 'my value'. Bytes can be written like \\x00 and \\n.
 ";
 
-/// Names that can be completed.
+/// Names that the shell completes.
 pub const NAMES: [&str; 10] =
     ["get", "insert", "update", "put", "delete", "keys", "count", "status", "help", "quit"];
 
-/// A command.
+/// A parsed command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ShellCommand {
     /// Show a value.
     Get(Vec<u8>),
-    /// Add a key.
+    /// Add a key that does not exist.
     Insert(Vec<u8>, Vec<u8>),
-    /// Replace a value.
+    /// Replace the value of a key that exists.
     Update(Vec<u8>, Vec<u8>),
-    /// Add a key or replace its value.
+    /// Add a key, or replace its value.
     Put(Vec<u8>, Vec<u8>),
     /// Remove a key.
     Delete(Vec<u8>),
     /// Show keys with a prefix.
     Keys(Vec<u8>),
-    /// Count pairs by a prefix of their keys.
+    /// Count the pairs whose keys have a prefix.
     Count(Vec<u8>),
-    /// Show the cluster.
+    /// Show the status of the cluster.
     Status,
     /// Show the commands.
     Help,
-    /// Leave.
+    /// Leave the shell.
     Quit,
 }
 
 impl ShellCommand {
-    /// Parses a line; `None` for an empty one, and for one that starts with `#`.
+    /// Parses a line. Returns `None` for an empty line and for a comment, which starts with `#`.
     pub fn parse(text: &str) -> Result<Option<ShellCommand>, String> {
         if text.trim_start().starts_with('#') {
             return Ok(None);

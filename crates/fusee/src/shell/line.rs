@@ -1,12 +1,12 @@
 //! The words of a command line, and the display of bytes.
 //!
-//! Words are separated by blanks. Quotes, single or double, keep blanks together; a backslash stands before
-//! `\`, a quote or a blank, or begins one of `\n`, `\r`, `\t`, `\0` and `\x` with two hexadecimal digits.
-//! [`words`] reads the output of [`show`] back, except for the enclosing quotes that it may add.
+//! Words are separated by blanks. Blanks within quotes, single or double, are part of a word. A backslash escapes `\`,
+//! a quote or a blank, or begins one of `\n`, `\r`, `\t`, `\0` and `\x` with two hexadecimal digits. [`words`] parses
+//! the output of [`show`], except for the enclosing quotes that `show` possibly adds.
 
 use std::borrow::Cow;
 
-/// Returns a line as text. Bytes that are not UTF-8 are escaped, as [`words`] reads them.
+/// Returns a line as text. Bytes that are not UTF-8 are escaped in the form that [`words`] parses.
 pub fn text(line: &[u8]) -> Cow<'_, str> {
     let line = line.strip_suffix(b"\r").unwrap_or(line);
     if let Ok(text) = str::from_utf8(line) {
@@ -53,7 +53,7 @@ trait PushEscape {
 }
 
 impl PushEscape for Vec<u8> {
-    /// Reads the escape behind a backslash.
+    /// Appends the byte of the escape sequence that follows a backslash.
     fn push_escape(&mut self, chars: &mut std::str::Chars<'_>) -> Result<(), String> {
         let byte = match chars.next() {
             Some('n') => b'\n',
@@ -76,7 +76,7 @@ impl PushEscape for Vec<u8> {
     }
 }
 
-/// Formats bytes for people: text as it is, anything else with escapes.
+/// Formats bytes for people. Printable text is unchanged, and all other bytes are escaped.
 pub fn show(bytes: &[u8]) -> String {
     let mut text = String::new();
     for chunk in bytes.utf8_chunks() {

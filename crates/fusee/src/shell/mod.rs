@@ -1,8 +1,8 @@
-//! `fusee shell`: reads commands, one a line.
+//! `fusee shell`: reads and executes commands, one a line.
 //!
-//! On a terminal it has a prompt, a history in the user's state directory, and completion of commands, and
-//! shows the time that each command took. From a pipe it reads the same commands without any of that, goes on
-//! after a failed command, and fails in the end if one did.
+//! On a terminal it has a prompt, a history in the user's state directory, and completion of commands' names, and shows
+//! the time of each command. From a pipe it reads the same commands without these features. It continues after a failed
+//! command, and at the end it fails if a command has failed.
 
 mod command;
 mod line;
@@ -48,7 +48,7 @@ struct CommandShell {
     failures: u64,
 }
 
-/// Reads and runs commands until the end of the input.
+/// Reads and executes commands until the end of the input.
 pub fn run(args: &ShellArgs) -> Result<(), Failure> {
     let interactive = stdin().is_terminal();
     let client = args.connect.connect()?;
@@ -79,7 +79,7 @@ impl CommandShell {
         editor.set_helper(Some(ShellCompleter));
         let history = history_file();
         if let Some(path) = &history {
-            // There is no history at first.
+            // Before the first run there is no history file.
             let _ = editor.load_history(path);
         }
         output::line("type `help` for the commands, Ctrl-D to leave")?;
@@ -107,7 +107,7 @@ impl CommandShell {
         Ok(())
     }
 
-    /// Runs a line. Returns whether it was the last one.
+    /// Executes a line. Returns whether the shell has to end.
     fn execute(&mut self, line: &str) -> Result<bool, Failure> {
         let start = Instant::now();
         let result = match ShellCommand::parse(line) {
@@ -127,7 +127,7 @@ impl CommandShell {
         if self.timing {
             output::line(&format!("({:.1} us)", elapsed.as_nanos() as f64 / 1000.0))?;
         }
-        // If the output is closed, the remaining commands are not wanted either.
+        // If the output is closed, the shell ends without the remaining commands.
         Ok(!output::is_read())
     }
 
@@ -163,7 +163,7 @@ impl CommandShell {
     }
 }
 
-/// Maximum number of keys that are shown.
+/// Largest number of keys that `keys` shows.
 const MOST_KEYS: usize = 1000;
 
 impl CommandShell {
@@ -180,7 +180,7 @@ impl CommandShell {
     }
 }
 
-/// Returns the file of the history; `None` if the user has no home.
+/// Returns the path of the history file; `None` if the user has no home directory.
 fn history_file() -> Option<PathBuf> {
     let set = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     let state = set("XDG_STATE_HOME").or_else(|| Some(set("HOME")?.join(".local/state")))?;
@@ -189,7 +189,7 @@ fn history_file() -> Option<PathBuf> {
     Some(directory.join("history"))
 }
 
-/// Completes the names of commands.
+/// Completes the name of a command in the first word of a line.
 #[derive(Helper, Hinter, Highlighter, Validator)]
 struct ShellCompleter;
 

@@ -1,4 +1,4 @@
-//! The health of a cluster in one word, with the reasons, and the memory that is left.
+//! The health of a cluster as one word, with the reasons, and the memory that is left.
 
 // Promise API-29
 
@@ -7,33 +7,33 @@ use serde::Serialize;
 
 use super::report::StatusReport;
 
-/// Memory is short if no region can be added and less than one in this many blocks is free.
+/// Memory is short if no region can be added and fewer than one in this many blocks are free.
 const SHORT: u64 = 10;
 
-/// The health of a cluster: the worst state that applies.
+/// The health of a cluster: the worst of the states that apply. They are in this order, the worst first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Health {
-    /// There is no cluster.
+    /// The master has no cluster.
     NoCluster,
-    /// Memory nodes have yet to join.
+    /// The cluster is being formed, and not all memory nodes have joined.
     Forming,
-    /// A member does not answer, or replicas are missing and nothing restores them.
+    /// A member does not answer, or replicas are missing and are not being restored.
     Degraded,
-    /// Writes that need memory fail.
+    /// Memory is full, so writes that need memory fail.
     Full,
-    /// Replicas are being restored, or the view changes.
+    /// Missing replicas are being restored, or the view is changing.
     Repairing,
     /// Memory is nearly full.
     Short,
-    /// Replicas move from one memory node to another.
+    /// Replicas are being moved from one memory node to another.
     Moving,
-    /// All is as it should be.
+    /// No other state applies.
     Whole,
 }
 
 impl Health {
-    /// Returns the name in JSON and metrics.
+    /// Returns the state's name in JSON and metrics.
     pub fn name(self) -> &'static str {
         match self {
             Health::NoCluster => "no_cluster",
@@ -59,37 +59,38 @@ impl Health {
     ];
 }
 
-/// The memory of all members that answer, together.
+/// The memory of all members that answer, as sums.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct ClusterMemory {
-    /// Memory that is lent.
+    /// Bytes that the members lend.
     pub pool_bytes: u64,
-    /// Of the pool, bytes that regions and the index take.
+    /// Bytes of the pools that regions and the index take.
     pub reserved_bytes: u64,
-    /// Of the reserved bytes, those of the index, and of blocks that have an owner.
+    /// Bytes of the reserved memory that the index takes, and blocks that have an owner.
     pub used_bytes: u64,
-    /// Blocks that a write may still get, and all blocks.
+    /// Number of blocks that writes can still get. `blocks` is the number of all blocks.
     pub free_blocks: u64,
     pub blocks: u64,
-    /// Regions of replicated values that could be added now; no more are counted than are added at once.
+    /// Number of regions of replicated values that could be added now. At most as many are counted as are added at
+    /// once.
     pub more_regions: u64,
-    /// The reason if no region can be added.
+    /// The reason for which no region can be added.
     pub no_region: Option<String>,
 }
 
 impl ClusterMemory {
-    /// Whether writes that need a block fail.
+    /// Returns whether writes that need a block fail.
     pub fn is_full(&self) -> bool {
         self.more_regions == 0 && self.free_blocks == 0 && self.blocks > 0
     }
 
-    /// Whether little memory is left.
+    /// Returns whether little memory is left.
     pub fn is_short(&self) -> bool {
         self.more_regions == 0 && self.free_blocks < self.blocks.div_ceil(SHORT)
     }
 }
 
-/// Returns the health, and the reasons why it is no better.
+/// Returns the health of a cluster, and the reasons for which it is not better.
 pub fn of(report: &StatusReport) -> (Health, Vec<String>) {
     if report.cluster.is_none() {
         return (Health::NoCluster, report.problem.iter().cloned().collect());

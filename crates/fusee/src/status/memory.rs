@@ -1,8 +1,7 @@
-//! `fusee status --memory`: how the memory is used, for people and programs.
+//! `fusee status --memory`: shows how the memory is used, as text or JSON.
 //!
-//! Unlike the rest of `fusee status`, this joins the cluster like a client: block tables, headers and free
-//! bitmaps are read with one-sided READs, over either fabric. Writes go on meanwhile, so the numbers are of no
-//! single moment ([`MemorySurvey`]).
+//! Unlike the rest of `fusee status`, this joins the cluster like a client: it READs block tables, headers and free
+//! bitmaps, over any fabric. Clients write meanwhile, so the numbers are not of one point in time ([`MemorySurvey`]).
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -17,7 +16,7 @@ use fusee_client::{
 };
 use serde::Serialize;
 
-/// Maximum number of owners in the text; the JSON has all.
+/// Largest number of owners in the text. The JSON has all.
 const SHOWN: usize = 20;
 
 /// The memory of a cluster. [`MemorySurvey`] explains the fields.
@@ -31,13 +30,13 @@ struct MemoryReport {
     unreadable_headers: u64,
     unreadable_owners: u64,
     stray_marks: u64,
-    /// Regions of pairs without redundancy that were lost, by node.
+    /// Number of lost regions of pairs without redundancy, by memory node.
     lost_regions: BTreeMap<String, u64>,
     memory_nodes: Vec<NodeMemoryReport>,
     size_classes: Vec<ClassMemoryReport>,
-    /// Pairs by redundancy, according to the index.
+    /// Pairs by their redundancy, counted in the index.
     redundancies: Vec<RedundancyMemoryReport>,
-    /// Owners of blocks, those with most first.
+    /// Owners of blocks, sorted by the number of blocks, the largest first.
     owners: Vec<OwnerMemoryReport>,
 }
 
@@ -50,7 +49,7 @@ struct NodeMemoryReport {
     regions: u64,
     region_bytes: u64,
     single_region_bytes: u64,
-    /// `None` if the node does not answer.
+    /// Bytes that regions and the index take; `None` if the node does not answer.
     reserved_bytes: Option<u64>,
     free_bytes: Option<u64>,
     blocks: u64,
@@ -72,7 +71,7 @@ struct ClassMemoryReport {
 struct RedundancyMemoryReport {
     redundancy: String,
     pairs: u64,
-    /// An upper bound: an object is up to an eighth longer than its pair.
+    /// An upper bound of the sum of the values' lengths, because an object is up to an eighth longer than its pair.
     value_bytes: u64,
     memory_bytes: u64,
 }
@@ -80,7 +79,7 @@ struct RedundancyMemoryReport {
 #[derive(Debug, Serialize)]
 struct OwnerMemoryReport {
     owner: String,
-    /// `open`, `expired` or `departed`.
+    /// State of the owner: `open`, `expired` or `departed`.
     state: &'static str,
     blocks: u64,
     handed_on: u64,
@@ -114,7 +113,7 @@ fn explain(error: SurveyError) -> Failure {
     }
 }
 
-/// Adds advice: a survey reads from every memory node, while plain `status` asks each separately.
+/// Adds advice to the failure. A survey reads from every memory node, whereas plain `status` asks each node separately.
 fn with_next_step(failure: Failure) -> Failure {
     if failure.code() != 3 || failure.to_string().contains("fusee up") {
         return failure;

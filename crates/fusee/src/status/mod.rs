@@ -1,13 +1,13 @@
-//! `fusee status`: the cluster as the master and the memory nodes see it.
+//! `fusee status`: shows the cluster as the master and the memory nodes report it.
 //!
-//! The command asks them directly, without joining: it works while the cluster is still forming, and when a
-//! memory node does not answer. Values that only this node knows are then unknown, and the exit code is 1, as
-//! it is while there is no cluster.
+//! The command asks these servers directly, without joining the cluster. So it works while the cluster is still being
+//! formed, and when a memory node does not answer. Then the values that only this node knows are missing, and the exit
+//! code is 1. The exit code is also 1 while there is no cluster.
 //!
-//! The same applies to a lost memory node, until the others hold all that it held. From then on it is history,
-//! like a drained one: listed until another node takes its address, with no effect on the exit code.
+//! A lost memory node counts as one that does not answer until the other nodes hold all that it held. After that it has
+//! no effect on the exit code, like a drained node, and it is listed until another node takes its address.
 //!
-//! With `--memory` the command joins, to read how the memory is used.
+//! With `--memory` the command joins the cluster, to read how the memory is used.
 
 mod health;
 mod memory;
@@ -32,7 +32,7 @@ use report::NodeUsages;
 pub use report::{NodeReport, StatusReport};
 use serde::Serialize;
 
-/// Deadline of each answer.
+/// Deadline of each answer of a server.
 const TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Arguments of `fusee status`.
@@ -116,7 +116,7 @@ fn ask(master: &str) -> Result<StatusReport, Failure> {
     Ok(StatusReport::new(&client.answered_by(), status, usages))
 }
 
-/// Asks the master, and then each memory node with this deadline.
+/// Asks the master, and then each memory node with the deadline `node_deadline`.
 pub async fn gather(
     runtime: &Runtime,
     master: &MasterClient,

@@ -1,4 +1,4 @@
-//! The cluster's policy for redundancy, and the transitions that sessions made by it, for people and programs.
+//! The cluster's policy for redundancy, and the transitions that sessions have made according to it.
 
 use std::fmt::Write as _;
 
@@ -6,39 +6,39 @@ use fusee_cli::quantity::{ByteSize, count_with_noun};
 use fusee_client::{Fallback, Policy, PromotedRedundancy, Transitions};
 use serde::Serialize;
 
-/// The policy, in the terms of its configuration.
+/// The policy, in the terms of the configuration file.
 #[derive(Debug, Serialize)]
 pub struct PolicyReport {
     pub default: String,
     pub rules: Vec<RuleReport>,
-    /// `refuse` or `replicated`.
+    /// Treatment of a write whose redundancy is impossible: `refuse` or `replicated`.
     pub fallback: &'static str,
-    /// `None` if nothing is demoted automatically.
+    /// Share of used memory from which pairs are demoted; `None` if they are never demoted automatically.
     pub demote_above: Option<f64>,
     pub demote_bytes_per_s: Option<u64>,
-    /// `None` if nothing is promoted automatically.
+    /// Number of reads after which a pair is promoted; `None` if pairs are never promoted automatically.
     pub promote_after: Option<u16>,
     pub promote_window_ms: Option<u32>,
-    /// `eor` or `replicated`.
+    /// Redundancy of promoted pairs: `eor` or `replicated`.
     pub promote_to: Option<&'static str>,
     pub promote_bytes_per_s: Option<u64>,
 }
 
-/// A rule by size.
+/// A rule for values from some length on.
 #[derive(Debug, Serialize)]
 pub struct RuleReport {
     pub from: u64,
     pub redundancy: String,
 }
 
-/// Transitions by sessions since the master started.
+/// Transitions that sessions have made since the master started.
 #[derive(Debug, Serialize)]
 pub struct TransitionReport {
     pub demoted_pairs: u64,
     pub demoted_bytes: u64,
     pub promoted_pairs: u64,
     pub promoted_bytes: u64,
-    /// Writes that were replicated because they could not have their redundancy.
+    /// Number of writes that were replicated because their redundancy was impossible.
     pub fallbacks: u64,
 }
 
@@ -77,7 +77,7 @@ impl From<Transitions> for TransitionReport {
     }
 }
 
-/// Adds the policy as text; nothing if all is replicated and nothing has happened.
+/// Adds the policy as text, unless all values are replicated and no transition has happened.
 pub fn show(text: &mut String, policy: &PolicyReport, transitions: &TransitionReport) {
     let bytes = |bytes: u64| ByteSize(bytes).to_string();
     let says_more = policy.demote_above.is_some() || policy.promote_after.is_some();

@@ -1,7 +1,7 @@
-//! The report of `fusee status`, for programs.
+//! The report of `fusee status`, which is printed as text or JSON.
 //!
-//! Nodes are named as in the view (`mn0`), states and stages in lower case. Values that only a memory node
-//! knows are `None` if it does not answer.
+//! Memory nodes have the names of the view (`mn0`). States and stages are in lower case. Values that only a memory node
+//! knows are `None` if that node does not answer.
 
 use std::collections::BTreeMap;
 
@@ -18,10 +18,10 @@ use serde::Serialize;
 use super::health::{self, ClusterMemory, Health};
 use super::policy::{PolicyReport, TransitionReport};
 
-/// Answers of the memory nodes, by number.
+/// Answers of the memory nodes about their usage, by the node's number.
 pub type NodeUsages = BTreeMap<u16, Result<Usage, String>>;
 
-/// A memory node.
+/// The report about a memory node.
 #[derive(Debug, Serialize)]
 pub struct NodeReport {
     pub node: String,
@@ -29,58 +29,58 @@ pub struct NodeReport {
     pub tcp: Option<String>,
     pub shm: Option<String>,
     pub verbs: Option<String>,
-    /// Also true for a lost node, as long as the cluster cannot do without it.
+    /// Whether the node is a member of the view. This is also true for a lost node that the cluster still needs.
     pub in_view: bool,
-    /// `in_view`, `joining`, `waiting`, `draining`, `drained` or `lost`.
+    /// State of the node: `in_view`, `joining`, `waiting`, `draining`, `drained` or `lost`.
     pub state: &'static str,
     pub reachable: bool,
-    /// The reason if it is not reachable.
+    /// The reason for which the node is not reachable.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
     pub pool_bytes: Option<u64>,
     pub reserved_bytes: Option<u64>,
     pub primary_blocks: Option<u64>,
     pub primary_blocks_owned: Option<u64>,
-    /// Of the reserved bytes, subtables, and blocks that have an owner.
+    /// Bytes of the reserved memory that subtables take, and blocks that have an owner.
     pub used_bytes: Option<u64>,
-    /// Blocks with their primary here that a write may still get.
+    /// Number of blocks with their primary on this node that writes can still get.
     pub free_blocks: Option<u64>,
     pub attached_clients: Option<u64>,
-    /// The attached clients over each fabric.
+    /// Number of attached clients, for each fabric.
     pub attached_shm: Option<u64>,
     pub attached_tcp: Option<u64>,
     pub attached_verbs: Option<u64>,
-    /// Requests over TCP since the node started, and bytes of them and of their replies. A memory node sees no
-    /// requests over shared memory and verbs.
+    /// Requests over TCP since the node started. `tcp_bytes` is the sum of the lengths of requests and replies. A
+    /// memory node does not see requests over shared memory and verbs.
     pub tcp_requests: Option<u64>,
     pub tcp_bytes: Option<u64>,
-    /// Whether the node's socket has vanished and could not be made again.
+    /// Whether the node's socket for shared memory has disappeared and could not be created again.
     pub socket_gone: Option<bool>,
-    /// Replicas of subtables and of regions that the view places there.
+    /// Number of subtable replicas that the view places on the node. `regions` is that of region replicas.
     pub subtables: u64,
     pub regions: u64,
 }
 
-/// Pairs without redundancy that were lost with a memory node.
+/// Pairs without redundancy that were lost with one memory node.
 #[derive(Debug, Serialize)]
 pub struct LostPairs {
     pub node: String,
-    /// Regions of such pairs.
+    /// Number of lost regions of such pairs.
     pub regions: u64,
-    /// The capacity of these regions.
+    /// Capacity of these regions in bytes.
     pub bytes: u64,
 }
 
-/// Memory of all regions of one redundancy.
+/// The memory of all regions that have one redundancy.
 #[derive(Debug, Serialize)]
 pub struct SchemeReport {
     pub redundancy: String,
     pub regions: u64,
-    /// On all memory nodes together.
+    /// Bytes on all memory nodes together.
     pub bytes: u64,
 }
 
-/// Operations of one kind.
+/// Totals of the operations of one kind.
 #[derive(Debug, Serialize)]
 pub struct OperationKindReport {
     pub kind: &'static str,
@@ -88,13 +88,13 @@ pub struct OperationKindReport {
     pub phases: u64,
 }
 
-/// Totals of the operations of sessions, as far as sessions have reported them.
+/// Totals of all sessions' operations, as far as sessions have reported them.
 #[derive(Debug, Serialize)]
 pub struct WorkReport {
     pub kinds: Vec<OperationKindReport>,
     pub verbs: u64,
     pub bytes: u64,
-    /// Rounds that writes lost to others.
+    /// Number of rounds in which a write lost to another.
     pub conflicts: u64,
     pub cache_accesses: u64,
     pub hints: u64,
@@ -120,47 +120,48 @@ impl From<SessionWork> for WorkReport {
     }
 }
 
-/// A change of the view that is under way.
+/// The change of the view that is under way.
 #[derive(Debug, Serialize)]
 pub struct ChangeReport {
-    /// `frozen`, `transforming` or `switched`.
+    /// Stage of the change: `frozen`, `transforming` or `switched`.
     pub stage: &'static str,
-    /// Index subtables in its scope.
+    /// Number of index subtables that the change affects.
     pub subtables: usize,
-    /// Subtables in its scope that lost their primary.
+    /// Number of affected subtables whose primary was lost.
     pub without_primary: usize,
-    /// Regions in its scope.
+    /// Number of regions that the change affects.
     pub regions: usize,
-    /// Replicas that are being added.
+    /// Number of replicas that the change adds.
     pub joining: usize,
 }
 
-/// A change of the view: a finished one, or the current one.
+/// A change of the view, which is finished or under way.
 #[derive(Debug, Serialize)]
 pub struct ReconfigurationReport {
-    /// The memory nodes that were lost.
+    /// Names of the memory nodes that were lost.
     pub lost: Vec<String>,
     pub subtables: u64,
-    /// Replicas that were added.
+    /// Number of replicas that were added.
     pub joined: u64,
-    /// Replicas that moved from one memory node to another.
+    /// Number of replicas that moved from one memory node to another.
     pub moved: u64,
-    /// New regions.
+    /// Number of new regions.
     pub new_regions: u64,
     pub frozen_ms: u64,
     pub transforming_ms: u64,
     pub switched_ms: u64,
-    /// Time from the loss until no replica was missing; `None` while one is.
+    /// Time from the loss of a node until no replica was missing, in milliseconds; `None` if replicas are still
+    /// missing.
     pub whole_after_ms: Option<u64>,
     pub under_way: bool,
 }
 
-/// The cluster.
+/// The report about the cluster.
 #[derive(Debug, Serialize)]
 pub struct StatusReport {
-    /// The master that leads.
+    /// Address of the master that leads.
     pub master: String,
-    /// `None` until a cluster is formed.
+    /// Id of the cluster; `None` until a cluster is formed.
     pub cluster: Option<String>,
     /// Whether clients can join: the cluster is formed, and all its memory nodes answer.
     pub ready: bool,
@@ -170,43 +171,44 @@ pub struct StatusReport {
     pub reasons: Vec<String>,
     pub memory: ClusterMemory,
     pub expected_memory_nodes: u32,
-    /// 0 while the cluster forms.
+    /// Number of the view; 0 while the cluster is being formed.
     pub view: u64,
     pub epoch: u64,
     pub lease_ms: u64,
     pub view_age_ms: u64,
-    /// `None` if the view is stable.
+    /// The change that is under way; `None` if the view is stable.
     pub change: Option<ChangeReport>,
     pub index_replicas: u8,
     pub data_replicas: u8,
-    /// Replicas that subtables and regions are to have.
+    /// Number of replicas that subtables should have. `wanted_data_replicas` is that of regions.
     pub wanted_index_replicas: u8,
     pub wanted_data_replicas: u8,
     pub missing_replicas: u64,
-    /// Whether replicas are to be moved, to even out shares or off a node that is drained.
+    /// Whether replicas are to be moved, to even out the nodes' shares or off a node that is being drained.
     pub rebalancing: bool,
     pub subtables: usize,
     pub regions: usize,
-    /// Regions that are erasure-coded, or EC-oriented.
+    /// Number of regions that are erasure-coded or EC-oriented.
     pub coded_regions: usize,
-    /// Regions of copies of EC-oriented pairs.
+    /// Number of regions that contain copies of EC-oriented pairs.
     pub copy_regions: usize,
-    /// Regions of pairs without redundancy that are not lost.
+    /// Number of regions of pairs without redundancy that are not lost.
     pub single_regions: usize,
-    /// The regions by their redundancy.
+    /// The memory of regions, by redundancy.
     pub schemes: Vec<SchemeReport>,
     pub lost_without_redundancy: Vec<LostPairs>,
     pub open_sessions: u64,
     pub expired_sessions: u64,
     pub sessions_opened: u64,
-    /// Counted since this master started, like the damaged and repaired replicas.
+    /// Number of recoveries of sessions since this master started.
     pub recoveries: u64,
-    /// Replicas of objects that were found damaged, and those that were repaired.
+    /// Number of damaged replicas of objects that were found since this master started. `repaired_replicas` counts
+    /// those that were repaired.
     pub damaged_replicas: u64,
     pub repaired_replicas: u64,
-    /// Redundancy of new values, and its automatic changes.
+    /// The policy for the redundancy of values.
     pub redundancy: PolicyReport,
-    /// Transitions that sessions made by this policy.
+    /// Transitions that sessions have made according to the policy.
     pub transitions: TransitionReport,
     pub work: WorkReport,
     /// Results of the scrubber.
@@ -214,7 +216,7 @@ pub struct StatusReport {
     pub last_recoveries: Vec<RecoveryReport>,
     pub reconfigurations: u64,
     pub last_reconfigurations: Vec<ReconfigurationReport>,
-    /// The obstacle to forming the cluster, or to making it whole.
+    /// The problem because of which the cluster cannot be formed or is not whole.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
     pub memory_nodes: Vec<NodeReport>,
@@ -223,14 +225,14 @@ pub struct StatusReport {
 /// Results of the scrubber, which also reads memory that no client reads.
 #[derive(Clone, Debug, Serialize)]
 pub struct ScrubReport {
-    /// Complete passes.
+    /// Number of complete passes.
     pub passes: u64,
     pub bytes: u64,
-    /// Subtables with replicas that differed, and were made equal.
+    /// Number of subtables whose replicas differed and were made equal.
     pub settled_subtables: u64,
-    /// Regions with free bitmaps that contradicted the index, and were begun anew.
+    /// Number of regions whose free bitmaps contradicted the index and were made anew.
     pub renewed_regions: u64,
-    /// Pairs without a whole replica in the last pass.
+    /// Number of pairs of which the last pass found no undamaged replica.
     pub lost_pairs: u64,
 }
 
@@ -257,7 +259,7 @@ fn cluster_memory(status: &Status, nodes: &[NodeReport]) -> ClusterMemory {
 }
 
 impl StatusReport {
-    /// Creates the report from the answers of the leading master and the memory nodes.
+    /// Creates the report from the answers of the leading master and of the memory nodes.
     pub fn new(master: &str, status: Status, mut usages: NodeUsages) -> StatusReport {
         let view = status.view.as_ref();
         let nodes = status.members.iter().map(|member| {
@@ -326,11 +328,11 @@ impl StatusReport {
 }
 
 impl StatusReport {
-    /// Whether the cluster suffers if this node does not answer.
+    /// Returns whether the cluster is worse off if this node does not answer.
     pub fn needs(&self, node: &NodeReport) -> bool {
         match node.state {
             "drained" => false,
-            // A lost node does not matter once the other nodes hold all that it held.
+            // A lost node has no effect after the other nodes hold all that it held.
             "lost" => node.in_view || self.missing_replicas > 0,
             _ => true,
         }
@@ -339,7 +341,8 @@ impl StatusReport {
 
 fn node(member: &MemberStatus, view: Option<&View>, usage: Result<Usage, String>) -> NodeReport {
     let place = view.and_then(|view| view.members.iter().find(|m| m.node == member.node));
-    // A process that answers at a lost node's address is not that node, even if it is a memory node: it came later.
+    // A process that answers at a lost node's address is not that node, even if it is a memory node, because it started
+    // later.
     let usage = match member.state {
         MemberState::Lost => {
             usage.and(Err("another process answers there, or it was cut off".into()))
@@ -375,7 +378,7 @@ fn node(member: &MemberStatus, view: Option<&View>, usage: Result<Usage, String>
     }
 }
 
-/// Returns the regions that were not lost with their nodes.
+/// Returns the regions that were not lost with their memory nodes.
 fn present_regions(view: &View) -> impl Iterator<Item = &Region> {
     view.regions.iter().filter(|region| region.is_there())
 }

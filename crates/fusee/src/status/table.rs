@@ -7,10 +7,10 @@ use fusee_cli::quantity::{ByteSize, count_with_noun};
 use super::policy;
 use super::report::{LostPairs, NodeReport, ReconfigurationReport, StatusReport};
 
-/// Maximum number of view changes in the text; the JSON has all that the master knows.
+/// Largest number of view changes in the text. The JSON has all that the master remembers.
 const SHOWN: usize = 5;
 
-/// Returns the whole text, except for single recoveries.
+/// Returns the status as text, without the list of recoveries.
 pub fn show(report: &StatusReport) -> String {
     let of = report.cluster.as_ref().map(|id| format!(" of cluster {id}")).unwrap_or_default();
     let mut text = format!("master {}{of}: {}\n", report.master, state(report));
@@ -38,7 +38,7 @@ pub fn show(report: &StatusReport) -> String {
     text
 }
 
-/// Adds the failures of memory and the pairs that are lost.
+/// Adds the counts of damage, and the lost pairs.
 fn damage(text: &mut String, report: &StatusReport) {
     if report.damaged_replicas > 0 {
         let _ = writeln!(
@@ -72,7 +72,7 @@ fn damage(text: &mut String, report: &StatusReport) {
     }
 }
 
-/// Adds the numbers of replicas and of sessions.
+/// Adds the numbers of replicas and sessions.
 fn replicas(text: &mut String, report: &StatusReport) {
     let replicated =
         report.regions - report.coded_regions - report.copy_regions - report.single_regions;
@@ -106,7 +106,7 @@ fn replicas(text: &mut String, report: &StatusReport) {
     );
 }
 
-/// Returns the state in one word, with the numbers that it needs.
+/// Returns the state in one word, with the numbers that explain it.
 fn state(report: &StatusReport) -> String {
     if report.cluster.is_none() {
         return report.problem.clone().unwrap_or_else(|| "no cluster".into());
@@ -258,7 +258,7 @@ fn duration(ms: u64) -> String {
     }
 }
 
-/// Returns the number of replicas, and the wanted number if that is higher.
+/// Returns the number of replicas, followed by the wanted number if that is larger.
 fn out_of(there: u8, wanted: u8) -> String {
     if there < wanted { format!("{there} of {wanted}") } else { there.to_string() }
 }

@@ -1,12 +1,12 @@
-//! `fusee up`: a whole cluster on this machine, each server a process of its own.
+//! `fusee up`: runs a whole cluster on this machine, with a process for each server.
 //!
-//! The servers are children that run this same executable, on loopback addresses, with their files in a fresh
-//! private directory. `up` waits until the cluster is formed, prints all addresses, and stays. Whatever ends
-//! `up` ends the servers: on SIGINT, SIGTERM or SIGHUP it closes their standard input, which tells them to
-//! stop, and kills those that do not; if `up` itself is killed, the system closes that input. Then the
-//! directory is removed; one that a killed `up` left behind is removed by the next.
+//! The servers are children that run this same executable, on loopback addresses, with their files in a new private
+//! directory. `up` waits until the cluster is formed, prints all addresses, and continues to run. Whatever ends `up`
+//! also ends the servers. On SIGINT, SIGTERM or SIGHUP, `up` closes their standard input, which tells them to stop, and
+//! kills servers that do not stop. If `up` itself is killed, the system closes that input. At its end `up` removes the
+//! directory; the directory of a killed `up` is removed by the next `up`.
 //!
-//! `up` ends if its master ends; without a memory node it goes on.
+//! `up` ends if its master ends, but continues if a memory node ends.
 
 mod report;
 
@@ -32,10 +32,10 @@ use self::report::UpReport;
 use crate::server::{memory_node, redundancy, settings};
 use fusee_cli::memory;
 
-/// Sizes that suit small pools.
+/// Sizes of regions and blocks that suit small pools.
 const REGION_BYTES: u64 = 128 << 20;
 const BLOCK_BYTES: u64 = 4 << 20;
-/// Port of the page, counted from that of the master.
+/// Difference between the page's port and the master's.
 const HTTP_ABOVE: u16 = 10;
 
 /// Arguments of `fusee up`.
@@ -131,7 +131,7 @@ impl UpArgs {
         }
     }
 
-    /// Returns the arguments of the master that the plan does not have.
+    /// Returns the arguments of the master that [`LaunchPlan`] has no fields for.
     fn for_master(&self) -> Vec<String> {
         let rules = self.redundancy.iter().map(|rules| format!("--redundancy={rules}"));
         let config = self.config.iter().map(|file| format!("--config={}", file.display()));
@@ -139,14 +139,14 @@ impl UpArgs {
         rules.chain(config).chain([http]).collect()
     }
 
-    /// Returns the port of the page: the same each time, if it is free.
+    /// Returns the port of the page. It is the same in each run if that port is free.
     fn http_port(&self) -> u16 {
         let beside = self.port.checked_add(HTTP_ABOVE).filter(|_| self.port > 0);
         let is_free = |port: &u16| TcpListener::bind(("127.0.0.1", *port)).is_ok();
         self.http.or_else(|| beside.filter(is_free)).unwrap_or(0)
     }
 
-    /// Reports early what the master would refuse, and rules that need more memory nodes.
+    /// Reports mistakes in the policy that the master would refuse, and rules that need more memory nodes.
     fn check_policy(&self) -> Result<(), Failure> {
         let UpConfigFile { redundancy } = settings::of_file(self.config.as_deref())?;
         let given = self.redundancy.as_ref().and_then(|rules| rules.parse().ok());
@@ -165,7 +165,7 @@ impl UpArgs {
         }
     }
 
-    /// Returns the size of regions, which is smaller for small pools.
+    /// Returns the size of regions. Small pools have smaller regions.
     fn region_bytes(&self) -> u64 {
         let pool = self.pool.0;
         if pool >= REGION_BYTES + REGION_BYTES / 4 {
@@ -176,19 +176,19 @@ impl UpArgs {
     }
 }
 
-/// The content of the file of `--config`.
+/// The content of the file that `--config` names.
 #[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 struct UpConfigFile {
     redundancy: redundancy::RedundancyTable,
 }
 
-/// Returns the text if it is valid as rules.
+/// Returns the text if it consists of valid rules.
 fn rules(text: &str) -> Result<String, String> {
     text.parse::<redundancy::RedundancyTable>().map(|_| text.to_owned())
 }
 
-/// Runs a cluster until it is told to stop.
+/// Runs a cluster until a signal ends `up`, or the master ends.
 pub fn run(args: &UpArgs, verbose: u8) -> Result<(), Failure> {
     let cannot = |error| Failure::operation(format!("cannot start: {error}"));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
@@ -217,7 +217,7 @@ pub fn run(args: &UpArgs, verbose: u8) -> Result<(), Failure> {
     result
 }
 
-/// Reports early, and more clearly than the master could, that its port is taken.
+/// Reports that the port is in use, earlier and more clearly than the master could.
 fn check_port(port: u16) -> Result<(), Failure> {
     match TcpListener::bind(("127.0.0.1", port)) {
         Err(error) if error.kind() == ErrorKind::AddrInUse => Err(Failure::operation(format!(
@@ -231,7 +231,7 @@ fn check_port(port: u16) -> Result<(), Failure> {
     }
 }
 
-/// Starts all servers, reports them, and watches them.
+/// Starts all servers, prints the report about them, and waits until the master ends.
 async fn live(
     args: &UpArgs,
     verbose: u8,
@@ -251,7 +251,7 @@ async fn live(
     watch(children).await
 }
 
-/// Rewords advice for the flags of `up`: the size of regions follows from that of pools.
+/// Replaces advice by that for the flags of `up`, where the size of regions follows from that of pools.
 fn in_flags(failure: Failure) -> Failure {
     let text = failure.to_string();
     let text =
@@ -259,7 +259,7 @@ fn in_flags(failure: Failure) -> Failure {
     Failure::of(failure.code(), text.replace("start them with larger pools", "raise --pool"))
 }
 
-/// Starts a switch in front of the memory nodes. Returns its address.
+/// Starts a switch in the path to the memory nodes. Returns the address of the switch.
 async fn start_switch(
     program: &ServerProgram,
     master: &str,
@@ -272,7 +272,7 @@ async fn start_switch(
     Ok(announcement::parse::<announcement::SwitchAnnouncement>(&announced?)?.switch)
 }
 
-/// Reports servers that end, until the master does.
+/// Logs servers that end, and returns when the master has ended.
 async fn watch(children: &mut Vec<Child>) -> Result<(), Failure> {
     let master = children[0].pid();
     loop {

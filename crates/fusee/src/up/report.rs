@@ -1,4 +1,4 @@
-//! The report of `up` when the cluster is ready.
+//! The report of `up`, which is printed when the cluster is ready.
 
 use std::fmt::Write as _;
 use std::net::SocketAddr;
@@ -9,7 +9,7 @@ use fusee_launch::announcement;
 use fusee_launch::{Child, ClusterDirectory, LaunchedCluster};
 use serde::Serialize;
 
-/// Processes and addresses of the cluster.
+/// The processes and addresses of the cluster.
 #[derive(Debug, Serialize)]
 pub struct UpReport {
     pid: u32,
@@ -42,8 +42,8 @@ struct UpNode {
 }
 
 impl UpReport {
-    /// Creates the report. The children are the master, the memory nodes in the order of their names, and the
-    /// switch, if there is one.
+    /// Creates the report. The children are the master, the memory nodes in the order of their names, and the switch if
+    /// there is one.
     pub fn new(
         directory: &ClusterDirectory,
         started: LaunchedCluster,
@@ -68,14 +68,14 @@ impl UpReport {
         }
     }
 
-    /// Returns the report for programs, in one line.
+    /// Returns the report as a line of JSON, for programs.
     pub fn json(&self) -> Result<String, Failure> {
         let json = serde_json::to_string(self);
         let json = json.map_err(|error| Failure::operation(format!("no report: {error}")))?;
         Ok(json + "\n")
     }
 
-    /// Returns the report for people.
+    /// Returns the report as a table, for people.
     pub fn table(&self) -> String {
         let mut text = format!(
             "{:<8}{:>8}  {:<22}{:<22}shared memory\n{:<8}{:>8}  {}\n",

@@ -1,7 +1,7 @@
-//! Settings in a TOML file, with all mistakes at once, each with its place.
+//! Settings in a TOML file. All mistakes are found at once, each with its position.
 //!
-//! The file is parsed into a table that records where everything stands. Each setting is then read separately
-//! by the struct of the server's settings, so no mistake hides another.
+//! The file is parsed into a table that records the position of each value. Then the struct of the server's settings
+//! reads each setting separately, so no mistake hides another.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -18,13 +18,13 @@ use super::{FilePosition, SettingOrigin};
 /// Settings in a file.
 #[derive(Debug, Default)]
 pub struct SettingsFile {
-    /// Values by name; tables are objects.
+    /// Values by the setting's name. Tables are objects.
     pub values: Map<String, Value>,
-    /// Places of the names; names in a table are `table.name`.
+    /// Positions of the settings by name. Settings in a table are named `table.name`.
     pub places: BTreeMap<String, FilePosition>,
 }
 
-/// Reads a file of these settings. Returns the correct ones, and the mistakes.
+/// Reads a file of settings. Returns the correct settings, and the mistakes.
 pub fn read<S: DeserializeOwned>(path: &Path) -> (SettingsFile, SettingProblems) {
     match std::fs::read_to_string(path) {
         Ok(text) => parse::<S>(path, &text),
@@ -83,7 +83,7 @@ pub fn parse<S: DeserializeOwned>(path: &Path, text: &str) -> (SettingsFile, Set
     }
 }
 
-/// Returns the table without the entries that have these names.
+/// Returns the table without the settings that have these names.
 fn without<'i>(table: &DeTable<'i>, above: &str, wrong: &BTreeSet<String>) -> DeTable<'i> {
     let mut right = DeTable::new();
     for (key, value) in table {
@@ -98,7 +98,7 @@ fn without<'i>(table: &DeTable<'i>, above: &str, wrong: &BTreeSet<String>) -> De
     right
 }
 
-/// Rewords an error about an unknown name: it suggests the most similar name instead of listing all.
+/// Rewords an error about an unknown name, to suggest the most similar name instead of listing all.
 fn unknown(message: &str) -> Option<String> {
     let rest = message.strip_prefix("unknown field ")?;
     let mut quoted = rest.split('`').skip(1).step_by(2);
@@ -125,8 +125,8 @@ fn distance(a: &str, b: &str) -> usize {
     row[b.len()]
 }
 
-/// Returns the parts of a table that are right or wrong by themselves, each in a table with nothing else:
-/// names, names of tables in it, elements of lists.
+/// Returns the parts of a table that are right or wrong independently of each other, each in a table of its own:
+/// settings, settings in inner tables, and elements of lists.
 fn singles<'i>(table: &DeTable<'i>) -> Vec<(String, DeTable<'i>)> {
     let mut all = Vec::new();
     for (key, value) in table {

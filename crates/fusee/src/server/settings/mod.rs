@@ -1,9 +1,9 @@
 //! Settings of a server, from flags, environment, file and defaults, each with its origin.
 //!
-//! A server's settings are one struct. Clap derives its flags, environment variables, help and defaults from
-//! it, and serde its lines in a file. [`GivenSettings`] holds the settings of the command line and the environment,
-//! with the file's name; [`EffectiveSettings`] merges those over the file, and the file over the defaults. A setting
-//! under the heading [`LIVE`] may change while the server runs.
+//! A server's settings are one struct. From it clap derives the flags, environment variables, help and defaults, and
+//! serde the lines of a file. [`GivenSettings`] holds the settings of the command line and the environment, and the
+//! name of the file. [`EffectiveSettings`] merges these over the file's settings, and those over the defaults. A
+//! setting under the heading [`LIVE`] can change while the server runs.
 
 // Promise API-22
 
@@ -25,10 +25,10 @@ use self::file::SettingsFile;
 use self::problem::{SettingProblem, SettingProblems};
 use fusee_cli::logging::LogFilter;
 
-/// Heading in the help for settings that a running server takes over when it reads its file again.
+/// Heading in the help for settings that a running server changes when it reads its file again.
 pub const LIVE: &str = "Settings that SIGHUP changes in a running server";
 
-/// Settings that are flags of all commands: name, id in clap, environment variable.
+/// Settings that all commands have as flags: name, id in clap, environment variable.
 const FILES: [(&str, &str, &str); 4] = [
     ("secret", "secret", fusee_cli::secret::VARIABLE),
     ("tls-ca", "tls_ca", fusee_cli::tls::CA),
@@ -38,30 +38,30 @@ const FILES: [(&str, &str, &str); 4] = [
 
 /// Settings of a server.
 pub trait ServerSettings: clap::Args + Clone + Default + Serialize + DeserializeOwned {
-    /// The configuration that the server starts with.
+    /// The configuration with which the server starts.
     type Config;
 
-    /// Returns the filter of the log.
+    /// Returns the filter of the server's log.
     fn log(&self) -> Option<&LogFilter>;
 
-    /// Fills in unset settings that follow from others.
+    /// Sets missing settings whose defaults follow from other settings.
     fn filled(self) -> Self;
 
-    /// Returns the configuration, or all mistakes that can be found before the start.
+    /// Returns the configuration, or all mistakes that can be found before the server starts.
     fn config(&self) -> Result<Self::Config, SettingProblems>;
 }
 
-/// A place in a file. Both numbers count from 1.
+/// A position in a file. Both numbers count from 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct FilePosition {
     /// The line.
     pub line: usize,
-    /// The character of the line.
+    /// The character in the line.
     pub column: usize,
 }
 
 impl FilePosition {
-    /// Returns the place of the byte at `offset`.
+    /// Returns the position of the byte at `offset`.
     fn of(text: &str, offset: usize) -> FilePosition {
         let before = &text[..text.floor_char_boundary(offset)];
         let start = before.rfind('\n').map_or(0, |newline| newline + 1);
@@ -70,29 +70,29 @@ impl FilePosition {
     }
 }
 
-/// The origin of a value.
+/// The origin of a setting's value.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(tag = "origin", rename_all = "lowercase")]
 pub enum SettingOrigin {
     /// A flag of the command line.
     Flag {
-        /// The flag as it is written.
+        /// The flag in the form that the user has written.
         flag: String,
     },
-    /// The environment.
+    /// An environment variable.
     Environment {
         /// The name of the variable.
         variable: String,
     },
-    /// A file.
+    /// A file of settings.
     File {
         /// The path of the file.
         file: PathBuf,
-        /// The place in the file, if known.
+        /// The position in the file, if it is known.
         #[serde(flatten)]
         place: Option<FilePosition>,
     },
-    /// The default: the value is not set anywhere.
+    /// The default, because no source sets the value.
     Default,
 }
 
@@ -110,17 +110,17 @@ impl fmt::Display for SettingOrigin {
     }
 }
 
-/// Origins of all values.
+/// The origins of all values.
 #[derive(Clone, Debug, Default)]
 pub struct SettingOrigins {
-    /// Origins of the settings that are set, by name.
+    /// Origins of the settings that a source sets, by name.
     set: BTreeMap<String, SettingOrigin>,
-    /// The file, if there is one.
+    /// The file of settings, if there is one.
     pub file: Option<PathBuf>,
 }
 
 impl SettingOrigins {
-    /// Returns the origin of a setting that is set.
+    /// Returns the origin of a setting; `None` if no source sets it.
     pub fn of(&self, name: &str) -> Option<&SettingOrigin> {
         self.set.get(name)
     }
@@ -143,18 +143,19 @@ impl<S: ServerSettings> GivenSettings<S> {
         GivenSettings { config: Some(config), values, origins, settings: PhantomData }
     }
 
-    /// Whether there is a file, which can be read again.
+    /// Returns whether there is a file of settings, which can be read again.
     pub fn has_file(&self) -> bool {
         self.config.is_some()
     }
 
-    /// Returns the settings from all sources; reads the file.
+    /// Reads the file, and returns the settings merged from all sources.
     pub fn effective(&self) -> Result<EffectiveSettings<S>, SettingProblems> {
         let (file, problems) = self.read();
         self.over(problems.into_result(file)?)
     }
 
-    /// Returns all mistakes: those of the file by itself, and those of the correct part together with the rest.
+    /// Returns all mistakes: those in the file, and those in the file's correct settings together with the other
+    /// sources.
     pub fn problems(&self) -> SettingProblems {
         let (file, SettingProblems(mut all)) = self.read();
         let rest = self.over(file).and_then(|effective| effective.config().map(drop));
@@ -193,10 +194,10 @@ impl<S: ServerSettings> GivenSettings<S> {
     }
 }
 
-/// The settings in force.
+/// The settings that a server uses.
 #[derive(Clone, Debug)]
 pub struct EffectiveSettings<S> {
-    /// All settings, with defaults.
+    /// The settings, with defaults.
     pub settings: S,
     /// Origins of the settings.
     pub origins: SettingOrigins,
@@ -208,12 +209,12 @@ impl<S: ServerSettings> EffectiveSettings<S> {
         self.settings.config().map_err(|problems| problems.located(&self.origins))
     }
 
-    /// Returns all settings by name; those in tables as `table.name`.
+    /// Returns all settings by name. Settings in tables are named `table.name`.
     pub fn values(&self) -> Vec<(String, Value)> {
         leaves("", &value(&self.settings))
     }
 
-    /// Returns the names of settings with another value in `other`; a table is one setting.
+    /// Returns the names of settings that have another value in `other`. A table is one setting here.
     pub fn changes(&self, other: &EffectiveSettings<S>) -> Vec<String> {
         let own = value(&self.settings);
         let other = value(&other.settings);
@@ -221,7 +222,7 @@ impl<S: ServerSettings> EffectiveSettings<S> {
         names.filter(|name| own[*name] != other[*name]).cloned().collect()
     }
 
-    /// Returns these settings, with the values of `other` for these names.
+    /// Returns these settings, but with the values of `other` for the settings in `names`.
     pub fn with(&self, other: &EffectiveSettings<S>, names: &[String]) -> EffectiveSettings<S> {
         let mut own = value(&self.settings);
         let new = value(&other.settings);
@@ -232,7 +233,7 @@ impl<S: ServerSettings> EffectiveSettings<S> {
         EffectiveSettings { settings, origins: other.origins.clone() }
     }
 
-    /// Returns the origin of a setting.
+    /// Returns the origin of a setting, which is the default if no source sets the setting.
     pub fn origin(&self, name: &str) -> SettingOrigin {
         self.origins.of(name).cloned().unwrap_or(SettingOrigin::Default)
     }
@@ -249,12 +250,12 @@ impl<S: ServerSettings> clap::FromArgMatches for GivenSettings<S> {
             let (Some(name), Some(origin)) = (arg.get_long(), origin(matches, &arg)) else {
                 continue;
             };
-            // An empty RUST_LOG counts as unset.
+            // An empty RUST_LOG has no effect.
             if all[name] != "" {
                 given.set(name, all[name].clone(), &origin);
             }
         }
-        // Some flags of all commands are also settings of servers.
+        // Some flags that all commands have are also settings of servers.
         let verbose = matches.try_get_one::<u8>("verbose").ok().flatten();
         if let Some(verbose @ 1..) = verbose.filter(|_| !given.origins.contains_key("log")) {
             let origin = SettingOrigin::Flag { flag: "-v".into() };
@@ -306,17 +307,17 @@ fn origin(matches: &ArgMatches, arg: &Arg) -> Option<SettingOrigin> {
     }
 }
 
-/// Returns the flags of settings.
+/// Returns the flags of a struct of settings.
 fn arguments<S: clap::Args>() -> Vec<Arg> {
     S::augment_args(Command::new("settings")).get_arguments().cloned().collect()
 }
 
-/// Returns the names of settings, as in a file.
+/// Returns the names of a server's settings in a file.
 pub fn names<S: ServerSettings>() -> Vec<String> {
     value(&S::default()).as_object().into_iter().flat_map(Map::keys).cloned().collect()
 }
 
-/// Whether a running server takes over changes of this setting.
+/// Returns whether a running server can change this setting.
 pub fn is_live<S: clap::Args>(name: &str) -> bool {
     let name = name.split_once('.').map_or(name, |(table, _)| table);
     let arguments = arguments::<S>();
@@ -324,7 +325,7 @@ pub fn is_live<S: clap::Args>(name: &str) -> bool {
     found.is_some_and(|arg| arg.get_help_heading() == Some(LIVE))
 }
 
-/// Returns the defaults that the flags declare, regardless of the environment.
+/// Returns the defaults that the flags define, without regard to the environment.
 pub fn defaults<S: clap::Args>() -> S {
     let command = S::augment_args(Command::new("settings").no_binary_name(true));
     let command = command.mut_args(|arg| arg.env(None::<&'static str>));
@@ -332,7 +333,7 @@ pub fn defaults<S: clap::Args>() -> S {
     matches.and_then(|matches| S::from_arg_matches(&matches)).expect("every setting has a default")
 }
 
-/// Merges settings of flags over those of a file.
+/// Merges two structs of settings: those set in `over` replace those in `under`.
 pub fn merge_settings<S: Serialize + DeserializeOwned>(under: &S, over: &S) -> S {
     let mut values = value(under);
     let over = value(over);
@@ -342,7 +343,7 @@ pub fn merge_settings<S: Serialize + DeserializeOwned>(under: &S, over: &S) -> S
     serde_json::from_value(values).expect("they were settings before")
 }
 
-/// Returns the settings of a file alone.
+/// Returns the settings of a file, without other sources.
 pub fn of_file<S: DeserializeOwned + Default>(path: Option<&Path>) -> Result<S, SettingProblems> {
     let Some(path) = path else { return Ok(S::default()) };
     let (file, problems) = file::read::<S>(path);
@@ -353,7 +354,7 @@ pub fn of_file<S: DeserializeOwned + Default>(path: Option<&Path>) -> Result<S, 
     problems.into_result(settings)
 }
 
-/// Merges values name by name: those set in `over` replace those in `under`.
+/// Merges values by name: those set in `over` replace those in `under`.
 fn merge_values(under: &mut Map<String, Value>, over: Map<String, Value>) {
     for (name, value) in over {
         match (under.get_mut(&name), value) {
@@ -440,7 +441,7 @@ pub mod tests {
         given: GivenSettings<ExampleSettings>,
     }
 
-    /// Returns the settings of a file with this text.
+    /// Returns the settings of a file that has this text.
     pub fn of_text<S: ServerSettings>(text: &str) -> Result<EffectiveSettings<S>, String> {
         let (file, problems) = file::parse::<S>(Path::new("f"), text);
         let file = problems.into_result(file).map_err(|error| error.to_string())?;
@@ -448,7 +449,8 @@ pub mod tests {
         given.over(file).map_err(|error| error.to_string())
     }
 
-    /// Asserts that every setting is a line of the file, a flag and a variable of the same name, and documented.
+    /// Asserts that every setting is a line of the file, a flag, and an environment variable of the same name, and has
+    /// documentation.
     pub fn all_settings<S: ServerSettings>() {
         let lines = names::<S>();
         let arguments = arguments::<S>();

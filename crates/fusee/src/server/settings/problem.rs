@@ -1,4 +1,4 @@
-//! Mistakes in settings, with their places.
+//! Mistakes in settings, with their origins.
 
 use std::fmt;
 
@@ -10,17 +10,17 @@ use super::{SettingOrigin, SettingOrigins};
 /// A mistake in the settings.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct SettingProblem {
-    /// The setting, if known.
+    /// The name of the setting, if it is known.
     pub setting: Option<String>,
-    /// The origin of its value.
+    /// The origin of the wrong value.
     #[serde(flatten)]
     pub origin: SettingOrigin,
-    /// Text that names the mistake and its remedy.
+    /// Text that describes the mistake and how to correct it.
     pub message: String,
 }
 
 impl SettingProblem {
-    /// Returns line and column in a file, if known.
+    /// Returns line and column of the mistake in a file, if they are known.
     pub fn place(&self) -> Option<(usize, usize)> {
         match &self.origin {
             SettingOrigin::File { place, .. } => place.map(|place| (place.line, place.column)),
@@ -44,13 +44,14 @@ impl fmt::Display for SettingProblem {
 pub struct SettingProblems(pub Vec<SettingProblem>);
 
 impl SettingProblems {
-    /// Records an error of this setting.
+    /// Records the error of a result as a mistake in this setting, or returns the result's value.
     pub fn about<T, E: fmt::Display>(&mut self, setting: &str, result: Result<T, E>) -> Option<T> {
         let error = result.map_err(|error| self.add(Some(setting), error.to_string()));
         error.ok()
     }
 
-    /// Records an error with a text that names its settings.
+    /// Records the error of a result as a mistake, or returns the result's value. The text of the error names the
+    /// settings.
     pub fn note<T, E: fmt::Display>(&mut self, result: Result<T, E>) -> Option<T> {
         result.map_err(|error| self.add(None, error.to_string())).ok()
     }
@@ -60,13 +61,13 @@ impl SettingProblems {
         self.0.push(SettingProblem { setting, origin: SettingOrigin::Default, message });
     }
 
-    /// Returns the value, if there is no mistake.
+    /// Returns the value if no mistake was recorded.
     pub fn into_result<T>(self, value: T) -> Result<T, SettingProblems> {
         if self.0.is_empty() { Ok(value) } else { Err(self) }
     }
 
-    /// Adds the origin to each mistake: that of its setting; else of the first setting that its text names and
-    /// that is set; else the file.
+    /// Adds the origin to each mistake. It is that of the mistake's setting, or of the first setting that the message
+    /// names and a source sets, or the file.
     pub fn located(mut self, origins: &SettingOrigins) -> SettingProblems {
         for problem in &mut self.0 {
             let own = problem.setting.iter().map(String::as_str);
@@ -83,7 +84,7 @@ impl SettingProblems {
     }
 }
 
-/// Returns the settings that a text names: `--lease`, `redundancy.rules`.
+/// Returns the names of settings in a text: `--lease`, `redundancy.rules`.
 fn mentioned(text: &str) -> impl Iterator<Item = &str> {
     let words = text.split(|c: char| !(c.is_ascii_alphanumeric() || c == '-' || c == '.'));
     let is_below = |word: &str| word.find('.').is_some_and(|at| at > 0);
