@@ -9,7 +9,7 @@ use toml::{Table, Value};
 
 use crate::lines::{collect, root};
 
-/// Crates that servers, clients and tools consist of.
+/// Crates of servers, clients and tools.
 const PRODUCTION: [&str; 13] = [
     "core",
     "control",
@@ -25,7 +25,7 @@ const PRODUCTION: [&str; 13] = [
     "switch",
     "fusee",
 ];
-/// Crates that measure and test.
+/// Crates for measurements and tests.
 const LABORATORY: [&str; 8] = [
     "fusee-bench",
     "fusee-lab",
@@ -37,7 +37,7 @@ const LABORATORY: [&str; 8] = [
     "fusee-testing",
 ];
 
-/// Returns the dependencies of a crate, without those of its tests.
+/// Returns the dependencies of a crate, without those of its tests only.
 fn dependencies(name: &str) -> Table {
     let crates = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("crates lie side by side");
     let text = read_to_string(crates.join(name).join("Cargo.toml")).unwrap();
@@ -62,9 +62,9 @@ fn production_crates_need_no_benchmark_and_no_simulator() {
 fn benchmarks_and_simulator_do_not_need_each_other() {
     assert!(!dependencies("sim").contains_key("fusee-bench"));
     assert!(!dependencies("lab").contains_key("fusee-bench"));
-    // Baselines run over any fabric, not only over the simulated one.
+    // Baselines run over any fabric, so they do not need the simulated one.
     assert!(!dependencies("baselines").contains_key("fusee-sim"));
-    // Of the package of benchmarks, only the program has both.
+    // In the package of benchmarks, only the program uses both the benchmarks and the simulator.
     let mut files = Vec::new();
     collect(&root().join("crates/bench/src"), &mut files);
     let (program, library): (Vec<_>, Vec<_>) =

@@ -1,4 +1,4 @@
-//! `fusee export`, `import`, `keys` and `count`, as users run them.
+//! `fusee export`, `import`, `keys` and `count` as processes, as users run them.
 
 // Promise API-16: Exports have every pair once; imports fit any geometry.
 // Promise API-26: A new export stays; files, not clocks, say which is newer.
@@ -31,7 +31,7 @@ fn exports(directory: &str) -> Vec<String> {
     names
 }
 
-/// Writes an export without pairs, which counts this many as damaged.
+/// Writes an export without pairs that says that this many pairs were damaged.
 fn empty_export(scratch: &Scratch, damaged: u64) -> String {
     let name = scratch.path().join("empty.fusee").display().to_string();
     let head = ExportHead { cluster: 1, begun: 0, number: 0 };
@@ -69,7 +69,7 @@ fn pairs_go_into_a_file_and_into_a_cluster_of_another_geometry() {
     let longer = up.scratch.file("longer", &bytes);
     up.run(&["import", &longer, "--check"]).expect_error(1, "behind its end");
     up.run(&["restore", "/dev/stdin"]).expect_error(2, "from a file");
-    // An export that lacks pairs is no reason to give up a cluster.
+    // An export that lacks pairs is no reason to destroy a cluster, so `restore` refuses it without `--partial`.
     let lacking = empty_export(&up.scratch, 2);
     let refused = up.run(&["restore", &lacking, "--destroy-data"]);
     refused.expect_error(1, "2 pairs missing, since they were damaged when it was made; --partial");
@@ -88,7 +88,8 @@ fn pairs_go_into_a_file_and_into_a_cluster_of_another_geometry() {
     assert_eq!(other.run(&["get", "picture"]).stdout, [7; 100_000]);
     assert_eq!(other.run(&["redundancy", "get", "picture"]).text(), "ec:2+1\n");
 
-    // Through pipes, to a cluster with too few memory nodes for the code: its rules decide.
+    // The pairs go through pipes, to a cluster with too few memory nodes for the code. So its rules decide on the
+    // redundancy.
     let small = UpCluster::start(&["--memory-nodes", "2"]);
     let stream = other.run(&["export", "-"]).expect_code(0);
     let report = finish_with(&mut small.command(&["import", "-", "--json"]), &stream.stdout);
@@ -130,7 +131,7 @@ fn an_export_that_is_interrupted_is_gone_on_with() {
     some_pairs(&up);
     let file = up.scratch.path().join("pairs.fusee").display().to_string();
     up.run(&["export", &file, "--resume"]).expect_error(1, "pairs.fusee.part");
-    // As left by a process that was killed while it wrote a block: the end of the whole part is found again.
+    // A process was killed while it wrote a block. The next export finds the end of the last complete block.
     up.run(&["export", &file]).expect_code(0);
     let bytes = fs::read(&file).unwrap();
     fs::remove_file(&file).unwrap();
@@ -140,11 +141,11 @@ fn an_export_that_is_interrupted_is_gone_on_with() {
     assert_eq!(report["pairs"], 14);
     let checked = up.run(&["import", &file, "--check", "--json"]).expect_code(0).json();
     assert_eq!((&checked["pairs"], &checked["whole"]), (&14.into(), &true.into()));
-    // Written to its end, but not renamed.
+    // The export was written to its end, but not renamed.
     fs::rename(&file, format!("{file}.part")).unwrap();
     up.run(&["export", &file, "--resume"]).expect_code(0);
     assert_eq!(fs::read(&file).unwrap().len(), bytes.len());
-    // Everything behind damage is discarded, and the export goes on from there.
+    // Everything behind the damage is discarded, and the export continues from there.
     let mut rotten = fs::read(&file).unwrap();
     rotten[100] ^= 1;
     fs::remove_file(&file).unwrap();
@@ -152,13 +153,13 @@ fn an_export_that_is_interrupted_is_gone_on_with() {
     let report = up.run(&["export", &file, "--resume", "--json"]).expect_code(0).json();
     assert_eq!(report["pairs"], 14);
     up.run(&["import", &file, "--check"]).expect_code(0);
-    // Also if more bytes follow the damage than before.
+    // The same happens if the bytes behind the damage are more than the continued export writes.
     rotten.extend(vec![0; 100_000]);
     fs::remove_file(&file).unwrap();
     fs::write(format!("{file}.part"), &rotten).unwrap();
     up.run(&["export", &file, "--resume"]).expect_code(0);
     up.run(&["import", &file, "--check"]).expect_code(0);
-    // The part of another cluster is refused.
+    // The part of another cluster's export is refused.
     let other = UpCluster::start(&[]);
     fs::rename(&file, format!("{file}.part")).unwrap();
     other.run(&["export", &file, "--resume"]).expect_error(1, "of cluster");
@@ -179,8 +180,8 @@ fn an_export_that_says_to_be_of_the_end_of_time_is_gone_on_with() {
     up.run(&["import", &file, "--check"]).expect_code(0);
 }
 
-/// A key that was deleted and inserted during the export is in it twice; the later entry is the newer one,
-/// whichever redundancy each has.
+/// An export contains a key twice if the key was deleted and inserted again during the export. The later pair is newer,
+/// whichever redundancy each pair has.
 #[test]
 fn of_a_key_that_is_there_twice_the_later_one_counts() {
     let up = UpCluster::start(&["--pool=512MiB"]);
@@ -223,7 +224,7 @@ fn the_export_that_was_just_made_stays_whatever_names_and_clocks_say() {
     let export = |more: &[&str]| up.run(&[&["export", "--dir", &directory], more].concat());
     up.run(&["put", "k", "old"]).expect_code(0);
     export(&["--keep", "1"]).expect_code(0);
-    // One named as by a clock that was years ahead, and one of an older program, without a number.
+    // One export has a name as of a clock that was years ahead. Another one is of an older program, without a number.
     let [first] = &exports(&directory)[..] else { panic!("one export") };
     let (cluster, _) = first.strip_prefix("fusee-").unwrap().split_once('-').unwrap();
     let late = format!("{directory}/fusee-{cluster}-000001-20991231T000000Z.fusee");
@@ -232,7 +233,7 @@ fn the_export_that_was_just_made_stays_whatever_names_and_clocks_say() {
     let head = ExportHead { cluster: cluster_word, begun: 5_000_000_000, number: 0 };
     let unnumbered = format!("{directory}/fusee-{cluster}-20991231T000000Z.fusee");
     ExportWriter::begin(fs::File::create(unnumbered).unwrap(), &head).unwrap().end(0).unwrap();
-    // The part of an export that was killed.
+    // The file is the part of an export that was killed.
     let part = format!("{directory}/fusee-{cluster}-000002-20991231T000000Z.fusee.part");
     fs::write(&part, b"FUSEEXPT").unwrap();
 
@@ -245,19 +246,19 @@ fn the_export_that_was_just_made_stays_whatever_names_and_clocks_say() {
     let checked = up.run(&["import", &directory, "--check", "--json"]).expect_code(0).json();
     assert_eq!(checked["pairs"], 2);
 
-    // Another cluster imports them only if it is told to.
+    // Another cluster imports these exports only if `--of` names their cluster.
     let other = UpCluster::start(&["--pool=256MiB", "--memory-nodes=2"]);
     other.run(&["import", &directory]).expect_error(1, &format!("`--of {cluster}` takes"));
     let taken = other.run(&["import", &directory, "--of", cluster]).expect_code(0);
     assert!(taken.stderr.contains("is the newest export of cluster"), "{}", taken.stderr);
     assert_eq!(other.run(&["get", "k"]).expect_code(0).stdout, b"new");
-    // Its own exports do not cause the removal of others.
+    // The other cluster's exports do not cause the removal of these exports.
     other.run(&["export", "--dir", &directory, "--keep", "1"]).expect_code(0);
     assert_eq!(exports(&directory).len(), 2);
     up.run(&["import", &directory, "--check"]).expect_error(1, "several clusters");
     let own = up.run(&["import", &directory, "--json"]).expect_code(0).json();
     assert_eq!(own["of_cluster"], cluster);
-    // An export that is not whole is ignored.
+    // An incomplete export is left out.
     let file = format!("{directory}/{newest}");
     let bytes = fs::read(&file).unwrap();
     fs::write(&file, &bytes[..bytes.len() - 1]).unwrap();
@@ -308,7 +309,7 @@ fn a_restore_that_waits_for_memory_nodes_ends_with_one_signal() {
     assert_eq!(wait(&mut restore).code(), Some(130));
 }
 
-/// The refusal comes before the work, and not after it.
+/// The export refuses the file name before it reads any pair.
 #[test]
 fn a_link_that_leads_nowhere_is_no_new_file() {
     let up = UpCluster::start(&["--pool=256MiB", "--memory-nodes=1"]);

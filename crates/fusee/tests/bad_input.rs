@@ -1,4 +1,4 @@
-//! Invalid input, and the errors that it causes.
+//! Invalid input of users and other processes, and the errors that it causes.
 
 // Promise SEC-7: Bad keys and values are typed errors.
 
@@ -16,7 +16,7 @@ fn keys_and_values_over_the_limits_are_refused() {
     for line in [&["put", "", "v"][..], &["get", ""], &["insert", "", "v"], &["delete", ""]] {
         up.run(line).expect_error(1, "the key is empty");
     }
-    // Blocks of 4 MiB hold values of 2 MiB.
+    // A block of 4 MiB has room for values of up to 2 MiB.
     const MOST: usize = 2 << 20;
     let most = up.scratch.file("most", &vec![7; MOST]);
     up.run(&["put", "k", "--value-file", &most]).expect_code(0);
@@ -24,18 +24,18 @@ fn keys_and_values_over_the_limits_are_refused() {
     let over = up.scratch.file("over", &vec![7; MOST + 1]);
     let output = up.run(&["put", "k", "--value-file", &over]);
     output.expect_error(1, "the value has 2097153 bytes, the cluster's maximum is 2097152");
-    // Endless input is read only up to the maximum length of a value.
+    // The command reads endless input only up to the maximum length of a value.
     up.run(&["put", "k", "--value-file", "/dev/zero"])
         .expect_error(1, "/dev/zero has more than 2097152 bytes");
     let much = finish_with(&mut up.command(&["put", "k", "-"]), &vec![7; 4 << 20]);
     much.expect_error(1, "standard input has more than 2097152 bytes");
-    // Keys are bytes; a shell can pass most of them.
+    // Keys are bytes, and a shell can pass nearly all byte strings.
     let bytes = std::ffi::OsStr::from_bytes(b"k\xff\xfe");
     finish(up.command(&["put"]).arg(bytes).arg("raw")).expect_code(0);
     assert_eq!(up.run(&["get", "--hex", "6bfffe"]).expect_code(0).stdout, b"raw");
     let key = "k".repeat((64 << 10) + 1);
     up.run(&["put", &key, "v"]).expect_error(1, "the key has 65537 bytes");
-    // The refused commands changed nothing.
+    // The refused commands have changed nothing.
     assert_eq!(up.run(&["get", "k"]).expect_code(0).stdout, vec![7; MOST]);
 }
 
@@ -97,7 +97,7 @@ fn a_listener_that_says_something_else_is_no_master() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
     thread::spawn(move || {
-        // Kept open: closed connections would be another case.
+        // The connections stay open, because closed ones would cause another error.
         let mut streams = Vec::new();
         for mut stream in listener.incoming().flatten() {
             let _ = stream.write_all(b"220 mail.example ESMTP\r\n");

@@ -1,5 +1,5 @@
-//! Tests of the program `fusee` as users run it. They form one test program, because most of them wait for processes,
-//! and so they do side by side. `cargo test -p fusee --test commands up::` runs those of `up.rs`.
+//! Tests of the program `fusee` as users run it. They form one test program, so that they run in parallel: most of them
+//! wait for processes. `cargo test -p fusee --test commands up::` runs the tests in `up.rs`.
 
 mod arrows;
 mod backup;

@@ -32,7 +32,7 @@ fn a_good_file_is_known_by_its_names() {
     check(&scratch, "listen = \"127.0.0.1:0\"", &["--for", "switch"]).expect_code(0);
     check(&scratch, "pool = 1", &["--for", "master"]).expect_error(1, "1 mistake in");
     finish(&mut fusee(&["config", "check", "--for", "master", "/no/file"])).expect_code(1);
-    // Neither the environment nor flags count.
+    // A check considers neither the environment nor flags.
     let file = scratch.file("alone.toml", b"memory-nodes = 4\n");
     let mut alone = fusee(&["config", "check", &file]);
     finish(alone.env("FUSEE_LEASE", "1").env("FUSEE_MEMORY_NODES", "x")).expect_code(0);
@@ -73,7 +73,7 @@ fn all_mistakes_of_a_file_are_named_with_their_places() {
     assert!(problems[4]["message"].as_str().unwrap().contains("is no filter of a log"), "{report}");
 }
 
-/// A wrong name hides no other mistake.
+/// A wrong name does not hide another mistake.
 #[test]
 fn names_and_values_that_are_wrong_are_named_together() {
     let scratch = Scratch::new();
@@ -146,7 +146,7 @@ fn what_is_in_force_is_shown_with_its_origin_and_is_a_file() {
             assert_eq!(&setting[key], value, "{name}: {setting}");
         }
     }
-    // The output is a file with the same settings.
+    // The output is a file that sets the same values.
     let shown = scratch.file("shown.toml", show(&[]).text().as_bytes());
     finish(&mut fusee(&["config", "check", &shown])).expect_code(0);
     let again = finish(&mut fusee(&["config", "show", "--json", "master", "--config", &shown]));
@@ -166,7 +166,7 @@ fn what_is_in_force_is_shown_with_its_origin_and_is_a_file() {
     finish(wrong.env("FUSEE_LEASE", "1")).expect_error(2, "FUSEE_LEASE in the environment");
 }
 
-/// A server that has announced its addresses, with its log in a file.
+/// A server that has announced its addresses and writes its log to a file.
 pub struct LoggedServer {
     child: Child,
     pub log: String,
@@ -186,7 +186,7 @@ impl LoggedServer {
         LoggedServer { child, log, announced }
     }
 
-    /// Has the server read its settings again. Returns what it has logged since, once that contains `until`.
+    /// Makes the server read its settings again. Returns the lines logged after that, when they contain `until`.
     fn reload(&self, until: &str) -> String {
         let said = || fs::read_to_string(&self.log).unwrap();
         let before = said().len();
@@ -217,7 +217,7 @@ fn a_master_takes_over_what_can_change_and_names_what_cannot() {
     let mut command = fusee(&["master", "--config", &file, "--scrub-bytes-per-s", "1MiB"]);
     let master = LoggedServer::start(&scratch, "log", &mut command);
     let address = master.announced["control"].as_str().unwrap();
-    // At `debug`, the library that serves requests logs as well.
+    // At level `debug` the library that serves requests logs too.
     write(
         "log = \"debug\"\nlease = 500\nscrub-bytes-per-s = 5\n[redundancy]\ndefault = \"ec:2+1\"\n",
     );
@@ -233,7 +233,7 @@ fn a_master_takes_over_what_can_change_and_names_what_cannot() {
     );
     let said = master.reload(AGAIN);
     assert!(said.contains("in force now: move-bytes-per-s\n"), "{said}");
-    // A file with a mistake changes nothing, and the mistake is named.
+    // A file with a mistake changes nothing, and the log names the mistake.
     write("move-bytes-per-s = 0\nlog = \"info\"\n");
     let said = master.reload("stay in force");
     assert!(said.contains(":3:1: --move-bytes-per-s is 0; it must be at least 1"), "{said}");

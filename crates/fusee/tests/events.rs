@@ -1,4 +1,4 @@
-//! `fusee events` of a cluster that loses a memory node, and of a master that starts again.
+//! `fusee events` for a cluster that loses a memory node, and for a master that restarts.
 
 // Promise API-19: Events have reasons and are kept, within bounds.
 

@@ -1,4 +1,5 @@
-//! Full memory, or too little for all replicas: status, page, metrics and errors report it, with the reason.
+//! Full memory, and too few memory nodes for all replicas. Status, page, metrics and errors report both with the
+//! reason.
 
 // Promise API-29: Status, page, metrics and errors tell full and degraded clusters.
 
@@ -16,7 +17,7 @@ use crate::common::{Scratch, eventually, finish, fusee};
 struct FullPoolServers {
     master: String,
     http: SocketAddr,
-    /// All servers, the master first.
+    /// The processes of all servers, the master first.
     children: Vec<Child>,
     scratch: Scratch,
 }
@@ -73,7 +74,7 @@ impl FullPoolServers {
         json(self.http, "/status.json")
     }
 
-    /// Puts pairs until that fails.
+    /// Puts pairs until a put fails, and returns that error.
     fn fill(&self, client: &Client) -> Error {
         let value = vec![7; 100_000];
         let failed =
@@ -82,7 +83,7 @@ impl FullPoolServers {
     }
 }
 
-/// Returns the value of a sample.
+/// Returns the value of a metric's sample.
 fn sample(metrics: &str, name: &str) -> f64 {
     let found = metrics.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
     found.unwrap_or_else(|| panic!("no {name} in:\n{metrics}")).parse().unwrap()
@@ -140,7 +141,7 @@ fn a_store_that_lacks_memory_nodes_says_how_many_and_goes_on() {
     assert_eq!(status["health"], "degraded", "{status}");
     assert!(!status["reasons"].to_string().contains("room"), "{status}");
     assert!(get(servers.http, "/readyz").contains(wanted));
-    // There is room, so writes succeed.
+    // The memory has room, so writes succeed although replicas are missing.
     for n in 0..200 {
         client.put(format!("key{n}").as_bytes(), &[7; 100_000]).unwrap();
     }

@@ -1,4 +1,4 @@
-//! `--http`: metrics, health and status of servers.
+//! `--http`: metrics, health and status page of servers.
 
 // Promise API-20: Any HTTP client gets metrics, health and status, bounded; nothing else.
 
@@ -14,25 +14,25 @@ pub fn page_of(up: &UpCluster) -> SocketAddr {
     up.report["master"]["http"].as_str().unwrap().parse().unwrap()
 }
 
-/// Returns the value of a sample.
+/// Returns the value of a metric's sample.
 #[track_caller]
 fn value(metrics: &str, sample: &str) -> f64 {
     let found = metrics.lines().find_map(|line| line.strip_prefix(sample)?.strip_prefix(' '));
     found.unwrap_or_else(|| panic!("no {sample} in:\n{metrics}")).parse().unwrap()
 }
 
-/// Runs some operations, in a session that lives long enough to report them.
+/// Executes some puts, in one session that lives until it has reported them.
 pub fn load(up: &UpCluster, writes: usize) {
     let lines: String = (0..writes).map(|n| format!("put key{} value{n}\n", n % 100)).collect();
     finish_with(&mut up.command(&["shell"]), lines.as_bytes()).expect_code(0);
 }
 
-/// Has Prometheus' own tool check a page, or files.
+/// Lets Prometheus' own tool check a page, or files.
 fn promtool(arguments: &[&str], input: &str) {
     let mut command = Command::new("promtool");
     if command.arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status().is_err() {
         assert!(std::env::var_os("FUSEE_PROMTOOL_REQUIRED").is_none(), "no promtool");
-        // Not by println, which the test harness captures.
+        // `println` would not show this, because the test harness captures its output.
         let _told = Write::write_fmt(
             &mut std::io::stderr(),
             format_args!("SKIPPED: no promtool to check metrics and rules with\n"),
@@ -54,7 +54,7 @@ fn a_master_shows_its_cluster() {
     let status = json(at, "/status.json");
     assert_eq!(status, {
         let mut same = up.run(&["status", "--json"]).expect_code(0).json();
-        // These fields go on changing.
+        // These fields change all the time.
         for field in ["view_age_ms", "epoch", "scrub", "work", "memory_nodes", "sessions_opened"] {
             same[field] = status[field].clone();
         }
@@ -81,7 +81,7 @@ fn a_master_shows_its_cluster() {
     }
     assert!(value(&metrics, "fusee_region_bytes{redundancy=\"replicated\"}") > 0.0);
     assert!(value(&metrics, "fusee_phases_total{kind=\"upsert\"}") > 0.0);
-    // Each session sends one Open, and reports until it ends.
+    // Each session sends one `Open`, and reports its work until it ends.
     let answers = |part: &str| value(&metrics, &format!("fusee_master_request_seconds_{part}"));
     let opened = answers("count{request=\"Open\"}");
     assert!(opened >= 1.0 && answers("sum{request=\"Open\"}") > 0.0);
@@ -103,7 +103,7 @@ fn a_master_shows_its_cluster() {
     promtool(&["check", "metrics"], &get(at, "/metrics"));
 }
 
-/// Each counter lies between its values in the status before and after.
+/// Asserts that each counter lies between its values in the status before and in the status after it.
 fn counters_show_what_they_are_named_after(at: SocketAddr) {
     let [before, metrics, after] =
         ["/status.json", "/metrics", "/status.json"].map(|page| get(at, page));
@@ -168,10 +168,11 @@ fn strangers_may_look_and_nothing_else() {
     for header in ["content-security-policy: default-src 'none'", "nosniff", "no-store"] {
         assert!(answer.head.contains(header), "{header}: {}", answer.head);
     }
-    // No identity of a memory node: with it, a stranger could read and write the node's memory.
+    // The status must not contain a memory node's identity, with which a stranger could read and write the node's
+    // memory.
     let status = get(at, "/status.json");
     assert!(!status.contains("identity"), "{status}");
-    // Bytes that are no request, a head that is too long, and requests that never end.
+    // The connections send bytes that are no request, a head that is too long, and requests that never end.
     let mut garbage = TcpStream::connect(at).unwrap();
     garbage.write_all(&[0x16, 3, 1, 0, 200, 1, 0]).unwrap();
     let mut long = TcpStream::connect(at).unwrap();
@@ -193,7 +194,7 @@ fn strangers_may_look_and_nothing_else() {
     up.run(&["put", "k", "v"]).expect_code(0);
 }
 
-/// As under DNS rebinding: the name of another site leads here, and a browser sends requests for that site.
+/// As under DNS rebinding, another site's name resolves to this server, and a browser sends requests for that site.
 // Promise SEC-19
 #[test]
 fn a_request_for_another_host_is_not_answered() {
@@ -254,7 +255,7 @@ fn dashboards_and_rules_ask_for_metrics_that_there_are() {
             words.filter(|word| word.starts_with("fusee_") && !word.starts_with("fusee_node"))
         {
             asked += 1;
-            // Queries name the buckets of a histogram.
+            // Queries use the names of a histogram's buckets.
             let word = word.strip_suffix("_bucket").unwrap_or(word);
             assert!(metrics.contains(&format!("# TYPE {word} ")), "{name} asks for {word}");
         }

@@ -1,6 +1,6 @@
 //! Every dependency has a licence that `deny.toml` allows, and comes from crates.io.
 //!
-//! cargo-deny checks the same, and security advisories, where it can be had. This test needs nothing but cargo.
+//! Where cargo-deny is installed, it checks this too, and security advisories. This test needs nothing but cargo.
 
 use std::process::Command;
 
@@ -64,7 +64,8 @@ fn expressions_of_licences_are_understood() {
     }
 }
 
-/// Whether an SPDX expression can be met by allowed licences alone. A licence with an exception is not on the list.
+/// Returns whether allowed licences alone satisfy an SPDX expression. A licence with an exception is not an allowed
+/// one.
 fn is_allowed(expression: &str, allowed: &[&str]) -> bool {
     let spaced = expression.replace('(', " ( ").replace(')', " ) ").replace('/', " OR ");
     let words: Vec<&str> = spaced.split_whitespace().collect();

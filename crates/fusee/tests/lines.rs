@@ -1,8 +1,8 @@
-//! No line of source or documentation is too long to be read beside another file.
+//! Lines of source and documentation are so short that two files can be read side by side.
 //!
-//! Source has 100 columns by rustfmt, and 120 where rustfmt does not break: comments and strings.
-//! Documentation has 100, and 160 where Markdown cannot break: table rows, code blocks, and lines
-//! that are one link or one piece of code. Columns are characters, not bytes.
+//! Lines of source have at most 100 columns by rustfmt, or 120 where rustfmt does not break: comments and strings.
+//! Lines of documentation have at most 100, or 160 where Markdown cannot break: table rows, code blocks, and lines that
+//! are one link or one piece of code. Columns are characters, not bytes.
 //!
 //! The test works in any checkout, with git or without it. It skips build directories and hidden ones.
 
@@ -11,13 +11,13 @@
 use std::fs::{read_dir, read_to_string};
 use std::path::{Path, PathBuf};
 
-/// Columns of a line of source.
+/// Largest number of columns of a line of source.
 const SOURCE: usize = 120;
-/// Columns of a line of text.
+/// Largest number of columns of a line of text.
 const TEXT: usize = 100;
-/// Columns of a line of Markdown that cannot be broken.
+/// Largest number of columns of a line of Markdown that cannot be broken.
 const UNBROKEN: usize = 160;
-/// Files written by `tests/campaign`, with its command lines.
+/// Files that `tests/campaign` has written. They contain its command lines.
 pub const GENERATED: [&str; 2] = ["docs/results/campaign.md", "docs/results/switches.md"];
 
 /// No line is too long.
@@ -96,13 +96,13 @@ pub fn collect_all(directory: &Path, files: &mut Vec<PathBuf>) {
     }
 }
 
-/// Returns the lines of source that are too long: number, columns, limit.
+/// Returns the lines of source that are too long, with the line's number, its columns, and the limit.
 fn too_long(text: &str) -> Vec<(usize, usize, usize)> {
     let lines = text.lines().enumerate().map(|(i, line)| (i + 1, line.chars().count(), SOURCE));
     lines.filter(|(_, columns, most)| columns > most).collect()
 }
 
-/// Returns the lines of Markdown that are too long, likewise.
+/// Returns the lines of Markdown that are too long, with the line's number, its columns, and the limit.
 fn too_long_text(text: &str) -> Vec<(usize, usize, usize)> {
     let mut long = Vec::new();
     let mut fenced = false;
@@ -129,7 +129,7 @@ fn too_long_text(text: &str) -> Vec<(usize, usize, usize)> {
     long
 }
 
-/// Whether a line is one link or one piece of code, apart from a list mark before it and punctuation behind it.
+/// Returns whether a line is one link or one piece of code, apart from a list mark and punctuation at its end.
 fn is_one_piece(line: &str) -> bool {
     let line = line.trim_start_matches(['*', '-', ' ']).trim_end_matches([',', '.', ':', ';', ')']);
     let is_link = line.starts_with('[') && line.matches("](").count() == 1 && {

@@ -1,6 +1,6 @@
-//! Standard error and output that take nothing: a full disk (`/dev/full`), a closed pipe, a reader that has
-//! stopped reading. Because of this no server ends or waits, and no command ends in another way. And strangers
-//! cannot make a log grow without end.
+//! Standard error and output that take no data: a full disk (`/dev/full`), a closed pipe, or a reader that has stopped
+//! reading. A server must neither end nor wait because of that, and a command must end as usual. Strangers must not be
+//! able to make a log grow without end.
 
 // Promise SEC-14: A full or stuck log stops no server and no command.
 
@@ -24,16 +24,16 @@ fn full() -> Stdio {
     File::create("/dev/full").unwrap().into()
 }
 
-/// Standard error with a reader that has gone.
+/// Returns a standard error whose reader has been closed.
 fn closed() -> Stdio {
     let (_, writer) = pipe().unwrap();
     writer.into()
 }
 
-/// A full pipe: it takes no byte until one is read.
+/// Returns a full pipe. A write to it blocks until bytes are read.
 fn stalled() -> (PipeReader, PipeWriter) {
     let (reader, writer) = pipe().unwrap();
-    // The new descriptor does not block; that of the server does.
+    // The new descriptor is non-blocking, whereas that of the server blocks.
     let path = format!("/proc/self/fd/{}", writer.as_raw_fd());
     let mut filler = OpenOptions::new();
     let mut filler = filler.write(true).custom_flags(O_NONBLOCK).open(path).unwrap();
@@ -43,14 +43,14 @@ fn stalled() -> (PipeReader, PipeWriter) {
     (reader, writer)
 }
 
-/// Returns the control ports of all servers.
+/// Returns the control addresses of all servers.
 fn ports(up: &UpCluster) -> Vec<String> {
     let nodes = up.report["memory_nodes"].as_array().unwrap().iter();
     let nodes = nodes.map(|node| node["control"].as_str().unwrap().to_owned());
     std::iter::once(up.master.clone()).chain(nodes).collect()
 }
 
-/// Sends bytes that cause a line in the log.
+/// Sends bytes that cause a line in the server's log.
 fn annoy(port: &str) {
     let mut stream = TcpStream::connect(port).expect("the port is open");
     stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
@@ -83,7 +83,7 @@ fn a_log_that_takes_nothing(stderr: Stdio) {
         (0..3).for_each(|_| annoy(&port));
     }
     serves_on(&up);
-    // Longer than a lease.
+    // This is longer than a lease.
     sleep(Duration::from_millis(1500));
     ports(&up).iter().for_each(|port| annoy(port));
     serves_on(&up);
@@ -100,7 +100,7 @@ fn servers_go_on_whose_log_nobody_reads_any_more() {
     a_log_that_takes_nothing(closed());
 }
 
-/// The servers also end when they are told to.
+/// The servers also end when they are told to, although their log is stuck.
 #[test]
 fn servers_go_on_while_the_reader_of_their_log_stands_still() {
     let (mut reader, writer) = stalled();
@@ -142,7 +142,7 @@ fn strangers_write_a_bounded_part_of_the_log_and_what_is_left_out_is_counted() {
     assert!(log.contains("more lines like this one: control connection refused"), "{log}");
 }
 
-/// Returns the exit code of a command with this standard error.
+/// Returns the exit code of a command that has this standard error.
 fn code(mut command: Command, stderr: Stdio, input: &str) -> Option<i32> {
     command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(stderr);
     let mut child = command.spawn().unwrap();
@@ -173,7 +173,7 @@ fn exit_codes_are_the_same_where_standard_error_takes_nothing() {
     }
 }
 
-/// A command does not fail because its output is closed.
+/// A command does not fail because the reader of its output has closed it.
 #[test]
 fn commands_end_quietly_whose_output_nobody_reads() {
     let up = UpCluster::start(&["--pool=256MiB", "--memory-nodes=2", "--index-keys=1000"]);
@@ -187,7 +187,7 @@ fn commands_end_quietly_whose_output_nobody_reads() {
     for line in [&["get", "k"][..], &["status"], &["keys"], &["--help"]] {
         assert_eq!(unread(line), (Some(0), String::new()), "{line:?}");
     }
-    // Except for an export, which is not whole then.
+    // An export is an exception, because it is incomplete then.
     let (code, says) = unread(&["export", "-"]);
     assert!(code == Some(1) && says.contains("cannot be written"), "{code:?}: {says}");
 }
@@ -210,7 +210,7 @@ fn exports_on_a_schedule_go_on_after_one_whose_failure_could_not_be_told() {
     assert_eq!(wait(&mut child).code(), Some(130));
 }
 
-/// As when a connection to another machine breaks: the terminal is gone, and SIGHUP comes.
+/// A broken connection to another machine has this effect: the terminal is closed, and SIGHUP comes.
 #[test]
 fn what_runs_in_a_terminal_that_has_gone_ends_and_leaves_nothing_behind() {
     let mut up = UpCluster::start_with(&SMALL, closed());

@@ -1,4 +1,4 @@
-//! Files that packages ship beside the program: completions, manual pages, and settings of servers.
+//! Files that packages contain in addition to the program: completions, manual pages, and settings of servers.
 
 use std::fs::{self, read_to_string};
 use std::path::Path;
@@ -8,7 +8,7 @@ use crate::common::manual::expect_texts;
 use crate::common::{Scratch, UpCluster, finish, fusee};
 use crate::tls::testing::Certificates;
 
-/// Commands of every build.
+/// Commands that every build has.
 const COMMANDS: [&str; 5] = ["master", "memory-node", "form", "status", "completions"];
 
 // Promise API-30: Shells complete commands, options and names of memory nodes.
@@ -23,7 +23,7 @@ fn completions_know_every_command() {
     finish(&mut fusee(&["completions", "dos"])).expect_error(2, "invalid value 'dos'");
 }
 
-/// The master supplies the names of memory nodes; if it does not answer, there are none.
+/// The completion asks the master for the names of memory nodes. If the master does not answer, no name is completed.
 // Promise API-30
 #[test]
 fn completions_know_the_memory_nodes() {
@@ -31,7 +31,7 @@ fn completions_know_the_memory_nodes() {
     let scratch = Scratch::new();
     let path = scratch.path().join("completions");
     fs::write(&path, finish(&mut fusee(&["completions", "bash"])).expect_code(0).stdout).unwrap();
-    // As bash does at a tab.
+    // The script calls the completion as bash does when the user presses Tab.
     let script = r#"source "$1"; line=$2; COMP_LINE=$line COMP_POINT=${#line}
         read -ra COMP_WORDS <<< "$line"; [[ $line != *" " ]] || COMP_WORDS+=("")
         COMP_CWORD=$((${#COMP_WORDS[@]} - 1))
@@ -64,7 +64,7 @@ fn every_command_has_a_manual_page() {
     };
     assert!(page("fusee").contains(".TH fusee 1"));
     for command in COMMANDS {
-        // In roff a hyphen of the text is `\-`.
+        // In roff a hyphen of the text is written `\-`.
         let page = page(&format!("fusee-{command}")).replace("\\-", "-");
         assert!(page.contains(&format!("fusee {command}")), "an example of {command}: {page}");
     }
@@ -74,7 +74,7 @@ fn every_command_has_a_manual_page() {
     finish(&mut fusee(&["man", missing])).expect_error(1, missing);
 }
 
-/// Servers start with the settings of the Debian package, and with those in its comments.
+/// Servers start with the settings of the Debian package, and with the settings in its comments.
 #[test]
 fn servers_take_the_settings_of_the_package() {
     let scratch = Scratch::new();
@@ -85,7 +85,7 @@ fn servers_take_the_settings_of_the_package() {
     let [ca, cert, key] = ["ca", "cert", "key"].map(|name| certificates.path(name));
     let files = [("secret", secret), ("ca.pem", ca), ("server.pem", cert), ("server.key", key)];
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging/debian");
-    // The ports in the files may be taken.
+    // The ports in the files are possibly in use, so the test chooses other ports.
     let http = ["--http", "127.0.0.1:0"];
     let master = ["master", "--listen", "127.0.0.1:0", "--data-dir", directory];
     let node = ["memory-node", "--shm-dir", directory, "--pool", "64MiB"];
@@ -93,7 +93,7 @@ fn servers_take_the_settings_of_the_package() {
         let text = read_to_string(root.join(file)).unwrap();
         let is_setting = |line: &str| line.starts_with("#[") || line.contains(" = ");
         let all = text.lines().filter(|line| is_setting(line) && !line.starts_with("# "));
-        // Settings that need other machines, or a shared store, cannot be tried here.
+        // Settings that need other machines or a shared store cannot be tested here.
         let is_shared =
             |line: &str| line.starts_with("#store-") || line.starts_with("#lease-ttl-s");
         let is_here = |line: &&str| !line.contains("10.0.0.") && !is_shared(line);
@@ -101,7 +101,7 @@ fn servers_take_the_settings_of_the_package() {
         assert!(all.iter().any(|line| line.starts_with('#')), "{file} shows settings in comments");
         let all = all.iter().map(|line| line.trim_start_matches('#').to_owned() + "\n");
         for text in [text.clone(), all.collect()] {
-            // Files of an installation are replaced by those of the test.
+            // The test's files replace the files of an installation.
             let text = files.iter().fold(text, |text, (name, file)| {
                 text.replace(&format!("/etc/fusee/{name}"), file.to_str().unwrap())
             });

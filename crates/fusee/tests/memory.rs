@@ -1,15 +1,15 @@
-//! `fusee status --memory` on clusters of real processes: the numbers add up, and follow what is
-//! written, replaced and deleted.
+//! `fusee status --memory` on clusters of real processes: the numbers are consistent, and change with what clients
+//! write, replace and delete.
 
 use fusee_client::{Client, FabricKind, Options, Session};
 use serde_json::Value;
 
 use crate::common::{UpCluster, eventually, signal};
 
-/// Bytes of an object besides key and value.
+/// Bytes of an object in addition to key and value.
 const OVERHEAD: u64 = 33;
 const KEY: u64 = 16;
-/// Sizes of objects, which the pairs fill.
+/// Sizes of objects. The pairs of the test fill them.
 const SMALL: u64 = 128;
 const LARGE: u64 = 64 << 10;
 
@@ -48,7 +48,7 @@ fn sum(of: &Value, list: &str, field: &str) -> u64 {
     of[list].as_array().unwrap().iter().map(|one| number(one, field)).sum()
 }
 
-/// Returns the report of `--memory` over one fabric, after a check of its sums.
+/// Returns the report of `--memory` over one fabric, after a check of the report's sums.
 #[track_caller]
 fn memory(up: &UpCluster, fabric: &str) -> Value {
     let line = ["status", "--memory", "--json", "--fabric", fabric];
@@ -84,7 +84,7 @@ fn owner<'m>(memory: &'m Value, session: &str) -> &'m Value {
     found.unwrap_or_else(|| panic!("{session} owns nothing in {memory}"))
 }
 
-/// Returns the number of objects that are neither marked nor new.
+/// Returns the number of objects that are neither freed (marked) nor never allocated (new).
 fn in_use(class: &Value) -> u64 {
     number(class, "objects") - number(class, "marked_objects") - number(class, "new_objects")
 }
@@ -113,12 +113,13 @@ fn the_numbers_add_up_and_follow_what_is_written() {
     }
     assert_eq!(number(&full, "blocks") - number(&full, "free_blocks"), 2);
 
-    // Replaced objects are marked, except for an incomplete batch of marks.
+    // All replaced objects are marked, except for up to 63, because sessions set 64 bits at a time.
     write(&small, "small", 0..300, SMALL);
     let replaced = memory(&up, "tcp");
     let marked = number(class(&replaced, SMALL), "marked_objects");
     assert!((300 - 63..=300).contains(&marked), "{replaced}");
-    // A session that ends marks all freed objects and records the new ones: all others are in use.
+    // A session that ends marks all freed objects and records the objects that it never allocated. All others are in
+    // use.
     delete(&small, "small", 900..1000);
     let id = small.id().to_string();
     drop(small);
@@ -130,7 +131,7 @@ fn the_numbers_add_up_and_follow_what_is_written() {
     assert_eq!((&departed["state"], &departed["blocks"]), (&"departed".into(), &2.into()));
     assert_eq!(departed["handed_on"], 2);
 
-    // Writes of many times the memory of the blocks: objects were used again.
+    // The writes need many times the memory of the blocks, so objects are reused.
     let writes = 3000;
     for _ in 0..writes / 50 {
         write(&large, "large", 0..50, LARGE);

@@ -1,6 +1,7 @@
-//! The page of a master, in a real browser: headless Chromium, by WebDriver.
+//! The status page of a master, in a real browser: headless Chromium, controlled by WebDriver.
 //!
-//! `FUSEE_SCREENSHOTS=DIR` keeps pictures of the page; `tests/page/screenshots` makes those of the documents.
+//! `FUSEE_SCREENSHOTS=DIR` saves pictures of the page. `tests/page/screenshots` makes the pictures of the
+//! documentation.
 
 // Promise API-21: The page shows a cluster at rest, loaded, and losing a node.
 
@@ -22,14 +23,14 @@ struct Browser {
 }
 
 impl Browser {
-    /// Starts a browser; `None` if there is none.
+    /// Starts a browser; `None` if none is installed.
     fn start() -> Option<Browser> {
         let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         let mut driver = Command::new("chromedriver");
         driver.arg(format!("--port={}", free.port())).stdout(Stdio::null()).stderr(Stdio::null());
         let Ok(driver) = driver.spawn() else {
             assert!(std::env::var_os("FUSEE_BROWSER_REQUIRED").is_none(), "no chromedriver");
-            // Not by println, which the test harness captures.
+            // `println` would not show this, because the test harness captures its output.
             let _told = std::io::Write::write_fmt(
                 &mut std::io::stderr(),
                 format_args!("SKIPPED: no chromedriver, so nobody looks at the page\n"),
@@ -44,7 +45,7 @@ impl Browser {
         let directory = format!("--user-data-dir={}", browser._profile.path().display());
         let arguments = [
             "--headless=new",
-            // Tests may run as root, in containers.
+            // Chromium needs this when root runs the tests, as in containers.
             "--no-sandbox",
             "--disable-gpu",
             "--disable-dev-shm-usage",
@@ -77,7 +78,7 @@ impl Browser {
         format!("/element/{}", id.as_str().unwrap())
     }
 
-    /// Returns the visible text of an element. It takes one step, because the page is drawn anew every second.
+    /// Returns the visible text of an element. One script gets it, because the page is drawn anew every second.
     fn text(&self, selector: &str) -> String {
         let text = self.run(&format!(
             "const found = document.querySelector('{selector}'); \
@@ -90,12 +91,12 @@ impl Browser {
         self.ask("POST", &format!("{}/click", self.find(selector)), &json!({}));
     }
 
-    /// Runs a script in the page.
+    /// Runs a script in the page, and returns its result.
     fn run(&self, script: &str) -> Value {
         self.ask("POST", "/execute/sync", &json!({"script": script, "args": []}))
     }
 
-    /// Keeps a picture if `FUSEE_SCREENSHOTS` is set.
+    /// Saves a picture of the page if `FUSEE_SCREENSHOTS` is set.
     fn keep(&self, name: &str) {
         let Some(directory) = std::env::var_os("FUSEE_SCREENSHOTS") else { return };
         let picture = self.ask("GET", "/screenshot", &Value::Null);
@@ -109,7 +110,7 @@ impl Browser {
         assert!(child.wait().unwrap().success());
     }
 
-    /// Returns the complaints of the browser: errors of the script, and content that its policy refused.
+    /// Returns the browser's complaints: errors of the script, and content that the page's security policy has refused.
     fn complaints(&self) -> Vec<String> {
         let log = self.ask("POST", "/se/log", &json!({"type": "browser"}));
         log.as_array().unwrap().iter().map(Value::to_string).collect()
@@ -126,7 +127,7 @@ impl Drop for Browser {
     }
 }
 
-/// Asserts that the charts show values at the pointer, times in whole seconds, and reads below writes.
+/// Asserts that the charts show values at the pointer, that times are whole seconds, and that reads are below writes.
 fn its_charts_can_be_read(browser: &Browser) {
     let told = "const chart = document.querySelector('#throughput'), box = chart.getBoundingClientRect(); \
          chart.dispatchEvent(new PointerEvent('pointermove', {clientX: box.right - 12, clientY: box.top + 40})); \
@@ -153,7 +154,7 @@ fn its_charts_can_be_read(browser: &Browser) {
     assert!(browser.text("#footer").contains(env!("CARGO_PKG_VERSION")));
 }
 
-/// Tabs have addresses, and on a narrow screen only tables scroll sideways.
+/// Each tab has an address of its own. On a narrow screen only tables scroll sideways.
 #[test]
 fn a_tab_is_opened_by_its_address_on_a_narrow_screen() {
     let Some(browser) = Browser::start() else { return };

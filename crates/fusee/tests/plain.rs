@@ -1,7 +1,7 @@
-//! Counts of what makes prose and names hard to read, with a budget for each crate that only falls.
+//! Counts of what makes prose and names hard to read. Each crate has a budget, which is only ever lowered.
 //!
-//! The counts guard; the judge is a reader. `PLAIN=1 cargo test -p fusee --test commands plain:: -- --nocapture` lists
-//! the places.
+//! The counts only prevent a relapse; whether a text is clear is for a reader to judge. `PLAIN=1 cargo test -p fusee
+//! --test commands plain:: -- --nocapture` lists the places.
 
 use std::collections::BTreeMap;
 use std::fs::read_to_string;
@@ -34,9 +34,9 @@ const BUDGETS: &[(&str, [usize; 6])] = &[
     ("tls", [0, 0, 0, 0, 0, 0]),
     ("workload", [0, 0, 0, 0, 0, 0]),
 ];
-/// Definitions of types whose name another type of the sources has.
+/// Number of types in the sources that share their name with another type.
 const SHARED_NAMES: usize = 14;
-/// Words of Markdown, without generated pages.
+/// Number of words of Markdown, without generated pages.
 const WORDS: usize = 54_149;
 
 const PERSONS: [&str; 10] =
@@ -98,7 +98,7 @@ impl RiddleCounts {
     }
 }
 
-/// Returns the kinds of a line, as positions in [`KINDS`].
+/// Returns the kinds that a line belongs to, as indexes of [`KINDS`].
 fn kinds(previous: &str, line: &str, is_source: bool) -> Vec<usize> {
     let mut found = Vec::new();
     let marker = ["//!", "///", "//"].into_iter().find(|marker| line.starts_with(marker));
@@ -133,7 +133,7 @@ fn kinds(previous: &str, line: &str, is_source: bool) -> Vec<usize> {
     found
 }
 
-/// A function whose name asks, on one line, that returns something else than a bool.
+/// Returns whether a line defines a function whose name is a question, and which returns something other than a bool.
 fn is_odd_predicate(line: &str) -> bool {
     let Some((before, after)) = line.split_once("fn ") else { return false };
     let is_definition = before

@@ -1,4 +1,5 @@
-//! The policy for redundancy on real processes: rules of the cluster, demotion on request and automatically, promotion.
+//! The policy for redundancy on real processes: the cluster's rules, demotion on request or automatically, and
+//! promotion.
 
 // Promise RED-16
 
@@ -23,7 +24,7 @@ fn redundancy(text: &str) -> Redundancy {
     text.parse().unwrap()
 }
 
-/// Returns the number of pairs of a redundancy, and their memory.
+/// Returns the number of pairs that have a redundancy, and the bytes of their memory.
 fn memory_of(up: &UpCluster, redundancy: &str) -> (u64, u64) {
     let report = up.run(&["status", "--memory", "--json"]).expect_code(0).json();
     let all = report["redundancies"].as_array().unwrap().clone();
@@ -96,7 +97,7 @@ fn rules_of_the_cluster_count_for_everybody_and_are_shown() {
     up.run(&["update", "b", &"y".repeat(20_000)]).expect_code(0);
     assert_eq!(has("b"), "ec:2+1\n", "it keeps what it has");
     let status = || up.run(&["status", "--json"]).expect_code(0).json();
-    // Sessions report with their heartbeats; the commands above ended before theirs.
+    // Sessions report with their heartbeats. The commands above ended before their first heartbeat.
     let report = status();
     assert_eq!(report["redundancy"]["fallback"], "replicated");
     assert_eq!(report["redundancy"]["rules"][1]["from"], 16384);
@@ -184,14 +185,14 @@ impl Drop for PolicyServers {
     }
 }
 
-/// Length of the values that fill a cluster.
+/// Length of the values that fill a cluster, in bytes.
 const BYTES: usize = 7_000;
 
-/// Fills the cluster with EC-oriented pairs until it takes no more. Returns their number.
+/// Fills the cluster with EC-oriented pairs until a put fails for the time `patience`. Returns the number of pairs.
 fn fill(client: &Client, patience: Duration) -> u32 {
     let end = Instant::now() + patience;
     for n in 0.. {
-        // The used share of the memory nodes is checked only some times a second.
+        // Sessions check the used share of the memory nodes only some times per second.
         std::thread::sleep(Duration::from_millis(4));
         while let Err(error) = client.put(&key(n), &value(n, BYTES)) {
             assert_eq!(error, Error::OutOfMemory);

@@ -1,8 +1,9 @@
-//! The tables of promises in docs/testing.md are made of markers beside the tests.
+//! The tables of promises in docs/testing.md are generated from markers in the tests.
 //!
-//! `// Promise FAB-5: A silent node is noticed.` states a promise. Its other tests have `// Promise FAB-5`. Above a
-//! function, or `name("...")` in a list of tests, the marker stands for that test; above an empty line, for the file;
-//! with ` | text` at its end, for the text. Comments may begin with `//`, `#` or `\*`.
+//! `// Promise FAB-5: A silent node is noticed.` states a promise. Further tests of the promise have `// Promise
+//! FAB-5`. A marker above a function, or above `name("...")` in a list of tests, is about that test. A marker above an
+//! empty line is about the file. A marker with ` | text` at its end has that text in place of a test. Comments begin
+//! with `//`, `#` or `\*`.
 //!
 //! `FUSEE_WRITE_DOCS=1 cargo test -p fusee --test commands promises_page::` writes the page. Text around tables stays.
 
@@ -12,24 +13,24 @@ use std::fs;
 use super::lines::{collect_all, root};
 
 const PAGE: &str = "docs/testing.md";
-/// Words of a test's name in a table.
+/// Largest number of words of a test's name in a table.
 const WORDS: usize = 3;
 
 #[derive(Debug, Default, PartialEq)]
 struct Promise {
     sentences: Vec<String>,
-    /// The tests in order: the one with the sentence, then by name of the file.
+    /// The tests: first the one with the sentence, then the others by the name of their file.
     tests: Vec<Test>,
 }
 
-/// A test as tables show it: its file, unless it is a text of its own, and its name.
+/// A test in the form that tables show: its file, unless it is a text of its own, and its name.
 #[derive(Debug, PartialEq)]
 struct Test {
     file: Option<String>,
     name: Option<String>,
 }
 
-/// Promises by family and number.
+/// All promises, by family and number.
 #[derive(Default)]
 struct Promises {
     all: BTreeMap<(String, usize), Promise>,
@@ -45,7 +46,7 @@ impl Promises {
         for path in files.iter().filter(|path| path.extension().is_none_or(|e| e != "md")) {
             let name = path.strip_prefix(root()).expect("it was found there").display().to_string();
             let bytes = fs::read(path).unwrap_or_else(|error| panic!("{name}: {error}"));
-            // Pictures are not text.
+            // Files that are not text, such as pictures, have no markers.
             if let Ok(text) = str::from_utf8(&bytes) {
                 promises.read(&name, text);
             }
@@ -107,7 +108,7 @@ impl Promises {
         }
     }
 
-    /// Returns the page with tables made anew: a section `## FAB: ...` has one table, of its family.
+    /// Returns the page with new tables. A section `## FAB: ...` has one table, which is that of the family.
     fn written_to(&self, page: &str) -> String {
         let mut written = String::new();
         let mut missing: BTreeSet<&str> = self.all.keys().map(|(family, _)| &family[..]).collect();
@@ -140,8 +141,8 @@ impl Promises {
 }
 
 impl Promise {
-    /// Returns the tests as a cell of the table. A file that the test before has, too, is left out; tests of one file
-    /// that begin alike are named once.
+    /// Returns the tests as a cell of the table. A test in the same file as the previous one is named without the file.
+    /// Tests of one file that begin alike are named once.
     fn shown(&self) -> String {
         let mut tests: Vec<&Test> = self.tests.iter().collect();
         tests.dedup();
@@ -160,7 +161,7 @@ impl Promise {
     }
 }
 
-/// Returns the id and the rest of a comment line that is a marker.
+/// Returns the id of a promise and the rest of the line, if a comment line is a marker.
 fn marker(line: &str) -> Option<((String, usize), &str)> {
     let text = ["// ", "# ", "\\* "].iter().find_map(|start| line.strip_prefix(start))?;
     let (family, rest) = text.strip_prefix("Promise ")?.split_once('-')?;
@@ -170,7 +171,7 @@ fn marker(line: &str) -> Option<((String, usize), &str)> {
     is_family.then_some(((family.to_owned(), number), &rest[digits..]))
 }
 
-/// Returns the name of the function that a line of Rust or of a script defines, or of a list's test: `name("...")`.
+/// Returns the name of the function that a line of Rust or of a script defines, or of a test in a list: `name("...")`.
 fn function(line: &str) -> Option<&str> {
     let is_name = |name: &str| name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_');
     let name = match line.split_once("fn ") {

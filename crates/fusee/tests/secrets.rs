@@ -1,4 +1,4 @@
-//! Clusters with a secret: clients with the secret or a key of it are served, and strangers are not, whatever they try.
+//! Clusters with a secret. Clients with the secret or one of its keys are served. Strangers are not, whatever they try.
 
 // Promise SEC-10
 
@@ -55,7 +55,7 @@ fn each_key_opens_what_it_is_for() {
     with("client", &["drain", "mn0"]).expect_error(3, "`admin`");
     with("client", &["destroy", "--destroy-data"]).expect_error(3, "`admin`");
     with("client", &["form"]).expect_error(3, "`admin`");
-    // The key is accepted, and the request refused for another reason.
+    // The key is accepted. The request is refused for another reason.
     with("admin", &["form"]).expect_error(1, "cluster");
     with("admin", &["drain", "mn0", "--no-wait"]).expect_error(1, "mn0");
 
@@ -108,13 +108,13 @@ fn strangers_get_nothing_whatever_they_ask() {
         assert!(matches!(answer, Err(RpcError::Keys { .. })), "{request:?}: {answer:?}");
     }
 
-    // The port of the memory: a peer without the node's key learns nothing of the node.
+    // At the port of the memory, a peer without the node's key learns nothing about the node.
     let tcp = up.report["memory_nodes"][0]["tcp"].as_str().unwrap();
     for name in [0_u64, 1, u64::MAX] {
         let (_stream, _call, said) = nic::call(tcp, name);
         assert_eq!(said, [&b"FUSEtcp3"[..], &[1, 0, 0, 0], &[0; 64]].concat());
     }
-    // Nor does a peer that knows the identity, from etcd or the wire, but has no key of the secret.
+    // Neither does a peer that knows the node's identity, from etcd or the network, but has no key of the secret.
     let file = secret.file("client");
     let keys = fusee_auth::Keyring::of_client(file.as_ref()).unwrap();
     let options = Options::default().with_keys(keys.clone()).with_fabric(FabricKind::Tcp);
@@ -139,7 +139,7 @@ fn a_memory_node_of_another_secret_does_not_join() {
     let master = MasterClient::new(&runtime, &up.master[..]);
     let alive = master.call_blocking(MasterRequest::Status);
     assert!(matches!(alive, Err(RpcError::Keys { .. })), "{alive:?}");
-    // A client's key is not enough, either.
+    // A client's key does not suffice for these requests either.
     let keys = fusee_auth::Keyring::of_client(secret.file("client").as_ref()).unwrap();
     let runtime = Runtime::with_keys("client", Some(keys)).unwrap();
     let master = MasterClient::new(&runtime, &up.master[..]);

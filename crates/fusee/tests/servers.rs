@@ -1,4 +1,4 @@
-//! `fusee master` and `fusee memory-node` by hand: settings from three places, and a clean stop.
+//! `fusee master` and `fusee memory-node`, started by hand, with settings from three sources and an orderly end.
 
 // Promise API-3
 
@@ -48,7 +48,7 @@ impl Drop for AnnouncedServer {
 
 fn status(master: &str) -> Value {
     let output = finish(&mut fusee(&["status", "--json", "--master", master]));
-    // The exit code is 1 while no cluster serves.
+    // The exit code is 1 while no cluster is ready.
     let report = output.json();
     output.expect_code(i32::from(report["ready"] != true));
     report
@@ -117,7 +117,7 @@ fn servers_form_a_cluster_and_stop_cleanly() {
     assert_eq!((&forming["ready"], &forming["view"]), (&false.into(), &0.into()));
     assert_eq!(forming["cluster"], formed["cluster"]);
     finish(&mut fusee(&["status", "--master", &address])).expect_error(1, "is forming");
-    // A master forms only one cluster; the same request succeeds again.
+    // A master forms only one cluster. A repeated request for the same cluster succeeds.
     finish(&mut fusee(&form)).expect_error(1, formed["cluster"].as_str().unwrap());
     let other = [&form[..], &["--id", "00000000000000ac"]].concat();
     finish(&mut fusee(&other)).expect_error(1, "00000000000000ab");

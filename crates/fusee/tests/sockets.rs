@@ -1,4 +1,4 @@
-//! The sockets of shared memory: removed under a living memory node, or closed to a user.
+//! The sockets of shared memory, when they are removed under a living memory node or when a user has no right to them.
 
 // Promise FAB-25
 
@@ -24,7 +24,7 @@ fn a_socket_that_is_removed_comes_back_and_is_missed_meanwhile() {
     assert_eq!(up.run(&["get", "key", "--fabric", "shm"]).expect_code(0).stdout, b"value");
     assert_eq!(up.run(&["get", "key"]).expect_code(0).stderr, "");
 
-    // It cannot be made again if there is another file with its name.
+    // The node cannot create the socket again while another file has the same name.
     fs::remove_file(&sockets[0]).unwrap();
     fs::write(&sockets[0], "other").unwrap();
     eventually("the status says so", || {
@@ -43,7 +43,7 @@ fn a_socket_that_is_removed_comes_back_and_is_missed_meanwhile() {
     });
 }
 
-/// If shared memory was to be expected, `auto` says once that it is not used, and why.
+/// If a client could expect shared memory but does not use it, `auto` says so once, with the reason.
 #[test]
 fn a_client_without_a_socket_takes_tcp_and_says_so() {
     let up = UpCluster::start(&["--pool", "512MiB"]);
@@ -62,7 +62,7 @@ fn a_client_without_a_socket_takes_tcp_and_says_so() {
     assert_eq!(up.run(&["get", "key"]).expect_code(0).stderr, "");
 }
 
-/// A user without rights to the sockets, or with processes that the memory node may not end, takes TCP.
+/// A user takes TCP if the sockets are not accessible, or if the memory node has no right to kill the user's processes.
 #[test]
 fn another_user_takes_tcp_and_is_told() {
     let is_root = fs::metadata("/proc/self").is_ok_and(|about| about.uid() == 0);
@@ -76,7 +76,7 @@ fn another_user_takes_tcp_and_is_told() {
     for directory in directory.ancestors().take_while(|path| path.starts_with(up.scratch.path())) {
         fs::set_permissions(directory, PermissionsExt::from_mode(0o755)).unwrap();
     }
-    // A copy that this user can reach.
+    // The test copies the program to where this user can execute it.
     let program = up.scratch.path().join("fusee");
     fs::copy(env!("CARGO_BIN_EXE_fusee"), &program).unwrap();
     fs::set_permissions(&program, PermissionsExt::from_mode(0o755)).unwrap();
@@ -90,7 +90,7 @@ fn another_user_takes_tcp_and_is_told() {
     assert_eq!(got.stderr.matches("shared memory is not used").count(), 1, "{}", got.stderr);
     assert_eq!(get("tcp").expect_code(0).stderr, "");
     get("shm").expect_error(3, "Permission denied");
-    // All members are as healthy as before: none was reported.
+    // The failed attempts were not reported as failures of memory nodes.
     let status = up.run(&["status", "--json"]).expect_code(0).json();
     assert_eq!(status["health"], "whole", "{status}");
 }

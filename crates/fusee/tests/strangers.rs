@@ -1,5 +1,5 @@
-//! The cost of strangers and broken peers to real servers: silent connections, and frames that never become
-//! whole. The resources of servers are read from `/proc`.
+//! The cost that strangers and broken peers cause for real servers, by silent connections and by frames that never
+//! become complete. The tests read the servers' resources from `/proc`.
 
 // Promise SEC-3
 
@@ -16,12 +16,12 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::common::{UpCluster, nic};
 
-/// The first bytes of a client of the master.
+/// The first bytes that a client sends to the master.
 const HELLO: &[u8] =
     b"FUSEE\x0b\x02\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0";
 const MIB: u64 = 1 << 20;
 
-/// Returns a line of a process's status, in bytes.
+/// Returns a value of a process's `/proc` status, in bytes.
 fn held(pid: u32, what: &str) -> u64 {
     let text = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     let line = text.lines().find_map(|line| line.strip_prefix(what)).unwrap();
@@ -42,14 +42,14 @@ fn is_served(up: &UpCluster) {
     assert_eq!(value.text().trim(), "value");
 }
 
-/// Raises the limit of descriptors. Returns `wanted`, or what the limit allows, with some left.
+/// Raises the limit of file descriptors. Returns `wanted`, or a smaller number that leaves 200 descriptors.
 fn descriptors(wanted: usize) -> usize {
     let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
     setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }).unwrap();
     maximum.map_or(wanted, |most| wanted.min(most.saturating_sub(200) as usize))
 }
 
-/// 640 MiB of frames are announced to a master that may take another 200 MiB of address space.
+/// Clients announce 640 MiB of frames to a master whose address space is limited to 200 MiB more than it has.
 #[test]
 fn an_announced_frame_costs_a_master_nothing() {
     let up =
@@ -84,7 +84,7 @@ fn silent_connections_do_not_keep_others_from_a_master() {
     drop(silent);
 }
 
-/// A hundred WRITEs of 16 MiB without their ends: 1.6 GiB have arrived, or wait in sockets.
+/// A hundred WRITEs of 16 MiB lack their last bytes: 1.6 GiB have arrived, or wait in sockets.
 #[test]
 fn half_received_writes_cost_a_memory_node_a_bounded_part() {
     let up =
@@ -92,7 +92,7 @@ fn half_received_writes_cost_a_memory_node_a_bounded_part() {
     let pid = up.pids()[1];
     let client = Client::connect(&up.master).unwrap();
     let member = client.view().members[0].clone();
-    // To warm up.
+    // This warms the memory node up.
     is_served(&up);
     let before = held(pid, "RssAnon");
     let mut half = Vec::new();
@@ -100,20 +100,21 @@ fn half_received_writes_cost_a_memory_node_a_bounded_part() {
         let key = NodeKey::new(None, member.identity);
         let tcp = member.tcp.as_ref().unwrap();
         let mut stream = nic::attach(tcp, &key, 3_000_000_000 + number);
-        // A request: body bytes, verbs, id; then one WRITE of 16 MiB.
+        // A request begins with the length of its body, the number of verbs, and an id. Then comes one WRITE of 16 MiB.
         let body = 16 + (16u32 << 20);
         let head = [&body.to_le_bytes()[..], &1u32.to_le_bytes(), &[0; 8], &[2, 0, 0, 0]].concat();
         stream.set_nonblocking(true).unwrap();
         let bytes = [head, vec![0; (16 << 20) - 100]].concat();
         let mut sent = 0;
-        // The memory node reads no further, so nothing more is sent after a while.
+        // The memory node stops reading, so after a while no more bytes can be sent.
         for _ in 0..20 {
             match stream.write(&bytes[sent..]) {
                 Ok(more) => sent += more,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
                     sleep(Duration::from_millis(1));
                 }
-                // It was closed, because others wait for the memory that it holds.
+                // The memory node has closed the connection, because other connections wait for the memory that this
+                // one holds.
                 Err(_) => break,
             }
         }

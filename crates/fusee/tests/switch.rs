@@ -1,4 +1,4 @@
-//! `fusee switch`: sessions behind it, READs that it steers, and its end.
+//! `fusee switch`: sessions that use it, READs that it steers, and the errors when it ends.
 
 // Promise API-15: A switch serves sessions; its end ends them with an error.
 
@@ -8,7 +8,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Stdio};
 use crate::common::switch::SwitchUnderTest;
 use crate::common::{UpCluster, eventually, wait};
 
-/// A session of `fusee shell` behind a switch.
+/// A session of `fusee shell` that uses a switch.
 struct ShellProcess {
     child: Child,
     input: ChildStdin,
@@ -68,7 +68,7 @@ fn without_the_switch_a_session_fails_and_with_the_next_one_it_works() {
     switch.child.kill().unwrap();
     wait(&mut switch.child);
     up.run(&["get", "--switch", &address, "key"]).expect_error(3, "no switch answers at");
-    // A switch is in the path of one fabric.
+    // A switch serves one fabric only.
     let on = |fabric: &str, at: &str| up.run(&["get", "key", "--fabric", fabric, "--switch", at]);
     on("tcp", "wire").expect_error(2, "is for verbs");
     on("tcp", "somewhere").expect_error(2, "is no address");

@@ -1,4 +1,4 @@
-//! Clusters with servers that speak TLS: clients that do the same are served, and others are told why not.
+//! Clusters whose servers use TLS. Clients with TLS are served, and others are told the reason for the refusal.
 
 // Promise SEC-12
 // Promise SEC-13
@@ -18,7 +18,7 @@ use super::http::page_of;
 pub mod testing;
 use testing::Certificates;
 
-/// Files of a cluster, by the names of the flags.
+/// Files of a cluster, named like the flags.
 struct TlsClusterFiles {
     certificates: Certificates,
     scratch: Scratch,
@@ -45,7 +45,7 @@ impl TlsClusterFiles {
         UpCluster::start(&[&["--secret", &self.secret(), "--fabric", "tcp"][..], &tls].concat())
     }
 
-    /// Runs a command with the secret, and this file of authorities.
+    /// Runs a command with the secret, and with the authorities in this file.
     fn run(&self, up: &UpCluster, ca: &str, line: &[&str]) -> CommandOutput {
         up.run(&[line, &["--secret", &self.secret(), "--tls-ca", ca]].concat())
     }
@@ -80,13 +80,14 @@ fn a_cluster_works_over_tls_and_others_are_told() {
     let plain = UpCluster::start(&["--fabric", "tcp"]);
     plain.run(&["get", "key", "--tls-ca", &ca]).expect_error(3, "speaks no TLS");
 
-    // The port of the memory: any plain hello is refused, with the number that means TLS.
+    // The port of the memory refuses any hello without TLS, with the number that means TLS.
     let tcp = up.report["memory_nodes"][0]["tcp"].as_str().unwrap();
     let (_stream, _call, said) = nic::call(tcp, 1);
     assert_eq!((said.len(), &said[8..12]), (nic::ANSWER_BYTES, &[3, 0, 0, 0][..]));
 }
 
-/// The pages of a master need no certificate for its address; those that it gathers as a client do.
+/// The pages work even if the master's certificate does not cover the address at which the master listens. Only
+/// `/metrics/memory` needs a certificate for that address, because the master joins the cluster as a client for it.
 #[test]
 fn masters_show_their_cluster_over_tls() {
     let files = TlsClusterFiles::new();
@@ -126,7 +127,7 @@ fn a_node_that_dies_is_done_without_over_tls() {
     let begun = Instant::now();
     let mut after = 0;
     while after < 100 {
-        // Writes that meet the loss may have to be repeated.
+        // Writes that meet the loss possibly have to be repeated.
         match client.put(&key(after), b"after") {
             Ok(_) => after += 1,
             Err(error) => assert!(begun.elapsed() < Duration::from_secs(30), "{error}"),
@@ -151,7 +152,7 @@ fn new_certificates_are_shown_without_a_restart() {
     std::thread::sleep(fusee_tls::LOOK + Duration::from_millis(100));
     files.run(&up, &old, &["get", "key"]).expect_error(3, "does not believe");
     files.run(&up, &files.path("ca"), &["get", "key"]).expect_code(0);
-    // Sessions and servers go on, and connect again.
+    // Sessions and servers continue, and connect again.
     assert_eq!(client.get(b"key").unwrap().as_deref(), Some(&b"value"[..]));
     std::thread::sleep(Duration::from_secs(2));
     let status = files.run(&up, &files.path("ca"), &["status", "--json"]).expect_code(0).json();

@@ -1,4 +1,4 @@
-//! `fusee up` and the commands that talk to its cluster, each a process of its own.
+//! `fusee up`, and commands that use its cluster. Each command is a process of its own.
 
 // Promise API-3: A cluster of processes leaves nothing behind.
 
@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::common::{UpCluster, eventually, finish, finish_with, fusee, is_alive, signal, wait};
 
-/// Asserts that the servers have ended, and that the directory is gone.
+/// Asserts that the servers have ended, and that the cluster's directory is removed.
 #[track_caller]
 fn expect_nothing_left(up: &UpCluster, pids: &[u32]) {
     for pid in pids {
@@ -38,7 +38,7 @@ fn other_processes_put_and_get_on_both_fabrics() {
     use_every_operation(&up, "shm");
     use_every_operation(&up, "tcp");
     use_every_operation(&up, "auto");
-    // Each fabric reads pairs that were written over another one.
+    // Pairs that were written over one fabric can be read over another.
     up.run(&["put", "k", "v", "--fabric", "shm"]).expect_code(0);
     assert_eq!(up.run(&["get", "k", "--fabric", "tcp"]).expect_code(0).stdout, b"v");
 }
@@ -59,7 +59,7 @@ fn values_go_through_byte_by_byte() {
 
 #[test]
 fn status_shows_the_cluster() {
-    // The scrubber would take ids of sessions.
+    // The scrubber is turned off, because it would open sessions.
     let up = UpCluster::start(&["--pool=512MiB", "--memory-nodes=2", "--scrub-bytes-per-s=0"]);
     up.run(&["put", "k", "v"]).expect_code(0);
     let status = up.run(&["status", "--json"]).expect_code(0).json();
@@ -81,7 +81,7 @@ fn status_shows_the_cluster() {
     assert_eq!(owned, 1);
     let table = up.run(&["status"]).expect_code(0).text();
     assert!(table.contains("mn1") && table.contains("ready, view 1"), "{table}");
-    // A lost memory node is shown as such.
+    // The status shows a lost memory node as lost.
     signal("KILL", up.pids()[2]);
     eventually("the cluster goes on without mn1", || {
         let status = up.run(&["status", "--json"]).json();
@@ -193,14 +193,14 @@ fn a_small_pool_is_enough_for_few_keys() {
     up.run(&["put", "k", "v"]).expect_code(0);
 }
 
-/// The page has the same address each time, if possible.
+/// The page has the same address in each run, if possible.
 #[test]
 fn the_page_is_beside_the_master() {
     let free = || std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let port = free();
     let up = UpCluster::start(&["--pool=256MiB", "--memory-nodes=1", &format!("--port={port}")]);
     let page = up.report["master"]["http"].as_str().unwrap().to_owned();
-    // Another process may have taken the port.
+    // Another process has possibly taken the port.
     let is_free = || std::net::TcpListener::bind(("127.0.0.1", port + 10)).is_ok();
     drop(up);
     assert!(page == format!("127.0.0.1:{}", port + 10) || !is_free(), "{page}, master at {port}");
@@ -220,7 +220,7 @@ fn a_shell_takes_lines_that_are_no_text() {
     up.run(&["stats"]).expect_error(2, "'status'");
 }
 
-/// An empty variable counts as unset, whichever it is.
+/// An empty environment variable counts as unset, for every setting.
 #[test]
 fn variables_without_a_value_say_nothing() {
     let up = UpCluster::start(&["--pool=256MiB", "--memory-nodes=1"]);
@@ -236,7 +236,7 @@ fn variables_without_a_value_say_nothing() {
     empty(&mut show);
     let shown = finish(show.env("FUSEE_MASTER", "")).expect_code(0).text();
     assert!(shown.contains("# secret is not set"), "{shown}");
-    // Without an address, the default one.
+    // Without an address, the default address is used.
     finish(fusee(&["status"]).env("FUSEE_MASTER", "")).expect_code(3);
 }
 

@@ -44,7 +44,7 @@ pub fn request(
     Ok(HttpAnswer { status, head, body: String::from_utf8_lossy(&body).into_owned() })
 }
 
-/// Returns the body of the answer to a GET, which must be 200.
+/// Returns the body of the answer to a GET. Panics unless the status is 200.
 #[track_caller]
 pub fn get(at: SocketAddr, path: &str) -> String {
     let answer = request(at, "GET", path, "").unwrap();
@@ -52,7 +52,7 @@ pub fn get(at: SocketAddr, path: &str) -> String {
     answer.body
 }
 
-/// Returns the JSON that answers a GET.
+/// Returns the answer to a GET as JSON.
 #[track_caller]
 pub fn json(at: SocketAddr, path: &str) -> Value {
     let body = get(at, path);

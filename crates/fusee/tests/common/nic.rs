@@ -9,7 +9,7 @@ use fusee_auth::{AuthTranscript, NodeKey, Side};
 const MAGIC: &[u8; 8] = b"FUSEtcp3";
 pub const ANSWER_BYTES: usize = 76;
 
-/// Calls the node with this name. Returns the connection, the call, and the answer.
+/// Calls the node with this name. Returns the connection, the bytes of the call, and the answer.
 pub fn call(tcp: &str, name: u64) -> (TcpStream, [u8; 48], Vec<u8>) {
     let mut stream = TcpStream::connect(tcp).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();

@@ -1,4 +1,4 @@
-//! Exports while others write and a memory node dies, and a restore after everything has stopped.
+//! Exports while clients write and a memory node dies, and a restore after all servers have stopped.
 
 // Promise API-16
 
@@ -13,7 +13,7 @@ use fusee_export::format::{ExportBlock, ExportHead, ExportPart, ExportReader};
 use super::cluster::{ClusterShape, FaultyCluster};
 
 const WRITERS: u32 = 4;
-/// Keys that are always there, and keys of each writer that come and go.
+/// Number of keys that always exist, and of keys of each writer that are inserted and deleted repeatedly.
 const KEYS: u32 = 4_000;
 const LOOSE_KEYS: u32 = 200;
 
@@ -41,8 +41,8 @@ fn connect(cluster: &FaultyCluster) -> Client {
     Client::connect_with(cluster.address(), Options::default().with_fabric(fabric)).unwrap()
 }
 
-/// Updates a writer's own keys, and inserts and deletes others, until it is told to stop. The client replaces a
-/// session that is lost with the memory node.
+/// Updates a writer's own keys, and inserts and deletes other keys, until `stop` is set. If a session is lost with the
+/// memory node, the client replaces it.
 fn write(client: &Client, writer: u32, versions: &[AtomicU32], stop: &AtomicBool) {
     let mut round = 0_u32;
     let again = |result: Result<(), Error>| match result {
@@ -54,7 +54,7 @@ fn write(client: &Client, writer: u32, versions: &[AtomicU32], stop: &AtomicBool
         round += 1;
         let n = (round.wrapping_mul(2_654_435_761) % (KEYS / WRITERS)) * WRITERS + writer;
         let version = versions[n as usize].load(Ordering::Relaxed) + 1;
-        // Stored before the update, because readers may see the version from now on.
+        // The version is stored before the update, because readers can see it from the update on.
         versions[n as usize].store(version, Ordering::SeqCst);
         while !again(client.update(&key(n), &value(n, version))) {}
         let loose = format!("loose {writer} {}", round % LOOSE_KEYS).into_bytes();
@@ -113,7 +113,7 @@ fn an_export_beside_writers_has_every_pair_once_though_a_memory_node_dies() {
         let found = &found[&key(n)];
         let version = u32::from_le_bytes(found[4..8].try_into().unwrap());
         assert_eq!(*found, value(n, version), "key {n}");
-        // The previous version may have been the value when the export began.
+        // The last update possibly had not taken effect when the export began.
         let least = before[n as usize].saturating_sub(1);
         let most = versions[n as usize].load(Ordering::SeqCst);
         assert!((least..=most).contains(&version), "key {n}: {least} <= {version} <= {most}");
@@ -133,7 +133,7 @@ fn after_a_stop_of_everything_one_command_restores_the_last_export() {
     let directory = cluster.path("exports").display().to_string();
     cluster.run(&["export", "--dir", &directory, "--keep", "1"]).expect_code(0);
     cluster.run(&["restore", &directory]).expect_error(1, "the master has a cluster");
-    // The memory nodes hold data.
+    // The memory nodes hold data, so `restore` refuses to destroy the cluster.
     let refused = cluster.run(&["restore", &directory, "--destroy-data"]);
     refused.expect_error(1, "fusee import");
     assert_eq!(client.get(&key(5)).unwrap(), Some(value(5, 7)), "nothing was touched");
@@ -142,7 +142,7 @@ fn after_a_stop_of_everything_one_command_restores_the_last_export() {
     cluster.nodes.clear();
     cluster.kill_master();
     cluster.restart_master();
-    // One memory node more than before, and other names.
+    // The new cluster has one memory node more, and its nodes have other names.
     (0..5).for_each(|_| cluster.start_node());
     let restored = cluster.run(&["restore", &directory, "--destroy-data"]).expect_code(0);
     assert!(restored.text().contains("301 of 301 pairs written"), "{}", restored.text());

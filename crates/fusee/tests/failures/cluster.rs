@@ -1,6 +1,6 @@
-//! Clusters of real servers, which can be killed, stopped and started again, with client processes.
+//! Clusters of real servers and client processes, which tests kill, stop and start again.
 //!
-//! Servers and clients end with their standard input, so none outlives the test, and all their files are in a
+//! Servers and clients end at the end of their standard input, so none outlives the test. All their files are in a
 //! directory that is removed with the cluster. If a test fails, the ends of the logs are printed.
 
 use std::cell::{Cell, RefCell};
@@ -26,10 +26,10 @@ use super::common::{CommandOutput, Scratch, eventually, finish, fusee, signal, w
 use super::net::{self, NetNamespace, TestNetwork, command_in};
 use super::writer::{self, WriterMode, WriterProcess, WriterTask};
 
-/// Number of keys that all writers share.
+/// Number of keys that all writers share, unless a test sets [`FaultyCluster::keys`].
 const KEYS: u64 = 6;
-/// Time limit for anything that the cluster does by itself. It is generous, since the machine may be slow; a
-/// soak with emulated processors sets a longer one.
+/// Time limit for what the cluster does by itself. It is generous, because the machine can be slow. A soak on emulated
+/// processors sets a longer one.
 pub fn patience() -> Duration {
     static SECONDS: LazyLock<u64> = LazyLock::new(|| setting("FUSEE_SOAK_PATIENCE_S", 60));
     Duration::from_secs(*SECONDS)
@@ -42,30 +42,30 @@ pub fn setting<T: std::str::FromStr>(name: &str, default: T) -> T {
     })
 }
 
-/// Notes that every writer has to make to show that it gets on.
+/// Number of journal notes by which every writer has to advance.
 const SOME_NOTES: u64 = 200;
-/// Microseconds between two operations of clients that are not to be killed: the servers need time as well.
+/// Microseconds between two operations of a writer. The pause leaves processor time to the servers.
 const LOAD_PAUSE_US: u64 = 50;
-/// Microseconds between two operations of each of many readers.
+/// Microseconds between two operations of each reader, of which there are many.
 const READ_PAUSE_US: u64 = 40_000;
-/// A lease that a process keeps even if a busy machine does not run it for seconds.
+/// A lease in milliseconds that does not run out if a busy machine does not run a process for seconds.
 pub const LONG_LEASE_MS: u32 = 4000;
-/// Lines of each log to print when a test fails.
+/// Number of lines of each log that are printed when a test fails.
 const TAIL: usize = 200;
 
-/// At most two clusters run at a time, which mostly wait. A test that starves
-/// the processes of others finds nothing else.
+/// At most two clusters run at a time. They mostly wait. More clusters would take processor time from each other's
+/// processes, and a test whose processes starve finds nothing else.
 static TURNS: [Mutex<()>; 2] = [Mutex::new(()), Mutex::new(())];
 
 /// A server process.
 pub struct FaultyServer {
     child: Child,
     pub announced: Value,
-    /// Its namespace, if it has one.
+    /// The server's network namespace, if it has one of its own.
     pub at: Option<NetNamespace>,
 }
 
-/// Waits until this process may run another cluster.
+/// Waits until the test is allowed to run a cluster.
 pub fn turn() -> MutexGuard<'static, ()> {
     loop {
         for turn in &TURNS {
@@ -80,7 +80,7 @@ pub fn turn() -> MutexGuard<'static, ()> {
 }
 
 impl FaultyServer {
-    /// Starts a server, in its network namespace if it has one.
+    /// Starts a server, in its own network namespace if it has one.
     fn start(
         scratch: &Scratch,
         name: &str,
@@ -92,7 +92,7 @@ impl FaultyServer {
         let log = scratch.path().join("logs").join(format!("{name}.log"));
         let log = File::options().create(true).append(true).open(log).unwrap();
         let binary = fusee(arguments);
-        // If a file cannot grow, the write is to fail, and not to kill the process.
+        // Without this trap, a write to a file that cannot grow would kill the process instead of failing.
         let mut command = command_in(network.as_deref(), "sh");
         let program = program.map_or(binary.get_program(), str::as_ref);
         command.args(["-c", "trap '' XFSZ; exec \"$0\" \"$@\""]).arg(program);
@@ -121,7 +121,7 @@ impl FaultyServer {
         self.child.wait().unwrap();
     }
 
-    /// Waits until the server ends by itself, successfully.
+    /// Waits until the server ends by itself, and asserts that it was successful.
     #[track_caller]
     pub fn ends(&mut self) {
         let end = Instant::now() + patience();
@@ -154,16 +154,16 @@ impl FaultyServer {
 
 impl Drop for FaultyServer {
     fn drop(&mut self) {
-        // An error means that it has ended already.
+        // An error means that the process has ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
 pub struct FaultyCluster {
-    // In the order in which they are dropped.
+    // The fields are in the order in which they are to be dropped.
     pub clients: Vec<WriterProcess>,
-    /// Clients that were killed; their journals count.
+    /// Clients that were killed. Their journals belong to the history.
     pub dead: Vec<WriterProcess>,
     pub nodes: Vec<FaultyServer>,
     pub master: Option<FaultyServer>,
@@ -172,9 +172,9 @@ pub struct FaultyCluster {
     pub rng: RefCell<SmallRng>,
     pub shape: ClusterShape,
     pub master_at: Option<NetNamespace>,
-    /// Places for memory nodes.
+    /// Network namespaces for memory nodes.
     node_places: Vec<NetNamespace>,
-    /// The place of the next client.
+    /// Network namespace of the next client.
     pub client_at: Option<NetNamespace>,
     readers_at: Option<NetNamespace>,
     net: Option<TestNetwork>,
@@ -182,29 +182,29 @@ pub struct FaultyCluster {
     next_writer: u32,
     next_node: u32,
     newest_view: Cell<u64>,
-    /// The cluster of the newest view.
+    /// The id of the cluster whose view was seen last.
     seen: Cell<Option<ClusterId>>,
-    /// The keys that the next clients operate on.
+    /// Keys on which the next clients operate.
     pub keys: Range<u64>,
-    /// Microseconds between two operations of the load's writers.
+    /// Microseconds between two operations of a writer that [`load`](FaultyCluster::load) starts.
     pub load_pause_us: u64,
     scratch: Scratch,
     _turn: MutexGuard<'static, ()>,
 }
 
-/// Returns the seed of a test: `FUSEE_TEST_SEED`, or a random one.
+/// Returns the seed of a test: `FUSEE_TEST_SEED`, or a random one. The seed decides the times of events.
 fn seed() -> u64 {
     let given = std::env::var("FUSEE_TEST_SEED").ok();
     given.map_or_else(rand::random, |seed| seed.parse().expect("FUSEE_TEST_SEED is a number"))
 }
 
 impl FaultyCluster {
-    /// Starts three memory nodes, with three replicas of the index and two of the data, and no client.
+    /// Starts a cluster of three memory nodes, with three replicas of the index and two of the data, and no client.
     pub fn start(fabric: &'static str) -> FaultyCluster {
         FaultyCluster::with_pools(fabric, "128MiB")
     }
 
-    /// Starts such a cluster for tests that are not about leases: see [`LONG_LEASE_MS`].
+    /// Starts such a cluster with the lease [`LONG_LEASE_MS`], for tests that are not about leases.
     pub fn with_long_leases(fabric: &'static str) -> FaultyCluster {
         FaultyCluster::of(ClusterShape {
             fabric,
@@ -289,7 +289,7 @@ impl FaultyCluster {
         }
         let host = at.map_or_else(|| self.shape.hosts[1].into(), |at| at.ip().to_string());
         let listen = format!("{host}:0");
-        // The RDMA device and the processor do not see each other's atomics, so there is one fabric only.
+        // The RDMA device and the processor do not see each other's atomics, so verbs are the only fabric.
         let serve: &[&str] = match self.shape.fabric {
             "verbs" => &["--serve", "verbs"],
             _ => &[],
@@ -305,19 +305,19 @@ impl FaultyCluster {
         self.shape.fabric
     }
 
-    /// Returns the network, if each process is in a namespace of its own.
+    /// Returns the network. Panics unless each process is in a namespace of its own.
     pub fn net(&self) -> &TestNetwork {
         self.net.as_ref().expect("each process is in a namespace of its own")
     }
 
-    /// Returns a place apart from those of the servers and of other clients.
+    /// Returns a namespace for readers, which has no servers and no other clients.
     fn reader_place(&mut self) -> NetNamespace {
         let net = self.net.as_mut().expect("each process is in a namespace of its own");
         *self.readers_at.get_or_insert_with(|| net.place())
     }
 
-    /// Fills the small file system of this directory, including the last pages of the files there, in which
-    /// they could grow.
+    /// Fills the small file system of this directory, including the unused ends of log files' last pages, in which the
+    /// logs could still grow.
     pub fn fill(&self, dir: &str) {
         let ballast = self.path(dir).join("ballast");
         File::create(&ballast).unwrap();
@@ -332,7 +332,7 @@ impl FaultyCluster {
         }
     }
 
-    /// Makes room in that file system again.
+    /// Makes room in the small file system of this directory again.
     pub fn make_room(&self, dir: &str) {
         fs::remove_file(self.path(dir).join("ballast")).unwrap();
     }
@@ -353,13 +353,13 @@ impl FaultyCluster {
         assert_eq!(master.exit_code(), Some(0));
     }
 
-    /// Starts the master again, from its store and at its address.
+    /// Starts the master again, with its store and its address.
     pub fn restart_master(&mut self) {
         assert!(self.master.is_none());
         self.start_master_in("master");
     }
 
-    /// Starts another master in place of the killed one, with a store of its own.
+    /// Starts another master in place of the killed one, with its own store in this directory.
     pub fn start_usurper(&mut self, data_dir: &str) {
         assert!(self.master.is_none());
         self.start_master_in(data_dir);
@@ -370,34 +370,35 @@ impl FaultyCluster {
         self.master = Some(self.shape.start_master(&self.scratch, &self.address, data_dir, at));
     }
 
-    /// Returns the path of a file or directory of the cluster: `master`, its store; `logs`.
+    /// Returns the path of a file or directory of the cluster. `master` is the master's store, `logs` has the logs.
     pub fn path(&self, name: &str) -> PathBuf {
         self.scratch.path().join(name)
     }
 
-    /// Returns the logs of the memory nodes.
+    /// Returns the texts of all memory nodes' logs.
     pub fn node_logs(&self) -> Vec<String> {
         let log = |node| fs::read_to_string(self.path(&format!("logs/node-{node}.log"))).unwrap();
         (0..self.next_node).map(log).collect()
     }
 
-    /// Runs a command for this cluster.
+    /// Runs a command of `fusee` for this cluster.
     pub fn run(&self, arguments: &[&str]) -> CommandOutput {
         finish(fusee(arguments).env("FUSEE_MASTER", &self.address))
     }
 
-    /// Starts a client process that is in the middle of an operation nearly all of the time, and probably when it dies.
+    /// Starts a client process whose writers pause never, so that they are probably in an operation when the process is
+    /// killed.
     pub fn victim(&mut self, mode: WriterMode) -> WriterProcess {
         self.task(2, 0, mode)
     }
 
-    /// Starts a client process that leaves processor time to others.
+    /// Starts a client process whose writers pause between operations, so that others get processor time.
     pub fn slow_victim(&mut self, writers: u32, mode: WriterMode) -> WriterProcess {
         self.task(writers, 2_000, mode)
     }
 
-    /// Starts a client process that reads all keys, apart from the servers and from
-    /// other clients. Returns its place, too.
+    /// Starts a client process that reads all keys, in a namespace without servers and other clients. Also returns that
+    /// namespace.
     pub fn readers(&mut self) -> (WriterProcess, NetNamespace) {
         let place = self.reader_place();
         let others_at = self.client_at.replace(place);
@@ -406,7 +407,7 @@ impl FaultyCluster {
         (readers, place)
     }
 
-    /// Starts such a process in the place of the other clients.
+    /// Starts a client process that reads all keys, in the namespace of the other clients.
     pub fn readers_here(&mut self) -> WriterProcess {
         let keys = (self.keys.end - self.keys.start) as u32;
         let readers = self.task(keys, READ_PAUSE_US, WriterMode::Read);
@@ -431,7 +432,7 @@ impl FaultyCluster {
         })
     }
 
-    /// Starts client processes, which are at work when this returns.
+    /// Starts client processes, and waits until each of their writers works.
     pub fn load(&mut self, processes: usize, writers: u32) {
         for _ in 0..processes {
             let client = self.task(writers, self.load_pause_us, WriterMode::Load);
@@ -451,7 +452,8 @@ impl FaultyCluster {
         self.rng.borrow_mut().random_range(0..below)
     }
 
-    /// Returns the master's status, if it answers. Views of a cluster must never go backwards.
+    /// Returns the master's status, or `None` if the master does not answer. Asserts that views of a cluster do not go
+    /// backwards.
     pub fn status(&self) -> Option<Status> {
         let Ok(MasterReply::Status(status)) = self.asking.call_blocking(MasterRequest::Status)
         else {
@@ -466,7 +468,7 @@ impl FaultyCluster {
         Some(*status)
     }
 
-    /// Waits until the master's status is so.
+    /// Waits until `is_so` accepts the master's status, and returns that status.
     #[track_caller]
     pub fn until(&self, what: &str, is_so: impl Fn(&Status) -> bool) -> Status {
         let end = Instant::now() + patience();
@@ -481,7 +483,7 @@ impl FaultyCluster {
         }
     }
 
-    /// Waits for a stable view with this many memory nodes. With `whole`, no replica may be missing.
+    /// Waits for a stable view with this number of memory nodes. With `whole`, no replica must be missing.
     #[track_caller]
     pub fn until_stable(&self, members: usize, whole: bool) -> Status {
         let what = format!("stable with {members} memory nodes, whole: {whole}");
@@ -492,7 +494,7 @@ impl FaultyCluster {
         })
     }
 
-    /// Returns the name in the view of the memory node with this process's address.
+    /// Returns the view's name of the memory node that this process runs; `None` if the process is no member.
     pub fn name_of(&self, node: usize) -> Option<MnId> {
         let control = self.nodes[node].control();
         let view = self.status()?.view?;
@@ -508,7 +510,7 @@ impl FaultyCluster {
         self.nodes[node].ends();
     }
 
-    /// Waits until every running writer has got on.
+    /// Waits until every writer of the load has advanced.
     #[track_caller]
     pub fn all_get_on(&self, when: &str) {
         let before: Vec<u64> = self.clients.iter().map(WriterProcess::progress).collect();
@@ -522,12 +524,12 @@ impl FaultyCluster {
         }
     }
 
-    /// Ends the clients that were not to be killed.
+    /// Ends the clients of the load.
     pub fn end_load(&mut self) {
         self.clients.iter_mut().for_each(WriterProcess::finish);
     }
 
-    /// Runs a client that goes through all keys once.
+    /// Runs a client that uses every key once, to its end. Asserts that it met no error.
     pub fn sweep(&mut self, mode: WriterMode) -> WriterProcess {
         let mut sweep = self.task(1, 0, mode);
         sweep.wait();
@@ -537,8 +539,8 @@ impl FaultyCluster {
         sweep
     }
 
-    /// Ends the load. Every key can be written and read, and the history is linearizable. Clients that were not
-    /// killed have met no error, except for those that `excused` accepts.
+    /// Ends the load and the test. Asserts that every key can be written and read, that the history is linearizable,
+    /// and that clients that were not killed have met only errors that `excused` accepts.
     pub fn finish_excusing(mut self, excused: impl Fn(&str) -> bool) {
         self.end_load();
         let status = self.until("everybody is recovered", |status| {
@@ -603,7 +605,7 @@ impl Drop for FaultyCluster {
     }
 }
 
-/// Forms the cluster; the start of servers does not.
+/// Asks the master to form the cluster, because the start of servers does not form one.
 fn form(master: &str) {
     finish(&mut fusee(&["form", "--no-wait", "--master", master])).expect_code(0);
 }
@@ -612,20 +614,21 @@ fn form(master: &str) {
 #[derive(Clone, Copy, Debug)]
 pub struct ClusterShape {
     pub fabric: &'static str,
-    /// The pool of each memory node.
+    /// Size of each memory node's pool.
     pub pool: &'static str,
     pub block: &'static str,
     pub nodes: u32,
     pub index_replicas: u32,
     pub data_replicas: u32,
     pub lease_ms: u32,
-    /// Hosts of the master and of the memory nodes, unless they are apart.
+    /// Hosts of the master and of the memory nodes, unless `apart` is set.
     pub hosts: [&'static str; 2],
-    /// Whether each process is in a network namespace of its own.
+    /// Whether each process is in its own network namespace.
     pub apart: bool,
-    /// The size of a separate file system for the master's store, and of one for the logs.
+    /// Size of the separate file systems of the master's store and of the logs, in MiB; `None` for no such file
+    /// systems.
     pub files_mib: Option<u32>,
-    /// The program of the servers, if not the one under test.
+    /// The program of the servers; `None` for the program under test.
     pub program: Option<&'static str>,
 }
 

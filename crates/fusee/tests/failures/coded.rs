@@ -1,5 +1,5 @@
-//! Erasure-coded values on real processes: as many memory nodes are killed as the code has parity, at once and
-//! one after the other, while a client reads and writes.
+//! Erasure-coded values on real processes. While a client reads and writes, the tests kill as many memory nodes as the
+//! code has parity chunks, at the same time or one after the other.
 
 // Promise RED-4
 // Promise RED-10
@@ -17,7 +17,7 @@ fn key(n: u32) -> Vec<u8> {
     format!("key {n}").into_bytes()
 }
 
-/// Returns a value; every third one is too short to be coded.
+/// Returns a value. For every third key it is too short to be coded.
 fn value(n: u32, version: u32) -> Vec<u8> {
     let bytes = [300, 16 << 10, 60_000][n as usize % 3] + n as usize;
     (0..bytes).map(|at| (at as u32 * 31 + n * 7 + version * 13) as u8).collect()
@@ -66,7 +66,7 @@ fn survives_losses(fabric: &'static str) {
     assert_eq!(client.get(&key(1)).unwrap(), None);
     client.insert(&key(1), &value(1, 0)).unwrap();
 
-    // Two at once. Reads meanwhile wait for the view, and no longer.
+    // Two nodes are lost at the same time. Reads wait until the view has changed, and no longer.
     for node in cluster.nodes.drain(4..) {
         drop(node);
     }
@@ -75,7 +75,7 @@ fn survives_losses(fabric: &'static str) {
     put_all(&client, 1);
     check(&client, 1);
 
-    // Other nodes take their places. Then two of the first nodes are lost, one after the other.
+    // Other nodes replace the lost ones. Then two of the first nodes are lost, one after the other.
     cluster.start_node();
     cluster.start_node();
     cluster.until_stable(6, true);
@@ -87,7 +87,7 @@ fn survives_losses(fabric: &'static str) {
     check(&client, 1);
     put_all(&client, 2);
     check(&client, 2);
-    // Another client finds all values.
+    // A new client finds all values.
     sleep(Duration::from_millis(10));
     check(&self::client(&cluster), 2);
 }
@@ -102,20 +102,20 @@ fn coded_values_survive_the_loss_of_as_many_nodes_as_there_is_parity_over_shm() 
     survives_losses("shm");
 }
 
-/// Two nodes are lost, one after the other, and replaced. Values change their redundancy before and after, in
-/// place if possible.
+/// Two nodes are lost and replaced, one after the other. Before and after that, values change their redundancy, in
+/// place where possible.
 #[test]
 fn ec_oriented_values_survive_losses_and_become_coded() {
     ec_oriented_values_survive("eor:2:4+2", &[5, 4]);
 }
 
-/// The same with two copies, and with both nodes lost at once.
+/// Values with two copies survive the loss of two nodes at the same time.
 #[test]
 fn ec_oriented_values_with_two_copies_survive_two_losses_at_once() {
     ec_oriented_values_survive("eor:3:4+2", &[4]);
 }
 
-/// Runs such a test; `losses` has the number of nodes that each loss leaves.
+/// Runs a test of EC-oriented values. `losses` has, for each loss, the number of nodes that remain.
 fn ec_oriented_values_survive(oriented: &str, losses: &[usize]) {
     let shape = ClusterShape {
         fabric: "tcp",
@@ -158,7 +158,8 @@ fn ec_oriented_values_survive(oriented: &str, losses: &[usize]) {
     cluster.until_stable(6, true);
     check(&client, version);
     put_all(&client, 3);
-    // Values that were coded lost that redundancy when they were written with too few memory nodes for new columns.
+    // Values that were coded before have another redundancy now, because they were written while there were too few
+    // memory nodes for the columns of the code.
     let has = |n: u32| client.redundancy_of(&key(n)).unwrap();
     assert!(long().all(|n| has(n) == Some(oriented)));
     for redundancy in [coded, oriented, coded] {

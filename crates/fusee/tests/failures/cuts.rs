@@ -1,10 +1,10 @@
-//! Clients and memory nodes that the network cuts off, one way or both, and slow and lossy links. Each process
-//! is in a namespace of its own ([`super::net`]).
+//! Clients and memory nodes that the network cuts off, in one direction or both, and slow and lossy links. Each process
+//! is in its own network namespace ([`super::net`]).
 //!
-//! *The double cut-off.* A client and a memory node are both cut off from the master, and reach each other. The
-//! cluster goes on without the node, and others write; the client must not read outdated values there
-//! (docs/decisions/0029). The client that is cut off only reads, since its writes would end for other reasons.
-//! The histories of all clients are judged together.
+//! *The double cut-off.* A client and a memory node are both cut off from the master, but reach each other. The cluster
+//! continues without the node, and other clients write. The client that is cut off must not read outdated values from
+//! the node (docs/decisions/0029). This client only reads, because its writes would end for other reasons. The
+//! histories of all clients are judged together.
 
 // Promise SIL-7: SIL-2, with cuts of a real network.
 
@@ -16,7 +16,7 @@ use super::common::eventually;
 use super::net::{NetNamespace, is_inside};
 use super::writer::WriterProcess;
 
-/// The direction in which nothing arrives.
+/// The direction in which no packet arrives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum CutOffDirection {
     Both,
@@ -24,31 +24,31 @@ enum CutOffDirection {
     FromTheMaster,
 }
 
-/// Memory nodes that the client still reaches when it is cut off.
+/// The memory nodes that the client reaches while it is cut off from the master.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ReachableNodes {
-    /// The memory node that is cut off with it.
+    /// Only the memory node that is cut off with the client.
     ThatNode,
-    /// All memory nodes; the others are at a newer view, and the client has to ask them.
+    /// All memory nodes. The others are at a newer view, so the client has to ask them.
     AllNodes,
 }
 
 const KEYS: u64 = 40;
-/// Longer than a lease.
+/// A time longer than a lease.
 const LEASES: Duration = Duration::from_millis(1500);
 
-/// Starts a cluster with clients that write, and a client that reads, in a place of its own.
+/// Starts a cluster with clients that write, and with a client that reads in a namespace of its own.
 fn cluster_and_reader(shape: ClusterShape) -> (FaultyCluster, WriterProcess, NetNamespace) {
     let mut cluster = FaultyCluster::of(ClusterShape { apart: true, ..shape });
-    // So many that some can be read from the isolated node alone, whichever node that is.
+    // There are so many keys that some can be read from the isolated node alone, whichever node that is.
     cluster.keys = 0..KEYS;
     cluster.load(1, 2);
     let (reader, place) = cluster.readers();
     (cluster, reader, place)
 }
 
-/// Cuts off a memory node and the reader. Waits until the cluster goes on without the node, if it can, and
-/// others have written; then heals the network.
+/// Cuts off a memory node and the reader. Waits until the cluster has continued without the node, if it can, and other
+/// clients have written. Then heals the network.
 fn cut_off(
     cluster: &mut FaultyCluster,
     reader: (&WriterProcess, NetNamespace),
@@ -72,7 +72,7 @@ fn cut_off(
     if way != CutOffDirection::ToTheMaster {
         net.cut(&[master], &both);
     }
-    // No other process may reach the node, or a job of the master's might.
+    // No other process is allowed to reach the node, not even a job of the master on another node.
     net.part(&[lost], &others);
     net.part(&[lost], &[cluster.client_at.unwrap()]);
     if reaches == ReachableNodes::ThatNode {
@@ -84,7 +84,7 @@ fn cut_off(
     } else {
         sleep(2 * LEASES);
     }
-    // The reader's lease has run out as well, and the reader goes on, or tries.
+    // After this the reader's lease has run out too, and the reader still tries to read.
     sleep(LEASES);
     let dropped: u64 = cluster.net().dropped().iter().sum();
     assert!(dropped > 0, "nothing was cut off");
@@ -95,8 +95,8 @@ fn cut_off(
     eventually("the client reads again", || reader.0.progress() > before + 50);
 }
 
-/// Ends a test. Other clients must have met no error, unless `all_excused`; but a busy machine may have kept
-/// them from running for a lease.
+/// Ends a test. Asserts that other clients met no error, unless `all_excused`. An exception is a session that was
+/// fenced because a busy machine did not run the client for a lease.
 fn finish(mut cluster: FaultyCluster, mut reader: WriterProcess, all_excused: bool) {
     reader.finish();
     let excused = reader.complaints();
@@ -145,8 +145,8 @@ fn who_is_cut_off_with_one_of_two_memory_nodes_reads_nothing_old() {
     finish(cluster, reader, false);
 }
 
-/// No view loses the last replica of anything, so the cluster waits for the node. Until it is back, keys that
-/// it alone has cannot be written.
+/// A view never gives up the last replica of anything, so the cluster waits for the node. Until it is back, keys whose
+/// only replica is on the node cannot be written.
 #[test]
 fn who_is_cut_off_with_the_only_replica_reads_nothing_old() {
     if !is_inside("cuts::who_is_cut_off_with_the_only_replica_reads_nothing_old") {
@@ -158,8 +158,8 @@ fn who_is_cut_off_with_the_only_replica_reads_nothing_old() {
     finish(cluster, reader, true);
 }
 
-/// Short cuts, one way each, with lost packets, and with a master and clients far away. Clients notice only
-/// delays, or errors that say so.
+/// The test cuts one direction at a time for a short while, loses packets, and makes the links of the master and of
+/// clients slow. Clients must notice only delays, or errors that name the cause.
 #[test]
 fn slow_and_lossy_links_break_nothing() {
     if !is_inside("cuts::slow_and_lossy_links_break_nothing") {

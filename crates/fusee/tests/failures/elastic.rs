@@ -1,4 +1,5 @@
-//! A pool that grows and shrinks under load: regions on demand, a memory node that joins, one that is drained and ends.
+//! A pool that grows and shrinks under load: regions are added when needed, a memory node joins, and another is
+//! drained.
 
 // Promise CHG-11: CHG-9, with processes under load.
 
@@ -11,7 +12,8 @@ use fusee_core::verbs::MnId;
 use super::cluster::FaultyCluster;
 use super::common::fusee;
 
-/// Keys besides those of the load, with the longest values: more than the first regions hold.
+/// Number of keys in addition to those of the load, with values of the largest length. They do not fit into the first
+/// regions.
 const KEYS: u32 = 700;
 const VALUE_BYTES: usize = 60 << 10;
 
@@ -26,7 +28,7 @@ fn check_values(client: &Client) {
     }
 }
 
-/// Returns the number of replicas of regions on each member.
+/// Returns the number of region replicas on each member.
 fn shares(view: &View) -> BTreeMap<MnId, usize> {
     let places = || view.regions.iter().flat_map(|region| region.places());
     let count = |node| places().filter(|place| place.node == node).count();
@@ -62,7 +64,7 @@ fn grow_and_shrink(fabric: &'static str) {
     cluster.all_get_on("with a fourth memory node");
     check_values(&client);
 
-    // Any node but the one that joined last.
+    // The drained node is any but the one that joined last.
     let leaves = cluster.choose(3);
     let name = cluster.name_of(leaves).unwrap();
     cluster.drain(leaves);
@@ -74,7 +76,7 @@ fn grow_and_shrink(fabric: &'static str) {
     check_values(&client);
     drop(client);
 
-    // Three replicas of the index need three memory nodes.
+    // Three replicas of the index need three memory nodes, so no further node can be drained.
     let name = cluster.name_of(3).unwrap().to_string();
     let output = fusee(&["drain", &name, "--master", cluster.address()]).output().unwrap();
     let errors = String::from_utf8_lossy(&output.stderr);

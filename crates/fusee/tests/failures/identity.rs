@@ -1,6 +1,6 @@
-//! Masters that are not the cluster's own, on processes: started with another directory, with an emptied file,
-//! with the store of another cluster. The memory nodes keep their data, and go on serving; the cluster's own
-//! master finds everything.
+//! Masters other than the cluster's own, on processes: started with another directory, with an emptied file, or with
+//! the store of another cluster. The memory nodes keep their data and continue to serve. When the cluster's own master
+//! comes back, it finds everything.
 
 // Promise MST-3
 
@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use super::cluster::FaultyCluster;
 
-/// Long enough for a lease to run out, and for memory nodes to ask repeatedly.
+/// A time in which a lease runs out, and memory nodes ask the master repeatedly.
 const A_WHILE: Duration = Duration::from_secs(3);
 
 fn put(cluster: &FaultyCluster, key: &str, value: &str) {
@@ -23,7 +23,7 @@ fn expect(cluster: &FaultyCluster, key: &str, value: &str) {
     assert_eq!(cluster.run(&["get", key]).expect_code(0).text(), value);
 }
 
-/// Restarts the cluster's own master, which goes on with the same memory nodes.
+/// Restarts the cluster's own master, and asserts that it continues with the same memory nodes.
 fn own_master_comes_back(cluster: &mut FaultyCluster) {
     cluster.kill_master();
     cluster.restart_master();
@@ -44,7 +44,7 @@ fn a_master_over_an_empty_store_erases_nothing() {
     cluster.kill_master();
     cluster.start_usurper("elsewhere");
     sleep(A_WHILE);
-    // The master says what is wrong, and what to do; no client gets an empty store.
+    // The master says what is wrong and what to do. No client gets an empty store.
     cluster.run(&["get", "key"]).expect_error(3, "has no cluster");
     cluster.run(&["put", "key", "lost"]).expect_error(3, "has no cluster");
     let status = cluster.run(&["status"]);
@@ -74,7 +74,7 @@ fn another_cluster_in_the_masters_place_gets_none_of_its_nodes() {
     let mut cluster = FaultyCluster::with_long_leases("tcp");
     put(&cluster, "key", "value");
     let own = cluster.status().unwrap().cluster.unwrap();
-    // A client that runs all the time.
+    // This client runs during the whole test.
     cluster.load(1, 1);
     cluster.kill_master();
     cluster.start_usurper("another");
@@ -92,21 +92,22 @@ fn another_cluster_in_the_masters_place_gets_none_of_its_nodes() {
     cluster.finish();
 }
 
-/// A script forms the cluster with an id of its own choice. The master's store is lost, and the script runs again.
+/// A script forms the cluster with an id that it has chosen. Then the master's store is lost, and the script runs
+/// again.
 #[test]
 fn a_number_is_not_formed_again_over_an_empty_store_while_its_cluster_lives() {
     let mut cluster = FaultyCluster::with_long_leases("tcp");
     put(&cluster, "key", "value");
     let own = cluster.status().unwrap().cluster.unwrap().to_string();
     cluster.load(1, 1);
-    // At once, and after the nodes have reported for a while.
+    // The script runs again at once, or after the nodes have reported for a while.
     for (store, waits) in [("emptied", false), ("emptied-too", true)] {
         cluster.kill_master();
         cluster.start_usurper(store);
         if waits {
             sleep(A_WHILE);
         }
-        // Further nodes, of which a cluster could be formed.
+        // A cluster could be formed of this further node.
         cluster.start_node();
         cluster.run(&["form", "--id", &own]).expect_error(1, "exists already");
         // No client gets an empty store.
@@ -125,7 +126,7 @@ fn name(cluster: &FaultyCluster) -> String {
     cluster.status().unwrap().cluster.unwrap().to_string()
 }
 
-/// Forms a new cluster of the same servers, in place of the destroyed one.
+/// Forms a new cluster of the servers of the destroyed one.
 fn form_anew(cluster: &FaultyCluster, old: &str) {
     assert_eq!(cluster.status().unwrap().cluster, None);
     cluster.run(&["form"]).expect_code(0);
@@ -175,7 +176,7 @@ fn living_data_are_destroyed_only_if_that_is_said_twice_and_only_once() {
     for log in cluster.node_logs() {
         assert!(log.contains("starting again, empty"), "{log}");
     }
-    // Later restarts destroy nothing.
+    // Restarts of the master after the new cluster has been formed destroy nothing.
     for _ in 0..2 {
         cluster.kill_master();
         cluster.restart_master();
@@ -189,7 +190,7 @@ fn living_data_are_destroyed_only_if_that_is_said_twice_and_only_once() {
 fn a_master_whose_store_fails_ends_with_an_error_and_goes_on_when_there_is_room() {
     let mut cluster = FaultyCluster::with_long_leases("tcp");
     put(&cluster, "key", "value");
-    // Limits the files of this process to their present size and a little more: enough for the end of its log.
+    // Limits the sizes of the master's files to a little more than that of its log, which has room for the log's end.
     let room = fs::metadata(cluster.path("logs/master.log")).unwrap().len() + 4096;
     let master = cluster.master.as_mut().unwrap();
     let pid = master.id().to_string();
@@ -198,7 +199,7 @@ fn a_master_whose_store_fails_ends_with_an_error_and_goes_on_when_there_is_room(
         .status()
         .unwrap();
     assert!(limited.success());
-    // A session has to be recorded.
+    // The master has to record a session, which does not fit into its store.
     cluster.run(&["get", "key"]);
     assert_eq!(cluster.master.as_mut().unwrap().exit_code(), Some(1));
     let log = fs::read_to_string(cluster.path("logs/master.log")).unwrap();
@@ -219,7 +220,7 @@ fn a_node_that_clients_could_not_reach_gets_nothing() {
     assert!(log.contains("the master refuses") && log.contains("serve what they do"), "{log}");
     assert_eq!(cluster.status().unwrap().members.len(), 3);
     cluster.run(&["get", "key", "--fabric", "tcp"]).expect_code(0);
-    // A node that serves the same fabrics as the others is accepted.
+    // A node that serves the same fabrics as the other nodes is accepted.
     cluster.start_node();
     cluster.until_stable(4, true);
 }

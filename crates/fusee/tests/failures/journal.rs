@@ -1,11 +1,12 @@
-//! The journal of a client process, in files that survive its death.
+//! The journal of a client process, in files that survive the process.
 //!
-//! Every writer of a process has a file of its own. An operation is noted there before it is invoked, and again
-//! when it has ended, by one `write` each. So a note can be read later, even if the process is killed at the
-//! next instruction. An operation without an end is *pending*: it may have taken effect, or may still.
+//! Every writer of a process has a file of its own. The writer notes an operation there before it starts the operation,
+//! and again after the operation has ended, by one `write` each. Therefore a note can be read later even if the process
+//! is killed at the next instruction. An operation without an end is *pending*: it has possibly taken effect, or will
+//! later.
 //!
-//! A note is four words: `what | key << 8`, the value's name, the time in nanoseconds of the system's monotonic
-//! clock (one for all processes), and the value that a SEARCH found.
+//! A note has four words: `what | key << 8`, the value's name, the time in nanoseconds of the system's monotonic clock,
+//! which is the same for all processes, and the value that a SEARCH found.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -15,12 +16,12 @@ use fusee_client::{Error, FailedWriteOutcome};
 use fusee_linearizability::{HistoryAnswer, HistoryCall, HistoryOperation, HistoryRecord};
 use rustix::time::{ClockId, clock_gettime};
 
-/// Bytes of a note.
+/// Length of a note in bytes.
 const NOTE_BYTES: usize = 32;
-/// Nanoseconds by which an operation may have begun before the time that was noted, as in the benchmarks.
+/// Largest number of nanoseconds between the start of an operation and a later noted start, as in the benchmarks.
 const SLACK_NS: u64 = 100;
 
-// Notes of beginnings, by call, and of ends.
+// Values of `what`: starts of operations, by call, and ends.
 const SEARCH: u64 = 0;
 const INSERT: u64 = 1;
 const UPDATE: u64 = 2;
@@ -31,12 +32,12 @@ const DONE: u64 = 16;
 const EXISTS: u64 = 17;
 const ABSENT: u64 = 18;
 const FOUND: u64 = 19;
-/// The operation failed without effect.
+/// The operation failed and had no effect.
 const NOT_APPLIED: u64 = 20;
-/// The operation failed, and may have had an effect.
+/// The operation failed and possibly had an effect.
 const UNKNOWN: u64 = 21;
 
-/// Returns the nanoseconds of the system's monotonic clock.
+/// Returns the time of the system's monotonic clock in nanoseconds.
 pub fn now_ns() -> u64 {
     let time = clock_gettime(ClockId::Monotonic);
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
@@ -50,7 +51,7 @@ impl Journal {
         Journal(File::create(path).unwrap())
     }
 
-    /// Notes that an operation is about to begin.
+    /// Notes that an operation is about to start.
     pub fn begin(&mut self, key: u64, call: HistoryCall) {
         let (what, value) = match call {
             HistoryCall::Search => (SEARCH, 0),
@@ -62,7 +63,7 @@ impl Journal {
         self.note([what | key << 8, value, now_ns(), 0]);
     }
 
-    /// Notes that it has ended. A SEARCH has the value that it found.
+    /// Notes that the operation has ended. For a SEARCH the note contains the value that was found.
     pub fn end(&mut self, result: &Result<Option<u64>, Error>, is_search: bool) {
         let now = now_ns();
         let (what, found) = match result {
@@ -78,8 +79,8 @@ impl Journal {
         self.note([what, 0, now, found]);
     }
 
-    /// Notes that a key was looked at together with others, since then. It is noted at the end, because a look
-    /// that never ends tells nothing.
+    /// Notes that the writer has read a key together with other keys since `since_ns`. This is noted only at the end,
+    /// because a read that does not end proves nothing.
     pub fn looked(&mut self, key: u64, since_ns: u64, found: Option<u64>) {
         self.note([SEARCH | key << 8, 0, since_ns, 0]);
         self.end(&Ok(found), true);

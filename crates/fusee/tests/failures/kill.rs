@@ -1,4 +1,4 @@
-//! `kill -9` of memory nodes, clients, masters, and of all of them together.
+//! `kill -9` of memory nodes, clients and masters, and of all of them at nearly the same time.
 
 // Promise DUR-3: Others meet no error when processes are killed or stopped.
 
@@ -8,10 +8,10 @@ use std::time::Duration;
 use super::cluster::FaultyCluster;
 use super::writer::{WriterMode, WriterProcess};
 
-/// Client processes that are killed in a test.
+/// Number of client processes that a test kills.
 const VICTIMS: usize = 8;
 
-/// A memory node is lost; writes go on without it; one that is started later takes its place.
+/// A memory node is lost, and writes continue without it. A node that is started later replaces it.
 fn lose_a_memory_node(fabric: &'static str) {
     let mut cluster = FaultyCluster::with_long_leases(fabric);
     cluster.load(2, 2);
@@ -46,14 +46,14 @@ fn a_memory_node_is_killed_over_tcp() {
     lose_a_memory_node("tcp");
 }
 
-/// Clients that write the same keys are killed while they write. Up to two of them run at a time.
+/// Clients that write the same keys are killed while they write. At most two of them run at a time.
 fn lose_clients(fabric: &'static str) {
     let mut cluster = FaultyCluster::with_long_leases(fabric);
     cluster.load(2, 1);
     let mut victims = Vec::new();
     for _ in 0..VICTIMS {
         let victim = cluster.victim(WriterMode::Load);
-        // Each writer has ended an operation, so all sessions are open.
+        // After this each writer has ended an operation, so all sessions are open.
         super::common::eventually("it works", || victim.progress() > 1);
         victims.push(victim);
         cluster.pause(0..200);
@@ -63,7 +63,7 @@ fn lose_clients(fabric: &'static str) {
     }
     kill_one(&mut cluster, &mut victims);
     cluster.all_get_on("after the deaths");
-    // Each client had a session of its main thread, and one for each of its two writers.
+    // Each client had three sessions: one of its main thread, and one for each of its two writers.
     let sessions = 3 * VICTIMS as u64;
     cluster.until("they are recovered", |status| status.recoveries >= sessions);
     cluster.finish();
@@ -86,7 +86,7 @@ fn clients_are_killed_over_tcp() {
     lose_clients("tcp");
 }
 
-/// The master is killed and started again several times, once together with a memory node.
+/// The master is killed and restarted several times, one of these times together with a memory node.
 fn lose_the_master(fabric: &'static str) {
     let mut cluster = FaultyCluster::with_long_leases(fabric);
     cluster.load(2, 2);
@@ -98,7 +98,7 @@ fn lose_the_master(fabric: &'static str) {
         cluster.until("the master is back", |_| true);
         cluster.pause(0..300);
     }
-    // The sessions are the same: no process had to open another one. Each process has one besides those of its writers.
+    // The sessions are still the first ones. Each process has one for each of its writers, and one for its main thread.
     let status = cluster.status().unwrap();
     assert_eq!((status.open_sessions, status.recoveries), (6, 0), "{status:#?}");
     let victim = cluster.choose(3);
@@ -108,7 +108,7 @@ fn lose_the_master(fabric: &'static str) {
         cluster.nodes[victim].kill();
     } else {
         cluster.nodes[victim].kill();
-        // The change may have begun; it takes some milliseconds.
+        // The change of the view takes some milliseconds, so it has possibly begun.
         cluster.pause(0..30);
         cluster.kill_master();
     }
@@ -129,7 +129,7 @@ fn the_master_is_killed_over_tcp() {
     lose_the_master("tcp");
 }
 
-/// A client, a memory node and the master die within a moment of each other, in any order.
+/// A client, a memory node and the master are killed shortly after each other, in any order.
 fn lose_everything_at_once(fabric: &'static str) {
     let mut cluster = FaultyCluster::with_long_leases(fabric);
     cluster.load(2, 2);

@@ -1,12 +1,12 @@
-//! A measurement, to be run by hand: the throughput of other clients while clients crash.
+//! A measurement that is run by hand: the throughput of the remaining clients while other clients crash.
 //!
 //! ```text
 //! cargo test --release -p fusee --test failures -- --ignored --nocapture --test-threads 1 measure
 //! ```
 //!
-//! A client is a session with an id of its own. Several of them live in a process, since starting a process
-//! costs far more than anything that is measured here: all of them die with it, in the middle of their
-//! operations. To separate the cost of the crashes from that of clients that come and work, windows with
+//! A client is a session with an id of its own. Each process contains several sessions, because starting a process
+//! costs far more than what is measured here. When the process is killed, all its sessions end in the middle of their
+//! operations. Clients that come and work cost throughput too. To separate this cost from that of crashes, windows with
 //! crashes alternate with windows in which as many clients leave in order.
 
 // Promise REC-8 | by hand: `fusee/tests/failures/measure.rs`
@@ -19,20 +19,20 @@ use fusee_control::master::RecoveryTimes;
 use super::cluster::FaultyCluster;
 use super::writer::{WriterMode, WriterProcess};
 
-/// Ends of clients a second.
+/// Number of clients that end per second.
 const RATE: u32 = 100;
 /// Number of windows of each kind, and their length.
 const WINDOWS: usize = 12;
 const WINDOW: Duration = Duration::from_secs(5);
-/// Pool of each memory node. Overwritten values keep their memory: with a tenth of this, the writers would run
-/// out of it before the last window.
+/// Pool of each memory node. The memory of overwritten values is not reused in the measurement, so with a tenth of this
+/// pool the writers would run out of memory before the last window.
 const POOL: &str = "2GiB";
-/// Sessions of a process, that of its main thread included.
+/// Number of sessions of a process, including that of its main thread.
 const SESSIONS: u32 = 10;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum ClientEnding {
-    /// No client comes or goes.
+    /// In this window no client comes or ends.
     Nobody,
     InOrder,
     Crash,
@@ -68,7 +68,7 @@ fn measure(fabric: &'static str) {
     cluster.end_load();
 }
 
-/// Returns the operations per second of the other clients.
+/// Returns the operations per second of the load's clients in a window in which other clients end in the way `end`.
 fn window(cluster: &mut FaultyCluster, end: ClientEnding) -> f64 {
     let before = cluster.status().unwrap().recoveries;
     let notes = notes(&cluster.clients);
@@ -107,7 +107,7 @@ fn window(cluster: &mut FaultyCluster, end: ClientEnding) -> f64 {
     others as f64 / seconds
 }
 
-/// Prints the parts of the last recoveries, by time.
+/// Prints how long the parts of the latest recoveries took.
 fn print_parts(cluster: &FaultyCluster) {
     let last = cluster.status().unwrap().last_recoveries;
     let mean = |of: fn(&RecoveryTimes) -> u64| {

@@ -1,5 +1,5 @@
-//! Networks for tests: each process is in a network namespace, and a router between any two of them drops what
-//! the test says, one way or both.
+//! Networks for tests. Each process is in a network namespace, and a router between any two namespaces drops the
+//! packets that the test chooses, in one direction or both.
 //!
 //! ```text
 //! the master          memory nodes, clients
@@ -8,13 +8,13 @@
 //!  [v1]----- router ----[v2]-----[v3]         the test's own namespace, 10.77.N.1
 //! ```
 //!
-//! *Nothing is left behind.* A test that needs a network runs itself once more, inside namespaces for networks
-//! and mounts ([`is_inside`]). They vanish with the last process in them, together with their addresses, rules
-//! and mounts. Each namespace is held by a process that ends with its standard input. All servers and clients
-//! end in this way as well, and so does the test inside when the one outside has ended, for whatever reason.
+//! *Nothing is left behind.* A test that needs a network runs itself once more, inside namespaces for networks and
+//! mounts ([`is_inside`]). These vanish with the last process in them, together with their addresses, rules and mounts.
+//! A process that ends at the end of its standard input holds each namespace. Servers and clients also end at the end
+//! of their standard input, and so does the inner run of the test, which therefore ends with the outer run.
 //!
-//! This needs root, `ip`, `nft`, `unshare` and `nsenter`. If they are missing, the tests say SKIPPED, or fail
-//! with `FUSEE_NETNS_REQUIRED=1`.
+//! This needs root, `ip`, `nft`, `unshare` and `nsenter`. If one is missing, the tests print SKIPPED; with
+//! `FUSEE_NETNS_REQUIRED=1` they fail.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -25,11 +25,11 @@ use std::process::{Child, Command, Stdio};
 
 use super::cluster;
 
-/// The environment variable that is set for a test inside.
+/// The environment variable that is set for the inner run of a test.
 const INSIDE: &str = "FUSEE_TEST_INSIDE";
 
-/// Whether the calling test runs inside namespaces of its own. If not, it has run there meanwhile,
-/// successfully, or has been skipped: the caller has nothing left to do. `test` is its name.
+/// Returns whether this is the inner run of the test with this name. Otherwise executes the inner run, asserts that it
+/// succeeds, or skips it, and returns false. Then the caller has to return.
 #[track_caller]
 pub fn is_inside(test: &str) -> bool {
     if std::env::var_os(INSIDE).is_some() {
@@ -46,7 +46,7 @@ pub fn is_inside(test: &str) -> bool {
             !required,
             "FUSEE_NETNS_REQUIRED=1, but there are no networks to be had: {obstacle}"
         );
-        // Not by println, which the test harness captures.
+        // `println` would not show this, because the test harness captures its output.
         let _told = Write::write_fmt(
             &mut std::io::stderr(),
             format_args!("SKIPPED: no networks of the test's own: {obstacle}\n"),
@@ -60,7 +60,7 @@ pub fn is_inside(test: &str) -> bool {
     command.arg(std::env::current_exe().unwrap());
     command.args(["--exact", test, "--include-ignored", "--nocapture"]).env(INSIDE, "1");
     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-    // Kept open until the test inside has ended.
+    // Standard input stays open until the inner run has ended.
     let stdin = child.stdin.take();
     let said = BufReader::new(child.stdout.take().unwrap());
     said.lines().map_while(Result::ok).for_each(|line| println!("{line}"));
@@ -70,7 +70,7 @@ pub fn is_inside(test: &str) -> bool {
     false
 }
 
-/// Returns an error if something is missing that a network needs.
+/// Returns an error if the machine lacks something that the networks need.
 pub fn try_out() -> Result<(), String> {
     let all = "ip link add v0 type veth peer name v1 && echo 1 > /proc/sys/net/ipv4/ip_forward &&
         nft add table inet t && nsenter --net=/proc/$$/ns/net true &&
@@ -84,23 +84,23 @@ pub fn try_out() -> Result<(), String> {
     Err(format!("{} (root, iproute2, nftables and util-linux are needed)", said.trim()))
 }
 
-/// The place of a process: a number of a namespace.
+/// A network namespace, by its number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct NetNamespace(usize);
 
 impl NetNamespace {
-    /// Returns its address.
+    /// Returns the address of the namespace.
     pub fn ip(self) -> String {
         format!("10.77.{}.2", self.0)
     }
 
-    /// Returns its device at the router.
+    /// Returns the router's device for the namespace.
     fn device(self) -> String {
         format!("v{}", self.0)
     }
 }
 
-/// A network of namespaces. Dropping it ends each namespace as soon as it has no process left.
+/// A network of namespaces. Dropping it ends each namespace that has no other process left.
 #[derive(Default)]
 pub struct TestNetwork {
     holders: Vec<Child>,
@@ -109,22 +109,22 @@ pub struct TestNetwork {
 
 #[derive(Default)]
 struct PacketRules {
-    /// Senders and receivers between which packets are dropped.
+    /// Pairs of sender and receiver between which packets are dropped.
     cuts: BTreeSet<(NetNamespace, NetNamespace)>,
-    /// Percentage of packets that are lost.
+    /// Percentage of all packets that are dropped.
     loss: u32,
     slow: BTreeSet<NetNamespace>,
 }
 
 impl TestNetwork {
-    /// Creates the router. The calling test must be [inside](is_inside).
+    /// Creates the router. Must be called in the [inner run](is_inside) of a test.
     pub fn new() -> TestNetwork {
         assert!(std::env::var_os(INSIDE).is_some(), "this network is not the test's");
         shell("ip link set lo up; echo 1 > /proc/sys/net/ipv4/ip_forward");
         TestNetwork::default()
     }
 
-    /// Adds a namespace that reaches all others.
+    /// Adds a namespace, which reaches all others.
     pub fn place(&mut self) -> NetNamespace {
         let mut holder = Command::new("unshare");
         holder.args(["--net", "sh", "-c", "echo there; exec cat > /dev/null"]);
@@ -156,20 +156,20 @@ impl TestNetwork {
         format!("/proc/{}/ns/net", self.holders[place.0 - 1].id())
     }
 
-    /// Drops all packets from any of these to any of those.
+    /// Drops all packets from any of the namespaces in `from` to any of those in `to`.
     pub fn cut(&self, from: &[NetNamespace], to: &[NetNamespace]) {
         let pairs = from.iter().flat_map(|from| to.iter().map(|to| (*from, *to)));
         self.rules.borrow_mut().cuts.extend(pairs);
         self.apply();
     }
 
-    /// Drops all packets between the two sides.
+    /// Drops all packets between two groups of namespaces, in both directions.
     pub fn part(&self, one: &[NetNamespace], other: &[NetNamespace]) {
         self.cut(one, other);
         self.cut(other, one);
     }
 
-    /// Loses this percentage of all packets.
+    /// Drops this percentage of all packets.
     pub fn lose(&self, of_hundred: u32) {
         self.rules.borrow_mut().loss = of_hundred;
         self.apply();
@@ -194,7 +194,7 @@ impl TestNetwork {
         if *loss > 0 {
             writeln!(rules, "numgen random mod 100 < {loss} counter drop").unwrap();
         }
-        // One transaction: there is no moment without rules.
+        // The rules are replaced in one transaction, so that they are always in force.
         let table = format!(
             "table inet cuts {{ }}\ndelete table inet cuts\ntable inet cuts {{\nchain between {{\n\
              type filter hook forward priority 0; policy accept;\n{rules}}}\n}}\n"
@@ -204,8 +204,8 @@ impl TestNetwork {
         assert!(nft.wait().unwrap().success(), "{table}");
     }
 
-    /// Returns the number of packets that the rules in force have dropped: for each cut, by sender and
-    /// receiver, and for the loss.
+    /// Returns the numbers of packets that the present rules have dropped: for each cut, sorted by sender and receiver,
+    /// and last for `loss`.
     pub fn dropped(&self) -> Vec<u64> {
         let list = Command::new("nft").args(["list", "table", "inet", "cuts"]).output().unwrap();
         let text = String::from_utf8_lossy(&list.stdout).into_owned();
@@ -213,8 +213,8 @@ impl TestNetwork {
         counts.map(|rest| rest.split(' ').next().unwrap().parse().unwrap()).collect()
     }
 
-    /// Makes all traffic of a place slow: it arrives 20 ms late if the kernel has netem; otherwise 50 kB arrive
-    /// a second, so that packets wait behind those that were sent before.
+    /// Makes the traffic of a namespace slow. If the kernel has netem, packets arrive 20 ms late. Otherwise 50 kB per
+    /// second pass, so that packets wait behind earlier ones.
     pub fn slow(&self, place: NetNamespace) {
         let delay = "tc qdisc replace dev $1 root netem delay 20ms 10ms 2> /dev/null ||
             tc qdisc replace dev $1 root tbf rate 400kbit burst 3kb latency 2s";
@@ -222,7 +222,7 @@ impl TestNetwork {
         self.queue(place, delay);
     }
 
-    /// Sets the queueing at both ends of the link; the script calls them `$1`.
+    /// Runs a script that sets the queueing, at both ends of the namespace's link. The script's `$1` is the device.
     fn queue(&self, place: NetNamespace, script: &str) {
         let path = self.path(place);
         let device = place.device();
@@ -242,7 +242,7 @@ impl Drop for TestNetwork {
     }
 }
 
-/// Returns a command that runs in a namespace, if one is given.
+/// Returns a command that runs in the namespace with this path, if a path is given.
 pub fn command_in(path: Option<&str>, program: &str) -> Command {
     let Some(path) = path else { return Command::new(program) };
     let mut command = Command::new("nsenter");
@@ -250,7 +250,7 @@ pub fn command_in(path: Option<&str>, program: &str) -> Command {
     command
 }
 
-/// Mounts a file system of a few MiB, in memory that is freed with the test's mounts.
+/// Mounts a file system of `mib` MiB in memory, which vanishes with the inner run of the test.
 pub fn mount_small(dir: &std::path::Path, mib: u32) {
     fs::create_dir_all(dir).unwrap();
     shell(&format!("mount -t tmpfs -o size={mib}m,mode=700 none '{}'", dir.display()));
@@ -269,7 +269,7 @@ fn packets_are_dropped_one_way_and_by_chance() {
     let mut net = TestNetwork::new();
     let a = net.place();
     let b = net.place();
-    // Datagrams, by a program that every such machine has.
+    // Sends datagrams, with a program that every such machine has.
     let send = |from: NetNamespace, to: NetNamespace, count: u32| {
         let script = format!(
             "for i in $(seq {count}); do echo x > /dev/udp/{}/9; done 2> /dev/null; true",
@@ -281,7 +281,7 @@ fn packets_are_dropped_one_way_and_by_chance() {
     net.cut(&[a], &[b]);
     send(a, b, 5);
     send(b, a, 5);
-    // Of the packets from b, only the refusals that a sends back are dropped.
+    // Node b's datagrams arrive; only the refusals that a sends back to b are dropped.
     let [dropped] = net.dropped()[..] else { panic!("{:?}", net.dropped()) };
     assert!(dropped >= 5, "{dropped}");
     net.part(&[a], &[b]);

@@ -1,5 +1,5 @@
-//! `SIGSTOP`, then `SIGCONT`: a process that was taken for dead, after a lease, cannot change anything any
-//! more; any other process goes on as before.
+//! Processes that are stopped by `SIGSTOP` and continued by `SIGCONT`. A process that was silent for a lease and given
+//! up cannot change anything any more. Any other process continues as before.
 
 // Promise CHG-29
 // Promise DUR-3
@@ -9,8 +9,8 @@ use fusee_linearizability::HistoryAnswer;
 use super::cluster::FaultyCluster;
 use super::writer::{self, WriterMode};
 
-/// A client process stops in the middle of its work, and the others go on. When it runs again, every key has
-/// another client's value, and keeps it.
+/// A client process is stopped while it writes, and other clients continue. After it runs again, every key still has
+/// another client's value.
 fn stop_a_client(fabric: &'static str) {
     let mut cluster = FaultyCluster::with_long_leases(fabric);
     cluster.load(2, 1);
@@ -25,7 +25,7 @@ fn stop_a_client(fabric: &'static str) {
     cluster.end_load();
     let sweep = cluster.sweep(WriterMode::Sweep);
     if fabric == "shm" {
-        // Mapped memory cannot be taken away from a living process.
+        // Over shared memory the fence has to kill the process, because mapped memory cannot be taken away from it.
         super::common::eventually("the fence kills it", || !victim.is_alive());
     } else {
         assert!(victim.is_alive());
@@ -58,7 +58,7 @@ fn a_client_is_stopped_over_tcp() {
     stop_a_client("tcp");
 }
 
-/// Clients that stop for less than a lease keep their sessions.
+/// Clients that are stopped for less than a lease keep their sessions.
 fn stop_clients_shortly(fabric: &'static str) {
     let mut cluster = FaultyCluster::with_long_leases(fabric);
     cluster.load(2, 2);
@@ -71,7 +71,7 @@ fn stop_clients_shortly(fabric: &'static str) {
     }
     cluster.pause(100..200);
     let status = cluster.until("the master is there", |_| true);
-    // Each process has a session besides those of its writers.
+    // Each process has one session for each of its writers, and one for its main thread.
     assert_eq!((status.open_sessions, status.recoveries), (6, 0), "{status:#?}");
     cluster.finish();
 }
@@ -86,8 +86,8 @@ fn clients_are_stopped_shortly_over_tcp() {
     stop_clients_shortly("tcp");
 }
 
-/// A memory node stops, and the cluster goes on without it. When it runs again, it
-/// joins anew, empty, and takes over replicas.
+/// A memory node is stopped, and the cluster continues without it. When the node runs again, it joins anew, empty, and
+/// gets replicas.
 fn stop_a_memory_node(fabric: &'static str) {
     let mut cluster = FaultyCluster::with_long_leases(fabric);
     cluster.load(2, 2);
@@ -116,8 +116,8 @@ fn a_memory_node_is_stopped_over_tcp() {
     stop_a_memory_node("tcp");
 }
 
-/// The master stops for some time, shorter and longer than a lease: no process is taken for dead because the
-/// master could not hear it.
+/// The master is stopped for times shorter and longer than a lease. It must not regard a process as dead whose
+/// heartbeats it could not receive in that time.
 fn stop_the_master(fabric: &'static str) {
     let mut cluster = FaultyCluster::start(fabric);
     cluster.load(2, 2);
@@ -129,7 +129,7 @@ fn stop_the_master(fabric: &'static str) {
         cluster.pause(100..400);
     }
     let status = cluster.until("the master is back", |_| true);
-    // Each process has a session besides those of its writers.
+    // Each process has one session for each of its writers, and one for its main thread.
     let counts = (status.open_sessions, status.recoveries, status.reconfigurations);
     assert_eq!(counts, (6, 0, 0), "{status:#?}");
     cluster.finish();
@@ -145,8 +145,8 @@ fn the_master_is_stopped_over_tcp() {
     stop_the_master("tcp");
 }
 
-/// The master stops for so long that all processes have given up their old connections. When it goes on, it
-/// finds the ends of those, and the first requests over new ones.
+/// The master is stopped for so long that all processes close their connections. When it continues, it finds that the
+/// old connections are closed, and requests on new connections.
 fn stop_the_master_for_long(fabric: &'static str) {
     let mut cluster = FaultyCluster::with_long_leases(fabric);
     cluster.load(2, 2);
@@ -154,7 +154,7 @@ fn stop_the_master_for_long(fabric: &'static str) {
         cluster.master.as_ref().unwrap().signal("STOP");
         cluster.pause(8_000..8_500);
         cluster.master.as_ref().unwrap().signal("CONT");
-        // A lease and more.
+        // This pause is longer than a lease.
         cluster.pause(5_500..6_000);
         cluster.all_get_on("with the master");
     }

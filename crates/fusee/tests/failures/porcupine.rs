@@ -1,7 +1,7 @@
 //! A second checker of histories: porcupine, in Go, which shares no code with ours.
 //!
-//! Its program is in `tests/porcupine`. Without `go` the tests say SKIPPED, or fail with
-//! `FUSEE_PORCUPINE_REQUIRED=1`. For machines without Go, `FUSEE_PORCUPINE` names a program that was built before.
+//! The program is in `tests/porcupine`. Without `go` the tests print SKIPPED; with `FUSEE_PORCUPINE_REQUIRED=1` they
+//! fail. For machines without Go, `FUSEE_PORCUPINE` names a program that was built elsewhere.
 
 // Promise CHK-6: A second checker agrees, and objects to one changed answer.
 
@@ -24,11 +24,11 @@ use super::writer::{self, WriterMode};
 pub enum PorcupineVerdict {
     Linearizable,
     NotLinearizable,
-    /// Porcupine did not finish in its time.
+    /// Porcupine did not finish within its time limit.
     Undecided,
 }
 
-/// Returns the program, built once; `None`, with a message, if there is no Go.
+/// Returns the path of the program, which is built at the first call. Without Go prints a message and returns `None`.
 fn program() -> Option<&'static Path> {
     static PROGRAM: OnceLock<Option<PathBuf>> = OnceLock::new();
     let build = || {
@@ -45,7 +45,7 @@ fn program() -> Option<&'static Path> {
                 panic!("porcupine cannot be built: {built:?}")
             }
             _ => {
-                // Not by println, which the test harness captures.
+                // `println` would not show this, because the test harness captures its output.
                 let _told = std::io::Write::write_fmt(
                     &mut std::io::stderr(),
                     format_args!(
@@ -59,7 +59,7 @@ fn program() -> Option<&'static Path> {
     PROGRAM.get_or_init(build).as_deref()
 }
 
-/// Returns porcupine's verdict; `None` if there is no porcupine.
+/// Returns porcupine's verdict on a history; `None` without porcupine.
 pub fn judge(records: &[HistoryRecord]) -> Option<PorcupineVerdict> {
     let program = program()?;
     let scratch = Scratch::new();
@@ -77,7 +77,7 @@ pub fn judge(records: &[HistoryRecord]) -> Option<PorcupineVerdict> {
     })
 }
 
-/// Returns the operations as the program reads them, one a line.
+/// Returns the operations in the format that the program reads, one a line.
 fn lines(records: &[HistoryRecord]) -> String {
     let mut lines = String::new();
     for HistoryRecord { key, client, operation } in records {
@@ -102,12 +102,12 @@ fn lines(records: &[HistoryRecord]) -> String {
     lines
 }
 
-/// Whether this project's checker accepts the history.
+/// Returns whether this project's checker accepts the history.
 fn is_linearizable(records: &[HistoryRecord]) -> bool {
     records.iter().copied().collect::<OperationHistory>().check().is_clean()
 }
 
-/// Changes the value that was found by the last SEARCH that found any.
+/// Changes the value of the last SEARCH that found one.
 fn with_a_wrong_answer(mut records: Vec<HistoryRecord>) -> Vec<HistoryRecord> {
     let found = records.iter_mut().rev().find_map(|record| match &mut record.operation.returned {
         Some((_, HistoryAnswer::Found(value))) => Some(value),
@@ -117,7 +117,7 @@ fn with_a_wrong_answer(mut records: Vec<HistoryRecord>) -> Vec<HistoryRecord> {
     records
 }
 
-/// Adds a SEARCH that finds nothing under a key that was just put, and not deleted.
+/// Adds a put of a new key that ends, and then a SEARCH that does not find the key.
 fn with_a_lost_write(mut records: Vec<HistoryRecord>) -> Vec<HistoryRecord> {
     let end = records.iter().filter_map(|record| record.operation.returned).map(|(at, _)| at);
     let end = end.max().expect("operations have ended");
@@ -131,8 +131,8 @@ fn with_a_lost_write(mut records: Vec<HistoryRecord>) -> Vec<HistoryRecord> {
     records
 }
 
-/// A history of real processes, some of which were killed: both checkers accept it, and both refuse it when one
-/// answer has been changed.
+/// In this history some of the processes were killed. Both checkers accept it, and both refuse it after one answer has
+/// been changed.
 #[test]
 fn porcupine_agrees_about_what_processes_did() {
     if program().is_none() {

@@ -1,8 +1,8 @@
-//! Memory of killed clients: as many pairs as fitted into a pool fit again.
+//! The memory of killed clients: if a full pool is emptied, as many pairs as before fit again.
 //!
-//! A client process fills the pool until it is refused memory, goes on with updates, and is killed. Another one
-//! deletes everything that the first had inserted, and leaves. This is repeated: in the last round at least 99
-//! % as many pairs have to fit as in the first.
+//! A client process fills the pool until it gets no more memory, continues with updates, and is killed. Another client
+//! deletes everything that the first one has inserted, and leaves. This is repeated. In the last round at least 99 % as
+//! many pairs have to fit as in the first round.
 //!
 //! ```text
 //! cargo test --release -p fusee --test failures -- --ignored --exact --nocapture \
@@ -22,17 +22,17 @@ use serde::{Deserialize, Serialize};
 
 use super::cluster::{ClusterShape, FaultyCluster, LONG_LEASE_MS};
 
-/// The environment variable that tells this binary to be a filler.
+/// The environment variable that makes this binary the client that fills the pool.
 const ROLE: &str = "FUSEE_TEST_FILLER";
-/// A little less than a quarter of the smallest block.
+/// Length of a value: a little less than a quarter of the smallest block.
 const VALUE_BYTES: usize = 60_000;
-/// Sessions of a filler.
+/// Number of sessions of the client that fills the pool.
 const THREADS: usize = 2;
-/// Refusals in a row after which a session takes the pool for full. One refusal may be temporary, because
-/// another session holds the last blocks.
+/// Number of consecutive refusals after which a session regards the pool as full. A single refusal is possibly
+/// temporary, because another session holds the last blocks.
 const REFUSALS: u32 = 3;
-/// Time limit of an operation: so long that it is refused because there is no memory, and not because time is
-/// up, however busy the machine is.
+/// Timeout of an operation. It is so long that even on a busy machine an operation fails for lack of memory, and not
+/// because of the timeout.
 const OP_TIMEOUT: Duration = Duration::from_secs(60);
 
 #[derive(Deserialize, Serialize)]
@@ -41,10 +41,11 @@ struct FillTask {
     fabric: String,
 }
 
-/// A client process that has filled the pool; killed on drop.
+/// A client process that has filled the pool. Dropping the value kills the process.
 struct Filler {
     child: Child,
-    /// Keys that it tried, from 0 on, and the number of them that it stored.
+    /// Number of keys that the client tried to insert, counted from key 0. `fit` is the number of keys that it
+    /// inserted.
     tried: u64,
     fit: u64,
 }
@@ -69,13 +70,13 @@ impl Filler {
 
 impl Drop for Filler {
     fn drop(&mut self) {
-        // SIGKILL. An error means that it has ended already.
+        // The signal is SIGKILL. An error means that the process has ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// Not a test: the process that [`Filler::run`] starts.
+/// This is no test, but the process that [`Filler::run`] starts.
 #[test]
 #[ignore = "the client process of the other tests"]
 fn is_a_filler() {
@@ -108,7 +109,7 @@ fn is_a_filler() {
         let client = &client;
         let stop = &stop;
         for own in filled {
-            // Most updates are refused: the client is looking for memory when it dies.
+            // Most of these updates fail, so that the client is looking for memory when it is killed.
             scope.spawn(move || {
                 for key in own.iter().cycle().take_while(|_| !stop.load(Ordering::Relaxed)) {
                     let _refused = client.update(&name(*key), &value(*key));
@@ -119,7 +120,7 @@ fn is_a_filler() {
         let tried = tried.load(Ordering::Relaxed);
         println!("\nfilled {fit} of {tried}");
         std::io::stdout().flush().unwrap();
-        // Until the process is killed, or the test has ended.
+        // The read returns when the test has ended; usually the process is killed before.
         let _ = stdin().read_to_end(&mut Vec::new());
         stop.store(true, Ordering::Relaxed);
     });
@@ -138,7 +139,7 @@ fn value(key: u64) -> Vec<u8> {
     vec![key as u8; VALUE_BYTES]
 }
 
-/// Returns the number of pairs that fit, for every round.
+/// Returns, for each round, the number of pairs that fit into the pool.
 fn fits(fabric: &'static str, pool: &'static str, block: &'static str, rounds: u32) -> Vec<u64> {
     let lease_ms = LONG_LEASE_MS;
     let cluster = FaultyCluster::of(ClusterShape {
@@ -192,7 +193,7 @@ fn what_fitted_fits_again_when_the_client_was_killed() {
     holds(&fits("shm", "64MiB", "256KiB", 4));
 }
 
-/// 50 rounds in a pool of 256 MiB with blocks of 1 MiB. Takes minutes.
+/// Takes minutes: 50 rounds in a pool of 256 MiB with blocks of 1 MiB.
 #[test]
 #[ignore = "takes long; prints how many pairs fit"]
 fn fill_and_kill_fifty_times() {

@@ -1,8 +1,8 @@
-//! A rolling restart under load, as `docs/operations/upgrades.md` describes it: each memory node is drained,
-//! ends, and another takes its place; then the master is replaced. Other processes notice no more than a delay.
+//! A rolling restart under load, as `docs/operations/upgrades.md` describes it. Each memory node is drained and ends,
+//! and another one replaces it. Then the master is restarted. Other processes must notice no more than a delay.
 //!
-//! The tests that run by themselves restart the same build. `tests/upgrade/run` builds two versions, and goes
-//! from one to the other, and back.
+//! The tests that cargo runs restart the same build. `tests/upgrade/run` builds two versions, and changes from the
+//! first to the second and back.
 
 // Promise DUR-7: Servers restarted in turn under load: linearizable, no session ends.
 
@@ -10,14 +10,15 @@ use std::time::Instant;
 
 use super::cluster::{ClusterShape, FaultyCluster, LONG_LEASE_MS};
 
-/// One more than the replicas of the index: a memory node may be drained before another has come.
+/// Number of memory nodes: one more than replicas of the index, so that one can be drained before another joins.
 const NODES: u32 = 4;
-/// Long: no process dies, so none waits for it, and no session expires while a busy machine does not run it.
+/// A long lease. No process is killed here, so none has to wait for a lease to run out. A short lease could run out
+/// while a busy machine does not run a client.
 const LEASE_MS: u32 = 5 * LONG_LEASE_MS;
 /// Number of client processes, and of writers in each.
 const CLIENTS: (usize, u32) = (2, 2);
 
-/// Replaces each server by one of the program `to`, one after the other.
+/// Replaces each server by one that runs the program `to`, one after the other.
 fn roll(cluster: &mut FaultyCluster, to: Option<&'static str>) {
     cluster.shape.program = to;
     let members = |cluster: &FaultyCluster| {
@@ -60,7 +61,7 @@ fn rolling(fabric: &'static str, programs: [Option<&'static str>; 3]) {
     for to in rest {
         roll(&mut cluster, to);
     }
-    // The sessions are the same: no client had to open another one, and none was given up.
+    // The sessions are still the first ones: no client has opened another session, and none has lost one.
     let status = cluster.status().unwrap();
     assert_eq!((status.open_sessions, status.recoveries), (sessions, 0), "{status:#?}");
     cluster.finish();
@@ -76,7 +77,7 @@ fn servers_are_restarted_in_turn_over_tcp() {
     rolling("tcp", [None; 3]);
 }
 
-/// By hand: from `FUSEE_UPGRADE_FROM` to `FUSEE_UPGRADE_TO`, two programs, and back.
+/// Run by hand: changes from the program `FUSEE_UPGRADE_FROM` to `FUSEE_UPGRADE_TO` and back.
 #[test]
 #[ignore = "tests/upgrade/run builds what it needs"]
 fn servers_are_upgraded_in_turn() {

@@ -1,4 +1,4 @@
-//! Memory that rots, on processes: the test changes bytes of a pool behind the back of the cluster.
+//! Damaged memory on real processes: the test itself changes bytes in the pools of memory nodes.
 
 use std::fs::OpenOptions;
 use std::os::unix::fs::FileExt;
@@ -9,7 +9,7 @@ use fusee_client::Status;
 
 use super::cluster::FaultyCluster;
 
-/// Returns the pools of the memory nodes, as files that this process can write to.
+/// Returns the paths of the memory nodes' pools, as files that this process can write to.
 fn pools(cluster: &FaultyCluster) -> Vec<PathBuf> {
     let pids = cluster.nodes.iter().map(|node| node.id());
     let of = |pid: u32| {
@@ -25,7 +25,7 @@ fn pools(cluster: &FaultyCluster) -> Vec<PathBuf> {
     pids.map(|pid| of(pid).expect("a pool is shared memory")).collect()
 }
 
-/// Returns the positions of these bytes in a pool.
+/// Returns the offsets of these bytes in a pool.
 fn places(pool: &PathBuf, bytes: &[u8]) -> Vec<u64> {
     let memory = std::fs::read(pool).unwrap();
     let starts = memory.windows(bytes.len()).enumerate();
@@ -43,7 +43,8 @@ fn what_rots_in_a_pool_is_put_right() {
         pools(&cluster).into_iter().map(|pool| (pool.clone(), places(&pool, value))).collect();
     let holders: Vec<_> = holders.into_iter().filter(|(_, places)| !places.is_empty()).collect();
     assert_eq!(holders.len(), 2, "two replicas: {holders:?}");
-    // One after the other: whichever replica clients read, they never read the other one.
+    // The replicas are damaged one after the other. Clients read only one of them, so reads alone would not repair
+    // both.
     for (pool, places_before) in &holders {
         let file = OpenOptions::new().write(true).open(pool).unwrap();
         for at in places_before {
@@ -61,7 +62,7 @@ fn what_rots_in_a_pool_is_put_right() {
     cluster.finish();
 }
 
-/// The count does not depend on how often the pair is looked at.
+/// The count does not depend on how often the scrubber finds the pair.
 // Promise DMG-11: A pair lost to damage is reported and counted once.
 #[test]
 fn a_pair_that_is_lost_is_told_and_counted_once() {

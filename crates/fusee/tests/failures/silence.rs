@@ -1,7 +1,7 @@
-//! Reads without the master, and without some memory nodes: docs/decisions/0030.
+//! Reads without the master and without some memory nodes: docs/decisions/0030.
 //!
-//! A client that joined before goes on reading everything that more than half of the memory nodes vouch for. If
-//! more than half bar the primary, it reads what all backups agree on.
+//! A client that joined before continues to read everything for which more than half of the memory nodes vouch. If more
+//! than half of them bar the primary, it reads values on which all backups agree.
 
 // Promise SIL-5
 
@@ -33,7 +33,7 @@ fn put_all(client: &Client) {
     (0..KEYS).for_each(|n| client.put(&key(n), &value(n)).unwrap());
 }
 
-/// Reads everything, one by one and together. Returns the time of the slowest single read.
+/// Reads all keys, first one by one and then together. Returns the time of the slowest single read.
 fn read_all(client: &Client) -> Duration {
     let mut longest = Duration::ZERO;
     for n in 0..KEYS {
@@ -48,8 +48,8 @@ fn read_all(client: &Client) -> Duration {
     longest
 }
 
-/// The master is killed, then one of the three memory nodes, each in a cluster of
-/// its own. Some keys have their primary there.
+/// The master is killed, and then one of the three memory nodes. The test repeats this for each node, in a new cluster.
+/// Some keys have their primary on the killed node.
 #[test]
 fn without_master_and_primary_every_get_answers_over_tcp() {
     for victim in 0..3 {
@@ -61,7 +61,7 @@ fn without_master_and_primary_every_get_answers_over_tcp() {
         cluster.nodes[victim].kill();
         let longest = read_all(&client);
         println!("node {victim} and the master gone: the longest get took {longest:?}");
-        // The master comes back, settles, and goes on without the node; so do writes.
+        // The restarted master removes the node from the view. Then writes succeed again.
         cluster.restart_master();
         cluster.until_stable(2, false);
         client.put(&key(0), b"another").unwrap();
@@ -72,8 +72,8 @@ fn without_master_and_primary_every_get_answers_over_tcp() {
     }
 }
 
-/// The master and two of five memory nodes are gone. Keys that still have their primary, or all of their
-/// backups, can be read. Keys that have lost the primary and a backup cannot, until the master is back.
+/// The master and two of five memory nodes are lost. Keys that still have their primary, or all of their backups, can
+/// be read. Keys that have lost the primary and a backup cannot be read until the master is back.
 #[test]
 fn without_master_and_two_of_five_nodes_what_is_certain_is_read() {
     let shape =
@@ -123,7 +123,7 @@ fn without_master_and_two_of_five_nodes_what_is_certain_is_read() {
     read_all(&Client::connect(cluster.address()).unwrap());
 }
 
-/// The same with a stop in place of a kill: the node is silent, and runs again when everything has been read.
+/// The node is stopped instead of killed. It is silent, and runs again after all keys have been read.
 #[test]
 fn a_primary_that_is_silent_and_comes_back_is_settled() {
     let mut cluster =
@@ -139,7 +139,8 @@ fn a_primary_that_is_silent_and_comes_back_is_settled() {
     cluster.until("it is settled", |status| {
         status.view.as_ref().is_some_and(|view| view.change.is_none() && view.number > 1)
     });
-    // The session has given up its connection there: one call may report that, and the next has another session.
+    // The session has given up its connection to the node. One call possibly reports that; the next call has a new
+    // session.
     for n in 0..KEYS {
         match client.get(&key(n)) {
             Ok(found) => assert_eq!(found, Some(value(n)), "key {n}"),
@@ -154,8 +155,8 @@ fn a_primary_that_is_silent_and_comes_back_is_settled() {
     assert_eq!(client.get(&key(0)).unwrap(), Some(b"another".to_vec()));
 }
 
-/// With a lease of a tenth of a second, clients that only read and write lose no session. A silent node delays
-/// reads by a few leases at most, since the machine is busy.
+/// With a lease of a tenth of a second, clients that only read and write lose no session. Because the machine is busy,
+/// a silent node delays reads by up to a few leases.
 // Promise SIL-6: Leases of 100 ms work.
 #[test]
 fn short_leases_can_be_used() {

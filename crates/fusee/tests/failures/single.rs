@@ -1,4 +1,4 @@
-//! Values without redundancy on real processes: they are lost with their memory node, and nothing else is.
+//! Values without redundancy on real processes: a loss of a memory node loses its values, and no others.
 
 // Promise RED-13
 
@@ -11,7 +11,7 @@ use super::cluster::{ClusterShape, FaultyCluster, patience};
 
 const KEYS: u32 = 120;
 const CODED: &str = "ec:2+1";
-/// A dozen values fit into a block.
+/// Length of a value. A block has room for a dozen values.
 const VALUE_BYTES: u32 = 20_000;
 
 fn key(n: u32) -> Vec<u8> {
@@ -30,7 +30,7 @@ fn single() -> impl Iterator<Item = u32> {
     (0..KEYS).filter(|n| redundancy(*n) == Redundancy::None)
 }
 
-/// Reads all keys, each within the time of a view change. Returns the missing ones, which must have no redundancy.
+/// Reads all keys, each within half the patience. Returns the missing keys, and asserts that they have no redundancy.
 fn missing(client: &Client) -> BTreeSet<u32> {
     let mut missing = BTreeSet::new();
     for n in 0..KEYS {
@@ -68,7 +68,7 @@ fn values_without_redundancy_go_with_their_node_and_nothing_else_does() {
     assert_eq!(missing(&client), BTreeSet::new());
     assert_eq!(client.redundancy_of(&key(0)).unwrap(), Some(Redundancy::None));
 
-    // A node with some of these values; the others are elsewhere.
+    // The test removes a node that has some of the values without redundancy. The other such values are on other nodes.
     let view = cluster.status().unwrap().view.unwrap();
     let regions = view.regions.iter().filter(|region| region.redundancy() == Redundancy::None);
     let lost = regions.filter_map(|region| region.leader()).next().expect("there are such regions");
@@ -87,7 +87,7 @@ fn values_without_redundancy_go_with_their_node_and_nothing_else_does() {
         assert_eq!(failed, Error::NotFound);
     }
 
-    // The loss is reported, per node.
+    // The status reports the loss, by node.
     let report = cluster.run(&["status", "--json"]).json();
     assert_eq!(report["lost_without_redundancy"][0]["node"], lost.to_string());
     let text = cluster.run(&["status"]).text();
@@ -98,14 +98,14 @@ fn values_without_redundancy_go_with_their_node_and_nothing_else_does() {
     let text = cluster.run(&["status", "--memory"]).expect_code(0).text();
     assert!(text.contains(&format!("lost without redundancy, with {lost}: ")), "{text}");
 
-    // Lost keys can be written anew, in regions that remain.
+    // Lost keys can be inserted again, into the remaining regions.
     for n in &gone {
         client.insert_with(&key(*n), &value(*n, 0), Redundancy::None).unwrap();
         assert_eq!(client.insert(&key(*n), b"x").unwrap_err(), Error::AlreadyExists);
     }
     assert_eq!(missing(&client), BTreeSet::new());
 
-    // A drained node hands its values over, and a key changes its redundancy both ways.
+    // A drain moves the node's values to other nodes. A key without redundancy can get redundancy, and lose it again.
     cluster.start_node();
     cluster.until_stable(4, true);
     for wanted in [Redundancy::Replicated, Redundancy::None] {

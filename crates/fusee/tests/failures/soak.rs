@@ -1,4 +1,4 @@
-//! A soak, to be run by hand: one cluster, and every kind of fault in turn, for hours if wanted.
+//! A soak, which is run by hand: one cluster suffers every kind of fault in turn, for hours if wanted.
 //!
 //! ```text
 //! tests/soak tcp 60
@@ -6,24 +6,24 @@
 //! tests/rdma/soak 60
 //! ```
 //!
-//! The cluster lives for the whole soak. Clients live for a *chapter* of half a minute or so, which has keys of
-//! its own. At the end of a chapter its history is judged, by this project's checker and, if Go is installed,
-//! by porcupine, and then dropped: so a soak needs no more memory in its last hour than in its first.
+//! The cluster lives for the whole soak. Clients live for a *chapter* of about half a minute, which has its own keys.
+//! At the end of a chapter this project's checker judges its history, and, if Go is installed, porcupine does so too.
+//! Then the history is dropped, so a soak needs no more memory in its last hour than in its first.
 //!
-//! For every fault the soak measures, from the fault until the cluster is whole again, the longest time without
-//! an acknowledged write, and the longest operation of a living client. At the end it prints them as a table,
-//! by kind, for `docs/results`. `FUSEE_SOAK_FAULTS` names the kinds to be provoked, separated by commas;
-//! `FUSEE_SOAK_LEASE_MS` is the lease (1000; over shared memory 2000), `FUSEE_SOAK_PAUSE_US` the time between
-//! two operations of a writer (500), and `FUSEE_SOAK_PATIENCE_S` the time limit for anything, after which the
-//! soak fails (60).
+//! For every fault the soak measures three durations: until the cluster is whole again, the longest time without an
+//! acknowledged write, and the longest operation of a living client. At its end the soak prints them as a table, by
+//! kind of fault, for `docs/results`. `FUSEE_SOAK_FAULTS` names the kinds of faults, separated by commas;
+//! `FUSEE_SOAK_LEASE_MS` is the lease (1000; over shared memory 2000), `FUSEE_SOAK_PAUSE_US` the time between two
+//! operations of a writer (500), and `FUSEE_SOAK_PATIENCE_S` the time limit for what the cluster does by itself, after
+//! which the soak fails (60).
 //!
-//! In a virtual machine, and over RDMA: `tests/rdma/soak`. `FUSEE_SOAK_HOSTS=10.0.0.1,10.0.0.2` sets the
-//! addresses of the master and of the memory nodes; `FUSEE_SOAK_OWN_MACHINE=1` says that the machine is the
-//! soak's own, which may be put to sleep.
+//! `tests/rdma/soak` runs the soak in a virtual machine and over RDMA. `FUSEE_SOAK_HOSTS=10.0.0.1,10.0.0.2` sets the
+//! addresses of the master and of the memory nodes. `FUSEE_SOAK_OWN_MACHINE=1` says that only the soak uses the
+//! machine, so that the soak is allowed to suspend it.
 //!
-//! If network namespaces are available ([`super::net`]), each process is in one of its own. There, and in a
-//! machine of its own, the master's store and the logs of all servers are on small file systems of their own.
-//! Otherwise the faults that need them are left out, with a message.
+//! If network namespaces are available ([`super::net`]), each process is in a namespace of its own. If they are, or if
+//! the machine is the soak's own, the master's store and the logs of all servers are on small file systems of their
+//! own. Without these means the faults that need them are left out, with a message.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -45,26 +45,27 @@ use super::net::{self, NetNamespace, is_inside};
 use super::porcupine::{self, PorcupineVerdict};
 use super::writer::{self, WriterMode, WriterProcess};
 
-/// Length of a chapter; no fault begins after it.
+/// Length of a chapter. After it no further fault begins.
 const CHAPTER: Duration = Duration::from_secs(30);
 /// Number of keys that the operations of a chapter share.
 const KEYS: u64 = 16;
-/// Default time between two operations of a writer: long enough that porcupine, too, can judge the history.
+/// Default time between two operations of a writer. It is so long that porcupine can judge the history too.
 const PAUSE_US: u64 = 500;
 /// Number of client processes, and of writers in each.
 const CLIENTS: (usize, u32) = (3, 2);
-/// Time for which a master over a full disk is given something to record.
+/// Time for which a master whose disk is full gets sessions to record.
 const STORE_FAILS_WITHIN: Duration = Duration::from_secs(5);
-/// Size of the file systems of the master's store and of the logs.
+/// Size of the file system of the master's store and of that of the logs.
 const FILES_MIB: u32 = 16;
-/// Strangers at each server's port, for lines that its log has no room for.
+/// Number of strangers at each server's port, which cause log lines that find no room.
 const STRANGERS: u32 = 5;
-/// Time for which a machine sleeps, and a master stops: so long that all processes give up their connections to it.
+/// Time for which the machine is suspended, or the master is stopped. It is so long that all processes close their
+/// connections.
 const LONG_MS: Range<u64> = 8_000..9_000;
 /// Time between two faults.
 const REST_MS: Range<u64> = 100..800;
 
-/// Faults that are provoked.
+/// The kinds of faults.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum SoakFault {
     ClientKilled,
@@ -90,14 +91,14 @@ enum SoakFault {
     MachineSleeps,
 }
 
-/// Means of a soak beyond killing and stopping processes.
+/// Means of a soak in addition to killing and stopping processes.
 #[derive(Clone, Copy, Debug)]
 struct SoakMeans {
-    /// A network namespace for each process.
+    /// Whether each process is in a network namespace.
     networks: bool,
-    /// Small file systems.
+    /// Whether the store and the logs are on small file systems.
     files: bool,
-    /// The whole machine, which may sleep.
+    /// Whether the soak is allowed to suspend the machine.
     machine: bool,
 }
 
@@ -169,7 +170,7 @@ impl SoakFault {
         }
     }
 
-    /// Provokes the fault, and returns when the cluster is whole again.
+    /// Provokes the fault, and waits until the cluster is whole again.
     fn provoke(self, cluster: &mut FaultyCluster) {
         match self {
             SoakFault::ClientKilled => {
@@ -191,7 +192,7 @@ impl SoakFault {
                 cluster.until("it is recovered", |status| {
                     status.recoveries > recoveries && status.expired_sessions == 0
                 });
-                // Over shared memory, the fence has killed the process.
+                // Over shared memory the fence has already killed the process.
                 if victim.is_alive() {
                     victim.signal("CONT");
                     cluster.pause(100..300);
@@ -257,7 +258,8 @@ impl SoakFault {
                 cluster.start_node();
                 cluster.until_stable(3, true);
             }
-            // Long enough for backup reads, by readers that wait for no write.
+            // The faults last long enough for backup reads. The readers are clients of their own, so they do not wait
+            // for writes.
             SoakFault::MasterAndNodeGone => {
                 let mut reader = cluster.readers_here();
                 cluster.kill_master();
@@ -291,7 +293,7 @@ impl SoakFault {
                 let nodes = cluster.nodes.iter().filter_map(|node| node.at);
                 let others: Vec<NetNamespace> = nodes.chain(cluster.client_at).collect();
                 cluster.net().part(&[cluster.master_at.unwrap()], &others);
-                // Longer than a lease only if a fence spares the process.
+                // Over shared memory a fence would kill the clients, so the cut is shorter than a lease there.
                 cluster.pause(if cluster.fabric() == "shm" { 100..400 } else { 200..1500 });
                 cluster.net().heal();
                 cluster.until_stable(3, true);
@@ -319,7 +321,7 @@ impl SoakFault {
             SoakFault::StoreFull => {
                 let crowd = crowd(cluster);
                 cluster.fill("master");
-                // Views and sessions have to be recorded. The file has room for some of them.
+                // The master has to record views and sessions. The file has room for only some of them.
                 take_node(cluster).kill();
                 let end = Instant::now() + STORE_FAILS_WITHIN;
                 let mut sessions = Vec::new();
@@ -364,7 +366,8 @@ impl SoakFault {
                 for _ in 0..3 {
                     let mut node = cluster.nodes.remove(0);
                     node.kill();
-                    // Two lost nodes would be too many: the next is killed when this one has been replaced.
+                    // Two lost nodes would be too many, so the next node is killed only after this one has been
+                    // replaced.
                     cluster.until_stable(2, false);
                     cluster.start_node();
                     cluster.until_stable(3, true);
@@ -374,7 +377,8 @@ impl SoakFault {
     }
 }
 
-/// Connects a client that opens many sessions. It does not use shared memory, where a fence would end this test.
+/// Connects a client that opens many sessions. It does not use shared memory, where a fence would kill this test's
+/// process.
 fn crowd(cluster: &FaultyCluster) -> Client {
     let timeout = Duration::from_secs(1);
     let fabric = if cluster.fabric() == "verbs" { FabricKind::Verbs } else { FabricKind::Tcp };
@@ -385,7 +389,7 @@ fn crowd(cluster: &FaultyCluster) -> Client {
     Client::connect_with(cluster.address(), options).unwrap()
 }
 
-/// Pauses until processes that have just gone silent are taken for dead.
+/// Pauses until the master regards processes that are silent since now as dead.
 fn pause_for_a_lease(cluster: &FaultyCluster) {
     let lease_ms = u64::from(cluster.shape.lease_ms);
     cluster.pause(lease_ms..2 * lease_ms);
@@ -402,15 +406,15 @@ fn annoy_servers(cluster: &FaultyCluster) {
     }
 }
 
-/// Returns how often logs say that lines are missing.
+/// Returns how often the logs say that lines are missing.
 fn missing_lines(cluster: &FaultyCluster) -> usize {
     let logs = fs::read_dir(cluster.path("logs")).unwrap().flatten();
     let texts = logs.map(|log| fs::read(log.path()).unwrap_or_default());
     texts.map(|text| String::from_utf8_lossy(&text).matches(" missing here: ").count()).sum()
 }
 
-/// Has the kernel suspend the machine, as in its own test of suspend: no process runs, no interrupt is served,
-/// and the monotonic clock stands still. Only the clock that counts sleep has gone on afterwards.
+/// Makes the kernel suspend the machine, as in the kernel's own test of suspend: no process runs, no interrupt is
+/// served, and the monotonic clock stands still. After that only the clock that includes sleep has advanced.
 fn sleep_as_a_machine(seconds: u64) {
     let slept =
         || clock_gettime(ClockId::Boottime).tv_sec - clock_gettime(ClockId::Monotonic).tv_sec;
@@ -421,14 +425,14 @@ fn sleep_as_a_machine(seconds: u64) {
     assert!(slept() >= before + seconds as i64 - 2, "{before} s, then {} s", slept());
 }
 
-/// Starts a client, and waits until it is at work.
+/// Starts a client, and waits until it works.
 fn victim(cluster: &mut FaultyCluster, mode: WriterMode) -> WriterProcess {
     let victim = cluster.victim(mode);
     eventually("it works", || victim.progress() > 20);
     victim
 }
 
-/// Chooses a memory node. Returns its place, and those of the master and the other memory nodes.
+/// Chooses a memory node. Returns its namespace, and those of the master and the other memory nodes.
 fn choose_place(cluster: &FaultyCluster) -> (NetNamespace, Vec<NetNamespace>) {
     let chosen = cluster.nodes[cluster.choose(3)].at.unwrap();
     let all = cluster.nodes.iter().filter_map(|node| node.at).chain(cluster.master_at);
@@ -440,7 +444,7 @@ fn take_node(cluster: &mut FaultyCluster) -> super::cluster::FaultyServer {
     cluster.nodes.remove(at)
 }
 
-/// The cost of a fault, in milliseconds.
+/// The cost of a fault: three durations in milliseconds.
 #[derive(Clone, Copy, Debug)]
 struct FaultCost {
     until_whole: f64,
@@ -448,7 +452,7 @@ struct FaultCost {
     slowest: f64,
 }
 
-/// A fault that was provoked, with beginning and end on the clock of the journals.
+/// A fault that was provoked. Its beginning and end are times of the journals' clock.
 struct ProvokedFault {
     fault: SoakFault,
     begun_ns: u64,
@@ -456,7 +460,7 @@ struct ProvokedFault {
 }
 
 impl ProvokedFault {
-    /// Returns the cost of the fault. `living` has the operations of clients that were not to be killed.
+    /// Returns the cost of the fault. `living` has the operations of clients that were not killed.
     fn cost(&self, living: &[HistoryRecord]) -> FaultCost {
         let is_near = |&(from, to): &(u64, u64)| to >= self.begun_ns && from <= self.whole_ns;
         let ended = living.iter().filter_map(|record| {
@@ -487,23 +491,24 @@ fn ms(ns: u64) -> f64 {
     ns as f64 / 1e6
 }
 
-/// Results of a soak so far.
+/// The results of a soak so far.
 #[derive(Default)]
 struct SoakFindings {
     chapters: u64,
     operations: u64,
     overlapping: u64,
     pending: u64,
-    /// Chapters that porcupine has judged as well, and their operations; and chapters that it gave up.
+    /// Chapters that porcupine has judged too, and their operations. `undecided` counts chapters that porcupine gave
+    /// up.
     judged_twice: (u64, u64),
     undecided: u64,
     costs: BTreeMap<SoakFault, Vec<FaultCost>>,
-    /// Complaints of living clients.
+    /// Complaints of clients that were not killed.
     complaints: Vec<String>,
 }
 
 impl SoakFindings {
-    /// Judges a chapter after its clients have ended, and drops it.
+    /// Judges a chapter whose clients have ended, and drops its history.
     fn close(&mut self, cluster: &mut FaultyCluster, events: &[ProvokedFault]) {
         let living = writer::read_all(&cluster.clients);
         let all: Vec<HistoryRecord> =
@@ -528,7 +533,7 @@ impl SoakFindings {
         }
         for client in &cluster.clients {
             let complaints = client.complaints();
-            // An error is an answer. Torn values, views that go backwards, and children that fail are not.
+            // Errors are allowed answers. Torn values, views that go backwards, and failed children are not.
             let wrong = complaints.lines().find(|line| !line.contains(": error: "));
             assert_eq!(wrong, None, "client process {}", client.task.first);
             self.complaints.extend(complaints.lines().map(str::to_owned));
@@ -575,7 +580,7 @@ impl SoakFindings {
     }
 }
 
-/// Returns the kinds of faults to provoke.
+/// Returns the kinds of faults that the soak provokes.
 fn faults(with: SoakMeans) -> Vec<SoakFault> {
     let Ok(wanted) = std::env::var("FUSEE_SOAK_FAULTS") else {
         return SoakFault::ALL.into_iter().filter(|fault| fault.is_possible(with)).collect();
@@ -593,11 +598,12 @@ fn run(fabric: &'static str, length: Duration, with: SoakMeans) {
     let (master, nodes) = hosts.leak().split_once(',').expect("FUSEE_SOAK_HOSTS are two");
     let mut cluster = FaultyCluster::of(ClusterShape {
         fabric,
-        // The pool grows before unverified blocks of lost nodes are compared with the index, and regions stay:
-        // by 20 of 16 MiB in 50 minutes. Pools for RDMA are pinned, in a machine with little memory.
+        // The pool has to have room to grow. Regions are added before unverified blocks of lost nodes are compared with
+        // the index, and are not removed: in 50 minutes, 20 regions of 16 MiB were added. Pools for RDMA are smaller,
+        // because they are pinned and the machine has little memory.
         pool: if fabric == "verbs" { "384MiB" } else { "1GiB" },
-        // Over shared memory a fence kills, and a cut of the master may seem longer than it is, because TCP
-        // waits before it sends again.
+        // Over shared memory a fence kills the process. A cut of the master can seem longer than it is, because TCP
+        // waits before it sends again. So the lease is longer there.
         lease_ms: setting("FUSEE_SOAK_LEASE_MS", if fabric == "shm" { 2000 } else { 1000 }),
         hosts: [master, nodes],
         apart: with.networks,
@@ -633,7 +639,7 @@ fn run(fabric: &'static str, length: Duration, with: SoakMeans) {
         );
     }
     findings.print(fabric, begun);
-    // The end is that of every other test: all clients are recovered, and every key can be written.
+    // As in every other test, at the end all clients are recovered, and every key can be written.
     cluster.finish();
 }
 
@@ -645,7 +651,7 @@ fn soak() {
         Ok(()) if !is_inside("soak::soak") => return,
         Ok(()) => true,
         Err(obstacle) => {
-            // Not by println, which the test harness captures.
+            // `println` would not show this, because the test harness captures its output.
             let _told = Write::write_fmt(
                 &mut std::io::stderr(),
                 format_args!("SKIPPED: whatever needs networks: {obstacle}\n"),

@@ -1,4 +1,4 @@
-//! A master that is told to end in the middle of a view change.
+//! A master that a signal ends in the middle of a view change.
 
 // Promise CHG-19
 
@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use super::cluster::{ClusterShape, FaultyCluster, LONG_LEASE_MS};
 use super::writer::WriterMode;
 
-/// A client and a memory node die together, so the change waits until the client's lease is over. Meanwhile the
-/// master is told to end, and is away for longer than any write waits: no other client notices.
+/// A client and a memory node are killed together, so the view change waits until the client's lease has run out.
+/// Meanwhile the master is ended, and restarted after more time than any write waits. No other client notices.
 fn stop_in_a_change(fabric: &'static str) {
     let shape =
         ClusterShape { fabric, nodes: 4, lease_ms: LONG_LEASE_MS, ..ClusterShape::default() };

@@ -1,10 +1,11 @@
-//! Client processes, to be killed or stopped: this same executable, run for one test that is none.
+//! Client processes, which tests kill or stop. Such a process is this same executable, run for one test that is no real
+//! test.
 //!
-//! The writers of a process, a thread each, operate on the same few keys as those of all other processes, and
-//! keep a journal ([`super::journal`]). The process ends with its standard input, so it does not outlive the test.
+//! Each writer is a thread of a process. The writers of all processes operate on the same few keys, and each keeps a
+//! journal ([`super::journal`]). A process ends at the end of its standard input, so it does not outlive the test.
 //!
-//! A value names the write that it comes from, and repeats the name in every word, so that a mixture of two
-//! values is noticed.
+//! A value contains the name of the write that wrote it, repeated in every word, so that a mixture of two values is
+//! noticed.
 
 use std::fs::OpenOptions;
 use std::io::{Read, Write, stdin};
@@ -24,16 +25,16 @@ use super::cluster::patience;
 use super::journal::{self, Journal};
 use super::net::command_in;
 
-/// The environment variable that tells this binary to be a client.
+/// The environment variable that makes this binary a client.
 const ROLE: &str = "FUSEE_TEST_WRITER";
-/// Time limit of an operation. A writer waits for one that was stopped: for its lease
-/// ([`super::cluster::LONG_LEASE_MS`]), a second for its goodbye over shared memory, and its recovery.
+/// Timeout of an operation. A writer can have to wait for another one that was stopped: for the lease
+/// ([`super::cluster::LONG_LEASE_MS`]), one second for a goodbye over shared memory, and the recovery.
 const OP_TIMEOUT: Duration = Duration::from_secs(15);
-/// Message that tells a client process to fork.
+/// The message that tells a client process to fork.
 const FORK: &[u8] = b"f";
-/// Time limit of a child that uses its parent's client.
+/// Time limit in seconds of a child that uses its parent's client.
 const CHILD_TIMEOUT_S: u32 = 20;
-/// Number of keys of one look.
+/// Number of keys that are read together.
 const TOGETHER: u64 = 4;
 
 /// The task of a client process.
@@ -42,34 +43,34 @@ pub struct WriterTask {
     pub master: String,
     /// `shm` or `tcp`.
     pub fabric: String,
-    /// Directory of the journals, `writer-N` each, and of the complaints.
+    /// The directory of the journals, which are called `writer-N`, and of the complaints.
     pub dir: PathBuf,
-    /// The number of the first writer, unique within the test.
+    /// The number of the first writer. Numbers are unique within the test.
     pub first: u32,
     pub writers: u32,
-    /// Keys that its writers operate on.
+    /// Keys on which the writers operate.
     pub keys: Range<u64>,
     pub seed: u64,
     /// Microseconds between two operations of a writer.
     pub pause_us: u64,
     pub mode: WriterMode,
-    /// The network namespace of the process, if not the test's.
+    /// The path of the process's network namespace; `None` for the test's own.
     pub network: Option<String>,
 }
 
-/// The work of a writer.
+/// The kind of work that all writers of a process do.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize)]
 pub enum WriterMode {
-    /// Operates on random keys until it is told to end.
+    /// Operate on random keys until the process is told to end.
     Load,
-    /// As `Load`, but a writer stops at its first error.
+    /// Work as in `Load`, but a writer ends at its first error.
     LoadUntilError,
-    /// Reads until it is told to end, each writer a key of its own, alone and as a list of keys. So a writer
-    /// that waits for one memory node does not keep the others from reading at another one.
+    /// Read until the process is told to end. Each writer reads one key, alone and in a list. So a writer that waits
+    /// for one memory node does not keep other writers from reading at another node.
     Read,
-    /// Puts and reads every key once, and ends.
+    /// Put and read every key once, and end.
     Sweep,
-    /// Reads every key once, and ends.
+    /// Read every key once, and end.
     Look,
 }
 
@@ -88,13 +89,13 @@ impl WriterTask {
         self.dir.join(format!("complaints-{}", self.first))
     }
 
-    /// Returns the file with a byte for each fork.
+    /// Returns the path of the file that gets a byte for each fork.
     fn forks(&self) -> PathBuf {
         self.dir.join(format!("forks-{}", self.first))
     }
 }
 
-/// A running client process; killed on drop.
+/// A running client process. Dropping the value kills it.
 pub struct WriterProcess {
     pub task: WriterTask,
     child: Child,
@@ -128,7 +129,7 @@ impl WriterProcess {
         super::common::is_alive(self.child.id())
     }
 
-    /// Tells the process to end; it may hear that later.
+    /// Tells the process to end, without waiting for that.
     pub fn tell_to_end(&mut self) {
         drop(self.stdin.take());
     }
@@ -138,29 +139,29 @@ impl WriterProcess {
         self.stdin.as_mut().unwrap().write_all(FORK).unwrap();
     }
 
-    /// Returns how often it has forked and its children have ended.
+    /// Returns the number of times that the process has forked and its children have ended.
     pub fn forks(&self) -> u64 {
         std::fs::metadata(self.task.forks()).map_or(0, |file| file.len())
     }
 
-    /// Lets it end, which takes at most as long as an operation until its time limit.
+    /// Lets the process end. This takes at most the timeout of an operation.
     pub fn finish(&mut self) {
         self.tell_to_end();
         self.wait();
     }
 
-    /// Waits for its end, which must be successful.
+    /// Waits until the process has ended, and asserts that it was successful.
     pub fn wait(&mut self) {
         let status = super::common::wait(&mut self.child);
         assert!(status.success(), "client process {}: {status}", self.task.first);
     }
 
-    /// Returns the number of notes of the writer with fewest.
+    /// Returns the number of notes in the shortest of its writers' journals.
     pub fn progress(&self) -> u64 {
         self.numbers().map(|n| journal::notes(&self.task.journal(n))).min().unwrap()
     }
 
-    /// Returns the number of notes of all its writers.
+    /// Returns the number of notes in all its writers' journals.
     pub fn notes(&self) -> u64 {
         self.numbers().map(|n| journal::notes(&self.task.journal(n))).sum()
     }
@@ -169,7 +170,7 @@ impl WriterProcess {
         self.numbers().flat_map(|n| journal::read(&self.task.journal(n), n)).collect()
     }
 
-    /// Removes its files, once they have been judged.
+    /// Removes the files of the process, when they have been judged.
     pub fn forget(&self) {
         let files = self
             .numbers()
@@ -178,7 +179,7 @@ impl WriterProcess {
         files.for_each(|file| drop(std::fs::remove_file(file)));
     }
 
-    /// Returns errors, torn values, and views that went backwards; one a line.
+    /// Returns errors, torn values, and views that went backwards, one a line.
     pub fn complaints(&self) -> String {
         std::fs::read_to_string(self.task.complaints()).unwrap_or_default()
     }
@@ -190,13 +191,13 @@ impl WriterProcess {
 
 impl Drop for WriterProcess {
     fn drop(&mut self) {
-        // An error means that it has ended already.
+        // An error means that the process has ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// Not a test: the process that [`WriterProcess::start`] starts.
+/// This is no test, but the process that [`WriterProcess::start`] starts.
 #[test]
 #[ignore = "the client process of the other tests"]
 fn is_a_client() {
@@ -214,7 +215,7 @@ fn is_a_client() {
             })
             .collect();
         if task.mode.is_load() {
-            // Until the test is over, or has died.
+            // The loop ends when the test is over or has died.
             while stdin().read_exact(&mut [0; FORK.len()]).is_ok() {
                 fork_twice(&task, &client);
             }
@@ -224,14 +225,16 @@ fn is_a_client() {
     });
 }
 
-/// Forks twice: one child ends by `exit`, as programs do, and one by `_exit`.
+/// Forks twice. One child ends by `exit`, as programs do, and the other by `_exit`.
 #[allow(unsafe_code, reason = "there is no safe fork")]
 fn fork_twice(task: &WriterTask, client: &Client) {
     for by_exit in [true, false] {
-        // SAFETY: the test is about the use that a child makes of its parent's client.
+        // SAFETY: after `fork` in a process with threads, a child should call only async-signal-safe functions. This
+        // child calls its parent's client, as a user's program might: that is what the test is about. The alarm ends it
+        // if it hangs.
         let child = unsafe { libc::fork() };
         if child == 0 {
-            // SAFETY: plain calls of the child about itself.
+            // SAFETY: `alarm` has no preconditions.
             unsafe { libc::alarm(CHILD_TIMEOUT_S) };
             let asked = client.get(&name(task.keys.start));
             let told = client.put(&name(task.keys.start), &encode(0));
@@ -240,11 +243,11 @@ fn fork_twice(task: &WriterTask, client: &Client) {
             if by_exit {
                 std::process::exit(code);
             }
-            // SAFETY: as above.
+            // SAFETY: `_exit` has no preconditions.
             unsafe { libc::_exit(code) };
         }
         let mut status = 0;
-        // SAFETY: plain call about our own child.
+        // SAFETY: `status` is valid for writes, and `child` is a child of this process that nothing else waits for.
         let ended = unsafe { libc::waitpid(child, &raw mut status, 0) };
         if (ended, status) != (child, 0) {
             complain(task, &format!("a child of process {}: status {status:#x}", task.first));
@@ -261,7 +264,7 @@ fn complain(task: &WriterTask, text: &str) {
     file.unwrap().write_all(format!("{at_ms} {text}\n").as_bytes()).unwrap();
 }
 
-/// Joins the cluster. The master may be away for some time.
+/// Connects to the cluster, and tries again while the master is away.
 fn join(task: &WriterTask) -> Client {
     let fabric = task.fabric.parse::<FabricChoice>().unwrap();
     let options = Options::default().with_fabric(fabric).with_op_timeout(OP_TIMEOUT);
@@ -281,9 +284,9 @@ struct Writer<'a> {
     client: Client,
     journal: Journal,
     rng: SmallRng,
-    /// Writes so far.
+    /// Number of writes so far.
     sequence: u64,
-    /// The newest view seen.
+    /// Number of the newest view that the writer has seen.
     view: u64,
 }
 
@@ -317,7 +320,7 @@ impl Writer<'_> {
         }
     }
 
-    /// Does one operation. Returns whether it met no error.
+    /// Executes one operation. Returns whether it met no error.
     fn step(&mut self) -> bool {
         let keys = self.task.keys.clone();
         let all = keys.end - keys.start;
@@ -373,7 +376,7 @@ impl Writer<'_> {
         u64::from(self.number) << 40 | self.sequence
     }
 
-    /// Does this operation. Returns whether it met no error.
+    /// Executes this operation. Returns whether it met no error.
     fn operate(&mut self, key: u64, call: HistoryCall) -> bool {
         let name = name(key);
         self.journal.begin(key, call);
@@ -423,7 +426,7 @@ fn name(key: u64) -> Vec<u8> {
     format!("crash-{key:04}").into_bytes()
 }
 
-/// Returns the bytes of a value, which has one of two sizes.
+/// Returns the bytes of a value, which has one of two lengths.
 fn encode(value: u64) -> Vec<u8> {
     let words = if value.is_multiple_of(2) { 5 } else { 25 };
     value.to_le_bytes().repeat(words)
@@ -434,7 +437,7 @@ pub fn read_all<'a>(writers: impl IntoIterator<Item = &'a WriterProcess>) -> Vec
     writers.into_iter().flat_map(WriterProcess::records).collect()
 }
 
-/// Returns the directory for [`WriterTask::dir`].
+/// Creates and returns the directory for [`WriterTask::dir`].
 pub fn dir(scratch: &Path) -> PathBuf {
     let dir = scratch.join("clients");
     std::fs::create_dir_all(&dir).unwrap();
