@@ -266,7 +266,7 @@ mod tests {
 
     use super::*;
 
-    /// A writer that fails, blocks, or takes all bytes. Before each write an order tells it which.
+    /// A writer that fails, blocks, or takes all bytes. Before each write it waits for an order that says what to do.
     struct ScriptedStderr {
         orders: Receiver<bool>,
         taken: Sender<Vec<u8>>,
@@ -333,8 +333,8 @@ mod tests {
         (0..pushed).for_each(|_| push(queue, &line));
         assert!(begun.elapsed() < Duration::from_secs(3), "{:?}", begun.elapsed());
         assert!(queue.lock().bytes <= MOST_BYTES);
-        // When the reader continues, it gets all queued lines, and the number of missing lines even if no further line
-        // is logged.
+        // When the reader continues, it gets all queued lines. It also gets the number of missing lines, even if no
+        // further line is logged.
         drop(order);
         let mut lines = 0;
         while lines < pushed {

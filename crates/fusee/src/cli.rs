@@ -60,8 +60,8 @@ impl FuseeCli {
     }
 }
 
-/// Adds a suggestion to the error about an unknown command. For a name from another store, which clap finds too unlike
-/// ours, this is our command; for a command of `fusee-bench` it is that program.
+/// Adds a suggestion to the error about an unknown command: our command of that meaning if the name is from another
+/// store, which clap finds too unlike ours, or `fusee-bench` if the command is one of that program's.
 fn with_suggestion(mut error: clap::Error) -> clap::Error {
     if error.kind() == ErrorKind::InvalidSubcommand
         && let Some(ContextValue::String(name)) = error.get(ContextKind::InvalidSubcommand)

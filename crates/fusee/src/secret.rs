@@ -39,7 +39,7 @@ pub enum SecretCommand {
 pub enum DerivedKeyKind {
     /// For programs that use the store
     Client,
-    /// For operators: it may also form, drain and destroy clusters
+    /// For operators: it also allows forming, draining and destroying clusters
     Admin,
 }
 

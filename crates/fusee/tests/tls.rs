@@ -1,4 +1,4 @@
-//! Clusters whose servers use TLS. Clients with TLS are served, and others are told the reason for the refusal.
+//! Clusters whose servers use TLS. Clients with TLS are served, and clients without TLS get the reason for the refusal.
 
 // Promise SEC-12
 // Promise SEC-13

@@ -60,7 +60,7 @@ pub enum Lab {
     fusee-bench lab all --json > lab.json\n\n\
     Everything is simulated, in virtual time: the same arguments give the same bytes.")]
 pub struct LabOptions {
-    /// Runs of every point, with different keys and operations; the median counts
+    /// Runs of every point, with different keys and operations; the result is their median
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=100))]
     seeds: u64,
 
@@ -68,7 +68,7 @@ pub struct LabOptions {
     #[arg(long, value_parser = clap::value_parser!(u64).range(1_000..=100_000_000))]
     operations: Option<u64>,
 
-    /// Hardware to model instead of the paper's; its statements are not judged then
+    /// Hardware to model instead of the paper's; the paper's statements are not judged then
     #[arg(long, value_parser = testbed)]
     testbed: Option<&'static str>,
 
@@ -113,7 +113,7 @@ pub enum LabPaper {
 /// A figure or table.
 #[derive(clap::Args, Clone, Debug)]
 pub struct LabFigureArgs {
-    /// Its number, or its name as in the list; for figures of ElasticMem, the experiment's number
+    /// Number of the figure or table, or its name as in the list; for figures of ElasticMem, the experiment's number
     #[arg(value_name = "NUMBER")]
     number: String,
 

@@ -22,7 +22,7 @@ pub struct HotKeyTable<V> {
 }
 
 impl<V> HotKeyTable<V> {
-    /// Makes a table with room for `room` keys, which may be 0.
+    /// Makes a table with room for `room` keys, which can be 0.
     pub fn new(room: usize) -> HotKeyTable<V> {
         HotKeyTable {
             room,

@@ -101,7 +101,7 @@ struct LogLineKinds {
 }
 
 struct LogBucket {
-    /// Lines that may still be logged at once.
+    /// Number of lines that can still be logged at once.
     left: u32,
     refilled: Instant,
     left_out: u64,

@@ -75,8 +75,8 @@ pub fn set(filter: Option<&LogFilter>) {
     }
 }
 
-/// Starts logging. If the reader of standard error has stopped reading, a server (`serves`) drops lines after a time
-/// limit. Other commands wait, as programs in a terminal do.
+/// Starts logging. If the reader of standard error has stopped reading, messages of a server (`serves`) wait for it
+/// only until a time limit. Messages of other commands wait without a limit, as is usual for programs in a terminal.
 pub fn start(verbose: u8, usual_log: DefaultVerbosity, serves: bool) {
     if serves {
         stderr::start(Some(PATIENCE), Some(|| limit::tell(false)))

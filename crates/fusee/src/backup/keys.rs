@@ -19,7 +19,7 @@ pub struct KeysArgs {
     #[command(flatten)]
     which: KeyPrefixArgs,
 
-    /// Stop after this many
+    /// Stop after this many keys
     #[arg(long, value_name = "N")]
     limit: Option<u64>,
 

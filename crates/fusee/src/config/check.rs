@@ -25,7 +25,7 @@ pub struct ConfigCheckArgs {
     /// File to check
     file: PathBuf,
 
-    /// Server that the file is for [default: the one that knows most of its settings]
+    /// Kind of server that the file configures [default: the kind that knows most of the file's settings]
     #[arg(long = "for", value_name = "SERVER")]
     server: Option<ServerKind>,
 

@@ -25,7 +25,7 @@ pub struct ActivityHistory(VecDeque<ActivitySample>);
 pub struct ActivityRates {
     /// End of each interval between two samples, in milliseconds since 1970.
     at_ms: Vec<u64>,
-    /// Searches per second. `writes` and `others` are the rates of the other operations.
+    /// Searches per second. `writes` and `others` are the rates of other kinds of operations.
     reads: Vec<f64>,
     writes: Vec<f64>,
     others: Vec<f64>,

@@ -33,7 +33,7 @@ const STYLE: &str = include_str!("page/page.css");
 pub struct ClusterPages {
     runtime: Runtime,
     master: MasterClient,
-    /// The address of this master. While this master leads, the status has the same one.
+    /// The address of this master. The status shows the address of the leading master.
     own: String,
     /// Answer times of control requests.
     times: RequestTimes,

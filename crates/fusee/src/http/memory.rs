@@ -1,5 +1,5 @@
-//! The metrics about the use of memory. They have a page of their own because they need a survey, which is expensive:
-//! it joins the cluster like `fusee status --memory`, and reads 1/512 of the used memory.
+//! The metrics about the use of memory. They are a page of their own because a survey is expensive: it joins the
+//! cluster like `fusee status --memory`, and reads 1/512 of the used memory.
 
 use std::time::{Duration, Instant};
 

@@ -81,7 +81,7 @@ pub struct MasterServerSettings {
     #[arg(long, env = "FUSEE_STORE_CERT", value_name = "FILE")]
     store_cert: Option<PathBuf>,
 
-    /// With --store-cert: PEM file of its private key
+    /// With --store-cert: PEM file of that certificate's private key
     #[arg(long, env = "FUSEE_STORE_KEY", value_name = "FILE")]
     store_key: Option<PathBuf>,
 
@@ -133,8 +133,8 @@ pub struct MasterServerSettings {
     #[arg(long, env = "FUSEE_MAX_VALUE_BYTES", value_name = "BYTES")]
     max_value_bytes: Option<ByteSize>,
 
-    /// Serve metrics, health and a status page by HTTP at this address: /, /metrics, /healthz, /readyz,
-    /// /status.json. All that reach it may read them [default: none]
+    /// Serve metrics, health and a status page by HTTP at this address: /, /metrics, /healthz, /readyz, /status.json.
+    /// Every machine that reaches the address can read them [default: none]
     #[arg(long, env = "FUSEE_HTTP", value_name = "HOST:PORT")]
     http: Option<String>,
 
@@ -152,8 +152,8 @@ pub struct MasterServerSettings {
     #[arg(skip)]
     tls_key: Option<PathBuf>,
 
-    /// Listen at non-loopback addresses without a secret: any machine that reaches them may read, write and
-    /// destroy everything
+    /// Listen at non-loopback addresses without a secret: any machine that reaches them can read, write and destroy
+    /// everything
     #[arg(long, env = "FUSEE_INSECURE", action = ArgAction::Set, num_args = 0..=1,
           default_value_t = false, default_missing_value = "true")]
     insecure: bool,

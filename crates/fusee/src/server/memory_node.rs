@@ -127,8 +127,8 @@ pub struct MemoryNodeSettings {
           default_value_t = false, default_missing_value = "true")]
     huge_pages: bool,
 
-    /// Serve metrics, health and a status page by HTTP at this address: /, /metrics, /healthz, /readyz,
-    /// /status.json. All that reach it may read them [default: none]
+    /// Serve metrics, health and a status page by HTTP at this address: /, /metrics, /healthz, /readyz, /status.json.
+    /// Every machine that reaches the address can read them [default: none]
     #[arg(long, env = "FUSEE_HTTP", value_name = "HOST:PORT")]
     http: Option<String>,
 
@@ -146,8 +146,8 @@ pub struct MemoryNodeSettings {
     #[arg(skip)]
     tls_key: Option<PathBuf>,
 
-    /// Listen at non-loopback addresses without a secret: any machine that reaches them may read, write and
-    /// destroy everything
+    /// Listen at non-loopback addresses without a secret: any machine that reaches them can read, write and destroy
+    /// everything
     #[arg(long, env = "FUSEE_INSECURE", action = ArgAction::Set, num_args = 0..=1,
           default_value_t = false, default_missing_value = "true")]
     insecure: bool,

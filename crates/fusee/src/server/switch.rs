@@ -81,11 +81,11 @@ pub struct SwitchSettings {
     #[arg(long, env = "FUSEE_WIRE", value_name = "A,B", value_delimiter = ',')]
     wire: Option<Vec<String>>,
 
-    /// Number of keys that it can track, up to 10,000,000
+    /// Number of keys that the switch can track, up to 10,000,000
     #[arg(long, env = "FUSEE_SLOTS", default_value_t = 100_000, value_name = "N")]
     slots: u32,
 
-    /// Concurrent writes of one key that it can put in order, up to 65,536; 0: none
+    /// Number of keys whose concurrent writes the switch can put in order, up to 65,536; 0: none
     #[arg(long, env = "FUSEE_ROUNDS", default_value_t = 0, value_name = "N")]
     rounds: u32,
 
@@ -98,11 +98,11 @@ pub struct SwitchSettings {
           default_value_t = false, default_missing_value = "true")]
     insecure: bool,
 
-    /// Seconds between reports of its work; there is one at the end in any case
+    /// Seconds between reports of the switch's work; it always reports at its end
     #[arg(long, env = "FUSEE_EVERY", value_name = "SECONDS", help_heading = LIVE)]
     every: Option<u32>,
 
-    /// Milliseconds between losses of all its state, to test that nothing depends on it
+    /// Milliseconds after which the switch repeatedly forgets everything, to test that nothing depends on its state
     #[arg(long, env = "FUSEE_FORGET_EVERY", value_name = "MS", help_heading = LIVE)]
     forget_every: Option<u32>,
 

@@ -10,7 +10,7 @@ use super::report::StatusReport;
 /// Memory is short if no region can be added and fewer than one in this many blocks are free.
 const SHORT: u64 = 10;
 
-/// The health of a cluster: the worst of the states that apply. They are in this order, the worst first.
+/// The health of a cluster: the worst state that applies. The states are in order, the worst first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Health {

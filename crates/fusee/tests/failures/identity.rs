@@ -190,7 +190,8 @@ fn living_data_are_destroyed_only_if_that_is_said_twice_and_only_once() {
 fn a_master_whose_store_fails_ends_with_an_error_and_goes_on_when_there_is_room() {
     let mut cluster = FaultyCluster::with_long_leases("tcp");
     put(&cluster, "key", "value");
-    // Limits the sizes of the master's files to a little more than that of its log, which has room for the log's end.
+    // Limits the size of the master's files to slightly more than its log has now, so that the end of the log still
+    // fits.
     let room = fs::metadata(cluster.path("logs/master.log")).unwrap().len() + 4096;
     let master = cluster.master.as_mut().unwrap();
     let pid = master.id().to_string();

@@ -18,7 +18,7 @@ use rustix::time::{ClockId, clock_gettime};
 
 /// Length of a note in bytes.
 const NOTE_BYTES: usize = 32;
-/// Largest number of nanoseconds between the start of an operation and a later noted start, as in the benchmarks.
+/// Nanoseconds by which an operation has possibly started before the noted time, as in the benchmarks.
 const SLACK_NS: u64 = 100;
 
 // Values of `what`: starts of operations, by call, and ends.

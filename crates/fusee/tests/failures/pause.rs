@@ -1,5 +1,5 @@
-//! Processes that are stopped by `SIGSTOP` and continued by `SIGCONT`. A process that was silent for a lease and given
-//! up cannot change anything any more. Any other process continues as before.
+//! Processes that are stopped by `SIGSTOP` and continued by `SIGCONT`. If the cluster has given a process up because it
+//! was silent for a lease, that process cannot change anything any more. Other processes continue as before.
 
 // Promise CHG-29
 // Promise DUR-3

@@ -139,8 +139,8 @@ fn a_primary_that_is_silent_and_comes_back_is_settled() {
     cluster.until("it is settled", |status| {
         status.view.as_ref().is_some_and(|view| view.change.is_none() && view.number > 1)
     });
-    // The session has given up its connection to the node. One call possibly reports that; the next call has a new
-    // session.
+    // The session has closed its connection to the stopped node. At most one call reports that; the next call uses a
+    // new session.
     for n in 0..KEYS {
         match client.get(&key(n)) {
             Ok(found) => assert_eq!(found, Some(value(n)), "key {n}"),

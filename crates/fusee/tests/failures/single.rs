@@ -105,7 +105,8 @@ fn values_without_redundancy_go_with_their_node_and_nothing_else_does() {
     }
     assert_eq!(missing(&client), BTreeSet::new());
 
-    // A drain moves the node's values to other nodes. A key without redundancy can get redundancy, and lose it again.
+    // A key changes its redundancy from none to replicated, and back. Then a drain moves the node's values to other
+    // nodes.
     cluster.start_node();
     cluster.until_stable(4, true);
     for wanted in [Redundancy::Replicated, Redundancy::None] {

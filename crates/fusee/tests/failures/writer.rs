@@ -89,7 +89,7 @@ impl WriterTask {
         self.dir.join(format!("complaints-{}", self.first))
     }
 
-    /// Returns the path of the file that gets a byte for each fork.
+    /// Returns the path of a file with a byte for each fork whose children have ended.
     fn forks(&self) -> PathBuf {
         self.dir.join(format!("forks-{}", self.first))
     }

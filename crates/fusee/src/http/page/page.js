@@ -1,10 +1,10 @@
-// The status of a cluster, drawn from what its master says each second. Text is only ever set as text, so
-// nothing that a server says can become part of the page.
+// Draws the status of a cluster from the master's answers, which the page requests each second. Texts of answers are
+// only inserted as text nodes, so they cannot become elements or scripts of the page.
 'use strict';
 
 const $ = id => document.getElementById(id);
 const PERIOD_MS = 1000;
-// Of the program that serves this page.
+// Version of the program that serves this page.
 const VERSION = document.querySelector('meta[name=version]').content;
 
 function element(name, text, className) {
@@ -46,7 +46,7 @@ function duration(ms) {
   return `${Math.round(s / 3600)} h`;
 }
 
-// Rows of cells: texts, or [text, class], or elements.
+// Fills a table with rows. A cell is a text, [text, class], or an element.
 function fill(body, rows, none) {
   const columns = body.closest('table').querySelectorAll('th').length;
   const made = rows.map(({ cells, className }) => {
@@ -80,14 +80,14 @@ function bar(used, reserved, all) {
   return made;
 }
 
-// A step above the largest value: 1, 2 or 5 times a power of ten.
+// Returns the end of an axis: the smallest of 1, 2 or 5 times a power of ten that is not below the value.
 function ceiling(value) {
   const power = 10 ** Math.floor(Math.log10(Math.max(value, 1)));
   return [1, 2, 5, 10].map(n => n * power).find(n => n >= value) ?? 10 * power;
 }
 
 const SECONDS = 600;
-// Between two times on the axis: so that there are five of them at most.
+// Seconds between two labels of the time axis. The axis has at most five labels.
 const STEPS_S = [5, 10, 15, 30, 60, 120, 150];
 
 function chart(target, history, lines) {
@@ -97,7 +97,7 @@ function chart(target, history, lines) {
   const last = times.length ? times[times.length - 1] : Date.now();
   const most = Math.max(0, ...lines.flatMap(line => history[line]));
   const full = ceiling(most);
-  // At first there is little to show. The axis has whole seconds.
+  // While the history is short, the axis is shorter too. Its length is a whole number of seconds.
   const span = Math.ceil(Math.min(SECONDS, Math.max(60, times.length ? (last - times[0]) / 1000 : 0))) * 1000;
   const x = at => left + (width - left - right) * (1 - (last - at) / span);
   const y = value => top + (height - top - bottom) * (1 - value / full);
@@ -114,7 +114,7 @@ function chart(target, history, lines) {
   }
   lines.forEach((line, n) => {
     const values = history[line];
-    // A pause, as of a master that was away, is no line.
+    // The line is interrupted where samples are missing, for example while the master was away.
     const path = times.map((at, i) => {
       const begins = i === 0 || at - times[i - 1] > 5000;
       return `${begins ? 'M' : 'L'}${x(at).toFixed(1)},${y(values[i]).toFixed(1)}`;
@@ -125,7 +125,7 @@ function chart(target, history, lines) {
   });
   target.setAttribute('viewBox', `0 0 ${width} ${height}`);
   target.replaceChildren(...parts);
-  // The values at the pointer, also when the chart is drawn anew below it.
+  // Shows the values at the pointer, and shows them again after the chart has been redrawn.
   const tell = () => {
     target.querySelectorAll('.cursor, .told').forEach(old => old.remove());
     const pointed = pointer.get(target);
@@ -145,7 +145,7 @@ function chart(target, history, lines) {
   tell();
 }
 
-// Where the pointer is over a chart.
+// Horizontal position of the pointer over each chart.
 const pointer = new Map();
 const clock = at => new Date(at).toLocaleTimeString();
 
@@ -155,17 +155,18 @@ const HEALTH = {
 };
 const BAD = new Set(['lost']), BUSY = new Set(['joining', 'waiting', 'draining']);
 
-// How many there are, and how many there are to be if these are more.
+// Returns the number that exists, followed by the wanted number if that is larger.
 const outOf = (there, wanted) => there < wanted ? `${there} of ${wanted}` : String(there);
 
-// What each memory node had served over TCP, at the last looks.
+// Requests and bytes that each memory node had served over TCP, at the latest samples.
 const served = new Map();
 
-// Requests and bytes a second since then. What passes a memory node by it cannot tell.
+// Returns requests and bytes per second since the oldest of these samples. A memory node does not see requests over
+// shared memory and RDMA.
 function traffic(node) {
   const now = { at: performance.now(), requests: node.tcp_requests, bytes: node.tcp_bytes };
   if (now.requests === null) return '–';
-  // Of one that was started anew nothing from before compares.
+  // The counts of a node that has restarted begin at 0, so its earlier samples are dropped.
   const looks = (served.get(node.node) ?? []).filter(look => look.requests <= now.requests).slice(-5);
   served.set(node.node, [...looks, now]);
   const parts = [];
@@ -307,7 +308,7 @@ async function look() {
   setTimeout(look, PERIOD_MS);
 }
 
-// Sums of the samples of a metric.
+// Returns the sum of a metric's samples.
 function sum(text, name) {
   const samples = text.split('\n').filter(line => line.startsWith(name) && ' {'.includes(line[name.length]));
   return samples.reduce((all, line) => all + Number(line.slice(line.lastIndexOf(' '))), 0);
