@@ -37,7 +37,7 @@ pub struct CommonOptions {
 /// The way in which a program runs one of its commands.
 #[derive(Clone, Copy, Debug)]
 pub struct Conduct {
-    /// The default log.
+    /// The lines that the command logs by default.
     pub usual_log: DefaultVerbosity,
     /// Whether the command is a server: it runs until it is stopped, and other processes depend on it.
     pub serves: bool,

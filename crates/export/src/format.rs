@@ -249,7 +249,8 @@ fn crc32c(bytes: &[u8]) -> u32 {
 /// A part of an export after the head.
 #[derive(Debug)]
 pub enum ExportPart {
-    /// A block, which has been read into the caller's. The cursor is the position of the scan behind it.
+    /// A block. Its pairs are in the block that the caller has passed. The cursor is the position of the scan behind
+    /// it.
     Block(ScanCursor),
     /// The end, with the totals of all blocks before it.
     End(ExportTotals),

@@ -14,10 +14,10 @@ const PAUSE: Duration = Duration::from_millis(250);
 /// The treatment of pairs whose keys exist in the cluster.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ExistingPairs {
-    /// Such keys get the value of the export.
+    /// Keys that exist get the value of the export.
     #[default]
     Replaced,
-    /// Such keys keep their value.
+    /// Keys that exist keep their value.
     Kept,
 }
 

@@ -131,7 +131,7 @@ fn an_export_that_is_interrupted_is_gone_on_with() {
     some_pairs(&up);
     let file = up.scratch.path().join("pairs.fusee").display().to_string();
     up.run(&["export", &file, "--resume"]).expect_error(1, "pairs.fusee.part");
-    // A process was killed while it wrote a block. The next export finds the end of the last complete block.
+    // A process was killed while it wrote a block. The resumed export continues behind the last complete block.
     up.run(&["export", &file]).expect_code(0);
     let bytes = fs::read(&file).unwrap();
     fs::remove_file(&file).unwrap();
@@ -153,7 +153,7 @@ fn an_export_that_is_interrupted_is_gone_on_with() {
     let report = up.run(&["export", &file, "--resume", "--json"]).expect_code(0).json();
     assert_eq!(report["pairs"], 14);
     up.run(&["import", &file, "--check"]).expect_code(0);
-    // The same happens if the bytes behind the damage are more than the continued export writes.
+    // Everything behind the damage is discarded, even if it is longer than what the continued export writes.
     rotten.extend(vec![0; 100_000]);
     fs::remove_file(&file).unwrap();
     fs::write(format!("{file}.part"), &rotten).unwrap();

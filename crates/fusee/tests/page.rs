@@ -78,7 +78,7 @@ impl Browser {
         format!("/element/{}", id.as_str().unwrap())
     }
 
-    /// Returns the visible text of an element. One script gets it, because the page is drawn anew every second.
+    /// Returns the visible text of an element. A single script reads it, because the page is redrawn every second.
     fn text(&self, selector: &str) -> String {
         let text = self.run(&format!(
             "const found = document.querySelector('{selector}'); \

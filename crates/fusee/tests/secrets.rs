@@ -114,7 +114,8 @@ fn strangers_get_nothing_whatever_they_ask() {
         let (_stream, _call, said) = nic::call(tcp, name);
         assert_eq!(said, [&b"FUSEtcp3"[..], &[1, 0, 0, 0], &[0; 64]].concat());
     }
-    // Neither does a peer that knows the node's identity, from etcd or the network, but has no key of the secret.
+    // A peer that knows the node's identity, from etcd or the network, but has no key of the secret, learns nothing
+    // either.
     let file = secret.file("client");
     let keys = fusee_auth::Keyring::of_client(file.as_ref()).unwrap();
     let options = Options::default().with_keys(keys.clone()).with_fabric(FabricKind::Tcp);

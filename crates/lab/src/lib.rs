@@ -168,7 +168,7 @@ fn run_all(
     for figure in figures {
         let outcome = run::run(figure, options)?;
         let json = serde_json::to_string(&outcome).expect("numbers and texts");
-        // The outcome is printed first, because writing the files fails on a full disk.
+        // The outcome is printed before the files are written, because a full disk can make the writing fail.
         output::line(&if options.json { json.clone() } else { report::text(&outcome) })?;
         if let Some(folder) = &options.out {
             write(&folder.join(format!("{}.json", figure.id)), &json)?;

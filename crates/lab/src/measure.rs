@@ -498,7 +498,7 @@ fn latencies_by_kind(
     latencies.into_iter().map(of).collect()
 }
 
-/// Returns the busiest part of each kind, for each kind of machine.
+/// Returns, for each kind of machine, the busiest part of each kind.
 fn uses(busy: &[BusyTime], took: Nanos) -> Vec<HardwareUse> {
     let mut uses: Vec<HardwareUse> = Vec::new();
     for busy in busy {

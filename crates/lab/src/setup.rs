@@ -273,7 +273,7 @@ const BLOCK_BYTES: u64 = 1 << 18;
 const PAIRS_IN_BLOCK: u64 = 16;
 /// Maximum size of a block (see [`Geometry`]).
 const MAX_BLOCK_BYTES: u64 = 16 << 20;
-/// Smallest size of a region, and smallest number of blocks in a region.
+/// Smallest size of a region in bytes, and smallest number of blocks in a region.
 const REGION_BYTES: u64 = 1 << 25;
 const BLOCKS_IN_REGION: u64 = 8;
 /// Number of regions for which each node has room in addition to those for the pairs.
@@ -373,7 +373,7 @@ pub struct LabResults {
     pub missed: u64,
     /// The part of the hardware that was busy for the largest share of the time.
     pub busiest: HardwareUse,
-    /// The busiest part of each kind, for each kind of machine.
+    /// For each kind of machine, the busiest part of each kind.
     pub uses: Vec<HardwareUse>,
     /// The work of the switch; `None` without a switch.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -390,7 +390,7 @@ pub struct LabSwitchWork {
     pub asked: u64,
     /// Verbs that were steered.
     pub steered: u64,
-    /// Number of verbs that the switch held.
+    /// Number of decisions to hold a verb. A verb that is held twice counts twice.
     pub held: u64,
     /// Bytes of the switch's state at the end.
     pub bytes: u64,

@@ -61,7 +61,7 @@ pub struct SwitchRequest<'b> {
 /// The part of a verb that a switch sees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SwitchVerb<'b> {
-    /// A READ of this many bytes, which a switch never changes.
+    /// A READ of this many bytes, to which a switch makes no change.
     Read(u32),
     /// A READ of this many bytes that a switch is allowed to [steer](fusee_core::verbs::VerbBatch::steered) to the
     /// object to which the slot at the verb's place leads.

@@ -47,7 +47,7 @@ pub struct CloverCounts {
     pub lost: u64,
     /// Requests for the chain of a key.
     pub queries: u64,
-    /// Requests for entries.
+    /// Requests for new entries.
     pub allocations: u64,
     /// READs during which the entry was reused.
     pub torn: u64,
@@ -68,7 +68,7 @@ enum ChainWalkStep {
     Last,
     /// The entry is the last one until its follower is committed.
     Uncommitted,
-    /// The walk goes on at this entry.
+    /// The walk continues at this entry.
     To(CloverEntry),
     /// The entry has been reused.
     Gone,

@@ -24,7 +24,8 @@ use crate::{BaselineError, Rpc};
 const MOST_CHORES: usize = 64;
 /// Phases in which a client looks for free objects before it regards the store as full.
 const LOOKS: usize = 256;
-/// A client looks at the bitmap of a block each time it has allocated this fraction (one over) of a block's objects.
+/// A client READs a block's bitmap after every `n / PARTS_PER_LOOK` allocations, where `n` is a block's number of
+/// objects.
 const PARTS_PER_LOOK: u64 = 8;
 
 /// A pending step of memory management.

@@ -118,7 +118,7 @@ fn default_directives(verbose: u8, usual: DefaultVerbosity) -> String {
         (1, DefaultVerbosity::Everything) | (2, DefaultVerbosity::Problems) => "debug",
         _ => "trace",
     };
-    // Other libraries log much at these levels, so only `RUST_LOG` selects their lines.
+    // Other libraries log much below `warn`, so these lines are logged only if `RUST_LOG` selects them.
     format!("warn,{}", crates(level))
 }
 

@@ -1,8 +1,9 @@
 //! The end of a process after a panic in any of its threads or tasks.
 //!
-//! Without this, a server that has lost a thread or a task would continue without a part of itself, for example a
+//! Without this code, a server that has lost a thread or a task would continue without a part of itself, for example a
 //! memory node without its control port, or a master that no longer decides. Other processes would wait for the server,
 //! and no supervisor would notice. Therefore the server ends with the exit code of a panic, and its supervisor restarts
+//! it.
 //! it.
 
 // Promise SEC-16: A panic in any thread or task ends the server.

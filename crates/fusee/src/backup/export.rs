@@ -77,7 +77,7 @@ impl ExportArgs {
 struct ExportReport {
     file: String,
     cluster: String,
-    /// False if a signal ended the export before its end.
+    /// Whether the export is complete. It is not if a signal ended it.
     whole: bool,
     pairs: u64,
     bytes: u64,

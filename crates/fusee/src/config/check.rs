@@ -103,7 +103,7 @@ fn guess(path: &Path) -> Result<ServerKind, Failure> {
         counts.iter().filter(|(known, _)| *known == most).map(|(_, server)| *server).collect();
     match best[..] {
         [server] => Ok(server),
-        // A file that is not TOML is wrong for any server, so any server will do.
+        // A file that is not TOML is wrong for every server, so any server can report the mistake.
         [server, ..] if !mistakes.is_empty() => Ok(server),
         _ => Err(wrong(
             "its names are those of several servers; say with --for whether it is of a master, memory-node or switch"

@@ -234,7 +234,7 @@ impl settings::ServerSettings for MemoryNodeSettings {
 }
 
 /// Runs a memory node until a signal ends it. If the cluster has given up the node because the node was silent, the
-/// node joins anew, empty. If the node was drained, it ends.
+/// node joins again with an empty pool. If the node was drained, it ends.
 pub fn run(args: MemoryNodeArgs) -> Result<(), Failure> {
     super::take_descriptors();
     let mut stop = ServerSignals::watch(args.stop_with_stdin, args.given.has_file())?;
@@ -245,7 +245,7 @@ pub fn run(args: MemoryNodeArgs) -> Result<(), Failure> {
     };
     memory::warn_of_pools(config.pool_bytes, 1);
     let mut node = start(config)?;
-    // The runtime is used again by a node that starts anew.
+    // The runtime is kept when the node starts again with an empty pool.
     let io = secret::runtime("fusee-mn-http")?;
     let (shown, pages) = watch::channel(view(&node));
     let serve =

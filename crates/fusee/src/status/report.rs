@@ -230,7 +230,7 @@ pub struct ScrubReport {
     pub bytes: u64,
     /// Number of subtables whose replicas differed and were made equal.
     pub settled_subtables: u64,
-    /// Number of regions whose free bitmaps contradicted the index and were made anew.
+    /// Number of regions whose free bitmaps contradicted the index and were replaced by new ones.
     pub renewed_regions: u64,
     /// Number of pairs of which the last pass found no undamaged replica.
     pub lost_pairs: u64,

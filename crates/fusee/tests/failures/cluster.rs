@@ -386,7 +386,7 @@ impl FaultyCluster {
         finish(fusee(arguments).env("FUSEE_MASTER", &self.address))
     }
 
-    /// Starts a client process whose writers pause never, so that they are probably in an operation when the process is
+    /// Starts a client process whose writers never pause, so that they are probably in an operation when the process is
     /// killed.
     pub fn victim(&mut self, mode: WriterMode) -> WriterProcess {
         self.task(2, 0, mode)
@@ -494,7 +494,7 @@ impl FaultyCluster {
         })
     }
 
-    /// Returns the view's name of the memory node that this process runs; `None` if the process is no member.
+    /// Returns the name that the view gives to the memory node with this index; `None` if the node is no member.
     pub fn name_of(&self, node: usize) -> Option<MnId> {
         let control = self.nodes[node].control();
         let view = self.status()?.view?;

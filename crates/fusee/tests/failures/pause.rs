@@ -86,8 +86,8 @@ fn clients_are_stopped_shortly_over_tcp() {
     stop_clients_shortly("tcp");
 }
 
-/// A memory node is stopped, and the cluster continues without it. When the node runs again, it joins anew, empty, and
-/// gets replicas.
+/// A memory node is stopped, and the cluster continues without it. When the node runs again, it joins again with an
+/// empty pool, and gets replicas.
 fn stop_a_memory_node(fabric: &'static str) {
     let mut cluster = FaultyCluster::with_long_leases(fabric);
     cluster.load(2, 2);

@@ -389,7 +389,7 @@ fn crowd(cluster: &FaultyCluster) -> Client {
     Client::connect_with(cluster.address(), options).unwrap()
 }
 
-/// Pauses until the master regards processes that are silent since now as dead.
+/// Pauses until the master regards processes as dead that have just become silent.
 fn pause_for_a_lease(cluster: &FaultyCluster) {
     let lease_ms = u64::from(cluster.shape.lease_ms);
     cluster.pause(lease_ms..2 * lease_ms);

@@ -168,7 +168,7 @@ impl<S: ServerSettings> GivenSettings<S> {
         self.config.as_deref().map_or_else(Default::default, file::read::<S>)
     }
 
-    /// Merges these settings over those of a file.
+    /// Merges these settings over those of a file, which they override.
     fn over(&self, file: SettingsFile) -> Result<EffectiveSettings<S>, SettingProblems> {
         let mut origins = SettingOrigins { set: BTreeMap::new(), file: self.config.clone() };
         for (name, place) in file.places {
