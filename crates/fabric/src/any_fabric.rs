@@ -1,13 +1,13 @@
-//! A session's fabric of any kind, and the calls by which an executor drives it.
+//! A session's fabric of any kind, and the calls by which an executor drives the fabric's I/O.
 //!
-//! The kind is chosen at run time, and each kind has its own type of future. Still nothing is boxed: the future of a
-//! batch is an enum, like the fabric. A session uses one kind of fabric for all its nodes.
+//! The kind is chosen at run time, and each kind has its own type of future. Nothing is boxed all the same: the
+//! future of a batch is an enum, like the fabric. A session uses one kind of fabric for all its nodes.
 //!
 //! # Driving
 //!
-//! Batches over TCP and verbs make progress in [`AnyFabric::turn`] only. An executor polls its ready tasks, then calls
-//! `turn`. [`AnyFabric::waker`] ends a `turn` that sleeps; an executor uses it as the waker of its tasks, and other
-//! threads may use it too. Over shared memory batches need no `turn`, which only sleeps there.
+//! Batches over TCP and verbs make progress in [`AnyFabric::turn`] only. An executor polls its ready tasks, then
+//! calls `turn`. Waking [`AnyFabric::waker`] ends a `turn` that sleeps. An executor passes that waker to its tasks;
+//! other threads can use it too. Over shared memory batches make progress without `turn`, which only sleeps.
 
 use std::fmt;
 use std::io;
@@ -34,11 +34,11 @@ use crate::verbs::{self, NicCounts, VerbsFabric};
 /// The kinds of fabrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum FabricKind {
-    /// Shared memory: the session runs on the memory node's host.
+    /// Shared memory. The session runs on the memory node's host.
     Shm,
-    /// TCP: the session runs anywhere.
+    /// TCP. The session can run on any host.
     Tcp,
-    /// RDMA: session and memory node have NICs for it.
+    /// RDMA. Session and memory node both have NICs for RDMA.
     Verbs,
 }
 
@@ -52,7 +52,7 @@ impl fmt::Display for FabricKind {
     }
 }
 
-/// The error of a name that no fabric has.
+/// The error for a name that is not a fabric's.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("unknown fabric {0:?}; there are shm, tcp and verbs")]
 pub struct UnknownFabric(pub String);
@@ -70,12 +70,13 @@ impl FromStr for FabricKind {
     }
 }
 
-/// The place of a switch that steers a session's READs.
+/// The location of a switch that steers a session's READs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SwitchLocation {
-    /// At this host and port. Over TCP, sessions connect to the switch instead of the memory nodes.
+    /// The switch listens at this host and port. Over TCP, sessions connect to the switch instead of the memory
+    /// nodes.
     Address(String),
-    /// On the wires between NICs. Sessions cannot see it there.
+    /// The switch is on the wires between NICs, where sessions do not see it.
     Wire,
 }
 
@@ -105,7 +106,7 @@ impl From<String> for SwitchLocation {
     }
 }
 
-/// A place in which a thread sleeps until its waker is used.
+/// A place where a thread sleeps until the waker of the place is used.
 #[derive(Debug, Default)]
 pub struct Parker {
     woken: Mutex<bool>,
@@ -141,7 +142,7 @@ impl Wake for Parker {
 /// A session's fabric.
 #[derive(Debug)]
 pub enum AnyFabric {
-    /// Shared memory, and the parker of the session's thread.
+    /// Shared memory, and the parker in which the session's thread sleeps.
     Shm(ShmFabric, Arc<Parker>),
     /// TCP.
     Tcp(TcpFabric),
@@ -149,10 +150,9 @@ pub enum AnyFabric {
     Verbs(VerbsFabric),
 }
 
-/// Opens a session with all of these memory nodes.
+/// Opens a session with all of these memory nodes. Fails at the first node that it cannot attach to.
 ///
-/// Over shared memory, nodes in this process are found by their identity. Fails at the first node that cannot be
-/// attached to.
+/// Over shared memory, a node that runs in this process is found by its identity, without a socket.
 pub fn attach_all(
     kind: FabricKind,
     client: ClientId,
@@ -161,7 +161,8 @@ pub fn attach_all(
     attach_all_with(AttachOptions::plain(kind), client, members, &|| true)
 }
 
-/// Opens a session like [`attach_all`], over the switch's fabric, with READs that the switch may steer.
+/// Opens a session like [`attach_all`], over the fabric that the switch serves. The switch is allowed to steer
+/// READs.
 pub fn attach_all_through(
     switch: &SwitchLocation,
     client: ClientId,
@@ -171,28 +172,29 @@ pub fn attach_all_through(
     attach_all_with(way, client, members, &|| true)
 }
 
-/// The route and the credentials with which a session reaches memory nodes.
+/// The route and the credentials by which a session reaches memory nodes.
 #[derive(Clone, Copy, Debug)]
 pub struct AttachOptions<'a> {
     /// The fabric.
     pub kind: FabricKind,
-    /// The switch on the way, if any. It must serve that fabric.
+    /// The switch on the way, if any. Its fabric must be `kind`.
     pub switch: Option<&'a SwitchLocation>,
-    /// The certificates for TLS, if it is used. Over TCP only.
+    /// The certificates for TLS, if the session uses TLS. Over TCP only.
     pub tls: Option<&'a TlsSettings>,
-    /// The keys from the cluster's secret, if it has one. Client and memory nodes prove them to each other.
+    /// The keys derived from the cluster's secret, if it has one. Client and memory nodes prove these keys to each
+    /// other.
     pub keys: Option<&'a Keyring>,
 }
 
 impl AttachOptions<'_> {
-    /// Returns a way without switch, TLS or keys.
+    /// Returns options without switch, TLS or keys.
     pub fn plain(kind: FabricKind) -> AttachOptions<'static> {
         AttachOptions { kind, switch: None, tls: None, keys: None }
     }
 }
 
-/// Opens a session like [`attach_all`], in this way. Gives up soon after `goes_on` returns false, also on a memory node
-/// that takes no connection, or takes it and does not answer.
+/// Opens a session like [`attach_all`], with these options. Gives up soon after `goes_on` returns false, even while
+/// a memory node accepts no connection, or has accepted one and does not answer.
 pub fn attach_all_with(
     AttachOptions { kind, switch, tls, keys }: AttachOptions<'_>,
     client: ClientId,
@@ -219,11 +221,11 @@ pub fn attach_all_with(
     Ok(fabric)
 }
 
-/// The time for a memory node to answer whether it lets this process in.
+/// The time in which a memory node has to answer whether it lets this process in.
 const KNOCK_WAIT: Duration = Duration::from_millis(300);
 
-/// Checks whether those of these members that have sockets on this host let this process in over shared memory. A
-/// member that does not answer, or is another node by now, is no error: the view will change soon.
+/// Checks whether the members that have sockets on this host let this process in over shared memory. A member that
+/// does not answer, or in whose place another node listens, is no error, because the view will change soon.
 pub fn check_shm_access(members: &[Member], keys: Option<&Keyring>) -> Result<(), AttachError> {
     let end = Instant::now() + KNOCK_WAIT;
     for member in members {
@@ -249,8 +251,8 @@ pub fn check_shm_access(members: &[Member], keys: Option<&Keyring>) -> Result<()
     Ok(())
 }
 
-/// Returns whether connections to a socket fail although its member runs: this process has no permission, or no
-/// process listens at the file in the socket's place.
+/// Returns whether connections to a member's socket fail although the member runs: this process lacks permission,
+/// or no process listens at the socket file (then the member's control port tells that the member runs).
 fn is_shut(error: &io::Error, member: &Member) -> bool {
     let lives = || {
         let at = member.control.to_socket_addrs().ok().and_then(|mut at| at.next());
@@ -284,7 +286,7 @@ impl AnyFabric {
         }
     }
 
-    /// Demands from all nodes attached from now on a proof of one of these keys.
+    /// Makes the session demand a proof of one of these keys from every node that it attaches to from now on.
     fn use_keys(&self, keys: &Keyring) {
         match self {
             AnyFabric::Shm(shm, _) => shm.use_keys(keys),
@@ -293,8 +295,8 @@ impl AnyFabric {
         }
     }
 
-    /// Sets the time after which a memory node that owes an answer counts as lost, on fabrics that notice loss only by
-    /// silence.
+    /// Sets the time after which a memory node that owes an answer is taken for lost, on the fabrics that notice a
+    /// loss only by silence (TCP and verbs).
     pub fn set_silence(&self, silence: Duration) {
         match self {
             AnyFabric::Shm(..) => {}
@@ -303,7 +305,7 @@ impl AnyFabric {
         }
     }
 
-    /// Returns counts of the work that NICs got for this session; `None` on fabrics other than verbs.
+    /// Returns counts of the work that NICs did for this session; `None` on fabrics other than verbs.
     pub fn nic_counts(&self) -> Option<NicCounts> {
         match self {
             AnyFabric::Verbs(verbs) => Some(verbs.counts()),
@@ -311,7 +313,7 @@ impl AnyFabric {
         }
     }
 
-    /// Attaches to a memory node, in place of an earlier one with the same number.
+    /// Attaches to a memory node. Replaces the attachment to an earlier node with the same number.
     pub fn attach(&self, member: &Member) -> Result<(), AttachError> {
         self.attach_while(member, &|| true)
     }
@@ -338,7 +340,7 @@ impl AnyFabric {
         }
     }
 
-    /// Ends the session with a memory node. Its verbs fail as unreachable from now on.
+    /// Ends the session with a memory node. Verbs to that node fail as unreachable from now on.
     pub fn detach(&self, node: MnId) {
         match self {
             AnyFabric::Shm(shm, _) => shm.detach(node),
@@ -347,8 +349,8 @@ impl AnyFabric {
         }
     }
 
-    /// Ends the session with all memory nodes, so that a node that fences the client later need not kill this process
-    /// for it. To be sure of that, waits up to `patience` for each node that shares memory.
+    /// Ends the session with all memory nodes, so that a node that fences the client later need not kill this
+    /// process. Over shared memory, waits up to `patience` for each node to be sure of that.
     pub fn leave(&self, patience: Duration) {
         match self {
             AnyFabric::Shm(shm, _) => shm.leave(patience),
@@ -357,7 +359,7 @@ impl AnyFabric {
         }
     }
 
-    /// Returns a waker for a thread that sleeps in [`AnyFabric::turn`]. Any thread may use it.
+    /// Returns a waker that ends a sleep in [`AnyFabric::turn`]. Any thread can use it.
     pub fn waker(&self) -> Waker {
         match self {
             AnyFabric::Shm(_, parker) => parker.clone().into(),
@@ -366,8 +368,8 @@ impl AnyFabric {
         }
     }
 
-    /// Does I/O, or waits for some at most `max_wait` (`None`: without limit), and wakes the tasks whose batches are
-    /// complete. Returns at once if the waker was used since the last call.
+    /// Does I/O, or sleeps until there is some, for at most `max_wait` (`None`: without limit). Wakes the tasks
+    /// whose batches have completed. Returns at once if the waker was used after the previous call.
     pub fn turn(&self, max_wait: Option<Duration>) {
         match self {
             AnyFabric::Shm(_, parker) => parker.park(max_wait),

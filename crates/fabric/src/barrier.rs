@@ -1,22 +1,22 @@
-//! A memory barrier that costs one side nothing.
+//! A memory barrier that is free for the thread that passes it often.
 //!
-//! If two threads each store a word and then load the other's word, at least one of them must see the other's store.
-//! Both need a barrier between their store and their load. If one thread does that for every operation and the other
-//! seldom, the cost can move to the other: the first thread only stops the compiler from moving the load before the
-//! store ([`light`]), and the other makes every thread of the process pass a barrier ([`heavy`], Linux' membarrier).
-//! Wherever the first thread is at that time, either its store is seen after [`heavy`], or its load comes after the
-//! stores that precede [`heavy`].
+//! If two threads each store a word and then load the other's word, at least one of them must see the other's
+//! store. For that, each thread needs a barrier between its store and its load. If one thread (A) does this for
+//! every operation, and the other (B) seldom, B can pay for both barriers. A only stops the compiler from moving
+//! its load before its store ([`light`]). B makes every thread of the process execute a barrier ([`heavy`], Linux'
+//! membarrier). Wherever A is when that happens, either B sees A's store after [`heavy`], or A's load comes after
+//! the stores that B made before [`heavy`].
 
 use crate::sync::{Ordering, compiler_fence, fence};
 use crate::sys;
 
-/// Registers this process with the kernel for [`heavy`]. The first barrier does that if no call came before, but in
-/// a process with several threads the registration takes some milliseconds.
+/// Registers this process with the kernel for [`heavy`]. The first barrier registers it if this function was not
+/// called, but registration takes some milliseconds in a process with several threads.
 pub fn prepare() {
     sys::can_barrier_everywhere();
 }
 
-/// The barrier between store and load in the thread that passes it often.
+/// The barrier between store and load in the thread that passes the barrier often.
 #[inline]
 pub fn light() {
     if sys::can_barrier_everywhere() {
@@ -26,7 +26,7 @@ pub fn light() {
     }
 }
 
-/// The barrier between store and load in a thread that passes it seldom: a system call.
+/// The barrier between store and load in the thread that passes the barrier seldom. Makes a system call.
 pub fn heavy() {
     fence(Ordering::SeqCst);
     if sys::can_barrier_everywhere() {

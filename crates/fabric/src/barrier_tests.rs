@@ -1,11 +1,11 @@
-//! Tests of the barrier with threads. `tests/loom` of the client has a model of it, and compiles `barrier.rs`
-//! a second time.
+//! Tests of the barrier with real threads. `tests/loom` of the client crate compiles `barrier.rs` a second time,
+//! with a model of the barrier.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use crate::barrier::{heavy, light};
 
-/// Both sides store the number of a turn and check whether the other side has stored that number.
+/// In each turn, both sides store the number of the turn, then check whether the other side has stored that number.
 #[test]
 fn at_least_one_side_sees_the_other() {
     const TURNS: u64 = 20_000;

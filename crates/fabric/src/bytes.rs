@@ -1,11 +1,11 @@
-//! Numbers in messages from other processes, which may be shorter than they should be.
+//! Numbers in messages from other processes. A message can be shorter than its format says.
 
-/// Returns the little-endian number at byte `at`; `None` if the bytes end before its end.
+/// Returns the little-endian number that starts at byte `at`; `None` if the bytes end too early.
 pub(crate) fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
     Some(u64::from_le_bytes(*bytes.get(at..)?.first_chunk()?))
 }
 
-/// Returns a number of 32 bits as [`u64_at`] does.
+/// Returns a little-endian number of 32 bits; otherwise like [`u64_at`].
 pub(crate) fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_le_bytes(*bytes.get(at..)?.first_chunk()?))
 }

@@ -1,4 +1,4 @@
-//! The challenge, by which both ends of a data connection first prove that they know the memory node's key.
+//! The challenge: at the start of a data connection, both ends prove that they know the memory node's key.
 //!
 //! ```text
 //! call, 48 bytes       | magic 8 | node 8 | nonce 32 |                    client → node
@@ -6,17 +6,19 @@
 //! proof, 32 bytes      before the hello                                   client → node
 //! ```
 //!
-//! Numbers are little-endian. The magic is that of the fabric. A call names the node by a one-way function of its key
-//! ([`NodeKey::name`]), so that a node refuses calls for other nodes, and a switch finds the right node; the name
-//! grants nothing. In a refusal nonce and proof are zeros, and the node closes the connection.
+//! Numbers are little-endian. The magic is that of the fabric. A call names the node by a one-way function of the
+//! node's key ([`NodeKey::name`]), by which a node refuses calls for other nodes, and a switch finds the right
+//! node. Knowing the name gives no access. In a refusal, nonce and proof are zeros, and the node closes the
+//! connection.
 //!
-//! The proof of the node covers the call; that of the client covers the call and its hello. Both cover the two nonces
-//! and the fabric. So a process that takes calls in a node's place, at a path or an address that the node has left,
-//! learns only a name and a nonce. A recorded connection cannot be replayed, over the same fabric or another one.
+//! The node's proof covers the call; the client's proof covers the call and the client's hello. Both proofs cover
+//! the two nonces and the fabric. Therefore a process that accepts calls in a node's place, at a path or an address
+//! that the node has left, learns only a name and a nonce. A recorded connection cannot be replayed, neither over
+//! the same fabric nor over another one.
 //!
-//! Safety: a client sends nothing but the call before it has verified the node's proof, and a node hands out nothing
-//! before it has verified the client's. Without the key neither proof can be made: a proof is a keyed hash, of a nonce
-//! that the other end has picked for this connection.
+//! Safety: a client sends nothing but the call before it has verified the node's proof, and a node hands out
+//! nothing before it has verified the client's proof. Neither proof can be made without the key, because a proof is
+//! a keyed hash over a nonce that the other end has picked for this connection.
 
 // Promise SEC-17
 
@@ -34,18 +36,18 @@ pub(crate) const CALL_BYTES: usize = 48;
 pub(crate) const ANSWER_BYTES: usize = 76;
 pub(crate) const PROOF_BYTES: usize = fusee_auth::BYTES;
 
-/// Reasons why a node answers a call without a proof.
+/// Reasons for which a node refuses a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ChallengeRefusal {
     /// The call names another node.
     WrongNode = 1,
-    /// The client has another version. The client notices that from the magic, before it reads the refusal.
+    /// The client has another version. The client notices the difference by the magic, before it reads the refusal.
     OtherVersion = 2,
-    /// The node speaks TLS only.
+    /// The node accepts TLS only.
     WantsTls = 3,
-    /// The node speaks no TLS.
+    /// The node does not support TLS.
     SpeaksNoTls = 4,
-    /// The node may not kill the client's process.
+    /// The node has no permission to kill the client's process.
     NotFenceable = 5,
 }
 
@@ -58,7 +60,7 @@ impl ChallengeRefusal {
         ChallengeRefusal::NotFenceable,
     ];
 
-    /// Returns the answer with this refusal.
+    /// Returns the answer that carries this refusal.
     pub(crate) fn encode(self, protocol: &Protocol) -> [u8; ANSWER_BYTES] {
         encode_answer(protocol, self as u32, &[0; PROOF_BYTES], &[0; PROOF_BYTES])
     }
@@ -90,7 +92,7 @@ fn encode_answer(
     bytes
 }
 
-/// Returns the name of the node that a call is for.
+/// Returns the name of the node that a call is addressed to.
 pub(crate) fn called_node_name(
     protocol: &Protocol,
     call: &[u8; CALL_BYTES],
@@ -99,7 +101,7 @@ pub(crate) fn called_node_name(
     u64_at(call, 8).ok_or(ProtocolMismatch::Stranger)
 }
 
-/// The messages of both ends so far, and the key that they prove.
+/// The messages of both ends so far, and the key that both ends prove.
 #[derive(Clone, Debug)]
 struct ChallengeTranscript {
     key: NodeKey,
@@ -114,7 +116,7 @@ impl ChallengeTranscript {
         self.key.proof(Side::Answerer, &self.proof_input(&self.call))
     }
 
-    /// Makes the proof of a client with this hello.
+    /// Makes the proof of a client that sends this hello.
     fn of_client(&self, hello: &[u8]) -> Proof {
         self.key.proof(Side::Asker, &self.proof_input(&[&self.call, hello].concat()))
     }
@@ -124,14 +126,14 @@ impl ChallengeTranscript {
     }
 }
 
-/// The client's side, until it has the node's proof.
+/// The client's side of a challenge, until it has the node's proof.
 pub(crate) struct ClientChallenge {
     protocol: &'static Protocol,
     challenge: ChallengeTranscript,
 }
 
 impl ClientChallenge {
-    /// Makes a call for the node of this key.
+    /// Makes a call to the node with this key.
     pub(crate) fn new(protocol: &'static Protocol, key: &NodeKey) -> io::Result<ClientChallenge> {
         let asker = fusee_auth::nonce()?;
         let mut call = [0; CALL_BYTES];
@@ -151,7 +153,7 @@ impl ClientChallenge {
         &self.challenge.call
     }
 
-    /// Checks the answer. If the node's proof is good, returns the client's proof for its hello.
+    /// Checks the node's answer. If the node's proof is good, returns the client's proof, which covers `hello`.
     pub(crate) fn check_answer(
         mut self,
         answer: &[u8; ANSWER_BYTES],
@@ -176,12 +178,13 @@ impl ClientChallenge {
     }
 }
 
-/// The node's side, until it has the client's proof.
+/// The node's side of a challenge, until it has the client's proof.
 #[derive(Debug)]
 pub(crate) struct NodeChallenge(ChallengeTranscript);
 
 impl NodeChallenge {
-    /// Answers a call for the node of this key. Returns the answer, and the state that checks the client's proof.
+    /// Answers a call to the node with this key. Returns the answer, and the state that checks the client's proof
+    /// later.
     pub(crate) fn new(
         protocol: &'static Protocol,
         key: &NodeKey,
@@ -196,7 +199,7 @@ impl NodeChallenge {
         Ok((answer, NodeChallenge(challenge)))
     }
 
-    /// Returns whether the proof shows that a client with this hello has the key.
+    /// Returns whether the proof shows that the sender of this hello has the key.
     pub(crate) fn is_proved(&self, proof: &[u8; PROOF_BYTES], hello: &[u8]) -> bool {
         let about = [&self.0.call, hello].concat();
         self.0.key.proves(Side::Asker, &self.0.proof_input(&about), proof)
@@ -224,11 +227,11 @@ mod tests {
         let proof = call.check_answer(&answer, b"hello").unwrap();
         assert!(node.is_proved(&proof, b"hello"));
         assert!(!node.is_proved(&proof, b"hallo"), "the hello is part of the proof");
-        // A process that takes the call without the key.
+        // A process without the key answers the call.
         let call = ClientChallenge::new(&A, &key(1)).unwrap();
         let (answer, _) = NodeChallenge::new(&A, &key(2), call.bytes()).unwrap();
         assert!(matches!(call.check_answer(&answer, b"hello"), Err(AttachCause::Unproved)));
-        // It sends back the bytes of the call, and an arbitrary proof.
+        // A process without the key returns the call's nonce as its own nonce and as its proof.
         let call = ClientChallenge::new(&A, &key(1)).unwrap();
         let nonce = call.challenge.asker;
         let mirrored = encode_answer(&A, 0, &nonce, &nonce);
@@ -242,15 +245,15 @@ mod tests {
         let (answer, node) = NodeChallenge::new(&A, &key(1), &recorded).unwrap();
         let proof = call.check_answer(&answer, b"hello").unwrap();
         assert!(node.is_proved(&proof, b"hello"));
-        // A replay to the node: the same call again, with the proof made for the first answer.
+        // Replay to the node: the recorded call, with the proof made for the first answer.
         let (second, node) = NodeChallenge::new(&A, &key(1), &recorded).unwrap();
         assert_ne!(answer, second, "nonces of nodes differ");
         assert!(!node.is_proved(&proof, b"hello"));
-        // A replay to a client: the answer to an earlier call.
+        // Replay to a client: the answer to an earlier call.
         let call = ClientChallenge::new(&A, &key(1)).unwrap();
         assert_ne!(*call.bytes(), recorded, "nonces of clients differ");
         assert!(matches!(call.check_answer(&answer, b"hello"), Err(AttachCause::Unproved)));
-        // An answer of another fabric.
+        // An answer made for another fabric, with this fabric's magic.
         let call = ClientChallenge::new(&A, &key(1)).unwrap();
         let (mut answer, _) = NodeChallenge::new(&B, &key(1), call.bytes()).unwrap();
         answer[..8].copy_from_slice(&A.magic());

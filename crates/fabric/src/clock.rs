@@ -1,9 +1,9 @@
-//! Clocks for leases. They never go back, and cost little to read.
+//! Clocks for leases. They never go back and are cheap to read.
 //!
-//! Every process measures leases by one of these clocks. `std::time::Instant` would not do: it stands still
-//! while the machine sleeps, and other machines do not wait for that. The end of "The session's side" in
-//! `docs/protocol.md` has the argument about sleep. A value means something only next to other values of the
-//! same clock in the same process.
+//! Every process measures leases by one of these clocks. `std::time::Instant` is unsuitable: it stands still while
+//! the machine sleeps, and other machines go on meanwhile. The end of "The session's side" in `docs/protocol.md`
+//! has the argument about sleep. A value means something only in comparison with other values of the same clock in
+//! the same process.
 
 use std::time::Duration;
 
@@ -12,15 +12,15 @@ use crate::FabricKind;
 /// A clock of the operating system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Clock {
-    /// Counts the time in which the machine sleeps. A read costs some tens of nanoseconds.
+    /// A clock that also counts the time in which the machine sleeps. A read costs some tens of nanoseconds.
     Precise,
-    /// Behind by up to [`Clock::lag`], and cheap. Stands still while the machine sleeps.
+    /// A cheaper clock, behind by up to [`Clock::lag`]. It stands still while the machine sleeps.
     Coarse,
 }
 
 impl Clock {
-    /// Returns the clock for sessions over a fabric. Over shared memory the coarse one does: the cost of the
-    /// precise one would show beside accesses to memory, and all memory nodes sleep when the session does.
+    /// Returns the clock for sessions over a fabric. Over shared memory the coarse clock is right: all memory nodes
+    /// sleep when the session does, and a read of the precise clock costs much compared to a verb.
     pub fn of(kind: FabricKind) -> Clock {
         match kind {
             FabricKind::Shm => Clock::Coarse,
@@ -39,14 +39,14 @@ impl Clock {
     #[inline]
     pub fn now(self) -> Duration {
         let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-        // SAFETY: `time` is a timespec that the call fills in. Linux has had both clocks for longer than
-        // anything else that we need of it; the result is checked all the same.
+        // SAFETY: the pointer is to a live, writable timespec, which the call fills in. Linux has had both clocks
+        // for longer than anything else that this crate needs; the result is checked all the same.
         let result = unsafe { libc::clock_gettime(self.id(), &mut time) };
         assert_eq!(result, 0, "Linux has this clock");
         Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
     }
 
-    /// Returns the most that the clock may be behind.
+    /// Returns the longest time by which the clock can be behind.
     pub fn lag(self) -> Duration {
         match self {
             Clock::Precise => Duration::ZERO,

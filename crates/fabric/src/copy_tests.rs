@@ -1,24 +1,24 @@
-//! Tests of the module `copy` on plain memory, where Miri can look at it.
+//! Tests of the module `copy` on plain memory, where Miri can check it.
 //!
-//! They are apart from `copy` because `tests/loom` compiles that module a second time, with other
-//! atomics. Tests that need a pool are in the conformance suite.
+//! They are in a separate file because `tests/loom` compiles `copy` a second time, with other atomics. Tests that
+//! need a pool are in the conformance suite.
 
 use crate::copy::{read, write, zero};
 use crate::sync::{AtomicU64, Ordering};
 
-/// Makes a pool of `words` words, all zeros, in plain memory, which Miri can check.
+/// Makes a pool of `words` zero words in plain memory.
 fn pool(words: usize) -> Vec<AtomicU64> {
     std::iter::repeat_with(|| AtomicU64::new(0)).take(words).collect()
 }
 
-/// Lengths on both sides of the limits between the ways to copy runs.
+/// Lengths in bytes, on both sides of the thresholds between the ways to copy runs.
 const LENGTHS: [usize; 16] =
     [0, 1, 7, 8, 9, 24, 63, 64, 71, 72, 73, 80, 137, 1301, 4096 + 8, 4096 + 16];
 
 #[test]
 fn every_start_and_length_comes_back_and_spares_its_neighbours() {
     for (skip, len) in (0..16).flat_map(|skip| LENGTHS.map(|len| (skip, len))) {
-        // Lines begin at an even word; a run may begin at an odd one.
+        // Lines begin at an even word; a run can begin at an odd one.
         let first = skip / 8;
         let skip = skip % 8;
         let pool = &pool(first + (skip + len).div_ceil(8).max(1))[first..];
@@ -26,16 +26,16 @@ fn every_start_and_length_comes_back_and_spares_its_neighbours() {
             word.store(u64::MAX, Ordering::Relaxed);
         }
         let data: Vec<u8> = (0..len).map(|i| i as u8 & 0x7f).collect();
-        // Our own side is not aligned.
+        // The private side of the copy is not aligned.
         let mut out = vec![0xee; len + 1];
-        // SAFETY: the pool is as long as the range.
+        // SAFETY: `pool` covers the range, rounded up to whole words.
         unsafe {
             write(pool.as_ptr(), skip, &data);
             read(pool.as_ptr(), skip, &mut out[1..]);
         }
         assert_eq!(out[1..], data, "{len} bytes at {skip}");
         let mut all = vec![0; pool.len() * 8];
-        // SAFETY: all of the pool.
+        // SAFETY: the range is all of `pool`.
         unsafe { read(pool.as_ptr(), 0, &mut all) };
         let outside = all[..skip].iter().chain(&all[skip + len..]);
         assert!(outside.copied().all(|byte| byte == 0xff), "{len} bytes at {skip}");
@@ -45,7 +45,7 @@ fn every_start_and_length_comes_back_and_spares_its_neighbours() {
 #[test]
 fn zero_sets_its_words() {
     let pool = pool(5);
-    // SAFETY: all of the pool, then three words of it.
+    // SAFETY: the first range is all of `pool`, the second is three words of it.
     unsafe {
         write(pool.as_ptr(), 0, &[0xff; 40]);
         zero(pool.as_ptr().wrapping_add(1), 3);
@@ -54,11 +54,11 @@ fn zero_sets_its_words() {
     assert_eq!(words, [u64::MAX, 0, 0, 0, u64::MAX]);
 }
 
-/// A reader that sees the last word sees all words. Under Miri the test also looks for data races,
-/// and loads may return old values.
+/// A reader that sees the last word of a WRITE sees all its words. Under Miri the test also detects data races, and
+/// loads can return old values.
 #[test]
 fn a_read_beside_a_write_sees_all_if_it_sees_the_last_word() {
-    // The first length goes line by line, the second by string instructions.
+    // The first length, in words, is copied line by line, the second by string instructions.
     [200, 600].into_iter().for_each(race);
 }
 
@@ -70,14 +70,14 @@ fn race(words: usize) {
         scope.spawn(move || {
             for round in 1..=rounds {
                 let data = u64::to_ne_bytes(round).repeat(words);
-                // SAFETY: all of the pool.
+                // SAFETY: the range is all of `pool`.
                 unsafe { write(shared.as_ptr(), 0, &data) };
             }
         });
         let mut all = vec![0; words * 8];
         loop {
             let last = shared[words - 1].load(Ordering::Acquire);
-            // SAFETY: all of the pool.
+            // SAFETY: the range is all of `pool`.
             unsafe { read(shared.as_ptr(), 0, &mut all) };
             for word in all.as_chunks().0 {
                 assert!(u64::from_ne_bytes(*word) >= last, "a word of before {last}");

@@ -6,7 +6,7 @@ use super::{NODES, Rig, RigSession, START};
 
 const MN: fusee_core::verbs::MnId = NODES[0];
 
-/// The result of an atomic is the word before it, whether the atomic changed the word or not.
+/// An atomic returns the word as it was before, whether the atomic changed the word or not.
 pub(super) fn they_say_what_they_found<R: Rig>(rig: &R) {
     let session = RigSession::new(rig, 1);
     let mut batch = VerbBatch::new();
@@ -22,11 +22,11 @@ pub(super) fn they_say_what_they_found<R: Rig>(rig: &R) {
     assert_eq!(batch.found(wraps), Ok(u64::MAX));
     assert_eq!(batch.found(adds), Ok(2));
     assert_eq!(batch.found(wins_again), Ok((1 << 63) + 2));
-    // Words are little-endian bytes on any machine.
+    // A word is stored as little-endian bytes on any machine.
     assert_eq!(batch.data(bytes).unwrap(), [8, 7, 6, 5, 4, 3, 2, 1]);
 }
 
-/// Several clients add by FAA and by CAS to the same words, and no addition is lost.
+/// Several clients add to the same words by FAA and by CAS, and no addition is lost.
 pub(super) fn they_lose_nothing<R: Rig>(rig: &R) {
     const CLIENTS: u32 = 4;
     const ROUNDS: u64 = 500;

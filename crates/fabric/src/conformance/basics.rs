@@ -1,5 +1,4 @@
-//! Guarantees that one session alone can check: order, bounds, lengths, many batches, dropped
-//! futures.
+//! Checks that need only one session: order, bounds, lengths, many batches, dropped futures.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
@@ -12,7 +11,7 @@ use super::{NODES, POOL_BYTES, Rig, RigSession, START, staged, word};
 
 const MN: fusee_core::verbs::MnId = NODES[0];
 
-/// Guarantee 1, verb by verb.
+/// Guarantee 1: each verb of a batch sees the effects of the verbs before it.
 pub(super) fn order_within_a_batch<R: Rig>(rig: &R) {
     let session = RigSession::new(rig, 1);
     let (mut batch, span) = staged(&9u64.to_le_bytes());
@@ -36,7 +35,7 @@ pub(super) fn order_within_a_batch<R: Rig>(rig: &R) {
     assert_eq!(session.word(MN, START + 64), 11);
 }
 
-/// Guarantee 1 for as many verbs as a batch may have, alternating between two nodes.
+/// Guarantee 1 for the largest number of verbs in a batch, alternating between two nodes.
 pub(super) fn a_full_batch_in_order<R: Rig>(rig: &R) {
     let session = RigSession::new(rig, 1);
     let mut batch = VerbBatch::new();
@@ -54,8 +53,8 @@ pub(super) fn a_full_batch_in_order<R: Rig>(rig: &R) {
     }
 }
 
-/// Guarantee 6: bad verbs have no effect, good ones of the same batch execute, and the session
-/// lives on.
+/// Guarantee 6: verbs out of bounds have no effect, the other verbs of the same batch execute, and the session goes
+/// on.
 pub(super) fn bounds<R: Rig>(rig: &R) {
     let session = RigSession::new(rig, 1);
     let (mut batch, span) = staged(&[0xee; 64]);
@@ -120,7 +119,7 @@ pub(super) fn the_header_is_read_only<R: Rig>(rig: &R) {
     assert_eq!(session.word(MN, START), 1, "the session lives on");
 }
 
-/// READ and WRITE compared with an array of bytes, for all small lengths at all places in a word.
+/// READ and WRITE do as an array of bytes does, for all small lengths and all offsets in a word.
 pub(super) fn any_length_at_any_offset<R: Rig>(rig: &R) {
     const BYTES: usize = 256;
     let session = RigSession::new(rig, 1);
@@ -144,7 +143,7 @@ pub(super) fn any_length_at_any_offset<R: Rig>(rig: &R) {
     }
 }
 
-/// Verbs of the largest size, more than fit in one message.
+/// Verbs of the largest size succeed, also when they do not fit in one message together.
 pub(super) fn the_largest_verbs<R: Rig>(rig: &R) {
     let session = RigSession::new(rig, 1);
     let len = MAX_VERB_BYTES;
@@ -168,7 +167,7 @@ pub(super) fn the_largest_verbs<R: Rig>(rig: &R) {
     }
 }
 
-/// Batches of one session in flight together each get their own results, in the order posted.
+/// Several batches of one session are in flight together. Each gets its own results, in the order posted.
 pub(super) fn many_batches_in_flight<R: Rig>(rig: &R) {
     const BATCHES: usize = 64;
     let session = RigSession::new(rig, 1);
@@ -194,7 +193,7 @@ pub(super) fn many_batches_in_flight<R: Rig>(rig: &R) {
     }
 }
 
-/// Polls all futures, in order, until all are ready.
+/// Polls all futures, in order, until all are ready. Returns their batches.
 async fn all<F: Future<Output = VerbBatch>>(mut futures: Vec<Pin<Box<F>>>) -> Vec<VerbBatch> {
     let mut done: Vec<Option<VerbBatch>> = futures.iter().map(|_| None).collect();
     std::future::poll_fn(move |context| {
@@ -214,7 +213,7 @@ async fn all<F: Future<Output = VerbBatch>>(mut futures: Vec<Pin<Box<F>>>) -> Ve
     .await
 }
 
-/// A future dropped in flight leaves each verb executed once or never, and the session intact.
+/// If a future is dropped in flight, each of its verbs executes once or never, and the session goes on.
 pub(super) fn dropped_futures<R: Rig>(rig: &R) {
     const ROUNDS: u64 = 200;
     let session = RigSession::new(rig, 1);
@@ -234,7 +233,7 @@ pub(super) fn dropped_futures<R: Rig>(rig: &R) {
             }
         }
         if round % 10 == 0 {
-            // A batch posted after a dropped one gets its own reply.
+            // A batch posted after a dropped one gets its own reply, not the dropped one's.
             let (mut batch, span) = staged(&round.to_le_bytes());
             batch.write(MN, START + 64, span);
             let ticket = batch.read(MN, START + 64, 8);

@@ -1,4 +1,4 @@
-//! Guarantees 4 and 5: nodes that fail, clients that are fenced.
+//! Guarantees 4 and 5: what happens when nodes fail, and when clients are fenced.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -9,10 +9,10 @@ use fusee_core::verbs::{ClientId, MnId, VerbBatch, VerbError, VerbOp};
 use super::{NODES, PATIENCE, Rig, RigSession, START};
 use crate::error::AttachCause;
 
-/// The time within which the failure of a node is noticed.
+/// The time within which a session has to notice that a node has failed.
 const NOTICE: Duration = Duration::from_secs(5);
 
-/// A verb for a node that the session is not attached to fails; others complete.
+/// A verb to a node that the session is not attached to fails; the other verbs of the batch complete.
 pub(super) fn unknown_nodes_are_unreachable<R: Rig>(rig: &R) {
     let session = RigSession::new(rig, 1);
     let mut batch = VerbBatch::new();
@@ -24,8 +24,8 @@ pub(super) fn unknown_nodes_are_unreachable<R: Rig>(rig: &R) {
     assert_eq!(batch.found(unknown).unwrap_err().error, VerbError::Unreachable);
 }
 
-/// One of two nodes fails under load: its verbs fail, in bounded time and for ever; those of the
-/// other node complete, each exactly once.
+/// One of two nodes fails under load. Verbs to the failed node fail, within a bounded time and for ever. Verbs to
+/// the other node complete, each exactly once.
 pub(super) fn a_node_fails<R: Rig>(rig: &R) {
     let rounds = AtomicU64::new(0);
     std::thread::scope(|scope| {
@@ -61,15 +61,15 @@ pub(super) fn a_node_fails<R: Rig>(rig: &R) {
         hammer.join().expect("no panic");
         assert!(killed.elapsed() < NOTICE, "the failure was noticed late");
     });
-    // A new attempt to attach fails too, in bounded time.
+    // A new attempt to attach fails too, within a bounded time.
     let started = Instant::now();
     let error = rig.attach(ClientId(2)).err().expect("a dead node refuses");
     assert_eq!(error.node, NODES[1]);
     assert!(started.elapsed() < NOTICE);
 }
 
-/// Before the fence all verbs succeed, after it none does: neither those in flight, nor new ones,
-/// nor those of a new attempt to attach. Other clients and other nodes are not affected.
+/// Before the fence all verbs of the client succeed. After the fence none succeeds: no verb in flight, no new verb,
+/// and no verb of a new session. Other clients and other nodes are not affected.
 pub(super) fn a_fenced_client_is_out<R: Rig>(rig: &R) {
     let fenced = RigSession::new(rig, 1);
     let other = RigSession::new(rig, 2);
@@ -90,8 +90,7 @@ pub(super) fn a_fenced_client_is_out<R: Rig>(rig: &R) {
     assert_eq!(batch.verbs()[0].op, VerbOp::Faa { add: 1, found: 2 });
     assert_eq!(batch.verbs()[1].op, VerbOp::Faa { add: 1, found: 3 });
     assert_client_fenced(rig, ClientId(1));
-    // All other clients below a bound that a master does not name among the living are fenced as
-    // well.
+    // A master's list of living clients fences all other clients with smaller ids than its bound.
     if rig.learn(NODES[0], &LiveClients::of([ClientId(2)], ClientId(5))) {
         both(&other).check().unwrap();
         [1, 3, 4].into_iter().for_each(|client| assert_client_fenced(rig, ClientId(client)));
@@ -107,13 +106,13 @@ fn assert_client_fenced<R: Rig>(rig: &R, client: ClientId) {
                 assert_eq!(error.node, NODES[0]);
                 return assert!(matches!(error.cause, AttachCause::Fenced), "{error}");
             }
-            // A server takes the news over in its own thread.
+            // A server applies the list in its own thread, so a session can still open for a moment.
             Ok(_) => assert!(started.elapsed() < NOTICE, "fenced for ever"),
         }
     }
 }
 
-/// Waits for another thread, within a limit, since that thread may have panicked.
+/// Waits until another thread has fulfilled a condition. The wait has a limit, because that thread can panic.
 fn wait_for(condition: impl Fn() -> bool) {
     let started = Instant::now();
     while !condition() {
@@ -122,20 +121,20 @@ fn wait_for(condition: impl Fn() -> bool) {
     }
 }
 
-/// The reason may get lost on the way to the client, but no verb succeeds.
+/// Asserts that a verb failed. The reason `Fenced` can get lost on the way to the client.
 fn assert_fenced(result: Result<(), VerbError>) {
     let out = [Err(VerbError::Fenced), Err(VerbError::Unreachable)];
     assert!(out.contains(&result), "{result:?}");
 }
 
-/// The fence comes while the client posts verbs as fast as it can, many times over.
+/// Fences clients while they post verbs as fast as they can, many times over.
 ///
-/// Each batch begins with a long READ, so that the fence mostly meets a half-executed batch: a fence
-/// that does not wait for the rest is noticed. The barrier in the fence of shared memory guards a
-/// window of nanoseconds, which this check does not hit; it rests on the argument given there.
+/// Each batch begins with a long READ, so the fence mostly arrives while a batch is half executed. A fence that
+/// does not wait for the rest of the batch is noticed. The memory barrier in the fence over shared memory matters
+/// for some nanoseconds only, which this check does not hit; the argument for the barrier is in `shm/gate.rs`.
 ///
-/// A NIC may stop in the middle of a batch, as a client that crashes does: then the verbs that were
-/// executed are the first ones, and only one batch of each client is cut.
+/// A fence can make a NIC stop in the middle of a batch. Then the executed verbs are the batch's first ones, and at
+/// most one batch of each client is cut.
 pub(super) fn fencing_while_it_hammers<R: Rig>(rig: &R) {
     let watcher = RigSession::new(rig, 1000);
     for client in 1..=60u32 {
@@ -175,7 +174,7 @@ fn hammer<R: Rig>(rig: &R, client: u32, posted: &AtomicU64) {
     }
 }
 
-/// A client that was never attached can be fenced, also twice.
+/// A client that was never attached can be fenced, even twice.
 pub(super) fn fencing_a_stranger<R: Rig>(rig: &R) {
     for _ in 0..2 {
         rig.fence(NODES[1], ClientId(77));

@@ -1,15 +1,15 @@
 //! The suite of checks that every fabric passes.
 //!
-//! The guarantees are those of [`fusee_core::verbs`], numbered 1 to 6 there; each check names its
-//! guarantee. A fabric under test brings a [`Rig`]: two memory nodes and a way to attach clients.
-//! Checks are functions that panic. Each gets a rig of its own, so that killing a node or fencing a
-//! client disturbs no other check.
+//! The guarantees are those of [`fusee_core::verbs`], numbered 1 to 6 there; each check names its guarantee. A
+//! fabric under test provides a [`Rig`]: two memory nodes and a way to attach clients. A check is a function that
+//! panics if the guarantee is broken. Each check gets a rig of its own, so a check that kills a node or fences a
+//! client does not disturb other checks.
 //!
-//! [`checks`] run on any rig. [`fencing_checks`] fence clients in the caller's process, so they do not
-//! run on a fabric that fences by killing the process.
+//! [`checks`] run on any rig. [`fencing_checks`] fence clients of the caller's process, so they cannot run on a rig
+//! whose fences kill that process.
 //!
-//! Concurrent checks run for a bounded time, so they find a race only with some probability. Each check
-//! was seen to fail without the code that it guards, unless its comment says otherwise.
+//! Concurrent checks run for a bounded time, so they find a race only with some probability. Each check was seen to
+//! fail without the code that it guards, unless the check's comment says otherwise.
 
 mod atomics;
 mod basics;
@@ -29,14 +29,14 @@ use crate::error::AttachError;
 
 /// The memory nodes of a rig.
 pub const NODES: [MnId; 2] = [MnId(0), MnId(1)];
-/// The first byte of a pool that sessions may change: behind the header.
+/// The offset of the first byte of a pool that sessions can change: the end of the header.
 pub const START: u64 = POOL_HEADER_BYTES;
-/// The length of each node's pool: room for two verbs of the largest size and a little more.
+/// The length of each node's pool in bytes: room for two verbs of the largest size and a little more.
 pub const POOL_BYTES: u64 = 34 << 20;
-/// The longest time of any step, unless a guarantee is broken.
+/// The longest time that a step of a check takes unless a guarantee is broken.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Two memory nodes of [`POOL_BYTES`] each, all zeros, and a way to them.
+/// Two memory nodes with pools of [`POOL_BYTES`] each, all zeros, and a way to attach clients to them.
 pub trait Rig: Sync {
     /// A client's session.
     type Fabric: Fabric;
@@ -44,20 +44,20 @@ pub trait Rig: Sync {
     /// Attaches a client to both nodes. Called on the thread that will use the session.
     fn attach(&self, client: ClientId) -> Result<Self::Fabric, AttachError>;
 
-    /// Lets a session do its I/O, for a moment.
+    /// Lets a session do its I/O for a moment.
     fn turn(&self, fabric: &Self::Fabric);
 
     /// Fences a client at a node.
     fn fence(&self, node: MnId, client: ClientId);
 
-    /// Tells a node which clients below a bound live. Returns whether the rig can do that.
+    /// Tells a node which clients with ids below a bound live. Returns whether the rig supports this.
     fn learn(&self, node: MnId, living: &LiveClients) -> bool {
         let _ = (node, living);
         false
     }
 
-    /// Whether a fence may end a batch between two consecutive FAAs, as a NIC does when its queue pair
-    /// is destroyed.
+    /// Returns whether a fence can cut a batch between two consecutive FAAs, as a NIC does when its queue pair is
+    /// destroyed.
     fn cuts_batches(&self) -> bool {
         false
     }
@@ -104,7 +104,7 @@ pub fn fencing_checks<R: Rig>() -> Vec<Check<R>> {
 struct RigSession<'a, R: Rig> {
     rig: &'a R,
     fabric: R::Fabric,
-    /// Alternates: every second batch takes the path without a future, if the fabric has one.
+    /// Flips with every batch: every second batch tries `execute_now`, the path without a future.
     waits: Cell<bool>,
 }
 

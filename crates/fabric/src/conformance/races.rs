@@ -23,13 +23,13 @@ fn race(write: impl FnOnce(&AtomicBool) + Send, read: impl FnOnce(&AtomicBool) +
     });
 }
 
-/// A word, or the part of it that is read or written, comes from one WRITE. `rep movsb` and the
-/// kernel's copies break this, and so does a byte loop for the parts of words at both ends.
+/// Every word, or the part of it that is read or written, comes from one WRITE. `rep movsb` and the kernel's copies
+/// break this, and so does a byte loop for the partial words at both ends.
 pub(super) fn words_do_not_tear<R: Rig>(rig: &R) {
     let shapes: [(u64, u32); 7] =
         [(0, 8), (2, 5), (3, 64), (0, 192), (5, 1000), (0, 4096), (1, 40_000)];
     for (shape, (skip, len)) in (1..).zip(shapes) {
-        // A place in which no other shape has left its bytes.
+        // An offset where no other shape has left its bytes.
         let base = shape << 20;
         race(
             |over| {
@@ -64,7 +64,7 @@ pub(super) fn words_do_not_tear<R: Rig>(rig: &R) {
     }
 }
 
-/// A READ that comes after one that has seen the last word of a WRITE sees all of that WRITE.
+/// If a READ has seen the last word of a WRITE, later READs see all of that WRITE.
 pub(super) fn the_last_word_lands_last<R: Rig>(rig: &R) {
     for words in [2usize, 17, 128, 161, 162, 2048] {
         let len = words * 8;
@@ -89,7 +89,7 @@ pub(super) fn the_last_word_lands_last<R: Rig>(rig: &R) {
                     let batch = session.done(batch);
                     let last = word(batch.data(last).unwrap());
                     for at in batch.data(all).unwrap().chunks_exact(8) {
-                        // The writer ends with a WRITE of zeros.
+                        // The writer's final WRITE is of zeros.
                         assert!(word(at) >= last || word(at) == 0, "{} < {last}", word(at));
                     }
                 }
@@ -98,8 +98,8 @@ pub(super) fn the_last_word_lands_last<R: Rig>(rig: &R) {
     }
 }
 
-/// Two sessions each WRITE their own word and READ the other's, in one batch and in two: at least
-/// one of them sees the other's WRITE. A load that passes a store in the store buffer breaks this.
+/// Two sessions each WRITE their own word and READ the other's, in one batch or in two. At least one of them sees
+/// the other's WRITE. A load that overtakes a store in the store buffer breaks this.
 pub(super) fn reads_do_not_pass_writes<R: Rig>(rig: &R) {
     let arrived = AtomicU64::new(0);
     let last = AtomicU64::new(u64::MAX);
@@ -135,7 +135,7 @@ pub(super) fn reads_do_not_pass_writes<R: Rig>(rig: &R) {
             if round >= last.load(Ordering::Acquire) {
                 break;
             }
-            // The sessions start a little apart, by a different amount in each round.
+            // The sessions start a little apart, by a different delay in each round.
             (0..round * (7 + client) % 64).for_each(|_| std::hint::spin_loop());
             let found = if round.is_multiple_of(2) {
                 let ticket = batch.read(MN, other, 8);
