@@ -1,6 +1,6 @@
 //! Errors of starting fabrics and of attaching to memory nodes.
 //!
-//! Errors of single verbs are [`VerbError`](fusee_core::verbs::VerbError). The errors here name the
+//! Errors of single verbs are [`VerbError`](fusee_core::verbs::VerbError). The messages of the errors here name the
 //! party at fault and say what to do.
 
 use std::io;
@@ -16,7 +16,7 @@ use crate::version::ProtocolMismatch;
 pub struct AttachError {
     /// The memory node.
     pub node: MnId,
-    /// The address tried: host and port, or the path of a socket.
+    /// The address that was tried: host and port, or the path of a socket.
     pub at: String,
     /// The reason.
     pub cause: AttachCause,
@@ -25,24 +25,24 @@ pub struct AttachError {
 /// Reasons why a client cannot attach to a memory node.
 #[derive(Debug, thiserror::Error)]
 pub enum AttachCause {
-    /// There is no answer at the address, or not in time.
+    /// No process answers at the address, or not in time.
     #[error("unreachable ({0}); is the memory node running, and is this its address?")]
     Unreachable(io::Error),
-    /// The answer is that of another program.
+    /// Another program than a memory node answers.
     #[error(
         "this is no memory node, or one that is too old to say so; check the address, and use the same \
          version on both sides"
     )]
     NotAMemoryNode,
-    /// A memory node of another version answers.
+    /// The memory node that answers has another version.
     #[error("{0}")]
     Version(#[from] VersionError),
-    /// A memory node answers, but not the expected one: the view is older than a restart of the node,
-    /// or the address belongs to another cluster.
+    /// Another memory node than the expected one answers: the view is older than a restart of the node, or the
+    /// address belongs to another cluster.
     #[error("another memory node is there than the view expects; get a new view from the master")]
     WrongIdentity,
-    /// The process that answers does not know the memory node's key: it is another process, or has
-    /// another secret.
+    /// The process that answers does not know the memory node's key: it is not the memory node, or the two sides
+    /// have different secrets.
     #[error(
         "what answers there does not prove that it is the memory node: it is another process, or the two have \
          different secrets"
@@ -54,16 +54,16 @@ pub enum AttachCause {
          that may make files there; end it, or name another --shm-dir to the memory node"
     )]
     StrangerAtSocket {
-        /// The user.
+        /// The user's id.
         uid: u32,
     },
-    /// One side speaks TLS and the other does not, or the certificate is not good.
+    /// One side uses TLS and the other does not, or a certificate was rejected.
     #[error("{0}")]
     Tls(String),
     /// The node has fenced this client.
     #[error("this client has been fenced; join again to get a new client id")]
     Fenced,
-    /// The node has no room for another session, in all or from this address or process.
+    /// The node has no room for another session: in total, or of this address or process.
     #[error(
         "the memory node has no room for another session of this machine or process, or at all; end \
          sessions that are not needed"
@@ -72,7 +72,8 @@ pub enum AttachCause {
     /// The node does not offer this fabric.
     #[error("the memory node does not offer this fabric; use another one")]
     NotOffered,
-    /// The node does not let this process in, because it could not fence it: it may not kill it.
+    /// The node does not let this process in, because the node has no permission to kill it and so could not fence
+    /// it.
     #[error(
         "the memory node may not kill this process, and so could not fence it; run both under \
          one user and in one process namespace, or use tcp"
@@ -81,17 +82,17 @@ pub enum AttachCause {
     /// RDMA cannot be used on this machine.
     #[error("{0}")]
     Rdma(#[from] RdmaError),
-    /// The node's NIC does not connect to this session's.
+    /// The node's NIC cannot connect to this session's NIC.
     #[error(
         "the memory node cannot connect its network card to this one; both must be in \
          one InfiniBand or RoCE v2 network, and the card must have room for another queue pair (its \
          log says more)"
     )]
     NotConnectable,
-    /// The session belongs to the parent of this process, which is a fork.
+    /// The session was opened by the parent of this process, before a fork.
     #[error("the session belongs to the parent of this process; open one in this process")]
     Forked,
-    /// The operating system refuses.
+    /// The operating system reports an error.
     #[error("{0}")]
     Io(#[from] io::Error),
 }
@@ -105,7 +106,7 @@ impl From<ProtocolMismatch> for AttachCause {
     }
 }
 
-/// Errors of starting a memory node's fabrics.
+/// Errors of starting a memory node's servers.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
     /// Another process listens at the address.
@@ -114,13 +115,13 @@ pub enum ServeError {
         /// Host and port, or the path of a socket.
         at: String,
     },
-    /// There is a file at the socket's path that is no socket.
+    /// The socket's path leads to a file that is no socket.
     #[error("{at} exists and is no socket; remove it, or choose another path")]
     NotASocket {
         /// The path.
         at: String,
     },
-    /// This process already serves a node of this identity.
+    /// This process already serves a node with this identity.
     #[error("identity {identity:016x} is already served by this process; identities are random")]
     IdentityInUse {
         /// The identity.
@@ -129,7 +130,8 @@ pub enum ServeError {
     /// RDMA cannot be used on this machine.
     #[error("cannot serve verbs: {0}")]
     Rdma(#[from] RdmaError),
-    /// The NIC's atomics and the processor's are not atomic with each other.
+    /// The NIC's atomics and the processor's are not atomic with each other, so verbs cannot be combined with
+    /// another fabric.
     #[error(
         "{device} does CAS and FAA that are atomic among its own only, not with those of the \
          processor: over verbs and over another fabric they would undo each other. Serve verbs alone"
@@ -138,7 +140,7 @@ pub enum ServeError {
         /// The device.
         device: String,
     },
-    /// The operating system refuses.
+    /// The operating system reports an error.
     #[error("cannot serve at {at}: {source}")]
     Io {
         /// Host and port, or the path of a socket.
@@ -148,10 +150,10 @@ pub enum ServeError {
     },
 }
 
-/// Errors of RDMA on this machine.
+/// Errors of the RDMA library and devices of this machine.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RdmaError {
-    /// libibverbs is not there, or too old.
+    /// libibverbs is missing or too old.
     #[error(
         "libibverbs cannot be used: {cause}; install it (Debian, Ubuntu: `apt install libibverbs1 \
          ibverbs-providers`; Fedora, RHEL: `dnf install libibverbs`), or use another fabric"
@@ -160,14 +162,14 @@ pub enum RdmaError {
         /// The message of the dynamic linker.
         cause: String,
     },
-    /// There is no RDMA device.
+    /// The machine has no RDMA device.
     #[error(
         "this machine has no RDMA device; load its driver, or make one in software on an Ethernet \
          interface (`modprobe rdma_rxe; rdma link add rxe0 type rxe netdev eth0`), or use another \
          fabric"
     )]
     NoDevice,
-    /// The environment asks for a device or port that is not there.
+    /// An environment variable asks for a device or port that does not exist.
     #[error("there is no RDMA device {wanted}; there are {there}")]
     NoSuchDevice {
         /// The device or port asked for.
@@ -189,7 +191,7 @@ pub enum RdmaError {
         /// The devices.
         devices: String,
     },
-    /// No port has a usable address.
+    /// No active port has a usable address (GID).
     #[error(
         "no port of {devices} has a usable address; give its interface an IP address (RoCE v2), or \
          choose one with FUSEE_RDMA_DEVICE"
@@ -198,13 +200,13 @@ pub enum RdmaError {
         /// The devices.
         devices: String,
     },
-    /// The device cannot do CAS and FAA.
+    /// The device has no CAS and FAA.
     #[error("{device} has no atomic operations; use another device or fabric")]
     NoAtomics {
         /// The device.
         device: String,
     },
-    /// Memory cannot be registered.
+    /// The device cannot register memory.
     #[error(
         "{device} cannot register {bytes} bytes: {cause}; a process may lock only so much memory, \
          raise that (`ulimit -l unlimited`, or LimitMEMLOCK=infinity)"
@@ -217,7 +219,7 @@ pub enum RdmaError {
         /// The error of the system.
         cause: String,
     },
-    /// Another call of the RDMA library fails.
+    /// Another call of the RDMA library failed.
     #[error("{device}: cannot {what}: {cause}")]
     Call {
         /// The device.

@@ -1,6 +1,6 @@
-//! The steps by which a session reaches a memory node over TCP: connection, hello, answer.
+//! The steps by which a session reaches a memory node over TCP: connection, challenge, hello, answer.
 //!
-//! The contents of the messages differ between fabrics. On each of them, any process may be at the other end.
+//! The contents of the messages differ between fabrics. Any process can be at the other end.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
@@ -17,20 +17,20 @@ use crate::driver::LinkTarget;
 use crate::error::AttachCause;
 use crate::version::Protocol;
 
-/// Returns whether the caller still wants to attach.
+/// A function that returns whether the caller still wants to attach.
 pub(crate) type ContinueFn<'a> = &'a dyn Fn() -> bool;
 
 /// The time between two calls of `ContinueFn` while a connection or an answer is awaited.
 pub(crate) const LOOK: Duration = Duration::from_millis(20);
 
-/// Returns the error of a memory node that takes a hello and does not answer.
+/// Returns the error for a memory node that accepts a connection and does not answer.
 pub(crate) fn silent_node_error() -> AttachCause {
     let what = "it takes connections, but does not answer";
     AttachCause::Unreachable(io::Error::new(io::ErrorKind::TimedOut, what))
 }
 
-/// Connects to host and port, within `wait` for each address of the host, as long as `goes_on`. Later reads and
-/// writes on the stream also wait for `wait` at most.
+/// Connects to host and port, within `wait` for each address of the host. Gives up when `goes_on` returns false.
+/// Sets `wait` as the limit of later reads and writes on the stream, too.
 pub(crate) fn connect(
     address: &str,
     wait: Duration,
@@ -56,7 +56,7 @@ fn connect_any(address: &str, wait: Duration, goes_on: ContinueFn<'_>) -> io::Re
     Err(last)
 }
 
-/// Connects without blocking: if the caller has given the node up, it must not wait on for the connection.
+/// Connects without blocking, so that the attempt ends soon after `goes_on` returns false.
 fn connect_one(
     address: SocketAddr,
     wait: Duration,
@@ -92,7 +92,7 @@ fn connect_one(
     }
 }
 
-/// Calls the node and checks its proof. Returns the client's proof for this hello.
+/// Sends the call to the node and checks the node's proof. Returns the client's proof for this hello.
 pub(crate) fn verify_node(
     stream: &mut MaybeTlsStream<TcpStream>,
     protocol: &'static Protocol,
@@ -104,8 +104,9 @@ pub(crate) fn verify_node(
     call.check_answer(&answer, hello)
 }
 
-/// Sends a message and receives an answer of this length and protocol, within `wait` and as long as `goes_on`. A peer
-/// that sends single bytes gets no more time than any other. The time includes the handshake of TLS, if it is used.
+/// Sends a message and receives an answer of `N` bytes and this protocol. Gives up after `wait`, or when `goes_on`
+/// returns false. `wait` limits the whole answer, also from a peer that sends single bytes, and includes the
+/// handshake of TLS, if TLS is used.
 pub(crate) fn exchange<const N: usize>(
     stream: &mut MaybeTlsStream<TcpStream>,
     hello: &[u8],
@@ -123,7 +124,7 @@ pub(crate) fn exchange<const N: usize>(
             return Err(if got == 0 { silent_node_error() } else { AttachCause::NotAMemoryNode });
         }
         match stream.read(&mut bytes[got..]) {
-            // The peer is a node that shuts down, or another service that takes the hello and hangs up.
+            // The peer is a node that shuts down, or another service that accepts the hello and hangs up.
             Ok(0) => return Err(AttachCause::NotAMemoryNode),
             Ok(n) => got += n,
             Err(error) => match error.kind() {
@@ -162,7 +163,7 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         sys::set_backlog(&listener, 0).unwrap();
         let address = listener.local_addr().unwrap().to_string();
-        // As many connections as the listener takes.
+        // Opens connections until the listener's queue is full.
         let looks = Cell::new(0);
         let mut taken = Vec::new();
         let error = loop {

@@ -1,10 +1,9 @@
-//! Limits on the connections that a memory node takes, for each peer and in all.
+//! Limits on the connections that a memory node accepts, for each peer and in total.
 //!
-//! A connection before its hello is *unauthenticated* (`newcomer`). There is room for few of these, their
-//! time is short, and the oldest makes room when another one arrives. After its hello a connection is an
-//! attached session. Sessions are often silent for long, so a session never makes room for others: when there is no
-//! room left, a new session is refused with that reason. A *peer* is an address, or a process of this
-//! machine.
+//! A connection before its hello is *unauthenticated* (`newcomer`). A node has room for few unauthenticated
+//! connections and gives them little time; the oldest one is closed when another one needs room. After its hello a
+//! connection is an attached session. A session is often silent for long, so it is never closed to make room:
+//! without room, a new session is refused with that reason. A *peer* is an address, or a process of this machine.
 
 // Promise SEC-4
 
@@ -14,11 +13,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// The time for the hello on an unauthenticated connection, before the connection is closed.
+/// The time in which an unauthenticated connection has to say hello. Then it is closed.
 pub(crate) const HELLO_WAIT: Duration = Duration::from_secs(2);
 /// The pause after a failure to accept (for example, without free descriptors) before the next attempt.
 pub(crate) const ACCEPT_RETRY: Duration = Duration::from_millis(100);
-/// The time that every unauthenticated connection has for its hello before it may have to make room.
+/// The time for its hello that an unauthenticated connection gets in any case, before it can be closed to make
+/// room.
 pub(crate) const NEWCOMER_GRACE: Duration = Duration::from_millis(250);
 /// The time between two checks whether there is room for another unauthenticated connection.
 pub(crate) const ROOM_RETRY: Duration = Duration::from_millis(5);
@@ -26,19 +26,19 @@ pub(crate) const ROOM_RETRY: Duration = Duration::from_millis(5);
 /// Limits on the resources of one fabric of a memory node that strangers and broken peers can hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NodeLimits {
-    /// Connections before their hello.
+    /// The largest number of connections before their hello.
     pub newcomers: usize,
-    /// Sessions.
+    /// The largest number of sessions.
     pub sessions: usize,
-    /// Sessions of one address; over shared memory, of one process.
+    /// The largest number of sessions of one address or, over shared memory, of one process.
     pub sessions_per_peer: usize,
-    /// Bytes for requests that have arrived in part, beyond a small buffer of each session; the same again
-    /// for replies that clients do not fetch. Over TCP only.
+    /// The limit on bytes for requests that have arrived in part, beyond a small buffer of each session. A second
+    /// limit of this size is for replies that clients do not fetch. Over TCP only.
     pub frame_bytes: usize,
-    /// As `frame_bytes`, for one address.
+    /// The part of each `frame_bytes` limit that one address can hold.
     pub frame_bytes_per_peer: usize,
-    /// The time for which a connection may hold such memory without progress while others wait for it.
-    /// Then it is closed.
+    /// The time for which a connection is allowed to hold such memory without progress while others wait for
+    /// memory. Then it is closed.
     pub patience: Duration,
 }
 
@@ -60,7 +60,7 @@ impl Default for NodeLimits {
 pub(crate) struct SessionLimiter<P> {
     limits: NodeLimits,
     peers: HashMap<P, usize>,
-    /// The sessions of all peers. Other threads read it.
+    /// The number of sessions of all peers. Other threads read it.
     sessions: Arc<AtomicU64>,
 }
 
@@ -83,12 +83,13 @@ impl<P: Eq + Hash> SessionLimiter<P> {
         self.sessions.load(Ordering::Relaxed) as usize
     }
 
-    /// Returns whether this many connections include as many unauthenticated ones as there may be.
+    /// Returns whether the limit on unauthenticated connections is reached, if there are `connections` connections
+    /// in total.
     pub(crate) fn is_crowded(&self, connections: usize) -> bool {
         connections.saturating_sub(self.sessions()) >= self.limits.newcomers
     }
 
-    /// Counts a new session, if there is room.
+    /// Counts a new session if there is room for it.
     pub(crate) fn enter(&mut self, peer: P) -> Result<(), SessionLimitError> {
         if self.sessions() >= self.limits.sessions {
             return Err(SessionLimitError);
@@ -102,7 +103,7 @@ impl<P: Eq + Hash> SessionLimiter<P> {
         Ok(())
     }
 
-    /// Forgets a session that has ended.
+    /// Removes a session that has ended from the counts.
     pub(crate) fn leave(&mut self, peer: P) {
         let Some(of_peer) = self.peers.get_mut(&peer) else { return };
         *of_peer -= 1;

@@ -1,10 +1,10 @@
-//! The common part of a memory node's servers for TCP connections: a listening thread, the deadline for
-//! the hello on unauthenticated connections (`newcomers`), and fences.
+//! The common part of a memory node's servers for TCP connections: a listening thread, the deadline for the hello
+//! on unauthenticated connections (`newcomer`), and fences.
 //!
-//! [`FabricServer`] is the owner's side, [`FabricListener`] the thread's. The thread owns all connections, so a fence
-//! is a message to the thread. The thread records the client, closes its connections, discards the input
-//! that they have received, then reports that the fence is complete. Later connections of the client are
-//! refused.
+//! [`FabricServer`] is the handle of the server's owner, [`FabricListener`] the state of the server's thread. The
+//! thread owns all connections, so a fence is a message to the thread. The thread records the fenced client, closes
+//! the client's connections, discards the input that they have received, then reports that the fence is complete.
+//! The thread refuses later connections of the client.
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -26,34 +26,34 @@ use crate::limits::{
 };
 use crate::sys;
 
-/// The token of a new connection.
+/// The token of the events for new connections.
 pub(crate) const LISTENER: Token = Token(0);
-/// The token of a new message from the owner.
+/// The token of the events for messages from the owner.
 pub(crate) const WAKER: Token = Token(1);
 const FIRST: usize = 2;
 
-/// A client to fence, and the channel on which to report that it is done.
+/// A client to fence, and the channel on which to report that the fence is complete.
 type FabricFenceRequest = (ClientId, SyncSender<()>);
 
-/// A message from the owner to the thread.
+/// A message from the server's owner to its thread.
 enum FabricServerCommand {
     Fence(FabricFenceRequest),
     Learn(LiveClients),
 }
 
-/// The error of a call on a thread that has ended.
+/// The error of a call to a thread that has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the server has ended")]
 pub(crate) struct FabricServerEnded;
 
-/// The names of a server.
+/// The names of a server and of its thread.
 pub(crate) struct FabricServerNames {
-    /// In the log.
+    /// The server's name in the log.
     pub(crate) server: &'static str,
     pub(crate) thread: &'static str,
 }
 
-/// The owner's handle of a server. Its drop ends the thread and the connections.
+/// The owner's handle of a server. Dropping it ends the thread and the connections.
 #[derive(Debug)]
 pub(crate) struct FabricServer {
     /// The server's name in the log.
@@ -66,8 +66,8 @@ pub(crate) struct FabricServer {
 }
 
 impl FabricServer {
-    /// Listens at `addr` (port 0: a free one), and starts a thread that serves the connections. `interest`
-    /// is the kind of events wanted from them.
+    /// Listens at `addr` (port 0: any free port), and starts a thread that runs `serve`. `interest` is the kind of
+    /// events that connections are registered for.
     pub(crate) fn start<G: FabricConnection>(
         names: FabricServerNames,
         addr: SocketAddr,
@@ -116,7 +116,7 @@ impl FabricServer {
         self.sessions.load(Ordering::Relaxed)
     }
 
-    /// Fences a client for ever. Returns when its connections have ended.
+    /// Fences a client for ever. Returns when the client's connections have ended.
     pub(crate) fn fence(&self, client: ClientId) -> Result<(), FabricServerEnded> {
         let (done, wait) = mpsc::sync_channel(1);
         let wishes = self.wishes.as_ref().ok_or(FabricServerEnded)?;
@@ -127,8 +127,8 @@ impl FabricServer {
         wait.recv().map_err(|_| FabricServerEnded)
     }
 
-    /// Passes on which clients below a bound live. The thread knows it before the next fence at the
-    /// latest.
+    /// Tells the thread which clients with ids below a bound live. The thread applies this before the next fence at
+    /// the latest.
     pub(crate) fn learn(&self, living: &LiveClients) {
         let Some(wishes) = &self.wishes else { return };
         if wishes.send(FabricServerCommand::Learn(living.clone())).is_ok()
@@ -152,7 +152,7 @@ impl Drop for FabricServer {
     }
 }
 
-/// A connection of a server: unauthenticated before its hello, afterwards a session.
+/// A connection of a server: unauthenticated before its hello, a session afterwards.
 pub(crate) trait FabricConnection: Send + Sized + 'static {
     /// Makes an unauthenticated connection.
     fn new(stream: TcpStream, peer: SocketAddr) -> io::Result<Self>;
@@ -163,10 +163,10 @@ pub(crate) trait FabricConnection: Send + Sized + 'static {
     /// Returns the address of the other end.
     fn peer(&self) -> SocketAddr;
 
-    /// Returns the client that has said hello over the connection, if one has.
+    /// Returns the client that has said hello over the connection; `None` before the hello.
     fn client(&self) -> Option<ClientId>;
 
-    /// Returns the address under which limits count the connection.
+    /// Returns the address to which limits attribute the connection.
     fn peer_ip(&self) -> IpAddr {
         self.peer().ip().to_canonical()
     }
@@ -180,23 +180,24 @@ pub(crate) struct FabricListener<G> {
     wishes: Receiver<FabricServerCommand>,
     pub(crate) doors: SessionLimiter<IpAddr>,
     pub(crate) over: EndedClients,
-    /// Connections by token. Tokens are never used again, so a late event finds no connection.
+    /// The connections by token. Tokens are never used again, so a late event finds no connection.
     pub(crate) open: HashMap<usize, G>,
     next: usize,
-    /// The deadlines of hellos, with the tokens of their connections, earliest first.
+    /// The deadlines of hellos with the tokens of their connections, earliest first.
     greeting: VecDeque<(Instant, usize)>,
-    /// The time to accept again, after a failure.
+    /// The time at which to try to accept again, after a failure or without room.
     accept_again: Option<Instant>,
 }
 
 impl<G: FabricConnection> FabricListener<G> {
-    /// Returns the time at which the thread has to act even if nothing happens.
+    /// Returns the time at which the thread has to act even without events.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         let greeting = self.greeting.front().map(|(deadline, _)| *deadline);
         greeting.into_iter().chain(self.accept_again).min()
     }
 
-    /// Returns the next fence that the owner wants, if any. An error: the server is to end.
+    /// Returns the next fence that the owner asks for, if any. An error means that the owner is gone and the server
+    /// has to end.
     pub(crate) fn next_fence(&mut self) -> Result<Option<FabricFenceRequest>, FabricServerEnded> {
         loop {
             match self.wishes.try_recv() {
@@ -208,30 +209,30 @@ impl<G: FabricConnection> FabricListener<G> {
         }
     }
 
-    /// Fences a client: refuses its hellos from now on, and takes its connections out of the list, for the
-    /// caller to end.
+    /// Fences a client: refuses its hellos from now on, and removes its connections from the list. Returns these
+    /// connections, which the caller has to end.
     pub(crate) fn fence(&mut self, client: ClientId) -> Vec<G> {
         self.over.fence(client);
         let is_of = |_: &usize, guest: &mut G| guest.client() == Some(client);
         self.open.extract_if(is_of).map(|(_, guest)| guest).collect()
     }
 
-    /// Frees the place of a connection that has ended and is no longer in the list.
+    /// Ends the counting of a session whose connection has ended and is no longer in the list.
     pub(crate) fn release_session(&mut self, guest: &G) {
         if guest.client().is_some() {
             self.doors.leave(guest.peer_ip());
         }
     }
 
-    /// Returns whether it is time to accept again after a failure.
+    /// Returns whether it is time to accept again after a failure or without room.
     pub(crate) fn is_to_accept(&self) -> bool {
         self.accept_again.is_some_and(|at| at <= Instant::now())
     }
 
-    /// Accepts all waiting connections. Passes the unauthenticated ones that make room for them to `end`.
+    /// Accepts all waiting connections. Passes the unauthenticated connections that have to make room to `end`.
     pub(crate) fn accept(&mut self, mut end: impl FnMut(G)) {
         self.accept_again = loop {
-            // Until there is room, new connections wait in the queue of the operating system.
+            // Until there is room, new connections wait in the operating system's queue.
             if self.doors.is_crowded(self.open.len()) && !self.make_room(&mut end) {
                 break Some(Instant::now() + ROOM_RETRY);
             }
@@ -266,7 +267,8 @@ impl<G: FabricConnection> FabricListener<G> {
         Ok(())
     }
 
-    /// Ends the oldest unauthenticated connection, if it had enough time for its hello. Returns whether there was one.
+    /// Passes the oldest unauthenticated connection to `end`, if it had enough time for its hello. Returns whether
+    /// it did.
     fn make_room(&mut self, end: &mut impl FnMut(G)) -> bool {
         let latest = Instant::now() + (HELLO_WAIT - NEWCOMER_GRACE);
         let Some(guest) = self.take_silent(latest) else { return false };
@@ -275,9 +277,9 @@ impl<G: FabricConnection> FabricListener<G> {
         true
     }
 
-    /// Ends the unauthenticated connections that missed the deadline of their hello.
+    /// Passes the unauthenticated connections that missed the deadline of their hello to `end`.
     pub(crate) fn close_silent_connections(&mut self, mut end: impl FnMut(G)) {
-        // Without such connections no clock is read: every request passes here.
+        // The clock is read only if there are such connections, because this code runs for every request.
         while !self.greeting.is_empty()
             && let Some(guest) = self.take_silent(Instant::now())
         {
@@ -286,7 +288,7 @@ impl<G: FabricConnection> FabricListener<G> {
         }
     }
 
-    /// Takes out the oldest unauthenticated connection, if its deadline is not later than `latest`.
+    /// Removes and returns the oldest unauthenticated connection, if its deadline is not later than `latest`.
     fn take_silent(&mut self, latest: Instant) -> Option<G> {
         while let Some((deadline, token)) = self.greeting.front().copied() {
             let is_silent = self.open.get(&token).is_some_and(|guest| guest.client().is_none());

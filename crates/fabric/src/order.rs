@@ -1,27 +1,27 @@
-//! Verbs on words of a pool, executed in the order in which a session posts them.
+//! Verbs on words of a pool, executed in the order in which their session posts them.
 //!
-//! A processor may let a later load pass an earlier store, and processors with weaker ordering let
-//! more pass. [`VerbOrder`] remembers, for each session, which barrier is still due. It is executed
-//! only before a verb that needs it, so a batch of WRITEs has no full barrier.
+//! A processor can let a later load pass an earlier store, and processors with weaker ordering let more pass.
+//! [`VerbOrder`] remembers, for each session, which barrier is still due. The barrier is executed only before a
+//! verb that needs it, so a batch of WRITEs has no full barrier.
 //!
-//! Callers check the bounds. `tests/loom` compiles this module a second time, see `crate::sync`.
+//! Callers check the bounds. `tests/loom` compiles this module a second time (see `crate::sync`).
 
 use crate::copy;
 use crate::sync::{AtomicU64, Ordering, fence};
 
 /// The barriers that a session's next verb needs to keep the order posted.
 ///
-/// There is one for each session (or for each loop that executes verbs), passed to every verb.
+/// Each session (or each loop that executes verbs) has one such value and passes it to every verb.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct VerbOrder {
-    /// Whether a store of ours may still sit in the store buffer, where a later load would pass it.
+    /// Whether a store of this session is possibly still in the store buffer, where a later load would pass it.
     stored: bool,
 }
 
 impl VerbOrder {
-    /// Executes the barrier before a READ, if one is due. Without it, of two sessions that each
-    /// WRITE one place and then READ the other's, both could miss the other's WRITE, although each
-    /// posted its verbs in order.
+    /// Executes the barrier before a READ, if one is due. Without it, if two sessions each WRITE one place and then
+    /// READ the place that the other one WRITEs, both could miss the other's WRITE, although each posted its verbs
+    /// in order.
     fn before_read(&mut self) {
         if self.stored {
             fence(Ordering::SeqCst);
@@ -29,13 +29,13 @@ impl VerbOrder {
         }
     }
 
-    /// Executes the barrier after a READ: later verbs of any kind must not overtake its loads.
+    /// Executes the barrier after a READ, because later verbs of any kind must not overtake the READ's loads.
     fn after_read(&self) {
         fence(Ordering::Acquire);
     }
 
-    /// Executes the barrier before a WRITE: its words must not be seen before the effects of
-    /// earlier verbs.
+    /// Executes the barrier before a WRITE, because no other session may see the WRITE's words before the effects
+    /// of earlier verbs.
     fn before_write(&self) {
         fence(Ordering::Release);
     }
@@ -44,42 +44,41 @@ impl VerbOrder {
         self.stored = true;
     }
 
-    /// Records the store of a CAS or FAA. A locked instruction of x86 is itself a full barrier;
-    /// elsewhere even a sequentially consistent read-modify-write may let later loads pass its
-    /// store.
+    /// Records the store of a CAS or FAA. A locked instruction of x86 is itself a full barrier. On other
+    /// processors, even a sequentially consistent read-modify-write can let later loads pass its store.
     fn after_atomic(&mut self) {
         self.stored = cfg!(not(target_arch = "x86_64"));
     }
-    /// READ: copies pool bytes into `out`, starting `skip` bytes behind `word`.
+    /// READ: copies pool bytes into `out`. The range starts `skip` bytes behind `word`.
     ///
     /// # Safety
     /// `word` is aligned, and all aligned words that overlap the range are in one live mapping.
     #[inline]
     pub(crate) unsafe fn read(&mut self, word: *const AtomicU64, skip: usize, out: &mut [u8]) {
         self.before_read();
-        // SAFETY: by the caller.
+        // SAFETY: the caller fulfils the same conditions.
         unsafe { copy::read(word, skip, out) };
         self.after_read();
     }
 
-    /// WRITE: copies `data` to the pool, starting `skip` bytes behind `word`, its last word last.
+    /// WRITE: copies `data` to the pool and stores the last word last. The range starts `skip` bytes behind `word`.
     ///
     /// # Safety
     /// `word` is aligned, and all aligned words that overlap the range are in one live mapping.
     #[inline]
     pub(crate) unsafe fn write(&mut self, word: *const AtomicU64, skip: usize, data: &[u8]) {
         self.before_write();
-        // SAFETY: by the caller.
+        // SAFETY: the caller fulfils the same conditions.
         unsafe { copy::write(word, skip, data) };
         self.after_write();
     }
 
-    /// CAS: replaces the word by `swap` if it is `expected`. Returns the old word.
+    /// CAS: replaces the word by `swap` if it equals `expected`. Returns the old word.
     #[inline]
     pub(crate) fn cas(&mut self, word: &AtomicU64, expected: u64, swap: u64) -> u64 {
-        // SeqCst, for three things. Acquire: the memory that the found value points to is visible.
-        // Release: the memory that the new value points to is visible to its readers. And all CASes
-        // on all words have one order, because rounds on different slots decide about the same key.
+        // SeqCst, for three reasons. Acquire: the memory that the found value leads to is visible. Release: the
+        // memory that the new value leads to is visible to readers of the value. And the CASes on all words have
+        // one order, because rounds on different slots decide about the same key.
         let expected = expected.to_le();
         let swap = swap.to_le();
         let found = word.compare_exchange(expected, swap, Ordering::SeqCst, Ordering::SeqCst);
@@ -87,7 +86,7 @@ impl VerbOrder {
         u64::from_le(found.unwrap_or_else(|found| found))
     }
 
-    /// FAA: adds `add` to the word, wrapping. Returns the old word.
+    /// FAA: adds `add` to the word, wrapping on overflow. Returns the old word.
     #[inline]
     pub(crate) fn faa(&mut self, word: &AtomicU64, add: u64) -> u64 {
         // SeqCst for the reasons given at `cas`.

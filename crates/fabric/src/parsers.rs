@@ -1,10 +1,10 @@
-//! Checks of the promises that every parser of this crate keeps for any bytes. Tests and fuzz targets
-//! provide the bytes. Each function hands them to one parser, panics if the result breaks a promise, and
-//! returns whether the parser accepted the bytes.
+//! Checks of the promises that every parser of this crate keeps for any bytes. Tests and fuzz targets provide the
+//! bytes. Each function passes them to one parser, panics if the result breaks a promise, and returns whether the
+//! parser accepted the bytes.
 //!
-//! No parser panics or allocates. A request over TCP obeys the limits that the node relies on, and has only
-//! one encoding, apart from padding. Every other message is decoded to the same value again after it was
-//! encoded anew.
+//! No parser panics or allocates. A request over TCP obeys the limits that the node relies on, and has only one
+//! encoding, apart from padding. Any other message that was decoded, encoded again and decoded again has the same
+//! value.
 
 use crate::shm::wire as shm;
 use crate::tcp::frame::{
@@ -35,7 +35,7 @@ pub fn tcp_request(bytes: &[u8]) -> bool {
     assert_eq!(reply_bytes, request.reply_bytes);
     let header = frame::request_header(body.len(), verbs, request.id);
     assert_eq!(header, bytes[..HEADER_BYTES]);
-    // Padding may have any value.
+    // Padding bytes can have any value.
     assert!(padded || body == bytes[HEADER_BYTES..request.frame_bytes]);
     true
 }
@@ -100,8 +100,8 @@ pub fn verbs_welcome(bytes: &[u8]) -> bool {
     true
 }
 
-/// Checks a frame that passes a switch on a wire. The switch changes at most the address of a READ, and
-/// checksums.
+/// Checks a frame that passes a switch on a wire. In a frame, the switch changes at most the address of a READ, and
+/// the checksums.
 pub fn roce_frame(bytes: &[u8]) -> bool {
     let FrameContents::Request { to, psn, verb: RoceRequest::Read { address, key, len } } =
         packet::look(bytes)
@@ -117,7 +117,7 @@ pub fn roce_frame(bytes: &[u8]) -> bool {
     true
 }
 
-/// Makes the request of a READ as a NIC sends it, but without valid checksums.
+/// Makes the frame with a READ request as a NIC sends it, but without valid checksums.
 fn roce_read(queue_pair: u32, psn: u32, address: u64, key: u32) -> Vec<u8> {
     let mut frame = vec![0; 14 + 20 + 8];
     (frame[12], frame[14], frame[14 + 9]) = (0x08, 0x45, 17);
@@ -130,7 +130,7 @@ fn roce_read(queue_pair: u32, psn: u32, address: u64, key: u32) -> Vec<u8> {
     frame
 }
 
-/// Makes a well-formed message of each kind from these numbers, to be changed in some bytes.
+/// Makes a well-formed message of each kind from these numbers. Callers change some bytes of the messages.
 pub fn samples(numbers: [u64; 4], data: &[u8]) -> Vec<Vec<u8>> {
     use fusee_core::verbs::ClientId;
     let [identity, pool_bytes, offset, word] = numbers;
@@ -177,7 +177,8 @@ pub fn samples(numbers: [u64; 4], data: &[u8]) -> Vec<Vec<u8>> {
     ]
 }
 
-/// Hands the bytes to all parsers, in the order of [`samples`]. Returns which of them accepted the bytes.
+/// Passes the bytes to all parsers, in the order of [`samples`]. Returns for each parser whether it accepted the
+/// bytes.
 pub fn all(bytes: &[u8]) -> [bool; 9] {
     [
         tcp_request(bytes),

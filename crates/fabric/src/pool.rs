@@ -1,20 +1,19 @@
-//! Pools: the memory that a memory node lends, shared by all processes that map it.
+//! Pools: the memory that a memory node lends. All processes that map a pool share it.
 //!
-//! A pool is a sealed memfd, mapped shared. The memory node makes it, client processes of the same host
-//! map it too, and the node's software NIC works on it for all other clients. So the verbs of all these
-//! fabrics meet on the same words, and a CAS is atomic against all of them.
+//! A pool is a sealed memfd, mapped shared. The memory node makes the pool, client processes of the same host map
+//! it too, and the node's software NIC works on it for clients over TCP. So the verbs of all these fabrics meet on
+//! the same words, and a CAS is atomic against the verbs of all fabrics.
 //!
-//! Every access keeps two rules. *Size*: only aligned 8-byte words are accessed, see the module `copy`.
-//! *Order*: verbs of one session execute in the order posted, see [`VerbOrder`], which is a parameter of the
-//! primitives below.
+//! Every access obeys two rules. *Size*: only aligned 8-byte words are accessed (see the module `copy`). *Order*:
+//! verbs of one session execute in the order posted (see [`VerbOrder`], a parameter of the primitives below).
 //!
-//! The memfd is sealed against shrinking: otherwise a client could cut the file off, and the memory node
-//! would die of a bus error.
+//! The memfd is sealed against shrinking. Otherwise a client could truncate the file, and a bus error would kill
+//! the memory node.
 //!
 //! A pool starts with its header (`fusee_core::layout::PoolHeader`), which only the memory node writes.
 //! Verbs that would change the header are refused, and client processes of the host map it read-only.
 //!
-//! Units: bytes; offsets count from the start of the pool.
+//! Lengths and offsets are in bytes; offsets count from the start of the pool.
 
 use std::fmt;
 use std::io;
@@ -29,7 +28,7 @@ use crate::copy;
 pub use crate::order::VerbOrder;
 use crate::sys::{self, Mapping};
 
-/// The length of a pool is a multiple of this, in bytes.
+/// The unit of a pool's length in bytes: every length is a multiple of this.
 pub const POOL_ALIGN_BYTES: u64 = 4096;
 
 /// Options for a new pool.
@@ -37,11 +36,11 @@ pub const POOL_ALIGN_BYTES: u64 = 4096;
 pub struct PoolOptions {
     /// Length in bytes, the header included; rounded up to a multiple of [`POOL_ALIGN_BYTES`].
     pub bytes: u64,
-    /// Ask for huge pages; if the system has none left, normal pages do.
+    /// Whether to ask for huge pages. If the system has too few, the pool gets normal pages.
     pub huge_pages: bool,
 }
 
-/// Kinds of memory pages.
+/// Kinds of memory pages of a pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PageKind {
     /// Pages of the system's usual size.
@@ -50,7 +49,7 @@ pub enum PageKind {
     Huge,
 }
 
-/// A memory node's memory. Clones share it.
+/// The memory that a memory node lends. Clones share it.
 #[derive(Clone)]
 pub struct Pool {
     inner: Arc<PoolInner>,
@@ -60,9 +59,10 @@ struct PoolInner {
     mapping: Mapping,
     bytes: u64,
     pages: PageKind,
-    /// Whether a NIC has registered the pages, which must then stay where they are.
+    /// Whether a NIC has registered the pages. Then the pages must stay where they are.
     is_pinned: AtomicBool,
-    /// The descriptor of the memfd in the memory node, to pass on. Clients close theirs after mapping.
+    /// The descriptor of the memfd, which the memory node passes on to clients. `None` in clients, which close
+    /// theirs after mapping.
     file: Option<OwnedFd>,
 }
 
@@ -72,11 +72,11 @@ impl fmt::Debug for Pool {
     }
 }
 
-/// Pages are at least this large. Larger ones are refused by the system, not by us.
+/// The smallest page size in bytes. On systems with larger pages, the kernel refuses calls on smaller units.
 const PAGE_BYTES: u64 = 4096;
 
 impl Pool {
-    /// Makes a pool, all zeros.
+    /// Makes a pool that is all zeros.
     pub fn new(options: PoolOptions) -> io::Result<Pool> {
         if options.bytes == 0 || options.bytes > 1 << 47 {
             let message = format!("a pool cannot have {} bytes", options.bytes);
@@ -102,14 +102,14 @@ impl Pool {
         Pool { inner: Arc::new(PoolInner { mapping, bytes, pages, is_pinned, file }) }
     }
 
-    /// Maps the pool of another process, from the descriptor that a memory node sent.
+    /// Maps the pool of another process by the descriptor that the memory node has sent.
     pub(crate) fn map(file: OwnedFd, bytes: u64) -> io::Result<Pool> {
         if !bytes.is_multiple_of(POOL_ALIGN_BYTES) || bytes == 0 {
             return Err(io::Error::other("the pool has an impossible length"));
         }
         let mapping = sys::map_sealed(&file, bytes)?;
-        // This fails on huge pages, which are protected whole. There only the check of each verb protects
-        // the header.
+        // Huge pages can be protected only as a whole, so this call fails on them. Then only the check of each verb
+        // protects the header.
         if let Err(error) = mapping.protect_start(POOL_HEADER_BYTES as usize) {
             tracing::debug!(%error, "the header of a pool is mapped for writing");
         }
@@ -124,43 +124,43 @@ impl Pool {
         self.inner.bytes
     }
 
-    /// Returns the kind of pages. A client that mapped another process's pool sees `Normal`.
+    /// Returns the kind of pages. In a client that mapped another process's pool, always `Normal`.
     pub fn pages(&self) -> PageKind {
         self.inner.pages
     }
 
-    /// Returns address and length of the pool in this process, for a NIC. From now on no page goes back to
-    /// the system: the NIC would go on with the old page, and the processor with a new one.
+    /// Returns the pool's address in this process and its length, for a NIC. From now on no page goes back to the
+    /// system, because the NIC would go on with the old page and the processor with a new one.
     pub(crate) fn pin(&self) -> (*mut u8, usize) {
         self.inner.is_pinned.store(true, Ordering::SeqCst);
         (self.inner.mapping.start(), self.bytes() as usize)
     }
 
-    /// Returns the memfd, in the process that made it.
+    /// Returns the memfd; `None` except in the process that made it.
     pub(crate) fn file(&self) -> Option<BorrowedFd<'_>> {
         self.inner.file.as_ref().map(|f| f.as_fd())
     }
 
-    /// Returns the word that holds a byte, and the byte's place in it, after checking that `len` bytes
-    /// from there are in the pool.
+    /// Returns the word that holds the byte at `offset`, and the byte's position in that word. Checks first that
+    /// `len` bytes from `offset` on are in the pool.
     fn word(&self, offset: u64, len: u64) -> Result<(*const AtomicU64, usize), VerbError> {
         if offset > self.bytes() || len > self.bytes() - offset {
             return Err(VerbError::OutOfBounds);
         }
-        // The pool starts and ends at a word, so all words that overlap the range are inside.
+        // The pool starts and ends at a word boundary, so all words that overlap the range are inside.
         let start = self.inner.mapping.start().wrapping_add((offset & !7) as usize);
         Ok((start.cast_const().cast(), (offset & 7) as usize))
     }
 
     fn aligned_word(&self, offset: u64) -> Result<&AtomicU64, VerbError> {
         match self.word(offset, 8)? {
-            // SAFETY: aligned, in bounds, and the mapping lives as long as `self`.
+            // SAFETY: the word is aligned and in bounds, and the mapping lives as long as `self`.
             (word, 0) => Ok(unsafe { copy::shared(word) }),
             _ => Err(VerbError::OutOfBounds),
         }
     }
 
-    /// READ: copies `out.len()` bytes from `offset` on.
+    /// READ: copies `out.len()` bytes from `offset` on into `out`.
     pub fn read(
         &self,
         order: &mut VerbOrder,
@@ -173,7 +173,7 @@ impl Pool {
         Ok(())
     }
 
-    /// WRITE: copies `data` to `offset`, its last word last.
+    /// WRITE: copies `data` to `offset` and stores the last word last.
     pub fn write(&self, order: &mut VerbOrder, offset: u64, data: &[u8]) -> Result<(), VerbError> {
         let (word, skip) = self.word(offset, data.len() as u64)?;
         // SAFETY: `word` has checked that all words of the range are in the mapping.
@@ -181,7 +181,7 @@ impl Pool {
         Ok(())
     }
 
-    /// CAS: replaces the word by `swap` if it is `expected`. Returns the old word.
+    /// CAS: replaces the word by `swap` if it equals `expected`. Returns the old word.
     pub fn cas(
         &self,
         order: &mut VerbOrder,
@@ -192,7 +192,7 @@ impl Pool {
         Ok(order.cas(self.aligned_word(offset)?, expected, swap))
     }
 
-    /// FAA: adds `add` to the word, wrapping. Returns the old word.
+    /// FAA: adds `add` to the word, wrapping on overflow. Returns the old word.
     pub fn faa(&self, order: &mut VerbOrder, offset: u64, add: u64) -> Result<u64, VerbError> {
         Ok(order.faa(self.aligned_word(offset)?, add))
     }
@@ -200,12 +200,13 @@ impl Pool {
     /// Starts to load the cache line of a byte, without waiting for it.
     #[inline]
     pub(crate) fn prefetch(&self, offset: u64) {
-        // Outside of the pool this does nothing.
+        // An offset outside of the pool does no harm.
         copy::prefetch(self.inner.mapping.start().wrapping_add(offset as usize));
     }
 
-    /// Executes a verb on the batch's memory and sets its result.
-    // A call takes a tenth of the time of a verb, and sessions of this host execute batches in a loop.
+    /// Executes a verb on the batch's memory and sets the verb's result.
+    // Inlined, because a call takes a tenth of the time of a verb, and sessions of this host execute batches in a
+    // loop.
     #[inline(always)]
     pub fn execute(&self, order: &mut VerbOrder, verb: &mut Verb, memory: &mut [u8]) {
         verb.result = verb.check(self.bytes()).and_then(|()| match &mut verb.op {
@@ -222,8 +223,8 @@ impl Pool {
         });
     }
 
-    /// Sets a range to zero. Whole pages go back to the system, unless a NIC has registered them, so a
-    /// pool takes only as much memory as is in use, also after parts of it were emptied.
+    /// Sets a range to zero. Whole pages go back to the system, unless a NIC has registered the pool. So a pool
+    /// takes only as much memory as is in use, also after parts of it were emptied.
     ///
     /// # Panics
     /// If the range is not inside the pool.
@@ -233,7 +234,8 @@ impl Pool {
         if pages > 0
             && !self.inner.is_pinned.load(Ordering::SeqCst)
             && let Ok((word, _)) = self.word(first, pages)
-            // SAFETY: `word` has checked the range; a mapping starts at a page.
+            // SAFETY: `word` has checked that the range is in the mapping; `first` is a multiple of the page size,
+            // and a mapping starts at a page.
             && unsafe { sys::discard_pages(word.cast_mut().cast(), pages as usize) }
         {
             self.overwrite_with_zeros(offset, first - offset);
@@ -258,14 +260,14 @@ impl Pool {
         // SAFETY: `word` has checked that all words of the range are in the mapping.
         unsafe { copy::zero(word, words as usize) };
         self.write(&mut order, body + words * 8, &zeros[..tail]).expect(inside);
-        // Code that learns of the range afterwards must find zeros.
+        // SeqCst: code that learns of the range afterwards must find zeros.
         fence(Ordering::SeqCst);
     }
 
-    /// Writes a little-endian 32-bit number, untorn.
+    /// Writes a little-endian 32-bit number so that readers never see a part of it.
     ///
     /// # Panics
-    /// If `offset` is not a multiple of 4 inside the pool.
+    /// If `offset` is not a multiple of 4, or the number is not inside the pool.
     pub fn write_u32(&self, offset: u64, value: u32) {
         assert!(offset.is_multiple_of(4), "a 32-bit number must be aligned");
         let written = self.write(&mut VerbOrder::default(), offset, &value.to_le_bytes());
@@ -296,10 +298,10 @@ impl Pool {
         u64::from_le_bytes(bytes)
     }
 
-    /// Reads a little-endian 32-bit number, untorn.
+    /// Reads a little-endian 32-bit number that was written by [`Pool::write_u32`].
     ///
     /// # Panics
-    /// If `offset` is not a multiple of 4 inside the pool.
+    /// If `offset` is not a multiple of 4, or the number is not inside the pool.
     pub fn read_u32(&self, offset: u64) -> u32 {
         assert!(offset.is_multiple_of(4), "a 32-bit number must be aligned");
         let mut bytes = [0; 4];

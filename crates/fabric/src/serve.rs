@@ -1,14 +1,14 @@
-//! A memory node's servers on all fabrics, as one value.
+//! A memory node's servers for all fabrics, as one value.
 //!
-//! [`NodeFabrics::start`] lends a pool over shared memory, TCP, or both. Sessions in the memory node's own process can
-//! always attach, with or without a socket. A fence goes to all fabrics, and is complete when each of them has
-//! completed it. Dropping the value ends all sessions: their verbs fail as unreachable.
+//! [`NodeFabrics::start`] lends a pool over any of the fabrics. Sessions in the memory node's own process can
+//! attach without a socket. A fence goes to all fabrics, and is complete when each of them has completed it.
+//! Dropping the value ends all sessions: their verbs fail as unreachable.
 //!
-//! A node can combine verbs with the other fabrics only if the NIC's atomics and the processor's are atomic with each
-//! other. Few NICs promise that. Without the promise, a CAS by the NIC and one by the processor on the same word could
-//! both succeed. So a node with such a NIC serves nothing else, not even sessions of its own process. The node's
-//! processor still writes to the pool, but never to a word that a session may change at that time: it writes block
-//! tables, which sessions only READ, and zeros to memory that is not reserved.
+//! A node can combine verbs with other fabrics only if the NIC's atomics and the processor's are atomic with each
+//! other. Few NICs promise that. Without the promise, a CAS by the NIC and one by the processor on the same word
+//! could both succeed. So a node with such a NIC serves nothing else, not even sessions of its own process. The
+//! node's processor still writes to the pool, but never to a word that a session is allowed to change at that time:
+//! it writes block tables, which sessions only READ, and zeros to memory that is not reserved.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -33,33 +33,34 @@ use crate::verbs::VerbsNode;
 pub struct NodeFabricsOptions {
     /// The memory to lend.
     pub pool: Pool,
-    /// A random number that differs for every node, and for every start of a node.
+    /// The node's identity: a random number that differs for every node, and for every start of a node.
     pub identity: u64,
-    /// The address of the software NIC; port 0 takes a free one.
+    /// The address of the software NIC; port 0: any free port. `None`: no TCP.
     pub tcp: Option<SocketAddr>,
     /// The time for which the software NIC spins for requests before it sleeps; zero: not at all.
     pub spin: Duration,
-    /// Path of the socket that hands out the memory to processes of this host.
+    /// The path of the socket that hands out the memory to processes of this host. `None`: no such socket.
     pub shm: Option<PathBuf>,
-    /// The address at which sessions get queue pairs of the NIC; port 0 takes a free one.
+    /// The address at which sessions get queue pairs of the NIC; port 0: any free port. `None`: no verbs.
     pub verbs: Option<SocketAddr>,
-    /// Whether switches on the wire may steer READs over verbs. The pool is then registered a second time, with the
-    /// key for steered READs.
+    /// Whether switches on the wire are allowed to steer READs over verbs. The pool is then registered a second
+    /// time, with the RDMA key for steered READs.
     pub steered: bool,
-    /// The certificates for TLS. With a certificate in it, connections over TCP must use TLS.
+    /// The settings for TLS. If they contain a certificate, connections over TCP must use TLS.
     pub tls: Option<TlsSettings>,
-    /// The keys from the cluster's secret, if it has one. Clients and the node prove them to each other.
+    /// The keys derived from the cluster's secret, if it has one. Clients and the node prove these keys to each
+    /// other.
     pub keys: Option<Keyring>,
 }
 
 /// The running fabrics of one memory node.
 #[derive(Debug)]
 pub struct NodeFabrics {
-    // In the order in which they end: first the source of new sessions.
+    // The fields are in the order in which the servers end; the sources of new sessions end first.
     shm: Option<ShmServer>,
     tcp: Option<TcpNode>,
     verbs: Option<VerbsNode>,
-    /// `None` if the processor must not execute verbs.
+    /// The sessions that map the pool. `None` if the processor must not execute verbs.
     hub: Option<Arc<ShmLocalNode>>,
     pool: Pool,
 }
@@ -70,7 +71,7 @@ impl NodeFabrics {
         NodeFabrics::start_limited(options, NodeLimits::default())
     }
 
-    /// Starts the servers like [`NodeFabrics::start`], with these limits on each of the fabrics.
+    /// Starts the servers like [`NodeFabrics::start`], with these limits for each fabric.
     pub fn start_limited(
         options: NodeFabricsOptions,
         limits: NodeLimits,
@@ -95,12 +96,12 @@ impl NodeFabrics {
         Ok(NodeFabrics { shm, tcp, verbs, hub: Some(hub), pool })
     }
 
-    /// Returns the address of the software NIC, with the actual port.
+    /// Returns the address of the software NIC with the actual port; `None` without TCP.
     pub fn tcp_addr(&self) -> Option<SocketAddr> {
         self.tcp.as_ref().map(TcpNode::addr)
     }
 
-    /// Returns the address at which sessions get queue pairs, with the actual port.
+    /// Returns the address at which sessions get queue pairs, with the actual port; `None` without verbs.
     pub fn verbs_addr(&self) -> Option<SocketAddr> {
         self.verbs.as_ref().map(VerbsNode::addr)
     }
@@ -110,12 +111,12 @@ impl NodeFabrics {
         self.shm.as_ref().map(|shm| shm.path().to_owned())
     }
 
-    /// Returns whether a socket was asked for and is no longer at its path.
+    /// Returns whether the node has a socket that is no longer at its path.
     pub fn is_socket_gone(&self) -> bool {
         self.shm.as_ref().is_some_and(|shm| !shm.is_there())
     }
 
-    /// Sets the time for which the software NIC, if there is one, spins for requests before it sleeps.
+    /// Sets the time for which the software NIC, if the node has one, spins for requests before it sleeps.
     pub fn set_spin(&self, spin: Duration) {
         if let Some(tcp) = &self.tcp {
             tcp.set_spin(spin);
@@ -124,8 +125,8 @@ impl NodeFabrics {
 
     /// Fences clients for ever. When this returns, no verb of these clients executes here any more.
     ///
-    /// A client process that has mapped the pool is asked to shut the session's gate, and killed if it does not within
-    /// a second; see [`shm`](crate::shm) for the reason. The second is the same one for all processes.
+    /// A client process that has mapped the pool is asked to shut the session's gate, and killed if it does not do
+    /// so within a second (see [`shm`](crate::shm) for the reason). All processes share that second.
     pub fn fence(&self, clients: &[ClientId]) {
         for client in clients {
             if let Some(tcp) = &self.tcp {
@@ -140,8 +141,8 @@ impl NodeFabrics {
         }
     }
 
-    /// Records which clients with ids below a bound live. The others below it are no longer served, and need not be
-    /// remembered one by one.
+    /// Records which clients with ids below a bound live. The servers refuse all other clients below the bound, and
+    /// need not remember these one by one.
     pub fn learn(&self, living: &LiveClients) {
         if let Some(tcp) = &self.tcp {
             tcp.learn(living);
@@ -171,12 +172,12 @@ impl NodeFabrics {
         }
     }
 
-    /// Returns the traffic over TCP so far. The memory node does not see that of the other fabrics.
+    /// Returns the traffic over TCP so far. The memory node does not see the traffic of other fabrics.
     pub fn tcp_traffic(&self) -> TcpTraffic {
         self.tcp.as_ref().map(TcpNode::traffic).unwrap_or_default()
     }
 
-    /// Returns the memory lent.
+    /// Returns the pool that the node lends.
     pub fn pool(&self) -> &Pool {
         &self.pool
     }

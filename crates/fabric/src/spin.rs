@@ -1,34 +1,33 @@
 //! Spinning before a thread sleeps.
 //!
-//! To put a thread to sleep and wake it again costs more than a round trip in a fast network. So
-//! both ends of a connection first spin for a while: they check for news, and yield between two
-//! checks, because the thread that they wait for may need this processor. Where news come late,
-//! spinning is in vain, and is soon almost given up. The same happens where other threads keep the
-//! processors busy: a thread that yields gets the processor back after milliseconds, but a thread
-//! that sleeps is woken at once.
+//! Putting a thread to sleep and waking it again costs more than a round trip in a fast network. So both ends of a
+//! connection first spin for a while: they check for messages, and yield between two checks, because the thread
+//! that will send the message may need this processor. If messages come late, spinning is in vain, and is soon
+//! almost given up. It is also given up if other threads keep the processors busy: a thread that yields gets the
+//! processor back only after milliseconds, but a thread that sleeps is woken at once.
 
 // Promise FAB-4: TCP sessions stop spinning where it does not pay.
 
 use std::time::{Duration, Instant};
 
-/// The time for which memory nodes and sessions spin before they sleep.
+/// The default time for which memory nodes and sessions spin before they sleep.
 pub const DEFAULT_SPIN: Duration = Duration::from_micros(50);
 
-/// The limit of a pause: waits in a row that sleep at once.
+/// The longest pause: the number of consecutive waits that sleep at once.
 const MOST_PAUSE: u32 = 1024;
 
-/// The spinning of one thread, adapted to the success of its earlier waits.
+/// The spinning of one thread. It adapts to the success of the thread's earlier waits.
 #[derive(Debug)]
 pub(crate) struct Spin {
     longest: Duration,
-    /// Waits that sleep at once before the next one that spins.
+    /// The number of waits that will sleep at once before the next wait that spins.
     pause: u32,
-    /// The pause after the next spin in vain: twice the previous one.
+    /// The length of the pause after the next spin in vain. It doubles with each spin in vain.
     next_pause: u32,
 }
 
 impl Spin {
-    /// Spins for at most `longest`; zero: not at all.
+    /// Makes a `Spin` that spins for at most `longest`; zero: not at all.
     pub(crate) fn new(longest: Duration) -> Spin {
         Spin { longest, pause: 0, next_pause: 1 }
     }
@@ -38,7 +37,7 @@ impl Spin {
         self.longest = longest;
     }
 
-    /// Calls `look` until it is true or the time is up. Returns whether it was true.
+    /// Calls `look` until it returns true or the time is up. Returns whether `look` returned true.
     pub(crate) fn until(&mut self, mut look: impl FnMut() -> bool) -> bool {
         if self.pause > 0 || self.longest.is_zero() {
             self.pause = self.pause.saturating_sub(1);
@@ -67,7 +66,7 @@ impl Spin {
 mod tests {
     use super::*;
 
-    /// Returns how many of `waits` waits call `look`.
+    /// Returns in how many of `waits` waits `look` is called at all.
     fn looks(spin: &mut Spin, waits: u32, mut look: impl FnMut() -> bool) -> u32 {
         let mut looked = 0;
         for _ in 0..waits {

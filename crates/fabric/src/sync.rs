@@ -1,18 +1,19 @@
 //! Synchronization between threads of this process: atomics, fences, locks, and back-off.
 //!
-//! These are the standard library's. The module lets `tests/loom` compile `copy`, `order`, `shm::gate` and
-//! `shm::sessions` a second time, unchanged, with the types of a model checker in their place. So those modules
-//! take such types only from here.
+//! The types are the standard library's. `tests/loom` compiles `copy`, `order`, `shm::gate` and `shm::sessions` a
+//! second time, unchanged, with a model checker's types in place of this module. So those modules take such types
+//! only from here.
 
 use std::time::{Duration, Instant};
 
 pub(crate) use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, compiler_fence, fence};
 pub(crate) use std::sync::{Mutex, MutexGuard};
 
-/// The least number of checks in a wait for another process, even if this process itself was stopped for a long time.
+/// The least number of checks in a wait for another process, even if the wait takes longer because this process was
+/// stopped.
 const LEAST_LOOKS: u32 = 1000;
 
-/// A limited wait for another process, which may not answer.
+/// A limited wait for an answer of another process, which may never come.
 #[derive(Debug)]
 pub(crate) struct Patience {
     end: Instant,
@@ -25,8 +26,8 @@ impl Patience {
         Patience { end: Instant::now() + time, looks: 0 }
     }
 
-    /// Waits a little. Returns false when the wait is over. A time in which this process did not run does not
-    /// count as silence of the other one.
+    /// Waits a little. Returns false when the wait is over. Time in which this process did not run is not taken for
+    /// silence of the other process.
     pub(crate) fn wait(&mut self) -> bool {
         back_off(self.looks);
         self.looks = self.looks.saturating_add(1);
@@ -34,7 +35,7 @@ impl Patience {
     }
 }
 
-/// Waits a little for another thread: longer if the caller has waited more often.
+/// Waits a little for another thread, for longer the more often the caller has waited (`waited`).
 pub(crate) fn back_off(waited: u32) {
     match waited {
         0..100 => std::hint::spin_loop(),

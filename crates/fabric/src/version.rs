@@ -1,32 +1,32 @@
-//! The first eight bytes of fabrics' hellos: a protocol's name, then its version in digits.
+//! The first eight bytes of the fabrics' hellos: the name of a protocol, then its version in digits.
 //!
-//! Programs of all versions read these bytes, so their number and the names never change. A memory
-//! node checks them as soon as they arrive, whatever may follow, and answers another version with its
-//! own. Hello and welcome also name the layout of pools that their sender uses.
+//! Programs of all versions read these bytes, so their number and the names never change. A memory node checks the
+//! bytes as soon as they arrive, whatever follows, and answers a hello of another version with its own version.
+//! Hello and welcome also name the layout of pools that their sender uses.
 
 use fusee_core::version::{ConnectionEnd, VersionError, VersionRange};
 
-/// The number of bytes that have the same meaning in all versions.
+/// The number of bytes whose meaning is the same in all versions.
 pub(crate) const BEGIN_BYTES: usize = 8;
 
-/// A protocol of a fabric.
+/// A fabric's protocol.
 #[derive(Debug)]
 pub(crate) struct Protocol {
     name: &'static str,
     versions: VersionRange,
 }
 
-/// Wrong peers, by the beginning of their messages.
+/// Mismatches of the peer's protocol, found by the beginning of its messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ProtocolMismatch {
-    /// The peer does not speak this protocol.
+    /// The peer does not use this protocol.
     Stranger,
-    /// The peer speaks another version of the protocol.
+    /// The peer uses another version of the protocol.
     Version(VersionError),
 }
 
 impl Protocol {
-    /// Makes a protocol with one version. Name and version fill the beginning of a hello.
+    /// Makes a protocol with one version. The name and the version's digits must fit in the first eight bytes.
     pub(crate) const fn new(name: &'static str, what: &'static str, version: u32) -> Protocol {
         assert!(
             name.len() < BEGIN_BYTES && version < 10_u32.pow((BEGIN_BYTES - name.len()) as u32)
@@ -39,7 +39,7 @@ impl Protocol {
         self.name
     }
 
-    /// Returns the beginning of the protocol's messages.
+    /// Returns the first eight bytes of the protocol's messages.
     pub(crate) const fn magic(&self) -> [u8; BEGIN_BYTES] {
         let mut bytes = [0; BEGIN_BYTES];
         let mut at = BEGIN_BYTES;
@@ -56,7 +56,7 @@ impl Protocol {
         bytes
     }
 
-    /// Checks the part of the beginning that has arrived. Returns whether that is all of it.
+    /// Checks as many of the first eight bytes as have arrived. Returns whether all eight have arrived.
     pub(crate) fn check(&self, own: ConnectionEnd, bytes: &[u8]) -> Result<bool, ProtocolMismatch> {
         let named = bytes.len().min(self.name.len());
         if bytes[..named] != self.name.as_bytes()[..named] {
@@ -93,7 +93,7 @@ mod tests {
         }
     }
 
-    /// Hellos of versions before and after this one.
+    /// A version before and a version after this one are both recognized.
     #[test]
     fn other_versions_are_told_apart_for_ever() {
         let what = "protocol ab";

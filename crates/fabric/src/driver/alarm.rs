@@ -1,5 +1,5 @@
-//! The alarm that wakes a session's thread when it sleeps in a turn of its fabric. It costs next to
-//! nothing while the thread is awake.
+//! The alarm that wakes a session's thread from its sleep in a turn of the session's fabric. While the thread is
+//! awake, the alarm costs next to nothing.
 
 use std::io;
 use std::sync::Arc;
@@ -8,14 +8,14 @@ use std::task::{Wake, Waker};
 
 use mio::{Registry, Token};
 
-/// The thread works: it need not be woken.
+/// The thread is awake, so a wake-up needs no system call.
 const AWAKE: u8 = 0;
 /// The thread sleeps in a turn, or is about to sleep.
 const ASLEEP: u8 = 1;
-/// The thread was woken since the last turn.
+/// The thread was woken after its last turn.
 const WOKEN: u8 = 2;
 
-/// The token of the alarm's events, which need no handling.
+/// The token of the alarm's events. They need no handling.
 pub(crate) const ALARM: Token = Token(usize::MAX);
 
 /// An alarm for one thread.
@@ -26,37 +26,37 @@ pub(crate) struct Alarm {
 }
 
 impl Alarm {
-    /// Makes the alarm of the thread that polls this registry.
+    /// Makes the alarm for the thread that polls this registry.
     pub(crate) fn new(registry: &Registry) -> io::Result<Arc<Alarm>> {
         let waker = mio::Waker::new(registry, ALARM)?;
         Ok(Arc::new(Alarm { state: AtomicU8::new(AWAKE), waker }))
     }
 
-    /// Returns a waker for tasks, which any thread may use.
+    /// Returns a waker for tasks. Any thread can use it.
     pub(crate) fn waker(self: &Arc<Self>) -> Waker {
         self.clone().into()
     }
 
-    /// Returns whether the alarm was used since the last turn.
+    /// Returns whether the alarm was used after the last turn.
     pub(crate) fn has_rung(&self) -> bool {
         self.state.load(Ordering::Relaxed) != AWAKE
     }
 
-    /// Prepares the thread for sleep. Returns false if the alarm was used since the last turn: then it
-    /// must not sleep.
+    /// Prepares the thread for sleep. Returns false if the alarm was used after the last turn; then the thread must
+    /// not sleep.
     pub(crate) fn set(&self) -> bool {
-        // Acquire: the thread sees the stores that came before the wake-up.
+        // Acquire: the thread sees the stores that precede the wake-up.
         let acquire = Ordering::Acquire;
         let asleep = ASLEEP;
         self.state.compare_exchange(AWAKE, asleep, acquire, acquire).is_ok()
     }
 
-    /// Marks the thread as awake: wake-ups from here on need no system call.
+    /// Marks the thread as awake. Later wake-ups need no system call.
     pub(crate) fn stop(&self) {
         self.state.store(AWAKE, Ordering::Release);
     }
 
-    /// Ends a turn. It answers all wake-ups so far, since the caller polls its tasks next.
+    /// Ends a turn. All wake-ups so far are answered by that, because the caller polls its tasks next.
     pub(crate) fn answer(&self) {
         self.state.swap(AWAKE, Ordering::AcqRel);
     }
@@ -68,8 +68,8 @@ impl Wake for Alarm {
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        // Release: the woken thread sees the earlier stores of the waking thread. Only a thread that
-        // sleeps needs the system call.
+        // Release: the woken thread sees the waking thread's earlier stores. The system call is needed only if the
+        // thread sleeps.
         if self.state.swap(WOKEN, Ordering::AcqRel) == ASLEEP
             && let Err(error) = self.waker.wake()
         {

@@ -7,7 +7,8 @@ use fusee_core::verbs::VerbBatch;
 
 use super::{Driver, FabricLink};
 
-/// A batch in flight, or about to be. It is queued at the first poll; a batch that is never polled is never posted.
+/// A batch before or during its flight. The first poll queues the batch; a batch that is never polled is never
+/// posted.
 #[derive(Debug)]
 pub(crate) struct DriverBatchFuture<'a, L: FabricLink> {
     driver: &'a Driver<L>,

@@ -1,16 +1,16 @@
-//! The interface between the driver and a fabric with connections: one session's connection to one memory
-//! node.
+//! The interface between the driver and a fabric with connections. A *link* is one session's connection to one
+//! memory node.
 //!
 //! # Order of calls
 //!
 //! [`FabricLink::connect`] and [`FabricLink::register`] make a link. A batch is [queued](FabricLink::queue) on the
-//! links of its nodes, and [posted](FabricLink::post) to them. Its answers are taken in by [`FabricLink::look`] at
-//! any time, or by [`FabricLink::receive`] after an [event](FabricLink::take_event). [`FabricLink::arm`] comes before
-//! the session sleeps. If one of them fails, or the session gives the node up, [`FabricLink::end`] is the last call,
-//! and consumes the link.
+//! links of its nodes, then [posted](FabricLink::post) to the nodes. [`FabricLink::look`] takes answers at any
+//! time, [`FabricLink::receive`] takes them after an [event](FabricLink::take_event). [`FabricLink::arm`] comes
+//! before the session sleeps. If a call fails, or the session gives the node up, [`FabricLink::end`] is the last
+//! call, and consumes the link.
 //!
-//! A *part* is the smallest unit of a batch that a link waits for. A link finishes each part that it has
-//! queued exactly once: when its answer has come, or when the link ends.
+//! A *part* is the smallest unit of a batch whose answer a link awaits. A link finishes each queued part exactly
+//! once: when the part's answer has come, or when the link ends.
 
 use std::fmt;
 use std::io;
@@ -30,13 +30,13 @@ use crate::hello::ContinueFn;
 /// The memory node to connect to, and the limits of the attempt.
 pub struct LinkTarget<'a> {
     pub(crate) node: MnId,
-    /// The key of the node that is expected there.
+    /// The key of the memory node that is expected at the address.
     pub(crate) key: NodeKey,
-    /// Host and port.
+    /// The host and port to connect to.
     pub(crate) address: &'a str,
     /// The client that connects.
     pub(crate) client: ClientId,
-    /// The time for the connection, and again for the answer to the hello.
+    /// The time for the connection to open, and again for the answer to the hello.
     pub(crate) wait: Duration,
     pub(crate) goes_on: ContinueFn<'a>,
     /// Certificates, if the connection uses TLS.
@@ -45,22 +45,23 @@ pub struct LinkTarget<'a> {
 
 /// One session's connection to one memory node.
 pub trait FabricLink: fmt::Debug + Sized {
-    /// Whether the link posts and looks without system calls. Then a batch is posted at once, and each turn
-    /// begins with a look. Otherwise queued batches gather until the next turn, so that the batches of many
-    /// tasks share a system call, and each turn asks the system which links have answers.
+    /// Whether the link posts and looks without system calls. If so, a batch is posted at once, and each turn
+    /// begins with a look. Otherwise queued batches gather until the next turn, so that the batches of many tasks
+    /// share a system call, and each turn asks the system which links have answers.
     const USER_SPACE: bool;
-    /// The number of looks that may find some complete batches, but fewer than half of those in flight,
-    /// before the spin ends. Tasks that go on together share the system calls of their next batches.
+    /// The number of looks after which a spin ends, although fewer than half of the batches in flight are complete
+    /// (looks that find none complete are not counted). Tasks that go on together share the system calls of their
+    /// next batches.
     const LOOKS_THAT_FIND_SOME: u32;
     /// The value of [`Fabric::waits_for_reads`](fusee_core::verbs::Fabric::waits_for_reads).
     const WAITS_FOR_READS: bool;
-    /// Counts of the link's work.
+    /// The type of the link's work counters.
     type Counts: fmt::Debug + Copy + Default + AddAssign;
 
-    /// Connects and says hello.
+    /// Connects to the memory node and says hello.
     fn connect(to: &LinkTarget<'_>) -> Result<Self, AttachCause>;
 
-    /// Asks for events of the link's two sources, with these tokens.
+    /// Registers the link's two sources of events with these tokens.
     fn register(&mut self, registry: &Registry, tokens: [Token; 2]) -> io::Result<()>;
 
     /// Returns the counts so far.
@@ -72,26 +73,26 @@ pub trait FabricLink: fmt::Debug + Sized {
     /// Returns the length of the node's pool in bytes.
     fn pool_bytes(&self) -> u64;
 
-    /// Returns whether the node owes an answer.
+    /// Returns whether the memory node owes an answer.
     fn is_waiting(&self) -> bool;
 
     /// Returns whether the link has to wait for an event before it can post more.
     fn is_blocked(&self) -> bool;
 
-    /// Returns the result of a verb for this node before it is posted: [`VerbError::NotExecuted`] if it is to
-    /// be posted.
+    /// Returns the result that a verb for this node has before it is posted: [`VerbError::NotExecuted`] for a verb
+    /// that is to be posted.
     fn first_result(&self, verb: &Verb) -> Result<(), VerbError> {
-        // The node checks the verb, too, but there a failure would end the connection.
+        // The node checks the verb too, but a verb that fails there ends the connection.
         verb.check(self.pool_bytes()).and(Err(VerbError::NotExecuted))
     }
 
-    /// Queues the verbs of a batch that [are for this node](is_for). Returns the number of parts.
+    /// Queues those verbs of a batch that [are for this node](is_for). Returns the number of parts.
     fn queue(&mut self, slot: usize, batch: &VerbBatch) -> usize;
 
-    /// Posts queued verbs, as many as there is room for.
+    /// Posts queued verbs, as many as the link has room for.
     fn post(&mut self, slots: &mut BatchSlots) -> Result<(), LinkError>;
 
-    /// Records an event of source 0 or 1.
+    /// Records an event of the link's source 0 or 1.
     fn take_event(&mut self, source: usize, event: &Event) -> Result<(), LinkError>;
 
     /// Takes the answers that events have announced. Returns whether there were any.
@@ -100,20 +101,20 @@ pub trait FabricLink: fmt::Debug + Sized {
     /// Takes all answers that have arrived, with or without an event. Returns whether there were any.
     fn look(&mut self, slots: &mut BatchSlots) -> Result<bool, LinkError>;
 
-    /// Makes sure that later answers cause an event, and takes the earlier ones. Returns whether there were
-    /// any.
+    /// Makes sure that later answers cause an event, and takes the answers that have already arrived. Returns
+    /// whether there were any.
     fn arm(&mut self, slots: &mut BatchSlots) -> Result<bool, LinkError>;
 
-    /// Ends the connection: no verb in flight may execute later. Names the slots of the parts without an
-    /// answer.
+    /// Ends the connection so that no verb in flight executes later. Passes the slot of every unanswered part to
+    /// `unanswered`.
     fn end(self, unanswered: impl FnMut(usize));
 
-    /// Replaces [`FabricLink::end`] in a child of the process that connected: names the same slots, and does
-    /// nothing to the connection.
+    /// Replaces [`FabricLink::end`] in a child of the process that connected. Passes the slots of the unanswered
+    /// parts to `unanswered`, as `end` does, and does nothing to the connection.
     fn abandon_after_fork(&mut self, unanswered: impl FnMut(usize));
 }
 
-/// No counts.
+/// The counters of a link that counts nothing.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NoLinkCounts;
 
@@ -139,13 +140,13 @@ pub enum LinkError {
     Silent(Duration),
     #[error("{0}")]
     Io(#[from] io::Error),
-    /// An error that only this kind of link has.
+    /// An error that is specific to this kind of link.
     #[error("{0}")]
     Broken(Box<dyn std::error::Error + Send + Sync>),
 }
 
 impl LinkError {
-    /// Returns the result of the verbs in flight, and of later ones.
+    /// Returns the result of the verbs in flight, and of later verbs to the node.
     pub(super) fn verb_error(&self) -> VerbError {
         match self {
             LinkError::Fenced => VerbError::Fenced,

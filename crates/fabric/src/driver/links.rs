@@ -1,4 +1,4 @@
-//! The links of a session, its batches in flight, and the poll in which it sleeps.
+//! The links of a session, its batches in flight, and the poll in which its thread sleeps.
 
 use std::io;
 use std::sync::Arc;
@@ -14,16 +14,16 @@ use super::link::{FabricLink, LinkError, is_for};
 use super::slots::BatchSlots;
 use crate::spin::Spin;
 
-/// A link, and the driver's knowledge of it.
+/// A link, and the driver's records of it.
 #[derive(Debug)]
 struct LinkEntry<L> {
     link: L,
-    /// The time since which the node owes an answer and sends nothing; `None`: not known yet.
+    /// The time from which on the node has owed an answer and sent nothing; `None` if not known yet.
     silent_since: Option<Instant>,
 }
 
 impl<L: FabricLink> LinkEntry<L> {
-    /// Does some work with the link, which returns whether answers came. A failure is final.
+    /// Calls `work`, which returns whether answers came. If it fails, the link must be ended.
     fn attempt(
         &mut self,
         slots: &mut BatchSlots,
@@ -35,14 +35,14 @@ impl<L: FabricLink> LinkEntry<L> {
         Ok(())
     }
 
-    /// Returns whether the node has been silent for too long.
+    /// Returns whether the node owes an answer and has been silent for too long.
     fn is_overdue(&self, now: Instant, silence: Duration) -> bool {
         let since = self.silent_since.filter(|_| self.link.is_waiting());
         since.is_some_and(|since| now.duration_since(since) >= silence)
     }
 }
 
-/// Fails a part of a batch: those of its verbs that are for the node and have no result.
+/// Returns a function that fails one part of the batch in a slot: the verbs to this node that have no result yet.
 fn fail_parts(node: MnId, result: VerbError, slots: &mut BatchSlots) -> impl FnMut(usize) {
     move |slot| {
         if let Some(batch) = slots.awaited_batch(slot) {
@@ -58,12 +58,12 @@ fn fail_parts(node: MnId, result: VerbError, slots: &mut BatchSlots) -> impl FnM
 pub(super) struct Links<L: FabricLink> {
     poll: mio::Poll,
     events: Events,
-    /// Link `n` has the tokens `2n` and `2n + 1`. The place of a failed link is empty until a new link takes it.
+    /// Link `n` has the tokens `2n` and `2n + 1`. The index of a failed link stays empty until a new link takes it.
     entries: Vec<Option<LinkEntry<L>>>,
-    /// The errors of verbs for nodes without a link. A node is in the list if its link has failed and the session
-    /// has not left it since. A node that the session has left stays only if the error is not just `Unreachable`.
+    /// The results of verbs to nodes without a link. A node is added when its link fails, and removed when the
+    /// session leaves the node. A node with an error other than `Unreachable` stays in the list even then.
     failed: Vec<(MnId, VerbError)>,
-    /// The counts of links that have failed.
+    /// The counts of links that have ended.
     counted: L::Counts,
     /// The time of the last check for silent nodes.
     looked_at: Option<Instant>,
@@ -88,19 +88,19 @@ impl<L: FabricLink> Links<L> {
         self.entries.iter().flatten().map(|entry| &entry.link)
     }
 
-    /// Returns the number of nodes that are remembered, with or without a link.
+    /// Returns the number of nodes that the session remembers, with or without a link.
     pub(super) fn remembered(&self) -> usize {
         self.iter().count() + self.failed.len()
     }
 
-    /// Returns the counts of all links so far.
+    /// Returns the counts of all links so far, ended links included.
     pub(super) fn counts(&self) -> L::Counts {
         let mut counts = self.counted;
         self.iter().for_each(|link| counts += link.counts());
         counts
     }
 
-    /// Adds a link. An earlier link to its node must have been detached.
+    /// Adds a link. An earlier link to the same node must have been detached.
     pub(super) fn adopt(&mut self, mut link: L) -> io::Result<()> {
         let free = self.entries.iter().position(Option::is_none);
         let at = free.unwrap_or(self.entries.len());
@@ -114,7 +114,7 @@ impl<L: FabricLink> Links<L> {
         Ok(())
     }
 
-    /// In a child process, fails the batches in flight, and does nothing to the links.
+    /// Fails the batches in flight, in a child process. Does nothing to the connections, which are the parent's.
     pub(super) fn abandon_after_fork(&mut self) {
         for entry in self.entries.iter_mut().flatten() {
             let failing = fail_parts(entry.link.node(), VerbError::Unreachable, &mut self.slots);
@@ -128,19 +128,19 @@ impl<L: FabricLink> Links<L> {
         if let Some(at) = self.entries.iter().position(is_its) {
             self.fail(at, &LinkError::Left);
         }
-        // Nodes come and go, and a session may live for long. So an entry that only says `Unreachable` is removed.
+        // A session can live long, while nodes come and go. So entries that only say `Unreachable` are removed.
         self.failed.retain(|failed| *failed != (node, VerbError::Unreachable));
     }
 
-    /// Ends a link for good and fails its verbs in flight. Only the error is kept.
+    /// Ends a link for good and fails the verbs in flight over it. Only the error is kept.
     fn fail(&mut self, at: usize, error: &LinkError) {
         let Some(LinkEntry { link, .. }) = self.entries[at].take() else { return };
         let node = link.node();
         let result = error.verb_error();
         match error {
             LinkError::Left => tracing::debug!(%node, "left a memory node"),
-            // At debug level: each session reports the same loss, and the report of the unreachable node is logged
-            // once.
+            // At debug level, because each session reports the same loss, and the report of the unreachable node to
+            // the master is logged once.
             _ => tracing::debug!(%node, %error, "lost a memory node"),
         }
         self.failed.push((node, result));
@@ -148,7 +148,7 @@ impl<L: FabricLink> Links<L> {
         link.end(fail_parts(node, result, &mut self.slots));
     }
 
-    /// Does some work with one link, if it is there.
+    /// Calls `work` with one link, if there is a link at this index. Ends the link if `work` fails.
     fn attempt(
         &mut self,
         at: usize,
@@ -160,7 +160,7 @@ impl<L: FabricLink> Links<L> {
         }
     }
 
-    /// Returns the result of a verb before it is posted.
+    /// Returns the result that a verb has before it is posted.
     fn first_result(&self, verb: &Verb) -> Result<(), VerbError> {
         if let Some(link) = self.iter().find(|link| link.node() == verb.node) {
             return link.first_result(verb);
@@ -169,7 +169,7 @@ impl<L: FabricLink> Links<L> {
         Err(failed.map_or(VerbError::Unreachable, |(_, error)| *error))
     }
 
-    /// Takes a batch. Returns its slot, or the batch if it is complete already.
+    /// Accepts a batch. Returns its slot, or the batch itself if it is complete already.
     pub(super) fn submit(
         &mut self,
         mut batch: VerbBatch,
@@ -196,7 +196,7 @@ impl<L: FabricLink> Links<L> {
         (0..self.entries.len()).for_each(|at| self.attempt(at, &work));
     }
 
-    /// Posts what is queued.
+    /// Posts all queued verbs.
     pub(super) fn post(&mut self) {
         self.each(|link, slots| link.post(slots).map(|()| false));
     }
@@ -211,14 +211,13 @@ impl<L: FabricLink> Links<L> {
         self.each(L::receive);
     }
 
-    /// Makes later answers cause events, before the thread sleeps. Returns false if batches are complete already.
+    /// Makes later answers cause events, before the thread sleeps. Returns false if batches are already complete.
     pub(super) fn arm(&mut self) -> bool {
         self.each(L::arm);
         self.slots.complete() == 0
     }
 
-    /// Spins for answers until enough batches are complete, or the alarm is used. Returns whether one of these
-    /// happened.
+    /// Spins for answers until enough batches are complete or the alarm is used. Returns whether either happened.
     pub(super) fn spin(&mut self, spin: &mut Spin, alarm: &Alarm) -> bool {
         if !self.iter().any(L::is_waiting) || self.iter().any(L::is_blocked) {
             return false;
@@ -236,8 +235,8 @@ impl<L: FabricLink> Links<L> {
         })
     }
 
-    /// Returns the time to sleep. It ends when a silent node counts as lost, and is shorter than a pause that
-    /// [`Links::lose_silent`] would take for a stop of the process.
+    /// Returns the longest time to sleep: until a silent node has to be taken for lost, and less than a pause that
+    /// [`Links::lose_silent`] would take for a stop of this process.
     pub(super) fn bounded(
         &mut self,
         max_wait: Option<Duration>,
@@ -247,7 +246,7 @@ impl<L: FabricLink> Links<L> {
         let now = Instant::now();
         for entry in self.entries.iter_mut().flatten().filter(|entry| entry.link.is_waiting()) {
             let since = *entry.silent_since.get_or_insert(now);
-            // Rounded up: a wait of less than a millisecond must not become a busy loop.
+            // Rounded up, because a wait of less than a millisecond must not become a busy loop.
             let left = (since + silence).saturating_duration_since(now).min(silence / 4);
             let left = left + Duration::from_millis(1);
             wait = Some(wait.map_or(left, |wait| wait.min(left)));
@@ -255,19 +254,20 @@ impl<L: FabricLink> Links<L> {
         wait
     }
 
-    /// Waits for events, and passes them to the links.
+    /// Waits for events and passes them to the links.
     pub(super) fn poll(&mut self, wait: Option<Duration>) {
         let mut wait = wait;
         while let Err(error) = self.poll.poll(&mut self.events, wait) {
             // A failing epoll is a bug of this program, not a condition of the system.
             assert!(error.kind() == io::ErrorKind::Interrupted, "cannot poll: {error}");
-            // The poll was interrupted, perhaps for long: take what has come, and do not wait again.
+            // A signal has interrupted the poll, possibly late. The next poll takes the events that have come,
+            // without waiting.
             wait = NO_WAIT;
         }
         let mut failed = Vec::new();
         for event in &self.events {
             let Token(token) = event.token();
-            // The alarm's token belongs to no link. A link that fails is ended after all events were handled.
+            // No link has the alarm's token. A link that fails is ended only after all events were handled.
             if let Some(Some(entry)) = self.entries.get_mut(token / 2)
                 && let Err(error) = entry.link.take_event(token % 2, event)
             {
@@ -279,9 +279,10 @@ impl<L: FabricLink> Links<L> {
 
     /// Gives up nodes that have been silent for too long.
     ///
-    /// Time passes also while this process is stopped, and an answer may have come meanwhile. So a node is lost only
-    /// if no answer is there *after* its time was up. And the node may have been stopped together with this process,
-    /// as on a machine that sleeps: after a long pause between two checks, the silence of all nodes starts anew.
+    /// Time also passes while this process is stopped, and an answer can arrive meanwhile. So a node is lost only
+    /// if a look *after* its time was up finds no answer. The node may have been stopped together with this
+    /// process, as on a machine that sleeps. So after a long pause between two checks, the silence of all nodes is
+    /// measured anew.
     pub(super) fn lose_silent(&mut self, silence: Duration) {
         let now = Instant::now();
         let was_away = |at| now.duration_since(at) > silence / 2;

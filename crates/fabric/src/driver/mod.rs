@@ -1,18 +1,18 @@
 //! The session's side of fabrics with connections: many batches in flight over one link per memory node.
 //!
-//! [`Driver`] is a session over TCP or verbs. Its `FabricLink` knows how a batch's verbs are posted to one node, and
-//! how their answers are received. The driver does the rest: the batches in flight and the tasks that wait for them,
-//! spinning and sleeping, nodes that come, go, fail or fall silent.
+//! [`Driver`] is a session over TCP or verbs. The session's `FabricLink`s post the verbs of batches to the nodes
+//! and receive the answers. The driver does the rest: it keeps the batches in flight and the tasks that wait for
+//! them, spins and sleeps, and handles nodes that come, go, fail or fall silent.
 //!
-//! A batch is queued when its future is first polled. [`Driver::turn`] posts what is queued, takes answers, and
-//! wakes the tasks whose batches are complete. So while tasks wait, their executor must call it. A turn spins for a
-//! while before it sleeps. A node that owes an answer and sends nothing for [`DriverOptions::silence`] counts as lost.
+//! A batch is queued when its future is first polled. [`Driver::turn`] posts queued batches, takes answers, and
+//! wakes the tasks whose batches are complete, so an executor must call it while tasks wait. A turn spins for a
+//! while before it sleeps. A node that owes an answer and sends nothing for [`DriverOptions::silence`] is taken for
+//! lost.
 //!
-//! The kind of link is a type parameter, so there are no calls through pointers here.
+//! The kind of link is a type parameter, so the driver makes no calls through pointers.
 //!
-//! Shared memory has no driver. There the session's own thread executes the verbs within the first poll. So no batch
-//! is ever in flight or waited for, and the loss of a node shows at a gate instead of by silence. Only the list of
-//! nodes could be shared.
+//! Shared memory has no driver, because the session's own thread executes the verbs within the first poll. No batch
+//! is ever in flight, and the session learns of a node's loss at a gate, not by silence.
 
 mod alarm;
 mod batch_future;
@@ -41,16 +41,16 @@ use crate::fork::ProcessBound;
 use crate::hello::ContinueFn;
 use crate::spin::{DEFAULT_SPIN, Spin};
 
-/// The times that a session grants a memory node, and its time to spin.
+/// Time limits for memory nodes, and the time to spin for answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DriverOptions {
-    /// The limit for a node to accept a connection, and again to answer the hello.
+    /// The time in which a node has to accept a connection, and again to answer the hello.
     pub connect: Duration,
-    /// The time after which a node that owes an answer and sends nothing counts as lost. With NICs, longer than they
-    /// repeat verbs.
+    /// The time after which a node that owes an answer and sends nothing is taken for lost. Over verbs it must be
+    /// longer than the time for which NICs repeat verbs.
     pub silence: Duration,
-    /// The time to spin for answers before sleeping. Where answers take longer, sessions soon sleep at once. Zero:
-    /// always sleep at once.
+    /// The time to spin for answers before sleeping; zero: sleep at once. If answers take longer than this, the
+    /// session soon sleeps at once most of the time.
     pub spin: Duration,
 }
 
@@ -64,8 +64,8 @@ impl Default for DriverOptions {
     }
 }
 
-/// Turns between two checks for events and silent nodes, in a session that never sleeps, over links without system
-/// calls.
+/// The number of turns between two checks for events and silent nodes, in a session that never sleeps. Only over
+/// links that work without system calls.
 const CARE_TURNS: u32 = 256;
 
 const NO_WAIT: Option<Duration> = Some(Duration::ZERO);
@@ -100,13 +100,13 @@ impl<L: FabricLink> Driver<L> {
         Ok(Driver { client, options, silence, switch, tls, keys, turns, alarm, links, spin })
     }
 
-    /// Attaches to the memory node at `address` (host and port). Replaces a node attached earlier with the same
-    /// number, and fails its verbs in flight as unreachable.
+    /// Attaches to the memory node at `address` (host and port). Replaces the attachment to an earlier node with
+    /// the same number; verbs in flight to that node fail as unreachable.
     pub fn attach(&self, node: MnId, identity: u64, address: &str) -> Result<(), AttachError> {
         self.attach_while(node, identity, address, &|| true)
     }
 
-    /// Attaches like `attach`, as long as `goes_on`.
+    /// Attaches like `attach`. Gives up soon after `goes_on` returns false.
     pub(crate) fn attach_while(
         &self,
         node: MnId,
@@ -135,7 +135,7 @@ impl<L: FabricLink> Driver<L> {
         self.links.borrow_mut().adopt(link).map_err(|error| failed(AttachCause::Io(error)))
     }
 
-    /// Ends the session with a memory node. Its verbs fail as unreachable from now on.
+    /// Ends the session with a memory node. Verbs to that node fail as unreachable from now on.
     pub fn detach(&self, node: MnId) {
         if self.links.is_here() {
             self.links.borrow_mut().detach(node);
@@ -149,40 +149,41 @@ impl<L: FabricLink> Driver<L> {
         nodes.into_iter().for_each(|node| self.detach(node));
     }
 
-    /// Returns the number of memory nodes that the session remembers: those it is attached to, and those it has lost
-    /// and not left.
+    /// Returns the number of memory nodes that the session remembers: nodes it is attached to, and nodes it has
+    /// lost and not left.
     #[doc(hidden)]
     pub fn remembered(&self) -> usize {
         self.links.borrow().remembered()
     }
 
-    /// Reaches all nodes attached from now on through this switch.
+    /// Makes the session reach all nodes that it attaches to from now on through this switch.
     pub fn go_through(&self, switch: &SwitchLocation) {
         self.switch.replace(Some(switch.clone()));
     }
 
-    /// Uses TLS for all nodes attached from now on, if the links have it: TCP's do.
+    /// Makes the session use TLS with all nodes that it attaches to from now on, if its links support TLS (those
+    /// over TCP do).
     pub fn secure(&self, tls: &TlsSettings) {
         self.tls.replace(Some(tls.clone()));
     }
 
-    /// Demands from all nodes attached from now on a proof of one of these keys.
+    /// Makes the session demand a proof of one of these keys from every node that it attaches to from now on.
     pub fn use_keys(&self, keys: &Keyring) {
         self.keys.replace(Some(keys.clone()));
     }
 
-    /// Sets the silence after which a node counts as lost, see [`DriverOptions::silence`].
+    /// Sets the silence after which a node is taken for lost (see [`DriverOptions::silence`]).
     pub fn set_silence(&self, silence: Duration) {
         self.silence.set(silence);
     }
 
-    /// Returns a waker for a thread that sleeps in [`Driver::turn`]. Any thread may use it.
+    /// Returns a waker that ends a sleep in [`Driver::turn`]. Any thread can use it.
     pub fn waker(&self) -> Waker {
         self.alarm.waker()
     }
 
-    /// Posts what is queued, waits at most `max_wait` (`None`: without limit) for answers or a wake-up, and
-    /// completes batches. Returns at once if the waker was used since the last turn.
+    /// Posts queued batches, waits at most `max_wait` (`None`: without limit) for answers or a wake-up, and
+    /// completes batches. Returns at once if the waker was used after the last turn.
     pub fn turn(&self, max_wait: Option<Duration>) {
         if !self.links.is_here() {
             self.links.borrow_mut().abandon_after_fork();
@@ -199,7 +200,7 @@ impl<L: FabricLink> Driver<L> {
     fn turn_links(&self, links: &mut Links<L>, max_wait: Option<Duration>) {
         let silence = self.silence.get();
         if L::USER_SPACE {
-            // Queued batches were posted at once. If answers are there, the turn is complete.
+            // Batches were posted when they were queued. If this look finds answers, the turn does no more.
             links.look();
             self.turns.set(self.turns.get().wrapping_add(1));
             if self.turns.get().is_multiple_of(CARE_TURNS) {
@@ -211,11 +212,12 @@ impl<L: FabricLink> Driver<L> {
         }
         let can_wait = max_wait != NO_WAIT && links.slots.complete() == 0;
         let found = can_wait && links.spin(&mut self.spin.borrow_mut(), &self.alarm);
-        // Without user-space links only the system knows which links have answers, even if there is no time to wait.
+        // With links that use system calls, only the system knows which links have answers, so it is asked even if
+        // there is no time to wait.
         let polls = !found && (can_wait || !L::USER_SPACE);
         if polls {
             let is_idle = can_wait && links.slots.complete() == 0;
-            // Answers after the arming cause an event; earlier ones are taken by it.
+            // Answers that arrive after the arming cause an event; the arming itself takes earlier answers.
             let sleeps = is_idle && self.alarm.set() && links.arm();
             let wait = if sleeps { links.bounded(max_wait, silence) } else { NO_WAIT };
             links.poll(wait);
@@ -226,7 +228,7 @@ impl<L: FabricLink> Driver<L> {
         }
     }
 
-    /// Returns the counts of all links so far, failed ones too.
+    /// Returns the counts of all links so far, failed ones included.
     pub(crate) fn link_counts(&self) -> L::Counts {
         self.links.borrow().counts()
     }
@@ -239,12 +241,13 @@ impl<L: FabricLink> Driver<L> {
         self.links.borrow_mut().submit(batch, task)
     }
 
-    /// Does some work with the slots, while nothing else is borrowed.
+    /// Calls `look` with the slots. Nothing else of the driver may be borrowed meanwhile.
     fn with_slots<R>(&self, look: impl FnOnce(&mut BatchSlots) -> R) -> R {
         look(&mut self.links.borrow_mut().slots)
     }
 
-    /// Wakes the tasks of complete batches, with nothing borrowed: a waker may do anything.
+    /// Wakes the tasks of complete batches. Nothing is borrowed meanwhile, because a waker can call the driver
+    /// again.
     fn wake_all(&self) {
         let mut wake = self.with_slots(BatchSlots::take_wake);
         wake.drain(..).for_each(Waker::wake);

@@ -1,8 +1,8 @@
 //! The batches that a session has in flight.
 //!
-//! A batch in flight lies in a *slot*, not in its future: if the future is dropped, the batch stays
-//! there until the last answer has come. A batch consists of *parts*, the units that the fabric waits
-//! for, and is complete when the last part has ended.
+//! A batch in flight is kept in a *slot*, not in its future: if the future is dropped, the batch stays in the slot
+//! until the last answer has come. A batch consists of *parts*, whose answers the fabric awaits one by one. The
+//! batch is complete when its last part has ended.
 
 use std::task::Waker;
 
@@ -11,13 +11,13 @@ use fusee_core::verbs::VerbBatch;
 /// A batch in flight.
 #[derive(Debug, Default)]
 struct BatchSlot {
-    /// `None`: the slot is free, or about to be filled.
+    /// The batch; `None` if the slot is free or about to be filled.
     batch: Option<VerbBatch>,
-    /// Parts that have not ended.
+    /// The number of parts that have not ended.
     parts: usize,
-    /// The task that waits; `None` if there is none, or its future was dropped.
+    /// The task that waits for the batch; `None` if there is none, or if its future was dropped.
     task: Option<Waker>,
-    /// Whether the future was dropped.
+    /// Whether the batch's future was dropped.
     abandoned: bool,
 }
 
@@ -26,12 +26,12 @@ struct BatchSlot {
 pub struct BatchSlots {
     slots: Vec<BatchSlot>,
     free: Vec<usize>,
-    /// Tasks whose batches are complete, to be woken when nothing is borrowed.
+    /// The tasks whose batches are complete. They are woken when nothing is borrowed.
     wake: Vec<Waker>,
 }
 
 impl BatchSlots {
-    /// Claims a slot for a batch that is about to be posted. The slot must be filled or given back.
+    /// Claims a slot for a batch that is about to be posted. The caller must fill the slot or give it back.
     pub(super) fn claim(&mut self) -> usize {
         self.free.pop().unwrap_or_else(|| {
             self.slots.push(BatchSlot::default());
@@ -39,7 +39,7 @@ impl BatchSlots {
         })
     }
 
-    /// Gives a claimed slot back: no verb of its batch had to be posted.
+    /// Gives a claimed slot back, because no verb of its batch had to be posted.
     pub(super) fn give_back(&mut self, slot: usize) {
         self.free.push(slot);
     }
@@ -51,7 +51,7 @@ impl BatchSlots {
         self.slots[slot] = BatchSlot { batch: Some(batch), parts, task, abandoned: false };
     }
 
-    /// Returns a batch in flight, also if its future was dropped.
+    /// Returns a batch in flight, even if its future was dropped.
     pub(crate) fn batch(&mut self, slot: usize) -> &mut VerbBatch {
         self.slots[slot].batch.as_mut().expect("a slot with parts has a batch")
     }
@@ -62,8 +62,8 @@ impl BatchSlots {
         slot.batch.as_mut().filter(|_| !slot.abandoned)
     }
 
-    /// Counts one part as finished. The last one completes the batch, or frees the slot if the future
-    /// was dropped.
+    /// Counts one part as finished. The last part completes the batch or, if the batch's future was dropped, frees
+    /// the slot.
     pub(crate) fn finish_part(&mut self, at: usize) {
         let slot = &mut self.slots[at];
         slot.parts -= 1;
@@ -78,29 +78,29 @@ impl BatchSlots {
         }
     }
 
-    /// Takes the tasks of complete batches, to be woken when nothing is borrowed.
+    /// Takes the tasks of complete batches. The caller wakes them when nothing is borrowed.
     pub(super) fn take_wake(&mut self) -> Vec<Waker> {
         std::mem::take(&mut self.wake)
     }
 
-    /// Takes back the memory of the list of woken tasks, for the next time.
+    /// Takes the emptied list of woken tasks back, to use its memory again.
     pub(super) fn reuse_wake(&mut self, woken: Vec<Waker>) {
         if self.wake.is_empty() {
             self.wake = woken;
         }
     }
 
-    /// Returns the number of batches that have become complete since the last wake-up of tasks.
+    /// Returns the number of batches that became complete after the last wake-up of tasks.
     pub(super) fn complete(&self) -> usize {
         self.wake.len()
     }
 
-    /// Returns the number of batches that are not complete, or have not been fetched.
+    /// Returns the number of batches that are not complete or that their futures have not fetched.
     pub(super) fn in_flight(&self) -> usize {
         self.slots.len() - self.free.len()
     }
 
-    /// Returns the batch if it is complete. Otherwise this task is woken when it is.
+    /// Returns the batch if it is complete. Otherwise wakes this task when the batch is complete.
     pub(super) fn poll(&mut self, at: usize, task: &Waker) -> Option<VerbBatch> {
         let slot = &mut self.slots[at];
         if slot.parts > 0 {
@@ -115,7 +115,7 @@ impl BatchSlots {
         Some(batch)
     }
 
-    /// Notes that the future of the batch was dropped.
+    /// Records that the future of the batch was dropped.
     pub(super) fn abandon(&mut self, at: usize) {
         let slot = &mut self.slots[at];
         if slot.parts == 0 {
