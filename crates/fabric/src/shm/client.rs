@@ -1,7 +1,8 @@
-//! The session's side of shared memory, which executes a batch on the spot.
+//! The session's side of shared memory. It executes a batch on the spot, on the session's own thread.
 //!
-//! The future of a batch is ready at its first poll. The path of a batch has no allocation, lock or system call: find
-//! the mapping by the node's number, enter its gate, execute, leave. A run of verbs for one node enters once.
+//! The future of a batch is ready at its first poll. The path of a batch has no allocation, lock or system call: it
+//! finds the mapping by the node's number, enters the mapping's gate, executes verbs, and leaves the gate. A run of
+//! verbs for one node enters the gate once.
 //!
 //! A session belongs to one thread at a time.
 
@@ -32,11 +33,11 @@ use crate::hello::{self, ContinueFn, LOOK};
 use crate::pool::{Pool, VerbOrder};
 use crate::sys;
 
-/// The time for a memory node to answer a hello, before it counts as unreachable.
+/// The time in which a memory node has to answer a hello before it is taken for unreachable.
 const WELCOME_WAIT: Duration = Duration::from_secs(2);
 
-/// The entry of a session in its memory node's list. Its drop tells the node that the session has ended, so it must
-/// come after the drop of the pool's mapping.
+/// The entry of a session in its memory node's list. Dropping it tells the node that the session has ended, so the
+/// mapping of the pool must be dropped first.
 #[derive(Debug)]
 enum PoolLease {
     Local(#[allow(dead_code, reason = "dropped to end it")] ShmLocalSession),
@@ -44,7 +45,8 @@ enum PoolLease {
 }
 
 impl PoolLease {
-    /// Ends the lease. Returns the connection, if there is one, which the node closes when it knows of the end.
+    /// Ends the session. Returns the connection to the node, if there is one; the node closes it when it has
+    /// recorded the end.
     fn end(self) -> Option<UnixStream> {
         match self {
             PoolLease::Local(_) => None,
@@ -53,7 +55,7 @@ impl PoolLease {
     }
 }
 
-/// A session with a node of this process.
+/// A session with a memory node of this process.
 #[derive(Debug)]
 struct ShmLocalSession {
     hub: Arc<ShmLocalNode>,
@@ -70,7 +72,7 @@ impl Drop for ShmLocalSession {
 struct ShmLink {
     node: MnId,
     gate: Arc<Gate>,
-    // Fields drop in order: first the memory, then the lease on it.
+    // Fields drop in order: first the mapping, then the entry in the node's list.
     pool: Pool,
     lease: PoolLease,
 }
@@ -95,13 +97,13 @@ impl ShmFabric {
         }
     }
 
-    /// Demands from all nodes attached from now on a proof of one of these keys.
+    /// Makes the session demand a proof of one of these keys from every node that it attaches to from now on.
     pub fn use_keys(&self, keys: &Keyring) {
         self.keys.replace(Some(keys.clone()));
     }
 
-    /// Attaches to a memory node: in this process by its identity, else through the socket at `path`. Replaces a node
-    /// attached earlier with the same number.
+    /// Attaches to a memory node: by its identity if it runs in this process, else through the socket at `path`.
+    /// Replaces the attachment to an earlier node with the same number.
     pub fn attach(
         &self,
         node: MnId,
@@ -111,7 +113,7 @@ impl ShmFabric {
         self.attach_while(node, identity, path, &|| true)
     }
 
-    /// Attaches like [`ShmFabric::attach`], as long as `goes_on`.
+    /// Attaches like [`ShmFabric::attach`]. Gives up soon after `goes_on` returns false.
     pub(crate) fn attach_while(
         &self,
         node: MnId,
@@ -134,15 +136,15 @@ impl ShmFabric {
         Ok(())
     }
 
-    /// Ends the session with a memory node. Its verbs fail as unreachable from now on.
+    /// Ends the session with a memory node. Verbs to that node fail as unreachable from now on.
     pub fn detach(&self, node: MnId) {
         if self.links.is_here() {
             self.links.borrow_mut().retain(|link| link.node != node);
         }
     }
 
-    /// Ends the session with all memory nodes, and waits up to `patience` for each until it knows that. A node that
-    /// knows does not find the session when it fences the client later.
+    /// Ends the session with all memory nodes, and waits up to `patience` for each node to record that. Such a node
+    /// does not find the session when it fences the client later.
     pub fn leave(&self, patience: Duration) {
         if !self.links.is_here() {
             return;
@@ -155,7 +157,7 @@ impl ShmFabric {
         for mut socket in parted.into_iter().filter(|_| !patience.is_zero()) {
             let waits = socket.set_nonblocking(false);
             let waits = waits.and_then(|()| socket.set_read_timeout(Some(patience)));
-            // The node sends nothing: the read ends when the node closes the connection, or by `patience`.
+            // The node sends nothing, so the read ends when the node closes the connection, or after `patience`.
             match waits.and_then(|()| socket.read(&mut [0])) {
                 Ok(0) => {}
                 other => tracing::debug!(?other, "a memory node does not hear a goodbye"),
@@ -192,11 +194,12 @@ impl ShmFabric {
         let hello = [&proof[..], &hello].concat();
         socket.write_all(&hello).map_err(AttachCause::Unreachable)?;
         let (file, pool_bytes) = receive_welcome(&socket, goes_on).inspect_err(|_| {
-            // The node may have listed the session, which has no memory. If the node has ended, so has its list.
+            // The node has possibly listed the session, which has no memory yet, so it gets a goodbye. If the node
+            // has ended, its list has ended too.
             let _ = (&socket).write_all(&[GOODBYE]);
         })?;
         let gate = Arc::new(Gate::new());
-        // The watch starts before the memory is mapped: if the mapping fails, its drop says goodbye.
+        // The watch starts before the memory is mapped: if the mapping fails, dropping the watch says goodbye.
         let socket = mio::net::UnixStream::from_std(socket);
         let watch = monitor::watch(socket, self.client, gate.clone())?;
         let pool = Pool::map(file, pool_bytes)?;
@@ -214,7 +217,7 @@ impl ShmFabric {
         let (verbs, memory) = batch.parts_mut();
         for verb in verbs {
             if inside.as_ref().is_none_or(|(link, _)| link.node != verb.node) {
-                // Leaves one gate before it enters the next: a fence must not wait for both.
+                // One gate is left before the next one is entered, so that a fence never waits for both.
                 drop(inside.take());
                 let link = links.iter().find(|link| link.node == verb.node);
                 inside = link.map(|link| (link, link.gate.enter()));
@@ -230,8 +233,8 @@ impl ShmFabric {
     }
 }
 
-/// Receives a node's answer to a hello: the file of its pool, and the pool's length. The socket is non-blocking
-/// afterwards.
+/// Receives a node's answer to a hello. Returns the file of the node's pool, and the pool's length. Makes the
+/// socket non-blocking.
 fn receive_welcome(
     socket: &UnixStream,
     goes_on: ContinueFn<'_>,
@@ -250,7 +253,7 @@ fn receive_welcome(
     Ok((file, welcome.pool_bytes))
 }
 
-/// Connects to a socket. While the socket's queue is full, tries again as long as `goes_on`.
+/// Connects to a socket. While the socket's queue is full, tries again until `goes_on` returns false.
 fn connect(path: &Path, goes_on: ContinueFn<'_>) -> Result<UnixStream, AttachCause> {
     loop {
         match mio::net::UnixStream::connect(path) {
@@ -268,7 +271,8 @@ fn connect(path: &Path, goes_on: ContinueFn<'_>) -> Result<UnixStream, AttachCau
     }
 }
 
-/// Connects to a socket, checks the owner of the process there, and calls the node. Returns its answer.
+/// Connects to a socket, checks the user of the process that listens there, and sends the call. Returns the node's
+/// answer.
 fn call(
     key: &NodeKey,
     path: &Path,
@@ -281,7 +285,8 @@ fn call(
         return Err(AttachCause::StrangerAtSocket { uid });
     }
     let call = ClientChallenge::new(&PROTOCOL, key)?;
-    // A node that may not let this process in says so and closes the connection before it reads anything.
+    // A node that has no permission to kill this process refuses and closes the connection before it reads
+    // anything, so the answer is read even if this write fails.
     let said = socket.write_all(call.bytes());
     match receive(&socket, goes_on) {
         Ok((answer, _)) => Ok((socket, call, answer)),
@@ -289,8 +294,8 @@ fn call(
     }
 }
 
-/// Checks whether a memory node lets this process in: its socket is there, belongs to a trusted user, and the node
-/// proves its key. No session is opened.
+/// Checks whether a memory node lets this process in: a trusted user listens at the socket, and the node proves its
+/// key. Opens no session.
 pub(crate) fn check_socket_access(
     key: &NodeKey,
     path: &Path,
@@ -300,7 +305,7 @@ pub(crate) fn check_socket_access(
     call.check_answer(&answer, &[]).map(drop)
 }
 
-/// Receives a message of this length, and a file that may come with it, as long as `goes_on`.
+/// Receives a message of `N` bytes, and a file if one comes with it. Gives up when `goes_on` returns false.
 fn receive<const N: usize>(
     socket: &UnixStream,
     goes_on: ContinueFn<'_>,
@@ -332,7 +337,7 @@ fn receive<const N: usize>(
     Ok((bytes, file))
 }
 
-/// A batch that executes at the first poll, and never without one.
+/// A batch that executes at the first poll. Without a poll it is never executed.
 #[derive(Debug)]
 pub(crate) struct ShmBatchFuture<'a> {
     fabric: &'a ShmFabric,
@@ -377,7 +382,7 @@ impl Fabric for ShmFabric {
     #[inline]
     fn prefetch(&self, node: MnId, offset: u64) {
         if let Some(link) = self.links.borrow().iter().find(|link| link.node == node) {
-            // This may run in a child too: a prefetch of an address that is not mapped does no harm.
+            // This code can run in a forked child, too: a prefetch of an address that is not mapped does no harm.
             link.pool.prefetch(offset);
         }
     }

@@ -1,8 +1,7 @@
-//! The gate that a session passes around each run of verbs, so that other threads can shut it.
+//! The gate that a session passes around each run of verbs. Other threads can shut it.
 //!
-//! The session's side must cost next to nothing, the other side may be slow. This is Dekker's
-//! protocol with the cost on one side (as in Linux' membarrier documentation, and in the hazard
-//! pointers of folly and of crossbeam's relatives):
+//! The session's side must cost next to nothing; the closer's side can be slow. This is Dekker's protocol with all
+//! the cost on one side (as in Linux' membarrier documentation, and in folly's hazard pointers):
 //!
 //! ```text
 //! session                         closer
@@ -13,16 +12,16 @@
 //! S4 executing = 0 (release)
 //! ```
 //!
-//! Why no verb executes after C3: consider the moment in the session's instruction stream at which
-//! the barrier of C2 took effect (a thread that was not running passes a barrier when it is
-//! scheduled). If S1 lies before it, S1 is visible to C3, which waits for S4. If S1 lies after it,
-//! then so does S2, which therefore sees C1 and leaves. Without C2 the store of S1 could sit in the
-//! store buffer while S2 reads the old state, and both sides would go on.
+//! Why no verb executes after C3: consider the moment in the session's instruction stream at which the barrier of
+//! C2 took effect (a thread that was not running passes a barrier when it is scheduled). If S1 lies before that
+//! moment, S1 is visible to C3, which waits for S4. If S1 lies after it, S2 lies after it too, therefore sees C1,
+//! and the session leaves. Without C2, the store of S1 could still be in the store buffer while S2 reads the old
+//! state, and both sides would go on.
 //!
-//! If membarrier is missing, S1 and S2 have a full fence between them instead, and so do C1 and C3.
+//! If the kernel has no membarrier, a full fence is executed between S1 and S2, and another one between C1 and C3.
 //!
-//! A thread that is stopped between S1 and S4 delays the closer. Both belong to one process, so
-//! both are stopped together.
+//! A thread that is stopped between S1 and S4 delays the closer. Both belong to one process, so the closer is
+//! stopped then, too.
 
 use fusee_core::verbs::VerbError;
 
@@ -42,18 +41,17 @@ pub(crate) enum GateShutReason {
     Gone,
 }
 
-/// The gate of one session before one pool. It has a cache line of its own, since the session
-/// writes it often.
+/// The gate of one session to one pool. It has a cache line of its own, because the session writes it often.
 #[derive(Debug)]
 #[repr(align(128))]
 pub(crate) struct Gate {
     executing: AtomicU32,
     state: AtomicU32,
-    /// Whether the session has to pass a full barrier itself.
+    /// Whether the session has to execute a full barrier itself, because the kernel has no membarrier.
     own_barrier: bool,
 }
 
-/// The proof that the session is inside. Its drop leaves, also when a verb panics.
+/// The proof that the session is inside its gate. Dropping it leaves the gate, also when a verb panics.
 pub(crate) struct ShmGateGuard<'a>(&'a Gate);
 
 impl Gate {
@@ -66,19 +64,19 @@ impl Gate {
         }
     }
 
-    /// Lets the session in, if the gate is open. Only one thread at a time may call this.
+    /// Lets the session in if the gate is open. Only one thread at a time is allowed to call this.
     #[inline]
     pub(crate) fn enter(&self) -> Result<ShmGateGuard<'_>, VerbError> {
         self.executing.store(1, Ordering::Relaxed);
         if self.own_barrier {
             fence(Ordering::SeqCst);
         } else {
-            // The closer's membarrier is the processor's barrier; the compiler must not swap the
-            // store and the load either.
+            // The closer's membarrier orders the store and the load in the processor. The compiler must not swap
+            // them either.
             compiler_fence(Ordering::SeqCst);
         }
         let inside = ShmGateGuard(self);
-        // Acquire: a session that learns here that it is fenced also sees what led to the fence.
+        // Acquire: a session that sees that it is fenced also sees the stores that led to the fence.
         match self.state.load(Ordering::Acquire) {
             OPEN => Ok(inside),
             FENCED => Err(VerbError::Fenced),
@@ -86,24 +84,24 @@ impl Gate {
         }
     }
 
-    /// Shuts the gate; the session may still be inside. The first reason stays, but a fence
-    /// replaces any other.
+    /// Shuts the gate; the session can still be inside. The first reason stays, except that a fence replaces
+    /// another reason.
     pub(crate) fn shut(&self, why: GateShutReason) {
         // Relaxed: the barrier of `wait_empty` orders the store.
         let open = OPEN;
         let relaxed = Ordering::Relaxed;
         match why {
-            // A store would do. But loom considers it possible that a store comes between the load
-            // and the store of an exchange.
+            // A plain store would be enough. But loom considers it possible that a store comes between the load and
+            // the store of an exchange.
             GateShutReason::Fenced => drop(self.state.swap(FENCED, relaxed)),
             GateShutReason::Gone => {
-                // A failure means that it is shut already.
+                // The exchange fails if the gate is already shut.
                 let _ = self.state.compare_exchange(open, GONE, relaxed, relaxed);
             }
         }
     }
 
-    /// Waits until no session is inside, after [`Gate::shut`] of all these gates.
+    /// Waits until no session is inside any of these gates. The caller has shut all of them by [`Gate::shut`].
     pub(crate) fn wait_empty<'a>(gates: impl Iterator<Item = &'a Gate> + Clone) {
         fence(Ordering::SeqCst);
         if gates.clone().any(|gate| !gate.own_barrier) {
@@ -111,8 +109,8 @@ impl Gate {
         }
         for gate in gates {
             let mut spins = 0u32;
-            // Acquire: pairs with the release on leaving, so that all verbs of the session
-            // happened before we return.
+            // Acquire: pairs with the release on leaving, so that all verbs of the session happen before the
+            // return.
             while gate.executing.load(Ordering::Acquire) != 0 {
                 back_off(spins);
                 spins = spins.saturating_add(1);

@@ -1,8 +1,8 @@
-//! The memory nodes of this process, and the state that each shares with its sessions.
+//! The memory nodes of this process, and the state that each node shares with its sessions.
 //!
-//! Each memory node of the process has one hub, in a registry under the node's identity. A session
-//! that attaches to a node of its own process finds the hub there and needs no socket. A hub
-//! consists of the node's pool and the list of its sessions.
+//! Each memory node of the process has a hub ([`ShmLocalNode`]), registered under the node's identity. A session
+//! that attaches to a node of its own process finds the hub there and needs no socket. A hub consists of the node's
+//! pool and the list of the node's sessions.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -17,7 +17,7 @@ use crate::pool::Pool;
 
 static REGISTRY: PerProcess<Mutex<HashMap<u64, Weak<ShmLocalNode>>>> = PerProcess::new();
 
-/// Locks the registry, after a panic too: the map is valid at every step.
+/// Locks the registry, even after a panic, because the map is valid at every step.
 fn registry() -> MutexGuard<'static, HashMap<u64, Weak<ShmLocalNode>>> {
     REGISTRY.get().lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -41,12 +41,12 @@ impl ShmLocalNode {
         Ok(hub)
     }
 
-    /// Returns the node of this identity, if it lives in this process.
+    /// Returns the node with this identity, if it runs in this process.
     pub(crate) fn find(identity: u64) -> Option<Arc<ShmLocalNode>> {
         registry().get(&identity)?.upgrade()
     }
 
-    /// Returns whether the node of this identity lives in this process.
+    /// Returns whether the node with this identity runs in this process.
     pub(crate) fn is_here(identity: u64) -> bool {
         ShmLocalNode::find(identity).is_some()
     }
@@ -55,7 +55,7 @@ impl ShmLocalNode {
         &self.pool
     }
 
-    /// Adds a session.
+    /// Adds a session to the node's list.
     pub(crate) fn open(
         &self,
         client: ClientId,
@@ -64,7 +64,7 @@ impl ShmLocalNode {
         self.sessions.open(client, access)
     }
 
-    /// Forgets a session that cannot execute verbs any more.
+    /// Removes a session that cannot execute verbs any more.
     pub(crate) fn leave(&self, session: ShmSessionId) {
         self.sessions.leave(session);
     }
@@ -73,17 +73,17 @@ impl ShmLocalNode {
         self.sessions.count()
     }
 
-    /// Fences clients for ever. Returns when no verb of these clients executes any more.
+    /// Fences clients for ever. Returns when no verb of these clients executes in this pool any more.
     pub(crate) fn fence(&self, clients: &[ClientId]) {
         self.sessions.fence(clients);
     }
 
-    /// Records which clients below a bound live.
+    /// Records which clients with ids below a bound live.
     pub(crate) fn learn(&self, living: &LiveClients) {
         self.sessions.learn(living);
     }
 
-    /// Ends the sessions of this process. Later ones are refused.
+    /// Shuts the gates of the sessions that are in this process, and refuses later sessions.
     pub(crate) fn close(&self) {
         registry().retain(|_, hub| !std::ptr::eq(hub.as_ptr(), self));
         self.sessions.close();

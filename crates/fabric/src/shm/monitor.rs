@@ -1,14 +1,14 @@
-//! The thread that watches the memory nodes of a client process, and carries out their fences.
+//! The thread of a client process that watches the process's memory nodes and carries out their fences.
 //!
-//! Mapped memory does not fail when the node that lent it dies. One thread for the process waits for the ends of the
-//! sessions' connections, and shuts the gate of a session whose node has ended. So the path of a verb needs no system
-//! call to notice that.
+//! Mapped memory does not fail when the node that lent it dies. One thread of the process waits for the ends of the
+//! sessions' connections, and shuts the gate of a session whose node has ended. So the path of a verb needs no
+//! system call to notice the end.
 //!
-//! A node that fences a session says so on the session's connection. The monitor shuts the gate, waits until the
-//! session is outside, and says goodbye: from then on none of its verbs executes. The rest of the process goes on. If
-//! it cannot say goodbye in time, the node kills it.
+//! A node that fences a session sends a message on the session's connection. The monitor shuts the gate, waits
+//! until the session is outside, and says goodbye. From then on none of the session's verbs executes. The rest of
+//! the process goes on. If the monitor cannot say goodbye in time, the node kills the process.
 //!
-//! A child of a fork has no such thread, and starts one with its first session.
+//! A forked child has no such thread, and starts one with its first session.
 
 use std::collections::HashMap;
 use std::io::{self, Read, Write};
@@ -25,7 +25,7 @@ use crate::fork::PerProcess;
 
 static MONITOR: PerProcess<LazyMonitor> = PerProcess::new();
 
-/// The monitor of a process, once it is started.
+/// The monitor of a process; empty before it is started.
 #[derive(Default)]
 struct LazyMonitor {
     start: Mutex<()>,
@@ -43,19 +43,20 @@ struct MonitoredSessions {
     sessions: HashMap<Token, MonitoredSession>,
 }
 
-/// A session with a memory node.
+/// A session with a memory node of another process.
 struct MonitoredSession {
     socket: UnixStream,
     client: ClientId,
     gate: Arc<Gate>,
 }
 
-/// A connection under watch. Its drop says goodbye to the node: by then the session must be unable to execute verbs.
+/// A connection under watch. Dropping it says goodbye to the node, so the session must be unable to execute verbs
+/// by then.
 #[derive(Debug)]
 pub(super) struct MonitorGuard(Token);
 
-/// Watches a connection: shuts the gate when the memory node closes it or fences the client. If the watch cannot be
-/// set up, says goodbye.
+/// Watches a connection: shuts the gate when the memory node closes the connection or fences the client. If the
+/// watch cannot be set up, says goodbye.
 pub(super) fn watch(
     socket: UnixStream,
     client: ClientId,
@@ -82,14 +83,14 @@ pub(super) fn watch(
 }
 
 impl MonitoredSession {
-    /// Says goodbye. Returns whether the connection still takes it.
+    /// Says goodbye. Returns whether the connection accepted the message.
     fn say_goodbye(&mut self) -> bool {
         self.socket.write_all(&[GOODBYE]).is_ok()
     }
 }
 
 impl MonitorGuard {
-    /// Says goodbye. Returns the connection, which the node closes when it has the message.
+    /// Says goodbye. Returns the connection, which the node closes when it has received the message.
     pub(super) fn end_session(self) -> Option<StdStream> {
         self.end().map(StdStream::from)
     }
@@ -151,19 +152,19 @@ fn run(mut poll: Poll, monitor: &Monitor) {
             }
         }
         drop(watched);
-        // With nothing locked: a thread inside of a gate may be about to take the lock.
+        // The lock is released first, because a thread inside a gate can be about to take it.
         let parted: Vec<ClientId> = fenced.into_iter().filter_map(leave_fenced_session).collect();
         if !parted.is_empty() {
-            // The log may block, and the fences of other sessions must not wait for it. If there is no thread, nothing
-            // is logged, but the session's next verb fails as fenced.
+            // The log can block, and the fences of other sessions must not wait for it. If no thread can be
+            // started, nothing is logged, but the session's next verb fails as fenced.
             let say = || parted.into_iter().for_each(say_fenced);
             let _ = std::thread::Builder::new().name("fusee-fenced".into()).spawn(say);
         }
     }
 }
 
-/// Waits until no verb of a fenced session is inside its shut gate, then says goodbye to the node. Returns the client,
-/// if the connection still takes the message.
+/// Waits until no verb of a fenced session is inside its shut gate, then says goodbye to the node. Returns the
+/// client if the connection accepted the message.
 fn leave_fenced_session(mut session: MonitoredSession) -> Option<ClientId> {
     Gate::wait_empty([&*session.gate].into_iter());
     session.say_goodbye().then_some(session.client)
@@ -176,9 +177,9 @@ fn say_fenced(client: ClientId) {
     );
 }
 
-/// The news on a connection of a node.
+/// An event on the connection to a memory node.
 enum MonitorEvent {
-    /// The client is fenced.
+    /// The node has fenced the client.
     Fenced,
     /// The node has ended, or has sent a wrong message.
     Gone,

@@ -1,4 +1,4 @@
-//! A client process at the memory node's socket, which a fence asks to stop a session and may kill.
+//! A client process at the memory node's socket. A fence asks it to stop a session, or kills it.
 
 use std::io::{self, Read, Write};
 use std::net::Shutdown;
@@ -11,7 +11,7 @@ use mio::{Interest, Registry, Token};
 use super::wire::FENCED;
 use crate::sys::Process;
 
-/// A process, and the connection over which it says goodbye.
+/// A client process, and the connection over which it says goodbye.
 #[derive(Debug)]
 pub(crate) struct Peer {
     process: Process,
@@ -19,7 +19,8 @@ pub(crate) struct Peer {
 }
 
 impl Peer {
-    /// Returns the process that connected, if it still lives. Its messages cause events with this token.
+    /// Returns the process that connected, if that process still lives. Messages on the connection cause events
+    /// with this token.
     pub(super) fn of(mut socket: UnixStream, at: &Registry, token: Token) -> io::Result<Peer> {
         let process = Process::of_peer(&socket)?;
         at.register(&mut socket, token, Interest::READABLE)?;
@@ -30,13 +31,13 @@ impl Peer {
         self.process.pid
     }
 
-    /// Returns whether we may kill the process.
+    /// Returns whether this node has permission to kill the process.
     pub(super) fn killable(&self) -> bool {
         self.process.killable()
     }
 
-    /// Tells the process that the client is fenced. It then shuts the session's gate, and says goodbye when no
-    /// verb is inside.
+    /// Tells the process that the client is fenced. The process then shuts the session's gate, and says goodbye
+    /// when no verb is inside.
     pub(crate) fn tell_fenced(&self) {
         // Best effort: a process that does not get the message is killed.
         if let Err(error) = (&self.socket).write(&[FENCED]) {
@@ -44,12 +45,12 @@ impl Peer {
         }
     }
 
-    /// Kills the process. Succeeds if it is dead already.
+    /// Kills the process. Succeeds if the process is dead already.
     pub(crate) fn kill(&self) -> io::Result<()> {
         self.process.kill()
     }
 
-    /// Waits for the end of all threads of the process. Returns whether they have ended.
+    /// Waits until all threads of the process have ended, for at most `wait`. Returns whether they have ended.
     pub(crate) fn ended(&self, wait: Duration) -> io::Result<bool> {
         self.process.ended(wait)
     }
@@ -62,14 +63,14 @@ impl Peer {
         &self.socket
     }
 
-    /// Closes the connection, although a fence may still hold this value.
+    /// Closes the connection, also while a fence still holds this value.
     pub(super) fn close(&self) {
-        // A failure means that the connection is closed already.
+        // The call fails if the connection is closed already.
         let _ = self.socket.shutdown(Shutdown::Both);
     }
 }
 
-/// The descriptor of the process, not of the connection.
+/// Returns the descriptor of the process, not of the connection.
 impl AsRawFd for Peer {
     fn as_raw_fd(&self) -> RawFd {
         self.process.as_raw_fd()

@@ -1,10 +1,10 @@
-//! The socket at which a memory node hands out its pool to processes of its host.
+//! The server at whose socket a memory node hands out its pool to processes of its host.
 //!
-//! The server checks from time to time whether its socket file is still there, and makes it again if not.
+//! The server checks regularly whether its socket file still exists, and makes it again if not.
 //!
-//! One thread with one poll accepts connections, reads hellos without blocking on a client, passes the memfd on, and
-//! then only waits for the end of each session. A session ends by its goodbye or by the exit of its process. The
-//! parent module explains why a closed connection is not enough.
+//! One thread with one poll accepts connections, reads hellos without blocking on a client, passes the memfd on,
+//! and then only waits for the end of each session. A session ends by its goodbye or by the exit of its process.
+//! The parent module explains why a closed connection is not enough.
 
 use std::collections::HashMap;
 use std::io;
@@ -42,7 +42,7 @@ const WAKER: Token = Token(1);
 /// Connection `n` has the token `FIRST + 2n` for its socket, and `FIRST + 2n + 1` for its process.
 const FIRST: usize = 2;
 
-/// A server of a hub's pool at a socket. Its drop stops it and removes the socket file.
+/// A server that hands out a hub's pool at a socket. Dropping it stops the server and removes the socket file.
 #[derive(Debug)]
 pub(crate) struct ShmServer {
     file: Arc<SocketFile>,
@@ -52,7 +52,7 @@ pub(crate) struct ShmServer {
 }
 
 impl ShmServer {
-    /// Listens at `path`, for clients that have the node's key.
+    /// Listens at `path` and serves clients that have the node's key.
     pub(crate) fn start(
         hub: Arc<ShmLocalNode>,
         key: NodeKey,
@@ -101,9 +101,9 @@ impl ShmServer {
 
 impl Drop for ShmServer {
     fn drop(&mut self) {
-        // The file first: then later clients find no socket.
+        // The file is removed first, so that later clients find no socket.
         self.file.remove();
-        // Release: pairs with the acquire in the loop.
+        // Release: pairs with the acquire in the loop of `run`.
         self.stop.store(true, Ordering::Release);
         if let Err(error) = self.waker.wake() {
             tracing::error!(%error, "cannot stop the shared-memory server");
@@ -117,17 +117,17 @@ impl Drop for ShmServer {
 
 struct ShmConnection {
     peer: Arc<Peer>,
-    /// Whether the client has closed the connection. Then only its process is watched.
+    /// Whether the client has closed the connection. If so, only its process is watched.
     is_closed: bool,
     stage: ShmConnectionStage,
 }
 
-/// The proof and the hello. A call is not longer.
+/// The length of a client's proof and hello together. A call fits in the same buffer.
 const GREETING_BYTES: usize = PROOF_BYTES + HELLO_BYTES;
 const _: () = assert!(CALL_BYTES <= GREETING_BYTES);
 
 enum ShmConnectionStage {
-    /// Waits for the call; after the answer to it, for the proof and the hello.
+    /// The node waits for the call or, after its answer to the call, for the proof and the hello.
     Greeting {
         greeting: [u8; GREETING_BYTES],
         got: usize,
@@ -137,7 +137,7 @@ enum ShmConnectionStage {
     Attached(ShmSessionId),
 }
 
-/// The fate of a connection.
+/// The fate of a connection after an event.
 enum ConnectionFate {
     Keep,
     Forget,
@@ -149,11 +149,11 @@ struct ShmServerLoop {
     file: Arc<SocketFile>,
     /// The time of the next check of the socket file.
     look_at: Instant,
-    /// Whether the log already says that the file has gone and could not be made again.
+    /// Whether the log already says that the file does not exist and could not be made again.
     is_told_gone: bool,
     hub: Arc<ShmLocalNode>,
     key: NodeKey,
-    /// By process number.
+    /// The limits on sessions, by process number.
     doors: SessionLimiter<u32>,
     stop: Arc<AtomicBool>,
     next: usize,
@@ -164,12 +164,12 @@ impl ShmServerLoop {
     fn run(mut self) {
         let mut events = Events::with_capacity(64);
         let mut accept_again = None;
-        // Acquire: pairs with the release of the drop.
+        // Acquire: pairs with the release in the server's drop.
         while !self.stop.load(Ordering::Acquire) {
             let deadlines = self.next_deadline().into_iter().chain(accept_again);
             let wake_at = deadlines.chain([self.look_at]).min();
             let wait = wake_at.map(|at| at.saturating_duration_since(Instant::now()));
-            // Rounded up: a wait of less than a millisecond must not become a busy loop.
+            // Rounded up, because a wait of less than a millisecond must not become a busy loop.
             let wait = wait.map(|wait| wait + Duration::from_millis(1));
             match self.poll.poll(&mut events, wait) {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -198,7 +198,7 @@ impl ShmServerLoop {
         }
     }
 
-    /// Makes the socket file again if it has gone.
+    /// Makes the socket file again if it no longer exists.
     fn keep_file(&mut self) {
         let restored = self.file.restore().map_err(|error| error.to_string());
         let registry = self.poll.registry();
@@ -206,11 +206,11 @@ impl ShmServerLoop {
             let Some(mut listener) = restored else { return Ok(false) };
             let listens = registry.register(&mut listener, LISTENER, Interest::READABLE);
             if let Err(error) = listens {
-                // A listener without events accepts no connections.
+                // A listener without events accepts no connections, so the file has to be made again.
                 self.file.count_as_gone();
                 return Err(error.to_string());
             }
-            // Drops the previous listener, which no client finds any more.
+            // The previous listener is dropped, because no client finds it any more.
             self.listener = listener;
             Ok(true)
         });
@@ -248,8 +248,7 @@ impl ShmServerLoop {
         });
     }
 
-    /// Closes the oldest unauthenticated connection, if it had enough time for its hello. Returns whether there was
-    /// one.
+    /// Closes the oldest unauthenticated connection, if it had enough time for its hello. Returns whether it did.
     fn make_room(&mut self) -> bool {
         let newcomer = |(id, connection): (&usize, &ShmConnection)| match connection.stage {
             ShmConnectionStage::Greeting { deadline, .. } => Some((deadline, *id)),
@@ -269,10 +268,10 @@ impl ShmServerLoop {
         true
     }
 
-    /// Accepts all waiting connections. After a failure, returns the time to try again.
+    /// Accepts all waiting connections. After a failure or without room, returns the time to try again.
     fn accept(&mut self) -> Option<Instant> {
         loop {
-            // Until there is room, new connections wait in the queue of the operating system.
+            // Until there is room, new connections wait in the operating system's queue.
             if self.doors.is_crowded(self.open.len()) && !self.make_room() {
                 return Some(Instant::now() + ROOM_RETRY);
             }
@@ -293,7 +292,7 @@ impl ShmServerLoop {
         }
     }
 
-    /// Takes an unauthenticated connection, if the process at its other end could be fenced.
+    /// Adds an unauthenticated connection, if the node could fence the process at the other end.
     fn add_connection(&mut self, socket: UnixStream) -> io::Result<()> {
         let id = self.next;
         let registry = self.poll.registry();
@@ -323,7 +322,7 @@ impl ShmServerLoop {
                 |error| {
                     let pid = connection.peer.pid();
                     tracing::warn!(%error, pid, "a shared-memory client is sent away");
-                    // An attached client has the memory, so it stays under watch.
+                    // An attached client has the memory, so its process stays under watch.
                     match connection.stage {
                         ShmConnectionStage::Greeting { .. } => ConnectionFate::Forget,
                         ShmConnectionStage::Attached(_) => ConnectionFate::Keep,
@@ -334,7 +333,8 @@ impl ShmServerLoop {
         if let ConnectionFate::Forget = verdict {
             let connection = self.open.remove(&id).expect("found above");
             if let ShmConnectionStage::Attached(session) = connection.stage {
-                // Explicitly, because a fence that still waits for the process keeps the descriptor open.
+                // The descriptor is deregistered explicitly, because a fence that still waits for the process keeps
+                // it open.
                 let process = connection.peer.as_raw_fd();
                 if let Err(error) = self.poll.registry().deregister(&mut SourceFd(&process)) {
                     tracing::warn!(%error, "cannot stop watching a client");
@@ -348,7 +348,7 @@ impl ShmServerLoop {
 }
 
 impl ShmConnection {
-    /// Reads until there is nothing more.
+    /// Reads from the connection until nothing more is there.
     fn read(
         &mut self,
         hub: &ShmLocalNode,
@@ -395,14 +395,14 @@ impl ShmConnection {
         Ok(ConnectionFate::Keep)
     }
 
-    /// Answers the call, if it is complete.
+    /// Answers the call if it is complete.
     fn answer_call(&mut self, key: &NodeKey) -> io::Result<()> {
         let ShmConnectionStage::Greeting { greeting, got, challenged, .. } = &mut self.stage else {
             return Ok(());
         };
         let mut socket = self.peer.socket();
         let mut say = |words: &[u8]| io::Write::write_all(&mut socket, words);
-        // Checked before the call is complete: that of another version may be shorter.
+        // The check does not wait for a complete call, because the call of another version can be shorter.
         match PROTOCOL.check(ConnectionEnd::Server, &greeting[..*got]) {
             Ok(_) => {}
             Err(ProtocolMismatch::Stranger) => return Err(io::Error::other("it is no client")),
@@ -418,7 +418,7 @@ impl ShmConnection {
             return Err(io::Error::other("it expects another memory node"));
         }
         let (answer, expected) = NodeChallenge::new(&PROTOCOL, key, call)?;
-        // The buffer of a new connection has room.
+        // The write does not block, because the buffer of a new connection has room.
         say(&answer)?;
         (*got, *challenged) = (0, Some(Box::new(expected)));
         Ok(())
@@ -436,7 +436,7 @@ impl ShmConnection {
         let hello = match ShmHello::decode(bytes) {
             Ok(hello) => hello,
             Err(ProtocolMismatch::Stranger) => return Err(io::Error::other("it is no client")),
-            // The welcome tells a client with another layout of pools which layout this one is.
+            // The welcome tells a client with another layout of pools which layout this node uses.
             Err(ProtocolMismatch::Version(error)) => {
                 let welcome =
                     ShmWelcome { pool_bytes: 0, status: ShmHelloStatus::OtherVersion }.encode();
@@ -466,11 +466,11 @@ impl ShmConnection {
             drop(io::Write::write(&mut &*socket, &welcome(status)));
             Err(io::Error::other(why))
         };
-        // The reserved id cannot be fenced.
+        // The reserved client id cannot be fenced.
         if hello.client == ClientId::NOBODY {
             return Err(io::Error::other("it says hello without a client id"));
         }
-        // The fence of a session in this process would kill the node with it.
+        // The fence of a session in this process could kill the process, and the node with it.
         if self.peer.pid() == std::process::id() {
             return refuse(ShmHelloStatus::NotFenceable, "it could not be fenced");
         }
@@ -510,10 +510,10 @@ impl ShmConnection {
             Ok(sent) if sent == bytes.len() => {
                 tracing::debug!(client = %hello.client, pid, "attached by shared memory");
             }
-            // The client may have the memory.
+            // The client has possibly received the memory, so its session stays listed.
             Ok(_) => tracing::warn!(pid, "a shared-memory client does not take its welcome"),
-            // The client has no memory and does not wait any more. If its session stayed in the list, no goodbye
-            // would ever come for it, and a fence would kill the process.
+            // The client has no memory and has stopped waiting. If its session stayed in the list, no goodbye would
+            // ever come for it, and a fence would kill the process.
             Err(error) => {
                 tracing::debug!(%error, pid, "a shared-memory client has gone before its welcome");
                 return Ok(ConnectionFate::Forget);

@@ -1,10 +1,12 @@
-//! The sessions that can reach a memory node's pool directly, and their fence.
+//! The sessions that can reach a memory node's pool directly, and how they are fenced.
 //!
 //! The list's lock orders attaching and fencing. A session is in the list before it can reach the pool, and a fence
-//! records the client before it reads the list. So a session of a fenced client is either refused, or found and ended.
+//! records the client before it reads the list. So a session of a fenced client is either refused, or found by the
+//! fence and ended.
 //!
-//! `tests/loom` also compiles this module and `gate`, and runs them under every interleaving. So atomics, fences and
-//! locks come from `crate::sync`, and the maps are ordered: a model must take the same steps in every run.
+//! `tests/loom` compiles this module and `gate` a second time, and runs them under every interleaving. So atomics,
+//! fences and locks come from `crate::sync`, and the maps are ordered, because a model must take the same steps in
+//! every run.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError};
@@ -17,21 +19,21 @@ use super::gate::{Gate, GateShutReason};
 use super::peer::Peer;
 use crate::sync::{Mutex, MutexGuard, Patience};
 
-/// The time in which a process must say goodbye after it was told of a fence; then it is killed. It is the usual length
-/// of a lease: a process that is only starved gets to run within it, and a stopped one delays the fence little longer
-/// than its lease has done.
+/// The time in which a process has to say goodbye after it was told of a fence. Then it is killed. The time is the
+/// usual length of a lease: a process that is only starved gets to run within it, and a stopped process delays the
+/// fence by little more than its lease has already done.
 const GOODBYE_WAIT: Duration = Duration::from_secs(1);
 
-/// The way in which a session reaches the pool, which decides how it is fenced.
+/// The way in which a session reaches the pool. It decides how the session is fenced.
 #[derive(Clone, Debug)]
 pub(crate) enum ShmAccess {
-    /// From this process.
+    /// The session is in this process and passes this gate.
     Gate(Arc<Gate>),
-    /// From another process.
+    /// The session is in another process.
     Process(Arc<Peer>),
 }
 
-/// The number of a session in the list.
+/// The number of a session in a memory node's list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct ShmSessionId(u64);
 
@@ -44,10 +46,10 @@ pub(crate) enum ShmRefusal {
     Gone,
 }
 
-/// A session of a client to fence.
+/// A session to fence: its number, its client, and its access to the pool.
 type SessionToFence = (ShmSessionId, ClientId, ShmAccess);
 
-/// The sessions of one memory node.
+/// The sessions that map one memory node's pool.
 #[derive(Debug)]
 pub(crate) struct ShmSessions {
     state: Mutex<ShmSessionTable>,
@@ -67,12 +69,12 @@ impl ShmSessions {
         ShmSessions { state: Mutex::new(ShmSessionTable::default()) }
     }
 
-    /// Locks the state, after a panic too: it is valid at every step.
+    /// Locks the state, even after a panic, because the state is valid at every step.
     fn state(&self) -> MutexGuard<'_, ShmSessionTable> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds a session.
+    /// Adds a session to the list, unless its client is fenced or the node is shutting down.
     pub(crate) fn open(
         &self,
         client: ClientId,
@@ -91,7 +93,7 @@ impl ShmSessions {
         Ok(id)
     }
 
-    /// Forgets a session that cannot execute verbs any more.
+    /// Removes a session that cannot execute verbs any more.
     pub(crate) fn leave(&self, session: ShmSessionId) {
         self.state().sessions.remove(&session);
     }
@@ -100,16 +102,16 @@ impl ShmSessions {
         self.state().sessions.len() as u64
     }
 
-    /// Records which clients below a bound live.
+    /// Records which clients with ids below a bound live.
     pub(crate) fn learn(&self, living: &LiveClients) {
         self.state().over.learn(living);
     }
 
-    /// Fences clients for ever. Returns when no verb of these clients executes any more. All processes have the same
-    /// time to say goodbye, however many there are.
+    /// Fences clients for ever. Returns when no verb of these clients executes any more. All processes have the
+    /// same time to say goodbye, however many there are.
     pub(crate) fn fence(&self, clients: &[ClientId]) {
-        // The sessions stay in the list until they have ended: a second fence of the same client
-        // at the same time must wait for them, too.
+        // The sessions stay in the list until they have ended, because a second fence of the same client at the
+        // same time has to wait for them, too.
         let found: Vec<SessionToFence> = {
             let mut state = self.state();
             for client in clients {
@@ -146,7 +148,8 @@ impl ShmSessions {
         }
     }
 
-    /// Waits until the processes among these have said goodbye or exited. Returns those that have not done so in time.
+    /// Waits until the processes of these sessions have said goodbye or exited. Returns those that have not done so
+    /// in time.
     fn await_goodbyes<'f>(&self, found: &'f [SessionToFence]) -> Vec<(ClientId, &'f Peer)> {
         let mut patience = Patience::of(GOODBYE_WAIT);
         loop {
@@ -165,7 +168,7 @@ impl ShmSessions {
         self.state().sessions.contains_key(&session)
     }
 
-    /// Ends the sessions of this process. Later ones are refused.
+    /// Shuts the gates of the sessions that are in this process. Refuses later sessions.
     pub(crate) fn close(&self) {
         let sessions: Vec<ShmAccess> = {
             let mut state = self.state();
@@ -180,8 +183,8 @@ impl ShmSessions {
         wait_empty(sessions.iter());
     }
 
-    /// Waits until a fenced process has said goodbye or exited. There is no time limit: returning early would break the
-    /// promise of a fence.
+    /// Waits until a fenced process has said goodbye or exited. The wait has no time limit, because an early return
+    /// would break the promise of a fence.
     fn await_end(&self, session: ShmSessionId, peer: &Peer) {
         while self.has(session) {
             match peer.ended(Duration::from_secs(1)) {
@@ -196,7 +199,7 @@ impl ShmSessions {
     }
 }
 
-/// Waits until no verb of those of these sessions that are in this process executes any more.
+/// Waits until no verb of these sessions executes any more, as far as the sessions are in this process.
 fn wait_empty<'a>(sessions: impl Iterator<Item = &'a ShmAccess> + Clone) {
     Gate::wait_empty(sessions.filter_map(|access| match access {
         ShmAccess::Gate(gate) => Some(&**gate),

@@ -1,11 +1,11 @@
-//! The file of a listening Unix socket.
+//! The file of a server's Unix socket.
 //!
-//! A socket file outlives a process that was killed. A server that starts replaces such a file, but fails if another
-//! process still listens at it. The check and the replacement happen under a lock of the directory, so that of two
-//! nodes that start at the same time, one gets the error.
+//! A socket file outlives a process that was killed. A server that starts replaces such a file, but fails if
+//! another process still listens there. The check and the replacement happen under a lock of the directory, so if
+//! two nodes start at the same time, one of them gets the error.
 //!
-//! A file may be removed under a running server, for example by a cleaner of temporary files. New clients do not find
-//! the server then, so it checks whether its file is still there, and makes it again.
+//! The file of a running server can be removed, for example by a cleaner of temporary files. New clients do not
+//! find the server then. So the server checks whether its file still exists, and makes it again if not.
 
 use std::fs::{self, File};
 use std::io;
@@ -25,18 +25,18 @@ pub(super) struct SocketFile {
     place: Mutex<SocketFileState>,
 }
 
-/// The server's knowledge about the file at the path.
+/// The server's knowledge of the file at its path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum SocketFileState {
-    /// The file was ours at the last check.
+    /// The file was the server's own at the last check.
     Ours(SocketFileId),
-    /// Our file was not there at the last check.
+    /// The server's own file did not exist at the last check.
     Gone(SocketFileId),
-    /// The server ends, and makes no file any more.
+    /// The server is ending, and makes no file any more.
     Ended,
 }
 
-/// The numbers by which a file differs from every other one.
+/// The numbers by which a file differs from every other file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct SocketFileId {
     device: u64,
@@ -44,7 +44,7 @@ struct SocketFileId {
 }
 
 impl SocketFile {
-    /// Listens at `path`, in place of a server that has died.
+    /// Listens at `path`. Replaces the file of a server that has died.
     pub(super) fn claim(path: &Path) -> Result<(UnixListener, SocketFile), ServeError> {
         let io = |source| ServeError::Io { at: path.display().to_string(), source };
         let lock = File::open(directory(path)).map_err(io)?;
@@ -56,12 +56,12 @@ impl SocketFile {
         ))
     }
 
-    /// Returns whether the file was there at the last check.
+    /// Returns whether the server's file existed at the last check.
     pub(super) fn is_there(&self) -> bool {
         !matches!(*self.place(), SocketFileState::Gone(_))
     }
 
-    /// Checks whether the file is still there. If not, makes it again, and returns the new listener.
+    /// Checks whether the server's file still exists. If not, makes it again and returns the new listener.
     pub(super) fn restore(&self) -> Result<Option<UnixListener>, ServeError> {
         let mut place = self.place();
         let (SocketFileState::Ours(id) | SocketFileState::Gone(id)) = *place else {
@@ -72,7 +72,7 @@ impl SocketFile {
             return Ok(None);
         }
         *place = SocketFileState::Gone(id);
-        // Without waiting: any process of this host may hold the lock.
+        // The lock is taken without waiting, because any process of this host can hold it.
         let io = |source| ServeError::Io { at: self.path.display().to_string(), source };
         let lock = File::open(directory(&self.path)).map_err(io)?;
         lock.try_lock().map_err(|error| io(error.into()))?;
@@ -81,17 +81,18 @@ impl SocketFile {
         Ok(Some(listener))
     }
 
-    /// Makes the file count as gone, because its listener cannot be used. The next check makes it again.
+    /// Marks the file as gone, because its listener cannot be used. The next check makes the file again.
     pub(super) fn count_as_gone(&self) {
         let mut place = self.place();
         if matches!(*place, SocketFileState::Ours(_)) {
-            // No file has these numbers. A file at the path is replaced, if no process listens at it.
+            // No file has these numbers, so the next check replaces the file at the path, unless a process listens
+            // there.
             *place = SocketFileState::Gone(SocketFileId { device: 0, inode: 0 });
         }
     }
 
     fn place(&self) -> MutexGuard<'_, SocketFileState> {
-        // The state is valid at every step, after a panic too.
+        // The state is valid at every step, also after a panic.
         self.place.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -99,9 +100,9 @@ impl SocketFile {
         &self.path
     }
 
-    /// Removes the file for good, if it is still ours.
+    /// Removes the file for good, if it is still the server's own.
     pub(super) fn remove(&self) {
-        // If the directory has gone before, so has the file.
+        // If the file is gone, or its directory is, nothing is left to remove.
         let SocketFileState::Ours(id) =
             std::mem::replace(&mut *self.place(), SocketFileState::Ended)
         else {
@@ -115,23 +116,23 @@ impl SocketFile {
     }
 }
 
-/// Returns whether a process of this user is trusted to serve as a memory node at a path. The user must be root, the
-/// user of this process, or the only user besides root that can make files there.
+/// Returns whether a process of this user is trusted to serve as a memory node at a path. The user must be root,
+/// the user of this process, or the only user besides root that can make files in the path's directory.
 pub(super) fn may_serve(path: &Path, uid: u32) -> bool {
     uid == 0 || uid == sys::own_uid() || is_owned_only_by(path, uid)
 }
 
-/// Returns whether a path's directory belongs to this user, and no other user besides root can replace it or a file in
-/// it. If that cannot be found out, the answer is no.
+/// Returns whether a path's directory belongs to this user, and no other user besides root can replace the
+/// directory or a file in it. Returns false if that cannot be found out.
 fn is_owned_only_by(path: &Path, uid: u32) -> bool {
     let directory = protected_directory(path, uid).ok().flatten();
     let about = directory.and_then(|directory| fs::metadata(directory).ok());
     about.is_some_and(|about| about.uid() == uid)
 }
 
-/// Returns the directory of a path without links, or `None` if a user besides this one and root can replace it or a
-/// file in it. So every directory and link on the way there must belong to this user or root, and no directory may be
-/// writable by group or others.
+/// Returns the directory of a path with all links resolved, or `None` if a user other than `uid` and root can
+/// replace the directory or a file in it. For that, every directory and link on the way must belong to `uid` or
+/// root, and no directory may be writable by group or others.
 fn protected_directory(path: &Path, uid: u32) -> io::Result<Option<PathBuf>> {
     const OTHERS_WRITE: u32 = 0o022;
     const MOST_LINKS: usize = 40;
@@ -140,7 +141,7 @@ fn protected_directory(path: &Path, uid: u32) -> io::Result<Option<PathBuf>> {
     let mut links = 0;
     let mut rest: Vec<PathBuf> = parts(&directory);
     while let Some(part) = rest.pop() {
-        // Metadata of the part itself, which may be a link. `..` and the root are no links.
+        // The metadata of the component itself, which can be a link. `..` and the root are never links.
         let next = at.join(part);
         let about = fs::symlink_metadata(&next)?;
         if about.uid() != uid && about.uid() != 0 {
@@ -175,7 +176,7 @@ fn identify(path: &Path) -> io::Result<SocketFileId> {
     Ok(SocketFileId { device: metadata.dev(), inode: metadata.ino() })
 }
 
-/// Claims the path while the caller holds the directory's lock.
+/// Claims the path. The caller holds the directory's lock.
 fn claim(path: &Path) -> Result<(UnixListener, SocketFileId), ServeError> {
     let at = || path.display().to_string();
     let io = |source| ServeError::Io { at: at(), source };
@@ -188,7 +189,7 @@ fn claim(path: &Path) -> Result<(UnixListener, SocketFileId), ServeError> {
                 tracing::info!(path = %path.display(), "replacing the socket of a dead server");
                 fs::remove_file(path).map_err(io)?;
             }
-            // A server with a full backlog lives as well.
+            // A connection that succeeds, or fails by a full queue, shows that a server lives.
             _ => return Err(ServeError::AddressInUse { at: at() }),
         },
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}

@@ -1,4 +1,4 @@
-//! The messages of a shared-memory client and a memory node on the Unix socket.
+//! The messages between a shared-memory client and a memory node on the Unix socket.
 //!
 //! ```text
 //! hello, 16 bytes     | magic 8 | client 4 | layout 4 |
@@ -7,14 +7,14 @@
 //! fenced, 1 byte      | 'f' |                                              node to client
 //! ```
 //!
-//! Before the first message each end checks the process at the other end: the client checks the user of the node's
-//! process, and the node checks whether it may kill the client's. Before the hello both prove that they know the node's
-//! key (`challenge`).
+//! Before the first message, each end checks the process at the other end: the client checks the user of the node's
+//! process, and the node checks whether it has permission to kill the client's process. Before the hello, both ends
+//! prove that they know the node's key (`challenge`).
 //!
 //! Numbers are little-endian. The magic ends in the protocol's version; `layout` is the version of the pools'
 //! layout. The memfd comes with a welcome of status 0, as ancillary data. The client sends goodbye when it has no
-//! code left that could execute verbs of the session; then it closes the connection. The node may send fenced at any
-//! time, also before its welcome, and then waits for goodbye.
+//! code left that could execute verbs of the session, and then closes the connection. The node can send fenced at
+//! any time, even before its welcome, and then waits for goodbye.
 
 use fusee_core::layout::{LAYOUT_VERSION, LAYOUTS};
 use fusee_core::verbs::ClientId;
@@ -23,12 +23,12 @@ use fusee_core::version::ConnectionEnd;
 use crate::bytes::{u32_at, u64_at};
 use crate::version::{Protocol, ProtocolMismatch};
 
-/// The beginning of messages. Version 2 added the layout of pools, version 3 the proofs of the node's key.
+/// The magic of messages. Version 2 added the layout of pools, version 3 the proofs of the node's key.
 pub(crate) const PROTOCOL: Protocol = Protocol::new("FUSEsm", "the shared-memory protocol", 3);
 pub(crate) const HELLO_BYTES: usize = 16;
 pub(crate) const WELCOME_BYTES: usize = 24;
 pub(crate) const GOODBYE: u8 = b'b';
-/// No other message of a node begins with this byte.
+/// The message by which a node fences. No other message of a node begins with this byte.
 pub(crate) const FENCED: u8 = b'f';
 
 /// A node's decision about a hello.
@@ -38,11 +38,11 @@ pub(crate) enum ShmHelloStatus {
     Fenced,
     NotFenceable,
     Full,
-    /// The client has another version. The client notices that from the magic, before it reads the status.
+    /// The client has another version. The client notices the difference by the magic, before it reads the status.
     OtherVersion,
 }
 
-/// The message of a client after its proof.
+/// The message that a client sends with its proof.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ShmHello {
     pub(crate) client: ClientId,

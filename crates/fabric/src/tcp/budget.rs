@@ -1,13 +1,13 @@
 //! Budgets: limits on the memory that all connections of a software NIC hold for frames in transit.
 //!
-//! A connection has [`FREE_BYTES`] for its input, and as many for its output. A longer frame takes its
-//! whole length from a budget first. If not enough is left, the connection is not read from until
-//! there is. Because a frame takes all of it at once, two long frames cannot wait for each other
-//! half-way. Requests and replies have separate budgets: replies can leave while no request makes
-//! progress. Frames beyond [`LARGE_BYTES`] get three quarters of a budget at most, so that a few of
-//! them that never arrive in full do not block ordinary values.
+//! A connection has [`FREE_BYTES`] for its input, and as many for its output. A longer frame takes the rest of its
+//! length from a budget first. If the budget has not enough left, the node does not read from the connection until
+//! it has. Because a frame takes all its memory at once, two long frames cannot wait for each other half-way.
+//! Requests and replies have separate budgets, so replies can leave while no request makes progress. Frames beyond
+//! [`LARGE_BYTES`] get at most three quarters of a budget, so a few of them that never arrive in full do not block
+//! ordinary values.
 //!
-//! A budget only grants permission. Memory is allocated as bytes arrive.
+//! A budget only gives permission. Memory is allocated as bytes arrive.
 
 // Promise SEC-4
 
@@ -17,21 +17,21 @@ use std::time::{Duration, Instant};
 
 use super::buffer::Buffer;
 
-/// The length of requests, and that of replies, that a connection may hold without a budget, in bytes.
+/// The bytes of requests that a connection can hold without a budget, and also the bytes of replies.
 pub(super) const FREE_BYTES: usize = 128 << 10;
-/// The capacity beyond which a buffer counts as one for a large frame, in bytes.
+/// The capacity in bytes beyond which a buffer is taken for one that holds a large frame.
 const LARGE_BYTES: usize = 2 << 20;
-/// Bytes that a connection must move to count as making progress.
+/// The bytes that a connection has to move to be taken for making progress.
 const PROGRESS_BYTES: usize = 1 << 20;
 
-/// The memory for frames of one direction.
+/// The budget for the frames of one direction.
 #[derive(Debug)]
 pub(super) struct TcpFrameBudget {
     total: usize,
     per_peer: usize,
     used: usize,
     peers: HashMap<IpAddr, usize>,
-    /// Whether memory was given back since this was cleared.
+    /// Whether memory was given back after the caller last cleared this flag.
     pub(super) has_more: bool,
 }
 
@@ -63,11 +63,11 @@ impl TcpFrameBudget {
     }
 }
 
-/// The part of a budget that one connection holds.
+/// The part of one budget that one connection holds.
 #[derive(Debug)]
 pub(super) struct TcpBudgetShare {
     bytes: usize,
-    /// The time since which it holds memory without progress.
+    /// The time from which on the connection has held memory without progress.
     since: Instant,
     moved: usize,
 }
@@ -77,7 +77,7 @@ impl TcpBudgetShare {
         TcpBudgetShare { bytes: 0, since: Instant::now(), moved: 0 }
     }
 
-    /// Takes the permission for a buffer of this capacity. Returns false if not enough is left.
+    /// Takes permission for a buffer of this capacity. Returns false if the budget has not enough left.
     pub(super) fn take(
         &mut self,
         budget: &mut TcpFrameBudget,
@@ -107,7 +107,7 @@ impl TcpBudgetShare {
         }
     }
 
-    /// Counts bytes received or sent.
+    /// Counts bytes that were received or sent.
     pub(super) fn count_moved_bytes(&mut self, bytes: usize) {
         self.moved += bytes;
         if self.bytes > 0 && self.moved >= PROGRESS_BYTES {
@@ -115,18 +115,18 @@ impl TcpBudgetShare {
         }
     }
 
-    /// Returns whether it has held memory for `patience` without progress.
+    /// Returns whether the connection has held memory for `patience` without progress.
     pub(super) fn is_stuck(&self, now: Instant, patience: Duration) -> bool {
         self.bytes > 0 && now.saturating_duration_since(self.since) >= patience
     }
 
-    /// Gives all back.
+    /// Gives back all that the connection holds.
     pub(super) fn end(&mut self, budget: &mut TcpFrameBudget, peer: IpAddr) {
         self.give_back(budget, peer, 0);
     }
 }
 
-/// Frees the memory of an empty buffer.
+/// Frees the memory of a connection's buffer if the buffer is empty.
 pub(super) fn release(
     buffer: &mut Buffer,
     share: &mut TcpBudgetShare,

@@ -1,19 +1,21 @@
-//! A queue of bytes between a socket and the frames.
+//! A queue of bytes between a socket and the code that handles frames.
 //!
-//! Bytes enter at the back and leave at the front. The bytes in between are one slice, so that frames are parsed
-//! where they were received. A buffer grows with the bytes that arrive, never with a length that a peer
-//! announces. It never grows beyond the frame that arrives and one read from the socket, and gives the memory of
-//! a large frame back when the frame is consumed.
+//! Bytes enter at the back and leave at the front. The bytes in the queue are one slice, so that frames are parsed
+//! where they were received. A buffer grows with the bytes that arrive, never with a length that a peer announces.
+//! It never grows beyond the arriving frame and one read from the socket, and gives the memory of a large frame
+//! back when the frame is consumed.
 
 use std::io::{self, Read, Write};
 
 /// The least room for a read from a socket, in bytes.
 const READ_BYTES: usize = 64 << 10;
-/// The most memory that a buffer keeps when it is empty or nearly so, in bytes.
+/// The largest capacity in bytes that a buffer keeps when it is empty or nearly so.
 const KEEP_BYTES: usize = 1 << 20;
-/// The capacity up to which a buffer with counted memory doubles. Beyond it, it grows by what is needed.
+/// The capacity in bytes up to which a buffer doubles when the caller counts its memory. A larger buffer grows by
+/// exactly what is needed.
 const DOUBLING_BYTES: usize = 1 << 20;
-/// The same for received bytes. Beyond it, each step is as long as the bytes that have arrived.
+/// The capacity in bytes up to which a buffer for received bytes doubles. A larger buffer grows by as many bytes as
+/// have arrived.
 const FILL_DOUBLING_BYTES: usize = 2 * READ_BYTES;
 
 /// A queue of bytes.
@@ -27,9 +29,9 @@ pub(super) struct Buffer {
 /// The outcome of a read or write on a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SocketProgress {
-    /// The socket may have more to give or take.
+    /// The socket possibly has more bytes, or room for more.
     More,
-    /// The socket has no more for now.
+    /// The socket has no more bytes, or no more room, for now.
     Blocked,
     /// The peer has closed its side.
     End,
@@ -48,7 +50,7 @@ impl Buffer {
         &self.bytes[self.start..self.end]
     }
 
-    /// Drops bytes at the front.
+    /// Removes bytes at the front.
     pub(super) fn consume(&mut self, len: usize) {
         assert!(len <= self.len(), "more consumed than there is");
         self.start += len;
@@ -66,7 +68,7 @@ impl Buffer {
         self.bytes.len()
     }
 
-    /// Moves the bytes to the front of new memory of this size.
+    /// Moves the bytes to the front of new memory with this capacity.
     fn move_to(&mut self, capacity: usize) {
         let mut bytes = vec![0; capacity];
         bytes[..self.len()].copy_from_slice(self.filled());
@@ -74,15 +76,15 @@ impl Buffer {
         self.bytes = bytes;
     }
 
-    /// Returns the capacity that has room for `len` more bytes, if the buffer doubles up to `most` and no
-    /// further.
+    /// Returns the capacity with which `len` more bytes fit, if the buffer doubles up to a capacity of `most` and
+    /// not beyond.
     fn capacity_with(&self, len: usize, most: usize) -> usize {
         let capacity = self.bytes.len();
         let needed = self.len() + len;
         if capacity - self.end >= len {
             return capacity;
         }
-        // Moves are amortized: enough bytes must have been consumed since the last one.
+        // Moves are amortized: the buffer moves bytes only if enough bytes were consumed since the last move.
         let may_move = self.start * 4 >= self.len() || capacity >= most;
         if needed <= capacity && may_move {
             return capacity;
@@ -90,7 +92,7 @@ impl Buffer {
         needed.max(capacity.saturating_mul(2).min(most)).max(capacity)
     }
 
-    /// Makes room for at least `len` bytes at the back, and returns it.
+    /// Makes room for at least `len` bytes at the back, and returns that room.
     fn room(&mut self, len: usize, most: usize) -> &mut [u8] {
         if self.bytes.len() - self.end < len {
             let capacity = self.capacity_with(len, most);
@@ -104,7 +106,7 @@ impl Buffer {
         &mut self.bytes[self.end..]
     }
 
-    /// Returns the capacity after [`Buffer::reserve`].
+    /// Returns the capacity that the buffer will have after [`Buffer::reserve`].
     pub(super) fn capacity_to_append(&self, len: usize) -> usize {
         self.capacity_with(len, DOUBLING_BYTES)
     }
@@ -114,19 +116,20 @@ impl Buffer {
         self.room(len, DOUBLING_BYTES);
     }
 
-    /// Returns the capacity for a frame that still lacks `wanted` bytes, and for one read beyond its end.
+    /// Returns the largest capacity that the buffer needs to receive the `wanted` bytes that a frame still lacks,
+    /// and one read beyond the frame's end.
     pub(super) fn capacity_to_fill(&self, wanted: usize) -> usize {
         let most = self.len() + wanted + READ_BYTES;
         self.capacity_with(self.step(wanted), FILL_DOUBLING_BYTES).max(most)
     }
 
-    /// Returns the length of the next read: at most as much as has arrived so far, so a header alone costs no
-    /// memory.
+    /// Returns the length of the next read: at most as much as has arrived so far (but at least `READ_BYTES`), so a
+    /// header that announces a long frame costs no memory.
     fn step(&self, wanted: usize) -> usize {
         wanted.min(self.len()).max(READ_BYTES)
     }
 
-    /// Adds `len` bytes at the back, to be overwritten by the caller: they hold old bytes.
+    /// Adds `len` bytes at the back and returns them. They hold old bytes, which the caller has to overwrite.
     pub(super) fn extend(&mut self, len: usize) -> &mut [u8] {
         self.room(len, usize::MAX);
         self.end += len;
@@ -150,7 +153,7 @@ impl Buffer {
             Ok(0) => Ok(SocketProgress::End),
             Ok(read) => {
                 self.end += read;
-                // A short read has emptied the socket: the next event tells when to go on.
+                // A short read has emptied the socket. The next event tells when to read again.
                 Ok(if read < room_bytes { SocketProgress::Blocked } else { SocketProgress::More })
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(SocketProgress::Blocked),
@@ -159,8 +162,8 @@ impl Buffer {
         }
     }
 
-    /// Writes as much as a socket takes, the bytes kept by a layer above it included. Returns `More` if that was
-    /// all.
+    /// Writes as much as a socket takes, including bytes that a layer above the socket (TLS) keeps. Returns `More`
+    /// if all bytes were written.
     pub(super) fn drain(&mut self, to: &mut impl Write) -> io::Result<SocketProgress> {
         loop {
             let written = if self.is_empty() {
@@ -218,7 +221,7 @@ mod tests {
         let mut buffer = Buffer::default();
         let frame = 3 << 20;
         let piece = [1; 10_000];
-        // Earlier frames have left the start somewhere.
+        // Earlier frames have left the start of the bytes somewhere inside the memory.
         buffer.append(&[0; 50_000]);
         buffer.consume(49_000);
         while buffer.len() < frame {

@@ -1,13 +1,12 @@
-//! A connection of the software NIC: a hello, then requests, executed as they arrive.
+//! A connection of the software NIC: first call and hello, then requests, which are executed as they arrive.
 //!
-//! A request is received completely, and checked, before its first verb executes. So a malformed frame has
-//! no effect, and a client that dies while sending leaves nothing half done.
+//! A request is received completely and checked before its first verb executes. So a malformed frame has no effect,
+//! and a client that dies while it sends a request leaves nothing half done.
 //!
-//! Replies queue in the output buffer. While more than [`OUTPUT_BOUND`] bytes wait there, no further
-//! request is executed or read: a client that does not fetch its replies slows down only itself, and costs
-//! the node a bounded amount of memory. Long requests and replies take their memory from budgets that all
-//! connections share ([`TcpFrameBudget`]). If a budget is used up, the connection waits and keeps the part that it
-//! has.
+//! Replies queue in the output buffer. While more than [`OUTPUT_BOUND`] bytes wait there, no further request is
+//! read or executed: a client that does not fetch its replies slows down only itself, and costs the node a bounded
+//! amount of memory. Long requests and replies take their memory from budgets that all connections share
+//! ([`TcpFrameBudget`]). If a budget is used up, the connection waits and keeps the memory that it has.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -32,14 +31,14 @@ use crate::listener::FabricConnection;
 use crate::pool::{Pool, VerbOrder};
 use crate::version::ProtocolMismatch;
 
-/// The bytes of waiting replies beyond which the next request has to wait.
+/// The bytes of waiting replies beyond which the connection's next request has to wait.
 const OUTPUT_BOUND: usize = 1 << 20;
-/// Requests that a connection may execute before others get their turn.
+/// The number of requests that a connection can execute before other connections get their turn.
 const TURN_REQUESTS: usize = 64;
-/// Bytes read or written that count as one request.
+/// The number of bytes read or written that use up as much of a turn as one request.
 const BYTES_PER_REQUEST: usize = 4 << 10;
 
-/// The state of the server that connections share.
+/// The state of the server that all connections share.
 pub(super) struct TcpServeContext<'a> {
     pub(super) pool: &'a Pool,
     pub(super) key: &'a NodeKey,
@@ -75,14 +74,14 @@ pub(super) enum TcpCloseReason {
     Io(#[from] io::Error),
 }
 
-/// The outcome of a turn of service.
+/// The outcome of a connection's turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum TcpTurnOutcome {
-    /// Nothing to do until the next event.
+    /// The connection has nothing to do until the next event.
     Idle,
-    /// There is more to do.
+    /// The connection has more to do.
     Again,
-    /// There is more to do as soon as there is memory.
+    /// The connection has more to do as soon as it gets memory.
     Waits,
     /// The client has closed the connection.
     Closed,
@@ -92,14 +91,14 @@ pub(super) enum TcpTurnOutcome {
 pub(super) struct TcpConnection {
     stream: MaybeTlsStream<TcpStream>,
     peer: SocketAddr,
-    /// The state that checks the proof, which comes with the hello; `None` before the call.
+    /// The state that checks the client's proof, which comes with the hello; `None` before the call.
     challenged: Option<NodeChallenge>,
-    /// `None` before the hello.
+    /// The client; `None` before the hello.
     client: Option<ClientId>,
-    /// The socket was readable at the last event, and has not been drained since.
+    /// Whether the socket was readable at the last event, and has not been drained since then.
     pub(super) readable: bool,
     pub(super) writable: bool,
-    /// Whether the peer has closed its side. Then a read may find the end even after a short read.
+    /// Whether the peer has closed its side. If so, a read can find the end even after a short read.
     pub(super) read_closed: bool,
     /// Whether the connection waits for memory.
     pub(super) waits: bool,
@@ -111,11 +110,11 @@ pub(super) struct TcpConnection {
 
 /// The outcome of executing the requests that have arrived.
 enum TcpExecuteOutcome {
-    /// All complete requests are executed. The beginning of another one may be there.
+    /// All complete requests are executed. The beginning of another request is possibly there.
     All,
-    /// Some are left: the output has no room for their replies, or the turn is over.
+    /// Some requests are left: the output has no room for their replies, or the turn is over.
     Some,
-    /// Some are left: there is no memory for a reply.
+    /// Some requests are left: there is no memory for a reply.
     NoMemory,
 }
 
@@ -165,9 +164,9 @@ impl TcpConnection {
         self.output_share.end(replies, self.peer_ip());
     }
 
-    /// Returns whether the connection has held memory for `patience` without progress, by its own fault.
+    /// Returns whether the connection has held memory for `patience` without progress, by its client's fault.
     pub(super) fn is_stuck(&self, now: Instant, patience: Duration) -> bool {
-        // A connection that waits for memory itself cannot make progress with a request.
+        // A connection that itself waits for memory cannot make progress with its request.
         self.output_share.is_stuck(now, patience)
             || (self.input_share.is_stuck(now, patience) && !self.waits)
     }
@@ -200,7 +199,7 @@ impl TcpConnection {
                 return Ok(TcpTurnOutcome::Again);
             }
             if self.output.len() > OUTPUT_BOUND {
-                // The socket is blocked: all that it took was written.
+                // The socket has taken all that it could, so the next event tells when to go on.
                 return Ok(TcpTurnOutcome::Idle);
             }
             match executed {
@@ -211,8 +210,8 @@ impl TcpConnection {
             if !self.readable {
                 return Ok(TcpTurnOutcome::Idle);
             }
-            // Before the client's proof its bytes are not read as a frame, so no memory is reserved for a
-            // length in them.
+            // Bytes before the client's proof are not read as a frame, so no memory is reserved for a length in
+            // them.
             let wanted = match self.client {
                 None => 0,
                 Some(_) => frame::frame_bytes(self.input.filled()).saturating_sub(self.input.len()),
@@ -244,7 +243,7 @@ impl TcpConnection {
         Ok(progress)
     }
 
-    /// Executes the requests in the input until the output is full.
+    /// Executes the requests in the input until the output or the turn's `budget` is used up.
     fn execute(
         &mut self,
         context: &mut TcpServeContext<'_>,
@@ -278,7 +277,7 @@ impl TcpConnection {
         Ok(TcpExecuteOutcome::Some)
     }
 
-    /// Switches to TLS, if the client speaks it and this node does too.
+    /// Switches to TLS if the client uses TLS and this node has a certificate.
     fn look_for_tls(&mut self, context: &TcpServeContext<'_>) -> Result<(), TcpCloseReason> {
         if self.stream.is_tls() || self.input.filled().first() != Some(&FIRST_BYTE) {
             return Ok(());
@@ -286,16 +285,16 @@ impl TcpConnection {
         let come = self.input.filled();
         let answers = context.tls.map(|tls| tls.answer(&mut self.stream, come)).transpose()?;
         if answers != Some(true) {
-            // In plain text, although the client waits for TLS: there is none here.
+            // The refusal goes out in plain text, although the client expects TLS, because this node has no TLS.
             return self.refuse(ChallengeRefusal::SpeaksNoTls, TcpCloseReason::Tls(SPEAKS_TLS));
         }
         self.input.consume(self.input.len());
-        // TLS has taken the bytes that came with the first record. The rest is still in the socket.
+        // TLS has taken the bytes that came with the first record. The rest of the record is still in the socket.
         self.readable = true;
         Ok(())
     }
 
-    /// Sends the reason why a call gets no proof.
+    /// Sends a refusal of the call and closes the node's side of the connection. Returns `reason`.
     fn refuse<T>(
         &mut self,
         refusal: ChallengeRefusal,
@@ -306,16 +305,16 @@ impl TcpConnection {
         Err(reason)
     }
 
-    /// Answers the call, if it has arrived. Returns whether it has.
+    /// Answers the call if it has arrived. Returns whether it has.
     fn answer_call(&mut self, context: &TcpServeContext<'_>) -> Result<bool, TcpCloseReason> {
         if self.challenged.is_some() {
             return Ok(true);
         }
-        // Only before the call: a proof may begin with any byte.
+        // Only a call is distinguished from TLS by its first byte: a proof can begin with any byte.
         self.look_for_tls(context)?;
         if let Err(foreign) = frame::PROTOCOL.check(ConnectionEnd::Server, self.input.filled()) {
             let reason = TcpCloseReason::Frame(foreign.into());
-            // A client of another version learns this version.
+            // The refusal tells a client of another version this node's version.
             return match foreign {
                 ProtocolMismatch::Version(_) => self.refuse(ChallengeRefusal::OtherVersion, reason),
                 ProtocolMismatch::Stranger => Err(reason),
@@ -339,7 +338,7 @@ impl TcpConnection {
         Ok(true)
     }
 
-    /// Answers the hello, if it has arrived with its proof. Returns whether it has.
+    /// Answers the hello if it has arrived with its proof. Returns whether it has.
     fn answer_hello(&mut self, context: &mut TcpServeContext<'_>) -> Result<bool, TcpCloseReason> {
         let come = self.input.filled();
         let Some((proof, come)) = come.split_first_chunk::<PROOF_BYTES>() else {
@@ -349,7 +348,7 @@ impl TcpConnection {
             Ok(Some(hello)) => hello,
             Ok(None) => return Ok(false),
             Err(error) => {
-                // A client with another version learns this one.
+                // The welcome tells a client with another version this node's version.
                 if matches!(error, FrameError::Version(_)) {
                     let pool_bytes = 0;
                     let status = TcpHelloStatus::OtherVersion;
@@ -364,7 +363,7 @@ impl TcpConnection {
             return Err(TcpCloseReason::Unproved);
         }
         self.input.consume(PROOF_BYTES + frame::HELLO_BYTES);
-        // The reserved id cannot be fenced.
+        // The reserved client id cannot be fenced.
         if hello.client == ClientId::NOBODY {
             return Err(TcpCloseReason::Frame(FrameError::Malformed("a hello without a client")));
         }
@@ -373,7 +372,7 @@ impl TcpConnection {
         } else if context.doors.enter(self.peer_ip()).is_err() {
             TcpHelloStatus::Full
         } else {
-            // Counted by now, before the client can know that it is welcome.
+            // The session is already counted before the client can learn that it is welcome.
             TcpHelloStatus::Welcome
         };
         let pool_bytes = context.pool.bytes();
@@ -411,7 +410,7 @@ impl TcpConnection {
     }
 }
 
-/// Executes the verbs of a request, whose bounds have been checked, and appends the reply.
+/// Executes the verbs of a request and appends the reply. The caller has checked the verbs' bounds.
 fn execute(
     request: &TcpRequest<'_>,
     context: &mut TcpServeContext<'_>,

@@ -17,16 +17,16 @@
 //!   kind 1, fenced     no body; the node closes the connection
 //! ```
 //!
-//! Before the hello both ends prove that they know the node's key (`challenge`). With TLS, all of this is inside
-//! it. The first byte tells, since a record of TLS begins differently from a call.
+//! Before the hello, both ends prove that they know the node's key (`challenge`). With TLS, challenge, hello and
+//! frames all are inside TLS. The first byte distinguishes a TLS record from a call.
 //!
 //! Numbers are little-endian. The magic ends in the protocol's version; `layout` is the version of the pools'
 //! layout. Every length is a multiple of 8. The client chooses the id; replies come in the order of the requests.
 //!
-//! Limits: [`MAX_BODY_BYTES`] for the body of a request *and* for that of its reply, [`MAX_BATCH_VERBS`] verbs in a
-//! request. A client splits larger requests and keeps the order.
+//! Limits: [`MAX_BODY_BYTES`] for the body of a request *and* for the body of its reply, [`MAX_BATCH_VERBS`] verbs
+//! in a request. A client splits larger requests and keeps the order.
 //!
-//! The decoders take any bytes. They return an error for bytes that no client sends, and never panic.
+//! The decoders accept any bytes. They return an error for bytes that no client sends, and never panic.
 
 use fusee_core::layout::{LAYOUT_VERSION, LAYOUTS};
 use fusee_core::verbs::{
@@ -36,9 +36,9 @@ use fusee_core::version::{ConnectionEnd, VersionError};
 
 use crate::version::{Protocol, ProtocolMismatch};
 
-/// The beginning of messages. Version 2 added the layout of pools, version 3 the proofs of the node's key.
+/// The magic of messages. Version 2 added the layout of pools, version 3 the proofs of the node's key.
 pub(crate) const PROTOCOL: Protocol = Protocol::new("FUSEtcp", "the TCP protocol", 3);
-/// The name and version with which messages of this protocol begin.
+/// The magic: the name and version with which messages of this protocol begin.
 pub const MAGIC: [u8; 8] = PROTOCOL.magic();
 /// Length of a hello, in bytes.
 pub const HELLO_BYTES: usize = 16;
@@ -48,7 +48,7 @@ pub const WELCOME_BYTES: usize = 24;
 pub const HEADER_BYTES: usize = 16;
 /// Length of the header of a verb, in bytes.
 pub const VERB_BYTES: usize = 16;
-/// The longest body of a request or reply, in bytes: one verb of any size, or many small ones.
+/// The longest body of a request or reply, in bytes: enough for one verb of any size, or for many small verbs.
 pub const MAX_BODY_BYTES: usize = MAX_VERB_BYTES as usize + (64 << 10);
 
 const READ: u8 = 1;
@@ -60,7 +60,7 @@ const STEERED: u8 = 5;
 /// Errors of decoding a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FrameError {
-    /// The bytes do not start with the magic.
+    /// The bytes do not start with the protocol's name.
     #[error("not our protocol")]
     Magic,
     /// The sender has another version.
@@ -69,7 +69,7 @@ pub enum FrameError {
     /// A length exceeds a limit.
     #[error("a frame, or the reply it asks for, is too long")]
     TooLong,
-    /// More verbs than a batch has, or none.
+    /// The number of verbs is zero, or larger than a batch can have.
     #[error("a frame has an impossible number of verbs")]
     VerbCount,
     /// The body does not consist of the verbs that the header announces.
@@ -86,7 +86,7 @@ impl From<ProtocolMismatch> for FrameError {
     }
 }
 
-/// Takes `N` bytes off the front.
+/// Takes `N` bytes off the front of `bytes`.
 fn take<const N: usize>(bytes: &mut &[u8]) -> Option<[u8; N]> {
     let (first, rest) = bytes.split_first_chunk::<N>()?;
     *bytes = rest;
@@ -101,7 +101,7 @@ fn take_u64(bytes: &mut &[u8]) -> Option<u64> {
     take(bytes).map(u64::from_le_bytes)
 }
 
-/// Takes `len` bytes and their padding off the front.
+/// Takes `len` bytes and their padding off the front of `bytes`. Returns the `len` bytes.
 fn take_padded<'a>(bytes: &mut &'a [u8], len: u32) -> Option<&'a [u8]> {
     let padded = padded(len);
     if bytes.len() < padded {
@@ -112,12 +112,12 @@ fn take_padded<'a>(bytes: &mut &'a [u8], len: u32) -> Option<&'a [u8]> {
     Some(&data[..len as usize])
 }
 
-/// Returns the length of data on the wire, in bytes.
+/// Returns the length that `len` bytes of data have on the wire, in bytes: rounded up to a multiple of 8.
 pub fn padded(len: u32) -> usize {
     (len as usize).next_multiple_of(8)
 }
 
-/// The message of a client after its proof.
+/// The message that a client sends with its proof.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TcpHello {
     /// The client.
@@ -134,7 +134,7 @@ impl TcpHello {
         bytes
     }
 
-    /// Decodes a hello. A wrong magic fails as soon as it shows. `None`: bytes are missing.
+    /// Decodes a hello. Returns `None` if bytes are missing. A wrong magic is an error even if bytes are missing.
     pub fn decode(mut bytes: &[u8]) -> Result<Option<TcpHello>, FrameError> {
         PROTOCOL.check(ConnectionEnd::Server, bytes)?;
         let bytes = &mut bytes;
@@ -151,20 +151,20 @@ impl TcpHello {
 /// A node's decision about a hello.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TcpHelloStatus {
-    /// Requests may follow.
+    /// The session is open, and requests can follow.
     Welcome,
     /// The client has been fenced.
     Fenced,
-    /// There is no room for another session.
+    /// The node has no room for another session.
     Full,
-    /// The client has another version. The client notices that from the magic, before it reads the status.
+    /// The client has another version. The client notices the difference by the magic, before it reads the status.
     OtherVersion,
 }
 
 /// A node's answer to a hello.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TcpWelcome {
-    /// Bytes of the node's pool.
+    /// The length of the node's pool in bytes.
     pub pool_bytes: u64,
     /// The decision.
     pub status: TcpHelloStatus,
@@ -209,20 +209,20 @@ impl TcpWelcome {
     }
 }
 
-/// A verb on the wire.
+/// An operation of a verb on the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WireOp<'a> {
     /// Copies this many bytes out of the pool.
     Read(u32),
-    /// A steered READ of this many bytes: a switch may have changed the offset.
+    /// A steered READ of this many bytes. A switch may have changed the offset.
     Steered(u32),
     /// Copies these bytes into the pool.
     Write(&'a [u8]),
     /// Compare-and-swap.
     Cas {
-        /// The value that must be there.
+        /// The value that the word must have.
         expected: u64,
-        /// The value to put there.
+        /// The value that the word gets.
         swap: u64,
     },
     /// Fetch-and-add.
@@ -265,7 +265,7 @@ impl WireVerb<'_> {
     }
 }
 
-/// Returns the bytes of a verb in a request, and those of its result in a reply.
+/// Returns the lengths in bytes of a verb in a request, and of the verb's result in a reply.
 pub fn wire_bytes(op: &VerbOp) -> (usize, usize) {
     match op {
         VerbOp::Read { buf, .. } => (VERB_BYTES, padded(buf.len)),
@@ -322,29 +322,29 @@ pub fn encode_verb(verb: WireVerb<'_>, mut put: impl FnMut(&[u8])) {
     }
 }
 
-/// Changes the offset of the verb that starts at the front of `verb`.
+/// Changes the offset in the encoded verb with which `verb` starts.
 ///
 /// # Panics
-/// If there are fewer bytes than the header of a verb has.
+/// If `verb` is shorter than the header of a verb.
 pub fn set_offset(verb: &mut [u8], offset: u64) {
     verb[8..VERB_BYTES].copy_from_slice(&offset.to_le_bytes());
 }
 
-/// A complete request with well-formed verbs.
+/// A complete request whose verbs are all well-formed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TcpRequest<'a> {
-    /// The client's id of the request.
+    /// The id that the client has given the request.
     pub id: u64,
-    /// Length of the frame in bytes.
+    /// The length of the request's frame in bytes.
     pub frame_bytes: usize,
-    /// Length of the reply's body in bytes.
+    /// The length in bytes that the reply's body will have.
     pub reply_bytes: usize,
     verbs: u32,
     body: &'a [u8],
 }
 
 impl<'a> TcpRequest<'a> {
-    /// Decodes the request at the front of `bytes`. `None`: bytes are missing.
+    /// Decodes the request at the front of `bytes`. Returns `None` if bytes are missing.
     pub fn decode(bytes: &'a [u8]) -> Result<Option<TcpRequest<'a>>, FrameError> {
         let Some((body_bytes, verbs, id)) = decode_header(bytes)? else { return Ok(None) };
         if verbs == 0 || verbs as usize > MAX_BATCH_VERBS {
@@ -372,11 +372,11 @@ impl<'a> TcpRequest<'a> {
         self.verbs_at().map(|(_, verb)| verb)
     }
 
-    /// Returns the verbs, each with its start in the frame.
+    /// Returns the verbs, each with the position in the frame at which it starts.
     pub fn verbs_at(&self) -> impl Iterator<Item = (usize, WireVerb<'a>)> + use<'a> {
         let body_bytes = self.body.len();
         let mut rest = self.body;
-        // `decode` has checked that all of them are well-formed.
+        // `decode` has checked that all verbs are well-formed.
         (0..self.verbs).map_while(move |_| {
             let at = HEADER_BYTES + body_bytes - rest.len();
             Some((at, decode_verb(&mut rest).ok()?))
@@ -384,7 +384,7 @@ impl<'a> TcpRequest<'a> {
     }
 }
 
-/// Returns body length, number and id from a header. `None`: bytes are missing.
+/// Returns body length, number (of verbs, or the kind of reply) and id from a header; `None` if bytes are missing.
 fn decode_header(mut bytes: &[u8]) -> Result<Option<(usize, u32, u64)>, FrameError> {
     let bytes = &mut bytes;
     let (Some(body_bytes), Some(number), Some(id)) =
@@ -435,7 +435,7 @@ fn decode_verb<'a>(bytes: &mut &'a [u8]) -> Result<WireVerb<'a>, FrameError> {
 pub enum ReplyKind {
     /// The results of a request.
     Results,
-    /// The client has been fenced; no reply follows.
+    /// The message that the client has been fenced. No reply follows.
     Fenced,
 }
 
@@ -444,20 +444,20 @@ pub enum ReplyKind {
 pub struct TcpReply<'a> {
     /// The kind.
     pub kind: ReplyKind,
-    /// The client's id of the request.
+    /// The id that the client has given the request.
     pub id: u64,
-    /// Length of the frame in bytes.
+    /// The length of the reply's frame in bytes.
     pub frame_bytes: usize,
     /// The results.
     pub results: ReplyResults<'a>,
 }
 
-/// The results of a reply, to be taken in the order of the verbs.
+/// The results of a reply. The caller takes them in the order of the verbs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReplyResults<'a>(&'a [u8]);
 
 impl<'a> TcpReply<'a> {
-    /// Decodes the reply at the front of `bytes`. `None`: bytes are missing.
+    /// Decodes the reply at the front of `bytes`. Returns `None` if bytes are missing.
     pub fn decode(bytes: &'a [u8]) -> Result<Option<TcpReply<'a>>, FrameError> {
         let Some((body_bytes, kind, id)) = decode_header(bytes)? else { return Ok(None) };
         let kind = match kind {
@@ -493,7 +493,8 @@ impl<'a> ReplyResults<'a> {
     }
 }
 
-/// Returns the length of the frame at the front of `bytes`, as far as it is known yet, to size buffers.
+/// Returns the length in bytes of the frame at the front of `bytes`, or only that of the header if the header is
+/// incomplete. Used to size buffers.
 pub fn frame_bytes(bytes: &[u8]) -> usize {
     match decode_header(bytes) {
         Ok(Some((body_bytes, ..))) => HEADER_BYTES + body_bytes,

@@ -1,10 +1,10 @@
-//! One session's connection to one memory node.
+//! One session's TCP connection to one memory node.
 //!
 //! Requests queue in the output buffer until the next flush. Replies come in the order of the requests, so the
 //! parts in flight form a queue. A *part* is the content of one frame: verbs of one batch for this node, or a piece
-//! of a long verb. Large batches are split into several parts, in order, and so are READs and WRITEs of more than
-//! [`PIECE_BYTES`]: the node serves others between two frames, and neither side needs memory for the whole of a
-//! long value. A long WRITE still lands its last word last.
+//! of a long verb. A large batch is split into several parts, in order. A READ or WRITE of more than
+//! [`PIECE_BYTES`] is split into pieces, so the node serves other sessions between two of its frames, and neither
+//! side needs memory for the whole of a long value. The last word of a long WRITE still lands last.
 
 use std::collections::VecDeque;
 use std::io;
@@ -23,19 +23,19 @@ use crate::driver::{self, BatchSlots, LinkError, LinkTarget, NoLinkCounts, is_fo
 use crate::error::AttachCause;
 use crate::hello;
 
-/// The most bytes of one READ or WRITE in a frame.
+/// The largest number of bytes that one READ or WRITE has in a frame.
 const PIECE_BYTES: u32 = 128 << 10;
 
-/// Verbs `from..to` of a batch that are for this node and not yet failed.
+/// The verbs `from..to` of a batch, as far as they are for this node and have not failed yet.
 #[derive(Clone, Copy, Debug)]
 struct TcpBatchPart {
     /// The slot of the batch.
     slot: usize,
     from: u32,
     to: u32,
-    /// Length of the reply's body.
+    /// The length of the reply's body in bytes.
     reply_bytes: usize,
-    /// The bytes of the verb, if the part is a piece of a long verb.
+    /// The range of bytes within the verb, if the part is a piece of a long verb.
     piece: Option<Span>,
 }
 
@@ -45,10 +45,10 @@ pub struct TcpLink {
     node: MnId,
     pool_bytes: u64,
     stream: MaybeTlsStream<mio::net::TcpStream>,
-    /// The socket was readable at the last event, and has not been drained since.
+    /// Whether the socket was readable at the last event, and has not been drained since then.
     readable: bool,
     writable: bool,
-    /// Whether the node has closed its side. Then a read may find the end even after a short read.
+    /// Whether the node has closed its side. If so, a read can find the end even after a short read.
     read_closed: bool,
     input: Buffer,
     output: Buffer,
@@ -71,8 +71,8 @@ fn length(op: &VerbOp) -> u32 {
     }
 }
 
-/// Returns the length of a verb that goes in pieces. A steered READ stays whole: a switch redirects all of it to
-/// the object.
+/// Returns the length of a verb that has to be sent in pieces; `None` for other verbs. A steered READ stays whole,
+/// because a switch redirects all of it to the object.
 fn long_bytes(op: &VerbOp) -> Option<u32> {
     let is_steered = matches!(op, VerbOp::Read { steered: true, .. });
     Some(length(op)).filter(|bytes| *bytes > PIECE_BYTES && !is_steered)
@@ -91,8 +91,8 @@ impl TcpLink {
         is_for(&batch.verbs()[verb], self.node)
     }
 
-    /// Returns the longest part from verb `from` on: its end, its number of verbs, and the lengths of the bodies of
-    /// request and reply.
+    /// Returns the longest part that starts at verb `from`: its end, its number of verbs, and the lengths of the
+    /// bodies of request and reply.
     fn fit(&self, batch: &VerbBatch, from: usize) -> (usize, u32, usize, usize) {
         let mut verbs = 0;
         let mut body = 0;
@@ -142,7 +142,7 @@ impl TcpLink {
         }
     }
 
-    /// Encodes the pieces of a long verb, each in a frame of its own. Returns their number.
+    /// Encodes the pieces of a long verb, each in a frame of its own. Returns the number of pieces.
     fn encode_long(&mut self, slot: usize, batch: &VerbBatch, at: usize, bytes: u32) -> usize {
         let verb = &batch.verbs()[at];
         let starts = (0..bytes).step_by(PIECE_BYTES as usize);
@@ -179,7 +179,7 @@ impl TcpLink {
         Ok(())
     }
 
-    /// Receives replies, and completes the parts whose replies are complete. Returns whether anything came.
+    /// Receives replies and completes their parts. Returns whether any bytes came.
     fn take_replies(&mut self, slots: &mut BatchSlots) -> Result<bool, LinkError> {
         let mut has_come = false;
         while self.readable {
@@ -198,7 +198,8 @@ impl TcpLink {
                 if reply.kind == ReplyKind::Fenced {
                     return Err(LinkError::Fenced);
                 }
-                // The part stays in the list until it is complete: if it fails, it fails with the others.
+                // The part stays in the list until it is complete, so that an error fails it together with the
+                // other parts.
                 let part = *self.parts.front().ok_or_else(wrong_reply)?;
                 if reply.id != self.first_id || reply.results.len() != part.reply_bytes {
                     return Err(wrong_reply());
@@ -330,7 +331,7 @@ impl driver::FabricLink for TcpLink {
         self.receive(slots)
     }
 
-    /// All answers cause events.
+    /// Does nothing, because all answers cause events.
     fn arm(&mut self, _: &mut BatchSlots) -> Result<bool, LinkError> {
         Ok(false)
     }
@@ -350,7 +351,7 @@ impl driver::FabricLink for TcpLink {
 }
 
 impl TcpBatchPart {
-    /// Sets the results of the part's verbs from a reply of `node`, which has the right length.
+    /// Sets the results of the part's verbs from a reply of `node`. The caller has checked the reply's length.
     fn complete(
         self,
         node: MnId,
@@ -365,7 +366,7 @@ impl TcpBatchPart {
                 let into = buf.part(piece.start, piece.len);
                 memory[into.range()].copy_from_slice(results.data(piece.len)?);
             }
-            // The verbs of a wanted batch fail only together, when the link ends. So all earlier pieces have
+            // The verbs of an awaited batch fail only together, when the link ends. So all earlier pieces have
             // succeeded.
             if is_for(verb, node) && piece.start + piece.len == length(&verb.op) {
                 verb.result = Ok(());

@@ -1,16 +1,16 @@
-//! Verbs over TCP: a software NIC in the memory node executes the frames that sessions send.
+//! Verbs over TCP: a software NIC in the memory node executes the requests that sessions send.
 //!
-//! [`frame`] is the wire format, pure functions without I/O. [`TcpNode`] is the node's side, one
-//! event loop on one thread; [`TcpFabric`] is the session's side.
+//! [`frame`] is the wire format: pure functions without I/O. [`TcpNode`] is the node's side, one event loop on one
+//! thread. [`TcpFabric`] is the session's side.
 //!
-//! A connection belongs to one session and carries frames in order both ways, so verbs of one session
-//! execute in the order posted, as on a reliable-connected queue pair. Many batches may be in flight. If a
-//! node stops answering, closes the connection or sends garbage, the verbs in flight to it fail, and so do
-//! all later ones; verbs for other nodes go on.
+//! A connection belongs to one session and carries frames in order both ways, so verbs of one session execute in
+//! the order posted, as on a reliable-connected queue pair. Many batches can be in flight. If a node stops
+//! answering, closes the connection or sends garbage, the verbs in flight to that node fail, and so do all later
+//! ones; verbs to other nodes go on.
 //!
-//! READs are copied out of the pool word by word, in their turn among the verbs. Handing pool memory to the
-//! kernel instead (`writev`) would save a copy. But the kernel cuts at segment boundaries and copies bytes,
-//! so words could tear; and a later verb could change the data before they are sent.
+//! READs are copied out of the pool word by word, in their turn among the verbs. Handing pool memory to the kernel
+//! instead (`writev`) would save a copy. But the kernel cuts at segment boundaries and copies bytes, so words could
+//! tear, and a later verb could change the data before they are sent.
 
 mod budget;
 mod buffer;
@@ -25,6 +25,6 @@ pub(crate) use link::TcpLink;
 pub use node::{TcpNode, TcpTraffic};
 pub use switch::{TcpNodeLookup, TcpSwitch};
 
-/// A session's connections to memory nodes. Batches of many tasks share system calls; a lone batch is sent
-/// by the next turn.
+/// A session's connections to memory nodes over TCP. The batches of many tasks share system calls. A lone batch is
+/// sent by the next turn.
 pub type TcpFabric = crate::driver::Driver<TcpLink>;

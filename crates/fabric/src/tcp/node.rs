@@ -1,14 +1,14 @@
 //! The memory node's software NIC: one thread that executes the requests of TCP sessions.
 //!
-//! One event loop owns all connections, the list of fenced clients, and the execution of verbs. So fencing
-//! is a message to the loop. Once the loop has taken it, closed the client's connections and discarded their
-//! input, no verb of the client can execute, and the loop reports that.
+//! One event loop owns all connections, the list of fenced clients, and the execution of verbs. So a fence is a
+//! message to the loop. The loop closes the client's connections and discards their input, after which no verb of
+//! the client can execute; then it reports that the fence is complete.
 //!
-//! No client can stop the node: a connection that misbehaves is closed, with the reason in the log, and so
-//! is one that does not say hello in time. The resources of strangers and broken clients are bounded
-//! ([`NodeLimits`]): connections and sessions by `doors`, memory by `budget`. A connection that waits for
-//! memory is served as soon as some is given back. While one waits, a connection that holds memory and makes
-//! no progress is closed. A session may be silent for any time while its machine answers.
+//! No client can stop the node. A connection that misbehaves or does not say hello in time is closed, and the log
+//! has the reason. The resources of strangers and broken clients are bounded ([`NodeLimits`]): connections and
+//! sessions by `doors`, memory by `budget`. A connection that waits for memory is served as soon as some memory is
+//! given back. While a connection waits, another connection that holds memory and makes no progress is closed. A
+//! session can be silent for any length of time as long as its machine answers.
 
 use std::collections::VecDeque;
 use std::io;
@@ -36,26 +36,26 @@ use crate::listener::{
 use crate::pool::{Pool, VerbOrder};
 use crate::spin::Spin;
 
-/// The time between two checks for connections that hold memory without progress, while others wait for it.
+/// The time between two checks for connections that hold memory without progress while others wait for memory.
 const STUCK_LOOK: Duration = Duration::from_millis(500);
 
-/// Counts of the traffic over TCP since the start. Only the software NIC changes them.
+/// Counts of the traffic over TCP since the node's start. Only the software NIC changes them.
 #[derive(Debug, Default)]
 pub(super) struct TrafficCounters {
     pub(super) requests: Counter,
     pub(super) bytes: Counter,
 }
 
-/// The traffic over TCP since the start.
+/// The traffic over TCP since the node's start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TcpTraffic {
-    /// Executed requests. A batch of a session consists of one or more.
+    /// The number of executed requests. A batch of a session consists of one or more requests.
     pub requests: u64,
-    /// The bytes of requests and replies.
+    /// The number of bytes of requests and replies.
     pub bytes: u64,
 }
 
-/// A running software NIC. Its drop closes all connections.
+/// A running software NIC. Dropping it closes all connections.
 #[derive(Debug)]
 pub struct TcpNode {
     server: FabricServer,
@@ -64,7 +64,7 @@ pub struct TcpNode {
 }
 
 impl TcpNode {
-    /// Listens at `addr` (port 0: a free one) and serves `pool` there, to clients that have the node's key.
+    /// Listens at `addr` (port 0: any free port), and serves `pool` there to clients that have the node's key.
     ///
     /// `spin` is the time to spin for requests before the thread sleeps; zero: not at all.
     pub fn start(
@@ -76,8 +76,7 @@ impl TcpNode {
         TcpNode::start_limited(pool, key, addr, spin, None, NodeLimits::default())
     }
 
-    /// Starts a software NIC like [`TcpNode::start`], with these limits, and with TLS if `tls` has a
-    /// certificate.
+    /// Starts a software NIC like [`TcpNode::start`], with these limits, and with TLS if `tls` has a certificate.
     pub fn start_limited(
         pool: Pool,
         key: NodeKey,
@@ -121,7 +120,7 @@ impl TcpNode {
         self.spin_us.store(spin.as_micros() as u64, Ordering::Relaxed);
     }
 
-    /// Returns the address at which it listens, with the actual port.
+    /// Returns the address at which the software NIC listens, with the actual port.
     pub fn addr(&self) -> SocketAddr {
         self.server.addr()
     }
@@ -136,12 +135,12 @@ impl TcpNode {
         TcpTraffic { requests: self.moved.requests.get(), bytes: self.moved.bytes.get() }
     }
 
-    /// Records which clients below a bound live.
+    /// Records which clients with ids below a bound live.
     pub fn learn(&self, living: &LiveClients) {
         self.server.learn(living);
     }
 
-    /// Fences a client for ever. Returns when none of its verbs executes here any more.
+    /// Fences a client for ever. Returns when none of the client's verbs executes here any more.
     pub fn fence(&self, client: ClientId) {
         if let Err(FabricServerEnded) = self.server.fence(client) {
             // The client's connections ended together with the thread that executed their verbs.
@@ -154,14 +153,14 @@ struct TcpNodeLoop {
     guests: FabricListener<TcpConnection>,
     pool: Pool,
     key: NodeKey,
-    /// Memory for long requests, and below for long replies.
+    /// The memory for long requests; `replies` is the memory for long replies.
     requests: TcpFrameBudget,
     replies: TcpFrameBudget,
     patience: Duration,
     order: VerbOrder,
-    /// Connections with more work than one turn allows.
+    /// The connections that have more work than one turn allows.
     again: VecDeque<usize>,
-    /// Connections that wait for memory.
+    /// The connections that wait for memory.
     waiting: VecDeque<usize>,
     /// The time of the next check for stuck connections.
     stuck_look: Instant,
@@ -178,7 +177,7 @@ impl TcpNodeLoop {
         loop {
             let wait = self.wait();
             self.spin.set(Duration::from_micros(self.spin_us.load(Ordering::Relaxed)));
-            // A poll that fails in the spin fails again in the poll below.
+            // If the poll fails in the spin, the poll below fails too and handles the error.
             let has_news = wait != Some(Duration::ZERO)
                 && self.spin.until(|| {
                     let polled = self.guests.poll.poll(&mut events, Some(Duration::ZERO));
@@ -195,7 +194,7 @@ impl TcpNodeLoop {
                 return;
             }
             let mut accept = self.guests.is_to_accept();
-            // In the order in which they have waited, each once: `serve` may queue them again.
+            // Each connection is served once, in the order of waiting. `serve` can queue it again.
             for _ in 0..self.again.len() {
                 if let Some(token) = self.again.pop_front() {
                     self.serve(token);
@@ -217,18 +216,18 @@ impl TcpNodeLoop {
         }
     }
 
-    /// Returns the time until the loop has to act even if nothing happens.
+    /// Returns the time until the loop has to act even without events.
     fn wait(&self) -> Option<Duration> {
         if !self.again.is_empty() {
             return Some(Duration::ZERO);
         }
         let look = (!self.waiting.is_empty()).then_some(self.stuck_look);
         let at = self.guests.deadline().into_iter().chain(look).min()?;
-        // Rounded up: a wait of less than a millisecond must not become a busy loop.
+        // Rounded up, because a wait of less than a millisecond must not become a busy loop.
         Some(at.saturating_duration_since(Instant::now()) + Duration::from_millis(1))
     }
 
-    /// Obeys the messages of the owner.
+    /// Carries out the messages of the server's owner.
     fn handle_commands(&mut self) -> Result<(), FabricServerEnded> {
         while let Some((client, done)) = self.guests.next_fence()? {
             for mut connection in self.guests.fence(client) {
@@ -237,7 +236,7 @@ impl TcpNodeLoop {
                 connection.say_fenced();
                 self.end(connection);
             }
-            // The caller of the fence may have ended.
+            // The send fails if the caller of the fence has ended.
             let _ = done.send(());
         }
         Ok(())
@@ -249,8 +248,8 @@ impl TcpNodeLoop {
         connection.end(&mut self.requests, &mut self.replies);
     }
 
-    /// Serves the connections that wait for memory, if some was given back. From time to time checks for
-    /// stuck ones that hold it.
+    /// Serves the connections that wait for memory, if some memory was given back. From time to time closes
+    /// connections that hold memory and are stuck.
     fn serve_waiting(&mut self) {
         let open = &self.guests.open;
         self.waiting.retain(|token| open.get(token).is_some_and(|connection| connection.waits));
@@ -259,14 +258,14 @@ impl TcpNodeLoop {
         }
         if self.stuck_look <= Instant::now() {
             self.stuck_look = Instant::now() + STUCK_LOOK;
-            // First the memory of idle connections, which are not stuck, is taken back: they may have kept
-            // some since others began to wait.
+            // Idle connections are not stuck, but have possibly kept memory since others began to wait. So their
+            // memory is taken back first.
             self.release();
             self.close_stuck_connections();
         }
         if std::mem::take(&mut self.requests.has_more) | std::mem::take(&mut self.replies.has_more)
         {
-            // In the order in which they have waited, each once: `serve` may queue them again.
+            // Each connection is served once, in the order of waiting. `serve` can queue it again.
             for _ in 0..self.waiting.len() {
                 if let Some(token) = self.waiting.pop_front() {
                     self.serve(token);
@@ -275,7 +274,7 @@ impl TcpNodeLoop {
         }
     }
 
-    /// Closes the connections that hold memory without progress.
+    /// Closes the connections that have held memory for too long without progress.
     fn close_stuck_connections(&mut self) {
         let now = Instant::now();
         let patience = self.patience;

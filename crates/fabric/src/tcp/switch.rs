@@ -1,13 +1,13 @@
-//! A switch in the path of TCP sessions: it forwards their frames, and a [`Switch`] decides about the verbs.
+//! A switch in the path of TCP sessions. It forwards their frames, and a [`Switch`] decides about the verbs.
 //!
-//! A session connects to the switch in place of the memory node. Its call names the node, and the switch connects to
-//! that node. The session and the node prove the node's key to each other through the switch, which needs no key. The
-//! switch forwards all frames unchanged, except the offsets of steered READs. A held verb also delays all that follows
-//! on its connection. If one side ends, the switch ends the other: so a fence by the node also reaches a session
-//! behind a switch.
+//! A session connects to the switch in place of the memory node. The session's call names the node, and the switch
+//! connects to that node. The session and the node prove the node's key to each other through the switch, which
+//! needs no key. The switch forwards all frames unchanged, except the offsets of steered READs. A held verb also
+//! delays everything that follows on its connection. If one side of a connection ends, the switch ends the other
+//! side, so a fence by the node also reaches a session behind a switch.
 //!
-//! Two threads serve a connection, one for each direction. That is a software hop: it shows how many round trips a
-//! switch would save, but costs more time than it saves.
+//! Two threads serve a connection, one for each direction. As a hop in software, this switch shows how many round
+//! trips a switch would save, but costs more time than it saves.
 
 use std::collections::{HashMap, VecDeque};
 use std::io::{self, Read, Write};
@@ -35,21 +35,22 @@ use crate::error::ServeError;
 use crate::sys;
 use crate::version::{BEGIN_BYTES, ProtocolMismatch};
 
-/// The limit of connections, unauthenticated ones among them.
+/// The largest number of connections, including unauthenticated ones.
 const CONNECTIONS: usize = 1_024;
-/// The limit of each step until a session is connected, and of each write.
+/// The time limit for each step until a session is connected, and for each write.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// The time that a held verb waits before the switch is asked again, and below how often it is asked.
+/// The time after which the switch is asked again about a held verb. `HELD_TIMES` is how often it is asked before
+/// the verb is forwarded.
 const HELD: Duration = Duration::from_micros(50);
 const HELD_TIMES: u32 = 20;
-/// The bytes at the start of a WRITE that the switch sees.
+/// The number of bytes at the start of a WRITE that the switch sees.
 const START_BYTES: usize = 64;
 
-/// A function that finds number and address of the memory node of a name
+/// A function that returns number and address of the memory node with a given name
 /// ([`NodeKey::name`](fusee_auth::NodeKey::name)).
 pub type TcpNodeLookup = dyn Fn(u64) -> Option<(MnId, String)> + Send + Sync;
 
-/// A running switch. Its drop ends all connections.
+/// A running switch. Dropping it ends all connections.
 pub struct TcpSwitch {
     addr: SocketAddr,
     shared: Arc<TcpSwitchShared>,
@@ -59,16 +60,16 @@ pub struct TcpSwitch {
 struct TcpSwitchShared {
     switch: Mutex<Box<dyn Switch + Send>>,
     find: Box<TcpNodeLookup>,
-    /// Both sides of each connection.
+    /// The two streams of each connection: to the session and to the node.
     open: Mutex<HashMap<u64, [TcpStream; 2]>>,
-    /// The number of connections that are served.
+    /// The number of connections that are being served.
     served: AtomicUsize,
     next: AtomicU64,
     is_over: AtomicBool,
 }
 
-/// The CASes of a request whose reply has not passed: the number of each, and the place of its result in the reply's
-/// body.
+/// The CASes of a request whose reply has not passed yet: the number of each CAS, and the position of its result in
+/// the reply's body.
 type UnansweredCas = Vec<(u64, usize)>;
 
 impl TcpSwitchShared {
@@ -82,7 +83,7 @@ impl TcpSwitchShared {
 }
 
 impl TcpSwitch {
-    /// Listens at `addr` (port 0: a free one), and forwards to the nodes that `find` returns.
+    /// Listens at `addr` (port 0: any free port), and forwards to the nodes that `find` returns.
     pub fn start(
         addr: SocketAddr,
         switch: Box<dyn Switch + Send>,
@@ -111,7 +112,7 @@ impl TcpSwitch {
                 }
                 match stream {
                     Ok(stream) => accept(&theirs, stream),
-                    // There may be too many open files.
+                    // One possible cause is too many open files.
                     Err(error) => {
                         tracing::warn!(%error, "cannot take a connection");
                         thread::sleep(Duration::from_millis(100));
@@ -124,7 +125,7 @@ impl TcpSwitch {
         Ok(TcpSwitch { addr, shared, listener: Some(listener) })
     }
 
-    /// Returns the address at which it listens, with the actual port.
+    /// Returns the address at which the switch listens, with the actual port.
     pub fn addr(&self) -> SocketAddr {
         self.addr
     }
@@ -134,12 +135,12 @@ impl TcpSwitch {
         self.shared.switch().forget(ForgetScope::All);
     }
 
-    /// Returns the counts of its work so far.
+    /// Returns the counts of the switch's work so far.
     pub fn counts(&self) -> SwitchCounts {
         self.shared.switch().counts()
     }
 
-    /// Returns the memory that its knowledge takes.
+    /// Returns the memory that the switch's knowledge takes.
     pub fn bytes(&self) -> SwitchMemory {
         self.shared.switch().bytes()
     }
@@ -156,7 +157,7 @@ impl Drop for TcpSwitch {
         for sides in self.shared.open().values() {
             sides.iter().for_each(close);
         }
-        // Wakes the listener, which then sees the flag.
+        // Wakes the listening thread, which then sees the flag.
         let _ = TcpStream::connect_timeout(&self.addr, PATIENCE);
         if let Some(listener) = self.listener.take() {
             let _ = listener.join();
@@ -165,7 +166,7 @@ impl Drop for TcpSwitch {
 }
 
 fn close(stream: &TcpStream) {
-    // The stream may be closed already.
+    // The call fails if the stream is closed already.
     let _ = stream.shutdown(Shutdown::Both);
 }
 
@@ -186,7 +187,7 @@ fn accept(shared: &Arc<TcpSwitchShared>, stream: TcpStream) {
     }
 }
 
-/// A connection that is being served, counted until its drop.
+/// A connection that is being served. Dropping it ends the counting of the connection.
 struct CountedConnection(Arc<TcpSwitchShared>);
 
 impl CountedConnection {
@@ -206,7 +207,7 @@ fn garbage(what: impl ToString) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, what.to_string())
 }
 
-/// Sets options and limits by which a slow peer, or one whose machine has died, is noticed.
+/// Sets the options and limits by which a slow peer, or a peer whose machine has died, is noticed.
 fn prepare(stream: &TcpStream) -> io::Result<()> {
     stream.set_nodelay(true)?;
     stream.set_read_timeout(Some(PATIENCE))?;
@@ -214,13 +215,13 @@ fn prepare(stream: &TcpStream) -> io::Result<()> {
     sys::keep_alive(stream)
 }
 
-/// Reads a client's call, and returns the name of the node. A client of another version gets this version as the
-/// answer.
+/// Reads a client's call, and returns the name of the node that it is for. Answers a client of another version with
+/// this version.
 fn read_call(client: &mut TcpStream, call: &mut [u8; CALL_BYTES]) -> io::Result<u64> {
     let (begin, rest) = call.split_at_mut(BEGIN_BYTES);
     client.read_exact(begin)?;
     if begin[0] == FIRST_BYTE {
-        // In plain text, although the client waits for TLS: there is none here.
+        // The refusal goes out in plain text, although the client expects TLS, because a switch has no TLS.
         client.write_all(&ChallengeRefusal::SpeaksNoTls.encode(&PROTOCOL))?;
         return Err(garbage("it speaks TLS, and a switch does not"));
     }
@@ -236,7 +237,7 @@ fn read_call(client: &mut TcpStream, call: &mut [u8; CALL_BYTES]) -> io::Result<
     challenge::called_node_name(&PROTOCOL, call).map_err(|_| garbage("it is no client"))
 }
 
-/// Passes on a message of `N` bytes.
+/// Forwards a message of `N` bytes, and returns it.
 fn pass<const N: usize>(from: &mut TcpStream, to: &mut TcpStream) -> io::Result<[u8; N]> {
     let mut bytes = [0; N];
     from.read_exact(&mut bytes)?;
@@ -244,7 +245,7 @@ fn pass<const N: usize>(from: &mut TcpStream, to: &mut TcpStream) -> io::Result<
     Ok(bytes)
 }
 
-/// Serves a connection from the call to its end.
+/// Serves a connection from the call to the connection's end.
 fn serve(shared: &Arc<TcpSwitchShared>, mut client: TcpStream) -> io::Result<()> {
     prepare(&client)?;
     let mut call = [0; CALL_BYTES];
@@ -258,13 +259,13 @@ fn serve(shared: &Arc<TcpSwitchShared>, mut client: TcpStream) -> io::Result<()>
     prepare(&upstream)?;
     upstream.write_all(&call)?;
     pass::<ANSWER_BYTES>(&mut upstream, &mut client)?;
-    // A client that was refused sends no more, and the connection ends here.
+    // A client that was refused sends no more, so the connection ends here.
     pass::<{ PROOF_BYTES + HELLO_BYTES }>(&mut client, &mut upstream)?;
     let welcome = pass::<WELCOME_BYTES>(&mut upstream, &mut client)?;
     if TcpWelcome::decode(&welcome).map_err(garbage)?.status != TcpHelloStatus::Welcome {
         return Ok(());
     }
-    // A session may be silent for any time.
+    // A session can be silent for any length of time.
     client.set_read_timeout(None)?;
     upstream.set_read_timeout(None)?;
     let mut from = upstream.try_clone()?;
@@ -296,12 +297,12 @@ fn serve(shared: &Arc<TcpSwitchShared>, mut client: TcpStream) -> io::Result<()>
     ended
 }
 
-/// A connection on its way through the switch.
+/// A connection that passes the switch.
 struct SwitchedConnection {
     shared: Arc<TcpSwitchShared>,
     connection: SwitchConnection,
     node: MnId,
-    /// The CASes of requests without a reply, in order.
+    /// The CASes of requests without a reply, in the order of the requests.
     cases: Mutex<VecDeque<UnansweredCas>>,
 }
 
@@ -310,7 +311,7 @@ impl SwitchedConnection {
         self.cases.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Forwards requests, as the switch decides.
+    /// Forwards requests as the switch decides.
     fn requests(&self, from: &mut TcpStream, to: &mut TcpStream) -> io::Result<()> {
         let mut frame = Vec::new();
         let mut number = 0;
@@ -344,14 +345,15 @@ impl SwitchedConnection {
             for (at, offset) in steered {
                 frame::set_offset(&mut frame[at..], offset);
             }
-            // Before the request can be answered.
+            // The CASes are recorded before the node can answer the request.
             self.cases().push_back(cases);
             to.write_all(&frame)?;
         }
         Ok(())
     }
 
-    /// Waits while the switch holds a verb. Returns the offset to which the verb is steered, if it is.
+    /// Waits while the switch holds a verb. Returns the offset to which the verb is steered; `None` if the verb is
+    /// not steered.
     fn ask(&self, request: &Asked<'_>) -> Option<u64> {
         for _ in 0..HELD_TIMES {
             match self.shared.switch().request(request) {
@@ -387,7 +389,7 @@ impl SwitchedConnection {
     }
 }
 
-/// Reads a frame, of a request or a reply. Returns `false` at the end.
+/// Reads the frame of a request or reply. Returns `false` at the end of the connection.
 fn read_frame(from: &mut TcpStream, frame: &mut Vec<u8>) -> io::Result<bool> {
     frame.resize(frame::HEADER_BYTES, 0);
     match from.read(&mut frame[..1])? {
@@ -398,7 +400,7 @@ fn read_frame(from: &mut TcpStream, frame: &mut Vec<u8>) -> io::Result<bool> {
     if body > MAX_BODY_BYTES {
         return Err(garbage("a frame is too long"));
     }
-    // Memory is allocated as bytes arrive: the peer may announce more than it sends.
+    // Memory is allocated as bytes arrive, because a peer can announce more than it sends.
     match from.take(body as u64).read_to_end(frame)? {
         read if read == body => Ok(true),
         _ => Err(io::ErrorKind::UnexpectedEof.into()),
