@@ -1,15 +1,15 @@
 //! Bindings to libibverbs, which is loaded at run time.
 //!
-//! The same binary starts on machines without the library: it is opened at the first use of the `verbs`
-//! fabric, and if it is missing, the error names the package. So its functions are pointers in
-//! [`Library`], and the parts of its structures that are used are declared here.
+//! The same binary starts on machines without the library: the library is opened at the first use of the `verbs`
+//! fabric, and if it is missing, the error names the package. So the library's functions are pointers in
+//! [`Library`], and the used parts of its structures are declared here.
 //!
-//! The declarations follow rdma-core's `infiniband/verbs.h`, whose layout is its binary interface since
-//! IBVERBS_1.1. Sizes and offsets below are those that a C compiler gives for it on 64-bit Linux, and are
-//! checked at compile time. Fields that are not used here have names that start with an underscore.
+//! The declarations follow rdma-core's `infiniband/verbs.h`, whose layout is the library's binary interface since
+//! IBVERBS_1.1. Sizes and offsets below are those that a C compiler computes from that header on 64-bit Linux; they
+//! are checked at compile time. Fields that are not used here have names that start with an underscore.
 //!
-//! Three calls are not functions of the library: the header inlines them as calls through a table in the
-//! device's context. [`post_send`], [`poll_cq`] and [`req_notify_cq`] do the same.
+//! Three calls are not functions of the library: the header inlines each as a call through a table in the device's
+//! context. [`post_send`], [`poll_cq`] and [`req_notify_cq`] call through the same table.
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::sync::OnceLock;
@@ -31,7 +31,7 @@ pub(super) struct Pd {
     _private: [u8; 0],
 }
 
-/// The table of functions in a context, as far as it is used.
+/// The table of functions in a context. Entries that are not used are skipped.
 #[repr(C)]
 struct Ops {
     _before_poll: [*const c_void; 11],
@@ -50,14 +50,14 @@ pub(super) struct RawContext {
     // More fields follow, which are not used.
 }
 
-/// A completion queue.
+/// A completion queue (`ibv_cq`).
 #[repr(C)]
 pub(super) struct Cq {
     context: *mut RawContext,
     // More fields follow, which are not used.
 }
 
-/// A queue pair.
+/// A queue pair (`ibv_qp`).
 #[repr(C)]
 pub(super) struct Qp {
     context: *mut RawContext,
@@ -67,7 +67,7 @@ pub(super) struct Qp {
     // More fields follow, which are not used.
 }
 
-/// Registered memory.
+/// Registered memory (`ibv_mr`).
 #[repr(C)]
 pub(super) struct Mr {
     _context: *mut RawContext,
@@ -79,7 +79,7 @@ pub(super) struct Mr {
     pub(super) rkey: u32,
 }
 
-/// The channel of completion events.
+/// A channel for events of completion queues.
 #[repr(C)]
 pub(super) struct CompChannel {
     _context: *mut RawContext,
@@ -138,7 +138,7 @@ pub(super) struct GidEntry {
     _ndev_ifindex: u32,
 }
 
-/// The size of a queue pair.
+/// The sizes of a queue pair's queues.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
 pub(super) struct QpCap {
@@ -149,7 +149,7 @@ pub(super) struct QpCap {
     pub(super) max_inline_data: u32,
 }
 
-/// The kind of a new queue pair.
+/// The properties of a new queue pair.
 #[repr(C)]
 pub(super) struct QpInitAttr {
     pub(super) qp_context: *mut c_void,
@@ -161,7 +161,8 @@ pub(super) struct QpInitAttr {
     pub(super) sq_sig_all: c_int,
 }
 
-/// The route to another port. Its address is a union with 64-bit numbers.
+/// The route to another port. Aligned to 8, because the address (`dgid`) is a union with 64-bit numbers in the
+/// header.
 #[repr(C, align(8))]
 #[derive(Clone, Copy, Default)]
 pub(super) struct AhAttr {
@@ -180,7 +181,7 @@ pub(super) struct AhAttr {
     pub(super) end: u8,
 }
 
-/// The state of a queue pair.
+/// The attributes of a queue pair that `modify_qp` changes.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
 pub(super) struct QpAttr {
@@ -212,7 +213,7 @@ pub(super) struct QpAttr {
     pub(super) rate_limit: u32,
 }
 
-/// A piece of local memory.
+/// A range of local memory (`ibv_sge`).
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
 pub(super) struct Sge {
@@ -221,7 +222,7 @@ pub(super) struct Sge {
     pub(super) lkey: u32,
 }
 
-/// A verb for the NIC.
+/// A work request: a verb for the NIC.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(super) struct SendWr {
@@ -236,7 +237,7 @@ pub(super) struct SendWr {
     pub(super) rest: [u64; 7],
 }
 
-/// The operands of a verb.
+/// The operands of a work request.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(super) union Operands {
@@ -244,7 +245,7 @@ pub(super) union Operands {
     pub(super) atomic: Atomic,
 }
 
-/// The target of READ and WRITE.
+/// The remote range of a READ or WRITE.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(super) struct Rdma {
@@ -252,7 +253,7 @@ pub(super) struct Rdma {
     pub(super) rkey: u32,
 }
 
-/// The operands of CAS and FAA.
+/// The remote word and the operands of a CAS or FAA.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(super) struct Atomic {
@@ -263,7 +264,7 @@ pub(super) struct Atomic {
 }
 
 impl SendWr {
-    /// A request with nothing set.
+    /// A work request whose fields are all zero.
     pub(super) const EMPTY: SendWr = SendWr {
         wr_id: 0,
         next: std::ptr::null_mut(),
@@ -333,7 +334,7 @@ pub(super) const QP_SQ_PSN: c_int = 1 << 16;
 pub(super) const QP_MAX_DEST_RD_ATOMIC: c_int = 1 << 17;
 pub(super) const QP_DEST_QPN: c_int = 1 << 20;
 
-/// Declares the functions of the library as fields of `Library`, which `open` fills in by their names.
+/// Declares the functions of the library as fields of `Library`. `open` looks each of them up by its name.
 macro_rules! library {
     ($($field:ident = $symbol:literal: fn($($argument:ty),*) -> $result:ty;)*) => {
         /// The functions of libibverbs.
@@ -342,9 +343,10 @@ macro_rules! library {
         }
 
         impl Library {
-            /// Opens a library by its name.
+            /// Opens a library by its name and looks up all functions.
             fn open(name: &CStr) -> Result<Library, RdmaError> {
-                // SAFETY: opening runs the constructors of a system library; the name is a C string.
+                // SAFETY: the name is a C string. Opening runs the constructors of a system library, which is
+                // trusted.
                 let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW) };
                 if handle.is_null() {
                     return Err(RdmaError::NoLibrary { cause: last_error() });
@@ -352,12 +354,12 @@ macro_rules! library {
                 Ok(Library {
                     $($field: {
                         const NAME: &CStr = $symbol;
-                        // SAFETY: the handle is open, and stays so for ever; the name is a C string.
+                        // SAFETY: the handle is open and is never closed; the name is a C string.
                         let symbol = unsafe { libc::dlsym(handle, NAME.as_ptr()) };
                         if symbol.is_null() {
                             return Err(RdmaError::NoLibrary { cause: last_error() });
                         }
-                        // SAFETY: the symbol is this function; its signature is the header's.
+                        // SAFETY: the symbol is the function of this name, whose signature is that of the header.
                         unsafe {
                             std::mem::transmute::<
                                 *mut c_void,
@@ -398,7 +400,8 @@ library! {
 
 /// Returns the last error of `dlopen` or `dlsym`.
 fn last_error() -> String {
-    // SAFETY: a C string of this thread, or null; copied before another call can replace it.
+    // SAFETY: `dlerror` returns null or a C string of this thread, which is copied before another call can replace
+    // it.
     let text = unsafe {
         let text = libc::dlerror();
         (!text.is_null()).then(|| CStr::from_ptr(text).to_string_lossy().into_owned())
@@ -406,7 +409,7 @@ fn last_error() -> String {
     text.unwrap_or_else(|| "no reason given".into())
 }
 
-/// Returns the library, opened once for the process and never closed: devices may have threads in it.
+/// Returns the library. It is opened once for the process and never closed, because devices can have threads in it.
 pub(super) fn library() -> Result<&'static Library, RdmaError> {
     static LOADED: OnceLock<Result<Library, RdmaError>> = OnceLock::new();
     if cfg!(target_endian = "big") {
@@ -416,37 +419,38 @@ pub(super) fn library() -> Result<&'static Library, RdmaError> {
     LOADED.get_or_init(|| Library::open(LIBRARY)).as_ref().map_err(Clone::clone)
 }
 
-/// Hands a list of verbs to the NIC: one doorbell.
+/// Hands a list of work requests to the NIC, with one doorbell.
 ///
 /// # Safety
-/// The queue pair is alive and used by one thread. The list ends in null. Its pieces of memory are
-/// registered, and stay so until the verbs complete.
+/// The queue pair is alive, and no other thread uses it. The list ends in null. The memory that its requests refer
+/// to is registered, and stays registered until the verbs complete.
 pub(super) unsafe fn post_send(qp: *mut Qp, first: *mut SendWr) -> c_int {
     let mut bad = std::ptr::null_mut();
-    // SAFETY: by the caller; the table is the driver's.
+    // SAFETY: the caller vouches for queue pair and list; the table is filled in by the device's driver.
     unsafe { ((*(*qp).context).ops.post_send)(qp, first, &raw mut bad) }
 }
 
 /// Takes completions. Returns their number, or a negative number for an error.
 ///
 /// # Safety
-/// The queue is alive and used by one thread.
+/// The queue is alive, and no other thread uses it.
 pub(super) unsafe fn poll_cq(cq: *mut Cq, into: &mut [Wc]) -> c_int {
     let room = c_int::try_from(into.len()).unwrap_or(c_int::MAX);
-    // SAFETY: by the caller; the driver writes at most `room` of them.
+    // SAFETY: the caller vouches for the queue. The driver writes at most `room` completions, which `into` has room
+    // for.
     unsafe { ((*(*cq).context).ops.poll_cq)(cq, room, into.as_mut_ptr()) }
 }
 
 /// Asks for an event at the next completion.
 ///
 /// # Safety
-/// The queue is alive and used by one thread, and has a channel.
+/// The queue is alive and has a channel, and no other thread uses it.
 pub(super) unsafe fn req_notify_cq(cq: *mut Cq) -> c_int {
-    // SAFETY: by the caller.
+    // SAFETY: the caller vouches for the queue.
     unsafe { ((*(*cq).context).ops.req_notify_cq)(cq, 0) }
 }
 
-/// The layout of the header, as a C compiler's `offsetof` and `sizeof` give it.
+/// Checks the layout of the structures against what a C compiler's `offsetof` and `sizeof` give for the header.
 #[cfg(target_pointer_width = "64")]
 const _: () = {
     use std::mem::offset_of;

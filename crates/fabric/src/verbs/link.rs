@@ -1,28 +1,28 @@
-//! One session's connection to one memory node.
+//! One session's queue pair to one memory node.
 //!
-//! A *part* is the share of a batch that is for this node. Its verbs are cut into *fragments*, one for each request
-//! to the NIC. Nearly every verb is one fragment. A verb that is longer than a piece of the arena has several, and
-//! so has one that starts within a word: NICs cut messages into packets, counted from the start, and no word may
-//! lie across two packets. Fragments are posted while queue pair and arena have room; the others wait, in order,
-//! for completions. So a part has one doorbell and one completion, unless it is large.
+//! A *part* is the share of a batch that is for this node. The part's verbs are cut into *fragments*, one for each
+//! request to the NIC. Nearly every verb is one fragment. A verb that is longer than `FRAGMENT_BYTES` has several.
+//! So has a verb that starts within a word, because NICs cut messages into packets, counted from the start, and no
+//! word may lie across two packets. Fragments are posted while queue pair and arena have room; the other fragments
+//! wait, in order, for completions. So a part has one doorbell and one completion, unless it is large.
 //!
 //! # Order
 //!
-//! A NIC executes the verbs of one connection in the order posted, with exceptions (IBTA vol. 1, 10.8.3.3): a
-//! WRITE, CAS or FAA may pass an earlier READ, which also reads again if it has to be repeated; and a WRITE may
-//! pass an earlier CAS or FAA. So the first such verb of a batch is held back until the verbs that it could pass
-//! are complete. That costs a round trip, and operations post their verbs so that it does not happen. (A NIC can do
-//! the waiting itself, `IBV_SEND_FENCE`. It takes as long, and Linux' software RoCE hangs when a packet is lost
+//! A NIC executes the verbs of one connection in the order posted, with two exceptions (IBTA vol. 1, 10.8.3.3). A
+//! WRITE, CAS or FAA can pass an earlier READ, because the NIC repeats a READ whose answer is lost. A WRITE can
+//! pass an earlier CAS or FAA. So the first verb of a batch that could pass others is held back until these are
+//! complete. That costs a round trip, and operations post their verbs so that it does not happen. (A NIC can do the
+//! waiting itself, by `IBV_SEND_FENCE`. That takes as long, and Linux' software RoCE hangs when a packet is lost
 //! meanwhile.)
 //!
 //! # Missing results
 //!
-//! When packets are lost, Linux' software RoCE may complete a CAS or FAA without its result: a WRITE that is sent
-//! again is acknowledged by the number of the last request that was executed (`duplicate_request` in `rxe_resp.c`),
-//! and if that is an atomic, its sender takes it for done (`check_ack` in `rxe_comp.c`; seen with Linux 6.1). The
-//! bytes in the arena then are those of an earlier verb. So over a software device the end of a verb's place in the
-//! arena is filled with a *filler*, a random word, before the verb is posted. A filler that is still there after
-//! the completion ends the connection.
+//! If packets are lost, Linux' software RoCE can complete a CAS or FAA without its result. It acknowledges a
+//! repeated WRITE by the number of the last request that was executed (`duplicate_request` in `rxe_resp.c`). If
+//! that request is an atomic, the atomic's sender takes it for done (`check_ack` in `rxe_comp.c`; seen with Linux
+//! 6.1). The arena then still has the bytes of an earlier verb. So over a software device, a *filler*, a random
+//! word, is put where the last word of a verb's result will be, before the verb is posted. If the filler is still
+//! there after the completion, the link fails.
 
 use std::collections::VecDeque;
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -42,27 +42,27 @@ use crate::driver::{self, BatchSlots, LinkError, LinkTarget, is_for};
 use crate::error::{AttachCause, RdmaError};
 use crate::hello;
 
-/// The longest fragment. The arena holds several, so that one is copied while others travel.
+/// The length in bytes of the longest fragment. The arena holds several, so that one is copied while others travel.
 const FRAGMENT_BYTES: u32 = ARENA_BYTES / 4;
-/// Fragments start at cache lines of the arena.
+/// The alignment in bytes of fragments in the arena: that of cache lines.
 const ALIGN: u64 = 64;
 
-/// The share of a batch for this node that is not posted yet.
+/// The share of a batch for this node, as long as it is not posted in full.
 #[derive(Clone, Copy, Debug)]
 struct VerbsBatchPart {
     slot: usize,
-    /// The next verb, and below the number of its bytes that are posted.
+    /// The next verb to post. `done_bytes` is the number of its bytes that are already posted.
     verb: usize,
     done_bytes: u32,
     /// The number of verbs that are not posted in full.
     left: usize,
-    /// Whether a READ was posted since the last wait, and below whether a CAS or FAA was.
+    /// Whether a READ was posted after the last wait. `has_atomic` is the same for a CAS or FAA.
     has_read: bool,
     has_atomic: bool,
 }
 
 impl VerbsBatchPart {
-    /// Returns whether the NIC may execute a verb before one that has been posted.
+    /// Returns whether the NIC could execute this verb before a posted one.
     fn may_pass(&self, op: &VerbOp) -> bool {
         match op {
             VerbOp::Read { .. } => false,
@@ -72,23 +72,24 @@ impl VerbsBatchPart {
     }
 }
 
-/// A posted request of the NIC.
+/// A fragment that was handed to the NIC.
 #[derive(Clone, Copy, Debug)]
 struct Fragment {
     slot: usize,
     verb: usize,
-    /// The first of the verb's bytes in the fragment.
+    /// The position in the verb of the fragment's first byte.
     from: u32,
     len: u32,
-    /// The place of the bytes in the arena.
+    /// The offset in the arena at which the fragment's bytes are.
     place: u32,
-    /// The position up to which the arena is free when the fragment is complete.
+    /// The ring position up to which the arena is free when the fragment is complete.
     ring_end: u64,
     ends_verb: bool,
     ends_part: bool,
 }
 
-/// The parts of the arena in use, as a ring. Positions count on for ever.
+/// The range of the arena that is in use, as a ring. Positions never wrap; modulo the arena's length they are
+/// offsets.
 #[derive(Clone, Copy, Debug, Default)]
 struct ArenaRing {
     head: u64,
@@ -96,12 +97,12 @@ struct ArenaRing {
 }
 
 impl ArenaRing {
-    /// Takes `len` contiguous bytes. Returns their place.
+    /// Takes `len` contiguous bytes of the arena. Returns their offset; `None` if there is no room.
     fn take(&mut self, len: u32) -> Option<u32> {
         let size = u64::from(ARENA_BYTES);
         let len = u64::from(len);
         if self.head == self.tail {
-            // Restarts at the beginning, whose cache lines are warm.
+            // An empty ring restarts at the beginning of the arena, whose cache lines are warm.
             (self.head, self.tail) = (0, 0);
         }
         let skipped = if self.head % size + len > size { size - self.head % size } else { 0 };
@@ -120,7 +121,7 @@ impl ArenaRing {
 pub struct VerbsLink {
     node: MnId,
     pool_bytes: u64,
-    /// The connection of the hello. When it ends, so does the session.
+    /// The TCP connection of the hello. When it ends, so does the session with this node.
     lease: mio::net::TcpStream,
     requester: Requester,
     fragment_bytes: u32,
@@ -129,7 +130,7 @@ pub struct VerbsLink {
     /// The id of the fragment at the front of `posted`.
     first_id: u64,
     ring: ArenaRing,
-    /// The word at the end of places that are waiting for bytes; `None` over devices that always deliver results.
+    /// The word that marks results that have not arrived; `None` over devices that always deliver results.
     filler: Option<u64>,
 }
 
@@ -139,8 +140,9 @@ impl From<RdmaError> for LinkError {
     }
 }
 
-/// Returns the length of the longest fragment of a verb from byte `from` on. It ends with the word if it starts
-/// within one, and at the end of the header, which has another key.
+/// Returns the length of the longest fragment of a verb from byte `from` on. A fragment that starts within a word
+/// ends with that word. A fragment that starts in the pool's header ends with the header, which has an RDMA key of
+/// its own.
 fn fragment_bytes(verb: &Verb, from: u32, most: u32) -> u32 {
     let start = verb.offset + u64::from(from);
     let into_word = start % 8;
@@ -151,7 +153,7 @@ fn fragment_bytes(verb: &Verb, from: u32, most: u32) -> u32 {
 }
 
 impl VerbsLink {
-    /// Posts as much as there is room for, with one doorbell.
+    /// Posts as many fragments as there is room for, with one doorbell.
     fn pump(&mut self, slots: &mut BatchSlots) -> Result<(), LinkError> {
         let node = self.node;
         let most = self.fragment_bytes;
@@ -163,7 +165,7 @@ impl VerbsLink {
             let batch = slots.batch(part.slot);
             let verb = batch.verbs()[part.verb];
             if part.may_pass(&verb.op) {
-                // The verbs that it could pass are among those posted, and all complete in order.
+                // The verbs that this verb could pass are among the posted ones, which complete in order.
                 if !self.posted.is_empty() {
                     break;
                 }
@@ -215,7 +217,7 @@ impl VerbsLink {
         })
     }
 
-    /// Takes completions, and posts waiting verbs into the free room. Returns whether there were completions.
+    /// Takes completions, then posts waiting fragments. Returns whether there were completions.
     fn take_completions(&mut self, slots: &mut BatchSlots) -> Result<bool, LinkError> {
         let posted = &mut self.posted;
         let ring = &mut self.ring;
@@ -227,7 +229,7 @@ impl VerbsLink {
         let filler = self.filler;
         requester.poll(|requester, NicCompletion { id, failure: status }| {
             has_come = true;
-            // The verbs behind a failed one were flushed without being executed.
+            // The verbs behind a failed verb were flushed without being executed.
             if is_unfetched || failure.is_some() || status.is_some() {
                 failure = failure.or(status);
                 return;
@@ -239,7 +241,7 @@ impl VerbsLink {
                 ring.tail = fragment.ring_end;
                 if fragment.is_unfetched(requester, slots, filler) {
                     is_unfetched = true;
-                    // Back in the list, so that it fails with all others.
+                    // The fragment goes back into the list, so that it fails together with all others.
                     posted.push_front(fragment);
                     *first_id -= 1;
                     return;
@@ -253,7 +255,7 @@ impl VerbsLink {
         }
         if let Some(status) = failure {
             let why = format!("a verb failed: {}", requester.completions().describe(status));
-            // A node that fences destroys the queue pair, and sends the reason.
+            // A node that fences destroys the queue pair, and sends the reason over the lease connection.
             let fence = self.end_of_lease().filter(|why| matches!(why, LinkError::Fenced));
             return Err(fence.unwrap_or_else(|| LinkError::Broken(why.into())));
         }
@@ -263,7 +265,7 @@ impl VerbsLink {
         Ok(has_come)
     }
 
-    /// Returns the reason for the end of the lease, if it has ended.
+    /// Returns why the lease connection has ended; `None` if it has not.
     fn end_of_lease(&mut self) -> Option<LinkError> {
         let mut byte = [0];
         loop {
@@ -283,7 +285,7 @@ impl VerbsLink {
 impl driver::FabricLink for VerbsLink {
     const USER_SPACE: bool = true;
     const LOOKS_THAT_FIND_SOME: u32 = 1;
-    /// The module documents which verbs NICs may reorder.
+    /// The module's documentation says which verbs NICs can reorder.
     const WAITS_FOR_READS: bool = true;
     type Counts = NicCounts;
 
@@ -297,7 +299,7 @@ impl driver::FabricLink for VerbsLink {
         let hello = VerbsHello { node, client, address }.encode();
         let mut stream = MaybeTlsStream::plain(stream);
         let proof = hello::verify_node(&mut stream, &PROTOCOL, to, &hello)?;
-        // The hello is sent in a packet of its own, for switches on the wire.
+        // The hello is sent in a packet of its own, because switches on the wire look for such packets.
         stream.write_all(&proof).map_err(AttachCause::Unreachable)?;
         let welcome = hello::exchange(&mut stream, &hello, &PROTOCOL, to.wait, to.goes_on)?;
         let stream = stream.into_socket();
@@ -329,13 +331,13 @@ impl driver::FabricLink for VerbsLink {
         })
     }
 
-    /// Source 0 is the lease, source 1 the completions.
+    /// Source 0 is the lease connection, source 1 the completions.
     fn register(&mut self, registry: &Registry, tokens: [Token; 2]) -> io::Result<()> {
         registry.register(&mut self.lease, tokens[0], Interest::READABLE)?;
         registry.register(&mut SourceFd(&self.requester.fd()), tokens[1], Interest::READABLE)
     }
 
-    /// Returns the counts of the work handed to the NIC for this node so far.
+    /// Returns the counts of the work that was handed to the NIC for this node so far.
     fn counts(&self) -> NicCounts {
         self.requester.counts
     }
@@ -352,15 +354,15 @@ impl driver::FabricLink for VerbsLink {
         !self.posted.is_empty()
     }
 
-    /// Completions make room, and a look finds them.
+    /// Returns false, because looks find the completions that make room; no event is needed.
     fn is_blocked(&self) -> bool {
         false
     }
 
     fn first_result(&self, verb: &Verb) -> Result<(), VerbError> {
-        // The NIC checks the verb, too, but there a failure would end the connection.
+        // The NIC checks the verb too, but a verb that fails there ends the connection.
         verb.check(self.pool_bytes)?;
-        // A verb without bytes has nothing to do.
+        // A verb without bytes is done before it is posted.
         if verb.bytes() == 0 { Ok(()) } else { Err(VerbError::NotExecuted) }
     }
 
@@ -395,7 +397,7 @@ impl driver::FabricLink for VerbsLink {
         Ok(())
     }
 
-    /// Events only wake the thread.
+    /// Looks for completions. Events only wake the thread.
     fn receive(&mut self, slots: &mut BatchSlots) -> Result<bool, LinkError> {
         self.look(slots)
     }
@@ -411,7 +413,7 @@ impl driver::FabricLink for VerbsLink {
         self.look(slots)
     }
 
-    /// The drop of the queue pair stops the NIC before the rest is freed.
+    /// Drops the queue pair first, so that the NIC has stopped before the memory is freed.
     fn end(self, unanswered: impl FnMut(usize)) {
         let VerbsLink { requester, lease, posted, waiting, .. } = self;
         drop(requester);
@@ -426,7 +428,7 @@ impl driver::FabricLink for VerbsLink {
     }
 }
 
-/// Returns the place of the filler in a fragment of a verb, if the verb fetches at least a word.
+/// Returns the offset in the arena of the filler for a fragment, if the fragment fetches at least a word.
 fn filler_at(op: &VerbOp, place: u32, len: u32) -> Option<u32> {
     match op {
         VerbOp::Write { .. } => None,
@@ -437,7 +439,8 @@ fn filler_at(op: &VerbOp, place: u32, len: u32) -> Option<u32> {
 }
 
 impl Fragment {
-    /// Returns whether the filler is still there. That does not matter for a batch whose future was dropped.
+    /// Returns whether the filler is still in place of a result. For a batch whose future was dropped the result
+    /// does not matter, so the answer is false.
     fn is_unfetched(
         &self,
         requester: &Requester,
@@ -451,7 +454,8 @@ impl Fragment {
         end.is_some_and(|end| requester.word(end) == filler)
     }
 
-    /// Copies the bytes that the NIC has fetched into the batch.
+    /// Copies the bytes that the NIC has fetched into the batch. Finishes the verb or part that ends with this
+    /// fragment.
     fn complete(&self, requester: &Requester, slots: &mut BatchSlots) {
         if let Some(batch) = slots.awaited_batch(self.slot) {
             let (verbs, memory) = batch.parts_mut();

@@ -1,13 +1,13 @@
-//! Verbs over RDMA: the memory node's NIC executes them, without the processor.
+//! Verbs over RDMA: the memory node's NIC executes them without the node's processor.
 //!
-//! A session has one queue pair (of the kind "reliable connection") for each memory node. It learns the place
-//! of the node's queue pair and of the pool over a TCP connection, which stays open as the session's lease
-//! (`wire`). From then on the NICs need no help: [`VerbsNode`] only waits for leases to end and for fences.
+//! A session has one queue pair (of the kind "reliable connection") for each memory node. Over a TCP connection it
+//! learns the addresses of the node's queue pair and of the pool (`wire`); that connection stays open as the
+//! session's lease. After that the NICs need no help: [`VerbsNode`] only waits for leases to end and for fences.
 //!
 //! The library for NICs is loaded at run time (`ffi`). `ports` selects the NIC and its address. `device` and
-//! `requester` wrap the objects of the library; together with `ffi` they hold all `unsafe` code of this
-//! fabric. `link` cuts verbs into requests of the NIC and keeps their order; [`VerbsFabric`] is the session's
-//! side. `switch` may be on the wire between both. Operators find instructions in `docs/rdma.md`.
+//! `requester` wrap the library's objects; together with `ffi` they hold all `unsafe` code of this fabric. `link`
+//! cuts verbs into requests to the NIC and keeps their order. [`VerbsFabric`] is the session's side. `switch` can
+//! be on the wire between session and node. Operators find instructions in `docs/rdma.md`.
 
 #[allow(unsafe_code)]
 mod device;
@@ -33,18 +33,18 @@ pub use switch::WireSwitch;
 #[doc(hidden)]
 pub use switch::{Tamper, TamperStage};
 
-/// A session's connections to memory nodes.
+/// A session's connections to memory nodes over RDMA.
 ///
-/// A batch is handed to the NICs when its future is first polled, with one doorbell for each of its memory
-/// nodes. A node is lost when the NIC has repeated a verb in vain (`device` says how often), when its NIC
-/// refuses a verb, when the connection of the hello ends, or when a verb gets no completion for
-/// [`DriverOptions::silence`](crate::driver::DriverOptions::silence), because a NIC or its driver hangs. All verbs in
-/// flight to the node then fail, and the queue pair is destroyed, so that none of them executes later. No
-/// more verbs are posted there.
+/// A batch is handed to the NICs when its future is first polled, with one doorbell for each of its memory nodes. A
+/// session takes a node for lost in four cases: its own NIC has repeated a verb in vain (`device` says how often),
+/// the node's NIC refuses a verb, the connection of the hello ends, or a verb gets no completion for
+/// [`DriverOptions::silence`](crate::driver::DriverOptions::silence), because a NIC or its driver hangs. Then all
+/// verbs in flight to the node fail, and the queue pair is destroyed, so that none of these verbs executes later.
+/// No more verbs are posted to the node.
 pub type VerbsFabric = crate::driver::Driver<VerbsLink>;
 
 impl VerbsFabric {
-    /// Returns the counts of the work handed to NICs so far.
+    /// Returns the counts of the work that was handed to NICs so far.
     pub fn counts(&self) -> NicCounts {
         self.link_counts()
     }

@@ -1,7 +1,8 @@
-//! Tests of the memory node's NIC alone: it refuses forbidden verbs, and its end is noticed. They bypass
-//! the session's own checks, as a malicious client would.
+//! Tests of the memory node's NIC alone: the NIC refuses forbidden verbs, and sessions notice its end. The tests
+//! bypass the session's own checks, as a malicious client would.
 //!
-//! They need an RDMA device. Without one they only print that, and fail if `FUSEE_RDMA_REQUIRED` is 1.
+//! They need an RDMA device. Without one they only print that they are skipped, or fail if `FUSEE_RDMA_REQUIRED` is
+//! 1.
 
 use std::io::{Read, Write};
 use std::net::TcpListener;
@@ -23,7 +24,7 @@ use crate::driver::DriverOptions;
 use crate::pool::{Pool, PoolOptions, VerbOrder};
 
 const POOL_BYTES: u64 = 64 << 10;
-/// The first byte behind the header.
+/// The offset of the first byte behind the header.
 const START: u64 = POOL_HEADER_BYTES;
 const READ: VerbOp = VerbOp::Read { buf: Span { start: 0, len: 8 }, steered: false };
 const WRITE: VerbOp = VerbOp::Write { buf: Span { start: 0, len: 8 } };
@@ -33,7 +34,7 @@ fn card() -> Option<(Arc<Device>, SelectedPort)> {
     match device::choose(None) {
         Ok(found) => Some(found),
         Err(error) => {
-            // Not by println, whose output the test program captures.
+            // Written to stderr directly, because the test harness captures the output of `println`.
             let _told = Write::write_fmt(
                 &mut std::io::stderr(),
                 format_args!("SKIPPED: nothing of cards is tested: {error}\n"),
@@ -50,11 +51,11 @@ fn card() -> Option<(Arc<Device>, SelectedPort)> {
 enum RefusingEnd {
     /// The session's NIC, at the doorbell.
     Here,
-    /// The memory node's NIC, by a refusal or by silence.
+    /// The memory node's NIC, which refuses the verb or does not answer.
     There,
 }
 
-/// A pool, and a session connected to it.
+/// A pool, and a requester that is connected to it.
 struct NicTestRig {
     requester: Requester,
     responder: Option<Responder>,
@@ -68,7 +69,7 @@ impl NicTestRig {
         NicTestRig::with_key(card, None)
     }
 
-    /// Connects with another key than the pool's.
+    /// Connects with `key` as the pool's RDMA key, if it is given.
     fn with_key((device, port): &(Arc<Device>, SelectedPort), key: Option<u32>) -> NicTestRig {
         let pool = Pool::new(PoolOptions { bytes: POOL_BYTES, huge_pages: false }).unwrap();
         let registered = RegisteredMemory::pool(device, &pool).unwrap();
@@ -87,7 +88,7 @@ impl NicTestRig {
         NicTestRig { requester, responder: Some(responder), pool, registered, _header: header }
     }
 
-    /// Posts a verb, and waits for its outcome.
+    /// Posts a verb and waits for its outcome.
     fn post(&mut self, op: VerbOp, offset: u64) -> Result<(), RefusingEnd> {
         self.requester.add(&NicRequest { id: 7, op, len: 8, place: 0, offset });
         self.requester.ring().map_err(|_| RefusingEnd::Here)?;
@@ -136,10 +137,10 @@ fn the_card_refuses_what_is_not_allowed() {
         let mut pair = NicTestRig::new(&card);
         assert_eq!(pair.post(op, offset), Err(RefusingEnd::There), "{op:?} at {offset}");
         assert_eq!((pair.word(START), pair.word(8)), (0, 0), "{op:?} at {offset}");
-        // The session has lost its connection.
+        // The refusal has ended the session's connection.
         pair.post(READ, 0).expect_err("the queue pair is in error");
     }
-    // Not aligned to a word: some drivers refuse that on this side already.
+    // Atomics on unaligned words. Some drivers already refuse these at the session's end.
     for (op, offset) in
         [(FAA, START + 4), (VerbOp::Cas { expected: 0, swap: 1, found: 0 }, START + 12)]
     {
@@ -153,14 +154,14 @@ fn the_card_refuses_what_is_not_allowed() {
 fn a_key_is_needed_and_reaches_its_own_pool_only() {
     let Some(card) = card() else { return };
     let other = NicTestRig::new(&card);
-    // The other pool lies elsewhere.
+    // The key of another pool is as useless as an invalid key.
     for key in [0, 1, other.registered.remote_key()] {
         let mut pair = NicTestRig::with_key(&card, Some(key));
         pair.post(READ, START).expect_err("a key of nothing there");
     }
 }
 
-/// Guarantee 4: within the times that `device` states.
+/// Guarantee 4: a verb fails within the times that `device` states.
 // Promise FAB-8: A silent NIC is given up; NIC and processor see one memory.
 #[test]
 fn a_card_that_does_not_answer_is_noticed_in_bounded_time() {
@@ -176,7 +177,7 @@ fn a_card_that_does_not_answer_is_noticed_in_bounded_time() {
     assert_eq!(pair.word(START), 1, "a verb after the end of the queue pair");
 }
 
-/// A node that answers the hello and keeps the connection, but whose queue pair was destroyed.
+/// The node answers the hello and keeps the TCP connection, but its queue pair was destroyed.
 #[test]
 fn a_card_that_says_nothing_at_all_is_given_up() {
     let Some((device, port)) = card() else { return };
@@ -208,7 +209,7 @@ fn a_card_that_says_nothing_at_all_is_given_up() {
             responder.end().unwrap();
             stream
         });
-        // NICs repeat a verb for longer than that.
+        // This silence is shorter than the time for which NICs repeat a verb.
         let silence = Duration::from_millis(200);
         let options = DriverOptions { silence, ..DriverOptions::default() };
         let fabric = VerbsFabric::new(ClientId(1), options).unwrap();
@@ -231,7 +232,8 @@ fn a_card_that_says_nothing_at_all_is_given_up() {
     });
 }
 
-/// A registered pool keeps its pages: the NIC sees what the processor clears, and the other way round.
+/// A registered pool keeps its pages: the NIC sees what the processor clears, and the processor sees what the NIC
+/// writes.
 // Promise FAB-8
 #[test]
 fn card_and_processor_see_one_memory_also_after_it_was_cleared() {

@@ -1,13 +1,13 @@
-//! The memory node's side: registers the pool, connects queue pairs, and waits for leases to end.
+//! The memory node's side of verbs: registers the pool, connects queue pairs, and waits for leases to end.
 //!
-//! One thread with one event loop, which no verb passes, owns the queue pairs and the list of fenced clients. So
-//! fencing is a message to the loop: it records the client, destroys its queue pairs, and reports when the last one
-//! is destroyed. A later hello of the client is refused.
+//! One thread with one event loop owns the queue pairs and the list of fenced clients; no verb passes through it.
+//! So a fence is a message to the loop. The loop records the client, destroys the client's queue pairs, and reports
+//! when the last one is destroyed. A later hello of the client is refused.
 //!
-//! A queue pair reaches the memory that its protection domain has registered, which is the pool, and only with the
-//! pool's keys: one for the lent memory, one for READs of the header, and perhaps one for READs of the lent memory
-//! that switches may steer. The NIC refuses all else, and ends the connection of a session that tries. No client can
-//! stop this loop by the bytes that it sends.
+//! A queue pair reaches only memory that its protection domain has registered, which is the pool, and only with an
+//! RDMA key of the pool. One key is for the lent memory, one for READs of the header, and a third, if there is one,
+//! for READs of the lent memory that switches are allowed to steer. The NIC refuses everything else, and ends the
+//! connection of a session that tries. No client can stop this loop by the bytes that it sends.
 
 use std::io::{self, Read, Write};
 use std::net::SocketAddr;
@@ -34,7 +34,7 @@ use crate::listener::{
 use crate::pool::Pool;
 use crate::version::ProtocolMismatch;
 
-/// A pool that NICs reach. Its drop ends all sessions.
+/// A pool that a NIC lends to sessions. Dropping this ends all sessions.
 #[derive(Debug)]
 pub struct VerbsNode {
     server: FabricServer,
@@ -42,16 +42,16 @@ pub struct VerbsNode {
 }
 
 impl VerbsNode {
-    /// Registers `pool` with a NIC and takes hellos at `addr` (port 0: a free one). The NIC is the one that has this
-    /// address, or the machine's default; see `ports`.
+    /// Registers `pool` with a NIC and accepts hellos at `addr` (port 0: any free port). The NIC is the one with
+    /// this address, or else the machine's default (see `ports`).
     ///
-    /// The whole pool is allocated, and stays in memory.
+    /// Registration allocates the whole pool and keeps it in memory.
     pub fn start(pool: &Pool, key: NodeKey, addr: SocketAddr) -> Result<VerbsNode, ServeError> {
         VerbsNode::start_limited(pool, key, addr, false, NodeLimits::default())
     }
 
-    /// Starts the server like [`VerbsNode::start`], with these limits. `steered`: the pool is registered a second
-    /// time, with the key for steered READs.
+    /// Starts the server like [`VerbsNode::start`], with these limits. If `steered` is true, the pool is registered
+    /// a second time, with the key for steered READs.
     pub fn start_limited(
         pool: &Pool,
         key: NodeKey,
@@ -83,7 +83,7 @@ impl VerbsNode {
         Ok(VerbsNode { server, device })
     }
 
-    /// Returns the address at which it takes hellos, with the actual port.
+    /// Returns the address at which the server accepts hellos, with the actual port.
     pub fn addr(&self) -> SocketAddr {
         self.server.addr()
     }
@@ -93,39 +93,39 @@ impl VerbsNode {
         self.server.sessions()
     }
 
-    /// Returns the NIC's name, and whether its atomics and the processor's are atomic with each other.
+    /// Returns the NIC's name, and whether the NIC's atomics and the processor's are atomic with each other.
     pub fn device(&self) -> (&str, bool) {
         (&self.device.name, self.device.shares_atomics)
     }
 
-    /// Records which clients below a bound live.
+    /// Records which clients with ids below a bound live.
     pub fn learn(&self, living: &LiveClients) {
         self.server.learn(living);
     }
 
-    /// Fences a client for ever. Returns when none of its verbs executes here any more.
+    /// Fences a client for ever. Returns when none of the client's verbs executes here any more.
     ///
     /// # Panics
-    /// If the driver does not destroy a queue pair: then the client must not count as fenced.
+    /// If the driver does not destroy a queue pair, because then the client must not be taken for fenced.
     pub fn fence(&self, client: ClientId) {
         let fenced = self.server.fence(client);
         fenced.expect("the verbs server destroys the client's queue pairs");
     }
 }
 
-/// The proof and the hello. A call is shorter.
+/// The length of a client's proof and hello together. A call fits in the same buffer.
 const GREETING_BYTES: usize = PROOF_BYTES + HELLO_BYTES;
 const _: () = assert!(CALL_BYTES <= GREETING_BYTES);
 
-/// A client's connection. With the hello it becomes a lease.
+/// A client's TCP connection. After the hello it is the session's lease.
 #[derive(Debug)]
 struct VerbsConnection {
     stream: TcpStream,
     peer: SocketAddr,
-    /// The bytes of the call, then those of the proof and the hello.
+    /// The bytes of the call; after the call, those of the proof and the hello.
     greeting: [u8; GREETING_BYTES],
     got: usize,
-    /// The state that checks the proof, which comes with the hello; `None` before the call.
+    /// The state that checks the client's proof, which comes with the hello; `None` before the call.
     challenged: Option<NodeChallenge>,
     session: Option<(ClientId, Responder)>,
 }
@@ -159,7 +159,7 @@ struct VerbsNodeLoop {
     device: Arc<Device>,
     port: SelectedPort,
     pool_bytes: u64,
-    // Dropped after the queue pairs that reach it.
+    // The registered memory is dropped after the queue pairs that reach it.
     registered: RegisteredMemory,
     header: RegisteredMemory,
     steered: Option<RegisteredMemory>,
@@ -194,32 +194,32 @@ impl VerbsNodeLoop {
         }
     }
 
-    /// Returns the time until the loop has to act even if nothing happens.
+    /// Returns the time until the loop has to act even without events.
     fn wait(&self) -> Option<Duration> {
         let at = self.guests.deadline()?;
-        // Rounded up: a wait of less than a millisecond must not become a busy loop.
+        // Rounded up, because a wait of less than a millisecond must not become a busy loop.
         Some(at.saturating_duration_since(Instant::now()) + Duration::from_millis(1))
     }
 
-    /// Obeys the messages of the owner.
+    /// Carries out the messages of the server's owner.
     fn handle_commands(&mut self) -> Result<(), FabricServerEnded> {
         while let Some((client, done)) = self.guests.next_fence()? {
             for mut connection in self.guests.fence(client) {
                 let peer = connection.peer;
                 tracing::warn!(%client, %peer, "fenced, its queue pair is destroyed");
                 let (_, responder) = connection.session.take().expect("it is of the client");
-                // A panic here panics the caller that waits for the fence, too.
+                // If this panics, the caller that waits for the fence panics, too.
                 responder.end().expect("a fenced queue pair is destroyed");
                 self.guests.doors.leave(connection.peer_ip());
                 connection.send_before_close(&[FENCED]);
             }
-            // The caller of the fence may have ended.
+            // The send fails if the caller of the fence has ended.
             let _ = done.send(());
         }
         Ok(())
     }
 
-    /// Reads from a connection. A lease ends with its connection.
+    /// Reads from a connection. If the connection has ended, ends its session.
     fn serve(&mut self, token: usize) {
         let Some(mut connection) = self.guests.open.remove(&token) else { return };
         let reason = loop {
@@ -251,7 +251,7 @@ impl VerbsNodeLoop {
         hello: VerbsHello,
     ) -> Result<(), VerbsCloseReason> {
         let refusal = |status| VerbsWelcome::refusal(self.key.name(), status).encode();
-        // The reserved id cannot be fenced.
+        // The reserved client id cannot be fenced.
         if hello.client == ClientId::NOBODY {
             return Err(VerbsCloseReason::NotAClient);
         }
@@ -282,16 +282,17 @@ impl VerbsNodeLoop {
             base: self.header.base(),
             address: responder.address(),
         };
-        // From here on the session counts, and code that ends it must take it out of the list.
+        // From here on the session is in the connection, so the code that ends the connection also ends the
+        // session's counting.
         connection.session = Some((hello.client, responder));
-        // The buffer of a new connection has room.
+        // The write does not block, because the buffer of a new connection has room.
         connection.stream.write_all(&welcome.encode())?;
         tracing::debug!(client = %hello.client, peer = %connection.peer, "attached by verbs");
         Ok(())
     }
 }
 
-/// Returns the hello behind a valid proof, once both have arrived.
+/// Returns the hello when it and the valid proof before it have arrived; `None` until then.
 fn proved_hello(
     challenged: &NodeChallenge,
     greeting: &[u8],
@@ -328,7 +329,7 @@ impl FabricConnection for VerbsConnection {
 }
 
 impl VerbsConnection {
-    /// Reads until there is nothing more. Returns the hello once it has arrived with a valid proof.
+    /// Reads until nothing more is there. Returns the hello when it has arrived with a valid proof.
     fn read(&mut self, key: &NodeKey) -> Result<Option<VerbsHello>, VerbsCloseReason> {
         loop {
             let mut byte = [0];
@@ -349,7 +350,7 @@ impl VerbsConnection {
             };
             match heard {
                 Ok(None) => {}
-                // A client with another layout of pools learns this one.
+                // The welcome tells a client with another layout of pools which layout this node uses.
                 Err(error @ VerbsCloseReason::Version(_)) if self.challenged.is_some() => {
                     self.send_before_close(
                         &VerbsWelcome::refusal(0, VerbsHelloStatus::OtherVersion).encode(),
@@ -361,13 +362,13 @@ impl VerbsConnection {
         }
     }
 
-    /// Answers the call, if it is complete.
+    /// Answers the call if it is complete.
     fn answer_call(&mut self, key: &NodeKey) -> Result<(), VerbsCloseReason> {
         match PROTOCOL.check(ConnectionEnd::Server, &self.greeting[..self.got]) {
             Ok(_) => {}
             Err(ProtocolMismatch::Stranger) => return Err(VerbsCloseReason::NotAClient),
             Err(ProtocolMismatch::Version(error)) => {
-                // A client of another version learns this one.
+                // The refusal tells a client of another version this node's version.
                 self.send_before_close(&ChallengeRefusal::OtherVersion.encode(&PROTOCOL));
                 return Err(error.into());
             }
@@ -380,7 +381,7 @@ impl VerbsConnection {
             return Err(VerbsCloseReason::WrongIdentity);
         }
         let (answer, challenged) = NodeChallenge::new(&PROTOCOL, key, call)?;
-        // The buffer of a new connection has room.
+        // The write does not block, because the buffer of a new connection has room.
         self.stream.write_all(&answer)?;
         (self.got, self.challenged) = (0, Some(challenged));
         Ok(())

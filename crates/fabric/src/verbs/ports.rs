@@ -1,15 +1,15 @@
-//! The choice of device, port and address (GID).
+//! The choice of device, port and address (GID) for RDMA.
 //!
-//! An address of RoCE v2 is an IP address of the port's network interface. So the connection over which
-//! session and memory node say hello tells which port to use: the one whose IP address is that
-//! connection's own end. If no port has that address (loopback, InfiniBand), the choice is the best
-//! address of all ports that are up, the first among equals. [`DEVICE_VARIABLE`] overrides all of this.
+//! An address of RoCE v2 is an IP address of the port's network interface. So the connection over which session and
+//! memory node say hello tells which port to use: the port whose IP address is the address of this end of the
+//! connection. If no port has that address (as with loopback or InfiniBand), the choice is the best address of all
+//! ports that are up, and the first among equals. [`DEVICE_VARIABLE`] overrides this choice.
 
 use std::net::{IpAddr, Ipv6Addr};
 
 use crate::error::RdmaError;
 
-/// The variable with the choice for memory nodes and sessions: `DEVICE[:PORT[:GID]]`, such as
+/// The environment variable that chooses the device for memory nodes and sessions: `DEVICE[:PORT[:GID]]`, such as
 /// `mlx5_0:1:3`.
 pub const DEVICE_VARIABLE: &str = "FUSEE_RDMA_DEVICE";
 
@@ -37,20 +37,20 @@ pub(super) struct Port {
     pub(super) is_up: bool,
     pub(super) is_ethernet: bool,
     pub(super) lid: u16,
-    /// As in the library's header: 1 for 256 bytes, 5 for 4096.
+    /// The largest packet, numbered as in the library's header: from 1 for 256 bytes to 5 for 4096.
     pub(super) mtu: u8,
     pub(super) max_message_bytes: u32,
     pub(super) gids: Vec<Gid>,
 }
 
-/// A port, and the address to use.
+/// A port, and the address of that port to use.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct SelectedPort {
     pub(super) port: Port,
     pub(super) gid: Gid,
 }
 
-/// An explicit choice.
+/// The choice by [`DEVICE_VARIABLE`]; `None`: not chosen.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct DeviceChoice {
     device: Option<String>,
@@ -59,7 +59,7 @@ pub(super) struct DeviceChoice {
 }
 
 impl DeviceChoice {
-    /// Reads the choice in the environment.
+    /// Reads the choice from the environment variable.
     pub(super) fn from_environment() -> Result<DeviceChoice, RdmaError> {
         match std::env::var(DEVICE_VARIABLE) {
             Ok(text) if !text.is_empty() => DeviceChoice::parse(&text),
@@ -82,35 +82,35 @@ impl DeviceChoice {
 }
 
 impl Gid {
-    /// Returns the IP address that the GID is, if it is one.
+    /// Returns the IP address that this GID stands for, if it stands for one.
     pub(super) fn address(&self) -> Option<IpAddr> {
         let is_ip = self.kind == GidKind::RoceV2;
         is_ip.then(|| Ipv6Addr::from_octets(self.bytes).to_canonical())
     }
 
-    /// Returns the preference of an address if there is none to compare it with; less is better.
+    /// Returns the rank of an address when no address is given to compare it with; less is better.
     fn rank(&self) -> u8 {
         let is_v4 = self.bytes.starts_with(&[0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff]);
         let is_link_local = self.bytes.starts_with(&[0xfe, 0x80]);
         match (is_v4, is_link_local) {
             (true, _) => 0,
             (_, false) => 1,
-            // Two networks may have the same link-local addresses, without a way between them.
+            // Two networks can have the same link-local addresses although no route connects them.
             (_, true) => 2,
         }
     }
 }
 
 impl Port {
-    /// Returns whether the port speaks this kind of address: RoCE v2, not v1, which routers do not
-    /// forward.
+    /// Returns whether the port uses this kind of address. On Ethernet that is RoCE v2, not v1, which routers do
+    /// not forward.
     fn speaks(&self, gid: &Gid) -> bool {
         let kind = if self.is_ethernet { GidKind::RoceV2 } else { GidKind::InfiniBand };
         gid.kind == kind
     }
 }
 
-/// Selects the port and address to use. `near` is this end of the connection to the other party.
+/// Selects the port and address to use. `near` is the address of this end of the connection to the other party.
 pub(super) fn select(
     ports: &[Port],
     wanted: &DeviceChoice,
@@ -146,7 +146,7 @@ pub(super) fn select(
     let candidates: Vec<(&Port, Gid)> = all().filter(|(port, gid)| usable(port, gid)).collect();
     let is_near = |(_, gid): &&(&Port, Gid)| near.is_some() && gid.address() == near;
     let best = candidates.iter().find(is_near);
-    // The first among equals.
+    // `min_by_key` returns the first among equals.
     let best = best.or_else(|| candidates.iter().min_by_key(|(_, gid)| gid.rank()));
     match best {
         Some((port, gid)) => Ok(SelectedPort { port: (*port).clone(), gid: *gid }),
@@ -202,7 +202,7 @@ mod tests {
         let ports = [roce("a", 1), roce("b", 2)];
         assert_eq!(pick(&ports, "", Some("10.0.0.2")).unwrap(), ("b".into(), 2));
         assert_eq!(pick(&ports, "", Some("fe80::200:0:0:2")).unwrap(), ("b".into(), 1));
-        // Loopback belongs to no port.
+        // No port has the loopback address, so the default is chosen.
         assert_eq!(pick(&ports, "", Some("127.0.0.1")).unwrap(), ("a".into(), 2));
         assert_eq!(pick(&ports, "", None).unwrap(), ("a".into(), 2));
         assert_eq!(pick(&[infiniband()], "", Some("10.0.0.2")).unwrap(), ("ib0".into(), 0));

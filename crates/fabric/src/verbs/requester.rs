@@ -1,13 +1,13 @@
-//! A session's end of a connection to one memory node: a queue pair, and the memory on which its NIC works.
+//! A session's end of a connection to one memory node: a queue pair, and the memory that its NIC uses.
 //!
-//! The NIC takes the bytes of WRITEs from the *arena*, and puts the bytes that it fetches there: the arena
-//! is one registered piece of memory for each queue pair, made when the session attaches. So no memory is
-//! registered on the path of a verb, and the NIC never accesses memory of a batch, which may be freed at any
-//! time. There are also no Rust references into the arena. Bytes are copied in and out through pointers.
-//! Bytes that are copied out too early are old or torn, and nothing worse.
+//! The *arena* is one registered range of memory for each queue pair, made when the session attaches. The NIC takes
+//! the bytes of WRITEs from the arena, and puts the bytes that it fetches there. So no memory is registered on the
+//! path of a verb, and the NIC never accesses the memory of a batch, which can be freed at any time. No Rust
+//! reference leads into the arena: bytes are copied in and out through pointers. Bytes that are copied out too
+//! early are old or torn, but the copy itself is sound.
 //!
-//! [`Requester::add`] gathers verbs, [`Requester::ring`] hands all of them to the NIC with one doorbell. The
-//! NIC reports only signalled verbs as complete; the ones before them are then complete, too.
+//! [`Requester::add`] gathers verbs, [`Requester::ring`] hands all gathered verbs to the NIC with one doorbell. The
+//! NIC reports only signalled verbs as complete; the verbs before a completed one are complete, too.
 
 use std::sync::Arc;
 
@@ -20,32 +20,32 @@ use super::ports::SelectedPort;
 use super::wire::{QueuePairAddress, VerbsWelcome};
 use crate::error::RdmaError;
 
-/// Verbs in flight on one queue pair, if the NIC takes as many.
+/// The number of verbs in flight on one queue pair, unless the NIC allows fewer.
 const VERBS: u32 = 512;
-/// WRITEs up to this length are posted inline, if the NIC takes as much.
+/// The longest WRITE in bytes that is posted inline, unless the NIC allows less.
 const INLINE_BYTES: u32 = 220;
-/// Bytes of an arena.
+/// The length of an arena in bytes.
 pub(super) const ARENA_BYTES: u32 = 512 << 10;
-/// In a run of verbs without signal, the last of this many is signalled, to show that the NIC goes on.
+/// In a run of verbs without signal, every verb with this number is signalled, to show that the NIC makes progress.
 const SIGNAL_VERBS: u32 = 128;
-/// Completions taken at once.
+/// The number of completions that are taken at once.
 const AT_ONCE: usize = 32;
 
 /// A verb for the NIC.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct NicRequest {
-    /// Increases by one from verb to verb.
+    /// The id of the verb. It increases by one from verb to verb.
     pub(super) id: u64,
-    /// A READ or WRITE of `len` bytes, a CAS or an FAA. Spans do not matter.
+    /// The operation. The length is `len`; the spans in `op` are not used.
     pub(super) op: VerbOp,
     pub(super) len: u32,
-    /// The place of the bytes in the arena.
+    /// The offset in the arena of the bytes to send or to receive.
     pub(super) place: u32,
     /// The offset in the pool.
     pub(super) offset: u64,
 }
 
-/// A completion.
+/// The completion of a verb.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct NicCompletion {
     /// The id of the verb.
@@ -54,20 +54,20 @@ pub(super) struct NicCompletion {
     pub(super) failure: Option<u32>,
 }
 
-/// Counts of the work handed to NICs.
+/// Counts of the work that was handed to NICs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NicCounts {
-    /// Doorbells: lists of verbs handed over.
+    /// The number of doorbells, each for a list of verbs.
     pub posts: u64,
-    /// Requests. A verb that is long, or starts within a word, has several.
+    /// The number of requests. A verb that is long or starts within a word has several.
     pub verbs: u64,
-    /// Verbs that were signalled.
+    /// The number of requests that were signalled.
     pub signals: u64,
-    /// Completions taken.
+    /// The number of completions taken.
     pub completions: u64,
-    /// Verbs held back to keep the order, each for a round trip.
+    /// The number of verbs that were held back to keep the order, each for a round trip.
     pub waits: u64,
-    /// WRITEs that were posted inline.
+    /// The number of WRITEs that were posted inline.
     pub inline: u64,
 }
 
@@ -82,26 +82,28 @@ impl std::ops::AddAssign for NicCounts {
     }
 }
 
-/// A queue pair that posts verbs.
+/// A queue pair that posts verbs, with its completion queue and arena.
 pub(super) struct Requester {
-    // In the order of their drops: the NIC stops using the arena when the queue pair is destroyed.
+    // Fields drop in order: the NIC stops using the arena when the queue pair is destroyed.
     pair: QueuePair,
     completions: CompletionQueue,
     arena: RegisteredMemory,
-    /// With a capacity for all verbs of the queue pair, so that the entries never move.
+    /// The requests for the next doorbell. The capacity suffices for all verbs of the queue pair, so the entries
+    /// never move.
     list: Vec<SendWr>,
     pieces: Vec<Sge>,
     remote_base: u64,
     remote_key: u32,
     header_key: u32,
-    /// The key of steered READs.
+    /// The RDMA key of steered READs.
     steered_key: u32,
-    /// Verbs added since the last signalled one.
+    /// The number of verbs added after the last signalled one.
     unsignalled: u32,
     pub(super) counts: NicCounts,
 }
 
-// SAFETY: the lists point to each other, and are used by one thread at a time.
+// SAFETY: the pointers in `list` lead to this value's own vectors and arena, so they move along with it, and only
+// one thread at a time uses them.
 unsafe impl Send for Requester {}
 
 impl std::fmt::Debug for Requester {
@@ -114,7 +116,7 @@ impl Requester {
     pub(super) fn new(device: &Arc<Device>, port: &SelectedPort) -> Result<Requester, RdmaError> {
         let verbs = VERBS.min(device.max_verbs);
         let arena = RegisteredMemory::arena(device, ARENA_BYTES as usize)?;
-        // A queue pair that fails completes all its verbs.
+        // The queue has room for all verbs, because a queue pair that fails completes all of them.
         let completions = CompletionQueue::new(device, verbs, true)?;
         let size = SendQueueSize { verbs, inline_bytes: INLINE_BYTES };
         let pair = QueuePair::requester(device, port, &completions, size)?;
@@ -133,7 +135,7 @@ impl Requester {
         })
     }
 
-    /// Returns the address for the memory node.
+    /// Returns the address of this queue pair, to be sent to the memory node.
     pub(super) fn address(&self) -> QueuePairAddress {
         self.pair.address()
     }
@@ -142,7 +144,7 @@ impl Requester {
     pub(super) fn connect(&mut self, welcome: &VerbsWelcome) -> Result<(), RdmaError> {
         (self.remote_base, self.remote_key) = (welcome.base, welcome.key);
         self.header_key = welcome.header_key;
-        // A node without steered READs has no key for them.
+        // A node without steered READs has no key for them, so the pool's key is used.
         self.steered_key = match welcome.steered_key {
             0 => welcome.key,
             key => key,
@@ -150,7 +152,7 @@ impl Requester {
         self.pair.connect(&welcome.address)
     }
 
-    /// Returns the descriptor that becomes readable with a completion, if an event was asked for.
+    /// Returns the descriptor that becomes readable with a completion, if the completion queue was armed.
     pub(super) fn fd(&self) -> i32 {
         self.completions.fd().expect("made with events")
     }
@@ -159,7 +161,7 @@ impl Requester {
         &mut self.completions
     }
 
-    /// Returns the number of verbs that may be in flight.
+    /// Returns the largest number of verbs in flight.
     pub(super) fn depth(&self) -> usize {
         self.list.capacity()
     }
@@ -170,21 +172,21 @@ impl Requester {
         self.arena.arena_start().wrapping_add(place as usize)
     }
 
-    /// Copies bytes into the arena.
+    /// Copies bytes into the arena, to the offset `place`.
     pub(super) fn put(&mut self, place: u32, bytes: &[u8]) {
         let to = self.at(place, bytes.len());
-        // SAFETY: `at` has checked that the range is in the arena, to which there are no references.
+        // SAFETY: `at` has checked that the range is in the arena, to which no references exist.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) };
     }
 
-    /// Copies bytes out of the arena.
+    /// Copies bytes out of the arena, from the offset `place`.
     pub(super) fn get(&self, place: u32, bytes: &mut [u8]) {
         let from = self.at(place, bytes.len());
-        // SAFETY: as in `put`.
+        // SAFETY: `at` has checked that the range is in the arena, to which no references exist.
         unsafe { std::ptr::copy_nonoverlapping(from, bytes.as_mut_ptr(), bytes.len()) };
     }
 
-    /// Returns the word that a CAS or FAA has found.
+    /// Returns the word at the offset `place` of the arena: the result of a CAS or FAA.
     pub(super) fn word(&self, place: u32) -> u64 {
         let mut bytes = [0; 8];
         self.get(place, &mut bytes);
@@ -194,7 +196,7 @@ impl Requester {
     /// Adds a verb to the list for the next doorbell.
     ///
     /// # Panics
-    /// If the list is full, or the verb's place is not in the arena.
+    /// If the list is full, or the verb's bytes would not be in the arena.
     pub(super) fn add(&mut self, work: &NicRequest) {
         assert!(self.list.len() < self.list.capacity(), "more verbs than the queue pair takes");
         let start = self.at(work.place, work.len as usize);
@@ -234,7 +236,7 @@ impl Requester {
         }
     }
 
-    /// Signals the verb added last.
+    /// Signals the verb that was added last.
     pub(super) fn signal(&mut self) {
         if let Some(last) = self.list.last_mut()
             && last.send_flags & ffi::SEND_SIGNALED == 0
@@ -245,8 +247,8 @@ impl Requester {
         }
     }
 
-    /// Hands the list to the NIC, with one doorbell. The last verb is signalled: otherwise it would not show
-    /// when there is room again.
+    /// Hands the list to the NIC with one doorbell. The last verb is signalled, because otherwise no completion
+    /// would show that there is room again.
     pub(super) fn ring(&mut self) -> Result<(), i32> {
         self.signal();
         if self.list.is_empty() {
@@ -255,7 +257,7 @@ impl Requester {
         let list = self.list.as_mut_ptr();
         let pieces = self.pieces.as_mut_ptr();
         for at in 0..self.list.len() {
-            // SAFETY: both vectors have as many entries, and neither moves before the call below.
+            // SAFETY: both vectors have `list.len()` entries or more, and neither moves before the call below.
             unsafe {
                 (*list.add(at)).sg_list = pieces.add(at);
                 let is_last = at + 1 == self.list.len();
@@ -264,15 +266,16 @@ impl Requester {
             }
         }
         self.counts.posts += 1;
-        // SAFETY: the list is complete, and its pieces lie in the arena, which is registered as long as the
-        // queue pair lives; the driver copies the list.
+        // SAFETY: the list ends in null, and its pieces lie in the arena, which is registered as long as the queue
+        // pair lives. No other thread uses the queue pair, which is borrowed exclusively. The driver copies the
+        // list.
         let result = unsafe { ffi::post_send(self.pair.raw(), list) };
         self.list.clear();
         self.pieces.clear();
         if result == 0 { Ok(()) } else { Err(result) }
     }
 
-    /// Takes completions, and passes each to `done`.
+    /// Takes all completions that are there, and passes each to `done`.
     pub(super) fn poll(
         &mut self,
         mut done: impl FnMut(&Requester, NicCompletion),

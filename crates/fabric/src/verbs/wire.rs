@@ -1,4 +1,4 @@
-//! The messages of a session and a memory node before the NICs take over.
+//! The messages that a session and a memory node exchange before the NICs take over.
 //!
 //! ```text
 //! address, 28 bytes   | queue pair 4 | first packet 4 | lid 2 | mtu 1 | depth 1 | gid 16 |
@@ -8,16 +8,16 @@
 //! fenced, 1 byte      | 'f' |
 //! ```
 //!
-//! Numbers are little-endian. The magic ends in the protocol's version; `layout` is the version of the
-//! pools' layout. `mtu` counts as libibverbs does, 1 for 256 bytes to 5 for 4096; `depth` is the number
-//! of READs and atomics that the NIC can have in flight. Unless the status is 0, the pool bytes and all
-//! fields behind the layout are zero.
+//! Numbers are little-endian. The magic ends in the protocol's version; `layout` is the version of the pools'
+//! layout. `mtu` is numbered as in libibverbs, from 1 for 256 bytes to 5 for 4096; `depth` is the number of READs
+//! and atomics that the NIC can have in flight. Unless the status is 0, the pool bytes and all fields behind the
+//! layout are zero.
 //!
-//! Before the hello both ends prove that they know the node's key (`challenge`). The name of that key
-//! stands for the node here. The hello has a packet of its own, since switches on the wire look for it.
+//! Before the hello, both ends prove that they know the node's key (`challenge`). The field `node` is the name of
+//! that key. The hello has a packet of its own, because switches on the wire look for such packets.
 //!
-//! The connection stays open as long as the session lasts, and is its lease. When it closes, the node
-//! destroys the queue pair, and the session takes the node for lost.
+//! The connection stays open as long as the session, and is the session's lease. When it closes, the node destroys
+//! the queue pair, and the session takes the node for lost.
 
 use fusee_core::layout::{LAYOUT_VERSION, LAYOUTS};
 use fusee_core::verbs::ClientId;
@@ -26,16 +26,15 @@ use fusee_core::version::ConnectionEnd;
 use crate::bytes::{u32_at, u64_at};
 use crate::version::{Protocol, ProtocolMismatch};
 
-/// The beginning of messages. Version 3 added the layout of pools, version 4 the proofs of the node's
-/// key.
+/// The magic of messages. Version 3 added the layout of pools, version 4 the proofs of the node's key.
 pub(crate) const PROTOCOL: Protocol = Protocol::new("FUSErd", "the verbs protocol", 4);
 pub(crate) const ADDRESS_BYTES: usize = 28;
 pub(crate) const HELLO_BYTES: usize = 24 + ADDRESS_BYTES;
 pub(crate) const WELCOME_BYTES: usize = 52 + ADDRESS_BYTES;
-/// The message of a node to a session that it has fenced.
+/// The message by which a node tells a session that it is fenced.
 pub(crate) const FENCED: u8 = b'f';
 
-/// The end of a connection between queue pairs.
+/// The address of one end of a connection between queue pairs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct QueuePairAddress {
     pub(crate) queue_pair: u32,
@@ -46,7 +45,7 @@ pub(crate) struct QueuePairAddress {
     pub(crate) gid: [u8; 16],
 }
 
-/// A session's first message.
+/// The message that a session sends with its proof.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct VerbsHello {
     pub(crate) node: u64,
@@ -59,11 +58,12 @@ pub(crate) struct VerbsHello {
 pub(crate) enum VerbsHelloStatus {
     Welcome,
     Fenced,
-    /// The node's NIC has no room for another queue pair, or does not take the client's address.
+    /// The node's NIC has no room for another queue pair, or does not accept the client's address.
     Unable,
-    /// There is no room for another session.
+    /// The node has no room for another session.
     Full,
-    /// The session has another version. It notices that from the magic, before it reads the status.
+    /// The session has another version. The session notices the difference by the magic, before it reads the
+    /// status.
     OtherVersion,
 }
 
@@ -73,13 +73,13 @@ pub(crate) struct VerbsWelcome {
     pub(crate) node: u64,
     pub(crate) pool_bytes: u64,
     pub(crate) status: VerbsHelloStatus,
-    /// The key of the pool behind its header.
+    /// The RDMA key of the pool behind its header.
     pub(crate) key: u32,
-    /// The key of the header, for READs.
+    /// The RDMA key of the pool's header. It allows only READs.
     pub(crate) header_key: u32,
-    /// The key of steered READs of the pool behind its header; 0: there is none.
+    /// The RDMA key for steered READs of the pool behind its header; 0 if there is none.
     pub(crate) steered_key: u32,
-    /// The address of the pool's start for the node's NIC.
+    /// The pool's start address, as the node's NIC uses it.
     pub(crate) base: u64,
     pub(crate) address: QueuePairAddress,
 }
@@ -93,7 +93,8 @@ impl QueuePairAddress {
         bytes[12..28].copy_from_slice(&self.gid);
     }
 
-    /// Decodes an address that a NIC can use: numbers of queue pairs and packets have 24 bits.
+    /// Decodes an address. Returns `None` for one that no NIC can have: for example, queue pairs and packets have
+    /// 24-bit numbers.
     fn decode(bytes: &[u8]) -> Option<QueuePairAddress> {
         let address = QueuePairAddress {
             queue_pair: u32_at(bytes, 0)?,
@@ -137,7 +138,7 @@ impl VerbsHello {
 }
 
 impl VerbsWelcome {
-    /// Makes an answer that refuses the session.
+    /// Makes an answer that refuses the session: all fields but `node` and `status` are zero.
     pub(crate) fn refusal(node: u64, status: VerbsHelloStatus) -> VerbsWelcome {
         let address = QueuePairAddress::default();
         let key = 0;
@@ -177,7 +178,7 @@ impl VerbsWelcome {
         VerbsWelcome::fields(bytes).ok_or(ProtocolMismatch::Stranger)
     }
 
-    /// Decodes the fields behind the beginning.
+    /// Decodes the fields behind the magic.
     fn fields(bytes: &[u8; WELCOME_BYTES]) -> Option<VerbsWelcome> {
         let node = u64_at(bytes, 8)?;
         let pool_bytes = u64_at(bytes, 16)?;
@@ -196,7 +197,7 @@ impl VerbsWelcome {
         let header_key = u32_at(bytes, 36)?;
         let steered_key = u32_at(bytes, 40)?;
         let base = u64_at(bytes, 44)?;
-        // Addresses of verbs inside the pool must not overflow.
+        // The check ensures that addresses inside the pool do not overflow.
         base.checked_add(pool_bytes)?;
         let address = QueuePairAddress::decode(&bytes[52..])?;
         let pool = VerbsWelcome { pool_bytes, base, ..VerbsWelcome::refusal(node, status) };

@@ -1,4 +1,4 @@
-//! The completion queue of a queue pair, and the channel to sleep on.
+//! The completion queue of a queue pair, and the channel on which to sleep until completions come.
 
 use std::ffi::{CStr, c_int, c_uint};
 use std::fmt;
@@ -14,12 +14,12 @@ use crate::verbs::ffi::{self, Cq};
 pub(crate) struct CompletionQueue {
     pub(super) cq: NonNull<Cq>,
     channel: Option<NonNull<ffi::CompChannel>>,
-    /// Events taken and not acknowledged. The queue cannot be destroyed before they are.
+    /// The number of events taken and not acknowledged. The queue cannot be destroyed before they are acknowledged.
     events: u32,
     device: Arc<Device>,
 }
 
-// SAFETY: it may be used from any thread, one at a time: methods that change it borrow it
+// SAFETY: the library allows any thread to use the queue, one at a time. Methods that change it borrow it
 // exclusively.
 unsafe impl Send for CompletionQueue {}
 
@@ -30,7 +30,7 @@ impl fmt::Debug for CompletionQueue {
 }
 
 impl CompletionQueue {
-    /// Makes a queue with this room. `has_events`: with a channel to sleep on.
+    /// Makes a queue for `room` completions, with a channel to sleep on if `has_events` is true.
     pub(crate) fn new(
         device: &Arc<Device>,
         room: u32,
@@ -51,7 +51,7 @@ impl CompletionQueue {
         let Some(cq) = NonNull::new(cq) else {
             let error = device.last_error("make a completion queue");
             if let Some(channel) = channel {
-                // SAFETY: nothing uses it.
+                // SAFETY: the channel was just made, and no queue uses it.
                 unsafe { (library.destroy_comp_channel)(channel.as_ptr()) };
             }
             return Err(error);
@@ -67,21 +67,21 @@ impl CompletionQueue {
         Ok(completions)
     }
 
-    /// Returns the descriptor to sleep on.
+    /// Returns the descriptor of the channel to sleep on; `None` without channel.
     pub(crate) fn fd(&self) -> Option<c_int> {
-        // SAFETY: alive until the drop.
+        // SAFETY: the channel is alive until this value is dropped.
         self.channel.map(|channel| unsafe { channel.as_ref() }.fd)
     }
 
-    /// Asks for an event at the next completion. Earlier completions must be polled for after this
-    /// call.
+    /// Asks for an event at the next completion. After this call, the caller must poll for completions that came
+    /// before it.
     pub(crate) fn arm(&mut self) -> Result<(), RdmaError> {
-        // SAFETY: alive, and ours alone.
+        // SAFETY: the queue is alive and borrowed exclusively, and has a channel.
         let result = unsafe { ffi::req_notify_cq(self.cq.as_ptr()) };
         self.device.check("ask for completion events", result)
     }
 
-    /// Takes all events so far.
+    /// Takes all events that have come so far.
     pub(crate) fn take_events(&mut self) {
         let Some(channel) = self.channel else { return };
         let mut cq = ptr::null_mut();
@@ -98,16 +98,16 @@ impl CompletionQueue {
         }
     }
 
-    /// Acknowledges the events taken. Not often, since that takes a lock.
+    /// Acknowledges the events taken. Called seldom, because the call takes a lock.
     fn acknowledge(&mut self) {
-        // SAFETY: so many events of this queue have been taken.
+        // SAFETY: the queue is alive, and `events` events of it have been taken.
         unsafe { (self.device.library.ack_cq_events)(self.cq.as_ptr(), self.events) };
         self.events = 0;
     }
 
-    /// Takes completions. Returns their number.
+    /// Takes completions into `into`. Returns their number.
     pub(crate) fn poll(&mut self, into: &mut [ffi::Wc]) -> Result<usize, RdmaError> {
-        // SAFETY: alive, and ours alone.
+        // SAFETY: the queue is alive and borrowed exclusively.
         let found = unsafe { ffi::poll_cq(self.cq.as_ptr(), into) };
         usize::try_from(found).map_err(|_| RdmaError::Call {
             device: self.device.name.clone(),
@@ -118,7 +118,7 @@ impl CompletionQueue {
 
     /// Returns the meaning of a completion's status.
     pub(crate) fn describe(&self, status: c_uint) -> String {
-        // SAFETY: the library gives a constant string for any number.
+        // SAFETY: the library returns a constant C string for any number.
         let text = unsafe { CStr::from_ptr((self.device.library.wc_status_str)(status)) };
         text.to_string_lossy().into_owned()
     }
@@ -127,10 +127,10 @@ impl CompletionQueue {
 impl Drop for CompletionQueue {
     fn drop(&mut self) {
         self.acknowledge();
-        // SAFETY: the queue pairs that use it were destroyed before: they own it or share it.
+        // SAFETY: the queue pairs that use the queue were destroyed before: their owners drop them first.
         let mut results = unsafe { [(self.device.library.destroy_cq)(self.cq.as_ptr()), 0] };
         if let Some(channel) = self.channel {
-            // SAFETY: its queue was destroyed.
+            // SAFETY: the only queue that used the channel was destroyed.
             results[1] = unsafe { (self.device.library.destroy_comp_channel)(channel.as_ptr()) };
         }
         if results != [0; 2] {

@@ -1,4 +1,4 @@
-//! Memory that a NIC may access: registered as long as the value lives.
+//! Memory that a NIC can access. The memory is registered as long as its value lives.
 
 use std::ffi::{c_int, c_uint};
 use std::fmt;
@@ -14,7 +14,7 @@ use crate::pool::Pool;
 use crate::sys::Mapping;
 use crate::verbs::ffi::{self, Mr};
 
-/// Kinds of registered memory.
+/// The memory behind a registration.
 enum MemoryBacking {
     /// A memory node's pool, which sessions reach.
     Pool(#[allow(dead_code, reason = "kept mapped")] Pool),
@@ -22,18 +22,18 @@ enum MemoryBacking {
     Arena(Mapping),
 }
 
-/// Memory that a NIC may access.
+/// Memory that is registered with a NIC.
 pub(crate) struct RegisteredMemory {
     mr: NonNull<Mr>,
     device: Arc<Device>,
-    // Dropped after the registration has ended.
+    // Fields drop after `drop` has ended the registration.
     memory: MemoryBacking,
     start: u64,
 }
 
-// SAFETY: registered memory belongs to no thread, and its key is only read.
+// SAFETY: registered memory belongs to no thread, and `mr` is only read.
 unsafe impl Send for RegisteredMemory {}
-// SAFETY: as above.
+// SAFETY: as for `Send`.
 unsafe impl Sync for RegisteredMemory {}
 
 impl fmt::Debug for RegisteredMemory {
@@ -43,10 +43,10 @@ impl fmt::Debug for RegisteredMemory {
 }
 
 impl RegisteredMemory {
-    /// Registers a pool behind its header, for sessions that have the key.
+    /// Registers a pool behind its header. Sessions with the RDMA key can READ, WRITE, CAS and FAA it.
     ///
     /// # Panics
-    /// If the pool is no longer than a header.
+    /// If the pool is shorter than a header.
     pub(crate) fn pool(device: &Arc<Device>, pool: &Pool) -> Result<RegisteredMemory, RdmaError> {
         let access = ffi::ACCESS_LOCAL_WRITE
             | ffi::ACCESS_REMOTE_READ
@@ -55,10 +55,10 @@ impl RegisteredMemory {
         RegisteredMemory::lent(device, pool, access)
     }
 
-    /// Registers the same memory again, with a key that allows READs only.
+    /// Registers a pool behind its header, like `pool`, with an RDMA key that allows READs only.
     ///
     /// # Panics
-    /// As for `pool`.
+    /// If the pool is shorter than a header.
     pub(crate) fn steered(
         device: &Arc<Device>,
         pool: &Pool,
@@ -78,7 +78,7 @@ impl RegisteredMemory {
         RegisteredMemory::new(device, MemoryBacking::Pool(pool.clone()), start, lent, access)
     }
 
-    /// Registers the header of a pool, with a key that allows READs only.
+    /// Registers the header of a pool, with an RDMA key that allows READs only.
     pub(crate) fn header(device: &Arc<Device>, pool: &Pool) -> Result<RegisteredMemory, RdmaError> {
         let (start, _) = pool.pin();
         RegisteredMemory::new(
@@ -90,7 +90,7 @@ impl RegisteredMemory {
         )
     }
 
-    /// Allocates memory that only this machine's NIC can access.
+    /// Allocates and registers memory that only this machine's NIC can access.
     pub(crate) fn arena(device: &Arc<Device>, bytes: usize) -> Result<RegisteredMemory, RdmaError> {
         let mapping = Mapping::anonymous(bytes).map_err(|error| RdmaError::Register {
             device: device.name.clone(),
@@ -114,7 +114,8 @@ impl RegisteredMemory {
         bytes: usize,
         access: c_uint,
     ) -> Result<RegisteredMemory, RdmaError> {
-        // SAFETY: the range is mapped, and stays so until `memory` is dropped, after the registration.
+        // SAFETY: the range is mapped, and stays mapped until `memory` is dropped, after the registration has
+        // ended.
         let mr = unsafe {
             (device.library.reg_mr)(device.pd.as_ptr(), start.cast(), bytes, access as c_int)
         };
@@ -126,20 +127,20 @@ impl RegisteredMemory {
         Ok(RegisteredMemory { mr, device: device.clone(), memory, start: start as u64 })
     }
 
-    /// Returns the start of the memory, as the NIC's address.
+    /// Returns the start address of the memory, as the NIC uses it.
     pub(crate) fn base(&self) -> u64 {
         self.start
     }
 
-    /// Returns the key for other machines.
+    /// Returns the RDMA key for other machines (rkey).
     pub(crate) fn remote_key(&self) -> u32 {
-        // SAFETY: registered until the drop.
+        // SAFETY: the registration is alive until this value is dropped.
         unsafe { self.mr.as_ref() }.rkey
     }
 
-    /// Returns the key for this machine's NIC.
+    /// Returns the key for this machine's NIC (lkey).
     pub(crate) fn local_key(&self) -> u32 {
-        // SAFETY: registered until the drop.
+        // SAFETY: the registration is alive until this value is dropped.
         unsafe { self.mr.as_ref() }.lkey
     }
 
@@ -154,7 +155,7 @@ impl RegisteredMemory {
 
 impl Drop for RegisteredMemory {
     fn drop(&mut self) {
-        // SAFETY: registered by us; queue pairs that could reach it are destroyed or have no key to
+        // SAFETY: this value made the registration. Queue pairs that could use it are destroyed or have no key to
         // it.
         let result = unsafe { (self.device.library.dereg_mr)(self.mr.as_ptr()) };
         if result != 0 {

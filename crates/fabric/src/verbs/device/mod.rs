@@ -1,8 +1,8 @@
-//! Devices, memory that they may access, and queue pairs, as values that clean up on drop.
+//! Wrappers of RDMA devices, of memory that they can access, and of queue pairs, which clean up on drop.
 //!
-//! Every value made from a [`Device`] keeps the device open. A queue pair is destroyed before the memory
-//! that its NIC may write to is freed: a [`Responder`] reaches the pool, a `Requester` (in the module
-//! `requester`) only its own arena, and each of them owns the memory that it reaches.
+//! Every value made from a [`Device`] keeps the device open. A queue pair is destroyed before the memory that its
+//! NIC can write to is freed. A [`Responder`] reaches the pool, a `Requester` (in the module `requester`) only its
+//! own arena; the owner of each keeps the memory and drops it after the queue pair.
 
 mod completions;
 mod memory;
@@ -24,9 +24,9 @@ pub(super) use completions::CompletionQueue;
 pub(super) use memory::RegisteredMemory;
 pub(super) use queue_pair::{QueuePair, Responder, SendQueueSize};
 
-/// The vendor number of rxe, the kernel's software RoCE, which stands for no vendor.
+/// The vendor number of rxe, the kernel's software RoCE. The number stands for no vendor.
 const SOFTWARE_VENDOR: u32 = 0xff_ffff;
-/// The most READs and atomics in flight on one queue pair.
+/// The largest number of READs and atomics in flight on one queue pair.
 const MAX_DEPTH: c_int = 128;
 
 /// An open device, with one protection domain for all its objects.
@@ -41,13 +41,14 @@ pub(super) struct Device {
     /// Whether the device is the kernel's software RoCE, which copies bytes, not words.
     pub(super) is_software: bool,
     pub(super) max_verbs: u32,
-    /// The READs and atomics that it can have in flight as a session's, and as a memory node's.
+    /// The numbers of READs and atomics that the device can have in flight: as a session's device, and as a memory
+    /// node's.
     depths: (u8, u8),
 }
 
-// SAFETY: libibverbs may be called from any thread; this holds nothing that only one thread may use.
+// SAFETY: libibverbs can be called from any thread, and the value holds nothing that is bound to one thread.
 unsafe impl Send for Device {}
-// SAFETY: as above.
+// SAFETY: as for `Send`.
 unsafe impl Sync for Device {}
 
 impl fmt::Debug for Device {
@@ -56,10 +57,10 @@ impl fmt::Debug for Device {
     }
 }
 
-/// The devices that are open in this process.
+/// The devices that are open in this process, by name.
 static OPEN: PerProcess<Mutex<HashMap<String, Weak<Device>>>> = PerProcess::new();
 
-/// Chooses device, port and address. `near` is this end of the connection to the other party.
+/// Chooses device, port and address. `near` is the address of this end of the connection to the other party.
 pub(super) fn choose(near: Option<IpAddr>) -> Result<(Arc<Device>, SelectedPort), RdmaError> {
     let wanted = DeviceChoice::from_environment()?;
     let devices = all()?;
@@ -70,20 +71,20 @@ pub(super) fn choose(near: Option<IpAddr>) -> Result<(Arc<Device>, SelectedPort)
     Ok((device, selected))
 }
 
-/// A machine's device for verbs.
+/// A device of this machine for verbs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RdmaDevice {
     /// The device's name.
     pub device: String,
-    /// The IP address of its port, if it has one.
+    /// The IP address of the device's port, if the port has one.
     pub address: Option<IpAddr>,
-    /// Whether it is software RoCE (rxe), which is good for tests only: it copies bytes, so words may
-    /// tear.
+    /// Whether the device is software RoCE (rxe). It copies bytes, so words can tear, and it is good for tests
+    /// only.
     pub is_software: bool,
 }
 
-/// Returns the device that is used on this machine unless another one is near or chosen. The error says
-/// why there is none.
+/// Returns the device that is used on this machine unless the environment or a connection chooses another one. The
+/// error says why there is none.
 pub fn default_device() -> Result<RdmaDevice, RdmaError> {
     choose(None).map(|(device, selected)| RdmaDevice {
         device: device.name.clone(),
@@ -92,7 +93,7 @@ pub fn default_device() -> Result<RdmaDevice, RdmaError> {
     })
 }
 
-/// Opens all devices.
+/// Opens all devices of this machine. Leaves out those that cannot be opened, unless none can.
 fn all() -> Result<Vec<Arc<Device>>, RdmaError> {
     let library = ffi::library()?;
     let mut open = OPEN.get().lock().unwrap_or_else(PoisonError::into_inner);
@@ -106,7 +107,7 @@ fn all() -> Result<Vec<Arc<Device>>, RdmaError> {
     let mut devices = Vec::new();
     let mut failure = None;
     for at in 0..usize::try_from(count).unwrap_or(0) {
-        // SAFETY: the list has `count` entries, and each is a device while the list is not freed.
+        // SAFETY: the list has `count` entries, each of which is a device until the list is freed.
         let (raw, name) = unsafe {
             let raw = *list.add(at);
             (raw, CStr::from_ptr((library.get_device_name)(raw)).to_string_lossy().into_owned())
@@ -117,14 +118,14 @@ fn all() -> Result<Vec<Arc<Device>>, RdmaError> {
                 open.insert(name, Arc::downgrade(&device));
                 devices.push(device);
             }
-            // Another device may do.
+            // The error is returned only if no other device can be used.
             Err(error) => {
                 tracing::debug!(%error, "an RDMA device cannot be used");
                 failure.get_or_insert(error);
             }
         }
     }
-    // SAFETY: open devices stay valid without the list.
+    // SAFETY: the list is not used any more; open devices stay valid without it.
     unsafe { (library.free_device_list)(list) };
     match failure {
         Some(failure) if devices.is_empty() => Err(failure),
@@ -143,17 +144,17 @@ impl Device {
             what,
             cause: error.to_string(),
         };
-        // SAFETY: the device is in a list that is alive.
+        // SAFETY: the device is in a list that is not freed yet.
         let context = NonNull::new(unsafe { (library.open_device)(raw) })
             .ok_or_else(|| failed("open it", io::Error::last_os_error()))?;
         // SAFETY: the context is open.
         let Some(pd) = NonNull::new(unsafe { (library.alloc_pd)(context.as_ptr()) }) else {
             let error = failed("make a protection domain", io::Error::last_os_error());
-            // SAFETY: nothing has been made from it.
+            // SAFETY: the context is open, and nothing has been made from it.
             unsafe { (library.close_device)(context.as_ptr()) };
             return Err(error);
         };
-        // From here on the drop of `device` cleans up.
+        // From here on, dropping `device` cleans up.
         let name = name.to_owned();
         let mut device = Device {
             library,
@@ -166,9 +167,9 @@ impl Device {
             max_verbs: 0,
             depths: (0, 0),
         };
-        // SAFETY: all zeros is a valid value of plain numbers.
+        // SAFETY: all zeros is a valid value, because the structure consists of plain numbers.
         let mut attr: ffi::DeviceAttr = unsafe { std::mem::zeroed() };
-        // SAFETY: the context is open; the structure is as long as the library's.
+        // SAFETY: the context is open; the structure has the library's length.
         let result = unsafe { (library.query_device)(context.as_ptr(), &raw mut attr) };
         device.check("query it", result)?;
         if attr.atomic_cap == ffi::ATOMIC_NONE {
@@ -187,7 +188,7 @@ impl Device {
     }
 
     fn port(&self, number: u8) -> Result<Port, RdmaError> {
-        // SAFETY: all zeros is a valid value of plain numbers.
+        // SAFETY: all zeros is a valid value, because the structure consists of plain numbers.
         let mut attr: PortAttr = unsafe { std::mem::zeroed() };
         // SAFETY: the context is open; the library fills in no more than the structure has.
         let result =
@@ -198,7 +199,7 @@ impl Device {
             let context = self.context.as_ptr();
             let port = u32::from(number);
             let bytes = size_of::<GidEntry>();
-            // SAFETY: the context is open; the library is told how long the structure is.
+            // SAFETY: the context is open; the library is told the structure's length.
             let result = unsafe {
                 (self.library.query_gid_ex)(context, port, index, &raw mut entry, 0, bytes)
             };
@@ -208,7 +209,7 @@ impl Device {
                 ffi::GID_ROCE_V2 => GidKind::RoceV2,
                 _ => return None,
             };
-            // Empty entries are errors or zeros.
+            // For an empty entry, the query fails or returns zeros.
             let is_there = result == 0 && entry.gid != [0; 16];
             is_there.then_some(Gid { index: index as u8, kind, bytes: entry.gid })
         });
@@ -224,9 +225,9 @@ impl Device {
         })
     }
 
-    /// Turns the library's error numbers into errors.
+    /// Turns an error number of the library into an error.
     fn check(&self, what: &'static str, result: c_int) -> Result<(), RdmaError> {
-        // Some calls return the number, some its negative, and some -1 with the number in errno.
+        // Some calls return the error number, some its negative, and some -1 with the number in errno.
         let cause = match result {
             0 => return Ok(()),
             -1 => io::Error::last_os_error(),
@@ -243,7 +244,7 @@ impl Device {
 
 impl Drop for Device {
     fn drop(&mut self) {
-        // SAFETY: every value made from the device held an `Arc` of it, and was dropped before.
+        // SAFETY: every value made from the device held an `Arc` of the device, so all were dropped before.
         let results = unsafe {
             [
                 (self.library.dealloc_pd)(self.pd.as_ptr()),

@@ -1,4 +1,4 @@
-//! Queue pairs: a session's, which posts verbs, and a memory node's, which only answers.
+//! Queue pairs: a session's, which posts verbs, and a memory node's, which only answers verbs.
 
 use std::ffi::c_int;
 use std::fmt;
@@ -12,21 +12,21 @@ use crate::verbs::ffi::{self, Qp};
 use crate::verbs::ports::SelectedPort;
 use crate::verbs::wire::QueuePairAddress;
 
-/// The timeout of a session's NIC, after which it repeats a request that is not acknowledged: 4.096 µs ·
-/// 2^15, 134 ms, or up to four times that (IBTA vol. 1, 9.7.6.1.3).
+/// The timeout after which a session's NIC repeats a request that was not acknowledged. 15 stands for 4.096 µs ·
+/// 2^15 = 134 ms; a NIC can take up to four times that (IBTA vol. 1, 9.7.6.1.3).
 const TIMEOUT: u8 = 15;
-/// The number of repetitions. So a verb executes within 0.9 to 3.8 s or never. Not 7: some NICs take that
-/// for infinity.
+/// The number of repetitions. With them a verb executes within 0.9 to 3.8 s or never. 7 is avoided because some
+/// NICs take it for infinity.
 const RETRIES: u8 = 6;
-/// The most routers that a packet may pass.
+/// The largest number of routers that a packet can pass.
 const HOPS: u8 = 64;
 
 /// The size of a queue pair's send queue.
 #[derive(Clone, Copy)]
 pub(crate) struct SendQueueSize {
-    /// The most verbs in flight.
+    /// The largest number of verbs in flight.
     pub(crate) verbs: u32,
-    /// The longest WRITE that can be posted inline, if the NIC takes that much.
+    /// The longest WRITE in bytes that can be posted inline, if the NIC allows that much.
     pub(crate) inline_bytes: u32,
 }
 
@@ -40,7 +40,8 @@ pub(crate) struct QueuePair {
     device: Arc<Device>,
 }
 
-// SAFETY: it may be used from any thread, one at a time: methods that change it borrow it exclusively.
+// SAFETY: the library allows any thread to use the queue pair, one at a time. Methods that change it borrow it
+// exclusively.
 unsafe impl Send for QueuePair {}
 
 impl fmt::Debug for QueuePair {
@@ -50,7 +51,7 @@ impl fmt::Debug for QueuePair {
 }
 
 impl QueuePair {
-    /// Makes a queue pair for `depth` READs and atomics in flight. The completions must outlive it.
+    /// Makes a queue pair for `depth` READs and atomics in flight. `completions` must outlive the queue pair.
     fn new(
         device: &Arc<Device>,
         port: &SelectedPort,
@@ -73,13 +74,14 @@ impl QueuePair {
             qp_type: ffi::QPT_RC,
             sq_sig_all: 0,
         };
-        // SAFETY: protection domain and queue are alive, and of one device.
+        // SAFETY: protection domain and completion queue are alive and belong to one device.
         let qp = unsafe { (device.library.create_qp)(device.pd.as_ptr(), &raw mut init) };
         let qp = NonNull::new(qp).ok_or_else(|| device.last_error("make a queue pair"))?;
-        // Packets of an earlier queue pair with this number must not be taken for packets of this one.
+        // The first number is random, so that packets of an earlier queue pair with this number are not taken for
+        // packets of this one.
         let first_packet = RandomState::new().hash_one(0) as u32 & 0xff_ffff;
         let address = QueuePairAddress {
-            // SAFETY: alive.
+            // SAFETY: the queue pair is alive.
             queue_pair: unsafe { qp.as_ref() }.qp_num,
             first_packet,
             lid: port.port.lid,
@@ -104,7 +106,7 @@ impl QueuePair {
         Ok(pair)
     }
 
-    /// Returns the address for the other end.
+    /// Returns the address of this queue pair, to be sent to the other end.
     pub(crate) fn address(&self) -> QueuePairAddress {
         self.address
     }
@@ -115,12 +117,12 @@ impl QueuePair {
         attr: &mut ffi::QpAttr,
         mask: c_int,
     ) -> Result<(), RdmaError> {
-        // SAFETY: alive; the structure is as long as the library's.
+        // SAFETY: the queue pair is alive; the structure has the library's length.
         let result = unsafe { (self.device.library.modify_qp)(self.qp.as_ptr(), attr, mask) };
         self.device.check(what, result)
     }
 
-    /// Accepts verbs of the other end from now on.
+    /// Lets the queue pair accept verbs of the other end from now on.
     fn make_ready_to_receive(&mut self, peer: &QueuePairAddress) -> Result<(), RdmaError> {
         let mut attr = ffi::QpAttr {
             qp_state: ffi::QPS_RTR,
@@ -134,7 +136,7 @@ impl QueuePair {
                 sgid_index: self.port.gid.index,
                 hop_limit: HOPS,
                 dlid: peer.lid,
-                // Within one InfiniBand subnet the LID is the address.
+                // Within one InfiniBand subnet, the LID is the address.
                 is_global: u8::from(self.port.port.is_ethernet || peer.lid == 0),
                 port_num: self.port.port.number,
                 ..ffi::AhAttr::default()
@@ -151,13 +153,13 @@ impl QueuePair {
         self.modify("connect a queue pair", &mut attr, mask)
     }
 
-    /// Allows posting verbs from now on. Comes after [`QueuePair::make_ready_to_receive`].
+    /// Lets the queue pair post verbs from now on. Must be called after [`QueuePair::make_ready_to_receive`].
     fn make_ready_to_send(&mut self, peer: &QueuePairAddress) -> Result<(), RdmaError> {
         let mut attr = ffi::QpAttr {
             qp_state: ffi::QPS_RTS,
             timeout: TIMEOUT,
             retry_cnt: RETRIES,
-            // No end sends messages that need a receiver.
+            // Neither end sends messages that need a receiver.
             rnr_retry: 0,
             sq_psn: self.address.first_packet,
             max_rd_atomic: self.device.depths.0.min(peer.depth),
@@ -172,7 +174,7 @@ impl QueuePair {
         self.modify("start a queue pair", &mut attr, mask)
     }
 
-    /// Returns the queue pair, for `requester`, which posts on it.
+    /// Returns the library's queue pair, on which `requester` posts.
     pub(crate) fn raw(&mut self) -> *mut Qp {
         self.qp.as_ptr()
     }
@@ -184,7 +186,7 @@ impl QueuePair {
         completions: &CompletionQueue,
         size: SendQueueSize,
     ) -> Result<QueuePair, RdmaError> {
-        // A NIC that takes less inline refuses, and does not tell how much it takes.
+        // A NIC that allows less inline data refuses the queue pair, and does not tell how much it allows.
         let depth = device.depths.0;
         QueuePair::new(device, port, completions, size, depth).or_else(|_| {
             let size = SendQueueSize { inline_bytes: 0, ..size };
@@ -200,18 +202,19 @@ impl QueuePair {
 }
 
 impl QueuePair {
-    /// Stops and destroys the queue pair. When this returns without an error, the NIC does not use it any
-    /// more.
+    /// Stops and destroys the queue pair. When this returns without an error, the NIC has stopped using the queue
+    /// pair.
     fn destroy(&mut self) -> Result<(), RdmaError> {
         if self.is_destroyed {
             return Ok(());
         }
         let mut attr = ffi::QpAttr { qp_state: ffi::QPS_ERR, ..ffi::QpAttr::default() };
-        // Best effort: only its destruction counts.
+        // Best effort: it is enough that the queue pair is destroyed.
         if let Err(error) = self.modify("stop a queue pair", &mut attr, ffi::QP_STATE) {
             tracing::debug!(%error, "a queue pair is destroyed without being stopped");
         }
-        // SAFETY: ours, and not destroyed yet; its completions and memory are still there.
+        // SAFETY: this value owns the queue pair, which is not destroyed yet; its completion queue and memory are
+        // alive.
         let result = unsafe { (self.device.library.destroy_qp)(self.qp.as_ptr()) };
         self.device.check("destroy a queue pair", result)?;
         self.is_destroyed = true;
@@ -221,24 +224,24 @@ impl QueuePair {
 
 impl Drop for QueuePair {
     fn drop(&mut self) {
-        // Even then no other memory is overwritten: registered memory stays allocated until its registration
-        // has ended.
+        // A queue pair that is left behind overwrites no other memory, because registered memory stays allocated
+        // until its registration has ended.
         if let Err(error) = self.destroy() {
             tracing::error!(%error, "a queue pair is left behind");
         }
     }
 }
 
-/// A memory node's end of a session. The NIC alone answers the verbs.
+/// A memory node's end of a session. Verbs are answered by the NIC alone.
 #[derive(Debug)]
 pub(crate) struct Responder {
-    // In the order of their drops.
+    // Fields drop in order: first the queue pair, then its completion queue.
     pair: QueuePair,
     _completions: CompletionQueue,
 }
 
 impl Responder {
-    /// Lets a session's queue pair reach the memory that is registered with the device.
+    /// Makes a queue pair that lets a session reach the memory that is registered with the device.
     pub(crate) fn new(
         device: &Arc<Device>,
         port: &SelectedPort,
@@ -247,18 +250,18 @@ impl Responder {
         let completions = CompletionQueue::new(device, 1, false)?;
         let size = SendQueueSize { verbs: 1, inline_bytes: 0 };
         let mut pair = QueuePair::new(device, port, &completions, size, device.depths.1)?;
-        // The queue pair never becomes ready to send: it only answers.
+        // The queue pair is not made ready to send, because it only answers.
         pair.make_ready_to_receive(peer)?;
         Ok(Responder { pair, _completions: completions })
     }
 
-    /// Returns the address for the session.
+    /// Returns the address of the queue pair, to be sent to the session.
     pub(crate) fn address(&self) -> QueuePairAddress {
         self.pair.address()
     }
 
-    /// Ends it. When this returns without an error, no verb of the session executes here any more: the
-    /// driver destroys a queue pair only after the NIC has stopped using it.
+    /// Destroys the queue pair. When this returns without an error, no verb of the session executes here any more,
+    /// because the driver destroys a queue pair only after the NIC has stopped using it.
     pub(crate) fn end(mut self) -> Result<(), RdmaError> {
         self.pair.destroy()
     }

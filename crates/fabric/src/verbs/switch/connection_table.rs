@@ -1,19 +1,19 @@
 //! The connections between queue pairs that a switch knows, and its decisions about their packets.
 //!
-//! The switch hears the hellos of sessions and the welcomes of memory nodes (`wire`). So it learns which two queue
-//! pairs belong together, where the pool lies for them, and which key marks READs that may be steered. It believes an
-//! end only about its own address, so that strangers cannot speak for others. Packets of other connections pass
-//! unchanged.
+//! The switch observes the hellos of sessions and the welcomes of memory nodes (`wire`). By these it learns which
+//! two queue pairs belong together, at which address they use the pool, and which key marks READs that it is
+//! allowed to steer. It believes a message only about the sender's own address, so that strangers cannot speak for
+//! others. Packets of other connections pass unchanged.
 //!
 //! # Repeated requests
 //!
-//! A lost request is sent again, and the node's NIC takes it for the same one only if it has the same address. So the
-//! switch remembers its decisions about the last steered READs of a connection, and repeats them. This is not soft
-//! state that a [`Switch`] may forget: if a switch is restarted on a wire that loses packets at that moment, a session
-//! may lose its connection.
+//! A lost request is sent again, and the node's NIC takes it for the same request only if it has the same address.
+//! So the switch remembers its decisions about the last steered READs of a connection, and repeats them. These
+//! decisions are not soft state that a [`Switch`] is allowed to forget: if a switch is restarted while the wire
+//! loses packets, a session can lose its connection.
 //!
-//! A READ whose answer takes several packets may be repeated from its middle, as if it were another READ. So such a
-//! READ is not steered, and neither is its repeated rest.
+//! A READ whose answer takes several packets can be repeated from its middle, where it looks like another READ. So
+//! such a READ is not steered, and neither is its repeated rest.
 
 // Promise FAB-24
 
@@ -29,16 +29,16 @@ use fusee_switch::{
 use super::packet::{self, Flow, FrameContents, RoceEndpoint, RoceRequest};
 use crate::verbs::wire::{HELLO_BYTES, VerbsHello, VerbsHelloStatus, VerbsWelcome, WELCOME_BYTES};
 
-/// The limit of known connections.
+/// The largest number of known connections.
 const CONNECTIONS: usize = 1_024;
-/// The limit of hellos without an answer.
+/// The largest number of hellos without an answer.
 const HELLOS: usize = 256;
-/// The limit of remembered steered READs of a connection: NICs have fewer in flight.
+/// The largest number of remembered steered READs of a connection. NICs have fewer in flight.
 const REMEMBERED: usize = 256;
-/// The number of packet numbers.
+/// The number of different packet sequence numbers (PSNs).
 const PSNS: u32 = 1 << 24;
 
-/// A session's queue pair and a memory node's.
+/// A connection between a session's queue pair and a memory node's.
 #[derive(Debug)]
 struct RoceConnection {
     client: RoceEndpoint,
@@ -46,19 +46,19 @@ struct RoceConnection {
     node: MnId,
     base: u64,
     pool_bytes: u64,
-    /// The key of READs that may be steered; 0: there is none.
+    /// The RDMA key of READs that the switch is allowed to steer; 0 if there is none.
     steered_key: u32,
-    /// The longest READ whose answer is one packet, in bytes.
+    /// The length in bytes of the longest READ whose answer is one packet.
     most: u32,
-    /// READs with that key, the latest last.
+    /// The last READs with that key, the latest one last.
     asked: VecDeque<RememberedRead>,
 }
 
-/// A READ that asked to be steered.
+/// A READ with the key for steered READs, and the switch's decision about it.
 #[derive(Clone, Copy, Debug)]
 struct RememberedRead {
     psn: u32,
-    /// The number of packets of its answer.
+    /// The number of packets of the READ's answer.
     packets: u32,
     address: u64,
     went: u64,
@@ -68,7 +68,7 @@ struct RememberedRead {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum FrameDecision {
     On,
-    /// The frame waits, and so do all later ones of its connection.
+    /// The frame waits, and so do all later frames of its connection.
     Waits,
 }
 
@@ -76,11 +76,11 @@ pub(super) enum FrameDecision {
 pub(super) struct RoceConnectionTable {
     switch: Box<dyn Switch + Send>,
     hellos: VecDeque<(Flow, VerbsHello)>,
-    /// By the memory node's end.
+    /// The known connections, by the memory node's end.
     known: HashMap<RoceEndpoint, (SwitchConnection, RoceConnection)>,
-    /// Memory nodes' ends, by the client's end.
+    /// The memory nodes' ends, by the client's end.
     nodes_of: HashMap<RoceEndpoint, RoceEndpoint>,
-    /// Oldest first.
+    /// The memory nodes' ends of the known connections, oldest first.
     ends: VecDeque<RoceEndpoint>,
     next: u64,
 }
@@ -106,14 +106,14 @@ impl RoceConnectionTable {
         self.known.len()
     }
 
-    /// Returns the bytes of memory that the connections take, without those of the switch.
+    /// Returns the bytes of memory that the connections take, without those of the switch's decisions about verbs.
     pub(super) fn bytes(&self) -> u64 {
         let asked = self.known.values().map(|(_, known)| known.asked.len());
         (asked.sum::<usize>() * size_of::<RememberedRead>()
             + self.known.len() * size_of::<RoceConnection>()) as u64
     }
 
-    /// Returns the connection of a request, if it is known.
+    /// Returns the connection that a request belongs to, if the frame is one and its connection is known.
     pub(super) fn connection(&self, frame: &[u8]) -> Option<SwitchConnection> {
         match packet::look(frame) {
             FrameContents::Request { to, .. } => {
@@ -123,7 +123,7 @@ impl RoceConnectionTable {
         }
     }
 
-    /// Handles a frame. A READ that is steered is changed.
+    /// Handles a frame. Changes the frame if it is a READ that is steered.
     pub(super) fn pass(&mut self, frame: &mut [u8]) -> FrameDecision {
         match packet::look(frame) {
             FrameContents::Request { to, psn, verb } => match self.request(to, psn, verb) {
@@ -156,8 +156,8 @@ impl RoceConnectionTable {
         self.known.get(&end).map(|(connection, _)| (*connection, end))
     }
 
-    /// Decides about a request. The number in `SwitchDecision::Steer` is then an address for the NIC, not an offset
-    /// in the pool.
+    /// Decides about a request. In the returned `SwitchDecision::Steer`, the number is an address for the NIC, not
+    /// an offset in the pool.
     fn request(&mut self, to: RoceEndpoint, psn: u32, asked: RoceRequest<'_>) -> SwitchDecision {
         let Some((connection, known)) = self.known.get_mut(&to) else {
             return SwitchDecision::Forward;
@@ -191,7 +191,7 @@ impl RoceConnectionTable {
         let verdict = self.switch.request(&SwitchRequest { connection, number, place, verb });
         let SwitchVerb::Steered(len) = verb else { return verdict };
         let went = match verdict {
-            // The node would end the connection for a READ outside its pool.
+            // The node's NIC would end the connection for a READ outside the pool, so such a READ is not steered.
             SwitchDecision::Steer(offset) if known.has(offset, len) => known.base + offset,
             SwitchDecision::Hold => return SwitchDecision::Hold,
             SwitchDecision::Steer(_) | SwitchDecision::Forward => address,
@@ -200,7 +200,7 @@ impl RoceConnectionTable {
         if went == address { SwitchDecision::Forward } else { SwitchDecision::Steer(went) }
     }
 
-    /// Looks for hellos and welcomes in a segment of TCP, and for the end of a connection.
+    /// Handles a TCP segment: records hellos and welcomes, and the end of a connection.
     fn handle_segment(&mut self, flow: Flow, bytes: &[u8], ends: bool) {
         if let Some(Ok(hello)) = bytes.first_chunk::<HELLO_BYTES>().map(VerbsHello::decode)
             && bytes.len() == HELLO_BYTES
@@ -235,7 +235,7 @@ impl RoceConnectionTable {
         };
         let client = end(&hello.address);
         let node_end = end(&welcome.address);
-        // Numbers of queue pairs are used again.
+        // Numbers of queue pairs are used again, so earlier connections with these numbers have ended.
         self.forget(node_end);
         if let Some((_, end)) = self.of_client(client) {
             self.forget(end);
@@ -249,7 +249,8 @@ impl RoceConnectionTable {
         let known = RoceConnection {
             client,
             flow,
-            // Names are random. If two nodes have the same number here, READs are steered wrongly, which is allowed.
+            // Names are random. If two nodes have the same number here, READs can be steered wrongly, which is
+            // allowed.
             node: MnId(welcome.node as u16),
             base: welcome.base,
             pool_bytes: welcome.pool_bytes,
@@ -273,7 +274,8 @@ impl RoceConnectionTable {
 }
 
 impl RoceConnection {
-    /// Returns the address to which a repeated READ, or the repeated rest of one, must go.
+    /// Returns the address to which a repeated READ, or the repeated rest of a READ, must go; `None` if the READ is
+    /// new.
     fn repeated_target(&self, psn: u32, address: u64) -> Option<u64> {
         let earlier = |of: &&RememberedRead| match psn.wrapping_sub(of.psn) & (PSNS - 1) {
             0 => of.address == address,
@@ -290,7 +292,7 @@ impl RoceConnection {
         self.asked.push_back(one);
     }
 
-    /// Returns whether so many bytes at this offset are in the lent part of the pool.
+    /// Returns whether `len` bytes at this offset are in the part of the pool behind the header.
     fn has(&self, offset: u64, len: u32) -> bool {
         let end = offset.checked_add(len.into());
         offset >= POOL_HEADER_BYTES && end.is_some_and(|end| end <= self.pool_bytes)
@@ -329,14 +331,14 @@ mod tests {
         psn: u32,
     }
 
-    /// Returns the address in an end's message.
+    /// Returns the address that an end gives in its message.
     fn address(end: RoceEndpoint) -> QueuePairAddress {
         let RoceEndpoint { queue_pair, gid } = end;
         QueuePairAddress { queue_pair, first_packet: 1, lid: 0, mtu: 3, depth: 1, gid }
     }
 
     impl RoceTestRig {
-        /// Makes a switch that has heard the hello of a session and the welcome of a memory node.
+        /// Makes a switch that has observed the hello of a session and the welcome of a memory node.
         fn new(rounds: usize) -> RoceTestRig {
             let path = RoceConnectionTable::new(Box::new(FuseeSwitch::new(FuseeSwitchOptions {
                 slots: 4,
@@ -371,7 +373,8 @@ mod tests {
             frame
         }
 
-        /// Passes a READ of the slot that may be steered, with this number. Returns the address to which it goes.
+        /// Passes a READ of the slot that can be steered, with this packet number. Returns the address to which it
+        /// goes.
         fn ask_as(&mut self, psn: u32, len: u32) -> u64 {
             let read = made::read(self.client.gid, self.node, psn, SLOT, STEERED, len);
             let frame = self.pass(read);
@@ -390,7 +393,7 @@ mod tests {
             self.ask_as(self.psn, len)
         }
 
-        /// Writes an object to an address, and makes the slot lead there.
+        /// WRITEs an object to an address, and CASes the slot to a word that leads there.
         fn write(&mut self, number: u64, address: u64, expected: Slot) {
             let (bytes, word) = object(number);
             let from = self.client.gid;
@@ -416,8 +419,8 @@ mod tests {
         assert_eq!(world.pass(frame.clone()), frame);
     }
 
-    /// Each end gives its own address. A message about another address is ignored, whichever end sends it: it would
-    /// cause READs of another session, or to another node, to be steered.
+    /// A message about another address than its sender's is ignored, whichever end sends it. If it were believed,
+    /// the switch would steer READs of another session, or to another node.
     #[test]
     fn a_hello_or_a_welcome_that_speaks_of_another_address_is_not_heard() {
         let client = made::end(3, 27);
@@ -449,8 +452,8 @@ mod tests {
         }
     }
 
-    /// Numbers of packets are used again, and another READ may have the number of a remembered one. It goes to its own
-    /// address.
+    /// Packet numbers are used again, so a new READ can have the number of a remembered one. The new READ goes to
+    /// its own address.
     #[test]
     fn a_number_that_is_used_again_for_another_address_is_another_read() {
         let mut world = RoceTestRig::new(0);
@@ -498,7 +501,8 @@ mod tests {
         world.pass(made::found(to.gid, world.client, 2, 0));
         assert_eq!(world.ask(1024), BASE + 65_536);
         assert_eq!(world.ask(1025), SLOT, "two packets");
-        // The rest of a longer READ, at the address of the next slot, for which an object is known.
+        // The frame looks like the start of a longer READ; its second packet is at the address of the slot, for
+        // which an object is known.
         let next = SLOT - 1024;
         let frame = made::read(from, to, PSNS - 1, next, STEERED, 2048);
         assert_eq!(world.pass(frame.clone()), frame);
@@ -513,14 +517,14 @@ mod tests {
             &|world| drop(world.pass(made::segment(world.flow, b"", true))),
             &|world| drop(world.pass(made::segment(world.flow.back(), b"", true))),
             &|world| drop(world.pass(made::refused(world.node.gid, client, 1, 2))),
-            // The number of its queue pair now belongs to another one.
+            // The node's queue pair now belongs to another connection, so the earlier one is forgotten.
             &|world| world.greet(made::end(1, 99), world.node, 0),
         ];
         for (at, end) in ways.into_iter().enumerate() {
             let mut world = RoceTestRig::new(0);
             world.ask(64);
             world.write(1, BASE + 65_536, Slot(0));
-            // A refusal for coming too early does not end the connection.
+            // A refusal because a packet came too early does not end the connection.
             world.pass(made::refused(world.node.gid, client, 1, 0));
             assert_eq!(world.ask(64), BASE + 65_536);
             end(&mut world);
@@ -533,7 +537,7 @@ mod tests {
         let mut world = RoceTestRig::new(0);
         world.ask(64);
         world.write(1, BASE + 65_536, Slot(0));
-        // Both ends are strangers, and their messages are about others.
+        // Both ends are strangers, and their messages are about the addresses of others.
         world.flow = Flow { from: (made::end(8, 0).gid, 1), to: (made::end(9, 0).gid, 2) };
         world.greet(world.client, world.node, 0);
         assert_eq!((world.path.connections(), world.ask(64)), (1, BASE + 65_536));
@@ -564,7 +568,8 @@ mod tests {
         let from = world.client.gid;
         let old = object(9).1.0;
         let cas = |to, swap| made::cas(from, to, 1, SLOT + 64, [old, swap]);
-        // The favourite has passed at this place only.
+        // The favourite, the CAS to 10, has passed to the first place only, so the CAS to 20 waits at the second
+        // place.
         world.pass(cas(world.node, 10));
         world.pass(cas(others, 20));
         let mut elsewhere = made::cas(from, others, 2, SLOT + 128, [old, 20]);

@@ -1,16 +1,16 @@
-//! The update of a RoCE v2 packet's checksum (ICRC) when the eight bytes of a READ's address change.
+//! The update of a RoCE v2 packet's checksum (ICRC) when the address in a READ request, eight bytes, changes.
 //!
-//! The ICRC is the CRC-32 of Ethernet, which is linear: its change depends on the change of the bytes and on the
-//! number of bytes behind them, not on the rest of the packet. So a packet that arrived corrupt stays corrupt. A
-//! checksum computed anew would turn it into a valid packet.
+//! The ICRC is the CRC-32 of Ethernet, which is linear: the change of the checksum depends on the change of the
+//! bytes and on the number of bytes behind them, not on the rest of the packet. So a packet that arrived corrupt
+//! stays corrupt. A checksum that is computed from the whole packet would make a corrupt packet valid.
 
-/// Bytes between the address in a READ's request and the checksum: the key and the length.
+/// The number of bytes between the address in a READ request and the checksum: key and length.
 const BEHIND: usize = 8;
 
-/// The change of the checksum for each change of each byte of the address.
+/// The change of the checksum for each change of each byte of the address, by position and by changed bits.
 static CHANGES: [[u32; 256]; 8] = changes();
 
-/// Returns the register after one more byte, without the initial and final inversions.
+/// Returns the CRC register after one more byte, without the initial and final inversions.
 const fn advance(register: u32, byte: u8) -> u32 {
     let mut register = register ^ byte as u32;
     let mut bit = 0;
@@ -41,17 +41,17 @@ const fn changes() -> [[u32; 256]; 8] {
     changes
 }
 
-/// Returns the change of the checksum of a READ's request when these bits of its address change.
+/// Returns the change of a READ request's checksum when these bits of the request's address change.
 pub(super) fn change(address: u64) -> u32 {
     let bytes = address.to_be_bytes();
     bytes.iter().zip(&CHANGES).fold(0, |change, (byte, of)| change ^ of[usize::from(*byte)])
 }
 
-/// Returns the checksum of a whole packet, from its IP header to the byte before the checksum. The fields that routers
-/// change must be all ones.
+/// Returns the checksum of a whole packet, from its IP header to the byte before the checksum. The fields that
+/// routers change must be all ones in `masked`.
 #[cfg(test)]
 pub(super) fn whole(masked: &[u8]) -> u32 {
-    // Eight bytes of ones stand for InfiniBand's own header.
+    // Eight bytes of ones stand for the header that InfiniBand has and RoCE has not.
     let all = [0xff; 8].iter().chain(masked);
     !all.fold(u32::MAX, |register, byte| advance(register, *byte))
 }

@@ -1,8 +1,8 @@
-//! A switch on a wire between NICs: RoCE v2 between two interfaces of this machine.
+//! A switch on a wire between NICs. It forwards RoCE v2 between two interfaces of this machine.
 //!
-//! Frames that come in at one interface leave at the other unchanged, except steered READs, whose address and checksum
-//! change. So the switch is invisible to other traffic on the wire. When the switch ends, the wire is cut. `packet`
-//! decodes frames, `icrc` computes checksums, `path` keeps the connections.
+//! Frames that come in at one interface leave at the other one unchanged, except steered READs, whose address and
+//! checksum change. So the switch is invisible to other traffic on the wire. When the switch ends, the wire is cut.
+//! `packet` decodes frames, `icrc` computes checksums, `connection_table` keeps the connections.
 
 mod connection_table;
 mod icrc;
@@ -25,18 +25,20 @@ use crate::error::ServeError;
 use crate::sys;
 use connection_table::{FrameDecision, RoceConnectionTable};
 
-/// The time between two looks at a held frame, and below their number at most: far less than the time after which NICs
-/// send again.
+/// The time between two looks at a held frame. With `HELD_TIMES`, the most looks, a frame is held for far less than
+/// the time after which NICs repeat a request.
 const HELD: Duration = Duration::from_micros(50);
 const HELD_TIMES: u32 = 20;
-/// The limits of frames held on one connection, and of connections with held frames. Beyond them frames are not held.
+/// The largest number of frames held on one connection, and of connections with held frames. Further frames are not
+/// held.
 const HELD_FRAMES: usize = 64;
 const HELD_CONNECTIONS: usize = 64;
-/// Frames taken from one side before the other side gets its turn.
+/// The number of frames taken from one side before the other side gets its turn.
 const AT_ONCE: usize = 64;
-/// Length of the system's header before each frame: checksums still to be computed, segments still to be cut.
+/// The length in bytes of the system's header before each frame. It says which checksums are still to be computed,
+/// and which segments still to be cut.
 const OFFLOADS: usize = sys::OFFLOAD_BYTES;
-/// The longest frame, also of those that a NIC would still have to cut.
+/// The length in bytes of the longest frame, including frames that a NIC would still have to cut.
 const FRAME_BYTES: usize = (64 << 10) + OFFLOADS + 256;
 const WAKER: Token = Token(2);
 
@@ -54,7 +56,7 @@ pub enum TamperStage {
 #[doc(hidden)]
 pub type Tamper = dyn FnMut(&mut [u8], TamperStage) + Send;
 
-/// A running switch on a wire. Its drop cuts the wire.
+/// A running switch on a wire. Dropping it cuts the wire.
 pub struct WireSwitch {
     shared: Arc<WireSwitchShared>,
     waker: Waker,
@@ -74,7 +76,7 @@ impl WireSwitchShared {
 }
 
 impl WireSwitch {
-    /// Puts a switch between the two network interfaces of these names. Needs the capability `CAP_NET_RAW`.
+    /// Puts a switch between two network interfaces, given by name. Needs the capability `CAP_NET_RAW`.
     pub fn start(
         interfaces: [&str; 2],
         switch: Box<dyn Switch + Send>,
@@ -82,7 +84,7 @@ impl WireSwitch {
         WireSwitch::start_tampering(interfaces, switch, Box::new(|_, _| ()))
     }
 
-    /// Starts a switch like `start`, with frames that `tamper` damages.
+    /// Starts a switch like `start`, whose frames `tamper` damages.
     #[doc(hidden)]
     pub fn start_tampering(
         interfaces: [&str; 2],
@@ -113,25 +115,25 @@ impl WireSwitch {
         Ok(WireSwitch { shared, waker, thread: Some(spawned.map_err(io)?) })
     }
 
-    /// Returns the counts of its work so far.
+    /// Returns the counts of the switch's work so far.
     pub fn counts(&self) -> SwitchCounts {
         self.shared.path().switch().counts()
     }
 
-    /// Returns the memory that its knowledge takes.
+    /// Returns the memory that the switch's knowledge takes.
     pub fn bytes(&self) -> SwitchMemory {
         let mut path = self.shared.path();
         let bytes = path.switch().bytes();
         SwitchMemory { connections: bytes.connections + path.bytes(), ..bytes }
     }
 
-    /// Returns the number of known connections between queue pairs: the switch has seen the beginning of each, and
-    /// not the end.
+    /// Returns the number of known connections between queue pairs. The switch has observed the beginning of each,
+    /// and not the end.
     pub fn connections(&self) -> usize {
         self.shared.path().connections()
     }
 
-    /// Returns the number of frames that an interface did not take.
+    /// Returns the number of frames that an interface did not accept.
     pub fn lost(&self) -> u64 {
         self.shared.lost.load(Ordering::Relaxed)
     }
@@ -155,7 +157,7 @@ impl Drop for WireSwitch {
     }
 }
 
-/// A frame that has come in at a side, behind the system's header.
+/// A frame with the system's header before it, and the side at which it came in.
 struct WireFrame {
     from: usize,
     bytes: Vec<u8>,
@@ -165,7 +167,7 @@ struct WireFrame {
 struct WireSwitchLoop {
     sides: [File; 2],
     shared: Arc<WireSwitchShared>,
-    /// For each connection on which a frame is held: the looks at the first frame, and all frames in order.
+    /// For each connection with held frames: the number of looks at the first frame, and all held frames in order.
     held: BTreeMap<SwitchConnection, (u32, VecDeque<WireFrame>)>,
     tamper: Box<Tamper>,
 }
@@ -175,7 +177,7 @@ impl WireSwitchLoop {
         let mut events = Events::with_capacity(8);
         let mut buffer = vec![0; FRAME_BYTES];
         let mut again = Instant::now();
-        // Sides that may have more frames.
+        // The sides that possibly have more frames.
         let mut full = [false; 2];
         while !self.shared.is_over.load(Ordering::Relaxed) {
             let wait = match (full.contains(&true), self.held.is_empty()) {
@@ -202,7 +204,7 @@ impl WireSwitchLoop {
         }
     }
 
-    /// Takes frames that have come in at a side. Returns whether there may be more.
+    /// Takes frames that have come in at a side. Returns whether more frames are possibly there.
     fn take(&mut self, from: usize, buffer: &mut [u8]) -> bool {
         for _ in 0..AT_ONCE {
             match self.sides[from].read(buffer) {
@@ -210,7 +212,7 @@ impl WireSwitchLoop {
                 Ok(_) => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return false,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                // The interface may be down, and come up again.
+                // The interface is possibly down, and can come up again.
                 Err(error) => {
                     tracing::warn!(%error, "an interface of the wire");
                     thread::sleep(Duration::from_secs(1));
@@ -245,7 +247,7 @@ impl WireSwitchLoop {
         }
     }
 
-    /// Looks again at held frames.
+    /// Asks the switch about the held frames again.
     fn ask_again(&mut self) {
         let shared = self.shared.clone();
         let mut path = shared.path();
@@ -258,7 +260,8 @@ impl WireSwitchLoop {
         }
     }
 
-    /// Sends the frames held on a connection, up to the next one that has to wait, or `all` of them.
+    /// Sends the frames held on a connection, up to the next frame that has to wait, or all of them if `all` is
+    /// true.
     fn go_on(&mut self, path: &mut RoceConnectionTable, connection: SwitchConnection, all: bool) {
         let Some((times, mut waiting)) = self.held.remove(&connection) else { return };
         let mut times = times;
@@ -275,7 +278,7 @@ impl WireSwitchLoop {
 
     fn send(&mut self, from: usize, bytes: &mut [u8]) {
         (self.tamper)(&mut bytes[OFFLOADS..], TamperStage::Goes);
-        // Like any network, this one may lose frames, and NICs send them again.
+        // Like any network, this wire can lose frames, and NICs repeat them.
         if let Err(error) = self.sides[1 - from].write(bytes) {
             self.shared.lost.fetch_add(1, Ordering::Relaxed);
             tracing::debug!(%error, "a frame is lost");

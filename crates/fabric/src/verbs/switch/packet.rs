@@ -9,14 +9,14 @@
 //! AETH       | syndrome 1 | MSN 3 |            then, of an atomic, what was found 8
 //! ```
 //!
-//! Numbers are big-endian, except the ICRC. (IBTA vol. 1, chapter 9 and annex A17.) Frames may hold any bytes: one
-//! that is not complete is [`FrameContents::Other`].
+//! Numbers are big-endian, except the ICRC. (IBTA vol. 1, chapter 9 and annex A17.) A frame can hold any bytes; an
+//! incomplete one is [`FrameContents::Other`].
 
 // Promise FAB-18: A switch on the wire steers READs; damaged packets stay damaged.
 
 use super::icrc;
 
-/// The port of RoCE v2.
+/// The UDP port of RoCE v2.
 const ROCE_PORT: u16 = 4791;
 const ETHERNET_BYTES: usize = 14;
 const UDP_BYTES: usize = 8;
@@ -24,17 +24,17 @@ const BTH_BYTES: usize = 12;
 const RETH_BYTES: usize = 16;
 const ICRC_BYTES: usize = 4;
 
-/// An IP address as NICs store it: an IPv4 address is mapped.
+/// An IP address as NICs store it: an IPv4 address is mapped to IPv6.
 pub(crate) type RawGid = [u8; 16];
 
-/// A queue pair and its address.
+/// A queue pair, and the address of its port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct RoceEndpoint {
     pub(crate) gid: RawGid,
     pub(crate) queue_pair: u32,
 }
 
-/// A TCP connection, in one direction.
+/// The two ends of a TCP connection, in one direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Flow {
     pub(crate) from: (RawGid, u16),
@@ -42,7 +42,7 @@ pub(crate) struct Flow {
 }
 
 impl Flow {
-    /// Returns the other direction.
+    /// Returns the flow of the other direction.
     pub(crate) fn back(self) -> Flow {
         Flow { from: self.to, to: self.from }
     }
@@ -53,9 +53,10 @@ impl Flow {
 pub(crate) enum FrameContents<'b> {
     /// A request from one NIC to another.
     Request { to: RoceEndpoint, psn: u32, verb: RoceRequest<'b> },
-    /// The answer to an atomic.
+    /// The answer to an atomic, with the word that was found.
     Found { to: RoceEndpoint, psn: u32, word: u64 },
-    /// A request was refused, and not for coming too early or out of order. The connection has ended.
+    /// The refusal of a request, for another reason than that it came too early or out of order. The refusal ends
+    /// the connection.
     Refused { to: RoceEndpoint },
     /// A segment of TCP.
     Segment { flow: Flow, bytes: &'b [u8], ends: bool },
@@ -63,7 +64,7 @@ pub(crate) enum FrameContents<'b> {
     Other,
 }
 
-/// A request.
+/// A NIC's request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RoceRequest<'b> {
     Read {
@@ -71,7 +72,7 @@ pub(crate) enum RoceRequest<'b> {
         key: u32,
         len: u32,
     },
-    /// The first packet of a WRITE, with those of its bytes that it carries.
+    /// The first or only packet of a WRITE, with the bytes that it carries.
     Write {
         address: u64,
         len: u32,
@@ -89,7 +90,7 @@ struct IpPacket<'b> {
     from: RawGid,
     to: RawGid,
     protocol: u8,
-    /// The payload of the IP packet, and below its start in the frame.
+    /// The payload of the IP packet. `at` is the payload's start in the frame.
     inside: &'b [u8],
     at: usize,
 }
@@ -124,7 +125,7 @@ fn open(frame: &[u8]) -> Option<IpPacket<'_>> {
         0x0800 => {
             let start = usize::from(packet.first()? & 15) * 4;
             let whole = u16_at(packet, 2)?;
-            // A fragmented IP packet never passes here as a whole.
+            // Fragments of an IP packet are not reassembled, so a fragmented packet is not decoded.
             let is_whole = u16_at(packet, 6)? & 0x3fff == 0;
             if packet[0] >> 4 != 4 || start < 20 || !is_whole {
                 return None;
@@ -163,7 +164,7 @@ fn segment<'b>(opened: &IpPacket<'b>) -> Option<FrameContents<'b>> {
     let from = (opened.from, u16_at(inside, 0)?);
     let to = (opened.to, u16_at(inside, 2)?);
     let bytes = inside.get(usize::from(inside.get(12)? >> 4) * 4..)?;
-    // FIN or RST.
+    // The connection ends with FIN or RST.
     let ends = inside.get(13)? & 5 != 0;
     Some(FrameContents::Segment { flow: Flow { from, to }, bytes, ends })
 }
@@ -177,13 +178,13 @@ fn packet<'b>(opened: &IpPacket<'b>) -> Option<FrameContents<'b>> {
     let request = |verb| Some(FrameContents::Request { to, psn, verb });
     let address = || u64_at(rest, 0);
     match body[0] {
-        // The first packet of several, and a single one.
+        // The opcodes of a WRITE's first packet and of a WRITE in one packet.
         0x06 | 0x0a => {
             let padding = usize::from(body[1] >> 4 & 3);
             let start = rest.get(RETH_BYTES..rest.len().checked_sub(padding)?)?;
             request(RoceRequest::Write { address: address()?, len: u32_at(rest, 12)?, start })
         }
-        // No bytes follow its RETH: `icrc` relies on that.
+        // A READ request has no bytes behind its RETH, on which `icrc` relies.
         0x0c if rest.len() == RETH_BYTES => {
             let key = u32_at(rest, 8)?;
             let len = u32_at(rest, 12)?;
@@ -195,13 +196,13 @@ fn packet<'b>(opened: &IpPacket<'b>) -> Option<FrameContents<'b>> {
             request(RoceRequest::Cas { address: address()?, expected, swap })
         }
         0x12 => Some(FrameContents::Found { to, psn, word: u64_at(rest, 4)? }),
-        // Not for a missed packet (0), which is sent again.
+        // Syndrome 0 is for a missed packet, which is sent again, so it ends nothing.
         0x11 if rest.first()? >> 5 == 3 && rest[0] & 31 != 0 => Some(FrameContents::Refused { to }),
         _ => None,
     }
 }
 
-/// Redirects the READ in this frame to another address.
+/// Redirects the READ in this frame to the address `to`.
 pub(crate) fn steer(frame: &mut [u8], to: u64) -> Option<()> {
     let opened = open(frame)?;
     let udp = opened.at;
@@ -214,7 +215,7 @@ pub(crate) fn steer(frame: &mut [u8], to: u64) -> Option<()> {
     replace(frame, udp, icrc, checked.to_le_bytes())
 }
 
-/// Replaces bytes of a datagram, and updates its checksum, if it has one (RFC 1624).
+/// Replaces bytes of a UDP datagram, and updates the datagram's checksum if it has one (RFC 1624).
 fn replace<const N: usize>(frame: &mut [u8], udp: usize, at: usize, bytes: [u8; N]) -> Option<()> {
     let checksum = u16_at(frame, udp + 6)?;
     let before: [u8; N] = array(frame, at)?;
@@ -233,7 +234,7 @@ fn replace<const N: usize>(frame: &mut [u8], udp: usize, at: usize, bytes: [u8; 
     while sum > 0xffff {
         sum = (sum & 0xffff) + (sum >> 16);
     }
-    // A sum of zero would mean that there is no checksum.
+    // A checksum of zero would mean that the datagram has no checksum.
     let checksum = if sum == 0xffff { 0xffff } else { !(sum as u16) };
     frame[udp + 6..udp + 8].copy_from_slice(&checksum.to_be_bytes());
     Some(())
@@ -299,14 +300,15 @@ pub(super) mod made {
     pub(crate) fn checked(frame: &[u8]) -> u32 {
         let mut masked = frame[ETHERNET_BYTES..frame.len() - ICRC_BYTES].to_vec();
         let is_v4 = masked[0] >> 4 == 4;
-        // Of IPv6: class, label and hops. Of IPv4: class, time to live and checksum.
+        // The bytes that routers change: class, label and hop limit of IPv6; class, time to live and checksum of
+        // IPv4.
         let (header, changing): (_, &[usize]) =
             if is_v4 { (20, &[1, 8, 10, 11]) } else { (40, &[1, 2, 3, 7]) };
         changing.iter().for_each(|at| masked[*at] = 0xff);
         if !is_v4 {
             masked[0] |= 0x0f;
         }
-        // The checksum of UDP, and the reserved byte of the BTH.
+        // Bytes 6 and 7 are UDP's checksum, byte 12 is the reserved byte of the BTH.
         [6, 7, 12].iter().for_each(|at| masked[header + at] = 0xff);
         icrc::whole(&masked)
     }
@@ -315,7 +317,7 @@ pub(super) mod made {
         u32::from_le_bytes(*frame.last_chunk().unwrap())
     }
 
-    /// Gives a packet a checksum of UDP.
+    /// Gives a packet a UDP checksum.
     pub(crate) fn with_checksum(mut frame: Vec<u8>) -> Vec<u8> {
         let at = open(&frame).unwrap().at + 6;
         frame[at..at + 2].fill(0);
@@ -324,7 +326,7 @@ pub(super) mod made {
         frame
     }
 
-    /// Returns the sum that the checksum of UDP covers: all ones if the checksum is right.
+    /// Returns the sum that the UDP checksum covers; all ones if the checksum is right.
     pub(crate) fn sum(frame: &[u8]) -> u16 {
         let opened = open(frame).unwrap();
         let from = opened.from;
@@ -425,11 +427,12 @@ mod tests {
         }
     }
 
-    /// If a bit is wrong when a packet arrives, its checksum is wrong in the same way when it leaves.
+    /// If a bit of a packet is wrong on arrival, the packet's checksum is wrong in the same way when it leaves.
     #[test]
     fn a_corrupt_packet_stays_corrupt() {
         let whole = made::read(made::end(1, 0).gid, made::end(2, 3), 77, 4096, 5, 64);
-        // From the BTH on: the bytes before it decide whether this is a packet of a NIC at all.
+        // Only bits from the BTH on are changed, because the bytes before decide whether the frame is a NIC's
+        // packet at all.
         for bit in (ETHERNET_BYTES + 20 + UDP_BYTES) * 8..whole.len() * 8 {
             let mut frame = whole.clone();
             frame[bit / 8] ^= 1 << (bit % 8);
