@@ -1,9 +1,9 @@
-//! Authentication of connections by keys that are derived from the secret of a cluster.
+//! Authentication of connections by keys that are derived from the cluster's secret.
 //!
-//! The secret has 32 random bytes, and each kind of peer ([`PeerKind`]) has a key derived from it. Servers have the
-//! secret, programs that use the store have only a client's key, operators have an administrator's. The callers of
-//! this crate decide which requests a peer may make; this crate defines how both ends of a connection prove that they
-//! have a key, before either trusts a word of the other:
+//! The secret is 32 random bytes, and each kind of peer ([`PeerKind`]) has a key derived from it. Servers have the
+//! secret, programs that use the store have only a client's key, operators have an administrator's key. The callers
+//! of this crate decide which requests a peer is allowed to make. This crate defines how both ends of a connection
+//! prove that they have a key, before either end trusts anything that the other end sends:
 //!
 //! ```text
 //! asker  → answerer    kind of peer, a nonce
@@ -12,15 +12,16 @@
 //! ```
 //!
 //! A *proof* is a keyed BLAKE3 hash of the kind of connection, the side, everything that both ends have said, and
-//! both nonces. So a proof is useless in any other connection and to the other side of the same one, and it reveals
-//! no key.
+//! both nonces. So a proof is useless in any other connection and for the other side of the same connection, and it
+//! reveals no key.
 //!
-//! An attacker that relays the three messages gets the connection, but not the key. So each frame that follows
-//! carries a *code* ([`FrameCodes`]): a keyed hash of the frame and of the number of frames before it. Its key is for
-//! one direction of this connection, and is derived from the same data as the proofs. Codes encrypt nothing.
+//! An attacker that relays the three messages gets the connection, but not the key. So each later frame carries a
+//! *code* ([`FrameCodes`]): a keyed hash of the frame and of the number of frames before it. The key of the codes
+//! is for one direction of this connection, and is derived from the same data as the proofs. Codes do not encrypt
+//! frames.
 //!
-//! Data connections run from a session to one memory node, and both ends prove that they have the key of that node
-//! ([`NodeKey`]). It is derived from the client's key and the node's identity.
+//! A data connection runs from a session to one memory node, and both ends prove that they have the key of that
+//! node ([`NodeKey`]), which is derived from the client's key and the node's identity.
 //!
 //! This crate does no I/O except for reading and writing key files.
 
@@ -30,18 +31,18 @@ use std::io::{self, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-/// Bytes of a secret, of a key, of a nonce and of a proof.
+/// The length in bytes of a secret, a key, a nonce or a proof.
 pub const BYTES: usize = 32;
-/// Bytes of the code of a frame.
+/// The length in bytes of a frame's code.
 pub const CODE_BYTES: usize = 16;
 /// The first words of a key file.
 const MAGIC: &str = "fusee-key 1";
 
-/// A random number that each end picks anew for each connection.
+/// A random number. Each end of a connection picks a new one for the connection.
 pub type Nonce = [u8; BYTES];
 /// A proof that its sender has a key.
 pub type Proof = [u8; BYTES];
-/// A code that shows that a frame comes from a peer with a key, and is the next one.
+/// A code, by which the receiver of a frame knows that the frame is the next one of a peer with the key.
 pub type FrameCode = [u8; CODE_BYTES];
 
 /// A kind of peer.
@@ -49,9 +50,9 @@ pub type FrameCode = [u8; CODE_BYTES];
 pub enum PeerKind {
     /// A program that uses the store.
     Client,
-    /// A tool that forms, drains and dissolves clusters. May also do what a client may.
+    /// A tool that forms, drains and dissolves clusters. It has the rights of a client, too.
     Admin,
-    /// A master or a memory node. May also do what a client may.
+    /// A master or a memory node. It has the rights of a client, too.
     Server,
 }
 
@@ -59,7 +60,7 @@ impl PeerKind {
     /// All kinds.
     pub const ALL: [PeerKind; 3] = [PeerKind::Client, PeerKind::Admin, PeerKind::Server];
 
-    /// Returns the number on the wire; 0 is unused.
+    /// Returns the number of this kind on the wire. 0 is never used.
     pub fn code(self) -> u8 {
         match self {
             PeerKind::Client => 1,
@@ -68,17 +69,17 @@ impl PeerKind {
         }
     }
 
-    /// Returns the kind with a number on the wire.
+    /// Returns the kind with this number on the wire.
     pub fn from_code(code: u8) -> Option<PeerKind> {
         PeerKind::ALL.into_iter().find(|who| who.code() == code)
     }
 
-    /// Whether a peer of this kind may make requests that need kind `need`.
+    /// Returns whether a peer of this kind is allowed to make requests that need the kind `need`.
     pub fn has_rights_of(self, need: PeerKind) -> bool {
         self == need || need == PeerKind::Client
     }
 
-    /// Returns the name in files and messages.
+    /// Returns the name of this kind in files and messages.
     pub fn name(self) -> &'static str {
         match self {
             PeerKind::Client => "client",
@@ -99,7 +100,7 @@ impl fmt::Display for PeerKind {
 struct AuthKey([u8; BYTES]);
 
 impl AuthKey {
-    /// Hashes all that was said in a connection. `what` tells the hashes of one connection apart.
+    /// Hashes everything that was said in a connection. `what` distinguishes the hashes of one connection.
     fn hash(&self, what: [u8; 2], said: &AuthTranscript<'_>) -> [u8; BYTES] {
         let mut hasher = blake3::Hasher::new_keyed(&self.0);
         hasher.update(&what).update(&[said.kind.len() as u8]);
@@ -114,12 +115,12 @@ impl AuthKey {
 /// The keys that a process has, and the kind of peer that it connects as.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Keyring {
-    /// Indexed by [`PeerKind`].
+    /// The keys that the process has, indexed by [`PeerKind`].
     keys: [Option<AuthKey>; 3],
     acts_as: PeerKind,
 }
 
-/// Shows no key.
+/// Hides the keys.
 impl fmt::Debug for Keyring {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "keys of {}", self.acts_as)
@@ -148,13 +149,13 @@ pub enum KeyError {
         /// The file.
         path: PathBuf,
     },
-    /// The file is no key file.
+    /// The file is not a key file.
     #[error("{} is no file of a key; `fusee secret new` makes one", path.display())]
     NoKey {
         /// The file.
         path: PathBuf,
     },
-    /// The file lacks the key that is needed.
+    /// The file lacks the key or secret that is needed.
     #[error("{} has a key for `{has}`, and what is asked for needs {needs}", path.display())]
     Lacks {
         /// The file.
@@ -175,7 +176,7 @@ enum KeyFileContent {
     Keys(PeerKind, Vec<AuthKey>),
 }
 
-/// The secret of a cluster, from which keys are made.
+/// The secret of a cluster, from which keys are derived.
 pub struct Secret([u8; BYTES]);
 
 impl Secret {
@@ -184,7 +185,7 @@ impl Secret {
         Ok(Secret(random()?))
     }
 
-    /// Reads the secret of a file.
+    /// Reads the secret from a file.
     pub fn read(path: &Path) -> Result<Secret, KeyError> {
         match read(path)? {
             KeyFileContent::Secret(secret) => Ok(Secret(secret)),
@@ -194,12 +195,13 @@ impl Secret {
         }
     }
 
-    /// Writes the secret into a new file that only this user may read.
+    /// Writes the secret into a new file that only this user has access to.
     pub fn write(&self, path: &Path) -> Result<(), KeyError> {
         write(path, "secret", &[AuthKey(self.0)])
     }
 
-    /// Writes the keys for a kind of peer into such a file. An administrator's file has the client's key, too.
+    /// Writes the keys for a kind of peer into a new file that only this user has access to. The file for an
+    /// administrator contains the client's key, too.
     pub fn write_key(&self, who: PeerKind, path: &Path) -> Result<(), KeyError> {
         let keys: Vec<AuthKey> = key_kinds_in_file(who).map(|who| self.key(who)).collect();
         write(path, who.name(), &keys)
@@ -209,24 +211,25 @@ impl Secret {
         AuthKey(blake3::derive_key(&format!("FUSEE 2026-11 key of a {who}"), &self.0))
     }
 
-    /// Returns all keys, for a process that connects as `acts_as`.
+    /// Returns the keys of all kinds, for a process that connects as `acts_as`.
     pub fn keys(&self, acts_as: PeerKind) -> Keyring {
         Keyring { keys: PeerKind::ALL.map(|who| Some(self.key(who))), acts_as }
     }
 }
 
-/// Returns the kinds of keys in the file for a kind of peer, in the file's order.
+/// Returns the kinds of keys that the file for a kind of peer contains, in the file's order.
 fn key_kinds_in_file(who: PeerKind) -> impl Iterator<Item = PeerKind> {
     PeerKind::ALL.into_iter().filter(move |other| *other == who || *other == PeerKind::Client)
 }
 
 impl Keyring {
-    /// Reads the keys of a server, which needs the secret.
+    /// Reads the keys of a server. The file must contain the secret.
     pub fn of_server(path: &Path) -> Result<Keyring, KeyError> {
         Ok(Secret::read(path)?.keys(PeerKind::Server))
     }
 
-    /// Reads the keys of a tool or program: all that the file has.
+    /// Reads all keys of a file, for a tool or program. With a file that contains the secret, the process is an
+    /// administrator.
     pub fn of_client(path: &Path) -> Result<Keyring, KeyError> {
         let (acts_as, found) = match read(path)? {
             KeyFileContent::Secret(secret) => return Ok(Secret(secret).keys(PeerKind::Admin)),
@@ -249,20 +252,19 @@ impl Keyring {
         Keyring { acts_as, ..self.clone() }
     }
 
-    /// Returns the proof of one side of a connection, or `None` if this process lacks the key.
+    /// Returns the proof of one side of a connection; `None` if this process lacks the key for `who`.
     pub fn proof(&self, who: PeerKind, side: Side, said: &AuthTranscript<'_>) -> Option<Proof> {
         self.hash(who, side as u8, said)
     }
 
-    /// Returns the codes for the frames of a connection, for this side of it, or `None` if this process lacks the
-    /// key.
+    /// Returns this side's codes for the frames of a connection; `None` if this process lacks the key for `who`.
     pub fn codes(
         &self,
         who: PeerKind,
         side: Side,
         said: &AuthTranscript<'_>,
     ) -> Option<FrameCodes> {
-        // These hashes must differ from all proofs, since proofs are sent over the network.
+        // These hashes must differ from all proofs, because proofs are sent over the network.
         let of = |side| {
             let key = self.hash(who, CODES | side as u8, said).map(AuthKey)?;
             Some(Direction { key, frames: 0 })
@@ -275,7 +277,7 @@ impl Keyring {
         Some(self.keys[who as usize]?.hash([what, who.code()], said))
     }
 
-    /// Whether `proof` is the proof of one side.
+    /// Returns whether `proof` is the proof of this side; false if this process lacks the key.
     pub fn proves(
         &self,
         who: PeerKind,
@@ -287,15 +289,15 @@ impl Keyring {
     }
 }
 
-/// Compares in a time that does not depend on where the proofs differ.
+/// Compares two proofs in a time that does not depend on where they differ.
 fn is_same(expected: &Proof, proof: &Proof) -> bool {
     blake3::Hash::from_bytes(*expected) == blake3::Hash::from_bytes(*proof)
 }
 
-/// The key of one memory node, which both ends of a data connection prove to have.
+/// The key of one memory node. Both ends of a data connection prove that they have it.
 ///
-/// It is derived from the node's identity and, in a cluster with a secret, from the client's key. Without a secret,
-/// the identity alone suffices to derive it.
+/// The key is derived from the node's identity and, in a cluster with a secret, from the client's key. Without a
+/// secret, the identity alone suffices to derive the key.
 #[derive(Clone, PartialEq, Eq)]
 pub struct NodeKey {
     key: AuthKey,
@@ -303,10 +305,10 @@ pub struct NodeKey {
 }
 
 impl NodeKey {
-    /// Derives the key from the node's identity and the keys of this process, if it has any.
+    /// Derives the key from the node's identity and, if this process has keys, from the client's key.
     ///
     /// # Panics
-    /// If the keys lack that of a client, which every file of keys has.
+    /// If `keys` lacks the client's key, which every key file contains.
     pub fn new(keys: Option<&Keyring>, identity: u64) -> NodeKey {
         let client = keys.map(|keys| {
             keys.keys[PeerKind::Client as usize].expect("servers and administrators are clients")
@@ -320,7 +322,7 @@ impl NodeKey {
         NodeKey { key: AuthKey(key), name }
     }
 
-    /// Returns a public number that tells nodes apart. The key does not follow from it.
+    /// Returns a public number that differs between nodes. The key cannot be derived from it.
     pub fn name(&self) -> u64 {
         self.name
     }
@@ -330,13 +332,13 @@ impl NodeKey {
         self.key.hash([side as u8, 0], said)
     }
 
-    /// Whether `proof` is the proof of one side.
+    /// Returns whether `proof` is the proof of this side.
     pub fn proves(&self, side: Side, said: &AuthTranscript<'_>, proof: &Proof) -> bool {
         is_same(&self.proof(side, said), proof)
     }
 }
 
-/// Shows no key.
+/// Hides the key.
 impl fmt::Debug for NodeKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "key of the memory node {:016x}", self.name)
@@ -361,18 +363,18 @@ impl Side {
     }
 }
 
-/// A bit that, added to the side, tells the keys of codes from proofs.
+/// The bit that distinguishes hashes for the keys of codes from proofs. It is added to the side.
 const CODES: u8 = 0x10;
 
-/// The frames of one direction of a connection.
+/// The code key and the frame count of one direction of a connection.
 struct Direction {
     key: AuthKey,
-    /// The number of frames so far.
+    /// The number of frames sent so far in this direction.
     frames: u64,
 }
 
 impl Direction {
-    /// Returns the code of the next frame.
+    /// Returns the code of the next frame, and counts the frame.
     fn next(&mut self, frame: &[u8]) -> FrameCode {
         let mut hasher = blake3::Hasher::new_keyed(&self.key.0);
         hasher.update(&self.frames.to_le_bytes()).update(frame);
@@ -383,12 +385,13 @@ impl Direction {
 
 /// The codes of one end of a connection.
 ///
-/// The frames of each direction have one order, so a lost, repeated or foreign frame has a wrong code.
+/// The frames of each direction have one order, so a frame that was repeated, comes from elsewhere, or follows a
+/// lost one has a wrong code.
 #[derive(Debug)]
 pub struct FrameCodes {
-    /// For the frames that this end sends.
+    /// The codes of the frames that this end sends.
     pub sent: SentCodes,
-    /// For the frames that this end receives.
+    /// The codes of the frames that this end receives.
     pub received: ReceivedCodes,
 }
 
@@ -408,9 +411,9 @@ impl SentCodes {
 pub struct ReceivedCodes(Direction);
 
 impl ReceivedCodes {
-    /// Whether this is the next frame of the other end.
+    /// Returns whether this frame is the next one that the other end has sent.
     pub fn is_next(&mut self, frame: &[u8], code: &FrameCode) -> bool {
-        // Compares in a time that does not depend on where the codes differ.
+        // The comparison takes a time that does not depend on where the codes differ.
         let whole = |code: &FrameCode| {
             let mut hash = [0; BYTES];
             hash[..CODE_BYTES].copy_from_slice(code);
@@ -420,19 +423,19 @@ impl ReceivedCodes {
     }
 }
 
-/// Shows no key.
+/// Hides the key.
 impl fmt::Debug for Direction {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "codes after {} frames", self.frames)
     }
 }
 
-/// Everything that both ends have said to each other.
+/// Everything that both ends of a connection have said before their proofs.
 #[derive(Clone, Copy, Debug)]
 pub struct AuthTranscript<'a> {
     /// The kind of connection, with the version of its protocol.
     pub kind: &'static str,
-    /// Everything that was said in the clear.
+    /// Everything that was said except the nonces.
     pub about: &'a [u8],
     /// The nonce of the end that connects.
     pub asker: &'a Nonce,
@@ -460,8 +463,8 @@ pub fn read_private(path: &Path, most_bytes: u64) -> Result<String, KeyError> {
     let failed = |error| KeyError::File { path: path.into(), error };
     let file = File::open(path).map_err(failed)?;
     let about = file.metadata().map_err(failed)?;
-    // A service manager that hands files to services of other users is root, and lets the service's group read them.
-    // The mode of a pipe does not count: whichever process made it has chosen its readers.
+    // A service manager that hands files to services of other users is root, and gives the service's group read
+    // access. The mode of a pipe is not checked, because the process that made the pipe has chosen its readers.
     let is_handed =
         about.uid() == 0 && !rustix::process::geteuid().is_root() && is_in_group(about.gid());
     let of_others = if is_handed { 0o037 } else { 0o077 };
@@ -471,7 +474,7 @@ pub fn read_private(path: &Path, most_bytes: u64) -> Result<String, KeyError> {
     io::read_to_string(io::Read::take(file, most_bytes)).map_err(failed)
 }
 
-/// Whether this process belongs to a group.
+/// Returns whether this process belongs to a group.
 fn is_in_group(group: u32) -> bool {
     let others = || rustix::process::getgroups().unwrap_or_default();
     rustix::process::getegid().as_raw() == group || others().iter().any(|gid| gid.as_raw() == group)
@@ -558,7 +561,7 @@ mod tests {
         let answerer = [4; BYTES];
         let said = said(b"about", &asker, &answerer);
         let proof = own.proof(Side::Asker, &said);
-        // Servers and administrators have the client's key, too.
+        // Servers and administrators also have the client's key.
         for who in PeerKind::ALL {
             let same = key(Some(secret.keys(who)), 7);
             assert!(same.proves(Side::Asker, &said, &proof) && same.name() == own.name());
@@ -589,12 +592,12 @@ mod tests {
             let code = other.sent.next(frame);
             assert!(one.received.is_next(frame, &code));
         }
-        // The same frame has another code when it is sent again, and a missing frame is noticed.
+        // A frame that is sent again has another code, and a missing frame is noticed.
         let fourth = one.sent.next(b"x");
         let fifth = one.sent.next(b"x");
         assert_ne!(fourth, fifth);
         assert!(!other.received.is_next(b"x", &fifth));
-        // A code holds neither for the side that has sent it, nor in another connection, nor for another frame.
+        // A code is valid neither for the side that has sent it, nor in another connection, nor for another frame.
         let elsewhere = said(b"", &asker, &asker);
         for (side, said, frame) in [
             (Side::Asker, &here, &b"x"[..]),
@@ -643,7 +646,7 @@ mod tests {
 
         fs::set_permissions(path("client"), fs::Permissions::from_mode(0o640)).unwrap();
         assert!(matches!(Keyring::of_client(&path("client")), Err(KeyError::Readable { .. })));
-        // Neither is a file of another user accepted, except root's.
+        // A file of another user is not accepted either, unless that user is root.
         if rustix::process::geteuid().is_root() {
             std::os::unix::fs::chown(path("client"), Some(12_345), None).unwrap();
             assert!(matches!(Keyring::of_client(&path("client")), Err(KeyError::Readable { .. })));

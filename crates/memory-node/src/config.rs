@@ -1,11 +1,11 @@
 //! The settings of a memory node.
 //!
-//! Every field has a default that fits a cluster on one machine with several memory nodes: the
-//! system chooses the ports, and the master learns them when the node joins. Across machines,
-//! `listen` and `tcp` name an address of the network, and `advertise` the host name by which other
-//! processes reach the machine, if they need one. Unknown fields are errors.
+//! Every field has a default that fits a cluster on one machine with several memory nodes: the system chooses the
+//! ports, and the master learns them when the node joins. Across machines, `listen` and `tcp` name an address on
+//! the network. `advertise` is the host name by which other processes reach the machine, if it differs. Unknown
+//! fields are errors.
 //!
-//! Sizes are bytes.
+//! Sizes are in bytes.
 
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
@@ -24,40 +24,39 @@ pub const DEFAULT_MASTER_PORT: u16 = 7400;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct MemoryNodeConfig {
-    /// The keys of the cluster's secret, which callers have to prove, too. None by default: then
-    /// the node accepts every connection.
+    /// The keys derived from the cluster's secret; callers have to prove that they have theirs, too. `None`, the
+    /// default: the node accepts every connection.
     #[serde(skip)]
     pub keys: Option<Keyring>,
-    /// The TLS settings. With them, all outgoing connections use TLS, and so do the control service
-    /// and TCP. None by default.
+    /// The TLS settings. With them, all outgoing connections, the control service and the TCP fabric use TLS.
+    /// `None`, the default: no TLS.
     #[serde(skip)]
     pub tls: Option<TlsSettings>,
-    /// Host and port of the control service, `127.0.0.1:0` by default. Port 0 is any free one.
+    /// Host and port of the control service; `127.0.0.1:0` by default. Port 0: any free port.
     pub listen: String,
-    /// Host and port of the software NIC; any free port of 127.0.0.1 by default. `None`: only
-    /// processes of this host reach the memory.
+    /// Host and port of the software NIC; any free port of 127.0.0.1 by default. `None`: no TCP.
     pub tcp: Option<String>,
-    /// Host and port at which the node hands out queue pairs of the RDMA device. `None`, the
-    /// default: no RDMA. Most devices allow no other fabric beside it: see `docs/rdma.md`.
+    /// Host and port at which the node hands out queue pairs of the RDMA device. `None`, the default: no RDMA. With
+    /// most devices, no other fabric can be combined with RDMA (see `docs/rdma.md`).
     pub verbs: Option<String>,
-    /// Whether switches on the wire may steer READs over verbs. This registers the pool with the
-    /// device twice, which counts twice against the limit of locked memory. Off by default.
+    /// Whether switches on the wire are allowed to steer READs over RDMA; `false` by default. If so, the pool is
+    /// registered with the device twice, and counts twice against the limit of locked memory.
     pub steered: bool,
-    /// Directory for the socket that hands the memory to processes of this host; the system's
-    /// directory for temporary files by default. `None`: the node hands the memory to no process.
+    /// The directory for the socket that hands the memory to processes of this host; the system's directory for
+    /// temporary files by default. `None`: the node has no such socket.
     pub shm_dir: Option<PathBuf>,
-    /// The host name or IP address by which other processes reach this node. Needed when the node
-    /// listens at all addresses (0.0.0.0). By default, the hosts of `listen`, `tcp` and `verbs`.
+    /// The host name or IP address by which other processes reach this node. Needed if the node listens at all
+    /// addresses (0.0.0.0). `None`, the default: the hosts of `listen`, `tcp` and `verbs`.
     pub advertise: Option<String>,
     /// Host and port of the master, `127.0.0.1:7400` by default; with several masters, a list
     /// separated by commas.
     pub master: String,
-    /// Bytes to lend; 4 GiB by default. The system provides them when they are first used.
+    /// The number of bytes to lend; 4 GiB by default. The system provides them when they are first used.
     pub pool_bytes: u64,
-    /// Whether to ask the system for huge pages.
+    /// Whether to ask the system for huge pages; `false` by default.
     pub huge_pages: bool,
-    /// The time that the software NIC polls for requests before it sleeps; 50 µs by default. Zero:
-    /// it sleeps at once, which saves processor time and costs latency.
+    /// The time for which the software NIC polls for requests before it sleeps; 50 µs by default. Zero: it sleeps
+    /// at once, which saves processor time and costs latency.
     pub spin: Duration,
 }
 
@@ -81,7 +80,7 @@ impl Default for MemoryNodeConfig {
 }
 
 impl MemoryNodeConfig {
-    /// Returns the address to advertise, for an address that the node listens at.
+    /// Returns the address to advertise for a local address at which the node listens.
     pub(crate) fn advertised(&self, at: SocketAddr) -> Result<String, NodeStartError> {
         match &self.advertise {
             Some(host) if host.contains(':') && !host.starts_with('[') => {
@@ -93,12 +92,12 @@ impl MemoryNodeConfig {
         }
     }
 
-    /// Returns the software NIC's address, resolved.
+    /// Returns the software NIC's address, resolved; `None` without TCP.
     pub(crate) fn tcp_addr(&self) -> Result<Option<SocketAddr>, NodeStartError> {
         self.tcp.as_deref().map(resolve).transpose()
     }
 
-    /// Returns the address for queue pairs, resolved.
+    /// Returns the address for queue pairs, resolved; `None` without RDMA.
     pub(crate) fn verbs_addr(&self) -> Result<Option<SocketAddr>, NodeStartError> {
         self.verbs.as_deref().map(resolve).transpose()
     }

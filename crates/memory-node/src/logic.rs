@@ -1,32 +1,33 @@
 //! The decisions of a memory node: a state machine without sockets, clocks or threads.
 //!
-//! This is the first level of the two-level allocation (P §4.4): the master reserves extents of the pool, and
-//! clients get whole blocks of the regions whose primary this node is. The host carries out the effects of a
-//! step in their order, and replies after that.
+//! The node is the first level of the two-level allocation (P §4.4): the master reserves extents of the pool, and
+//! clients get whole blocks of the regions whose primary this node is. The host of this logic carries out the
+//! effects of a step in their order, and sends the reply after that.
 //!
 //! Invariants:
 //!
 //! * Extents lie inside the pool, behind its header, are aligned by [`extent_align_bytes`] and never overlap.
-//!   Regions are placed from below, subtables from above. Extents of one kind have one size, so a released
-//!   extent fits the next one exactly, and the pool does not fragment.
-//! * An extent is all zeros when it is reserved, since it is zeroed when it is released.
-//! * Each order carries the number of a view, and each extent that of the view for which it was reserved. So a
-//!   late order about an extent that was released and reserved again meanwhile changes nothing.
-//! * A block has one owner at a time. The table here is the authority. The pool holds a copy, 4 bytes a block
-//!   at the start of the region, for recovery by one-sided READs. Clients can write the pool, so nothing is
-//!   ever read back from it.
-//! * The header of the pool shows the cluster of the node, the view that the node is at, and its bars (`bars`).
+//!   Regions are placed from the low end, subtables from the high end. Extents of one kind have one size, so the
+//!   next extent exactly fits where an earlier one was released, and the pool does not fragment.
+//! * An extent is all zeros when it is reserved, because it is zeroed when it is released.
+//! * Each order carries the number of a view, and each extent the number of the view for which it was reserved. So
+//!   a late order about an extent that was released and reserved again meanwhile changes nothing.
+//! * A block has one owner at a time. The table in this module is authoritative. The pool holds a copy of it, 4
+//!   bytes for each block, at the start of the region, for recovery by one-sided READs. The node never reads the
+//!   copy back, because clients can write the pool.
+//! * The header of the pool shows the node's cluster, the view that the node is at, and the node's bars (`bars`).
 //!   No other process writes the header.
-//! * A fenced client gets no block any more.
-//! * A request that a session had given up before it made a later one that was answered has no effect. The same
-//!   holds for the requests of a job that the master had given up before a later job was answered (`turns`).
-//! * A member of a cluster obeys no process of another one, and leaves its own only if a master of its own
+//! * A fenced client gets no more blocks.
+//! * If a session has given up a request and got the answer to a later one, the request given up has no effect any
+//!   more. The same holds for the requests of a job that the master had given up before a later job was answered
+//!   (`request_order`).
+//! * A member of a cluster obeys no process of another cluster, and leaves its own cluster only if a master of that
 //!   cluster says so ([`HeartbeatReply`]).
-//! * Every request except `Alloc` may be repeated: the second one changes nothing. A request marked *once* is
+//! * Every request except `Alloc` can be repeated: the second execution changes nothing. A request marked *once* is
 //!   refused the second time.
-//! * Requests may contain any numbers, which are checked before they are used.
+//! * Requests can contain any numbers. The numbers are checked before they are used.
 //!
-//! Offsets and sizes are bytes; an offset counts from the start of the pool.
+//! Offsets and sizes are in bytes; an offset counts from the start of the pool.
 
 mod bars;
 mod region;
@@ -49,14 +50,14 @@ use fusee_core::view::Geometry;
 use region::NodeRegion;
 use request_order::NodeRequestOrder;
 
-/// An action that the host has to carry out before it replies.
+/// An action that the host of the logic has to carry out before it replies.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NodeEffect {
     /// Zero a part of the pool.
     ZeroPool {
         /// Offset of the part.
         offset: u64,
-        /// Its length.
+        /// The length of the part.
         bytes: u64,
     },
     /// Copy an entry of the block allocation table to the pool, little-endian.
@@ -73,22 +74,23 @@ pub enum NodeEffect {
         /// Its value.
         value: u64,
     },
-    /// Tell all fabrics which clients live. Of the clients below a bound, no other one is served any more.
+    /// Tell all fabrics which clients below a bound live. The fabrics refuse all other clients below the bound from
+    /// then on.
     Living {
         /// The living clients, and the bound.
         living: LiveClients,
     },
-    /// Fence the client on all fabrics. Complete when none of its verbs executes any more.
+    /// Fence the client on all fabrics. The effect is complete when none of the client's verbs executes any more.
     Fence {
         /// The client.
         client: ClientId,
     },
 }
 
-/// The result of a request.
+/// The decision on a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeDecision {
-    /// To be carried out in order, before the reply is sent.
+    /// The actions to carry out, in order, before the reply is sent.
     pub effects: Vec<NodeEffect>,
     /// The reply.
     pub reply: NodeReply,
@@ -99,9 +101,9 @@ type NodeResult = Result<NodeReply, NodeRefusal>;
 /// Limits on the regions from which an ALLOC takes a block.
 #[derive(Clone, Copy)]
 struct RegionChoice<'a> {
-    /// Regions that it avoids.
+    /// The regions from which the ALLOC must not take a block.
     frozen: &'a [u32],
-    /// If there are any: the only regions that it may use, and only if they have a spare block.
+    /// If not empty: the only regions from which the ALLOC may take a block, and only from those with spare blocks.
     spare_of: &'a [u32],
 }
 
@@ -109,21 +111,22 @@ struct RegionChoice<'a> {
 struct NodeSubtable {
     offset: u64,
     bytes: u64,
-    /// The view for which it was reserved.
+    /// The view for which the subtable was reserved.
     since: u64,
 }
 
 /// The meaning of a master's answer to `Alive`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HeartbeatReply {
-    /// The master knows the node: the note to repeat to it, and its lease in milliseconds.
+    /// The master knows the node. The node repeats the master's note in its next heartbeat; the lease is in
+    /// milliseconds.
     Noted(MasterReplyId, u64),
-    /// The master takes no note. The node goes on asking.
+    /// The reply says nothing about the node. The node goes on sending heartbeats.
     Nothing,
-    /// The master does not know the node, and the node holds nothing. It joins again.
+    /// The master does not know the node, and the node holds nothing of a cluster. The node joins again.
     JoinAgain,
-    /// The master has forgotten the node, which holds something of its cluster: the master's store is an old
-    /// one. The node keeps what it holds, and goes on asking.
+    /// The master does not know the node, although the node holds something of the master's cluster: the master has
+    /// started from an old copy of its store. The node keeps what it holds, and goes on sending heartbeats.
     Forgotten,
     /// The cluster goes on without the node, because it was silent for too long.
     Expelled,
@@ -132,8 +135,8 @@ pub enum HeartbeatReply {
 }
 
 impl HeartbeatReply {
-    /// Returns the meaning of an answer. `cluster` is the one of which the node holds something, if any. A
-    /// master of another cluster gives none of these answers.
+    /// Returns the meaning of a reply. `cluster` is the cluster of which the node holds something, if any. Replies
+    /// of a master of another cluster must not be passed here.
     pub fn of(reply: &MasterReply, cluster: Option<ClusterId>) -> HeartbeatReply {
         match reply {
             MasterReply::Noted { note, lease_ms } => HeartbeatReply::Noted(*note, *lease_ms),
@@ -157,16 +160,17 @@ enum PoolEnd {
 #[derive(Debug)]
 pub struct NodeLogic {
     description: NodeDescription,
-    /// The cluster that formatted this node, if any, and the number of its latest attempt.
+    /// The cluster that formatted this node, if any, and the number of that cluster's latest attempt to form.
     bound: Option<(ClusterId, u64)>,
-    /// The view that the node is at, as its pool shows; 0 for none.
+    /// The view that the node is at, as the pool's header shows; 0 for none.
     stands_at: u64,
-    /// The unreserved parts of the pool: the length of each, by its start. No two of them touch.
+    /// The unreserved parts of the pool: the length of each part, by its start. No two parts touch.
     free: BTreeMap<u64, u64>,
     reserved_bytes: u64,
     regions: BTreeMap<u32, NodeRegion>,
     subtables: BTreeMap<u32, NodeSubtable>,
-    /// Numbers of the primary regions. `turn` is the index of the next one to allocate from.
+    /// The numbers of the regions whose primary is on this node. `turn` is the index of the next one to allocate
+    /// from.
     primaries: Vec<u32>,
     turn: usize,
     over: EndedClients,
@@ -175,11 +179,12 @@ pub struct NodeLogic {
 }
 
 impl NodeLogic {
-    /// The word to write to the header of a new pool, all zeros, before any other process can reach it.
+    /// The header word and its value that the host writes to a new pool before any other process can reach the
+    /// pool.
     pub const FIRST_WORD: (HeaderWord, u64) = (HeaderWord::Layout, LAYOUT_WORD);
 
-    /// Makes a node with a pool that is all zeros and belongs to no cluster. The pool holds its header, and
-    /// `description.pool_bytes` from [`first_extent`] on.
+    /// Makes a node with a pool that is all zeros and belongs to no cluster. The pool consists of its header and of
+    /// `description.pool_bytes` bytes from [`first_extent`] on.
     pub fn new(description: NodeDescription) -> NodeLogic {
         let free = all_free(&description);
         NodeLogic {
@@ -198,19 +203,20 @@ impl NodeLogic {
         }
     }
 
-    /// Returns the cluster of which the node may hold something. A node that was bound to a cluster, and
-    /// forgotten by it before it got anything, holds nothing.
+    /// Returns the cluster of which the node possibly holds something. A node that was bound to a cluster, and
+    /// forgotten by the cluster before it got anything, holds nothing.
     pub fn held_cluster(&self) -> Option<ClusterId> {
         self.cluster().filter(|_| self.reserved_bytes > 0 || self.stands_at > 0)
     }
 
-    /// Returns the cluster that the node serves.
+    /// Returns the cluster that the node serves, if any.
     pub fn cluster(&self) -> Option<ClusterId> {
         self.bound.map(|(cluster, _)| cluster)
     }
 
-    /// Decides on a request. `asker` is the cluster of its sender, if it belongs to one. A node of another cluster
-    /// only describes itself: it neither obeys a foreign master nor serves its clients.
+    /// Decides on a request. `asker` is the cluster of the request's sender, if the sender belongs to one. To
+    /// processes of another cluster the node only describes itself: it neither obeys a foreign master nor serves a
+    /// foreign cluster's clients.
     pub fn handle_from(&mut self, asker: Option<ClusterId>, request: NodeRequest) -> NodeDecision {
         if let (Some(asker), Some(own)) = (asker, self.cluster())
             && asker != own
@@ -274,8 +280,8 @@ impl NodeLogic {
         NodeDecision { effects, reply: answer.unwrap_or_else(NodeReply::Refused) }
     }
 
-    /// Moves the node to a view, unless it is at that or a later one already. The number must be in the pool
-    /// before any process is told of it.
+    /// Moves the node to a view, unless the node is at that view or a later one already. The host must write the
+    /// number to the pool's header before the reply.
     fn stand_at(&mut self, view: u64, effects: &mut Vec<NodeEffect>) -> NodeReply {
         if view > self.stands_at {
             self.stands_at = view;
@@ -300,7 +306,7 @@ impl NodeLogic {
             Some((bound, _)) if bound != cluster => {
                 Err(NodeRefusal::OtherCluster { cluster: bound })
             }
-            // A late request of an earlier attempt must not take memory of a later one.
+            // A late request of an earlier attempt must not take memory that belongs to a later attempt.
             Some((_, latest)) if latest == attempt => Ok(()),
             _ => Err(bad("the node is not formatted for this attempt")),
         }
@@ -338,7 +344,7 @@ impl NodeLogic {
         Ok(NodeReply::Reserved { offset })
     }
 
-    /// Returns the offset of an extent that is reserved already.
+    /// Returns the offset of an extent that is reserved already; `None` if it is not reserved.
     fn existing(
         &self,
         extent: Extent,
@@ -363,7 +369,7 @@ impl NodeLogic {
         if same { Ok(Some(offset)) } else { Err(bad("the extent is reserved in another shape")) }
     }
 
-    /// Notes the view for which an extent is reserved again. A region that never came into use may get another
+    /// Records the view for which an extent is reserved again. A region that was never used can get another
     /// redundancy.
     fn reserved_for(&mut self, extent: Extent, view: u64, redundancy: Redundancy) {
         let since = match extent {
@@ -434,7 +440,7 @@ impl NodeLogic {
         NodeReply::Done
     }
 
-    /// Marks a part of the pool as free, and joins it with the free parts around it.
+    /// Marks a part of the pool as free, and merges it with the free parts that touch it.
     fn give_back(&mut self, mut offset: u64, mut bytes: u64) {
         if let Some(after) = self.free.remove(&(offset + bytes)) {
             bytes += after;
@@ -458,14 +464,15 @@ impl NodeLogic {
             }
             Some((_, latest)) if attempt < latest => return Err(bad("a later attempt began")),
             Some((_, latest)) if attempt == latest => return Ok(NodeReply::Done),
-            // The cluster has been formed. A master that goes on from an older store does not know that.
+            // A node at a view belongs to a cluster that has been formed. A master that goes on from an older store
+            // does not know that.
             _ if self.stands_at > 0 => return Err(bad("the node stands at a view of its cluster")),
             _ => {}
         }
         if self.regions.values().any(|region| region.owned() > 0) {
             return Err(bad("clients own blocks here"));
         }
-        // No client owned a block, so none had a reason to write. The extents are zeroed nevertheless.
+        // No client owned a block, so no client had a reason to write. The extents are zeroed nevertheless.
         let regions = std::mem::take(&mut self.regions).into_values();
         let regions = regions.map(|region| (region.offset, region.geometry.region_bytes));
         let subtables = std::mem::take(&mut self.subtables).into_values();
@@ -490,8 +497,8 @@ impl NodeLogic {
         Ok(())
     }
 
-    /// If the request is the first of its kind, and `to` owns the block already, then `to` got it from the pool
-    /// meanwhile: the owner in the request is out of date.
+    /// Refuses a request marked *once* if `to` already owns the block. Then either the request was executed before,
+    /// or `to` got the block from the pool meanwhile, so that the owner in the request is out of date.
     fn check_once(&self, once: bool, block: BlockId, to: ClientId) -> Result<(), NodeRefusal> {
         let owners = self.regions.get(&block.region).map(|region| &region.owners);
         let owner = owners.and_then(|owners| owners.get(block.block as usize));
@@ -523,7 +530,7 @@ impl NodeLogic {
         if frozen.len().max(spare_of.len()) > MAX_ALLOC_REGIONS {
             return Err(bad("an ALLOC names too many regions"));
         }
-        // Round-robin over regions, to spread the blocks of a client, and their load.
+        // Blocks are taken from the regions round-robin, to spread a client's blocks and their load.
         for _ in 0..self.primaries.len() {
             let number = self.primaries[self.turn];
             self.turn = (self.turn + 1) % self.primaries.len();
@@ -616,7 +623,7 @@ impl NodeLogic {
         check_clients(clients)?;
         for client in clients {
             self.over.fence(*client);
-            // Repeated requests fence again: the first fence may not be complete yet.
+            // A repeated request fences again, because the first fence is possibly not complete yet.
             effects.push(NodeEffect::Fence { client: *client });
         }
         Ok(NodeReply::Done)
@@ -626,7 +633,8 @@ impl NodeLogic {
         if !living.is_good() {
             return Err(bad("these are not clients that live below a bound"));
         }
-        // In another cluster these ids belong to other sessions.
+        // A node without cluster is not told of living clients, because in another cluster the same ids belong to
+        // other sessions.
         if self.bound.is_none() {
             return Err(bad("of no cluster, nobody is over"));
         }
@@ -640,7 +648,7 @@ impl NodeLogic {
         let mut usage = Usage {
             pool_bytes: self.description.pool_bytes,
             reserved_bytes: self.reserved_bytes,
-            // All reserved bytes that are not in regions are in subtables, and in use.
+            // All reserved bytes outside of regions are in subtables, and in use.
             used_bytes: self.reserved_bytes.saturating_sub(regions),
             ..Usage::default()
         };
@@ -681,8 +689,8 @@ fn check_client_id(client: ClientId) -> Result<(), NodeRefusal> {
     if client == ClientId::NOBODY { Err(bad("client 0 stands for nobody")) } else { Ok(()) }
 }
 
-/// Returns the geometry of a region of these sizes, or refuses them. The content of blocks is the clients'
-/// business.
+/// Returns the geometry of a region with these sizes, or refuses the sizes. Key and value sizes are not checked,
+/// because only clients use the contents of blocks.
 fn region_geometry(region_bytes: u64, block_bytes: u64) -> Result<Geometry, NodeRefusal> {
     let smallest = Geometry { max_key_bytes: 1, max_value_bytes: 0, ..Geometry::default() };
     let geometry = Geometry { region_bytes, block_bytes, ..smallest };

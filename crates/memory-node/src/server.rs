@@ -1,13 +1,12 @@
-//! A running memory node: the pool, its fabrics, the control service, and the connection to the
-//! master.
+//! A running memory node: the pool, its fabrics, the control service, and the connection to the master.
 //!
-//! Requests are decided one at a time under a lock, and their effects on the pool are carried out
-//! before the lock is released. So the copy of the block table in the pool changes in the order of
-//! the decisions. Fencing can take long, since it may have to wait for a process to die. It happens
-//! outside of the lock on a thread of its own, and its reply waits for it.
+//! Requests are decided one at a time under a lock, and their effects on the pool are carried out before the lock
+//! is released. So the copy of the block table in the pool changes in the order of the decisions. Fencing can take
+//! long, because it sometimes has to wait for a process to die. It happens outside of the lock, on a thread of its
+//! own, and the reply waits until it is complete.
 //!
-//! [`MemoryNode::start`] opens ports and joins a master; [`MemoryNode::start_local`] makes a node
-//! for a cluster inside one process, which opens none.
+//! [`MemoryNode::start`] opens ports and joins a master; [`MemoryNode::start_local`] makes a node for a cluster
+//! inside one process, without a control port.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -34,16 +33,16 @@ use tokio::task::spawn_blocking;
 use crate::config::MemoryNodeConfig;
 use crate::logic::{HeartbeatReply, NodeEffect, NodeLogic};
 
-/// The pause before the next request to join; it doubles from the first to the last.
+/// The first and the longest pause before the next request to join. The pause doubles with each request.
 const FIRST_JOIN_PAUSE: Duration = Duration::from_millis(50);
 const LAST_JOIN_PAUSE: Duration = Duration::from_secs(2);
-/// The time from one heartbeat to the next, if the answer does not take longer; it doubles from the
-/// first to the last while no master takes note of the node. A broken connection must be replaced at
-/// once, or the node counts as dead.
+/// The time from one heartbeat to the next, unless the answer takes longer. While no master takes note of the node,
+/// it doubles with each heartbeat from the first to the last value. It begins small because a broken connection
+/// must be replaced at once; otherwise the node would be taken for dead.
 const FIRST_STAY_PAUSE: Duration = Duration::from_millis(1);
 const LAST_STAY_PAUSE: Duration = Duration::from_millis(100);
 
-/// The pause before an unchanged complaint is logged again.
+/// The time after which an unchanged warning is logged again.
 const SAY_AGAIN: Duration = Duration::from_secs(60);
 
 /// Errors of starting a memory node.
@@ -79,7 +78,7 @@ pub enum NodeStartError {
         /// The address to listen at.
         at: SocketAddr,
     },
-    /// The control service has no thread.
+    /// The thread of the control service cannot be started.
     #[error("cannot start the control thread: {0}")]
     Thread(#[from] io::Error),
 }
@@ -88,7 +87,7 @@ pub enum NodeStartError {
 struct NodeServerState {
     node: Mutex<NodeLogic>,
     fabrics: NodeFabrics,
-    /// The time of the start, by a clock that continues while the machine sleeps.
+    /// The time of the node's start, by a clock that also counts the time in which the machine sleeps.
     begun: Duration,
 }
 
@@ -97,20 +96,20 @@ struct NodeServerState {
 pub enum Dismissal {
     /// The node was silent for too long.
     Expelled,
-    /// The node was drained: an operator wants it to stop.
+    /// The node was drained, because an operator wants it to stop.
     Drained,
 }
 
-/// A running memory node. Dropping the value ends the node, and the memory that it lends is gone.
+/// A running memory node. Dropping the value ends the node, and the lent memory is lost.
 #[derive(Debug)]
 pub struct MemoryNode {
-    // Fields are dropped in this order: no new request comes in, then the fabrics end.
+    // Fields drop in this order: first the control service, so that no new request comes in, and later the fabrics.
     server: Server,
     client: Option<NodeClient>,
     shared: Arc<NodeServerState>,
     joined: watch::Receiver<Option<MnId>>,
     expelled: watch::Receiver<Option<Dismissal>>,
-    /// With the ports that the system has chosen; `None` for a node inside a process.
+    /// The settings, with the ports that the system has chosen; `None` for a node inside a process.
     config: Option<MemoryNodeConfig>,
     description: NodeDescription,
     control: String,
@@ -118,8 +117,8 @@ pub struct MemoryNode {
 }
 
 impl MemoryNode {
-    /// Starts a memory node with its own threads. It joins the master in the background, as soon as
-    /// the master answers.
+    /// Starts a memory node with its own threads. The node joins the master in the background, as soon as the
+    /// master answers.
     pub fn start(mut config: MemoryNodeConfig) -> Result<MemoryNode, NodeStartError> {
         let runtime = Runtime::with_keys("fusee-mn", config.keys.clone())?;
         let runtime = runtime.with_tls(config.tls.clone());
@@ -128,8 +127,8 @@ impl MemoryNode {
         let at = listener.local_addr()?;
         let control = config.advertised(at)?;
         config.listen = at.to_string();
-        // Not the identity: knowing it suffices to attach, and every user may read the names of
-        // files.
+        // The file name is not the identity: knowledge of the identity suffices to attach, and every user can read
+        // file names.
         let name: u64 = rand::random();
         let socket = |dir: &std::path::PathBuf| dir.join(format!("fusee-{name:016x}.sock"));
         let (pool, pool_bytes) = make_pool(config.pool_bytes, config.huge_pages)?;
@@ -160,7 +159,7 @@ impl MemoryNode {
         let master = MasterClient::new(&runtime, config.master.clone());
         let request = join_request(&description, &control);
         let member = Arc::clone(&shared);
-        // Ends with the runtime at the latest.
+        // The task ends with the runtime at the latest.
         runtime.handle().spawn(async move {
             let dismissal = loop {
                 join(&master, &member, &request, &tell).await;
@@ -185,10 +184,10 @@ impl MemoryNode {
         })
     }
 
-    /// Starts a memory node for a cluster inside this process: without control port, socket and
-    /// master, and with a software NIC or an RDMA device only for sessions over `fabric`. `name`
-    /// stands for its address. [`MemoryNode::join_request`] returns the request that makes it known
-    /// to the master.
+    /// Starts a memory node for a cluster inside this process. The node has no control port, socket or connection
+    /// to a master, and a software NIC or RDMA device only if `fabric` needs it. `name` is used in place of the
+    /// control service's address. [`MemoryNode::join_request`] returns the request that registers the node with the
+    /// master.
     pub fn start_local(
         runtime: &Runtime,
         name: &str,
@@ -200,7 +199,7 @@ impl MemoryNode {
         let (pool, pool_bytes) = make_pool(pool_bytes, huge_pages)?;
         let loopback = IpAddr::from(Ipv4Addr::LOCALHOST);
         let verbs = match fabric {
-            // The device's own address, if it has one, tells devices of one machine apart.
+            // The device's own address, if it has one, distinguishes the devices of one machine.
             FabricKind::Verbs => {
                 let found = default_device().map_err(ServeError::from)?;
                 Some(SocketAddr::from((found.address.unwrap_or(loopback), 0)))
@@ -248,12 +247,12 @@ impl MemoryNode {
         join_request(&self.description, &self.control)
     }
 
-    /// Returns the address of the control service that other processes are told.
+    /// Returns the advertised address of the control service.
     pub fn control(&self) -> &str {
         &self.control
     }
 
-    /// Returns identity, pool and fabrics.
+    /// Returns the node's description: identity, lent bytes and addresses.
     pub fn description(&self) -> &NodeDescription {
         &self.description
     }
@@ -274,17 +273,17 @@ impl MemoryNode {
         *self.joined.borrow()
     }
 
-    /// Returns the time that requests over the control port take.
+    /// Returns the times that requests to the control service have taken.
     pub fn times(&self) -> RequestTimes {
         self.server.times()
     }
 
-    /// Returns a receiver of the node's name and its changes.
+    /// Returns a receiver of the node's name and of the name's changes.
     pub fn names(&self) -> watch::Receiver<Option<MnId>> {
         self.joined.clone()
     }
 
-    /// Sets how long the software NIC polls for requests before it sleeps.
+    /// Sets the time for which the software NIC polls for requests before it sleeps.
     pub fn set_spin(&mut self, spin: Duration) {
         self.shared.fabrics.set_spin(spin);
         if let Some(config) = &mut self.config {
@@ -292,15 +291,14 @@ impl MemoryNode {
         }
     }
 
-    /// Returns the settings for a node that takes the place of this one: the same, at the same
-    /// addresses. `None` for a node inside a process.
+    /// Returns the settings for a node that takes the place of this one, with the same addresses. `None` for a node
+    /// inside a process.
     pub fn config(&self) -> Option<&MemoryNodeConfig> {
         self.config.as_ref()
     }
 
-    /// Waits until the cluster goes on without this node, and returns the reason. The node is of no
-    /// use after that. If it was expelled, another one, with another identity and an empty pool,
-    /// may join in its place.
+    /// Waits until the cluster goes on without this node, and returns the reason. The node is of no use after that.
+    /// If it was expelled, another node, with another identity and an empty pool, can join in its place.
     pub fn wait_for_dismissal(&self) -> impl Future<Output = Dismissal> + Send + 'static {
         let mut expelled = self.expelled.clone();
         async move {
@@ -314,21 +312,20 @@ impl MemoryNode {
         }
     }
 
-    /// Ends the node, as dropping it does, and returns when its ports are closed and its threads
-    /// have ended.
+    /// Ends the node, as dropping it does. Returns when the node's ports are closed and its threads have ended.
     ///
     /// # Panics
-    /// If the calling thread is an async runtime's.
+    /// If the calling thread belongs to an async runtime.
     pub fn stop(self) {
         self.server.stop();
     }
 }
 
-/// Makes a pool with its header. Returns also how many bytes it lends: `bytes`, rounded up to whole
+/// Makes a pool with its header. Also returns the number of bytes that the pool lends: `bytes`, rounded up to whole
 /// pages.
 fn make_pool(bytes: u64, huge_pages: bool) -> Result<(Pool, u64), NodeStartError> {
-    // The pool refuses zero bytes, so these get no header. It also refuses too many bytes, with the
-    // header.
+    // A pool of zero bytes is refused by `Pool::new`, so it must not get a header, which would hide the zero. Too
+    // many bytes are refused there as well.
     let lent_bytes = bytes.checked_next_multiple_of(POOL_ALIGN_BYTES).unwrap_or(bytes);
     let header_bytes = if lent_bytes == 0 { 0 } else { first_extent(lent_bytes) };
     let bytes = lent_bytes.saturating_add(header_bytes);
@@ -399,7 +396,7 @@ async fn handle(shared: Arc<NodeServerState>, caller: Caller, request: NodeReque
                 tracing::info!(%client, "fenced");
             }
         };
-        // A fence that fails must not be acknowledged: the panic becomes the caller's error.
+        // A fence that fails must not be acknowledged. The panic here becomes the caller's error.
         spawn_blocking(fence_all).await.expect("fencing ends");
     }
     match step.reply {
@@ -419,7 +416,8 @@ async fn handle(shared: Arc<NodeServerState>, caller: Caller, request: NodeReque
     }
 }
 
-/// Logs what keeps a node from its master: once, and again from time to time as long as it lasts.
+/// The warnings about what keeps a node from its master. A warning is logged once, and again from time to time as
+/// long as its cause lasts.
 #[derive(Default)]
 struct RepeatedWarning {
     said: String,
@@ -441,15 +439,14 @@ impl NodeServerState {
         (Clock::Precise.now() - self.begun).as_millis() as u64
     }
 
-    /// Notes an answer of a master.
+    /// Records an answer of a master.
     async fn note_master_reply(&self, note: MasterReplyId, lease_ms: u64) {
         let mut node = self.node.lock().await;
         node.pass(self.now_ms());
         node.note_master_reply(note, lease_ms);
     }
 
-    /// Returns the cluster of the node, if it is a member of one, and makes `master` name it in
-    /// requests.
+    /// Returns the cluster of the node, if it is a member of one, and makes `master` name that cluster in requests.
     async fn tell_cluster(&self, master: &MasterClient) -> Option<ClusterId> {
         let cluster = self.node.lock().await.cluster();
         cluster.into_iter().for_each(|cluster| master.join(cluster));
@@ -457,7 +454,7 @@ impl NodeServerState {
     }
 }
 
-/// Joins the master, however long that takes.
+/// Joins the master. Tries again until that succeeds, for however long.
 async fn join(
     master: &MasterClient,
     shared: &NodeServerState,
@@ -484,11 +481,11 @@ async fn join(
     }
 }
 
-/// Sends heartbeats to the master, which delays each answer. Returns `None` if the node has to join
-/// again, because it is no member yet and the master does not know it.
+/// Sends heartbeats to the master, which delays each answer. Returns `None` if the node has to join again, because
+/// it is not a member yet and the master does not know it.
 ///
-/// A member keeps what it holds, and goes on asking, even if another master answers in place of its
-/// own: one of another cluster, one without a cluster, or one that has forgotten the node.
+/// A member keeps what it holds, and goes on sending heartbeats, even if another master answers than its own: a
+/// master of another cluster, one without a cluster, or one that has forgotten the node.
 async fn send_heartbeats(
     master: &MasterClient,
     shared: &NodeServerState,
@@ -501,7 +498,8 @@ async fn send_heartbeats(
         shared.tell_cluster(master).await;
         let (heard, bars) = shared.node.lock().await.heartbeat_report();
         let answer = master.call(MasterRequest::Alive { identity, heard, bars }).await;
-        // Asked again, since the node may have become a member while the request was on its way.
+        // The cluster is asked for again, because the node has possibly become a member while the request was on
+        // its way.
         let cluster = shared.tell_cluster(master).await;
         let holds_of = shared.node.lock().await.held_cluster();
         pause = match answer {
@@ -541,14 +539,14 @@ async fn send_heartbeats(
                 ));
                 (pause * 2).min(LAST_STAY_PAUSE)
             }
-            // The store of the master that the node joined is gone.
+            // The store of the master that the node has joined no longer exists, so the node joins again.
             Err(RpcError::WrongCluster { .. }) => return None,
             Err(error) => {
                 tracing::debug!(%error, "the master does not hear this node");
                 (pause * 2).min(LAST_STAY_PAUSE)
             }
         };
-        // No pause after an answer that the master has delayed.
+        // The master delays its answers. After a delayed answer, this pause is zero.
         tokio::time::sleep_until(asked + pause).await;
     }
 }

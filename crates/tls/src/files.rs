@@ -1,4 +1,4 @@
-//! Values that are made from files, and made again when the files change.
+//! Values that are made from files, and made anew when the files change.
 
 use std::fmt;
 use std::fs;
@@ -9,13 +9,14 @@ use std::time::Instant;
 
 use crate::LOOK;
 
-/// The inode of a file, and when its content or permissions last changed: another file at the same path has others.
+/// The inode of a file, and when its content or permissions last changed. Another file at the same path has another
+/// stamp. `None`: the file cannot be examined.
 type FileStamp = Option<(u64, i64, i64)>;
 
-/// The function that makes the value from the files.
+/// The function that makes a value from its files.
 type FileLoader<T, E> = Box<dyn Fn(&[PathBuf]) -> Result<T, E> + Send + Sync>;
 
-/// A value made from files of certificates and keys, and made again when they change.
+/// A value made from files of certificates and keys. It is made anew when the files change.
 pub struct ReloadedValue<T, E> {
     files: Vec<PathBuf>,
     make: FileLoader<T, E>,
@@ -26,7 +27,7 @@ struct ReloadState<T> {
     made: Arc<T>,
     looked: Instant,
     marks: Vec<FileStamp>,
-    /// The error of the last attempt, if it failed.
+    /// The error of the last attempt to make the value, if that attempt failed.
     wrong: Option<String>,
 }
 
@@ -37,27 +38,28 @@ impl<T, E> fmt::Debug for ReloadedValue<T, E> {
 }
 
 impl<T, E: fmt::Display> ReloadedValue<T, E> {
-    /// Makes the value, or fails as `make` does. `make` gets the same files each time.
+    /// Makes the value, or fails as `make` does. `make` gets the paths `files` each time.
     pub fn new(
         files: Vec<PathBuf>,
         make: impl Fn(&[PathBuf]) -> Result<T, E> + Send + Sync + 'static,
     ) -> Result<ReloadedValue<T, E>, E> {
-        // Before the files are read, so that the next check sees a change that happens meanwhile.
+        // The stamps are taken before the files are read, so that the next check notices a change that happens
+        // meanwhile.
         let marks = marks(&files);
         let made = Arc::new(make(&files)?);
         let state = Mutex::new(ReloadState { made, looked: Instant::now(), marks, wrong: None });
         Ok(ReloadedValue { files, make: Box::new(make), state })
     }
 
-    /// Returns the value of the files as they are now. If they make none, returns the last good value, and the log
-    /// says why. The files are checked at most once per [`LOOK`].
+    /// Returns the value made from the files as they are now. If no value can be made from them, returns the last
+    /// good value, and the log has the reason. The files are checked at most once per [`LOOK`].
     pub fn current(&self) -> Arc<T> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         if state.looked.elapsed() >= LOOK {
             state.looked = Instant::now();
             let marks = marks(&self.files);
-            // After a failure the files are tried again even if unchanged: the process may have been out of file
-            // descriptors.
+            // After a failure the files are tried again even if unchanged, because the failure possibly had another
+            // cause, such as too few file descriptors.
             if marks != state.marks || state.wrong.is_some() {
                 state.marks = marks;
                 let error = match (self.make)(&self.files) {
@@ -66,7 +68,7 @@ impl<T, E: fmt::Display> ReloadedValue<T, E> {
                         state.made = Arc::new(made);
                         None
                     }
-                    // Perhaps only one of two files has been replaced so far.
+                    // One possible cause is that only one of two files has been replaced so far.
                     Err(error) => Some(error.to_string()),
                 };
                 if let Some(error) = error.as_ref().filter(|_| error != state.wrong) {

@@ -1,4 +1,4 @@
-//! TLS by rustls: the settings of a process, and the TLS state of a [`MaybeTlsStream`].
+//! TLS by rustls: the TLS settings of a process, and the TLS state of a [`MaybeTlsStream`].
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -18,10 +18,11 @@ use rustls::{
 use crate::files::ReloadedValue;
 use crate::{MaybeTlsStream, NO_TLS, TlsError};
 
-/// The most bytes read of a file of certificates or of a key.
+/// The largest number of bytes that are read of a file with certificates or a key.
 const MOST_FILE_BYTES: u64 = 1 << 20;
-/// Somewhat more than the longest record on the wire. If a record had come in part before, the plain text of one read
-/// may be longer than the bytes that it received, by at most this.
+/// The gap between plain text and ciphertext in [`TlsLayer::read_much`], in bytes: somewhat more than the longest
+/// record on the wire. If an earlier read has received a part of a record, the plain text of the next read can be
+/// longer than the bytes received, by at most one record.
 const RECORD_BYTES: usize = 18 << 10;
 
 /// The TLS settings of a process. Clones share their state.
@@ -41,37 +42,38 @@ impl PartialEq for TlsSettings {
 impl Eq for TlsSettings {}
 
 impl TlsSettings {
-    /// Makes the settings of a process that only connects. `ca` is the file with the certificates of trusted
-    /// authorities.
+    /// Makes the settings of a process that only opens connections. `ca` is the file with the certificates of
+    /// trusted authorities.
     pub fn of_client(ca: &Path) -> Result<TlsSettings, TlsError> {
         let client =
             ReloadedValue::new(vec![ca.into()], |files| client_config_trusting(&files[0]))?;
         Ok(TlsSettings { client: Arc::new(client), server: None })
     }
 
-    /// Makes the settings of a server, which also connects to others. `cert` is the file with its certificate and the
-    /// certificates between that and the authority's, `key` the file with its key.
+    /// Makes the settings of a server, which accepts and opens connections. `cert` is the file with the server's
+    /// certificate and the intermediate certificates up to the authority's, `key` the file with the server's
+    /// private key.
     pub fn of_server(ca: &Path, cert: &Path, key: &Path) -> Result<TlsSettings, TlsError> {
         let files = vec![cert.into(), key.into()];
         let server = ReloadedValue::new(files, |files| server_config_with(&files[0], &files[1]))?;
         Ok(TlsSettings { server: Some(Arc::new(server)), ..TlsSettings::of_client(ca)? })
     }
 
-    /// Whether the process has a certificate, and so accepts connections with TLS.
+    /// Returns whether the process has a certificate, and so accepts connections with TLS.
     pub fn has_certificate(&self) -> bool {
         self.server.is_some()
     }
 
-    /// Turns a socket into a TLS connection to this host and port. The certificate must be for that host. The
-    /// handshake happens along with the first reads and writes.
+    /// Turns a socket into a TLS connection to this host and port. The server's certificate must be for that host.
+    /// The handshake happens during the first reads and writes.
     pub fn dial<S>(&self, addr: &str, socket: S) -> Result<MaybeTlsStream<S>, TlsError> {
         let connection = ClientConnection::new(self.client_config(), server_name(addr)?);
         let connection = connection.map_err(|_| TlsError::Name { host: addr.into() })?;
         Ok(MaybeTlsStream::with(socket, TlsLayer::new(connection.into())))
     }
 
-    /// Continues a connection with TLS, after `come` was read and has shown that the client speaks TLS. Returns false
-    /// if there is no certificate.
+    /// Continues an accepted connection with TLS. `come` are the bytes that were read already, which have shown
+    /// that the client uses TLS. Returns false if this process has no certificate.
     pub fn answer<S: Read + Write>(
         &self,
         stream: &mut MaybeTlsStream<S>,
@@ -88,18 +90,19 @@ impl TlsSettings {
         Ok(true)
     }
 
-    /// Returns the settings for connections that other code opens.
+    /// Returns the rustls settings for connections that other code opens.
     pub fn client_config(&self) -> Arc<ClientConfig> {
         self.client.current()
     }
 
-    /// Returns the settings for connections that other code accepts, or `None` if there is no certificate.
+    /// Returns the rustls settings for connections that other code accepts; `None` if this process has no
+    /// certificate.
     pub fn server_config(&self) -> Option<Arc<ServerConfig>> {
         self.server.as_ref().map(|server| server.current())
     }
 }
 
-/// Returns the host of `host:port`, as it stands in certificates.
+/// Returns the host of `host:port` in the form that certificates have it in.
 pub fn server_name(addr: &str) -> Result<ServerName<'static>, TlsError> {
     let host = addr.rsplit_once(':').map_or(addr, |(host, _)| host);
     let host = host.trim_start_matches('[').trim_end_matches(']');
@@ -167,7 +170,7 @@ fn server_config_with(cert: &Path, key: &Path) -> Result<ServerConfig, TlsError>
 #[derive(Debug)]
 pub(crate) struct TlsLayer {
     connection: Connection,
-    /// The other end sends nothing any more.
+    /// Whether the other end sends nothing any more.
     is_over: bool,
 }
 
@@ -176,12 +179,12 @@ impl TlsLayer {
         TlsLayer { connection, is_over: false }
     }
 
-    /// Takes some of the received bytes.
+    /// Takes some of the received bytes, and removes them from `received`.
     fn take(&mut self, received: &mut &[u8], socket: &mut impl Write) -> io::Result<()> {
         self.connection.read_tls(received)?;
         self.process_received(socket)?;
         if self.is_over {
-            // Bytes behind the end do not count.
+            // Bytes behind the end of the connection are discarded.
             *received = &[];
         }
         Ok(())
@@ -190,7 +193,7 @@ impl TlsLayer {
     /// Decrypts the bytes taken so far, and sends the protocol's answers.
     fn process_received(&mut self, socket: &mut impl Write) -> io::Result<()> {
         let digested = self.connection.process_new_packets();
-        // Sent also after an error: the other end then learns what it has done wrong.
+        // The answers are also sent after an error, because they tell the other end what it has done wrong.
         let sent = self.flush(socket);
         let state = digested.map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
         self.is_over |= state.peer_has_closed();
@@ -200,7 +203,7 @@ impl TlsLayer {
         }
     }
 
-    /// Moves plain text out of the connection. Returns how many bytes.
+    /// Moves plain text out of the connection into `buf`. Returns the number of bytes moved.
     fn move_to(&mut self, buf: &mut [u8]) -> io::Result<usize> {
         let mut moved = 0;
         while moved < buf.len() {
@@ -214,7 +217,7 @@ impl TlsLayer {
         Ok(moved)
     }
 
-    /// Reads as [`MaybeTlsStream`] promises.
+    /// Reads into `buf`, as [`MaybeTlsStream`] promises.
     pub(crate) fn read(
         &mut self,
         socket: &mut (impl Read + Write),
@@ -228,13 +231,13 @@ impl TlsLayer {
                 self.read_little(socket, buf, &mut at)
             };
             match step {
-                // The socket is empty for now.
+                // The socket has no more bytes for now.
                 Ok(true) if at > 0 => break,
                 Ok(_) => {}
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                // The data decrypted so far is returned first, and the socket fails again at the next read. A TLS
-                // error is returned at once instead, since the next read might only block; the connection ends here
-                // anyway.
+                // The data decrypted so far is returned first; the socket fails again at the next read. A TLS error
+                // is returned at once instead, because the next read would possibly only block. The connection ends
+                // with a TLS error anyway.
                 Err(error) if at > 0 && error.kind() != io::ErrorKind::InvalidData => break,
                 Err(error) => return Err(error),
             }
@@ -242,9 +245,9 @@ impl TlsLayer {
         Ok(at)
     }
 
-    /// Reads ciphertext into `buf` and decrypts it to the front of `buf`, which takes no other memory. A gap of one
-    /// record lies between both: the first record may have come in part before, and its plain text must not overwrite
-    /// ciphertext that is still to be decrypted. Returns whether the socket is empty.
+    /// Reads ciphertext into `buf` and decrypts it to the front of `buf`, so that no other memory is needed. A gap
+    /// of one record lies between plain text and ciphertext: if the first record had arrived in part before, its
+    /// plain text must not overwrite ciphertext that is still to be decrypted. Returns whether the socket is empty.
     fn read_much(
         &mut self,
         socket: &mut (impl Read + Write),
@@ -264,8 +267,8 @@ impl TlsLayer {
         Ok(end < buf.len())
     }
 
-    /// Reads a few KiB into the connection, which keeps the plain text that has no room in `buf`. Returns whether the
-    /// socket is empty.
+    /// Reads a few KiB into the connection, which keeps the plain text that does not fit in `buf`. Returns whether
+    /// the socket is empty.
     fn read_little(
         &mut self,
         socket: &mut (impl Read + Write),
@@ -284,7 +287,7 @@ impl TlsLayer {
         self.flush(socket)?;
         let taken = self.connection.writer().write(buf)?;
         match self.flush(socket) {
-            // The connection has taken the data, and the next flush sends it.
+            // The connection has already accepted the data, and the next flush sends it.
             Err(error) if error.kind() != io::ErrorKind::WouldBlock => Err(error),
             _ => Ok(taken),
         }
@@ -306,7 +309,7 @@ impl TlsLayer {
     }
 }
 
-/// A socket that notes whether a read has emptied it.
+/// A socket that records whether the last read has emptied it.
 struct TlsReadProbe<'a, S> {
     socket: &'a mut S,
     is_empty: bool,
@@ -324,7 +327,7 @@ pub(crate) fn failure(error: &io::Error) -> Option<String> {
     let error = error.get_ref()?.downcast_ref::<Error>()?;
     Some(match error {
         Error::InvalidMessage(InvalidMessage::InvalidContentType) => NO_TLS.into(),
-        // Two authorities may have one name.
+        // Two authorities can have the same name, so a bad signature can mean an unknown authority.
         Error::InvalidCertificate(
             CertificateError::UnknownIssuer | CertificateError::BadSignature,
         ) => "its certificate is of an authority that this process does not believe; see --tls-ca"

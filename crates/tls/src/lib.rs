@@ -1,18 +1,19 @@
-//! TLS, which keeps everyone except the two ends of a connection from reading and changing its bytes.
+//! TLS for connections: it keeps everyone except the two ends of a connection from reading or changing its bytes.
 //!
-//! A [`TlsSettings`] holds the TLS settings of a process: the certificates of the authorities that it trusts and, if
-//! it is a server, its own certificate and key. A process with such settings speaks TLS over all connections that it
-//! opens, and, as a server, over all that it accepts; no port serves both TLS and plain connections. Only TLS 1.3 is
-//! spoken, without resumption: connections live long, so faster reconnecting is not worth the state.
+//! A [`TlsSettings`] holds the TLS settings of a process: the certificates of the authorities that the process
+//! trusts and, if it is a server, its own certificate and key. A process with such settings uses TLS on all
+//! connections that it opens and, as a server, on all that it accepts; no port serves both TLS and plain
+//! connections. Only TLS 1.3 is used, without resumption, because connections live long, so that faster
+//! reconnecting is not worth the state.
 //!
-//! TLS proves to the client that it has reached a server of that name. Permissions are the business of the cluster's
-//! secret (`fusee-auth`), and its proofs include the connection that they are sent over.
+//! TLS proves to the client that it has reached a server with the expected name. Permissions are the business of
+//! the cluster's secret (`fusee-auth`).
 //!
-//! Files are read again when they change ([`LOOK`]), so certificates can be renewed without a restart. Errors of the
-//! new files are logged, and the old certificates stay in use.
+//! Files are read again when they change ([`LOOK`]), so certificates can be renewed without a restart. If the new
+//! files have errors, these are logged, and the old certificates stay in use.
 //!
-//! [`MaybeTlsStream`] is a socket with or without TLS, for code that reads and writes by itself. Without the feature
-//! `rustls` no file can be read, so all streams are plain.
+//! [`MaybeTlsStream`] is a socket with or without TLS, for code that reads and writes sockets by itself. Without
+//! the feature `rustls`, no settings can be made, so all streams are plain.
 
 mod files;
 #[cfg(feature = "rustls")]
@@ -34,10 +35,10 @@ pub use layer::TlsSettings;
 pub use layer::server_name;
 pub use stream::MaybeTlsStream;
 
-/// The least time between two checks of files for changes. They are checked only when a connection needs them.
+/// The least time between two checks of the files for changes. Files are checked only when a connection needs them.
 pub const LOOK: Duration = Duration::from_secs(1);
-/// The first byte of a TLS connection: the type of the record with the first handshake message. No hello of FUSEE
-/// begins with it.
+/// The first byte of a TLS connection: the type of the record with the first handshake message. No connection
+/// without TLS begins with this byte.
 pub const FIRST_BYTE: u8 = 0x16;
 
 /// Errors of TLS settings.
@@ -76,7 +77,7 @@ pub enum TlsError {
         /// The reason.
         cause: String,
     },
-    /// No certificate can be for the dialled host.
+    /// The dialled host is neither a name nor an address, so no certificate can be for it.
     #[error("`{host}` is no name and no address that a certificate could be for")]
     Name {
         /// The host.
@@ -91,19 +92,20 @@ fn because(cause: &Option<String>) -> String {
     cause.as_ref().map(|cause| format!(": {cause}")).unwrap_or_default()
 }
 
-/// If the error is a TLS failure, returns the cause, in words that tell the user how to mend it.
+/// Returns the cause of a TLS failure, in words that tell the user how to fix it; `None` if the error is no TLS
+/// failure.
 pub fn failure(error: &io::Error) -> Option<String> {
     layer::failure(error)
 }
 
-/// Message of a client that speaks TLS, about a server that does not.
+/// The error message of a client with TLS about a server without TLS.
 pub const NO_TLS: &str =
     "it speaks no TLS, and this process is told to (--tls-ca, or FUSEE_TLS_CA)";
-/// Message of a client that does not speak TLS, about a server that does.
+/// The error message of a client without TLS about a server with TLS.
 pub const WANTS_TLS: &str =
     "it speaks TLS only; name its authority's certificate with --tls-ca, or FUSEE_TLS_CA";
-/// Log message of a server without a certificate, about a client that speaks TLS.
+/// The log message of a server without a certificate about a client with TLS.
 pub const SPEAKS_TLS: &str =
     "it speaks TLS, and this server has no certificate (--tls-cert, --tls-key)";
-/// Log message of a server with a certificate, about a client that speaks no TLS.
+/// The log message of a server with a certificate about a client without TLS.
 pub const SPEAKS_NONE: &str = "it speaks no TLS, and this server does";

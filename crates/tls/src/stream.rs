@@ -4,12 +4,12 @@ use std::io::{self, Read, Write};
 
 use crate::layer::TlsLayer;
 
-/// A socket with or without TLS. Without TLS it costs one branch.
+/// A socket with or without TLS. Without TLS, a call costs one branch more than on the socket.
 ///
-/// Reads and writes block, or would block, exactly if the socket does. As with a socket, a read that returns less
-/// than the buffer has room for has left nothing behind, neither in the socket nor in this type. So code that waits
-/// for events of the socket need not ask for decrypted data. Written data may wait in this type, however: see
-/// [`MaybeTlsStream::has_unsent`].
+/// Reads and writes block, or fail with `WouldBlock`, exactly if the socket does. As with a socket, a read that
+/// does not fill the buffer has left nothing behind, neither in the socket nor in this type. So code that waits for
+/// events of the socket need not ask for decrypted data. Written data, however, can wait in this type (see
+/// [`MaybeTlsStream::has_unsent`]).
 #[derive(Debug)]
 pub struct MaybeTlsStream<S> {
     socket: S,
@@ -27,12 +27,12 @@ impl<S> MaybeTlsStream<S> {
         MaybeTlsStream { socket, layer: Some(Box::new(layer)) }
     }
 
-    /// Returns the socket, for its options and events.
+    /// Returns the socket, to use its options and events.
     pub fn socket(&self) -> &S {
         &self.socket
     }
 
-    /// Returns the socket, to register it.
+    /// Returns the socket, to register it for events.
     pub fn socket_mut(&mut self) -> &mut S {
         &mut self.socket
     }
@@ -42,17 +42,18 @@ impl<S> MaybeTlsStream<S> {
         MaybeTlsStream { socket: into(self.socket), layer: self.layer }
     }
 
-    /// Returns the socket alone. The connection must have ended, or have no TLS.
+    /// Returns the socket alone. The connection must have ended, or must be without TLS.
     pub fn into_socket(self) -> S {
         self.socket
     }
 
-    /// Whether the stream uses TLS.
+    /// Returns whether the stream uses TLS.
     pub fn is_tls(&self) -> bool {
         self.layer.is_some()
     }
 
-    /// Whether written data waits in this type until the socket can take it. Then call [`Write::flush`].
+    /// Returns whether written data waits in this type until the socket accepts it. If so, call [`Write::flush`]
+    /// when the socket is writable.
     pub fn has_unsent(&self) -> bool {
         self.layer.as_ref().is_some_and(|layer| layer.has_unsent())
     }

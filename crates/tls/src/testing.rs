@@ -1,4 +1,4 @@
-//! Certificates for the tests of this crate, and of crates that include this file.
+//! Certificates for the tests of this crate, and of other crates that include this file.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 
-/// A directory with the files `ca`, `cert` and `key`. Dropping the value removes it.
+/// A directory with the files `ca`, `cert` and `key`. Dropping the value removes the directory.
 pub struct Certificates(PathBuf);
 
 impl Drop for Certificates {
@@ -17,7 +17,7 @@ impl Drop for Certificates {
 }
 
 impl Certificates {
-    /// Makes an authority, and a certificate signed by it for the loopback.
+    /// Makes an authority, and a certificate for the loopback addresses that the authority has signed.
     #[allow(clippy::new_without_default)]
     pub fn new() -> Certificates {
         static NEXT: AtomicU32 = AtomicU32::new(0);
@@ -42,7 +42,7 @@ impl Certificates {
         fs::rename(new, self.path(name)).unwrap();
     }
 
-    /// Makes a new authority, and a certificate signed by it.
+    /// Replaces the files by those of a new authority and a new certificate.
     pub fn renew(&self) {
         let mut params = CertificateParams::new([]).unwrap();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);

@@ -1,4 +1,4 @@
-//! The types of a program that is built without TLS. They have no values.
+//! The types of the module `layer` in a build without TLS. They have no values.
 
 use std::convert::Infallible;
 use std::io::{self, Read, Write};
@@ -6,36 +6,37 @@ use std::path::Path;
 
 use super::{MaybeTlsStream, TlsError};
 
-/// The TLS settings of a process. This build can make none.
+/// The TLS settings of a process. A build without TLS cannot make any.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TlsSettings(Infallible);
 
 impl TlsSettings {
-    /// Makes the settings of a process that only connects. `ca` is the file with the certificates of trusted
-    /// authorities.
+    /// Makes the settings of a process that only opens connections. `ca` is the file with the certificates of
+    /// trusted authorities.
     pub fn of_client(_ca: &Path) -> Result<TlsSettings, TlsError> {
         Err(TlsError::NotBuilt)
     }
 
-    /// Makes the settings of a server, which also connects to others. `cert` is the file with its certificate and the
-    /// certificates between that and the authority's, `key` the file with its key.
+    /// Makes the settings of a server, which accepts and opens connections. `cert` is the file with the server's
+    /// certificate and the intermediate certificates up to the authority's, `key` the file with the server's
+    /// private key.
     pub fn of_server(_ca: &Path, _cert: &Path, _key: &Path) -> Result<TlsSettings, TlsError> {
         Err(TlsError::NotBuilt)
     }
 
-    /// Whether the process has a certificate, and so accepts connections with TLS.
+    /// Returns whether the process has a certificate, and so accepts connections with TLS.
     pub fn has_certificate(&self) -> bool {
         match self.0 {}
     }
 
-    /// Turns a socket into a TLS connection to this host and port. The certificate must be for that host. The
-    /// handshake happens along with the first reads and writes.
+    /// Turns a socket into a TLS connection to this host and port. The server's certificate must be for that host.
+    /// The handshake happens during the first reads and writes.
     pub fn dial<S>(&self, _addr: &str, _socket: S) -> Result<MaybeTlsStream<S>, TlsError> {
         match self.0 {}
     }
 
-    /// Continues a connection with TLS, after `come` was read and has shown that the client speaks TLS. Returns false
-    /// if there is no certificate.
+    /// Continues an accepted connection with TLS. `come` are the bytes that were read already, which have shown
+    /// that the client uses TLS. Returns false if this process has no certificate.
     pub fn answer<S: Read + Write>(
         &self,
         _stream: &mut MaybeTlsStream<S>,

@@ -1,18 +1,18 @@
-//! Bars of this node, and the last answer of a master to it.
+//! The bars of this node, and its record of the last answer of a master.
 //!
-//! A session that has no valid lease, and that gets no answer from a member, asks the other members to *bar*
-//! that member. When more than half of all members do, no session without a valid lease relies on the barred
-//! member any more, and no master grants a lease. So a session may read the words that all backups of the
-//! barred member's slots agree on (`docs/decisions/0030-reads-without-a-master.md`).
+//! A session without a valid lease that gets no answer from a member asks the other members to *bar* the silent
+//! member. When more than half of all members have barred it, no session without a valid lease relies on the barred
+//! member any more, and no master grants a lease. So the session can read the words that all backups of the barred
+//! member's slots agree on (`docs/decisions/0030-reads-without-a-master.md`).
 //!
-//! * A bar is in the pool's header before any process is told of it.
-//! * It stands until a change of the view has completed that has settled the words that may have been read.
-//! * A node at view N sets no bar for a session that is pinned by an earlier view. So the master hears of every
-//!   bar from the answer to [`StandAt`](fusee_control::node::NodeRequest::StandAt), except for bars that are
-//!   set afterwards, and these are for view N or later ones.
+//! * A bar is in the pool's header before any process is told of the bar.
+//! * A bar stays until a view change has completed that has settled the words that were possibly read.
+//! * A node at view N sets no bar for a session that is pinned by an earlier view. So the answer to
+//!   [`StandAt`](fusee_control::node::NodeRequest::StandAt) tells the master of every bar that is for an earlier
+//!   view; bars that are set afterwards are for view N or later ones.
 //!
-//! A node that has had an answer of a master less than a lease ago sets no bar. This is only a courtesy, so that
-//! a session that is cut off alone disturbs no other one. Nothing depends on it, nor on this node's clock.
+//! A node that had an answer of a master less than a lease ago sets no bar. This is only a courtesy: it keeps a
+//! session that alone is cut off from disturbing others. Nothing depends on it, or on this node's clock.
 
 use fusee_control::master::MasterReplyId;
 use fusee_control::node::{Bar, MemberBars, NodeRefusal, NodeReply};
@@ -21,25 +21,25 @@ use fusee_core::verbs::{ClientId, MnId};
 
 use super::{NodeEffect, NodeLogic, NodeResult, bad};
 
-/// The bars of a node, and the last answer of a master to it.
+/// The bars of a node, and the last answer of a master to the node.
 #[derive(Debug, Default)]
 pub(super) struct NodeBarState {
     bars: [Option<Bar>; MAX_BARS],
     changes: u64,
     now_ms: u64,
-    /// The last answer of a master, and the time at which it came.
+    /// The id of a master's last answer, and the time at which the answer came.
     heard: Option<(MasterReplyId, u64)>,
     lease_ms: u64,
     longest_lease_ms: u64,
 }
 
 impl NodeLogic {
-    /// Sets the time. It must not decrease; its zero is arbitrary.
+    /// Sets the current time. The time must not decrease; its zero is arbitrary.
     pub fn pass(&mut self, now_ms: u64) {
         self.barring.now_ms = now_ms;
     }
 
-    /// Notes an answer of a master, with the master's lease in milliseconds.
+    /// Records an answer of a master, with the master's lease in milliseconds.
     pub fn note_master_reply(&mut self, note: MasterReplyId, lease_ms: u64) {
         let barring = &mut self.barring;
         barring.heard = Some((note, barring.now_ms));
@@ -47,7 +47,7 @@ impl NodeLogic {
         barring.longest_lease_ms = barring.longest_lease_ms.max(lease_ms);
     }
 
-    /// Returns the report for the master: its last answer, and the present bars.
+    /// Returns the node's report to the master: the master's last answer, and the present bars.
     pub fn heartbeat_report(&self) -> (Option<MasterReplyId>, MemberBars) {
         (self.barring.heard.map(|(note, _)| note), self.bars())
     }
@@ -91,8 +91,8 @@ impl NodeLogic {
         match known.map(|at| (at, bars[at].map_or(0, |bar| bar.view))) {
             Some((_, known)) if known >= view => {}
             _ if self.hears_master() => return Err(NodeRefusal::HearsMaster),
-            // A bar for a later view replaces that for an earlier one: settling the earlier one does not settle
-            // the later.
+            // A bar for a later view replaces the bar for an earlier view, because a change that settles the
+            // earlier bar does not settle the later one.
             Some((at, _)) => self.set_bar(at, Some(Bar { node, view }), effects),
             None => {
                 let free = bars.iter().position(Option::is_none);

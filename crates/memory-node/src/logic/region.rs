@@ -1,4 +1,4 @@
-//! The blocks of a region on this node: their owners, and the list of free ones.
+//! The blocks of a region on this node: their owners, and the list of free blocks.
 
 use fusee_core::data::Redundancy;
 use fusee_core::verbs::ClientId;
@@ -6,8 +6,8 @@ use fusee_core::view::{Geometry, TABLE_ENTRY_BYTES};
 
 use super::NodeEffect;
 
-/// Returns how many blocks of a region are kept for DELETEs. A DELETE needs an object for its log
-/// entry before it can free memory, so it must get a block even when no other request does.
+/// Returns how many blocks of a region are kept for DELETEs. A DELETE needs memory for its log object before it can
+/// free memory, so it must get a block even when other requests get none.
 fn kept_back(blocks: usize) -> usize {
     if blocks < 8 { 0 } else { blocks.div_ceil(64) }
 }
@@ -16,16 +16,16 @@ fn kept_back(blocks: usize) -> usize {
 #[derive(Debug)]
 pub(super) struct NodeRegion {
     pub offset: u64,
-    /// The view for which it was reserved last.
+    /// The view for which the region was last reserved.
     pub since: u64,
     pub geometry: Geometry,
     pub primary: bool,
-    /// The redundancy of its objects.
+    /// The redundancy of the region's objects.
     pub redundancy: Redundancy,
-    /// The block allocation table.
+    /// The block allocation table: the owner of each block.
     pub owners: Vec<ClientId>,
-    /// Blocks to hand out, the next one last. A block that has got an owner since is skipped when
-    /// it comes up, so that no request has to search.
+    /// The blocks to hand out, the next one last. A listed block that has meanwhile got an owner is skipped when it
+    /// is reached, so that no request has to search the list.
     free: Vec<u32>,
     /// For each block, whether `free` lists it.
     listed: Vec<bool>,
@@ -53,7 +53,7 @@ impl NodeRegion {
         }
     }
 
-    /// Lists all free blocks, as the region's new primary.
+    /// Lists all free blocks, when this node becomes the region's primary.
     pub fn list_free(&mut self) {
         self.listed = self.owners.iter().map(|owner| *owner == ClientId::NOBODY).collect();
         let free = (0u32..).zip(&self.listed).filter(|(_, free)| **free);
@@ -61,12 +61,12 @@ impl NodeRegion {
         self.free.reverse();
     }
 
-    /// Whether more than about a quarter of the blocks is free.
+    /// Returns whether the list of free blocks has more than a quarter of all blocks.
     pub fn has_spare(&self) -> bool {
         self.free.len() > self.owners.len() / 4
     }
 
-    /// Takes a free block off the list. The last ones are for DELETEs.
+    /// Takes a free block off the list. The last blocks are kept for DELETEs (`to_delete`).
     pub fn take_free(&mut self, to_delete: bool) -> Option<u32> {
         let kept = if to_delete { 0 } else { self.kept_back() };
         while self.free.len() > kept
@@ -91,14 +91,14 @@ impl NodeRegion {
         NodeEffect::WriteTable { offset, value: owner.0 }
     }
 
-    /// Returns how many free blocks requests other than DELETEs can still get.
+    /// Returns how many free blocks are left for requests other than DELETEs.
     pub fn writable(&self) -> u64 {
         let free = self.owners.len() as u64 - self.owned();
         free.saturating_sub(self.kept_back() as u64)
     }
 
-    /// Returns how many of the free blocks are kept for DELETEs. Log objects are replicated, so
-    /// other regions keep none.
+    /// Returns how many of this region's free blocks are kept for DELETEs. Log objects are replicated, so only
+    /// replicated regions keep blocks.
     fn kept_back(&self) -> usize {
         let is_for_logs = self.redundancy == Redundancy::Replicated;
         if is_for_logs { kept_back(self.owners.len()) } else { 0 }

@@ -1,15 +1,15 @@
-//! Ordering of the requests of sessions, and of the master's jobs.
+//! The ordering of the requests of sessions and of the master's jobs.
 //!
-//! A session that gives a request up does not know whether it will still arrive: it may be on a connection that
-//! stalled, and arrive long after later requests of the session that took another connection. A late ALLOC
-//! would give a block to a session that has ended, and a late `SetOwner` would take a block from its present
-//! owner. So requests have numbers, and tell which requests of their session have ended. A request is refused
-//! if a later one has told that it has ended.
+//! A session that gives a request up does not know whether the request will still arrive. The request may be on a
+//! stalled connection, and arrive long after later requests of the session that took another connection. A late
+//! ALLOC would give a block to a session that has ended, and a late `SetOwner` would take a block from its present
+//! owner. So requests have numbers, and each request says which requests of its session have ended. A request is
+//! refused if a later one has said that it has ended.
 //!
-//! The same holds for jobs. A job that got no answer has ended, and the next one begins. A late request of the
-//! old job may arrive when the new one is complete and sessions have gone on, for example with an outdated
-//! table of owners. Jobs run one at a time, so all requests of a job have one number. A repairer that is given
-//! up is fenced before another one works, and none of its requests has an effect from then on.
+//! The same holds for jobs. A job that got no answer has ended, and the next job begins. A late request of the old
+//! job, with for example an outdated table of owners, can arrive when the new job is complete and sessions have
+//! gone on. Jobs run one at a time, so all requests of a job have one number. A repairer that is given up is fenced
+//! before another repairer works, and none of its requests has an effect from then on.
 
 use std::collections::BTreeMap;
 
@@ -19,7 +19,8 @@ use fusee_core::verbs::ClientId;
 
 use super::{NodeDecision, NodeEffect, NodeLogic, NodeResult, check_client_id};
 
-/// The most sessions remembered. Beyond, the quarter that has made no request for longest is forgotten.
+/// The largest number of sessions remembered. If there are more, the quarter whose last requests are oldest is
+/// forgotten.
 const MAX_SESSIONS: usize = 1 << 16;
 
 /// The progress of each session's requests.
@@ -34,13 +35,13 @@ pub(super) struct NodeRequestOrder {
 struct NodeRequestProgress {
     /// Requests with lower numbers have ended.
     over: u64,
-    /// The number of the last request, counted over all sessions.
+    /// The position of the session's last request among the requests of all sessions.
     last: u64,
 }
 
 impl NodeRequestOrder {
-    /// Whether request `turn` takes effect. `ended` is the number below which the sender says that its requests
-    /// have ended.
+    /// Records that the sender's requests below `ended` have ended. Returns whether the request `turn` takes
+    /// effect.
     fn accept(&mut self, client: ClientId, turn: u64, ended: u64) -> bool {
         self.requests += 1;
         let progress = self.sessions.entry(client).or_default();
@@ -69,7 +70,8 @@ impl NodeLogic {
         let refused =
             |refusal| NodeDecision { effects: vec![], reply: NodeReply::Refused(refusal) };
         if self.over.has_ended(client) {
-            // Refused even if it gives a block back: the session's recovery has read the table, or is about to.
+            // Even a request that gives a block back is refused, because the session's recovery has read the table
+            // or is about to.
             return refused(NodeRefusal::Fenced { client });
         }
         if !self.turns.accept(client, turn, ended) {

@@ -1,4 +1,4 @@
-//! Both ends of a connection in one thread, over sockets that accept as much as a test wants.
+//! Tests of both ends of a connection in one thread, over sockets that accept as many bytes as a test wants.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -20,10 +20,11 @@ fn as_client(files: &Certificates) -> TlsSettings {
     TlsSettings::of_client(&files.path("ca")).unwrap()
 }
 
-/// One direction of a connection.
+/// The bytes on their way in one direction of a connection.
 type Pipe = Rc<RefCell<VecDeque<u8>>>;
 
-/// An end that accepts `takes` bytes at a time, and holds up to `holds` bytes that the other end has not read.
+/// A socket that accepts `takes` bytes at a time, as long as fewer than `holds` bytes wait for the other end to
+/// read them.
 struct PipeSocket {
     from: Pipe,
     to: Pipe,
@@ -70,7 +71,7 @@ fn is_blocked<T>(result: &io::Result<T>) -> bool {
     result.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
 }
 
-/// Returns both ends after the handshake.
+/// Returns both ends of a connection after the handshake.
 fn connected(
     files: &Certificates,
     takes: usize,
@@ -79,7 +80,7 @@ fn connected(
     let (near, far) = pair(takes, holds);
     let mut client = as_client(files).dial("127.0.0.1:7400", near).unwrap();
     let mut server = MaybeTlsStream::plain(far);
-    // The server reads the first bytes before it knows that this is TLS.
+    // The server must read the first byte before it knows that the client uses TLS, so the client sends first.
     let _starts = client.flush();
     let mut first = [0; 100];
     let read = server.read(&mut first).unwrap();
@@ -195,7 +196,7 @@ fn any_bytes_are_an_error_at_most() {
         };
         let mut sent: Vec<u8> = (0..random() % 5_000).map(|_| random() as u8).collect();
         match random() % 3 {
-            // A length as of a possible record.
+            // The bytes begin like a record with a plausible length.
             0 if sent.len() > 5 => {
                 let len = (random() % 300) as u16;
                 sent[..3].copy_from_slice(&[[22, 23, 21, 20][random() % 4], 3, 3]);
@@ -243,7 +244,7 @@ fn certificates_of_others_and_for_others_are_refused() {
     let wrong = says(handshake(&as_client(&files), "10.0.0.1:1"));
     assert!(wrong.contains("10.0.0.1"), "{wrong}");
     assert!(matches!(as_client(&files).dial("a b:1", ()), Err(TlsError::Name { .. })));
-    // A server that speaks no TLS.
+    // The server answers without TLS.
     let (near, mut far) = pair(usize::MAX, usize::MAX);
     let mut client = as_client(&files).dial("localhost:1", near).unwrap();
     far.write_all(b"FUSEE\x0a\x01\x00").unwrap();
@@ -268,7 +269,7 @@ fn files_are_read_again_when_they_change() {
     std::thread::sleep(crate::LOOK);
     let second = watched.current();
     assert!(!Arc::ptr_eq(&first, &second));
-    // A key that other users may read is refused until they may not.
+    // A key that other users have access to is refused, until its permissions are corrected.
     let others_may = |mode| {
         fs::set_permissions(files.path("key"), fs::Permissions::from_mode(mode)).unwrap();
         std::thread::sleep(crate::LOOK);
