@@ -1,9 +1,9 @@
-//! Prints the time of one verb on each fabric: a batch of one, from posting to result.
+//! Prints the time that a batch of one verb takes on each fabric, from posting to result.
 //!
-//! `cargo run --release -p fusee-fabric --example latency [rounds]`. Shared memory is measured at random places of
-//! a pool larger than most caches. TCP is measured over loopback, with the node's thread in this process, then also
-//! with a switch between, whose threads are in this process as well. The clock is read only once for all rounds, so
-//! times are averages.
+//! Run it with `cargo run --release -p fusee-fabric --example latency [rounds]`. Shared memory is measured at
+//! random places of a pool that is larger than most caches. TCP is measured over loopback, with the node's thread
+//! in this process; then also through a switch, whose threads are in this process as well. The clock is read only
+//! once for all rounds, so times are averages.
 
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
@@ -19,7 +19,7 @@ use fusee_fabric::{
 };
 use fusee_switch::fusee::{FuseeSwitch, FuseeSwitchOptions};
 
-/// The first byte behind the header.
+/// The offset of the first byte behind the header.
 const START: u64 = POOL_HEADER_BYTES;
 const MN: MnId = MnId(0);
 const POOL_BYTES: u64 = 256 << 20;
@@ -34,7 +34,7 @@ fn block_on<T>(fabric: &AnyFabric, waker: &Waker, future: impl Future<Output = T
     }
 }
 
-/// Returns the nanoseconds per round of `post`, which gets a cleared batch and a random offset.
+/// Returns the nanoseconds per round. In each round, `post` gets a cleared batch and a random offset.
 fn measure(
     fabric: &AnyFabric,
     rounds: u64,

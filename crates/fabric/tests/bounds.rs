@@ -1,6 +1,7 @@
-//! Bounds on the resources of a memory node that strangers and broken clients can hold while it serves others.
+//! Tests of the bounds on the resources of a memory node that strangers and broken clients can hold. The node
+//! serves others meanwhile.
 //!
-//! The memory that they cost is measured on processes, in `crates/fusee/tests/strangers.rs`.
+//! The memory that strangers cost is measured on whole processes, in `crates/fusee/tests/strangers.rs`.
 
 // Promise SEC-4: SEC-3, at fabrics.
 
@@ -20,7 +21,7 @@ use support::wire::{SHM, dial, greet, key, rest, say_hello, shm_hello};
 use support::{START, Scratch, Served, block_on, loopback, member, options};
 
 const MN: MnId = MnId(0);
-/// Longer than any step here takes on a loaded machine.
+/// A limit that no step of these tests reaches, even on a loaded machine.
 const WAIT: Duration = Duration::from_secs(60);
 const POOL_BYTES: u64 = 32 << 20;
 
@@ -31,7 +32,7 @@ fn node(limits: NodeLimits, shm: Option<&Scratch>) -> Served {
     Served { fabrics: NodeFabrics::start_limited(options, limits).unwrap(), identity }
 }
 
-/// Sends a WRITE of 16 MiB without its end, as much as the socket takes.
+/// Sends at most a half of a WRITE of 16 MiB, as much of it as the socket accepts.
 fn write_half(stream: &mut TcpStream) {
     let body = VERB_BYTES + MAX_VERB_BYTES as usize;
     stream.set_nonblocking(true).unwrap();
@@ -68,7 +69,7 @@ fn session(served: &Served, client: u32) -> AnyFabric {
     attach_all(FabricKind::Tcp, ClientId(client), &[member(MN, served)]).unwrap()
 }
 
-/// A WRITE and a READ of `len` bytes.
+/// Executes a WRITE and a READ of `len` bytes.
 fn copy(fabric: &AnyFabric, len: usize) -> Result<(), VerbError> {
     let mut batch = VerbBatch::new();
     let data = batch.stage(len as u32);
@@ -81,8 +82,8 @@ fn copy(fabric: &AnyFabric, len: usize) -> Result<(), VerbError> {
     Ok(())
 }
 
-/// A WRITE and a READ of the largest size, each in one frame, which takes memory of the node's budget. Sessions of this
-/// crate would send them in pieces.
+/// Executes a WRITE and a READ of the largest size, each in one frame, so that each takes memory of the node's
+/// budget. Sessions of this crate would send such verbs in pieces.
 fn copy_in_one(stream: &mut TcpStream) {
     let data = vec![7; MAX_VERB_BYTES as usize];
     let write = WireVerb { offset: START, op: WireOp::Write(&data) };
@@ -108,10 +109,10 @@ fn long_frames_that_do_not_come_whole_go_when_others_need_the_memory() {
     let honest = session(&served, 100);
     let mut first = greet(&served, 1);
     write_half(&mut first);
-    // Others go on meanwhile, and a connection that delays no other is not closed.
+    // Other sessions go on meanwhile, and a connection that delays no other one is not closed.
     copy(&honest, 1 << 20).unwrap();
     assert!(is_open(&mut first));
-    // There is no memory for two of them.
+    // The node's budget does not suffice for two long frames, so the stuck connection is closed.
     copy_in_one(&mut greet(&served, 101));
     assert!(!is_open(&mut first));
     let mut half: Vec<TcpStream> = (2..8).map(|client| greet(&served, client)).collect();
@@ -119,8 +120,8 @@ fn long_frames_that_do_not_come_whole_go_when_others_need_the_memory() {
     copy(&honest, 1 << 20).unwrap();
     let end = Instant::now() + WAIT;
     while half.iter_mut().any(is_open) {
-        // While any connection waits, those that hold memory are closed one after the other. The last one blocks no
-        // other.
+        // While a connection waits for memory, the connections that hold memory are closed one after the other. The
+        // last one delays no other connection, so it stays open.
         if half.iter_mut().filter_map(|stream| is_open(stream).then_some(())).count() == 1 {
             break;
         }
@@ -148,7 +149,7 @@ fn replies_that_nobody_fetches_go_when_others_need_the_memory() {
         stream.write_all(&bytes).unwrap();
     }
     copy(&honest, 1 << 20).unwrap();
-    // All connections but the last have waited, or others have waited for them.
+    // Each lazy connection except the last is closed once another connection needs the memory of its reply.
     let end = Instant::now() + WAIT;
     let mut got = vec![0; lazy.len()];
     while got.iter().filter(|got| **got > 0).count() < 3 {
@@ -156,7 +157,7 @@ fn replies_that_nobody_fetches_go_when_others_need_the_memory() {
         std::thread::sleep(Duration::from_millis(100));
         copy_in_one(&mut whole);
         for (stream, got) in lazy.iter_mut().zip(&mut got) {
-            // The bytes in the socket's buffers arrive, and then an end.
+            // A connection that was closed delivers the bytes in the socket's buffers, and then its end.
             if *got == 0 && !is_open(stream) {
                 *got = 1;
             }
@@ -196,7 +197,7 @@ fn silent_connections_make_room_for_who_says_hello() {
     let mut socket = UnixStream::connect(&path).unwrap();
     socket.set_read_timeout(Some(WAIT)).unwrap();
     say_hello(&mut socket, SHM, &key(served.identity), &shm_hello(1));
-    // The hello was read: a process that serves the memory itself is refused with this status.
+    // The node has read the hello: it refuses a process that serves the memory itself with this status.
     assert_eq!(rest(&mut socket).unwrap()[16..20], [2, 0, 0, 0]);
     drop(silent);
 }

@@ -1,4 +1,5 @@
-//! The clock of leases counts the time in which the machine sleeps, and the code of leases uses no other clock.
+//! Tests that the clock of leases counts the time in which the machine sleeps, and that the code of leases uses no
+//! other clock.
 
 // Promise SIL-10
 
@@ -8,7 +9,7 @@ use std::process::Command;
 
 use fusee_fabric::Clock;
 
-/// The variable that marks a process in a time namespace, which sees as much sleep as the test chooses.
+/// The environment variable that marks a process in a time namespace, which sees as much sleep as the test chooses.
 const SEES: &str = "FUSEE_CLOCK_SEES";
 
 #[test]
@@ -37,7 +38,8 @@ fn the_precise_clock_counts_sleep() {
     assert!(of("coarse ") < coarse + 600, "{seen}");
 }
 
-/// The code that uses [`Clock`] alone: the master with its election and its store, memory nodes, keepers.
+/// The directories whose code must use [`Clock`] only: the master with its election and store, memory nodes,
+/// keepers.
 const GOES_BY_LEASES: [&str; 3] = ["master/src", "memory-node/src", "client/src/logic"];
 
 fn sources(at: &Path, found: &mut Vec<PathBuf>) {
@@ -45,7 +47,7 @@ fn sources(at: &Path, found: &mut Vec<PathBuf>) {
         let entries = fs::read_dir(at).unwrap().flatten();
         return entries.for_each(|entry| sources(&entry.path(), found));
     }
-    // Tests measure how long something takes.
+    // Tests are left out, because they measure how long something takes.
     let name = at.file_name().unwrap_or_default().to_string_lossy().into_owned();
     if name.ends_with(".rs") && name != "tests.rs" {
         found.push(at.to_owned());
@@ -62,7 +64,7 @@ fn leases_go_by_clocks_that_count_sleep() {
     for file in files {
         let text = fs::read_to_string(&file).unwrap();
         for (number, line) in (1..).zip(text.lines()) {
-            // The runtime's own instants may only be used for sleeping.
+            // The async runtime's own instants are used only for sleeping.
             let line = line.replace("tokio::time::Instant", "");
             let is_comment = line.trim_start().starts_with("//");
             if !is_comment && line.contains("Instant") {

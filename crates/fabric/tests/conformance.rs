@@ -1,13 +1,15 @@
 //! Runs the conformance suite on every fabric, in one process and across processes.
 //!
-//! The rigs: shared memory with nodes in this process; TCP over loopback, and through a switch; clients of both at the
-//! same nodes; and both again with each node in a process of its own, which `kill` kills for good. With an RDMA
-//! device, verbs both ways; without one the test says so, and fails if `FUSEE_RDMA_REQUIRED=1` (`tests/rdma/run` has
-//! devices). With a wire for a switch, verbs through that as well. Clients over shared memory that are fenced or
-//! killed run in children, too. Children are this binary, started with [`ROLE`] set. They take commands on their
-//! standard input and answer on their standard output, so that they end when this process does.
+//! The rigs: shared memory with nodes in this process; TCP over loopback, and through a switch; clients of both
+//! fabrics at the same nodes; and both fabrics again with each node in a process of its own, which `kill` kills for
+//! good. With an RDMA device, verbs in both arrangements; without one the test says so, and fails if
+//! `FUSEE_RDMA_REQUIRED=1` (`tests/rdma/run` provides devices). With a wire for a switch, verbs through that switch
+//! as well. Clients over shared memory that are fenced or killed run in child processes, too. A child process is
+//! this binary, started with [`ROLE`] set. It takes commands on its standard input and answers on its standard
+//! output, so that it ends when this process does.
 //!
-//! This test has its own `main` because of these children. Arguments are parts of names, as for the usual harness:
+//! This test has its own `main` because of the child processes. Arguments are parts of names, as for the usual
+//! harness:
 //! `cargo test --test conformance -- tcp/bounds`.
 
 // Promise FAB-1: Every fabric keeps its [six guarantees](fabric.md#what-every-fabric-guarantees).
@@ -40,14 +42,14 @@ use support::{
     Scratch, Served, Wire, block_on, member, node, rdma_device, unique, verbs_node, wire,
 };
 
-/// The limit for steps that take a short time, on a machine that may be slow.
+/// The limit for steps that take a short time, even on a slow machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The fabric of each client.
+/// The fabric that each client uses.
 #[derive(Clone, Copy, Debug)]
 enum FabricMix {
     All(FabricKind),
-    /// Shared memory for clients with even numbers, TCP for those with odd ones.
+    /// Clients with even numbers use shared memory, those with odd numbers TCP.
     Both,
 }
 
@@ -61,7 +63,7 @@ impl FabricMix {
     }
 }
 
-/// Nodes in this process.
+/// A rig with nodes in this process.
 struct InProcessRig {
     mix: FabricMix,
     members: Vec<Member>,
@@ -128,18 +130,18 @@ impl Drop for InProcessRig {
     }
 }
 
-/// Nodes in this process, behind a switch that orders CASes, and steers READs that ask for it.
+/// A rig with nodes in this process, behind a switch that orders CASes and steers READs that ask for it.
 struct SwitchRig {
     nodes: InProcessRig,
     at: SwitchLocation,
-    /// The switch, and the wire that it uses.
+    /// The switch, and the wire if the switch is on one.
     _switch: Box<dyn Any + Sync>,
 }
 
 impl SwitchRig {
     const OPTIONS: FuseeSwitchOptions = FuseeSwitchOptions { slots: 10, rounds: 10 };
 
-    /// Starts a switch to which sessions connect over TCP.
+    /// Starts a rig whose sessions connect to the switch over TCP.
     fn over_tcp() -> SwitchRig {
         let nodes = InProcessRig::new(FabricMix::All(FabricKind::Tcp));
         let of = |member: &Member| {
@@ -154,7 +156,7 @@ impl SwitchRig {
         SwitchRig { nodes, at, _switch: Box::new(switch) }
     }
 
-    /// Starts a switch on the wire.
+    /// Starts a rig with the switch on the wire.
     fn on_the_wire() -> SwitchRig {
         let wire = Wire::of_this_machine().expect("it was asked for");
         let switch = Box::new(FuseeSwitch::new(SwitchRig::OPTIONS));
@@ -189,7 +191,7 @@ impl Rig for SwitchRig {
     }
 }
 
-/// Each node in a process of its own.
+/// A rig with each node in a process of its own.
 struct ChildProcessRig {
     kind: FabricKind,
     members: Vec<Member>,
@@ -233,7 +235,8 @@ impl Rig for ChildProcessRig {
     }
 }
 
-/// Fences clients in processes of their own: a process that answers the fence lives on, a stopped one is killed.
+/// Fences a client in a process of its own. A process that answers the fence goes on; a process that is stopped is
+/// killed.
 fn fence_a_process(stopped: bool) {
     let scratch = Scratch::new();
     let served = node(POOL_BYTES, Some(scratch.socket()));
@@ -275,17 +278,17 @@ fn fence_a_process(stopped: bool) {
     if stopped {
         assert_eq!(client.end_signal(), Some(9), "the stopped process lives")
     } else {
-        // The process was told, and goes on with other work.
+        // The process was told of the fence, and goes on with other work.
         client.ask("fenced")
     }
-    // Neither another process nor this one can attach with that id again.
+    // Neither another process nor this one can attach with that client id again.
     let again = Child::refused_client(&at, ClientId(5));
     assert!(again.contains("has been fenced"), "{again}");
     let again = attach_all(FabricKind::Shm, ClientId(5), &[at]).unwrap_err();
     assert!(matches!(again.cause, AttachCause::Fenced));
 }
 
-/// The other sessions of a process go on when one of them is fenced.
+/// If one session of a process is fenced, the process's other sessions go on.
 fn fence_one_session_of_a_process() {
     let scratch = Scratch::new();
     let served = node(POOL_BYTES, Some(scratch.socket()));
@@ -297,13 +300,14 @@ fn fence_one_session_of_a_process() {
     client.ask("fenced");
     client.ask("other works");
     assert_eq!(served.fabrics.attached_clients(), 1);
-    // All sessions of the process, one after the other.
+    // All sessions of the process can be fenced, one after the other.
     served.fabrics.fence(&[ClientId(6)]);
     client.ask("ping");
     assert_eq!(served.fabrics.attached_clients(), 0);
 }
 
-/// A process that stands still for a moment is not killed. The machine may stand still longer, but not every time.
+/// A process that stands still for a moment is not killed. The test is repeated because the machine can stand still
+/// for longer, but not every time.
 fn fence_a_process_that_pauses() {
     let is_spared = || {
         let scratch = Scratch::new();
@@ -326,7 +330,7 @@ fn fence_a_process_that_pauses() {
     assert!((0..5).any(|_| is_spared()), "a process is killed that could have answered");
 }
 
-/// Stopped processes are waited for at the same time, not one after the other.
+/// If several processes are stopped, a fence waits for all of them at the same time, not one after the other.
 fn fence_many_stopped_processes() {
     let scratch = Scratch::new();
     let served = node(POOL_BYTES, Some(scratch.socket()));
@@ -343,8 +347,8 @@ fn fence_many_stopped_processes() {
     }
 }
 
-/// A node that stands still reads a hello after its client has given up. If it listed the session, no goodbye would
-/// come for it, and a fence would kill the process, which lives.
+/// A node that stood still reads a hello after its client has given up. The node must not list that session: no
+/// goodbye would come for it, and a fence would kill the process, which lives.
 fn a_client_that_has_given_up_is_no_session() {
     let scratch = Scratch::new();
     let (served, at) = Child::node(NODES[0], 2 * START, &scratch.socket());
@@ -362,7 +366,7 @@ fn a_client_that_has_given_up_is_no_session() {
     drop(say_hello());
     served.signal("CONT");
     served.ask("holds 0");
-    // The same with sessions of this process.
+    // The same happens to a session of this process.
     served.stop();
     let refused = attach_all(FabricKind::Shm, ClientId(5), std::slice::from_ref(&at)).unwrap_err();
     assert!(matches!(refused.cause, AttachCause::Unreachable(_)), "{refused}");
@@ -371,7 +375,7 @@ fn a_client_that_has_given_up_is_no_session() {
     served.ask("holds 1");
 }
 
-/// A node that stands still, and whose queue of connections is full, delays a client only for a bounded time.
+/// If a node stands still and its queue of connections is full, a client is delayed only for a bounded time.
 fn a_full_queue_of_a_node_is_no_dead_end() {
     let scratch = Scratch::new();
     let path = scratch.socket();
@@ -394,7 +398,7 @@ fn a_full_queue_of_a_node_is_no_dead_end() {
     drop((queue, squatter));
 }
 
-/// The fence of a client that has detached in order does not kill its process.
+/// A fence of a client that has detached in order does not kill the client's process.
 fn fence_a_process_that_has_left() {
     let scratch = Scratch::new();
     let served = node(POOL_BYTES, Some(scratch.socket()));
@@ -410,7 +414,7 @@ fn fence_a_process_that_has_left() {
     client.kill();
 }
 
-/// After `leave` the node knows at once that the session has ended.
+/// When `leave` returns, the node has recorded that the session has ended.
 fn fence_a_process_as_soon_as_it_has_left() {
     let scratch = Scratch::new();
     let served = node(POOL_BYTES, Some(scratch.socket()));
@@ -424,7 +428,7 @@ fn fence_a_process_as_soon_as_it_has_left() {
     }
 }
 
-/// The death of a client is noticed, and its fence is complete at once.
+/// The node notices the death of a client, and the client's fence is complete at once.
 fn a_process_dies_by_itself() {
     let scratch = Scratch::new();
     let served = node(POOL_BYTES, Some(scratch.socket()));
@@ -439,7 +443,7 @@ fn a_process_dies_by_itself() {
     served.fabrics.fence(&[ClientId(5)]);
 }
 
-/// A node starts in place of one that was killed, and not in place of one that lives.
+/// A node can start in place of one that was killed.
 fn a_killed_node_leaves_its_socket_to_the_next() {
     let scratch = Scratch::new();
     let path = scratch.socket();
@@ -453,11 +457,12 @@ fn a_killed_node_leaves_its_socket_to_the_next() {
 
 type Run = Box<dyn FnOnce()>;
 
-/// Software RoCE breaks guarantee 3 without notice: the kernel copies bytes.
+/// Returns whether the rig keeps the guarantee that a check tests. Software RoCE breaks guarantee 3 without notice,
+/// because the kernel copies bytes.
 fn is_kept(rig: &str, check: &str, may_tear: bool) -> bool {
     let is_kept = !may_tear || !["words_do_not_tear", "the_last_word_lands_last"].contains(&check);
     if !is_kept {
-        // Not by println, whose output the test program captures.
+        // Written to stderr directly, because the test harness captures the output of `println`.
         let _told = Write::write_fmt(
             &mut std::io::stderr(),
             format_args!("SKIPPED: {rig}/{check}: software RoCE does not promise it\n"),

@@ -1,7 +1,7 @@
-//! Attacks on data connections by peers without the memory node's key: they learn nothing, and gain nothing.
+//! Tests that peers without the memory node's key learn nothing on data connections, and gain nothing.
 //!
-//! Each of the two checks of a handshake is tested alone: the node's with a client that believes everything, the
-//! client's with a node that lets every client in.
+//! Each of the two checks of a handshake is tested alone: the node's check with a client that accepts any node, the
+//! client's check with a node that accepts any client.
 
 // Promise SEC-17: Data connections need the node's key, and reveal nothing without it.
 
@@ -36,7 +36,7 @@ const WAIT: Duration = Duration::from_secs(30);
 trait Stream: Read + Write {}
 impl<T: Read + Write> Stream for T {}
 
-/// A connection over TCP or to the socket, the magic of its messages, and a hello for it.
+/// A connection over TCP or to the socket, the magic of its messages, and a hello to send on it.
 type Dialled = (Box<dyn Stream>, &'static [u8; 8], Vec<u8>);
 
 fn dialled(served: &Served) -> [Dialled; 2] {
@@ -46,7 +46,7 @@ fn dialled(served: &Served) -> [Dialled; 2] {
     [(Box::new(dial(served)), TCP, hello), (Box::new(socket), SHM, shm_hello(1))]
 }
 
-/// Returns whether a node's message is free of the node's identity.
+/// Returns whether a message does not contain the node's identity.
 fn is_free_of(said: &[u8], identity: u64) -> bool {
     !said.windows(8).any(|bytes| bytes == identity.to_le_bytes() || bytes == identity.to_be_bytes())
 }
@@ -67,7 +67,7 @@ fn a_node_lets_in_no_client_whose_proof_is_not_good() {
             let proof = match attack {
                 "no proof" => [0; 32],
                 "of another hello" => proof(magic, &own, &call, &answer, &other),
-                // Two nodes of the same name: only the key tells them apart.
+                // The proof is for the same connection, but made with the key of another node.
                 "of another node" => {
                     let about = [&call[..], &hello].concat();
                     key(served.identity ^ 1).proof(
@@ -85,7 +85,7 @@ fn a_node_lets_in_no_client_whose_proof_is_not_good() {
                 _ => unreachable!(),
             };
             assert_ne!(proof, good);
-            // Requests behind the hello are not executed.
+            // The node must not execute the request behind the hello.
             let read = frame::request_header(16, 1, 1);
             let _ = stream.write_all(&[&proof[..], &hello, &read, &[1, 0, 0, 0]].concat());
             let said = rest(&mut stream).unwrap();
@@ -107,7 +107,7 @@ fn a_node_tells_nothing_to_a_client_that_names_another() {
             assert_eq!(rest(&mut stream).unwrap(), b"");
         }
     }
-    // The same for a client that sends the identity in the clear, as earlier versions did.
+    // A client that sends the identity in the clear, as earlier versions did, gets the same answer.
     for (mut stream, magic, _) in dialled(&served) {
         let hello = [&magic[..], &served.identity.to_le_bytes(), &[7; 32]].concat();
         let answer = ask(&mut stream, &hello);
@@ -136,7 +136,7 @@ fn a_recorded_connection_is_of_no_use_and_nonces_differ() {
     }
 }
 
-/// Records of TLS begin with a byte with which a proof may begin, too.
+/// A proof can begin with the byte with which records of TLS begin. The node must not take such a proof for TLS.
 #[test]
 fn a_proof_may_begin_with_any_byte() {
     let served = node(2 * START, None);
@@ -162,7 +162,8 @@ fn a_proof_may_begin_with_any_byte() {
     assert!((0..10_000).any(|_| is_welcome(&tls).is_some()), "no such proof");
 }
 
-/// Starts impostors at a memory node's address and path. They record all they receive, and send this answer.
+/// Starts two impostors, at the address and at the path of a memory node. Each records all that it receives, and
+/// sends this answer.
 fn squatter(answer: Vec<u8>) -> (Member, Scratch, [JoinHandle<Vec<u8>>; 2]) {
     let scratch = Scratch::new();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -197,7 +198,7 @@ fn a_client_says_nothing_to_a_node_whose_proof_is_not_good() {
     for identity_of_answer in [None, Some(1)] {
         let answer = [&[0; 4][..], &[9; 32], &[9; 32]].concat();
         let answer = identity_of_answer.map_or(answer.clone(), |identity: u64| {
-            // The answer of earlier versions: a welcome.
+            // The answer of earlier versions was a welcome.
             [&[0; 4][..], &identity.to_le_bytes(), &[0; 56]].concat()
         });
         let (at, scratch, squatters) = squatter(answer);
@@ -215,7 +216,8 @@ fn a_client_says_nothing_to_a_node_whose_proof_is_not_good() {
     }
 }
 
-/// In a cluster with a secret the identity alone gives no access. It goes over control connections, and is in etcd.
+/// In a cluster with a secret, the identity alone gives no access, because control connections carry it and etcd
+/// stores it.
 #[test]
 fn where_there_is_a_secret_the_identity_alone_opens_nothing() {
     let scratch = Scratch::new();
@@ -242,7 +244,7 @@ fn where_there_is_a_secret_the_identity_alone_opens_nothing() {
     for who in PeerKind::ALL {
         attach(FabricKind::Tcp, Some(secret.keys(who))).unwrap();
     }
-    // A raw peer that knows the identity, and has overheard the name.
+    // A raw peer that knows the identity and has overheard the name, but has no key, is refused.
     let own = NodeKey::new(Some(&secret.keys(PeerKind::Client)), identity);
     for (mut stream, magic, hello) in dialled(&served) {
         let call = call(magic, &own, [3; 32]);
@@ -251,7 +253,7 @@ fn where_there_is_a_secret_the_identity_alone_opens_nothing() {
         let _ = stream.write_all(&[&[0; 32], &hello[..]].concat());
         assert_eq!(rest(&mut stream).unwrap(), b"");
     }
-    // With the key the hello is accepted. Only the socket refuses it, because this process serves the node itself.
+    // With the key, TCP accepts the hello. The socket refuses it only because this process serves the node itself.
     for ((mut stream, magic, hello), status) in dialled(&served).into_iter().zip([0, 2]) {
         say_hello(&mut stream, magic, &own, &hello);
         let mut welcome = [0; 24];
@@ -263,7 +265,8 @@ fn where_there_is_a_secret_the_identity_alone_opens_nothing() {
 /// A user that is neither root nor the user that runs the tests.
 const OTHER: u32 = 65_534;
 
-/// Starts this program as a process of another user, in one of the roles below; `None` where that is not possible.
+/// Starts this program as a process of another user, in one of the roles below. Returns `None` if that is not
+/// possible.
 fn as_other_user(role: &str, path: &Path) -> Option<Child> {
     let is_root = std::fs::metadata("/proc/self").is_ok_and(|about| about.uid() == 0);
     let mut command = Command::new(std::env::current_exe().unwrap());
@@ -279,7 +282,7 @@ fn as_other_user(role: &str, path: &Path) -> Option<Child> {
     }
 }
 
-/// Returns the rest of the line after this word that a process of another user prints.
+/// Returns the rest of the first line with this word that a process of another user prints.
 fn said_by(child: &mut Child, word: &str) -> String {
     let out = BufReader::new(child.stdout.as_mut().unwrap());
     let mut lines = out.lines().map(|line| line.unwrap());
@@ -305,7 +308,7 @@ fn plays_its_role() {
             let served = node(2 * START, Some(path.clone()));
             std::fs::set_permissions(&path, PermissionsExt::from_mode(0o777)).unwrap();
             println!("ready: {}", served.identity);
-            // Until the other process is done.
+            // The node runs until the test closes its input.
             let _ = std::io::stdin().read_to_end(&mut Vec::new());
         }
         role => panic!("{role:?}"),
@@ -332,8 +335,8 @@ fn a_client_says_nothing_at_a_socket_of_another_user() {
     assert_eq!(said_by(&mut squatter, "heard:"), "[]");
     squatter.wait().unwrap();
     std::fs::remove_file(&path).unwrap();
-    // In a directory that only root and this user can write, as for a service, the user may serve. It has to prove
-    // the node's key all the same.
+    // In a directory that only root and one other user can write, as for a service, the client trusts that user to
+    // serve. The user's process still has to prove the node's key.
     let kept = PathBuf::from(format!("/run/fusee-proofs-{}", std::process::id()));
     if std::fs::create_dir(&kept).is_err() {
         println!("SKIPPED: no directory in /run");
@@ -348,8 +351,8 @@ fn a_client_says_nothing_at_a_socket_of_another_user() {
     assert!(!matches!(error.cause, AttachCause::StrangerAtSocket { .. }), "{error}");
     squatter.kill().unwrap();
     squatter.wait().unwrap();
-    // Not where a third user could have led the way there: by a link in a directory that all can write, or by its own
-    // link.
+    // The client does not trust the user if a third user could have led the way there: by a link in a directory
+    // that all users can write, or by a link of the third user's own.
     let link = directory.join("link");
     std::os::unix::fs::symlink(&kept, &link).unwrap();
     let through = PathBuf::from(format!("/run/fusee-proofs-{}-through", std::process::id()));
@@ -365,7 +368,7 @@ fn a_client_says_nothing_at_a_socket_of_another_user() {
         let at = Member { shm: Some(path.display().to_string()), ..at.clone() };
         let error = attach(&at).unwrap_err();
         assert!(matches!(error.cause, AttachCause::StrangerAtSocket { uid: OTHER }), "{error}");
-        // One connection is all that it takes.
+        // The impostor accepts only one connection.
         assert_eq!(said_by(&mut squatter, "heard:"), "[]");
         squatter.wait().unwrap();
     }
@@ -374,7 +377,7 @@ fn a_client_says_nothing_at_a_socket_of_another_user() {
     std::fs::remove_dir_all(&kept).unwrap();
 }
 
-/// A node answers a process that it may not kill before it reads anything, and reveals nothing to it.
+/// A node refuses a process that it has no permission to kill before it reads anything, and reveals nothing to it.
 // Promise SEC-18: As root: neither side speaks to another user's process at a socket.
 #[test]
 fn a_node_lets_no_process_speak_that_it_may_not_kill() {
@@ -391,7 +394,7 @@ fn a_node_lets_no_process_speak_that_it_may_not_kill() {
     let served = node(2 * START, None);
     let at = Member { identity, shm: Some(path.display().to_string()), ..member(MN, &served) };
     let error = attach_all(FabricKind::Shm, ClientId(7), &[at]).unwrap_err();
-    // In /tmp, which all users can write, the owner of the directory does not matter.
+    // In /tmp, which all users can write, the client refuses first, whichever user owns the directory.
     let is_told = matches!(
         error.cause,
         AttachCause::NotFenceable | AttachCause::StrangerAtSocket { uid: OTHER }

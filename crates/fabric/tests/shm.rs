@@ -1,5 +1,5 @@
-//! Properties of shared memory alone: socket files, a registry of this process's nodes, strangers at the
-//! socket. Sessions across processes are in the conformance test.
+//! Tests of shared memory alone: socket files, the registry of this process's nodes, strangers at the socket.
+//! Sessions across processes are in the conformance test.
 
 mod support;
 
@@ -78,7 +78,7 @@ fn a_socket_put_in_the_place_of_ours_stays() {
     let scratch = Scratch::new();
     let path = scratch.socket();
     let served = node(2 * START, Some(path.clone()));
-    // Made before the old one is removed, so that it cannot get the old one's inode.
+    // The other socket is made before the old one is removed, so that it cannot get the old one's inode.
     let other = scratch.socket();
     let _listener = UnixListener::bind(&other).unwrap();
     fs::rename(&other, &path).unwrap();
@@ -86,7 +86,8 @@ fn a_socket_put_in_the_place_of_ours_stays() {
     assert!(path.exists());
 }
 
-/// As after a cleaner of temporary files: attached sessions stay, and new ones find the node again.
+/// When a cleaner of temporary files has removed the socket file, the node makes it again, so that new sessions
+/// find the node.
 // Promise FAB-25: A removed socket file comes back; clients without it say so.
 #[test]
 fn a_socket_file_that_goes_is_made_again() {
@@ -108,7 +109,7 @@ fn a_socket_file_that_goes_is_made_again() {
         while !is_heard() {
             was_gone |= served.fabrics.is_socket_gone();
             if was_gone && other.is_some() && path.exists() {
-                // The other file is left alone as long as it is there.
+                // The node leaves the other file alone as long as it exists.
                 assert_eq!(fs::read(&path).unwrap(), b"precious");
                 fs::remove_file(&path).unwrap();
             }
@@ -132,7 +133,7 @@ fn an_identity_serves_once() {
     NodeFabrics::start(options(identity, None)).unwrap();
 }
 
-/// A node of this process needs no socket. When it has ended, its sessions fail.
+/// A session with a node of this process needs no socket. When the node has ended, the session's verbs fail.
 #[test]
 fn sessions_of_this_process_attach_by_identity_and_end_with_the_node() {
     let served = node(2 * START, None);
@@ -177,13 +178,13 @@ fn another_node_at_the_path_is_told_apart() {
     assert!(matches!(error.cause, AttachCause::Unreachable(_)), "{error}");
 }
 
-/// A client that sends nothing, or garbage, is sent away and delays no other.
+/// A client that sends nothing, or garbage, loses its connection and delays no other client.
 #[test]
 fn strangers_at_the_socket_are_sent_away() {
     let scratch = Scratch::new();
     let path = scratch.socket();
     let served = node(2 * START, Some(path.clone()));
-    // The machine may stand still for longer than the wait for strangers, but not every time.
+    // The machine can stand still for longer than the wait for strangers, but not every time.
     let is_held_up = || {
         let started = Instant::now();
         let mut silent = UnixStream::connect(&path).unwrap();
@@ -202,7 +203,8 @@ fn strangers_at_the_socket_are_sent_away() {
     assert_eq!(served.fabrics.attached_clients(), 0);
 }
 
-/// A fence would kill this process together with its node, so it must use the registry.
+/// A node's own process must attach by the registry, because a fence over the socket would kill it together with
+/// its node.
 #[test]
 fn the_nodes_own_process_is_refused_at_the_socket() {
     let scratch = Scratch::new();

@@ -1,5 +1,4 @@
-//! Strangers and broken clients of a switch: each loses its own connection, and other connections
-//! go on.
+//! Tests of strangers and broken clients at a switch: each loses its own connection, and other connections go on.
 
 // Promise FAB-24: A steered READ is one request, whatever its length, number or address.
 
@@ -24,7 +23,7 @@ use support::{block_on, member, node};
 const MN: MnId = MnId(0);
 const BYTES: u64 = 1 << 20;
 
-/// Reads all that is left, until the other side closes.
+/// Reads all that is left until the other side closes the connection.
 fn rest(stream: &mut TcpStream) -> Vec<u8> {
     stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
     let mut bytes = Vec::new();
@@ -35,7 +34,7 @@ fn rest(stream: &mut TcpStream) -> Vec<u8> {
     }
 }
 
-/// Starts a switch before the memory node, with room for a few slots.
+/// Starts a switch in the path to the memory node. The switch has room for a few slots.
 fn start(at: &Member) -> TcpSwitch {
     let name = key(at.identity).name();
     let known = (MN, at.tcp.clone().unwrap());
@@ -44,7 +43,7 @@ fn start(at: &Member) -> TcpSwitch {
     TcpSwitch::start("127.0.0.1:0".parse().unwrap(), ours, find).unwrap()
 }
 
-/// A long READ that may be steered is sent whole: pieces would be asked for one by one.
+/// A long READ that can be steered is sent whole, because the switch would decide about pieces one by one.
 #[test]
 fn a_long_read_that_may_be_steered_is_asked_for_as_a_whole() {
     const SLOT: u64 = 8192;
@@ -65,8 +64,7 @@ fn a_long_read_that_may_be_steered_is_asked_for_as_a_whole() {
         let batch = block_on(&fabric, fabric.execute(batch));
         batch.data(ticket).unwrap().to_vec()
     };
-    // The switch learns that READs may be steered by this slot, and the address to which the slot
-    // leads.
+    // The switch learns that READs of this slot can be steered, and the address to which the slot leads.
     read(SLOT, 64, true);
     let address = Address::new(64);
     let class = SizeClass::fitting(PIECE.into()).unwrap();
@@ -81,7 +79,7 @@ fn a_long_read_that_may_be_steered_is_asked_for_as_a_whole() {
     batch.cas(MN, SLOT, 0, Slot::new(7, class, address, 3).0);
     block_on(&fabric, fabric.execute(batch));
     for bytes in [PIECE, PIECE + 64, 3 * PIECE - 64] {
-        // The switch steers no READ that is longer than the object that it has seen.
+        // The switch does not steer a READ that is longer than the object that it has seen.
         let (goes_to, steered) = if bytes == PIECE { (OBJECT, 1) } else { (SLOT, 0) };
         let before = switch.counts();
         let brought = read(SLOT, bytes, true);

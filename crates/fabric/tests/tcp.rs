@@ -1,4 +1,4 @@
-//! Hazards that only TCP has: bytes from strangers, peers that stall, ports that are taken.
+//! Tests of hazards that only TCP has: bytes from strangers, peers that stall, ports that are in use.
 
 mod support;
 
@@ -32,7 +32,7 @@ fn request(id: u64, verbs: &[WireVerb<'_>]) -> Vec<u8> {
     bytes
 }
 
-/// Returns whether the node closes the connection, with only an end or a reset.
+/// Returns whether the node closes the connection without sending anything.
 fn is_closed(mut stream: TcpStream) -> bool {
     let mut rest = Vec::new();
     match stream.read_to_end(&mut rest) {
@@ -41,7 +41,7 @@ fn is_closed(mut stream: TcpStream) -> bool {
     }
 }
 
-/// Returns the first word behind the header, read through a session of its own.
+/// Returns the first word behind the header, read through a session opened for that.
 fn probe(served: &Served) -> u64 {
     let fabric = attach_all(FabricKind::Tcp, ClientId(999), &[member(MN, served)]).unwrap();
     let mut batch = VerbBatch::new();
@@ -49,7 +49,7 @@ fn probe(served: &Served) -> u64 {
     block_on(&fabric, fabric.execute(batch)).found(ticket).unwrap()
 }
 
-/// A well-formed verb in front of the bad one must not execute either.
+/// If a verb of a frame is bad, a well-formed verb before it must not execute either.
 // Promise SEC-5: A misbehaving client loses its connection; the node lives on.
 #[test]
 fn a_bad_frame_ends_its_connection_executes_nothing_and_leaves_the_node_alive() {
@@ -118,7 +118,7 @@ fn strangers_are_sent_away() {
 #[test]
 fn who_does_not_say_hello_is_sent_away_and_holds_up_nobody() {
     let served = node(START + 4096, None);
-    // The machine may stand still for longer than the wait for strangers, but not every time.
+    // The machine can stand still for longer than the wait for strangers, but not every time.
     let is_held_up = || {
         let silent = dial(&served);
         let mut slow = dial(&served);
@@ -132,8 +132,8 @@ fn who_does_not_say_hello_is_sent_away_and_holds_up_nobody() {
     assert!((0..5).any(|_| !is_held_up()), "silent clients hold others up");
 }
 
-/// A client that posts READs and fetches no replies must not fill the node's memory. When it fetches them after
-/// all, it gets all of them.
+/// A client that posts READs and does not fetch the replies must not fill the node's memory. When it fetches the
+/// replies after all, it gets all of them.
 #[test]
 fn a_client_that_does_not_fetch_its_replies_slows_down_itself_only() {
     const LEN: u32 = 1 << 20;
@@ -150,7 +150,7 @@ fn a_client_that_does_not_fetch_its_replies_slows_down_itself_only() {
     });
     let mut before = 0;
     let started = Instant::now();
-    // Until the node has stopped executing.
+    // The loop waits until the node has stopped executing READs.
     loop {
         std::thread::sleep(Duration::from_millis(100));
         let now = probe(&served);
@@ -189,8 +189,8 @@ fn a_node_that_is_dropped_frees_its_port() {
     TcpNode::start(pool, key(1), addr, DEFAULT_SPIN).unwrap();
 }
 
-/// Long verbs go in pieces, between which the node serves others. The verbs of a session keep their order all
-/// the same.
+/// Long verbs are sent in pieces, between which the node serves other sessions. The verbs of one session keep their
+/// order all the same.
 #[test]
 fn long_verbs_are_executed_in_order_with_the_others() {
     let served = node(START + 2 * u64::from(MAX_VERB_BYTES), None);
@@ -208,7 +208,7 @@ fn long_verbs_are_executed_in_order_with_the_others() {
         let sent = batch.bytes(long).to_vec();
         batch.write(MN, data_at, long);
         let counted = batch.faa(MN, count_at, 1);
-        // The last word, which must be there behind the WRITE.
+        // The READ behind the WRITE must see the WRITE's last word.
         let last = batch.read(MN, data_at + u64::from(len) - 8, 8);
         let all = batch.read(MN, data_at, len);
         let count = batch.read(MN, count_at, 8);
@@ -221,7 +221,7 @@ fn long_verbs_are_executed_in_order_with_the_others() {
     }
 }
 
-/// If a node stops in the middle of a long verb, the verb counts as not executed.
+/// If a node stops in the middle of a long verb, the verb fails.
 #[test]
 fn no_frame_of_a_session_carries_much_of_a_long_verb() {
     const LEN: u32 = 1 << 20;
@@ -244,7 +244,7 @@ fn no_frame_of_a_session_carries_much_of_a_long_verb() {
             next += data.len() as u64;
             frames.send(bytes.len()).unwrap();
             if next == START + u64::from(LEN) {
-                // All answers were sent except the last.
+                // The node has answered all pieces except the last one.
                 return;
             }
             stream.write_all(&frame::reply_header(0, ReplyKind::Results, request.id)).unwrap();
@@ -321,7 +321,7 @@ fn who_cannot_be_attached_to_is_told_apart() {
     assert!(matches!(error.cause, AttachCause::Unreachable(_)), "{error}");
 }
 
-/// Starts a peer that does `act` with each connection. Returns its address.
+/// Starts a peer that calls `act` with each connection. Returns the peer's address.
 fn peer(act: impl Fn(TcpStream) + Send + 'static) -> String {
     let listener = TcpListener::bind(loopback()).unwrap();
     let addr = listener.local_addr().unwrap().to_string();
@@ -344,7 +344,7 @@ fn other_services_are_no_memory_nodes() {
     assert!(started.elapsed() < 3 * WAIT);
 }
 
-/// Starts a peer that sends a welcome and then answers every request with `reply`.
+/// Starts a peer that sends a welcome, and then `reply` as the answer to the first request.
 fn impostor(reply: Vec<u8>) -> String {
     peer(move |mut stream| {
         hear_hello(&mut stream, TCP, &key(1), HELLO_BYTES);
@@ -393,7 +393,7 @@ fn mute() -> String {
     })
 }
 
-/// The silence of a node is noticed although a session that gets replies all the time never sleeps.
+/// The silence of one node is noticed even if the session never sleeps, because another node answers all the time.
 // Promise FAB-5: A silent node is noticed beside one that answers.
 #[test]
 fn a_node_may_not_be_silent_because_another_one_is_quick() {
@@ -422,7 +422,7 @@ fn a_node_may_not_be_silent_because_another_one_is_quick() {
     }
 }
 
-/// Memory nodes come and go while a session lives on: nothing is kept of those that have left.
+/// While a session goes on, memory nodes come and go. The session keeps nothing of nodes that it has left.
 // Promise FAB-23: A session keeps nothing of memory nodes that left.
 #[test]
 fn nodes_that_left_leave_nothing_behind() {
@@ -438,7 +438,7 @@ fn nodes_that_left_leave_nothing_behind() {
         batch.faa(MN, START, 1);
         batch.faa(name, START, 1);
         block_on(&fabric, fabric.execute(batch)).check().unwrap();
-        // Some nodes are lost without notice, others are drained.
+        // Nodes with even numbers are lost without notice, the others are drained.
         let is_lost = name.0.is_multiple_of(2);
         if !is_lost {
             fabric.detach(name);
@@ -455,14 +455,14 @@ fn nodes_that_left_leave_nothing_behind() {
         assert_eq!(tcp.remembered(), 1, "only the node that is there");
         let now = descriptors();
         let first = *before.get_or_insert(now);
-        // Other tests of this process open and close descriptors.
+        // The limit allows for other tests of this process, which open and close descriptors.
         assert!(now < first + 30, "{now} descriptors, {first} at first");
     }
     assert_eq!(probe(&served), 78);
 }
 
-/// Time in which the session did not look does not count as silence: this process may have been stopped, and the
-/// node with it.
+/// Time in which the session did not look is not taken for a node's silence, because this process may have been
+/// stopped, and the node with it.
 #[test]
 fn a_session_that_was_stopped_gives_its_nodes_time() {
     let fabric = quick();
@@ -486,8 +486,8 @@ fn a_session_that_was_stopped_gives_its_nodes_time() {
     assert_eq!(batch.verbs()[0].result, Err(VerbError::Unreachable));
 }
 
-/// Two batches wait for a silent node, and a third one was dropped meanwhile. Leaving the node ends the verbs
-/// for it, and no others. Its successor of the same number is not confused with it.
+/// Two batches wait for a silent node, and a third batch was dropped before. Leaving the node ends the verbs to it,
+/// and no others. The node's successor, which has the same number, is not affected.
 #[test]
 fn leaving_a_node_ends_what_is_in_flight_to_it() {
     const SILENT: MnId = MnId(1);
@@ -531,7 +531,7 @@ fn leaving_a_node_ends_what_is_in_flight_to_it() {
         let left = block_on(&fabric, fabric.execute(batch()));
         assert!(left.verbs().iter().all(|v| v.result == Err(VerbError::Unreachable)));
     }
-    // Of five batches each, one was dropped, before or after it was sent.
+    // Of the five batches in each of two rounds, one was dropped, before or after it was sent.
     assert!((8..=10).contains(&probe(&served)));
     assert_eq!(probe(&next), 2);
 }
@@ -541,17 +541,17 @@ fn a_session_is_woken_from_another_thread() {
     let served = node(4096, Some(std::env::temp_dir().join(format!("{:x}", support::unique()))));
     for kind in [FabricKind::Tcp, FabricKind::Shm] {
         let fabric = attach_all(kind, ClientId(1), &[member(MN, &served)]).unwrap();
-        // Before the turn: the turn does not sleep.
+        // A wake-up before the turn keeps the turn from sleeping.
         fabric.waker().wake();
         let started = Instant::now();
         fabric.turn(Some(WAIT));
         assert!(started.elapsed() < WAIT / 2, "{kind}");
-        // That wake-up is used up: the next turn sleeps until its time is over.
+        // That wake-up is used up, so the next turn sleeps until its time is over.
         let started = Instant::now();
         while started.elapsed() < Duration::from_millis(50) {
             fabric.turn(Some(Duration::from_millis(50)));
         }
-        // During the turn.
+        // A wake-up during the turn ends the turn.
         let waker = fabric.waker();
         let other = std::thread::spawn(move || {
             std::thread::sleep(Duration::from_millis(50));
@@ -623,7 +623,7 @@ proptest! {
     }
 }
 
-/// Frames with random verbs and random damage, sent to a live node.
+/// A node survives frames with random verbs and random damage.
 // Promise FAB-6: Any bytes are a frame or an error; the node survives.
 #[test]
 fn a_live_node_survives_damaged_frames() {
@@ -644,7 +644,7 @@ fn a_live_node_survives_damaged_frames() {
         }
         let len = if whole { bytes.len() } else { cut.index(bytes.len()) };
         let mut stream = greet(&served, 1);
-        // The node may hang up at any point. The probe below shows that it lives.
+        // The node can hang up at any point. The probe below shows that the node still runs.
         let _ = stream.write_all(&bytes[..len]);
         let _ = stream.shutdown(Shutdown::Write);
         let _ = stream.read_to_end(&mut Vec::new());

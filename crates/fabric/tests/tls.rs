@@ -1,5 +1,5 @@
-//! TCP with TLS: the same fabric. A client that uses the wrong kind of connection is told so, and no bytes
-//! do harm.
+//! Tests of TCP with TLS: it is the same fabric, a client with the wrong kind of connection is told so, and no
+//! bytes do harm.
 
 // Promise SEC-12: TLS changes no behaviour; peers of the other kind are told.
 
@@ -111,7 +111,7 @@ fn who_speaks_the_other_way_is_told() {
     refused(Some(&as_client(&files)), &plain, "speaks no TLS");
     attach(Some(&as_client(&files)), 1, &secured).unwrap();
     attach_all(FabricKind::Tcp, ClientId(1), &plain).unwrap();
-    // A node that has only certificates of authorities answers without TLS.
+    // A node without a certificate, which only trusts authorities, answers without TLS.
     let (half, _half) = node(MnId(0), Some(as_client(&files)));
     attach(None, 1, &[half]).unwrap();
 }
@@ -173,7 +173,7 @@ fn whatever_comes_the_node_lives_on() {
             let _ = stream.read(&mut [0; 1000]);
         }
     }
-    // A connection that makes no progress is closed.
+    // A connection that makes no progress in its handshake is closed.
     for stream in [&mut stalls as &mut dyn Read, &mut silent] {
         let mut rest = Vec::new();
         let _reset_at_most = stream.read_to_end(&mut rest);

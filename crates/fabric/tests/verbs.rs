@@ -1,8 +1,8 @@
-//! Properties of verbs alone: doorbells and completions, verbs that are held back, sleep, leases, hellos,
-//! and the fabrics that a node can combine.
+//! Tests of verbs alone: doorbells and completions, verbs that are held back, sleep, leases, hellos, and the
+//! fabrics that a node can combine.
 //!
-//! They need an RDMA device. Without one they only print that, and fail if `FUSEE_RDMA_REQUIRED` is 1.
-//! `tests/rdma/run` has two.
+//! They need an RDMA device. Without one they only print that they are skipped, or fail if `FUSEE_RDMA_REQUIRED` is
+//! 1. `tests/rdma/run` provides two devices.
 
 // Promise FAB-9
 
@@ -33,7 +33,7 @@ fn nodes() -> Option<[Served; 2]> {
     rdma_device().map(|_| NODES.map(|_| verbs_node(POOL_BYTES)))
 }
 
-/// Opens a session of both nodes that spins for completions for this time before it sleeps.
+/// Opens a session with both nodes. The session spins for completions for this time before it sleeps.
 fn session(nodes: &[Served; 2], client: u32, spin: Duration) -> AnyFabric {
     let options = DriverOptions { spin, ..DriverOptions::default() };
     let fabric = VerbsFabric::new(ClientId(client), options).unwrap();
@@ -50,7 +50,7 @@ fn counts(fabric: &AnyFabric) -> NicCounts {
     verbs.counts()
 }
 
-/// Runs a batch, and returns the counts of its work.
+/// Runs a batch. Returns the counts of the NIC's work for it.
 fn cost(fabric: &AnyFabric, batch: VerbBatch) -> NicCounts {
     let before = counts(fabric);
     block_on(fabric, fabric.execute(batch)).check().unwrap();
@@ -65,7 +65,7 @@ fn cost(fabric: &AnyFabric, batch: VerbBatch) -> NicCounts {
     }
 }
 
-/// One phase is one doorbell, one signal and one completion for each queue pair.
+/// A phase costs one doorbell, one signal and one completion for each queue pair.
 #[test]
 fn a_batch_is_one_doorbell_and_one_completion_for_each_node() {
     let Some(nodes) = nodes() else { return };
@@ -77,12 +77,13 @@ fn a_batch_is_one_doorbell_and_one_completion_for_each_node() {
         completions: nodes,
         ..NicCounts::default()
     };
-    // A SEARCH with a hint: the slot and its object.
+    // The phase of a SEARCH with a hint: READs of the slot and of its object.
     let mut batch = VerbBatch::new();
     batch.read(NODES[0], START + 64, 8);
     batch.read(NODES[0], START + 4096, 1024);
     assert_eq!(cost(&fabric, batch), once(1, 2));
-    // An UPDATE: its object to two nodes, slot and old object from one of them; then the CASes.
+    // The phases of an UPDATE: WRITEs of its object to two nodes with READs of slot and old object from one of
+    // them; then the CASes.
     let mut batch = VerbBatch::new();
     let object = batch.stage(1024);
     for node in NODES {
@@ -96,7 +97,7 @@ fn a_batch_is_one_doorbell_and_one_completion_for_each_node() {
         batch.cas(node, START + 64, 0, 0);
     }
     assert_eq!(cost(&fabric, batch), once(2, 2));
-    // As many verbs as a batch may have: of 128 in a row one is signalled.
+    // In a batch with the largest number of verbs, one in 128 is signalled.
     let mut batch = VerbBatch::new();
     for at in 0..MAX_BATCH_VERBS as u64 / 2 {
         for node in NODES {
@@ -107,13 +108,13 @@ fn a_batch_is_one_doorbell_and_one_completion_for_each_node() {
     let told = verbs / 128;
     let full = NicCounts { signals: told, completions: told, ..once(2, verbs) };
     assert_eq!(cost(&fabric, batch), full);
-    // A READ of no bytes makes no work for the NIC.
+    // A READ of no bytes causes no work for the NIC.
     let mut batch = VerbBatch::new();
     batch.read(NODES[0], START + 64, 0);
     assert_eq!(cost(&fabric, batch), NicCounts::default());
 }
 
-/// Small WRITEs are posted inline; WRITEs that start within a word are cut there.
+/// Small WRITEs are posted inline. A WRITE that starts within a word is cut at the end of that word.
 #[test]
 fn small_writes_are_inline_and_words_are_not_cut() {
     let Some(nodes) = nodes() else { return };
@@ -132,7 +133,7 @@ fn small_writes_are_inline_and_words_are_not_cut() {
     assert_eq!((cost.verbs, cost.inline, cost.posts, cost.signals), (2, 1, 1, 1));
 }
 
-/// Only verbs that a NIC could execute too early are held back, with a doorbell of their own.
+/// Only verbs that a NIC could execute too early are held back. Each then has a doorbell of its own.
 // Promise FAB-15: Over verbs, only verbs that could overtake wait; ended nodes are noticed.
 #[test]
 fn what_could_pass_an_earlier_verb_waits_for_it() {
@@ -195,7 +196,7 @@ fn what_could_pass_an_earlier_verb_waits_for_it() {
     );
 }
 
-/// Completions wake a session that sleeps without spinning, each time.
+/// Each completion wakes a session that sleeps without spinning.
 #[test]
 fn completions_wake_a_session_that_sleeps() {
     let Some(nodes) = nodes() else { return };
@@ -208,7 +209,7 @@ fn completions_wake_a_session_that_sleeps() {
     }
 }
 
-/// Another thread wakes a session that has nothing in flight.
+/// Another thread can wake a session that has nothing in flight.
 #[test]
 fn a_waker_wakes_a_session_that_sleeps() {
     let Some(nodes) = nodes() else { return };
@@ -235,7 +236,7 @@ fn wait_for_sessions(served: &Served, sessions: u64) {
     }
 }
 
-/// Queue pairs end with their sessions.
+/// A queue pair ends with its session.
 #[test]
 fn a_session_that_ends_is_forgotten() {
     let Some(nodes) = nodes() else { return };
@@ -251,7 +252,7 @@ fn a_session_that_ends_is_forgotten() {
     }
 }
 
-/// A session learns of the end of its node from the end of the lease, also while it posts nothing.
+/// A session learns that its node has ended by the end of the lease connection, even while it posts nothing.
 // Promise FAB-15
 #[test]
 fn a_node_that_ends_is_noticed() {
@@ -272,12 +273,13 @@ fn a_node_that_ends_is_noticed() {
     drop(second);
 }
 
-/// The processor's atomics and those of most NICs are not atomic with each other, so they must not meet.
+/// The processor's atomics and those of most NICs are not atomic with each other, so one pool must not be served by
+/// both.
 #[test]
 fn a_pool_is_served_by_cards_or_by_processors() {
     let Some(found) = rdma_device() else { return };
     if !found.is_software {
-        // Not by println, whose output the test program captures.
+        // Written to stderr directly, because the test harness captures the output of `println`.
         let _told = Write::write_fmt(
             &mut std::io::stderr(),
             format_args!("SKIPPED: only of software RoCE it is known here that it must be alone\n"),
@@ -293,7 +295,7 @@ fn a_pool_is_served_by_cards_or_by_processors() {
         assert!(error.to_string().contains(&found.device), "{error}");
     }
     scratch.assert_empty();
-    // Not even a session of the node's own process may use the processor.
+    // Not even a session of the node's own process is allowed to use the processor.
     let served = verbs_node(POOL_BYTES);
     for kind in [FabricKind::Shm, FabricKind::Tcp] {
         let error = attach_all(kind, ClientId(1), &[member(NODES[0], &served)]).unwrap_err();
@@ -309,7 +311,7 @@ fn a_node_without_verbs_says_so() {
     assert!(matches!(error.cause, AttachCause::NotOffered), "{error}");
 }
 
-/// Node and session both say what is missing.
+/// Without a device, node and session both say what is missing.
 // Promise FAB-11: Without libibverbs or a device, all else works.
 #[test]
 fn a_machine_without_a_device_says_what_is_missing() {
@@ -321,7 +323,8 @@ fn a_machine_without_a_device_says_what_is_missing() {
         NodeFabrics::start(NodeFabricsOptions { verbs, ..options(POOL_BYTES) }).unwrap_err();
     let ServeError::Rdma(missing) = error else { panic!("{error}") };
     assert!(matches!(missing, RdmaError::NoLibrary { .. } | RdmaError::NoDevice), "{missing}");
-    // A listener that accepts the connection is enough to get that far.
+    // The session notices the missing device after a listener has accepted its connection, so any listener is
+    // enough.
     let listener = std::net::TcpListener::bind(loopback()).unwrap();
     let mut at = member(NODES[0], &support::node(POOL_BYTES, None));
     at.verbs = Some(listener.local_addr().unwrap().to_string());
@@ -329,7 +332,7 @@ fn a_machine_without_a_device_says_what_is_missing() {
     assert!(matches!(&error.cause, AttachCause::Rdma(cause) if *cause == missing), "{error}");
 }
 
-/// Sends bytes to a node. Returns its answer until it hangs up.
+/// Sends bytes to a node. Returns the node's answer, up to the end of the connection.
 fn say(served: &Served, bytes: &[u8]) -> Vec<u8> {
     let mut stream = TcpStream::connect(served.fabrics.verbs_addr().unwrap()).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
@@ -337,7 +340,8 @@ fn say(served: &Served, bytes: &[u8]) -> Vec<u8> {
     rest(&mut stream).unwrap()
 }
 
-/// Sends a hello behind a valid proof, and then `more`, to a node. Returns its answer until it hangs up.
+/// Sends a hello behind a valid proof, and then `more`, to a node. Returns the node's answer, up to the end of the
+/// connection.
 fn say_proved(served: &Served, hello: &[u8], more: &[u8]) -> Vec<u8> {
     let mut stream = TcpStream::connect(served.fabrics.verbs_addr().unwrap()).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
@@ -346,7 +350,7 @@ fn say_proved(served: &Served, hello: &[u8], more: &[u8]) -> Vec<u8> {
     rest(&mut stream).unwrap()
 }
 
-/// Returns a hello as `docs/fabric.md` shows it.
+/// Returns a hello in the format of `docs/fabric.md`.
 fn hello(identity: u64, client: u32, mtu: u8) -> Vec<u8> {
     let mut bytes = VERBS.to_vec();
     bytes.extend(key(identity).name().to_le_bytes());
@@ -357,7 +361,7 @@ fn hello(identity: u64, client: u32, mtu: u8) -> Vec<u8> {
     bytes
 }
 
-/// A connection that begins with anything else than a hello is closed, and other sessions do not notice.
+/// A connection that does not begin with a call and a hello is closed, and other sessions are not affected.
 #[test]
 fn strangers_are_sent_away() {
     let Some(nodes) = nodes() else { return };
@@ -368,7 +372,7 @@ fn strangers_are_sent_away() {
     for bytes in no_answer {
         assert_eq!(say(&nodes[0], bytes), [], "{bytes:?}");
     }
-    // A client id that cannot be fenced, and numbers that no NIC takes.
+    // The first hello has the client id that cannot be fenced, the second an MTU that no NIC has.
     assert_eq!(say_proved(&nodes[0], &hello(identity, 0, 3), &[]), []);
     assert_eq!(say_proved(&nodes[0], &hello(identity, 2, 9), &[]), []);
     let status = |answer: Vec<u8>| (answer.len(), answer.get(24).copied());
@@ -376,8 +380,8 @@ fn strangers_are_sent_away() {
     assert_eq!((answer.len(), answer[8]), (ANSWER_BYTES, 1), "a call for another node");
     nodes[0].fabrics.fence(&[ClientId(3)]);
     assert_eq!(status(say_proved(&nodes[0], &hello(identity, 3, 3), &[])), (80, Some(1)));
-    // An address that leads nowhere is refused by the NIC (status 2), or gets a queue pair without a user.
-    // Then the connection is closed because the client sends more.
+    // An address that leads nowhere is refused by the NIC (status 2), or gets a queue pair that is never used. In
+    // the second case, the connection is closed because the client sends more.
     let (bytes, answered) = status(say_proved(&nodes[0], &hello(identity, 4, 3), &[0]));
     assert!(bytes == 80 && (answered == Some(0) || answered == Some(2)), "{bytes} {answered:?}");
     wait_for_sessions(&nodes[0], 1);

@@ -1,7 +1,7 @@
-//! Sessions and memory nodes of other versions: each side learns which one is too old.
+//! Tests of sessions and memory nodes of different versions: each side learns which side is too old.
 //!
-//! The hellos here are bytes, of earlier versions and of possible later ones: the first bytes of a
-//! program keep their meaning for ever.
+//! The hellos here are bytes of earlier versions and of possible later ones. The meaning of a hello's first bytes
+//! never changes.
 
 // Promise API-23
 
@@ -23,11 +23,11 @@ use support::{START, Scratch, member, node};
 const MN: MnId = MnId(0);
 const WAIT: Duration = Duration::from_secs(30);
 
-/// Sends these bytes to a node. Returns its answer until the connection closes.
+/// Sends these bytes to a node. Returns the node's answer, up to the end of the connection.
 fn said(mut stream: impl Read + Write, bytes: &[u8]) -> Vec<u8> {
     stream.write_all(bytes).unwrap();
     let mut answer = Vec::new();
-    // A reset is an end, too.
+    // A reset ends the connection, too.
     let _ = stream.read_to_end(&mut answer);
     answer
 }
@@ -42,12 +42,12 @@ fn a_node_tells_sessions_of_other_versions_which_one_it_is() {
         socket.set_read_timeout(Some(WAIT)).unwrap();
         socket
     };
-    // The hello of earlier versions, which began with the identity.
+    // A hello of earlier versions, which began with the node's identity.
     let old = |magic: &[u8; 8]| {
         [&magic[..], &served.identity.to_le_bytes(), &[1, 0, 0, 0], &[0; 4]].concat()
     };
     let refusal = |magic: &[u8; 8]| [&magic[..], &[2, 0, 0, 0], &[0; 64]].concat();
-    // The beginnings of possible later versions.
+    // The first bytes that later versions could send.
     let others = [&b"FUSEtcp4"[..], b"FUSEtcp9 and more"].map(<[u8]>::to_vec);
     for hello in [old(b"FUSEtcp1"), old(b"FUSEtcp2")].into_iter().chain(others) {
         assert_eq!(said(dial(&served), &hello), refusal(TCP));
@@ -56,7 +56,7 @@ fn a_node_tells_sessions_of_other_versions_which_one_it_is() {
     for hello in [old(b"FUSEsm01"), old(b"FUSEsm02")].into_iter().chain(others) {
         assert_eq!(said(socket(), &hello), refusal(SHM));
     }
-    // The same protocol, with another layout of pools.
+    // Hellos with the current protocol and another layout of pools.
     for layout in [LAYOUT_VERSION - 1, LAYOUT_VERSION + 1] {
         let hello = |magic: &[u8; 8]| [&magic[..], &[1, 0, 0, 0], &layout.to_le_bytes()].concat();
         let mut tcp = dial(&served);
@@ -75,7 +75,8 @@ fn a_node_tells_sessions_of_other_versions_which_one_it_is() {
     assert_eq!(served.fabrics.attached_clients(), 0);
 }
 
-/// Returns a session's errors for nodes with these answers, at once or behind a valid proof.
+/// Returns a session's errors at nodes with these answers, which come at once or, if `proves`, behind a valid
+/// proof.
 fn answered(tcp: &[u8], shm: &[u8], proves: bool) -> [AttachCause; 2] {
     let scratch = Scratch::new();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -123,7 +124,7 @@ fn a_session_tells_nodes_of_other_versions_apart() {
     let current = LAYOUT_VERSION;
     let layout = |theirs| VersionError { what: "the layout of pools", own, current, theirs };
     for (answers, proves, expected) in [
-        // The answer of the version before; and for later versions the beginning is enough.
+        // The first case has answers of the version before, the second the beginnings of answers of later versions.
         ([welcome(b"FUSEtcp2", 0), welcome(b"FUSEsm02", 0)], false, [tcp(2), shm(2)]),
         ([b"FUSEtcp7".to_vec(), b"FUSEsm31".to_vec()], false, [tcp(7), shm(31)]),
         ([TCP, SHM].map(|magic| welcome(magic, current + 1)), true, [layout(current + 1); 2]),
@@ -140,7 +141,7 @@ fn a_session_tells_nodes_of_other_versions_apart() {
     );
 }
 
-/// A session behind a switch learns it as well.
+/// A switch tells a session of another version its own version, as a node does.
 #[test]
 fn a_switch_tells_sessions_of_other_versions_which_one_it_is() {
     use fusee_fabric::tcp::TcpSwitch;

@@ -1,7 +1,7 @@
-//! A switch on the wire between NICs: the READs that it steers, and the fate of damaged packets.
+//! Tests of a switch on the wire between NICs: the READs that it steers, and the fate of damaged packets.
 //!
-//! They need RDMA devices at both ends of a wire that is cut, as `tests/rdma/run --switch` makes them. Without
-//! these they only print that.
+//! They need RDMA devices at both ends of a wire that is cut, as `tests/rdma/run --switch` provides them. Without
+//! these devices they only print that they are skipped.
 
 // Promise FAB-18
 
@@ -24,7 +24,7 @@ const MN: MnId = MnId(0);
 const BYTES: u64 = 1 << 20;
 const SLOT: u64 = START + 64;
 const OBJECT_BYTES: usize = 64;
-/// The start of a NIC's packet in a frame: behind Ethernet, IPv4 and UDP.
+/// The start of a NIC's packet in a frame: the bytes of Ethernet, IPv4 and UDP are before it.
 const BTH: usize = 14 + 20 + 8;
 const READ_REQUEST: u8 = 0x0c;
 
@@ -37,7 +37,7 @@ fn session(served: &Served, client: u32) -> AnyFabric {
     attach_all_through(&SwitchLocation::Wire, ClientId(client), &[member(MN, served)]).unwrap()
 }
 
-/// Returns an object, and the word that leads to it.
+/// Returns an object, and the slot word that leads to it.
 fn object(number: u64) -> ([u8; OBJECT_BYTES], Slot) {
     let address = Address::new(number * 64);
     let generation = 3;
@@ -48,7 +48,7 @@ fn object(number: u64) -> ([u8; OBJECT_BYTES], Slot) {
     (bytes, Slot::new(7, SizeClass::fitting(OBJECT_BYTES as u64).unwrap(), address, generation))
 }
 
-/// Writes an object, and then makes the slot lead to it.
+/// WRITEs an object, then CASes the slot to a word that leads to it.
 fn put(fabric: &AnyFabric, number: u64, at: u64, expected: Slot) {
     let (bytes, word) = object(number);
     let mut batch = VerbBatch::new();
@@ -61,7 +61,7 @@ fn put(fabric: &AnyFabric, number: u64, at: u64, expected: Slot) {
     block_on(fabric, fabric.execute(batch)).check().unwrap();
 }
 
-/// Returns the bytes of a READ of the slot that may be steered.
+/// Executes a READ of the slot that can be steered. Returns the bytes that it fetched.
 fn ask(fabric: &AnyFabric) -> Vec<u8> {
     let mut batch = VerbBatch::new();
     batch.read(MN, SLOT, 8);
@@ -94,17 +94,17 @@ fn a_read_is_steered_to_where_the_slot_leads() {
     }
 }
 
-/// Returns whether a frame is a READ that may be steered.
+/// Returns whether a frame is a READ that can be steered.
 fn is_steerable(frame: &[u8], first_read: &AtomicU32) -> bool {
-    // The other READ of the batch asks for 8 bytes.
+    // The other READ of the batch is for 8 bytes.
     frame.len() > BTH + 28
         && frame[BTH] == READ_REQUEST
         && frame[BTH + 24..BTH + 28] == (OBJECT_BYTES as u32).to_be_bytes()
         && first_read.load(Ordering::Relaxed) > 0
 }
 
-/// A NIC drops packets whose checksum is wrong, and the sender repeats them. That holds for steered ones, too,
-/// whether the packet was damaged before the switch or the switch left the old checksum.
+/// A NIC drops a packet whose checksum is wrong, and the sender repeats it. That holds for steered READs, too,
+/// whether a packet was damaged before the switch, or the switch left the old checksum.
 #[test]
 fn a_packet_that_is_damaged_does_not_pass_for_a_good_one() {
     let Some(wire) = Wire::of_this_machine() else { return };
@@ -118,7 +118,7 @@ fn a_packet_that_is_damaged_does_not_pass_for_a_good_one() {
                 return;
             }
             match (damaged, stage) {
-                // A reserved bit, which the switch does not read.
+                // The test damages a reserved bit, which the switch does not read.
                 (TamperStage::Came, TamperStage::Came) => {
                     frame[BTH + 8] ^= 1;
                     theirs.fetch_sub(1, Ordering::Relaxed);
@@ -149,7 +149,7 @@ fn a_packet_that_is_damaged_does_not_pass_for_a_good_one() {
     }
 }
 
-/// When the switch ends, so does the wire. With the next switch, sessions are opened anew.
+/// When the switch ends, the wire is cut, and the session fails. With the next switch, a new session works.
 #[test]
 fn without_the_switch_a_session_fails_and_with_the_next_one_it_works() {
     let Some(wire) = Wire::of_this_machine() else { return };
@@ -168,8 +168,8 @@ fn without_the_switch_a_session_fails_and_with_the_next_one_it_works() {
     assert_eq!(ask(&fabric)[..8], object(1).1.0.to_le_bytes());
 }
 
-/// When packets are lost, Linux' software RoCE sometimes completes verbs without their results. Sessions then
-/// report the node as unreachable, and never a result that a verb has not found.
+/// If packets are lost, Linux' software RoCE sometimes completes verbs without their results. Sessions then report
+/// the node as unreachable, and never report a result that a verb has not found.
 // Promise FAB-21: Over software RoCE, no verb without a result counts as done.
 #[test]
 fn where_packets_are_lost_no_verb_says_what_it_has_not_found() {
@@ -190,7 +190,7 @@ fn where_packets_are_lost_no_verb_says_what_it_has_not_found() {
     let mut client = 1;
     let done = Cell::new(0);
     let mut lost = 0;
-    // The values that each word may have: a CAS without an answer may have been executed.
+    // The values that each word can have: a CAS without an answer was possibly executed.
     let words = RefCell::new([[0u64; 2]; WORDS as usize]);
     while started.elapsed() < Duration::from_secs(10) {
         let fabric = session(&served, client);

@@ -1,4 +1,4 @@
-//! Bars of a memory node: against which members, for which sessions, and until when.
+//! Tests of a memory node's bars: which members it bars, for which sessions, and until when.
 
 use fusee_control::master::MasterReplyId;
 use fusee_control::node::{Bar, NodeDescription, NodeRefusal, NodeReply, NodeRequest};
@@ -8,7 +8,7 @@ use fusee_memory_node::logic::{NodeDecision, NodeEffect, NodeLogic};
 
 const CLUSTER: ClusterId = ClusterId::from_word(77).unwrap();
 
-/// A member of a cluster.
+/// Makes a node that belongs to a cluster.
 fn node() -> NodeLogic {
     let pool_bytes = 1 << 20;
     let mut node = NodeLogic::new(NodeDescription {
@@ -53,7 +53,7 @@ fn a_node_bars_for_who_hears_no_master_and_shows_it() {
     assert_eq!(node.handle(bar(4, 5)).reply, done, "it is barred already");
     assert_eq!(refusal(node.handle(bar(9, 5))), NodeRefusal::HearsMaster);
 
-    // A bar by a later view is another one: it stays when the first is settled.
+    // A bar for a later view replaces the bar for the earlier view, and stays when the earlier bar is settled.
     assert_eq!(refusal(node.handle(bar(4, 6))), NodeRefusal::HearsMaster);
     node.pass(2_002);
     let step = node.handle(bar(4, 6));

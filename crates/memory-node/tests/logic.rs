@@ -1,4 +1,4 @@
-//! The memory node's decisions, one by one and against a model under random requests.
+//! Tests of the memory node's decisions, one by one, and against a model under random requests.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,12 +17,12 @@ use proptest::prelude::*;
 const POOL: u64 = 1 << 20;
 const REGION: u64 = 64 << 10;
 const BLOCK: u64 = 4096;
-/// A region of 64 KiB holds a table of one page and 15 blocks.
+/// The number of blocks of a region of 64 KiB: its first page holds the table.
 const BLOCKS: u32 = 15;
 const CLUSTER: ClusterId = ClusterId::from_word(77).unwrap();
 const OTHER: ClusterId = ClusterId::from_word(78).unwrap();
 
-/// A node that is formatted for the first attempt to form the cluster.
+/// Makes a node that is formatted for the first attempt to form the cluster.
 fn node(pool_bytes: u64) -> NodeLogic {
     let mut node = NodeLogic::new(NodeDescription {
         identity: 5,
@@ -122,8 +122,8 @@ fn a_region_gives_each_of_its_blocks_once_and_then_none() {
     assert_eq!(again.reply, NodeReply::Allocated { block: freed });
 }
 
-/// A master that goes on from a store older than the first view begins another attempt. But the node's index is
-/// in use, whether any block is or not.
+/// A master that goes on from a store older than the first view begins another attempt to form the cluster. The
+/// node refuses, because its part of the index is in use, whether any block is or not.
 #[test]
 fn a_node_that_stands_at_a_view_is_not_formatted_again() {
     for stands in [false, true] {
@@ -137,7 +137,7 @@ fn a_node_that_stands_at_a_view_is_not_formatted_again() {
             let step = node.handle(format(CLUSTER, 2));
             assert_eq!((step.reply, step.effects.len()), (NodeReply::Done, 1));
         }
-        // A late repetition changes nothing.
+        // A late repetition of an executed request changes nothing.
         let attempt = if stands { 1 } else { 2 };
         assert_eq!(node.handle(format(CLUSTER, attempt)).effects, []);
     }
@@ -218,7 +218,7 @@ fn large_extents_are_aligned_to_huge_pages() {
     let small = node.handle(reserve(Extent::Subtable { subtable: 0 }, 100, 0));
     let large = node.handle(reserve(Extent::Region { region: 0, primary: true }, 4 << 20, 1 << 20));
     let next = node.handle(reserve(Extent::Subtable { subtable: 1 }, 5000, 0));
-    // Regions from below, subtables from above.
+    // Regions are placed from the low end, subtables from the high end.
     let first = 2 << 20;
     let end = 18 << 20;
     assert_eq!([&small, &large, &next].map(offset_of), [end - 4096, first, end - 3 * 4096]);
@@ -267,7 +267,7 @@ fn what_is_released_is_zeroed_and_fits_the_next_one() {
     assert_eq!(refusal(node.handle(alloc)), NodeRefusal::NoFreeBlock, "it leads nothing any more");
     node.handle(release(Extent::Subtable { subtable: 1 }, 6));
     assert_eq!(offset_of(&node.handle(subtable(7))), above[1], "the room of one that left");
-    // Three free neighbours become one part.
+    // Three free parts that touch become one part.
     let three = reserve(Extent::Subtable { subtable: 8 }, 3 * REGION, 0);
     assert_eq!(offset_of(&node.handle(three)), offsets[2]);
     let NodeReply::Usage(usage) = node.handle(NodeRequest::Usage).reply else { panic!() };
@@ -303,7 +303,7 @@ fn late_orders_about_an_extent_that_came_back_change_nothing() {
         assert_eq!(node.handle(NodeRequest::OwnersOf { region: 3 }).effects, []);
         assert!(!leads(&mut node));
     }
-    // The extent is reserved again before it is used. A late order may be about the earlier reservation.
+    // An extent that is reserved again before it is used survives late orders about the earlier reservation.
     node.handle(since(12));
     assert_eq!(node.handle(release(extent, 11)).effects, []);
     node.handle(lead(13));
@@ -348,7 +348,8 @@ fn numbers_that_make_no_sense_are_refused() {
     assert_eq!(whole, POOL_HEADER_BYTES, "all of it, behind the header");
 }
 
-/// A client below the bound that is not named as living gets nothing any more, and need not be remembered.
+/// A client with an id below the bound that is not named as living gets no blocks, and the node need not remember
+/// it.
 #[test]
 fn who_does_not_live_among_the_first_clients_gets_nothing() {
     let mut node = node(POOL);
@@ -372,7 +373,8 @@ fn who_does_not_live_among_the_first_clients_gets_nothing() {
         let reply = node.handle(alloc(client)).reply;
         assert!(matches!(reply, NodeReply::Allocated { .. }), "{reply:?}");
     }
-    // A session that said goodbye has handed on its blocks, and takers need not wait for it.
+    // A session that said goodbye has already handed on its blocks, so a session that takes one need not wait for a
+    // recovery.
     let block = BlockId { region: 0, block: 3 };
     node.handle(NodeRequest::SetOwner {
         block,
@@ -529,20 +531,20 @@ fn the_view_that_a_node_stands_at_grows_and_outlives_everything() {
     assert_eq!(node.handle(stand_at(4)), done(shows(4)));
 }
 
-/// The invariants of a node, kept by simpler means.
+/// A simpler model of a node, which keeps the same invariants.
 #[derive(Default)]
 struct Model {
     extents: BTreeMap<Place, (u64, u64)>,
     primary: BTreeMap<u32, bool>,
     owners: BTreeMap<BlockId, ClientId>,
     fenced: BTreeSet<ClientId>,
-    /// The copies of the tables in the pool.
+    /// The pool's copies of the block tables.
     table: BTreeMap<u64, u32>,
-    /// The extent that is to be released, if it exists.
+    /// The extent that the current request releases, if the extent exists.
     released: Option<Place>,
 }
 
-/// An extent, whether primary or not.
+/// The name of an extent, whether a region's place is primary or not.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum Place {
     Region(u32),
@@ -716,15 +718,17 @@ proptest! {
                     prop_assert_eq!(&again.reply, &step.reply);
                 }
                 model.check(&request, &again);
-                // A repeat leaves no trace, except that a block never owned may get the explicit owner 0.
+                // A repeated request changes nothing, except that a block without owner can get the explicit owner
+                // 0.
                 prop_assert_eq!(&owners, &model.owners);
             }
         }
     }
 }
 
-/// The first request takes a block over, but its connection stalls. Meanwhile a repetition takes the block
-/// over, the session gives it back, and the earlier owner gets it again.
+/// The session's first request takes a block over, but its connection stalls. Meanwhile a repetition takes the
+/// block over, the session gives the block back, and the earlier owner gets it again. Then the first request
+/// arrives and is refused.
 // Promise MEM-11: A session's abandoned request has no late effect.
 #[test]
 fn what_a_session_has_given_up_does_not_take_effect_behind_an_answer() {
@@ -744,7 +748,7 @@ fn what_a_session_has_given_up_does_not_take_effect_behind_an_answer() {
     assert_eq!(refusal(node.handle(late)), NodeRefusal::Late);
     let owned = node.handle(NodeRequest::BlocksOf { clients: vec![earlier] }).reply;
     assert_eq!(owned, NodeReply::Blocks(vec![(block, earlier)]));
-    // Concurrent requests are in time, in any order, and sessions are independent of each other.
+    // Concurrent requests are accepted in any order, and sessions do not affect each other.
     assert_eq!(node.handle(ask(5, 4, BlockRequest::Blocks)).reply, NodeReply::Blocks(vec![]));
     assert_eq!(node.handle(ask(4, 4, set(earlier, client))).reply, NodeReply::Done);
     let other = ClientId(7);
@@ -753,7 +757,7 @@ fn what_a_session_has_given_up_does_not_take_effect_behind_an_answer() {
     assert_eq!(node.handle(first).reply, NodeReply::Blocks(vec![]));
 }
 
-/// A job gets no answer, and is done again; sessions go on. Then its old requests arrive.
+/// A job gets no answer and is run again, and sessions go on. Then the old job's requests arrive and are refused.
 // Promise MEM-27: A job's abandoned request has no late effect.
 #[test]
 fn what_a_job_has_given_up_does_not_take_effect_behind_a_later_one() {
@@ -793,11 +797,12 @@ fn what_a_job_has_given_up_does_not_take_effect_behind_a_later_one() {
         assert_eq!(refusal(node.handle(of(repairer, 3, late.clone()))), NodeRefusal::Late);
         assert_eq!(owners(&mut node), known);
     }
-    // A question of a later job suffices: its answer must stay true.
+    // A later job that only asks a question also ends the earlier job's requests, because the answer must stay
+    // true.
     let asks = of(repairer, 5, JobRequest::BlocksOf { clients: vec![dead] });
     assert_eq!(node.handle(asks).reply, NodeReply::Blocks(vec![(block(1), dead)]));
     assert_eq!(refusal(node.handle(of(repairer, 4, all[1].clone()))), NodeRefusal::Late);
-    // Another repairer works only after this one is fenced.
+    // Another repairer works only after the first one is fenced.
     node.handle(NodeRequest::Fence { clients: vec![repairer] });
     for late in all {
         let refused = refusal(node.handle(of(repairer, 6, late)));
@@ -808,7 +813,7 @@ fn what_a_job_has_given_up_does_not_take_effect_behind_a_later_one() {
     assert_eq!(node.handle(next).reply, NodeReply::Done);
 }
 
-/// Its recovery relies on the tables.
+/// A fenced session's requests are refused, because the session's recovery relies on the tables.
 // Promise MEM-12: A fenced session gives nothing back.
 #[test]
 fn a_fenced_session_gives_nothing_back() {
@@ -923,7 +928,7 @@ fn a_member_leaves_only_at_the_word_of_a_master_that_knows_it() {
 
 #[test]
 fn a_node_that_got_nothing_of_a_cluster_has_nothing_to_keep() {
-    // It died before it became a member, was forgotten, and comes back.
+    // The node died before it became a member, the master forgot it, and it comes back.
     let mut bound = node(POOL);
     assert_eq!((bound.cluster(), bound.held_cluster()), (Some(CLUSTER), None));
     assert_eq!(
@@ -932,7 +937,7 @@ fn a_node_that_got_nothing_of_a_cluster_has_nothing_to_keep() {
     );
     offset_of(&bound.handle(region(0, true)));
     assert_eq!(bound.held_cluster(), Some(CLUSTER));
-    // A member that holds nothing may get something at any time.
+    // A member that holds nothing can get something at any time.
     let mut member = node(POOL);
     member.handle(NodeRequest::StandAt { cluster: CLUSTER, view: 3 });
     assert_eq!(member.held_cluster(), Some(CLUSTER));

@@ -1,4 +1,4 @@
-//! A running memory node: settings that it refuses, and its life without a master.
+//! Tests of a running memory node: the settings that it refuses, and its behaviour without a master.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use fusee_fabric::pool::VerbOrder;
 use fusee_memory_node::{MemoryNode, MemoryNodeConfig, NodeStartError};
 
 fn config() -> MemoryNodeConfig {
-    // The port was free a moment ago, so nothing listens there.
+    // The port was free a moment ago, so no process listens there.
     let master = bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
     MemoryNodeConfig { master, shm_dir: None, pool_bytes: 1 << 20, ..MemoryNodeConfig::default() }
 }
@@ -84,7 +84,7 @@ fn an_emptied_extent_is_zero_again_and_the_table_is_in_the_pool() {
     assert_eq!(header(), PoolHeader { cluster: ClusterId::from_word(1), view: 0 });
     let offset = POOL_HEADER_BYTES;
     assert_eq!(ask(reserve(1)), NodeReply::Reserved { offset });
-    // A stray write, like one of a session of an older cluster.
+    // A stray write, as a session of an older cluster could make.
     pool.write_u32(40 << 10, 7);
     assert_eq!(
         ask(NodeRequest::Format { cluster: ClusterId::from_word(1).unwrap(), attempt: 2 }),

@@ -1,9 +1,9 @@
-//! The fence of the sessions of one process: [`ShmSessions`] and their [`Gate`]s.
+//! Models of the fence of the sessions of one process: [`ShmSessions`] and their [`Gate`]s.
 //!
-//! A verb is an access to a cell, and loom asserts that no two accesses to it are concurrent. The thread that fences
-//! accesses the cell afterwards. So a verb that executes after a fence has returned, or beside it, or that did not
-//! *happen before* the return in the sense of the memory model, ends the execution with a panic. Loom also panics when
-//! no thread can go on.
+//! A verb is an access to a cell, and loom asserts that no two accesses to the cell are concurrent. The thread that
+//! fences accesses the cell after the fence. So the execution ends with a panic if a verb executes after the fence
+//! has returned or concurrently with that access, or if the verb did not *happen before* the return in the sense of
+//! the memory model. Loom also panics if no thread can go on.
 
 // Promise FAB-2: After a fence, no verb of the fenced sessions executes ([limits](#loom-shared-memory)).
 
@@ -22,10 +22,10 @@ use crate::{bounded, tallies};
 
 const CLIENT: ClientId = ClientId(7);
 
-/// Memory on which only one session executes verbs.
+/// A memory on which only one session executes verbs.
 struct FencedMemory(UnsafeCell<u32>);
 
-// SAFETY: loom checks that no two accesses are concurrent; that is the purpose of the cell.
+// SAFETY: loom checks that no two accesses are concurrent, which is the purpose of the cell.
 unsafe impl Sync for FencedMemory {}
 
 impl FencedMemory {
@@ -34,13 +34,13 @@ impl FencedMemory {
     }
 
     fn execute_verb(&self) {
-        // SAFETY: as above.
+        // SAFETY: loom checks that no access is concurrent with this one.
         self.0.with_mut(|verbs| unsafe { *verbs += 1 });
     }
 
-    /// Returns the number of verbs that have executed. Called after a fence.
+    /// Returns the number of verbs that have executed. Must be called after a fence.
     fn verbs(&self) -> u32 {
-        // SAFETY: as above.
+        // SAFETY: loom checks that no access is concurrent with this one.
         self.0.with(|verbs| unsafe { *verbs })
     }
 }
@@ -74,13 +74,13 @@ impl ModelSession {
     }
 }
 
-/// Starts a thread that membarrier reaches, as the `nth` of its model.
+/// Starts a thread that membarrier reaches, as the thread number `nth` of its model.
 fn start(nth: usize, run: impl FnOnce() + 'static) -> thread::JoinHandle<()> {
     let reached = BarrierThread::new(nth);
     thread::spawn(move || reached.run(run))
 }
 
-/// Runs one session with two verbs, and a fence beside them.
+/// Checks a fence that is concurrent with two verbs of one session.
 fn fence_beside_two_verbs() {
     let before = tallies();
     let refused = tallies();
@@ -139,7 +139,8 @@ fn a_fence_without_own_barriers() {
     fence_beside_two_verbs();
 }
 
-/// Leaving the gate releases, and the wait acquires: otherwise the verbs need not have happened before the return.
+/// Without release on leaving the gate and acquire in the wait, the verbs need not happen before the fence returns,
+/// and the model fails.
 #[test]
 #[should_panic(expected = "Causality violation")]
 fn a_fence_that_does_not_acquire() {
@@ -148,8 +149,9 @@ fn a_fence_that_does_not_acquire() {
     fence_beside_two_verbs();
 }
 
-/// Fences a session of another process. Its monitor gets the message, shuts the gate, waits for it to be empty (or does
-/// not, a fault), and says goodbye, upon which the node takes the session off its list.
+/// Fences a session of another process. The process's monitor gets the message, shuts the gate, waits until the
+/// gate is empty (unless `waits` is false, a fault), and says goodbye. Then the node removes the session from its
+/// list.
 fn fence_of_another_process(waits: bool) {
     let before = tallies();
     let refused = tallies();
@@ -167,7 +169,7 @@ fn fence_of_another_process(waits: bool) {
             if waits {
                 Gate::wait_empty([&**gate].into_iter());
             }
-            // The node receives the goodbye.
+            // This stands for the node that receives the goodbye.
             at_node.leave(*id.get().unwrap());
         };
         let id = sessions.open(CLIENT, ShmAccess::Process(Arc::new(Peer::new(monitor)))).unwrap();
@@ -211,7 +213,7 @@ fn a_goodbye_before_the_session_is_outside() {
     fence_of_another_process(false);
 }
 
-/// Fences a client with two threads, each with a session; the fence waits for both.
+/// Fences a client with two threads that have a session each. The fence has to wait for both sessions.
 fn fence_two_threads(preemptions: usize) {
     bounded(preemptions, || {
         let sessions = Arc::new(ShmSessions::new());
@@ -241,8 +243,8 @@ fn all_threads_of_a_client_with_membarrier() {
     fence_two_threads(1);
 }
 
-/// Two fences of the same client at the same time: neither returns early. This runs only with own barriers: if two
-/// threads wait for membarrier by spinning, the model has no end of executions.
+/// Of two fences of the same client at the same time, neither returns early. The test runs only with own barriers:
+/// if two threads wait for membarrier by spinning, the model has endless executions.
 #[test]
 fn two_fences_at_once() {
     choose(Membarrier::Missing);
@@ -267,7 +269,7 @@ fn two_fences_at_once() {
     });
 }
 
-/// Opens a session, executes a verb and leaves, all beside a fence.
+/// Opens a session, executes a verb and leaves, all of it concurrent with a fence.
 fn fence_beside_a_whole_session() {
     let (refusals, tally) = tallies();
     bounded(4, move || {
@@ -303,7 +305,7 @@ fn attaching_beside_a_fence_with_membarrier() {
     fence_beside_a_whole_session();
 }
 
-/// The end of the node ends sessions as a fence does, those of all clients.
+/// The end of a node ends sessions as a fence does, but those of all clients.
 #[test]
 fn no_verb_after_the_end_of_the_node() {
     choose(Membarrier::Works);
@@ -322,7 +324,7 @@ fn no_verb_after_the_end_of_the_node() {
     });
 }
 
-/// A fence beside the loss of the node: in the end the session sees the fence.
+/// If a fence is concurrent with the loss of the node, the session sees the fence in the end.
 #[test]
 fn a_fence_is_not_forgotten_when_the_node_goes() {
     choose(Membarrier::Missing);

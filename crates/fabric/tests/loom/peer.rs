@@ -1,6 +1,6 @@
-//! A client process, as far as the models need one. When it is told of its fence, its monitor does what the model
-//! says, before anything else happens at the node. A silent process, which would be killed, does not occur: that
-//! is not a matter of interleavings.
+//! A model of a client process. When the process is told of its fence, its monitor does what the model says, before
+//! anything else happens at the node. No process of a model is silent and has to be killed, because that is not a
+//! matter of interleavings.
 
 use std::fmt;
 use std::time::Duration;

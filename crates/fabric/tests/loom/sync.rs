@@ -1,8 +1,7 @@
 //! Loom's types under the names of the fabric's own `sync`, and the faults that a test can inject.
 //!
-//! A fault holds for the thread of the test that sets it; loom runs all threads of a model on that
-//! thread. Every access is also a point at which a membarrier of another thread can take effect,
-//! see [`sys`](crate::sys).
+//! A fault is in force for the thread of the test that sets it; loom runs all threads of a model on that thread.
+//! Every access is also a point at which a membarrier of another thread can take effect (see [`sys`](crate::sys)).
 
 use std::cell::Cell;
 
@@ -13,14 +12,14 @@ use crate::sys;
 pub(crate) use loom::sync::{Mutex, MutexGuard};
 pub(crate) use std::sync::atomic::Ordering;
 
-/// The property to break.
+/// A fault: the property that is broken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
-    /// Nothing.
+    /// Nothing is broken.
     None,
     /// Fences do nothing.
     NoFence,
-    /// Every load and store and exchange is relaxed.
+    /// All loads, stores and exchanges are relaxed.
     Relaxed,
 }
 
@@ -28,13 +27,12 @@ loom::lazy_static! {
     static ref STEP: loomed::AtomicU32 = loomed::AtomicU32::new(0);
 }
 
-/// Marks a step of the model; called before every access.
+/// Marks a step of the model. Must be called before every access.
 ///
-/// Loom reorders only steps that touch the same variable, and of each variable it remembers only
-/// the last access. So a thread that loads a word and then swaps it, as a WRITE of a part does,
-/// hides from loom that another thread has read the word before, and orders are left out. Therefore
-/// all steps store to one more variable, which makes loom try all orders of all steps. No thread
-/// loads that variable, so it synchronizes nothing.
+/// Loom reorders only steps that touch the same variable, and for each variable it remembers only the last access.
+/// So a thread that loads a word and then swaps it, as a WRITE of a part does, hides from loom that another thread
+/// has read the word before, and loom leaves out orders. Therefore all steps also store to one common variable,
+/// which makes loom try all orders of all steps. No thread loads that variable, so it synchronizes nothing.
 fn step() {
     STEP.store(0, Ordering::Relaxed);
     sys::interrupt();
@@ -49,7 +47,7 @@ pub(crate) fn inject(fault: Fault) {
     FAULT.set(fault);
 }
 
-/// Returns the ordering of an access, unless a fault takes it away.
+/// Returns the ordering of an access: `order`, unless the fault makes it relaxed.
 fn ordering(order: Ordering) -> Ordering {
     if FAULT.get() == Fault::Relaxed { Ordering::Relaxed } else { order }
 }
@@ -60,10 +58,10 @@ pub(crate) fn fence(order: Ordering) {
     }
 }
 
-/// Loom does not reorder as compilers do: it treats each load as one that may be early anyway.
+/// Does nothing, because loom does not reorder as compilers do: it lets every load be early anyway.
 pub(crate) fn compiler_fence(_: Ordering) {}
 
-/// A wait for processes that always answer.
+/// A wait for processes that always answer, so it has no end.
 #[derive(Debug)]
 pub(crate) struct Patience;
 
@@ -88,7 +86,7 @@ macro_rules! atomic {
         #[derive(Debug)]
         pub(crate) struct $name(loomed::$name);
 
-        // Each module needs other methods of other widths.
+        // Each module uses only some of the methods, and other ones for each width.
         #[allow(dead_code)]
         impl $name {
             pub(crate) fn new(value: $int) -> $name {

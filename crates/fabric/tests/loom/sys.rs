@@ -1,30 +1,29 @@
-//! The system calls of the fabric that the models need: membarrier.
+//! The only system call of the fabric that the models need: membarrier.
 //!
-//! Loom has no membarrier, so this is a model of the promise in its manual: between its call and
-//! its return every other thread passes a full barrier, *at some point of its instructions*, and
-//! accesses of either thread before the barrier are ordered before those of the other after it. A
-//! session asks before each of its accesses whether a barrier is due, and passes it there. The
-//! caller waits until every session has passed or ended. The place of the barrier in a session is
-//! one more thing of which loom tries all possibilities. Two facts are assumed: the kernel keeps
-//! the promise, and the processor orders no less than loom does.
+//! Loom has no membarrier, so this is a model of the promise in its manual: between its call and its return, every
+//! other thread executes a full barrier, *at some point of its instructions*, and accesses of either thread before
+//! the barrier are ordered before accesses of the other thread after it. A session checks before each of its
+//! accesses whether a barrier is due, and executes it there. The caller waits until every session has executed the
+//! barrier or ended. Loom also tries all possible places of the barrier in a session. Two facts are assumed: the
+//! kernel keeps the promise, and the processor orders no less than loom does.
 
 use std::cell::Cell;
 
 use loom::sync::atomic::{AtomicUsize, Ordering, fence};
 
-/// The most sessions of a model.
+/// The largest number of sessions in a model.
 const SESSIONS: usize = 2;
-/// The calls passed by a session that has ended or does not exist.
+/// The value of `PASSED` for a session that has ended or does not exist: membarrier need not wait for it.
 const ALL: usize = usize::MAX;
 
 /// The behaviour of membarrier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Membarrier {
-    /// It is missing: sessions pass barriers of their own.
+    /// The kernel has no membarrier, so sessions execute barriers of their own.
     Missing,
-    /// It does what its manual says.
+    /// Membarrier does what its manual says.
     Works,
-    /// It claims to work, and does nothing: a fault.
+    /// Membarrier seems to work, but does nothing, which is a fault.
     DoesNothing,
 }
 
@@ -39,7 +38,7 @@ loom::lazy_static! {
 }
 
 loom::thread_local! {
-    /// The session of this thread, and the number of calls that it has passed.
+    /// The session of this thread, and the number of membarrier calls that have taken effect on it.
     static SESSION: Cell<Option<(usize, usize)>> = Cell::new(None);
 }
 
@@ -48,7 +47,7 @@ pub(crate) fn choose(membarrier: Membarrier) {
     MEMBARRIER.set(membarrier);
 }
 
-/// A thread that membarrier reaches. Made before the thread starts.
+/// A thread that membarrier reaches. This value must be made before the thread starts.
 pub(crate) struct BarrierThread(usize);
 
 impl BarrierThread {
@@ -61,13 +60,13 @@ impl BarrierThread {
     pub(crate) fn run(self, thread: impl FnOnce()) {
         SESSION.with(|session| session.set(Some((self.0, 0))));
         thread();
-        // A thread that does not run passed its barrier when it was taken off the processor.
+        // A thread that has ended no longer runs, and executed a barrier when it was taken off the processor.
         fence(Ordering::SeqCst);
         PASSED[self.0].store(ALL, Ordering::Release);
     }
 }
 
-/// Lets a barrier of another thread take effect on this one.
+/// Lets membarrier calls of other threads take effect on this thread.
 pub(crate) fn interrupt() {
     if MEMBARRIER.get() != Membarrier::Works {
         return;

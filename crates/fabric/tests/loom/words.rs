@@ -1,8 +1,8 @@
-//! READ, WRITE, CAS and FAA of several sessions on the same words.
+//! Models of READ, WRITE, CAS and FAA of several sessions on the same words.
 //!
-//! Here a pool is a few words, and a session is an [`VerbOrder`]. A WRITE may be seen as separate
-//! words, in any order in which the last one is last (docs/decisions/0007). All else that a session
-//! does must be seen in the order in which it was posted.
+//! A pool is a few words, and a session is a [`VerbOrder`]. Other sessions can see a WRITE as separate words, in
+//! any order in which the last word is last (docs/decisions/0007). All else that a session does must be seen in the
+//! order in which it was posted.
 
 // Promise FAB-3: The last word of a WRITE lands last; verbs land in order.
 
@@ -12,7 +12,7 @@ use crate::order::VerbOrder;
 use crate::sync::{AtomicU64, Fault, inject};
 use crate::{bounded, tallies};
 
-/// The words of WRITEs. No two bytes of a word are equal, so that a mixture would show.
+/// The words that WRITEs store. All bytes of a word differ, so that a mixture of two words is noticed.
 const OLD: u64 = 0;
 const NEW: u64 = 0x1122_3344_5566_7788;
 const NEWER: u64 = 0x99aa_bbcc_ddee_ff00;
@@ -32,14 +32,14 @@ impl<const N: usize> Words<N> {
 
     fn write(&self, order: &mut VerbOrder, offset: usize, data: &[u8]) {
         let (word, skip) = self.at(offset, data.len());
-        // SAFETY: `at` has checked the bounds.
+        // SAFETY: `at` has checked the bounds, and the pool outlives the call.
         unsafe { order.write(word, skip, data) };
     }
 
     fn read<const LEN: usize>(&self, order: &mut VerbOrder, offset: usize) -> [u8; LEN] {
         let (word, skip) = self.at(offset, LEN);
         let mut out = [0xee; LEN];
-        // SAFETY: `at` has checked the bounds.
+        // SAFETY: `at` has checked the bounds, and the pool outlives the call.
         unsafe { order.read(word, skip, &mut out) };
         out
     }
@@ -58,7 +58,7 @@ fn split(bytes: &[u8]) -> Vec<u64> {
     bytes.as_chunks().0.iter().map(|word| u64::from_ne_bytes(*word)).collect()
 }
 
-/// Each word that a READ yields is wholly old or wholly new, in the part that was written.
+/// Each word that a READ yields is either old or new, in the part of the word that was written.
 #[test]
 fn a_read_yields_words_that_somebody_wrote() {
     let (mixed, tally) = tallies();
@@ -76,8 +76,7 @@ fn a_read_yields_words_that_somebody_wrote() {
             assert!(seen == new || seen == old, "{seen:x?}");
             seen == new
         });
-        // Between words the READ may tear, in any way except that the last word is new before the
-        // others.
+        // The READ can tear between words, in every way except that the last word is new before the others.
         tally.count(new_ones.eq([false, true, false]));
         writer.join().unwrap();
     });
@@ -101,8 +100,8 @@ fn a_read_beside_two_writes_yields_words_of_both() {
     mixed.assert_happened();
 }
 
-/// READs a WRITE's last byte, then the whole: if the first READ sees the WRITE, the second sees all
-/// of it. The last word may be whole or a part of a word.
+/// READs the last byte of a WRITE, then the whole range. If the first READ sees the WRITE, the second READ must see
+/// all of it. The range can end with a whole word or with a part of one.
 fn who_sees_the_last_word_sees_all<const LEN: usize>() {
     let (seen, tally) = tallies();
     bounded(4, move || {
@@ -146,8 +145,7 @@ fn the_last_word_without_the_readers_fence() {
     who_sees_the_last_word_sees_all::<24>();
 }
 
-/// Executes two WRITEs of one batch: a session that sees a word of the second sees all of the
-/// first.
+/// Executes two WRITEs of one batch. A session that sees a word of the second WRITE must see all of the first one.
 fn writes_land_in_order() {
     loom::model(|| {
         let pool = Words::<4>::new();
@@ -177,7 +175,8 @@ fn writes_of_one_session_without_fences() {
     writes_land_in_order();
 }
 
-/// Lets two sessions each WRITE a word and READ the other's: one of them sees the other's WRITE.
+/// Lets two sessions each WRITE a word and READ the word that the other one WRITEs. At least one of them must see
+/// the other's WRITE.
 fn reads_stay_behind_writes() {
     loom::model(|| {
         let pool = Words::<2>::new();
@@ -206,8 +205,8 @@ fn reads_pass_writes_without_fences() {
     reads_stay_behind_writes();
 }
 
-/// Plays the pattern of the store: WRITE an object, then CAS its address into a slot. A session
-/// that reads the address reads the object.
+/// Does as the store does: WRITEs an object, then CASes its address into a slot. A session that READs the address
+/// must READ the object.
 fn a_cas_publishes() {
     let (seen, tally) = tallies();
     loom::model(move || {
@@ -255,7 +254,7 @@ fn of_several_cas_one_wins() {
         let [word]: [u64; 1] = pool.read_words(&mut VerbOrder::default(), 0);
         let winner = u64::from_le(word);
         for (swap, found) in (1..).zip(&found) {
-            // Losers find the winner's value, the winner finds the value before.
+            // Losers find the winner's value, and the winner finds the value before.
             assert_eq!(*found, if swap == winner { OLD } else { winner });
         }
     });
@@ -280,14 +279,14 @@ fn no_faa_is_lost() {
     });
 }
 
-/// WRITEs of parts of one word, beside an FAA that only touches the remaining part.
+/// WRITEs of parts of a word keep the rest of the word, beside an FAA that only changes that rest.
 #[test]
 fn neighbours_of_a_write_survive() {
     bounded(2, || {
         let pool = Words::<2>::new();
         let first = pool.clone();
         let first = loom::thread::spawn(move || {
-            // The end of the first word, and three bytes of the second.
+            // The range is the end of the first word and three bytes of the second.
             first.write(&mut VerbOrder::default(), 6, &[1, 2, 3, 4, 5]);
         });
         let second = pool.clone();

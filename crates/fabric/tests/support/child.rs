@@ -1,7 +1,7 @@
-//! Processes of this binary that play a memory node or a client.
+//! Child processes that run this binary as a memory node or a client.
 //!
-//! A child takes commands from standard input, one per line, and answers each with one line. It ends with its input,
-//! so none outlives the test.
+//! A child takes commands from standard input, one per line, and answers each with one line. It ends when its input
+//! ends, so no child outlives the test.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::ExitStatusExt;
@@ -17,20 +17,20 @@ use fusee_fabric::{AnyFabric, FabricKind, attach_all};
 
 use super::{START, Served, block_on, node, verbs_node};
 
-/// The environment variable that makes this binary a child.
+/// The environment variable whose presence makes this binary a child process.
 pub const ROLE: &str = "FUSEE_TEST_ROLE";
 
-/// The time within which a node reaches the state that was asked for.
+/// The time within which a node has to reach the state that a command asks for.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// A running child. It is killed on drop.
+/// A running child process. Dropping it kills the process.
 pub struct Child {
     process: Mutex<std::process::Child>,
     pipes: Mutex<(ChildStdin, BufReader<ChildStdout>)>,
 }
 
 impl Child {
-    /// Starts a child. Returns it with its first line.
+    /// Starts a child. Returns it with the first line of its output.
     fn start(role: &str) -> (Child, String) {
         let mut process = Command::new(std::env::current_exe().unwrap())
             .env(ROLE, role)
@@ -67,7 +67,7 @@ impl Child {
         (child, Member { node, identity, control: String::new(), tcp, shm, verbs, pool_bytes })
     }
 
-    /// Starts a node. Returns it with its identity and its address.
+    /// Starts a node. Returns its process, its identity and its address.
     fn start_node(how: &str) -> (Child, u64, String) {
         let (child, line) = Child::start(&format!("node {how}"));
         let (identity, at) = line.split_once(' ').expect("the node says where it is");
@@ -82,14 +82,14 @@ impl Child {
         Child::start(&format!("client {} {node} {} {path}", client.0, at.identity))
     }
 
-    /// Starts a shared-memory client in a process of its own, which must be able to attach.
+    /// Starts a shared-memory client in a process of its own. The client must be able to attach.
     pub fn client(at: &Member, client: ClientId) -> Child {
         let (child, line) = Child::start_client(at, client);
         assert_eq!(line, "attached");
         child
     }
 
-    /// Starts a shared-memory client that is refused. Returns its error.
+    /// Starts a shared-memory client that is refused. Returns the error that it prints.
     pub fn refused_client(at: &Member, client: ClientId) -> String {
         Child::start_client(at, client).1
     }
@@ -117,14 +117,14 @@ impl Child {
         assert!(sent.success());
     }
 
-    /// Stops the child: when this returns, none of its threads runs. One of them takes the signal when it gets to
-    /// run, and the others go on until then.
+    /// Stops the child. When this returns, none of the child's threads runs. (One thread takes the signal when it
+    /// gets to run, and the other threads go on until then.)
     pub fn stop(&self) {
         self.signal("STOP");
         let tasks = format!("/proc/{}/task", self.process.lock().unwrap().id());
         let is_stopped = |task: std::io::Result<std::fs::DirEntry>| {
             let stat = std::fs::read_to_string(task.unwrap().path().join("stat")).unwrap();
-            // The state is behind the name, which is in parentheses.
+            // The state follows the name, which is in parentheses.
             stat.rsplit_once(") ").unwrap().1.starts_with('T')
         };
         while !std::fs::read_dir(&tasks).unwrap().all(is_stopped) {
@@ -149,7 +149,7 @@ impl Drop for Child {
     }
 }
 
-/// Plays the child's role.
+/// Runs this process in the role of a child.
 pub fn run(role: &str) {
     let words: Vec<&str> = role.split(' ').collect();
     match words[..] {
@@ -177,7 +177,7 @@ fn run_node(served: Served) {
             Some(("fence", client)) => {
                 served.fabrics.fence(&[ClientId(client.parse().unwrap())]);
             }
-            // Waits until this many sessions are attached.
+            // The command waits until this many sessions are attached.
             Some(("holds", sessions)) => {
                 let sessions = sessions.parse().unwrap();
                 let until = Instant::now() + PATIENCE;
@@ -195,14 +195,14 @@ fn run_node(served: Served) {
     }
 }
 
-/// Requests of the thread that reads commands to the client's other thread.
+/// Requests from the thread that reads commands to the client's main thread.
 struct Asked {
     hammer: AtomicBool,
     detach: AtomicBool,
     leave: AtomicBool,
     also: AtomicBool,
     other_works: AtomicBool,
-    /// The answer: the first session is fenced.
+    /// The main thread's answer: whether the first session is fenced.
     is_fenced: AtomicBool,
 }
 
@@ -219,7 +219,7 @@ fn is_asked(asked: &AtomicBool) -> bool {
     asked.load(Ordering::Relaxed)
 }
 
-/// Makes a request, and waits until it is done.
+/// Makes a request, and waits until the main thread has carried it out.
 fn has_done(asked: &AtomicBool) {
     asked.store(true, Ordering::Relaxed);
     while asked.load(Ordering::Relaxed) {
@@ -233,9 +233,9 @@ fn obey() {
             "hammer" => ASKED.hammer.store(true, Ordering::Relaxed),
             "detach" => ASKED.detach.store(true, Ordering::Relaxed),
             "leave" => has_done(&ASKED.leave),
-            // Opens another session, with the next client id.
+            // The command opens another session, with the next client id.
             "also" => has_done(&ASKED.also),
-            // Executes a verb of that session.
+            // The command executes a verb of that other session.
             "other works" => has_done(&ASKED.other_works),
             "fenced" => {
                 while !ASKED.is_fenced.load(Ordering::Relaxed) {

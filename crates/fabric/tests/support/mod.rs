@@ -1,4 +1,4 @@
-//! Code that the tests share: nodes on scratch sockets, a small executor, child processes.
+//! Code that the tests share: nodes at temporary sockets, a small executor, child processes.
 #![allow(dead_code, reason = "each test binary uses its own part")]
 
 pub mod child;
@@ -18,7 +18,7 @@ use fusee_fabric::tcp::DEFAULT_SPIN;
 use fusee_fabric::verbs::{RdmaDevice, default_device};
 use fusee_fabric::{AnyFabric, NodeFabrics, NodeFabricsOptions, Pool, PoolOptions};
 
-/// The first byte of a pool that sessions may change: behind the header.
+/// The offset of the first byte of a pool that sessions can change: the end of the header.
 pub const START: u64 = POOL_HEADER_BYTES;
 
 /// Returns a number that no other running test of this machine uses.
@@ -27,7 +27,7 @@ pub fn unique() -> u64 {
     (u64::from(std::process::id()) << 32) + NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
-/// A directory for sockets, removed on drop.
+/// A directory for sockets. Dropping it removes the directory.
 pub struct Scratch(PathBuf);
 
 impl Scratch {
@@ -46,7 +46,7 @@ impl Scratch {
         &self.0
     }
 
-    /// Checks that no file is left behind.
+    /// Asserts that no file is left in the directory.
     pub fn assert_empty(&self) {
         let left: Vec<_> = std::fs::read_dir(&self.0).unwrap().flatten().collect();
         assert!(left.is_empty() || std::thread::panicking(), "left behind: {left:?}");
@@ -64,7 +64,7 @@ pub fn loopback() -> SocketAddr {
     (Ipv4Addr::LOCALHOST, 0).into()
 }
 
-/// A node of this process, and its identity.
+/// A node of this process, and the node's identity.
 pub struct Served {
     pub fabrics: NodeFabrics,
     pub identity: u64,
@@ -93,7 +93,7 @@ fn start(options: NodeFabricsOptions) -> Served {
     Served { fabrics: NodeFabrics::start(options).unwrap(), identity }
 }
 
-/// Starts a node that offers TCP, and shared memory at a path.
+/// Starts a node that offers TCP, and shared memory if a path for the socket is given.
 pub fn node(pool_bytes: u64, shm: Option<PathBuf>) -> Served {
     start(NodeFabricsOptions { tcp: Some(loopback()), shm, ..options(pool_bytes) })
 }
@@ -104,8 +104,8 @@ pub fn verbs_node(pool_bytes: u64) -> Served {
     start(NodeFabricsOptions { verbs: Some((at, 0).into()), ..options(pool_bytes) })
 }
 
-/// Two network interfaces of this machine without a connection except by the test, and the address of an RDMA device
-/// beyond them. The environment names them: `FUSEE_WIRE=sw0,sw1,10.0.0.2`.
+/// Two network interfaces of this machine that only the test connects, and the address of an RDMA device beyond
+/// them. The environment names them: `FUSEE_WIRE=sw0,sw1,10.0.0.2`.
 pub struct Wire {
     interfaces: [String; 2],
     far: IpAddr,
@@ -114,11 +114,11 @@ pub struct Wire {
 }
 
 impl Wire {
-    /// Returns the wire in the environment; `None` on a machine without one.
+    /// Returns the wire that the environment names; `None` if it names none.
     pub fn of_this_machine() -> Option<Wire> {
         static ALONE: Mutex<()> = Mutex::new(());
         let Ok(wire) = std::env::var("FUSEE_WIRE") else {
-            // Not by println, whose output the test program captures.
+            // Written to stderr directly, because the test harness captures the output of `println`.
             let _told = std::io::Write::write_fmt(
                 &mut std::io::stderr(),
                 format_args!("SKIPPED: no wire for a switch (FUSEE_WIRE)\n"),
@@ -137,20 +137,20 @@ impl Wire {
         [&self.interfaces[0], &self.interfaces[1]]
     }
 
-    /// Starts a node beyond the wire, whose READs may be steered.
+    /// Starts a node beyond the wire. Switches are allowed to steer READs from it.
     pub fn node(&self, pool_bytes: u64) -> Served {
         let verbs = Some((self.far, 0).into());
         start(NodeFabricsOptions { verbs, steered: true, ..options(pool_bytes) })
     }
 }
 
-/// Returns the RDMA device for tests of verbs on this machine. `None` if it has none, which is an error if the
-/// environment requires one.
+/// Returns the RDMA device of this machine for tests of verbs. Returns `None` without a device, and panics then if
+/// the environment requires one.
 pub fn rdma_device() -> Option<RdmaDevice> {
     match default_device() {
         Ok(found) => Some(found),
         Err(error) => {
-            // Not by println, whose output the test program captures.
+            // Written to stderr directly, because the test harness captures the output of `println`.
             let _told = std::io::Write::write_fmt(
                 &mut std::io::stderr(),
                 format_args!("SKIPPED: nothing of verbs is tested: {error}\n"),
@@ -162,7 +162,7 @@ pub fn rdma_device() -> Option<RdmaDevice> {
     }
 }
 
-/// Returns a node as a view would show it.
+/// Returns the entry that a view would have for this node.
 pub fn member(node: MnId, served: &Served) -> Member {
     Member {
         node,
@@ -175,7 +175,7 @@ pub fn member(node: MnId, served: &Served) -> Member {
     }
 }
 
-/// Runs one future on a session.
+/// Runs one future on a session until it is ready.
 pub fn block_on<T>(fabric: &AnyFabric, future: impl Future<Output = T>) -> T {
     let mut future = pin!(future);
     let waker = fabric.waker();

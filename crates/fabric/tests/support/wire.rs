@@ -1,4 +1,4 @@
-//! Raw connections, whose bytes the tests write themselves, as `docs/fabric.md` shows them.
+//! Raw connections: the tests write the bytes of messages themselves, in the formats of `docs/fabric.md`.
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
@@ -11,10 +11,10 @@ use fusee_fabric::tcp::frame::{TcpHello, TcpHelloStatus, TcpWelcome, WELCOME_BYT
 
 use super::Served;
 
-/// Longer than an answer takes on a loaded machine.
+/// A limit that no answer reaches, even on a loaded machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The magics of the fabrics.
+/// The magics with which messages of the fabrics begin.
 pub const TCP: &[u8; 8] = b"FUSEtcp3";
 pub const SHM: &[u8; 8] = b"FUSEsm03";
 pub const VERBS: &[u8; 8] = b"FUSErd04";
@@ -22,12 +22,12 @@ pub const VERBS: &[u8; 8] = b"FUSErd04";
 pub const CALL_BYTES: usize = 48;
 pub const ANSWER_BYTES: usize = 76;
 
-/// Returns the key of a node in a cluster without a secret.
+/// Returns the key of the node with this identity in a cluster without a secret.
 pub fn key(identity: u64) -> NodeKey {
     NodeKey::new(None, identity)
 }
 
-/// Returns a call for the node of a key, with this nonce.
+/// Returns a call to the node with this key, with this nonce.
 pub fn call(magic: &[u8; 8], key: &NodeKey, nonce: [u8; 32]) -> [u8; CALL_BYTES] {
     [&magic[..], &key.name().to_le_bytes(), &nonce].concat().try_into().unwrap()
 }
@@ -42,7 +42,7 @@ fn said<'a>(
     AuthTranscript { kind, about, asker, answerer }
 }
 
-/// Sends the call. Returns the answer, or the part that came.
+/// Sends the call. Returns as much of the answer as came.
 pub fn ask(stream: &mut (impl Read + Write), call: &[u8]) -> Vec<u8> {
     stream.write_all(call).unwrap();
     let mut answer = Vec::new();
@@ -50,7 +50,7 @@ pub fn ask(stream: &mut (impl Read + Write), call: &[u8]) -> Vec<u8> {
     answer
 }
 
-/// Checks that the answer to a call is the node's proof. Returns the client's proof for its hello.
+/// Asserts that the answer to a call has the node's proof. Returns the client's proof for its hello.
 pub fn proof(
     magic: &'static [u8; 8],
     key: &NodeKey,
@@ -66,7 +66,7 @@ pub fn proof(
     key.proof(Side::Asker, &said(magic, &[&call[..], hello].concat(), asker, answerer))
 }
 
-/// Plays the client's side, from the call to the hello.
+/// Does the client's part of a handshake, from the call to the hello.
 pub fn say_hello(
     stream: &mut (impl Read + Write),
     magic: &'static [u8; 8],
@@ -76,19 +76,19 @@ pub fn say_hello(
     let call = call(magic, key, rand(hello));
     let answer = ask(stream, &call);
     let proof = proof(magic, key, &call, &answer, hello);
-    // If the node has refused meanwhile, that shows in its answer.
+    // If the write fails, the node has refused, which the caller sees in its answer.
     let _ = stream.write_all(&[&proof[..], hello].concat());
 }
 
-/// Returns bytes that differ from test to test.
+/// Returns a nonce that depends on these bytes.
 fn rand(of: &[u8]) -> [u8; 32] {
     let mut nonce = [0x5a; 32];
     nonce[..of.len().min(32)].copy_from_slice(&of[..of.len().min(32)]);
     nonce
 }
 
-/// Plays the node's side: answers a client's call, checks its proof, and returns its hello of `bytes`
-/// bytes.
+/// Does the node's part of a handshake: answers a client's call and checks the client's proof. Returns the client's
+/// hello, which has `bytes` bytes.
 pub fn hear_hello(
     stream: &mut (impl Read + Write),
     magic: &'static [u8; 8],
@@ -116,7 +116,7 @@ pub fn shm_hello(client: u32) -> Vec<u8> {
     [&SHM[..], &client.to_le_bytes(), &LAYOUT_VERSION.to_le_bytes()].concat()
 }
 
-/// Reads all that is left until the end. A reset is an end, too.
+/// Reads all that is left until the end of the connection. A reset ends it, too.
 pub fn rest(stream: &mut impl Read) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     match stream.read_to_end(&mut bytes) {
@@ -125,14 +125,14 @@ pub fn rest(stream: &mut impl Read) -> io::Result<Vec<u8>> {
     }
 }
 
-/// Opens a connection that has sent nothing.
+/// Opens a connection without sending anything.
 pub fn dial(served: &Served) -> TcpStream {
     let stream = TcpStream::connect(served.fabrics.tcp_addr().unwrap()).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     stream
 }
 
-/// Opens a connection, and says hello.
+/// Opens a connection as this client, and does the handshake up to the welcome.
 pub fn greet(served: &Served, client: u32) -> TcpStream {
     let mut stream = dial(served);
     let hello = TcpHello { client: ClientId(client) }.encode();
