@@ -35,7 +35,7 @@ use std::path::{Path, PathBuf};
 pub const BYTES: usize = 32;
 /// The length in bytes of a frame's code.
 pub const CODE_BYTES: usize = 16;
-/// The first words of a key file.
+/// The words with which every key file begins.
 const MAGIC: &str = "fusee-key 1";
 
 /// A random number. Each end of a connection picks a new one for the connection.
@@ -134,7 +134,7 @@ pub enum KeyError {
     /// The file cannot be read or written.
     #[error("{}: {error}", path.display())]
     File {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
         /// The reason.
         #[source]
@@ -146,19 +146,19 @@ pub enum KeyError {
         path.display()
     )]
     Readable {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
     },
     /// The file is not a key file.
     #[error("{} is no file of a key; `fusee secret new` makes one", path.display())]
     NoKey {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
     },
     /// The file lacks the key or secret that is needed.
     #[error("{} has a key for `{has}`, and what is asked for needs {needs}", path.display())]
     Lacks {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
         /// The kind of peer that the file is for.
         has: PeerKind,
@@ -247,17 +247,18 @@ impl Keyring {
         self.acts_as
     }
 
-    /// Returns the same keys, for a process that connects as another kind of peer.
+    /// Returns these keys for a process that connects as the kind of peer `acts_as`.
     pub fn acting_as(&self, acts_as: PeerKind) -> Keyring {
         Keyring { acts_as, ..self.clone() }
     }
 
-    /// Returns the proof of one side of a connection; `None` if this process lacks the key for `who`.
+    /// Returns the proof of one side of a connection; `None` if this process lacks the key for this kind of peer.
     pub fn proof(&self, who: PeerKind, side: Side, said: &AuthTranscript<'_>) -> Option<Proof> {
         self.hash(who, side as u8, said)
     }
 
-    /// Returns this side's codes for the frames of a connection; `None` if this process lacks the key for `who`.
+    /// Returns this side's codes for the frames of a connection; `None` if this process lacks the key for this kind
+    /// of peer.
     pub fn codes(
         &self,
         who: PeerKind,
@@ -327,7 +328,7 @@ impl NodeKey {
         self.name
     }
 
-    /// Returns the proof of one side of a connection.
+    /// Returns the proof of one side of a connection, made with this key.
     pub fn proof(&self, side: Side, said: &AuthTranscript<'_>) -> Proof {
         self.key.hash([side as u8, 0], said)
     }
@@ -443,7 +444,7 @@ pub struct AuthTranscript<'a> {
     pub answerer: &'a Nonce,
 }
 
-/// Returns a new nonce.
+/// Returns a new random nonce.
 pub fn nonce() -> io::Result<Nonce> {
     random().map_err(io::Error::other)
 }

@@ -31,7 +31,7 @@ use crate::shm::{self, ShmBatchFuture, ShmFabric, ShmLocalNode};
 use crate::tcp::{self, TcpFabric};
 use crate::verbs::{self, NicCounts, VerbsFabric};
 
-/// The kinds of fabrics.
+/// The kinds of fabrics between sessions and memory nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum FabricKind {
     /// Shared memory. The session runs on the memory node's host.
@@ -139,14 +139,14 @@ impl Wake for Parker {
     }
 }
 
-/// A session's fabric.
+/// A session's fabric, of any kind.
 #[derive(Debug)]
 pub enum AnyFabric {
     /// Shared memory, and the parker in which the session's thread sleeps.
     Shm(ShmFabric, Arc<Parker>),
-    /// TCP.
+    /// TCP, with the session's connections.
     Tcp(TcpFabric),
-    /// RDMA.
+    /// RDMA, with the session's queue pairs.
     Verbs(VerbsFabric),
 }
 
@@ -175,7 +175,7 @@ pub fn attach_all_through(
 /// The route and the credentials by which a session reaches memory nodes.
 #[derive(Clone, Copy, Debug)]
 pub struct AttachOptions<'a> {
-    /// The fabric.
+    /// The kind of fabric.
     pub kind: FabricKind,
     /// The switch on the way, if any. Its fabric must be `kind`.
     pub switch: Option<&'a SwitchLocation>,

@@ -35,7 +35,7 @@ impl Clock {
         }
     }
 
-    /// Returns the time that the clock shows.
+    /// Returns the time that the clock shows now.
     #[inline]
     pub fn now(self) -> Duration {
         let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
@@ -50,7 +50,7 @@ impl Clock {
     pub fn lag(self) -> Duration {
         match self {
             Clock::Precise => Duration::ZERO,
-            // One tick of the slowest timer that kernels are built with.
+            // The longest tick of timers that kernels are built with.
             Clock::Coarse => Duration::from_millis(10),
         }
     }

@@ -28,7 +28,7 @@ use crate::sync::{AtomicU64, Ordering};
 const ASSEMBLY: bool = cfg!(all(target_arch = "x86_64", not(miri)));
 /// The longest run, in words, that a READ copies word by word.
 const READ_LOOP_WORDS: usize = if ASSEMBLY { 16 } else { usize::MAX };
-/// Words of a line, the unit in which a WRITE copies.
+/// The number of words in a line, the unit in which a WRITE copies.
 const LINE_WORDS: usize = 8;
 /// The longest run, in words, that a WRITE copies line by line: a little more than an object of 1 KiB.
 const WRITE_LINES_UP_TO_WORDS: usize = if ASSEMBLY { 160 } else { usize::MAX };

@@ -18,7 +18,7 @@ pub struct AttachError {
     pub node: MnId,
     /// The address that was tried: host and port, or the path of a socket.
     pub at: String,
-    /// The reason.
+    /// The reason why the attempt failed.
     pub cause: AttachCause,
 }
 
@@ -69,7 +69,7 @@ pub enum AttachCause {
          sessions that are not needed"
     )]
     Full,
-    /// The node does not offer this fabric.
+    /// The node does not offer the fabric over which the client attaches.
     #[error("the memory node does not offer this fabric; use another one")]
     NotOffered,
     /// The node does not let this process in, because the node has no permission to kill it and so could not fence
@@ -79,7 +79,7 @@ pub enum AttachCause {
          one user and in one process namespace, or use tcp"
     )]
     NotFenceable,
-    /// RDMA cannot be used on this machine.
+    /// This machine cannot use RDMA.
     #[error("{0}")]
     Rdma(#[from] RdmaError),
     /// The node's NIC cannot connect to this session's NIC.
@@ -118,16 +118,16 @@ pub enum ServeError {
     /// The socket's path leads to a file that is no socket.
     #[error("{at} exists and is no socket; remove it, or choose another path")]
     NotASocket {
-        /// The path.
+        /// The path of the file.
         at: String,
     },
     /// This process already serves a node with this identity.
     #[error("identity {identity:016x} is already served by this process; identities are random")]
     IdentityInUse {
-        /// The identity.
+        /// The identity of the node.
         identity: u64,
     },
-    /// RDMA cannot be used on this machine.
+    /// This machine cannot use RDMA.
     #[error("cannot serve verbs: {0}")]
     Rdma(#[from] RdmaError),
     /// The NIC's atomics and the processor's are not atomic with each other, so verbs cannot be combined with
@@ -137,7 +137,7 @@ pub enum ServeError {
          processor: over verbs and over another fabric they would undo each other. Serve verbs alone"
     )]
     AtomicsNotShared {
-        /// The device.
+        /// The name of the device.
         device: String,
     },
     /// The operating system reports an error.
@@ -145,7 +145,7 @@ pub enum ServeError {
     Io {
         /// Host and port, or the path of a socket.
         at: String,
-        /// The error of the system.
+        /// The error of the operating system.
         source: io::Error,
     },
 }
@@ -172,7 +172,7 @@ pub enum RdmaError {
     /// An environment variable asks for a device or port that does not exist.
     #[error("there is no RDMA device {wanted}; there are {there}")]
     NoSuchDevice {
-        /// The device or port asked for.
+        /// The device or port that the environment asks for.
         wanted: String,
         /// The devices and ports of this machine.
         there: String,
@@ -180,15 +180,15 @@ pub enum RdmaError {
     /// An environment variable cannot be parsed.
     #[error("{variable} is {value:?}; write DEVICE, DEVICE:PORT or DEVICE:PORT:GID")]
     BadChoice {
-        /// The variable.
+        /// The name of the variable.
         variable: &'static str,
-        /// Its value.
+        /// The value of the variable.
         value: String,
     },
-    /// No port is up.
+    /// The devices have no active port.
     #[error("no port of {devices} is active; check cable, link and subnet manager (`ibv_devinfo`)")]
     NoPort {
-        /// The devices.
+        /// The names of the devices, separated by commas.
         devices: String,
     },
     /// No active port has a usable address (GID).
@@ -197,13 +197,13 @@ pub enum RdmaError {
          choose one with FUSEE_RDMA_DEVICE"
     )]
     NoGid {
-        /// The devices.
+        /// The names of the devices, separated by commas.
         devices: String,
     },
     /// The device has no CAS and FAA.
     #[error("{device} has no atomic operations; use another device or fabric")]
     NoAtomics {
-        /// The device.
+        /// The name of the device.
         device: String,
     },
     /// The device cannot register memory.
@@ -212,21 +212,21 @@ pub enum RdmaError {
          raise that (`ulimit -l unlimited`, or LimitMEMLOCK=infinity)"
     )]
     Register {
-        /// The device.
+        /// The name of the device.
         device: String,
-        /// The length in bytes.
+        /// The length of the memory in bytes.
         bytes: u64,
-        /// The error of the system.
+        /// The error of the operating system.
         cause: String,
     },
     /// Another call of the RDMA library failed.
     #[error("{device}: cannot {what}: {cause}")]
     Call {
-        /// The device.
+        /// The name of the device.
         device: String,
         /// The action that failed.
         what: &'static str,
-        /// The error of the system.
+        /// The error of the operating system.
         cause: String,
     },
 }

@@ -172,7 +172,7 @@ pub(crate) trait FabricConnection: Send + Sized + 'static {
     }
 }
 
-/// The connections of a server, and its thread's state.
+/// The connections of a server, and the rest of its thread's state.
 pub(crate) struct FabricListener<G> {
     pub(crate) poll: Poll,
     listener: TcpListener,
@@ -255,7 +255,7 @@ impl<G: FabricConnection> FabricListener<G> {
         };
     }
 
-    /// Adds an unauthenticated connection.
+    /// Adds an unauthenticated connection to the list.
     fn add_connection(&mut self, stream: TcpStream, peer: SocketAddr) -> io::Result<()> {
         let token = self.next;
         self.next += 1;

@@ -76,21 +76,21 @@ pub fn shm_hello(bytes: &[u8]) -> bool {
     true
 }
 
-/// Checks the welcome over shared memory.
+/// Checks the welcome of a memory node over shared memory.
 pub fn shm_welcome(bytes: &[u8]) -> bool {
     let Some(Ok(welcome)) = bytes.first_chunk().map(shm::ShmWelcome::decode) else { return false };
     assert_eq!(shm::ShmWelcome::decode(&welcome.encode()), Ok(welcome));
     true
 }
 
-/// Checks a hello to a memory node with a NIC.
+/// Checks a hello to a memory node over verbs.
 pub fn verbs_hello(bytes: &[u8]) -> bool {
     let Some(Ok(hello)) = bytes.first_chunk().map(verbs::VerbsHello::decode) else { return false };
     assert!(bytes.starts_with(&hello.encode()));
     true
 }
 
-/// Checks the welcome of a memory node with a NIC.
+/// Checks the welcome of a memory node over verbs.
 pub fn verbs_welcome(bytes: &[u8]) -> bool {
     let Some(Ok(welcome)) = bytes.first_chunk().map(verbs::VerbsWelcome::decode) else {
         return false;

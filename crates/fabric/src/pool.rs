@@ -197,7 +197,7 @@ impl Pool {
         Ok(order.faa(self.aligned_word(offset)?, add))
     }
 
-    /// Starts to load the cache line of a byte, without waiting for it.
+    /// Starts to load the cache line of the byte at `offset`, without waiting for it.
     #[inline]
     pub(crate) fn prefetch(&self, offset: u64) {
         // An offset outside of the pool does no harm.

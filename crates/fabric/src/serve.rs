@@ -31,7 +31,7 @@ use crate::verbs::VerbsNode;
 /// The pool, the fabrics that serve it, and their addresses.
 #[derive(Clone, Debug)]
 pub struct NodeFabricsOptions {
-    /// The memory to lend.
+    /// The pool to lend.
     pub pool: Pool,
     /// The node's identity: a random number that differs for every node, and for every start of a node.
     pub identity: u64,
@@ -106,7 +106,7 @@ impl NodeFabrics {
         self.verbs.as_ref().map(VerbsNode::addr)
     }
 
-    /// Returns the path of the socket that hands out the memory.
+    /// Returns the path of the socket that hands out the memory; `None` without such a socket.
     pub fn shm_path(&self) -> Option<PathBuf> {
         self.shm.as_ref().map(|shm| shm.path().to_owned())
     }

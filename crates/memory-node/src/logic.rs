@@ -60,7 +60,7 @@ pub enum NodeEffect {
         /// The length of the part.
         bytes: u64,
     },
-    /// Copy an entry of the block allocation table to the pool, little-endian.
+    /// Write an entry of the block allocation table to the pool's copy of the table, little-endian.
     WriteTable {
         /// Offset of the entry.
         offset: u64,
@@ -69,9 +69,9 @@ pub enum NodeEffect {
     },
     /// Write a word of the pool's header, little-endian and untorn.
     WriteHeader {
-        /// The word.
+        /// The position of the word in the header.
         word: HeaderWord,
-        /// Its value.
+        /// The value of the word.
         value: u64,
     },
     /// Tell all fabrics which clients below a bound live. The fabrics refuse all other clients below the bound from
@@ -82,7 +82,7 @@ pub enum NodeEffect {
     },
     /// Fence the client on all fabrics. The effect is complete when none of the client's verbs executes any more.
     Fence {
-        /// The client.
+        /// The client to fence.
         client: ClientId,
     },
 }
@@ -92,7 +92,7 @@ pub enum NodeEffect {
 pub struct NodeDecision {
     /// The actions to carry out, in order, before the reply is sent.
     pub effects: Vec<NodeEffect>,
-    /// The reply.
+    /// The reply to the sender of the request.
     pub reply: NodeReply,
 }
 

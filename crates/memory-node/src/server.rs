@@ -56,7 +56,7 @@ pub enum NodeStartError {
         /// The error of the operating system.
         source: io::Error,
     },
-    /// The fabrics cannot start.
+    /// A server of a fabric cannot start.
     #[error(transparent)]
     Fabrics(#[from] ServeError),
     /// The control service cannot listen.
@@ -75,7 +75,7 @@ pub enum NodeStartError {
         "{at} stands for every address of this machine; say by --advertise under which one others reach it"
     )]
     Advertise {
-        /// The address to listen at.
+        /// The address at which the node listens.
         at: SocketAddr,
     },
     /// The thread of the control service cannot be started.
@@ -307,7 +307,7 @@ impl MemoryNode {
             {
                 return why;
             }
-            // The node has ended without being dismissed.
+            // The node has ended without being dismissed, so the wait never ends.
             std::future::pending().await
         }
     }

@@ -470,7 +470,7 @@ fn a_node_serves_one_cluster_and_one_attempt_and_only_an_unused_one_is_emptied()
     assert_eq!(refusal(node.handle(reserve(OTHER, 1, true))), taken);
     assert_eq!(refusal(node.handle(format(OTHER, 9))), taken);
 
-    // Repeating an attempt keeps its extents; a later attempt starts from zeros.
+    // A repeated attempt keeps its extents; a later attempt starts with zeroed memory.
     let again = node.handle(format(CLUSTER, 1));
     assert_eq!(again, NodeDecision { effects: vec![], reply: NodeReply::Done });
     let later = node.handle(format(CLUSTER, 2));

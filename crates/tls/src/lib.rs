@@ -1,4 +1,4 @@
-//! TLS for connections: it keeps everyone except the two ends of a connection from reading or changing its bytes.
+//! TLS for connections: it keeps third parties from reading or changing the bytes of a connection.
 //!
 //! A [`TlsSettings`] holds the TLS settings of a process: the certificates of the authorities that the process
 //! trusts and, if it is a server, its own certificate and key. A process with such settings uses TLS on all
@@ -48,7 +48,7 @@ pub enum TlsError {
     /// The file cannot be read.
     #[error("{}: {error}", path.display())]
     File {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
         /// The reason.
         #[source]
@@ -60,7 +60,7 @@ pub enum TlsError {
     /// The file lacks the content that is needed.
     #[error("{} holds no {wanted} in PEM (`-----BEGIN ...`){}", path.display(), because(cause))]
     Content {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
         /// The content that is needed.
         wanted: &'static str,
@@ -72,15 +72,15 @@ pub enum TlsError {
     Pair {
         /// The certificate file.
         cert: PathBuf,
-        /// The key file.
+        /// The path of the certificate file.
         key: PathBuf,
-        /// The reason.
+        /// The path of the key file.
         cause: String,
     },
     /// The dialled host is neither a name nor an address, so no certificate can be for it.
     #[error("`{host}` is no name and no address that a certificate could be for")]
     Name {
-        /// The host.
+        /// The host that was dialled.
         host: String,
     },
     /// The program was built without TLS.

@@ -1,4 +1,4 @@
-//! A socket with or without TLS.
+//! A socket that is used with or without TLS.
 
 use std::io::{self, Read, Write};
 

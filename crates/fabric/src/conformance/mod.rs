@@ -38,10 +38,10 @@ const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Two memory nodes with pools of [`POOL_BYTES`] each, all zeros, and a way to attach clients to them.
 pub trait Rig: Sync {
-    /// A client's session.
+    /// The type of a client's session.
     type Fabric: Fabric;
 
-    /// Attaches a client to both nodes. Called on the thread that will use the session.
+    /// Attaches a client to both nodes. The calling thread is the one that will use the session.
     fn attach(&self, client: ClientId) -> Result<Self::Fabric, AttachError>;
 
     /// Lets a session do its I/O for a moment.
@@ -66,7 +66,7 @@ pub trait Rig: Sync {
     fn kill(&self, node: MnId);
 }
 
-/// A check and its name.
+/// The name of a check, and the check.
 pub type Check<R> = (&'static str, fn(&R));
 
 /// Returns the checks that run on any rig.

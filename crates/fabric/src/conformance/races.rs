@@ -12,7 +12,7 @@ const BASE: u64 = START;
 /// The duration of each race.
 const RACE: Duration = Duration::from_millis(150);
 
-/// Runs `write` and `read` in two threads until the race is over.
+/// Runs `write` and `read` in two threads until the duration of the race has passed.
 fn race(write: impl FnOnce(&AtomicBool) + Send, read: impl FnOnce(&AtomicBool) + Send) {
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -122,8 +122,8 @@ pub(super) fn reads_do_not_pass_writes<R: Rig>(rig: &R) {
         for round in 1u64.. {
             let (mut batch, span) = staged(&round.to_le_bytes());
             let mut second = VerbBatch::new();
-            // Stores leave the store buffer in order: a store to memory that is not in the cache
-            // delays the next one.
+            // This WRITE delays the next one: stores leave the store buffer in order, and this store is to memory
+            // that is not in the cache.
             let filler = batch.stage(1024);
             let cold = ((1 + 8 * client) << 20) + (round << 12) % (4 << 20);
             batch.write(MN, cold, filler);

@@ -1,4 +1,4 @@
-//! The future of a batch.
+//! The future of a batch that a driver executes.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};

@@ -76,7 +76,7 @@ pub struct Driver<L: FabricLink> {
     client: ClientId,
     options: DriverOptions,
     silence: Cell<Duration>,
-    /// The switch that may steer the session's READs, if any.
+    /// The switch, if one is allowed to steer the session's READs.
     switch: RefCell<Option<SwitchLocation>>,
     tls: RefCell<Option<TlsSettings>>,
     keys: RefCell<Option<Keyring>>,

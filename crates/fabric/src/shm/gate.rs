@@ -122,7 +122,7 @@ impl Gate {
 impl Drop for ShmGateGuard<'_> {
     #[inline]
     fn drop(&mut self) {
-        // Release: the verbs stay before the store.
+        // Release: the session's verbs come before this store.
         self.0.executing.store(0, Ordering::Release);
     }
 }

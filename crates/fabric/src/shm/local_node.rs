@@ -22,7 +22,7 @@ fn registry() -> MutexGuard<'static, HashMap<u64, Weak<ShmLocalNode>>> {
     REGISTRY.get().lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A memory node's pool and sessions.
+/// The pool of a memory node of this process, and the sessions that map the pool.
 #[derive(Debug)]
 pub(crate) struct ShmLocalNode {
     pool: Pool,

@@ -93,7 +93,7 @@ impl ShmServer {
         self.file.path()
     }
 
-    /// Returns whether the socket file was there at the last check.
+    /// Returns whether the server's socket file existed at the last check.
     pub(crate) fn is_there(&self) -> bool {
         self.file.is_there()
     }

@@ -18,7 +18,7 @@ use mio::net::{UnixListener, UnixStream};
 use crate::error::ServeError;
 use crate::sys;
 
-/// The socket file of a server.
+/// A server's socket file, and what the server knows of it.
 #[derive(Debug)]
 pub(super) struct SocketFile {
     path: PathBuf,

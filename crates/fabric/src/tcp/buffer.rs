@@ -7,7 +7,7 @@
 
 use std::io::{self, Read, Write};
 
-/// The least room for a read from a socket, in bytes.
+/// The least room in bytes that a read from a socket gets.
 const READ_BYTES: usize = 64 << 10;
 /// The largest capacity in bytes that a buffer keeps when it is empty or nearly so.
 const KEEP_BYTES: usize = 1 << 20;

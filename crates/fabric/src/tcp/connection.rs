@@ -100,7 +100,7 @@ pub(super) struct TcpConnection {
     pub(super) writable: bool,
     /// Whether the peer has closed its side. If so, a read can find the end even after a short read.
     pub(super) read_closed: bool,
-    /// Whether the connection waits for memory.
+    /// Whether the connection waits for memory of a budget.
     pub(super) waits: bool,
     input: Buffer,
     output: Buffer,

@@ -66,7 +66,7 @@ pub enum FrameError {
     /// The sender has another version.
     #[error("{0}")]
     Version(#[from] VersionError),
-    /// A length exceeds a limit.
+    /// A length exceeds its limit.
     #[error("a frame, or the reply it asks for, is too long")]
     TooLong,
     /// The number of verbs is zero, or larger than a batch can have.
@@ -120,7 +120,7 @@ pub fn padded(len: u32) -> usize {
 /// The message that a client sends with its proof.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TcpHello {
-    /// The client.
+    /// The client that the session is of.
     pub client: ClientId,
 }
 
@@ -166,7 +166,7 @@ pub enum TcpHelloStatus {
 pub struct TcpWelcome {
     /// The length of the node's pool in bytes.
     pub pool_bytes: u64,
-    /// The decision.
+    /// The node's decision.
     pub status: TcpHelloStatus,
 }
 
@@ -227,7 +227,7 @@ pub enum WireOp<'a> {
     },
     /// Fetch-and-add.
     Faa {
-        /// The addend.
+        /// The number to add.
         add: u64,
     },
 }
@@ -237,7 +237,7 @@ pub enum WireOp<'a> {
 pub struct WireVerb<'a> {
     /// Byte offset in the pool.
     pub offset: u64,
-    /// The operation.
+    /// The operation of the verb.
     pub op: WireOp<'a>,
 }
 
@@ -442,13 +442,13 @@ pub enum ReplyKind {
 /// A complete reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TcpReply<'a> {
-    /// The kind.
+    /// The kind of reply.
     pub kind: ReplyKind,
     /// The id that the client has given the request.
     pub id: u64,
     /// The length of the reply's frame in bytes.
     pub frame_bytes: usize,
-    /// The results.
+    /// The results of the request's verbs.
     pub results: ReplyResults<'a>,
 }
 

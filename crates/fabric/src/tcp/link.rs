@@ -167,7 +167,7 @@ impl TcpLink {
         pieces
     }
 
-    /// Sends as much as the socket takes.
+    /// Sends as much of the queued output as the socket accepts.
     fn flush(&mut self) -> Result<(), LinkError> {
         if self.writable {
             match self.output.drain(&mut self.stream)? {

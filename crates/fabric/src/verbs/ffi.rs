@@ -19,13 +19,13 @@ use crate::error::RdmaError;
 /// The library's name, with the version of its binary interface.
 const LIBRARY: &CStr = c"libibverbs.so.1";
 
-/// A device that can be opened.
+/// A device that can be opened (`ibv_device`).
 #[repr(C)]
 pub(super) struct RawDevice {
     _private: [u8; 0],
 }
 
-/// A protection domain.
+/// A protection domain (`ibv_pd`).
 #[repr(C)]
 pub(super) struct Pd {
     _private: [u8; 0],
@@ -42,19 +42,19 @@ struct Ops {
     _after_post: [*const c_void; 6],
 }
 
-/// An open device.
+/// An open device (`ibv_context`).
 #[repr(C)]
 pub(super) struct RawContext {
     _device: *const c_void,
     ops: Ops,
-    // More fields follow, which are not used.
+    // The library's structure has more fields, which are not used.
 }
 
 /// A completion queue (`ibv_cq`).
 #[repr(C)]
 pub(super) struct Cq {
     context: *mut RawContext,
-    // More fields follow, which are not used.
+    // The library's structure has more fields, which are not used.
 }
 
 /// A queue pair (`ibv_qp`).
@@ -64,7 +64,7 @@ pub(super) struct Qp {
     _pointers: [*const c_void; 5],
     _handle: u32,
     pub(super) qp_num: u32,
-    // More fields follow, which are not used.
+    // The library's structure has more fields, which are not used.
 }
 
 /// Registered memory (`ibv_mr`).
@@ -87,7 +87,7 @@ pub(super) struct CompChannel {
     _refcnt: c_int,
 }
 
-/// The capabilities of a device.
+/// The properties and limits of a device.
 #[repr(C)]
 pub(super) struct DeviceAttr {
     _versions: [u64; 12],
@@ -108,7 +108,7 @@ pub(super) struct DeviceAttr {
     pub(super) phys_port_cnt: u8,
 }
 
-/// The state of a port.
+/// The state and limits of a port.
 #[repr(C)]
 pub(super) struct PortAttr {
     pub(super) state: c_uint,
@@ -127,7 +127,7 @@ pub(super) struct PortAttr {
     _port_cap_flags2: u16,
 }
 
-/// An entry of a port's table of addresses.
+/// An entry of a port's table of addresses (GIDs).
 #[repr(C, align(8))]
 #[derive(Default)]
 pub(super) struct GidEntry {
@@ -278,7 +278,7 @@ impl SendWr {
     };
 }
 
-/// A completion.
+/// The completion of a work request.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Wc {

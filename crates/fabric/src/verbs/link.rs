@@ -116,7 +116,7 @@ impl ArenaRing {
     }
 }
 
-/// A session's connection to a memory node.
+/// A session's queue pair to one memory node, with the verbs that are waiting and in flight.
 #[derive(Debug)]
 pub struct VerbsLink {
     node: MnId,

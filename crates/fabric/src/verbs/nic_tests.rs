@@ -49,7 +49,7 @@ fn card() -> Option<(Arc<Device>, SelectedPort)> {
 /// The end that refuses a verb.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum RefusingEnd {
-    /// The session's NIC, at the doorbell.
+    /// The session's NIC, which refuses the verb at the doorbell.
     Here,
     /// The memory node's NIC, which refuses the verb or does not answer.
     There,

@@ -244,7 +244,7 @@ impl VerbsNodeLoop {
         self.guests.release_session(&connection);
     }
 
-    /// Answers a hello.
+    /// Answers a hello whose proof is valid.
     fn answer_hello(
         &mut self,
         connection: &mut VerbsConnection,

@@ -31,7 +31,7 @@ const SIGNAL_VERBS: u32 = 128;
 /// The number of completions that are taken at once.
 const AT_ONCE: usize = 32;
 
-/// A verb for the NIC.
+/// A work request: a verb, or a fragment of one.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct NicRequest {
     /// The id of the verb. It increases by one from verb to verb.
@@ -41,7 +41,7 @@ pub(super) struct NicRequest {
     pub(super) len: u32,
     /// The offset in the arena of the bytes to send or to receive.
     pub(super) place: u32,
-    /// The offset in the pool.
+    /// The offset in the pool of the remote bytes.
     pub(super) offset: u64,
 }
 

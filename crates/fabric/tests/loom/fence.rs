@@ -45,7 +45,7 @@ impl FencedMemory {
     }
 }
 
-/// A session and its gate, as a client's thread holds them.
+/// A session and its gate, together with the memory on which it executes verbs.
 struct ModelSession {
     sessions: Arc<ShmSessions>,
     id: ShmSessionId,

@@ -17,7 +17,7 @@ pub(crate) use std::sync::atomic::Ordering;
 pub(crate) enum Fault {
     /// Nothing is broken.
     None,
-    /// Fences do nothing.
+    /// Memory fences do nothing.
     NoFence,
     /// All loads, stores and exchanges are relaxed.
     Relaxed,

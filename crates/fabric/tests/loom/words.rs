@@ -17,7 +17,7 @@ const OLD: u64 = 0;
 const NEW: u64 = 0x1122_3344_5566_7788;
 const NEWER: u64 = 0x99aa_bbcc_ddee_ff00;
 
-/// A pool, all zeros.
+/// A pool of `N` words, all zeros at first.
 struct Words<const N: usize>([AtomicU64; N]);
 
 impl<const N: usize> Words<N> {

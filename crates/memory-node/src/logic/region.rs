@@ -12,7 +12,7 @@ fn kept_back(blocks: usize) -> usize {
     if blocks < 8 { 0 } else { blocks.div_ceil(64) }
 }
 
-/// A region on this node.
+/// A region of which this node has a place.
 #[derive(Debug)]
 pub(super) struct NodeRegion {
     pub offset: u64,

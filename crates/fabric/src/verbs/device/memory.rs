@@ -16,9 +16,9 @@ use crate::verbs::ffi::{self, Mr};
 
 /// The memory behind a registration.
 enum MemoryBacking {
-    /// A memory node's pool, which sessions reach.
+    /// The pool of a memory node.
     Pool(#[allow(dead_code, reason = "kept mapped")] Pool),
-    /// A session's own memory.
+    /// The arena of a session's queue pair.
     Arena(Mapping),
 }
 

@@ -72,7 +72,7 @@ pub(super) enum FrameDecision {
     Waits,
 }
 
-/// The connections that pass a switch.
+/// The connections that pass a switch, and the switch that decides about their verbs.
 pub(super) struct RoceConnectionTable {
     switch: Box<dyn Switch + Send>,
     hellos: VecDeque<(Flow, VerbsHello)>,

@@ -242,7 +242,7 @@ fn replace<const N: usize>(frame: &mut [u8], udp: usize, at: usize, bytes: [u8; 
 
 #[cfg(test)]
 pub(super) mod made {
-    //! Frames as NICs make them.
+    //! Frames as NICs make them, for tests.
 
     use super::*;
 
