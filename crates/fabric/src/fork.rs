@@ -2,8 +2,8 @@
 //!
 //! A fork copies the memory of a process, its descriptors, and only the thread that forked. So the child has the
 //! parts of a session, but cannot use them: its memory lacks the pools (`sys`), no driver and keeper run, threads
-//! that do not exist in the child may hold locks for ever, and connections, epolls and queue pairs belong to the
-//! parent. A verb of the child would count as the parent's session's, and a session that ends in the child would
+//! that do not exist in the child can hold locks for ever, and connections, epolls and queue pairs belong to the
+//! parent. A verb of the child would be a verb of the parent's session, and a session that ends in the child would
 //! end in the parent too.
 //!
 //! So every value that talks to other processes remembers the process in which it was [made](OriginProcess), and

@@ -34,7 +34,7 @@ impl VerbOrder {
         fence(Ordering::Acquire);
     }
 
-    /// Executes the barrier before a WRITE, because no other session may see the WRITE's words before the effects
+    /// Executes the barrier before a WRITE, because other sessions must not see the WRITE's words before the effects
     /// of earlier verbs.
     fn before_write(&self) {
         fence(Ordering::Release);

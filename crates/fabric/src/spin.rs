@@ -2,7 +2,7 @@
 //!
 //! Putting a thread to sleep and waking it again costs more than a round trip in a fast network. So both ends of a
 //! connection first spin for a while: they check for messages, and yield between two checks, because the thread
-//! that will send the message may need this processor. If messages come late, spinning is in vain, and is soon
+//! that will send the message possibly needs this processor. If messages come late, spinning is in vain, and is soon
 //! almost given up. It is also given up if other threads keep the processors busy: a thread that yields gets the
 //! processor back only after milliseconds, but a thread that sleeps is woken at once.
 

@@ -13,7 +13,7 @@ pub(crate) use std::sync::{Mutex, MutexGuard};
 /// stopped.
 const LEAST_LOOKS: u32 = 1000;
 
-/// A limited wait for an answer of another process, which may never come.
+/// A limited wait for an answer of another process, because the answer possibly never comes.
 #[derive(Debug)]
 pub(crate) struct Patience {
     end: Instant,

@@ -1,8 +1,8 @@
 //! Tests of verbs alone: doorbells and completions, verbs that are held back, sleep, leases, hellos, and the
 //! fabrics that a node can combine.
 //!
-//! They need an RDMA device. Without one they only print that they are skipped, or fail if `FUSEE_RDMA_REQUIRED` is
-//! 1. `tests/rdma/run` provides two devices.
+//! They need an RDMA device, of which `tests/rdma/run` provides two. Without one they only print that they are
+//! skipped, or fail if `FUSEE_RDMA_REQUIRED` is 1.
 
 // Promise FAB-9
 

@@ -103,7 +103,7 @@ type NodeResult = Result<NodeReply, NodeRefusal>;
 struct RegionChoice<'a> {
     /// The regions from which the ALLOC must not take a block.
     frozen: &'a [u32],
-    /// If not empty: the only regions from which the ALLOC may take a block, and only from those with spare blocks.
+    /// If not empty: the ALLOC takes a block only from these regions, and only from those with spare blocks.
     spare_of: &'a [u32],
 }
 

@@ -7,7 +7,8 @@
 //! reconnecting is not worth the state.
 //!
 //! TLS proves to the client that it has reached a server with the expected name. Permissions are the business of
-//! the cluster's secret (`fusee-auth`).
+//! the cluster's secret (`fusee-auth`). On control connections, the proofs of the secret's keys also cover the TLS
+//! connection that they are sent over.
 //!
 //! Files are read again when they change ([`LOOK`]), so certificates can be renewed without a restart. If the new
 //! files have errors, these are logged, and the old certificates stay in use.

@@ -280,7 +280,7 @@ impl<L: FabricLink> Links<L> {
     /// Gives up nodes that have been silent for too long.
     ///
     /// Time also passes while this process is stopped, and an answer can arrive meanwhile. So a node is lost only
-    /// if a look *after* its time was up finds no answer. The node may have been stopped together with this
+    /// if a look *after* its time was up finds no answer. The node was possibly stopped together with this
     /// process, as on a machine that sleeps. So after a long pause between two checks, the silence of all nodes is
     /// measured anew.
     pub(super) fn lose_silent(&mut self, silence: Duration) {

@@ -241,7 +241,7 @@ impl<L: FabricLink> Driver<L> {
         self.links.borrow_mut().submit(batch, task)
     }
 
-    /// Calls `look` with the slots. Nothing else of the driver may be borrowed meanwhile.
+    /// Calls `look` with the slots. The caller must not hold a borrow of the links.
     fn with_slots<R>(&self, look: impl FnOnce(&mut BatchSlots) -> R) -> R {
         look(&mut self.links.borrow_mut().slots)
     }

@@ -132,7 +132,7 @@ fn is_owned_only_by(path: &Path, uid: u32) -> bool {
 
 /// Returns the directory of a path with all links resolved, or `None` if a user other than `uid` and root can
 /// replace the directory or a file in it. For that, every directory and link on the way must belong to `uid` or
-/// root, and no directory may be writable by group or others.
+/// root, and no directory is allowed to be writable by group or others.
 fn protected_directory(path: &Path, uid: u32) -> io::Result<Option<PathBuf>> {
     const OTHERS_WRITE: u32 = 0o022;
     const MOST_LINKS: usize = 40;

@@ -214,7 +214,7 @@ impl TcpWelcome {
 pub enum WireOp<'a> {
     /// Copies this many bytes out of the pool.
     Read(u32),
-    /// A steered READ of this many bytes. A switch may have changed the offset.
+    /// A steered READ of this many bytes. A switch has possibly changed the offset.
     Steered(u32),
     /// Copies these bytes into the pool.
     Write(&'a [u8]),

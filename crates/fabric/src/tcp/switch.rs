@@ -187,7 +187,7 @@ fn accept(shared: &Arc<TcpSwitchShared>, stream: TcpStream) {
     }
 }
 
-/// A connection that is being served. Dropping it ends the counting of the connection.
+/// A connection that is being served. It is counted until it is dropped.
 struct CountedConnection(Arc<TcpSwitchShared>);
 
 impl CountedConnection {

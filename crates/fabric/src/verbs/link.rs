@@ -2,8 +2,8 @@
 //!
 //! A *part* is the share of a batch that is for this node. The part's verbs are cut into *fragments*, one for each
 //! request to the NIC. Nearly every verb is one fragment. A verb that is longer than `FRAGMENT_BYTES` has several.
-//! So has a verb that starts within a word, because NICs cut messages into packets, counted from the start, and no
-//! word may lie across two packets. Fragments are posted while queue pair and arena have room; the other fragments
+//! So has a verb that starts within a word, because NICs cut messages into packets, counted from the start, and a
+//! word must not lie across two packets. Fragments are posted while queue pair and arena have room; the other fragments
 //! wait, in order, for completions. So a part has one doorbell and one completion, unless it is large.
 //!
 //! # Order
