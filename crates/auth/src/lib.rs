@@ -431,12 +431,12 @@ impl fmt::Debug for Direction {
     }
 }
 
-/// Everything that both ends of a connection have said before their proofs.
+/// Everything that both ends of a connection have said, as far as proofs and keys of codes cover it.
 #[derive(Clone, Copy, Debug)]
 pub struct AuthTranscript<'a> {
     /// The kind of connection, with the version of its protocol.
     pub kind: &'static str,
-    /// Everything that was said except the nonces.
+    /// The bytes that the hash covers besides the kind and the nonces.
     pub about: &'a [u8],
     /// The nonce of the end that connects.
     pub asker: &'a Nonce,

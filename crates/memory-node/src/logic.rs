@@ -135,8 +135,8 @@ pub enum HeartbeatReply {
 }
 
 impl HeartbeatReply {
-    /// Returns the meaning of a reply. `cluster` is the cluster of which the node holds something, if any. Replies
-    /// of a master of another cluster must not be passed here.
+    /// Returns the meaning of a reply. `cluster` is the cluster of which the node holds something, if any. A master
+    /// of another cluster replies with `WrongCluster`, which means `Nothing`.
     pub fn of(reply: &MasterReply, cluster: Option<ClusterId>) -> HeartbeatReply {
         match reply {
             MasterReply::Noted { note, lease_ms } => HeartbeatReply::Noted(*note, *lease_ms),

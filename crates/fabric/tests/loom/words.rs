@@ -12,7 +12,8 @@ use crate::order::VerbOrder;
 use crate::sync::{AtomicU64, Fault, inject};
 use crate::{bounded, tallies};
 
-/// The words that WRITEs store. All bytes of a word differ, so that a mixture of two words is noticed.
+/// The first content of all words, and the words that WRITEs store. All bytes of a stored word differ, so that a
+/// mixture of two words is noticed.
 const OLD: u64 = 0;
 const NEW: u64 = 0x1122_3344_5566_7788;
 const NEWER: u64 = 0x99aa_bbcc_ddee_ff00;
