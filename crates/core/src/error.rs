@@ -1,5 +1,7 @@
 //! Errors of store operations.
 
+use core::fmt;
+
 use crate::data::RedundancyError;
 use crate::verbs::{MnId, VerbError};
 
@@ -12,7 +14,16 @@ pub enum FailedWriteOutcome {
     Unknown,
 }
 
-/// The reason for which an operation failed.
+impl fmt::Display for FailedWriteOutcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            FailedWriteOutcome::NotApplied => "not applied",
+            FailedWriteOutcome::Unknown => "unknown",
+        })
+    }
+}
+
+/// Errors of store operations: all that a write may meet, of which reads and scans meet a part.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -75,7 +86,7 @@ pub enum Error {
     )]
     KeysHashAlike,
     /// A memory node did not answer.
-    #[error("{node} failed: {error} (write outcome: {outcome:?})")]
+    #[error("{node} failed: {error} (write outcome: {outcome})")]
     Unreachable {
         /// The memory node.
         node: MnId,
@@ -86,7 +97,7 @@ pub enum Error {
     },
     /// The host told the operation to stop waiting: for the winner of a conflict, or for a block.
     #[error(
-        "gave up after waiting too long for {waiting_for} (write outcome: {outcome:?}); try again when \
+        "gave up after waiting too long for {waiting_for} (write outcome: {outcome}); try again when \
          `fusee status` shows no change and no session that has expired"
     )]
     GaveUp {
@@ -108,7 +119,7 @@ pub enum Error {
         what: &'static str,
     },
     /// The session is fenced: the cluster took it for dead, or could not wait for it.
-    #[error("the cluster has fenced this session; open a new one (write outcome: {outcome:?})")]
+    #[error("the cluster has fenced this session; open a new one (write outcome: {outcome})")]
     Expelled {
         /// The fate of the write.
         outcome: FailedWriteOutcome,
@@ -123,7 +134,7 @@ pub enum Error {
     /// The session or client was made before a fork, by the parent of this process: the store knows only the parent.
     #[error(
         "this process is a child of the one that opened the client; open one here, after the fork (write outcome: \
-         {outcome:?})"
+         {outcome})"
     )]
     Forked {
         /// The fate of the write; a write that ran at the time of the fork goes on in the parent.
