@@ -11,7 +11,8 @@ use fusee_cli::flags;
 use fusee_cli::memory;
 use fusee_cli::quantity::ByteSize;
 use fusee_client::{
-    Client, EmbeddedOptions, FabricChoice, FabricKind, Geometry, Options, Redundancy,
+    BlockingClient, Client, EmbeddedOptions, FabricChoice, FabricKind, Geometry, Options,
+    Redundancy,
 };
 use fusee_core::layout::{BlockShape, Object};
 use fusee_core::view::View;
@@ -181,7 +182,7 @@ pub fn check_memory(touched_bytes: u64, less: &str, available: Option<u64>) -> R
 /// The cluster that is measured.
 pub struct MeasuredCluster {
     /// A client of the cluster. Dropped before the servers end.
-    pub client: Client,
+    pub client: BlockingClient,
     /// The processes of the cluster, if the benchmark started them.
     pub servers: Option<Servers>,
 }
@@ -251,7 +252,7 @@ pub fn open(
         Some(_) => Failure::usage(flags::with_flag_names(&error.to_string())),
         None => error.into(),
     })?;
-    Ok(MeasuredCluster { client, servers: None })
+    Ok(MeasuredCluster { client: client.blocking(), servers: None })
 }
 
 /// Starts the processes of a cluster.

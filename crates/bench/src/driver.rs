@@ -426,6 +426,6 @@ pub mod tests {
 
     #[test]
     fn fusee_is_driven_as_any_store() {
-        drive(&Client::embedded(EmbeddedOptions::default()).unwrap());
+        drive(&Client::embedded(EmbeddedOptions::default()).unwrap().blocking());
     }
 }

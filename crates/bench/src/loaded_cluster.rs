@@ -3,7 +3,7 @@
 use std::hint::black_box;
 
 use fusee_cli::failure::Failure;
-use fusee_client::{Client, EmbeddedOptions, FabricKind, Options, Session};
+use fusee_client::{BlockingClient, Client, EmbeddedOptions, FabricKind, Options, Session};
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 use serde::Serialize;
@@ -94,7 +94,7 @@ pub struct LoadedCluster {
     pub session: Session,
     pub value: Vec<u8>,
     // Dropped after its session.
-    pub client: Client,
+    pub client: BlockingClient,
 }
 
 impl LoadedCluster {
@@ -124,7 +124,7 @@ impl LoadedCluster {
             .with_pool_bytes(size.pool_bytes(memory_nodes))
             .with_index_keys(u64::from(size.keys))
             .with_client(Options::default().with_cache_entries(2 * size.keys as usize));
-        let client = Client::embedded(options)?;
+        let client = Client::embedded(options)?.blocking();
         let session = client.session()?;
         let value = vec![7; size.pair_bytes as usize - KEY_BYTES];
         session.block_on(async {

@@ -5,7 +5,9 @@
 use std::fmt::Display;
 use std::future::Future;
 
-use fusee_client::{CacheStats, Client, Error, MnId, Redundancy, Stats};
+use fusee_client::{
+    BlockingClient, CacheStats, MnId, PutOptions, Redundancy, Stats, WriteError,
+};
 use fusee_core::data::Region;
 use fusee_core::view::PoolPlace;
 use serde::Serializer;
@@ -15,7 +17,7 @@ use crate::store::{BenchSession, BenchStore};
 /// A client whose sessions write with one redundancy, whatever the client's rules say.
 #[derive(Clone, Copy)]
 pub struct RedundantClient<'a> {
-    pub client: &'a Client,
+    pub client: &'a BlockingClient,
     pub redundancy: Redundancy,
 }
 
@@ -25,38 +27,44 @@ pub struct RedundantSession {
     redundancy: Redundancy,
 }
 
+impl RedundantSession {
+    fn options(&self) -> PutOptions {
+        PutOptions::default().with_redundancy(self.redundancy)
+    }
+}
+
 impl BenchStore for RedundantClient<'_> {
     type Session = RedundantSession;
 
-    fn open(&self) -> Result<RedundantSession, Error> {
+    fn open(&self) -> Result<RedundantSession, WriteError> {
         Ok(RedundantSession { session: self.client.session()?, redundancy: self.redundancy })
     }
 }
 
 impl BenchSession for RedundantSession {
-    type Error = Error;
+    type Error = WriteError;
 
     fn block_on<T>(&self, operations: impl Future<Output = T>) -> T {
         self.session.block_on(operations)
     }
 
-    fn get_with<R>(
+    async fn get_with<R>(
         &self,
         key: &[u8],
         found: impl FnOnce(Option<&[u8]>) -> R,
-    ) -> impl Future<Output = Result<R, Error>> {
-        self.session.get_with(key, found)
+    ) -> Result<R, WriteError> {
+        Ok(self.session.get_with(key, found).await?)
     }
 
-    fn insert(&self, key: &[u8], value: &[u8]) -> impl Future<Output = Result<(), Error>> {
-        self.session.insert_with(key, value, self.redundancy)
+    fn insert(&self, key: &[u8], value: &[u8]) -> impl Future<Output = Result<(), WriteError>> {
+        self.session.put_with(key, value, self.options().if_absent())
     }
 
-    fn update(&self, key: &[u8], value: &[u8]) -> impl Future<Output = Result<(), Error>> {
-        self.session.update_with(key, value, self.redundancy)
+    fn update(&self, key: &[u8], value: &[u8]) -> impl Future<Output = Result<(), WriteError>> {
+        self.session.put_with(key, value, self.options().if_present())
     }
 
-    fn delete(&self, key: &[u8]) -> impl Future<Output = Result<(), Error>> {
+    fn delete(&self, key: &[u8]) -> impl Future<Output = Result<(), WriteError>> {
         self.session.delete(key)
     }
 
@@ -98,7 +106,7 @@ pub fn by_name<S: Serializer>(value: &impl Display, serializer: S) -> Result<S::
 
 #[cfg(test)]
 mod tests {
-    use fusee_client::EmbeddedOptions;
+    use fusee_client::{Client, EmbeddedOptions};
 
     use super::*;
     use crate::driver;
@@ -119,13 +127,15 @@ mod tests {
 
     #[test]
     fn what_is_written_has_the_redundancy() {
-        let client = Client::embedded(EmbeddedOptions::default()).unwrap();
+        let client = Client::embedded(EmbeddedOptions::default()).unwrap().blocking();
         let redundancy: Redundancy = "ec:2+1".parse().unwrap();
         let session = RedundantClient { client: &client, redundancy }.open().unwrap();
         let value = [7; 600];
         session.block_on(session.insert(b"key", &value)).unwrap();
         assert_eq!(client.redundancy_of(b"key").unwrap(), Some(redundancy));
-        client.put_with(b"key", &value, Redundancy::default()).unwrap();
+        client
+            .put_with(b"key", &value, PutOptions::default().with_redundancy(Redundancy::default()))
+            .unwrap();
         assert_eq!(client.redundancy_of(b"key").unwrap(), Some(Redundancy::default()));
         session.block_on(session.update(b"key", &value)).unwrap();
         assert_eq!(client.redundancy_of(b"key").unwrap(), Some(redundancy));

@@ -12,7 +12,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use fusee_client::{Client, OpKind, Session, View};
+use fusee_client::{BlockingClient, OpKind, Session, View};
 use serde::Serialize;
 
 use super::tally::{Latencies, OperationTally};
@@ -76,7 +76,7 @@ pub struct MeteredSession<'a> {
 impl<'a> MeteredSession<'a> {
     /// Notes into this meter.
     pub fn new(
-        client: &Client,
+        client: &BlockingClient,
         session: &'a Session,
         meter: &'a OperationMeter,
     ) -> MeteredSession<'a> {

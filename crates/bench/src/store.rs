@@ -4,15 +4,15 @@
 //! alone. To drive another store, implement [`BenchStore`] and [`Session`] for it; to let it take part in
 //! `fusee-bench peers`, also [`PipelinedSession`] and [`crate::suite::peers::PeerStore`].
 //!
-//! Calls are resolved at compile time, and FUSEE's own futures are returned unchanged: driving it through the traits
-//! costs as much as driving its sessions.
+//! Calls are resolved at compile time, and FUSEE's own futures are returned unchanged, but for errors of reads: driving it
+//! through the traits costs as much as driving its sessions.
 
 use std::fmt::Display;
 use std::future::Future;
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 
-use fusee_client::{CacheStats, Client, Error, FabricKind, FailedWriteOutcome, Stats};
+use fusee_client::{BlockingClient, CacheStats, FabricKind, FailedWriteOutcome, Stats, WriteError};
 use fusee_linearizability::HistoryAnswer;
 
 use crate::suite::peers::PeerValues;
@@ -107,38 +107,38 @@ pub trait OperationError: Display {
     fn is_full(&self) -> bool;
 }
 
-impl BenchStore for Client {
+impl BenchStore for BlockingClient {
     type Session = fusee_client::Session;
 
-    fn open(&self) -> Result<fusee_client::Session, Error> {
-        self.session()
+    fn open(&self) -> Result<fusee_client::Session, WriteError> {
+        Ok(self.session()?)
     }
 }
 
 impl BenchSession for fusee_client::Session {
-    type Error = Error;
+    type Error = WriteError;
 
     fn block_on<T>(&self, operations: impl Future<Output = T>) -> T {
         self.block_on(operations)
     }
 
-    fn get_with<R>(
+    async fn get_with<R>(
         &self,
         key: &[u8],
         found: impl FnOnce(Option<&[u8]>) -> R,
-    ) -> impl Future<Output = Result<R, Error>> {
-        self.get_with(key, found)
+    ) -> Result<R, WriteError> {
+        Ok(self.get_with(key, found).await?)
     }
 
-    fn insert(&self, key: &[u8], value: &[u8]) -> impl Future<Output = Result<(), Error>> {
+    fn insert(&self, key: &[u8], value: &[u8]) -> impl Future<Output = Result<(), WriteError>> {
         self.insert(key, value)
     }
 
-    fn update(&self, key: &[u8], value: &[u8]) -> impl Future<Output = Result<(), Error>> {
+    fn update(&self, key: &[u8], value: &[u8]) -> impl Future<Output = Result<(), WriteError>> {
         self.update(key, value)
     }
 
-    fn delete(&self, key: &[u8]) -> impl Future<Output = Result<(), Error>> {
+    fn delete(&self, key: &[u8]) -> impl Future<Output = Result<(), WriteError>> {
         self.delete(key)
     }
 
@@ -156,59 +156,62 @@ impl BenchSession for fusee_client::Session {
     }
 }
 
-impl OperationError for Error {
+impl OperationError for WriteError {
     fn kind(&self) -> &'static str {
         match self {
-            Error::NotFound => "not_found",
-            Error::AlreadyExists => "already_exists",
-            Error::KeyEmpty => "key_empty",
-            Error::KeyTooLarge { .. } => "key_too_large",
-            Error::ValueTooLarge { .. } => "value_too_large",
-            Error::OutOfMemory => "out_of_memory",
-            Error::Degraded { .. } => "degraded",
-            Error::IndexFull => "index_full",
-            Error::KeysHashAlike => "keys_hash_alike",
-            Error::Unreachable { .. } => "unreachable",
-            Error::GaveUp { .. } => "gave_up",
-            Error::Corrupt { .. } => "corrupt",
-            Error::Interrupted { .. } => "interrupted",
-            Error::Expelled { .. } => "expelled",
-            Error::Allocation { .. } => "allocation",
-            Error::NoSession { .. } => "no_session",
+            WriteError::NotFound => "not_found",
+            WriteError::AlreadyExists => "already_exists",
+            WriteError::KeyEmpty => "key_empty",
+            WriteError::KeyTooLarge { .. } => "key_too_large",
+            WriteError::ValueTooLarge { .. } => "value_too_large",
+            WriteError::OutOfMemory => "out_of_memory",
+            WriteError::Degraded { .. } => "degraded",
+            WriteError::IndexFull => "index_full",
+            WriteError::KeysHashAlike => "keys_hash_alike",
+            WriteError::Unreachable { .. } => "unreachable",
+            WriteError::GaveUp { .. } => "gave_up",
+            WriteError::Corrupt { .. } => "corrupt",
+            WriteError::Interrupted { .. } => "interrupted",
+            WriteError::Expelled { .. } => "expelled",
+            WriteError::Allocation { .. } => "allocation",
+            WriteError::NoSession { .. } => "no_session",
             _ => "other",
         }
     }
 
     fn answer(&self) -> Option<HistoryAnswer> {
         match self {
-            Error::AlreadyExists => Some(HistoryAnswer::Exists),
-            Error::NotFound => Some(HistoryAnswer::Absent),
+            WriteError::AlreadyExists => Some(HistoryAnswer::Exists),
+            WriteError::NotFound => Some(HistoryAnswer::Absent),
             _ => None,
         }
     }
 
     fn may_have_effect(&self) -> bool {
         match self {
-            Error::Unreachable { outcome, .. }
-            | Error::GaveUp { outcome, .. }
-            | Error::Expelled { outcome } => *outcome == FailedWriteOutcome::Unknown,
-            Error::NotFound
-            | Error::AlreadyExists
-            | Error::KeyEmpty
-            | Error::KeyTooLarge { .. }
-            | Error::ValueTooLarge { .. }
-            | Error::OutOfMemory
-            | Error::Degraded { .. }
-            | Error::IndexFull
-            | Error::KeysHashAlike
-            | Error::Allocation { .. }
-            | Error::NoSession { .. } => false,
+            WriteError::Unreachable { outcome, .. }
+            | WriteError::GaveUp { outcome, .. }
+            | WriteError::Expelled { outcome } => *outcome == FailedWriteOutcome::Unknown,
+            WriteError::NotFound
+            | WriteError::AlreadyExists
+            | WriteError::KeyEmpty
+            | WriteError::KeyTooLarge { .. }
+            | WriteError::ValueTooLarge { .. }
+            | WriteError::OutOfMemory
+            | WriteError::Degraded { .. }
+            | WriteError::IndexFull
+            | WriteError::KeysHashAlike
+            | WriteError::Allocation { .. }
+            | WriteError::NoSession { .. } => false,
             _ => true,
         }
     }
 
     fn is_full(&self) -> bool {
-        matches!(self, Error::OutOfMemory | Error::Degraded { .. } | Error::IndexFull)
+        matches!(
+            self,
+            WriteError::OutOfMemory | WriteError::Degraded { .. } | WriteError::IndexFull
+        )
     }
 }
 
@@ -229,10 +232,10 @@ mod tests {
 
     #[test]
     fn only_writes_without_any_effect_are_excluded() {
-        let unknown = Error::GaveUp { waiting_for: "x", outcome: FailedWriteOutcome::Unknown };
-        let none = Error::GaveUp { waiting_for: "x", outcome: FailedWriteOutcome::NotApplied };
+        let unknown = WriteError::GaveUp { waiting_for: "x", outcome: FailedWriteOutcome::Unknown };
+        let none = WriteError::GaveUp { waiting_for: "x", outcome: FailedWriteOutcome::NotApplied };
         assert!(unknown.may_have_effect() && !none.may_have_effect());
-        assert!(Error::Interrupted { what: "x" }.may_have_effect());
-        assert!(!Error::OutOfMemory.may_have_effect() && Error::OutOfMemory.is_full());
+        assert!(WriteError::Interrupted { what: "x" }.may_have_effect());
+        assert!(!WriteError::OutOfMemory.may_have_effect() && WriteError::OutOfMemory.is_full());
     }
 }

@@ -150,7 +150,7 @@ mod recorded {
 
 #[cfg(test)]
 mod tests {
-    use fusee_client::Error;
+    use fusee_client::WriteError;
 
     use super::*;
 
@@ -161,7 +161,7 @@ mod tests {
         one.record(OpKind::Search, 1000);
         two.record(OpKind::Search, 3000);
         two.record(OpKind::Update, u64::MAX);
-        two.error(OpKind::Update, 4, &Error::OutOfMemory);
+        two.error(OpKind::Update, 4, &WriteError::OutOfMemory);
         two.mismatch(9, &Mismatch::Torn);
         one.merge(&two);
         assert_eq!(one.operations(), 3);
@@ -183,7 +183,7 @@ mod tests {
             tally.record(OpKind::Search, latency_ns);
             tally.record(OpKind::Search, latency_ns);
         }
-        tally.error(OpKind::Update, 4, &Error::OutOfMemory);
+        tally.error(OpKind::Update, 4, &WriteError::OutOfMemory);
         tally.mismatch(9, &Mismatch::Torn);
         let json = serde_json::to_string(&tally).unwrap();
         let back: OperationTally = serde_json::from_str(&json).unwrap();

@@ -97,7 +97,7 @@ fn memory_nodes_do_nothing_while_others_read() {
     }
     let up = UpCluster::start(&["--pool", "256MiB", "--fabric", "verbs"]);
     let options = Options::default().with_fabric(FabricKind::Verbs);
-    let client = Client::connect_with(&up.master, options).unwrap();
+    let client = Client::connect_with(&up.master, options).unwrap().blocking();
     let keys: Vec<[u8; 4]> = (0..64u32).map(u32::to_le_bytes).collect();
     keys.iter().for_each(|key| client.put(key, &[7; 1000]).unwrap());
     let nodes = &up.pids()[1..];

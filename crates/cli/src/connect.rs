@@ -4,7 +4,7 @@ use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::time::Duration;
 
 use clap::Args;
-use fusee_client::{Client, ConnectError, FabricChoice, FabricKind, Options};
+use fusee_client::{BlockingClient, Client, ConnectError, FabricChoice, FabricKind, Options};
 use fusee_control::master::{MasterReply, MasterRequest};
 use fusee_control::rpc::{MasterClient, RpcError};
 
@@ -47,7 +47,7 @@ impl ConnectArgs {
     }
 
     /// Connects to the cluster as a client.
-    pub fn connect(&self) -> Result<Client, Failure> {
+    pub fn connect(&self) -> Result<BlockingClient, Failure> {
         self.check_switch()?;
         join(&self.master, self.options()).map_err(|failure| self.with_switch(failure))
     }
@@ -89,17 +89,18 @@ impl ConnectArgs {
 }
 
 /// Connects as a client to the cluster of the master at `master`, or of the masters in this list.
-pub fn join(master: &str, options: Options) -> Result<Client, Failure> {
+pub fn join(master: &str, options: Options) -> Result<BlockingClient, Failure> {
     check_address(master)?;
     let options = options.with_keys(secret::keys()?).with_tls(tls::of_client()?);
-    Client::connect_with(master, options).map_err(|error| match error {
+    let client = Client::connect_with(master, options).map_err(|error| match error {
         ConnectError::Master(error) | ConnectError::WrongCluster(error) => explain(master, &error),
         ConnectError::Attach(_) => match ask_problem(master) {
             Some(problem) => Failure::unreachable(format!("{error}\nthe master says: {problem}")),
             None => error.into(),
         },
         other => other.into(),
-    })
+    })?;
+    Ok(client.blocking())
 }
 
 /// Asks the master for the problem because of which the cluster is not whole.

@@ -14,7 +14,7 @@ use std::fmt;
 use std::io;
 use std::process::ExitCode;
 
-use fusee_client::{ConnectError, Error};
+use fusee_client::{ConnectError, ReadError, ScanError, WriteError};
 
 /// The exit codes, for `--help`.
 pub const EXIT_CODES: &str = "Exit codes: 0 done; 1 the operation failed or found nothing; \
@@ -82,11 +82,26 @@ impl From<ConnectError> for Failure {
     }
 }
 
-impl From<Error> for Failure {
-    fn from(error: Error) -> Failure {
-        match error {
-            Error::NoSession { .. } => Failure::unreachable(error.to_string()),
-            _ => Failure::operation(error.to_string()),
-        }
+impl From<ReadError> for Failure {
+    fn from(error: ReadError) -> Failure {
+        let message = error.to_string();
+        let is_unreachable = matches!(error, ReadError::NoSession { .. });
+        if is_unreachable { Failure::unreachable(message) } else { Failure::operation(message) }
+    }
+}
+
+impl From<WriteError> for Failure {
+    fn from(error: WriteError) -> Failure {
+        let message = error.to_string();
+        let is_unreachable = matches!(error, WriteError::NoSession { .. });
+        if is_unreachable { Failure::unreachable(message) } else { Failure::operation(message) }
+    }
+}
+
+impl From<ScanError> for Failure {
+    fn from(error: ScanError) -> Failure {
+        let message = error.to_string();
+        let is_unreachable = matches!(error, ScanError::NoSession { .. });
+        if is_unreachable { Failure::unreachable(message) } else { Failure::operation(message) }
     }
 }

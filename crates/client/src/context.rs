@@ -114,6 +114,7 @@ impl ClientContext {
         let mut metrics = counts.ended.clone();
         metrics.sessions = counts.open.len() as u64;
         (metrics.fabric, metrics.is_shm_refused) = (Some(self.kind), self.shm_refused);
+        metrics.work_table = self.table.as_ref().map(|table| table.stats());
         counts.open.values().for_each(|counted| metrics.add(counted));
         metrics
     }

@@ -1,7 +1,7 @@
 //! Demotion on request: many pairs become erasure-coded, the coldest first.
 //!
-//! [`Client::find_pairs`](crate::Client::find_pairs) lists pairs by the index, and
-//! [`Client::demote`](crate::Client::demote) moves some of them. A pair that was written since is
+//! [`Admin::find_pairs`](crate::Admin::find_pairs) lists pairs by the index, and
+//! [`Admin::demote`](crate::Admin::demote) moves some of them. A pair that was written since is
 //! not cold and stays as it is. Readers find a moved pair at every moment, and an interrupted
 //! demotion leaves no pair half-moved.
 

@@ -14,12 +14,13 @@ use std::sync::{Arc, OnceLock};
 use std::task::Poll;
 use std::thread::JoinHandle;
 
-use fusee_core::{Error, FailedWriteOutcome};
+use fusee_core::FailedWriteOutcome;
 use fusee_fabric::fork::OriginProcess;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::context::ClientContext;
+use crate::error::{ErrorFamily, WriteError};
 use crate::logic::SessionGate;
 use crate::session::Session;
 
@@ -47,9 +48,9 @@ struct AsyncDriverState {
 }
 
 impl AsyncDriverState {
-    fn no_session(&self) -> Error {
+    fn no_session(&self) -> WriteError {
         let ended = || "the client's driver thread has ended".into();
-        Error::NoSession { reason: self.failure.get().cloned().unwrap_or_else(ended) }
+        WriteError::NoSession { reason: self.failure.get().cloned().unwrap_or_else(ended) }
     }
 }
 
@@ -93,10 +94,10 @@ impl AsyncDriver {
     }
 
     /// Submits an operation, at once; the future returns the operation's result.
-    pub fn submit<R: Send + 'static>(
+    pub fn submit<R: Send + 'static, E: ErrorFamily + Send + 'static>(
         &self,
-        operation: impl AsyncFnOnce(&Session) -> Result<R, Error> + Send + 'static,
-    ) -> impl Future<Output = Result<R, Error>> + Send + 'static {
+        operation: impl AsyncFnOnce(&Session) -> Result<R, E> + Send + 'static,
+    ) -> impl Future<Output = Result<R, E>> + Send + 'static {
         let (sender, receiver) = oneshot::channel();
         let state = self.state.clone();
         #[cfg(feature = "telemetry")]
@@ -124,10 +125,12 @@ impl AsyncDriver {
         poll_fn(move |context| {
             if origin.is_here() {
                 let answer = Pin::new(&mut receiver).poll(context);
-                answer.map(|answer| answer.unwrap_or_else(|_| Err(state.no_session())))
+                answer
+                    .map(|answer| answer.unwrap_or_else(|_| Err(E::from_store(state.no_session()))))
             } else {
                 // The parent goes on with the operation.
-                Poll::Ready(Err(Error::Forked { outcome: FailedWriteOutcome::Unknown }))
+                let outcome = FailedWriteOutcome::Unknown;
+                Poll::Ready(Err(E::from_store(WriteError::Forked { outcome })))
             }
         })
     }

@@ -1,8 +1,16 @@
-//! Errors of joining or starting a cluster.
+//! Errors by family: of joining, reading, writing, scanning, surveying, and the one into which all of them convert.
+//!
+//! The store's own error is the family of writes: a write may meet everything that there is. Reads and scans meet a
+//! part of it, and their enums say which.
 
 use fusee_control::rpc::RpcError;
+pub use fusee_core::Error as WriteError;
+use fusee_core::FailedWriteOutcome;
+use fusee_core::verbs::{MnId, VerbError};
 use fusee_core::view::ViewError;
 use fusee_fabric::{AttachError, FabricKind};
+
+use crate::survey::SurveyError;
 
 /// Errors of joining or starting a cluster.
 #[derive(Debug, thiserror::Error)]
@@ -85,6 +93,239 @@ impl From<RpcError> for ConnectError {
         match error {
             RpcError::WrongCluster { .. } => ConnectError::WrongCluster(error),
             error => ConnectError::Master(error),
+        }
+    }
+}
+
+/// Errors of reads: [`Client::get`](crate::Client::get) and its like.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ReadError {
+    /// The key is empty.
+    #[error("the key is empty; keys have at least 1 byte")]
+    KeyEmpty,
+    /// The key is over the cluster's limit.
+    #[error("the key has {bytes} bytes, the cluster's maximum is {max_bytes}")]
+    KeyTooLarge {
+        /// The length of the key.
+        bytes: usize,
+        /// The limit.
+        max_bytes: usize,
+    },
+    /// A memory node did not answer.
+    #[error("{node} failed: {error}")]
+    Unreachable {
+        /// The memory node.
+        node: MnId,
+        /// The failure of the verb.
+        error: VerbError,
+    },
+    /// The read waited longer than the op timeout.
+    #[error(
+        "gave up after waiting too long for {waiting_for}; try again when `fusee status` shows no change and no \
+         session that has expired"
+    )]
+    GaveUp {
+        /// The event that it waited for.
+        waiting_for: &'static str,
+    },
+    /// Memory holds bytes that no correct client writes.
+    #[error("corrupt memory: {what}")]
+    Corrupt {
+        /// A description of the damage.
+        what: &'static str,
+    },
+    /// The session is fenced: the cluster took it for dead, or could not wait for it.
+    #[error("the cluster has fenced this session; open a new one")]
+    Expelled,
+    /// The call came from a callback that other operations wait for; see [`WriteError::WithinCallback`].
+    #[error(
+        "a callback may not use the client here, where other operations wait for it to return; use the client after \
+         the call that the callback belongs to"
+    )]
+    WithinCallback,
+    /// The client was opened by the parent of this forked process.
+    #[error(
+        "this process is a child of the one that opened the client; open one here, after the fork"
+    )]
+    Forked,
+    /// The calling thread has no session with the cluster and could not get one.
+    #[error("no session with the cluster: {reason}")]
+    NoSession {
+        /// The reason.
+        reason: String,
+    },
+}
+
+/// Errors of scans: [`Client::scan`](crate::Client::scan).
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ScanError {
+    /// A memory node did not answer.
+    #[error("{node} failed: {error}")]
+    Unreachable {
+        /// The memory node.
+        node: MnId,
+        /// The failure of the verb.
+        error: VerbError,
+    },
+    /// The scan waited longer than the op timeout.
+    #[error(
+        "gave up after waiting too long for {waiting_for}; try again when `fusee status` shows no change and no \
+         session that has expired"
+    )]
+    GaveUp {
+        /// The event that it waited for.
+        waiting_for: &'static str,
+    },
+    /// Memory holds bytes that no correct client writes.
+    #[error("corrupt memory: {what}")]
+    Corrupt {
+        /// A description of the damage.
+        what: &'static str,
+    },
+    /// The session is fenced: the cluster took it for dead, or could not wait for it.
+    #[error("the cluster has fenced this session; open a new one")]
+    Expelled,
+    /// The call came from a callback that other operations wait for; see [`WriteError::WithinCallback`].
+    #[error(
+        "a callback may not use the client here, where other operations wait for it to return; use the client after \
+         the call that the callback belongs to"
+    )]
+    WithinCallback,
+    /// The client was opened by the parent of this forked process.
+    #[error(
+        "this process is a child of the one that opened the client; open one here, after the fork"
+    )]
+    Forked,
+    /// The calling thread has no session with the cluster and could not get one.
+    #[error("no session with the cluster: {reason}")]
+    NoSession {
+        /// The reason.
+        reason: String,
+    },
+}
+
+/// Any error of this library: every family converts into it, also by `?`.
+///
+/// ```no_run
+/// use fusee_client::{Client, Error};
+///
+/// fn rename(master: &str, from: &[u8], to: &[u8]) -> Result<bool, Error> {
+///     let store = Client::connect(master)?.blocking();
+///     let Some(value) = store.get(from)? else { return Ok(false) };
+///     store.insert(to, &value)?;
+///     store.delete(from)?;
+///     Ok(true)
+/// }
+/// ```
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// Of joining a cluster, of a session's begin, or of a question to the master.
+    #[error(transparent)]
+    Connect(#[from] ConnectError),
+    /// Of a read.
+    #[error(transparent)]
+    Read(#[from] ReadError),
+    /// Of a write.
+    #[error(transparent)]
+    Write(#[from] WriteError),
+    /// Of a scan.
+    #[error(transparent)]
+    Scan(#[from] ScanError),
+    /// Of a survey.
+    #[error(transparent)]
+    Survey(#[from] SurveyError),
+}
+
+impl Error {
+    /// Returns the fate of the write that failed; `NotApplied` if it was no write.
+    pub fn outcome(&self) -> FailedWriteOutcome {
+        match self {
+            Error::Write(error) => error.outcome(),
+            _ => FailedWriteOutcome::NotApplied,
+        }
+    }
+}
+
+/// Joining fails within an operation if its thread has no session yet, or has lost it.
+impl From<ConnectError> for WriteError {
+    fn from(error: ConnectError) -> WriteError {
+        match error {
+            ConnectError::Forked => WriteError::Forked { outcome: FailedWriteOutcome::NotApplied },
+            ConnectError::WithinCallback => WriteError::WithinCallback,
+            error => WriteError::NoSession { reason: error.to_string() },
+        }
+    }
+}
+
+/// A write that has to read first fails as the read did; it was not applied.
+impl From<ReadError> for WriteError {
+    fn from(error: ReadError) -> WriteError {
+        let outcome = FailedWriteOutcome::NotApplied;
+        match error {
+            ReadError::KeyEmpty => WriteError::KeyEmpty,
+            ReadError::KeyTooLarge { bytes, max_bytes } => {
+                WriteError::KeyTooLarge { bytes, max_bytes }
+            }
+            ReadError::Unreachable { node, error } => {
+                WriteError::Unreachable { node, error, outcome }
+            }
+            ReadError::GaveUp { waiting_for } => WriteError::GaveUp { waiting_for, outcome },
+            ReadError::Corrupt { what } => WriteError::Corrupt { what },
+            ReadError::Expelled => WriteError::Expelled { outcome },
+            ReadError::WithinCallback => WriteError::WithinCallback,
+            ReadError::Forked => WriteError::Forked { outcome },
+            ReadError::NoSession { reason } => WriteError::NoSession { reason },
+        }
+    }
+}
+
+/// The part of a store's errors that one family of operations can meet.
+pub(crate) trait ErrorFamily {
+    /// Takes over the error of an operation of this family.
+    fn from_store(error: WriteError) -> Self;
+}
+
+impl ErrorFamily for WriteError {
+    fn from_store(error: WriteError) -> WriteError {
+        error
+    }
+}
+
+impl ErrorFamily for ReadError {
+    #[cold]
+    fn from_store(error: WriteError) -> ReadError {
+        match error {
+            WriteError::KeyEmpty => ReadError::KeyEmpty,
+            WriteError::KeyTooLarge { bytes, max_bytes } => {
+                ReadError::KeyTooLarge { bytes, max_bytes }
+            }
+            WriteError::Unreachable { node, error, .. } => ReadError::Unreachable { node, error },
+            WriteError::GaveUp { waiting_for, .. } => ReadError::GaveUp { waiting_for },
+            WriteError::Corrupt { what } => ReadError::Corrupt { what },
+            WriteError::Expelled { .. } => ReadError::Expelled,
+            WriteError::WithinCallback => ReadError::WithinCallback,
+            WriteError::Forked { .. } => ReadError::Forked,
+            WriteError::NoSession { reason } => ReadError::NoSession { reason },
+            error => unreachable!("a read failed as only a write does: {error}"),
+        }
+    }
+}
+
+impl ErrorFamily for ScanError {
+    #[cold]
+    fn from_store(error: WriteError) -> ScanError {
+        match error {
+            WriteError::Unreachable { node, error, .. } => ScanError::Unreachable { node, error },
+            WriteError::GaveUp { waiting_for, .. } => ScanError::GaveUp { waiting_for },
+            WriteError::Corrupt { what } => ScanError::Corrupt { what },
+            WriteError::Expelled { .. } => ScanError::Expelled,
+            WriteError::WithinCallback => ScanError::WithinCallback,
+            WriteError::Forked { .. } => ScanError::Forked,
+            WriteError::NoSession { reason } => ScanError::NoSession { reason },
+            error => unreachable!("a scan failed as no scan does: {error}"),
         }
     }
 }

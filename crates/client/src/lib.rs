@@ -2,35 +2,55 @@
 //!
 #![cfg_attr(feature = "embedded", doc = "```")]
 #![cfg_attr(not(feature = "embedded"), doc = "```ignore")]
-//! use fusee_client::{Client, EmbeddedOptions};
+//! use fusee_client::{BatchWrite, Client, EmbeddedOptions};
 //!
-//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # fn main() -> Result<(), fusee_client::Error> {
 //! // A whole cluster inside this process: three memory nodes and a master. To join a real one:
 //! // let client = Client::connect("127.0.0.1:7400")?;
 //! let client = Client::embedded(EmbeddedOptions::default())?;
+//! let store = client.blocking();
 //!
-//! client.insert(b"answer", b"41")?;
-//! client.update(b"answer", b"42")?;
-//! assert_eq!(client.get(b"answer")?.as_deref(), Some(&b"42"[..]));
+//! store.insert(b"answer", b"41")?;
+//! store.update(b"answer", b"42")?;
+//! assert_eq!(store.get(b"answer")?.as_deref(), Some(&b"42"[..]));
 //!
 //! // Clones share everything; each thread works in a session of its own.
-//! let other = client.clone();
+//! let other = store.clone();
 //! std::thread::spawn(move || other.put(b"question", b"?")).join().unwrap()?;
-//! assert_eq!(client.get_many(&["answer", "question", "none"])?.len(), 3);
 //!
-//! client.delete(b"answer")?;
-//! assert_eq!(client.get(b"answer")?, None);
+//! // Many keys share round trips, and each write has a result of its own.
+//! assert_eq!(store.get_many(&["answer", "question", "none"])?.len(), 3);
+//! let writes = [BatchWrite::put("a", "1"), BatchWrite::delete("answer")];
+//! assert_eq!(store.write_many(&writes), [Ok(()), Ok(())]);
+//! assert_eq!(store.get(b"answer")?, None);
 //! # Ok(())
 //! # }
 //! ```
 //!
-//! [`Client`] is the general interface: blocking calls and, with the suffix `_async`, futures that
-//! run on any executor and may be dropped at any time. [`Session`] is the interface for lowest
-//! latency: it belongs to one thread, and runs as many operations at once as futures are polled on
-//! it.
+//! | type | its calls | for |
+//! |---|---|---|
+//! | [`Client`] | are async: any executor, futures that may be dropped | servers with async tasks |
+//! | [`BlockingClient`], by [`Client::blocking`] | block the calling thread | everything else |
+//! | [`Session`], by [`Client::session`] | are async, and belong to one thread | lowest latency, many at once |
+//! | [`Admin`], by [`Client::admin`] | block the calling thread | status, memory, demotion |
 //!
-//! Every operation is linearizable. An [`Error`] says whether a write may still have happened
-//! ([`FailedWriteOutcome`]).
+//! The first three have the same operations on pairs, all of them linearizable:
+//!
+//! | operation | meaning |
+//! |---|---|
+//! | `get`, `get_with`, `get_many` | the value: copied, or shown where it was fetched; of many keys |
+//! | `put`, `insert`, `update` | adds or replaces; adds only; replaces only |
+//! | `put_with` | by [`PutOptions`]: condition, redundancy |
+//! | `delete` | removes |
+//! | `write_many` | many [`BatchWrite`]s together |
+//! | `scan` | all pairs, by pieces |
+//! | `redundancy_of`, `set_redundancy` | the way in which the value survives failures |
+//!
+//! # Errors
+//!
+//! Each family of calls has an error of its own: [`ConnectError`], [`ReadError`], [`WriteError`],
+//! [`ScanError`], [`SurveyError`]. All of them convert into [`Error`], for `?`. The error of a
+//! failed write says whether the write may still have happened ([`WriteError::outcome`]).
 //!
 //! # Features
 //!
@@ -43,11 +63,16 @@
 //!
 //! # Examples
 //!
-//! The repository's `examples/` has five short programs: `embedded`, `connect`, `async_tokio`,
-//! `threads` and `get_many`. `cargo run -p fusee-client --example embedded` runs one.
+//! The repository's `examples/` has ten short programs, each a thing that somebody builds:
+//! `session_store`, `shared_counters`, `feature_flags`, `job_results` (async), `build_cache`,
+//! `rate_limit`, `leaderboard`, `config_distribution`, `blobs` and `embedded_test`.
+//! `cargo run -p fusee-client --example session_store` runs one in a cluster of its own; with
+//! `FUSEE_MASTER=127.0.0.1:7400` it joins that cluster.
 #![forbid(unsafe_code)]
 
+mod admin;
 mod attachments;
+mod blocking;
 mod client;
 mod driver;
 #[cfg(feature = "embedded")]
@@ -71,14 +96,18 @@ mod session;
 mod survey;
 mod sync;
 mod telemetry;
+mod writes;
 
+pub use admin::Admin;
+pub use blocking::BlockingClient;
 pub use client::Client;
 pub use demotion::{DemotionOrder, DemotionOutcome};
 #[cfg(feature = "embedded")]
 pub use embedded::EmbeddedOptions;
-pub use error::ConnectError;
+pub use error::{ConnectError, Error, ReadError, ScanError, WriteError};
 pub use fusee_auth::{KeyError, Keyring};
 pub use fusee_control::rpc::{Role, RpcError};
+pub use fusee_core::FailedWriteOutcome;
 pub use fusee_core::data::{
     Demotion, Fallback, Orientation, OrientationError, ParseRedundancyError, Policy, PolicyError,
     PromotedRedundancy, Promotion, Redundancy, RedundancyError, RedundancyRules, SizeRule,
@@ -89,7 +118,6 @@ pub use fusee_core::layout::SizeClass;
 pub use fusee_core::stats::{Cost, Damage, KindStats, OpKind, Stats};
 pub use fusee_core::store::{ParseCursorError, ScanCursor, ScannedPair, Transition};
 pub use fusee_core::verbs::{ClientId, ClusterId, MnId, VerbError};
-pub use fusee_core::{Error, FailedWriteOutcome};
 pub use fusee_fabric::any_fabric::UnknownFabric;
 pub use fusee_fabric::verbs::NicCounts;
 pub use fusee_fabric::{AttachCause, AttachError, FabricKind, RdmaError, SwitchLocation};
@@ -106,9 +134,10 @@ pub use survey::{
 #[cfg(feature = "telemetry")]
 pub use telemetry::LatencySums;
 pub use view::{Geometry, View, ViewError};
+pub use writes::{BatchWrite, PutCondition, PutOptions};
 
-/// The status of the cluster according to the master ([`Client::status`]), and the usage of a
-/// memory node's pool ([`Client::usage`]).
+/// The status of the cluster according to the master ([`Admin::status`]), and the usage of a
+/// memory node's pool ([`Admin::usage`]).
 pub mod status {
     pub use fusee_control::master::{
         ClientRecovery, MemberState, MemberStatus, Reconfiguration, RecoveryTimes, ScrubStatus,

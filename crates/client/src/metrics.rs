@@ -3,7 +3,7 @@
 use fusee_core::stats::{OpKind, Stats};
 use fusee_fabric::FabricKind;
 
-use crate::logic::{CacheStats, SessionCounters};
+use crate::logic::{CacheStats, SessionCounters, WorkTableStats};
 use crate::prometheus::{MetricKind, Metrics};
 #[cfg(feature = "telemetry")]
 use crate::telemetry::LatencySums;
@@ -24,6 +24,8 @@ pub struct ClientMetrics {
     pub stats: Stats,
     /// Accesses to the index caches.
     pub cache: CacheStats,
+    /// Requests by the work table, if there is one.
+    pub work_table: Option<WorkTableStats>,
     /// Latencies of operations.
     #[cfg(feature = "telemetry")]
     pub latencies: LatencySums,

@@ -65,7 +65,7 @@ pub enum WorkTable {
     /// Like ElasticMem's, and not linearizable. A get is answered with the value of a running set, even if that
     /// set never takes effect, and with the result of an earlier get, even if another process has had a write
     /// acknowledged in between. A write waits for gets. Of two writes or transitions of one key the later one
-    /// fails with [`Error::WriteUnderWay`](crate::Error::WriteUnderWay).
+    /// fails with [`WriteError::WriteUnderWay`](crate::WriteError::WriteUnderWay).
     Relaxed,
 }
 

@@ -22,13 +22,13 @@ use std::time::{Duration, Instant};
 use fusee_control::master::{MasterReply, MasterRequest};
 use fusee_control::node::{NodeReply, NodeRequest};
 use fusee_control::rpc::RpcError;
+use fusee_core::FailedWriteOutcome;
 use fusee_core::data::{Redundancy, RedundancyRules};
 use fusee_core::layout::Slot;
 use fusee_core::stats::{OpKind, Stats};
 use fusee_core::store::{ScanCursor, ScanLimits, ScannedPair, Transition};
 use fusee_core::verbs::{ClientId, MnId, VerbError};
 use fusee_core::view::View;
-use fusee_core::{Error, FailedWriteOutcome};
 use fusee_fabric::fork::{OriginProcess, ProcessBound};
 use fusee_fabric::verbs::NicCounts;
 use fusee_fabric::{AnyFabric, AttachCause, AttachError, Clock, FabricKind};
@@ -36,11 +36,12 @@ use fusee_fabric::{AnyFabric, AttachCause, AttachError, Clock, FabricKind};
 use crate::attachments::Attachments;
 use crate::context::{ClientContext, NodeClients};
 use crate::demotion::{DemotionOrder, DemotionOutcome};
-use crate::error::ConnectError;
+use crate::error::{ConnectError, ErrorFamily, ReadError, ScanError, WriteError};
 use crate::executor::Reactor;
 use crate::logic::{self, CacheStats, Environment, LogicOptions, SessionGate};
 use crate::survey::FoundPair;
 use crate::telemetry::{OperationSpan, SessionLatencies};
+use crate::writes::{BatchWrite, PutOptions};
 
 /// An owner of resources that must outlive a session.
 pub(crate) type KeepAlive = Arc<dyn Send + Sync>;
@@ -173,7 +174,7 @@ impl Session {
     ///
     /// A callback of an operation may call this again. If other operations are under way beside that operation,
     /// they cannot go on before the callback returns. So operations within the callback fail with
-    /// [`Error::WithinCallback`] then: they might wait for those for ever.
+    /// [`WriteError::WithinCallback`] then: they might wait for those for ever.
     pub fn block_on<T>(&self, future: impl Future<Output = T>) -> T {
         let _running = BlockOnGuard::begin(&self.parts);
         self.parts.reactor.block_on(future)
@@ -181,7 +182,7 @@ impl Session {
 
     /// Runs operations of this session that wait, all together, at most `op_timeout` for others, instead of
     /// [`Options::op_timeout`](crate::Options::op_timeout). An operation that has to wait longer ends with
-    /// [`Error::GaveUp`], or as it does after any timeout. If such calls are nested, the earliest deadline
+    /// `GaveUp`, or as it does after any timeout. If such calls are nested, the earliest deadline
     /// counts.
     ///
     /// ```no_run
@@ -274,53 +275,63 @@ impl Session {
     }
 
     /// Begins an operation, unless the session is fenced, belongs to another process, or is held by a callback.
-    fn begin(&self, kind: OpKind) -> Result<OperationSpan, Error> {
+    fn begin<E: ErrorFamily>(&self, kind: OpKind) -> Result<OperationSpan, E> {
         if !self.parts.is_here() {
-            return Err(Error::Forked { outcome: FailedWriteOutcome::NotApplied });
+            let outcome = FailedWriteOutcome::NotApplied;
+            return Err(E::from_store(WriteError::Forked { outcome }));
         }
         if self.parts.is_held.get() {
-            return Err(Error::WithinCallback);
+            return Err(E::from_store(WriteError::WithinCallback));
         }
         if self.gate().is_expelled() {
-            Err(Error::Expelled { outcome: FailedWriteOutcome::NotApplied })
+            let outcome = FailedWriteOutcome::NotApplied;
+            Err(E::from_store(WriteError::Expelled { outcome }))
         } else {
             Ok(OperationSpan::now(kind))
         }
     }
 
-    /// Ends an operation. If the session is fenced, its errors become [`Error::Expelled`].
-    fn end<T>(&self, begun: OperationSpan, result: Result<T, Error>) -> Result<T, Error> {
+    /// Ends an operation. If the session is fenced, its errors become [`WriteError::Expelled`].
+    fn end<T, E: ErrorFamily>(
+        &self,
+        begun: OperationSpan,
+        result: Result<T, WriteError>,
+    ) -> Result<T, E> {
         let result = result.map_err(|error| self.error(error));
         begun.ends(&self.parts.latencies, &result);
-        result
+        result.map_err(E::from_store)
     }
 
     #[cold]
-    fn error(&self, error: Error) -> Error {
+    fn error(&self, error: WriteError) -> WriteError {
         let error = match error {
             // The process was forked while the operation ran, and this is the child.
-            error if !self.parts.is_here() => return Error::Forked { outcome: error.outcome() },
-            // Fenced by a memory node; the master's message is on its way.
-            Error::Unreachable { error: VerbError::Fenced, outcome, .. } => {
-                Error::Expelled { outcome }
+            error if !self.parts.is_here() => {
+                return WriteError::Forked { outcome: error.outcome() };
             }
-            Error::Unreachable { .. }
-            | Error::GaveUp { .. }
-            | Error::Interrupted { .. }
-            | Error::Allocation { .. }
+            // Fenced by a memory node; the master's message is on its way.
+            WriteError::Unreachable { error: VerbError::Fenced, outcome, .. } => {
+                WriteError::Expelled { outcome }
+            }
+            WriteError::Unreachable { .. }
+            | WriteError::GaveUp { .. }
+            | WriteError::Interrupted { .. }
+            | WriteError::Allocation { .. }
                 if self.gate().is_expelled() =>
             {
-                Error::Expelled { outcome: error.outcome() }
+                WriteError::Expelled { outcome: error.outcome() }
             }
-            Error::OutOfMemory => match self.parts.logic.degraded() {
-                Some(reason) => Error::Degraded { reason },
-                None => Error::OutOfMemory,
+            WriteError::OutOfMemory => match self.parts.logic.degraded() {
+                Some(reason) => WriteError::Degraded { reason },
+                None => WriteError::OutOfMemory,
             },
             error => error,
         };
         let lost = matches!(
             error,
-            Error::Unreachable { .. } | Error::Expelled { .. } | Error::Interrupted { .. }
+            WriteError::Unreachable { .. }
+                | WriteError::Expelled { .. }
+                | WriteError::Interrupted { .. }
         );
         self.parts.lost.set(self.parts.lost.get() || lost);
         error
@@ -337,26 +348,15 @@ impl Session {
         &self,
         key: &[u8],
         f: impl FnOnce(Option<&[u8]>) -> R,
-    ) -> Result<R, Error> {
-        let begun = self.begin(OpKind::Search)?;
+    ) -> Result<R, ReadError> {
+        let begun = self.begin::<ReadError>(OpKind::Search)?;
         self.end(begun, self.parts.logic.timed(pin!(self.parts.logic.get_with(key, f))).await)
     }
 
     /// Returns the value of a key; `None` if the key does not exist.
-    pub async fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, Error> {
-        let begun = self.begin(OpKind::Search)?;
+    pub async fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, ReadError> {
+        let begun = self.begin::<ReadError>(OpKind::Search)?;
         self.end(begun, self.parts.logic.timed(pin!(self.parts.logic.get(key))).await)
-    }
-
-    /// Replaces the contents of `value` by the value of a key; see
-    /// [`Client::get_into`](crate::Client::get_into).
-    pub async fn get_into(&self, key: &[u8], value: &mut Vec<u8>) -> Result<bool, Error> {
-        let fill = |found: Option<&[u8]>| {
-            value.clear();
-            value.extend_from_slice(found.unwrap_or_default());
-            found.is_some()
-        };
-        self.get_with(key, fill).await
     }
 
     /// Returns the values of many keys, in the order of the keys; `None` for keys that do not exist. A key may
@@ -373,8 +373,8 @@ impl Session {
     pub async fn get_many<K: AsRef<[u8]>>(
         &self,
         keys: &[K],
-    ) -> Result<Vec<Option<Vec<u8>>>, Error> {
-        let begun = self.begin(OpKind::SearchMany)?;
+    ) -> Result<Vec<Option<Vec<u8>>>, ReadError> {
+        let begun = self.begin::<ReadError>(OpKind::SearchMany)?;
         self.end(begun, self.parts.logic.timed(pin!(self.parts.logic.get_many(keys))).await)
     }
 
@@ -385,152 +385,80 @@ impl Session {
         &self,
         keys: &[K],
         f: impl FnMut(usize, Option<&[u8]>),
-    ) -> Result<(), Error> {
-        let begun = self.begin(OpKind::SearchMany)?;
+    ) -> Result<(), ReadError> {
+        let begun = self.begin::<ReadError>(OpKind::SearchMany)?;
         self.end(begun, self.parts.logic.timed(pin!(self.parts.logic.get_many_with(keys, f))).await)
     }
 
-    /// Adds a key; [`Error::AlreadyExists`] if the key exists.
-    pub async fn insert(&self, key: &[u8], value: &[u8]) -> Result<(), Error> {
-        let begun = self.begin(OpKind::Insert)?;
+    /// Adds a key; [`WriteError::AlreadyExists`] if the key exists.
+    pub async fn insert(&self, key: &[u8], value: &[u8]) -> Result<(), WriteError> {
+        let begun = self.begin::<WriteError>(OpKind::Insert)?;
         self.end(begun, self.parts.logic.timed(pin!(self.parts.logic.insert(key, value))).await)
     }
 
-    /// Adds a key with the given redundancy, whatever the client's rules say; otherwise like
-    /// [`Session::insert`].
-    pub async fn insert_with(
-        &self,
-        key: &[u8],
-        value: &[u8],
-        redundancy: Redundancy,
-    ) -> Result<(), Error> {
-        let begun = self.begin(OpKind::Insert)?;
-        self.end(
-            begun,
-            self.parts
-                .logic
-                .timed(pin!(self.parts.logic.insert_with(key, value, redundancy)))
-                .await,
-        )
-    }
-
-    /// Replaces the value of a key; [`Error::NotFound`] if the key does not exist.
-    pub async fn update(&self, key: &[u8], value: &[u8]) -> Result<(), Error> {
-        let begun = self.begin(OpKind::Update)?;
+    /// Replaces the value of a key; [`WriteError::NotFound`] if the key does not exist.
+    pub async fn update(&self, key: &[u8], value: &[u8]) -> Result<(), WriteError> {
+        let begun = self.begin::<WriteError>(OpKind::Update)?;
         self.end(begun, self.parts.logic.timed(pin!(self.parts.logic.update(key, value))).await)
     }
 
-    /// Replaces a value, with the given redundancy, whatever the client's rules say; otherwise like
-    /// [`Session::update`].
-    pub async fn update_with(
-        &self,
-        key: &[u8],
-        value: &[u8],
-        redundancy: Redundancy,
-    ) -> Result<(), Error> {
-        let begun = self.begin(OpKind::Update)?;
-        self.end(
-            begun,
-            self.parts
-                .logic
-                .timed(pin!(self.parts.logic.update_with(key, value, redundancy)))
-                .await,
-        )
-    }
-
     /// Adds a key, or replaces its value.
-    pub async fn put(&self, key: &[u8], value: &[u8]) -> Result<(), Error> {
-        let begun = self.begin(OpKind::Upsert)?;
+    pub async fn put(&self, key: &[u8], value: &[u8]) -> Result<(), WriteError> {
+        let begun = self.begin::<WriteError>(OpKind::Upsert)?;
         self.end(begun, self.parts.logic.timed(pin!(self.parts.logic.put(key, value))).await)
     }
 
-    /// Adds a key, or replaces its value, with the given redundancy, whatever the client's rules say.
+    /// Puts a key by options; see [`Client::put_with`](crate::Client::put_with).
     pub async fn put_with(
         &self,
         key: &[u8],
         value: &[u8],
-        redundancy: Redundancy,
-    ) -> Result<(), Error> {
-        let begun = self.begin(OpKind::Upsert)?;
-        self.end(
-            begun,
-            self.parts.logic.timed(pin!(self.parts.logic.put_with(key, value, redundancy))).await,
-        )
+        options: PutOptions,
+    ) -> Result<(), WriteError> {
+        let begun = self.begin::<WriteError>(options.kind())?;
+        let logic = &self.parts.logic;
+        self.end(begun, logic.timed(pin!(logic.put_with(key, value, &options))).await)
     }
 
     /// Adds a key, or replaces its value, by bytes that `fill` writes; see
-    /// [`Client::put_from`](crate::Client::put_from).
+    /// [`BlockingClient::put_from`](crate::BlockingClient::put_from).
     pub async fn put_from(
         &self,
         key: &[u8],
         value_bytes: usize,
         fill: impl FnMut(&mut [u8]),
-    ) -> Result<(), Error> {
-        let begun = self.begin(OpKind::Upsert)?;
+    ) -> Result<(), WriteError> {
+        let begun = self.begin::<WriteError>(OpKind::Upsert)?;
         self.end(
             begun,
             self.parts.logic.timed(pin!(self.parts.logic.put_from(key, value_bytes, fill))).await,
         )
     }
 
-    /// Adds many keys, or replaces their values. Each has a result of its own, in the order of the pairs.
+    /// Runs many writes, of any kinds. Each has a result of its own, in the order of the writes.
     ///
     /// The writes share round trips, whatever memory nodes they are on: up to 64, with values of 2 MiB
     /// together, run concurrently. Each takes effect by itself, and a failed write does not stop the others. A
-    /// key may occur several times: then its last value stays.
+    /// key may occur several times: its writes take effect in their order.
     ///
     /// # Errors
-    /// Like [`Session::put`], for each pair. If the session is fenced meanwhile, or leaves a write half-way,
-    /// the writes that had not begun have [`Error::Expelled`], which says that they were not applied: another
-    /// session may repeat them.
-    pub async fn put_many<K: AsRef<[u8]>, V: AsRef<[u8]>>(
-        &self,
-        pairs: &[(K, V)],
-    ) -> Vec<Result<(), Error>> {
-        self.each(OpKind::Upsert, pairs.len(), self.parts.logic.put_many(pairs)).await
-    }
-
-    /// Adds many keys like [`Session::put_many`]; the result of a key that exists is [`Error::AlreadyExists`].
-    pub async fn insert_many<K: AsRef<[u8]>, V: AsRef<[u8]>>(
-        &self,
-        pairs: &[(K, V)],
-    ) -> Vec<Result<(), Error>> {
-        self.each(OpKind::Insert, pairs.len(), self.parts.logic.insert_many(pairs)).await
-    }
-
-    /// Replaces the values of many keys like [`Session::put_many`]; the result of a key that does not exist is
-    /// [`Error::NotFound`].
-    pub async fn update_many<K: AsRef<[u8]>, V: AsRef<[u8]>>(
-        &self,
-        pairs: &[(K, V)],
-    ) -> Vec<Result<(), Error>> {
-        self.each(OpKind::Update, pairs.len(), self.parts.logic.update_many(pairs)).await
-    }
-
-    /// Removes many keys like [`Session::put_many`]; the result of a key that does not exist is
-    /// [`Error::NotFound`].
-    pub async fn delete_many<K: AsRef<[u8]>>(&self, keys: &[K]) -> Vec<Result<(), Error>> {
-        self.each(OpKind::Delete, keys.len(), self.parts.logic.delete_many(keys)).await
-    }
-
-    /// Runs writes together and returns the result of each.
-    async fn each(
-        &self,
-        kind: OpKind,
-        writes: usize,
-        outcomes: impl Future<Output = Vec<Result<(), Error>>>,
-    ) -> Vec<Result<(), Error>> {
-        let begun = match self.begin(kind) {
+    /// Like those of single writes, for each write. If the session is fenced meanwhile, or leaves a write
+    /// half-way, the writes that had not begun have [`WriteError::Expelled`], which says that they were not
+    /// applied: another session may repeat them.
+    pub async fn write_many(&self, writes: &[BatchWrite<'_>]) -> Vec<Result<(), WriteError>> {
+        // A batch of several kinds is one of puts.
+        let kind = writes.first().map_or(OpKind::Upsert, BatchWrite::kind);
+        let is_mixed = writes.iter().any(|write| write.kind() != kind);
+        let begun = match self.begin(if is_mixed { OpKind::Upsert } else { kind }) {
             Ok(begun) => begun,
-            Err(error) => return vec![Err(error); writes],
+            Err(error) => return vec![Err(error); writes.len()],
         };
-        let outcomes = self.parts.logic.timed(pin!(outcomes)).await;
-        let outcomes: Vec<Result<(), Error>> = outcomes
-            .into_iter()
-            .map(|outcome| outcome.map_err(|error| self.error(error)))
-            .collect();
-        begun.ends_with(&outcomes);
-        outcomes
+        let logic = &self.parts.logic;
+        let results = logic.timed(pin!(logic.write_many(writes))).await;
+        let results: Vec<Result<(), WriteError>> =
+            results.into_iter().map(|result| result.map_err(|error| self.error(error))).collect();
+        begun.ends_with(&results);
+        results
     }
 
     /// Shows the next pairs of a scan and advances its cursor. Returns how many pairs were skipped because all
@@ -552,30 +480,30 @@ impl Session {
         &self,
         cursor: &mut ScanCursor,
         show: impl FnMut(ScannedPair<'_>),
-    ) -> Result<u64, Error> {
+    ) -> Result<u64, ScanError> {
         let limits = ScanLimits::of_slots(SCAN_SLOTS);
-        let begun = self.begin(OpKind::Scan)?;
+        let begun = self.begin::<ScanError>(OpKind::Scan)?;
         self.end(
             begun,
             self.parts.logic.timed(pin!(self.parts.logic.scan(cursor, limits, show))).await,
         )
     }
 
-    /// Removes a key; [`Error::NotFound`] if the key does not exist.
-    pub async fn delete(&self, key: &[u8]) -> Result<(), Error> {
-        let begun = self.begin(OpKind::Delete)?;
+    /// Removes a key; [`WriteError::NotFound`] if the key does not exist.
+    pub async fn delete(&self, key: &[u8]) -> Result<(), WriteError> {
+        let begun = self.begin::<WriteError>(OpKind::Delete)?;
         self.end(begun, self.parts.logic.timed(pin!(self.parts.logic.delete(key))).await)
     }
 
-    /// Gives the value of a key another redundancy; [`Error::NotFound`] if the key does not exist. All readers
+    /// Gives the value of a key another redundancy; [`WriteError::NotFound`] if the key does not exist. All readers
     /// find the value at every moment. A concurrent write of the key may win instead
     /// ([`Transition::Overtaken`]).
     pub async fn set_redundancy(
         &self,
         key: &[u8],
         redundancy: Redundancy,
-    ) -> Result<Transition, Error> {
-        let begun = self.begin(OpKind::Move)?;
+    ) -> Result<Transition, WriteError> {
+        let begun = self.begin::<WriteError>(OpKind::Move)?;
         self.end(
             begun,
             self.parts.logic.timed(pin!(self.parts.logic.set_redundancy(key, redundancy))).await,
@@ -583,8 +511,8 @@ impl Session {
     }
 
     /// Returns the words of a subtable; see [`Store::words_of`](fusee_core::Store::words_of).
-    pub(crate) async fn words_of(&self, subtable: u32) -> Result<Option<Vec<Slot>>, Error> {
-        let begun = self.begin(OpKind::Scan)?;
+    pub(crate) async fn words_of(&self, subtable: u32) -> Result<Option<Vec<Slot>>, WriteError> {
+        let begun = self.begin::<WriteError>(OpKind::Scan)?;
         self.end(
             begun,
             self.parts.logic.timed(pin!(self.parts.logic.store().words_of(subtable))).await,
@@ -596,22 +524,22 @@ impl Session {
         &self,
         pair: &FoundPair,
         order: &DemotionOrder,
-    ) -> Result<DemotionOutcome, Error> {
-        let begun = self.begin(OpKind::Move)?;
+    ) -> Result<DemotionOutcome, WriteError> {
+        let begun = self.begin::<WriteError>(OpKind::Move)?;
         self.end(
             begun,
             self.parts.logic.timed(pin!(order.carry_out(self.parts.logic.store(), pair))).await,
         )
     }
 
-    /// Returns the rules for new values; see [`Client::redundancy_rules`](crate::Client::redundancy_rules).
+    /// Returns the rules for new values; see [`Admin::redundancy_rules`](crate::Admin::redundancy_rules).
     pub fn redundancy_rules(&self) -> &RedundancyRules {
         self.parts.logic.rules()
     }
 
     /// Returns the redundancy of a key's value; `None` if the key does not exist.
-    pub async fn redundancy_of(&self, key: &[u8]) -> Result<Option<Redundancy>, Error> {
-        let begun = self.begin(OpKind::Search)?;
+    pub async fn redundancy_of(&self, key: &[u8]) -> Result<Option<Redundancy>, ReadError> {
+        let begun = self.begin::<ReadError>(OpKind::Search)?;
         self.end(begun, self.parts.logic.timed(pin!(self.parts.logic.redundancy_of(key))).await)
     }
 }

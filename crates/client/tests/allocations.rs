@@ -18,7 +18,7 @@ fn key(number: u32) -> [u8; 8] {
 #[test]
 fn cached_gets_take_no_memory_and_writes_some_for_many_at_a_time() {
     let options = EmbeddedOptions::default().with_fabric(FabricKind::Shm);
-    let client = Client::embedded(options).expect("a cluster");
+    let client = Client::embedded(options).expect("a cluster").blocking();
     let session = client.session().expect("a session");
     let value = [7; 1000];
     let updates = |rounds: u32| {

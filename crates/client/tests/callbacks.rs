@@ -11,7 +11,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use common::on_every_fabric;
-use fusee_client::{Client, Error, FabricKind, Redundancy, ScanCursor, Session};
+use fusee_client::{
+    BlockingClient, FabricKind, ReadError, Redundancy, ScanCursor, Session, WriteError,
+};
 use futures_util::future::join;
 
 /// A call that waits for itself takes `op_timeout`, 5 s; none of these takes nearly as long.
@@ -23,7 +25,7 @@ const VALUES: usize = 150;
 const VALUE_BYTES: usize = 400 << 10;
 
 /// Makes calls of every kind, each of which could wait for something that its caller holds.
-fn uses_all(client: &Client, turn: &Cell<u32>) {
+fn uses_all(client: &BlockingClient, turn: &Cell<u32>) {
     let begun = Instant::now();
     let tag = turn.replace(turn.get() + 1);
     let key = format!("key {tag}");
@@ -38,11 +40,14 @@ fn uses_all(client: &Client, turn: &Cell<u32>) {
     client.set_redundancy(key, Redundancy::Replicated).unwrap();
     client.scan(&mut ScanCursor::start(), |_| ()).unwrap();
     client.delete(key).unwrap();
-    assert!(client.status().is_ok() && client.usage().iter().all(|(_, usage)| usage.is_ok()));
+    assert!(
+        client.admin().status().is_ok()
+            && client.admin().usage().iter().all(|(_, usage)| usage.is_ok())
+    );
     // By the driver, which is another thread.
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-    runtime.block_on(client.put_async(key, b"5")).unwrap();
-    assert_eq!(runtime.block_on(client.get_async(key)).unwrap().as_deref(), Some(&b"5"[..]));
+    runtime.block_on(client.client().put(key, b"5")).unwrap();
+    assert_eq!(runtime.block_on(client.client().get(key)).unwrap().as_deref(), Some(&b"5"[..]));
     // By another thread, for which this one waits.
     thread::scope(|scope| scope.spawn(|| client.put(key, b"6").unwrap()).join().unwrap());
     let session = client.session().unwrap();
@@ -51,7 +56,7 @@ fn uses_all(client: &Client, turn: &Cell<u32>) {
 }
 
 /// Writes until the view has changed.
-fn changes_the_view(client: &Client, turn: &Cell<u32>) {
+fn changes_the_view(client: &BlockingClient, turn: &Cell<u32>) {
     let begun = Instant::now();
     let view = client.view().number;
     let tag = turn.replace(turn.get() + 1);
@@ -69,7 +74,7 @@ fn changes_the_view(client: &Client, turn: &Cell<u32>) {
 }
 
 /// Calls `nested` once within each call that takes a callback.
-fn within_each(client: &Client, session: &Session, nested: &dyn Fn()) {
+fn within_each(client: &BlockingClient, session: &Session, nested: &dyn Fn()) {
     let once = Cell::new(true);
     let nested = || {
         if once.replace(false) {
@@ -91,6 +96,7 @@ fn within_each(client: &Client, session: &Session, nested: &dyn Fn()) {
     }
     again("scan");
     client
+        .admin()
         .find_pairs(|_| {
             nested();
             true
@@ -122,7 +128,7 @@ fn callbacks_may_use_the_client() {
         within_each(&client, &session, &|| {
             session.block_on(session.put(b"own", b"session")).unwrap();
         });
-        assert!(!session.is_lost() && client.status().unwrap().expired_sessions == 0);
+        assert!(!session.is_lost() && client.admin().status().unwrap().expired_sessions == 0);
     });
 }
 
@@ -152,6 +158,11 @@ fn callbacks_may_wait_for_a_change_of_the_view() {
     }
 }
 
+/// Returns the name of an error of any family.
+fn name<T, E: std::fmt::Debug>(result: Result<T, E>) -> String {
+    result.err().map(|error| format!("{error:?}")).unwrap_or_default()
+}
+
 /// On the driver thread the other async calls wait for a callback.
 #[test]
 fn callbacks_of_async_calls_are_told_to_wait() {
@@ -160,27 +171,28 @@ fn callbacks_of_async_calls_are_told_to_wait() {
         client.put(b"a", b"value").unwrap();
         let own = client.clone();
         let nested = move |_: Option<&[u8]>| {
-            let blocking = [own.put(b"a", b"x").err(), own.get(b"a").err()];
-            let others = [own.session().err(), own.scan(&mut ScanCursor::start(), |_| ()).err()];
+            let blocking = [name(own.put(b"a", b"x")), name(own.get(b"a"))];
+            let others = [name(own.session()), name(own.scan(&mut ScanCursor::start(), |_| ()))];
             let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
             let awaited = [
-                runtime.block_on(own.put_async(b"a", b"x")).err(),
-                runtime.block_on(own.get_async(b"a")).err(),
+                name(runtime.block_on(own.client().put(b"a", b"x"))),
+                name(runtime.block_on(own.client().get(b"a"))),
             ];
             [blocking, others, awaited].concat()
         };
         let begun = Instant::now();
-        let refused = runtime.block_on(client.get_with_async(b"a", nested)).unwrap();
-        assert_eq!(refused, vec![Some(Error::WithinCallback); 6]);
+        let refused = runtime.block_on(client.client().get_with(b"a", nested)).unwrap();
+        assert_eq!(refused, vec!["WithinCallback"; 6]);
         assert!(begun.elapsed() < SOON);
         // Later calls work as before.
-        runtime.block_on(client.put_async(b"a", b"y")).unwrap();
+        runtime.block_on(client.client().put(b"a", b"y")).unwrap();
         assert_eq!(client.get(b"a").unwrap().as_deref(), Some(&b"y"[..]));
-        let panics = || runtime.block_on(client.get_with_async(b"a", |_| panic!("in the middle")));
+        let panics =
+            || runtime.block_on(client.client().get_with(b"a", |_| panic!("in the middle")));
         let panics = std::panic::AssertUnwindSafe(panics);
-        let panicked: Result<Result<(), Error>, _> = std::panic::catch_unwind(panics);
+        let panicked: Result<Result<(), ReadError>, _> = std::panic::catch_unwind(panics);
         panicked.expect_err("it panics where it is awaited");
-        runtime.block_on(client.put_async(b"a", b"z")).unwrap();
+        runtime.block_on(client.client().put(b"a", b"z")).unwrap();
     });
 }
 
@@ -196,7 +208,7 @@ fn callbacks_beside_operations_under_way_are_told_to_wait() {
         let (nested, beside) = session.block_on(join(session.get_with(b"a", nested), beside));
         let is_immediate = client.fabric() == FabricKind::Shm;
         // Over shared memory no other operation runs: each ends before the next one begins.
-        let expected = if is_immediate { Ok(()) } else { Err(Error::WithinCallback) };
+        let expected = if is_immediate { Ok(()) } else { Err(WriteError::WithinCallback) };
         assert_eq!((nested, beside), (Ok(expected), Ok(())));
         session.block_on(session.put(b"c", b"value")).unwrap();
         assert!(!session.is_lost());

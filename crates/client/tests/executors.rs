@@ -13,7 +13,7 @@ use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
 use common::options;
-use fusee_client::{Client, Error, FabricKind, Geometry};
+use fusee_client::{BlockingClient, Client, FabricKind, Geometry, WriteError};
 use futures_util::future::join_all;
 use tokio::runtime::{Builder, Runtime};
 
@@ -55,10 +55,10 @@ async fn puts_of_1_mib(client: Client, first: usize) {
     let mut value = vec![7; MIB];
     for i in 0..VALUES {
         value[0] = i as u8;
-        let put = client.put_async(&key(first + i % 40), &value).await;
+        let put = client.put(&key(first + i % 40), &value).await;
         assert_eq!(put, Ok(()), "after {i}");
     }
-    let last = client.get_async(&key(first + (VALUES - 1) % 40)).await.unwrap().unwrap();
+    let last = client.get(&key(first + (VALUES - 1) % 40)).await.unwrap().unwrap();
     assert_eq!((last.len(), last[0]), (MIB, (VALUES - 1) as u8));
 }
 
@@ -66,14 +66,14 @@ async fn puts_of_1_mib(client: Client, first: usize) {
 async fn small_operations(client: Client, first: usize) {
     for i in 0..OPERATIONS / 8 {
         let key = key(first + i);
-        assert_eq!(client.insert_async(&key, b"1").await, Ok(()));
-        assert_eq!(client.insert_async(&key, b"2").await, Err(Error::AlreadyExists));
-        assert_eq!(client.update_async(&key, b"3").await, Ok(()));
-        assert_eq!(client.get_async(&key).await, Ok(Some(b"3".to_vec())));
-        assert_eq!(client.put_async(&key, b"4").await, Ok(()));
-        assert_eq!(client.get_many_async(&[key]).await, Ok(vec![Some(b"4".to_vec())]));
-        assert_eq!(client.delete_async(&key).await, Ok(()));
-        assert_eq!(client.get_async(&key).await, Ok(None));
+        assert_eq!(client.insert(&key, b"1").await, Ok(()));
+        assert_eq!(client.insert(&key, b"2").await, Err(WriteError::AlreadyExists));
+        assert_eq!(client.update(&key, b"3").await, Ok(()));
+        assert_eq!(client.get(&key).await, Ok(Some(b"3".to_vec())));
+        assert_eq!(client.put(&key, b"4").await, Ok(()));
+        assert_eq!(client.get_many(&[key]).await, Ok(vec![Some(b"4".to_vec())]));
+        assert_eq!(client.delete(&key).await, Ok(()));
+        assert_eq!(client.get(&key).await, Ok(None));
     }
 }
 
@@ -166,13 +166,13 @@ fn thousands_of_operations_run_in_tasks_of_every_executor() {
 /// Blocking calls block a thread of a runtime, but work there as on any thread.
 #[test]
 fn blocking_calls_work_in_tasks_and_threads() {
-    fn puts(client: &Client) {
+    fn puts(client: &BlockingClient) {
         let value = vec![7; MIB];
         for i in 0..VALUES {
             assert_eq!(client.put(&key(i % 40), &value), Ok(()), "after {i}");
         }
     }
-    let client = large(FabricKind::Shm, 512 << 20);
+    let client = large(FabricKind::Shm, 512 << 20).blocking();
     for runtime in [current_thread(), multi_thread()] {
         let theirs = client.clone();
         runtime.block_on(async { tokio::spawn(async move { puts(&theirs) }).await.unwrap() });
@@ -232,7 +232,7 @@ fn a_full_pool_is_told_soon_and_holds_no_executor_up() {
             let fill = async {
                 for i in 0..1000 {
                     begun = Instant::now();
-                    if let Err(error) = client.insert_async(&key(i), &value).await {
+                    if let Err(error) = client.insert(&key(i), &value).await {
                         return error;
                     }
                 }
@@ -243,7 +243,7 @@ fn a_full_pool_is_told_soon_and_holds_no_executor_up() {
                 "{fabric}: {error} after {:?}, silent for {silence:?}, a sleeper for {stall:?}",
                 begun.elapsed()
             );
-            assert_eq!(error, Error::OutOfMemory);
+            assert_eq!(error, WriteError::OutOfMemory);
             assert!(begun.elapsed() < REFUSAL, "it took {:?}", begun.elapsed());
             let most = MOST_SILENCE + 4 * stall;
             assert!(silence < most, "the thread was held up for {silence:?}, at most {most:?}");
@@ -254,14 +254,14 @@ fn a_full_pool_is_told_soon_and_holds_no_executor_up() {
 /// A blocking call in a task fails in time on a full pool, too.
 #[test]
 fn a_blocking_call_in_a_task_is_told_of_a_full_pool() {
-    let client = large(FabricKind::Shm, 96 << 20);
+    let client = large(FabricKind::Shm, 96 << 20).blocking();
     let runtime = current_thread();
     runtime.block_on(async {
         let fill = async move {
             let value = vec![7; MIB];
             (0..1000).find_map(|i| client.insert(&key(i), &value).err())
         };
-        assert_eq!(tokio::spawn(fill).await.unwrap(), Some(Error::OutOfMemory));
+        assert_eq!(tokio::spawn(fill).await.unwrap(), Some(WriteError::OutOfMemory));
     });
 }
 
@@ -274,7 +274,7 @@ fn writes_that_nobody_waits_for_are_finished() {
             let value = vec![7; MIB];
             for i in 0..200 {
                 let key = key(i % 20);
-                let mut write = pin!(client.put_async(&key, &value));
+                let mut write = pin!(client.put(&key, &value));
                 // Polled once, then dropped.
                 let polled = futures_util::poll!(&mut write);
                 assert!(matches!(polled, Poll::Pending | Poll::Ready(Ok(()))), "{polled:?}");
@@ -282,6 +282,7 @@ fn writes_that_nobody_waits_for_are_finished() {
         });
         // A write that had stopped half-way would leave no key, or a slot that cannot be written.
         let end = Instant::now() + REFUSAL;
+        let client = client.blocking();
         for i in 0..20 {
             while client.get(&key(i)) == Ok(None) {
                 assert!(Instant::now() < end, "nobody has written {i}");

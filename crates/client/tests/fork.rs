@@ -23,8 +23,8 @@ use std::time::{Duration, Instant};
 
 use common::{fabrics, master, node, options};
 use fusee_client::{
-    Client, ConnectError, Error, FabricKind, FailedWriteOutcome, Options, Redundancy, ScanCursor,
-    Session, SurveyError,
+    BatchWrite, BlockingClient, Client, ConnectError, FabricKind, FailedWriteOutcome, Options,
+    PutOptions, ReadError, Redundancy, ScanCursor, ScanError, Session, SurveyError, WriteError,
 };
 
 /// The environment variable that makes this binary another process of a test.
@@ -35,7 +35,7 @@ const AT_ONCE: Duration = Duration::from_secs(4);
 /// Limit for events that come soon, on a machine that may be slow.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-const NOTHING: Error = Error::Forked { outcome: FailedWriteOutcome::NotApplied };
+const UNWRITTEN: WriteError = WriteError::Forked { outcome: FailedWriteOutcome::NotApplied };
 
 /// Servers in a process of their own, until the drop of this value.
 struct Servers {
@@ -49,7 +49,7 @@ impl Servers {
         Servers { process, master }
     }
 
-    fn connect(&self, fabric: FabricKind) -> Client {
+    fn connect(&self, fabric: FabricKind) -> BlockingClient {
         connect(&self.master, fabric)
     }
 }
@@ -61,8 +61,8 @@ impl Drop for Servers {
     }
 }
 
-fn connect(master: &str, fabric: FabricKind) -> Client {
-    Client::connect_with(master, Options::default().with_fabric(fabric)).unwrap()
+fn connect(master: &str, fabric: FabricKind) -> BlockingClient {
+    Client::connect_with(master, Options::default().with_fabric(fabric)).unwrap().blocking()
 }
 
 /// Starts this binary in a role; returns the process and its first line.
@@ -164,84 +164,105 @@ fn at_once<T>(future: impl Future<Output = T>) -> T {
 }
 
 /// Makes every call that a child can make of its parent's client.
-fn refuses_all(client: &Client, session: &Session) {
+fn refuses_all(client: &BlockingClient, session: &Session) {
     let key = b"key";
     let value = b"value";
     let redundancy = Redundancy::Replicated;
-    let one = [("key", "value")];
-    let none = || Err(NOTHING);
-    assert_eq!(client.get(key), Err(NOTHING));
-    assert_eq!(client.get_with(key, |_| panic!("shown")), Err::<(), _>(NOTHING));
-    assert_eq!(client.get_into(key, &mut Vec::new()), Err(NOTHING));
-    assert_eq!(client.get_many(&["key"]), Err(NOTHING));
+    let writes = [BatchWrite::put("key", "value"), BatchWrite::delete("key")];
+    let none = || Err(UNWRITTEN);
+    let mut start = ScanCursor::start();
+    assert_eq!(client.get(key), Err(ReadError::Forked));
+    assert_eq!(client.get_with(key, |_| panic!("shown")), Err::<(), _>(ReadError::Forked));
+    assert_eq!(client.get_many(&["key"]), Err(ReadError::Forked));
     assert_eq!(client.insert(key, value), none());
-    assert_eq!(client.insert_with(key, value, redundancy), none());
     assert_eq!(client.update(key, value), none());
-    assert_eq!(client.update_with(key, value, redundancy), none());
     assert_eq!(client.put(key, value), none());
-    assert_eq!(client.put_with(key, value, redundancy), none());
+    for options in all_options() {
+        assert_eq!(client.put_with(key, value, options), none());
+    }
     assert_eq!(client.put_from(key, 5, |_| panic!("filled")), none());
-    assert_eq!(client.put_many(&one), [none()]);
-    assert_eq!(client.insert_many(&one), [none()]);
-    assert_eq!(client.update_many(&one), [none()]);
-    assert_eq!(client.delete_many(&["key"]), [none()]);
-    assert_eq!(client.scan(&mut ScanCursor::start(), |_| panic!("shown")), Err(NOTHING));
+    assert_eq!(client.write_many(&writes), [none(), none()]);
+    assert_eq!(client.scan(&mut start, |_| panic!("shown")), Err(ScanError::Forked));
     assert_eq!(client.delete(key), none());
-    assert_eq!(client.set_redundancy(key, redundancy), Err(NOTHING));
-    assert_eq!(client.redundancy_of(key), Err(NOTHING));
-    assert_eq!(client.redundancy_rules().err(), Some(NOTHING));
-    assert_eq!(client.session().err(), Some(NOTHING));
-    assert!(matches!(client.status(), Err(ConnectError::Forked)));
-    let survey = client.survey_memory();
+    assert_eq!(client.set_redundancy(key, redundancy), Err(UNWRITTEN));
+    assert_eq!(client.redundancy_of(key), Err(ReadError::Forked));
+    let rules = client.admin().redundancy_rules();
+    assert!(matches!(rules, Err(ConnectError::Forked)), "{rules:?}");
+    assert!(matches!(client.session().err(), Some(ConnectError::Forked)));
+    assert!(matches!(client.admin().status(), Err(ConnectError::Forked)));
+    let survey = client.admin().survey_memory();
     assert!(matches!(survey, Err(SurveyError::Connect(ConnectError::Forked))), "{survey:?}");
-    let pairs = client.find_pairs(|_| true);
+    let pairs = client.admin().find_pairs(|_| true);
     assert!(matches!(pairs, Err(SurveyError::Connect(ConnectError::Forked))), "{pairs:?}");
-    assert!(client.usage().iter().all(|(_, usage)| usage.is_err()));
-    assert_eq!(client.view().members.len(), client.usage().len());
-    assert_eq!((client.metrics().sessions, client.work_table_stats()), (0, None));
-    assert_eq!(at_once(client.get_async(key)), Err(NOTHING));
-    assert_eq!(at_once(client.get_with_async(key, |_| panic!("shown"))), Err::<(), _>(NOTHING));
-    assert_eq!(at_once(client.get_many_async(&["key"])), Err(NOTHING));
-    assert_eq!(at_once(client.insert_async(key, value)), none());
-    assert_eq!(at_once(client.update_async(key, value)), none());
-    assert_eq!(at_once(client.put_async(key, value)), none());
-    assert_eq!(at_once(client.delete_async(key)), none());
-    assert_eq!(at_once(client.put_many_async(&one)), [none()]);
-    assert_eq!(at_once(client.delete_many_async(&["key"])), [none()]);
-    assert_eq!(at_once(client.set_redundancy_async(key, redundancy)), Err(NOTHING));
+    assert!(client.admin().usage().iter().all(|(_, usage)| usage.is_err()));
+    assert_eq!(client.view().members.len(), client.admin().usage().len());
+    assert_eq!((client.metrics().sessions, client.metrics().work_table), (0, None));
+    refuses_all_async_calls(client.client());
     refuses_all_of_a_session(session);
+}
+
+fn all_options() -> [PutOptions; 3] {
+    let options = PutOptions::default().with_redundancy(Redundancy::Replicated);
+    [options.clone(), options.clone().if_absent(), options.if_present()]
+}
+
+fn refuses_all_async_calls(client: &Client) {
+    let key = b"key";
+    let value = b"value";
+    let redundancy = Redundancy::Replicated;
+    let writes = [BatchWrite::put("key", "value"), BatchWrite::delete("key")];
+    let none = || Err(UNWRITTEN);
+    let mut start = ScanCursor::start();
+    let shown = client.get_with(key, |_| panic!("shown"));
+    assert_eq!(at_once(shown), Err::<(), _>(ReadError::Forked));
+    assert_eq!(at_once(client.get(key)), Err(ReadError::Forked));
+    assert_eq!(at_once(client.get_many(&["key"])), Err(ReadError::Forked));
+    assert_eq!(at_once(client.insert(key, value)), none());
+    assert_eq!(at_once(client.update(key, value)), none());
+    assert_eq!(at_once(client.put(key, value)), none());
+    for options in all_options() {
+        assert_eq!(at_once(client.put_with(key, value, options)), none());
+    }
+    assert_eq!(at_once(client.delete(key)), none());
+    assert_eq!(at_once(client.write_many(&writes)), [none(), none()]);
+    let scanned = client.scan(&mut start, |_| panic!("shown"));
+    assert_eq!(at_once(scanned), Err(ScanError::Forked));
+    assert_eq!(at_once(client.set_redundancy(key, redundancy)), Err(UNWRITTEN));
+    assert_eq!(at_once(client.redundancy_of(key)), Err(ReadError::Forked));
 }
 
 fn refuses_all_of_a_session(session: &Session) {
     let key = b"key";
     let value = b"value";
     let redundancy = Redundancy::Replicated;
-    let one = [("key", "value")];
-    let none = || Err(NOTHING);
+    let writes = [BatchWrite::put("key", "value"), BatchWrite::delete("key")];
+    let none = || Err(UNWRITTEN);
     assert!(session.is_lost());
     session.block_on(async {
-        assert_eq!(session.get(key).await, Err(NOTHING));
-        assert_eq!(session.get_with(key, |_| panic!("shown")).await, Err::<(), _>(NOTHING));
-        assert_eq!(session.get_into(key, &mut Vec::new()).await, Err(NOTHING));
-        assert_eq!(session.get_many(&["key"]).await, Err(NOTHING));
-        assert_eq!(session.get_many_with(&["key"], |_, _| panic!("shown")).await, none());
+        assert_eq!(session.get(key).await, Err(ReadError::Forked));
+        let shown = session.get_with(key, |_| panic!("shown")).await;
+        assert_eq!(shown, Err::<(), _>(ReadError::Forked));
+        assert_eq!(session.get_many(&["key"]).await, Err(ReadError::Forked));
+        let shown = session.get_many_with(&["key"], |_, _| panic!("shown")).await;
+        assert_eq!(shown, Err(ReadError::Forked));
         assert_eq!(session.insert(key, value).await, none());
         assert_eq!(session.update(key, value).await, none());
         assert_eq!(session.put(key, value).await, none());
-        assert_eq!(session.put_with(key, value, redundancy).await, none());
+        for options in all_options() {
+            assert_eq!(session.put_with(key, value, options).await, none());
+        }
         assert_eq!(session.put_from(key, 5, |_| panic!("filled")).await, none());
-        assert_eq!(session.put_many(&one).await, [none()]);
-        assert_eq!(session.delete_many(&["key"]).await, [none()]);
+        assert_eq!(session.write_many(&writes).await, [none(), none()]);
         let mut cursor = ScanCursor::start();
-        assert_eq!(session.scan(&mut cursor, |_| panic!("shown")).await, Err(NOTHING));
+        assert_eq!(session.scan(&mut cursor, |_| panic!("shown")).await, Err(ScanError::Forked));
         assert_eq!(session.delete(key).await, none());
-        assert_eq!(session.set_redundancy(key, redundancy).await, Err(NOTHING));
-        assert_eq!(session.redundancy_of(key).await, Err(NOTHING));
+        assert_eq!(session.set_redundancy(key, redundancy).await, Err(UNWRITTEN));
+        assert_eq!(session.redundancy_of(key).await, Err(ReadError::Forked));
     });
 }
 
 /// Puts, and gets what it has put.
-fn works(client: &Client, tag: &str) {
+fn works(client: &BlockingClient, tag: &str) {
     for i in 0..200 {
         let key = format!("{tag} {}", i % 50);
         let value = format!("value {i}");
@@ -251,20 +272,20 @@ fn works(client: &Client, tag: &str) {
 }
 
 /// Runs `children` beside a parent with sessions of all kinds, which must not notice them.
-fn beside_children(fabric: FabricKind, children: impl FnOnce(&str, Client, Session)) {
+fn beside_children(fabric: FabricKind, children: impl FnOnce(&str, BlockingClient, Session)) {
     let servers = Servers::start();
     let client = servers.connect(fabric);
     let session = client.session().unwrap();
     works(&client, "before");
     session.block_on(session.put(b"own", b"session")).unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-    runtime.block_on(client.put_async(b"own", b"driver")).unwrap();
-    let opened = client.status().unwrap().sessions_opened;
+    runtime.block_on(client.client().put(b"own", b"driver")).unwrap();
+    let opened = client.admin().status().unwrap().sessions_opened;
     let kept = client.clone();
     children(&servers.master, client, session);
     works(&kept, "after");
-    runtime.block_on(kept.put_async(b"own", b"driver again")).unwrap();
-    let status = kept.status().unwrap();
+    runtime.block_on(kept.client().put(b"own", b"driver again")).unwrap();
+    let status = kept.admin().status().unwrap();
     assert!(status.sessions_opened >= opened);
     let others = BTreeSet::from([FabricKind::Shm, FabricKind::Tcp].map(|kind| kind.to_string()));
     for other in others {
@@ -275,18 +296,18 @@ fn beside_children(fabric: FabricKind, children: impl FnOnce(&str, Client, Sessi
 }
 
 /// Checks that a session of the parent, which a child had as well, still works.
-fn goes_on(client: &Client, session: &Session, opened: u64) {
+fn goes_on(client: &BlockingClient, session: &Session, opened: u64) {
     works(client, "meanwhile");
     assert!(!session.is_lost());
     session.block_on(session.put(b"own", b"session again")).unwrap();
-    let status = client.status().unwrap();
+    let status = client.admin().status().unwrap();
     assert_eq!(status.sessions_opened, opened, "the parent had to open other sessions");
     assert_eq!(status.open_sessions, 3, "a child has ended sessions of its parent");
 }
 
 fn a_child_is_refused_and_ends_as_it_likes(fabric: FabricKind) {
     beside_children(fabric, |_, client, session| {
-        let opened = client.status().unwrap().sessions_opened;
+        let opened = client.admin().status().unwrap().sessions_opened;
         for end in [End::Exit, End::DropAll, End::Underscore, End::Panic] {
             println!("  {end:?}");
             let mine = Some((client.clone(), &session));
@@ -307,7 +328,7 @@ fn a_child_is_refused_and_ends_as_it_likes(fabric: FabricKind) {
     });
 }
 
-fn client_of(mine: &Option<(Client, &Session)>) -> Client {
+fn client_of(mine: &Option<(BlockingClient, &Session)>) -> BlockingClient {
     mine.as_ref().unwrap().0.clone()
 }
 
@@ -317,7 +338,7 @@ fn a_child_drops_all_of_a_client(fabric: FabricKind) {
     let client = servers.connect(fabric);
     let session = client.session().unwrap();
     works(&client, "before");
-    let opened = client.status().unwrap().sessions_opened;
+    let opened = client.admin().status().unwrap().sessions_opened;
     // SAFETY: the actions of the child after the fork are the subject of the test.
     let pid = unsafe { libc::fork() };
     if pid == 0 {
@@ -328,7 +349,7 @@ fn a_child_drops_all_of_a_client(fabric: FabricKind) {
     finish(pid, AT_ONCE);
     works(&client, "after");
     session.block_on(session.put(b"own", b"session")).unwrap();
-    let status = client.status().unwrap();
+    let status = client.admin().status().unwrap();
     assert_eq!((status.sessions_opened, status.open_sessions), (opened, 2));
 }
 
@@ -337,7 +358,7 @@ fn a_child_opens_a_client_of_its_own(fabric: FabricKind) {
         let pid = fork(End::Exit, || {
             let own = connect(master, fabric);
             works(&own, "child");
-            assert_eq!(client.get(b"child 49"), Err(NOTHING));
+            assert_eq!(client.get(b"child 49"), Err(ReadError::Forked));
             // Another thread may use the child's client, too.
             thread::spawn(move || works(&own, "child's thread")).join().unwrap();
         });
@@ -366,7 +387,7 @@ fn a_grandchild_is_neither_its_parent_nor_its_grandparent(fabric: FabricKind) {
 /// A fork by a callback, in the middle of operations of several kinds.
 fn forks_within_calls(fabric: FabricKind) {
     beside_children(fabric, |_, client, session| {
-        let opened = client.status().unwrap().sessions_opened;
+        let opened = client.admin().status().unwrap().sessions_opened;
         let pair = (b"forked", vec![1; 3000]);
         client.put(pair.0, &pair.1).unwrap();
         let is_child = AtomicBool::new(false);
@@ -389,7 +410,7 @@ fn forks_within_calls(fabric: FabricKind) {
         let got = client.get_with(pair.0, |_| pid = fork_here());
         end(pid, got.is_ok() || is_child.load(Ordering::Relaxed));
         let put = client.put_from(b"filled", 3000, |_| pid = fork_here());
-        let forked = matches!(put, Err(Error::Forked { .. }));
+        let forked = matches!(put, Err(WriteError::Forked { .. }));
         end(pid, if is_child.load(Ordering::Relaxed) { forked } else { put.is_ok() });
         pid = 0;
         let mut cursor = ScanCursor::start();
@@ -401,7 +422,7 @@ fn forks_within_calls(fabric: FabricKind) {
                 }
             });
         }
-        let forked = matches!(scanned, Err(Error::Forked { .. }));
+        let forked = matches!(scanned, Err(ScanError::Forked));
         end(pid, if is_child.load(Ordering::Relaxed) { forked } else { scanned.is_ok() });
         // While other operations of the session run.
         let results = session.block_on(async {
@@ -421,7 +442,8 @@ fn forks_within_calls(fabric: FabricKind) {
             }
             results
         });
-        let forked = |r: &Result<(), Error>| matches!(r, Ok(()) | Err(Error::Forked { .. }));
+        let forked =
+            |r: &Result<(), WriteError>| matches!(r, Ok(()) | Err(WriteError::Forked { .. }));
         let is_well = if is_child.load(Ordering::Relaxed) {
             results.iter().all(forked)
         } else {
@@ -434,14 +456,14 @@ fn forks_within_calls(fabric: FabricKind) {
 /// An async call that runs at the time of the fork goes on in the parent, and fails in the child.
 fn an_async_call_under_way_is_the_parents(fabric: FabricKind) {
     beside_children(fabric, |_, client, _session| {
-        let mut put = pin!(client.put_async(b"under way", b"value"));
+        let mut put = pin!(client.client().put(b"under way", b"value"));
         let mut context = Context::from_waker(Waker::noop());
         if put.as_mut().poll(&mut context).is_pending() {
             // SAFETY: the actions of the child after the fork are the subject of the test.
             let pid = unsafe { libc::fork() };
             if pid == 0 {
                 let unknown =
-                    Poll::Ready(Err(Error::Forked { outcome: FailedWriteOutcome::Unknown }));
+                    Poll::Ready(Err(WriteError::Forked { outcome: FailedWriteOutcome::Unknown }));
                 std::process::exit(i32::from(put.as_mut().poll(&mut context) != unknown));
             }
             finish(pid, AT_ONCE);
@@ -487,9 +509,11 @@ fn forks_beside_busy_threads(fabric: FabricKind) {
     });
     // The sessions of the threads end after the threads. No child has ended the other two, or left a session
     // behind.
-    wait_until("the end of the threads' sessions", || client.status().unwrap().open_sessions == 2);
+    wait_until("the end of the threads' sessions", || {
+        client.admin().status().unwrap().open_sessions == 2
+    });
     session.block_on(session.put(b"own", b"session")).unwrap();
-    assert_eq!(client.status().unwrap().expired_sessions, 0);
+    assert_eq!(client.admin().status().unwrap().expired_sessions, 0);
 }
 
 /// `exec` closes all descriptors that a process has opened, by whatever call it is made.
@@ -497,7 +521,7 @@ fn forks_beside_busy_threads(fabric: FabricKind) {
 fn every_descriptor_is_closed_by_exec(fabric: FabricKind) {
     let before: BTreeSet<u32> = descriptors().into_iter().map(|(fd, _)| fd).collect();
     beside_children(fabric, |_, client, _session| {
-        let embedded = Client::embedded(options(fabric)).unwrap();
+        let embedded = Client::embedded(options(fabric)).unwrap().blocking();
         works(&embedded, "embedded");
         let new = descriptors().into_iter().filter(|(fd, _)| !before.contains(fd));
         let open: Vec<_> = new.filter(|(_, flags)| flags & 0o2_000_000 == 0).collect();
@@ -527,14 +551,14 @@ fn descriptors() -> Vec<(u32, u32)> {
 }
 
 fn an_embedded_cluster_stays_in_the_parent(fabric: FabricKind) {
-    let client = Client::embedded(options(fabric)).unwrap();
+    let client = Client::embedded(options(fabric)).unwrap().blocking();
     let session = client.session().unwrap();
     works(&client, "before");
     for end in [End::Exit, End::DropAll, End::Underscore] {
         let mine = client.clone();
         let child = || {
             refuses_all(&mine, &session);
-            works(&Client::embedded(options(fabric)).unwrap(), "the child's");
+            works(&Client::embedded(options(fabric)).unwrap().blocking(), "the child's");
             if let End::DropAll = end {
                 drop(mine);
             }
@@ -561,7 +585,7 @@ fn a_dead_parent_is_missed_though_its_child_lives(fabric: FabricKind) {
     let servers = Servers::start();
     let observer = servers.connect(FabricKind::Tcp);
     let (mut parent, child) = start(&format!("parent {} {fabric}", servers.master));
-    let open = || observer.status().unwrap().open_sessions;
+    let open = || observer.admin().status().unwrap().open_sessions;
     assert_eq!(open(), 2);
     parent.kill().unwrap();
     parent.wait().unwrap();

@@ -6,7 +6,7 @@ use fusee_client::{Client, EmbeddedOptions, OpKind};
 
 #[test]
 fn sessions_are_counted_also_when_they_have_ended() {
-    let client = Client::embedded(EmbeddedOptions::default()).unwrap();
+    let client = Client::embedded(EmbeddedOptions::default()).unwrap().blocking();
     assert_eq!(client.metrics().stats.kind(OpKind::Insert).operations, 0);
     client.insert(b"key", b"value").unwrap();
     let other = client.clone();
@@ -28,5 +28,5 @@ fn sessions_are_counted_also_when_they_have_ended() {
     let page = page.into_text();
     assert!(page.contains("fusee_client_operations_total{kind=\"search\"} 10\n"), "{page}");
     // The master gets them, too: from ended sessions at once, from others with a heartbeat.
-    assert!(client.status().unwrap().work.operations[OpKind::Search as usize] >= 10);
+    assert!(client.admin().status().unwrap().work.operations[OpKind::Search as usize] >= 10);
 }

@@ -12,20 +12,20 @@ use fusee_client::view::{
     ChangeStage, Member, PoolPlace, Region, RegionChange, Subtable, ViewChange,
 };
 use fusee_client::{
-    AttachCause, AttachError, ClientId, ClusterId, ConnectError, Damage, Error, FabricChoice,
-    FabricKind, FailedWriteOutcome, MnId, RdmaError, Role, RpcError, SizeClass, SurveyError,
-    UnknownFabric, VerbError, ViewError,
+    AttachCause, AttachError, Client, ClientId, ClusterId, ConnectError, Damage, Error,
+    FabricChoice, FabricKind, FailedWriteOutcome, MnId, RdmaError, ReadError, Role, RpcError,
+    ScanCursor, ScanError, SizeClass, SurveyError, UnknownFabric, VerbError, ViewError, WriteError,
 };
 
 /// Returns all that a program needs for its reaction to an operation's error: the memory node, whether to try
 /// again, and whether the write may have happened.
-fn of_operation(error: &Error) -> (Option<MnId>, bool, FailedWriteOutcome) {
+fn of_operation(error: &WriteError) -> (Option<MnId>, bool, FailedWriteOutcome) {
     match error {
-        Error::Unreachable { node, error: VerbError::Fenced, outcome } => {
+        WriteError::Unreachable { node, error: VerbError::Fenced, outcome } => {
             (Some(*node), false, *outcome)
         }
-        Error::Unreachable { node, error: _, outcome } => (Some(*node), true, *outcome),
-        Error::GaveUp { waiting_for: _, outcome } => (None, true, *outcome),
+        WriteError::Unreachable { node, error: _, outcome } => (Some(*node), true, *outcome),
+        WriteError::GaveUp { waiting_for: _, outcome } => (None, true, *outcome),
         other => (None, false, other.outcome()),
     }
 }
@@ -59,14 +59,26 @@ fn of_survey(error: &SurveyError) -> Option<MnId> {
     }
 }
 
+/// Calls of every family, in a function that passes their errors on.
+fn passes_all_on(client: &Client) -> Result<(), Error> {
+    let store = client.blocking();
+    store.put(b"key", b"value")?;
+    store.get(b"key")?;
+    store.scan(&mut ScanCursor::start(), |_| ())?;
+    client.session()?;
+    client.admin().survey_memory()?;
+    Ok(())
+}
+
 #[test]
 fn errors_are_taken_apart() {
+    let _: fn(&Client) -> Result<(), Error> = passes_all_on;
     let node = MnId(3);
     let outcome = FailedWriteOutcome::Unknown;
-    let lost = |error| Error::Unreachable { node, error, outcome };
+    let lost = |error| WriteError::Unreachable { node, error, outcome };
     assert_eq!(of_operation(&lost(VerbError::Unreachable)), (Some(node), true, outcome));
     assert_eq!(of_operation(&lost(VerbError::Fenced)), (Some(node), false, outcome));
-    assert_eq!(of_operation(&Error::NotFound), (None, false, FailedWriteOutcome::NotApplied));
+    assert_eq!(of_operation(&WriteError::NotFound), (None, false, FailedWriteOutcome::NotApplied));
 
     let cluster = ClusterId::from_word(7);
     let stranger = RpcError::WrongCluster { addr: "here".into(), own: cluster, found: None };
@@ -76,6 +88,20 @@ fn errors_are_taken_apart() {
     assert_eq!(of_joining(&attach.into()), "mn3 at there: TimedOut");
     let gone = SurveyError::Unreachable { node, error: VerbError::Unreachable };
     assert_eq!(of_survey(&gone), Some(node));
+
+    let all = [
+        Error::from(ReadError::GaveUp { waiting_for: "a test" }),
+        Error::from(WriteError::GaveUp { waiting_for: "a test", outcome }),
+        Error::from(ScanError::GaveUp { waiting_for: "a test" }),
+    ];
+    assert_eq!(all.each_ref().map(Error::outcome)[1], FailedWriteOutcome::Unknown);
+    let texts = all.each_ref().map(Error::to_string);
+    assert!(texts.iter().all(|text| text.starts_with("gave up after waiting too long for a test")));
+    // Only a write has an outcome, which is said in words.
+    assert!(!texts[0].contains("outcome") && !texts[2].contains("outcome"), "{texts:?}");
+    assert!(texts[1].contains("(write outcome: unknown)"), "{texts:?}");
+    let expelled = WriteError::Expelled { outcome: FailedWriteOutcome::NotApplied };
+    assert!(expelled.to_string().contains("(write outcome: not applied)"), "{expelled}");
 
     let unknown: Result<FabricKind, UnknownFabric> = "pigeon".parse();
     assert_eq!(unknown.unwrap_err().0, "pigeon");

@@ -10,7 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use common::{master, node};
-use fusee_client::{Client, FabricKind, Options, SurveyError};
+use fusee_client::{BlockingClient, Client, FabricKind, Options, SurveyError};
 
 const SOON: Duration = Duration::from_secs(20);
 
@@ -22,8 +22,14 @@ fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
     }
 }
 
-fn blocks_owned(client: &Client) -> u64 {
-    client.usage().into_iter().filter_map(|(_, u)| u.ok()).map(|u| u.primary_blocks_owned).sum()
+fn blocks_owned(client: &BlockingClient) -> u64 {
+    client
+        .admin()
+        .usage()
+        .into_iter()
+        .filter_map(|(_, u)| u.ok())
+        .map(|u| u.primary_blocks_owned)
+        .sum()
 }
 
 #[test]
@@ -33,11 +39,11 @@ fn sessions_of_all_threads_end_with_the_client_or_after_it() {
     let _nodes = [node(dir.path(), &master), node(dir.path(), &master)];
     master.wait_formed(SOON).unwrap();
     let addr = master.addr().unwrap().to_string();
-    let watcher = Client::connect(&addr).unwrap();
+    let watcher = Client::connect(&addr).unwrap().blocking();
     for fabric in [FabricKind::Shm, FabricKind::Tcp] {
         for round in 0..5u32 {
             let options = Options::default().with_fabric(fabric);
-            let client = Client::connect_with(&addr, options).unwrap();
+            let client = Client::connect_with(&addr, options).unwrap().blocking();
             let (go, wait) = mpsc::channel::<()>();
             let (done, written) = mpsc::channel();
             let other = thread::spawn(move || {
@@ -49,7 +55,7 @@ fn sessions_of_all_threads_end_with_the_client_or_after_it() {
             drop(written.recv().unwrap());
             drop(go);
             other.join().unwrap();
-            let open = || watcher.status().unwrap().open_sessions;
+            let open = || watcher.admin().status().unwrap().open_sessions;
             wait_until("the end of the sessions", || open() == 1);
         }
     }
@@ -89,7 +95,7 @@ fn allocation_goes_on_beside_a_dead_backup() {
     let kept = node(dir.path(), &master);
     let lost = node(dir.path(), &master);
     master.wait_formed(SOON).unwrap();
-    let client = Client::connect(&master.addr().unwrap().to_string()).unwrap();
+    let client = Client::connect(&master.addr().unwrap().to_string()).unwrap().blocking();
     lost.stop();
     for i in 0..5u32 {
         client.put(&i.to_le_bytes(), b"value").unwrap();
@@ -108,20 +114,20 @@ fn a_survey_counts_every_block_once_while_regions_move() {
     let addr = master.addr().unwrap().to_string();
     let connect = |fabric| {
         let options = Options::default().with_fabric(fabric);
-        Client::connect_with(&addr, options).unwrap()
+        Client::connect_with(&addr, options).unwrap().blocking()
     };
     let clients = [FabricKind::Shm, FabricKind::Tcp].map(connect);
     for i in 0..150u32 {
         clients[0].put(&i.to_le_bytes(), &[1; 60 << 10]).unwrap();
     }
-    let first = clients[1].survey_memory().unwrap();
+    let first = clients[1].admin().survey_memory().unwrap();
     assert!(first.blocks - first.free_blocks >= 10, "{first:?}");
     let _third = node(dir.path(), &master);
     let mut views = std::collections::BTreeSet::from([first.view]);
     let mut has_all = false;
     wait_until("the new node has its share", || {
         for client in &clients {
-            let survey = client.survey_memory().unwrap();
+            let survey = client.admin().survey_memory().unwrap();
             let classes: u64 = survey.classes.iter().map(|class| class.blocks).sum();
             let owners: u64 = survey.owners.iter().map(|owner| owner.blocks).sum();
             let led: u64 = survey.nodes.iter().map(|node| node.blocks).sum();
@@ -132,7 +138,7 @@ fn a_survey_counts_every_block_once_while_regions_move() {
             views.insert(survey.view);
             has_all = survey.nodes.len() == 3 && survey.nodes.iter().all(|node| node.blocks > 0);
         }
-        has_all && !clients[0].status().unwrap().rebalancing
+        has_all && !clients[0].admin().status().unwrap().rebalancing
     });
     assert!(views.len() > 1, "{views:?}");
 }
@@ -146,14 +152,15 @@ fn a_survey_outlives_a_memory_node_but_not_the_last() {
     master.wait_formed(SOON).unwrap();
     let fabric = FabricKind::Tcp;
     let options = Options::default().with_fabric(fabric).with_op_timeout(Duration::from_secs(2));
-    let client = Client::connect_with(&master.addr().unwrap().to_string(), options).unwrap();
+    let client =
+        Client::connect_with(&master.addr().unwrap().to_string(), options).unwrap().blocking();
     client.put(b"key", b"value").unwrap();
-    let before = client.survey_memory().unwrap();
+    let before = client.admin().survey_memory().unwrap();
     lost.stop();
-    let after = client.survey_memory().unwrap();
+    let after = client.admin().survey_memory().unwrap();
     assert_eq!((before.nodes.len(), after.nodes.len()), (2, 1));
     assert_eq!((before.blocks, before.owners), (after.blocks, after.owners));
     kept.stop();
-    let error = client.survey_memory().unwrap_err();
+    let error = client.admin().survey_memory().unwrap_err();
     assert!(matches!(error, SurveyError::Unreachable { .. }), "{error}");
 }

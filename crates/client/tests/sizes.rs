@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use std::thread;
 
 use common::options;
-use fusee_client::{Client, Error, FabricKind, Geometry};
+use fusee_client::{BlockingClient, Client, FabricKind, Geometry, ReadError, WriteError};
 
 const MAX_KEY: usize = 64 << 10;
 const MAX_VALUE: usize = 4 << 20;
@@ -41,7 +41,7 @@ const KEYS: usize = 20;
 const OPERATIONS: usize = 160;
 
 /// Makes a cluster with the default limits.
-fn client(fabric: FabricKind) -> Client {
+fn client(fabric: FabricKind) -> BlockingClient {
     let defaults = Geometry::default();
     let geometry = Geometry {
         region_bytes: 128 << 20,
@@ -57,7 +57,9 @@ fn client(fabric: FabricKind) -> Client {
     );
     // Each size class that a session writes takes a block; unwritten memory costs nothing.
     let pool_bytes = 4 << 30;
-    Client::embedded(options(fabric).with_geometry(geometry).with_pool_bytes(pool_bytes)).unwrap()
+    Client::embedded(options(fabric).with_geometry(geometry).with_pool_bytes(pool_bytes))
+        .unwrap()
+        .blocking()
 }
 
 /// Numbers that look random (SplitMix64), the same in every run.
@@ -91,7 +93,7 @@ impl Dice {
 }
 
 /// Works on one thread's keys; returns them with their values.
-fn work(client: &Client, thread: usize) -> HashMap<Vec<u8>, Option<Vec<u8>>> {
+fn work(client: &BlockingClient, thread: usize) -> HashMap<Vec<u8>, Option<Vec<u8>>> {
     let mut dice = Dice(thread as u64 + 1);
     let keys: Vec<Vec<u8>> = (0..KEYS).map(|number| dice.key(thread, number)).collect();
     let mut model: HashMap<Vec<u8>, Option<Vec<u8>>> =
@@ -103,17 +105,17 @@ fn work(client: &Client, thread: usize) -> HashMap<Vec<u8>, Option<Vec<u8>>> {
         let value = dice.bytes(len);
         match dice.below(8) {
             0 => {
-                let expected = held.take().map(|_| ()).ok_or(Error::NotFound);
+                let expected = held.take().map(|_| ()).ok_or(WriteError::NotFound);
                 assert_eq!(client.delete(key), expected);
             }
             1 | 2 => assert_eq!(client.get(key).as_ref(), Ok(&*held)),
             3 | 4 if held.is_none() => {
-                assert_eq!(client.update(key, &value), Err(Error::NotFound));
+                assert_eq!(client.update(key, &value), Err(WriteError::NotFound));
                 assert_eq!(client.insert(key, &value), Ok(()));
                 *held = Some(value);
             }
             3 | 4 => {
-                assert_eq!(client.insert(key, &value), Err(Error::AlreadyExists));
+                assert_eq!(client.insert(key, &value), Err(WriteError::AlreadyExists));
                 assert_eq!(client.update(key, &value), Ok(()));
                 *held = Some(value);
             }
@@ -184,16 +186,17 @@ fn one_byte_beyond_the_limits_is_refused_by_name() {
         assert_eq!(client.get(&key).unwrap().as_ref(), Some(&value));
         let long = vec![7; MAX_KEY + 1];
         let large = vec![8; MAX_VALUE + 1];
-        let too_long = Error::KeyTooLarge { bytes: MAX_KEY + 1, max_bytes: MAX_KEY };
-        let too_large = Error::ValueTooLarge { bytes: MAX_VALUE + 1, max_bytes: MAX_VALUE };
-        for write in [Client::insert, Client::update, Client::put] {
+        let too_long = WriteError::KeyTooLarge { bytes: MAX_KEY + 1, max_bytes: MAX_KEY };
+        let too_large = WriteError::ValueTooLarge { bytes: MAX_VALUE + 1, max_bytes: MAX_VALUE };
+        for write in [BlockingClient::insert, BlockingClient::update, BlockingClient::put] {
             assert_eq!(write(&client, &long, b"x").as_ref(), Err(&too_long));
             assert_eq!(write(&client, &key, &large).as_ref(), Err(&too_large));
-            assert_eq!(write(&client, b"", b"x"), Err(Error::KeyEmpty));
+            assert_eq!(write(&client, b"", b"x"), Err(WriteError::KeyEmpty));
         }
+        assert_eq!(client.delete(&long).as_ref(), Err(&too_long));
+        let too_long = ReadError::KeyTooLarge { bytes: MAX_KEY + 1, max_bytes: MAX_KEY };
         assert_eq!(client.get(&long).as_ref(), Err(&too_long));
         assert_eq!(client.get_many(&[&long]).as_ref(), Err(&too_long));
-        assert_eq!(client.delete(&long).as_ref(), Err(&too_long));
         assert_eq!(client.get(&key).unwrap().as_ref(), Some(&value), "nothing was lost");
     }
 }

@@ -7,17 +7,20 @@ use std::sync::Barrier;
 use std::thread;
 
 use common::{fabrics, on_every_fabric, options};
-use fusee_client::{Client, Error, FabricKind, Geometry, OpKind, Options, ScanCursor, ScannedPair};
+use fusee_client::{
+    BatchWrite, BlockingClient, Client, FabricKind, Geometry, OpKind, Options, PutOptions,
+    ReadError, ScanCursor, ScannedPair, WriteError,
+};
 use futures_util::future::join_all;
 
 #[test]
 fn every_operation_does_what_it_says() {
     on_every_fabric(|client| {
         assert_eq!(client.get(b"key"), Ok(None));
-        assert_eq!(client.update(b"key", b"x"), Err(Error::NotFound));
-        assert_eq!(client.delete(b"key"), Err(Error::NotFound));
+        assert_eq!(client.update(b"key", b"x"), Err(WriteError::NotFound));
+        assert_eq!(client.delete(b"key"), Err(WriteError::NotFound));
         assert_eq!(client.insert(b"key", b"1"), Ok(()));
-        assert_eq!(client.insert(b"key", b"2"), Err(Error::AlreadyExists));
+        assert_eq!(client.insert(b"key", b"2"), Err(WriteError::AlreadyExists));
         assert_eq!(client.get(b"key"), Ok(Some(b"1".to_vec())));
         assert_eq!(client.update(b"key", b""), Ok(()));
         assert_eq!(client.get(b"key"), Ok(Some(vec![])));
@@ -25,6 +28,19 @@ fn every_operation_does_what_it_says() {
         assert_eq!(client.put(b"new", b"4"), Ok(()));
         let many = client.get_many(&["key", "absent", "new"]);
         assert_eq!(many, Ok(vec![Some(b"3".to_vec()), None, Some(b"4".to_vec())]));
+        let absent = PutOptions::default().if_absent();
+        let present = PutOptions::default().if_present();
+        let exists = Err(WriteError::AlreadyExists);
+        assert_eq!(client.put_with(b"key", b"x", absent.clone()), exists);
+        assert_eq!(client.put_with(b"none", b"x", present.clone()), Err(WriteError::NotFound));
+        assert_eq!(client.put_with(b"key", b"5", present), Ok(()));
+        assert_eq!(client.put_with(b"third", b"6", absent), Ok(()));
+        assert_eq!(client.put_with(b"new", b"7", PutOptions::default()), Ok(()));
+        let many = client.get_many(&["key", "third", "new", "none"]);
+        assert_eq!(
+            many,
+            Ok(["5", "6", "7"].map(|v| Some(v.into())).into_iter().chain([None]).collect())
+        );
         assert_eq!(client.delete(b"key"), Ok(()));
         assert_eq!(client.get(b"key"), Ok(None));
         assert_eq!(client.insert(b"key", b"5"), Ok(()));
@@ -48,11 +64,18 @@ fn a_value_is_shown_where_it_was_fetched_and_copied_into_memory_that_is_there() 
         assert_eq!(both, Ok((Some(b"value".to_vec()), Some(b"another".to_vec()))));
         let mut value = Vec::with_capacity(100);
         let memory = value.as_ptr();
-        assert_eq!(client.get_into(b"key", &mut value), Ok(true));
+        let get_into = |key: &[u8], value: &mut Vec<u8>| {
+            client.get_with(key, |found| {
+                value.clear();
+                value.extend_from_slice(found.unwrap_or_default());
+                found.is_some()
+            })
+        };
+        assert_eq!(get_into(b"key", &mut value), Ok(true));
         assert_eq!((&value[..], value.as_ptr()), (&b"changed"[..], memory));
-        assert_eq!(client.get_into(b"", &mut value), Err(Error::KeyEmpty));
+        assert_eq!(get_into(b"", &mut value), Err(ReadError::KeyEmpty));
         assert_eq!(value, b"changed", "an error leaves what was there");
-        assert_eq!(client.get_into(b"absent", &mut value), Ok(false));
+        assert_eq!(get_into(b"absent", &mut value), Ok(false));
         assert!(value.is_empty() && value.as_ptr() == memory);
     });
 }
@@ -85,10 +108,10 @@ fn a_value_is_written_where_it_goes() {
         let too_many = client.view().geometry.max_value_bytes as usize + 1;
         let never = |_: &mut [u8]| panic!("it is not called");
         let refused = client.put_from(b"key", too_many, never);
-        assert!(matches!(refused, Err(Error::ValueTooLarge { .. })), "{refused:?}");
-        assert_eq!(client.put_from(b"", 1, never), Err(Error::KeyEmpty));
+        assert!(matches!(refused, Err(WriteError::ValueTooLarge { .. })), "{refused:?}");
+        assert_eq!(client.put_from(b"", 1, never), Err(WriteError::KeyEmpty));
         let refused = client.put_from(b"key", usize::MAX, never);
-        assert!(matches!(refused, Err(Error::ValueTooLarge { .. })), "{refused:?}");
+        assert!(matches!(refused, Err(WriteError::ValueTooLarge { .. })), "{refused:?}");
     });
 }
 
@@ -104,13 +127,14 @@ fn a_panic_while_a_value_is_written_loses_nothing() {
         }
         client.put(b"key", b"another").unwrap();
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-        let shown = runtime.block_on(client.get_with_async(b"key", |value| value.map(<[u8]>::len)));
+        let shown =
+            runtime.block_on(client.client().get_with(b"key", |value| value.map(<[u8]>::len)));
         assert_eq!(shown, Ok(Some(7)));
         let panics =
-            || runtime.block_on(client.get_with_async(b"key", |_| panic!("in the middle")));
-        let panicked: Result<Result<(), Error>, _> = catch_unwind(AssertUnwindSafe(panics));
+            || runtime.block_on(client.client().get_with(b"key", |_| panic!("in the middle")));
+        let panicked: Result<Result<(), ReadError>, _> = catch_unwind(AssertUnwindSafe(panics));
         panicked.expect_err("it panics where it is awaited");
-        assert_eq!(runtime.block_on(client.get_async(b"key")), Ok(Some(b"another".to_vec())));
+        assert_eq!(runtime.block_on(client.client().get(b"key")), Ok(Some(b"another".to_vec())));
     });
 }
 
@@ -118,41 +142,66 @@ fn a_panic_while_a_value_is_written_loses_nothing() {
 fn many_writes_have_an_outcome_each_and_those_of_one_key_take_effect_in_their_order() {
     on_every_fabric(|client| {
         let names: Vec<String> = (0..300).map(|n| format!("key {n}")).collect();
-        let pairs = |value: &'static str| -> Vec<(&str, &str)> {
-            names.iter().map(|name| (&name[..], value)).collect()
+        let puts = |value: &'static str| -> Vec<BatchWrite<'_>> {
+            names.iter().map(|name| BatchWrite::put(name, value)).collect()
         };
-        let values = |client: &Client| client.get_many(&names).unwrap();
+        let inserts = |value: &'static str| -> Vec<BatchWrite<'_>> {
+            names.iter().map(|name| BatchWrite::insert(name, value)).collect()
+        };
+        let updates = |value: &'static str| -> Vec<BatchWrite<'_>> {
+            names.iter().map(|name| BatchWrite::update(name, value)).collect()
+        };
+        let deletes: Vec<BatchWrite<'_>> = names.iter().map(BatchWrite::delete).collect();
+        let values = |client: &BlockingClient| client.get_many(&names).unwrap();
         let all = |value: &str| vec![Some(value.as_bytes().to_vec()); names.len()];
-        assert_eq!(client.insert_many(&pairs("1")[..200]), vec![Ok(()); 200]);
-        let inserted = client.insert_many(&pairs("2"));
-        assert!(inserted[..200].iter().all(|outcome| *outcome == Err(Error::AlreadyExists)));
+        assert_eq!(client.write_many(&inserts("1")[..200]), vec![Ok(()); 200]);
+        let inserted = client.write_many(&inserts("2"));
+        assert!(inserted[..200].iter().all(|outcome| *outcome == Err(WriteError::AlreadyExists)));
         assert!(inserted[200..].iter().all(Result::is_ok));
-        assert_eq!(client.put_many(&pairs("3")), vec![Ok(()); 300]);
+        assert_eq!(client.write_many(&puts("3")), vec![Ok(()); 300]);
         assert_eq!(values(&client), all("3"));
-        assert_eq!(client.delete_many(&names[100..]), vec![Ok(()); 200]);
-        let updated = client.update_many(&pairs("4"));
+        assert_eq!(client.write_many(&deletes[100..]), vec![Ok(()); 200]);
+        let updated = client.write_many(&updates("4"));
         assert!(updated[..100].iter().all(Result::is_ok));
-        assert!(updated[100..].iter().all(|outcome| *outcome == Err(Error::NotFound)));
-        let deleted = client.delete_many(&names[..101]);
-        assert_eq!(deleted[100], Err(Error::NotFound));
+        assert!(updated[100..].iter().all(|outcome| *outcome == Err(WriteError::NotFound)));
+        let deleted = client.write_many(&deletes[..101]);
+        assert_eq!(deleted[100], Err(WriteError::NotFound));
         assert!(deleted[..100].iter().all(Result::is_ok));
         assert_eq!(values(&client), vec![None; 300]);
 
         // An impossible write does not stop the others.
-        let mixed = client.put_many(&[("a", "1"), ("", "2"), ("b", "3")]);
-        assert_eq!(mixed, [Ok(()), Err(Error::KeyEmpty), Ok(())]);
-        let same: Vec<(&str, String)> = (0..200).map(|n| ("same", n.to_string())).collect();
-        assert_eq!(client.put_many(&same), vec![Ok(()); 200]);
+        let some =
+            [("a", "1"), ("", "2"), ("b", "3")].map(|(key, value)| BatchWrite::put(key, value));
+        assert_eq!(client.write_many(&some), [Ok(()), Err(WriteError::KeyEmpty), Ok(())]);
+        // Writes of all kinds in one batch; those of one key take effect in their order.
+        let mixed = [
+            BatchWrite::insert("mixed", "1"),
+            BatchWrite::insert("mixed", "2"),
+            BatchWrite::update("mixed", "3"),
+            BatchWrite::delete("a"),
+            BatchWrite::delete("mixed"),
+            BatchWrite::update("mixed", "4"),
+            BatchWrite::put("mixed", "5"),
+        ];
+        let exists = Err(WriteError::AlreadyExists);
+        let absent = Err(WriteError::NotFound);
+        let expected = [Ok(()), exists, Ok(()), Ok(()), Ok(()), absent, Ok(())];
+        assert_eq!(client.write_many(&mixed), expected);
+        assert_eq!(client.get_many(&["mixed", "a"]), Ok(vec![Some(b"5".to_vec()), None]));
+        let values_of_same: Vec<String> = (0..200).map(|n| n.to_string()).collect();
+        let same: Vec<BatchWrite<'_>> =
+            values_of_same.iter().map(|value| BatchWrite::put("same", value)).collect();
+        assert_eq!(client.write_many(&same), vec![Ok(()); 200]);
         assert_eq!(client.get(b"same"), Ok(Some(b"199".to_vec())));
-        assert_eq!(client.put_many::<&str, &str>(&[]), []);
+        assert_eq!(client.write_many(&[]), []);
 
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         runtime.block_on(async {
-            assert_eq!(client.put_many_async(&pairs("5")).await, vec![Ok(()); 300]);
-            assert_eq!(client.update_many_async(&pairs("6")).await, vec![Ok(()); 300]);
+            assert_eq!(client.client().write_many(&puts("5")).await, vec![Ok(()); 300]);
+            assert_eq!(client.client().write_many(&updates("6")).await, vec![Ok(()); 300]);
             assert_eq!(values(&client), all("6"));
-            assert_eq!(client.delete_many_async(&names).await, vec![Ok(()); 300]);
-            assert_eq!(client.insert_many_async(&pairs("7")).await, vec![Ok(()); 300]);
+            assert_eq!(client.client().write_many(&deletes).await, vec![Ok(()); 300]);
+            assert_eq!(client.client().write_many(&inserts("7")).await, vec![Ok(()); 300]);
             assert_eq!(values(&client), all("7"));
         });
     });
@@ -183,14 +232,15 @@ fn bad_input_is_a_typed_error_and_loses_nothing() {
         let max_key = 64 << 10;
         let max_value = 512 << 10;
         let large_key = vec![1; max_key + 1];
-        let key_error = Error::KeyTooLarge { bytes: max_key + 1, max_bytes: max_key };
+        let key_error = WriteError::KeyTooLarge { bytes: max_key + 1, max_bytes: max_key };
+        let read_error = ReadError::KeyTooLarge { bytes: max_key + 1, max_bytes: max_key };
         let large_value = vec![1; max_value + 1];
-        let value_error = Error::ValueTooLarge { bytes: max_value + 1, max_bytes: max_value };
-        assert_eq!(client.get(b""), Err(Error::KeyEmpty));
-        assert_eq!(client.insert(b"", b"x"), Err(Error::KeyEmpty));
-        assert_eq!(client.put(b"", b"x"), Err(Error::KeyEmpty));
-        assert_eq!(client.get_many(&["key", ""]), Err(Error::KeyEmpty));
-        assert_eq!(client.get(&large_key), Err(key_error.clone()));
+        let value_error = WriteError::ValueTooLarge { bytes: max_value + 1, max_bytes: max_value };
+        assert_eq!(client.get(b""), Err(ReadError::KeyEmpty));
+        assert_eq!(client.insert(b"", b"x"), Err(WriteError::KeyEmpty));
+        assert_eq!(client.put(b"", b"x"), Err(WriteError::KeyEmpty));
+        assert_eq!(client.get_many(&["key", ""]), Err(ReadError::KeyEmpty));
+        assert_eq!(client.get(&large_key), Err(read_error));
         assert_eq!(client.delete(&large_key), Err(key_error.clone()));
         assert_eq!(client.put(&large_key, b"x"), Err(key_error));
         assert_eq!(client.update(b"key", &large_value), Err(value_error.clone()));
@@ -222,14 +272,14 @@ fn threads_and_tasks_share_a_client() {
                     tokio::spawn(async move {
                         for i in 0..10u32 {
                             let key = format!("{}-{}", n % 4, n * 10 + i);
-                            let value = client.get_async(key.as_bytes()).await.unwrap();
+                            let value = client.client().get(key.as_bytes()).await.unwrap();
                             assert_eq!(value.as_deref(), Some(key.as_bytes()));
-                            client.put_async(key.as_bytes(), b"seen").await.unwrap();
-                            let many = client.get_many_async(&[&key]).await.unwrap();
+                            client.client().put(key.as_bytes(), b"seen").await.unwrap();
+                            let many = client.client().get_many(&[&key]).await.unwrap();
                             assert_eq!(many, [Some(b"seen".to_vec())]);
-                            client.delete_async(key.as_bytes()).await.unwrap();
-                            client.insert_async(key.as_bytes(), b"1").await.unwrap();
-                            client.update_async(key.as_bytes(), b"2").await.unwrap();
+                            client.client().delete(key.as_bytes()).await.unwrap();
+                            client.client().insert(key.as_bytes(), b"1").await.unwrap();
+                            client.client().update(key.as_bytes(), b"2").await.unwrap();
                         }
                     })
                 })
@@ -244,13 +294,13 @@ fn threads_and_tasks_share_a_client() {
 /// A caller that drops its future does not crash the client in the middle of a write.
 #[test]
 fn dropped_async_calls_still_finish() {
-    let client = Client::embedded(options(FabricKind::Tcp)).unwrap();
+    let client = Client::embedded(options(FabricKind::Tcp)).unwrap().blocking();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
     runtime.block_on(async {
-        client.put_async(b"hot", b"0").await.unwrap();
+        client.client().put(b"hot", b"0").await.unwrap();
         for i in 0..200u32 {
             let value = i.to_le_bytes();
-            let write = client.put_async(b"hot", &value);
+            let write = client.client().put(b"hot", &value);
             tokio::select! { biased; _ = write => {} _ = tokio::task::yield_now() => {} }
         }
     });
@@ -267,7 +317,7 @@ fn of_threads_inserting_one_key_exactly_one_succeeds_and_deletes_alike() {
         for round in 0..40u32 {
             let key = round.to_le_bytes();
             let barrier = Barrier::new(4);
-            let race = |operation: &(dyn Fn() -> Result<(), Error> + Sync)| {
+            let race = |operation: &(dyn Fn() -> Result<(), WriteError> + Sync)| {
                 thread::scope(|scope| {
                     let run = || {
                         barrier.wait();
@@ -275,16 +325,16 @@ fn of_threads_inserting_one_key_exactly_one_succeeds_and_deletes_alike() {
                     };
                     let threads: Vec<_> = (0..4).map(|_| scope.spawn(run)).collect();
                     let results = threads.into_iter().map(|t| t.join().unwrap());
-                    results.collect::<Vec<Result<(), Error>>>()
+                    results.collect::<Vec<Result<(), WriteError>>>()
                 })
             };
             let inserted = race(&|| client.insert(&key, b"x"));
             assert_eq!(inserted.iter().filter(|r| r.is_ok()).count(), 1, "{inserted:?}");
-            let lost = inserted.iter().filter(|r| **r == Err(Error::AlreadyExists)).count();
+            let lost = inserted.iter().filter(|r| **r == Err(WriteError::AlreadyExists)).count();
             assert_eq!(lost, 3, "{inserted:?}");
             let deleted = race(&|| client.delete(&key));
             assert_eq!(deleted.iter().filter(|r| r.is_ok()).count(), 1, "{deleted:?}");
-            let lost = deleted.iter().filter(|r| **r == Err(Error::NotFound)).count();
+            let lost = deleted.iter().filter(|r| **r == Err(WriteError::NotFound)).count();
             assert_eq!(lost, 3, "{deleted:?}");
             assert_eq!(client.get(&key), Ok(None));
         }
@@ -299,7 +349,7 @@ fn keys_racing_for_slots_are_not_lost() {
         options.geometry =
             Geometry { slots_per_bucket: 2, groups_per_subtable: 16, ..options.geometry };
         options.index_keys = 1;
-        let client = Client::embedded(options).unwrap();
+        let client = Client::embedded(options).unwrap().blocking();
         let kept: Vec<Vec<u8>> = thread::scope(|scope| {
             let insert = |t: u8| {
                 let client = client.clone();
@@ -309,7 +359,7 @@ fn keys_racing_for_slots_are_not_lost() {
                         match client.insert(&[t, i], &[t, i]) {
                             Ok(()) if i % 3 == 0 => client.delete(&[t, i]).unwrap(),
                             Ok(()) => kept.push(vec![t, i]),
-                            Err(error) => assert_eq!(error, Error::IndexFull),
+                            Err(error) => assert_eq!(error, WriteError::IndexFull),
                         }
                     }
                     kept
@@ -337,7 +387,7 @@ fn the_index_grows_with_its_keys() {
             Geometry { slots_per_bucket: 4, groups_per_subtable: 16, ..options.geometry };
         options.index_keys = 1;
         options.pool_bytes = 48 << 20;
-        let client = Client::embedded(options).unwrap();
+        let client = Client::embedded(options).unwrap().blocking();
         assert_eq!(client.view().subtables.len(), 1);
         let key = |t: u32, i: u32| (u64::from(t) << 32 | u64::from(i)).to_le_bytes();
         thread::scope(|scope| {
@@ -374,7 +424,8 @@ fn phases_are_within_the_budget() {
     // Sessions must not profit from hints of other sessions.
     let apart = Options::default().with_cache_per_session(true);
     for fabric in fabrics() {
-        let client = Client::embedded(options(fabric).with_client(apart.clone())).unwrap();
+        let client =
+            Client::embedded(options(fabric).with_client(apart.clone())).unwrap().blocking();
         let session = client.session().unwrap();
         let keys: Vec<String> = (0..100).map(|i| format!("key {i}")).collect();
         let each = async |op: OpKind, key: &String| match op {
@@ -470,7 +521,7 @@ fn sessions_of_a_client_share_an_index_cache_over_a_network() {
 fn speculations_take_two_phases_over_a_network() {
     for (fabric, expected) in [(FabricKind::Tcp, 2), (FabricKind::Shm, 3)] {
         let options = options(fabric).with_data_replicas(3);
-        let client = Client::embedded(options).unwrap();
+        let client = Client::embedded(options).unwrap().blocking();
         let session = client.session().unwrap();
         session.block_on(async {
             for i in 0..20u32 {
@@ -497,9 +548,9 @@ fn speculations_take_two_phases_over_a_network() {
 fn short_sessions_do_not_eat_the_pool() {
     let mut options = options(FabricKind::Shm);
     options.pool_bytes = 18 << 20;
-    let client = Client::embedded(options).unwrap();
+    let client = Client::embedded(options).unwrap().blocking();
     let blocks: u64 =
-        client.usage().into_iter().map(|(_, usage)| usage.unwrap().primary_blocks).sum();
+        client.admin().usage().into_iter().map(|(_, usage)| usage.unwrap().primary_blocks).sum();
     for i in 0..3 * blocks {
         let session = client.session().unwrap();
         session.block_on(session.put(&i.to_le_bytes(), b"value")).unwrap();
@@ -521,12 +572,12 @@ fn a_full_pool_is_a_typed_error_and_loses_nothing() {
                 Err(error) => break error,
             }
         };
-        assert_eq!(error, Error::OutOfMemory);
+        assert_eq!(error, WriteError::OutOfMemory);
         assert!(n > 50, "{n}");
         for i in 0..n {
             assert_eq!(client.get(&i.to_le_bytes()).unwrap().as_ref(), Some(&value));
         }
-        assert_eq!(client.update(&0u32.to_le_bytes(), &value), Err(Error::OutOfMemory));
+        assert_eq!(client.update(&0u32.to_le_bytes(), &value), Err(WriteError::OutOfMemory));
         assert_eq!(client.get(&0u32.to_le_bytes()).unwrap().as_ref(), Some(&value));
     });
 }
@@ -547,12 +598,12 @@ fn deletes_make_room_in_a_full_pool() {
                 };
                 next += 1;
             };
-            assert_eq!(full, Error::OutOfMemory);
+            assert_eq!(full, WriteError::OutOfMemory);
             fitted.push(live.len());
             let first = *live.first().unwrap();
-            assert_eq!(client.insert(&name(first), &value), Err(Error::AlreadyExists));
-            assert_eq!(client.update(&name(next), &value), Err(Error::NotFound));
-            assert_eq!(client.delete(&name(next)), Err(Error::NotFound));
+            assert_eq!(client.insert(&name(first), &value), Err(WriteError::AlreadyExists));
+            assert_eq!(client.update(&name(next), &value), Err(WriteError::NotFound));
+            assert_eq!(client.delete(&name(next)), Err(WriteError::NotFound));
             // By another session, which has no memory at all.
             let session = client.session().unwrap();
             for i in live.iter().copied().step_by(2) {
@@ -579,7 +630,7 @@ fn an_idle_session_hands_on_what_it_does_not_need() {
         let fill = |session: &fusee_client::Session, from: u32| {
             let all = (from..).take_while(|i| {
                 let result = session.block_on(session.insert(&i.to_le_bytes(), &value));
-                assert!(matches!(result, Ok(()) | Err(Error::OutOfMemory)), "{result:?}");
+                assert!(matches!(result, Ok(()) | Err(WriteError::OutOfMemory)), "{result:?}");
                 result.is_ok()
             });
             all.count() as u32
@@ -612,7 +663,7 @@ fn every_replication_factor_works() {
             .with_memory_nodes(5)
             .with_index_replicas(replicas)
             .with_data_replicas(6 - replicas);
-        let client = Client::embedded(options).unwrap();
+        let client = Client::embedded(options).unwrap().blocking();
         for i in 0..500u32 {
             client.put(&i.to_le_bytes(), &i.to_be_bytes()).unwrap();
         }
@@ -645,7 +696,7 @@ fn a_phase_over_verbs_is_one_doorbell_for_each_memory_node() {
     const KEYS: u64 = 50;
     // Slot and object of a key are on one node, whichever it is.
     let replicas = options(FabricKind::Verbs).with_data_replicas(3);
-    let client = Client::embedded(replicas).unwrap();
+    let client = Client::embedded(replicas).unwrap().blocking();
     let nodes = client.view().members.len() as u64;
     let session = client.session().unwrap();
     let key = |i: u64| i.to_le_bytes();
@@ -678,7 +729,11 @@ fn a_phase_over_verbs_is_one_doorbell_for_each_memory_node() {
     }
 }
 
-fn scanned(client: &Client, cursor: &mut ScanCursor, pieces: usize) -> Vec<(Vec<u8>, Vec<u8>)> {
+fn scanned(
+    client: &BlockingClient,
+    cursor: &mut ScanCursor,
+    pieces: usize,
+) -> Vec<(Vec<u8>, Vec<u8>)> {
     let mut pairs = Vec::new();
     for _ in 0..pieces {
         if cursor.is_done() {
@@ -696,7 +751,9 @@ fn a_scan_that_one_session_begins_another_one_ends() {
         let all: Vec<(Vec<u8>, Vec<u8>)> = (0..2000_u32)
             .map(|n| (format!("key {n}").into_bytes(), vec![n as u8; (n % 700) as usize]))
             .collect();
-        for outcome in client.put_many(&all) {
+        let puts: Vec<BatchWrite<'_>> =
+            all.iter().map(|(key, value)| BatchWrite::put(key, value)).collect();
+        for outcome in client.write_many(&puts) {
             outcome.unwrap();
         }
         let mut cursor = ScanCursor::start();
@@ -713,6 +770,18 @@ fn a_scan_that_one_session_begins_another_one_ends() {
         all.sort();
         assert!(found == all, "each pair once: {} of {}", found.len(), all.len());
         assert_eq!(scanned(&client, &mut ScanCursor::start(), usize::MAX).len(), all.len());
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let mut found = Vec::new();
+        let mut cursor = ScanCursor::start();
+        runtime.block_on(async {
+            while !cursor.is_done() {
+                let show =
+                    |pair: ScannedPair<'_>| found.push((pair.key.to_vec(), pair.value.to_vec()));
+                assert_eq!(client.client().scan(&mut cursor, show).await, Ok(0));
+            }
+        });
+        found.sort();
+        assert!(found == all, "async scans show the same: {} of {}", found.len(), all.len());
     });
 }
 
@@ -722,7 +791,7 @@ fn a_scan_that_one_session_begins_another_one_ends() {
 fn who_looks_at_scanned_pairs_does_not_hold_up_the_cluster() {
     let mut options = options(FabricKind::Shm);
     options.index_keys = 1;
-    let client = Client::embedded(options).unwrap();
+    let client = Client::embedded(options).unwrap().blocking();
     client.put(b"first", b"value").unwrap();
     let mut cursor = ScanCursor::start();
     let mut written = 0;
@@ -768,13 +837,13 @@ fn keys_of_one_xxh3_hash_are_keys_like_any_others() {
     let hash = |key: &[u8]| twox_hash::XxHash3_128::oneshot(key);
     let keys: Vec<Vec<u8>> = (0..200).map(of_one_xxh3).collect();
     assert!(keys.iter().all(|key| hash(key) == hash(&keys[0])), "they are no test of anything");
-    let client = Client::embedded(options(FabricKind::Shm)).unwrap();
+    let client = Client::embedded(options(FabricKind::Shm)).unwrap().blocking();
     let before = client.view();
     for key in &keys {
         client.insert(key, &key[..8]).unwrap();
     }
     assert!(keys.iter().all(|key| client.get(key) == Ok(Some(key[..8].to_vec()))));
     assert_eq!(client.view().number, before.number, "the index has not grown for them");
-    let other = Client::embedded(options(FabricKind::Shm)).unwrap();
+    let other = Client::embedded(options(FabricKind::Shm)).unwrap().blocking();
     assert_ne!(other.view().hash_key, before.hash_key, "another cluster has another secret");
 }

@@ -2,7 +2,7 @@
 
 // Promise API-18
 
-use fusee_client::{Client, EmbeddedOptions, OpKind};
+use fusee_client::{BatchWrite, Client, EmbeddedOptions, OpKind};
 use opentelemetry::trace::{SpanId, SpanKind, Status, TraceContextExt as _, TracerProvider as _};
 use opentelemetry_sdk::trace::{InMemorySpanExporter, SdkTracerProvider, SpanData};
 use tracing_opentelemetry::OpenTelemetrySpanExt as _;
@@ -21,17 +21,17 @@ fn operations_are_spans_of_their_callers() {
     let subscriber = tracing_subscriber::registry().with(layer);
     // Global, because async calls run on the client's own thread.
     tracing::subscriber::set_global_default(subscriber).unwrap();
-    let client = Client::embedded(EmbeddedOptions::default()).unwrap();
+    let client = Client::embedded(EmbeddedOptions::default()).unwrap().blocking();
     let request = tracing::info_span!("request").entered();
     let caller = request.context().span().span_context().span_id();
     assert_ne!(caller, SpanId::INVALID);
     client.put(b"key", b"hushed").unwrap();
     client.get(b"key").unwrap();
     client.insert(b"key", b"other").unwrap_err();
-    let pending = client.get_async(b"key");
+    let pending = client.client().get(b"key");
     pollster(pending).unwrap();
     client.get(b"").unwrap_err();
-    client.put_many(&[(b"a", b"1"), (b"b", b"2")]);
+    client.write_many(&[BatchWrite::put("a", "1"), BatchWrite::put("b", "2")]);
     drop(request);
     let spans = exporter.get_finished_spans().unwrap();
     let operations: Vec<&SpanData> =

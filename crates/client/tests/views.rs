@@ -14,7 +14,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use common::fake::{FakeMaster, Forwarder, SOON, Script};
-use fusee_client::{Error, FabricKind, FailedWriteOutcome, MnId, OpKind, Session, Stats, View};
+use fusee_client::{
+    FabricKind, FailedWriteOutcome, MnId, OpKind, ReadError, Session, Stats, View,
+    WriteError,
+};
 use fusee_master::MasterServer;
 use fusee_memory_node::MemoryNode;
 use futures_util::future::join_all;
@@ -116,7 +119,7 @@ fn idle_sessions_acknowledge_a_view_without_their_threads() {
         cluster.fake.wait_acknowledged();
         assert_eq!(client.view().number, before + 1);
         assert_eq!(idle.block_on(idle.get(b"key")).unwrap().as_deref(), Some(&b"value"[..]));
-        assert_eq!(client.usage().len(), 3);
+        assert_eq!(client.admin().usage().len(), 3);
 
         let id = idle.id();
         drop(idle);
@@ -148,7 +151,7 @@ fn a_held_renewal_is_not_repeated_for_nothing() {
 /// A silent memory node keeps its connections open. An operation that waits for it learns from the view that it
 /// need not. Returns the counts of the reads.
 fn reads_beside_a_silent_memory_node(
-    read: impl AsyncFn(&Session, &[[u8; 4]]) -> Vec<Result<Option<Vec<u8>>, Error>> + Sync,
+    read: impl AsyncFn(&Session, &[[u8; 4]]) -> Vec<Result<Option<Vec<u8>>, ReadError>> + Sync,
 ) -> Stats {
     let dir = tempfile::tempdir().unwrap();
     let cluster = cluster(dir.path());
@@ -224,7 +227,11 @@ fn a_client_starts_when_the_view_does_without_a_dead_memory_node() {
         cluster.fake.connect(FabricKind::Tcp)
     });
     assert_eq!(client.get(b"key"), Ok(None));
-    assert_eq!(client.status().unwrap().sessions_opened, 1, "the first session got through");
+    assert_eq!(
+        client.admin().status().unwrap().sessions_opened,
+        1,
+        "the first session got through"
+    );
     assert!(cluster.fake.script().unreachable.len() < 100, "it is told again and again");
 }
 
@@ -237,23 +244,23 @@ fn who_was_fenced_comes_back() {
         client.put(b"key", b"value").unwrap();
         let session = client.session().unwrap();
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-        runtime.block_on(client.put_async(b"async", b"value")).unwrap();
+        runtime.block_on(client.client().put(b"async", b"value")).unwrap();
         // The client's own session, the one of its driver thread, and the explicit one.
         let all = 3;
         cluster.fake.wait("the first renewal", |script| script.heartbeats.len() == all);
         session.block_on(session.put(b"key", b"by hand")).unwrap();
         let old: Vec<_> = cluster.fake.script().heartbeats.iter().map(|p| p.client).collect();
         cluster.fake.script().expelled.clone_from(&old);
-        let expelled = Error::Expelled { outcome: FailedWriteOutcome::NotApplied };
+        let expelled = WriteError::Expelled { outcome: FailedWriteOutcome::NotApplied };
         let end = Instant::now() + SOON;
         while session.block_on(session.get(b"key")).is_ok() {
             assert!(Instant::now() < end, "the session is not fenced");
         }
-        assert_eq!(session.block_on(session.get(b"key")), Err(expelled.clone()));
+        assert_eq!(session.block_on(session.get(b"key")), Err(ReadError::Expelled));
         assert_eq!(session.block_on(session.insert(b"other", b"1")), Err(expelled));
         // The program need not notice: the sessions that the client keeps were idle.
         assert_eq!(client.get(b"key").unwrap().as_deref(), Some(&b"by hand"[..]));
-        let read = runtime.block_on(client.get_async(b"async"));
+        let read = runtime.block_on(client.client().get(b"async"));
         assert_eq!(read.unwrap().as_deref(), Some(&b"value"[..]));
         drop(session);
         let abandoned = |id| move |script: &Script| script.abandoned.contains(id);
@@ -357,7 +364,8 @@ fn a_client_follows_no_master_back() {
     other.members[0].identity ^= 1;
     for view in [cluster.view.clone(), other] {
         cluster.fake.script().view = Some(view);
-        let Err(Error::NoSession { reason }) = client.session() else { panic!("it has one") };
+        let Err(error) = client.session() else { panic!("it has one") };
+        let reason = error.to_string();
         assert!(reason.contains("was started on an old copy"), "{reason}");
     }
     cluster.fake.script().view = Some(newest);

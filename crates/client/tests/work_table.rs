@@ -4,12 +4,12 @@ mod common;
 
 use std::thread;
 
-use fusee_client::{Client, ConnectError, FabricKind, Options, WorkTable};
+use fusee_client::{BlockingClient, Client, ConnectError, FabricKind, Options, WorkTable};
 use futures_util::future::{FutureExt, join_all};
 
-fn client(fabric: FabricKind, work_table: WorkTable) -> Result<Client, ConnectError> {
+fn client(fabric: FabricKind, work_table: WorkTable) -> Result<BlockingClient, ConnectError> {
     let options = Options::default().with_work_table(work_table);
-    Client::embedded(common::options(fabric).with_client(options))
+    Ok(Client::embedded(common::options(fabric).with_client(options))?.blocking())
 }
 
 #[test]
@@ -20,7 +20,7 @@ fn there_is_none_over_shared_memory() {
         assert!(refused.to_string().contains("choose another fabric"), "{refused}");
     }
     let without = client(FabricKind::Shm, WorkTable::Off).unwrap();
-    assert!(without.work_table_stats().is_none());
+    assert!(without.metrics().work_table.is_none());
 }
 
 /// Every thread puts numbers that grow. The numbers that it gets never go back: neither behind its own puts,
@@ -49,7 +49,7 @@ fn threads_that_share_a_strict_table_see_each_others_writes() {
             });
         }
     });
-    let stats = client.work_table_stats().unwrap();
+    let stats = client.metrics().work_table.unwrap();
     assert!(stats.rides + stats.compared > 0, "{stats:?}");
 }
 
@@ -57,17 +57,17 @@ fn threads_that_share_a_strict_table_see_each_others_writes() {
 #[tokio::test]
 async fn calls_that_are_dropped_hold_nobody_up() {
     let client = client(FabricKind::Tcp, WorkTable::Strict).unwrap();
-    client.put_async(b"key", b"0").await.unwrap();
+    client.client().put(b"key", b"0").await.unwrap();
     for _ in 0..20 {
         // Polled once, and dropped.
-        drop(client.put_async(b"key", b"1").now_or_never());
-        let puts = (0..5).map(|_| client.put_async(b"key", b"2"));
+        drop(client.client().put(b"key", b"1").now_or_never());
+        let puts = (0..5).map(|_| client.client().put(b"key", b"2"));
         for put in join_all(puts).await {
             put.unwrap();
         }
         // On a stalled machine the other puts may not have waited for it, and it may come last.
-        let found = client.get_async(b"key").await.unwrap().unwrap();
+        let found = client.client().get(b"key").await.unwrap().unwrap();
         assert!(found == b"1" || found == b"2", "{found:?}");
     }
-    assert!(client.work_table_stats().unwrap().absorbed > 0);
+    assert!(client.metrics().work_table.unwrap().absorbed > 0);
 }

@@ -5,7 +5,7 @@ use std::io::{self, Seek, SeekFrom, Write};
 use std::thread;
 use std::time::Duration;
 
-use fusee_client::{Client, Error, ScanCursor};
+use fusee_client::{BlockingClient, ScanCursor, ScanError};
 
 use crate::format::{
     ExportBlock, ExportHead, ExportPart, ExportReader, ExportTotals, ExportWriter, FormatError,
@@ -23,7 +23,7 @@ const PAUSE: Duration = Duration::from_millis(250);
 pub enum ExportError {
     /// The cluster does not answer. Everything written is good, and the export can be continued.
     #[error(transparent)]
-    Store(#[from] Error),
+    Store(#[from] ScanError),
     /// The output cannot be written.
     #[error("cannot be written: {0}")]
     Write(#[source] io::Error),
@@ -50,7 +50,7 @@ impl<W: Write> Exporter<W> {
     }
 
     /// Adds the pairs of one piece of the scan. Returns whether more pieces follow.
-    pub fn step(&mut self, client: &Client) -> Result<bool, ExportError> {
+    pub fn step(&mut self, client: &BlockingClient) -> Result<bool, ExportError> {
         if self.cursor.is_done() {
             return Ok(false);
         }

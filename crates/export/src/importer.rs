@@ -3,7 +3,10 @@
 use std::thread;
 use std::time::Duration;
 
-use fusee_client::{Client, Error, Redundancy, RedundancyError, RedundancyRules};
+use fusee_client::{
+    BatchWrite, BlockingClient, PutOptions, Redundancy, RedundancyError, RedundancyRules,
+    WriteError,
+};
 
 use crate::format::ExportBlock;
 
@@ -64,7 +67,7 @@ pub struct ImportError {
     pub key: Vec<u8>,
     /// The reason of the failure.
     #[source]
-    pub error: Error,
+    pub error: WriteError,
 }
 
 /// A key with its value.
@@ -74,7 +77,7 @@ impl Importer {
     /// Writes the pairs of a block. After an error the caller can pass the same block again, which repeats the writes.
     pub fn block(
         &self,
-        client: &Client,
+        client: &BlockingClient,
         block: &ExportBlock,
         imported: &mut ImportTotals,
     ) -> Result<(), ImportError> {
@@ -93,21 +96,25 @@ impl Importer {
         self.write_many(client, &by_rules, imported)
     }
 
+    /// The options of a write without a redundancy of its own.
+    fn options(&self) -> PutOptions {
+        match self.existing {
+            ExistingPairs::Replaced => PutOptions::default(),
+            ExistingPairs::Kept => PutOptions::default().if_absent(),
+        }
+    }
+
     fn write_many(
         &self,
-        client: &Client,
+        client: &BlockingClient,
         pairs: &[ImportPair<'_>],
         imported: &mut ImportTotals,
     ) -> Result<(), ImportError> {
-        let outcomes = match self.existing {
-            ExistingPairs::Replaced => client.put_many(pairs),
-            ExistingPairs::Kept => client.insert_many(pairs),
-        };
+        let writes: Vec<BatchWrite<'_>> =
+            pairs.iter().map(|pair| BatchWrite::put_with(pair.0, pair.1, self.options())).collect();
+        let outcomes = client.write_many(&writes);
         for (pair, outcome) in pairs.iter().zip(outcomes) {
-            let write = || match self.existing {
-                ExistingPairs::Replaced => client.put(pair.0, pair.1),
-                ExistingPairs::Kept => client.insert(pair.0, pair.1),
-            };
+            let write = || client.put_with(pair.0, pair.1, self.options());
             self.account(*pair, outcome, write, imported)?;
         }
         Ok(())
@@ -115,17 +122,14 @@ impl Importer {
 
     fn write_named(
         &self,
-        client: &Client,
+        client: &BlockingClient,
         pair: ImportPair<'_>,
         redundancy: Redundancy,
         imported: &mut ImportTotals,
     ) -> Result<(), ImportError> {
-        let write = || match self.existing {
-            ExistingPairs::Replaced => client.put_with(pair.0, pair.1, redundancy),
-            ExistingPairs::Kept => client.insert_with(pair.0, pair.1, redundancy),
-        };
+        let write = || client.put_with(pair.0, pair.1, self.options().with_redundancy(redundancy));
         let outcome = write();
-        if let Err(Error::Redundancy(RedundancyError::TooFewNodes { .. })) = outcome {
+        if let Err(WriteError::Redundancy(RedundancyError::TooFewNodes { .. })) = outcome {
             self.write_many(client, &[pair], imported)?;
             imported.by_rules += 1;
             return Ok(());
@@ -137,8 +141,8 @@ impl Importer {
     fn account(
         &self,
         (key, value): ImportPair<'_>,
-        outcome: Result<(), Error>,
-        write: impl Fn() -> Result<(), Error>,
+        outcome: Result<(), WriteError>,
+        write: impl Fn() -> Result<(), WriteError>,
         imported: &mut ImportTotals,
     ) -> Result<(), ImportError> {
         let mut outcome = outcome;
@@ -150,7 +154,7 @@ impl Importer {
                     imported.bytes += (key.len() + value.len()) as u64;
                     return Ok(());
                 }
-                Err(Error::AlreadyExists) if self.existing == ExistingPairs::Kept => {
+                Err(WriteError::AlreadyExists) if self.existing == ExistingPairs::Kept => {
                     imported.existed += 1;
                     return Ok(());
                 }
@@ -166,14 +170,14 @@ impl Importer {
 }
 
 /// Returns whether a later retry, possibly by another session, can succeed.
-fn may_pass(error: &Error) -> bool {
+fn may_pass(error: &WriteError) -> bool {
     matches!(
         error,
-        Error::Unreachable { .. }
-            | Error::Expelled { .. }
-            | Error::Interrupted { .. }
-            | Error::GaveUp { .. }
-            | Error::Allocation { .. }
-            | Error::NoSession { .. }
+        WriteError::Unreachable { .. }
+            | WriteError::Expelled { .. }
+            | WriteError::Interrupted { .. }
+            | WriteError::GaveUp { .. }
+            | WriteError::Allocation { .. }
+            | WriteError::NoSession { .. }
     )
 }

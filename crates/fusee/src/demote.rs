@@ -13,7 +13,9 @@ use fusee_cli::connect::ConnectArgs;
 use fusee_cli::failure::Failure;
 use fusee_cli::quantity::{ByteSize, count_with_noun};
 use fusee_cli::{interrupt, output, stderr};
-use fusee_client::{DemotionOrder, DemotionOutcome, Error, FoundPair, Redundancy, RedundancyError};
+use fusee_client::{
+    DemotionOrder, DemotionOutcome, FoundPair, Redundancy, RedundancyError, WriteError,
+};
 use serde::Serialize;
 
 /// Number of pairs that are moved at a time.
@@ -195,14 +197,14 @@ pub fn run(args: &DemoteArgs) -> Result<(), Failure> {
     let client = args.connect.connect()?;
     let members = client.view().members.len();
     if let Some(coding) = args.to.and_then(Redundancy::coding).filter(|c| c.chunks() > members) {
-        return Err(Error::Redundancy(RedundancyError::TooFewNodes { coding, members }).into());
+        return Err(WriteError::Redundancy(RedundancyError::TooFewNodes { coding, members }).into());
     }
     interrupt::watch()?;
     let mut order = DemotionOrder::default().with_dry_run(args.dry_run);
     order = order.with_min_value_bytes(args.from_size.0);
     order.to = args.to;
     let begun = Instant::now();
-    let found = client.find_pairs(|redundancy| order.target(redundancy).is_some());
+    let found = client.admin().find_pairs(|redundancy| order.target(redundancy).is_some());
     let found = found.map_err(|error| Failure::operation(error.to_string()))?;
     let mut report = DemoteReport {
         dry_run: args.dry_run,
@@ -224,8 +226,8 @@ pub fn run(args: &DemoteArgs) -> Result<(), Failure> {
         };
         let (now, later) = left.split_at(left.len().min(room.min(TOGETHER)));
         left = later;
-        for went in client.demote(now, &order) {
-            let is_full = matches!(went, DemotionOutcome::Failed(Error::OutOfMemory));
+        for went in client.admin().demote(now, &order) {
+            let is_full = matches!(went, DemotionOutcome::Failed(WriteError::OutOfMemory));
             let failed = matches!(went, DemotionOutcome::Failed(_));
             in_a_row = if failed { in_a_row + 1 } else { 0 };
             report.add(went);

@@ -13,7 +13,7 @@ use clap::{Args, Subcommand};
 use fusee_cli::connect::ConnectArgs;
 use fusee_cli::failure::Failure;
 use fusee_cli::output;
-use fusee_client::{Error, Redundancy, Transition};
+use fusee_client::{PutOptions, Redundancy, Transition, WriteError};
 
 use crate::demote;
 
@@ -182,7 +182,7 @@ impl ValueInput<'_> {
         if let Some(bytes) = bytes.and_then(|bytes| usize::try_from(bytes).ok())
             && bytes > max_bytes
         {
-            return Err(Error::ValueTooLarge { bytes, max_bytes }.into());
+            return Err(WriteError::ValueTooLarge { bytes, max_bytes }.into());
         }
         let mut value = Vec::new();
         let read = reader.take(max_bytes as u64 + 1).read_to_end(&mut value);
@@ -239,15 +239,16 @@ pub fn write(how: WriteKind, args: &WriteArgs) -> Result<(), Failure> {
     let source = args.source()?;
     let client = args.connect.connect()?;
     let value = source.read(client.view().geometry.max_value_bytes as usize)?;
-    let result = match (how, args.redundancy) {
-        (WriteKind::Insert, None) => client.insert(&key, &value),
-        (WriteKind::Update, None) => client.update(&key, &value),
-        (WriteKind::Put, None) => client.put(&key, &value),
-        (WriteKind::Insert, Some(redundancy)) => client.insert_with(&key, &value, redundancy),
-        (WriteKind::Update, Some(redundancy)) => client.update_with(&key, &value, redundancy),
-        (WriteKind::Put, Some(redundancy)) => client.put_with(&key, &value, redundancy),
+    let condition = match how {
+        WriteKind::Insert => PutOptions::default().if_absent(),
+        WriteKind::Update => PutOptions::default().if_present(),
+        WriteKind::Put => PutOptions::default(),
     };
-    result.map_err(|error| explain(&args.key.shown(), error))
+    let options = match args.redundancy {
+        Some(redundancy) => condition.with_redundancy(redundancy),
+        None => condition,
+    };
+    client.put_with(&key, &value, options).map_err(|error| explain(&args.key.shown(), error))
 }
 
 /// Removes a key.
@@ -257,10 +258,10 @@ pub fn delete(args: &DeleteArgs) -> Result<(), Failure> {
 }
 
 /// Returns the failure of an operation on a key. Its message names the next step.
-pub fn explain(key: &str, error: Error) -> Failure {
+pub fn explain(key: &str, error: WriteError) -> Failure {
     match error {
-        Error::NotFound => absent(key),
-        Error::AlreadyExists => Failure::operation(format!(
+        WriteError::NotFound => absent(key),
+        WriteError::AlreadyExists => Failure::operation(format!(
             "key `{key}` already exists; replace its value with update or put"
         )),
         error => Failure::from(error),

@@ -7,7 +7,7 @@ use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
 use std::process::{Child, Stdio};
 
-use fusee_client::{Client, Error};
+use fusee_client::{BlockingClient, Client, WriteError};
 use serde_json::Value;
 
 use crate::common::http::{get, json};
@@ -75,7 +75,7 @@ impl FullPoolServers {
     }
 
     /// Puts pairs until a put fails, and returns that error.
-    fn fill(&self, client: &Client) -> Error {
+    fn fill(&self, client: &BlockingClient) -> WriteError {
         let value = vec![7; 100_000];
         let failed =
             (0..5_000).find_map(|n| client.put(format!("key{n}").as_bytes(), &value).err());
@@ -98,9 +98,9 @@ fn a_full_store_says_that_it_is_full() {
     assert_eq!(get(servers.http, "/readyz"), "ok\n");
     let empty = status["memory"]["used_bytes"].as_u64().unwrap();
 
-    let client = Client::connect(&servers.master).unwrap();
+    let client = Client::connect(&servers.master).unwrap().blocking();
     let error = servers.fill(&client);
-    assert!(matches!(error, Error::OutOfMemory), "{error:?}");
+    assert!(matches!(error, WriteError::OutOfMemory), "{error:?}");
     assert!(error.to_string().contains("fusee status"), "{error}");
     eventually("the status says so", || servers.status()["health"] == "full");
     let status = servers.status();
@@ -129,7 +129,7 @@ fn a_full_store_says_that_it_is_full() {
 #[test]
 fn a_store_that_lacks_memory_nodes_says_how_many_and_goes_on() {
     let mut servers = FullPoolServers::start("3", "256MiB");
-    let client = Client::connect(&servers.master).unwrap();
+    let client = Client::connect(&servers.master).unwrap().blocking();
     client.put(b"key", b"value").unwrap();
     let mut lost = servers.children.pop().unwrap();
     lost.kill().unwrap();

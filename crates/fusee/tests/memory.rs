@@ -1,7 +1,7 @@
 //! `fusee status --memory` on clusters of real processes: the numbers are consistent, and change with what clients
 //! write, replace and delete.
 
-use fusee_client::{Client, FabricKind, Options, Session};
+use fusee_client::{BlockingClient, Client, FabricKind, Options, Session};
 use serde_json::Value;
 
 use crate::common::{UpCluster, eventually, signal};
@@ -13,9 +13,9 @@ const KEY: u64 = 16;
 const SMALL: u64 = 128;
 const LARGE: u64 = 64 << 10;
 
-fn connect(up: &UpCluster, fabric: FabricKind) -> Client {
+fn connect(up: &UpCluster, fabric: FabricKind) -> BlockingClient {
     let options = Options::default().with_fabric(fabric);
-    Client::connect_with(&up.master, options).unwrap()
+    Client::connect_with(&up.master, options).unwrap().blocking()
 }
 
 fn key(of: &str, n: u64) -> Vec<u8> {

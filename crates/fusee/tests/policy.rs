@@ -7,7 +7,7 @@ use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::common::{Scratch, UpCluster, eventually, finish, fusee};
-use fusee_client::{Client, Error, Options, Redundancy};
+use fusee_client::{BlockingClient, Client, Options, PutOptions, Redundancy, WriteError};
 use serde_json::Value;
 
 const KEYS: u32 = 40;
@@ -36,7 +36,7 @@ fn memory_of(up: &UpCluster, redundancy: &str) -> (u64, u64) {
 #[test]
 fn demotion_on_request_saves_memory_and_keeps_every_value() {
     let up = UpCluster::start(&["--pool", "1GiB"]);
-    let client = Client::connect(&up.master).unwrap();
+    let client = Client::connect(&up.master).unwrap().blocking();
     for n in 0..KEYS {
         let bytes = if n % 4 == 0 { 2_000 } else { 40_000 };
         client.put(&key(n), &value(n, bytes)).unwrap();
@@ -102,7 +102,7 @@ fn rules_of_the_cluster_count_for_everybody_and_are_shown() {
     assert_eq!(report["redundancy"]["fallback"], "replicated");
     assert_eq!(report["redundancy"]["rules"][1]["from"], 16384);
     assert_eq!(report["redundancy"]["demote_above"], 0.9);
-    let client = Client::connect(&up.master).unwrap();
+    let client = Client::connect(&up.master).unwrap().blocking();
     client.put(b"d", &[7; 20_000]).unwrap();
     eventually("the fallback is counted", || status()["transitions"]["fallbacks"] != 0);
     let text = up.run(&["status"]).expect_code(0).text();
@@ -189,13 +189,13 @@ impl Drop for PolicyServers {
 const BYTES: usize = 7_000;
 
 /// Fills the cluster with EC-oriented pairs until a put fails for the time `patience`. Returns the number of pairs.
-fn fill(client: &Client, patience: Duration) -> u32 {
+fn fill(client: &BlockingClient, patience: Duration) -> u32 {
     let end = Instant::now() + patience;
     for n in 0.. {
         // Sessions check the used share of the memory nodes only some times per second.
         std::thread::sleep(Duration::from_millis(4));
         while let Err(error) = client.put(&key(n), &value(n, BYTES)) {
-            assert_eq!(error, Error::OutOfMemory);
+            assert_eq!(error, WriteError::OutOfMemory);
             if Instant::now() > end {
                 return n;
             }
@@ -210,17 +210,17 @@ fn demotion_makes_room_where_memory_is_short() {
         "[[redundancy.rules]]\nfrom = \"4KiB\"\nredundancy = \"eor:2:2+1\"\n[redundancy]\n";
     let options = || Options::default().with_op_timeout(Duration::from_millis(500));
     let small = PolicyServers::start(RULES, "6MiB");
-    let client = Client::connect_with(&small.master, options()).unwrap();
+    let client = Client::connect_with(&small.master, options()).unwrap().blocking();
     let without = fill(&client, Duration::from_secs(1));
-    assert_eq!(client.status().unwrap().transitions.demoted_pairs, 0, "off by default");
+    assert_eq!(client.admin().status().unwrap().transitions.demoted_pairs, 0, "off by default");
     drop((client, small));
 
     let table = format!("{RULES}demote-above = 0.2\ndemote-bytes-per-s = \"64MiB\"\n");
     let small = PolicyServers::start(&table, "6MiB");
-    let client = Client::connect_with(&small.master, options()).unwrap();
+    let client = Client::connect_with(&small.master, options()).unwrap().blocking();
     let with = fill(&client, Duration::from_secs(2));
     assert!(f64::from(with) > 1.1 * f64::from(without), "{with} pairs instead of {without}");
-    let done = || client.status().unwrap().transitions;
+    let done = || client.admin().status().unwrap().transitions;
     assert!(
         done().demoted_pairs > 0 && done().demoted_bytes == BYTES as u64 * done().demoted_pairs
     );
@@ -237,10 +237,12 @@ fn pairs_that_are_read_often_are_promoted_if_it_is_configured() {
     let table = "[redundancy]\npromote-after = 3\npromote-window-ms = 60000\n\
                  promote-bytes-per-s = \"64MiB\"\n";
     let small = PolicyServers::start(table, "24MiB");
-    let client = Client::connect(&small.master).unwrap();
+    let client = Client::connect(&small.master).unwrap().blocking();
     let coded = redundancy("ec:2+1");
     for n in 0..2 {
-        client.put_with(&key(n), &value(n, 30_000), coded).unwrap();
+        client
+            .put_with(&key(n), &value(n, 30_000), PutOptions::default().with_redundancy(coded))
+            .unwrap();
     }
     let has = |n: u32| client.redundancy_of(&key(n)).unwrap().unwrap();
     client.get(&key(1)).unwrap();
@@ -249,6 +251,8 @@ fn pairs_that_are_read_often_are_promoted_if_it_is_configured() {
         has(0) == redundancy("eor:2:2+1")
     });
     assert_eq!(has(1), coded, "read once");
-    eventually("it is counted", || client.status().unwrap().transitions.promoted_bytes == 30_000);
+    eventually("it is counted", || {
+        client.admin().status().unwrap().transitions.promoted_bytes == 30_000
+    });
     assert_eq!(client.get(&key(0)).unwrap(), Some(value(0, 30_000)));
 }

@@ -119,7 +119,7 @@ fn strangers_get_nothing_whatever_they_ask() {
     let file = secret.file("client");
     let keys = fusee_auth::Keyring::of_client(file.as_ref()).unwrap();
     let options = Options::default().with_keys(keys.clone()).with_fabric(FabricKind::Tcp);
-    let view = Client::connect_with(&up.master, options).unwrap().view();
+    let view = Client::connect_with(&up.master, options).unwrap().blocking().view();
     let identity = view.members[0].identity;
     let tcp = view.members[0].tcp.as_deref().unwrap();
     let (_stream, _call, said) = nic::call(tcp, NodeKey::new(None, identity).name());

@@ -90,7 +90,7 @@ fn half_received_writes_cost_a_memory_node_a_bounded_part() {
     let up =
         UpCluster::start(&["--memory-nodes", "1", "--index-replicas", "1", "--data-replicas", "1"]);
     let pid = up.pids()[1];
-    let client = Client::connect(&up.master).unwrap();
+    let client = Client::connect(&up.master).unwrap().blocking();
     let member = client.view().members[0].clone();
     // This warms the memory node up.
     is_served(&up);

@@ -69,7 +69,7 @@ fn a_cluster_works_over_tls_and_others_are_told() {
     let status = files.run(&up, &ca, &["status", "--json"]).expect_code(0).json();
     let nodes = status["memory_nodes"].as_array().unwrap();
     assert!(nodes.len() == 3 && nodes.iter().all(|node| node["reachable"] == true), "{status}");
-    let client = Client::connect_with(&up.master, files.options()).unwrap();
+    let client = Client::connect_with(&up.master, files.options()).unwrap().blocking();
     let long = vec![7; 1 << 20];
     client.put(b"long", &long).unwrap();
     assert_eq!(client.get(b"long").unwrap().as_deref(), Some(&long[..]));
@@ -117,7 +117,7 @@ fn masters_show_their_cluster_over_tls() {
 fn a_node_that_dies_is_done_without_over_tls() {
     let files = TlsClusterFiles::new();
     let up = files.up();
-    let client = Client::connect_with(&up.master, files.options()).unwrap();
+    let client = Client::connect_with(&up.master, files.options()).unwrap().blocking();
     let key = |n: u32| n.to_le_bytes();
     for n in 0..100 {
         client.put(&key(n), b"before").unwrap();
@@ -142,7 +142,7 @@ fn a_node_that_dies_is_done_without_over_tls() {
 fn new_certificates_are_shown_without_a_restart() {
     let files = TlsClusterFiles::new();
     let up = files.up();
-    let client = Client::connect_with(&up.master, files.options()).unwrap();
+    let client = Client::connect_with(&up.master, files.options()).unwrap().blocking();
     client.put(b"key", b"value").unwrap();
     let old = Certificates::new();
     std::fs::copy(files.path("ca"), old.path("ca")).unwrap();

@@ -14,7 +14,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use etcd_server::EtcdServer;
-use fusee_client::{Client, FabricKind, Options};
+use fusee_client::{BlockingClient, Client, FabricKind, Options};
 use fusee_control::master::{MasterReply, MasterRequest, Status};
 use fusee_control::rpc::{MasterClient, MasterService, RpcClient, RpcError, Runtime};
 use fusee_core::view::{Geometry, View};
@@ -386,7 +386,7 @@ impl Drop for LoadGuard<'_> {
 
 impl ClientLoad {
     /// Writes a key again and again, and reads it back.
-    fn run(&self, client: &Client, key: &str) {
+    fn run(&self, client: &BlockingClient, key: &str) {
         client.insert(key.as_bytes(), b"0").unwrap();
         let mut last = Instant::now();
         for number in 1.. {
@@ -427,7 +427,7 @@ fn the_load_goes_on_when_the_leader_dies_and_a_memory_node_with_it() {
     let addrs: Vec<&str> = cluster.masters.iter().map(|master| master.addr.as_str()).collect();
     let fabric = FabricKind::Tcp;
     let options = Options::default().with_fabric(fabric).with_op_timeout(LONG);
-    let client = Client::connect_with(&addrs.join(","), options).unwrap();
+    let client = Client::connect_with(&addrs.join(","), options).unwrap().blocking();
     let load = ClientLoad::default();
     std::thread::scope(|scope| {
         for key in ["one", "two"] {
@@ -474,7 +474,7 @@ fn masters_are_restarted_in_turn_and_the_load_goes_on() {
     let Some(mut cluster) = ElectedCluster::start_with(64 << 20) else { return };
     let mut addrs: Vec<String> = cluster.masters.iter().map(|m| m.addr.clone()).collect();
     let options = Options::default().with_fabric(FabricKind::Tcp).with_op_timeout(LONG);
-    let client = Client::connect_with(&addrs.join(","), options).unwrap();
+    let client = Client::connect_with(&addrs.join(","), options).unwrap().blocking();
     let load = ClientLoad::default();
     let names = cluster.names();
     let leader = cluster.client.answered_by();

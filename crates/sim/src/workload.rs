@@ -10,6 +10,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
+use fusee_client::PutOptions;
 use fusee_core::data::{Redundancy, RedundancyError};
 use fusee_core::race::Buckets;
 use fusee_core::stats::OpKind;
@@ -161,7 +162,11 @@ impl SimWorkload {
                 let named = self.named(session, value, &name, &bytes);
                 let update = async move {
                     match named {
-                        Some(redundancy) => client.update_with(&name, &bytes, redundancy).await,
+                        Some(redundancy) => {
+                            let options = PutOptions::default().if_present();
+                            let options = options.with_redundancy(redundancy);
+                            client.put_with(&name, &bytes, &options).await
+                        }
                         None => client.update(&name, &bytes).await,
                     }
                 };
@@ -171,7 +176,10 @@ impl SimWorkload {
                 let named = self.named(session, value, &name, &bytes);
                 let put = async move {
                     match named {
-                        Some(redundancy) => client.put_with(&name, &bytes, redundancy).await,
+                        Some(redundancy) => {
+                            let options = PutOptions::default().with_redundancy(redundancy);
+                            client.put_with(&name, &bytes, &options).await
+                        }
                         None => client.put(&name, &bytes).await,
                     }
                 };

@@ -1,6 +1,7 @@
 //! Costs and answers of `get_many`: all keys of a batch share phases, whichever memory nodes they are on, and every
 //! answer is the one that `get` would give.
 
+use fusee_client::BatchWrite;
 use fusee_core::layout::Object;
 use fusee_core::stats::{KindStats, OpKind, Stats};
 use fusee_core::view::Geometry;
@@ -102,9 +103,11 @@ fn many_writes_share_the_time_of_their_phases() {
     let client = cluster.client();
     on(&cluster, &client, async |client| {
         let keys = keys(64);
-        let pairs = |value: &'static [u8]| keys.iter().map(|key| (*key, value)).collect::<Vec<_>>();
+        let values: [&[u8]; 2] = [b"1", b"3"];
+        let puts: Vec<_> = keys.iter().map(|key| BatchWrite::put(key, values[0])).collect();
+        let updates: Vec<_> = keys.iter().map(|key| BatchWrite::update(key, values[1])).collect();
         let now = || cluster.sim().now();
-        assert_eq!(client.session.put_many(&pairs(b"1")).await, vec![Ok(()); 64]);
+        assert_eq!(client.session.write_many(&puts).await, vec![Ok(()); 64]);
         // The longest of a few writes: the time of one depends on the place of its object.
         let mut one = 0;
         for key in &keys[..8] {
@@ -113,7 +116,7 @@ fn many_writes_share_the_time_of_their_phases() {
             one = one.max(now() - begun);
         }
         let begun = now();
-        assert_eq!(client.session.update_many(&pairs(b"3")).await, vec![Ok(()); 64]);
+        assert_eq!(client.session.write_many(&updates).await, vec![Ok(()); 64]);
         let many = now() - begun;
         assert!(many < 4 * one, "one takes {one} ns, 64 take {many}");
         let values = client.session.get_many(&keys).await.unwrap();
@@ -128,14 +131,14 @@ fn a_session_that_is_fenced_begins_no_more_of_many_writes() {
     let client = cluster.client();
     on(&cluster, &client, async |client| {
         let keys = keys(500);
-        let pairs: Vec<_> = keys.iter().map(|key| (*key, b"value")).collect();
+        let puts: Vec<_> = keys.iter().map(|key| BatchWrite::put(key, b"value")).collect();
         let fence = async {
             while client.session.stats().kind(OpKind::Upsert).operations < 50 {
                 cluster.sim().sleep(1_000).await;
             }
             client.session.gate().expel();
         };
-        let (outcomes, ()) = futures_util::join!(client.session.put_many(&pairs), fence);
+        let (outcomes, ()) = futures_util::join!(client.session.write_many(&puts), fence);
         let expelled = Err(Error::Expelled { outcome: FailedWriteOutcome::NotApplied });
         let not_begun = outcomes.iter().filter(|outcome| **outcome == expelled).count();
         let done = outcomes.iter().filter(|outcome| outcome.is_ok()).count();

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use fusee_cli::failure::Failure;
 use fusee_cli::interrupt;
-use fusee_client::Client;
+use fusee_client::BlockingClient;
 use serde_json::{Map, Value};
 
 use super::keys::{DriverStatus, RendezvousKeys};
@@ -50,7 +50,7 @@ pub struct RendezvousMember {
 
 /// Joins the meeting of this name, or opens it.
 pub fn join_or_open(
-    client: &Client,
+    client: &BlockingClient,
     invitation: &RendezvousOptions<'_>,
 ) -> Result<RendezvousMember, Failure> {
     let end = Instant::now() + invitation.timeout;

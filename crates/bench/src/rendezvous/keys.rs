@@ -12,7 +12,7 @@
 use std::fmt;
 
 use fusee_cli::failure::Failure;
-use fusee_client::{Client, Error};
+use fusee_client::{BlockingClient, WriteError};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -69,7 +69,7 @@ impl fmt::Display for DriverStatus {
 /// The keys of one meeting.
 #[derive(Clone)]
 pub struct RendezvousKeys {
-    client: Client,
+    client: BlockingClient,
     name: String,
     id: u64,
 }
@@ -86,7 +86,7 @@ pub struct ReportPiece {
 
 impl RendezvousKeys {
     /// Returns the keys of a meeting with this id, which need not exist.
-    pub fn new(client: Client, name: &str, id: u64) -> RendezvousKeys {
+    pub fn new(client: BlockingClient, name: &str, id: u64) -> RendezvousKeys {
         RendezvousKeys { client, name: name.to_owned(), id }
     }
 
@@ -116,7 +116,7 @@ impl RendezvousKeys {
     pub fn open(&self) -> Result<bool, Failure> {
         match self.client.insert(&self.head_key(), &json(&self.id)?) {
             Ok(()) => Ok(true),
-            Err(Error::AlreadyExists) => Ok(false),
+            Err(WriteError::AlreadyExists) => Ok(false),
             // The INSERT may have taken effect: the stored id shows it.
             Err(error) => match self.open_id() {
                 Ok(Some(id)) => Ok(id == self.id),
@@ -128,7 +128,7 @@ impl RendezvousKeys {
     /// Opens this meeting in the place of an abandoned one.
     pub fn take_over(&self) -> Result<(), Failure> {
         match self.client.update(&self.head_key(), &json(&self.id)?) {
-            Ok(()) | Err(Error::NotFound) => Ok(()),
+            Ok(()) | Err(WriteError::NotFound) => Ok(()),
             Err(error) => Err(cannot("take over", &error)),
         }
     }
@@ -137,7 +137,7 @@ impl RendezvousKeys {
     pub fn claim_number(&self, driver: usize, page: &DriverStatus) -> Result<bool, Failure> {
         match self.client.insert(&self.page_key(driver), &json(page)?) {
             Ok(()) => Ok(true),
-            Err(Error::AlreadyExists) => Ok(false),
+            Err(WriteError::AlreadyExists) => Ok(false),
             Err(error) => Err(cannot("join", &error)),
         }
     }
@@ -146,7 +146,7 @@ impl RendezvousKeys {
     pub fn write(&self, driver: usize, page: &DriverStatus) -> Result<bool, Failure> {
         match self.client.update(&self.page_key(driver), &json(page)?) {
             Ok(()) => Ok(true),
-            Err(Error::NotFound) => Ok(false),
+            Err(WriteError::NotFound) => Ok(false),
             Err(error) => Err(cannot("tell", &error)),
         }
     }
@@ -163,7 +163,7 @@ impl RendezvousKeys {
         let value = [&header[..], &[piece.is_last.into()], &piece.bytes].concat();
         match self.client.insert(&self.results_key(driver), &value) {
             Ok(()) => Ok(true),
-            Err(Error::AlreadyExists) => Ok(false),
+            Err(WriteError::AlreadyExists) => Ok(false),
             Err(error) => Err(cannot("hand over results", &error)),
         }
     }
@@ -205,7 +205,7 @@ impl RendezvousKeys {
 
     fn remove(&self, key: &[u8]) -> Result<(), Failure> {
         match self.client.delete(key) {
-            Ok(()) | Err(Error::NotFound) => Ok(()),
+            Ok(()) | Err(WriteError::NotFound) => Ok(()),
             Err(error) => Err(cannot("clean up", &error)),
         }
     }
@@ -229,6 +229,6 @@ fn json(value: &impl Serialize) -> Result<Vec<u8>, Failure> {
         .map_err(|error| Failure::operation(format!("cannot write a page: {error}")))
 }
 
-fn cannot(what: &str, error: &Error) -> Failure {
+fn cannot(what: &str, error: &impl fmt::Display) -> Failure {
     Failure::operation(format!("cannot {what} at the meeting of the drivers: {error}"))
 }

@@ -29,7 +29,7 @@ use std::time::{Duration, Instant};
 
 use fusee_cli::failure::Failure;
 use fusee_cli::interrupt;
-use fusee_client::Client;
+use fusee_client::BlockingClient;
 
 use crate::driver::PhaseObserver;
 use exchange::StatusExchange;
@@ -59,7 +59,7 @@ pub struct Rendezvous {
 impl Rendezvous {
     /// Joins, or opens the meeting. Once it ends, for whatever reason, `ended` is set.
     pub fn join(
-        client: &Client,
+        client: &BlockingClient,
         invitation: &RendezvousOptions<'_>,
         ended: Arc<AtomicBool>,
     ) -> Result<Rendezvous, Failure> {

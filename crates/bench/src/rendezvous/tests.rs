@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 use std::thread;
 
-use fusee_client::EmbeddedOptions;
+use fusee_client::{BlockingClient, Client, EmbeddedOptions};
 use serde_json::Map;
 
 use super::*;
@@ -13,11 +13,11 @@ fn invitation(drivers: usize) -> RendezvousOptions<'static> {
     RendezvousOptions { name: "test", drivers, settings: Map::new(), timeout }
 }
 
-fn join(client: &Client, drivers: usize) -> Rendezvous {
+fn join(client: &BlockingClient, drivers: usize) -> Rendezvous {
     Rendezvous::join(client, &invitation(drivers), Arc::default()).unwrap()
 }
 
-fn nothing_is_left(client: &Client, id: u64) {
+fn nothing_is_left(client: &BlockingClient, id: u64) {
     let keys = ["", "/0", "/1", "/1/results"].map(|end| match end {
         "" => "fusee-bench/test".to_owned(),
         end => format!("fusee-bench/test/{id:016x}{end}"),
@@ -30,7 +30,7 @@ fn nothing_is_left(client: &Client, id: u64) {
 /// Steps begin together, results of many pieces arrive complete, and each driver learns the end.
 #[test]
 fn drivers_meet_step_hand_over_and_part() {
-    let client = Client::embedded(EmbeddedOptions::default()).unwrap();
+    let client = Client::embedded(EmbeddedOptions::default()).unwrap().blocking();
     let results: Vec<u8> = (0..3_500_000u32).map(|i| (i / 7) as u8).collect();
     let mut first = join(&client, 2);
     assert_eq!(first.number(), 0);
@@ -70,7 +70,7 @@ fn drivers_meet_step_hand_over_and_part() {
 /// If the first driver vanishes without a word, the other one notices, and cleans up.
 #[test]
 fn who_is_left_alone_tidies_up() {
-    let client = Client::embedded(EmbeddedOptions::default()).unwrap();
+    let client = Client::embedded(EmbeddedOptions::default()).unwrap().blocking();
     let first = join(&client, 2);
     let id = first.book.id();
     let ended = Arc::new(AtomicBool::new(false));

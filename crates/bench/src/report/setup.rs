@@ -1,6 +1,6 @@
 //! The cluster that was measured.
 
-use fusee_client::Client;
+use fusee_client::BlockingClient;
 use serde::Serialize;
 
 /// The measured cluster, and the way to it.
@@ -16,7 +16,7 @@ pub struct MeasuredSetup {
 impl MeasuredSetup {
     /// Describes the cluster of a client: whether it is in this process, or was started as
     /// processes.
-    pub fn of(client: &Client, started: bool, embedded: bool) -> MeasuredSetup {
+    pub fn of(client: &BlockingClient, started: bool, embedded: bool) -> MeasuredSetup {
         let cluster = Some(ClusterReport::of(client, started, embedded));
         MeasuredSetup { fabric: client.fabric().to_string(), cluster }
     }
@@ -58,7 +58,7 @@ pub struct ClusterReport {
 
 impl ClusterReport {
     /// Describes the cluster of a client.
-    pub fn of(client: &Client, started: bool, embedded: bool) -> ClusterReport {
+    pub fn of(client: &BlockingClient, started: bool, embedded: bool) -> ClusterReport {
         let view = client.view();
         ClusterReport {
             embedded,

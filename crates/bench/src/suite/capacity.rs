@@ -17,7 +17,8 @@ use fusee_cli::flags;
 use fusee_cli::interrupt;
 use fusee_cli::quantity::ByteSize;
 use fusee_client::{
-    Client, EmbeddedOptions, FabricChoice, FabricKind, Geometry, Options, Redundancy, View,
+    BlockingClient, Client, EmbeddedOptions, FabricChoice, FabricKind, Geometry, Options,
+    Redundancy, View,
 };
 use fusee_core::layout::BlockShape;
 use serde::Serialize;
@@ -157,7 +158,7 @@ impl CapacityArgs {
         self.lent_bytes() / (self.value_bytes.0 + KEY_BYTES as u64) + 1
     }
 
-    fn open(&self) -> Result<Client, Failure> {
+    fn open(&self) -> Result<BlockingClient, Failure> {
         let fabric = match self.fabric {
             FabricChoice::Auto => FabricKind::Shm,
             FabricChoice::Only(kind) => kind,
@@ -172,6 +173,7 @@ impl CapacityArgs {
             .with_index_keys(self.most_pairs())
             .with_client(Options::default());
         Client::embedded(embedded)
+            .map(|client| client.blocking())
             .map_err(|error| Failure::usage(flags::with_flag_names(&error.to_string())))
     }
 

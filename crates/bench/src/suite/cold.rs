@@ -14,7 +14,7 @@ use std::time::Instant;
 use fusee_cli::failure::Failure;
 use fusee_cli::quantity::ByteSize;
 use fusee_cli::{connect, interrupt, secret};
-use fusee_client::{Client, Error, FabricChoice, FabricKind, Options};
+use fusee_client::{BlockingClient, FabricChoice, FabricKind, Options, WriteError};
 use fusee_launch::{LaunchPlan, ServerProgram, Servers};
 use fusee_master::settings::{
     DEFAULT_LEASE_MS, DEFAULT_MOVE_BYTES_PER_S, DEFAULT_SCRUB_BYTES_PER_S,
@@ -148,7 +148,7 @@ pub fn run(args: &ColdArgs) -> Result<(), Failure> {
     };
     let options = |fabric| Options::default().with_fabric(FabricChoice::Only(fabric));
     let value = vec![b'v'; args.value_bytes.0 as usize];
-    let stays: Result<Vec<Client>, Failure> =
+    let stays: Result<Vec<BlockingClient>, Failure> =
         fabrics.iter().map(|fabric| connect::join(&master, options(*fabric))).collect();
     let stays = stays?;
     let setup = MeasuredSetup::of(&stays[0], servers.is_some(), false);
@@ -186,7 +186,11 @@ fn join_and_leave(
     Ok(())
 }
 
-fn session(client: &Client, value: &[u8], times: &mut ColdStepTimes) -> Result<(), Error> {
+fn session(
+    client: &BlockingClient,
+    value: &[u8],
+    times: &mut ColdStepTimes,
+) -> Result<(), WriteError> {
     let session = times.of(ColdStep::OpenSession, || client.session())?;
     times.of(ColdStep::PutInSession, || session.block_on(session.put(KEY.as_bytes(), value)))?;
     times.of(ColdStep::EndSession, || drop(session));

@@ -11,8 +11,8 @@ use std::time::Instant;
 use fusee_cli::connect;
 use fusee_cli::failure::Failure;
 use fusee_client::{
-    Client, Error, FabricChoice, FabricKind, Geometry, OpKind, Options, Redundancy, Session,
-    WorkTable,
+    BlockingClient, FabricChoice, FabricKind, Geometry, OpKind, Options, PutOptions, Redundancy,
+    Session, WorkTable, WriteError,
 };
 use fusee_launch::{LaunchPlan, Servers};
 use fusee_master::settings::{
@@ -201,11 +201,11 @@ struct CorrelatedSeries {
 }
 
 /// The result of a request, and its time.
-type TimedAnswer = (Result<Option<Vec<u8>>, Error>, f64);
+type TimedAnswer = (Result<Option<Vec<u8>>, WriteError>, f64);
 
 impl CorrelatedSeries {
     fn new(
-        client: &Client,
+        client: &BlockingClient,
         case: CorrelatedCase,
         redundancy: Redundancy,
         table: WorkTable,
@@ -215,7 +215,11 @@ impl CorrelatedSeries {
         // The key is short, as every chunk contains it.
         let key = format!("{redundancy} {table} {}", case as u8).into_bytes();
         let value = vec![0; args.value_bytes as usize];
-        session.block_on(session.put_with(&key, &value, redundancy))?;
+        session.block_on(session.put_with(
+            &key,
+            &value,
+            PutOptions::default().with_redundancy(redundancy),
+        ))?;
         let (requests, overall) = Default::default();
         let (rounds, verbs, bytes, wrong_values) = Default::default();
         Ok(CorrelatedSeries {
@@ -244,9 +248,10 @@ impl CorrelatedSeries {
         let request = async |number: usize| -> TimedAnswer {
             let start = Instant::now();
             let result = if number == 0 && sets {
-                session.put_with(key, &next, self.redundancy).await.map(|()| None)
+                let options = PutOptions::default().with_redundancy(self.redundancy);
+                session.put_with(key, &next, options).await.map(|()| None)
             } else {
-                session.get(key).await
+                session.get(key).await.map_err(WriteError::from)
             };
             (result, start.elapsed().as_nanos() as f64 / 1000.0)
         };

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use fusee_cli::failure::Failure;
 use fusee_cli::interrupt;
-use fusee_client::Client;
+use fusee_client::BlockingClient;
 use serde::Serialize;
 
 use crate::args::{ClusterArgs, LoadArgs};
@@ -161,7 +161,7 @@ fn rows(phases: &[NamedPhase]) -> impl Iterator<Item = (&str, &OperationReport, 
 
 /// Runs one part of the benchmark, on keys of its own.
 fn run_part(
-    client: &Client,
+    client: &BlockingClient,
     args: &MicroArgs,
     crew: WorkerLayout,
     phases: &[BenchPhase],

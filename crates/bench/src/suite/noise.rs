@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use fusee_cli::failure::Failure;
 use fusee_cli::quantity::ByteSize;
 use fusee_cli::{connect, interrupt};
-use fusee_client::{Client, Error, FabricChoice, FabricKind, Geometry, Options};
+use fusee_client::{BlockingClient, FabricChoice, FabricKind, Geometry, Options, WriteError};
 use fusee_launch::{LaunchPlan, Servers};
 use fusee_master::settings::{
     DEFAULT_LEASE_MS, DEFAULT_MOVE_BYTES_PER_S, DEFAULT_SCRUB_BYTES_PER_S,
@@ -88,10 +88,10 @@ impl NoiseLoad {
     /// Makes the load until it is told to stop; returns the number of operations.
     fn run_until_stopped(
         self,
-        client: &Client,
+        client: &BlockingClient,
         value: &[u8],
         stop: &AtomicBool,
-    ) -> Result<u64, Error> {
+    ) -> Result<u64, WriteError> {
         let session = client.session()?;
         let mut done = 0;
         while !stop.load(Ordering::Relaxed) {
@@ -205,7 +205,10 @@ fn key(number: u32) -> Vec<u8> {
 }
 
 /// Makes reads one after the other for this time.
-fn reads(seconds: f64, mut read: impl FnMut(u32) -> Result<(), Error>) -> Result<(), Error> {
+fn reads(
+    seconds: f64,
+    mut read: impl FnMut(u32) -> Result<(), WriteError>,
+) -> Result<(), WriteError> {
     let end = Instant::now() + Duration::from_secs_f64(seconds);
     let mut number = 0;
     while Instant::now() < end && !interrupt::is_requested() {
@@ -217,10 +220,10 @@ fn reads(seconds: f64, mut read: impl FnMut(u32) -> Result<(), Error>) -> Result
 
 /// Measures beside a load; returns how many long values were moved meanwhile.
 fn measure_beside(
-    client: &Client,
+    client: &BlockingClient,
     noise: NoiseLoad,
     long: &[u8],
-    measure: impl FnOnce() -> Result<(), Error>,
+    measure: impl FnOnce() -> Result<(), WriteError>,
 ) -> Result<u64, Failure> {
     let stop = AtomicBool::new(false);
     thread::scope(|scope| {

@@ -29,6 +29,7 @@ use super::session_counters::SessionCounters;
 use super::{Environment, RequestTable, SessionHost};
 use crate::error::ConnectError;
 use crate::telemetry::SessionLatencies;
+use crate::writes::{PutCondition, PutOptions};
 
 /// Keys of one call whose cache entries are prefetched together.
 const HINTED_TOGETHER: usize = 64;
@@ -327,16 +328,6 @@ impl<F: Fabric, E: Environment> SessionLogic<F, E> {
         self.insert_by(key, value, self.redundancy.wanted(value.len()))
     }
 
-    /// Adds a key with the given redundancy; otherwise like [`SessionLogic::insert`].
-    pub fn insert_with(
-        &self,
-        key: &[u8],
-        value: &[u8],
-        redundancy: Redundancy,
-    ) -> impl Future<Output = Result<(), Error>> {
-        self.insert_by(key, value, self.redundancy.named(redundancy))
-    }
-
     async fn insert_by(
         &self,
         key: &[u8],
@@ -359,16 +350,6 @@ impl<F: Fabric, E: Environment> SessionLogic<F, E> {
     /// Replaces the value of a key; [`Error::NotFound`] if the key does not exist.
     pub fn update(&self, key: &[u8], value: &[u8]) -> impl Future<Output = Result<(), Error>> {
         self.update_by(key, value, self.redundancy.wanted(value.len()))
-    }
-
-    /// Replaces a value, with the given redundancy; otherwise like [`SessionLogic::update`].
-    pub fn update_with(
-        &self,
-        key: &[u8],
-        value: &[u8],
-        redundancy: Redundancy,
-    ) -> impl Future<Output = Result<(), Error>> {
-        self.update_by(key, value, self.redundancy.named(redundancy))
     }
 
     async fn update_by(
@@ -398,14 +379,22 @@ impl<F: Fabric, E: Environment> SessionLogic<F, E> {
         self.put_by(key, value, self.redundancy.wanted(value.len()))
     }
 
-    /// Adds a key, or replaces its value, with the given redundancy.
-    pub fn put_with(
+    /// Puts a key by options.
+    pub async fn put_with(
         &self,
         key: &[u8],
         value: &[u8],
-        redundancy: Redundancy,
-    ) -> impl Future<Output = Result<(), Error>> {
-        self.put_by(key, value, self.redundancy.named(redundancy))
+        options: &PutOptions,
+    ) -> Result<(), Error> {
+        let wanted = match options.redundancy {
+            Some(redundancy) => self.redundancy.named(redundancy),
+            None => self.redundancy.wanted(value.len()),
+        };
+        match options.condition {
+            PutCondition::Any => self.put_by(key, value, wanted).await,
+            PutCondition::Absent => self.insert_by(key, value, wanted).await,
+            PutCondition::Present => self.update_by(key, value, wanted).await,
+        }
     }
 
     async fn put_by(
@@ -429,7 +418,7 @@ impl<F: Fabric, E: Environment> SessionLogic<F, E> {
     }
 
     /// Adds a key, or replaces its value, by `value_bytes` bytes that `fill` writes, directly into the buffer
-    /// that is sent if possible; see `Client::put_from`. The buffer is zeroed before. `fill` is called before
+    /// that is sent if possible; see `BlockingClient::put_from`. The buffer is zeroed before. `fill` is called before
     /// the write begins.
     pub async fn put_from(
         &self,

@@ -13,6 +13,7 @@ use fusee_core::{Error, FailedWriteOutcome};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 
 use super::{Environment, SessionLogic};
+use crate::writes::BatchWrite;
 
 /// Limit of writes that run concurrently.
 const SIDE_BY_SIDE: usize = 64;
@@ -21,53 +22,20 @@ const SIDE_BY_SIDE_BYTES: usize = 2 << 20;
 /// Writes whose memory is prefetched together.
 const FETCHED_TOGETHER: usize = 16;
 
-/// A key with its value, which is empty for DELETEs.
-type PairSlices<'p> = (&'p [u8], &'p [u8]);
-
 impl<F: Fabric, E: Environment> SessionLogic<F, E> {
-    /// Puts many pairs; see [`SessionLogic::put`].
-    pub async fn put_many<K: AsRef<[u8]>, V: AsRef<[u8]>>(
-        &self,
-        pairs: &[(K, V)],
-    ) -> Vec<Result<(), Error>> {
-        self.write_many(slices(pairs), |(key, value)| self.put(key, value)).await
-    }
-
-    /// Inserts many pairs; see [`SessionLogic::insert`].
-    pub async fn insert_many<K: AsRef<[u8]>, V: AsRef<[u8]>>(
-        &self,
-        pairs: &[(K, V)],
-    ) -> Vec<Result<(), Error>> {
-        self.write_many(slices(pairs), |(key, value)| self.insert(key, value)).await
-    }
-
-    /// Updates many pairs; see [`SessionLogic::update`].
-    pub async fn update_many<K: AsRef<[u8]>, V: AsRef<[u8]>>(
-        &self,
-        pairs: &[(K, V)],
-    ) -> Vec<Result<(), Error>> {
-        self.write_many(slices(pairs), |(key, value)| self.update(key, value)).await
-    }
-
-    /// Deletes many keys; see [`SessionLogic::delete`].
-    pub async fn delete_many<K: AsRef<[u8]>>(&self, keys: &[K]) -> Vec<Result<(), Error>> {
-        let pairs = keys.iter().map(|key| (key.as_ref(), &[][..])).collect();
-        self.write_many(pairs, |(key, _)| self.delete(key)).await
-    }
-
-    async fn write_many<'p, W: Future<Output = Result<(), Error>>>(
-        &self,
-        pairs: Vec<PairSlices<'p>>,
-        write: impl Fn(PairSlices<'p>) -> W,
-    ) -> Vec<Result<(), Error>> {
-        let write = async |pair| {
+    /// Runs many writes; each has its result, in the order of the writes.
+    pub async fn write_many(&self, writes: &[BatchWrite<'_>]) -> Vec<Result<(), Error>> {
+        let write = async |write: &BatchWrite<'_>| {
             self.check_may_begin()?;
-            write(pair).await
+            match write {
+                BatchWrite::Put { key, value, options } => self.put_with(key, value, options).await,
+                BatchWrite::Delete { key } => self.delete(key).await,
+            }
         };
         if self.store.fabric().is_immediate() {
-            self.one_by_one(&pairs, write).await
+            self.one_by_one(writes, write).await
         } else {
-            side_by_side(&pairs, write).await
+            side_by_side(writes, write).await
         }
     }
 
@@ -82,40 +50,36 @@ impl<F: Fabric, E: Environment> SessionLogic<F, E> {
         }
     }
 
-    async fn one_by_one<'p>(
+    async fn one_by_one<'w>(
         &self,
-        pairs: &[PairSlices<'p>],
-        write: impl AsyncFn(PairSlices<'p>) -> Result<(), Error>,
+        writes: &'w [BatchWrite<'w>],
+        write: impl AsyncFn(&'w BatchWrite<'w>) -> Result<(), Error>,
     ) -> Vec<Result<(), Error>> {
-        let mut outcomes = Vec::with_capacity(pairs.len());
-        for some in pairs.chunks(FETCHED_TOGETHER) {
-            let keys = some.iter().map(|(key, _)| self.store.key(key));
+        let mut outcomes = Vec::with_capacity(writes.len());
+        for some in writes.chunks(FETCHED_TOGETHER) {
+            let keys = some.iter().map(|write| self.store.key(write.key()));
             keys.clone().for_each(|key| self.cache.with(|cache| cache.prefetch(&key)));
             let hints = keys.filter_map(|key| self.cache.with(|cache| cache.peek(&key)));
             hints.for_each(|hint| self.store.prefetch(hint));
-            for pair in some {
-                outcomes.push(write(*pair).await);
+            for one in some {
+                outcomes.push(write(one).await);
             }
         }
         outcomes
     }
 }
 
-fn slices<K: AsRef<[u8]>, V: AsRef<[u8]>>(pairs: &[(K, V)]) -> Vec<PairSlices<'_>> {
-    pairs.iter().map(|(key, value)| (key.as_ref(), value.as_ref())).collect()
-}
-
-async fn side_by_side<'p>(
-    pairs: &[PairSlices<'p>],
-    write: impl AsyncFn(PairSlices<'p>) -> Result<(), Error>,
+async fn side_by_side<'w>(
+    writes: &'w [BatchWrite<'w>],
+    write: impl AsyncFn(&'w BatchWrite<'w>) -> Result<(), Error>,
 ) -> Vec<Result<(), Error>> {
-    let mut outcomes: Vec<Result<(), Error>> = vec![Ok(()); pairs.len()];
+    let mut outcomes: Vec<Result<(), Error>> = vec![Ok(()); writes.len()];
     // For each write, the next one of the same key.
-    let mut next = vec![None; pairs.len()];
-    let mut latest = HashMap::with_capacity(pairs.len());
+    let mut next = vec![None; writes.len()];
+    let mut latest = HashMap::with_capacity(writes.len());
     let mut ready = VecDeque::new();
-    for (at, (key, _)) in pairs.iter().enumerate() {
-        match latest.insert(*key, at) {
+    for (at, one) in writes.iter().enumerate() {
+        match latest.insert(one.key(), at) {
             None => ready.push_back(at),
             Some(before) => next[before] = Some(at),
         }
@@ -125,15 +89,15 @@ async fn side_by_side<'p>(
     loop {
         while let Some(at) = ready.front().copied()
             && running.len() < SIDE_BY_SIDE
-            && (running.is_empty() || bytes + pairs[at].1.len() <= SIDE_BY_SIDE_BYTES)
+            && (running.is_empty() || bytes + writes[at].value_bytes() <= SIDE_BY_SIDE_BYTES)
         {
             ready.pop_front();
-            bytes += pairs[at].1.len();
-            let writing = write(pairs[at]);
+            bytes += writes[at].value_bytes();
+            let writing = write(&writes[at]);
             running.push(async move { (at, writing.await) });
         }
         let Some((at, outcome)) = running.next().await else { return outcomes };
-        bytes -= pairs[at].1.len();
+        bytes -= writes[at].value_bytes();
         outcomes[at] = outcome;
         if let Some(next) = next[at] {
             ready.push_front(next);

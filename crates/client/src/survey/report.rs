@@ -15,7 +15,7 @@ use fusee_core::verbs::{ClientId, MnId};
 
 use super::pairs::RedundancyMemory;
 
-/// The use of a cluster's memory ([`Client::survey_memory`](crate::Client::survey_memory)).
+/// The use of a cluster's memory ([`Admin::survey_memory`](crate::Admin::survey_memory)).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MemorySurvey {
     /// The number of the newest view that was used.

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use fusee_client::{Client, ClientId, FabricKind, MnId, Options, View};
+use fusee_client::{BlockingClient, Client, ClientId, FabricKind, MnId, Options, View};
 use fusee_control::master::{ClusterEpochs, MasterReply, MasterRequest, SessionHeartbeat};
 use fusee_control::rpc::{self, MasterClient, MasterService, Runtime, Server};
 
@@ -69,9 +69,9 @@ impl FakeMaster {
         self.script.lock().unwrap()
     }
 
-    pub fn connect(&self, fabric: FabricKind) -> Client {
+    pub fn connect(&self, fabric: FabricKind) -> BlockingClient {
         let options = Options::default().with_fabric(fabric);
-        Client::connect_with(&self.server.addr().unwrap().to_string(), options).unwrap()
+        Client::connect_with(&self.server.addr().unwrap().to_string(), options).unwrap().blocking()
     }
 
     /// Shows a view to all clients.

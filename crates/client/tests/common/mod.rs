@@ -5,7 +5,7 @@ pub mod fake;
 
 use std::path::Path;
 
-use fusee_client::{Client, EmbeddedOptions, FabricKind, Geometry};
+use fusee_client::{BlockingClient, Client, EmbeddedOptions, FabricKind, Geometry};
 use fusee_master::{MasterConfig, MasterServer};
 use fusee_memory_node::{MemoryNode, MemoryNodeConfig as NodeConfig};
 
@@ -44,10 +44,10 @@ pub fn fabrics() -> Vec<FabricKind> {
 }
 
 /// Calls `test` with a cluster per fabric.
-pub fn on_every_fabric(mut test: impl FnMut(Client)) {
+pub fn on_every_fabric(mut test: impl FnMut(BlockingClient)) {
     for fabric in fabrics() {
         println!("over {fabric}");
-        test(Client::embedded(options(fabric)).unwrap());
+        test(Client::embedded(options(fabric)).unwrap().blocking());
     }
 }
 

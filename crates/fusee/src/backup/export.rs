@@ -15,7 +15,7 @@ use fusee_cli::connect::ConnectArgs;
 use fusee_cli::failure::Failure;
 use fusee_cli::quantity::{ByteSize, count_with_noun};
 use fusee_cli::{interrupt, output, stderr};
-use fusee_client::Client;
+use fusee_client::BlockingClient;
 use fusee_export::format::{ExportHead, ExportTotals};
 use fusee_export::{ExportError, Exporter, ResumedExport};
 use rustix::fs::{CWD, RenameFlags};
@@ -135,12 +135,12 @@ fn now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs())
 }
 
-fn cluster_of(client: &Client) -> u64 {
+fn cluster_of(client: &BlockingClient) -> u64 {
     client.view().cluster.word()
 }
 
 /// Returns the head of an export that begins at this time.
-fn head_of(client: &Client, number: u32) -> ExportHead {
+fn head_of(client: &BlockingClient, number: u32) -> ExportHead {
     ExportHead { cluster: cluster_of(client), begun: now(), number }
 }
 
@@ -151,7 +151,7 @@ fn cannot(path: &Path, error: &dyn std::fmt::Display) -> Failure {
 /// Writes the rest of the export, or its part until a signal comes. Returns whether the export has all pairs.
 fn write<W: Write>(
     args: &ExportArgs,
-    client: &Client,
+    client: &BlockingClient,
     export: &mut Exporter<W>,
     progress: &mut PairProgress,
 ) -> Result<bool, ExportError> {
@@ -170,7 +170,7 @@ fn write<W: Write>(
 }
 
 fn report(
-    client: &Client,
+    client: &BlockingClient,
     file: String,
     whole: bool,
     totals: ExportTotals,
@@ -205,7 +205,7 @@ fn tell(args: &ExportArgs, report: &ExportReport, is_out_taken: bool) -> Result<
     }
 }
 
-fn to_stdout(args: &ExportArgs, client: &Client) -> Result<(), Failure> {
+fn to_stdout(args: &ExportArgs, client: &BlockingClient) -> Result<(), Failure> {
     let failed = |error: ExportError| Failure::operation(format!("standard output: {error}"));
     let head = head_of(client, 0);
     let out = BufWriter::with_capacity(1 << 20, stdout().lock());
@@ -228,7 +228,7 @@ fn part_of(file: &Path) -> PathBuf {
     name.into()
 }
 
-fn to_file(args: &ExportArgs, client: &Client, file: &Path) -> Result<(), Failure> {
+fn to_file(args: &ExportArgs, client: &BlockingClient, file: &Path) -> Result<(), Failure> {
     let report = export_to_file(args, client, head_of(client, 0), file)?;
     let told = tell(args, &report, false);
     match interrupt::failure().filter(|_| !report.whole) {
@@ -248,7 +248,7 @@ fn is_there(file: &Path) -> bool {
 /// Executes one export into a file.
 fn export_to_file(
     args: &ExportArgs,
-    client: &Client,
+    client: &BlockingClient,
     head: ExportHead,
     file: &Path,
 ) -> Result<ExportReport, Failure> {
@@ -312,7 +312,7 @@ fn export_to_file(
 /// Writes the rest of the export, or its part until a signal comes, and renames a complete file.
 fn finish(
     args: &ExportArgs,
-    client: &Client,
+    client: &BlockingClient,
     mut export: Exporter<File>,
     part: &Path,
     file: &Path,
@@ -355,7 +355,11 @@ fn rename_part(written: &File, part: &Path, file: &Path) -> io::Result<()> {
     File::open(directory.unwrap_or(Path::new(".")))?.sync_all()
 }
 
-fn to_directory(args: &ExportArgs, client: Client, directory: &Path) -> Result<(), Failure> {
+fn to_directory(
+    args: &ExportArgs,
+    client: BlockingClient,
+    directory: &Path,
+) -> Result<(), Failure> {
     let mut client = Some(client);
     loop {
         let begun = Instant::now();
@@ -382,7 +386,7 @@ fn to_directory(args: &ExportArgs, client: Client, directory: &Path) -> Result<(
 }
 
 /// Executes one export into a directory.
-fn snapshot(args: &ExportArgs, client: &Client, directory: &Path) -> Result<(), Failure> {
+fn snapshot(args: &ExportArgs, client: &BlockingClient, directory: &Path) -> Result<(), Failure> {
     let cluster = cluster_of(client);
     let failed = |error| cannot(directory, &error);
     // Parts of interrupted exports occupy room that this export needs.

@@ -14,7 +14,7 @@ use fusee_cli::connect::ConnectArgs;
 use fusee_cli::failure::Failure;
 use fusee_cli::quantity::{ByteSize, count_with_noun};
 use fusee_cli::{interrupt, output, stderr};
-use fusee_client::Client;
+use fusee_client::BlockingClient;
 use fusee_core::verbs::ClusterId;
 use fusee_export::format::{
     ExportBlock, ExportHead, ExportPart, ExportReader, ExportTotals, FormatError,
@@ -293,7 +293,7 @@ impl ImportSource {
     /// Writes the pairs of the export.
     fn import(
         &mut self,
-        client: &Client,
+        client: &BlockingClient,
         how: ImportOptions,
         is_quiet: bool,
     ) -> Result<ImportReport, Failure> {
@@ -306,7 +306,7 @@ impl ImportSource {
                 RedundancyArg::Kept => KeptOnImport::Redundancy,
                 RedundancyArg::Rules => KeptOnImport::Nothing,
             },
-            rules: client.redundancy_rules()?,
+            rules: client.admin().redundancy_rules()?,
         };
         let mut imported = ImportTotals::default();
         self.each(how.partial, "imported", is_quiet, |block| {
@@ -375,7 +375,7 @@ pub fn restore(
     of_cluster: Option<ClusterId>,
     how: ImportOptions,
     is_json: bool,
-    cluster: impl FnOnce() -> Result<Client, Failure>,
+    cluster: impl FnOnce() -> Result<BlockingClient, Failure>,
 ) -> Result<(), Failure> {
     let mut source = ImportSource::of(path, how.of.or(of_cluster), is_json)?;
     if source.file.is_none() {

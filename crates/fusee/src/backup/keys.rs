@@ -4,7 +4,7 @@ use fusee_cli::connect::ConnectArgs;
 use fusee_cli::failure::Failure;
 use fusee_cli::quantity::{ByteSize, count_with_noun};
 use fusee_cli::{interrupt, output};
-use fusee_client::{Client, ScanCursor, ScannedPair};
+use fusee_client::{BlockingClient, ScanCursor, ScannedPair};
 use serde::Serialize;
 
 use super::PairProgress;
@@ -77,7 +77,7 @@ impl KeyPrefixArgs {
     /// number of damaged pairs.
     fn each(
         &self,
-        client: &Client,
+        client: &BlockingClient,
         mut show: impl FnMut(ScannedPair<'_>),
         mut goes_on: impl FnMut(&ScanCursor) -> Result<bool, Failure>,
     ) -> Result<u64, Failure> {
@@ -97,7 +97,7 @@ impl KeyPrefixArgs {
 /// Passes the pairs of one piece of a scan to `show`, if their keys begin with `prefix`. Returns the number of damaged
 /// pairs.
 fn piece(
-    client: &Client,
+    client: &BlockingClient,
     cursor: &mut ScanCursor,
     prefix: &[u8],
     mut show: impl FnMut(ScannedPair<'_>),
@@ -111,7 +111,7 @@ fn piece(
 
 /// Passes all pairs to `show`, if their keys begin with `prefix`. Returns the number of damaged pairs.
 pub fn each(
-    client: &Client,
+    client: &BlockingClient,
     prefix: &[u8],
     mut show: impl FnMut(ScannedPair<'_>),
 ) -> Result<u64, Failure> {

@@ -38,7 +38,7 @@ impl RecentSurvey {
 
 fn survey(master: &str, options: Options) -> Result<String, String> {
     let client = Client::connect_with(master, options).map_err(|error| error.to_string())?;
-    client.survey_memory().map(|survey| text(&survey)).map_err(|error| error.to_string())
+    client.admin().survey_memory().map(|survey| text(&survey)).map_err(|error| error.to_string())
 }
 
 fn text(survey: &MemorySurvey) -> String {

@@ -16,7 +16,7 @@ use fusee_cli::connect::ConnectArgs;
 use fusee_cli::failure::Failure;
 use fusee_cli::quantity::count_with_noun;
 use fusee_cli::{output, stderr};
-use fusee_client::Client;
+use fusee_client::BlockingClient;
 use rustyline::completion::Completer;
 use rustyline::error::ReadlineError;
 use rustyline::history::DefaultHistory;
@@ -42,7 +42,7 @@ pub struct ShellArgs {
 }
 
 struct CommandShell {
-    client: Client,
+    client: BlockingClient,
     master: String,
     timing: bool,
     failures: u64,
@@ -135,7 +135,7 @@ impl CommandShell {
         let explain = |key: &[u8], error| kv::explain(&line::show(key), error);
         let done = |()| "ok".to_string();
         match command {
-            ShellCommand::Get(key) => match self.client.get(key).map_err(|e| explain(key, e))? {
+            ShellCommand::Get(key) => match self.client.get(key)? {
                 Some(value) => Ok(line::show(&value)),
                 None => Err(kv::absent(&line::show(key))),
             },

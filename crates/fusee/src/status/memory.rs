@@ -90,7 +90,7 @@ struct OwnerMemoryReport {
 pub fn run(connect: &ConnectArgs, is_json: bool) -> Result<(), Failure> {
     let options = connect.options().with_cache_entries(0);
     let client = connect::join(&connect.master, options).map_err(with_next_step)?;
-    let survey = client.survey_memory().map_err(explain)?;
+    let survey = client.admin().survey_memory().map_err(explain)?;
     drop(client);
     let report = MemoryReport::from(survey);
     output::text(&if is_json { super::json(&report)? } else { show(&report) })?;

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread;
 
-use fusee_client::{Client, Error, FabricChoice, Options};
+use fusee_client::{BlockingClient, Client, FabricChoice, Options, PutOptions, WriteError};
 use fusee_export::Exporter;
 use fusee_export::format::{ExportBlock, ExportHead, ExportPart, ExportReader};
 
@@ -36,18 +36,24 @@ fn four_nodes() -> FaultyCluster {
     })
 }
 
-fn connect(cluster: &FaultyCluster) -> Client {
+fn connect(cluster: &FaultyCluster) -> BlockingClient {
     let fabric: FabricChoice = cluster.fabric().parse().unwrap();
-    Client::connect_with(cluster.address(), Options::default().with_fabric(fabric)).unwrap()
+    Client::connect_with(cluster.address(), Options::default().with_fabric(fabric))
+        .unwrap()
+        .blocking()
 }
 
 /// Updates a writer's own keys, and inserts and deletes other keys, until `stop` is set. If a session is lost with the
 /// memory node, the client replaces it.
-fn write(client: &Client, writer: u32, versions: &[AtomicU32], stop: &AtomicBool) {
+fn write(client: &BlockingClient, writer: u32, versions: &[AtomicU32], stop: &AtomicBool) {
     let mut round = 0_u32;
-    let again = |result: Result<(), Error>| match result {
-        Ok(()) | Err(Error::AlreadyExists | Error::NotFound) => true,
-        Err(Error::Unreachable { .. } | Error::Expelled { .. } | Error::GaveUp { .. }) => false,
+    let again = |result: Result<(), WriteError>| match result {
+        Ok(()) | Err(WriteError::AlreadyExists | WriteError::NotFound) => true,
+        Err(
+            WriteError::Unreachable { .. }
+            | WriteError::Expelled { .. }
+            | WriteError::GaveUp { .. },
+        ) => false,
         Err(error) => panic!("{error}"),
     };
     while !stop.load(Ordering::Relaxed) {
@@ -129,7 +135,8 @@ fn after_a_stop_of_everything_one_command_restores_the_last_export() {
     for n in 0..300 {
         client.put(&key(n), &value(n, 7)).unwrap();
     }
-    client.put_with(b"picture", &[9; 40_000], "ec:2+1".parse().unwrap()).unwrap();
+    let coded = PutOptions::default().with_redundancy("ec:2+1".parse().unwrap());
+    client.put_with(b"picture", &[9; 40_000], coded).unwrap();
     let directory = cluster.path("exports").display().to_string();
     cluster.run(&["export", "--dir", &directory, "--keep", "1"]).expect_code(0);
     cluster.run(&["restore", &directory]).expect_error(1, "the master has a cluster");

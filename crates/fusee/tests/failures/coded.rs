@@ -7,7 +7,9 @@
 use std::thread::sleep;
 use std::time::Duration;
 
-use fusee_client::{Client, Error, FabricChoice, Options, RedundancyRules, Transition};
+use fusee_client::{
+    BlockingClient, Client, FabricChoice, Options, RedundancyRules, Transition, WriteError,
+};
 
 use super::cluster::{ClusterShape, FaultyCluster};
 
@@ -23,20 +25,20 @@ fn value(n: u32, version: u32) -> Vec<u8> {
     (0..bytes).map(|at| (at as u32 * 31 + n * 7 + version * 13) as u8).collect()
 }
 
-fn client(cluster: &FaultyCluster) -> Client {
+fn client(cluster: &FaultyCluster) -> BlockingClient {
     client_with(cluster, "ec:4+2")
 }
 
-fn client_with(cluster: &FaultyCluster, redundancy: &str) -> Client {
+fn client_with(cluster: &FaultyCluster, redundancy: &str) -> BlockingClient {
     let redundancy = redundancy.parse().unwrap();
     let fabric: FabricChoice = cluster.fabric().parse().unwrap();
     let options = Options::default()
         .with_fabric(fabric)
         .with_redundancy(RedundancyRules::from_length(4 << 10, redundancy));
-    Client::connect_with(cluster.address(), options).unwrap()
+    Client::connect_with(cluster.address(), options).unwrap().blocking()
 }
 
-fn check(client: &Client, version: u32) {
+fn check(client: &BlockingClient, version: u32) {
     for n in 0..KEYS {
         assert!(client.get(&key(n)).unwrap() == Some(value(n, version)), "key {n}");
     }
@@ -45,7 +47,7 @@ fn check(client: &Client, version: u32) {
     assert!(found.into_iter().zip(0..).all(|(found, n)| found == Some(value(n, version))));
 }
 
-fn put_all(client: &Client, version: u32) {
+fn put_all(client: &BlockingClient, version: u32) {
     (0..KEYS).for_each(|n| client.put(&key(n), &value(n, version)).unwrap());
 }
 
@@ -61,7 +63,7 @@ fn survives_losses(fabric: &'static str) {
     let client = client(&cluster);
     put_all(&client, 0);
     check(&client, 0);
-    assert_eq!(client.insert(&key(1), &value(1, 9)).unwrap_err(), Error::AlreadyExists);
+    assert_eq!(client.insert(&key(1), &value(1, 9)).unwrap_err(), WriteError::AlreadyExists);
     client.delete(&key(1)).unwrap();
     assert_eq!(client.get(&key(1)).unwrap(), None);
     client.insert(&key(1), &value(1, 0)).unwrap();

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use fusee_client::{Client, FabricChoice, Options, Status, View};
+use fusee_client::{BlockingClient, Client, FabricChoice, Options, Status, View};
 use fusee_control::master::MemberState;
 use fusee_core::verbs::MnId;
 
@@ -21,7 +21,7 @@ fn value(key: u32) -> Vec<u8> {
     key.to_le_bytes().repeat(VALUE_BYTES / 4)
 }
 
-fn check_values(client: &Client) {
+fn check_values(client: &BlockingClient) {
     for key in 0..KEYS {
         let found = client.get(&key.to_le_bytes()).unwrap();
         assert!(found.as_deref() == Some(&value(key)[..]), "key {key}");
@@ -45,7 +45,7 @@ fn grow_and_shrink(fabric: &'static str) {
     cluster.load(2, 2);
     let regions = |status: &Status| status.view.as_ref().map_or(0, |view| view.regions.len());
     let options = Options::default().with_fabric(fabric.parse::<FabricChoice>().unwrap());
-    let client = Client::connect_with(cluster.address(), options).unwrap();
+    let client = Client::connect_with(cluster.address(), options).unwrap().blocking();
     for key in 0..KEYS {
         client.insert(&key.to_le_bytes(), &value(key)).unwrap();
     }

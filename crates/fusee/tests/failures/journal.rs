@@ -12,7 +12,7 @@ use std::fs::{self, File};
 use std::io::Write;
 use std::path::Path;
 
-use fusee_client::{Error, FailedWriteOutcome};
+use fusee_client::{FailedWriteOutcome, WriteError};
 use fusee_linearizability::{HistoryAnswer, HistoryCall, HistoryOperation, HistoryRecord};
 use rustix::time::{ClockId, clock_gettime};
 
@@ -64,15 +64,15 @@ impl Journal {
     }
 
     /// Notes that the operation has ended. For a SEARCH the note contains the value that was found.
-    pub fn end(&mut self, result: &Result<Option<u64>, Error>, is_search: bool) {
+    pub fn end(&mut self, result: &Result<Option<u64>, WriteError>, is_search: bool) {
         let now = now_ns();
         let (what, found) = match result {
             Ok(Some(value)) => (FOUND, *value),
             Ok(None) if is_search => (ABSENT, 0),
             Ok(None) => (DONE, 0),
-            Err(Error::AlreadyExists) => (EXISTS, 0),
-            Err(Error::NotFound) => (ABSENT, 0),
-            Err(Error::Corrupt { .. }) => (UNKNOWN, 0),
+            Err(WriteError::AlreadyExists) => (EXISTS, 0),
+            Err(WriteError::NotFound) => (ABSENT, 0),
+            Err(WriteError::Corrupt { .. }) => (UNKNOWN, 0),
             Err(error) if error.outcome() == FailedWriteOutcome::Unknown => (UNKNOWN, 0),
             Err(_) => (NOT_APPLIED, 0),
         };

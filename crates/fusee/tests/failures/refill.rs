@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use fusee_client::{Client, Error, FabricChoice, Options};
+use fusee_client::{BlockingClient, Client, FabricChoice, Options, WriteError};
 use serde::{Deserialize, Serialize};
 
 use super::cluster::{ClusterShape, FaultyCluster, LONG_LEASE_MS};
@@ -97,7 +97,7 @@ fn is_a_filler() {
                         own.push(key);
                         refused = 0;
                     }
-                    Err(Error::OutOfMemory) => refused += 1,
+                    Err(WriteError::OutOfMemory) => refused += 1,
                     Err(error) => panic!("pair {key}: {error}"),
                 }
             }
@@ -126,9 +126,9 @@ fn is_a_filler() {
     });
 }
 
-fn join(master: &str, fabric: &str) -> Client {
+fn join(master: &str, fabric: &str) -> BlockingClient {
     let options = Options::default().with_fabric(fabric.parse::<FabricChoice>().unwrap());
-    Client::connect_with(master, options.with_op_timeout(OP_TIMEOUT)).unwrap()
+    Client::connect_with(master, options.with_op_timeout(OP_TIMEOUT)).unwrap().blocking()
 }
 
 fn name(key: u64) -> Vec<u8> {
@@ -161,7 +161,7 @@ fn fits(fabric: &'static str, pool: &'static str, block: &'static str, rounds: u
         let client = join(cluster.address(), fabric);
         let deleted = (0..tried).filter(|key| match client.delete(&name(*key)) {
             Ok(()) => true,
-            Err(Error::NotFound) => false,
+            Err(WriteError::NotFound) => false,
             Err(error) => panic!("round {round}: pair {key} cannot be deleted: {error}"),
         });
         assert_eq!(deleted.count() as u64, fit, "round {round}: pairs that were acknowledged");
@@ -170,7 +170,7 @@ fn fits(fabric: &'static str, pool: &'static str, block: &'static str, rounds: u
         println!("round {round}: {fit} pairs fitted");
         fits.push(fit);
     }
-    let survey = join(cluster.address(), fabric).survey_memory().expect("nodes answer");
+    let survey = join(cluster.address(), fabric).admin().survey_memory().expect("nodes answer");
     for class in &survey.classes {
         println!(
             "objects of {} bytes: {} blocks, {} of {} objects marked",

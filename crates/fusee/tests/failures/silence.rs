@@ -8,7 +8,7 @@
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use fusee_client::{Client, Error, FabricKind, Options};
+use fusee_client::{BlockingClient, Client, FabricKind, Options, ReadError};
 use fusee_core::view::{PoolPlace, View};
 use futures_util::future::join_all;
 
@@ -24,17 +24,17 @@ fn value(n: u32) -> Vec<u8> {
     format!("value of {n}").repeat(20).into_bytes()
 }
 
-fn client(cluster: &FaultyCluster) -> Client {
+fn client(cluster: &FaultyCluster) -> BlockingClient {
     let options = Options::default().with_fabric(FabricKind::Tcp);
-    Client::connect_with(cluster.address(), options).unwrap()
+    Client::connect_with(cluster.address(), options).unwrap().blocking()
 }
 
-fn put_all(client: &Client) {
+fn put_all(client: &BlockingClient) {
     (0..KEYS).for_each(|n| client.put(&key(n), &value(n)).unwrap());
 }
 
 /// Reads all keys, first one by one and then together. Returns the time of the slowest single read.
-fn read_all(client: &Client) -> Duration {
+fn read_all(client: &BlockingClient) -> Duration {
     let mut longest = Duration::ZERO;
     for n in 0..KEYS {
         let begun = Instant::now();
@@ -81,7 +81,7 @@ fn without_master_and_two_of_five_nodes_what_is_certain_is_read() {
     let mut cluster = FaultyCluster::of(shape);
     let options =
         Options::default().with_fabric(FabricKind::Tcp).with_op_timeout(Duration::from_secs(6));
-    let client = Client::connect_with(cluster.address(), options).unwrap();
+    let client = Client::connect_with(cluster.address(), options).unwrap().blocking();
     put_all(&client);
     let session = client.session().unwrap();
     let keys: Vec<Vec<u8>> = (0..KEYS).map(key).collect();
@@ -110,7 +110,7 @@ fn without_master_and_two_of_five_nodes_what_is_certain_is_read() {
                 assert_eq!(answer, Some(value(n)), "key {n}");
                 found += 1;
             }
-            Err(Error::Unreachable { .. } | Error::GaveUp { .. }) => waited += 1,
+            Err(ReadError::Unreachable { .. } | ReadError::GaveUp { .. }) => waited += 1,
             Err(other) => panic!("key {n}: {other}"),
         }
     }
@@ -120,7 +120,7 @@ fn without_master_and_two_of_five_nodes_what_is_certain_is_read() {
     drop(session);
     cluster.restart_master();
     cluster.until_stable(3, false);
-    read_all(&Client::connect(cluster.address()).unwrap());
+    read_all(&Client::connect(cluster.address()).unwrap().blocking());
 }
 
 /// The node is stopped instead of killed. It is silent, and runs again after all keys have been read.

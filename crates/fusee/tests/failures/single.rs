@@ -5,7 +5,9 @@
 use std::collections::BTreeSet;
 use std::time::Instant;
 
-use fusee_client::{Client, Error, FabricChoice, Options, Redundancy, Transition};
+use fusee_client::{
+    BlockingClient, Client, FabricChoice, Options, PutOptions, Redundancy, Transition, WriteError,
+};
 
 use super::cluster::{ClusterShape, FaultyCluster, patience};
 
@@ -30,8 +32,12 @@ fn single() -> impl Iterator<Item = u32> {
     (0..KEYS).filter(|n| redundancy(*n) == Redundancy::None)
 }
 
+fn named(redundancy: Redundancy) -> PutOptions {
+    PutOptions::default().with_redundancy(redundancy)
+}
+
 /// Reads all keys, each within half the patience. Returns the missing keys, and asserts that they have no redundancy.
-fn missing(client: &Client) -> BTreeSet<u32> {
+fn missing(client: &BlockingClient) -> BTreeSet<u32> {
     let mut missing = BTreeSet::new();
     for n in 0..KEYS {
         let begun = Instant::now();
@@ -60,10 +66,11 @@ fn values_without_redundancy_go_with_their_node_and_nothing_else_does() {
     };
     let mut cluster = FaultyCluster::of(shape);
     let fabric: FabricChoice = cluster.fabric().parse().unwrap();
-    let client =
-        Client::connect_with(cluster.address(), Options::default().with_fabric(fabric)).unwrap();
+    let client = Client::connect_with(cluster.address(), Options::default().with_fabric(fabric))
+        .unwrap()
+        .blocking();
     for n in 0..KEYS {
-        client.put_with(&key(n), &value(n, 0), redundancy(n)).unwrap();
+        client.put_with(&key(n), &value(n, 0), named(redundancy(n))).unwrap();
     }
     assert_eq!(missing(&client), BTreeSet::new());
     assert_eq!(client.redundancy_of(&key(0)).unwrap(), Some(Redundancy::None));
@@ -84,7 +91,7 @@ fn values_without_redundancy_go_with_their_node_and_nothing_else_does() {
         client.delete(&key(first)).unwrap_err(),
         client.set_redundancy(&key(first), Redundancy::Replicated).unwrap_err(),
     ] {
-        assert_eq!(failed, Error::NotFound);
+        assert_eq!(failed, WriteError::NotFound);
     }
 
     // The status reports the loss, by node.
@@ -100,8 +107,8 @@ fn values_without_redundancy_go_with_their_node_and_nothing_else_does() {
 
     // Lost keys can be inserted again, into the remaining regions.
     for n in &gone {
-        client.insert_with(&key(*n), &value(*n, 0), Redundancy::None).unwrap();
-        assert_eq!(client.insert(&key(*n), b"x").unwrap_err(), Error::AlreadyExists);
+        client.put_with(&key(*n), &value(*n, 0), named(Redundancy::None).if_absent()).unwrap();
+        assert_eq!(client.insert(&key(*n), b"x").unwrap_err(), WriteError::AlreadyExists);
     }
     assert_eq!(missing(&client), BTreeSet::new());
 

@@ -33,7 +33,7 @@ use std::ops::Range;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use fusee_client::{Client, FabricKind, Options};
+use fusee_client::{BlockingClient, Client, FabricKind, Options};
 use fusee_linearizability::{HistoryAnswer, HistoryCall, HistoryRecord, OperationHistory};
 use rand::RngExt;
 use rustix::time::{ClockId, clock_gettime};
@@ -379,14 +379,14 @@ impl SoakFault {
 
 /// Connects a client that opens many sessions. It does not use shared memory, where a fence would kill this test's
 /// process.
-fn crowd(cluster: &FaultyCluster) -> Client {
+fn crowd(cluster: &FaultyCluster) -> BlockingClient {
     let timeout = Duration::from_secs(1);
     let fabric = if cluster.fabric() == "verbs" { FabricKind::Verbs } else { FabricKind::Tcp };
     let options = Options::default()
         .with_fabric(fabric)
         .with_op_timeout(timeout)
         .with_connect_timeout(timeout);
-    Client::connect_with(cluster.address(), options).unwrap()
+    Client::connect_with(cluster.address(), options).unwrap().blocking()
 }
 
 /// Pauses until the master regards processes as dead that have just become silent.

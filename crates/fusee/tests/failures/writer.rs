@@ -15,7 +15,7 @@ use std::process::{Child, ChildStdin, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use fusee_client::{Client, Error, FabricChoice, Options};
+use fusee_client::{BlockingClient, Client, FabricChoice, Options, WriteError};
 use fusee_linearizability::{HistoryCall, HistoryRecord};
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
@@ -227,7 +227,7 @@ fn is_a_client() {
 
 /// Forks twice. One child ends by `exit`, as programs do, and the other by `_exit`.
 #[allow(unsafe_code, reason = "there is no safe fork")]
-fn fork_twice(task: &WriterTask, client: &Client) {
+fn fork_twice(task: &WriterTask, client: &BlockingClient) {
     for by_exit in [true, false] {
         // SAFETY: after `fork` in a process with threads, a child should call only async-signal-safe functions. This
         // child calls its parent's client, as a user's program might: that is what the test is about. The alarm ends it
@@ -236,9 +236,9 @@ fn fork_twice(task: &WriterTask, client: &Client) {
         if child == 0 {
             // SAFETY: `alarm` has no preconditions.
             unsafe { libc::alarm(CHILD_TIMEOUT_S) };
-            let asked = client.get(&name(task.keys.start));
+            let asked = client.get(&name(task.keys.start)).map_err(WriteError::from);
             let told = client.put(&name(task.keys.start), &encode(0));
-            let is_forked = |error| matches!(error, Some(Error::Forked { .. }));
+            let is_forked = |error| matches!(error, Some(WriteError::Forked { .. }));
             let code = i32::from(!is_forked(asked.err()) || !is_forked(told.err()));
             if by_exit {
                 std::process::exit(code);
@@ -265,13 +265,13 @@ fn complain(task: &WriterTask, text: &str) {
 }
 
 /// Connects to the cluster, and tries again while the master is away.
-fn join(task: &WriterTask) -> Client {
+fn join(task: &WriterTask) -> BlockingClient {
     let fabric = task.fabric.parse::<FabricChoice>().unwrap();
     let options = Options::default().with_fabric(fabric).with_op_timeout(OP_TIMEOUT);
     let end = Instant::now() + patience();
     loop {
         match Client::connect_with(&task.master, options.clone()) {
-            Ok(client) => return client,
+            Ok(client) => return client.blocking(),
             Err(error) if Instant::now() > end => panic!("cannot join: {error}"),
             Err(_) => std::thread::sleep(Duration::from_millis(20)),
         }
@@ -281,7 +281,7 @@ fn join(task: &WriterTask) -> Client {
 struct Writer<'a> {
     task: &'a WriterTask,
     number: u32,
-    client: Client,
+    client: BlockingClient,
     journal: Journal,
     rng: SmallRng,
     /// Number of writes so far.
@@ -291,7 +291,7 @@ struct Writer<'a> {
 }
 
 impl Writer<'_> {
-    fn new(task: &WriterTask, number: u32, client: Client) -> Writer<'_> {
+    fn new(task: &WriterTask, number: u32, client: BlockingClient) -> Writer<'_> {
         let journal = Journal::create(&task.journal(number));
         let rng = SmallRng::seed_from_u64(task.seed ^ u64::from(number) << 32);
         Writer { task, number, client, journal, rng, sequence: 0, view: 0 }
@@ -383,7 +383,8 @@ impl Writer<'_> {
         let client = &self.client;
         let result = match call {
             HistoryCall::Search => {
-                client.get(&name).map(|found| found.map(|value| self.decode(&value)))
+                let found = client.get(&name).map_err(WriteError::from);
+                found.map(|found| found.map(|value| self.decode(&value)))
             }
             HistoryCall::Insert(value) => client.insert(&name, &encode(value)).map(|()| None),
             HistoryCall::Update(value) => client.update(&name, &encode(value)).map(|()| None),
@@ -392,7 +393,7 @@ impl Writer<'_> {
         };
         self.journal.end(&result, call == HistoryCall::Search);
         match result {
-            Ok(_) | Err(Error::NotFound | Error::AlreadyExists) => true,
+            Ok(_) | Err(WriteError::NotFound | WriteError::AlreadyExists) => true,
             Err(error) => {
                 self.complain(&format!("error: {call:?} of key {key}: {error}"));
                 false

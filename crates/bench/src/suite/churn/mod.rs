@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 
 use fusee_cli::failure::Failure;
 use fusee_cli::interrupt;
-use fusee_client::{Client, Redundancy};
+use fusee_client::{BlockingClient, Redundancy};
 use serde::Serialize;
 
 use crate::process_cluster::{self, ProcessClusterArgs};
@@ -124,7 +124,7 @@ struct ChurnTotals {
 
 impl ChurnTotals {
     /// Describes the cluster of a part; both are alike.
-    fn describe(&mut self, client: &Client) {
+    fn describe(&mut self, client: &BlockingClient) {
         self.setup = Some(MeasuredSetup::of(client, true, false));
     }
 }

@@ -12,7 +12,7 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use fusee_client::Error;
+use fusee_client::WriteError;
 
 use crate::store::OperationError;
 use crate::value::ValueOrigin;
@@ -68,7 +68,7 @@ impl ChurnModel {
     }
 
     /// Notes that the write has ended.
-    pub fn end(&self, key: u64, version: u32, result: &Result<(), Error>) {
+    pub fn end(&self, key: u64, version: u32, result: &Result<(), WriteError>) {
         let key = self.key(key);
         match result {
             Ok(()) => key.acknowledged.store(version, ORDER),
@@ -122,7 +122,7 @@ mod tests {
         bytes
     }
 
-    fn write(model: &ChurnModel, version: u32, result: &Result<(), Error>) {
+    fn write(model: &ChurnModel, version: u32, result: &Result<(), WriteError>) {
         model.begin(0, version);
         model.end(0, version, result);
     }
@@ -131,8 +131,8 @@ mod tests {
         model.check(0, before, Some(&value(0, version)), LEN)
     }
 
-    fn unknown() -> Result<(), Error> {
-        Err(Error::GaveUp { waiting_for: "a test", outcome: FailedWriteOutcome::Unknown })
+    fn unknown() -> Result<(), WriteError> {
+        Err(WriteError::GaveUp { waiting_for: "a test", outcome: FailedWriteOutcome::Unknown })
     }
 
     #[test]
@@ -182,7 +182,7 @@ mod tests {
     fn failed_writes_leave_what_was_and_unknown_ones_leave_both() {
         let model = ChurnModel::new(1);
         write(&model, 1, &Ok(()));
-        write(&model, 2, &Err(Error::OutOfMemory));
+        write(&model, 2, &Err(WriteError::OutOfMemory));
         assert!(check(&model, 1, 1).is_ok() && check(&model, 1, 2).is_err());
         write(&model, 3, &unknown());
         assert!(check(&model, 1, 1).is_ok() && check(&model, 1, 3).is_ok());

@@ -11,7 +11,7 @@ use fusee_cli::connect;
 use fusee_cli::failure::Failure;
 use fusee_cli::flags;
 use fusee_cli::quantity::ByteSize;
-use fusee_client::{Client, FabricChoice, FabricKind, Geometry, Options};
+use fusee_client::{BlockingClient, FabricChoice, FabricKind, Geometry, Options};
 use fusee_control::node::extent_align_bytes;
 use fusee_core::layout::{BlockShape, Object, SizeClass};
 use fusee_launch::{LaunchPlan, Servers};
@@ -136,7 +136,7 @@ impl ChurnClusterSizes {
     }
 
     /// Starts the cluster, and joins it.
-    pub fn open(&self, cluster: &ProcessClusterArgs) -> Result<(Client, Servers), Failure> {
+    pub fn open(&self, cluster: &ProcessClusterArgs) -> Result<(BlockingClient, Servers), Failure> {
         let replicas = cluster.cluster();
         let fabric = match cluster.fabric {
             FabricChoice::Auto => FabricKind::Shm,

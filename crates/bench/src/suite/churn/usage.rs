@@ -7,7 +7,7 @@
 
 use std::collections::BTreeMap;
 
-use fusee_client::Client;
+use fusee_client::BlockingClient;
 use serde::Serialize;
 
 /// The blocks of one memory node.
@@ -39,7 +39,7 @@ pub struct SizeClassUse {
 
 /// An observer that remembers the largest figure.
 pub struct ChurnMemoryMonitor<'a> {
-    client: &'a Client,
+    client: &'a BlockingClient,
     block_bytes: u64,
     /// The largest figure so far, in bytes.
     pub most_bytes: u64,
@@ -48,7 +48,7 @@ pub struct ChurnMemoryMonitor<'a> {
 }
 
 impl<'a> ChurnMemoryMonitor<'a> {
-    pub fn new(client: &'a Client, block_bytes: u64) -> ChurnMemoryMonitor<'a> {
+    pub fn new(client: &'a BlockingClient, block_bytes: u64) -> ChurnMemoryMonitor<'a> {
         ChurnMemoryMonitor { client, block_bytes, most_bytes: 0, problem: None }
     }
 
@@ -56,7 +56,7 @@ impl<'a> ChurnMemoryMonitor<'a> {
     pub fn look(&mut self) -> ChurnMemoryUse {
         let mut all = ChurnMemoryUse::default();
         let view = self.client.view();
-        for (node, usage) in self.client.usage() {
+        for (node, usage) in self.client.admin().usage() {
             let usage = match usage {
                 Ok(usage) => usage,
                 Err(error) => {
@@ -78,7 +78,7 @@ impl<'a> ChurnMemoryMonitor<'a> {
 
     /// Returns the memory of the size classes of objects smaller than this.
     pub fn use_of_classes_below(&mut self, object_bytes: u64) -> SizeClassUse {
-        let survey = match self.client.survey_memory() {
+        let survey = match self.client.admin().survey_memory() {
             Ok(survey) => survey,
             Err(error) => {
                 self.problem.get_or_insert_with(|| format!("no survey of the memory: {error}"));

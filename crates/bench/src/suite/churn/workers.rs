@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 use fusee_cli::failure::Failure;
 use fusee_cli::interrupt;
-use fusee_client::{Client, Error, OpKind, Redundancy};
+use fusee_client::{BlockingClient, OpKind, Redundancy, WriteError};
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 
@@ -122,7 +122,7 @@ pub struct ChurnLoad {
 impl<'a> ChurnWorkerPool<'a> {
     /// Opens the sessions, and runs `conduct`, which gives them their tasks.
     pub fn run<R>(
-        client: &'a Client,
+        client: &'a BlockingClient,
         model: &'a ChurnModel,
         load: ChurnLoad,
         conduct: impl FnOnce(&ChurnWorkerPool<'a>) -> R,
@@ -298,12 +298,12 @@ impl ChurnWorker<'_> {
         model.end(key, version, &result);
         let done = &mut *self.done.borrow_mut();
         self.refusals_in_a_row = match result {
-            Err(Error::OutOfMemory) => self.refusals_in_a_row + 1,
+            Err(WriteError::OutOfMemory) => self.refusals_in_a_row + 1,
             _ => 0,
         };
         match result {
             Ok(()) => done.tally.record(kind, took.as_nanos() as u64),
-            Err(Error::OutOfMemory) if is_aim => {
+            Err(WriteError::OutOfMemory) if is_aim => {
                 done.refused += 1;
                 done.slowest_refusal = done.slowest_refusal.max(took);
             }
@@ -336,7 +336,7 @@ impl ChurnWorker<'_> {
         }
     }
 
-    fn fail(&self, done: &mut ChurnTaskResult, kind: OpKind, key: u64, error: &Error) {
+    fn fail(&self, done: &mut ChurnTaskResult, kind: OpKind, key: u64, error: &WriteError) {
         self.crew.errors.fetch_add(1, Ordering::Relaxed);
         done.tally.error(kind, key, error);
     }

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use fusee_cli::failure::Failure;
 use fusee_cli::master_requests::{self, DrainStatus};
 use fusee_cli::secret;
-use fusee_client::{Client, MnId, View};
+use fusee_client::{BlockingClient, MnId, View};
 use fusee_control::rpc::{MasterClient, Runtime};
 
 use super::report::{DrainedNode, JoinedNode};
@@ -47,7 +47,7 @@ impl StepGoal {
     /// time since then.
     pub fn look(
         &mut self,
-        client: &Client,
+        client: &BlockingClient,
         from_s: f64,
         took_s: f64,
     ) -> Result<Option<ReachedGoal>, Failure> {

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use fusee_cli::failure::Failure;
 use fusee_cli::interrupt;
-use fusee_client::Client;
+use fusee_client::BlockingClient;
 
 use crate::series::{MeteredSession, OperationMeter};
 use crate::tally::OperationTally;
@@ -23,7 +23,7 @@ const LOOK: Duration = Duration::from_millis(2);
 
 /// The state that threads share.
 pub struct ElasticityLoad<'a> {
-    pub client: &'a Client,
+    pub client: &'a BlockingClient,
     pub board: &'a WorkerContext,
     pub workload: YcsbWorkload,
     pub chooser: &'a KeyChooser,

@@ -21,7 +21,7 @@ use std::time::Duration;
 
 use fusee_cli::failure::Failure;
 use fusee_cli::interrupt;
-use fusee_client::Client;
+use fusee_client::BlockingClient;
 use fusee_launch::Servers;
 use serde::Serialize;
 
@@ -194,7 +194,7 @@ pub fn run(args: &ElasticityArgs) -> Result<(), Failure> {
 /// Runs the load through the script.
 fn run_script(
     args: &ElasticityArgs,
-    client: &Client,
+    client: &BlockingClient,
     board: &WorkerContext,
     servers: &mut Servers,
 ) -> Result<(Vec<ElasticitySessionResult>, ElasticityTimeline), Failure> {

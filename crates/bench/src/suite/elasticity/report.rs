@@ -8,7 +8,7 @@ use std::time::Duration;
 use fusee_cli::failure::Failure;
 use fusee_cli::master_requests::state_name;
 use fusee_cli::quantity::ByteSize;
-use fusee_client::{Client, View};
+use fusee_client::{BlockingClient, View};
 use serde::Serialize;
 
 use super::ElasticityArgs;
@@ -134,8 +134,8 @@ pub struct DrainedNode {
 }
 
 /// Returns the master's state of every memory node, by name; as in `fusee status`.
-pub fn members(client: &Client) -> Result<BTreeMap<String, &'static str>, Failure> {
-    let status = client.status()?;
+pub fn members(client: &BlockingClient) -> Result<BTreeMap<String, &'static str>, Failure> {
+    let status = client.admin().status()?;
     let states = status.members.iter().map(|m| (m.node.to_string(), state_name(m.state)));
     Ok(states.collect())
 }

@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 use clap::builder::ArgPredicate;
 use fusee_cli::failure::Failure;
 use fusee_cli::interrupt;
-use fusee_client::{Client, MnId, Redundancy};
+use fusee_client::{BlockingClient, MnId, Redundancy};
 use fusee_launch::Servers;
 use fusee_linearizability::{HistoryAnswer, HistoryCall};
 use serde::Serialize;
@@ -135,7 +135,7 @@ pub struct FailoverArgs {
 
 impl FailoverArgs {
     /// The nodes to kill, in this order.
-    fn victims(&self, client: &Client) -> Result<Vec<MnId>, Failure> {
+    fn victims(&self, client: &BlockingClient) -> Result<Vec<MnId>, Failure> {
         let mut nodes: Vec<MnId> = client.view().members.iter().map(|m| m.node).collect();
         nodes.sort_unstable();
         let first = nodes.iter().position(|node| node.to_string() == self.victim);
@@ -196,9 +196,9 @@ pub fn run(args: &FailoverArgs) -> Result<(), Failure> {
     shell.print_results(args, Some(setup), found, None)
 }
 
-fn wait_for_members(client: &Client, count: usize) -> Result<(), Failure> {
+fn wait_for_members(client: &BlockingClient, count: usize) -> Result<(), Failure> {
     let start = Instant::now();
-    while client.status()?.members.len() < count {
+    while client.admin().status()?.members.len() < count {
         if start.elapsed() > JOIN_TIMEOUT {
             return Err(Failure::operation("the spare memory nodes did not join in time"));
         }
@@ -281,7 +281,7 @@ fn run_with_kills<'a>(
 /// Does the steps of the run, beside the threads of the load.
 fn kill_nodes<'a>(
     args: &FailoverArgs,
-    client: &'a Client,
+    client: &'a BlockingClient,
     board: &WorkerContext,
     victims: &[MnId],
     servers: &mut Servers,
@@ -377,7 +377,7 @@ impl FailoverLoss {
 /// Reads everything back, and checks the history.
 fn verify_run(
     args: &FailoverArgs,
-    client: &Client,
+    client: &BlockingClient,
     board: &WorkerContext,
     loaded: FailoverTrace,
     disturbed: FailoverRun<'_>,

@@ -7,7 +7,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use fusee_cli::failure::Failure;
-use fusee_client::{Client, MnId, View};
+use fusee_client::{BlockingClient, MnId, View};
 use fusee_control::master::Reconfiguration;
 
 /// The period of looks for the next view.
@@ -19,7 +19,7 @@ const VIEWS: u64 = 4;
 
 /// An observer from the moment of the kill on.
 pub struct FailoverMonitor<'a> {
-    client: &'a Client,
+    client: &'a BlockingClient,
     victims: Vec<MnId>,
     /// The number of the view before the kill.
     before: u64,
@@ -38,7 +38,7 @@ pub struct FailoverMonitor<'a> {
 
 impl FailoverMonitor<'_> {
     /// Starts to watch; to be called at the moment of the kill.
-    pub fn start(client: &Client, victims: Vec<MnId>) -> FailoverMonitor<'_> {
+    pub fn start(client: &BlockingClient, victims: Vec<MnId>) -> FailoverMonitor<'_> {
         FailoverMonitor {
             client,
             victims,
@@ -88,7 +88,7 @@ impl FailoverMonitor<'_> {
 
     /// Asks the master, when no session learns of views any more.
     pub fn poll_master(&mut self) -> Result<(), Failure> {
-        let status = self.client.status()?;
+        let status = self.client.admin().status()?;
         let view = status.view.as_ref();
         let is_rid = |view: &&View| view.change.is_none() && !self.is_in(view);
         let settled = view.filter(is_rid).is_some();

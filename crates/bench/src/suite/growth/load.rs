@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use fusee_cli::failure::Failure;
 use fusee_cli::interrupt;
-use fusee_client::Client;
+use fusee_client::BlockingClient;
 use rand::RngExt;
 
 use crate::series::{MeteredSession, OperationMeter};
@@ -33,7 +33,7 @@ pub enum GrowthRole {
 
 /// The state that threads share.
 pub struct GrowthLoad<'a> {
-    pub client: &'a Client,
+    pub client: &'a BlockingClient,
     pub board: &'a WorkerContext,
     /// Keys to insert.
     pub keys: u64,

@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 
 use fusee_cli::failure::Failure;
 use fusee_cli::interrupt;
-use fusee_client::Client;
+use fusee_client::BlockingClient;
 use serde::Serialize;
 
 use crate::args::{ClusterArgs, LoadArgs};
@@ -186,7 +186,7 @@ struct GrowthRun<'a> {
 /// Runs the load until all keys are there.
 fn run_load<'a>(
     args: &GrowthArgs,
-    client: &'a Client,
+    client: &'a BlockingClient,
     board: &'a WorkerContext,
 ) -> Result<GrowthRun<'a>, Failure> {
     let roles = [
@@ -237,7 +237,7 @@ fn watch_load<'a>(
     let board = load.board;
     let start = Instant::now();
     let mut watch = GrowthMonitor::start(client, board, start);
-    let mut stages = GrowthStageTimes::start(&client.status()?);
+    let mut stages = GrowthStageTimes::start(&client.admin().status()?);
     let subtables_at_start = client.view().subtables.len();
     let mut intervals = Vec::new();
     let mut all = IntervalSample::default();
@@ -258,7 +258,7 @@ fn watch_load<'a>(
         if (now - from).as_secs_f64() < args.interval && goes_on {
             continue;
         }
-        stages.add(&client.status()?);
+        stages.add(&client.admin().status()?);
         let sample = take_all(meters);
         intervals.push(GrowthInterval::new(&client.view(), board, from, now, &sample));
         all.merge(&sample);

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use fusee_client::{Client, Status, View};
+use fusee_client::{BlockingClient, Status, View};
 use serde::Serialize;
 
 use crate::worker::WorkerContext;
@@ -39,7 +39,7 @@ pub fn load_factor(keys: u64, subtables: usize, view: &View) -> f64 {
 
 /// An observer of the view.
 pub struct GrowthMonitor<'a> {
-    client: &'a Client,
+    client: &'a BlockingClient,
     board: &'a WorkerContext,
     start: Instant,
     seen: Arc<View>,
@@ -52,7 +52,7 @@ pub struct GrowthMonitor<'a> {
 impl<'a> GrowthMonitor<'a> {
     /// Starts to watch.
     pub fn start(
-        client: &'a Client,
+        client: &'a BlockingClient,
         board: &'a WorkerContext,
         start: Instant,
     ) -> GrowthMonitor<'a> {

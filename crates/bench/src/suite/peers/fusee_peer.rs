@@ -1,7 +1,7 @@
 //! FUSEE, in this process: its memory nodes, and a session of each thread.
 
 use fusee_cli::failure::Failure;
-use fusee_client::{Client, Error, FabricKind, Session};
+use fusee_client::{BatchWrite, BlockingClient, FabricKind, Session, WriteError};
 use futures_util::future::join_all;
 
 use super::cpu::{self, ProcessThread};
@@ -16,7 +16,7 @@ const LEARNED_TOGETHER: usize = 16;
 const SERVERS: &str = "fusee-tcp";
 
 pub struct FuseePeer {
-    client: Client,
+    client: BlockingClient,
     values: PeerValues,
     keys: u32,
     fabric: FabricKind,
@@ -44,7 +44,7 @@ impl BenchStore for FuseePeer {
     type Session = Session;
 
     /// Opens a session that knows the place of every key.
-    fn open(&self) -> Result<Session, Error> {
+    fn open(&self) -> Result<Session, WriteError> {
         let session = self.client.session()?;
         let all = (0..self.keys).map(|number| PipelinedRequest::Get(key_bytes(number.into())));
         let all: Vec<PipelinedRequest> = all.collect();
@@ -68,7 +68,7 @@ impl PipelinedSession for Session {
         requests: &[PipelinedRequest],
         values: &PeerValues,
         depth: usize,
-    ) -> Result<(), Error> {
+    ) -> Result<(), WriteError> {
         if depth == 1 {
             return self.block_on(run_sequentially(self, requests.iter(), values));
         }
@@ -89,19 +89,21 @@ async fn run_in_batches(
     requests: &[PipelinedRequest],
     depth: usize,
     values: &PeerValues,
-) -> Result<(), Error> {
+) -> Result<(), WriteError> {
     let mut keys = Vec::with_capacity(depth);
-    let mut pairs = Vec::with_capacity(depth);
+    let mut updates = Vec::with_capacity(depth);
     for batch in requests.chunks(depth) {
         keys.clear();
-        pairs.clear();
+        updates.clear();
         for request in batch {
             match request {
                 PipelinedRequest::Get(key) => keys.push(key),
-                PipelinedRequest::Update(key) => pairs.push((key, values.of(key))),
+                PipelinedRequest::Update(key) => {
+                    updates.push(BatchWrite::update(key, values.of(key)))
+                }
             }
         }
-        session.update_many(&pairs).await.into_iter().collect::<Result<(), Error>>()?;
+        session.write_many(&updates).await.into_iter().collect::<Result<(), WriteError>>()?;
         let mut found = 0;
         let count = |i: usize, value: Option<&[u8]>| {
             let wanted: &[u8] = values.of(keys[i]);
@@ -119,7 +121,7 @@ async fn run_sequentially<'r>(
     session: &Session,
     requests: impl Iterator<Item = &'r PipelinedRequest>,
     values: &PeerValues,
-) -> Result<(), Error> {
+) -> Result<(), WriteError> {
     for request in requests {
         match request {
             PipelinedRequest::Get(key) => {

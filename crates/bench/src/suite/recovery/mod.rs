@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 
 use fusee_cli::failure::Failure;
 use fusee_cli::interrupt;
-use fusee_client::{Client, FabricKind};
+use fusee_client::{BlockingClient, FabricKind};
 use fusee_control::master::ClientRecovery;
 use fusee_launch::Servers;
 use serde::Serialize;
@@ -141,7 +141,7 @@ fn ms(time: Duration) -> f64 {
 /// The state of all rounds.
 struct RecoveryRoundRunner<'a> {
     args: &'a RecoveryArgs,
-    client: &'a Client,
+    client: &'a BlockingClient,
     servers: &'a Servers,
     writer: &'a SurvivorThread,
     undisturbed: Duration,
@@ -213,7 +213,7 @@ impl RecoveryRoundRunner<'_> {
         killed: Instant,
     ) -> Result<(ClientRecovery, Duration), Failure> {
         while killed.elapsed() < RECOVERY_TIMEOUT {
-            let status = self.client.status()?;
+            let status = self.client.admin().status()?;
             let recoveries = status.last_recoveries.iter();
             let mut found = recoveries.filter(|recovery| recovery.client.to_string() == name);
             if let Some(recovery) = found.next_back() {

@@ -9,7 +9,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use fusee_cli::failure::Failure;
-use fusee_client::{Client, Error, OpKind, Session};
+use fusee_client::{BlockingClient, OpKind, Session, WriteError};
 use futures_util::future::join_all;
 
 use crate::tally::OperationTally;
@@ -49,7 +49,7 @@ pub struct SurvivorThread {
 
 impl SurvivorThread {
     /// Starts the thread.
-    pub fn start(client: Client, keys: u64, value_bytes: usize) -> SurvivorThread {
+    pub fn start(client: BlockingClient, keys: u64, value_bytes: usize) -> SurvivorThread {
         let (orders, ordered) = channel();
         let (tell, done) = channel();
         let thread = std::thread::spawn(move || {
@@ -143,7 +143,7 @@ impl SurvivorSession {
 
     fn write(&self, kind: OpKind) -> SurvivorPassResult {
         let done = RefCell::new(SurvivorPassResult::default());
-        let write = async |key: u64| -> Result<(), Error> {
+        let write = async |key: u64| -> Result<(), WriteError> {
             let mut value = vec![0; self.value_bytes];
             ValueOrigin { key, writer: SURVIVOR, sequence: self.number }.encode(&mut value);
             match kind {
@@ -172,7 +172,7 @@ impl SurvivorSession {
                 Ok(Some(value)) => self_check(key, &value, self.value_bytes),
                 Ok(None) => Err(Mismatch::Missing),
                 Err(error) => {
-                    done.tally.error(OpKind::Search, key, &error);
+                    done.tally.error(OpKind::Search, key, &WriteError::from(error));
                     continue;
                 }
             };

@@ -9,7 +9,9 @@ use std::cmp::Ordering;
 use std::time::Instant;
 
 use fusee_cli::failure::Failure;
-use fusee_client::{Client, Error, OpKind, Redundancy, Session, Transition};
+use fusee_client::{
+    BlockingClient, OpKind, PutOptions, Redundancy, Session, Transition, WriteError,
+};
 
 use super::set::RedundancySet;
 use crate::samples::RoundSamples;
@@ -61,7 +63,7 @@ pub struct RedundancyMeasurements {
 
 /// A bench of one cluster.
 pub struct RedundancyBench<'a> {
-    client: &'a Client,
+    client: &'a BlockingClient,
     session: Session,
     amount: WorkAmount,
     value: Vec<u8>,
@@ -73,7 +75,7 @@ pub struct RedundancyBench<'a> {
 impl<'a> RedundancyBench<'a> {
     /// Writes all keys, and does every operation once.
     pub fn new(
-        client: &'a Client,
+        client: &'a BlockingClient,
         set: &RedundancySet,
         amount: WorkAmount,
     ) -> Result<RedundancyBench<'a>, Failure> {
@@ -190,7 +192,11 @@ impl<'a> RedundancyBench<'a> {
         ValueOrigin { key, writer: 0, sequence: *version }.encode(&mut self.value);
         let bytes = key_bytes(key);
         let start = Instant::now();
-        let put = self.session.put_with(&bytes, &self.value, redundancy);
+        let put = self.session.put_with(
+            &bytes,
+            &self.value,
+            PutOptions::default().with_redundancy(redundancy),
+        );
         let result = self.session.block_on(put);
         self.timed(OpKind::Upsert, key, start, result).map(|((), time)| time)
     }
@@ -228,11 +234,11 @@ impl<'a> RedundancyBench<'a> {
         kind: OpKind,
         key: u64,
         start: Instant,
-        result: Result<T, Error>,
+        result: Result<T, impl Into<WriteError>>,
     ) -> Option<(T, f64)> {
         let time = us(start);
         result
-            .map_err(|error| self.measured.tally.error(kind, key, &error))
+            .map_err(|error| self.measured.tally.error(kind, key, &error.into()))
             .ok()
             .map(|value| (value, time))
     }

@@ -14,7 +14,7 @@ use fusee_cli::failure::Failure;
 use fusee_cli::flags;
 use fusee_cli::interrupt;
 use fusee_cli::quantity::ByteSize;
-use fusee_client::{Client, EmbeddedOptions, FabricKind, Geometry};
+use fusee_client::{BlockingClient, Client, EmbeddedOptions, FabricKind, Geometry};
 use serde::Serialize;
 
 use crate::progress::bar;
@@ -136,7 +136,7 @@ impl RedundancyArgs {
         Ok(())
     }
 
-    fn open(&self, set: &RedundancySet) -> Result<Client, Failure> {
+    fn open(&self, set: &RedundancySet) -> Result<BlockingClient, Failure> {
         let nodes = self.nodes(set);
         let embedded = EmbeddedOptions::default()
             .with_memory_nodes(nodes)
@@ -147,6 +147,7 @@ impl RedundancyArgs {
             .with_geometry(geometry())
             .with_index_keys(INDEX_KEYS);
         Client::embedded(embedded)
+            .map(|client| client.blocking())
             .map_err(|error| Failure::usage(flags::with_flag_names(&error.to_string())))
     }
 }
@@ -211,7 +212,7 @@ fn possible(set: &RedundancySet, value_bytes: u64) -> (RedundancySet, Vec<String
 }
 
 fn measure(
-    client: &Client,
+    client: &BlockingClient,
     set: &RedundancySet,
     amount: WorkAmount,
     rounds: u32,
