@@ -5,9 +5,7 @@
 use std::fmt::Display;
 use std::future::Future;
 
-use fusee_client::{
-    BlockingClient, CacheStats, MnId, PutOptions, Redundancy, Stats, WriteError,
-};
+use fusee_client::{BlockingClient, CacheStats, MnId, PutOptions, Redundancy, Stats, WriteError};
 use fusee_core::data::Region;
 use fusee_core::view::PoolPlace;
 use serde::Serializer;

@@ -15,8 +15,7 @@ use std::time::{Duration, Instant};
 
 use common::fake::{FakeMaster, Forwarder, SOON, Script};
 use fusee_client::{
-    FabricKind, FailedWriteOutcome, MnId, OpKind, ReadError, Session, Stats, View,
-    WriteError,
+    FabricKind, FailedWriteOutcome, MnId, OpKind, ReadError, Session, Stats, View, WriteError,
 };
 use fusee_master::MasterServer;
 use fusee_memory_node::MemoryNode;
