@@ -29,7 +29,7 @@ fn publish(store: &BlockingClient, version: u32) -> Result<(), WriteError> {
     // Services that read the version before have finished with the one before that.
     if let Some(old) = version.checked_sub(2) {
         let keys = PARTS.map(|part| key(&old.to_string(), part));
-        store.write_many(&keys.each_ref().map(|key| BatchWrite::delete(key)));
+        store.write_many(&keys.each_ref().map(BatchWrite::delete));
     }
     Ok(())
 }
