@@ -1,16 +1,21 @@
-//! Countermeasures that tests remove, one at a time.
+//! Countermeasures of the protocol that tests remove, one at a time.
 //!
-//! Every trap of the protocol has a countermeasure, and every countermeasure has a switch here. A test removes one and
-//! expects the simulator to notice: a check that never fails proves nothing.
 //!
-//! The switches exist only with the feature `mutants`, which only tests turn on. Without it [`removed`] is the
-//! constant `false`, and the compiler drops the faulty branch.
+//! Every known hazard of the protocol has a countermeasure, and every countermeasure has a switch here, a *mutant*. A
+//! test removes one countermeasure and expects the simulator to notice a violation: a check that never fails proves
+//! nothing. The description of a mutant says what the code does wrong without the countermeasure.
 //!
-//! One switch per process: a test that sets it must be the only one that runs.
+//!
+//! The switches exist only with the feature `mutants`, which only tests turn on. Without the feature, [`removed`] is
+//! the constant `false`, and the compiler drops the faulty branch.
+//!
+//!
+//! The switch is global to the process. A test that sets a mutant must therefore be the only test that runs in its
+//! process.
 
 macro_rules! mutants {
     ($($(#[doc = $doc:literal])+ $name:ident,)+) => {
-        /// A countermeasure, named after the fault that its removal causes.
+        /// A removed countermeasure, named after the fault that its removal causes.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
         #[repr(u32)]
         pub enum Mutant {
@@ -18,7 +23,7 @@ macro_rules! mutants {
         }
 
         impl Mutant {
-            /// All countermeasures.
+            /// All mutants.
             pub const ALL: &[Mutant] = &[$(Mutant::$name,)+];
 
             /// Returns a description of the fault.
@@ -33,497 +38,529 @@ macro_rules! mutants {
 
 mutants! {
     // Changes of the view.
-    /// Writers do not wait while their subtable or region is frozen.
+    /// Lets writers go on in a subtable or region that a view change has frozen.
     WritesWhileFrozen,
-    /// Readers use the backups of a subtable whose primary is lost, before all sessions have left the primary.
+    /// Lets readers use the backups of a subtable whose primary is lost before all sessions have stopped using the
+    /// primary.
     ReadsBackupsWhileFrozen,
-    /// Objects are written to the remaining replicas while other sessions may still read from a lost one, which is
-    /// only cut off.
+    /// Writes objects only to the remaining replicas of a region, although a lost replica is possibly only cut off and
+    /// other sessions still read it.
     WritesBesideLostReplicas,
-    /// Readers of a subtable whose primary is lost answer although the backups may be settled on another word: if one
-    /// more backup is lost, the word that was read never existed.
+    /// Answers reads of a subtable whose primary is lost although its backups may still be settled on another word: if
+    /// one more backup is lost, the word that was read never existed.
     ReadsDoubtfulBackups,
-    /// A SEARCH of many keys treats the first backup of a subtable without primary as its primary.
+    /// Lets a SEARCH of many keys read the first backup of a subtable without a primary as if that backup were the
+    /// primary.
     ManyReadsBackups,
-    /// A loser keeps waiting when the view changes, for a dead winner whose recovery waits for the change.
+    /// Lets the loser of a round ignore a new view and wait on for a dead winner, whose recovery waits for the view
+    /// change to end.
     LoserIgnoresNewView,
-    /// A session does not report that suspended writes have yet to read their slots: other sessions may overwrite the
-    /// words they look for.
+    /// Omits from a session's report that its suspended writes have not yet read their slots again. Other sessions can
+    /// then overwrite the words that these writes look for.
     SuspendedIsForgotten,
-    /// Blocks of a new region are handed out before all sessions know the region: a slot leads readers nowhere.
+    /// Hands out blocks of a new region before all sessions know the region: a slot then leads a reader to an unknown
+    /// place.
     NewRegionLedAtOnce,
-    /// A memory node gets the room of a replica back while sessions may still read from it.
+    /// Returns the memory of a removed replica to its memory node while sessions can still read the replica.
     PlaceGivenUpEarly,
-    /// Objects are written to a region although sessions may still read from a replica that has left it.
+    /// Writes objects to a region although sessions can still read from a replica that has left the region.
     WritesWhereAReplicaLeaves,
-    /// The master makes replicas equal before all sessions have left the older views.
+    /// Lets the master make replicas equal before all sessions have left the older views.
     ChangeDoesNotWait,
-    /// The master lets writes go on before suspended writes have read their slots, and before all readers have left
-    /// the old places.
+    /// Lets the master release writes before suspended writes have read their slots, and before all readers have left
+    /// the replicas' old places.
     SwitchDoesNotWait,
-    /// A suspended write reads its slot before the replicas are equal.
+    /// Lets a suspended write read its slot again before the replicas are equal.
     LooksBeforeTheSwitch,
-    /// Settling writes the primary before the backups: readers see a word that is lost with the primary.
+    /// Settles a slot on the primary before the backups: if the primary is lost, so is a word that readers have seen.
     SettlesPrimaryFirst,
-    /// A write stops for a change although a verb that it posted may still execute.
+    /// Suspends a write for a view change although a verb that the write has posted can still execute.
     StopsInDoubt,
-    /// A split clears the primary before the backups: if it is cut off in between, the backups are never cleared.
+    /// Clears a slot that has been split off on the primary before the backups: if the split is interrupted between the
+    /// two steps, the backups are never cleared.
     ClearsPrimaryFirst,
-    /// A region is copied with its free bitmap: if the copy becomes the primary, bits of objects that are in use again
-    /// count.
+    /// Copies a region together with its free bitmap: if the copy becomes the primary, its bitmap has bits of objects
+    /// that are in use again.
     CopiesBitmaps,
 
     // Words that recur in a slot.
-    /// DELETE leaves the same word every time: two deleters both win, and a CAS of an earlier
-    /// round succeeds on the emptied slot.
+    /// Lets every DELETE leave the same word: two sessions that delete one key both win, and a CAS of an earlier round
+    /// succeeds on the emptied slot.
     DeleteWritesZero,
-    /// A withdrawing INSERT leaves the same word every time: a CAS of an earlier round succeeds
-    /// on the slot.
+    /// Lets every withdrawing INSERT leave the same word: a CAS of an earlier round succeeds on the slot.
     WithdrawalWritesZero,
-    /// A withdrawing INSERT puts the old word back: its round seems to begin anew, and writers that lost it are mixed
-    /// with later writers.
+    /// Lets a withdrawing INSERT put the old word back: the round for that word seems to begin anew, and writers that
+    /// have lost the round are mixed with later writers.
     WithdrawalRestoresOldWord,
-    /// An attempt uses the object of the previous attempt: words that remain from the lost round seem to be part of
-    /// the new one.
+    /// Uses the object of the previous attempt again for the next attempt of a write: words that remain from the lost
+    /// round seem to be part of the new round.
     IdentityUsedAgain,
-    /// An object whose identity was in no CAS is allocated again at once: it can run through all generations in one
-    /// epoch.
+    /// Allocates an object again at once if no CAS has contained its identity: the object can use up all generations
+    /// within one epoch.
     GivenBackAtOnce,
-    /// The generations of an emptied block begin where those of its last owner did.
+    /// Lets the generations of an emptied block begin where those of its last owner began.
     BasesStay,
-    /// An emptied block is overwritten by zeros before its header says where generations go on: if its owner dies in
-    /// between, they begin where they did before.
+    /// Overwrites an emptied block with zeros before its header says where generations go on: if the owner dies between
+    /// the two steps, the generations begin again where they began before.
     ZeroesBeforeTheBase,
-    /// The base of an emptied block ignores that some of its objects are far behind the others.
+    /// Computes the base of an emptied block although some of its objects are many generations behind the other ones.
     LaggardsForgotten,
-    /// A block that was emptied without a base does not wait for a window.
+    /// Lets a block that was emptied without a base be used before a window of epochs has passed.
     EmptiedDoesNotWait,
-    /// Recovery takes objects that a dead client had begun to write, and that are complete nowhere, for new: the next
-    /// owner writes the same identities.
+    /// Lets recovery treat objects that a dead client had begun to write, and that no replica holds whole, as never
+    /// allocated: the next owner of the block writes the same identities.
     TornObjectsAreNew,
-    /// Recovery takes objects for new because they are zeros, though they had been allocated before.
+    /// Lets recovery treat objects that contain only zeros as never allocated, although they had been allocated before.
     ZerosAreNew,
-    /// The objects of a wrapped block begin with the base again, whatever their headers contain.
+    /// Lets the objects of a wrapped block (one that was emptied without a base) begin with the base again, whatever
+    /// generations their headers contain.
     WrappedLivesStartAnew,
-    /// Only the header that shows the most use of a block decides which objects had been allocated.
+    /// Lets recovery decide by one header of a block alone, the preferred one, which of its objects had been allocated.
     FreshFromBestHeader,
-    /// A session sets the free bits of its own objects in blocks whose headers say that they are in use.
+    /// Lets a session set the free bits of its own objects in blocks whose headers still say that the blocks are in
+    /// use.
     MarksInUse,
-    /// The header of a block is written before it was read: its base is lost.
+    /// Writes the header of a block before the header was read: the base in the header is lost.
     SealsUnread,
 
     // Winners of rounds.
-    /// Half of the backups count as a majority: two writers win by Rule 2.
+    /// Counts half of the backups as a majority: two writers win by Rule 2.
     HalfIsAMajority,
-    /// The majority of another writer is overlooked: the writer with the smallest value wins as well.
+    /// Overlooks that another writer has a majority of the backups: the writer with the smallest identity wins as well.
     MajorityOverlooked,
-    /// Every writer wins by Rule 3, not only the one with the smallest value.
+    /// Lets every writer win by Rule 3, not only the writer with the smallest identity.
     AnyValueWinsRule3,
-    /// Rule 3 does not read the primary: a round that has ended is won once more.
+    /// Applies Rule 3 without a READ of the primary: a round that has ended gets a second winner.
     Rule3WithoutPrimary,
-    /// The rules compare whole words: a writer that confirms or withdraws counts as two writers.
+    /// Compares whole words in the rules instead of identities: a writer that confirms or withdraws is taken for two
+    /// writers.
     WholeWordsCompared,
-    /// The winner leaves other writers' words on the backups: the replicas never agree again.
+    /// Lets the winner leave other writers' words on the backups: the replicas never become equal again.
     BackupsNotFixed,
 
     // Answers of losers, and their time.
-    /// An INSERT that lost its slot to another key reports success: its pair is lost.
+    /// Reports success for an INSERT that lost its slot to another key: the pair of the INSERT is lost.
     InsertLoserSucceeds,
-    /// A DELETE that lost to an UPDATE reports success: the key lives on.
+    /// Reports success for a DELETE that lost to an UPDATE, although the key still exists.
     DeleteLoserSucceeds,
-    /// An UPDATE that lost reports success before the winner commits: readers still see the value
-    /// before both.
+    /// Reports success for a losing UPDATE before the winner commits: readers still see the value from before both
+    /// UPDATEs.
     LoserDoesNotWait,
 
     // INSERTs of one key into two slots.
-    /// An INSERT commits without having looked for another entry of its key.
+    /// Commits an INSERT without a look for another entry of its key.
     InsertDoesNotLook,
-    /// An INSERT looks on the primary, which does not show entries yet that are not committed.
+    /// Lets an INSERT look for its key on the primary, which does not yet show entries that are not committed.
     LooksOnPrimary,
-    /// An INSERT looks before its CAS: two that look at the same time do not see each other.
+    /// Lets an INSERT look for its key before its own CAS: two INSERTs that look at one time do not see each other.
     LooksBeforeItsCas,
-    /// A look counts although the CAS before it failed: the next INSERT that looks on that backup does not see this
-    /// one.
+    /// Accepts a look although the CAS in front of it failed: the next INSERT that looks on that backup does not see
+    /// this INSERT.
     LookOfALostCasCounts,
-    /// A slot that was just freed on the backups counts as free: the primary may still show the key as live there.
+    /// Takes a slot that has just become free on the backups for free, although the primary may still show the key as
+    /// live there.
     FreedSlotNotDoubted,
-    /// An INSERT is never tentative: when the primary's node dies, an entry that was about to be withdrawn as a
+    /// Inserts without the tentative bit: when the primary's node dies, an entry that was about to be withdrawn as a
     /// duplicate is taken for a committed one.
     NeverTentative,
-    /// A withdrawing INSERT ends its round on the primary before its backups: the next writer of the slot finds its
-    /// words there.
+    /// Lets a withdrawing INSERT end its round on the primary before the backups: the next writer of the slot finds
+    /// words of the INSERT on the backups.
     WithdrawsPrimaryFirst,
-    /// With one index replica, an INSERT does not check an entry that was tentative at its first READ.
+    /// With one index replica: lets an INSERT skip the check of an entry that was tentative when the INSERT first read
+    /// it.
     TentativeIsKnown,
-    /// With one index replica, readers see entries that may be withdrawn.
+    /// With one index replica: shows readers entries that may still be withdrawn.
     ReadersSeeTentative,
-    /// With one index replica, writers take an entry that may be withdrawn for the key.
+    /// With one index replica: lets writers take an entry that may still be withdrawn for the entry of the key.
     WritersSeeTentative,
 
     // Places where a key is found.
-    /// Buckets are read from a backup: operations see words that are not committed.
+    /// Reads buckets from a backup: operations see words that are not committed.
     ReadsABackup,
-    /// A hint is not compared with the slot: an old value is read, or a write of an old round is
-    /// taken for a lost conflict.
+    /// Uses a hint without comparing its word with the slot: an old value is read, or a write that belongs to an old
+    /// round is taken for one that has lost.
     HintIsTrusted,
-    /// Keys with the same fingerprint are taken for the same key.
+    /// Takes keys with equal fingerprints for one key, without comparing them.
     KeysNotCompared,
-    /// The start of an object counts as a proof although it may have been read before the slot: at that time the
-    /// memory may have held another object, or parts of both.
+    /// Accepts the first bytes of an object as proof of its key although they may have been read before the slot, when
+    /// the memory possibly held another object, or parts of two objects.
     PrefixReadEarly,
-    /// A synchronous SEARCH does not compare its hint with the slot: it answers with an old value.
+    /// Lets a synchronous SEARCH use its hint without comparing the hint with the slot: the SEARCH returns an old
+    /// value.
     SearchNowTrustsHint,
-    /// A synchronous write ignores the results of its CASes: two writers win one round.
+    /// Lets a synchronous write ignore the results of its CASes: two writers win one round.
     WriteNowWinsUnseen,
 
     // Damage.
-    /// An object that fails its CRC counts as another key's: an INSERT adds the key once more.
+    /// Takes an object that fails its CRC for the object of another key: an INSERT adds the key a second time.
     DamagedIsAnotherKeys,
-    /// An object whose start shows another key, and whose CRC was not checked, counts as another key's.
+    /// Takes an object for another key's because its first bytes show another key, although its CRC was not checked.
     OtherKeyByItsStart,
-    /// A damaged replica stays damaged: when the good ones are lost, so is the pair.
+    /// Leaves a damaged replica damaged: when the good replicas are lost, the pair is lost.
     DamageStays,
-    /// A repair that may still execute counts as lost: it executes when its place holds another object.
+    /// Treats a repair without an answer as one that never executes: the repair may execute after another object has
+    /// taken that place.
     RepairNotAwaited,
-    /// The object of a word that is not committed is repaired: it may not be on its other replicas yet.
+    /// Repairs the object of a word that is not committed, although the object possibly is not yet on its other
+    /// replicas.
     RepairsUncommitted,
-    /// The object of a word that is not committed counts as damaged even if the view has none of its replicas on the
-    /// word's node.
+    /// Reports the object of an uncommitted word as damaged although the session's view knows no replica of the object
+    /// on the node that shows the word.
     NewerViewIsDamage,
-    /// Chunks of an EC-oriented pair on a silent node count as lost.
+    /// Treats chunks of an EC-oriented pair on a silent node as lost.
     SilentChunkIsLost,
-    /// A split believes the first replica of an object: an entry goes to a subtable where its key is not looked for.
+    /// Lets a split believe the first replica of an object without a check: the entry moves to a subtable in which its
+    /// key is not looked for.
     SplitTrustsOneReplica,
-    /// A split does not move entries whose keys are longer than its first READ.
+    /// Lets a split leave behind entries whose keys are longer than its first READ.
     SplitReadsOnce,
-    /// Each wait of an operation restarts its clock.
+    /// Restarts an operation's time limit at each of its waits.
     ClockBeginsAnew,
-    /// A session asks for splits that keep all keys together that occupy a new key's slots.
+    /// Lets a session ask for splits that do not separate the keys in a new key's buckets.
     SplitsSeparateNothing,
-    /// The master splits subtables that are much deeper than the rest of the index.
+    /// Lets the master split subtables that are already much deeper than the rest of the index.
     DepthUnbounded,
-    /// A region is copied from one replica, damage included.
+    /// Copies a region from one replica without checking its objects, damage included.
     CopiesDamage,
-    /// A region is copied without a list of its block owners: a new primary gives their blocks to other sessions.
+    /// Copies a region without its table of block owners: the new primary gives owned blocks to other sessions.
     // Promise CHG-6 | mutant `CopiesNoOwners`
     CopiesNoOwners,
-    /// A session takes a block of a region that is being copied: if the new replica's table was filled before, the
-    /// block is free there.
+    /// Lets a session take a block of a region that is being copied: if the table of the new replica was filled before,
+    /// that table shows the block as free.
     // Promise MEM-28 | mutant `FrozenGrantTaken`
     FrozenGrantTaken,
-    /// A memory node obeys a late request of a job that has ended: it forgets owners recorded since then.
+    /// Lets a memory node obey a late request of a job that has ended: the node forgets owners that were recorded after
+    /// the job.
     LateJobsObeyed,
 
-    /// A session takes a block over from an earlier owner, by an outdated record of the master, while another of its
-    /// operations gets the block from the pool: the session has it twice.
+    /// Lets a session take a block over from an earlier owner, by an outdated record of the master, while another
+    /// operation of the session gets that block from the pool: the session has the block twice.
     StaleOrphansTaken,
-    /// A session takes back its own orphaned block while another of its operations may get that block from the pool.
+    /// Lets a session take back its own orphaned block while another of its operations may get that block from the
+    /// pool.
     OwnOrphansTakenMeanwhile,
 
     // Moves.
-    /// The loser of an UPDATE reports success though a Move has won, which wrote the old value (rule L).
+    /// Reports success for a losing UPDATE although the winner is a Move, which wrote the old value again (breaks Rule
+    /// L).
     MoveLoserSucceeds,
-    /// The loser of an UPDATE judges the winner by a backup, not by the primary after the end of the round.
+    /// Lets a losing UPDATE look at a backup to see whether the winner is a Move, instead of at the primary after the
+    /// end of the round.
     MoveLoserJudgesByBackups,
-    /// A suspended loser finds the word of a Move, and counts itself as overwritten.
+    /// Lets a suspended loser that finds the word of a Move take itself for overwritten and report success.
     StoppedMoveLoserSucceeds,
-    /// A Move that loses frees its object and reports the loss before the round has ended.
+    /// Lets a Move that loses free its object and report the loss before the round has ended.
     OvertakenMoveDoesNotWait,
-    /// A Move does not wait for the end of a change of the view.
+    /// Lets a Move begin before a view change has ended.
     MovesWhileFrozen,
 
     // The work table.
-    /// A get takes the result of another get that was posted before it: it misses a write in between.
+    /// Lets a get share the result of another get that was posted earlier: the get misses a write that ended before the
+    /// get began.
     GetJoinsPosted,
-    /// A get takes the value of a set that has not replaced the word of its slot: other readers may have seen the
-    /// winner's value.
+    /// Lets a get take the value of a set that has not replaced the word of its slot: other readers may have seen the
+    /// value of the winner.
     GetBelievesUncommittedSet,
-    /// A get takes the value of a set whose commit was posted before the get began: another write may have replaced
-    /// it.
+    /// Lets a get take the value of a set whose commit was posted before the get began: another write may have replaced
+    /// that value.
     GetRidesPostedSet,
-    /// A get takes the value of a set that a change of the view committed at an unknown time.
+    /// Lets a get take the value of a set that a view change has committed at an unknown time.
     GetBelievesSettledSet,
-    /// A get does not compare the word that it READs with the one that its leader has found.
+    /// Lets a get accept its leader's value without comparing the word that the get READs with the word that the leader
+    /// found.
     GetComparesNoWords,
-    /// A set is acknowledged with one that was posted before it.
+    /// Acknowledges a set together with a set that was posted before it.
     PostedSetAbsorbs,
-    /// An UPDATE is acknowledged with an UPSERT: it succeeds without a key.
+    /// Acknowledges an UPDATE together with an UPSERT: the UPDATE succeeds without an existing key.
     OtherSetsAbsorb,
-    /// A set is acknowledged with one that has failed.
+    /// Acknowledges a set together with a set that has failed.
     FailedSetAbsorbs,
 
     // Coded regions.
-    /// A speculative write puts the word of a coded object on backups before its chunks are complete: nothing
-    /// completes the object.
+    /// Lets a speculative write put the word of a coded object on backups before the object's chunks are complete: no
+    /// job can complete the object.
     StripeGuessed,
-    /// A column is filled with the chunks of another one, as if they were replicas.
+    /// Fills a column with the chunks of another column, as if columns were replicas.
     RebuildsFromFirstPlace,
-    /// A joining column gets the chunks of its position, which another column may have.
+    /// Gives a joining column the chunk number of its position, which another column may already have.
     ChunkByPosition,
-    /// A coded object is written only to as many columns as a reader needs: one lost column loses the object.
+    /// Writes a coded object only to as many columns as a reader needs: the loss of one column loses the object.
     ParityNotWritten,
-    /// No chunk is rebuilt in a block whose header is incomplete on all columns.
+    /// Rebuilds no chunk of a block whose header is incomplete on all columns.
     TornHeadersHideObjects,
 
     // Pairs without redundancy.
-    /// A change that loses pairs without redundancy settles only the subtables that have lost a replica: a round that
-    /// began from a lost pair goes on when other sessions have seen that its key is gone.
+    /// After the loss of pairs without redundancy, settles only those subtables that have lost a replica: a round whose
+    /// old word leads to a lost pair goes on after other sessions have seen that the key does not exist.
     LossSettlesFew,
-    /// A key counts as gone before the change has switched: other sessions read its node, or win a round that began
-    /// from its word.
+    /// Takes a key for lost before the view change has switched: other sessions still read the lost node, or win a
+    /// round that began from the key's word.
     GoneBeforeTheSwitch,
-    /// Recovery takes a slot whose pair is gone for one in use: the words that an INSERT has left there stay.
+    /// Lets recovery take a slot whose pair is lost for occupied: the words that an INSERT has left in that slot
+    /// remain.
     RecoveryKnowsNothingGone,
-    /// A get that compares words answers with a lost pair, as long as the pair's word stands.
+    /// Lets a get that only compares words answer with a lost pair, as long as the pair's word is in the slot.
     FollowersReadWhatIsLost,
 
     // EC-oriented regions.
-    /// The objects of a region whose places change get no parity: a lost chunk takes the copy with it, or the copy
-    /// lies where another chunk comes.
+    /// Writes no parity for the objects of a region whose places change: a lost chunk takes the copy with it, or the
+    /// copy comes to lie on the node of another chunk.
     ParityNotCompleted,
-    /// The parity of an object is written after its word has been put there: the object loses its copy and has no
-    /// parity yet.
+    /// Writes the parity of an object after its new word has been put in the slot: the object loses its copy before it
+    /// has parity.
     ParityAfterCas,
-    /// A Move in place frees the copy of the object before the new word is committed.
+    /// Lets a Move in place free the copy of the object before the new word is committed.
     CopiesFreedBeforeCommit,
-    /// The loser of a Move in place frees the copy of the old word as well.
+    /// Lets the loser of a Move in place free the copy of the old word as well.
     CopiesFreedByLoser,
-    /// A Move in place goes back to the previous turn instead of the next one: a word recurs.
+    /// Lets a Move in place go back to the previous turn instead of on to the next one: a slot word recurs.
     TurnGoesBack,
-    /// A session that does not own a block moves an object of the block in place.
+    /// Lets a session move an object in place although another session owns the block.
     StrangerMovesInPlace,
-    /// A Move in place relies on a word that it read before another Move of its session ended: both write one turn.
+    /// Lets a Move in place rely on a word that was read before another Move of the session ended: both Moves write one
+    /// turn.
     MovesStaleInPlace,
-    /// The header of a block does not say that an object of the block is being moved: recovery does not look for the
-    /// word.
+    /// Leaves it out of a block's header that one of the block's objects is being moved: recovery does not look for the
+    /// Move's word.
     RestingBlockNotWalked,
-    /// Recovery looks for the first word of an object only.
+    /// Lets recovery look for only the first word of an object, not for the words of its later turns.
     RecoveryKnowsOneTurn,
-    /// The comparison with the index does not know that words keep copies.
+    /// Lets a comparison with the index overlook that slot words keep copies in use.
     CompareIgnoresCopies,
-    /// A Move in place overwrites existing copy words.
+    /// Lets a Move in place overwrite existing copy words.
     CopyWordsOverwritten,
-    /// A session that puts copy words checks only the first one, and takes the others for its own.
+    /// Lets a session that puts copy words check only the first one, and take the other ones for its own.
     FirstCopyWordDecides,
-    /// A rebuilt chunk gets no copy words: when the other chunks are lost, the copies cannot be found.
+    /// Rebuilds a chunk without its copy words: when the other chunks are lost, the copies cannot be found.
     ChunksWithoutCopyWords,
-    /// The objects of a region get their parity only if its first column is lost: the loss of another column leaves
-    /// them without.
+    /// Writes the missing parity of a region only if its first column is lost: after the loss of another column the
+    /// region's objects remain without parity.
     FirstColumnAddsParity,
-    /// Coded values are read from nodes that do not answer, although others have enough chunks.
+    /// Reads coded values also from nodes that do not answer, although other nodes have enough chunks.
     CodedReadsAskSilentNodes,
-    /// The session that has freed an object does not free its copy.
+    /// Lets the session that frees an object keep the object's copy allocated.
     CopiesLeak,
-    /// A session that frees the copies of an object finds only the first one.
+    /// Lets a session that frees the copies of an object find only the first copy.
     SecondCopyLeaks,
-    /// Both copies of an object are on one memory node: they are lost together.
+    /// Puts both copies of an object on one memory node: the copies are lost together.
     CopiesOnOneNode,
-    /// Parity is made of an object's first copy only, which is lost together with a chunk.
+    /// Computes parity from an object's first copy only, which is lost together with a chunk.
     SealsFromFirstCopyOnly,
-    /// Parity counts although it does not agree with the data: it may be of a life many lives
-    /// before, whose identity recurs now.
+    /// Accepts parity that does not agree with the data: the parity possibly belongs to a much earlier object at that
+    /// address, whose generation has recurred.
     // Promise RED-12 | mutant `OlderParityCounts`
     OlderParityCounts,
 
     // Objects.
-    /// An object is written to its first replica only: it is lost with that node.
+    /// Writes an object to its first replica only: the object is lost with that node.
     ObjectOnOneReplica,
 
     // Memory that is used again.
-    /// A freed object is used again while operations that know it run. (In the same generation, as if this had
-    /// happened 32 times.)
+    /// Uses a freed object again while operations that know it run. The generation does not advance, as if this had
+    /// happened once for every generation.
     ReusedAtOnce,
-    /// An object has the same generation at every use: a hint of an earlier life leads to it.
+    /// Gives every use of an object the same generation: a hint of an earlier use leads to the new object.
     GenerationStays,
-    /// Bits that a READ of the free bitmap shows count as seen before that READ: an operation that began in between
-    /// may know the objects.
+    /// Treats the bits that a READ of the free bitmap shows as seen before that READ: an operation that began between
+    /// that time and the READ may know the objects.
     MarksBeforeTheLook,
-    /// The generation of an object is learnt from its first replica: a generation that stands on another replica
-    /// recurs.
+    /// Learns the generation of an object from its first replica only: a generation that is on another replica recurs.
     LearnsFromOneReplica,
-    /// The loser of a round frees its object while its word may still stand on a backup.
+    /// Lets the loser of a round free its object while its word may still be on a backup.
     LoserFreesAtOnce,
-    /// A suspended write whose commit was posted frees nothing when it is resolved: the object that it replaced leaks.
+    /// Lets a suspended write whose commit was posted free no object when it is resolved: the object that it replaced
+    /// leaks.
     ResolvedFreesNothing,
-    /// A withdrawing INSERT frees its own object, which the slot still names.
+    /// Lets a withdrawing INSERT free its own object, which the slot still names.
     WithdrawnObjectFreed,
-    /// An object that no slot keeps is used again although the session that freed it may still set its bit.
+    /// Uses an object that no slot keeps again, although the session that freed it can still set the object's free bit.
     ComparedIsNotSettled,
-    /// An operation stays pinned while it waits for memory: objects that it may know never become reclaimable.
+    /// Keeps an operation pinned while it waits for memory: objects that the operation may know never become
+    /// reclaimable.
     WaitsWhileItActs,
-    /// A keeper takes an epoch for ended when the epoch before it has ended.
+    /// Lets a keeper take an epoch for ended when only the epoch before it has ended.
     EpochsPassEarly,
-    /// A block goes back to the pool as soon as it is zeros: an operation that knows one of its objects meets another
-    /// object in the same generation.
+    /// Returns a block to the pool as soon as it is overwritten with zeros: an operation that knows an object of the
+    /// block meets another object with the same generation.
     ZeroedBlockReturnedAtOnce,
-    /// A comparison looks only at the first slots of every subtable.
+    /// Compares only the first slots of every subtable.
     ComparesFewSlots,
-    /// A comparison looks at primaries only: a word that a lost write has left on a backup may be settled on.
+    /// Compares only primaries: a slot may still be settled on a word that a lost write has left on a backup.
     ComparesPrimariesOnly,
-    /// A comparison includes blocks with running writes: objects that no slot keeps yet count as garbage.
+    /// Compares also blocks with running writes: objects that no slot keeps yet are taken for garbage.
     ComparesBesideWrites,
-    /// A session does not notice that a block has another free bitmap: bits that were lost with the old one are not
-    /// missed.
+    /// Lets a session overlook that a block has another free bitmap than before: the session does not miss the bits
+    /// that were lost with the old bitmap.
     AnotherBitmapUnnoticed,
-    /// Bits that were seen in one free bitmap are cleared in the bitmap that has replaced it.
+    /// Clears bits that were seen in one free bitmap in the bitmap that has replaced it.
     MarksOfAnotherBitmap,
-    /// A session that failed after it had set some bits goes on setting bits, and reports then that all are set.
+    /// Lets a session that failed after it had set some bits go on, and then report that all bits are set.
     MarksHalfWay,
-    /// A verb that sets a bit counts as lost although it may still execute: a comparison sets the bit as well.
+    /// Treats a verb that sets a free bit and had no answer as one that never executes: a comparison sets the same bit,
+    /// and the verb may then set it a second time.
     LateVerbsNotAwaited,
-    /// A session takes a missed block, although another of its requests may be about to get the answer that grants it.
+    /// Lets a session take a block whose grant it has missed, although another of its requests may be about to get the
+    /// answer that grants this block.
     MissedBesideGrants,
-    /// An operation asks for a block without being pinned: the view by which the block was recorded may have ended.
+    /// Lets an operation ask for a block without being pinned: the view in which the block was recorded may have ended.
     AsksUnpinned,
-    /// Memory nodes take also those sessions for ended that live below the bound.
+    /// Lets memory nodes treat also those sessions as ended that are listed as living, if their ids are below the
+    /// bound.
     LivingAreOver,
-    /// A subtable is split once more for sessions that asked during its split.
+    /// Splits a subtable a second time for sessions that asked during its first split.
     SplitsTwice,
-    /// A kind of change that is always wanted keeps later kinds from their turn.
+    /// Lets a kind of view change that is always wanted keep all later kinds from their turn.
     NobodyYields,
-    /// A writer that waits for a larger index asks for it only once.
+    /// Lets a writer that waits for a larger index ask for the split only once.
     AsksForSplitsOnce,
-    /// A master that never listens for long never takes a member or session for gone.
+    /// Keeps a master that never listens for long from ever treating a member or session as gone.
     GapsForgiveForEver,
-    /// A part of the time for which a master is away counts as listened.
+    /// Counts part of the time for which a master was away as time in which it listened.
     GapsAreListened,
-    /// An operation that waits for a new region does not use memory of its session that becomes free.
+    /// Keeps an operation that waits for a new region from using memory of its own session that becomes free.
     AwaitsOnlyThePool,
 
     // Recovery of clients, and settling after the loss of a memory node.
-    /// Recovery reads the backups' slots before the primary's.
+    /// Lets recovery read the backups' slots before the primary's.
     RecoveryReadsBackupsFirst,
-    /// Recovery commits an INSERT that may have been about to find a duplicate.
+    /// Lets recovery commit a tentative INSERT, which was possibly about to find a duplicate.
     RecoveryCommitsTentative,
-    /// A session ends in order although the WRITE of an object may still execute, in a block that has another owner by
-    /// then.
+    /// Lets a session end in order although the WRITE of an object can still execute, possibly when the block already
+    /// has another owner.
     LateObjectsForgotten,
-    /// A write that fails because a READ had no answer keeps its object, although none of its verbs can still execute.
+    /// Lets a write that fails because a READ had no answer keep its object allocated, although none of its verbs can
+    /// still execute.
     UnansweredReadsKeepObjects,
-    /// A write that is dropped between two phases keeps its object, and its session leaves in order.
+    /// Lets a write that is dropped between two phases keep its object allocated, although its session leaves in order.
     DroppedAttemptsKeepObjects,
-    /// Recovery takes an INSERT that was withdrawing for one that has withdrawn.
+    /// Lets recovery take an INSERT that was still withdrawing for one that has withdrawn everywhere.
     RecoveryIgnoresWithdrawnCopies,
-    /// Recovery confirms or withdraws an INSERT on the primary, and not on all backups before.
+    /// Lets recovery confirm or withdraw an INSERT on the primary without doing so on all backups first.
     RecoveryLeavesOwnBackups,
-    /// Recovery commits while a backup holds the word of a writer that lost.
+    /// Lets recovery commit while a backup holds the word of a writer that lost.
     RecoveryLeavesForeignBackups,
-    /// Recovery decides by Rule 3 without another READ of the primary.
+    /// Lets recovery decide by Rule 3 without another READ of the primary.
     RecoverySkipsTheReadOfRule3,
-    /// Recovery examines only the last object of every size class.
+    /// Lets recovery examine only the last object of every size class.
     RecoveryExaminesLastObjectsOnly,
-    /// Recovery hands on an object that the dead client has used.
+    /// Lets recovery hand on an object that the dead client has used.
     RecoveryHandsOnTheLastObject,
-    /// Settling keeps a tentative word.
+    /// Settles slots on tentative words.
     SettleKeepsTentative,
 
     // Speculative writes: UPDATEs and DELETEs that CAS the backups before they have read the slot.
-    /// A speculative write posts its CAS before the object: its word stands on a node that lacks the object.
+    /// Lets a speculative write post its CAS before the object: its word is then on a node that lacks the object.
     SpeculationCasesBeforeItWrites,
-    /// A speculative write uses a hint of any age: the hint's word may have recurred, on its way to the primary.
+    /// Lets a speculative write use a hint of any age: the hint's word may have recurred and be on its way to the
+    /// primary.
     SpeculationsByOldHints,
-    /// A speculative write uses a hint whose pair was lost with its only memory node: the key does not exist, and
+    /// Lets a speculative write use a hint whose pair was lost with its only memory node: the key does not exist, and
     /// other keys may use the slot.
     SpeculatesOnLostPairs,
-    /// The newest epoch decides when the window of an emptied block is over; that epoch jumps when another master
-    /// takes over.
+    /// Lets the newest epoch decide when the window of an emptied block has passed. That epoch jumps when another
+    /// master takes over.
     JumpsEndWindows,
-    /// Hints of EC-oriented pairs count for as many epochs as others, though one life has several words there.
+    /// Trusts hints of EC-oriented pairs for as many epochs as other hints, although each object of such a pair has
+    /// several slot words, which recur sooner.
     TurnsAreLives,
-    /// A speculative write ignores where its object lies: if only the word survives, it leads nowhere.
+    /// Lets a speculative write ignore which nodes its object is on: if only the word survives a loss, the word leads
+    /// nowhere.
     SpeculationsAnywhere,
-    /// A speculative write without proof that its hint was right takes itself for the loser of a round that may have
-    /// ended before it began.
+    /// Lets a speculative write without proof that its hint was right take itself for the loser of a round that
+    /// possibly ended before the write began.
     StaleSpeculationLoses,
-    /// Recovery looks for objects on one replica of a block only.
+    /// Lets recovery look for objects on only one replica of a block.
     RecoveryWalksOneReplica,
-    /// Recovery goes on with a round although its object is not on all replicas.
+    /// Lets recovery complete a round although its object is not on all replicas.
     RecoveryDoesNotComplete,
-    /// Settling gives a slot a word whose object is not on all replicas.
+    /// Settles a slot on a word whose object is not on all replicas.
     SettlingDoesNotComplete,
-    /// Settling does not complete the log object of a DELETE: it seems new when its only replica is lost, and is freed
-    /// while its next life is in use.
+    /// Settles slots without copying the log object of a DELETE to all its replicas: when its only replica is lost, the
+    /// log object seems never allocated, and its address is freed while the next object there is in use.
     SettlingForgetsLogs,
-    /// A replica of a region leaves with the only complete object of a dead client, whose word stays in the index.
+    /// Drops a replica of a region that has the only complete object of a dead client, although the object's word
+    /// remains in the index.
     RegionsCopiedIncomplete,
 
     // Memory that no operation reads.
-    /// A scrubber reports damage although the slot may hold another word by now.
+    /// Lets a scrubber report damage without a second READ of the slot, which may hold another word by then.
     ScrubLooksOnce,
-    /// Slots that differ are settled on words that lead to nothing.
+    /// Settles slots whose replicas differ on words that lead to damaged or missing objects.
     SettlesOnDamage,
-    /// A free word of unknown origin wins over an entry.
+    /// Lets a free word of unknown origin win over an entry when a slot is settled.
     FreeWordsCount,
 
     // Sessions that are cut off together with a memory node.
-    /// A session without a valid lease counts its reads, whatever the views of the members.
+    /// Lets a session without a valid lease return what it has read, whatever views the members have.
     ReadsUnheard,
-    /// Half of the members are enough to vouch for reads.
+    /// Accepts half of the members as enough to vouch for reads.
     HalfVouches,
-    /// A question to the members counts for operations that began after it was asked.
+    /// Uses the members' answers to one question also for operations that began after the question was asked.
     OldAskVouches,
-    /// Members that do not answer count as members that show no later view.
+    /// Treats members that do not answer as members that show no later view.
     SilentNodesVouch,
-    /// A SEARCH of many keys answers without asking the members.
+    /// Lets a SEARCH of many keys return without asking the members.
     ManyReadUnheard,
-    /// A write answers that the key exists, or does not, without asking the members.
+    /// Lets a write report that the key exists, or does not exist, without asking the members.
     WritesAnswerUnheard,
 
     // Backup reads.
-    /// A primary counts as barred although no more than half of the members bar it.
+    /// Treats a primary as barred although no more than half of the members bar it.
     BarsOnHalf,
-    /// Backups are read as soon as the primary is barred: other sessions still have valid leases, and read the
+    /// Reads backups as soon as the primary is barred, while other sessions still have valid leases and read the
     /// primary.
     BarsDoNotWait,
-    /// A master that only a few members hear grants leases.
+    /// Lets a master grant leases although only a few members receive its messages.
     LeasesWithoutContact,
-    /// Clocks stand still while a process sleeps: a master that wakes up grants leases from an old contact.
+    /// Stops the clock of a process while the process sleeps: a master that wakes up grants leases from an old contact.
     ClocksStandStill,
-    /// A member that bars a primary vouches for reads from that primary.
+    /// Lets a member that bars a primary vouch for reads from that primary.
     BarredIsVouchedFor,
-    /// The loser of an UPDATE is acknowledged although its winner may have been read before the UPDATE began.
+    /// Acknowledges a losing UPDATE although the winner's value was possibly read before the UPDATE began.
     LosersDoNotAsk,
-    /// A suspended loser, or a speculative write whose round may have ended before it began, is acknowledged
-    /// although its winner may have been read before.
+    /// Acknowledges a suspended loser, or a speculative write whose round possibly ended before the write began,
+    /// although the winner's value was possibly read before.
     SuspendedLoserEnds,
-    /// Bars are taken back when a member hears of the change that is to settle the slots that were read under
-    /// them.
+    /// Removes bars when a member learns of the change that is to settle the slots that were read because of these
+    /// bars, instead of after the settling.
     BarsFallEarly,
-    /// A backup read does not ask for a later view, of which its backups know nothing.
+    /// Lets a backup read skip the question for a later view: the backups of an outdated view cannot know of that view.
     BesideAsksNobody,
-    /// During a change, more than half of the remaining members are enough to vouch.
+    /// Accepts more than half of the remaining members as enough to vouch during a change, without counting the lost
+    /// ones.
     LostBarsForgotten,
 
     // Scans.
-    /// An entry that a split has not cleared yet is shown where it was.
+    /// Shows an entry of a split subtable in its old slot, which the split has not cleared yet.
     ScansUnclearedEntries,
-    /// The halves of a subtable that is split during a scan are scanned from their beginning.
+    /// Scans the two halves of a subtable that is split during the scan from their beginning.
     ScansHalvesAnew,
-    /// An object that does not match its slot on one replica is not read from the others.
+    /// Skips an object that does not match its slot on one replica, without reading the other replicas.
     ScansPassUnproved,
-    /// A slot is skipped where a piece is full.
+    /// Skips the slot at which a piece is full.
     ScansPassFullPieces,
-    /// A session that has not heard of a split drops the parts of the cursor that lie in the halves.
+    /// Lets a session that does not know of a split yet drop the parts of the cursor that are in the two halves.
     ScansDropPartsAhead,
-    /// A scan without a valid lease counts its reads without asking the members.
+    /// Lets a scan without a valid lease return what it has read without asking the members.
     ScansUnheard,
 
     // Switches.
-    /// The result of a steered READ counts if it is an object of the key, perhaps an old one.
+    /// Accepts the result of a steered READ if it is any object of the key, perhaps an old one.
     SteeredByItsKey,
 
     // Rates and counters.
-    /// Demotion is not charged to its rate.
+    /// Demotes pairs without charging them to the demotion rate.
     DemotionSpendsNothing,
-    /// Promotion is not charged to its rate.
+    /// Promotes pairs without charging them to the promotion rate.
     PromotionSpendsNothing,
-    /// The bytes that a session reports as moved are its number of verbs.
+    /// Reports a session's number of verbs as the number of bytes that it has moved.
     BytesAreVerbs,
 
     // Callers of recovery.
-    /// A master does not fence the repairs of an earlier master: their verbs execute among its own.
+    /// Lets a master start its repairs without fencing those of an earlier master, whose verbs then execute among its
+    /// own.
     EarlierRepairerGoesOn,
-    /// A client is recovered before it is fenced: verbs that it has posted execute afterwards.
+    /// Recovers a client before it is fenced: verbs that the client has posted execute after the recovery.
     RecoveryBeforeTheFence,
 }
 
@@ -533,12 +570,12 @@ mod switch {
 
     use super::Mutant;
 
-    /// 0, or the number of the mutant plus 1.
+    /// 0, or the number of the active mutant plus 1.
     static ACTIVE: AtomicU32 = AtomicU32::new(0);
 
     /// Removes one countermeasure, or none, in the whole process.
     pub fn activate(mutant: Option<Mutant>) {
-        // Relaxed: set before the threads that read it are started.
+        // Relaxed is enough, because the value is set before the threads that read it are started.
         ACTIVE.store(mutant.map_or(0, |m| m as u32 + 1), Ordering::Relaxed);
     }
 
