@@ -1,4 +1,4 @@
-//! The adversary: injects the faults of the run now and then.
+//! The adversary: a task that injects the faults of the run at random times.
 
 use fusee_control::master::{MasterReply, MasterRequest};
 use fusee_core::verbs::{ClientId, MnId};
@@ -11,7 +11,7 @@ use crate::run::SimRun;
 use crate::scenario::Fault;
 use crate::servers::OTHER_CLUSTER;
 
-/// Injects faults until the run no longer needs to be disturbed.
+/// Injects faults until the end of the part of the run that is to be disturbed.
 pub(crate) async fn run(run: &SimRun) {
     let sudden = [
         Fault::ClientCrash,
@@ -36,7 +36,7 @@ pub(crate) async fn run(run: &SimRun) {
     let rng = &run.fault_rng;
     while run.goes_on() {
         run.sim.sleep(rng.below_u64(2 * run.shape.fault_every_ns)).await;
-        // The run may have ended during the sleep, and checks may be looking at it.
+        // The run may have ended during the sleep. Its final checks may already be reading the cluster.
         if run.is_over.get() || !run.is_disturbed.get() {
             return;
         }
@@ -70,7 +70,7 @@ fn some_node(run: &SimRun) -> Option<MnId> {
     (!nodes.is_empty()).then(|| run.fault_rng.pick(&nodes))
 }
 
-/// Crashes a client. Sometimes its last verbs are delayed for a long time, until others have repaired everything.
+/// Crashes a client. Sometimes the client's last verbs are delayed for a long time, until recovery has ended.
 async fn crash_client(run: &SimRun) {
     let Some(process) = some_client(run) else { return };
     let client = run.clients.borrow().get(&process).copied().flatten();
@@ -83,7 +83,8 @@ async fn crash_client(run: &SimRun) {
     }
 }
 
-/// Holds some links of a client for up to the longest time of a verb, and gives it time to post something.
+/// Holds some links of a client for up to the longest time of a verb. Then waits a little, so that the client posts
+/// verbs on these links.
 async fn hold_some_links(run: &SimRun, client: ClientId) {
     let network = run.cluster.network();
     for node in run.cluster.living_nodes() {
@@ -95,8 +96,8 @@ async fn hold_some_links(run: &SimRun, client: ClientId) {
     run.sim.sleep(run.fault_rng.below_u64(20_000)).await;
 }
 
-/// Holds a link for longer than the client waits: the client gives up the verbs that it has posted, and they arrive
-/// later.
+/// Holds a link for longer than the client waits for an answer: the client gives up the verbs that it has posted, and
+/// they arrive later.
 fn hold_a_link(run: &SimRun) {
     let (Some(process), Some(node)) = (some_client(run), some_node(run)) else { return };
     let Some(client) = run.clients.borrow().get(&process).copied().flatten() else { return };
@@ -107,8 +108,8 @@ fn hold_a_link(run: &SimRun) {
     network.hold(client, node, time);
 }
 
-/// Delays the requests of the running job to a memory node, until the job has been repeated: by another master, or
-/// because this one had no answer.
+/// Delays the requests of the running job to a memory node until the job has been started again, either by another
+/// master or because this master had no answer.
 async fn hold_orders(run: &SimRun) {
     let master = run.cluster.master();
     let (Some(_), Some(node)) = (master.at_work(), some_node(run)) else { return };
@@ -130,7 +131,7 @@ async fn hold_orders(run: &SimRun) {
     }
 }
 
-/// Replaces the cluster's master for a while by one with an empty store, or with the store of another cluster.
+/// Replaces the cluster's master for a while by a master with an empty store, or with the store of another cluster.
 fn usurp(run: &SimRun) {
     let lease = run.shape.lease().as_nanos() as u64;
     let time = run.fault_rng.below_u64(3 * lease);
@@ -142,20 +143,20 @@ fn usurp(run: &SimRun) {
     }
 }
 
-/// Returns whether the master may be taken away again for a long time.
+/// Returns whether enough time has passed since the last absence of the master for another long absence.
 fn may_go_away(run: &SimRun) -> bool {
     run.sim.now() >= run.master_is_away.get().1
 }
 
-/// Records that the master is away for this time.
+/// Records that the master is away for `time`, and until when it must not be away for long again.
 fn goes_away(run: &SimRun, time: Nanos) {
     let lease = run.shape.lease().as_nanos() as u64;
     let back = run.sim.now() + time;
     run.master_is_away.set((back, back + run.fault_rng.below_u64(8 * lease)));
 }
 
-/// Crashes nodes, several at once where that is allowed, but never the last replica of anything. Empty nodes replace
-/// them later.
+/// Crashes one node, or several at once if the run allows it, but never the last replica of anything. Empty nodes
+/// replace the crashed ones later.
 async fn crash_node(run: &SimRun) {
     let at_once = match run.shape.losses_at_once {
         1 => 1,
@@ -182,7 +183,7 @@ async fn crash_node(run: &SimRun) {
             let later = duration(run);
             run.later(later, move || cluster.start_node());
         }
-        // Clients on the node's machine may die with it, in the middle of their rounds.
+        // Clients on the machine of a crashed node can die with it, in the middle of their rounds.
         for _ in 0..run.fault_rng.below(3) {
             if run.faults.contains(&Fault::ClientCrash)
                 && let Some(process) = some_client(run)
@@ -194,8 +195,8 @@ async fn crash_node(run: &SimRun) {
     }
 }
 
-/// Lets a node execute verbs of some clients without an answer, before it crashes. This lasts long enough for other
-/// clients to see the effects.
+/// Lets a node execute verbs of some clients without an answer before the node crashes. This lasts long enough for
+/// other clients to see the effects.
 async fn fall_mute(run: &SimRun, node: MnId) {
     let clients: Vec<ClientId> = run.clients.borrow().values().copied().flatten().collect();
     for client in clients {
@@ -207,7 +208,7 @@ async fn fall_mute(run: &SimRun, node: MnId) {
     run.sim.sleep(run.fault_rng.below_u64(3 * timeout)).await;
 }
 
-/// The greatest number of memory nodes, members or not.
+/// The greatest number of live memory nodes, whether members of the view or not.
 const MOST_NODES: usize = 8;
 
 fn join(run: &SimRun) {
@@ -217,7 +218,8 @@ fn join(run: &SimRun) {
     }
 }
 
-/// Asks for a drain, which the master may refuse. One of four is cancelled later, unless it has ended by then.
+/// Asks the master for a drain of a node, which the master can refuse. One of four drains is cancelled later; the
+/// cancellation has no effect if the drain has already ended.
 fn drain(run: &SimRun) {
     let Some(node) = some_node(run) else { return };
     let ask = |cancel| MasterRequest::Drain { node, cancel };
@@ -229,7 +231,7 @@ fn drain(run: &SimRun) {
     }
 }
 
-/// Crashes the master during a job. The job's verbs may be delayed for a long time.
+/// Crashes the master during a job. Sometimes the job's verbs are delayed for a long time.
 async fn crash_repairs(run: &SimRun) {
     let Some(name) = run.cluster.master().at_work() else { return };
     if run.fault_rng.one_in(2) {
@@ -238,7 +240,7 @@ async fn crash_repairs(run: &SimRun) {
     run.cluster.restart_master(1 + run.fault_rng.below_u64(1_000_000));
 }
 
-/// Draws the duration of a disturbance: mostly some phases, sometimes longer than operations wait.
+/// Draws the duration of a disturbance: mostly the time of some phases, sometimes longer than an operation's timeout.
 fn duration(run: &SimRun) -> Nanos {
     let lease = run.shape.lease().as_nanos() as u64;
     let longest = match run.fault_rng.below(60) {
@@ -249,8 +251,8 @@ fn duration(run: &SimRun) -> Nanos {
     1_000 + run.fault_rng.below_u64(longest)
 }
 
-/// Draws the time for which a node may be away. It is short if the cluster must not lose the node. `None`: the node
-/// must not be disturbed at all.
+/// Draws the time for which a node is disturbed. The time is short if the cluster must not lose the node. Returns
+/// `None` if the node must not be disturbed at all.
 fn duration_of(run: &SimRun, node: MnId) -> Option<Nanos> {
     let short = run.shape.lease().as_nanos() as u64 / 4;
     let time = duration(run);
@@ -260,7 +262,7 @@ fn duration_of(run: &SimRun, node: MnId) -> Option<Nanos> {
     run.cluster.disturb(node).then_some(time.min(short))
 }
 
-/// Draws a node to disturb, and the duration.
+/// Draws a node to disturb, and the duration of the disturbance.
 fn disturbed_node(run: &SimRun) -> Option<(ProcessId, Nanos)> {
     let node = some_node(run)?;
     Some((run.cluster.process_of(node)?, duration_of(run, node)?))
@@ -302,7 +304,7 @@ fn partition(run: &SimRun) {
     cut_off(run, process, time);
 }
 
-/// Cuts a process off from the master, mostly in both directions.
+/// Cuts a process off from the master for `time`, mostly in both directions.
 fn cut_off(run: &SimRun, process: ProcessId, time: Nanos) {
     let cut = run.fault_rng.pick(&[
         CutDirection::Both,
@@ -315,9 +317,9 @@ fn cut_off(run: &SimRun, process: ProcessId, time: Nanos) {
     run.later(time, move || cluster.control().cut_off(process, None));
 }
 
-/// Cuts off a client and a memory node together, for longer than a lease: the cluster goes on without both, and they
-/// go on without the cluster. No more than half of the memory nodes are cut off at a time, which is a documented
-/// limit.
+/// Cuts off a client and a memory node together for longer than a lease. The cluster goes on without both of them, and
+/// the two can still reach each other. No more than half of the memory nodes are cut off at a time, because the
+/// protocol documents this as a limit.
 fn cut_together(run: &SimRun) {
     let (Some(client), Some(node)) = (some_client(run), some_primary(run)) else { return };
     let Some(process) = run.cluster.process_of(node) else { return };
@@ -338,7 +340,7 @@ fn cut_together(run: &SimRun) {
     let both = [client, process];
     both.into_iter().for_each(|process| cut_off(run, process, time));
     if run.fault_rng.one_in(2) {
-        // A broken connection is noticed long before a lease is over.
+        // The master notices a broken connection long before a lease has passed.
         let cluster = run.cluster.clone();
         run.sim.after(20_000, move || {
             both.into_iter().for_each(|process| cluster.master().closed(&cluster, process));
@@ -346,8 +348,8 @@ fn cut_together(run: &SimRun) {
     }
 }
 
-/// Takes the master away for some leases. Meanwhile a primary crashes, or some clients do not reach it. The clocks of
-/// some memory nodes jump, so that the master seems to be away for long: no guarantee may depend on these clocks.
+/// Stops the master for some leases. Meanwhile a primary crashes, or some clients do not reach a primary. The clocks of
+/// some memory nodes jump, as if the master had been away for longer, because no guarantee may depend on these clocks.
 fn fall_silent(run: &SimRun) {
     let Some(node) = some_primary(run) else { return };
     let crashes = run.fault_rng.one_in(2);
@@ -382,7 +384,7 @@ fn fall_silent(run: &SimRun) {
     }
 }
 
-/// Draws the node of a primary of the index.
+/// Draws a node that has the primary of some subtable.
 fn some_primary(run: &SimRun) -> Option<MnId> {
     let view = run.cluster.view();
     let subtable = run.fault_rng.below(view.subtables.len());
@@ -396,7 +398,7 @@ fn restart_master(run: &SimRun) {
         return;
     }
     if !master.is_running() {
-        // The master crashed later than planned, after its restart was due.
+        // The planned crash of the master came late, after the restart that was planned with it.
         return run.cluster.restart_master(0);
     }
     master.crash_in(run.fault_rng.below(6) as u32, duration(run));

@@ -1,7 +1,8 @@
-//! A whole cluster under simulation: memory nodes, a master, and clients.
+//! A whole simulated cluster: memory nodes, a master, and clients.
 //!
-//! All of them run their unchanged logic. The cluster forms itself like a real one: nodes join, the master plans and
-//! reserves memory, and sessions open with the view that results.
+//!
+//! All of them run the logic of the real programs, unchanged. The cluster forms as a real one does: nodes join, the
+//! master plans and reserves memory, and sessions open with the resulting view.
 
 use std::cell::{Cell, Ref, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -37,37 +38,39 @@ use crate::fabric::SimFabric;
 use crate::network::{Network, NetworkOptions};
 use crate::servers::{MasterHost, NodeHost};
 
-/// Options of a cluster. The defaults make conflicts common.
+/// Options of a simulated cluster. The defaults make conflicts common.
 #[derive(Clone, Copy, Debug)]
 pub struct ClusterOptions {
-    /// 1..=5.
+    /// Number of memory nodes, 1 to 5.
     pub memory_nodes: u16,
-    /// 1..=memory_nodes.
+    /// Replicas of each subtable, 1 to `memory_nodes`.
     pub index_replicas: u8,
-    /// 1..=memory_nodes.
+    /// Replicas of each region, 1 to `memory_nodes`.
     pub data_replicas: u8,
-    /// Keys for which the index is made.
+    /// Number of keys for which the index is sized.
     pub index_keys: u64,
-    /// Sizes. The default is small: a key's two buckets are half of the index.
+    /// Sizes of regions, blocks and subtables. The default is small: the two combined buckets of a key are half of the
+    /// index.
     pub geometry: Geometry,
     /// Bytes that each node lends.
     pub pool_bytes: u64,
-    /// Options of sessions.
+    /// Options of the sessions.
     pub session: LogicOptions,
-    /// Milliseconds after which a silent process is expelled; `None`: never, even if its connection is closed.
+    /// Milliseconds after which a silent process is expelled. With `None`, no process is ever expelled, even if its
+    /// connection is closed.
     pub lease_ms: Option<u64>,
     /// Milliseconds after which a process with a closed connection is expelled.
     pub grace_ms: u64,
-    /// Bytes per second that moves copy between nodes.
+    /// Bytes per second that moves of replicas copy between nodes.
     pub move_bytes_per_s: u64,
-    /// Bytes per second that the master reads to find damage; 0: none.
+    /// Bytes per second that the master reads to find damage; 0 turns scrubbing off.
     pub scrub_bytes_per_s: u64,
-    /// The redundancy policy that sessions are told.
+    /// The redundancy policy that the master tells sessions.
     pub policy: Policy,
 }
 
 impl ClusterOptions {
-    /// Returns the times after which a silent process counts as dead.
+    /// Returns the times after which a silent or disconnected process counts as dead.
     pub(crate) fn lease(&self) -> LeaseSettings {
         match self.lease_ms {
             Some(lease_ms) => LeaseSettings { lease_ms, grace_ms: self.grace_ms },
@@ -108,11 +111,11 @@ impl Default for ClusterOptions {
     }
 }
 
-/// A cluster. Clones share it, and are useless once the original is dropped.
+/// A simulated cluster. Clones share it, and are useless once the original is dropped.
 pub struct SimCluster(Rc<SimClusterInner>, SimClusterOwnership);
 
-/// Breaks a cycle of references: scheduled events hold clones of the cluster that holds the events. Dropping the
-/// owner breaks the cycle.
+/// The part of a [`SimCluster`] that breaks a cycle of references: scheduled events hold clones of the cluster, which
+/// holds the events. Dropping the owner drops the events.
 #[derive(PartialEq)]
 enum SimClusterOwnership {
     Owner,
@@ -144,16 +147,16 @@ struct SimClusterInner {
     nodes: RefCell<Vec<Rc<NodeHost>>>,
     /// The view that new sessions follow.
     view: RefCell<Option<View>>,
-    /// Whether entries and reuse are checked.
+    /// Whether the checkers of entries and reuse are on.
     watches: Cell<bool>,
     next_process: Cell<u32>,
 }
 
-/// A bound of the steps of a message in a cluster without time.
+/// Bound of the steps of one message in a stepwise cluster.
 const MESSAGE_STEPS: usize = 8;
-/// Pause before a node asks the master again to let it join.
+/// Pause before a node asks the master again to let it join, in nanoseconds.
 const JOIN_PAUSE_NS: Nanos = 1_000_000;
-/// Events within which a cluster forms.
+/// Greatest number of events until a cluster has formed.
 const FORMING_EVENTS: u64 = 1_000_000;
 
 fn nanos(milliseconds: u64) -> Nanos {
@@ -161,7 +164,7 @@ fn nanos(milliseconds: u64) -> Nanos {
 }
 
 impl SimCluster {
-    /// Makes a formed, empty cluster.
+    /// Makes an empty cluster that has formed.
     ///
     /// # Panics
     /// If the options contradict each other.
@@ -169,7 +172,7 @@ impl SimCluster {
         SimCluster::with_network(sim, options, NetworkOptions::default())
     }
 
-    /// Does the same as [`SimCluster::new`], on this network.
+    /// Makes an empty cluster that has formed, on a network with these options.
     ///
     /// # Panics
     /// If the options contradict each other.
@@ -216,7 +219,7 @@ impl SimCluster {
         cluster
     }
 
-    /// Makes a formed, empty cluster without time: [`NetworkOptions::stepwise`].
+    /// Makes an empty, formed cluster in which no time passes ([`NetworkOptions::stepwise`]).
     pub fn stepwise(sim: &Sim, options: &ClusterOptions) -> SimCluster {
         let cluster = SimCluster::new(sim, options);
         let network = &cluster.0.network;
@@ -224,12 +227,12 @@ impl SimCluster {
         cluster
     }
 
-    /// Returns the run of the cluster.
+    /// Returns the simulator run that the cluster belongs to.
     pub fn sim(&self) -> &Sim {
         &self.0.sim
     }
 
-    /// Returns the memory nodes' pools and the links to them.
+    /// Returns the pools of the memory nodes, and the links to them.
     pub fn network(&self) -> &Network {
         &self.0.network
     }
@@ -246,7 +249,7 @@ impl SimCluster {
         &self.0.master
     }
 
-    /// Returns the name under which the master runs a job, if it runs one.
+    /// Returns the client id under which the master runs a job, if a job runs.
     pub fn repairer(&self) -> Option<ClientId> {
         self.master().at_work()
     }
@@ -261,16 +264,16 @@ impl SimCluster {
         Ref::map(self.0.view.borrow(), |view| view.as_ref().expect("the cluster is formed"))
     }
 
-    /// Makes new sessions follow this view, regardless of the master, and checks the entries of its primaries. For
+    /// Makes new sessions follow this view, whatever view the master has, and checks the entries in its primaries. For
     /// tests that stand in for the master.
     ///
     /// # Panics
-    /// If the entries break an invariant already.
+    /// If the entries already break an invariant.
     pub fn set_view(&self, view: View) {
         self.view_begins(&view);
     }
 
-    /// Follows a view that the master has persisted.
+    /// Takes over a view that the master has stored.
     pub(crate) fn view_begins(&self, view: &View) {
         if self.0.watches.get() {
             self.0.network.watch(LiveEntries::new(&self.0.network, view));
@@ -279,19 +282,19 @@ impl SimCluster {
         *self.0.view.borrow_mut() = Some(view.clone());
     }
 
-    /// Records that a dead session is recovered: none of its operations runs any more. For tests that stand in for
-    /// the master.
+    /// Records that a dead session is recovered, so that none of its operations counts as running. For tests that stand
+    /// in for the master.
     pub fn recovered(&self, client: ClientId) {
         self.0.network.reuse().note_recovered(client);
     }
 
-    /// Begins an epoch. For tests that stand in for the master.
+    /// Tells the checkers that an epoch begins. For tests that stand in for the master.
     pub fn epoch_begins(&self, epoch: u64) {
         self.0.network.reuse().epoch(epoch);
     }
 
-    /// Does the same as [`SimCluster::stop_watching`], also for later views. For tests that lose the last replica of
-    /// something.
+    /// Stops the checks of entries and of reuse for this view and all later ones. For tests that lose the last replica
+    /// of something.
     pub fn never_watch(&self) {
         self.0.watches.set(false);
         self.stop_watching();
@@ -303,18 +306,18 @@ impl SimCluster {
         self.0.network.reuse().follow(None);
     }
 
-    /// Returns the keys that a reader of the primaries could find now, in order.
+    /// Returns the keys that a reader of the primaries could now find, in order.
     ///
     /// # Panics
-    /// If a key is live twice, an entry leads to no object, or memory differs from the sum of the changes that were
-    /// watched.
+    /// If a key is live twice, if an entry leads to no object, or if the entries differ from those that the checker has
+    /// tracked.
     pub fn live_keys(&self) -> Vec<Vec<u8>> {
         let keys = LiveEntries::new(&self.0.network, &self.view()).keys();
         assert_eq!(keys, self.0.network.watched().keys(), "an entry changed behind its slot");
         keys
     }
 
-    /// Writes a word without any client, like a faulty or hostile process.
+    /// Writes a word without any client, as a faulty or hostile process would.
     pub fn overwrite(&self, place: PoolPlace, word: u64) {
         let at = place.offset as usize;
         self.0
@@ -329,7 +332,7 @@ impl SimCluster {
         self.0.sim.process(format!("client process {number}"))
     }
 
-    /// Starts a memory node, which joins.
+    /// Starts a memory node, which then joins the cluster.
     pub fn start_node(&self) {
         let number = self.0.nodes.borrow().len() as u64;
         let process = self.0.sim.process(format!("memory node {number}"));
@@ -345,7 +348,7 @@ impl SimCluster {
         }
     }
 
-    /// Sends two heartbeats of every node, so that sessions have valid leases from the beginning.
+    /// Sends two heartbeats of every node, so that sessions have valid leases from the start.
     fn first_signs_of_life(&self) {
         let nodes = self.0.nodes.borrow().clone();
         for host in nodes.iter().chain(&nodes) {
@@ -362,7 +365,7 @@ impl SimCluster {
         }
     }
 
-    /// Sends a memory node's heartbeats. If the cluster has expelled the node, it starts again, empty.
+    /// Sends a memory node's heartbeats. If the cluster has expelled the node, an empty node replaces it.
     async fn stay(&self, host: &NodeHost) {
         let deadline = nanos(self.0.options.lease().hold_ms()) * 2;
         loop {
@@ -399,7 +402,7 @@ impl SimCluster {
         }
     }
 
-    /// Breaks a crashed process's connection to the master. In most cases the master notices.
+    /// Breaks the connection of a crashed process to the master. Mostly the master notices.
     fn process_crashed(&self, process: ProcessId) {
         let master = self.0.master.process.get();
         let control = &self.0.control;
@@ -426,8 +429,8 @@ impl SimCluster {
         self.0.sim.after(JOIN_PAUSE_NS, move || again.join(host));
     }
 
-    /// Gives a node its name, and its pool. The name comes with the answer to its join, or with the master's first
-    /// call if that overtakes the answer.
+    /// Gives a node its number and its pool. The number comes with the answer to the node's join request, or with the
+    /// first call of the master if that call comes earlier.
     pub(crate) fn named(&self, host: &NodeHost, node: MnId) {
         if host.name.replace(Some(node)).is_none() {
             let pool = vec![0; (first_extent(host.pool_bytes) + host.pool_bytes) as usize];
@@ -441,7 +444,7 @@ impl SimCluster {
         self.0.nodes.borrow().iter().find(|host| host.control == control).cloned()
     }
 
-    /// Returns the memory nodes with their processes, including crashed ones.
+    /// Returns the ids of all memory nodes with their processes, including crashed ones.
     pub fn node_processes(&self) -> Vec<(MnId, ProcessId)> {
         let nodes = self.0.nodes.borrow();
         nodes.iter().filter_map(|host| Some((host.name.get()?, host.process))).collect()
@@ -456,7 +459,7 @@ impl SimCluster {
         self.0.nodes.borrow().iter().find(|host| host.name.get() == Some(node)).cloned()
     }
 
-    /// Crashes a memory node. Its memory is lost.
+    /// Crashes a memory node. The contents of its memory are lost.
     pub fn crash_node(&self, node: MnId) {
         if let Some(host) = self.host_of(node) {
             self.0.sim.crash(host.process);
@@ -464,21 +467,21 @@ impl SimCluster {
         }
     }
 
-    /// Returns whether any memory node bars this one.
+    /// Returns whether any live memory node bars this one.
     pub(crate) fn is_barred(&self, node: MnId) -> bool {
         let nodes = self.0.nodes.borrow();
         let mut living = nodes.iter().filter(|host| !self.0.sim.is_crashed(host.process));
         living.any(|host| host.heard().1.bars.iter().any(|bar| bar.node == node))
     }
 
-    /// Asks a node's logic directly, without time. For checks.
+    /// Asks a node's logic directly, without passing time. For checks.
     pub fn peek_node(&self, node: MnId, request: NodeRequest) -> Option<NodeReply> {
         let host = self.host_of(node).filter(|h| !self.0.sim.is_crashed(h.process))?;
         Some(host.handle(self, request))
     }
 
-    /// Asks the master's logic directly, without time. For checks. Returns `None` if the master cannot answer at
-    /// once.
+    /// Asks the master's logic directly, without passing time. For checks. Returns `None` if the master cannot answer
+    /// at once.
     pub fn peek_master(&self, request: MasterRequest) -> Option<MasterReply> {
         let answer = Rc::new(Cell::new(None));
         let of_reply = answer.clone();
@@ -487,7 +490,7 @@ impl SimCluster {
         answer.take()
     }
 
-    /// Ends the master's process, and starts it again from its store after `down`.
+    /// Ends the master's process, and starts the master again from its store after `down`.
     pub fn restart_master(&self, down: Nanos) {
         if self.master().is_running() {
             self.master().crash(self);
@@ -501,8 +504,8 @@ impl SimCluster {
         });
     }
 
-    /// Sends a request to a node. `answer` gets the reply, or an error soon after if the node has crashed. If a
-    /// message is lost, `answer` is never called.
+    /// Sends a request to a node. `answer` gets the reply; if the node has crashed, `answer` gets an error soon after.
+    /// If a message is lost, `answer` is never called.
     pub(crate) fn call_node(
         &self,
         to: ProcessId,
@@ -515,7 +518,7 @@ impl SimCluster {
             self.0.sim.after(20_000, move || answer(Err("connection refused".into())));
             return;
         }
-        // The master takes a node that does not answer `Describe` for lost.
+        // If a node does not answer `Describe`, the master treats the node as lost.
         let is_harmless = request != NodeRequest::Describe;
         let may_be_lost = || is_harmless || self.may_lose_question_to(to);
         let delay = match request {
@@ -557,7 +560,7 @@ impl SimCluster {
         let open = self.0.control.reaches_master(from);
         let to = self.master().process.get();
         let says_alive = matches!(request, MasterRequest::Alive { .. });
-        // A node that is cut off must be heard again soon, unless the cluster may lose it.
+        // A node that is cut off must reach the master again soon, unless the cluster is allowed to lose the node.
         let may_be_lost = || !says_alive || !open || self.may_lose_word_of(from);
         self.0.control.send(to, 0, open, may_be_lost, move || {
             if says_alive {
@@ -573,7 +576,7 @@ impl SimCluster {
         });
     }
 
-    /// Tells the master something, and ignores the answer.
+    /// Sends the master a request whose answer is ignored.
     pub(crate) fn tell_master(&self, from: ProcessId, request: MasterRequest) {
         if !self.0.network.options().stepwise {
             self.call_master(from, request, drop);
@@ -609,7 +612,7 @@ impl SimCluster {
         if self.0.network.options().stepwise {
             self.0.sim.idle(MESSAGE_STEPS).await;
             if matches!(request, MasterRequest::Split { .. } | MasterRequest::MoreRoom { .. }) {
-                // The tests that stand in for the master decide about growth themselves.
+                // In a stepwise cluster the tests stand in for the master and decide about growth themselves.
                 let reason = "the cluster keeps its size here".into();
                 return Ok(MasterReply::Refused { reason });
             }
@@ -630,7 +633,7 @@ impl SimCluster {
         self.open_heard(process, options, true).await
     }
 
-    /// Does the same as [`SimCluster::open`], for a session whose lease has run out by its own clock.
+    /// Opens a session, like [`SimCluster::open`], whose lease has already run out by its own clock.
     pub async fn open_unheard(
         &self,
         process: ProcessId,
@@ -639,7 +642,7 @@ impl SimCluster {
         self.open_heard(process, options, false).await
     }
 
-    /// Opens a session, with a valid lease or without one.
+    /// Opens a session, with a valid lease if `is_heard`.
     async fn open_heard(
         &self,
         process: ProcessId,
@@ -651,7 +654,7 @@ impl SimCluster {
         let reply = asked.map_err(|why| error("master".into(), why))?;
         let opened = OpenReply::from(reply)?;
         let client = opened.client;
-        // In a cluster without time, tests stand in for the master.
+        // In a stepwise cluster, tests stand in for the master.
         let gate = if self.0.network.options().stepwise {
             SessionGate::new(client, Arc::new(self.view().clone()), opened.epoch)
         } else if is_heard {
@@ -669,7 +672,7 @@ impl SimCluster {
         Ok(SessionLogic::behind(gate, view, fabric, env, options))
     }
 
-    /// Takes all orphaned blocks from the master.
+    /// Takes all orphaned blocks from the master, as a session would.
     ///
     /// # Panics
     /// If the master is not running.
@@ -710,7 +713,7 @@ impl SimCluster {
         keeper
     }
 
-    /// Makes a client process with a session, for tests that run operations by hand.
+    /// Makes a client process with a session, for tests that run single operations.
     ///
     /// # Panics
     /// If the master does not open a session.
@@ -723,7 +726,7 @@ impl SimCluster {
         SimClient { process, session: Rc::new(session.expect("the master opens sessions")) }
     }
 
-    /// Makes a client process with a session whose lease has run out by its own clock.
+    /// Makes a client process with a session whose lease has already run out by its own clock.
     ///
     /// # Panics
     /// If the master does not open a session.
@@ -734,10 +737,10 @@ impl SimCluster {
         SimClient { process, session: Rc::new(session.expect("the master opens sessions")) }
     }
 
-    /// Runs a future of a process to its end. No other task runs meanwhile.
+    /// Runs a future of a process to its end. No other task runs in the meantime.
     ///
     /// # Panics
-    /// If the future does not end.
+    /// If the future does not end, or if the process crashes.
     pub fn block_on<T>(&self, process: ProcessId, future: impl Future<Output = T>) -> T {
         let result = Cell::new(None);
         let mut executor = Executor::new(&self.0.sim);
@@ -748,10 +751,10 @@ impl SimCluster {
     }
 }
 
-/// The operations of a simulated session, without its cache.
+/// The operations of a simulated session, without its index cache.
 pub type SimStore = Store<SimFabric, SessionHost<SimEnvironment>>;
 
-/// A client process with one session. Dereferences to the session's [`SimStore`].
+/// A client process with one session. Dereferences to the [`SimStore`] of the session.
 pub struct SimClient {
     /// The process, in which tasks can be spawned.
     pub process: ProcessId,

@@ -1,10 +1,12 @@
-//! Control messages: between clients, memory nodes and the master.
+//! Control messages between clients, memory nodes and the master.
 //!
-//! A message takes some tens of microseconds, or is lost, or finds its receiver stopped, crashed or cut off. In most
-//! of these cases the sender notices only by its own deadline. It notices a crash sooner, since the connections of a
-//! crashed process break.
 //!
-//! A request of a master's job may be delayed in a stalled connection, and arrive when the job is over.
+//! A message takes some tens of microseconds. It is lost by chance, or when its receiver is stopped, crashed or cut
+//! off. The sender mostly notices a loss only by its own deadline. The sender notices a crash of the receiver sooner,
+//! because the connections of a crashed process break.
+//!
+//!
+//! A request of a master's job can be delayed in a stalled connection, and then arrive after the job has ended.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -21,31 +23,30 @@ pub(crate) struct ControlNetwork {
     sim: Sim,
     /// Processes that are cut off from the master, in one or both directions.
     cut_off: RefCell<BTreeMap<ProcessId, CutDirection>>,
-    /// Times until which requests of the master's jobs to a memory node are delayed.
+    /// For each memory node, the time until which requests of the master's jobs are delayed.
     held: RefCell<BTreeMap<ProcessId, Nanos>>,
-    /// One of this many messages is lost; 0: none.
+    /// One of this many messages is lost by chance; 0: none is.
     pub lost_one_in: Cell<usize>,
-    /// The time of each message, if it is not random.
+    /// Nanoseconds that each message takes; `None`: the time is random.
     pub message_ns: Cell<Option<Nanos>>,
 }
 
-/// The direction in which a process and the master are cut off.
+/// The directions in which a process and the master are cut off from each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CutDirection {
-    /// Both directions.
     Both,
-    /// The master does not hear the process.
+    /// The process's messages do not reach the master.
     ToMaster,
-    /// The process does not hear the master.
+    /// The master's messages do not reach the process.
     FromMaster,
 }
 
-/// The directions between a process and the process that calls it that are not cut.
+/// The directions between a called process and its caller that are not cut.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct OpenDirections {
-    /// Requests reach the process.
+    /// Requests of the caller reach the process.
     pub(crate) requests: bool,
-    /// Its answers reach the caller.
+    /// Answers of the process reach the caller.
     pub(crate) answers: bool,
 }
 
@@ -53,7 +54,7 @@ impl OpenDirections {
     pub(crate) const BOTH: OpenDirections = OpenDirections { requests: true, answers: true };
 }
 
-/// Reasons for a missing answer.
+/// Reasons why an answer is missing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NoAnswer {
     /// The receiver has crashed.
@@ -93,12 +94,12 @@ impl ControlNetwork {
         self.cut_off.borrow().get(&process).is_none_or(|cut| *cut == CutDirection::ToMaster)
     }
 
-    /// Delays requests of the master's jobs to a memory node until `time` has passed.
+    /// Delays requests of the master's jobs to a memory node for `time`.
     pub fn hold_orders(&self, process: ProcessId, time: Nanos) {
         self.held.borrow_mut().insert(process, self.sim.now() + time);
     }
 
-    /// Returns the additional delay of a job's request to a process.
+    /// Returns the additional delay of a job's request that is sent to a process now.
     pub fn order_delay(&self, process: ProcessId) -> Nanos {
         let until = self.held.borrow().get(&process).copied().unwrap_or(0);
         let delay = until.saturating_sub(self.sim.now());
@@ -108,7 +109,8 @@ impl ControlNetwork {
         delay
     }
 
-    /// Returns whether a message is lost: because its direction is cut or by chance, and only if it may be lost.
+    /// Draws whether a message is lost. A message is lost if its direction is cut (`open` is false) or by chance, but
+    /// only if `may_be` allows the loss.
     fn draw_loss(&self, open: bool, may_be: impl FnOnce() -> bool) -> bool {
         let one_in = self.lost_one_in.get();
         let by_chance = one_in > 0 && self.sim.rng().one_in(one_in);
@@ -119,7 +121,7 @@ impl ControlNetwork {
         lost
     }
 
-    /// Sends a message to a process. `arrive` runs there, `delay` later than usual, unless the message is lost.
+    /// Sends a message to a process. Unless the message is lost, `arrive` runs there, `delay` later than usual.
     pub fn send(
         &self,
         to: ProcessId,
@@ -139,8 +141,8 @@ impl ControlNetwork {
         });
     }
 
-    /// Sends an answer back. The asker may be crashed, stopped or no longer waiting; then it ignores the answer at
-    /// its next step.
+    /// Sends an answer back. If the caller has crashed, is stopped or no longer waits, it ignores the answer at its
+    /// next step.
     pub fn send_back(
         &self,
         open: bool,
@@ -168,7 +170,7 @@ impl ControlNetwork {
     ) -> Result<T, NoAnswer> {
         match select(answer, pin!(self.sim.sleep(deadline))).await {
             Either::Left((Ok(answer), _)) => Ok(answer),
-            // The sender was dropped: the message is lost, or its receiver has crashed.
+            // The sender half was dropped because the message was lost or its receiver has crashed.
             Either::Left((Err(_), rest)) => {
                 rest.await;
                 Err(NoAnswer::TimedOut)

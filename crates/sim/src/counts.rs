@@ -1,4 +1,5 @@
-//! Counters of the events of a run. They show that the faults happened: a fault that never happens proves nothing.
+//! Counters of the events of a run. They show that the injected faults really happened, because a fault that never
+//! happens proves nothing.
 
 use std::cell::Cell;
 
@@ -27,40 +28,40 @@ counts! {
     verbs,
     /// READs and WRITEs that executed in several pieces.
     torn_verbs,
-    /// Lanes of a batch that arrived after one of a later batch of the same client.
+    /// Lanes (the verbs of a batch for one node) that arrived after a lane of a later batch of one client.
     reordered_batches,
-    /// Lanes of a batch that took at least 16 times the usual.
+    /// Lanes of a batch that took at least 16 times the usual time.
     long_delays,
-    /// Batches that executed but whose completions never came.
+    /// Batches that executed, but whose completions never reached the client.
     lost_completions,
-    /// Batches that a client had given up, and of which something could still execute.
+    /// Batches that a client had given up while some of their verbs could still execute.
     late_batches,
-    /// Verbs of late batches that executed.
+    /// Verbs that executed after the client had given up their batch.
     late_verbs,
     /// Client processes that crashed.
     client_crashes,
-    /// Batches of a crashed client that executed in part.
+    /// Batches of a crashed client that executed only in part.
     cut_batches,
-    /// Batches on an immediate network with other verbs executed, or possible, between their own.
+    /// Batches on an immediate network between whose verbs other verbs executed, or could have.
     interrupted_batches,
     /// SEARCHes that were answered by `Store::search_now`.
     searches_now,
-    /// Writes on an immediate network that took no more phases than `Op::write_now` does.
+    /// Writes on an immediate network that took no more phases than `Op::write_now` takes.
     writes_now,
-    /// Writes on an immediate network that took the start of an object for a proof of an earlier word of a slot on
-    /// another node.
+    /// Writes on an immediate network that used the first bytes of an object as proof for a word that the slot had held
+    /// earlier, where the slot is on another node.
     proofs_across_nodes,
-    /// Batches that wrote an object and CASed backups for it: writes that began with a speculative write.
+    /// Batches that wrote an object and CASed backups with its word: writes that began as speculative writes.
     speculations,
-    /// Batches on a network of NICs that had a WRITE for some node, and behind it a READ.
+    /// Batches on a network of NICs that had, for one node, a READ behind a WRITE.
     writes_before_reads,
-    /// Verbs that had executed when a later one of their batch failed, on a network of NICs.
+    /// Verbs on a network of NICs that had executed when a later verb of their batch failed.
     unheard_verbs,
     /// Client processes killed by a fence.
     killed_by_fences,
-    /// Verbs that a memory node refused because it had fenced the client.
+    /// Verbs that a memory node refused because it had fenced the client's session.
     fenced_verbs,
-    /// Looks of the master at memory that may be damaged.
+    /// Times that the scrubber of the master read memory.
     scrubs,
     /// Words of live objects that were damaged on one replica.
     damages,
@@ -72,59 +73,59 @@ counts! {
     partitions,
     /// Times that a client and a memory node were cut off together.
     common_partitions,
-    /// Times that the master was away together with a primary, or while some clients did not reach a primary.
+    /// Times that the master was away while a primary crashed, or while some clients did not reach a primary.
     silences,
-    /// Reads of a memory node's view number by clients.
+    /// READs of a memory node's view number by clients.
     views_asked,
-    /// Bars that a memory node set or renewed against another one.
+    /// Bars that a memory node set or renewed against another node.
     bars,
-    /// Control messages lost.
+    /// Control messages that were lost.
     lost_messages,
-    /// Requests of the master's jobs that came late.
+    /// Requests of the master's jobs that were delayed.
     late_orders,
     /// Masters that crashed and were restarted from their store.
     master_restarts,
-    /// Masters without a cluster, or of another one, that replaced the cluster's own for a while.
+    /// Masters without a cluster, or of another cluster, that replaced the cluster's own master for a while.
     foreign_masters,
     /// Recoveries of clients.
     client_recoveries,
-    /// Changes of the view that made replicas equal, or filled new ones.
+    /// View changes that made replicas equal, or filled new replicas.
     transformations,
-    /// Changes of the view that split subtables, to their ends.
+    /// View changes that split subtables and reached their ends.
     splits,
-    /// Changes of the view that brought new regions.
+    /// View changes that added regions.
     additions,
-    /// Changes of the view by which replicas moved from one memory node to another.
+    /// View changes by which replicas moved from one memory node to another.
     moves,
-    /// Pairs that got another redundancy.
+    /// Pairs that a Move gave another redundancy.
     moved_pairs,
-    /// Moves that lost to other writes.
+    /// Moves that lost their round to another write.
     overtaken_moves,
-    /// Gets that took the value of a running set, and posted no verb.
+    /// Gets that took the value of a running set and posted no verb.
     rides,
-    /// Gets that READ only a slot, and took the value of a running request.
+    /// Gets that READ only a slot and took the value of a running request.
     compared_words,
-    /// Gets that followed a request in vain.
+    /// Gets that waited for another request and could not use its result.
     followed_in_vain,
-    /// Sets that were acknowledged together with a later one of their process.
+    /// Sets that were acknowledged together with a later set of their process.
     absorbed_sets,
     /// READs that a switch may steer.
     steered_reads,
-    /// Steered READs that brought the right object.
+    /// Steered READs that returned the right object.
     steered_right,
     /// Steered READs that a switch sent to a wrong place.
     steered_wrong,
-    /// Times that a switch forgot something.
+    /// Times that a switch forgot part of its knowledge.
     forgotten,
     /// Times that a switch held a verb.
     held_verbs,
-    /// Objects that sessions left to the next comparison with the index.
+    /// Objects that sessions left to the next comparison with the index instead of freeing them.
     left_to_comparison,
-    /// Memory nodes that were lost with pairs without redundancy.
+    /// Memory nodes that were lost together with pairs without redundancy.
     nodes_lost_with_pairs,
-    /// Slot words of values lost with such nodes that sessions met.
+    /// Slot words of pairs lost with their only memory node that sessions met.
     gone_words,
-    /// Memory nodes that were drained, and ended.
+    /// Memory nodes that were drained and then ended.
     drained_nodes,
     /// Masters that crashed during a job.
     recovery_crashes,

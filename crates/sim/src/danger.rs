@@ -1,18 +1,23 @@
-//! Memory nodes that the master may be about to lose.
+//! Bookkeeping of the memory nodes that the master is possibly about to lose.
 //!
-//! The faults must not take the last replica of anything: no protocol survives that. The master loses a node when the
-//! node crashes, when it is silent for a lease, or when the master asks in vain whether it runs. So a node is *in
-//! danger* from the moment of a fault until the master hears from it, or for good. A further fault may happen to a
-//! node only if everything that it holds has another replica on a live node that is not in danger.
 //!
-//! A damaged replica does not count: the other replica must be whole.
+//! The faults must not take the last replica of anything, because no protocol survives that. The master loses a node
+//! when the node crashes, when the node is silent for a lease, or when the node does not answer the master's question
+//! whether it runs. So a node is *in danger* from the moment of a fault until the master hears from the node, or for
+//! good. A further fault is allowed on a node only if everything that the node holds has another replica on a live node
+//! that is not in danger.
+//!
+//!
+//! A damaged replica is not enough: the other replica must be whole.
+//!
 //!
 //! The number of places that a region may lose is computed here from its redundancy, not by the code under test: all
-//! replicas but one, all chunks but k, and for an EC-oriented region r - 1 of all columns. If that region is at rest
-//! with a column less, it may lose all columns but k.
+//! replicas but one; all chunks but k; and for an EC-oriented region r - 1 of all its columns. If an EC-oriented region
+//! lacks a column and no change is under way, its objects have parity, so it may lose all columns but k.
 //!
-//! A fault shorter than a quarter of a lease may happen to any node that is not in danger yet, since the node is
-//! heard again in time.
+//!
+//! A fault shorter than a quarter of a lease is allowed on any node that is not in danger yet, because the master hears
+//! from the node again in time.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -27,12 +32,12 @@ use crate::engine::ProcessId;
 /// The duration of a danger.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Danger {
-    /// Until the master hears from the node.
+    /// The danger ends when the master hears from the node.
     UntilHeard,
-    /// Until then, and until no node bars this one. While one does, no other replica may be lost: values read
-    /// from it alone would be lost with it.
+    /// The danger ends when the master has heard from the node and no node bars this one any more. While a node bars
+    /// this one, no other replica may be lost: values that were read from that replica alone would be lost with it.
     UntilSettled,
-    /// Until the view goes on without the node.
+    /// The danger ends when the view goes on without the node.
     Lasting,
 }
 
@@ -40,7 +45,7 @@ pub(crate) enum Danger {
 #[derive(Debug, Default)]
 pub(crate) struct Dangers(RefCell<BTreeMap<MnId, Danger>>);
 
-/// Returns whether a region keeps its objects without the places on these nodes.
+/// Returns whether the objects of a region survive the loss of its places on these nodes.
 // Promise RED-20: As many nodes may be lost as the redundancy says.
 fn keeps_enough(view: &View, region: &Region, may_be_lost: impl Fn(MnId) -> bool) -> bool {
     let places = region.places();
@@ -54,7 +59,7 @@ fn keeps_enough(view: &View, region: &Region, may_be_lost: impl Fn(MnId) -> bool
             let has_parity = places.len() < all && view.change.is_none();
             left >= if has_parity { k } else { all + 1 - of.replicas() }
         }
-        // Copies, and pairs without redundancy, may be lost with their node.
+        // Copies, and pairs without redundancy, are allowed to be lost with their node.
         _ => true,
     }
 }
@@ -84,7 +89,7 @@ impl SimCluster {
         self.dangers().0.borrow().contains_key(&node)
     }
 
-    /// Endangers a node, if the cluster may lose it. Returns whether it may.
+    /// Puts a node in danger if the cluster is allowed to lose it. Returns whether it is.
     pub(crate) fn endanger(&self, node: MnId, danger: Danger) -> bool {
         let may = self.may_lose(node);
         if may {
@@ -93,7 +98,7 @@ impl SimCluster {
         may
     }
 
-    /// Endangers a node for a short time, if that is allowed. Returns whether it is.
+    /// Puts a node in danger for a short time, if that is allowed. Returns whether it is allowed.
     pub(crate) fn disturb(&self, node: MnId) -> bool {
         let is_calm = !self.dangers().0.borrow().contains_key(&node);
         let may = is_calm || self.may_lose(node);
@@ -123,12 +128,14 @@ impl SimCluster {
         }
     }
 
-    /// Returns whether a message from a process to the master may be lost, and endangers its node.
+    /// Returns whether the loss of a message from this process to the master is allowed. If it is, puts the process's
+    /// node in danger.
     pub(crate) fn may_lose_word_of(&self, process: ProcessId) -> bool {
         self.node_of(process).is_none_or(|node| self.endanger(node, Danger::UntilHeard))
     }
 
-    /// Returns whether the master's question to a node may be lost, and endangers the node.
+    /// Returns whether the loss of the master's question to this process is allowed. If it is, puts the process's node
+    /// in danger.
     pub(crate) fn may_lose_question_to(&self, process: ProcessId) -> bool {
         self.node_of(process).is_none_or(|node| self.endanger(node, Danger::Lasting))
     }

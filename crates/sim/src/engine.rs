@@ -1,17 +1,20 @@
-//! Virtual time, and the queue of events in it.
+//! Virtual time, and the queue of events in virtual time.
 //!
-//! A run is one thread that takes the earliest event, sets the clock to its time and executes it: a verb executes, a
-//! message arrives, a timer wakes a task. Time is in nanoseconds and passes only between events. Events at the same
-//! time happen in random order.
 //!
-//! A *process* can be stopped, resumed and crashed: each client process, each memory node, the master. A stopped
-//! process takes no step; events that reach it wait. A crashed one never takes another step. Verbs that a client has
-//! posted do not depend on it any more: they execute even if it crashes, unless the memory node has fenced the
-//! client.
+//! A run is one thread that takes the earliest event, sets the clock to the event's time and executes the event: a verb
+//! executes, a message arrives, or a timer wakes a task. Time is in nanoseconds and passes only between events. Events
+//! at the same time happen in random order.
 //!
-//! Each process has its own pace, which changes now and then: between its wakeup and its next step a process loses
-//! between a few nanoseconds and the time of many phases, like a process that is preempted. So conflicts in which one
-//! client does much while another does nothing are common.
+//!
+//! Each client process, each memory node and the master is a *process*, which can be stopped, resumed and crashed. A
+//! stopped process takes no step, and events that reach it wait. A crashed process never takes another step. Verbs that
+//! a client has posted no longer depend on the client: they execute even if the client crashes, unless the memory node
+//! has fenced its session.
+//!
+//!
+//! Each process has its own pace, which changes now and then. Between a wakeup and the next step, a process loses
+//! between a few nanoseconds and the time of many phases, like a process that is preempted. So conflicts are common in
+//! which one client does much while another does nothing.
 
 use std::cell::{Cell, RefCell};
 use std::cmp::Reverse;
@@ -35,10 +38,10 @@ use crate::trace::SimTrace;
 /// Virtual nanoseconds.
 pub type Nanos = u64;
 
-/// The greatest error of clocks. Two of them differ by less than a tenth, which leases allow for.
+/// The greatest error of a process's clock, in percent. Two clocks differ by less than a tenth, which leases allow for.
 const DRIFT_PERCENT: u64 = 4;
 
-/// The name of a process of the run.
+/// The number of a process of the run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ProcessId(pub usize);
 
@@ -48,9 +51,10 @@ pub(crate) enum SimEvent {
     Poll(usize),
     /// A timer ends.
     Wake(Waker),
-    /// A lane of a batch takes a step. The event is void if the lane has another turn by then.
+    /// A lane of a batch takes a step. The event is void if the lane has moved on to another turn since it was
+    /// scheduled.
     Lane { flight: Rc<BatchFlight>, lane: usize, turn: u32 },
-    /// The verbs of a batch for a node come to the end of a leg, on a testbed.
+    /// The verbs of a batch for one node come to the end of a leg of their way, on a testbed.
     Ride { ride: Rc<TestbedBatch>, node: MnId, leg: TestbedLeg },
     /// Any other event, such as the arrival of a message.
     Call(Box<dyn FnOnce()>),
@@ -58,9 +62,9 @@ pub(crate) enum SimEvent {
 
 struct ScheduledEvent {
     at: Nanos,
-    /// Random: orders the events at one time.
+    /// A random number that orders events of one time.
     tie: u32,
-    /// Makes the order total.
+    /// The event's number, which orders events of one time and tie.
     number: u64,
     event: SimEvent,
 }
@@ -87,8 +91,7 @@ impl Ord for ScheduledEvent {
     }
 }
 
-/// The pace of a process or link: times are multiplied by up to two to the power of `shift`, for the next `left`
-/// draws.
+/// The pace of a process or link: for the next `left` draws, times are multiplied by up to two to the power of `shift`.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct SimPace {
     shift: u8,
@@ -96,7 +99,7 @@ pub(crate) struct SimPace {
 }
 
 impl SimPace {
-    /// Draws the time of the next step, with `base` as the usual time.
+    /// Draws the time of the next step, from its usual time `base`.
     pub(crate) fn draw(&mut self, rng: &Rng, base: Nanos) -> Nanos {
         if self.left == 0 {
             self.shift = rng.pick(&[0, 0, 0, 1, 2, 4, 6]);
@@ -111,17 +114,17 @@ struct SimProcess {
     name: String,
     pace: SimPace,
     stopped: bool,
-    /// The time since which the process is stopped, and the sum of all earlier stops.
+    /// The time at which the process was stopped, if it is stopped now; below it, the total time of all earlier stops.
     stopped_at: Option<Nanos>,
     stopped_ns: Nanos,
     crashed: bool,
     /// Events that reached the process while it was stopped.
     waiting: Vec<SimEvent>,
-    /// Steps until the process crashes.
+    /// The number of further steps after which the process crashes, if a crash is planned.
     crash_in: Option<u32>,
 }
 
-/// A run: its clock, its random numbers, its processes. Clones share it.
+/// A run of the simulator: its clock, its random numbers and its processes. Clones share one run.
 #[derive(Clone)]
 pub struct Sim(Rc<SimInner>);
 
@@ -141,9 +144,9 @@ struct SimInner {
     next_task: Cell<usize>,
     processes: RefCell<Vec<SimProcess>>,
     crashes: Cell<u64>,
-    /// Tasks that were woken since they were last taken.
+    /// Tasks that were woken since the executor last took this list.
     woken: Arc<Mutex<Vec<usize>>>,
-    /// Tasks that processes have started by themselves and the executor has not taken yet.
+    /// Tasks that processes have started and that the executor has not taken yet.
     born: RefCell<Vec<(ProcessId, SpawnedTask)>>,
     /// The function that is called after each crash.
     on_crash: RefCell<Option<CrashHook>>,
@@ -151,17 +154,18 @@ struct SimInner {
     trace: RefCell<SimTrace>,
 }
 
-/// Mean time between a wakeup and the step, at the fastest pace.
+/// Mean time between a wakeup and the next step of a process, at the fastest pace, in nanoseconds.
 const STEP_NS: Nanos = 100;
 
 impl Sim {
-    /// Starts a run. Its schedule comes from the seed.
+    /// Starts a run whose schedule follows from the seed.
     pub fn new(seed: u64) -> Sim {
         Sim::begin(seed, false)
     }
 
     /// Starts a run without randomness, for measurements: steps take only the time that a [testbed](crate::Testbed)
-    /// states, events at one time happen in the order of their causes, clocks are exact, and there is no digest.
+    /// states, events of one time happen in the order in which they were scheduled, clocks are exact, and no trace is
+    /// kept.
     pub fn steady() -> Sim {
         Sim::begin(0, true)
     }
@@ -184,7 +188,7 @@ impl Sim {
         }))
     }
 
-    /// Returns the random numbers that decide the schedule.
+    /// Returns the source of random numbers that decides the schedule.
     pub fn rng(&self) -> &Rng {
         &self.0.rng
     }
@@ -194,8 +198,7 @@ impl Sim {
         self.0.now.get()
     }
 
-    /// Returns the time by the clock of a process. A clock is up to 4 % too fast or too slow, always by the same
-    /// factor.
+    /// Returns the time on the clock of a process. The clock is up to 4 % too fast or too slow, always by one factor.
     pub fn clock_of(&self, process: ProcessId) -> Duration {
         if removed(Mutant::ClocksStandStill) {
             return Duration::from_nanos(self.now() - self.stopped_for(process));
@@ -229,7 +232,7 @@ impl Sim {
         self.0.trace.borrow().clone()
     }
 
-    /// Notes an event in the trace. Two runs with the same trace are the same run.
+    /// Notes an event in the trace. Two runs with equal traces were identical.
     pub(crate) fn note(&self, words: &[u64], text: impl FnOnce() -> String) {
         if !self.0.is_steady {
             self.0.trace.borrow_mut().note(self.now(), words, text);
@@ -244,7 +247,7 @@ impl Sim {
         self.0.queue.borrow_mut().push(Reverse(ScheduledEvent { at, tie, number, event }));
     }
 
-    /// Calls `what` after `delay`.
+    /// Calls `what` when `delay` has passed.
     pub fn after(&self, delay: Nanos, what: impl FnOnce() + 'static) {
         self.schedule(delay, SimEvent::Call(Box::new(what)));
     }
@@ -256,10 +259,10 @@ impl Sim {
         Some(next.event)
     }
 
-    /// Executes events until `done`. None of them may be a step of a task.
+    /// Executes events until `done` returns true. None of these events may be a step of a task.
     ///
     /// # Panics
-    /// If `limit` events do not suffice.
+    /// If `done` is still false after `limit` events.
     pub fn run_until(&self, limit: u64, done: impl Fn() -> bool) {
         for _ in 0..limit {
             if done() {
@@ -285,7 +288,7 @@ impl Sim {
         drop((events, waiting));
     }
 
-    /// Waits for some time. A stopped process wakes up late.
+    /// Waits for some time. If the process is stopped meanwhile, it wakes up late.
     pub async fn sleep(&self, time: Nanos) {
         let end = self.now() + time;
         let mut set = false;
@@ -302,7 +305,7 @@ impl Sim {
         .await;
     }
 
-    /// Takes fewer than `steps` steps without any work.
+    /// Takes a random number of idle steps below `steps`.
     pub async fn idle(&self, steps: usize) {
         let mut left = self.rng().below(steps);
         poll_fn(|context| {
@@ -316,7 +319,7 @@ impl Sim {
         .await;
     }
 
-    /// Starts a task of a process from within the run. The run does not wait for its end.
+    /// Starts a task of a process during the run. The run does not wait for the task's end.
     pub(crate) fn spawn(&self, process: ProcessId, task: impl Future<Output = ()> + 'static) {
         self.0.born.borrow_mut().push((process, Box::pin(task)));
     }
@@ -344,7 +347,7 @@ impl Sim {
 }
 
 impl SimEvent {
-    /// Executes any event but a step of a task.
+    /// Executes an event that is not a step of a task.
     pub(crate) fn happen(self) {
         match self {
             SimEvent::Poll(_) => unreachable!("the executor's"),
@@ -371,7 +374,7 @@ impl Wake for TaskWaker {
     }
 }
 
-/// Processes.
+/// Processes of the run.
 impl Sim {
     /// Adds a process.
     pub fn process(&self, name: impl Into<String>) -> ProcessId {
@@ -404,7 +407,7 @@ impl Sim {
         self.note(&[1, process.0 as u64], || format!("stop {}", self.process_name(process)));
     }
 
-    /// Lets a stopped process go on.
+    /// Lets a stopped process continue.
     pub fn resume(&self, process: ProcessId) {
         let waiting = {
             let mut processes = self.0.processes.borrow_mut();
@@ -436,7 +439,7 @@ impl Sim {
         }
     }
 
-    /// Crashes a process before its `steps`-th step from now: at a random await point.
+    /// Crashes a process after `steps` further steps, that is, at a random await point.
     pub fn crash_in(&self, process: ProcessId, steps: u32) {
         self.0.processes.borrow_mut()[process.0].crash_in = Some(steps);
     }
@@ -464,8 +467,8 @@ impl Sim {
         self.0.processes.borrow_mut()[process.0].pace.draw(&self.0.rng, STEP_NS)
     }
 
-    /// Returns an event if the process can take it now. If the process is stopped the event waits; if it has crashed
-    /// the event is lost.
+    /// Returns an event if the process can take it now. If the process is stopped, the event waits; if the process has
+    /// crashed, the event is lost.
     pub(crate) fn reach(&self, process: ProcessId, event: SimEvent) -> Option<SimEvent> {
         let mut processes = self.0.processes.borrow_mut();
         let process = &mut processes[process.0];
@@ -479,7 +482,7 @@ impl Sim {
         Some(event)
     }
 
-    /// Counts a step of a process. Crashes it if this is the planned step, and returns whether it was.
+    /// Counts a step of a process. If this is the step of the planned crash, crashes the process and returns true.
     pub(crate) fn crash_is_due(&self, process: ProcessId) -> bool {
         let due = {
             let mut processes = self.0.processes.borrow_mut();

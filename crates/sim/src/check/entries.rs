@@ -1,11 +1,14 @@
-//! A check at every step: no key is live twice in the primaries of the index, every live entry refers to an object
-//! that is complete on all replicas, and no verb writes to such an object.
+//! A checker of the index that runs after every step. It requires that no key is live twice in the primaries of the
+//! index, that every live entry refers to an object that is complete on all replicas, and that no verb changes such an
+//! object.
 //!
-//! The live entries are kept in a map that every change of a primary's slot updates. So the check costs one object
-//! per change, whatever the size of the index.
 //!
-//! If memory was damaged, only one replica of a live object must be complete, and WRITEs to other replicas must write
-//! the original bytes.
+//! The checker keeps the live entries in a map, and updates the map at every change of a primary's slot. Therefore a
+//! check costs one object per change, whatever the size of the index.
+//!
+//!
+//! If memory was damaged, only one replica of a live object must be complete, and WRITEs to its other replicas must
+//! write the original bytes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
@@ -19,7 +22,7 @@ use fusee_core::view::{PoolPlace, SlotRef, View};
 
 use crate::network::Network;
 
-/// The start of a replica.
+/// The place where a replica of an object starts.
 type ReplicaStart = (MnId, u64);
 
 /// The live entries of the index.
@@ -27,18 +30,18 @@ type ReplicaStart = (MnId, u64);
 pub(crate) struct LiveEntries {
     view: Option<View>,
     live: BTreeMap<Vec<u8>, SlotRef>,
-    /// The live objects, by the starts of their replicas.
+    /// The live objects, by the starts of their replicas, each with the bytes that belong there.
     objects: BTreeMap<ReplicaStart, (Rc<[u8]>, SlotRef)>,
 }
 
 impl LiveEntries {
-    /// Returns the entries in the primaries of a view now.
+    /// Returns the entries that are now in the primaries of a view.
     ///
     /// # Panics
-    /// If a key is live twice, or an entry leads to no object.
+    /// If a key is live twice, or if an entry leads to no object.
     pub fn new(network: &Network, view: &View) -> LiveEntries {
         let mut entries = LiveEntries { view: Some(view.clone()), ..LiveEntries::default() };
-        // A lost primary is left out: no backup is checked until the switch.
+        // Subtables whose primary is lost are left out until the change has switched, because backups are not checked.
         for slot in all_slots(view).filter(|slot| !view.is_without_primary(slot.subtable)) {
             let primary = view.slot_on_primary(slot);
             if !network.has(primary.node) {
@@ -54,10 +57,10 @@ impl LiveEntries {
         self.live.keys().cloned().collect()
     }
 
-    /// Updates the entries after the change of a word.
+    /// Updates the entries after a word of a pool has changed from `old` to `new`.
     ///
     /// # Panics
-    /// If a key is live twice now, or the entry leads to no object.
+    /// If a key is now live twice, or if the new entry leads to no object.
     pub fn changed(&mut self, network: &Network, place: PoolPlace, old: Slot, new: Slot) {
         let Some(slot) = self.slot_at(place) else { return };
         if is_live(old) {
@@ -72,12 +75,12 @@ impl LiveEntries {
             return;
         }
         let view = self.view.as_ref().expect("there are slots only with a view");
-        // The word shows no key, or soon will not.
+        // The word's pair is lost, or will be once the view drops its node.
         if view.leads_to_lost(word) || goes_with_its_node(network, view, word) {
             return;
         }
         let (key, parts) = object_of(network, view, word);
-        // An entry that a split has moved stays here until it is cleared, but no reader uses it any more.
+        // A split leaves a moved entry here until the entry is cleared, but no reader uses the entry any more.
         if Buckets::of(&key, view).subtable != slot.subtable {
             return;
         }
@@ -89,10 +92,10 @@ impl LiveEntries {
         }
     }
 
-    /// Checks a WRITE to a node's memory. `rots`: it may be a repair of damage.
+    /// Checks a WRITE to a node's memory. If `rots`, the WRITE may be a repair of damage.
     ///
     /// # Panics
-    /// If a live object is there, and the WRITE changes it.
+    /// If a live object is there and the WRITE changes it.
     pub fn written(&self, node: MnId, offset: u64, data: &[u8], rots: bool) {
         let end = offset + data.len() as u64;
         let before = self.objects.range(..(node, end)).next_back();
@@ -100,12 +103,12 @@ impl LiveEntries {
             && *on == node
             && start + object.len() as u64 > offset
         {
-            // Of two Moves in place, the late one writes the parity that is already there. Copy words come from any
-            // chunk that has them.
+            // If two Moves in place run for one object, the later one writes parity that is already there. Copy words
+            // come from any chunk that has them, so their bytes are not compared.
             let regions = self.view.iter().flat_map(|view| &view.regions);
             let is_moved = regions.into_iter().any(|region| region.is_oriented());
-            // The WRITE must be a piece of the live object. A copy of many objects at once never goes where one of
-            // them is live.
+            // The WRITE must lie within the live object and write the bytes that belong there. A job that copies many
+            // objects at once never writes over live ones.
             let inside = offset.checked_sub(*start).and_then(|at| object.get(at as usize..));
             let belongs = inside.is_some_and(|rest| {
                 let words = rest.len().saturating_sub(40)..rest.len().saturating_sub(8);
@@ -113,7 +116,7 @@ impl LiveEntries {
                 let is_same = |at: usize| rest.get(at) == Some(&data[at]);
                 (0..data.len()).filter(counts).all(is_same)
             });
-            // A copy word for another turn is allowed as well.
+            // A copy word for another turn of the object is allowed as well.
             let at_end = start + object.len() as u64 - offset;
             let is_copy_word = data.len() == 8 && (8..=40).contains(&at_end);
             assert!(
@@ -130,7 +133,7 @@ impl LiveEntries {
         self.objects.iter().map(move |(at, (object, slot))| (place(at), object, *slot))
     }
 
-    /// Returns the slot with its primary at this place.
+    /// Returns the slot whose primary is at this place.
     fn slot_at(&self, place: PoolPlace) -> Option<SlotRef> {
         let view = self.view.as_ref()?;
         let bytes = view.geometry.subtable_bytes();
@@ -146,12 +149,12 @@ impl LiveEntries {
     }
 }
 
-/// Returns whether readers may take a primary's word for an entry.
+/// Returns whether readers can take a word of a primary for an entry.
 fn is_live(word: Slot) -> bool {
     !word.is_free() && !word.is_tentative()
 }
 
-/// Returns whether the pair of a word had no redundancy and its node is lost.
+/// Returns whether a word leads to a pair without redundancy whose only memory node is lost.
 fn goes_with_its_node(network: &Network, view: &View, word: Slot) -> bool {
     let region = view.region_of(word.address()).map(|(region, _)| region);
     region.is_some_and(|region| {
@@ -169,8 +172,8 @@ pub(crate) fn all_slots(view: &View) -> impl Iterator<Item = SlotRef> + use<> {
 /// The bytes that belong at each place of an object.
 pub(crate) type ObjectParts = Vec<(PoolPlace, Rc<[u8]>)>;
 
-/// Returns the copies that a word keeps beside its object. Each is named by the first remaining data chunk with a
-/// valid copy word.
+/// Returns the copies that a word keeps beside the stripe of its object. The first remaining data chunk with a valid
+/// copy word names each copy.
 pub(crate) fn copies_kept_by(network: &Network, view: &View, word: Slot) -> Vec<Identity> {
     let object = view.object_of(word).filter(|object| object.has_copy(word));
     let Some(object) = object else { return Vec::new() };
@@ -180,15 +183,16 @@ pub(crate) fn copies_kept_by(network: &Network, view: &View, word: Slot) -> Vec<
         let mut words = object.copy_words(word).map(at);
         words.find_map(|place| copy_of(identity, number, network.number_at(place)?))
     };
-    // If there are fewer copies than copy words, several words name one copy.
+    // Several words name one copy if there are fewer copies than copy words.
     let named: BTreeSet<Identity> = (0..object.copies()).filter_map(named).collect();
     named.into_iter().collect()
 }
 
-/// Returns the copies of this class that a word keeps, with their places, without lost ones.
+/// Returns the copies that a word keeps, with their places. Copies on lost nodes are left out. `class` is the size
+/// class of each copy.
 ///
 /// # Panics
-/// If another object is at the place of a copy.
+/// If another object is at the place of a copy and no memory was damaged.
 fn copies_of_entry(
     network: &Network,
     view: &View,
@@ -222,11 +226,10 @@ fn copy_of_entry(
     Some((place, bytes))
 }
 
-/// Returns the key of the object of a live word, and the bytes that belong at each of its places and those of its
-/// copies.
+/// Returns the key of a live word's object, and the bytes that belong at each place of the object and of its copies.
 ///
 /// # Panics
-/// If the object is not complete on every remaining place, or, if memory was damaged, on too few.
+/// If the object is incomplete on a remaining place; after damage to memory, only if too few places are complete.
 pub(crate) fn object_of(network: &Network, view: &View, word: Slot) -> (Vec<u8>, ObjectParts) {
     let object = view.object_of(word).expect("a live entry leads into a region");
     match object.columns() {
@@ -242,7 +245,7 @@ fn object_bytes_at(network: &Network, word: Slot, place: PoolPlace) -> Option<Ve
         .with(place.node, |memory| memory.pool[place.offset as usize..][..bytes as usize].to_vec())
 }
 
-/// Accepts that a live entry leads to no object only if memory was damaged.
+/// Panics unless memory was damaged: only then is a live entry allowed to lead to a broken object.
 fn check_damaged(network: &Network, word: Slot, why: &dyn std::fmt::Display) {
     assert!(network.rots(), "the live entry {:#x} leads to no object: {why}", word.0);
 }
@@ -262,7 +265,7 @@ fn replicated_object_of(
         }
     });
     let first = good.next().expect("some replica is left");
-    // Damage in the padding does not count.
+    // A difference in the padding is allowed if memory was damaged.
     let differ = good.any(|object| object != first);
     assert!(!differ || network.rots(), "replicas of one object differ");
     let key = Object::decode(&first).expect("it is good").key().to_vec();
@@ -285,8 +288,9 @@ fn chunked_object_of(
     let shown: Vec<(PoolPlace, usize, Option<Vec<u8>>)> =
         object.places().zip(numbers).map(|(place, number)| (place, number, shown(place))).collect();
     let mut stripe = Stripe::default();
-    // The length of a copy follows from a chunk, as for readers and repairs: the header of the copy's block may be
-    // half written. A data chunk is preferred, since parity may belong to an earlier object here.
+    // The length of a copy follows from a chunk, as it does for readers and repairs, because the header of the copy's
+    // block may be half written. A data chunk is preferred, because parity may belong to an earlier object at this
+    // address.
     let mut sized: Option<(usize, SizeClass)> = None;
     for (_, number, bytes) in &shown {
         let Some(bytes) = bytes else { continue };
@@ -324,7 +328,7 @@ fn chunked_object_of(
     let part = |(place, number, standing): &(PoolPlace, usize, Option<Vec<u8>>)| {
         let mut belongs = vec![0; bytes as usize];
         whole.chunk(&code, *number, &mut belongs);
-        // Copy words are written later.
+        // Copy words are written after the chunk, so the bytes that are there count as right.
         let copies = bytes as usize - 40..bytes as usize - 8;
         if let Some(standing) =
             standing.as_ref().filter(|_| object.columns().is_some_and(|c| c.is_oriented()))

@@ -1,4 +1,4 @@
-//! Checks of the promises. Each promise has its own checker. None of them knows the injected faults.
+//! Checkers of the protocol's promises, one for each group of promises. None of them knows the injected faults.
 
 pub(crate) mod entries;
 mod quiescence;

@@ -1,18 +1,22 @@
-//! Checks of a cluster at rest: replicas are equal, nothing referenced is free, nothing is lost.
+//! Checks of a cluster at rest: replicas are equal, no referenced object is free, no memory is lost.
 //!
-//! *Replicas are equal*: those of the index, word for word, and those of every object of a live entry. Of free
-//! bitmaps only the one on the first replica of a region counts. The others are zeros, so that nothing is taken for
-//! free when one of them becomes the first.
 //!
-//! *Nothing referenced is free.* Every word of the index keeps an object: the pair that it refers to, or the log
-//! object of the operation that freed the slot. No two words keep the same object. Its free bit is not set, and it
-//! lies before the part of its block that was never allocated. The block has an owner in the tables of all replicas
-//! of its region; otherwise it could be allocated again. The owner may differ between replicas if a message was lost
-//! or a client crashed while the block was handed on. But each memory node uses the owners of its own table.
+//! *Replicas are equal.* The replicas of the index are equal word for word, and so are the replicas of each live
+//! entry's object. Free bitmaps are an exception: only the bitmap on the first replica of a region is used. The bitmaps
+//! on its other replicas must be zeros, so that no object is taken for free when another replica becomes the first.
 //!
-//! *Nothing is lost*, if there were no faults: every block with an owner is known to the master, and every object of
-//! it is kept by a word, or free, or was never allocated. After faults this holds for the objects of blocks with all
-//! free objects marked, except for the objects that recovered sessions had taken ([`lost_objects`]).
+//!
+//! *No referenced object is free.* Every word of the index keeps an object: the pair that the word refers to, or the
+//! log object of the operation that freed the slot. No two words keep one object. The object's free bit is not set, and
+//! the object is not in the block's remainder, which was never allocated. The tables of all replicas of the region show
+//! an owner for the block, because a block without an owner could be allocated again. The owner may differ between
+//! replicas if a message was lost or a client crashed while the block was handed on. But each memory node must use the
+//! owners of its own table.
+//!
+//!
+//! *No memory is lost*, if there were no faults: the master knows every block with an owner, and every object of the
+//! block is kept by a word, or is free, or was never allocated. After faults this holds only for blocks whose free
+//! objects are all marked, and except for objects that recovered sessions had taken ([`lost_objects`]).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
@@ -29,8 +33,8 @@ use fusee_core::view::{PoolPlace, SlotRef, TABLE_ENTRY_BYTES, View};
 use super::entries::{all_slots, copies_kept_by, object_of};
 use crate::cluster::SimCluster;
 
-/// Checks a cluster in which nothing runs and every session has ended. `orphans`: the blocks that the sessions have
-/// left to the master.
+/// Checks a cluster in which no operation runs and every session has ended. `orphans` are the blocks that the sessions
+/// have left to the master.
 ///
 /// # Panics
 /// If a promise is broken.
@@ -63,7 +67,8 @@ pub fn check_quiescent(cluster: &SimCluster, orphans: &BTreeMap<BlockId, Orphan>
     }
 }
 
-/// Checks that every object of every block is kept, marked or new. Only for runs without lost messages and crashes.
+/// Checks that every object of every block is kept by a word, marked as free, or never allocated. Holds only in runs
+/// without lost messages and crashes.
 ///
 /// # Panics
 /// If an object is lost.
@@ -96,8 +101,8 @@ pub fn check_nothing_lost(cluster: &SimCluster, orphans: &BTreeMap<BlockId, Orph
     }
 }
 
-/// Returns the objects that are neither kept by a word, nor free, nor new, in blocks that need no comparison with the
-/// index. Memory nodes and clients may have been lost.
+/// Returns the objects that are neither kept by a word, nor free, nor never allocated, in blocks that need no
+/// comparison with the index. Holds also after the loss of memory nodes and clients.
 pub fn lost_objects(cluster: &SimCluster, orphans: &BTreeMap<BlockId, Orphan>) -> Vec<Address> {
     let view = cluster.view().clone();
     let kept = kept(cluster, &view);
@@ -107,8 +112,8 @@ pub fn lost_objects(cluster: &SimCluster, orphans: &BTreeMap<BlockId, Orphan>) -
         if !region.is_there() || *marked != Some(region.primary_since()) {
             continue;
         }
-        // The table takes precedence: a session that relies on a record of a block that has been given back is
-        // refused.
+        // The owner table takes precedence over the master's record: a block that was given back may still have a
+        // record, and a session that relies on the record is refused.
         if owner_at(cluster, &region.places()[0], id.block) != *owner {
             continue;
         }
@@ -133,7 +138,7 @@ fn kept(cluster: &SimCluster, view: &View) -> BTreeMap<Address, (SlotRef, Slot)>
         let Some(object) = word.object() else { continue };
         let copies = copies_kept_by(cluster.network(), view, word).into_iter();
         let copies = copies.map(|copy| copy.address());
-        // An object that is lost with its only node is not kept.
+        // An object that was lost with its only node is not kept.
         let is_there = |at: &Address| view.object(*at, 1).is_some();
         for object in core::iter::once(object).chain(copies).filter(is_there) {
             let before = kept.insert(object, (slot, word));
@@ -155,8 +160,8 @@ fn block_of(view: &View, object: Address) -> (u32, u32) {
     view.geometry.block_at(block).expect("a block begins there")
 }
 
-/// Checks that every slot holds the same word on all replicas, no word is tentative, every entry leads to an object
-/// that is the same on all of its replicas, and only first replicas have marks.
+/// Checks that every slot holds one word on all replicas, that no word is tentative, that every entry leads to an
+/// object that is equal on all its replicas, and that only the first replicas of regions have bits set in free bitmaps.
 ///
 /// # Panics
 /// If one of these does not hold.
@@ -175,8 +180,8 @@ pub fn check_replicas_agree(cluster: &SimCluster) {
     check_marks(cluster, &view);
 }
 
-/// Checks that the entry in a slot is findable by its key, and whole on all replicas, or on one if memory was
-/// damaged.
+/// Checks that the entry in a slot is found by its key, and that its object is complete on all replicas, or on at least
+/// one if memory was damaged.
 fn check_entry_objects(cluster: &SimCluster, view: &View, slot: SlotRef, word: Slot) {
     let class = word.class().unwrap_or_else(|| panic!("{slot:?} leads nowhere: {word:x?}"));
     let object = view.object(word.address(), class.bytes());
@@ -210,8 +215,8 @@ fn check_entry_objects(cluster: &SimCluster, view: &View, slot: SlotRef, word: S
     assert!(first.is_some(), "{slot:?} with {word:x?} leads to no object that is whole");
 }
 
-/// Checks that an object whose parity may be missing survives the loss of as many nodes as it has copies: it has all
-/// data chunks, and either its parity or all its copies, each on a node of its own.
+/// Checks that an object whose parity may be missing survives the loss of as many nodes as the object has copies. For
+/// this it needs all its data chunks, and either its parity or all its copies, each copy on a node of its own.
 fn check_redundancy(
     cluster: &SimCluster,
     view: &View,
@@ -240,8 +245,8 @@ fn check_redundancy(
     assert!(has_parity || has_copies, "{word:?} has neither parity nor its copies beside its data");
 }
 
-/// Checks that all data chunks name all copies of the word's turn, and the same ones: any chunk may be the only one
-/// left.
+/// Checks that every data chunk of an object names all copies of the word's turn, and that all data chunks name the
+/// same copies, because any chunk may become the only one left.
 // Promise RED-19: At rest, data chunks name all copies of the turn.
 fn check_copy_words(cluster: &SimCluster, view: &View, slot: SlotRef, word: Slot) {
     let object = view.object_of(word).expect("it was there");
@@ -286,8 +291,8 @@ fn bytes_at(cluster: &SimCluster, place: PoolPlace, bytes: u64) -> Vec<u8> {
     found.expect("the nodes of the view are there")
 }
 
-/// Checks that each memory node agrees with the table in its pool: when it leads a region, it hands out the blocks
-/// that are free in its table.
+/// Checks that each memory node knows the owners that the table in its pool shows, because a node that becomes the
+/// first of a region hands out the blocks that are free in its table.
 // Promise MEM-16: Memory nodes go by the owner tables in their pools.
 fn check_owner_tables(cluster: &SimCluster, view: &View) {
     for (region, places) in (0u32..).zip(view.regions.iter().map(|region| region.places())) {
@@ -305,13 +310,13 @@ fn check_owner_tables(cluster: &SimCluster, view: &View) {
     }
 }
 
-/// Returns the owners of a block, by the tables of all replicas.
+/// Returns the owners that the tables of all replicas show for a block.
 fn owners_of(cluster: &SimCluster, view: &View, region: u32, block: u32) -> BTreeSet<ClientId> {
     let places = view.regions[region as usize].places();
     places.iter().map(|place| owner_at(cluster, place, block)).collect()
 }
 
-/// Returns the owner of a block by the table of one replica of its region.
+/// Returns the owner that the table on one replica of a region shows for a block.
 fn owner_at(cluster: &SimCluster, place: &PoolPlace, block: u32) -> ClientId {
     let offset = place.offset + u64::from(block) * TABLE_ENTRY_BYTES;
     let bytes = bytes_at(cluster, PoolPlace { offset, ..*place }, TABLE_ENTRY_BYTES);

@@ -1,24 +1,30 @@
-//! A check that memory is reused only when no running operation can know its earlier contents.
+//! A checker that memory is reused only when no running operation can know its earlier contents.
 //!
-//! An object may be overwritten once all operations, and all jobs of the master, have ended that began before the
-//! last slot gave up its word, on any replica: only these can know the word. A block that was overwritten by zeros
-//! may be reused once all have ended that began before the zeros. An object that was not written since earlier zeros
-//! is exempt, since no operation can know anything of it. The check does not depend on the tested code's knowledge of
-//! free objects: words in the index show when an object becomes free, and WRITEs to objects show when it is reused.
 //!
-//! A dead session counts as running until it is recovered. A failed job counts as ended here, though its verbs may
-//! still be under way: this is weaker than the promise.
+//! An object may be overwritten once all operations, and all jobs of the master, have ended that began before the last
+//! slot replica gave up the object's word, because only these can know the word. A block that was overwritten by zeros
+//! may be reused once all operations and jobs have ended that began before the zeros. An object that was not written
+//! since earlier zeros is exempt, because no operation can know anything of it. The checker does not depend on the
+//! tested code's knowledge of free objects: words in the index show when an object becomes free, and WRITEs to objects
+//! show when an object is reused.
 //!
-//! The check also covers free bitmaps: a bit is set only if it is clear, and cleared only if it is set, since
-//! otherwise the FAA would carry into the neighbouring bit. No object begins to live while its bit is set.
 //!
-//! *Generations never restart.* Each life of an object takes at least one epoch. No object is written with the
-//! identity of another object on any replica. No identity comes back within a window of epochs after it stood in a
-//! slot or in an object. The master's answers tell the number of the epoch.
+//! A dead session counts as running until it is recovered. A failed job counts as ended here, although its verbs may
+//! still execute: here the check is weaker than the promise.
 //!
-//! A job of the master copies contents of one place to other places. If a dead client left an object with two
-//! identities, neither of them in use, the job may choose the earlier one. That identity was never gone, so it does
-//! not come back. The same is true of an identity that a dead client has overwritten by zeros on some replicas only.
+//!
+//! The checker also covers free bitmaps: a bit may be set only if it is clear, and cleared only if it is set, because
+//! otherwise the FAA would carry into the neighbouring bit. No object may be allocated again while its bit is set.
+//!
+//!
+//! *Generations never restart.* Each use of an object's address lasts at least one epoch. No object is written with the
+//! identity of another object on any replica. No identity recurs within a window of epochs after it was last in a slot
+//! or in an object. The master's answers tell the checker the number of the epoch.
+//!
+//!
+//! A job of the master copies contents from one place to other places. If a dead client left an object with two
+//! identities, neither of them in use, the job may choose the earlier one. That identity was still in memory, so this
+//! is no recurrence. The same is true of an identity that a dead client has overwritten by zeros on some replicas only.
 
 // Promise MEM-1: Memory is reused only when no running operation knows it.
 // Promise MEM-3: No bit of a free bitmap is set twice.
@@ -37,55 +43,55 @@ use fusee_core::view::{PoolPlace, View};
 use super::entries::copies_kept_by;
 use crate::network::Network;
 
-/// The contents of an object when it became free: its identity, or only zeros.
+/// The contents of an object when it became free: its identity, or `None` for zeros.
 type FreedContent = Option<Identity>;
 
-/// The latest life of an object.
+/// The latest use of an object's address.
 #[derive(Clone, Copy)]
 struct ObjectLife {
     identity: Identity,
-    /// The first bytes of the object. Different objects have different ones.
+    /// The CRC in the first bytes of the object, which differs between objects; 0 for chunks and copies.
     crc: u32,
-    /// The epoch in which the object was written first.
+    /// The epoch in which the object was first written.
     since: u64,
 }
 
-/// The free objects and the running operations, with their times.
+/// The state of the checker: free objects and running operations, with their times.
 #[derive(Default)]
 pub(crate) struct ReuseCheck {
     view: Option<View>,
-    /// The newest epoch. 0 if none is known; then windows are not checked.
+    /// The newest epoch; 0 if no epoch is known, in which case windows are not checked.
     epoch: u64,
-    /// The life that was written last, by address.
+    /// The object that was written last, by address.
     lives: BTreeMap<u64, ObjectLife>,
-    /// The last epoch of identities that stand nowhere any more.
+    /// The last epoch in which each retired identity was in a slot or object.
     stood: BTreeMap<Identity, u64>,
     /// A counter that grows with every recorded event.
     clock: u64,
-    /// The beginnings of running operations in order, by session or job and by its local epoch.
+    /// The times at which running operations began, in order, by session or job, and by local epoch.
     running: BTreeMap<ClientId, BTreeMap<u64, Vec<u64>>>,
     /// The members of `running` that are jobs.
     jobs: BTreeSet<ClientId>,
-    /// Recovered sessions: their further actions have no effect.
+    /// Recovered sessions, whose further actions have no effect.
     recovered: BTreeSet<ClientId>,
-    /// The time at which an object became free, and its contents, by address.
+    /// The time at which each free object became free, and its contents then, by address.
     free: BTreeMap<u64, (u64, FreedContent)>,
-    /// Lengths of the objects that were written since there were zeros, by address.
+    /// The lengths of objects that were written since their memory was zeros, by address.
     used: BTreeMap<u64, u64>,
 }
 
 impl ReuseCheck {
-    /// Checks by the places of this view from now on. `None`: checks nothing.
+    /// Uses the places of this view from now on. With `None`, checks nothing.
     pub fn follow(&mut self, view: Option<&View>) {
         self.view = view.cloned();
     }
 
-    /// Notes an epoch, which may be an earlier one.
+    /// Notes an epoch of one of the master's answers, which possibly come out of order.
     pub fn epoch(&mut self, epoch: u64) {
         self.epoch = self.epoch.max(epoch);
     }
 
-    /// Notes that an identity stood somewhere until now.
+    /// Notes that an identity was in a slot or object until now.
     fn retire_identity(&mut self, identity: Identity) {
         self.stood.insert(identity, self.epoch);
     }
@@ -93,7 +99,7 @@ impl ReuseCheck {
     /// Checks the WRITE of an object, or of a part of it.
     ///
     /// # Panics
-    /// If an identity comes back too early.
+    /// If an identity recurs too early.
     fn check_life(
         &mut self,
         who: ClientId,
@@ -118,7 +124,7 @@ impl ReuseCheck {
         }
         if let Some(known) = self.lives.get(&address).copied() {
             if known.identity == identity {
-                // An identity that reached only lost nodes is forgotten.
+                // If the earlier identity reached only lost nodes, it is forgotten.
                 assert!(
                     known.crc == crc || !self.stands(identity, at, memory),
                     "{who} writes another object to {at} with generation {generation}"
@@ -139,29 +145,30 @@ impl ReuseCheck {
             }
         }
         let stood = self.stood.get(&identity).copied();
-        // With turns, a life has more than one word.
+        // An EC-oriented object has several words, one for each turn.
         let is_oriented = matches!(self.redundancy_at(at), Redundancy::Oriented(_));
         let lives = if is_oriented { u64::from(Slot::TURNS) } else { 1 };
         assert!(
             epoch == 0 || stood.is_none_or(|stood| stood + WINDOW_EPOCHS / lives <= epoch),
             "{who} writes {at} with generation {generation} in epoch {epoch}, which stood in {stood:?}"
         );
-        // The bitmaps of a lost node are lost.
+        // The bitmaps on a lost node are lost as well.
         let bit = self.free_bit(at).and_then(|(word, bits)| Some(memory.number_at(word)? & bits));
-        // The life began before the checks, and a repair writes an object that was read before it was freed.
+        // A repair may write an object that the checker has not seen written, and that was freed after the repair read
+        // it.
         let is_repaired = !self.lives.contains_key(&address) && self.stands(identity, at, memory);
         let is_used = is_repaired || bit.is_none_or(|bit| bit == 0);
         assert!(is_used, "{who} writes {at}, which is set free");
         self.lives.insert(address, life);
     }
 
-    /// Returns whether an identity stands in an object. An identity that reached only lost nodes does not: no
-    /// operation knows it, or it would have reached the other nodes.
+    /// Returns whether an identity is in an object on a remaining node. An identity that reached only lost nodes does
+    /// not count: no operation knows it, because a known identity would have reached other nodes.
     fn stands(&self, identity: Identity, at: Address, memory: &Network) -> bool {
         self.places_of(at).iter().any(|at| memory.identity_at(*at) == Some(identity))
     }
 
-    /// Returns the word of the free bitmap on the primary with an object's bit, and the bit.
+    /// Returns the word of the primary's free bitmap that has an object's bit, and the bit.
     fn free_bit(&self, object: Address) -> Option<(PoolPlace, u64)> {
         let view = self.view.as_ref()?;
         let (block, word, bits) = view.geometry.free_bit(object)?;
@@ -174,7 +181,7 @@ impl ReuseCheck {
         self.clock
     }
 
-    /// Begins an operation.
+    /// Notes that an operation began.
     pub fn began(&mut self, client: ClientId, local_epoch: u64) {
         if !self.recovered.contains(&client) {
             let now = self.tick();
@@ -182,14 +189,14 @@ impl ReuseCheck {
         }
     }
 
-    /// Begins a job of the master.
+    /// Notes that a job of the master began.
     pub fn job_began(&mut self, job: ClientId) {
         self.jobs.insert(job);
         self.began(job, 0);
     }
 
-    /// Ends an operation of this local epoch. It is unknown which one has ended, so the oldest is taken: then no
-    /// ended operation counts as running.
+    /// Notes that an operation of this local epoch ended. The caller does not know which operation it was, so the
+    /// oldest one is removed: then no ended operation counts as running.
     pub fn ended(&mut self, client: ClientId, local_epoch: u64) {
         let Some(running) = self.running.get_mut(&client) else { return };
         if let Some(since) = running.get_mut(&local_epoch).filter(|since| !since.is_empty()) {
@@ -197,7 +204,7 @@ impl ReuseCheck {
         }
     }
 
-    /// Ends a job.
+    /// Notes that a job ended.
     pub fn idle(&mut self, client: ClientId) {
         self.running.remove(&client);
     }
@@ -208,7 +215,7 @@ impl ReuseCheck {
         self.recovered.insert(client);
     }
 
-    /// Notes the change of a word.
+    /// Notes the change of a word of a pool.
     pub fn changed(&mut self, place: PoolPlace, old: Slot, new: Slot, memory: &Network) {
         if old == new || !self.is_slot(place) {
             return;
@@ -234,10 +241,11 @@ impl ReuseCheck {
         }
     }
 
-    /// Checks an FAA on a word.
+    /// Checks an FAA on a word of a pool.
     ///
     /// # Panics
-    /// If the word is part of a free bitmap, and the bits are already set, or already clear.
+    /// If the word is part of a free bitmap and the FAA sets bits that are already set, or clears bits that are already
+    /// clear.
     pub fn added(&self, place: PoolPlace, old: u64, add: u64) {
         let Some((_, offset)) = self.in_block(place) else { return };
         let cleared = add.wrapping_neg();
@@ -245,10 +253,10 @@ impl ReuseCheck {
         assert!(is_good, "{place:?}, at {offset} of its block: {add:#x} is added to {old:#x}");
     }
 
-    /// Checks the beginning of a WRITE. `memory` has the earlier contents.
+    /// Checks a WRITE before it executes, while `memory` still has the earlier contents.
     ///
     /// # Panics
-    /// If the memory is reused while a running operation may know it, or an identity comes back too early.
+    /// If the memory is reused while a running operation may know it, or if an identity recurs too early.
     pub fn written(&mut self, who: ClientId, place: PoolPlace, bytes: &[u8], memory: &Network) {
         let Some((start, in_block)) = self.in_block(place) else { return };
         let block_bytes = self.view.as_ref().expect("it has blocks").geometry.block_bytes;
@@ -276,7 +284,8 @@ impl ReuseCheck {
         let identity = Object::header_identity(header);
         self.check_life(who, start, place, header, memory);
         let known = self.free.get(&start).copied();
-        // A session that completes an object of a dead client writes the same bytes again.
+        // A session that completes an object of a dead client writes the bytes that are already there, which is no
+        // reuse.
         let Some((since, _)) = known.filter(|(_, left)| *left != identity) else { return };
         self.free.remove(&start);
         for (client, began) in &self.running {
@@ -288,7 +297,8 @@ impl ReuseCheck {
         }
     }
 
-    /// Returns the replicas of a place in a block behind its bitmap, and none for other places.
+    /// Returns the replicas of a place that is in a block, behind the block's header and bitmap. Returns none for any
+    /// other place.
     pub fn replicas_of(&self, place: PoolPlace) -> Vec<PoolPlace> {
         let (Some(view), Some((address, in_block))) = (&self.view, self.in_block(place)) else {
             return Vec::new();
@@ -300,13 +310,13 @@ impl ReuseCheck {
         self.places_of(Address::new(address))
     }
 
-    /// Returns the redundancy of the objects in an address's region.
+    /// Returns the redundancy of the region of an address.
     fn redundancy_at(&self, address: Address) -> Redundancy {
         let found = self.view.as_ref().and_then(|view| view.region_of(address));
         found.map_or(Redundancy::Replicated, |(region, _)| region.redundancy())
     }
 
-    /// Returns the number of places of an object that must be whole.
+    /// Returns the number of places on which an object must be complete.
     pub fn needed_at(&self, place: PoolPlace) -> usize {
         let address = self.in_block(place).map(|(address, _)| Address::new(address & !63));
         match address.map(|address| self.redundancy_at(address)) {
@@ -315,14 +325,14 @@ impl ReuseCheck {
         }
     }
 
-    /// Returns whether a place may hold a copy of an EC-oriented object.
+    /// Returns whether a place is in a region for copies of EC-oriented objects.
     pub fn holds_copies(&self, place: PoolPlace) -> bool {
         let address = self.in_block(place).map(|(address, _)| Address::new(address & !63));
         let redundancy = address.map(|address| self.redundancy_at(address));
         matches!(redundancy, Some(Redundancy::Copies(_)))
     }
 
-    /// Returns the replicas of an address.
+    /// Returns the places of an address on all replicas of its region.
     fn places_of(&self, address: Address) -> Vec<PoolPlace> {
         let Some(view) = &self.view else { return Vec::new() };
         let bytes = view.geometry.region_bytes;
@@ -332,7 +342,7 @@ impl ReuseCheck {
         region.places().iter().map(at).collect()
     }
 
-    /// Returns whether a place is a slot of the index, on any replica.
+    /// Returns whether a place is a slot on any replica of the index.
     fn is_slot(&self, place: PoolPlace) -> bool {
         let Some(view) = &self.view else { return false };
         let bytes = view.geometry.subtable_bytes();
@@ -342,7 +352,7 @@ impl ReuseCheck {
         })
     }
 
-    /// Returns the address of a place in a region, and its distance from the start of its block.
+    /// Returns the global address of a place in a region, and its distance from the start of its block.
     fn in_block(&self, place: PoolPlace) -> Option<(u64, u64)> {
         let view = self.view.as_ref()?;
         let bytes = view.geometry.region_bytes;

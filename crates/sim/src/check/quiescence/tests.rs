@@ -1,4 +1,4 @@
-//! The checks at rest notice a difference on any replica.
+//! Tests that the checks at rest notice a difference on any replica.
 
 // Promise CHK-5: The checker of replicas looks at every replica.
 
@@ -11,13 +11,13 @@ use super::*;
 use crate::cluster::ClusterOptions;
 use crate::engine::Sim;
 
-/// Returns the message of the failed check, if it fails.
+/// Returns the message of the failed check, or `None` if the check passes.
 fn noticed(cluster: &SimCluster) -> Option<String> {
     let panic = catch_unwind(AssertUnwindSafe(|| check_replicas_agree(cluster))).err()?;
     panic.downcast_ref::<String>().cloned()
 }
 
-/// Returns that message for a cluster with one flipped bit.
+/// Returns the message of the failed check when one bit of the cluster's memory is flipped.
 fn noticed_with(cluster: &SimCluster, place: PoolPlace, bit: u64) -> Option<String> {
     let word = cluster.network().word_at(place).0;
     cluster.overwrite(place, word ^ bit);
