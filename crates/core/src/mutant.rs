@@ -1,14 +1,11 @@
 //! Countermeasures of the protocol that tests remove, one at a time.
 //!
-//!
 //! Every known hazard of the protocol has a countermeasure, and every countermeasure has a switch here, a *mutant*. A
 //! test removes one countermeasure and expects the simulator to notice a violation: a check that never fails proves
 //! nothing. The description of a mutant says what the code does wrong without the countermeasure.
 //!
-//!
 //! The switches exist only with the feature `mutants`, which only tests turn on. Without the feature, [`removed`] is
 //! the constant `false`, and the compiler drops the faulty branch.
-//!
 //!
 //! The switch is global to the process. A test that sets a mutant must therefore be the only test that runs in its
 //! process.

@@ -1,6 +1,5 @@
 //! A whole simulated cluster: memory nodes, a master, and clients.
 //!
-//!
 //! All of them run the logic of the real programs, unchanged. The cluster forms as a real one does: nodes join, the
 //! master plans and reserves memory, and sessions open with the resulting view.
 

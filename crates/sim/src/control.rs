@@ -1,10 +1,8 @@
 //! Control messages between clients, memory nodes and the master.
 //!
-//!
 //! A message takes some tens of microseconds. It is lost by chance, or when its receiver is stopped, crashed or cut
 //! off. The sender mostly notices a loss only by its own deadline. The sender notices a crash of the receiver sooner,
 //! because the connections of a crashed process break.
-//!
 //!
 //! A request of a master's job can be delayed in a stalled connection, and then arrive after the job has ended.
 

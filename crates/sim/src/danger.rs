@@ -1,20 +1,16 @@
 //! Bookkeeping of the memory nodes that the master is possibly about to lose.
 //!
-//!
 //! The faults must not take the last replica of anything, because no protocol survives that. The master loses a node
 //! when the node crashes, when the node is silent for a lease, or when the node does not answer the master's question
 //! whether it runs. So a node is *in danger* from the moment of a fault until the master hears from the node, or for
 //! good. A further fault is allowed on a node only if everything that the node holds has another replica on a live node
 //! that is not in danger.
 //!
-//!
 //! A damaged replica is not enough: the other replica must be whole.
-//!
 //!
 //! The number of places that a region may lose is computed here from its redundancy, not by the code under test: all
 //! replicas but one; all chunks but k; and for an EC-oriented region r - 1 of all its columns. If an EC-oriented region
 //! lacks a column and no change is under way, its objects have parity, so it may lose all columns but k.
-//!
 //!
 //! A fault shorter than a quarter of a lease is allowed on any node that is not in danger yet, because the master hears
 //! from the node again in time.

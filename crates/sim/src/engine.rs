@@ -1,16 +1,13 @@
 //! Virtual time, and the queue of events in virtual time.
 //!
-//!
 //! A run is one thread that takes the earliest event, sets the clock to the event's time and executes the event: a verb
 //! executes, a message arrives, or a timer wakes a task. Time is in nanoseconds and passes only between events. Events
 //! at the same time happen in random order.
-//!
 //!
 //! Each client process, each memory node and the master is a *process*, which can be stopped, resumed and crashed. A
 //! stopped process takes no step, and events that reach it wait. A crashed process never takes another step. Verbs that
 //! a client has posted no longer depend on the client: they execute even if the client crashes, unless the memory node
 //! has fenced its session.
-//!
 //!
 //! Each process has its own pace, which changes now and then. Between a wakeup and the next step, a process loses
 //! between a few nanoseconds and the time of many phases, like a process that is preempted. So conflicts are common in

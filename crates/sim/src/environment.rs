@@ -1,4 +1,4 @@
-//! The environment of a client's session: virtual timers and simulated messages.
+//! The environment of a simulated session: virtual timers and simulated messages.
 
 use std::time::Duration;
 
@@ -37,18 +37,18 @@ impl SimEnvironment {
 
 impl Drop for SimEnvironment {
     fn drop(&mut self) {
-        // Tests that stand in for the master do not report when a dead session is recovered.
+        // With a stepwise network, tests stand in for the master and do not report when a dead session is recovered.
         if self.cluster.network().options().stepwise {
             self.cluster.network().reuse().note_recovered(self.client);
         }
     }
 }
 
-/// Bounds of the steps of a wait in a cluster without time.
+/// Bounds of the steps of a wait in a stepwise cluster.
 const SHORT_STEPS: usize = 32;
 const LONG_STEPS: usize = 128;
-/// In a cluster without time, a sleep of at least this length is a deadline for an answer. There the answer always
-/// comes, so such a sleep never ends.
+/// The shortest sleep that counts as a deadline for an answer in a stepwise cluster. There every answer comes, so such
+/// a sleep never ends.
 const DEADLINE: Duration = Duration::from_millis(100);
 
 fn nanos(time: Duration) -> Nanos {
@@ -62,7 +62,7 @@ pub(crate) fn error(addr: String, why: NoAnswer) -> RpcError {
     }
 }
 
-/// Turns an answer of another cluster's master into an error.
+/// Turns an answer from the master of another cluster into an error.
 fn heard(answer: Result<MasterReply, NoAnswer>) -> Result<MasterReply, RpcError> {
     match answer.map_err(|why| error("master".into(), why))? {
         MasterReply::WrongCluster { cluster: found } => {

@@ -1,8 +1,8 @@
 //! Execution of tasks in virtual time.
 //!
-//! A task belongs to a process. After a wakeup it takes a step a little later, at the pace of its process, unless the
-//! process is stopped or has crashed by then. The tasks of a crashed process are dropped at their current await
-//! points.
+//! Every task belongs to a process. After a wakeup the task takes a step a little later, at the pace of its process,
+//! unless the process has been stopped or has crashed. The tasks of a crashed process are dropped at their current
+//! await points.
 
 use std::collections::BTreeMap;
 use std::pin::Pin;
@@ -16,27 +16,27 @@ struct SimTask<'t> {
     process: ProcessId,
     waker: Waker,
     future: TaskFuture<'t>,
-    /// Whether the next step is scheduled.
+    /// Whether the task's next step is scheduled.
     scheduled: bool,
-    /// Whether the run ends without waiting for the task.
+    /// Whether the run ends without waiting for this task.
     background: bool,
 }
 
-/// An executor that runs tasks until they have ended.
+/// An executor that runs tasks until all foreground tasks have ended.
 pub struct Executor<'t> {
     sim: Sim,
-    /// Tasks that have not ended, by number.
+    /// Tasks that have not ended, by their numbers.
     tasks: BTreeMap<usize, SimTask<'t>>,
-    /// The number of the next task; `None` before the first one.
+    /// The number of the next task; `None` before the first task.
     next: Option<usize>,
     running: usize,
     woken: Vec<usize>,
-    /// Number of crashes whose tasks have been dropped.
+    /// Number of crashes whose processes' tasks have been dropped.
     reaped: u64,
 }
 
 impl<'t> Executor<'t> {
-    /// Makes an executor without tasks. A run has one executor at a time.
+    /// Makes an executor without tasks. A run has only one executor at a time.
     pub fn new(sim: &Sim) -> Executor<'t> {
         Executor {
             sim: sim.clone(),
@@ -48,12 +48,12 @@ impl<'t> Executor<'t> {
         }
     }
 
-    /// Adds a task of a process.
+    /// Adds a foreground task of a process.
     pub fn spawn(&mut self, process: ProcessId, task: impl Future<Output = ()> + 't) {
         self.add(process, Box::pin(task), false);
     }
 
-    /// Adds a task whose end the run does not wait for.
+    /// Adds a background task of a process: the run does not wait for its end.
     pub fn spawn_background(&mut self, process: ProcessId, task: impl Future<Output = ()> + 't) {
         self.add(process, Box::pin(task), true);
     }
@@ -66,11 +66,11 @@ impl<'t> Executor<'t> {
         self.tasks.insert(number, SimTask { process, waker, future, scheduled: false, background });
     }
 
-    /// Runs until every task that is not in the background has ended or crashed. Calls `check`
-    /// after every event. Returns the number of events.
+    /// Runs until every foreground task has ended or crashed. Calls `check` after every event. Returns the number of
+    /// events.
     ///
     /// # Panics
-    /// After `limit` events: the tasks are stuck or starve each other.
+    /// If tasks still run after `limit` events, or if all of them wait for ever.
     pub fn run(&mut self, limit: u64, mut check: impl FnMut()) -> u64 {
         let mut events = 0;
         while self.running > 0 {
@@ -84,11 +84,11 @@ impl<'t> Executor<'t> {
         events
     }
 
-    /// Runs until `done`, which is called before every event, or until all foreground tasks have ended. Returns
-    /// whether `done` was true. For tests that steer a history by hand.
+    /// Runs until `done` returns true, or until all foreground tasks have ended. Calls `done` before every event.
+    /// Returns whether `done` returned true. For tests that steer a history by hand.
     ///
     /// # Panics
-    /// Like [`Executor::run`].
+    /// If tasks still run after `limit` events, or if all of them wait for ever.
     pub fn run_until(&mut self, limit: u64, mut done: impl FnMut() -> bool) -> bool {
         for _ in 0..limit {
             if done() {
@@ -102,7 +102,7 @@ impl<'t> Executor<'t> {
         panic!("{} tasks still run after {limit} events", self.running);
     }
 
-    /// Executes one event, including a task's step. Returns whether there was one.
+    /// Executes one event, such as a task's step. Returns whether there was an event.
     pub fn step(&mut self) -> bool {
         for (process, task) in self.sim.take_born() {
             self.add(process, task, true);
@@ -119,7 +119,7 @@ impl<'t> Executor<'t> {
         true
     }
 
-    /// Returns whether a foreground task still runs.
+    /// Returns whether any foreground task still runs.
     pub fn is_running(&self) -> bool {
         self.running > 0
     }
@@ -128,7 +128,7 @@ impl<'t> Executor<'t> {
         let mut woken = std::mem::take(&mut self.woken);
         self.sim.take_woken(&mut woken);
         for number in woken.drain(..) {
-            // Ignore wakers of ended tasks and of earlier executors.
+            // Wakers of ended tasks and of earlier executors are ignored.
             let Some(task) = self.tasks.get_mut(&number) else { continue };
             if !std::mem::replace(&mut task.scheduled, true) {
                 let process = task.process;

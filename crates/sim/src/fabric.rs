@@ -1,12 +1,13 @@
-//! The simulated fabric: one lane per memory node of a batch, with verbs executed piece by piece.
+//! The simulated fabric, which executes the verbs of a batch piece by piece, in one lane for each memory node.
 //!
-//! A batch is in flight from the first poll of its future. From then on it is independent of its client: it goes on
-//! if the client crashes. Its verbs for one node form a *lane* and execute in order. There is no order between lanes,
-//! nor between batches of the same client.
+//! A batch is in flight from the first poll of its future. From then on it no longer depends on its client, and
+//! continues if the client crashes. Its verbs for one node form a *lane* and execute in order. There is no order
+//! between lanes, nor between batches of one client.
 //!
 //! This models NICs, and memory nodes that serve TCP. [`NetworkOptions::cards`](crate::NetworkOptions::cards) adds
 //! further behaviour of NICs. On an [immediate](crate::NetworkOptions::immediate) network the client's processor
-//! executes the verbs: [`immediate`](crate::immediate). On a testbed [`ride`](crate::ride) replaces this module.
+//! executes the verbs, in [`immediate`](crate::immediate). On a testbed, [`testbed_batch`](crate::testbed_batch)
+//! replaces this module.
 
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
@@ -30,12 +31,12 @@ pub struct SimFabric {
 }
 
 impl SimFabric {
-    /// Returns whether any memory node was damaged.
+    /// Returns whether any memory was damaged in this run.
     pub fn rots(&self) -> bool {
         self.network.rots()
     }
 
-    /// Returns whether a memory node has fenced this client.
+    /// Returns whether any memory node has fenced this client.
     pub fn is_fenced(&self) -> bool {
         self.network.has_fenced(self.client)
     }
@@ -46,50 +47,51 @@ impl SimFabric {
     }
 }
 
-/// A batch on its way.
+/// A batch in flight.
 pub(crate) struct BatchFlight {
     fabric: SimFabric,
     batch: RefCell<VerbBatch>,
     lanes: RefCell<Vec<NodeLane>>,
-    /// Lanes whose completions have not arrived.
+    /// Number of lanes whose completions have not arrived.
     left: Cell<usize>,
     waker: RefCell<Option<Waker>>,
-    /// The client has crashed: only a prefix of each lane's verbs was sent.
+    /// Whether the client has crashed: then only a prefix of each lane's verbs was sent.
     orphaned: Cell<bool>,
-    /// The number of the batch's first verb for switches, if there are any.
+    /// The number that switches use for the batch's first verb; 0 if there are no switches.
     number: u64,
-    /// Whether the client has given up the batch.
+    /// Whether the batch consists of verbs that a client has given up.
     late: bool,
 }
 
-/// The progress of the verbs for one node.
+/// The lane of one node in a batch: its verbs and their progress.
 struct NodeLane {
     node: MnId,
-    /// Verbs that are not finished, the current one last.
+    /// Indices of the verbs that are not finished, in reverse order: the current one is last.
     verbs: Vec<usize>,
-    /// Remaining pieces of the current verb, the next one last; empty if the verb has not begun.
+    /// Remaining pieces of the current verb, in reverse order; empty if the verb has not begun.
     pieces: Vec<Range<usize>>,
     posted: Nanos,
     state: LaneState,
-    /// If a switch is on the link: how often it has held the lane's verbs so far.
+    /// The number of times that a switch has held the lane's verbs so far; `None` if no switch is on the link.
     switched: Option<u32>,
-    /// The number of the event that counts: a released link schedules an earlier one and makes the old one void.
+    /// The turn of the scheduled event that is valid. When a link is released, the lane gets an earlier event with a
+    /// new turn, and its old event becomes void.
     turn: u32,
-    /// Whether the lane waits for a held link.
+    /// Whether the lane waits for the release of a held link.
     parked: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum LaneState {
-    /// On the way to the switch, which so many of the lane's verbs have passed.
+    /// On the way to the switch, which this many of the lane's verbs have passed.
     Sent(usize),
-    /// On the way to the node, or between two verbs.
+    /// On the way from the switch to the node, or between two verbs.
     Waiting,
-    /// Within the current verb.
+    /// Within the current verb, of which some pieces have executed.
     Begun,
-    /// All verbs have executed; the completions are on the way back to the switch.
+    /// All verbs have executed, and the completions are on the way back to the switch.
     Answering,
-    /// All verbs have executed; the completions are on the way back to the client.
+    /// All verbs have executed or failed, and the completions are on the way back to the client.
     Returning,
     Done,
 }
@@ -121,7 +123,7 @@ impl Fabric for SimFabric {
         flight.batch.take()
     }
 
-    /// Declines if the fabric could not interrupt the batch between two verbs. Then [`Fabric::execute`] does it.
+    /// Declines if the batch could not be interrupted between two verbs. Then [`Fabric::execute`] executes it.
     fn execute_now(&self, batch: &mut VerbBatch) -> bool {
         self.is_immediate() && self.execute_on_stack(batch)
     }
@@ -140,7 +142,7 @@ impl Fabric for SimFabric {
     }
 }
 
-/// Returns whether a batch has a WRITE for some node, and a later READ for the same node.
+/// Returns whether a batch has a READ that is posted behind a WRITE for the same node.
 fn reads_behind_a_write(verbs: &[Verb]) -> bool {
     let is_write = |verb: &Verb| matches!(verb.op, VerbOp::Write { .. });
     let writes = verbs.iter().enumerate().filter(|(_, verb)| is_write(verb));
@@ -148,7 +150,7 @@ fn reads_behind_a_write(verbs: &[Verb]) -> bool {
     writes.any(|(behind, node)| behind.iter().any(|verb| verb.is_read() && verb.node == node))
 }
 
-/// A guard that is dropped when its client crashes.
+/// A guard that is dropped with its future when the client crashes.
 struct FlightGuard<'f>(&'f BatchFlight);
 
 impl Drop for FlightGuard<'_> {
@@ -207,7 +209,8 @@ impl BatchFlight {
         })
     }
 
-    /// Lets the verbs of a lane that the client has given up go on without it.
+    /// Puts the unfinished verbs of a lane that the client has given up into a batch of their own, which executes
+    /// later.
     fn leave_behind(&self, lane: &NodeLane) {
         let mut batch = VerbBatch::new();
         {
@@ -241,20 +244,20 @@ impl BatchFlight {
         }
     }
 
-    /// Sends the lanes.
+    /// Sends the lanes to their nodes.
     fn launch(self: &Rc<BatchFlight>) {
         let sim = self.sim();
         let client = self.fabric.client;
         for (number, lane) in self.lanes.borrow().iter().enumerate() {
             let delay = self.fabric.network.wire(client, lane.node);
             self.fabric.network.arrival(client, lane.node, sim.now() + delay);
-            // The switch is half-way.
+            // A switch is half-way between client and node.
             let delay = if lane.switched.is_some() { delay / 2 } else { delay };
             sim.schedule(delay, SimEvent::Lane { flight: self.clone(), lane: number, turn: 0 });
         }
     }
 
-    /// Takes one step of a random lane. Ready when all lanes are done.
+    /// Takes one step of a random lane. Returns `Ready` when all lanes are done.
     fn step_any(&self, context: &Context<'_>) -> Poll<()> {
         if self.left.get() == 0 {
             return Poll::Ready(());
@@ -276,7 +279,7 @@ impl BatchFlight {
         self.fabric.network.sim()
     }
 
-    /// Handles the crash of the client. Verbs that its NIC has not sent are never sent.
+    /// Handles the crash of the client. Verbs that the client's NIC has not sent yet are never sent.
     fn orphan(&self) {
         self.orphaned.set(true);
         let rng = self.sim().rng();
@@ -284,7 +287,7 @@ impl BatchFlight {
             |l: &&mut NodeLane| matches!(l.state, LaneState::Sent(_) | LaneState::Waiting);
         for lane in self.lanes.borrow_mut().iter_mut().filter(is_sent) {
             if rng.one_in(2) {
-                // The current verb is at the end of the list, so the beginning of the list would be sent last.
+                // The list is in reverse order, so its beginning has the verbs that would be sent last.
                 let unsent = rng.below(lane.verbs.len() + 1);
                 if unsent > 0 {
                     count(&self.sim().counts().cut_batches);
@@ -307,7 +310,7 @@ impl BatchFlight {
         self.sim().schedule(1, SimEvent::Lane { flight: self.clone(), lane, turn });
     }
 
-    /// Takes one step of a lane.
+    /// Takes one step of a lane, if the event's turn is still valid.
     pub(crate) fn step(self: Rc<BatchFlight>, lane: usize, turn: u32) {
         let mut lanes = self.lanes.borrow_mut();
         if lanes[lane].turn != turn {
@@ -332,7 +335,7 @@ impl BatchFlight {
         }
     }
 
-    /// Returns the delay until the next step; `None` once the client has the completions.
+    /// Takes one step of a lane. Returns the delay until the next step, or `None` once the client has the completions.
     fn advance(&self, lane: &mut NodeLane) -> Option<Nanos> {
         lane.parked = false;
         if lane.state == LaneState::Returning {
@@ -370,13 +373,13 @@ impl BatchFlight {
         if lane.verbs.is_empty() { Some(self.send_back(lane)) } else { Some(self.gap()) }
     }
 
-    /// Returns the verb that a switch has forged from this one, if it has.
+    /// Returns the CAS into which a switch has changed this verb, if a switch has.
     fn forged(&self, verb: usize) -> Option<ForgedCas> {
         self.fabric.network.switches()?.forged(self.number + verb as u64)
     }
 
-    /// Passes the lane's verbs through the switch. Returns the delay until they are at the node, or until the switch
-    /// is tried again.
+    /// Passes the lane's verbs through the switch. Returns the delay until the verbs reach the node, or until the lane
+    /// tries again to pass a switch that has held a verb.
     fn pass_there(&self, lane: &mut NodeLane, passed: usize) -> Nanos {
         let network = &self.fabric.network;
         let client = self.fabric.client;
@@ -398,7 +401,7 @@ impl BatchFlight {
         network.wire(client, lane.node) / 2
     }
 
-    /// Passes the lane's answers through the switch. Returns the delay until they are at the client.
+    /// Passes the lane's answers through the switch. Returns the delay until the answers reach the client.
     fn pass_back(&self, lane: &mut NodeLane) -> Nanos {
         let network = &self.fabric.network;
         let client = self.fabric.client;
@@ -412,7 +415,7 @@ impl BatchFlight {
         network.wire(client, lane.node) / 2
     }
 
-    /// Returns the delay until the next try, if an obstacle holds the lane.
+    /// Returns the delay until the lane tries again, if its node or link keeps it from executing now.
     fn obstacle(&self, lane: &mut NodeLane, now: Nanos) -> Option<Nanos> {
         let client = self.fabric.client;
         let node = lane.node;
@@ -440,7 +443,8 @@ impl BatchFlight {
             if options.late_verbs {
                 self.leave_behind(lane);
             }
-            // Except as a late verb, a given-up verb must never execute: the queue pair goes into error.
+            // A verb that was given up must not execute later, except as a late verb. Therefore the queue pair goes
+            // into error.
             self.fabric.network.break_link(client, node);
             return Some(self.fail(lane, VerbError::Unreachable, 0));
         }
@@ -449,7 +453,7 @@ impl BatchFlight {
         Some(if self.late { until } else { (overdue - now).min(until) }.max(1))
     }
 
-    /// Draws the time between two pieces: mostly nothing, sometimes as long as a phase.
+    /// Draws the time between two pieces: mostly almost none, sometimes as long as a phase.
     fn gap(&self) -> Nanos {
         let rng = self.sim().rng();
         if self.fabric.network.options().delays {
@@ -459,8 +463,8 @@ impl BatchFlight {
         }
     }
 
-    /// Fails the rest of the lane, which never executes. On a network of NICs one completion stands for the whole
-    /// lane, so the results of the executed verbs are unknown as well.
+    /// Fails the remaining verbs of the lane, which never execute. On a network of NICs one completion reports the
+    /// whole lane, so the results of verbs that have executed are unknown as well.
     fn fail(&self, lane: &mut NodeLane, error: VerbError, delay: Nanos) -> Nanos {
         let mut batch = self.batch.borrow_mut();
         let (verbs, _) = batch.parts_mut();

@@ -1,4 +1,4 @@
-//! Placement of processes on the machines of a testbed, and their use of these machines.
+//! Placement of processes on the machines of a testbed, and the use that processes make of the machines.
 
 use fusee_core::verbs::{ClientId, MnId};
 
@@ -7,22 +7,22 @@ use crate::engine::{Nanos, ProcessId};
 use crate::network::Network;
 use crate::stations::{BusyTime, PostedTotals};
 
-/// A machine of the testbed: one that client processes run on, or a server.
+/// A machine of the testbed, either for client processes or a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MachineId(usize);
 
 impl Network {
-    /// Adds a machine for client processes. A client process that is not placed has a machine of its own.
+    /// Adds a machine for client processes. A client process that is not placed has a machine to itself.
     pub fn machine(&self) -> MachineId {
         MachineId(self.on_machines(|machines| machines.add_for_clients()))
     }
 
-    /// Adds a server machine with this number of cores for requests.
+    /// Adds a server machine with this number of cores that serve requests.
     pub fn server(&self, name: &str, cores: usize) -> MachineId {
         MachineId(self.on_machines(|machines| machines.add(name.into(), cores)))
     }
 
-    /// Returns the machine of a memory node, including its cores.
+    /// Returns the machine of a memory node.
     pub fn machine_of(&self, node: MnId) -> MachineId {
         MachineId(self.on_machines(|machines| machines.node(node)))
     }
@@ -32,12 +32,12 @@ impl Network {
         self.wait_until(self.sim().now() + time).await;
     }
 
-    /// Places the sessions that this process opens from now on on this machine.
+    /// Places the sessions that this process opens later on this machine.
     pub fn place(&self, process: ProcessId, machine: MachineId) {
         self.on_machines(|machines| machines.place(process, machine.0));
     }
 
-    /// Occupies a session's thread for the time of one operation, before the operation begins.
+    /// Occupies a session's thread for the CPU time of one operation. To be called before the operation begins.
     pub async fn work(&self, session: ClientId) {
         let done = self.on_machines(|machines| {
             let time = machines.testbed().operation_ns;
@@ -46,8 +46,8 @@ impl Network {
         self.wait_until(done).await;
     }
 
-    /// Lets a server serve a session's request, by messages over the NICs of both. The request occupies a core for
-    /// `takes`. Cores serve requests in order of arrival.
+    /// Sends a session's request to a server and waits for the reply. Both messages use the NICs of both machines. The
+    /// request occupies a core of the server for `takes`. Cores serve requests in order of arrival.
     pub async fn call<R>(
         &self,
         session: ClientId,
@@ -81,18 +81,18 @@ impl Network {
         self.on_machines(|machines| machines.take_posted())
     }
 
-    /// Returns the time for which each part of the testbed was busy since the last call.
+    /// Returns the time for which each part of the testbed was busy since the last call of this function.
     pub fn take_busy(&self) -> Vec<BusyTime> {
         self.on_machines(|machines| machines.take_busy())
     }
 }
 
-/// Lengths of a request and its reply, in bytes.
+/// Lengths of a request and of its reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MessageLengths {
-    /// Bytes to the server.
+    /// Bytes of the request.
     pub request: u64,
-    /// Bytes back to the client.
+    /// Bytes of the reply.
     pub reply: u64,
 }
 

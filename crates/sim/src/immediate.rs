@@ -1,34 +1,35 @@
 //! The simulated fabric on which the client's own processor executes the verbs, as over shared memory.
 //!
-//! The verbs of a batch execute in the order posted, also across nodes, each piece by piece as on any other network.
-//! Between any two pieces, before the first and after the last, other processes may do anything: verbs, whole
-//! operations, recoveries, view changes. The process may be stopped there and resumed later, or die: then no further
-//! piece executes, and a WRITE may remain half-way. No verb of such a client is ever in flight.
+//! The verbs of a batch execute in the order in which they were posted, even if they are for different nodes. Each verb
+//! executes piece by piece, as on the other networks. Between any two pieces, before the first and after the last,
+//! other processes can do anything: execute verbs, whole operations, recoveries or view changes. The client's process
+//! can be stopped there and resumed later. It can also die there: then none of its further pieces executes, and a WRITE
+//! can remain half-way. No verb of such a client is ever in flight.
 //!
-//! * *A node that has died, or to which this session has lost its link*: verbs for it fail as unreachable at once,
-//!   the others execute.
-//! * *A fence* refuses every later piece. If fences kill ([`NetworkOptions::fences_kill`](crate::NetworkOptions)),
-//!   the process ends before its next piece if the session is still open. Otherwise the process lives and learns that
-//!   it is fenced, like a client in the process of its memory node.
+//! * *A node that has died, or to which this session has lost its link*: verbs for this node fail as unreachable at
+//!   once, and the other verbs execute.
+//! * *A fence* refuses every later piece. If fences kill ([`NetworkOptions::fences_kill`](crate::NetworkOptions)), and
+//!   the session is still open, the process ends before its next piece. Otherwise the process lives and learns that it
+//!   is fenced, as a client in the process of its memory node would.
 //!
-//! Batches run through [`Fabric::execute`](fusee_core::verbs::Fabric::execute), which can wait between two pieces;
-//! the code above sees no difference. `search_now` and `write_now` of the store cannot wait: they are functions that
-//! are not `async`, and execute batches. [`SimFabric::search`] and [`SimFabric::write`] give the whole operation a
+//! Batches run through [`Fabric::execute`](fusee_core::verbs::Fabric::execute), which can wait between two pieces; the
+//! code above it sees no difference. The store's `search_now` and `write_now` execute batches too, but cannot wait,
+//! because they are not `async`. Therefore [`SimFabric::search`] and [`SimFabric::write`] give the whole operation a
 //! [stack of its own](crate::stack_future), which the fabric leaves between two pieces. So no execution is nested in
-//! another, and every order of steps is possible there too.
+//! another one, and every order of steps is possible for these functions too.
 //!
 //! Differences from real shared memory:
 //!
-//! * *Weak memory.* Pieces execute one after the other, and all processes see the same memory. Reordering by
-//!   processors is tested in `crates/fabric/tests/loom`.
-//! * *Other coroutines of a session* may run between two verbs of one. On real shared memory they cannot, so more
-//!   orders are tested here.
-//! * *The memory of a node that has died* vanishes for all clients at one moment. On real shared memory the clients
-//!   that have mapped it learn of its death one after the other, and use it until then. Partitions and
-//!   `cut_off_primary` cover a node that the master takes for dead and that still serves clients.
-//! * *Clients of both kinds at one node*: a run has one network.
-//! * *Kills.* A process is killed some steps of others after the fence was acknowledged, but takes no further step of
-//!   its own.
+//! * *Weak memory.* Pieces execute one after the other, and all processes see the same memory.
+//!   `crates/fabric/tests/loom` tests reordering by processors.
+//! * *Other coroutines of a session* can run between two verbs of one coroutine. On real shared memory they cannot, so
+//!   more orders are tested here.
+//! * *The memory of a dead node* vanishes for all clients at one moment. On real shared memory, clients that have
+//!   mapped the memory learn of the node's death one after the other, and use the memory until then. Partitions and
+//!   `cut_off_primary` cover a node that the master treats as dead while it still serves clients.
+//! * *Clients of different fabrics at one node* do not occur: a run has one network.
+//! * *Kills.* A fenced process is killed some steps of other processes after the fence was acknowledged, but takes no
+//!   further step of its own.
 
 use std::future::poll_fn;
 use std::ops::Range;
@@ -42,20 +43,20 @@ use crate::counts::count;
 use crate::fabric::SimFabric;
 use crate::stack_future::{self, StackFuture};
 
-/// The fewest phases of a write on an occupied slot, with backups.
+/// The fewest phases of a write to an occupied slot whose subtable has backups.
 const PHASES_WITH_HINT: u64 = 3;
 
 /// The progress of a batch.
 #[derive(Default)]
 struct ImmediateProgress {
-    /// The index of the next verb in the batch.
+    /// The index of the current verb in the batch.
     verb: usize,
-    /// Remaining pieces of that verb, the next one last; empty if it has not begun.
+    /// Remaining pieces of the current verb, in reverse order; empty if the verb has not begun.
     pieces: Vec<Range<usize>>,
     was_interrupted: bool,
 }
 
-/// A batch in execution. It is dropped half-way if its client dies.
+/// A batch that is being executed. If its client dies, it is dropped half-way.
 struct ImmediateBatch<'f> {
     fabric: &'f SimFabric,
     progress: ImmediateProgress,
@@ -75,8 +76,8 @@ impl Drop for ImmediateBatch<'_> {
 }
 
 impl SimFabric {
-    /// Runs a SEARCH of a session of this fabric. On an immediate network other processes run between its verbs even
-    /// if the SEARCH cannot wait, and SEARCHes of one batch are counted.
+    /// Runs a SEARCH of this fabric's session. On an immediate network, other processes run between the verbs of the
+    /// SEARCH even if the SEARCH cannot wait. SEARCHes that took one batch are counted.
     pub async fn search<T: 'static>(
         &self,
         search: impl Future<Output = Result<Option<T>, Error>> + 'static,
@@ -86,15 +87,15 @@ impl SimFabric {
         }
         let mut running = StackFuture::new(search);
         let found = (&mut running).await;
-        // Without a cached slot a SEARCH needs two phases to find something.
+        // A SEARCH without a hint needs two phases to find a value.
         if matches!(found, Ok(Some(_))) && running.batches() == 1 {
             count(&self.network.sim().counts().searches_now);
         }
         found
     }
 
-    /// Does the same as [`SimFabric::search`], for an UPDATE, UPSERT or DELETE. Writes with no more phases than a
-    /// conflict-free write with a right hint are counted.
+    /// Runs an UPDATE, UPSERT or DELETE as [`SimFabric::search`] runs a SEARCH. Writes that took no more phases than a
+    /// write with a right hint and without a conflict are counted.
     pub async fn write<T: 'static>(
         &self,
         write: impl Future<Output = Result<T, Error>> + 'static,
@@ -110,8 +111,8 @@ impl SimFabric {
         written
     }
 
-    /// Runs a Move of a session of this fabric. On an immediate network it can be interrupted at every phase, like a
-    /// write.
+    /// Runs a Move of this fabric's session. On an immediate network the Move can be interrupted at every phase, as a
+    /// write can.
     pub async fn move_pair(
         &self,
         moving: impl Future<Output = Result<Transition, Error>> + 'static,
@@ -139,8 +140,8 @@ impl SimFabric {
         batch
     }
 
-    /// Executes a batch on the stack of its own. Returns `false` without that stack, since the batch could not be
-    /// interrupted.
+    /// Executes a batch of an operation that has a stack of its own. Returns `false` if the caller is on no such stack,
+    /// because then the batch could not be interrupted.
     pub(crate) fn execute_on_stack(&self, batch: &mut VerbBatch) -> bool {
         if !stack_future::begin_batch() {
             return false;
@@ -171,14 +172,15 @@ impl SimFabric {
         ImmediateBatch { fabric: self, progress: ImmediateProgress::default(), verbs }
     }
 
-    /// Returns whether other processes run before the next piece. In a cluster without time a step is one piece.
+    /// Returns whether other processes run before the next piece. In a stepwise cluster they run between any two
+    /// pieces.
     fn is_interrupted(&self, progress: &mut ImmediateProgress) -> bool {
         let is = self.network.options().stepwise || self.network.sim().rng().one_in(2);
         progress.was_interrupted |= is;
         is
     }
 
-    /// Executes one piece. Returns `false` when none is left.
+    /// Executes one piece of the batch. Returns `false` when no piece is left.
     fn step(&self, progress: &mut ImmediateProgress, batch: &mut VerbBatch) -> bool {
         let (verbs, bytes) = batch.parts_mut();
         let Some(verb) = verbs.get_mut(progress.verb) else { return false };

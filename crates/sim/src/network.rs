@@ -1,8 +1,8 @@
-//! The memory of memory nodes, the links to it, and the times of verbs.
+//! The memory of the memory nodes, the links to the nodes, and the times of verbs.
 //!
-//! The time of a verb comes from one of two models. *Delays* are random and adversarial: each link between a client
-//! and a node has a pace that changes now and then by up to a factor of 64. On a [testbed](crate::Testbed) verbs
-//! queue up for its [machines](crate::stations), and throughput in virtual time is meaningful.
+//! The time of a verb comes from one of two models. *Delays* are random and adversarial: each link between a client and
+//! a node has a pace that changes now and then by a factor of up to 64. On a [testbed](crate::Testbed), verbs queue up
+//! for the testbed's [machines](crate::stations), and throughput in virtual time is meaningful.
 
 use std::cell::{Cell, Ref, RefCell, RefMut};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -23,43 +23,44 @@ use crate::stations::TestbedMachines;
 use crate::switches::Switches;
 use crate::testbed::Testbed;
 
-/// Bytes that all chunks of a pair share at the start of their values: length and sum of the pair's value.
+/// Number of bytes that all chunks of a pair share at the start of their values: length and checksum of the pair's
+/// value.
 const CHUNKS_SHARE_BYTES: usize = 8;
 
-/// Nanoseconds of one way over a link, without a testbed.
+/// Nanoseconds of one way over a link, if there is no testbed.
 const WIRE_NS: Nanos = 800;
 
 /// Options of the network.
 #[derive(Clone, Copy, Debug)]
 pub struct NetworkOptions {
-    /// The hardware whose limits decide the times, if any. Then nothing is random: there are no delays, no torn or
-    /// given-up verbs, and no held links.
+    /// The hardware whose limits decide the times, if any. With a testbed nothing is random: there are no delays, no
+    /// torn verbs, no verbs that are given up, and no held links.
     pub testbed: Option<Testbed>,
-    /// Whether latencies vary at random. Otherwise they are all equal.
+    /// Whether latencies vary at random. If not, all latencies are equal.
     pub delays: bool,
-    /// Whether READs and WRITEs are cut into pieces now and then.
+    /// Whether some READs and WRITEs are cut into pieces.
     pub tearing: bool,
-    /// Whether a stopped memory node stops executing verbs, as with a software NIC. With real NICs and shared memory
-    /// verbs go on.
+    /// Whether a stopped memory node stops executing verbs, as a software NIC does. With real NICs and over shared
+    /// memory, verbs continue.
     pub nic_in_process: bool,
-    /// Time after which a client without a completion takes the node for unreachable.
+    /// Time after which a client without a completion treats the node as unreachable.
     pub verb_timeout_ns: Nanos,
-    /// One of this many batches loses a completion; 0: none.
+    /// One of this many lanes loses its completion; 0: none does.
     pub lost_completions_one_in: usize,
-    /// Whether verbs that a client has given up, because their link was held or their node stopped, execute when they
-    /// get through, unless they are fenced. Otherwise they never execute.
+    /// Whether verbs that a client has given up, because their link was held or their node was stopped, execute once
+    /// they get through, unless the client's session is fenced. If not, such verbs never execute.
     pub late_verbs: bool,
-    /// Whether the client's processor executes verbs, as over shared memory: in the order posted, also across nodes,
-    /// and only while the client lives. Links and NICs do not matter then.
+    /// Whether the client's processor executes verbs, as over shared memory: in the order in which they were posted,
+    /// even for different nodes, and only while the client lives. Then links and NICs have no effect.
     pub immediate: bool,
-    /// On an immediate network: whether a fence kills the process whose session it fences.
+    /// Whether a fence on an immediate network kills the process of the fenced session.
     pub fences_kill: bool,
-    /// Whether NICs execute the verbs, as over RDMA. A WRITE, CAS or FAA would wait for a READ that is posted before
-    /// it, so operations post their READs last where they may choose. One completion stands for all verbs of a batch
-    /// for a node: if one of them fails, the client does not know which of them have executed.
+    /// Whether NICs execute the verbs, as over RDMA. There a WRITE, CAS or FAA would wait for a READ that is posted
+    /// before it, so operations post their READs last where they are free to choose. One completion reports all verbs
+    /// of a batch for one node: if one verb fails, the client does not know which of the verbs have executed.
     pub cards: bool,
     /// Whether no time passes: each poll of a waiting operation executes one piece of one of its verbs, and messages
-    /// arrive at once. For tests that count steps ([`Stepper`](crate::Stepper)).
+    /// arrive after some idle steps. For tests that count steps ([`Stepper`](crate::Stepper)).
     pub stepwise: bool,
 }
 
@@ -81,18 +82,18 @@ impl Default for NetworkOptions {
     }
 }
 
-/// A memory node's memory.
+/// The memory of a memory node.
 pub(crate) struct SimMemory {
     pub pool: Vec<u8>,
     pub process: ProcessId,
-    /// Clients whose verbs are refused. This set never shrinks, since a verb may arrive arbitrarily late. On a real
-    /// node a fence ends the connections.
+    /// Clients whose verbs are refused. This set never shrinks, because a verb can arrive arbitrarily late. On a real
+    /// node a fence ends the client's connections.
     pub fenced: BTreeSet<ClientId>,
-    /// The node's own, bounded memory of fenced clients.
+    /// The node's own record of fenced clients, whose size is bounded.
     pub over: EndedClients,
 }
 
-/// A damaged replica: its place, the identity of its object, and the object's length.
+/// A replica that was damaged.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct DamagedReplica {
     node: MnId,
@@ -101,7 +102,7 @@ struct DamagedReplica {
     bytes: usize,
 }
 
-/// Returns the identity of an entry's object.
+/// Returns the identity of a live object, from its bytes.
 fn identity_of(object: &[u8]) -> Identity {
     Object::header_identity(object).expect("an entry's object has a header")
 }
@@ -110,21 +111,21 @@ fn identity_of(object: &[u8]) -> Identity {
 #[derive(Default)]
 struct SimLink {
     pace: SimPace,
-    /// Arrival of the latest lane.
+    /// The arrival time of the latest lane.
     last_arrival: Nanos,
-    /// Whether a completion was lost: the queue pair is then in error, as with RC.
+    /// Whether the queue pair is in error, as a reliable connection (RC) is after a lost completion.
     broken: bool,
-    /// Whether the session has followed a view with this node.
+    /// Whether the node is a member of the session's newest view.
     attached: bool,
-    /// Whether executed verbs get no answer.
+    /// Whether verbs execute without an answer.
     mute: bool,
-    /// The time before which nothing gets through.
+    /// The time before which no verb gets through.
     held_until: Nanos,
-    /// Lanes that wait for that time.
+    /// Lanes that wait for `held_until`, each by its batch and number.
     parked: Vec<(Weak<BatchFlight>, usize)>,
 }
 
-/// Memory nodes and the links to them. Clones share them.
+/// The memory nodes and the links to them. Clones share the network.
 #[derive(Clone)]
 pub struct Network(Rc<NetworkInner>);
 
@@ -133,19 +134,19 @@ struct NetworkInner {
     options: Cell<NetworkOptions>,
     memories: RefCell<BTreeMap<MnId, SimMemory>>,
     links: RefCell<HashMap<(ClientId, MnId), SimLink>>,
-    /// The machines of the testbed, if there is one.
+    /// The machines of the testbed; without limits if there is no testbed.
     machines: RefCell<TestbedMachines>,
-    /// The live entries of the index, checked at every change.
+    /// The checker of live entries, which is called at every change of a word.
     entries: RefCell<LiveEntries>,
-    /// The check of reuse, called at every WRITE.
+    /// The checker of reuse, which is called at every WRITE.
     reuse: RefCell<ReuseCheck>,
-    /// Clients whose processes must be killed.
+    /// Clients whose processes must be killed because of a fence.
     condemned: RefCell<Vec<ClientId>>,
-    /// The switches on the links, if any.
+    /// The switches on the links, if there are any.
     switches: RefCell<Option<Rc<Switches>>>,
-    /// Whether anything was damaged.
+    /// Whether any memory was damaged.
     rots: Cell<bool>,
-    /// Replicas that were damaged once.
+    /// Replicas that were damaged at some time.
     damaged: RefCell<BTreeSet<DamagedReplica>>,
 }
 
@@ -172,7 +173,7 @@ impl Network {
         &self.0.sim
     }
 
-    /// Puts switches on the links. An [immediate](NetworkOptions::immediate) network does not use them.
+    /// Puts switches on the links. An [immediate](NetworkOptions::immediate) network does not use the switches.
     pub fn put_switches(&self, switches: Switches) {
         self.0.switches.replace(Some(Rc::new(switches)));
     }
@@ -182,7 +183,8 @@ impl Network {
         self.0.switches.borrow().clone()
     }
 
-    /// Returns the time between a client and a switch, or a switch and a memory node, on a testbed.
+    /// Returns the time that a message takes on a testbed between a client and a switch, or between a switch and a
+    /// node.
     pub(crate) fn half_way(&self) -> Nanos {
         self.on_machines(|machines| machines.testbed().one_way_ns / 2)
     }
@@ -206,12 +208,12 @@ impl Network {
         f(&mut self.0.machines.borrow_mut())
     }
 
-    /// Checks changes against these entries from now on.
+    /// Checks changes of words against these entries from now on.
     pub(crate) fn watch(&self, entries: LiveEntries) {
         *self.0.entries.borrow_mut() = entries;
     }
 
-    /// Returns the check of reuse.
+    /// Returns the checker of reuse.
     pub(crate) fn reuse(&self) -> RefMut<'_, ReuseCheck> {
         self.0.reuse.borrow_mut()
     }
@@ -232,12 +234,12 @@ impl Network {
         self.0.memories.borrow_mut().insert(node, memory);
     }
 
-    /// Removes a node and its memory.
+    /// Removes a node together with its memory.
     pub(crate) fn remove(&self, node: MnId) {
         self.0.memories.borrow_mut().remove(&node);
     }
 
-    /// Returns whether the node is running.
+    /// Returns whether a node has neither crashed nor been removed.
     pub fn has(&self, node: MnId) -> bool {
         self.0.memories.borrow().contains_key(&node)
     }
@@ -247,7 +249,7 @@ impl Network {
         self.0.memories.borrow_mut().get_mut(&node).map(f)
     }
 
-    /// Returns the identity in the header of the object at a place. For checks, without time.
+    /// Returns the identity in the header of the object at a place. For checks; takes no time.
     pub(crate) fn identity_at(&self, place: PoolPlace) -> Option<Identity> {
         let header = |memory: &mut SimMemory| {
             let bytes = memory.pool.get(place.offset as usize..)?;
@@ -256,7 +258,7 @@ impl Network {
         self.with(place.node, header).flatten()
     }
 
-    /// Returns the word at a place. For checks, without time.
+    /// Returns the word at a place. For checks; takes no time.
     ///
     /// # Panics
     /// If the node is lost.
@@ -264,7 +266,7 @@ impl Network {
         Slot(self.number_at(place).expect("a living node"))
     }
 
-    /// Returns the bytes at a place. For checks, without time.
+    /// Returns the bytes at a place. For checks; takes no time.
     ///
     /// # Panics
     /// If the node is lost.
@@ -286,14 +288,14 @@ impl Network {
         self.0.rots.get()
     }
 
-    /// Returns the replicas of live objects that are damaged, as far as a CRC shows it.
+    /// Returns the damaged replicas of live objects, as far as a CRC reveals the damage.
     pub fn damaged(&self) -> Vec<PoolPlace> {
         let entries = self.watched();
         let replicas = entries.replicas();
         replicas.filter(|(place, ..)| !self.is_whole(*place)).map(|(place, ..)| place).collect()
     }
 
-    /// Returns whether a replica of a live object is the object of its slot.
+    /// Returns whether the replica at a place is a whole replica of a live object.
     fn is_whole(&self, at: PoolPlace) -> bool {
         let entries = self.watched();
         let Some((_, object, _)) = entries.replicas().find(|(place, ..)| *place == at) else {
@@ -307,8 +309,8 @@ impl Network {
         holds == Some(true)
     }
 
-    /// Returns whether everything that is damaged has enough whole replicas or chunks at places where `is_left`
-    /// holds. This includes objects that no entry refers to now: the entries of a lost primary come back.
+    /// Returns whether every damaged object has enough whole replicas or chunks at places for which `is_left` returns
+    /// true. This includes objects that no entry refers to now, because the entries of a lost primary come back.
     pub(crate) fn is_whole_without(&self, is_left: impl Fn(&PoolPlace) -> bool + Copy) -> bool {
         self.0.damaged.borrow().iter().all(|damaged| {
             let DamagedReplica { node, offset, identity, bytes } = *damaged;
@@ -323,18 +325,19 @@ impl Network {
             let replicas = self.reuse().replicas_of(at);
             let needed = self.reuse().needed_at(at);
             let whole: Vec<&PoolPlace> = replicas.iter().filter(|at| is_whole(at)).collect();
-            // If too few are whole, the memory has been reused.
+            // If too few replicas are whole, the memory has already been reused for another object.
             whole.len() < needed || whole.into_iter().filter(|at| is_left(at)).count() >= needed
         })
     }
 
-    /// Damages a word of a live object on one of its replicas, if another one stays whole. Returns `false` if there
-    /// is no such object.
+    /// Damages a word of a live object on one replica, if another replica stays whole. Returns `false` if there is no
+    /// such object.
     pub fn damage(&self, rng: &Rng) -> bool {
         self.damage_beside(rng, |_| true)
     }
 
-    /// Does the same, with the other replica on a node where `is_safe` holds.
+    /// Damages a word as [`Network::damage`] does, but requires that a whole replica is on a node for which `is_safe`
+    /// holds.
     pub(crate) fn damage_beside(&self, rng: &Rng, is_safe: impl Fn(MnId) -> bool) -> bool {
         let candidates: Vec<(PoolPlace, Identity, usize, usize)> = {
             let entries = self.watched();
@@ -346,15 +349,15 @@ impl Network {
                 let PoolPlace { node, offset } = *at;
                 !damaged.contains(&DamagedReplica { node, offset, identity, bytes })
             };
-            // Of each object one replica, or enough chunks, is spared: a reader that reads all of them one after the
-            // other must find one that was whole all the time.
+            // One replica of each object, or enough of its chunks, is never damaged: a reader that reads all replicas
+            // one after the other must find one that was whole all the time.
             let keeps_another = |(at, object, slot): &&(PoolPlace, &Rc<[u8]>, SlotRef)| {
                 let replicas: Vec<PoolPlace> =
                     all.iter().filter(|(_, _, s)| s == slot).map(|(place, ..)| *place).collect();
                 let count = replicas.len();
                 let needed = self.reuse().needed_at(*at);
-                // Spare these objects. Beside a copy only one chunk may be lost, and a node may be lost as well; or a
-                // chunk is lost already, and only copies are left.
+                // Copies, and stripes that have copies, are never damaged: with copies instead of parity only one chunk
+                // may be lost, and a node may already be lost; or a chunk is already lost and only copies are left.
                 let is_like_it = |place: &PoolPlace| self.reuse().needed_at(*place) == needed;
                 if self.reuse().holds_copies(*at) || !replicas.iter().all(is_like_it) {
                     return false;
@@ -386,7 +389,7 @@ impl Network {
             return false;
         }
         let (place, identity, bytes, end) = rng.pick(&candidates);
-        // Header and key matter more than the rest of a long value. Of the padding only the used bit matters.
+        // Header and key are more important than the rest of a long value. In the padding only the used bit matters.
         let words = end.div_ceil(8);
         let (word, matters) = match rng.below(6) {
             0 => (bytes / 8 - 1, 0x80 << 56),
@@ -403,7 +406,7 @@ impl Network {
         true
     }
 
-    /// Flips bits of a word without any verb.
+    /// Flips bits of a word of memory, without any verb.
     pub fn flip(&self, place: PoolPlace, bits: u64) {
         self.0.rots.set(true);
         let PoolPlace { node, offset } = place;
@@ -416,7 +419,7 @@ impl Network {
         });
     }
 
-    /// Fences a client: none of its verbs executes at the node any more.
+    /// Fences a client at a node: from then on none of the client's verbs executes there.
     pub fn fence(&self, node: MnId, client: ClientId) {
         let options = self.options();
         let is_new = self.with(node, |memory| {
@@ -428,7 +431,7 @@ impl Network {
         }
     }
 
-    /// Takes the clients that were fenced by a node that kills. Their processes must not take another step.
+    /// Takes the list of clients that were fenced where fences kill. Their processes must not take another step.
     pub(crate) fn take_condemned(&self) -> Vec<ClientId> {
         self.0.condemned.take()
     }
@@ -438,7 +441,7 @@ impl Network {
         self.hold_until(client, node, self.0.sim.now() + time);
     }
 
-    /// Mutes a node for a client: verbs on their way execute, but no answer comes back.
+    /// Mutes a node for a client: the client's verbs execute there, but no answer comes back.
     pub fn mute(&self, client: ClientId, node: MnId) {
         self.0.links.borrow_mut().entry((client, node)).or_default().mute = true;
     }
@@ -452,7 +455,7 @@ impl Network {
         self.0.memories.borrow().values().any(|memory| memory.fenced.contains(&client))
     }
 
-    /// Returns how many clients a node remembers individually, as fenced or as alive.
+    /// Returns the number of clients that a node remembers individually, as fenced or as alive.
     pub fn remembered(&self, node: MnId) -> usize {
         self.with(node, |memory| memory.over.remembered()).unwrap_or_default()
     }
@@ -476,7 +479,7 @@ impl Network {
         }
     }
 
-    /// Lets a lane wait for the end of a hold.
+    /// Lets a lane wait until the hold of its link ends.
     pub(crate) fn park(
         &self,
         client: ClientId,
@@ -495,7 +498,7 @@ impl Network {
         self.0.links.borrow_mut().entry((client, node)).or_default().broken = true;
     }
 
-    /// Attaches a session to the members of a view that it now follows. Its links to former members break.
+    /// Attaches a session to the members of its newest view. The session's links to former members break.
     pub(crate) fn adopted(&self, client: ClientId, view: &View) {
         let nodes: Vec<MnId> = self.0.memories.borrow().keys().copied().collect();
         for node in nodes {
@@ -531,7 +534,7 @@ impl Network {
         delay
     }
 
-    /// Records the arrival of a lane, and counts it if another lane overtook it.
+    /// Records the arrival time of a lane, and counts the lane if it overtakes an earlier one.
     pub(crate) fn arrival(&self, client: ClientId, node: MnId, at: Nanos) {
         let mut links = self.0.links.borrow_mut();
         let link = links.entry((client, node)).or_default();
@@ -541,11 +544,11 @@ impl Network {
         link.last_arrival = link.last_arrival.max(at);
     }
 
-    /// Checks a WRITE when it begins.
+    /// Checks the identity that a WRITE is about to write.
     ///
     /// # Panics
-    /// If it writes an object, and a replica holds another object of the same identity: a reader would take one for
-    /// the other.
+    /// If the WRITE writes an object while a replica holds another object of the same identity, because a reader would
+    /// take one object for the other.
     // Promise LIN-15: No object is written where a replica holds its identity.
     pub(crate) fn check_identity(&self, who: ClientId, place: PoolPlace, bytes: &[u8]) {
         let Some(header) = bytes.get(..HEADER_BYTES as usize) else { return };
@@ -564,7 +567,7 @@ impl Network {
             let (Ok(new), Ok(other)) = (Object::decode(bytes), Object::decode(&other)) else {
                 continue;
             };
-            // Chunks of a pair differ in their numbers and payloads, but share the sum of the value.
+            // Chunks of one pair differ in their numbers and payloads, but share the checksum of the value.
             let is_other_chunk = self.reuse().needed_at(place) > 1 && at != place;
             let of = |object: &Object<'_>| {
                 let mut value = object.value().to_vec();
@@ -580,7 +583,7 @@ impl Network {
         }
     }
 
-    /// Passes the change of a word to the checks.
+    /// Passes the change of a word to the checkers.
     pub(crate) fn changed(&self, place: PoolPlace, old: u64, new: u64) {
         self.0.entries.borrow_mut().changed(self, place, Slot(old), Slot(new));
         self.reuse().changed(place, Slot(old), Slot(new), self);

@@ -1,4 +1,4 @@
-//! Machines that lend memory, without FUSEE's master and protocol: hardware for the measurement of other systems.
+//! Machines that lend memory without FUSEE's master and protocol: hardware for measurements of other systems.
 
 use std::cell::Cell;
 
@@ -9,7 +9,7 @@ use crate::fabric::SimFabric;
 use crate::hardware::MachineId;
 use crate::network::{Network, NetworkOptions};
 
-/// Memory nodes of a testbed that only lend memory, and clients with access to it.
+/// Memory nodes of a testbed that only lend memory, and clients with access to these nodes.
 ///
 /// [`Network::server`] adds machines with processors that clients can [call](Network::call).
 pub struct Rack {
@@ -20,7 +20,7 @@ pub struct Rack {
 }
 
 impl Rack {
-    /// Makes this number of memory nodes, each with this number of bytes of zeros.
+    /// Makes `memory_nodes` memory nodes, each with `pool_bytes` bytes of zeros.
     pub fn new(sim: &Sim, network: NetworkOptions, memory_nodes: u16, pool_bytes: u64) -> Rack {
         let network = Network::new(sim, network);
         let nodes: Vec<MnId> = (0..memory_nodes).map(MnId).collect();
@@ -31,7 +31,7 @@ impl Rack {
         Rack { sim: sim.clone(), network, nodes, sessions: Cell::new(0) }
     }
 
-    /// Returns the run of the rack.
+    /// Returns the simulator run that the rack belongs to.
     pub fn sim(&self) -> &Sim {
         &self.sim
     }
@@ -46,13 +46,13 @@ impl Rack {
         &self.nodes
     }
 
-    /// Crashes a memory node after `delay`. Its memory is lost.
+    /// Crashes a memory node after `delay`. The contents of its memory are lost.
     pub fn crash_after(&self, node: MnId, delay: Nanos) {
         let network = self.network.clone();
         self.sim.after(delay, move || network.remove(node));
     }
 
-    /// Makes a client process with one session, on a machine for clients.
+    /// Makes a client process with one session, on this machine.
     pub fn client_on(&self, machine: MachineId) -> (ProcessId, SimFabric) {
         let number = self.sessions.get() + 1;
         self.sessions.set(number);
@@ -72,7 +72,7 @@ impl SimFabric {
 }
 
 impl Drop for Rack {
-    /// Scheduled events hold the network: dropping them breaks the cycle.
+    /// Drops all scheduled events. They hold the network, so this breaks the cycle of references.
     fn drop(&mut self) {
         self.sim.forget_events();
     }

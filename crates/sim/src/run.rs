@@ -38,28 +38,28 @@ pub struct RunOptions {
     pub scenario: Scenario,
     /// The seed, which decides everything else.
     pub seed: u64,
-    /// Number of operations, instead of the scenario's.
+    /// Number of operations, instead of the number that the seed draws.
     pub operations: Option<usize>,
-    /// Number of client processes, instead of the one that the seed draws.
+    /// Number of client processes, instead of the number that the seed draws.
     pub clients: Option<usize>,
-    /// Faults of the scenario that are left out.
+    /// Faults of the scenario that the run leaves out.
     pub without: BTreeSet<Fault>,
-    /// Faults to add. The scenario has them seldom or never.
+    /// Additional faults, which the scenario injects seldom or never.
     pub with: BTreeSet<Fault>,
     /// The number of the action before which the master crashes, counted from the first loss of a memory node.
     pub master_crash: Option<u32>,
-    /// Whether all verbs travel over links with switches. Otherwise the seed decides.
+    /// Whether all verbs travel over links with switches. If false, the seed decides.
     pub switches: bool,
-    /// A forbidden behaviour of the switches, if the run has any.
+    /// A forbidden behaviour of the switches, if they have one.
     pub unsound: Option<UnsoundCas>,
-    /// Whether to keep the text of the trace.
+    /// Whether to keep the trace as text.
     pub trace: bool,
-    /// Called now and then. If it returns true, the run ends at once, without a verdict.
+    /// Called at regular intervals. If it returns true, the run ends at once, without a verdict.
     pub stop: fn() -> bool,
 }
 
 impl RunOptions {
-    /// Makes the options of a whole run of the seed.
+    /// Makes the options of an unchanged run with this seed.
     pub fn new(scenario: Scenario, seed: u64) -> RunOptions {
         RunOptions {
             scenario,
@@ -80,17 +80,17 @@ impl RunOptions {
 /// The outcome of a run.
 #[derive(Clone, Debug)]
 pub struct SimOutcome {
-    /// Operations in the histories that were checked.
+    /// Number of operations in the checked histories.
     pub operations: u64,
-    /// Events that were executed.
+    /// Number of executed events.
     pub events: u64,
-    /// Virtual time that passed.
+    /// Virtual time that passed during the run.
     pub virtual_ns: Nanos,
-    /// See [`SimCounts`](crate::SimCounts).
+    /// The name and value of each counter in [`SimCounts`](crate::SimCounts).
     pub counts: Vec<(&'static str, u64)>,
     /// The trace of the run.
     pub trace: SimTrace,
-    /// The promise that was broken, if one was.
+    /// The broken promise, if the run broke one.
     pub failure: Option<BrokenPromise>,
     /// Whether the run was stopped ([`RunOptions::stop`]) before its verdict.
     pub is_stopped: bool,
@@ -101,27 +101,28 @@ pub struct SimOutcome {
 pub struct BrokenPromise {
     /// A description in words.
     pub what: String,
-    /// The operations that cannot be explained, as text, if a history is the failure.
+    /// The operations that no order explains, as text; empty if the failure is not one of a history.
     pub history: Vec<String>,
 }
 
-/// Events per operation after which a run counts as stuck. After half of them no more faults are injected: the
-/// promise is progress once faults end, not under any number of faults.
+/// Number of events per operation after which a run counts as stuck. After half of them no more faults are injected,
+/// because the protocol promises progress only once faults end.
 const EVENTS_PER_OPERATION: u64 = 3_000;
 
-/// The greatest number of operations at once; no scenario has as many clients by default. The cost of checking a
-/// history grows exponentially with the overlapping operations on a key.
+/// The greatest number of operations that run at once; no scenario has as many clients by default. The cost of checking
+/// a history grows exponentially with the number of overlapping operations on a key.
 const MOST_AT_ONCE: usize = 24;
 
-/// The greatest number of objects that a recovered session has freed without their bits, or may have replaced.
+/// The greatest number of objects that a recovered session has freed without setting their bits, or has possibly
+/// replaced.
 const TAKEN_ALONG: u64 = 128;
 /// The greatest number of objects that one word keeps: an EC-oriented word keeps its stripe and two copies.
 const KEPT_BY_A_WORD: u64 = 3;
 
-/// Events between two calls of [`RunOptions::stop`].
+/// Number of events between two calls of [`RunOptions::stop`].
 const EVENTS_PER_LOOK: u64 = 1 << 12;
 
-/// Runs a scenario.
+/// Runs a scenario, and returns the outcome.
 pub fn run(options: &RunOptions) -> SimOutcome {
     let sim = Sim::new(options.seed);
     if options.trace {
@@ -155,46 +156,47 @@ pub fn run(options: &RunOptions) -> SimOutcome {
     }
 }
 
-/// The state of a run that its tasks share.
+/// The state of a run, which the run's tasks share.
 pub(crate) struct SimRun {
     pub sim: Sim,
     pub cluster: SimCluster,
     pub shape: ScenarioShape,
     pub faults: BTreeSet<Fault>,
-    /// See [`RunOptions::master_crash`]; `None` once it is planned.
+    /// See [`RunOptions::master_crash`]. `None` once the crash is planned.
     pub master_crash: Cell<Option<u32>>,
     pub fault_rng: Rng,
     op_rng: Rng,
     workload: SimWorkload,
-    /// The newest view that was looked at, and the number of memory nodes lost with pairs without redundancy.
+    /// The number of the view that was last checked for lost pairs, and the number of memory nodes lost with pairs so
+    /// far.
     lost_pairs: Cell<(u64, usize)>,
-    /// The work tables that processes share as if they were threads of one process. Still each of them crashes, stops
-    /// and is cut off by itself.
+    /// The work tables, which client processes share as if they were threads of one process. Each client process still
+    /// crashes, stops and is cut off separately.
     tables: Vec<Arc<RequestTable>>,
-    /// The index cache of all sessions. `None`: each session has its own.
+    /// The index cache that all sessions share. `None`: each session has a cache of its own.
     cache: Option<Arc<Mutex<IndexCache>>>,
-    /// Live client processes, and their sessions.
+    /// Live client processes, each with its session, if it has one.
     pub clients: RefCell<BTreeMap<ProcessId, Option<ClientId>>>,
-    /// Client processes to start.
+    /// Number of client processes that are to be started.
     births: Cell<usize>,
-    /// Set when all clients have ended: then no more faults are injected.
+    /// Set when all clients have ended. From then on no more faults are injected.
     pub is_over: Cell<bool>,
-    /// Whether the adversary may inject further faults.
+    /// Whether the adversary is still allowed to inject faults.
     pub is_disturbed: Cell<bool>,
-    /// The time until which the cluster's own master is away, and the time until which it then must not be taken away
-    /// again: it needs some leases for repairs.
+    /// The time until which the cluster's own master is away, and the time until which the master must not be taken
+    /// away for long again, because it needs some leases for repairs.
     pub master_is_away: Cell<(Nanos, Nanos)>,
-    /// Disturbances that have not ended.
+    /// Number of disturbances that have not ended.
     disturbances: Rc<Cell<usize>>,
     /// See [`RunOptions::stop`].
     stop: fn() -> bool,
-    /// Permits, one for each operation that may run at once.
+    /// Permits, one for each operation that is allowed to run at once.
     permits: Semaphore,
 }
 
 /// Bytes per second that the master reads to find damage, in runs with scrubbing.
 const SCRUB_BYTES_PER_S: u64 = 16 << 20;
-/// Time for which everything must be quiet at the end.
+/// Time for which the cluster must be quiet at the end of a run.
 const QUIET_NS: Nanos = 50_000_000;
 /// Time within which the master must have repaired everything.
 const REPAIR_LIMIT_NS: Nanos = 20_000_000_000;
@@ -206,8 +208,8 @@ impl SimRun {
         let seldom = named("seldom");
         faults.extend(options.scenario.seldom().iter().filter(|_| seldom.one_in(4)));
         faults.extend(&options.with);
-        // It is unknown which objects a dead client had freed. In some runs no client dies, so that the final checks
-        // can be stricter.
+        // The checker cannot know which objects a dead client had freed. In some runs no client dies, so that the final
+        // checks can be stricter.
         if faults.contains(&Fault::NodeCrash) && named("spared").one_in(4) {
             faults.retain(|fault| ![Fault::ClientCrash, Fault::RecoveryCrash].contains(fault));
         }
@@ -262,7 +264,7 @@ impl SimRun {
         }
     }
 
-    /// Runs to the end. Returns the number of operations checked, or `None` if the run was stopped.
+    /// Runs to the end. Returns the number of checked operations, or `None` if the run was stopped.
     fn run(&self, events: &Cell<u64>) -> Result<Option<u64>, BrokenPromise> {
         let limit = (self.shape.operations as u64 + 200) * EVENTS_PER_OPERATION;
         let mut executor = Executor::new(&self.sim);
@@ -291,10 +293,11 @@ impl SimRun {
         let orphans = self.cluster.take_orphans();
         check_quiescent(&self.cluster, &orphans);
         let counts = self.sim.counts();
-        // A session that compares blocks with the index tells others not to wait for objects that it may free. A
-        // session that gives up is recovered like a crashed one. Both leave objects to later comparisons.
+        // A session that compares blocks with the index tells the other sessions not to wait for objects that it may
+        // free. A session that gives up is recovered like a crashed one. Both sessions leave objects to later
+        // comparisons.
         let is_left = counts.left_to_comparison.get() + counts.client_recoveries.get() > 0
-            // A moved primary of a region has another free bitmap.
+            // A region whose primary has moved has another free bitmap.
             || counts.moves.get() > 0;
         let is_fine = |fault: &Fault| [Fault::Delay, Fault::Tear].contains(fault);
         if !is_left && self.faults.iter().all(is_fine) {
@@ -319,7 +322,7 @@ impl SimRun {
         Ok(Some(findings.operations))
     }
 
-    /// Counts the memory nodes that were lost with pairs without redundancy.
+    /// Counts the memory nodes that were lost together with pairs without redundancy.
     fn note_lost_pairs(&self) {
         let (looked_at, known) = self.lost_pairs.get();
         let view = self.cluster.view();
@@ -345,8 +348,8 @@ impl SimRun {
         }
     }
 
-    /// Ends the run once all clients have ended: no more faults are injected, delayed messages arrive, the master
-    /// repairs everything, and a new client reads every key.
+    /// Ends the run once all clients have ended: from then on no faults are injected, delayed messages arrive, the
+    /// master repairs everything, and a new client reads every key.
     async fn end(&self) {
         while !self.clients.borrow().is_empty() || self.births.get() > 0 {
             self.sim.sleep(1_000_000).await;
@@ -357,7 +360,7 @@ impl SimRun {
             .network()
             .set_options(NetworkOptions { lost_completions_one_in: 0, ..options });
         self.cluster.control().lost_one_in.set(0);
-        // An exception is a crash of the master at a given action, which may be yet to come.
+        // A crash of the master at a given action is an exception: it is possibly yet to come.
         if self.faults.contains(&Fault::MasterRestart) {
             self.cluster.master().spare();
         }
@@ -383,7 +386,7 @@ impl SimRun {
     /// Returns whether the master has nothing left to repair.
     fn is_put_right(&self) -> bool {
         let Some(status) = self.status() else { return false };
-        // The master may have crashed after its answer.
+        // The master may have crashed after this answer.
         let master = self.cluster.master();
         if !master.is_running() || master.is_repairing() {
             return false;
@@ -396,7 +399,7 @@ impl SimRun {
         stable && idle && status.open_sessions == 0
     }
 
-    /// Kills the fenced processes that still have the memory mapped.
+    /// Kills the processes of fenced sessions where fences kill.
     fn kill_condemned(&self) {
         for client in self.cluster.network().take_condemned() {
             let of = |(process, session): (&ProcessId, &Option<ClientId>)| {
@@ -411,12 +414,12 @@ impl SimRun {
         }
     }
 
-    /// Returns whether there are operations left to invoke.
+    /// Returns whether operations are left to invoke.
     pub fn goes_on(&self) -> bool {
         self.workload.invoked() < self.shape.operations as u64
     }
 
-    /// Ends a disturbance after some time. The run does not end before that.
+    /// Calls `end` after some time to end a disturbance. The run does not end before that.
     pub fn later(&self, time: Nanos, end: impl FnOnce() + 'static) {
         let disturbances = self.disturbances.clone();
         disturbances.set(disturbances.get() + 1);
@@ -426,14 +429,14 @@ impl SimRun {
         });
     }
 
-    /// Replaces a crashed client process by another one.
+    /// Schedules another client process in place of a crashed one.
     pub fn client_crashed(&self, process: ProcessId) {
         count(&self.sim.counts().client_crashes);
         self.clients.borrow_mut().remove(&process);
         self.births.set(self.births.get() + 1);
     }
 
-    /// Runs a client process: one session after the other, until there is nothing to do.
+    /// Runs a client process, which opens one session after the other until no operations are left.
     async fn client(&self, process: ProcessId) {
         let keeper = self.cluster.keeper(process, self.shape.lease());
         let tables = self.tables.len();
@@ -446,7 +449,8 @@ impl SimRun {
             };
             let session = session.with_work_table(table.clone()).with_cache(self.cache.clone());
             let session = Rc::new(session);
-            // If there is a policy for it, every second session demotes, and the others promote.
+            // In clusters with a policy for this, every second session demotes pairs, and the other sessions promote
+            // pairs.
             session.gate().tell_short(session.id().0.is_multiple_of(2));
             keeper.open(session.gate().clone());
             self.clients.borrow_mut().insert(process, Some(session.id()));
@@ -468,7 +472,7 @@ impl SimRun {
                 None => MasterRequest::Abandon { client: session.id() },
             };
             let closed = matches!(goodbye, MasterRequest::Close { .. });
-            // The master may not receive this. Then the session expires later.
+            // The master may not receive this message. Then the session expires later.
             let _told = self.cluster.ask_master(process, goodbye, 500_000).await;
             let counts = self.sim.counts();
             match (expelled, closed) {
@@ -478,10 +482,10 @@ impl SimRun {
             }
         }
         self.clients.borrow_mut().remove(&process);
-        // The keeper ends with the tasks of the process: there are no sessions left to keep.
+        // The keeper ends with the other tasks of the process, because no session is left to keep.
     }
 
-    /// Runs operations on a session until it is lost or has done its share.
+    /// Runs operations on a session until the session is lost, has done its share, or no operations are left.
     async fn use_session(&self, session: &Rc<SimSession>) {
         let lost = Cell::new(false);
         let left = Cell::new(1 + self.op_rng.below(2 * self.shape.session_operations));
@@ -494,7 +498,7 @@ impl SimRun {
                 left.set(left.get() - 1);
                 let (kind, key) = self.draw();
                 let went = self.workload.run(&self.op_rng, session, kind, key).await;
-                // A session's own Moves fail silently.
+                // Moves that a session runs for its policy fail silently, so the session itself is asked.
                 let shifts = self.shape.cluster.policy.promotion.is_some();
                 if went == CallOutcome::Lost || (shifts && session.store().needs_recovery()) {
                     lost.set(true);
@@ -520,7 +524,7 @@ impl SimRun {
         (draw_kind(&self.op_rng, mix), key)
     }
 
-    /// Reads every key with a new client.
+    /// Reads every key with a new client. Every read must succeed.
     async fn final_reads(&self) {
         let process = self.cluster.client_process();
         let session = self.cluster.open(process, self.shape.cluster.session).await;

@@ -1,6 +1,6 @@
 //! Scenarios: distributions of clusters, of clients' operations, and of faults.
 //!
-//! A seed draws one [`ScenarioShape`] from a scenario. Everything is small: a few keys that share buckets and
+//! A seed draws one [`ScenarioShape`] from a scenario. All sizes are small: a few keys that share buckets and
 //! fingerprints, an index of a dozen slots, blocks of a few objects. So events that are rare in production happen all
 //! the time.
 
@@ -19,7 +19,7 @@ use crate::network::NetworkOptions;
 use crate::rng::Rng;
 use crate::switches::SwitchMistakes;
 
-/// A kind of fault that a run injects and can leave out.
+/// A kind of fault, which a run injects and can leave out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Fault {
     /// Latencies vary by up to a factor of 64.
@@ -32,15 +32,15 @@ pub enum Fault {
     NodeCrash,
     /// Clients, memory nodes and the master are stopped and resumed.
     Stop,
-    /// Processes do not reach the master for a while, or the master does not reach them.
+    /// Messages from some processes to the master are lost for a while, or from the master to them, or both.
     Partition,
     /// A client and a memory node are cut off from the master together, for longer than a lease.
     CommonPartition,
-    /// The master is away for some leases, together with a memory node or with clients' links to one.
+    /// The master is away for some leases, while a memory node crashes or some clients do not reach a memory node.
     Silence,
     /// Control messages are lost.
     LostMessage,
-    /// Completions of verbs are lost; the verbs have executed.
+    /// Completions of verbs are lost, although the verbs have executed.
     LostCompletion,
     /// The master crashes between two actions, and is restarted.
     MasterRestart,
@@ -50,7 +50,7 @@ pub enum Fault {
     LateVerb,
     /// Requests of the master's jobs to memory nodes arrive after the jobs have been given up and repeated.
     LateOrder,
-    /// A master without a cluster, or of another one, takes the master's place for a while.
+    /// A master without a cluster, or of another cluster, replaces the cluster's own master for a while.
     ForeignMaster,
     /// Memory nodes join.
     Join,
@@ -111,23 +111,23 @@ impl Fault {
         }
     }
 
-    /// Returns the fault of this name.
+    /// Returns the fault with this name.
     pub fn named(name: &str) -> Option<Fault> {
         Fault::ALL.into_iter().find(|fault| fault.name() == name)
     }
 }
 
-/// A scenario.
+/// A scenario, from which a seed draws a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Scenario {
-    /// All operations on a few keys, without failures.
+    /// All operations run on a few keys, without failures.
     Mixed,
-    /// INSERTs and DELETEs of one key, while other keys keep the slots around it changing.
+    /// INSERTs and DELETEs of one key run while other keys keep the slots around it changing.
     Inserts,
-    /// Processes stop and resume, messages and completions are lost, the master restarts.
+    /// Processes stop and resume, messages and completions are lost, and the master restarts.
     Unsteady,
     /// Client processes crash, and are recovered while others run.
-    // Promise REC-1: Clients that die at any step are recovered beside living ones. | scenario `crashes`
+    // Client processes crash and are recovered while other clients run.
     Crashes,
     /// Memory nodes are lost under running clients, up to all replicas but one, and clients crash too.
     // Promise CHG-1: A lost index replica is settled; no write is lost. | scenario `losses`
@@ -136,41 +136,40 @@ pub enum Scenario {
     // Promise CHG-7: The index grows beside working and dying clients. | scenario `growth`
     Growth,
     /// Memory is short and reused at once, while clients, memory nodes and the master crash.
-    // Promise MEM-1 | scenario `reuse`
+    // Memory is short and is reused at once, while clients, memory nodes and the master crash.
     Reuse,
     /// The pool grows region by region, and memory nodes join and are drained, while clients, memory nodes and the
     /// master crash.
     // Promise CHG-9: Regions come, nodes join and drain beside working clients. | scenario `elastic`
     Elastic,
-    /// Objects are damaged on one replica, while the index grows, memory nodes join and are drained, and clients
-    /// crash.
+    /// Objects are damaged on one replica while the index grows, memory nodes join and are drained, and clients crash.
     // Promise DMG-1: One whole replica suffices; damage that is read is repaired. | scenario `damage`
     Damage,
-    /// Clients and memory nodes are cut off from the master together, while others go on without them; or the master
-    /// is away together with primaries.
+    /// Clients and memory nodes are cut off from the master together, while other processes continue without them. Or
+    /// the master is away while a primary crashes or is unreachable for some clients.
     // Promise SIL-2 | scenario `cuts`
     Cuts,
     /// Values are erasure-coded or replicated, and change between the two, while memory nodes are lost, join and are
     /// drained, and clients and the master crash.
     // Promise RED-4: Coded values survive the loss of all but k columns. | scenario `redundancy`
     Redundancy,
-    /// Values are replicated so that they can become erasure-coded in place, and change all the time, under the same
-    /// faults.
+    /// Values are EC-oriented: replicated so that they can become erasure-coded in place. They change between the two
+    /// forms all the time, under the faults of `Redundancy`.
     // Promise RED-9: EC-oriented pairs lose, leak or double-free nothing. | scenario `oriented`
     // Promise RED-16: Demotion and promotion lose no write and leak nothing. | scenario `oriented`
     Oriented,
-    /// Values without redundancy, beside replicated and erasure-coded ones, change between these, while memory nodes
-    /// are lost, join and are drained, and clients and the master crash.
+    /// Values have no redundancy, or are replicated, and change between the two, while memory nodes are lost, join and
+    /// are drained, and clients and the master crash.
     // Promise RED-13: Only pairs without redundancy go with their node. | scenario `none`
     None,
-    /// Sessions share strict work tables, and have many requests for few keys at once, while clients and the master
-    /// crash and stop, memory nodes are lost, and messages and completions too.
+    /// Sessions share strict work tables and run many requests for few keys at once, while clients and the master crash
+    /// and stop, memory nodes are lost, and messages and completions are lost.
     // Promise LIN-18: A strict work table is linearizable, whatever becomes of leaders. | scenario `correlated`
     Correlated,
-    /// Almost all faults together.
+    /// Almost all kinds of faults are injected together.
     Storm,
-    /// All keys are scanned again and again, while the index grows, values change their redundancy, memory nodes are
-    /// lost, cut off, join and are drained, and clients and the master crash.
+    /// All keys are scanned again and again, while the index grows, values change their redundancy, memory nodes crash,
+    /// join, are cut off and are drained, and clients and the master crash.
     // Promise LIN-22: A scan shows every pair that stays exactly once. | scenario `scans`
     Scans,
 }
@@ -218,7 +217,7 @@ impl Scenario {
         }
     }
 
-    /// Returns a short description.
+    /// Returns a short description, for the command line.
     pub fn about(self) -> &'static str {
         match self {
             Scenario::Mixed => "all operations on a few keys; delays, reordering and tearing only",
@@ -258,7 +257,7 @@ impl Scenario {
         }
     }
 
-    /// Returns the scenario of this name.
+    /// Returns the scenario with this name.
     pub fn named(name: &str) -> Option<Scenario> {
         Scenario::ALL.into_iter().find(|scenario| scenario.name() == name)
     }
@@ -317,8 +316,8 @@ impl Scenario {
         }
     }
 
-    /// Returns the faults that one of four runs has in addition. Each is drawn separately, so the other runs do not
-    /// depend on this list.
+    /// Returns further faults, each of which one of four runs injects. Each fault is drawn separately, so the other
+    /// runs do not depend on this list.
     pub fn seldom(self) -> &'static [Fault] {
         use Fault::*;
         match self {
@@ -330,7 +329,7 @@ impl Scenario {
             Scenario::Elastic => &[ForeignMaster, LateOrder],
             Scenario::Cuts => &[ForeignMaster],
             Scenario::Unsteady => &[LateVerb, ForeignMaster],
-            // Another replica of every damaged object is left.
+            // Damage spares another replica of every object, so one memory node may crash.
             Scenario::Damage => &[NodeCrash],
             Scenario::Storm => &[LateVerb, ForeignMaster, Damage, LateOrder],
             Scenario::Scans => &[Stop, CommonPartition, Silence, Damage, LostCompletion],
@@ -338,28 +337,28 @@ impl Scenario {
     }
 }
 
-/// The weights of the kinds of operations.
+/// The weights of the kinds of operations in a draw.
 pub(crate) type OperationMix = [(OpKind, usize); 8];
 
-/// A cluster, its operations and its faults, as a seed draws them from a scenario.
+/// The cluster, operations and faults that a seed has drawn from a scenario.
 #[derive(Clone, Debug)]
 pub(crate) struct ScenarioShape {
     pub cluster: ClusterOptions,
     pub network: NetworkOptions,
-    /// Client processes at any time.
+    /// Number of client processes that run at any time.
     pub processes: usize,
-    /// Operations that each process runs at once.
+    /// Number of operations that each process runs at once.
     pub coroutines: usize,
-    /// Keys with the same two buckets and the same fingerprint.
+    /// Number of keys with the same two buckets and the same fingerprint.
     pub colliding_keys: usize,
-    /// Keys without such a relation.
+    /// Number of further keys, which have no such relation.
     pub other_keys: usize,
-    /// The operations on key 0, and on the other keys.
+    /// The mix of operations on key 0, and below it the mix for the other keys.
     pub first_mix: OperationMix,
     pub other_mix: OperationMix,
-    /// One of this many operations is on key 0; the others are on any key.
+    /// One of this many operations is on key 0; the other operations are on any key.
     pub first_key_one_in: usize,
-    /// Operations of the whole run.
+    /// Number of operations of the whole run.
     pub operations: usize,
     /// Mean number of operations after which a process leaves its session for a new one.
     pub session_operations: usize,
@@ -367,19 +366,19 @@ pub(crate) struct ScenarioShape {
     pub fault_every_ns: u64,
     /// One of this many control messages is lost; 0: none.
     pub lost_messages_one_in: usize,
-    /// Lengths of values, without the bytes that name them.
+    /// Lengths of values, without the bytes that identify the value.
     pub fillers: [usize; 4],
     /// Redundancies that Moves give to pairs.
     pub redundancies: Vec<Redundancy>,
-    /// Memory nodes that may be lost at one moment.
+    /// Number of memory nodes that may be lost at one moment.
     pub losses_at_once: usize,
-    /// Length from which on values are written without redundancy.
+    /// Length from which on values are written without redundancy; `None`: all values have redundancy.
     pub single_from: Option<usize>,
-    /// Strict work tables that the sessions share; 0: none.
+    /// Number of strict work tables that the sessions share; 0: there are none.
     pub tables: usize,
-    /// Capacities of the switches on the links.
+    /// Capacities of the switches on the links; empty if there are none.
     pub switches: Vec<FuseeSwitchOptions>,
-    /// Mistakes of the switches.
+    /// Mistakes that the switches make.
     pub mistakes: SwitchMistakes,
 }
 
@@ -389,29 +388,30 @@ fn mix(weights: [usize; 6]) -> OperationMix {
     std::array::from_fn(|i| (kinds[i], weights.get(i).copied().unwrap_or(0)))
 }
 
-/// Returns an EC-oriented redundancy, and the redundancies for Moves: mostly that and the code it becomes in place.
+/// Returns an EC-oriented redundancy, and the redundancies for Moves: mostly this one and the code that it becomes in
+/// place.
 fn oriented_beside_others(of: Orientation) -> (Redundancy, Vec<Redundancy>) {
     let oriented = Redundancy::Oriented(of);
     let coded = Redundancy::Coded(of.coding());
     (oriented, vec![Redundancy::Replicated, coded, oriented, coded, oriented])
 }
 
-/// Adds Moves to a mix.
+/// Adds Moves with this weight to a mix.
 fn with_moves(mut mix: OperationMix, weight: usize) -> OperationMix {
     mix[6].1 = weight;
     mix
 }
 
-/// Adds scans to a mix.
+/// Adds scans with this weight to a mix.
 fn with_scans(mut mix: OperationMix, weight: usize) -> OperationMix {
     mix[7].1 = weight;
     mix
 }
 
-/// Operations of a run by default.
+/// Number of operations of a run by default.
 const OPERATIONS: usize = 1_500;
 
-/// Draws a policy: in some clusters sessions demote and promote by themselves, as fast as they can.
+/// Draws a policy. In some clusters sessions demote and promote pairs by themselves, as fast as they can.
 fn shifting(rng: &Rng) -> Policy {
     let bytes_per_s = 1 << 40;
     if rng.pick(&[false, false, true]) {
@@ -434,7 +434,7 @@ fn shifting(rng: &Rng) -> Policy {
     }
 }
 
-/// Draws a mix for keys that no workers fight over.
+/// Draws a mix for keys that clients do not contend for more than usual.
 fn draw_mix(rng: &Rng) -> OperationMix {
     mix(rng.pick(&[
         [3, 2, 1, 3, 2, 1],
@@ -445,7 +445,7 @@ fn draw_mix(rng: &Rng) -> OperationMix {
     ]))
 }
 
-/// Draws a cluster. If memory nodes may be lost (`losses`), everything has at least two replicas.
+/// Draws a cluster. If memory nodes can be lost (`losses`), everything has at least two replicas.
 fn draw_cluster(scenario: Scenario, rng: &Rng, losses: bool) -> ClusterOptions {
     let index_replicas = if losses { 2 + rng.below(4) } else { 1 + rng.below(5) } as u8;
     let data_replicas = if losses { 2 + rng.below(2) } else { 1 + rng.below(3) } as u8;
@@ -494,7 +494,7 @@ impl ScenarioShape {
             scenario == Scenario::Inserts || (scenario > Scenario::Inserts && rng.one_in(3));
         let first_mix = if fights { mix([2, 0, 0, 2, 1, 0]) } else { draw_mix(rng) };
         let other_mix = if fights { mix([1, 0, 0, 1, 0, 0]) } else { first_mix };
-        // With these faults everything needs at least two replicas.
+        // With any of these faults, everything needs at least two replicas.
         let losses = has(Fault::NodeCrash)
             || has(Fault::Damage)
             || has(Fault::CommonPartition)
@@ -534,7 +534,7 @@ impl ScenarioShape {
         shape.adapted_to(scenario, rng)
     }
 
-    /// Returns the shape with the changes that only this scenario makes.
+    /// Returns the shape with the changes that only this scenario needs.
     fn adapted_to(self, scenario: Scenario, rng: &Rng) -> ScenarioShape {
         match scenario {
             Scenario::Growth => self.with_many_keys(rng),
@@ -551,9 +551,9 @@ impl ScenarioShape {
         }
     }
 
-    /// Draws the fabric: one of three clusters shares its memory, one has NICs that execute verbs. It uses a stream
-    /// of its own, so that the other draws stay the same. If all verbs must travel (`travels`), no cluster shares its
-    /// memory.
+    /// Draws the fabric: one of three clusters shares its memory, and one of three has NICs that execute verbs. If all
+    /// verbs must travel over links (`travels`), no cluster shares its memory. `rng` is a stream of its own, so that
+    /// the other draws stay the same.
     pub fn draw_fabric(&mut self, rng: &Rng, travels: bool) {
         // Work tables are never used over shared memory.
         if !rng.one_in(3) || self.tables > 0 || travels {
@@ -570,8 +570,8 @@ impl ScenarioShape {
         };
     }
 
-    /// Draws the switches: one of two networks with links has some, or `every` one. It uses a stream of its own as
-    /// well.
+    /// Draws the switches: one of two networks with links has some, or all of them if `every`. `rng` is a stream of its
+    /// own, so that the other draws stay the same.
     pub fn draw_switches(&mut self, rng: &Rng, every: bool) {
         if self.network.immediate || !(rng.one_in(2) || every) {
             return;
@@ -583,12 +583,12 @@ impl ScenarioShape {
             forgets_one_in: rng.pick(&[0, 50, 1000]),
             errs_one_in: rng.pick(&[0, 8, 2]),
         };
-        // Hints must be wrong often enough to be doubted, and sessions must last.
+        // Hints must be wrong often enough to become doubted, so caches are large.
         self.cluster.session.cache_entries = 100;
         self.cluster.session.cache_threshold = 0.1;
     }
 
-    /// Changes the shape to hardly more blocks than the clients have size classes, and many operations.
+    /// Changes the shape so that there are hardly more blocks than the clients have size classes, with many operations.
     fn with_little_memory(self, rng: &Rng) -> ScenarioShape {
         let mixes = rng.pick(&[[2, 6, 4, 2, 3, 1], [3, 1, 1, 3, 2, 0], [1, 8, 0, 1, 4, 0]]);
         let geometry = Geometry {
@@ -614,13 +614,14 @@ impl ScenarioShape {
         let geometry = Geometry { region_bytes: 1 << 14, ..self.cluster.geometry };
         ScenarioShape {
             cluster: ClusterOptions { geometry, ..self.cluster },
-            // The master must sometimes live longer than a lease, or no session expires.
+            // The master must sometimes live longer than a lease. Otherwise no session would expire.
             fault_every_ns: 12 * self.fault_every_ns,
             ..self
         }
     }
 
-    /// Changes the shape to runs of many leases. Writes of clients that are cut off wait, while other clients read.
+    /// Changes the shape to runs of many leases, in which writes of clients that are cut off wait while other clients
+    /// read.
     fn with_short_leases(self, rng: &Rng) -> ScenarioShape {
         let session = LogicOptions {
             op_timeout: Duration::from_millis(rng.pick(&[8, 30])),
@@ -640,8 +641,8 @@ impl ScenarioShape {
         }
     }
 
-    /// Changes the shape to long values that are erasure-coded, or that are EC-oriented and become erasure-coded now
-    /// and then.
+    /// Changes the shape to long values that are erasure-coded. If `is_oriented`, the values are EC-oriented instead,
+    /// and become erasure-coded now and then.
     fn with_codes(self, rng: &Rng, is_oriented: bool) -> ScenarioShape {
         let (k, m) = rng.pick(&[(2, 1), (2, 1), (2, 2), (3, 1), (3, 2), (4, 2)]);
         let coding = Coding::new(k, m).expect("there is such a code");
@@ -660,7 +661,7 @@ impl ScenarioShape {
         let spares = rng.below(2) as u16;
         let memory_nodes = self.cluster.memory_nodes.max(coding.chunks() as u16 + spares);
         let geometry = Geometry {
-            // Each block has some objects, each region some blocks.
+            // Each block has room for some objects, and each region for some blocks.
             block_bytes: 1 << 13,
             max_value_bytes: 2048,
             ..self.cluster.geometry
@@ -676,11 +677,11 @@ impl ScenarioShape {
             fault_every_ns: 8 * self.fault_every_ns,
             ..self
         };
-        // Drawn last, so that other draws do not change.
+        // This is drawn last, so that the other draws do not change.
         if is_oriented && rng.one_in(3) { shape.with_second_copies(coding, spares) } else { shape }
     }
 
-    /// Adds a second copy to EC-oriented values, and lets two memory nodes be lost at once.
+    /// Adds a second copy to EC-oriented values, and allows that two memory nodes are lost at once.
     fn with_second_copies(self, coding: Coding, spares: u16) -> ScenarioShape {
         let (k, m) = coding.into();
         let coding = Coding::new(k.max(3), m.max(2)).expect("there is such a code");
@@ -698,14 +699,14 @@ impl ScenarioShape {
         ScenarioShape { cluster, redundancies, losses_at_once: 2, ..self }
     }
 
-    /// Changes the shape to values, or only long values, without redundancy.
+    /// Changes the shape so that all values, or only long ones, have no redundancy.
     fn with_single_pairs(self, rng: &Rng) -> ScenarioShape {
         let from = rng.pick(&[0, 0, 20]);
         let session = LogicOptions {
             redundancy: Some(RedundancyRules::from_length(from, Redundancy::None)),
             ..self.cluster.session
         };
-        // Two more nodes than replicas of the index, each with some of many small regions.
+        // There are two more nodes than index replicas, and many small regions, so that each node has some.
         let memory_nodes =
             self.cluster.memory_nodes.max(u16::from(self.cluster.index_replicas) + 2);
         let geometry = Geometry { region_bytes: 1 << 14, ..self.cluster.geometry };
@@ -724,7 +725,7 @@ impl ScenarioShape {
         }
     }
 
-    /// Changes the shape to hardly more than one key, with many requests at once.
+    /// Changes the shape to hardly more than one key, with many requests for it at once.
     fn with_correlation(self, rng: &Rng) -> ScenarioShape {
         let mixes = rng.pick(&[
             [1, 3, 5, 1, 8, 1],
@@ -750,7 +751,7 @@ impl ScenarioShape {
         }
     }
 
-    /// Adds scans, some of a hundred operations. Many keys do not change meanwhile.
+    /// Adds scans, some of which take a hundred operations. Many keys do not change during a scan.
     fn with_many_scans(self, rng: &Rng) -> ScenarioShape {
         let shape = match rng.below(4) {
             0 => self.with_codes(rng, false),
@@ -770,7 +771,7 @@ impl ScenarioShape {
         }
     }
 
-    /// Changes the shape to more keys than the index has slots for; most are inserted and stay.
+    /// Changes the shape to more keys than the index has slots for. Most keys are inserted and stay.
     fn with_many_keys(self, rng: &Rng) -> ScenarioShape {
         let mixes = rng.pick(&[[4, 1, 2, 1, 2, 0], [2, 1, 4, 2, 2, 0], [6, 2, 0, 3, 2, 0]]);
         ScenarioShape {

@@ -1,4 +1,4 @@
-//! Faults of a cluster's servers other than crashes and lost messages.
+//! Faults of a cluster's servers, other than crashes and lost messages.
 
 use fusee_control::master::MasterReplyId;
 use fusee_core::verbs::{ClusterId, MnId};
@@ -11,7 +11,7 @@ use crate::engine::Nanos;
 use crate::rng::Rng;
 
 impl SimCluster {
-    /// Stops the master, as if its machine slept. Its clock goes on.
+    /// Stops the master, as if its machine slept. The master's clock goes on.
     pub fn stop_master(&self) {
         self.sim().stop(self.master().process.get());
     }
@@ -21,21 +21,21 @@ impl SimCluster {
         self.sim().resume(self.master().process.get());
     }
 
-    /// Lets the clock of a memory node jump ahead.
+    /// Makes the clock of a memory node jump ahead by `ms` milliseconds.
     pub fn jump_clock(&self, node: MnId, ms: u64) {
         if let Some(host) = self.host_of(node) {
             host.jump(ms);
         }
     }
 
-    /// Tells a memory node a lease, as if from a master that no other process hears.
+    /// Tells a memory node a lease, as a master that no other process hears would.
     pub fn tell_lease(&self, node: MnId, lease_ms: u64) {
         if let Some(host) = self.host_of(node) {
             host.hear(self, MasterReplyId { by: 0, at_ms: 0 }, lease_ms);
         }
     }
 
-    /// Delays requests of the master's jobs to a memory node until `time` has passed.
+    /// Delays requests of the master's jobs to a memory node for `time`.
     pub fn hold_orders(&self, node: MnId, time: Nanos) {
         if let Some(process) = self.process_of(node) {
             self.control().hold_orders(process, time);
@@ -49,15 +49,15 @@ impl SimCluster {
         }
     }
 
-    /// Ends that cut.
+    /// Ends the cut between a memory node and the master.
     pub fn reach_node(&self, node: MnId) {
         if let Some(process) = self.process_of(node) {
             self.control().cut_off(process, None);
         }
     }
 
-    /// Puts a master without a cluster, or of the cluster `other`, in the place of the cluster's own, until
-    /// [`SimCluster::reinstate_master`]. Returns `false` if that has been done already.
+    /// Puts a master without a cluster, or of the cluster `other`, in the place of the cluster's own master, until
+    /// [`SimCluster::reinstate_master`]. Returns `false` if a foreign master is there already.
     pub(crate) fn usurp_master(&self, other: Option<ClusterId>) -> bool {
         let begins = self.master().usurp(other);
         if begins {
@@ -67,15 +67,15 @@ impl SimCluster {
         begins
     }
 
-    /// Puts the cluster's own master back, on its store.
+    /// Puts the cluster's own master back, with the cluster's own store.
     pub(crate) fn reinstate_master(&self) {
         self.master().reinstate();
         self.restart_master(1);
     }
 
-    /// Damages a word of a live object on one of its replicas, if another whole replica is on a node that is not in
-    /// danger. Never between a switch and the end of its change: sessions at the earlier view know only the earlier
-    /// replicas, of which one may be left.
+    /// Damages a word of a live object on one replica, if another whole replica is on a node that is not in danger.
+    /// Does nothing while a change has switched and not ended: sessions at the earlier view know only the earlier
+    /// replicas, of which possibly only one is left.
     pub(crate) fn damage(&self, rng: &Rng) {
         if self.view().change.as_ref().is_some_and(|change| change.stage == ChangeStage::Switched) {
             return;

@@ -1,8 +1,8 @@
-//! The hosts of the unchanged logic of memory nodes and master.
+//! Hosts of the logic of memory nodes and the master, which is the same as in the real servers.
 //!
-//! They replace the real servers around the logic: they execute effects and actions in order, keep the master's
-//! persisted records through its crashes, and run its jobs as tasks of its process. A master may crash between any
-//! two actions, and its jobs with it; verbs and requests of these jobs may arrive later.
+//! The hosts stand in for the other parts of the real servers: they execute effects and actions in order, keep the
+//! master's stored records through its crashes, and run the master's jobs as tasks of its process. A master can crash
+//! between any two actions, and its jobs crash with it; verbs and requests of these jobs can arrive later.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -26,7 +26,7 @@ use crate::counts::count;
 use crate::engine::{Nanos, ProcessId};
 use crate::fabric::SimFabric;
 
-/// A memory node.
+/// The host of a memory node's logic.
 pub(crate) struct NodeHost {
     pub process: ProcessId,
     pub control: String,
@@ -34,7 +34,7 @@ pub(crate) struct NodeHost {
     pub pool_bytes: u64,
     pub name: Cell<Option<MnId>>,
     logic: RefCell<NodeLogic>,
-    /// Milliseconds by which the node's clock is ahead.
+    /// Milliseconds by which the node's clock has jumped ahead.
     ahead_ms: Cell<u64>,
 }
 
@@ -65,17 +65,17 @@ impl NodeHost {
         }
     }
 
-    /// Returns the cluster whose data the node may hold.
+    /// Returns the cluster whose data the node may still hold.
     pub fn holds_of(&self) -> Option<ClusterId> {
         self.logic.borrow().held_cluster()
     }
 
-    /// Returns the part of a heartbeat that tells the master about other nodes.
+    /// Returns the part of a heartbeat that reports what the node has heard from the master, and the node's bars.
     pub fn heard(&self) -> (Option<MasterReplyId>, MemberBars) {
         self.logic.borrow().heartbeat_report()
     }
 
-    /// Handles a master's answer to a heartbeat.
+    /// Handles the master's answer to a heartbeat.
     pub fn hear(&self, cluster: &SimCluster, note: MasterReplyId, lease_ms: u64) {
         let mut logic = self.logic.borrow_mut();
         logic.pass(self.now_ms(cluster));
@@ -86,12 +86,12 @@ impl NodeHost {
         cluster.sim().clock_of(self.process).as_millis() as u64 + self.ahead_ms.get()
     }
 
-    /// Lets the node's clock jump ahead.
+    /// Makes the node's clock jump ahead by `ms` milliseconds.
     pub fn jump(&self, ms: u64) {
         self.ahead_ms.set(self.ahead_ms.get() + ms);
     }
 
-    /// Handles a request, and executes its effects.
+    /// Handles a request, executes its effects, and returns the reply.
     pub fn handle(&self, cluster: &SimCluster, request: NodeRequest) -> NodeReply {
         cluster.sim().note(&[8, self.identity], || format!("{} asked: {request:?}", self.control));
         let step = {
@@ -131,16 +131,17 @@ impl NodeHost {
     }
 }
 
-/// The hash key of every master: keys hash alike in all runs, so a test can search for keys that lie together.
+/// The hash key of every master. It is constant, so keys hash alike in all runs, and a test can search for keys with
+/// the same buckets.
 const SECRET: HashKey = HashKey::new([7; 16]);
 
-/// The id of the only cluster.
+/// The id of the cluster of a run.
 pub(crate) const CLUSTER: ClusterId = ClusterId::from_word(0xc1).unwrap();
 
 /// The id of a cluster that a foreign master has formed.
 pub(crate) const OTHER_CLUSTER: ClusterId = ClusterId::from_word(0xc2).unwrap();
 
-/// The records that a master has persisted.
+/// The records that a master has stored, by their keys.
 type PersistedRecords = BTreeMap<String, MasterRecord>;
 
 /// The receiver of a reply.
@@ -151,24 +152,24 @@ pub(crate) struct MasterHost {
     settings: ClusterSettings,
     logic: RefCell<Option<MasterLogic>>,
     store: RefCell<PersistedRecords>,
-    /// The store of the cluster's own master, while a foreign master is in its place.
+    /// The stored records of the cluster's own master, while a foreign master is in its place.
     own_store: RefCell<Option<PersistedRecords>>,
     pub process: Cell<ProcessId>,
-    /// Number of restarts: answers to an earlier process are dropped.
+    /// Number of restarts. Answers for an earlier process of the master are dropped.
     incarnation: Cell<u64>,
-    /// Receivers of replies, in order: dropping them wakes the tasks that wait for replies, and the run depends on
-    /// the order of the wakeups.
+    /// Receivers of replies, in order. Dropping a receiver wakes a task that waits for the reply, and the run depends
+    /// on the order of these wakeups.
     waiting: RefCell<BTreeMap<u64, ReplyCallback>>,
     next_token: Cell<u64>,
-    /// Actions until the master crashes, and how long it is down then.
+    /// The number of actions until the planned crash of the master, and the time for which it is down then.
     crash_in: Cell<Option<(u32, Nanos)>>,
-    /// The name under which a job runs now.
+    /// The client id under which a job runs now.
     at_work: Cell<Option<ClientId>>,
-    /// Whether that job is a scrub, which repairs nothing by itself.
+    /// Whether the running job is a scrub, which repairs nothing by itself.
     scrubs: Cell<bool>,
 }
 
-/// Time between two ticks of the logic, as in a real master, unless leases are very short.
+/// Time between two ticks of the logic, as in a real master. Very short leases make it shorter.
 const TICK_NS: Nanos = 5_000_000;
 /// Time for which a job waits for a memory node's answer.
 const PATIENCE_NS: Nanos = 5_000_000;
@@ -192,13 +193,13 @@ impl MasterHost {
         }
     }
 
-    /// Returns whether a repairing job runs. Scrubs do not count: they never end, so the end of the run must not wait
-    /// for them.
+    /// Returns whether a job that repairs something runs. Scrubs are left out: they never end, so the end of the run
+    /// must not wait for them.
     pub fn is_repairing(&self) -> bool {
         self.at_work().is_some() && !self.scrubs.get()
     }
 
-    /// Returns the name under which a job posts verbs now, if one runs.
+    /// Returns the client id under which a job now posts verbs, if a job runs.
     pub fn at_work(&self) -> Option<ClientId> {
         self.at_work.get()
     }
@@ -207,17 +208,17 @@ impl MasterHost {
         self.logic.borrow().is_some()
     }
 
-    /// Returns the master's view.
+    /// Returns the master's current view, if the cluster has formed.
     pub fn view(&self) -> Option<View> {
         self.logic.borrow().as_ref()?.view().cloned()
     }
 
-    /// Plans a crash between two of the next actions, and a restart after some time.
+    /// Plans a crash before the `actions`-th action from now, and a restart `down` later.
     pub fn crash_in(&self, actions: u32, down: Nanos) {
         self.crash_in.set(Some((actions, down)));
     }
 
-    /// Cancels the planned crash.
+    /// Cancels the planned crash, if there is one.
     pub fn spare(&self) {
         self.crash_in.set(None);
     }
@@ -246,7 +247,7 @@ impl MasterHost {
         });
     }
 
-    /// Crashes the master.
+    /// Crashes the master, and drops all requests that wait for a reply.
     pub fn crash(&self, cluster: &SimCluster) {
         *self.logic.borrow_mut() = None;
         self.incarnation.set(self.incarnation.get() + 1);
@@ -259,8 +260,8 @@ impl MasterHost {
         cluster.sim().crash(self.process.get());
     }
 
-    /// Makes the next start use the store of another cluster, or an empty one. Returns `false` if a foreign master is
-    /// in place already.
+    /// Makes the next start use the store of another cluster, or an empty store. Returns `false` if a foreign master is
+    /// already in place.
     pub fn usurp(&self, other: Option<ClusterId>) -> bool {
         let mut own = self.own_store.borrow_mut();
         let is_own = own.is_none();
@@ -285,7 +286,7 @@ impl MasterHost {
         self.waiting.borrow_mut().clear();
     }
 
-    /// Tells the master that the connection of a dead process is closed.
+    /// Tells the master that the connection of a dead process has closed.
     pub fn closed(&self, cluster: &SimCluster, process: ProcessId) {
         self.handle(cluster, MasterEvent::ConnectionClosed { connection: connection_of(process) });
     }
@@ -435,12 +436,12 @@ impl MasterHost {
     }
 }
 
-/// Returns the number of a process's only connection to the master.
+/// Returns the number of the only connection that a process has to the master.
 fn connection_of(process: ProcessId) -> u64 {
     process.0 as u64 + 1
 }
 
-/// The connections of the master's jobs to memory nodes.
+/// The environment of the master's jobs: connections to the memory nodes.
 struct SimJobEnvironment(SimCluster);
 
 impl JobEnvironment for SimJobEnvironment {

@@ -1,14 +1,14 @@
 //! Shortening of failing runs.
 //!
-//! Faults are left out kind by kind, clients and operations one by one, as long as the run still breaks a promise
-//! (not necessarily the same one). Every decision has a random stream of its own, and a run with fewer operations
-//! begins exactly like the longer one, so much can be left out. The result is again a run with a seed: the command
+//! Faults are left out kind by kind, and clients and operations one by one, as long as the run still breaks a promise
+//! (not necessarily the same promise). Every decision has a random stream of its own, and a run with fewer operations
+//! begins exactly like the longer run, so much can be left out. The result is again a run of the same seed: the command
 //! that replays it has a few more flags.
 
 use crate::run::{RunOptions, SimOutcome, run};
 
-/// Shortens a failing run, with at most `budget` runs. Returns its options, and its outcome, which has no failure if
-/// the run was stopped at once.
+/// Shortens a failing run, with at most `budget` further runs. Returns the shortened options and the outcome of their
+/// run. The outcome has no failure if the run was stopped at once.
 pub fn shrink(options: &RunOptions, budget: usize) -> (RunOptions, SimOutcome) {
     let mut shrinking = Shrinker { options: options.clone(), outcome: run(options), left: budget };
     while shrinking.left > 0 && shrinking.outcome.failure.is_some() && !(options.stop)() {
@@ -28,7 +28,7 @@ struct Shrinker {
 }
 
 impl Shrinker {
-    /// Adopts these options if their run fails too.
+    /// Runs with these options, and adopts them if the run fails too. Returns whether it fails.
     fn try_out(&mut self, options: RunOptions) -> bool {
         if self.left == 0 || (options.stop)() {
             return false;
@@ -42,7 +42,8 @@ impl Shrinker {
         fails
     }
 
-    /// Finds the smallest number of operations by bisection: fewer operations are a prefix.
+    /// Finds a small number of operations by bisection, because a run with fewer operations is a prefix of the longer
+    /// run.
     fn fewer_operations(&mut self) -> bool {
         let mut low = 0;
         let mut high = self.options.operations.unwrap_or(1 << 11);

@@ -1,13 +1,13 @@
-//! Futures on stacks of their own, which can be left from within functions that are not `async`.
+//! Futures on stacks of their own. A function that is not `async` can leave such a stack and continue there later.
 //!
 //! `Store::search_now` is such a function: other processes have to run between its two verbs
-//! ([`immediate`](crate::immediate)), and it has no await point for that.
+//! ([`immediate`](crate::immediate)), but it has no await point there.
 //!
-//! An [`StackFuture`] is an ordinary future for its caller. When the code on its stack calls [`interrupt`], the poll
-//! ends; the next poll goes on there. If an [`StackFuture`] is dropped half-way, its stack is unwound, so that
-//! nothing of a dead client is left.
+//! A [`StackFuture`] is an ordinary future for its caller. When the code on its stack calls [`interrupt`], the poll
+//! ends; the next poll continues behind that call. If a [`StackFuture`] is dropped half-way, its stack is unwound, so
+//! that all values of a dead client are dropped.
 //!
-//! The `generator` crate switches the stacks. Loom's threads use it as well.
+//! The `generator` crate switches the stacks, as it does for Loom's threads.
 
 use std::any::Any;
 use std::cell::{Cell, RefCell};
@@ -20,15 +20,15 @@ use std::thread;
 
 use generator::{Generator, Gn, co_yield_with};
 
-/// Stack size in words of 8 bytes. Only the used part takes memory.
+/// Stack size in words of 8 bytes. Only the used part of a stack takes memory.
 const STACK_WORDS: usize = 1 << 17;
 
-/// Reasons for leaving a stack.
+/// Reasons why a stack is left.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum StackExit {
-    /// The future waits for something.
+    /// The future on the stack waits for its waker.
     Waiting,
-    /// Other processes have their turn.
+    /// Other processes run before the code on the stack continues.
     Interrupted,
     Done,
 }
@@ -43,7 +43,7 @@ struct StackState {
     batches: Cell<u64>,
 }
 
-/// The code of a new stack.
+/// The code that a new stack executes.
 type StackJob = Box<dyn FnOnce()>;
 
 thread_local! {
@@ -53,7 +53,7 @@ thread_local! {
     static RUNNING: RefCell<Option<Rc<StackState>>> = const { RefCell::new(None) };
 }
 
-/// A future on a stack of its own.
+/// A future that is polled on a stack of its own.
 pub(crate) struct StackFuture<T> {
     stack: Generator<'static, (), StackExit>,
     job: Option<StackJob>,
@@ -76,13 +76,14 @@ impl<T: 'static> StackFuture<T> {
             let run = AssertUnwindSafe(|| drive(future, &of_job));
             result_of_job.set(Some(catch_unwind(run)));
         };
-        // The job comes by `JOB`, since it cannot be sent to other threads. It never is.
+        // The job comes through `JOB`, because the generator's closure must be `Send`, which the job is not. The job
+        // never leaves its thread.
         let mut stack = Gn::new_opt(STACK_WORDS, || {
             let job = JOB.take().expect("it was put there");
             job();
             StackExit::Done
         });
-        // Any pointer but null: it makes the generator a coroutine that can be left from anywhere.
+        // Any pointer but null makes the generator a coroutine that can be left from any function.
         stack.set_local_data(NonNull::dangling().as_ptr());
         StackFuture { stack, job: Some(Box::new(job)), is_done: false, shared, result }
     }
@@ -94,7 +95,7 @@ impl<T: 'static> StackFuture<T> {
 }
 
 impl<T> StackFuture<T> {
-    /// Runs the stack until it is left.
+    /// Runs the code on the stack until it leaves the stack, and returns why it does.
     fn enter(&mut self) -> StackExit {
         if let Some(job) = self.job.take() {
             JOB.set(Some(job));
@@ -128,7 +129,8 @@ fn leave(why: StackExit) {
     }
 }
 
-/// Counts a batch. Returns whether [`interrupt`] may be called during it: only on the stack of an [`StackFuture`].
+/// Counts a batch. Returns whether [`interrupt`] may be called during the batch, which is so only on the stack of a
+/// [`StackFuture`].
 pub(crate) fn begin_batch() -> bool {
     RUNNING.with_borrow(|running| {
         let Some(running) = running else { return false };
@@ -137,7 +139,7 @@ pub(crate) fn begin_batch() -> bool {
     })
 }
 
-/// Leaves the stack of the running [`StackFuture`]. Returns when that is polled again.
+/// Leaves the stack of the running [`StackFuture`]. Returns when the future is polled again.
 pub(crate) fn interrupt() {
     leave(StackExit::Interrupted);
 }
@@ -246,7 +248,7 @@ mod tests {
         assert!(poll(&mut begun).is_pending());
         drop(begun);
         assert_eq!(drops.get(), 2);
-        // A failing test unwinds like this.
+        // A failing test drops a future in this way, during its own unwinding.
         let unwinding = catch_unwind(AssertUnwindSafe(|| {
             let mut begun = task();
             assert!(poll(&mut begun).is_pending());

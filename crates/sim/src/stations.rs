@@ -1,17 +1,17 @@
 //! The model of a testbed: stations at which verbs, messages and operations queue up.
 //!
-//! A *station* serves requests in the order of their arrival. A machine has one for what its NIC sends, one for what
-//! the NIC receives, one for each atomic unit of the NIC, and its cores. Memory nodes and clients may share a
-//! machine.
+//! A *station* serves requests in the order of their arrival. A machine has one station for what its NIC sends, one for
+//! what the NIC receives, one for each atomic unit of the NIC, and one for its cores. A memory node and clients can
+//! share a machine.
 //!
 //! ```text
-//! client's machine            memory node's machine                    client's machine core -> transmit -> way ->
-//! receive -> atomic unit or core -> transmit  -> way -> receive
+//! client's machine              memory node's machine                                  client's machine
+//! core -> transmit -> wire ->   receive -> atomic unit or core -> transmit -> wire ->   receive
 //! ```
 //!
-//! A READ takes its bytes on the way back, a WRITE on the way there; each message has a header. Received bytes pass
-//! through as they arrive: a free station is done when the last byte arrives. Nothing is random: equal runs are equal
-//! to the nanosecond. The busy time of each station tells which of them saturates.
+//! The payload of a READ travels with the answer, that of a WRITE with the request, and each message has a header. A
+//! station that only passes bytes through works while they arrive: if it is free, it is done when the last byte
+//! arrives. Nothing is random: equal runs are equal to the nanosecond. The busy times show which station saturates.
 
 use std::collections::BTreeMap;
 
@@ -20,12 +20,12 @@ use fusee_core::verbs::{ClientId, MnId, Verb, VerbOp};
 use crate::engine::{Nanos, ProcessId};
 use crate::testbed::Testbed;
 
-/// A queue with one server, or with several servers side by side.
+/// A queue with one server, or with several equal servers.
 #[derive(Clone, Debug)]
 pub(crate) struct Station {
-    /// The time at which each server becomes free.
+    /// For each server, the time at which it becomes free.
     free: Vec<Nanos>,
-    /// The busy time of all servers together.
+    /// The sum of the busy times of all servers.
     busy: Nanos,
 }
 
@@ -35,7 +35,7 @@ impl Station {
         Station { free: vec![0; servers.max(1)], busy: 0 }
     }
 
-    /// Serves a request that arrives now. Returns when it is done.
+    /// Serves a request that arrives at `now`. Returns the time at which the service ends.
     fn serve(&mut self, now: Nanos, service: Nanos) -> Nanos {
         let free = self.free.iter_mut().min().expect("a station has servers");
         *free = now.max(*free) + service;
@@ -43,7 +43,8 @@ impl Station {
         *free
     }
 
-    /// Passes a message through whose last byte arrives now. Returns when it is done.
+    /// Passes a message through whose last byte arrives at `now`. Returns the time at which the whole message has
+    /// passed.
     fn pass(&mut self, now: Nanos, service: Nanos) -> Nanos {
         let free = self.free.iter_mut().min().expect("a station has servers");
         *free = now.max(*free + service);
@@ -75,26 +76,26 @@ impl TestbedMachine {
     }
 }
 
-/// The busy time of a part of a machine.
+/// The busy time of one part of a machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BusyTime {
-    /// The kind and number of the machine.
+    /// The name of the machine: its kind and number.
     pub machine: String,
-    /// The name of the part.
+    /// The name of the part, such as `cores`.
     pub part: &'static str,
-    /// Number of such parts side by side.
+    /// Number of equal servers that the part has.
     pub servers: usize,
-    /// The time for which all of them together were busy since the last look.
+    /// The sum of the busy times of all servers of the part, since the last measurement.
     pub ns: Nanos,
 }
 
-/// The place of a session or a job.
+/// The thread of a session or a job, and its machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct TestbedThread {
     machine: usize,
-    /// Whether it belongs to a session. Otherwise it belongs to a job.
+    /// Whether the thread belongs to a session; if not, it belongs to a job.
     is_session: bool,
-    /// The time at which its thread is free. A session has one thread, regardless of the machine's cores.
+    /// The time at which the thread becomes free. A session has one thread, however many cores the machine has.
     free: Nanos,
 }
 
@@ -105,22 +106,22 @@ pub(crate) struct TestbedMachines {
     machines: Vec<TestbedMachine>,
     /// The name of each machine.
     names: Vec<String>,
-    /// The machine of each memory node.
+    /// The machine of each memory node, by its id.
     nodes: Vec<Option<usize>>,
-    /// The seat of each session or job.
+    /// The thread of each session or job, by its client id.
     seats: Vec<Option<TestbedThread>>,
-    /// The machine for the sessions of each process.
+    /// The machine on which each process's sessions run.
     processes: BTreeMap<ProcessId, usize>,
     /// Verbs that sessions have posted since the last call of `take_posted`.
     posted: PostedTotals,
 }
 
-/// Verbs that sessions have posted, without those of the master's jobs.
+/// Totals of the verbs that sessions have posted. Verbs of the master's jobs are left out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PostedTotals {
     /// Number of verbs.
     pub verbs: u64,
-    /// Bytes of pools that the verbs touched.
+    /// Bytes of pools that these verbs read or wrote.
     pub bytes: u64,
 }
 
@@ -141,14 +142,14 @@ impl TestbedMachines {
         &self.testbed
     }
 
-    /// Adds a machine with this number of cores.
+    /// Adds a machine with this number of cores, and returns its number.
     pub fn add(&mut self, name: String, cores: usize) -> usize {
         self.machines.push(TestbedMachine::new(&self.testbed, cores));
         self.names.push(name);
         self.machines.len() - 1
     }
 
-    /// Adds a machine for clients.
+    /// Adds a machine for client processes, and returns its number.
     pub fn add_for_clients(&mut self) -> usize {
         let number = self.machines.len();
         self.add(format!("clients {number}"), self.testbed.cores)
@@ -159,7 +160,7 @@ impl TestbedMachines {
         self.processes.insert(process, machine);
     }
 
-    /// Gives a session of this process its seat.
+    /// Gives a session of this process a thread on the process's machine.
     pub fn seat(&mut self, client: ClientId, process: ProcessId) {
         let machine = match self.processes.get(&process) {
             Some(machine) => *machine,
@@ -174,7 +175,7 @@ impl TestbedMachines {
             Some(TestbedThread { machine, is_session: true, free: 0 });
     }
 
-    /// Returns a client's seat. A client without one gets a machine of its own.
+    /// Returns a client's thread. A client that has none is a job, and gets a machine to itself.
     fn seat_of(&mut self, client: ClientId) -> &mut TestbedThread {
         if entry(&mut self.seats, client.0 as usize).is_none() {
             let machine = self.add_for_clients();
@@ -185,7 +186,7 @@ impl TestbedMachines {
         self.seats[client.0 as usize].as_mut().expect("just seated")
     }
 
-    /// Returns the machine of a memory node.
+    /// Returns the number of a memory node's machine.
     pub fn node(&mut self, node: MnId) -> usize {
         if let Some(machine) = *entry(&mut self.nodes, node.0.into()) {
             return machine;
@@ -195,8 +196,8 @@ impl TestbedMachines {
         machine
     }
 
-    /// Occupies the thread of a session for `time`. Returns when it is done. If there are more threads than cores,
-    /// each thread gets an equal part of the cores, all the time.
+    /// Occupies the thread of a session for `time` of CPU work. Returns the time at which the work ends. If a machine
+    /// has more threads than cores, each thread always gets an equal share of the cores.
     pub fn work(&mut self, client: ClientId, now: Nanos, time: Nanos) -> Nanos {
         let TestbedThread { machine, free, .. } = *self.seat_of(client);
         let TestbedMachine { threads, cores, .. } = &mut self.machines[machine];
@@ -207,7 +208,7 @@ impl TestbedMachines {
         done
     }
 
-    /// Posts a client's verbs for one node. Returns when the last of them arrives there.
+    /// Posts a client's verbs for one node. Returns the time at which the last of these verbs arrives at the node.
     pub fn post<'v>(
         &mut self,
         client: ClientId,
@@ -234,7 +235,7 @@ impl TestbedMachines {
         self.machines[machine].transmit.serve(posted, service) + testbed.one_way_ns
     }
 
-    /// Serves verbs that have arrived at their node. Returns when the answer is back at the client's NIC.
+    /// Serves verbs that have arrived at their node. Returns the time at which the answer arrives at the client's NIC.
     pub fn serve<'v>(
         &mut self,
         node: MnId,
@@ -261,7 +262,7 @@ impl TestbedMachines {
         machine.transmit.serve(done, verbs.map(answering).sum()) + testbed.one_way_ns
     }
 
-    /// Receives the answer to these verbs. Returns when the client knows it.
+    /// Receives the answer to these verbs. Returns the time at which the client has the answer.
     pub fn hear<'v>(
         &mut self,
         client: ClientId,
@@ -274,7 +275,7 @@ impl TestbedMachines {
         self.machines[machine].receive.pass(now, service)
     }
 
-    /// Sends a client's request of this length. Returns when it arrives.
+    /// Sends a client's request of this length. Returns the time at which the request arrives at the server.
     pub fn ask(&mut self, client: ClientId, bytes: u64, now: Nanos) -> Nanos {
         let testbed = self.testbed;
         let machine = self.seat_of(client).machine;
@@ -285,38 +286,39 @@ impl TestbedMachines {
         self.machines[machine].transmit.serve(posted, testbed.wire_ns(bytes)) + testbed.one_way_ns
     }
 
-    /// Serves a request that has arrived at a server and takes a core for `takes`. Returns when it is done.
+    /// Serves a request that has arrived at a server and takes a core for `takes`. Returns the time at which the core
+    /// is done.
     pub fn work_on(&mut self, server: usize, bytes: u64, takes: Nanos, now: Nanos) -> Nanos {
         let machine = &mut self.machines[server];
         let there = machine.receive.pass(now, self.testbed.wire_ns(bytes));
         machine.cores.serve(there, takes)
     }
 
-    /// Sends a server's reply of this length. Returns when it is at the client's NIC.
+    /// Sends a server's reply of this length. Returns the time at which the reply arrives at the client's NIC.
     pub fn reply(&mut self, server: usize, bytes: u64, now: Nanos) -> Nanos {
         let service = self.testbed.wire_ns(bytes);
         self.machines[server].transmit.serve(now, service) + self.testbed.one_way_ns
     }
 
-    /// Receives a reply. Returns when the client knows it.
+    /// Receives a reply. Returns the time at which the client has the reply.
     pub fn hear_reply(&mut self, client: ClientId, bytes: u64, now: Nanos) -> Nanos {
         let machine = self.seat_of(client).machine;
         self.machines[machine].receive.pass(now, self.testbed.wire_ns(bytes))
     }
 
-    /// Serves a control request at a memory node. Returns when its processor is done.
+    /// Serves a control request at a memory node. Returns the time at which the node's processor is done.
     pub fn request(&mut self, node: MnId, now: Nanos) -> Nanos {
         let testbed = self.testbed;
         let machine = self.node(node);
         self.machines[machine].cores.serve(now, testbed.request_ns)
     }
 
-    /// Takes the verbs that sessions have posted since the last call.
+    /// Returns the totals of verbs posted since the last call.
     pub fn take_posted(&mut self) -> PostedTotals {
         std::mem::take(&mut self.posted)
     }
 
-    /// Takes the busy times since the last call.
+    /// Returns the busy times since the last call.
     pub fn take_busy(&mut self) -> Vec<BusyTime> {
         let mut all = Vec::new();
         for (machine, name) in self.machines.iter_mut().zip(&self.names) {
@@ -334,7 +336,7 @@ impl TestbedMachines {
     }
 }
 
-/// Returns the entry of this number, which may be new.
+/// Returns the element with this number. Extends the list if it is too short.
 fn entry<T: Clone>(all: &mut Vec<Option<T>>, number: usize) -> &mut Option<T> {
     if all.len() <= number {
         all.resize(number + 1, None);
@@ -342,7 +344,7 @@ fn entry<T: Clone>(all: &mut Vec<Option<T>>, number: usize) -> &mut Option<T> {
     &mut all[number]
 }
 
-/// Returns the payload on the way there.
+/// Returns the payload bytes of a verb's request.
 fn request_bytes(verb: &Verb) -> u64 {
     match verb.op {
         VerbOp::Write { buf } => buf.len.into(),
@@ -352,7 +354,7 @@ fn request_bytes(verb: &Verb) -> u64 {
     }
 }
 
-/// Returns the payload on the way back.
+/// Returns the payload bytes of a verb's answer.
 fn answer_bytes(verb: &Verb) -> u64 {
     match verb.op {
         VerbOp::Read { buf, .. } => buf.len.into(),
@@ -378,7 +380,7 @@ mod tests {
     fn what_passes_through_a_free_station_is_there_with_its_last_byte() {
         let mut station = Station::new(1);
         assert_eq!(station.pass(100, 40), 100);
-        // Both come from elsewhere at full speed: the second one has to wait for the first.
+        // Both messages come from elsewhere at full speed, so the second one has to wait for the first one.
         assert_eq!([station.pass(110, 40), station.pass(115, 40)], [140, 180]);
     }
 
@@ -391,7 +393,7 @@ mod tests {
         let [one, two] = [1, 2].map(ClientId);
         [one, two].into_iter().for_each(|client| machines.seat(client, process));
         assert_eq!([one, one, two].map(|client| machines.work(client, 0, 10)), [10, 20, 10]);
-        // With more threads than cores.
+        // There are more threads than cores.
         let mut machines = TestbedMachines::new(Testbed { cores: 1, ..Testbed::UNLIMITED });
         let machine = machines.add_for_clients();
         machines.place(process, machine);

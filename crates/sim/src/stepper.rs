@@ -1,12 +1,12 @@
-//! A schedule without time: tasks polled in an order drawn from the seed.
+//! A schedule without time, which polls tasks in an order drawn from the seed.
 //!
-//! Every task is always ready, and a poll lets it take one small step. There are no wakers and no time: every
-//! interleaving of steps has a seed, and steered tests count steps. The cluster must be
-//! [stepwise](crate::NetworkOptions::stepwise).
+//! Every task is always ready, and each poll lets it take one small step. There are no wakers and there is no time:
+//! every interleaving of steps follows from some seed, and tests can steer a history by counting steps. The cluster
+//! must be [stepwise](crate::NetworkOptions::stepwise).
 //!
-//! Some conflicts need one client to do a lot while another does nothing. They are very rare if every step is drawn
-//! from all tasks alike. So most runs have a *favourite*, a task that takes most of the steps until another task
-//! replaces it.
+//! Some conflicts need one client to do a lot while another client does nothing. These conflicts are very rare if every
+//! task is equally likely to take the next step. So most runs have a *favourite*, a task that takes most of the steps
+//! until another task replaces it.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
@@ -15,14 +15,14 @@ use crate::rng::Rng;
 
 type StepperTask<'t> = Pin<Box<dyn Future<Output = ()> + 't>>;
 
-/// A schedule that runs tasks, one step at a time.
+/// A schedule that runs tasks one step at a time.
 pub struct Stepper<'t> {
     rng: Rng,
-    /// Each task with its name, the number of tasks spawned before it.
+    /// Each task with its number, which is the number of tasks spawned before it.
     tasks: Vec<(usize, StepperTask<'t>)>,
     spawned: usize,
     favourite: usize,
-    /// Mean number of steps for which a task remains the favourite; 0: there is no favourite.
+    /// Mean number of steps for which a task stays the favourite; 0: there is no favourite.
     favourite_steps: usize,
 }
 
@@ -44,11 +44,10 @@ impl<'t> Stepper<'t> {
         self.spawned += 1;
     }
 
-    /// Runs until every task has ended, calling `check` after every step. Returns the number of
-    /// steps.
+    /// Runs until every task has ended. Calls `check` after every step. Returns the number of steps.
     ///
     /// # Panics
-    /// After `max_steps` steps: the tasks are stuck or starve each other.
+    /// If tasks still run after `max_steps` steps.
     pub fn run(mut self, max_steps: u64, mut check: impl FnMut()) -> u64 {
         let mut steps = 0;
         while !self.tasks.is_empty() {
@@ -60,8 +59,8 @@ impl<'t> Stepper<'t> {
         steps
     }
 
-    /// Runs for some steps, calling `check` after each. Then drops the remaining tasks, as if all their clients
-    /// crashed. Returns whether any task remained.
+    /// Runs for at most `steps` steps, and calls `check` after each. Then drops the remaining tasks, as if all their
+    /// clients crashed. Returns whether any task remained.
     pub fn run_and_crash(mut self, steps: u64, mut check: impl FnMut()) -> bool {
         for _ in 0..steps {
             if self.tasks.is_empty() {

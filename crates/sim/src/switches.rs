@@ -1,9 +1,9 @@
 //! Switches on the links between clients and memory nodes.
 //!
-//! Verbs pass a switch half-way from a client to a node, and answers half-way back. The adversarial network has
-//! several switches, and each link has one or none. They forget and err at random: they do anything that a correct
-//! switch may do, regardless of its knowledge. A testbed has one switch, which makes no mistakes. In some tests
-//! switches also do forbidden things: [`unsound`](crate::unsound).
+//! A switch is half-way between a client and a node, and both verbs and answers pass it. The adversarial network has
+//! several switches, and each link has one of them or none. These switches forget and err at random: they do anything
+//! that a correct switch is allowed to do, whatever they know. A testbed has one switch, which makes no mistakes. In
+//! some tests switches also do what is forbidden, see [`unsound_cas`](crate::unsound_cas).
 
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, VecDeque};
@@ -19,37 +19,37 @@ use crate::engine::Nanos;
 use crate::rng::Rng;
 use crate::unsound_cas::{ForgedCas, Forger, UnsoundCas};
 
-/// Time after which the switch is asked again about a held verb.
+/// Time after which a held verb is offered to the switch again.
 pub(crate) const HELD_NS: Nanos = 200;
-/// The greatest number of times that it is asked.
+/// The greatest number of times that a switch can hold the verbs of one lane.
 pub(crate) const HELD_TIMES: u32 = 40;
 
-/// Rates of the mistakes of switches in an adversarial network.
+/// The rates at which switches in an adversarial network make mistakes.
 #[derive(Clone, Copy, Debug)]
 pub struct SwitchMistakes {
-    /// A switch forgets something before one of this many verbs; 0: never.
+    /// A switch forgets part of its knowledge before one of this many verbs; 0: never.
     pub forgets_one_in: usize,
-    /// One of this many steerable verbs goes to a wrong place; 0: none. As often, the knowledge of
-    /// [unsound](Switches::unsound) switches counts as older than the lives of its words.
+    /// One of this many steerable verbs is sent to a wrong place; 0: none is. With the same rate, the knowledge of
+    /// [unsound](Switches::unsound) switches is taken for so old that slot words have recurred.
     pub errs_one_in: usize,
 }
 
 /// The switches of a network.
 pub struct Switches {
     all: RefCell<Vec<Box<dyn Switch>>>,
-    /// The switch of each link, as far as it was drawn.
+    /// The switch of each link that was used so far; `None`: the link has no switch.
     links: RefCell<HashMap<(ClientId, MnId), Option<usize>>>,
     adversary: Option<SwitchAdversary>,
-    /// Forbidden behaviour of the switches.
+    /// The state of forbidden behaviour, if the switches have any.
     forger: RefCell<Option<Forger>>,
-    /// The number of the next verb.
+    /// The number that the next verb gets.
     number: Cell<u64>,
 }
 
 struct SwitchAdversary {
     mistakes: SwitchMistakes,
     rng: Rng,
-    /// Places of the latest WRITEs.
+    /// The places of the latest WRITEs.
     written: RefCell<VecDeque<PoolPlace>>,
 }
 
@@ -57,12 +57,12 @@ struct SwitchAdversary {
 const WRITTEN: usize = 24;
 
 impl Switches {
-    /// Makes one switch that all verbs pass.
+    /// Makes one switch, which all verbs pass.
     pub fn one(switch: Box<dyn Switch>) -> Switches {
         Switches::new(vec![switch], None)
     }
 
-    /// Makes switches that err now and then. Each link has one of them, or none.
+    /// Makes switches that err now and then. Each link has one of these switches, or none.
     pub fn adversarial(all: Vec<Box<dyn Switch>>, mistakes: SwitchMistakes, rng: Rng) -> Switches {
         Switches::new(all, Some(SwitchAdversary { mistakes, rng, written: RefCell::default() }))
     }
@@ -77,13 +77,13 @@ impl Switches {
         }
     }
 
-    /// Adds forbidden behaviour, if any is given.
+    /// Adds this forbidden behaviour to the switches, if it is not `None`.
     pub fn unsound(self, unsound: Option<UnsoundCas>) -> Switches {
         let forger = unsound.map(|unsound| Forger::new(unsound, self.all.borrow().len()));
         Switches { forger: RefCell::new(forger), ..self }
     }
 
-    /// Returns the sum of the counts of all switches.
+    /// Returns the sums of the counts of all switches.
     pub fn counts(&self) -> SwitchCounts {
         let mut sum = SwitchCounts::default();
         for counts in self.all.borrow().iter().map(|switch| switch.counts()) {
@@ -96,7 +96,7 @@ impl Switches {
         sum
     }
 
-    /// Returns the bytes of the state of all switches.
+    /// Returns the total size of the switches' states, in bytes.
     pub fn bytes(&self) -> u64 {
         self.all.borrow().iter().map(|switch| switch.bytes().sum()).sum()
     }
@@ -106,7 +106,7 @@ impl Switches {
         self.number.replace(self.number.get() + verbs as u64)
     }
 
-    /// Returns whether a link has a switch.
+    /// Returns whether a link has a switch. Draws the link's switch at its first use.
     pub(crate) fn is_on(&self, client: ClientId, node: MnId) -> bool {
         self.on(client, node).is_some()
     }
@@ -117,7 +117,8 @@ impl Switches {
         *self.links.borrow_mut().entry((client, node)).or_insert_with(draw)
     }
 
-    /// Passes a verb through the switch of its link. Returns whether it goes on. A steered verb has a new offset.
+    /// Passes a verb through the switch of its link. Returns `false` if the switch holds the verb. A steered verb gets
+    /// a new offset.
     pub(crate) fn pass(
         &self,
         counts: &SimCounts,
@@ -180,7 +181,7 @@ impl Switches {
         }
     }
 
-    /// Returns the verb that a switch has forged from the one of this number, if it has.
+    /// Returns the CAS into which a switch has changed the verb with this number, if a switch has.
     pub(crate) fn forged(&self, number: u64) -> Option<ForgedCas> {
         self.forger.borrow().as_ref()?.forged(number)
     }
@@ -198,7 +199,7 @@ fn connection(client: ClientId, node: MnId) -> SwitchConnection {
 }
 
 impl SwitchAdversary {
-    /// Draws whether, and what, a switch forgets.
+    /// Draws whether a switch forgets now, and which part of its knowledge.
     fn forgets(&self, connection: SwitchConnection) -> Option<ForgetScope> {
         let one_in = self.mistakes.forgets_one_in;
         let forgets = one_in > 0 && self.rng.one_in(one_in);
@@ -210,8 +211,8 @@ impl SwitchAdversary {
         one_in > 0 && self.rng.one_in(one_in)
     }
 
-    /// Draws whether a steerable verb goes astray, and where: to a place of a recent WRITE, or to any word, in the
-    /// pool or beyond.
+    /// Draws whether a steerable verb is sent to a wrong place, and which: the place of a recent WRITE, or any word in
+    /// the pool or beyond it.
     fn errs(&self, verb: &Verb) -> Option<u64> {
         let mut written = self.written.borrow_mut();
         match verb.op {

@@ -1,45 +1,45 @@
-//! Testbeds: the parameters of the [model](crate::stations), for known hardware.
+//! Testbeds: parameters of the [model](crate::stations) for known hardware.
 //!
-//! The origin of each figure stands beside it: a source, the statement of a paper on which it was *fitted*, or that
-//! it is only *assumed*.
+//! The doc of each testbed states the origin of every figure: a source, the statement of a paper to which the figure
+//! was *fitted*, or that the figure is only *assumed*. P, E and S are papers, listed in `docs/README.md`.
 
 use crate::engine::Nanos;
 
-/// Hardware: machines that are all alike, and the network between them.
+/// The hardware of a simulation: machines, all of them alike, and the network between them.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Testbed {
     /// The name on the command line.
     pub name: &'static str,
-    /// Nanoseconds from one machine's NIC to another's memory, or in the other direction, without load.
+    /// Nanoseconds from the NIC of one machine to the memory of another machine, or back, without load.
     pub one_way_ns: Nanos,
-    /// Bits per second that a NIC sends, and as many that it receives; 0: no limit.
+    /// Bits per second that a NIC can send, and that it can receive at the same time; 0: no limit.
     pub bandwidth_bps: u64,
-    /// Verbs per second that a NIC can post, and as many that it can serve; 0: no limit.
+    /// Verbs per second that a NIC can post, and that it can serve at the same time; 0: no limit.
     pub verbs_per_s: u64,
-    /// Bytes of a message besides its payload.
+    /// Bytes of each message besides its payload.
     pub header_bytes: u64,
-    /// CAS and FAA per second that one atomic unit executes, one after the other; 0: no limit.
+    /// CASes and FAAs per second that one atomic unit of a NIC can execute, one after the other; 0: no limit.
     pub atomics_per_s: u64,
-    /// Atomic units of a NIC. The address of a word determines its unit.
+    /// Number of atomic units of a NIC. The address of a word determines the unit.
     pub atomic_units: usize,
-    /// Cores of a machine that runs clients.
+    /// Number of cores of a machine that runs clients.
     pub cores: usize,
-    /// Time of a core that one operation of a client takes.
+    /// CPU time per client operation, in nanoseconds, without the time for its verbs.
     pub operation_ns: Nanos,
-    /// Additional time of a core that every verb of a client takes.
+    /// CPU time per client verb, in nanoseconds.
     pub post_ns: Nanos,
-    /// Cores of a memory node.
+    /// Number of cores of a memory node.
     pub node_cores: usize,
-    /// Time of such a core that a verb takes; 0 if a NIC executes the verbs.
+    /// CPU time per verb on a memory node, in nanoseconds; 0 if a NIC executes the verbs.
     pub verb_ns: Nanos,
-    /// Time of such a core that a control request takes, such as one for a block.
+    /// CPU time per control request on a memory node, such as a request for a block, in nanoseconds.
     pub request_ns: Nanos,
-    /// Additional time of one way of a control message.
+    /// Nanoseconds that a control message takes one way.
     pub message_ns: Nanos,
 }
 
 impl Testbed {
-    /// A testbed in which only the way takes time.
+    /// A testbed in which only the time on the wire is not zero.
     pub const UNLIMITED: Testbed = Testbed {
         name: "unlimited",
         one_way_ns: 800,
@@ -59,20 +59,20 @@ impl Testbed {
 
     /// The paper's testbed (P §6.1): machines with eight cores of a Xeon E5-2450 and a 56 Gbit/s ConnectX-3.
     ///
-    /// * `one_way_ns`: half of a small READ on such cards, which takes under 2 us (Kalia, Kaminsky, Andersen,
+    /// * `one_way_ns`: half the time of a small READ on such cards, which takes under 2 us (Kalia, Kaminsky, Andersen,
     ///   "Design Guidelines for High Performance RDMA Systems", ATC '16).
-    /// * `operation_ns`, `post_ns`: *fitted* on YCSB-D, 8.8 million operations a second with one replica and 8.6 with
-    ///   five (P §6.4). The fit uses as many memory nodes as five replicas take, so that only the clients are the
-    ///   limit. The first figure gives a client's time for an operation, the second its time for the verbs of further
-    ///   replicas.
-    /// * `bandwidth_bps`: *fitted* on the gain of YCSB-C on two memory nodes with pairs of 256 bytes, also limited by
-    ///   the clients, over pairs of 1,024 bytes: 55.9 % (P §6.3).
+    /// * `operation_ns`, `post_ns`: *fitted* to the throughput of YCSB-D, 8.8 million operations per second with one
+    ///   replica and 8.6 with five (P §6.4). The fit uses as many memory nodes as five replicas need, so that the
+    ///   clients are the only limit. `operation_ns` follows from the first number, and `post_ns` from the difference,
+    ///   which is the time for the verbs of the additional replicas.
+    /// * `bandwidth_bps`: *fitted* to the gain of YCSB-C with pairs of 256 bytes over pairs of 1,024 bytes, on two
+    ///   memory nodes: 55.9 % (P §6.3). The clients are a limit here too.
     /// * `verbs_per_s`, `atomics_per_s`, `atomic_units`: Kalia, Kaminsky and Andersen, for ConnectX-3.
-    /// * `header_bytes`: of a reliable connection's packets, without the link's: base transport and extended headers,
-    ///   and the checksums.
-    /// * `request_ns`: *fitted* on the loss of YCSB-A if memory nodes allocate, 90.9 % (P §6.3).
+    /// * `header_bytes`: the headers of a reliable connection's packets (base transport and extended headers) and the
+    ///   checksums, without the headers of the link.
+    /// * `request_ns`: *fitted* to the loss of throughput of YCSB-A when memory nodes allocate, 90.9 % (P §6.3).
     /// * `node_cores`: memory nodes have one or two weak cores (P §2.1).
-    /// * `message_ns`: *assumed*: a datagram through two kernels.
+    /// * `message_ns`: *assumed*, for a datagram through two kernels.
     pub const CONNECTX_3: Testbed = Testbed {
         name: "connectx-3",
         one_way_ns: 800,
@@ -90,12 +90,12 @@ impl Testbed {
         message_ns: 10_000,
     };
 
-    /// Machines with a 100 Gbit/s ConnectX-5, and cores like those of [`Testbed::CONNECTX_3`].
+    /// Machines with a 100 Gbit/s ConnectX-5, and with cores like those of [`Testbed::CONNECTX_3`].
     ///
     /// * `one_way_ns`, `bandwidth_bps`: the card's product brief (Mellanox, "ConnectX-5 EN Card"): below 600 ns, 100
     ///   Gbit/s.
-    /// * `atomic_units`: the address of a word determines its unit, and only atomic verbs of one address wait for
-    ///   each other (S, of the same card). The number of units and the speed of each are *assumed*.
+    /// * `atomic_units`: the address of a word determines the unit, and only atomic verbs on one address wait for each
+    ///   other (S, of the same card). The number of units, and the speed of each, are *assumed*.
     /// * `verbs_per_s` is *assumed*.
     pub const CONNECTX_5: Testbed = Testbed {
         name: "connectx-5",
@@ -108,8 +108,9 @@ impl Testbed {
 
     /// Ordinary machines with 10 Gbit/s Ethernet, on which a thread of the memory node executes the verbs.
     ///
-    /// * `header_bytes`: of Ethernet, IP and TCP with time stamps.
-    /// * All else is *assumed*, at the order of magnitude of such machines. No published figure rests on it.
+    /// * `header_bytes`: the headers of Ethernet, IP, and TCP with time stamps.
+    /// * All other figures are *assumed*, with the order of magnitude of such machines. No published figure depends on
+    ///   this testbed.
     pub const TCP_10G: Testbed = Testbed {
         name: "tcp-10g",
         one_way_ns: 12_000,
@@ -131,12 +132,12 @@ impl Testbed {
     pub const ALL: [Testbed; 4] =
         [Testbed::CONNECTX_3, Testbed::CONNECTX_5, Testbed::TCP_10G, Testbed::UNLIMITED];
 
-    /// Returns the testbed of a name.
+    /// Returns the testbed with this name.
     pub fn named(name: &str) -> Option<Testbed> {
         Testbed::ALL.into_iter().find(|testbed| testbed.name == name)
     }
 
-    /// Returns the time of a payload, with its header, on the wire.
+    /// Returns the time that a payload of this many bytes, with its header, takes on the wire.
     pub(crate) fn wire_ns(&self, payload: u64) -> Nanos {
         let bits = (payload + self.header_bytes) * 8;
         (bits * 1_000_000_000).checked_div(self.bandwidth_bps).unwrap_or(0)
@@ -147,7 +148,7 @@ impl Testbed {
         1_000_000_000u64.checked_div(self.verbs_per_s).unwrap_or(0)
     }
 
-    /// Returns the time for which an atomic verb occupies its unit.
+    /// Returns the time for which an atomic verb occupies its atomic unit.
     pub(crate) fn atomic_ns(&self) -> Nanos {
         1_000_000_000u64.checked_div(self.atomics_per_s).unwrap_or(0)
     }

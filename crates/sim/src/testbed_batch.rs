@@ -1,8 +1,8 @@
-//! A batch on a testbed: all its verbs for one node arrive, execute and are answered at once.
+//! A batch on a testbed. All its verbs for one node arrive at one time, and execute and are answered together.
 //!
-//! There are two events for each node, two more if a switch is on the way, and one when all answers are back. Nothing
-//! is torn or random; the [stations](crate::stations) decide the times. A posted batch executes even if its client
-//! crashes.
+//! For each node of the batch there are two events, or four if a switch is on the way; one more follows when all
+//! answers have arrived. No verb is torn, and nothing is random; the [stations](crate::stations) decide the times. A
+//! posted batch executes even if its client crashes.
 
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
@@ -19,21 +19,21 @@ use crate::switches::HELD_NS;
 pub(crate) struct TestbedBatch {
     fabric: SimFabric,
     batch: RefCell<VerbBatch>,
-    /// The number of the batch's first verb for the switch, if there is one.
+    /// The number that the switch uses for the batch's first verb; 0 if there is no switch.
     number: u64,
-    /// Number of nodes whose answers are not back.
+    /// Number of nodes whose answers have not arrived.
     left: Cell<usize>,
-    /// The time at which the client knows the last answer so far.
+    /// The time at which the client has all answers that have arrived so far.
     known: Cell<Nanos>,
     waker: RefCell<Option<Waker>>,
 }
 
-/// A part of the way of the verbs for one node.
+/// A leg of the way of a batch's verbs for one node.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum TestbedLeg {
-    /// The verbs come to the switch; this many of them have passed it.
+    /// The verbs come to the switch, which this many of them have passed.
     ToSwitch(usize),
-    /// The verbs come to their node.
+    /// The verbs come to their memory node.
     There,
     /// The answers come to the switch.
     FromNode,
@@ -90,7 +90,7 @@ impl SimFabric {
 }
 
 impl TestbedBatch {
-    /// Handles the end of a leg of a node's verbs.
+    /// Handles the end of a leg for the verbs of one node.
     pub(crate) fn step(self: Rc<TestbedBatch>, node: MnId, leg: TestbedLeg) {
         match leg {
             TestbedLeg::ToSwitch(passed) => self.pass(node, passed),
@@ -100,7 +100,7 @@ impl TestbedBatch {
         }
     }
 
-    /// Passes the verbs of a node through the switch. A verb that is held also holds the verbs behind it.
+    /// Passes the verbs for a node through the switch. A verb that the switch holds also delays the verbs behind it.
     fn pass(self: Rc<TestbedBatch>, node: MnId, passed: usize) {
         let network = &self.fabric.network;
         let client = self.fabric.client;
@@ -122,7 +122,7 @@ impl TestbedBatch {
         network.sim().schedule(wait, SimEvent::Ride { ride: self.clone(), node, leg });
     }
 
-    /// Passes the answers of a node through the switch.
+    /// Passes the answers of a node through the switch, on their way to the client.
     fn pass_back(self: Rc<TestbedBatch>, node: MnId) {
         let network = &self.fabric.network;
         let client = self.fabric.client;
@@ -154,7 +154,7 @@ impl TestbedBatch {
         let back = match refused {
             Some(error) => {
                 verbs.iter_mut().filter(|v| v.node == node).for_each(|v| v.result = Err(error));
-                // A lost node does not answer.
+                // A lost node does not answer, so the client waits for its timeout.
                 let waits = if known.is_none() { network.options().verb_timeout_ns } else { 0 };
                 network.on_machines(|machines| now + waits + machines.testbed().one_way_ns)
             }

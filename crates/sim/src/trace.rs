@@ -1,4 +1,4 @@
-//! The trace of a run: a digest of all events, and their text on demand.
+//! The trace of a run: a digest of all events, and their text if it was asked for.
 
 use std::fmt;
 
@@ -17,7 +17,7 @@ impl SimTrace {
 
     pub(crate) fn note(&mut self, now: u64, words: &[u64], text: impl FnOnce() -> String) {
         self.events += 1;
-        // FNV-1a on whole words. It need not withstand an attacker, only tell runs apart.
+        // FNV-1a on whole words. The digest need not withstand an attacker; it only distinguishes runs.
         for word in std::iter::once(&now).chain(words) {
             self.digest = (self.digest ^ word).wrapping_mul(0x0100_0000_01b3).rotate_left(23);
         }
@@ -27,12 +27,12 @@ impl SimTrace {
         }
     }
 
-    /// Returns the digest. Two runs that differ almost certainly have different digests.
+    /// Returns the digest. Runs with different traces almost certainly have different digests.
     pub fn digest(&self) -> u64 {
         self.digest
     }
 
-    /// Returns the text, one line per event, if it was recorded.
+    /// Returns the text, with one line per event, if it was recorded.
     pub fn text(&self) -> Option<&str> {
         self.text.as_deref()
     }

@@ -1,74 +1,76 @@
-//! Forbidden treatment of CASes by switches, for tests that show why it is forbidden.
+//! Treatments of CASes that are forbidden to switches, for tests that show why they are forbidden.
 //!
-//! `fusee_switch` has no such verdicts, and no scenario draws them: a run must ask for one by
-//! [`Switches::unsound`](crate::Switches::unsound) or [`RunOptions::unsound`](crate::RunOptions::unsound). Each of
-//! them saves something, and is right as long as the switch knows everything. But a request may be changed only if
-//! every possible answer to the changed request is also true for the original one. Here some answers are not:
-//! `tests/unsound.rs` has the shortest history of each, decision 0049 has each in a sentence.
+//! `fusee_switch` offers no such treatment, and no scenario draws one: a run must ask for one by
+//! [`Switches::unsound`](crate::Switches::unsound) or [`RunOptions::unsound`](crate::RunOptions::unsound). Each
+//! treatment saves some time, and is right as long as the switch knows everything. But a switch may change a request
+//! only if every possible answer to the changed request is also true for the original one. Here some answers are not.
+//! `tests/unsound.rs` has the shortest history that shows this for each treatment, and decision 0049 describes each in
+//! a sentence.
 //!
-//! The switches' knowledge comes from passing requests and true answers. But words recur after all lives of an
-//! object, and no run is long enough for that. So an adversary sometimes lets the knowledge about one word stand for
-//! another word, as if it were that old.
+//! A switch learns from passing requests and true answers. But slot words recur once an address has used up all its
+//! generations, and no run is long enough for that. So an adversary sometimes applies the knowledge about one word to
+//! another word, as if the knowledge were so old.
 
 use std::collections::HashMap;
 
 use fusee_core::verbs::{MnId, Verb, VerbOp};
 
-/// A forbidden treatment of CASes.
+/// A forbidden treatment of CASes by a switch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UnsoundCas {
-    /// If an earlier CAS of another client expected the same word there, the CAS expects that one's new word instead.
-    /// The client gets the answer of the memory node.
+    /// If an earlier CAS of another client on this slot expected the same word, this CAS is changed to expect the new
+    /// word of that earlier CAS. The client gets the memory node's answer.
     RewritesExpected,
-    /// If by an earlier answer another CAS has replaced the expected word, the CAS is not forwarded: the switch
-    /// answers that it has found the other's word. This knowledge outlives the words.
+    /// If the switch has seen in an answer that another CAS has replaced the expected word, this CAS is not forwarded:
+    /// the switch answers with the word that the other CAS wrote. The switch keeps this knowledge even when the words
+    /// recur.
     EarlyLossTrusted,
-    /// If the expected word is there, as far as the switch knows, the CAS is forwarded as a WRITE. The switch answers
-    /// that it has found the expected word.
+    /// If, as far as the switch knows, the slot holds the expected word, the CAS is forwarded as a WRITE, and the
+    /// switch answers that the slot held the expected word.
     CasToWrite,
 }
 
-/// The change of a CAS.
+/// The way in which a switch has changed a CAS.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum ForgedCas {
-    /// The CAS expects this word.
+    /// The CAS expects this word instead of its own.
     Expects(u64),
-    /// The CAS does not execute; the answer is this word.
+    /// The CAS does not execute, and its answer is this word.
     Answered(u64),
-    /// The CAS is a WRITE.
+    /// The CAS executes as a WRITE of its new word.
     Written,
 }
 
-/// A word's node and offset.
+/// The memory node and offset of a word.
 type WordAddress = (MnId, u64);
 
-/// Knowledge and effects of unsound switches.
+/// The knowledge of unsound switches, and the CASes that they have changed.
 #[derive(Debug)]
 pub(crate) struct Forger {
     unsound: UnsoundCas,
-    /// The knowledge of each switch.
+    /// What each switch knows, by its number.
     known: Vec<ForgerKnowledge>,
-    /// Changed CASes, by their numbers.
+    /// The changed CASes, by their numbers.
     forged: HashMap<u64, ForgedCas>,
 }
 
 #[derive(Debug, Default)]
 struct ForgerKnowledge {
-    /// The word that has replaced a word.
+    /// For a place and a word there, the word that has replaced that word.
     after: HashMap<(WordAddress, u64), u64>,
-    /// The word at a place, or the one before it.
+    /// The word that the switch last saw at a place; for `EarlyLossTrusted`, the word before the last replacement.
     shown: HashMap<WordAddress, u64>,
 }
 
 impl Forger {
-    /// Makes the state of this number of switches.
+    /// Makes the state for this number of switches.
     pub(crate) fn new(unsound: UnsoundCas, switches: usize) -> Forger {
         let known = (0..switches).map(|_| ForgerKnowledge::default()).collect();
         Forger { unsound, known, forged: HashMap::new() }
     }
 
-    /// Handles a verb of this number at a switch. `is_old`: the switch's knowledge may be older than the lives of its
-    /// words.
+    /// Handles a verb with this number at a switch. If `is_old`, the switch's knowledge is taken for so old that words
+    /// have recurred.
     pub(crate) fn request(&mut self, switch: usize, number: u64, verb: &Verb, is_old: bool) {
         if let Some(forged) = self.known[switch].request(self.unsound, verb, is_old) {
             self.forged.insert(number, forged);
@@ -85,7 +87,7 @@ impl Forger {
         self.known[switch] = ForgerKnowledge::default();
     }
 
-    /// Returns the change of the CAS of this number, if there is one.
+    /// Returns the change of the CAS with this number, if a switch has changed it.
     pub(crate) fn forged(&self, number: u64) -> Option<ForgedCas> {
         self.forged.get(&number).copied()
     }
@@ -122,7 +124,7 @@ impl ForgerKnowledge {
                 self.after.insert((at, expected), swap);
                 self.shown.insert(at, expected);
             }
-            // The answer may be late: requests that have passed since then take precedence.
+            // This answer may be late, so requests that have passed since then take precedence.
             (UnsoundCas::CasToWrite, true) => drop(self.shown.entry(at).or_insert(swap)),
             (UnsoundCas::CasToWrite, false) => drop(self.shown.remove(&at)),
         }

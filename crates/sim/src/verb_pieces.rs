@@ -1,8 +1,8 @@
-//! Effects of one piece of a verb on a memory node's memory.
+//! The effects of one piece of a verb on the memory of a memory node.
 //!
-//! READs and WRITEs come in one piece or, every fourth, in up to five, cut between any two aligned words and executed
-//! in any order. A fabric promises no more, with one exception: the last piece of a WRITE, which holds its last word,
-//! comes last. CAS and FAA are one piece.
+//! A READ or WRITE has one piece or, one time in four, up to five pieces. These are cut between any two aligned words,
+//! and execute in any order. A fabric promises no more, with one exception: the last piece of a WRITE, which contains
+//! its last word, executes last. CAS and FAA have one piece.
 
 use std::ops::Range;
 
@@ -15,7 +15,7 @@ use crate::fabric::SimFabric;
 use crate::unsound_cas::ForgedCas;
 
 impl SimFabric {
-    /// Executes one piece of a verb. Returns whether the verb is finished.
+    /// Executes one piece of a verb. Returns whether the verb is finished. `left` has the verb's remaining pieces.
     pub(crate) fn execute_piece(
         &self,
         verb: &mut Verb,
@@ -25,7 +25,7 @@ impl SimFabric {
         self.execute_forged(None, verb, bytes, left)
     }
 
-    /// Does the same for a verb that a switch may have forged. The client still sees the verb that it has posted.
+    /// Executes one piece of a verb that a switch may have changed. The client still sees the verb that it posted.
     pub(crate) fn execute_forged(
         &self,
         forged: Option<ForgedCas>,
@@ -93,7 +93,7 @@ impl SimFabric {
         }
     }
 
-    /// Notes in the trace what a WRITE puts at a place, if that is an object or a block header.
+    /// Notes in the trace what a WRITE puts at a place, if the content is an object or a block header.
     fn note_content(&self, place: PoolPlace, data: &[u8]) {
         let PoolPlace { node, offset } = place;
         let header = data.first_chunk().and_then(BlockHeader::decode);
@@ -110,7 +110,7 @@ impl SimFabric {
         });
     }
 
-    /// Changes a word, if `to` returns a new one. Returns the old word.
+    /// Replaces a word if `to` returns a new word. Returns the old word.
     fn swap_word(&self, node: MnId, offset: u64, to: impl FnOnce(u64) -> Option<u64>) -> u64 {
         let at = offset as usize;
         let (old, new) = self
@@ -152,7 +152,7 @@ impl SimFabric {
         });
     }
 
-    /// Cuts `len` bytes at pool offset `offset` into pieces, in random order.
+    /// Cuts `len` bytes at the pool offset `offset` into pieces, in random order.
     fn pieces(&self, offset: u64, len: usize, is_write: bool) -> Vec<Range<usize>> {
         let rng = self.network.sim().rng();
         let first_cut = 8 - (offset % 8) as usize;
@@ -161,7 +161,7 @@ impl SimFabric {
         }
         let mut cuts = vec![0, len];
         let places = (len - first_cut).div_ceil(8);
-        // The first words matter more than the rest of a long value.
+        // The first words are more important than the rest of a long value.
         let near = rng.pick(&[places, places.min(8)]);
         cuts.extend((0..1 + rng.below(4)).map(|_| first_cut + 8 * rng.below(near)));
         cuts.sort_unstable();

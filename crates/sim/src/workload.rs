@@ -1,8 +1,8 @@
 //! Random operations on a few keys, recorded as one history per key.
 //!
-//! Each value names its write. Each invocation and each return has a time of its own, so operations that did not
-//! overlap are not taken for concurrent. An operation whose process crashed, or that failed with an unknown outcome,
-//! stays in the history without an answer. An operation that certainly had no effect is removed.
+//! Each value identifies the write that wrote it. Each invocation and each return has a time of its own, so operations
+//! that did not overlap are not taken for concurrent. An operation whose process crashed, or that failed with an
+//! unknown outcome, stays in the history without an answer. An operation that certainly had no effect is removed.
 //!
 //! Answers that no history may contain cause a panic at once: torn values, and errors that no fault excuses.
 
@@ -28,22 +28,22 @@ mod scans;
 
 use scans::WorkloadScan;
 
-/// Keys, and the history of operations on them.
+/// The keys of a run, and the history of the operations on them.
 pub struct SimWorkload {
     keys: Vec<Vec<u8>>,
-    /// Lengths of values, without the bytes that name them.
+    /// Lengths of values, without the bytes that identify the value.
     fillers: [usize; 4],
-    /// Redundancies that Moves give to pairs.
+    /// Redundancies that Moves give to pairs; empty if there are no Moves.
     redundancies: Vec<Redundancy>,
-    /// Length from which on values are written without redundancy.
+    /// Length from which on values are written without redundancy; `None`: all values have redundancy.
     single_from: Option<usize>,
-    /// Keys that may have had a value without redundancy.
+    /// Keys that may have had a value without redundancy at some time.
     single: RefCell<BTreeSet<usize>>,
-    /// Times at which memory nodes were lost with pairs without redundancy.
+    /// Times at which memory nodes were lost together with pairs without redundancy.
     losses: RefCell<Vec<u64>>,
-    /// Scans that wait for another session to go on with them.
+    /// Scans that wait until another session continues them.
     handed: RefCell<Vec<WorkloadScan>>,
-    /// The operations; `None` for one that certainly had no effect.
+    /// The operations; `None` for an operation that certainly had no effect.
     history: RefCell<Vec<Option<HistoryRecord>>>,
     time: Cell<u64>,
     values: Cell<HistoryValue>,
@@ -53,20 +53,20 @@ pub struct SimWorkload {
 /// The index of an operation in the history.
 type HistoryIndex = usize;
 
-/// The result of an operation for its session.
+/// The outcome of an operation for its session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CallOutcome {
-    /// The operation has answered.
+    /// The operation has an answer.
     Well,
-    /// The operation failed, but the session can go on.
+    /// The operation failed, but the session can still be used.
     Failed,
-    /// The session has lost a memory node, or left an operation half-way.
+    /// The session has lost a memory node, or has left an operation half-way, and must be replaced.
     Lost,
 }
 
 impl SimWorkload {
-    /// Makes a workload on `keys`, with values of these lengths (without their names). Moves give the pairs these
-    /// redundancies.
+    /// Makes a workload on `keys`. Values have one of the lengths `fillers`, plus the bytes that identify them. Moves
+    /// give the pairs one of these redundancies.
     pub fn new(
         keys: Vec<Vec<u8>>,
         fillers: [usize; 4],
@@ -87,19 +87,20 @@ impl SimWorkload {
         }
     }
 
-    /// Lets values of at least `from_bytes` bytes be written without redundancy.
+    /// Makes sessions write values of at least `from_bytes` bytes without redundancy.
     pub fn with_single_pairs(self, from_bytes: usize) -> SimWorkload {
         SimWorkload { single_from: Some(from_bytes), ..self }
     }
 
-    /// Records the loss of a memory node with pairs without redundancy. Each key that may have such a pair may be
-    /// absent from now on, until it is written again.
+    /// Records the loss of a memory node with pairs without redundancy. From now on each key that may have such a pair
+    /// is allowed to be absent until it is written again.
     pub fn record_pair_loss(&self) {
         let now = self.now();
         self.losses.borrow_mut().push(now);
     }
 
-    /// Returns `colliding` keys with the same buckets and the same fingerprint, and `others` without such a relation.
+    /// Returns `colliding` keys with the same buckets and the same fingerprint, and `others` keys that have no such
+    /// relation.
     pub fn keys(view: &View, colliding: usize, others: usize) -> Vec<Vec<u8>> {
         let key = |i: u32| i.to_le_bytes().to_vec();
         let target = Buckets::of(&key(0), view);
@@ -119,11 +120,11 @@ impl SimWorkload {
         self.invoked.get()
     }
 
-    /// Runs one operation on one key. A SEARCH of many keys and a scan take all keys, the former some of them twice.
-    /// If another session's scan waits, this call may go on with it instead.
+    /// Runs one operation on one key. A SEARCH of many keys and a scan use all keys; a SEARCH of many keys may ask for
+    /// one of them twice. If a scan of another session waits, this call may continue that scan instead.
     ///
     /// # Panics
-    /// If the answer is one that no operation may give.
+    /// If the answer is one that no operation is allowed to give.
     pub async fn run(
         &self,
         rng: &Rng,
@@ -196,7 +197,7 @@ impl SimWorkload {
         self.answered(session, entry, result.map(|()| HistoryAnswer::Done))
     }
 
-    /// Returns the bytes of a value: its name, and a filler of random length.
+    /// Returns the bytes of a value: the number that identifies the value, and a filler of random length.
     fn encode(&self, rng: &Rng, value: HistoryValue) -> Vec<u8> {
         let filler = rng.pick(&self.fillers);
         let mut bytes = value.to_le_bytes().to_vec();
@@ -204,8 +205,8 @@ impl SimWorkload {
         bytes
     }
 
-    /// Returns the redundancy that a write names. If pairs have several, every second write names that of the rules,
-    /// and the others keep the pair's.
+    /// Returns the redundancy that a write asks for. If the pairs of this run have several redundancies, every second
+    /// write asks for the one that the rules give, and the other writes keep that of the pair.
     fn named(
         &self,
         session: &SimSession,
@@ -233,7 +234,7 @@ impl SimWorkload {
         went
     }
 
-    /// Gives a pair another redundancy. No other operation may notice, so the history does not contain it.
+    /// Gives a pair another redundancy. Other operations must not notice this, so the history does not contain it.
     async fn move_pair(&self, rng: &Rng, session: &Rc<SimSession>, key: usize) -> CallOutcome {
         self.invoked.set(self.invoked.get() + 1);
         let name = self.keys[key].clone();
@@ -297,8 +298,8 @@ impl SimWorkload {
         operation.returned = Some((self.now(), answer));
     }
 
-    /// Checks every key's history. Each loss may have been a DELETE of any key without redundancy, at an unknown
-    /// time.
+    /// Checks the history of every key. Each loss of a node is added as a DELETE, at an unknown time, of every key that
+    /// may have had a pair without redundancy.
     pub fn check(&self) -> HistoryFindings {
         let mut history = OperationHistory::new();
         self.history.borrow().iter().flatten().for_each(|record| history.push(*record));
@@ -315,11 +316,11 @@ impl SimWorkload {
     }
 }
 
-/// Returns the outcome of a failed write, and its result for the session.
+/// Returns the outcome of a failed write, and the outcome for its session.
 ///
 /// # Panics
-/// If no fault excuses the error. `Interrupted` is excused only for a fenced session, which is recovered: otherwise
-/// no other session changes the words of a winner.
+/// If no fault excuses the error. `Interrupted` is excused only for a fenced session, because such a session is
+/// recovered. For any other session, no other process changes the words of a winner.
 fn outcome_of(session: &SimSession, error: Error) -> (FailedWriteOutcome, CallOutcome) {
     match error {
         Error::IndexFull

@@ -2,10 +2,8 @@
 //! index, that every live entry refers to an object that is complete on all replicas, and that no verb changes such an
 //! object.
 //!
-//!
 //! The checker keeps the live entries in a map, and updates the map at every change of a primary's slot. Therefore a
 //! check costs one object per change, whatever the size of the index.
-//!
 //!
 //! If memory was damaged, only one replica of a live object must be complete, and WRITEs to its other replicas must
 //! write the original bytes.

@@ -1,10 +1,8 @@
 //! Checks of a cluster at rest: replicas are equal, no referenced object is free, no memory is lost.
 //!
-//!
 //! *Replicas are equal.* The replicas of the index are equal word for word, and so are the replicas of each live
 //! entry's object. Free bitmaps are an exception: only the bitmap on the first replica of a region is used. The bitmaps
 //! on its other replicas must be zeros, so that no object is taken for free when another replica becomes the first.
-//!
 //!
 //! *No referenced object is free.* Every word of the index keeps an object: the pair that the word refers to, or the
 //! log object of the operation that freed the slot. No two words keep one object. The object's free bit is not set, and
@@ -12,7 +10,6 @@
 //! an owner for the block, because a block without an owner could be allocated again. The owner may differ between
 //! replicas if a message was lost or a client crashed while the block was handed on. But each memory node must use the
 //! owners of its own table.
-//!
 //!
 //! *No memory is lost*, if there were no faults: the master knows every block with an owner, and every object of the
 //! block is kept by a word, or is free, or was never allocated. After faults this holds only for blocks whose free

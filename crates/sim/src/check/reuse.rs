@@ -1,6 +1,5 @@
 //! A checker that memory is reused only when no running operation can know its earlier contents.
 //!
-//!
 //! An object may be overwritten once all operations, and all jobs of the master, have ended that began before the last
 //! slot replica gave up the object's word, because only these can know the word. A block that was overwritten by zeros
 //! may be reused once all operations and jobs have ended that began before the zeros. An object that was not written
@@ -8,19 +7,15 @@
 //! tested code's knowledge of free objects: words in the index show when an object becomes free, and WRITEs to objects
 //! show when an object is reused.
 //!
-//!
 //! A dead session counts as running until it is recovered. A failed job counts as ended here, although its verbs may
 //! still execute: here the check is weaker than the promise.
-//!
 //!
 //! The checker also covers free bitmaps: a bit may be set only if it is clear, and cleared only if it is set, because
 //! otherwise the FAA would carry into the neighbouring bit. No object may be allocated again while its bit is set.
 //!
-//!
 //! *Generations never restart.* Each use of an object's address lasts at least one epoch. No object is written with the
 //! identity of another object on any replica. No identity recurs within a window of epochs after it was last in a slot
 //! or in an object. The master's answers tell the checker the number of the epoch.
-//!
 //!
 //! A job of the master copies contents from one place to other places. If a dead client left an object with two
 //! identities, neither of them in use, the job may choose the earlier one. That identity was still in memory, so this

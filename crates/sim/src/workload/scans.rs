@@ -1,4 +1,4 @@
-//! Scans with tiny pieces, which several sessions continue in turn.
+//! Scans with tiny pieces, which several sessions can continue one after the other.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -12,11 +12,11 @@ use super::{
 use crate::environment::SimSession;
 use crate::rng::Rng;
 
-/// A scan in progress.
+/// A scan that has not ended.
 pub(super) struct WorkloadScan {
     cursor: ScanCursor,
     begun: u64,
-    /// The keys that pieces have shown, each with the time at which its latest piece began.
+    /// The keys that pieces have shown so far, each with the time at which the latest piece with the key began.
     shown: BTreeMap<usize, u64>,
 }
 
@@ -27,7 +27,7 @@ impl WorkloadScan {
 }
 
 impl SimWorkload {
-    /// Returns a waiting scan, in half of the cases.
+    /// Returns a waiting scan in half of the calls, if one waits.
     pub(super) fn handed_scan(&self, rng: &Rng) -> Option<WorkloadScan> {
         let mut handed = self.handed.borrow_mut();
         if handed.is_empty() || rng.one_in(2) {
@@ -36,12 +36,12 @@ impl SimWorkload {
         handed.pop()
     }
 
-    /// Continues a scan piece by piece. The scan may be handed on before its end, and is handed on after an error: to
-    /// a session that may know an older view, or a newer one.
+    /// Continues a scan piece by piece. The scan may be handed on before its end, and is handed on after an error, to a
+    /// session that may know an older or a newer view.
     ///
-    /// Every pair of a piece counts as the answer of a SEARCH during the piece. If no piece shows a key, a SEARCH at
-    /// some moment of the scan must find it absent. If two pieces show a key, a SEARCH at some moment between them
-    /// must find it absent.
+    /// Every pair of a piece is checked as the answer of a SEARCH during the piece. If no piece shows a key, a SEARCH
+    /// at some moment of the scan must find the key absent. If two pieces show a key, a SEARCH at some moment between
+    /// these pieces must find the key absent.
     pub(super) async fn scan(
         &self,
         rng: &Rng,
@@ -83,7 +83,7 @@ impl SimWorkload {
         CallOutcome::Well
     }
 
-    /// Hands a scan on as text, like a client that stores its cursor.
+    /// Hands a scan on as text, as a client that stores the cursor would.
     fn hand_on(&self, scan: WorkloadScan) {
         let cursor = scan.cursor.to_string().parse().expect("a cursor wrote it");
         self.handed.borrow_mut().push(WorkloadScan { cursor, ..scan });
