@@ -1,5 +1,5 @@
-//! Reads without a master while a primary is silent: from the backups, if more than half of the members bar the
-//! primary.
+//! Tests of reads while the master and a primary are silent. Such reads use the backups if more than half of the
+//! members bar the primary.
 
 // Promise SIL-5: Without master and primary, backups are read, linearizably.
 

@@ -1,4 +1,4 @@
-//! Losses of memory nodes and additions of replicas, while clients work and die: thousands of seeds.
+//! Tests in which memory nodes are lost and replicas are added while clients work and crash, with thousands of seeds.
 //!
 //! A failure prints its seed; `FUSEE_SIM_SEED=<seed>` runs only that seed again.
 
@@ -10,12 +10,13 @@ use crate::support::failures::{FailureCounts, for_all};
 use crate::support::reuse::reuse;
 use crate::support::steered_changes::{doubtful_backups, left_behind, settler_dies};
 
-/// Asserts that some clusters shared their memory: SEARCHes were answered immediately, and proofs crossed nodes.
+/// Asserts that some clusters shared their memory: SEARCHes were answered without waiting, and objects proved slot
+/// words of other nodes.
 fn assert_immediate(events: &FailureCounts) {
     assert!(events.searches_now > 300 && events.proofs_across_nodes > 1_000, "{events:?}");
 }
 
-/// The paper's §5.2 while clients work: no write is lost, and no client is stuck.
+/// Memory nodes are lost while clients work (P §5.2): no write is lost, and no client waits for ever.
 // Promise CHG-1
 #[test]
 fn operations_go_on_when_memory_nodes_are_lost() {
@@ -53,7 +54,8 @@ fn replicas_move_beside_working_clients() {
     assert_immediate(&events);
 }
 
-/// A node that only the master has lost is still read by clients at an older view.
+/// Only the master has lost a node, and clients at an older view still read from the node. No client reads an older
+/// value after a newer one.
 #[test]
 fn nobody_reads_an_older_value_after_a_newer_one() {
     for_all(2_000, cut_off_primary);
@@ -66,22 +68,22 @@ fn pairs_without_redundancy_go_with_their_node() {
     assert!(events.gone > 400 && events.crashed > 150, "{events:?}");
 }
 
-/// The check notices the loss of a pair that must not be lost.
+/// The checks notice the loss of a pair that must not be lost.
 #[test]
 fn a_loss_that_may_not_be_is_noticed() {
     let is_noticed =
         |seed: &u64| std::panic::catch_unwind(|| cut_off_single_of(*seed, false)).is_err();
-    // In some runs all lost pairs are written again before any read, and the loss cannot be seen.
+    // In some runs all lost pairs are written again before any read, so the loss cannot be seen.
     assert!((0..10).filter(is_noticed).count() > 5);
 }
 
-/// A session that still reads at the former place of a region's replica finds every object that it learns of.
+/// A session still reads from the former place of a region's replica, and finds every object that it learns of.
 #[test]
 fn nobody_is_left_behind_at_the_old_place() {
     for_all(1_000, left_behind);
 }
 
-/// No session reads a word on which the backups of a lost primary have not agreed.
+/// No session reads a word on which the backups of a lost primary have not agreed yet.
 // Promise CHG-12: No word is read before a lost primary's backups agree.
 #[test]
 fn nobody_reads_what_a_second_loss_may_undo() {
@@ -89,7 +91,7 @@ fn nobody_reads_what_a_second_loss_may_undo() {
     assert!(events.slots_settled > 100 && events.crashed > 700, "{events:?}");
 }
 
-/// Values that readers saw while a master settled slots, and died doing so, stay when the primary is lost.
+/// A master dies while it settles slots, and then the primary is lost. Values that readers saw meanwhile remain.
 // Promise CHG-20: Values read beside a settling master stay if it dies.
 #[test]
 fn nobody_reads_what_a_settler_that_died_leaves_in_doubt() {
@@ -97,7 +99,8 @@ fn nobody_reads_what_a_settler_that_died_leaves_in_doubt() {
     assert!(events.crashed > 300 && events.cut_off > 500, "{events:?}");
 }
 
-/// Memory is reused while some sessions still know its earlier contents.
+/// Memory is reused while some sessions still know its earlier contents. No session takes the new contents for the
+/// earlier ones.
 // Promise MEM-2: MEM-1, with few keys and dying clients.
 #[test]
 fn memory_is_used_again_beside_who_knows_it() {

@@ -1,8 +1,8 @@
-//! Clients in conflict, under the interleavings of a thousand seeds. The index is so small that clients compete for
-//! its slots.
+//! Tests of clients in conflict, under the interleavings of a thousand seeds. The index is so small that clients
+//! compete for its slots.
 //!
-//! The cluster itself checks, at every change of a primary's slot, that no key is ever live twice and that every live
-//! entry leads to a complete object.
+//! At every change of a primary's slot, the cluster itself checks that no key is live twice and that every live entry
+//! leads to a complete object.
 
 // Promise LIN-7: Index replicas agree when nothing runs.
 
@@ -19,7 +19,7 @@ use fusee_sim::{ClusterOptions, Executor, Sim, SimClient, SimCluster};
 const SEEDS: u64 = 200;
 const MAX_EVENTS: u64 = 2_000_000;
 
-/// Runs `scenario` for many seeds and every replication factor of the index.
+/// Runs `scenario` for every number of index replicas from 1 to 5, and for many seeds.
 fn for_all(mut scenario: impl FnMut(&Sim, &SimCluster)) {
     for index_replicas in 1..=5 {
         let options =
@@ -40,8 +40,8 @@ fn clients(cluster: &SimCluster, n: usize) -> Vec<SimClient> {
     (0..n).map(|_| cluster.client()).collect()
 }
 
-/// Runs all tasks to their ends. Then checks that the replicas agree, every entry lies in an owned block, and the
-/// keys in memory are those that the watched changes have left.
+/// Runs all tasks to their ends. Then checks that the replicas agree, that every entry leads into a block with an
+/// owner, and that the keys in memory are those that the observed changes have left.
 fn run(mut executor: Executor<'_>, cluster: &SimCluster) {
     executor.run(MAX_EVENTS, || ());
     drop(executor);
@@ -120,7 +120,7 @@ fn of_concurrent_deletes_exactly_one_reports_success() {
     });
 }
 
-/// Keys compete for the same few slots. While some are deleted again, none of the others is lost.
+/// Clients insert keys that compete for the same few slots, and delete some of these keys again. No other key is lost.
 // Promise LIN-6: No key that races for a slot is lost.
 #[test]
 fn of_different_keys_racing_for_one_slot_none_is_lost() {
@@ -143,8 +143,8 @@ fn of_different_keys_racing_for_one_slot_none_is_lost() {
     });
 }
 
-/// An acknowledged DELETE is never undone by a concurrent UPDATE, and an UPDATE never brings a key back: the results
-/// must fit one order.
+/// UPDATEs and a DELETE of one key run concurrently. No UPDATE undoes the DELETE or brings the key back, so the results
+/// fit one order.
 #[test]
 fn updates_and_deletes_of_one_key_have_an_order() {
     for_all(|sim, cluster| {
@@ -168,7 +168,7 @@ fn updates_and_deletes_of_one_key_have_an_order() {
         }
         run(executor, cluster);
         let results = results.into_inner();
-        // No INSERT follows: the DELETE succeeds, and every UPDATE came before it.
+        // No INSERT follows, so the DELETE succeeds, and every successful UPDATE came before it.
         assert_eq!(results[&0], Ok(()));
         assert!(cluster.live_keys().is_empty(), "{results:?}");
         for i in [1, 2] {
@@ -177,7 +177,7 @@ fn updates_and_deletes_of_one_key_have_an_order() {
     });
 }
 
-/// For each key, acknowledged inserts minus acknowledged deletes is 1 if the key lives, else 0.
+/// For each key, the number of acknowledged INSERTs minus that of acknowledged DELETEs is 1 if the key is live, else 0.
 #[test]
 fn inserts_and_deletes_alternate_on_every_key() {
     for_all(|sim, cluster| {
@@ -210,7 +210,7 @@ fn inserts_and_deletes_alternate_on_every_key() {
     });
 }
 
-/// Readers see a key that is updated all the time: it is never absent, and its versions never decrease.
+/// Readers of a key that is updated all the time never find it absent, and never see its versions decrease.
 #[test]
 fn readers_see_every_update_in_order() {
     for_all(|sim, cluster| {
@@ -246,7 +246,7 @@ fn readers_see_every_update_in_order() {
     });
 }
 
-/// Concurrent UPSERTs and DELETEs of one key: every UPSERT succeeds.
+/// UPSERTs and DELETEs of one key run concurrently. Every UPSERT succeeds.
 #[test]
 fn upserts_never_fail() {
     for_all(|sim, cluster| {
@@ -278,7 +278,7 @@ fn a_full_index_is_an_error_and_loses_nothing() {
             for i in 0..40u8 {
                 match store.insert(&[i], &[i]).await {
                     Ok(_) => inserted.borrow_mut().push(vec![i]),
-                    // No master is running that could refuse a larger index.
+                    // No master runs here that could refuse a larger index.
                     Err(Error::IndexFull | Error::GaveUp { waiting_for: "a larger index", .. }) => {
                     }
                     Err(error) => panic!("{error}"),
@@ -306,7 +306,7 @@ fn a_full_pool_is_an_error_and_loses_nothing() {
             groups_per_subtable: 64,
             ..ClusterOptions::default().geometry
         };
-        // Each node has room for one region and the index. Together they have room for one replicated region.
+        // Each node has room for one region and the index, so all nodes together have room for one replicated region.
         let pool_bytes = geometry.region_bytes + (1 << 13);
         let options =
             ClusterOptions { index_replicas, geometry, pool_bytes, ..ClusterOptions::default() };
@@ -337,7 +337,8 @@ fn a_full_pool_is_an_error_and_loses_nothing() {
     }
 }
 
-/// The coroutines of one session share the block that the first of them asks for.
+/// The first of several concurrent operations of a session asks for a block, and the other operations use the same
+/// block.
 #[test]
 fn operations_side_by_side_take_one_block() {
     let sim = Sim::new(9);
@@ -354,7 +355,7 @@ fn operations_side_by_side_take_one_block() {
     assert_eq!(blocks_granted(&cluster), 1);
 }
 
-/// Failing UPDATEs and INSERTs do not use up memory: their objects were never visible, and are reused after an epoch.
+/// UPDATEs and INSERTs that fail use up no memory: their objects were never visible, and are reused after an epoch.
 #[test]
 fn operations_that_find_nothing_to_do_leak_nothing() {
     let sim = Sim::new(3);

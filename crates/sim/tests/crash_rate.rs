@@ -1,8 +1,8 @@
-//! The throughput that is left when clients crash all the time.
+//! Measures the throughput that remains when clients crash all the time.
 //!
-//! The run takes virtual time, on hardware like the paper's. Survivors lose time when they wait for slots that dead
-//! clients hold until these are recovered; faster survivors come to such slots more often. On a real host shared
-//! processors would hide this loss.
+//! The measurement takes virtual time, on hardware like that of the paper. Surviving clients lose time when they wait
+//! for slots that dead clients hold until these are recovered; faster survivors come to such slots more often. On a
+//! real host, processors that the clients share would hide this loss.
 
 // Promise REC-8: 500 crashes a second leave others nine tenths of their throughput.
 
@@ -17,20 +17,20 @@ use fusee_sim::{
     Testbed,
 };
 
-/// A fifth of the paper's (P §6.1).
+/// Number of keys: a fifth of the paper's (P §6.1).
 const KEYS: u64 = 20_000;
 const SURVIVORS: u64 = 4;
 const CRASHES_PER_S: u64 = 500;
 /// Number of runs.
 const SEEDS: u64 = 4;
-/// Lifetime of a client that crashes.
+/// Lifetime of a client that is to crash, in nanoseconds.
 const LIFE_NS: Nanos = 10_000_000;
 const WARM_UP_NS: Nanos = 40_000_000;
 const MEASURED_NS: Nanos = 200_000_000;
 
 #[derive(Debug)]
 struct CrashRate {
-    /// Operations of the survivors.
+    /// Number of operations of the surviving clients.
     operations: u64,
     crashes: u64,
     recoveries: u64,
@@ -56,7 +56,7 @@ fn cluster(sim: &Sim) -> SimCluster {
         },
         pool_bytes: 5 << 26,
         session: SESSION,
-        // No session expires by silence: sessions do not renew leases here.
+        // Sessions do not renew leases here, so none may expire by silence.
         lease_ms: Some(1_000_000),
         grace_ms: 10,
         ..ClusterOptions::default()
@@ -74,7 +74,7 @@ fn cluster(sim: &Sim) -> SimCluster {
     cluster
 }
 
-/// Runs survivors while other clients crash at this rate.
+/// Runs the surviving clients while other clients crash at this rate.
 fn measure(seed: u64, crashes_per_s: u64) -> CrashRate {
     let sim = Sim::new(seed);
     let cluster = cluster(&sim);
@@ -116,7 +116,7 @@ struct CrashRateRun<'c> {
     end: Nanos,
     operations: Cell<u64>,
     crashes: Cell<u64>,
-    /// Client processes to start.
+    /// Client processes that are to be started.
     births: RefCell<Vec<ProcessId>>,
 }
 
@@ -136,7 +136,7 @@ impl CrashRateRun<'_> {
         }
     }
 
-    /// Starts clients, and crashes each after its lifetime, at any point.
+    /// Starts clients, and crashes each of them at the end of its lifetime, wherever it is then.
     async fn fate(&self, every: Nanos) {
         let sim = self.cluster.sim();
         let mut number = 0;
@@ -164,7 +164,7 @@ impl CrashRateRun<'_> {
     }
 }
 
-/// One operation of YCSB-A, with uniform keys.
+/// Runs one operation of YCSB-A, with uniformly drawn keys.
 async fn operate(cluster: &SimCluster, session: &SimSession, rng: &Rng) {
     cluster.network().work(session.id()).await;
     let key = rng.below_u64(KEYS).to_le_bytes();
@@ -175,8 +175,8 @@ async fn operate(cluster: &SimCluster, session: &SimSession, rng: &Rng) {
     }
 }
 
-/// Sums several runs. The phase in which a client dies is random, so one run of 100 crashes differs by some
-/// hundredths.
+/// Returns the sums of several runs. The phase in which a client dies is random, so the results of single runs with 100
+/// crashes differ by some hundredths.
 fn measure_all(crashes_per_s: u64) -> CrashRate {
     let runs = std::thread::scope(|scope| {
         let run = |seed| scope.spawn(move || measure(seed, crashes_per_s));

@@ -1,9 +1,10 @@
-//! Clients and memory nodes that are cut off from the master together. Histories stay linearizable. Reads go on if
-//! more than half of the memory nodes vouch for them. With a valid lease they cost nothing more.
+//! Tests in which clients and memory nodes are cut off from the master together. Histories stay linearizable. Reads
+//! without a lease succeed if more than half of the memory nodes vouch for them. With a valid lease, reads cost nothing
+//! extra.
 
 use fusee_sim::{Fault, RunOptions, Scenario, SimOutcome, run};
 
-/// Number of runs, unless `FUSEE_SIM_SEEDS` gives another one.
+/// Number of runs, unless `FUSEE_SIM_SEEDS` names another number.
 const SEEDS: u64 = 60;
 
 fn count(outcome: &SimOutcome, name: &str) -> u64 {
@@ -49,7 +50,8 @@ fn who_is_cut_off_with_a_memory_node_reads_nothing_old() {
 fn who_is_heard_asks_nobody() {
     for scenario in [Scenario::Mixed, Scenario::Crashes, Scenario::Damage] {
         for seed in 0..5 {
-            // A restarted master must first hear from more than half of the memory nodes.
+            // No run has this fault, because a restarted master must first hear from more than half of the memory
+            // nodes, and leases run out meanwhile.
             let without = [Fault::RecoveryCrash].into();
             let outcome = outcome(&RunOptions { without, ..RunOptions::new(scenario, seed) });
             assert_eq!(count(&outcome, "views_asked"), 0, "{} {seed}", scenario.name());

@@ -1,4 +1,4 @@
-//! Damaged memory: objects damaged on one replica, or on all.
+//! Tests with damaged memory: objects are damaged on one replica, or on all.
 //!
 //! A failure of a random run prints its seed; `FUSEE_SIM_SEED=<seed>` runs only that seed again.
 
@@ -19,7 +19,7 @@ use crate::support::scenarios;
 
 const KEY: &[u8] = b"a key";
 
-/// A cluster with three replicas of everything, which holds one pair, and the places of the pair.
+/// A cluster with three replicas of each region, which holds one pair, and the places of the pair.
 struct DamageFixture {
     cluster: SimCluster,
     store: SimClient,
@@ -52,7 +52,7 @@ fn held(immediate: bool, key: &[u8], value: &[u8]) -> DamageFixture {
 }
 
 impl DamageFixture {
-    /// Flips a bit of a word on one replica. Nothing is damaged if the bit lies in the padding.
+    /// Flips a bit of a word on one replica. A bit in the padding damages nothing.
     fn damage(&self, replica: usize, word: u64) {
         let PoolPlace { node, offset } = self.replicas[replica];
         self.cluster
@@ -74,8 +74,8 @@ impl DamageFixture {
     }
 }
 
-/// Damages each word of the pair, on each set of replicas that leaves one, before each operation. The answer is the
-/// same as without damage, and every damaged replica that was read is repaired.
+/// Damages each word of the pair before each operation, on each set of replicas that leaves one whole. The answer is
+/// the same as without damage, and every damaged replica that was read is repaired.
 // Promise DMG-1
 #[test]
 fn an_operation_answers_from_a_replica_that_is_whole() {
@@ -133,7 +133,7 @@ fn an_operation_answers_from_a_replica_that_is_whole() {
     }
 }
 
-/// A replica that a SEARCH has repaired is whole when the other replicas are lost.
+/// After a SEARCH has repaired a replica, the pair survives the loss of the other replicas.
 #[test]
 fn what_was_repaired_is_whole() {
     for immediate in [false, true] {
@@ -143,7 +143,7 @@ fn what_was_repaired_is_whole() {
             (0..3).filter(|replica| *replica != whole).for_each(|replica| held.damage(replica, 2));
             assert_eq!(held.damaged(), 2);
             assert_eq!(held.run(held.get(None)).as_deref(), Some(&b"value"[..]));
-            // Unless the replica that was read was the whole one.
+            // If the SEARCH happened to read the whole replica, it has repaired nothing.
             if held.store.stats().damage().repaired > 0 {
                 assert_eq!((held.damaged(), held.store.stats().damage().repaired), (0, 2));
                 held.damage(whole, 2);
@@ -155,9 +155,9 @@ fn what_was_repaired_is_whole() {
     }
 }
 
-/// One replica of a pair is damaged, and the node of the other one dies. The pair is lost: every operation answers
-/// with an error, before the cluster goes on without the node and afterwards. The key is never absent, nor can it be
-/// inserted again. Other keys are readable.
+/// One replica of a pair is damaged, and the node of the other replica dies. The pair is lost: every operation on it
+/// fails with an error, both before and after the cluster goes on without the node. The key never seems absent, and
+/// cannot be inserted again. Other keys are readable.
 // Promise DMG-3: Without a whole replica every operation fails with an error.
 #[test]
 fn what_the_loss_of_a_node_leaves_damaged_is_an_error() {
@@ -218,8 +218,8 @@ fn what_the_loss_of_a_node_leaves_damaged_is_an_error() {
     }
 }
 
-/// Without any whole replica, every operation answers with an error, soon. No operation takes the key for absent, or
-/// for another.
+/// No replica of the pair is whole. Every operation soon fails with an error, and none takes the key for absent or for
+/// another key.
 // Promise DMG-2: Damage of all replicas is an error at once.
 #[test]
 fn damage_on_all_replicas_is_an_error_at_once() {
@@ -247,7 +247,8 @@ fn damage_on_all_replicas_is_an_error_at_once() {
     }
 }
 
-/// The start of an object that is too large to be read whole for its key decides only if it shows the key.
+/// The first bytes of a damaged object that is too large to be read whole are believed only if they show the wanted
+/// key. They do not make the object another key's.
 #[test]
 fn the_start_of_a_large_object_does_not_make_it_anothers() {
     let value = vec![9; 3_000];
@@ -265,7 +266,7 @@ fn the_start_of_a_large_object_does_not_make_it_anothers() {
     }
 }
 
-/// Another key with the same fingerprint costs a re-read only if its object is large.
+/// A slot of another key with an equal fingerprint costs a re-read only if its object is large.
 #[test]
 fn a_second_look_is_rare() {
     let held = held(false, KEY, b"value");
@@ -279,7 +280,7 @@ fn a_second_look_is_rare() {
     assert_eq!(held.store.stats().kind(OpKind::Update).max_phases, 4);
 }
 
-/// Operations of all kinds, while objects are damaged.
+/// Operations of all kinds run while objects are damaged.
 #[test]
 fn operations_beside_damage_are_linearizable() {
     let replay = std::env::var("FUSEE_SIM_SEED").ok();
@@ -292,7 +293,8 @@ fn operations_beside_damage_are_linearizable() {
     }
 }
 
-/// The index grows, and no entry goes to a place where its key is not looked for, however long the key is.
+/// The index grows while objects are damaged. No entry moves to a subtable in which its key is not looked for, however
+/// long the key is.
 // Promise DMG-4: Splits and copies of regions beside damage lose nothing.
 #[test]
 fn splits_beside_damage_lose_nothing() {
@@ -300,7 +302,7 @@ fn splits_beside_damage_lose_nothing() {
     assert!(events.damaged > 3_000 && events.moved > 500, "{events:?}");
 }
 
-/// Replicas move, and damage is not copied.
+/// Replicas move while objects are damaged. The damage is not copied.
 // Promise DMG-4
 #[test]
 fn moves_beside_damage_lose_nothing() {

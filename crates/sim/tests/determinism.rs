@@ -1,7 +1,7 @@
-//! A run depends only on its seed, so a failure can be replayed any number of times.
+//! Tests that a run depends only on its seed, so that a failure can be replayed any number of times.
 //!
-//! Two runs of one seed are compared event by event, in two threads: seeds of hash maps and addresses of memory
-//! differ between them. It does not matter here whether a run breaks a promise, but it must do so in the same way.
+//! Two runs of one seed in two threads are compared event by event, because seeds of hash maps and addresses of memory
+//! differ between threads. A run may break a promise here, but then both runs must break it in the same way.
 
 // Promise CHK-1: Equal seeds are equal runs.
 
@@ -16,7 +16,7 @@ const OPERATIONS: usize = 400;
 fn run_once(scenario: Scenario, seed: u64) -> SimOutcome {
     let mut options = RunOptions::new(scenario, seed);
     (options.trace, options.operations) = (true, Some(OPERATIONS));
-    // As large as the stack of a main thread, since the checks recurse deeply.
+    // The stack is as large as that of a main thread, because the checks recurse deeply.
     let thread = thread::Builder::new().stack_size(8 << 20);
     let running = thread.spawn(move || run(&options)).expect("a thread starts");
     running.join().expect("a run answers, also when a promise is broken")
@@ -26,7 +26,7 @@ fn text(outcome: &SimOutcome) -> &str {
     outcome.trace.text().expect("the trace was asked for")
 }
 
-/// Asserts that two traces are equal, and shows the first line in which they differ.
+/// Asserts that two traces are equal. Otherwise shows the first line in which they differ.
 fn assert_same_text(first: &str, second: &str, which: &str) {
     let lines = first.lines().zip(second.lines()).enumerate();
     for (n, (a, b)) in lines {
@@ -86,7 +86,7 @@ fn storms_can_be_repeated() {
     check(Scenario::Storm);
 }
 
-/// The digest alone distinguishes runs like the text does, and recording the text changes nothing.
+/// The digest alone distinguishes runs as the text does, and recording the text changes nothing.
 #[test]
 fn recording_changes_nothing() {
     for scenario in Scenario::ALL {

@@ -1,10 +1,10 @@
-//! The steered histories, each under a few thousand schedules.
+//! Tests that run the steered histories, each under some thousand schedules.
 
 use crate::support::{
     crowded, gone, in_doubt, late_repairs, scripted, steered, steered_changes, steered_reuse, turns,
 };
 
-/// Runs a history for every seed. The intended schedule must occur often enough to mean something.
+/// Runs a history for every seed. Asserts that the intended schedule occurs often enough for the test to be meaningful.
 fn for_all(seeds: u64, history: fn(u64) -> bool) {
     let steered = (0..seeds)
         .filter(|seed| {

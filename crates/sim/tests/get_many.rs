@@ -1,5 +1,5 @@
-//! Costs and answers of `get_many`: all keys of a batch share phases, whichever memory nodes they are on, and every
-//! answer is the one that `get` would give.
+//! Tests of the costs and answers of `get_many`. All keys of a call share phases, whichever memory nodes they are on,
+//! and every answer is the one that `get` would give.
 
 use fusee_client::BatchWrite;
 use fusee_core::layout::Object;
@@ -8,12 +8,12 @@ use fusee_core::view::Geometry;
 use fusee_core::{Error, FailedWriteOutcome};
 use fusee_sim::{ClusterOptions, Sim, SimClient, SimCluster};
 
-/// Keys with small objects that share a phase: half the verbs of a batch.
+/// Number of keys with small objects that share a phase: half of the verbs of a batch.
 const TOGETHER: u32 = 512;
-/// Bytes of objects that share a phase.
+/// Number of bytes of objects that share a phase.
 const TOGETHER_BYTES: u64 = 2 << 20;
 
-/// Five memory nodes, and room for some hundred keys in a few subtables.
+/// Makes a cluster of five memory nodes, with room for some hundred keys in a few subtables.
 fn cluster() -> SimCluster {
     let mut options = ClusterOptions { memory_nodes: 5, index_keys: 6_000, ..Default::default() };
     options.geometry = Geometry {
@@ -48,7 +48,7 @@ async fn insert_all(client: &SimClient, keys: &[[u8; 4]], value: &[u8]) {
     }
 }
 
-/// Runs one `get_many`, asserts its answers, and returns its cost by the counters.
+/// Runs one `get_many`, asserts its answers, and returns its cost, as counted by the session.
 async fn ask(client: &SimClient, keys: &[[u8; 4]], expected: &[Option<&[u8]>]) -> KindStats {
     let before = client.session.stats();
     let found = client.session.get_many(keys).await.unwrap();
@@ -95,7 +95,7 @@ fn cached_keys_share_one_phase_on_all_memory_nodes() {
     });
 }
 
-/// Writes of many keys run concurrently: all of them together take about as long as one.
+/// `update_many` runs its writes concurrently: all of them together take about as long as one write.
 // Promise PHA-7: `update_many` of 64 keys takes less than four updates' time.
 #[test]
 fn many_writes_share_the_time_of_their_phases() {
@@ -108,7 +108,7 @@ fn many_writes_share_the_time_of_their_phases() {
         let updates: Vec<_> = keys.iter().map(|key| BatchWrite::update(key, values[1])).collect();
         let now = || cluster.sim().now();
         assert_eq!(client.session.write_many(&puts).await, vec![Ok(()); 64]);
-        // The longest of a few writes: the time of one depends on the place of its object.
+        // The longest of a few writes is taken, because the time of a write depends on the place of its object.
         let mut one = 0;
         for key in &keys[..8] {
             let begun = now();
@@ -124,7 +124,7 @@ fn many_writes_share_the_time_of_their_phases() {
     });
 }
 
-/// Writes that had begun are answered; the others are never begun.
+/// A session is fenced during `put_many`. Writes that have begun are answered, and the other writes are never begun.
 #[test]
 fn a_session_that_is_fenced_begins_no_more_of_many_writes() {
     let cluster = cluster();
@@ -164,8 +164,8 @@ fn large_values_are_split_by_their_bytes() {
             assert_eq!((cost.phases, cost.verbs), (phases, 2 * n as u64), "{n} keys");
         }
     });
-    // Without hints the first phase READs all buckets, the second as many objects as have room. For the others the
-    // words of the buckets are hints then.
+    // Without hints, the first phase READs all buckets, and the second phase READs as many objects as have room. The
+    // words of the buckets become hints for the other keys.
     let fresh = cluster.client();
     on(&cluster, &fresh, async |client| {
         let value = vec![7; 100 << 10];
@@ -188,9 +188,9 @@ fn keys_that_are_missing_or_not_cached_share_two_phases() {
         let mut expected = vec![Some(&b"value"[..]); 150];
         expected.resize(200, None);
         assert_eq!(ask(reader, &keys, &expected).await.phases, 2);
-        // The cache has learned the places of the keys. Missing keys are not cached.
+        // Now the cache has the places of the keys. Missing keys are not cached.
         assert_eq!(ask(reader, &keys[..150], &expected[..150]).await.phases, 1);
-        // One phase, and another one if a slot has the fingerprint of a missing key.
+        // This takes one phase, and a second one if a slot has the fingerprint of a missing key.
         let missing = ask(reader, &keys[150..], &expected[150..]).await;
         assert!((1..=2).contains(&missing.phases), "{missing:?}");
     });

@@ -1,5 +1,5 @@
-//! Random operations of random clients on a few keys, step by step: every history must be linearizable, and no key
-//! may be live twice at any step.
+//! Tests that run random operations of random clients on a few keys, step by step. Every history must be linearizable,
+//! and no key may be live twice at any step.
 //!
 //! A failure prints its seed; `FUSEE_SIM_SEED=<seed>` runs only that seed again.
 
@@ -7,7 +7,7 @@
 
 use crate::support::scenarios;
 
-/// Runs a scenario for every seed, or for the one that the environment names.
+/// Runs a scenario for every seed, or only for the seed that `FUSEE_SIM_SEED` names.
 fn for_all(seeds: u64, scenario: fn(u64)) {
     let replay = std::env::var("FUSEE_SIM_SEED").ok();
     let replay: Option<u64> = replay.map(|s| s.parse().expect("FUSEE_SIM_SEED is a number"));
@@ -24,15 +24,15 @@ fn operations_of_all_kinds_are_linearizable() {
     for_all(5_000, scenarios::mixed);
 }
 
-/// The hard case of INSERT: several clients want one key in different free slots, while DELETEs and other keys change
-/// which slots are free.
+/// In the hard case for INSERT, several clients insert one key into different free slots, while DELETEs and other keys
+/// change which slots are free.
 #[test]
 fn inserts_of_one_key_among_moving_slots_are_linearizable() {
     for_all(5_000, scenarios::fight);
 }
 
-/// All clients crash at some step, and a node of the index is lost. Its slots are settled with every choice that the
-/// rules allow. New clients see every acknowledged or observed write.
+/// All clients crash at some step, and a node of the index is lost. Its slots are settled in each way that the rules
+/// allow. New clients see every write that was acknowledged or observed.
 #[test]
 fn what_crashed_clients_leave_survives_the_loss_of_an_index_node() {
     for_all(3_000, scenarios::crash);

@@ -1,5 +1,5 @@
-//! Arbitrary words in memory nodes. For any contents a client answers with a value, an error or a retry; it does not
-//! panic, and a bad word does not hide good ones.
+//! Tests with arbitrary words in the memory of memory nodes. Whatever memory contains, a client answers with a value or
+//! an error, or tries again. The client never panics, and a bad word does not hide good ones.
 
 // Promise DMG-9: No contents of memory make a client panic.
 
@@ -16,8 +16,8 @@ use fusee_sim::{ClusterOptions, Sim, SimClient, SimCluster, SimStore};
 
 const SLOTS: u32 = 12;
 
-/// Runs a scenario on a cluster that holds `key`, after every free slot of the index was set to `word` with the key's
-/// fingerprint, on all replicas.
+/// Runs `scenario` on a cluster that holds the key `key`. Every free slot of the index, on all replicas, was set to
+/// `word` with the key's fingerprint.
 fn with_bad_words(word: u64, scenario: impl AsyncFnOnce(&SimStore, Hint)) {
     let sim = Sim::new(1);
     let cluster = SimCluster::new(&sim, &ClusterOptions::default());
@@ -35,8 +35,8 @@ fn with_bad_words(word: u64, scenario: impl AsyncFnOnce(&SimStore, Hint)) {
     cluster.block_on(store.process, scenario(&store, hint));
 }
 
-/// Returns words that lead nowhere: an impossible class, an address outside of every region, an object of 16 MiB
-/// inside one.
+/// Returns words that lead nowhere: two with an impossible size class, one with an address outside of every region, and
+/// one with an object of the largest class inside a region.
 fn bad_words() -> [u64; 4] {
     let far = Address::new((1 << 44) - 64);
     let near = Address::new(1 << 16);
@@ -65,7 +65,7 @@ fn bad_words_do_not_hide_a_key() {
             assert!(seen.get());
             store.update(b"key", b"new", None).await.unwrap();
             store.delete(b"key", None).await.unwrap();
-            // Now the key may be behind one of the bad words.
+            // From now on any of the bad words could lead to the key.
             let absent = store.search(b"key", None).await.map(|found| found.hint());
             assert!(matches!(absent, Err(Error::Corrupt { .. })), "{absent:?}");
             let insert = store.insert(b"key", b"x").await;
@@ -96,10 +96,10 @@ fn a_hint_that_makes_no_sense_is_ignored() {
     });
 }
 
-/// A slot that leads to a missing object is read again, and then reported.
+/// A SEARCH that finds a slot whose object is missing reads the slot again, and then fails with an error.
 #[test]
 fn a_dangling_slot_is_an_error() {
-    // The address lies in the last block of region 0, which has no owner.
+    // The address is in the last block of region 0, which has no owner.
     let geometry = ClusterOptions::default().geometry;
     let address = Address::new(geometry.region_bytes - geometry.block_bytes);
     let missing = Slot::new(0, SizeClass::from_code(1).unwrap(), address, 3);
@@ -119,7 +119,8 @@ fn slot_of_first_insert(options: &ClusterOptions) -> SlotRef {
     inserted.unwrap().place.unwrap().slot
 }
 
-/// Returns a region with its only replica on a node with neither the index nor the session's block, and that node.
+/// Returns a region whose only replica is on a node with neither the index nor the session's block, and returns that
+/// node.
 fn region_out_of_the_way(cluster: &SimCluster, view: &View, store: &SimClient) -> (u64, MnId) {
     let has_block = |node| {
         let blocks =
@@ -147,13 +148,13 @@ fn an_insert_that_cannot_look_withdraws() {
         let cluster = SimCluster::new(&sim, &options);
         let store = cluster.client();
         let view = cluster.view().clone();
-        // Allocates the block that the INSERT will need.
+        // This write allocates the block that the INSERT will need.
         let nothing = cluster.block_on(store.process, store.update(b"none", b"x", None));
         assert_eq!(nothing, Err(Error::NotFound));
         let (region, lost) = region_out_of_the_way(&cluster, &view, &store);
         let buckets = Buckets::of(b"key", &view);
-        // A twin with the same fingerprint, with its object on a lost node. The primary does not show the twin at
-        // first; with one replica it shows the twin as tentative.
+        // Slots get the word of a twin: an entry with the key's fingerprint whose object is on a lost node. At first
+        // the primary does not show the twin; with one index replica it shows the twin as tentative.
         let address = Address::new((region + 1) * options.geometry.region_bytes - (1 << 12));
         let class = SizeClass::from_code(1).unwrap();
         let twin = Slot::new(buckets.fingerprint, class, address, 0);

@@ -1,5 +1,5 @@
-//! Recovery of arbitrary memory, as dead clients or worse processes may leave it. It always ends, and reports the
-//! contents that it could not interpret. Its cost is as documented.
+//! Tests that recover clients from arbitrary memory, as dead clients or worse processes could leave it. Recovery always
+//! ends, and reports the contents that it could not interpret. Its cost is as documented.
 
 // Promise REC-5: Recovery ends whatever bytes it finds, within its phases.
 
@@ -25,7 +25,7 @@ fn recovered(
     alone(rng, recover(&operator_fabric(cluster), &view, client, blocks))
 }
 
-/// Puts bytes at a global address, on all replicas or on the one with this number.
+/// Writes bytes at a global address, on all replicas or only on the replica with this number.
 fn put(cluster: &SimCluster, at: Address, bytes: &[u8], replica: Option<usize>) {
     let view = cluster.view();
     let places = view.object(at, bytes.len() as u64).expect("inside of a region").places();
@@ -37,7 +37,7 @@ fn put(cluster: &SimCluster, at: Address, bytes: &[u8], replica: Option<usize>) 
     }
 }
 
-/// Writes plausible but wrong bytes: a header, objects, and slots that refer to them.
+/// Writes plausible but wrong bytes: a block header, objects, and slot words that refer to these objects.
 fn scribble(rng: &Rng, cluster: &SimCluster, client: ClientId, block: Address) {
     let any = |values: &[u32]| values[rng.below(values.len())];
     let replica = || [None, Some(0), Some(1)][rng.below(3)];
@@ -118,7 +118,7 @@ fn whatever_stands_in_memory_recovery_ends() {
             scribble(&rng, &cluster, store.client(), *block);
         }
         let real = blocks.len();
-        // These are no blocks at all.
+        // Three of these addresses are not those of blocks, and one is there twice.
         blocks.extend([Address::NONE, Address::new(64), Address::new((1 << 44) - 64), blocks[0]]);
         for _ in 0..2 {
             let report = recovered(&rng, &cluster, store.client(), &blocks).unwrap();
@@ -136,8 +136,8 @@ fn whatever_stands_in_memory_recovery_ends() {
     assert!(strange > 1_000, "{strange}");
 }
 
-/// A speculative write may have left its word on any replica. So a lost node must be taken out of the view before
-/// recovery.
+/// A speculative write may have left its word on any replica. Therefore recovery fails unless every node of the view
+/// answers, and a lost node must first be taken out of the view.
 #[test]
 fn recovery_needs_every_node_that_the_view_names() {
     let options =
@@ -146,7 +146,7 @@ fn recovery_needs_every_node_that_the_view_names() {
         let (rng, cluster) = stepwise(1, &options);
         let store = cluster.client();
         alone(&rng, async {
-            // Three size classes take three blocks, each with its primary on another memory node.
+            // Three size classes need three blocks, each with its primary on another memory node.
             for len in [1, 100, 300] {
                 store.upsert(b"key", &vec![7; len], None).await.map(drop).unwrap();
             }
@@ -170,8 +170,8 @@ fn recovery_needs_every_node_that_the_view_names() {
     }
 }
 
-/// The recovery of an idle client takes one phase for the headers, one per block, and two for every 64 objects, the
-/// second only if the primary lacks some of them.
+/// The recovery of an idle client takes one phase for all headers, one for each block, and two for every 64 objects, of
+/// which the second is needed only if the primary lacks some objects.
 #[test]
 fn recovery_takes_as_many_phases_as_it_says() {
     let geometry = Geometry { block_bytes: 1 << 14, ..ClusterOptions::default().geometry };
@@ -208,8 +208,8 @@ fn recovery_takes_as_many_phases_as_it_says() {
     assert_eq!(firsts, [301 - per_block, per_block]);
 }
 
-/// A client used a block from its object 9 on, then takes it from its object 5 on, and dies in its first speculative
-/// write: header, object and word have reached one memory node.
+/// A client had used a block from its object 9 on, and then uses it from its object 5 on. The client dies in its first
+/// speculative write there: header, object and slot word have reached only one memory node. Recovery commits the write.
 #[test]
 fn what_a_speculation_left_beside_a_newer_header_is_found() {
     let options =
@@ -244,7 +244,7 @@ fn what_a_speculation_left_beside_a_newer_header_is_found() {
         cluster.overwrite(backup, own.0);
         let report = recovered(&rng, &cluster, dead.client(), &blocks).unwrap();
         assert_eq!(report.committed, 1, "{report:?}");
-        // This also checks that all replicas are equal.
+        // This also checks that all index replicas are equal.
         let keys: Vec<Vec<u8>> = cluster.live_keys().iter().map(|key| key.to_vec()).collect();
         assert_eq!(keys, [b"key".to_vec(), b"other".to_vec()]);
         let found = alone(&rng, async {
@@ -255,8 +255,8 @@ fn what_a_speculation_left_beside_a_newer_header_is_found() {
     }
 }
 
-/// A client took blocks out of use, and died before all replicas had its header, or its latest header. Objects that
-/// any replica shows as used must not be used as new.
+/// A client sealed blocks, and died before all replicas had its header, or its latest header. Objects that the header
+/// of any replica shows as allocated must not be treated as never allocated.
 #[test]
 fn of_headers_at_rest_the_one_that_leaves_least_as_new_counts() {
     let options =

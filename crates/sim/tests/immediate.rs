@@ -1,5 +1,5 @@
-//! Clusters that share their memory: one of three runs of the simulator has a fabric that executes verbs immediately.
-//! Every run checks its promises; this test asserts that the special events of such fabrics happen.
+//! Tests of clusters that share their memory. In one of three runs of the simulator, the fabric executes verbs
+//! immediately. Every run checks its promises; these tests assert that the special events of such fabrics happen.
 
 // Promise LIN-11: Operations that never wait are linearizable.
 
@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use fusee_sim::{RunOptions, Scenario, run};
 
-/// Runs some seeds. Returns the counts of the runs with an immediate fabric, and the number of these runs.
+/// Runs some seeds. Returns the summed counts of the runs with an immediate fabric, and the number of such runs.
 fn sum(
     scenario: Scenario,
     seeds: u64,
@@ -44,7 +44,7 @@ fn operations_need_not_wait_and_proofs_cross_nodes() {
     }
 }
 
-/// After its client dies, no further verb of a batch executes.
+/// A client dies in the middle of a batch. No further verb of the batch executes.
 #[test]
 fn clients_die_in_the_middle_of_a_batch() {
     let (sums, _) = sum(Scenario::Crashes, 100, None);

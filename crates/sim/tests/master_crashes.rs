@@ -1,5 +1,5 @@
-//! A master that dies at any step of its reaction to a lost memory node. Another one goes on from its store:
-//! exhaustively, for some runs.
+//! Tests in which the master dies at a step of its reaction to a lost memory node, and another master continues from
+//! the dead one's store. For some runs every step is tried.
 
 // Promise CHG-3: CHG-2, beside working clients.
 
@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use fusee_sim::{Fault, RunOptions, Scenario, SimOutcome, run};
 
 const SEEDS: u64 = 16;
-/// More steps than any of these runs has.
+/// A number of steps that none of these runs reaches.
 const MOST_STEPS: u32 = 5_000;
 
 fn count(outcome: &SimOutcome, name: &str) -> u64 {

@@ -1,4 +1,4 @@
-//! Rates of the Moves that sessions make by themselves, and the counters of moved values.
+//! Tests of the rates of Moves that sessions make for their policy, and of the counters of moved values.
 
 // Promise CHK-11: Demotion and promotion keep their rates; counters are right.
 

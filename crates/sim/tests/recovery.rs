@@ -1,4 +1,4 @@
-//! Failures of clients and index nodes, under the interleavings of thousands of seeds.
+//! Tests in which clients and index nodes fail, under the interleavings of thousands of seeds.
 //!
 //! A failure prints its seed; `FUSEE_SIM_SEED=<seed>` runs only that seed again.
 
@@ -13,7 +13,7 @@ use crate::support::failures::{client_crash, for_all, index_node_loss, insert_cr
 use crate::support::steered_recovery::{late_insert_crash, recovery_overtaken};
 use crate::support::{alone, index, stepwise};
 
-/// The paper's §5.3, while other clients live.
+/// Clients die and are recovered (P §5.3) while other clients run.
 // Promise REC-1
 #[test]
 fn dead_clients_are_recovered_beside_living_ones() {
@@ -24,14 +24,16 @@ fn dead_clients_are_recovered_beside_living_ones() {
     assert!(events.handed_on > 1_500, "{events:?}");
 }
 
-/// Cases that the paper does not have: INSERTs that die tentative, confirming or withdrawing.
+/// INSERTs die while they are tentative, confirming or withdrawing, which are cases that the paper does not have. They
+/// are recovered while other clients run.
 #[test]
 fn dead_inserts_are_recovered_beside_living_ones() {
     let Some(events) = for_all(1_500, insert_crash) else { return };
     assert!(events.withdrawn > 100 && events.committed > 100, "{events:?}");
 }
 
-/// The paper's §5.2, then §5.3, in the order of §5.4.
+/// Clients die and a node of the index is lost: slots are settled (P §5.2), then the clients are recovered (P §5.3), in
+/// the order of P §5.4.
 #[test]
 fn what_dead_clients_left_survives_the_loss_of_an_index_node() {
     let Some(events) = for_all(2_000, index_node_loss) else { return };
@@ -39,7 +41,7 @@ fn what_dead_clients_left_survives_the_loss_of_an_index_node() {
     assert!(events.slots_settled > 200 && events.cut_off > 100, "{events:?}");
 }
 
-/// A tentative word alone does not tell how its INSERT would have gone on.
+/// A tentative word alone does not tell whether its INSERT would have confirmed or withdrawn. Recovery withdraws it.
 // Promise REC-4: An INSERT that died tentative is withdrawn, not committed.
 #[test]
 fn an_insert_that_died_before_it_withdrew_is_withdrawn() {
@@ -47,7 +49,7 @@ fn an_insert_that_died_before_it_withdrew_is_withdrawn() {
     assert!(events.withdrawn > 75, "{events:?}");
 }
 
-/// Rule 3 needs its READ in recovery as well.
+/// A recovery that decides by Rule 3 READs the primary again, and gives up if another writer has replaced the word.
 // Promise REC-3: Rule 3 needs its READ in recovery as well.
 #[test]
 fn a_recovery_that_was_overtaken_gives_up_its_round() {
@@ -55,8 +57,8 @@ fn a_recovery_that_was_overtaken_gives_up_its_round() {
     assert!(events.dropped > 75, "recovery is hardly ever held up within the round: {events:?}");
 }
 
-/// A session knows whether it leaves something half-way: after any number of steps, a session with a dropped write
-/// reports this, unless the index has nothing of the write or all of it.
+/// A session knows whether it has left a write half-way. A session whose write is dropped, after any number of steps,
+/// reports this unless the index contains nothing of the write or all of it.
 // Promise REC-6: A session knows whether it left a write half-way.
 #[test]
 fn a_session_knows_whether_it_left_a_round_half_way() {
@@ -93,8 +95,8 @@ fn a_session_knows_whether_it_left_a_round_half_way() {
     assert!((400..2_500).contains(&half_way), "{half_way}");
 }
 
-/// The same when a memory node fails during a write. A write with a known outcome leaves nothing in the index, but
-/// the WRITE of its object may have had no answer.
+/// A memory node fails during a write. A write with an unknown outcome needs recovery. A write with a known outcome
+/// leaves nothing in the index, but needs recovery as well if the WRITE of its object had no answer.
 #[test]
 fn a_write_with_an_unknown_outcome_needs_recovery() {
     let mut known = 0;

@@ -1,4 +1,4 @@
-//! Full pools: memory of killed clients comes back, and deletes are never refused.
+//! Tests with full pools. The memory of killed clients becomes usable again, and DELETEs are never refused.
 
 use crate::support::refill;
 
@@ -8,7 +8,8 @@ fn what_fitted_fits_again_when_clients_were_killed() {
     (0..3).for_each(refill::refill);
 }
 
-/// 50 rounds in a larger pool, with the same pairs and with others every time. Takes a minute.
+/// Fills a larger pool and kills the clients 50 times, either always with the same pairs or each time with other pairs.
+/// Takes a minute.
 #[test]
 #[ignore = "takes long; prints how many pairs fit"]
 fn fill_and_kill_fifty_times() {

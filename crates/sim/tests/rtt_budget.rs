@@ -1,5 +1,5 @@
-//! The RTT budget: the phases of each operation without conflicts. A phase is a network round trip, so this table is
-//! the store's latency (P §4.3, §4.6).
+//! Tests of the number of phases of each operation without conflicts. A phase is one network round trip, so these
+//! numbers determine the latency of the store (P §4.3, §4.6).
 
 // Promise PHA-1: Operations keep to their phases.
 
@@ -14,7 +14,7 @@ use fusee_core::store::{Hint, ScanCursor, ScanLimits, Transition, WriteResult};
 use fusee_core::view::Geometry;
 use fusee_sim::{ClusterOptions, Sim, SimCluster, SimStore};
 
-/// Returns options with an index so large that fingerprints hardly collide.
+/// Returns options with so large an index that fingerprints hardly collide.
 fn options(index_replicas: u8) -> ClusterOptions {
     let geometry = Geometry {
         slots_per_bucket: 8,
@@ -142,8 +142,8 @@ fn update_and_delete_take_3_phases_on_a_hit_and_4_on_a_miss() {
     }
 }
 
-/// Returns options with only as many memory nodes as replicas of slots and objects: every object lies on the nodes of
-/// every slot.
+/// Returns options with only as many memory nodes as a slot or an object has replicas, so that every object is on the
+/// nodes of every slot.
 fn beside(index_replicas: u8, data_replicas: u8) -> ClusterOptions {
     let memory_nodes = index_replicas.max(data_replicas).into();
     ClusterOptions { memory_nodes, data_replicas, ..options(index_replicas) }
@@ -175,8 +175,8 @@ fn a_speculation_that_is_right_takes_2_phases() {
     }
 }
 
-/// With more memory nodes than replicas, objects come to lie on the nodes of their slots' backups after a few writes,
-/// if a region lies there.
+/// With more memory nodes than replicas, after a few writes each object is on the nodes of its slot's backups, if a
+/// region is there.
 // Promise PHA-8: With spare memory nodes, objects move to their slots' backups.
 #[test]
 fn objects_come_to_lie_beside_the_backups_of_their_slots() {
@@ -212,15 +212,15 @@ fn objects_come_to_lie_beside_the_backups_of_their_slots() {
         let beside = hints.iter().filter(|hint| may_lie_there(hint)).count();
         lying_there += usize::from(beside > 0);
         let least = 3 * keys.len() as u64 - beside as u64;
-        // An object may find its block used up. The next block is looked for after that write.
+        // An object may find its block used up. The session looks for the next block after that write.
         let is_so = phases[1..].iter().all(|phases| (least..=least + 1).contains(phases));
         assert!(is_so, "{memory_nodes} memory nodes: {phases:?}, at least {least}");
     }
     assert!(lying_there >= 3, "a region lay there in {lying_there} clusters");
 }
 
-/// If the word has changed since, or the pair was deleted, a speculative write takes no more phases than a write with
-/// an uncertain hint.
+/// If the slot's word has changed since the hint was seen, or the pair was deleted, a speculative write takes no more
+/// phases than a write with an uncertain hint.
 #[test]
 fn a_speculation_that_is_wrong_costs_what_a_wrong_hint_costs() {
     for doubted in [false, true] {
@@ -238,8 +238,8 @@ fn a_speculation_that_is_wrong_costs_what_a_wrong_hint_costs() {
     }
 }
 
-/// Without certainty there is no speculative write: not with a hint that is a window old, nor if the object lies on
-/// other nodes.
+/// Without certainty there is no speculative write: not with a hint that is older than a window, and not if the object
+/// is not on the nodes of the backups.
 #[test]
 fn what_is_not_certain_is_not_speculated() {
     let sim = Sim::new(1);
@@ -260,8 +260,8 @@ fn what_is_not_certain_is_not_speculated() {
     assert_eq!(phases(&stats, OpKind::Update), 3, "one replica cannot lie beside two backups");
 }
 
-/// The verbs of a speculative UPDATE: a WRITE of the object on every data replica, a CAS per backup, and a READ of
-/// the slot; then the CAS of the primary.
+/// A speculative UPDATE posts a WRITE of the object for every data replica, a CAS for each backup and a READ of the
+/// slot, and then the CAS on the primary.
 #[test]
 fn a_speculation_posts_the_verbs_that_it_must() {
     let stats = run_beside((3, 3), async |store| {
@@ -298,8 +298,8 @@ fn many_keys_share_their_phases() {
     assert_eq!(phases(&stats, OpKind::SearchMany), 2);
 }
 
-/// The verbs of an UPDATE on a hit: READs of the slot and of the start of the hint's object, and WRITEs of the object
-/// on every data replica; a CAS per backup; the CAS of the primary.
+/// An UPDATE with a right hint posts READs of the slot and of the first bytes of the hint's object, and a WRITE of the
+/// object for every data replica; then a CAS for each backup; then the CAS on the primary.
 #[test]
 fn an_update_on_a_hit_posts_the_verbs_that_it_must() {
     let stats = run(3, async |store| {
@@ -314,12 +314,13 @@ fn an_update_on_a_hit_posts_the_verbs_that_it_must() {
 
 const CODING: (u8, u8) = (3, 2);
 
-/// Returns the stats of a session in a cluster with regions for coded values.
+/// Runs a scenario in a cluster with regions for coded values. Returns the stats of the session.
 fn run_coded(index_replicas: u8, scenario: impl AsyncFnOnce(&SimStore)) -> Stats {
     run_coded_with(options(index_replicas), CODING, scenario)
 }
 
-/// Does the same with this code, with this number of data replicas, and with room for values of 12 KiB.
+/// Runs a scenario like [`run_coded`], with this code and this number of data replicas, and with room for values of 12
+/// KiB.
 fn run_large(
     index_replicas: u8,
     (code, data_replicas): ((u8, u8), u8),
@@ -354,7 +355,7 @@ fn run_coded_with(
     };
     let redundancy = Redundancy::Coded(Coding::try_from(code).unwrap());
     let scenario = async {
-        // This write waits until there is a region.
+        // This write waits until there is a region for coded values.
         open().await.store().insert_as(b"first", &[7; 1024], redundancy).await.unwrap();
         let session = open().await;
         scenario(session.store()).await;
@@ -363,7 +364,7 @@ fn run_coded_with(
     cluster.block_on(process, scenario)
 }
 
-/// Erasure-coded values take the same phases as replicated ones, except that they have no speculative writes.
+/// Erasure-coded values take as many phases as replicated values, except that they have no speculative writes.
 // Promise RED-5: Coded values take replicated ones' phases, and their chunks' bytes.
 #[test]
 fn coded_values_take_the_same_phases() {
@@ -395,8 +396,8 @@ fn coded_values_take_the_same_phases() {
     }
 }
 
-/// An UPDATE that names no redundancy keeps that of the pair: without any cost if the hint shows it or the rules say
-/// the same, and with one more phase otherwise.
+/// An UPDATE that names no redundancy keeps that of the pair. This costs nothing if the hint shows the redundancy or
+/// the rules ask for the same one. Otherwise it costs one more phase.
 // Promise RED-15
 #[test]
 fn a_write_keeps_the_redundancy_of_the_pair() {
@@ -428,7 +429,7 @@ fn a_write_keeps_the_redundancy_of_the_pair() {
         });
         assert_eq!(phases(&stats, OpKind::Update), 4 + 1, "{has}");
         assert_eq!(phases(&stats, OpKind::Upsert), 4, "{has}");
-        // A write that names a redundancy gets it. If the pair's redundancy cannot be kept, the rules decide.
+        // A write that names a redundancy gets it. If the redundancy of the pair cannot be kept, the rules decide.
         run_coded(3, async |store| {
             let hint = store.insert_as(b"key", &value, has).await.unwrap().place;
             let named = rules(has).named(says);
@@ -468,8 +469,8 @@ fn coded_reads_and_writes_move_no_more_bytes_than_they_must() {
     assert!(update >= 5 * chunk && update < 6 * chunk + 200, "{update} bytes, chunks of {chunk}");
 }
 
-/// A Move takes 4 phases with a hint and 5 without, and no more bytes than in the paper's Table 1: it READs the value
-/// once, and WRITEs it once in its new redundancy.
+/// A Move takes 4 phases with a hint and 5 without one, and no more bytes than in Table 1 of the ElasticMem paper: it
+/// READs the value once, and WRITEs it once in its new redundancy.
 // Promise RED-8: A Move takes 4 or 5 phases; it copies the value once.
 #[test]
 fn moves_take_4_phases_and_the_bytes_of_the_value() {
@@ -489,7 +490,7 @@ fn moves_take_the_bytes_of_the_value(
     let bytes_of = |value: usize| -> (u64, u64) {
         [coded, Redundancy::Replicated].map(|r| r.class(3, value).unwrap().bytes()).into()
     };
-    // The longest value that fills its class in both redundancies.
+    // This is the longest value that fills its size class in both redundancies.
     let fills = |value: &usize| {
         let (chunk, object) = bytes_of(*value);
         (k * chunk).max(object) as f64 <= 1.025 * *value as f64
@@ -501,7 +502,7 @@ fn moves_take_the_bytes_of_the_value(
             let fewer = u32::from(replicas == 1);
             for hinted in [true, false] {
                 let stats = run_large(replicas, (code, data_replicas), async |store| {
-                    // After this there are blocks for both.
+                    // From now on the session has blocks for both redundancies.
                     store.insert_as(b"foo", &value, then).await.unwrap();
                     let written = store.insert_as(b"key", &value, first).await.unwrap();
                     let hint = written.place.filter(|_| hinted);
@@ -517,7 +518,7 @@ fn moves_take_the_bytes_of_the_value(
                 assert_eq!(phases, if hinted { 4 } else { 5 } - fewer);
                 let (read, written) =
                     if then == coded { (object, (k + m) * chunk) } else { (k * chunk, r * object) };
-                // The rest is the slot or both buckets, the CASes, and headers of blocks.
+                // The rest is the slot or both buckets, the CASes, and block headers.
                 let rest = stats.kind(OpKind::Move).bytes - read - written;
                 assert!(rest < 1000, "{rest} bytes more");
                 let to_coded = (2 * k + m) as f64 / k as f64;
@@ -529,8 +530,8 @@ fn moves_take_the_bytes_of_the_value(
     }
 }
 
-/// Values without redundancy take the phases of replicated ones, and one WRITE of the object instead of one per
-/// replica.
+/// Values without redundancy take as many phases as replicated values, and one WRITE of the object instead of one for
+/// each replica.
 // Promise RED-14: Values without redundancy take replicated ones' phases, and one WRITE.
 #[test]
 fn values_without_redundancy_take_the_same_phases_and_fewer_writes() {
@@ -539,7 +540,7 @@ fn values_without_redundancy_take_the_same_phases_and_fewer_writes() {
         let [single, replicated] = [Redundancy::None, Redundancy::Replicated].map(|redundancy| {
             let value = &value;
             run_large(replicas, ((4, 1), 2), async move |store| {
-                // After this there is a block, and its header is written.
+                // From now on the session has a block, whose header is written.
                 store.insert_as(b"foo", value, redundancy).await.unwrap();
                 let hint = store.insert_as(b"key", value, redundancy).await.unwrap().place;
                 let found = store.search(b"key", hint).await.unwrap();
@@ -565,7 +566,7 @@ fn values_without_redundancy_take_the_same_phases_and_fewer_writes() {
         }
         let others = u64::from(ClusterOptions::default().data_replicas) - 1;
         assert_eq!(verbs(&replicated, OpKind::Update) - verbs(&single, OpKind::Update), others);
-        // Two objects, and the header of their block.
+        // These are two objects, and the header of their block.
         assert_eq!(verbs(&replicated, OpKind::Insert) - verbs(&single, OpKind::Insert), 3 * others);
     }
 }
@@ -575,8 +576,8 @@ fn oriented(replicas: u8, code: (u8, u8)) -> Redundancy {
     Redundancy::Oriented(Orientation::new(replicas, coding).unwrap())
 }
 
-/// EC-oriented values take the phases of coded ones: copies are written together with the chunks, and are found when
-/// all are freed.
+/// EC-oriented values take as many phases as coded values, because copies are written together with the chunks, and are
+/// looked up only when the whole value is freed.
 #[test]
 fn ec_oriented_values_take_the_same_phases() {
     let value = vec![7; 1000];
@@ -589,7 +590,7 @@ fn ec_oriented_values_take_the_same_phases() {
             assert_eq!((found.value(), found.redundancy()), (Some(&value[..]), Some(oriented)));
             drop(found);
             let hint = store.update_as(b"key", &value, oriented, hint).await.unwrap().place;
-            // A log object is replicated, and could be written speculatively.
+            // A log object is replicated, so this DELETE could be speculative with a certain hint.
             store.delete(b"key", hint.map(Hint::uncertain)).await.unwrap();
             assert_eq!(store.search(b"key", None).await.unwrap().value(), None);
         });
@@ -601,9 +602,9 @@ fn ec_oriented_values_take_the_same_phases() {
     }
 }
 
-/// A Move in place takes as many phases as any other Move, and the bytes of the paper's Table 1. To erasure-coded it
-/// READs the value and WRITEs the parity. Back it READs the value and WRITEs r - 1 copies. After the last turn a Move
-/// is out of place.
+/// A Move in place takes as many phases as any other Move, and the bytes of Table 1 of the ElasticMem paper. A Move to
+/// the erasure code READs the value and WRITEs the parity. A Move back READs the value and WRITEs r - 1 copies. After
+/// the last turn, the next Move is out of place.
 // Promise RED-11: Moves in place take the bytes of ElasticMem's Table 1.
 #[test]
 fn moves_in_place_take_4_phases_and_fewer_bytes() {
@@ -636,8 +637,8 @@ fn moves_in_place_take_fewer_bytes(code: (u8, u8), r: u8, index_replicas: RangeI
             let moved = |turns: usize| {
                 let value = &value;
                 run_large(replicas, (code, r), async move |store| {
-                    // After this there are blocks for the stripe and its copies, and for the next ones: a Move that
-                    // waits for a block repeats its look.
+                    // From now on there are blocks for the stripe and its copies, and for the next objects, because a
+                    // Move that waits for a block repeats its look.
                     for other in [b"foo0", b"foo1", b"foo2", b"foo3"] {
                         store.insert_as(other, value, oriented).await.unwrap();
                     }
@@ -693,7 +694,8 @@ fn moves_that_cannot_be_change_nothing() {
     assert_eq!(stats.kind(OpKind::Move).atomics, 0, "nobody is asked to change anything");
 }
 
-/// A session without a valid lease must get vouched for what it answers from a READ alone: the value may have changed.
+/// A session without a valid lease asks the members to vouch before it gives an answer that rests only on a READ,
+/// because the value may have changed.
 #[test]
 fn a_move_that_is_not_heard_asks_before_it_refuses() {
     let sim = Sim::new(1);

@@ -1,4 +1,4 @@
-//! Damage in places that no operation reads: other replicas, slots on backups, free bitmaps.
+//! Tests with damage in places that no operation reads: other replicas, slots on backups, and free bitmaps.
 
 // Promise DMG-5: The scrubber finds and repairs damage that is not read.
 
@@ -34,23 +34,23 @@ fn replicas_that_nobody_reads_are_written_anew() {
     });
 }
 
-/// Without parity every data chunk of an EC-oriented object is needed. A reader or the scrubber restores a damaged
-/// one from the copy.
+/// Every data chunk of an EC-oriented object without parity is needed. A reader or the scrubber restores a damaged
+/// chunk from the copy.
 // Promise RED-12: A rotten chunk without parity is made of a good copy.
 #[test]
 fn a_chunk_without_parity_is_made_of_the_copy() {
     chunks_are_made_of_copies("eor:2:3+2", &[]);
 }
 
-/// One of two copies may be damaged as well. Restored chunks name the same copies as before.
+/// One of two copies is damaged as well as a chunk. The restored chunk names the same copies as before.
 #[test]
 fn chunks_without_parity_are_made_of_the_copy_that_is_left() {
     chunks_are_made_of_copies("eor:3:3+2", &[0]);
     chunks_are_made_of_copies("eor:3:3+2", &[1]);
 }
 
-/// The length of a copy follows from the chunks, not from the header of its block, which may be half written when the
-/// node of a data chunk is lost. The value is readable, and parity is made from the copy.
+/// The node of a data chunk is lost while the header of the copy's block is half written. The length of the copy
+/// follows from the chunks, not from the header, so the value is readable, and parity is made from the copy.
 #[test]
 fn no_header_is_needed_to_find_a_copy() {
     for chunk in 0..3 {
@@ -58,7 +58,7 @@ fn no_header_is_needed_to_find_a_copy() {
     }
 }
 
-/// Loses the node of this data chunk.
+/// Runs this with the loss of the node of data chunk `chunk`.
 fn copies_are_found_without_headers(chunk: usize) {
     let sim = Sim::new(1);
     let defaults = ClusterOptions::default();
@@ -83,7 +83,7 @@ fn copies_are_found_without_headers(chunk: usize) {
         let header = view.block(block).unwrap().places().next().unwrap();
         let written = cluster.network().bytes_at(header, BLOCK_HEADER_BYTES);
         assert!(BlockHeader::decode(written.first_chunk().unwrap()).is_some());
-        // This is a WRITE without its last word.
+        // This leaves the header as a WRITE without its last word would.
         cluster.network().flip(header.plus(BLOCK_HEADER_BYTES - 8), u64::MAX << 32);
         let left = cluster.network().bytes_at(header, BLOCK_HEADER_BYTES);
         assert_eq!(BlockHeader::decode(left.first_chunk().unwrap()), None);
@@ -114,7 +114,7 @@ fn copies_are_found_without_headers(chunk: usize) {
     });
 }
 
-/// Damages chunks, with these copies damaged as well.
+/// Damages chunks of a pair one after the other, while the copies with these numbers are damaged as well.
 fn chunks_are_made_of_copies(redundancy: &str, rotten: &[usize]) {
     let sim = Sim::new(1);
     let geometry = Geometry { max_value_bytes: 2048, ..ClusterOptions::default().geometry };
@@ -198,7 +198,8 @@ fn free_words_that_nobody_wrote_delete_nothing() {
     free_words(1, 3);
 }
 
-/// Readers may have seen the word of the backups of a barred primary, so a DELETE there is carried out.
+/// Readers may have seen a word that is on the backup of a barred primary. Therefore a DELETE whose word is on a backup
+/// is completed.
 #[test]
 fn a_delete_that_is_half_done_is_carried_out() {
     held(1, 3, async |held| {
@@ -208,7 +209,7 @@ fn a_delete_that_is_half_done_is_carried_out() {
             held.store.delete(key.as_bytes()).await.unwrap();
             let deleted = held.words(hint.slot)[0];
             assert!(deleted.is_free());
-            // This is the state in which only the first backup has the word.
+            // In this state only the first backup has the DELETE's word.
             for (at, _) in held.places(hint.slot).into_iter().zip(0..).filter(|(_, i)| *i != 1) {
                 held.cluster.network().flip(at, deleted.0 ^ hint.word.0);
             }
@@ -240,7 +241,8 @@ fn free_slots_that_differ_are_made_equal() {
     });
 }
 
-/// A free bit marks an object in use as free: a session that believed it would write another pair there.
+/// A set free bit marks an object in use as free: a session that believed the bit would write another pair there. The
+/// bitmap is replaced.
 #[test]
 fn a_bitmap_that_contradicts_the_index_begins_anew() {
     held(1, 2, async |held| {
@@ -264,7 +266,7 @@ fn a_bitmap_that_contradicts_the_index_begins_anew() {
             held.until("the bitmap begins anew", begun_anew).await;
         }
         held.all_are_there().await;
-        // All memory is reused again and again, except the objects in use.
+        // All memory except that of the objects in use is reused again and again.
         for round in 0..400 {
             let key = key(KEYS + round % 3);
             held.store.put(key.as_bytes(), b"another").await.unwrap();

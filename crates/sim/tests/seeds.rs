@@ -1,7 +1,8 @@
-//! Seeds of `fusee-bench sim` that once broke a promise, and keep all of them now.
+//! Seeds of `fusee-bench sim` that once broke a promise, and keep all promises now. The comment of each test says what
+//! went wrong at that time.
 //!
-//! The run of a seed changes with every change to the random draws. So each of these defects also has a test of its
-//! own.
+//! The run of a seed changes with every change to the random draws. Therefore each of these defects also has a test of
+//! its own.
 
 // Promise CHK-8: Seeds that once broke a promise hold.
 
@@ -13,7 +14,7 @@ fn holds(scenario: Scenario, seed: u64, operations: Option<usize>, clients: Opti
     assert!(outcome.failure.is_none(), "{} {seed}: {:?}", scenario.name(), outcome.failure);
 }
 
-/// A block was granted again before its return had been acknowledged, and was forgotten.
+/// A block was granted again before its return had been acknowledged, and no record of the block remained.
 #[test]
 fn a_block_granted_again_while_it_is_given_back_is_not_lost() {
     holds(Scenario::Mixed, 666, Some(1246), Some(4));
@@ -29,7 +30,7 @@ fn a_block_is_granted_to_one_request() {
     holds(Scenario::Elastic, 70_060_316, None, None);
 }
 
-/// A fault struck after all clients had ended, during the last reads and checks.
+/// A fault was injected after all clients had ended, during the last reads and checks.
 #[test]
 fn nothing_goes_wrong_any_more_when_a_run_is_judged() {
     holds(Scenario::Reuse, 7_797_399, None, None);
@@ -37,15 +38,15 @@ fn nothing_goes_wrong_any_more_when_a_run_is_judged() {
     holds(Scenario::Elastic, 7_804_564, None, None);
 }
 
-/// A session could not read the header of its block, since a memory node was silent, and still asked for the next
-/// block: regions were added without end.
+/// A session could not read the header of its block, because a memory node was silent, and still asked for the next
+/// block. Regions were added without end.
 #[test]
 fn a_session_asks_for_no_block_before_it_knows_the_last_one() {
     holds(Scenario::Unsteady, 94, None, None);
 }
 
-/// Recovery took zeros in a block for objects that had never been allocated, though their bits were set. With two
-/// such objects it took a freed pair for the last one.
+/// Recovery took zeros in a block for objects that had never been allocated, although their bits were set. With two
+/// such objects, recovery took a freed pair for the last object.
 #[test]
 fn what_had_been_allocated_is_not_new() {
     for seed in [80_000_091, 80_000_245, 80_000_850, 80_003_105, 80_003_435] {
@@ -60,7 +61,7 @@ fn the_base_of_a_block_is_not_lost() {
     holds(Scenario::Reuse, 80_001_829, None, None);
 }
 
-/// Two operations posted different headers of one block side by side, and the client died within both.
+/// Two operations posted different headers of one block at one time, and the client died during both WRITEs.
 #[test]
 fn headers_of_one_use_make_one_header() {
     holds(Scenario::Crashes, 90_000_267, Some(1380), Some(4));
@@ -69,42 +70,43 @@ fn headers_of_one_use_make_one_header() {
     holds(Scenario::Crashes, 90_001_948, None, None);
 }
 
-/// The master crashed every 7 ms until the operations had ended, which therefore never happened.
+/// The master crashed every 7 ms until the operations would have ended, and therefore they never ended.
 #[test]
 fn a_run_that_is_disturbed_for_too_long_is_left_alone() {
     holds(Scenario::Unsteady, 80_000_318, None, None);
 }
 
-/// An identity that stood only on a lost node counted until zeros were written there.
+/// An identity that was only on a lost node was treated as present until zeros were written there.
 #[test]
 fn what_is_lost_with_its_node_does_not_stand_any_more() {
     holds(Scenario::Reuse, 90_003_370, None, Some(3));
     holds(Scenario::Reuse, 90_003_370, None, None);
 }
 
-/// The WRITE of an object was delayed for long. Meanwhile its session left, and another session got the block.
+/// The WRITE of an object was delayed for a long time. Meanwhile its session left, and another session got the block.
 #[test]
 fn who_waits_for_an_answer_does_not_leave() {
     holds(Scenario::Unsteady, 120_019_748, None, None);
 }
 
-/// After a switch one replica was damaged, and a session that did not know the new replica found no other one.
+/// After a change had switched, one replica was damaged. A session that did not know the new replica yet found no whole
+/// replica.
 #[test]
 fn a_good_replica_is_one_that_everybody_knows() {
     holds(Scenario::Damage, 110_000_250, Some(782), Some(2));
     holds(Scenario::Damage, 110_000_250, None, None);
 }
 
-/// A session adopted a block by the master's record of an earlier owner, and got the same block from the pool as
-/// well.
+/// A session adopted a block because of the master's record of an earlier owner, and also got this block from the pool.
 #[test]
 fn a_block_from_the_pool_is_not_taken_over_as_well() {
     holds(Scenario::Reuse, 140_076_338, None, Some(2));
     holds(Scenario::Reuse, 140_076_338, None, None);
 }
 
-/// A client died after it had written one data chunk of the next life of an EC-oriented object. The parity made then
-/// was that of the life before, which was still there. No session uses either, and the check did not allow this case.
+/// A client died after it had written one data chunk of the next object at the address of an EC-oriented object. Parity
+/// was then made of the earlier object, which was still there. No session uses either object, but the checker did not
+/// allow this case.
 #[test]
 fn what_stands_may_be_put_beside_what_was_left() {
     let options = RunOptions {
@@ -117,30 +119,31 @@ fn what_stands_may_be_put_beside_what_was_left() {
     assert!(outcome.failure.is_none(), "{:?}", outcome.failure);
 }
 
-/// With endless leases the time until fences are sent again overflowed.
+/// With endless leases, the time at which fences are sent again overflowed.
 #[test]
 fn many_clients_fence_their_repairers() {
     holds(Scenario::Mixed, 2, Some(3158), Some(122));
     holds(Scenario::Mixed, 12, Some(2732), Some(128));
 }
 
-/// A session that lends a block leaves its reclaimed objects to a comparison, and did not report that.
+/// A session that lends a block leaves the block's reclaimed objects to a comparison. The session did not count these
+/// objects.
 #[test]
 fn a_block_that_is_lent_is_compared() {
     holds(Scenario::Mixed, 20, Some(1474), Some(128));
     holds(Scenario::Mixed, 28, Some(5000), Some(128));
 }
 
-/// The block of a copy was being sealed when a memory node was lost, and a part of the new header was written. The
-/// check took the copy's length from this header, which no reader does.
+/// The block of a copy was being sealed when a memory node was lost, and only a part of the new header was written. The
+/// checker took the copy's length from this header, which no reader does.
 #[test]
 fn a_copy_is_there_whatever_the_header_of_its_block_shows() {
     holds(Scenario::Oriented, 400_008_746, Some(937), None);
     holds(Scenario::Oriented, 400_008_746, None, None);
 }
 
-/// A pair of three replicas had lost a data chunk, so only its two copies were left. One of them was damaged, and the
-/// node of the other one was lost: more faults than the promise covers.
+/// A pair of three replicas had lost a data chunk, so only its two copies were left. One copy was damaged, and the node
+/// of the other copy was lost. These are more faults than the promise covers.
 #[test]
 fn nothing_is_damaged_where_copies_alone_are_left() {
     let options = RunOptions {
@@ -154,8 +157,8 @@ fn nothing_is_damaged_where_copies_alone_are_left() {
     assert!(outcome.failure.is_none(), "{:?}", outcome.failure);
 }
 
-/// An INSERT looked on a backup, by a view without a replica of a region on that node. In the next view that replica
-/// existed, and a speculative word there led to an object that was whole on that node only.
+/// An INSERT looked on a backup, in a view in which a region had no replica on that node. In the next view the region
+/// had such a replica, and a speculative word there led to an object that was whole only on that node.
 #[test]
 fn what_a_newer_view_has_written_is_no_damage() {
     let options = RunOptions {
@@ -168,8 +171,8 @@ fn what_a_newer_view_has_written_is_no_damage() {
     assert!(outcome.failure.is_none(), "{:?}", outcome.failure);
 }
 
-/// A session had followed a view without a joining memory node, and never reached that node afterwards. The node had
-/// a chunk of a pair with another chunk damaged: the pair counted as lost, as if no session could read it.
+/// A session had followed a view without a joining memory node, and could not reach that node later. The node had one
+/// chunk of a pair, and another chunk was damaged. The pair was treated as lost, as if no session could read it.
 #[test]
 fn what_a_silent_node_has_is_not_lost() {
     let options = RunOptions {
@@ -183,8 +186,9 @@ fn what_a_silent_node_has_is_not_lost() {
     assert!(outcome.failure.is_none(), "{:?}", outcome.failure);
 }
 
-/// A session was fenced while it overwrote an emptied block by zeros: one replica had zeros, the others the earlier
-/// contents. A repair copied the latter to the former, and the check took it for a life that came back.
+/// A session was fenced while it overwrote an emptied block with zeros: one replica had zeros, the other ones the
+/// earlier contents. A repair copied the earlier contents over the zeros, and the checker took this for an identity
+/// that recurred.
 #[test]
 fn what_is_zero_on_one_replica_has_not_gone() {
     use Fault::*;
@@ -204,9 +208,9 @@ fn what_is_zero_on_one_replica_has_not_gone() {
     }
 }
 
-/// The log object of a dead client's speculative DELETE was on one memory node when a change settled its word in the
-/// slot. That node was lost. The object then seemed new to recovery, and the session that replaced the word freed it
-/// while its next life began.
+/// The log object of a dead client's speculative DELETE was only on one memory node when a change settled the object's
+/// word in the slot. Then that node was lost. Recovery treated the object as never allocated, and the session that
+/// replaced the word freed the object's address while the next object there was in use.
 #[test]
 fn a_log_object_is_completed_before_its_word_is_settled() {
     let options = RunOptions {
@@ -220,8 +224,8 @@ fn a_log_object_is_completed_before_its_word_is_settled() {
     assert!(outcome.failure.is_none(), "{:?}", outcome.failure);
 }
 
-/// One session gave a block back while the master still had the record of an earlier owner. A session that relies on
-/// the record is refused, and nothing of the block is lost.
+/// One session gave a block back while the master still had the record of an earlier owner. This is no loss, because a
+/// session that relies on the record is refused.
 #[test]
 fn a_record_of_a_block_that_was_given_back_is_no_loss() {
     holds(Scenario::Reuse, 1_000_018_166, None, None);

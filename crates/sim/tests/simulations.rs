@@ -1,5 +1,5 @@
-//! Tests on the simulator. They are one program, since each part contains the same store, which takes long to
-//! compile: `cargo test -p fusee-sim --test simulations rtt_budget` runs the tests of `rtt_budget.rs`.
+//! Tests that use the simulator. They are one program, because each test program contains the whole store, which takes
+//! long to compile. `cargo test -p fusee-sim --test simulations rtt_budget` runs the tests of `rtt_budget.rs`.
 
 mod bars;
 mod changes;

@@ -1,4 +1,5 @@
-//! Updates and deletes that begin with a speculative write, under all possible interruptions: thousands of seeds.
+//! Tests of UPDATEs and DELETEs that begin with a speculative write, under all possible interruptions, with thousands
+//! of seeds.
 //!
 //! A failure prints its seed; `FUSEE_SIM_SEED=<seed>` runs only that seed again.
 
@@ -20,7 +21,8 @@ fn assert_hard(events: &FailureCounts, speculations: u64, crashed: u64) {
     assert!(events.speculations > speculations && events.crashed > crashed, "{events:?}");
 }
 
-/// Recovery finds objects that are complete on some replicas only, and completes them.
+/// Clients die within speculative writes. Recovery finds objects that are complete on only some replicas, and completes
+/// them.
 #[test]
 fn dead_speculations_are_recovered_beside_living_ones() {
     let Some(events) = for_all(seeds(2_000), crash) else { return };
@@ -28,7 +30,8 @@ fn dead_speculations_are_recovered_beside_living_ones() {
     assert!(events.committed > 50, "{events:?}");
 }
 
-/// Settling completes the objects of the words that it chooses.
+/// Clients die within speculative writes, and an index node is lost. Settling completes the objects of the words that
+/// it chooses.
 #[test]
 fn what_dead_speculations_left_survives_the_loss_of_an_index_node() {
     let Some(events) = for_all(seeds(2_000), index_loss) else { return };
@@ -36,7 +39,7 @@ fn what_dead_speculations_left_survives_the_loss_of_an_index_node() {
     assert!(events.slots_settled > 100, "{events:?}");
 }
 
-/// Speculative writes are stopped by changes, and start again.
+/// View changes stop speculative writes, which then start again.
 #[test]
 fn speculations_go_on_when_memory_nodes_are_lost() {
     let Some(events) = for_all(seeds(2_000), loss) else { return };
@@ -44,7 +47,7 @@ fn speculations_go_on_when_memory_nodes_are_lost() {
     assert!(events.stopped > 300 && events.slots_settled > 100, "{events:?}");
 }
 
-/// Objects lie on the nodes of backups first, and elsewhere later.
+/// Replicas move, so that objects are on the nodes of their slots' backups at first, and elsewhere later.
 #[test]
 fn replicas_move_beside_speculations() {
     let Some(events) = for_all(seeds(2_000), moves) else { return };
@@ -52,33 +55,34 @@ fn replicas_move_beside_speculations() {
     assert!(events.moved > 1_000, "{events:?}");
 }
 
-/// Addresses are reused, and with them words recur that a session may remember.
+/// Addresses are reused, and therefore slot words recur that a session may remember.
 #[test]
 fn memory_is_used_again_beside_speculations() {
     let Some(events) = for_all(seeds(1_500), used_again) else { return };
     assert_hard(&events, 4_000, 500);
 }
 
-/// A session does not write speculatively from a word that it saw in an earlier local epoch.
+/// A session makes no speculative write from a word that it saw in an earlier local epoch.
 #[test]
 fn a_word_that_comes_back_is_not_taken_for_the_one_that_was() {
     let steered = (0..seeds(2_000)).filter(|seed| recurring_word(*seed)).count();
     assert!(steered > 300, "{steered}");
 }
 
-/// If pairs turn, a word recurs earlier.
+/// The words of EC-oriented pairs recur sooner. A session makes no speculative write from such a word that it saw long
+/// ago.
 #[test]
 fn the_word_of_a_turn_is_not_taken_for_the_one_that_was() {
     (0..seeds(1_000)).for_each(recurring_turn);
 }
 
-/// An old hint does not bring back a key that was lost with its only memory node.
+/// A speculative write with an old hint does not bring back a key that was lost with its only memory node.
 #[test]
 fn a_lost_pair_is_not_written_by_an_old_hint() {
     (0..seeds(200)).for_each(lost_single);
 }
 
-/// The only complete replica of an object stays while its word is in any slot.
+/// A replica of a region moves while it has the only complete object of a dead client's word. The object survives.
 #[test]
 fn what_a_dead_speculation_left_survives_a_move() {
     let Some(events) = for_all(seeds(1_000), half_moved) else { return };

@@ -1,8 +1,8 @@
-//! A search for the smallest seed of a scenario that fails.
+//! Searches for the smallest seed with which a scenario fails.
 //!
-//! Two threads share the seeds, one takes the even ones, the other the odd ones. Each stops at the smallest failure
-//! that either has found, so the answer does not depend on their speed. A run fails if it panics: assertions of the
-//! simulator, of the workload and of the store itself all count.
+//! Two threads share the seeds: one takes the even seeds, the other the odd ones. Each thread stops at the smallest
+//! failing seed that either thread has found, so the answer does not depend on the speed of the threads. A run fails if
+//! it panics, whether in an assertion of the simulator, of the workload or of the store itself.
 
 use std::cell::Cell;
 use std::ops::Range;
@@ -17,13 +17,13 @@ use crate::scenarios::MutantScenario;
 
 const THREADS: u64 = 2;
 
-/// A failing seed, with the first line of its failure.
+/// A seed with which a scenario fails, and the first line of the failure.
 pub struct FailingSeed {
     pub seed: u64,
     pub noticed: String,
 }
 
-/// Locks the mutant switch, of which a process has one. Only the holder of this lock may set it.
+/// Locks the mutant switch, of which a process has only one. Only the holder of this lock may set the switch.
 pub fn switch() -> MutexGuard<'static, ()> {
     static SWITCH: Mutex<()> = Mutex::new(());
     SWITCH.lock().unwrap_or_else(PoisonError::into_inner)
@@ -50,7 +50,7 @@ pub fn hunt(
     found
 }
 
-/// Spawns a thread with the stack of a main thread, since the checks recurse deeply.
+/// Spawns a thread with a stack as large as that of a main thread, because the checks recurse deeply.
 fn spawn<'scope, T: Send + 'scope>(
     scope: &'scope Scope<'scope, '_>,
     task: impl FnOnce() -> T + Send + 'scope,
@@ -61,7 +61,7 @@ fn spawn<'scope, T: Send + 'scope>(
 
 fn hunt_every(scenario: &MutantScenario, first: u64, bound: &AtomicU64) -> Option<FailingSeed> {
     let mut seed = first;
-    // Relaxed: a bound read too late costs a few more seeds.
+    // Relaxed is enough, because a bound that is read too late only costs a few more seeds.
     while seed < bound.load(Ordering::Relaxed) {
         if let Err(noticed) = attempt(scenario, seed) {
             bound.fetch_min(seed, Ordering::Relaxed);
@@ -72,7 +72,7 @@ fn hunt_every(scenario: &MutantScenario, first: u64, bound: &AtomicU64) -> Optio
     None
 }
 
-/// Counts the seeds below `seeds` that fail.
+/// Returns the number of seeds below `seeds` with which the scenario fails.
 pub fn count(mutant: Option<Mutant>, scenario: &MutantScenario, seeds: u64) -> usize {
     silence_expected_panics();
     activate(mutant);
@@ -90,7 +90,7 @@ pub fn count(mutant: Option<Mutant>, scenario: &MutantScenario, seeds: u64) -> u
     failing
 }
 
-/// Runs one seed under the active mutant. `Err` has the first line of the panic's message.
+/// Runs one seed under the active mutant. If the run panics, returns the first line of the panic's message.
 pub fn attempt(scenario: &MutantScenario, seed: u64) -> Result<(), String> {
     EXPECTED.set(true);
     let result = panic::catch_unwind(AssertUnwindSafe(|| (scenario.run)(seed)));
@@ -103,7 +103,7 @@ pub fn attempt(scenario: &MutantScenario, seed: u64) -> Result<(), String> {
 }
 
 thread_local! {
-    /// Whether a panic of this thread is an expected failure.
+    /// Whether a panic of this thread is expected, because the thread runs a scenario.
     static EXPECTED: Cell<bool> = const { Cell::new(false) };
 }
 

@@ -1,12 +1,12 @@
 //! A test of the tests: every countermeasure of the protocol is taken out, one at a time, and the simulator must
 //! notice.
 //!
-//! `cargo test -p fusee-sim --test mutants -- --nocapture` prints the list: for each countermeasure, its scenario,
-//! the first failing seed, and the failure. A new countermeasure needs a scenario here; `survey` shows which
-//! scenarios notice it, and how often.
+//! `cargo test -p fusee-sim --test mutants -- --nocapture` prints, for each countermeasure, its scenario, the first
+//! failing seed, and the failure. A new countermeasure needs a scenario here; `survey` shows which scenarios notice it,
+//! and how often.
 //!
-//! Without `FUSEE_TESTS=all` (and without `ONLY`) every eighth countermeasure is taken out, so that the tests of the
-//! workspace answer soon.
+//! Without `FUSEE_TESTS=all` (and without `ONLY`) only every eighth countermeasure is taken out, so that the tests of
+//! the workspace end soon.
 
 mod hunt;
 mod scenarios;
@@ -19,27 +19,28 @@ use fusee_sim::{RunOptions, run, shrink};
 use hunt::{FailingSeed, attempt, hunt, switch};
 use scenarios::MutantScenario;
 
-/// Seeds per countermeasure. The rarest failures occur once in a few hundred seeds.
+/// Number of seeds that are tried for each mutant. The rarest failures occur once in a few hundred seeds.
 const SEEDS: u64 = 20_000;
 
-/// Seeds for runs in virtual time, which are a few hundred times longer.
+/// Number of seeds for scenarios in virtual time, whose runs are a few hundred times longer.
 const TIMED_SEEDS: u64 = 40;
 
-/// Seeds of each scenario that must hold without any mutant. Most scenarios have a test of their own with more.
+/// Number of seeds of each scenario that must pass without any mutant. Most scenarios have a test of their own with
+/// more seeds.
 const SEEDS_UNHARMED: u64 = 250;
 const TIMED_SEEDS_UNHARMED: u64 = 10;
-/// Seeds for these scenarios, which take ten times as long as others.
+/// Number of such seeds for the scenarios in `LONG`, which take ten times as long as others.
 const SEEDS_UNHARMED_LONG: u64 = 25;
 const LONG: [&str; 3] = ["copies compared", "forgotten split", "demotion rate"];
 
-/// Without `FUSEE_TESTS=all`, one of so many mutants is tried.
+/// Without `FUSEE_TESTS=all`, one of this many mutants is tried.
 const SAMPLED: usize = 8;
 
-/// Seeds of the survey.
+/// Numbers of seeds of the survey.
 const SURVEYED: u64 = 600;
 const SURVEYED_TIMED: u64 = 60;
 
-/// Returns the scenario that must notice a mutant: the one in which most seeds do.
+/// Returns the scenario that must notice a mutant: the one in which the most seeds fail.
 fn scenario(mutant: Mutant) -> &'static MutantScenario {
     use Mutant::*;
     match mutant {
@@ -192,8 +193,8 @@ fn scenario(mutant: Mutant) -> &'static MutantScenario {
     }
 }
 
-/// Returns the seed at which the hunt for a mutant begins: for rare failures, shortly before a seed that is known to
-/// fail. If that seed changes, the hunt takes longer; `first_seeds` finds a new beginning.
+/// Returns the seed at which the hunt for a mutant begins. For rare failures this is shortly before a seed that is
+/// known to fail. If another seed fails first, the hunt takes longer; `first_seeds` finds a new beginning.
 fn begin(mutant: Mutant, scenario: &MutantScenario) -> u64 {
     use Mutant::*;
     match (mutant, scenario.name) {
@@ -213,7 +214,8 @@ fn begin(mutant: Mutant, scenario: &MutantScenario) -> u64 {
     }
 }
 
-/// Returns the scenario in virtual time that must notice a mutant too, if many seeds of one do.
+/// Returns the scenario in virtual time that must notice the mutant as well, if there is one in which many seeds notice
+/// it.
 fn timed_scenario(mutant: Mutant) -> Option<&'static MutantScenario> {
     use Mutant::*;
     Some(match mutant {
@@ -260,7 +262,7 @@ fn every_mutant_is_caught() {
     assert!(missed.is_empty(), "not caught: {missed:#?}");
 }
 
-/// Returns the mutants whose name contains `ONLY`; without `ONLY` all of them, or a sample.
+/// Returns the mutants whose names contain `ONLY`. Without `ONLY`, returns all mutants or a sample.
 fn mutants() -> Vec<&'static Mutant> {
     let only = std::env::var("ONLY").unwrap_or_default();
     let is_whole = !only.is_empty() || std::env::var("FUSEE_TESTS").is_ok_and(|v| v == "all");
@@ -273,7 +275,7 @@ fn mutants() -> Vec<&'static Mutant> {
     mutants
 }
 
-/// With every countermeasure in place no seed fails.
+/// With every countermeasure in place, no seed fails.
 #[test]
 fn without_a_mutant_nothing_is_caught() {
     let _switch = switch();
@@ -287,7 +289,7 @@ fn without_a_mutant_nothing_is_caught() {
     }
 }
 
-/// A failing run is shortened, and the shortened run fails in the same way every time.
+/// A failing run is shortened. The shortened run fails in one way, however often it runs.
 #[test]
 fn a_failure_is_shortened() {
     let _switch = switch();
@@ -308,7 +310,7 @@ fn a_failure_is_shortened() {
     assert!(told, "{failure:?}");
 }
 
-/// Counts the failing seeds of every scenario under every mutant. Takes minutes; `ONLY` names mutants, `IN`
+/// Prints the number of failing seeds of every scenario under every mutant. Takes minutes; `ONLY` selects mutants, `IN`
 /// scenarios.
 #[test]
 #[ignore = "tells which scenario to choose, and tests nothing"]
@@ -316,15 +318,15 @@ fn survey() {
     survey_of(&scenarios::STEPWISE, SURVEYED);
 }
 
-/// Does the same with the scenarios in virtual time. Takes many minutes.
+/// Prints the numbers of failing seeds for the scenarios in virtual time. Takes many minutes.
 #[test]
 #[ignore = "tells which scenario to choose, and tests nothing"]
 fn survey_timed() {
     survey_of(&scenarios::TIMED, SURVEYED_TIMED);
 }
 
-/// Prints the first of `SEEDS` seeds with which each scenario of `IN` fails, under each mutant of `ONLY`, or without
-/// a mutant.
+/// Prints the first of `SEEDS` seeds with which each scenario of `IN` fails, under each mutant of `ONLY`, or without a
+/// mutant.
 #[test]
 #[ignore = "tells how rare a failure is, and tests nothing"]
 fn first_seeds() {

@@ -1,7 +1,8 @@
 //! The scenarios in which mutants are hunted.
 //!
-//! Each scenario notices some mutant sooner than all others do. Those of `support` go step by step, or are as short;
-//! the timed ones are those of `fusee-bench sim`, a few hundred times longer.
+//! Each scenario notices some mutant sooner than every other scenario does. The scenarios of `support` run step by
+//! step, or are as short as those that do. The timed scenarios are those of `fusee-bench sim`, and are a few hundred
+//! times longer.
 
 use fusee_sim::{RunOptions, run};
 
@@ -12,10 +13,10 @@ use crate::support::{
     steered_reuse, suspended, turns, unheard,
 };
 
-/// A family of runs, one per seed.
+/// A family of runs, one for each seed.
 pub struct MutantScenario {
     pub name: &'static str,
-    /// Runs a seed, and panics if a promise is broken.
+    /// Runs a seed. Panics if the run breaks a promise.
     pub run: fn(u64),
 }
 
@@ -55,7 +56,7 @@ pub const INDEX_LOSS: MutantScenario = named("index loss", |seed| {
 });
 pub const STALE_ORPHAN: MutantScenario =
     named("stale orphan", |seed| stale_orphan::stale_orphan(seed, false));
-/// More regions are copied than one ALLOC names.
+/// In this scenario, more regions are copied than one ALLOC message names.
 pub const FROZEN_GRANT: MutantScenario = named("frozen grant", frozen_grant::frozen_grant);
 pub const OWN_ORPHAN: MutantScenario =
     named("own orphan", |seed| stale_orphan::stale_orphan(seed, true));
@@ -129,7 +130,7 @@ pub const LATE_REPAIRS: MutantScenario = named("late repairs", |seed| {
     late_repairs::late_repairs(seed);
 });
 
-/// Requests of the master's jobs arrive late.
+/// In this scenario, requests of the master's jobs arrive late.
 pub const LATE_ORDERS: MutantScenario = named("late orders", |seed| {
     late_repairs::late_orders(seed);
 });
@@ -245,7 +246,7 @@ pub const COUNTERS: MutantScenario = named("counters", rates::counters);
 
 pub const BARS: MutantScenario = named("bars", bars::bars);
 
-/// Every scenario that goes step by step, and those in virtual time that are as short.
+/// Every scenario that runs step by step, and the scenarios in virtual time that are as short.
 pub const STEPWISE: [&MutantScenario; 90] = [
     &SILENT_COLUMN,
     &LEFT_COPY_WORD,
@@ -364,10 +365,10 @@ pub const TIMED_NONE: MutantScenario =
 pub const TIMED_SCANS: MutantScenario =
     named("timed scans", |seed| timed(fusee_sim::Scenario::Scans, seed));
 
-/// EC-oriented values that change, without faults.
+/// EC-oriented values change their redundancy, without faults.
 pub const ORIENTED_QUIET: MutantScenario = named("oriented quiet", |seed| oriented(seed, &[]));
 
-/// The same with writers that crash.
+/// EC-oriented values change their redundancy while clients crash.
 pub const ORIENTED_CRASHES: MutantScenario =
     named("oriented crashes", |seed| oriented(seed, &[fusee_sim::Fault::ClientCrash]));
 
@@ -382,13 +383,13 @@ fn oriented(seed: u64, with: &[fusee_sim::Fault]) {
 pub const CORRELATED: MutantScenario =
     named("correlated", |seed| timed(fusee_sim::Scenario::Correlated, seed));
 
-/// A set whose word was committed by a view change.
+/// A view change commits the word of a set.
 pub const SETTLED_SET: MutantScenario = named("settled set", |_| settled_set::gives_no_value());
 
 pub const TIMED_CUTS: MutantScenario =
     named("timed cuts", |seed| timed(fusee_sim::Scenario::Cuts, seed));
 
-/// Writers of coded values that crash, without other faults.
+/// Clients that write coded values crash. There are no other faults.
 pub const CODED_CRASHES: MutantScenario = named("coded crashes", |seed| {
     use fusee_sim::Fault::*;
     let options = RunOptions::new(fusee_sim::Scenario::Redundancy, seed);
@@ -396,8 +397,8 @@ pub const CODED_CRASHES: MutantScenario = named("coded crashes", |seed| {
     fail_if_broken(&RunOptions { operations: Some(400), without: without.into(), ..options });
 });
 
-/// Lost memory nodes have executed their last verbs without an answer, and no client crashes, so the objects that are
-/// lost are counted exactly.
+/// Memory nodes that are then lost execute their last verbs without an answer. No client crashes, so the lost objects
+/// can be counted exactly.
 pub const MUTED: MutantScenario = named("muted", |seed| {
     use fusee_sim::Fault::*;
     let options = RunOptions::new(fusee_sim::Scenario::Losses, seed);
@@ -405,13 +406,13 @@ pub const MUTED: MutantScenario = named("muted", |seed| {
     fail_if_broken(&RunOptions { with: [Mute].into(), without, ..options });
 });
 
-/// Short runs with scans: the index is split at their beginning.
+/// Runs with scans that are short, so that much of them happens while the index is being split.
 pub const SHORT_SCANS: MutantScenario = named("short scans", |seed| {
     let options = RunOptions::new(fusee_sim::Scenario::Scans, seed);
     fail_if_broken(&RunOptions { operations: Some(400), ..options });
 });
 
-/// Sessions with little memory, some of whose control messages are lost.
+/// Sessions have little memory, and some of their control messages are lost.
 pub const LOST_ANSWERS: MutantScenario = named("lost answers", |seed| {
     use fusee_sim::Fault::LostMessage;
     let options = RunOptions::new(fusee_sim::Scenario::Reuse, seed);
@@ -419,7 +420,7 @@ pub const LOST_ANSWERS: MutantScenario = named("lost answers", |seed| {
     fail_if_broken(&RunOptions { operations, with: [LostMessage].into(), ..options });
 });
 
-/// Short runs: leftovers at their ends are seen more often.
+/// These runs are short, so that more of them end with leftovers, which the final checks see.
 pub const TIMED_SHORT_CRASHES: MutantScenario = named("short crashes", |seed| {
     let options = RunOptions::new(fusee_sim::Scenario::Crashes, seed);
     fail_if_broken(&RunOptions { operations: Some(150), ..options });
@@ -430,7 +431,7 @@ pub const TIMED_SHORT_LOSSES: MutantScenario = named("short losses", |seed| {
     fail_if_broken(&RunOptions { operations: Some(200), ..options });
 });
 
-/// The scenarios of `fusee-bench sim` that concern the mutants.
+/// The scenarios of `fusee-bench sim` that notice mutants.
 pub const TIMED: [&MutantScenario; 19] = [
     &SHORT_SCANS,
     &MUTED,

@@ -13,8 +13,8 @@
 //! FUSEE_SPEC_REQUIRED=1      fail if TLC is not available, instead of skipping
 //! ```
 //!
-//! Without `java`, or without `mvn` to fetch TLC, no model can run: the test prints SKIPPED and passes. Its output
-//! bypasses the test harness's capture, so it is always visible.
+//! Without `java`, or without `mvn` to fetch TLC, no model can run: the test prints SKIPPED and passes. The tests
+//! bypass the output capture of the test harness, so their output is always visible.
 
 // Promise LIN-17: In TLA+: no duplicate, no divergence, no stuck operation.
 // Promise CHK-4: The [TLA+ models](../spec/README.md) hold, and fail without each countermeasure.
@@ -30,10 +30,10 @@ use std::time::{Duration, Instant};
 
 use tlc::{Tlc, TlcLimits, TlcVerdict};
 
-/// The line of a model that takes nothing out.
+/// The line of a model that takes no countermeasure out.
 const NOTHING: &str = "Removed = {}";
 
-/// Prints a line past the capture of the test harness.
+/// Prints a line that the test harness does not capture.
 fn say(text: &str) {
     let _ = writeln!(io::stderr(), "{text}");
 }
@@ -42,7 +42,7 @@ fn spec() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../spec")
 }
 
-/// Returns the files of a directory of `spec/` with this extension, in order.
+/// Returns the files with this extension in a directory of `spec/`, in order.
 fn files(dir: &str, extension: &str) -> Vec<PathBuf> {
     let entries = fs::read_dir(spec().join(dir)).expect("the specification is in spec/");
     let paths = entries.map(|entry| entry.expect("a directory can be read").path());
@@ -64,7 +64,7 @@ fn next(left: &Mutex<impl Iterator<Item = PathBuf>>) -> Option<PathBuf> {
     left.lock().expect("nobody panics here").next()
 }
 
-/// Runs the models of a directory. Returns the unexpected results.
+/// Runs the models of a directory. Returns the models with unexpected results.
 fn run(dir: &str, limits: &TlcLimits) -> Vec<String> {
     let is_asked = |name| std::env::var_os(name).is_some_and(|value| !value.is_empty());
     if !["FUSEE_TESTS", "FUSEE_SPEC_REQUIRED", "FUSEE_SPEC_MODELS"].into_iter().any(is_asked) {
@@ -95,7 +95,7 @@ fn run(dir: &str, limits: &TlcLimits) -> Vec<String> {
             let as_it_must_be = match &run.verdict {
                 TlcVerdict::Holds => !is_mutant(&model),
                 TlcVerdict::Violated(_) => is_mutant(&model),
-                // A small model must finish. For a large one the progress is printed.
+                // A small model must finish. For a large model the progress is printed.
                 TlcVerdict::Unfinished => !limits.short,
             };
             if !as_it_must_be {
@@ -112,7 +112,7 @@ fn run(dir: &str, limits: &TlcLimits) -> Vec<String> {
 
 #[test]
 fn small_models_hold_and_their_mutants_do_not() {
-    // On two free cores no model takes 15 s; but the machine may be busy.
+    // On two idle cores every model takes less than 15 s, but the machine may be busy.
     let time = Duration::from_secs(240);
     let limits = TlcLimits { time, heap_mib: 1024, short: true, workers: 1, together: 2 };
     let wrong = run("small", &limits);
@@ -129,8 +129,8 @@ fn large_models_hold_and_their_mutants_do_not() {
     assert!(wrong.is_empty(), "not as they must be:\n{}", wrong.join("\n"));
 }
 
-/// Returns the switches in a text: quoted words left of `\in Removed` or `\notin Removed`, and those that `Has` asks
-/// for.
+/// Returns the names of the countermeasures in a text: quoted words in front of `\in Removed` or `\notin Removed`, and
+/// the arguments of `Has`.
 fn switches(text: &str) -> BTreeSet<String> {
     let before = |end: &'static str| text.match_indices(end).map(|(at, _)| &text[..at]);
     let quoted =
@@ -143,7 +143,8 @@ fn switches(text: &str) -> BTreeSet<String> {
     removed.chain(asked).collect()
 }
 
-/// A misspelt mutant would take nothing out, and a switch that no model uses proves nothing.
+/// Every countermeasure of the specification is taken out by some model, and every model takes out countermeasures that
+/// exist: a misspelt name would take nothing out.
 #[test]
 fn every_countermeasure_is_taken_out_by_a_model() {
     let read = |path: &PathBuf| fs::read_to_string(path).expect("the specification is text");

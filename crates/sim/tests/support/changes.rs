@@ -1,12 +1,12 @@
-//! Losses of memory nodes while clients work, under random schedules, each run from one seed. A run that breaks a
-//! promise panics.
+//! Runs in which memory nodes are lost while clients work, under random schedules, each from one seed. A run that
+//! breaks a promise panics.
 //!
-//! A [`ViewChanger`] stands in for the master: it makes the views and waits for acknowledgements, with the sessions'
-//! own gates in between, and gives each session each view at another time. A lost node has crashed, or is only cut off:
-//! then sessions at an older view still use it. Some clients die, and are recovered when the view is stable again. In
-//! any stage another node may be lost. New replicas are filled while clients write.
+//! A [`ViewChanger`] stands in for the master: it makes the views and waits for acknowledgements, by the sessions' own
+//! gates, and publishes each view to the sessions at different times. A lost node has crashed, or is only cut off; then
+//! sessions at an older view still use it. Some clients die, and are recovered when the view is stable again. In any
+//! stage another node may be lost. New replicas are filled while clients write.
 //!
-//! Always checked: the promises of [`failures`](super::failures), and that every task ends.
+//! Every run checks the promises of [`failures`](super::failures), and that every task ends.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -26,13 +26,13 @@ use super::crash::{ClientLife, cut_off, idle};
 use super::failures::{FailureCounts, FailureRun, PlanKind};
 use super::{OPERATOR, operator_fabric, replicas_differ, small};
 
-/// Nodes are lost while clients work. 2 to 5 index replicas.
+/// Nodes are lost while clients work. There are 2 to 5 index replicas.
 pub fn node_loss(seed: u64) -> FailureCounts {
     let plans = if seed.is_multiple_of(3) { PlanKind::Fights } else { PlanKind::Mixed };
     lose_nodes(FailureRun::new(seed, 2 + seed as u8 % 4, plans))
 }
 
-/// The same in any cluster with two replicas of everything.
+/// Nodes are lost while clients work, in any cluster with two replicas of everything.
 pub fn lose_nodes(run: FailureRun) -> FailureCounts {
     run.work(&[false]);
     for _ in 0..1 + run.rng.below(2) {
@@ -51,7 +51,7 @@ pub fn node_loss_and_return(seed: u64) -> FailureCounts {
     run.end()
 }
 
-/// The index grows while clients work and nodes are lost. 1 to 5 index replicas.
+/// The index grows while clients work and nodes are lost. There are 1 to 5 index replicas.
 pub fn splits(seed: u64) -> FailureCounts {
     let plans = if seed.is_multiple_of(3) { PlanKind::Fights } else { PlanKind::Mixed };
     let run = FailureRun::new(seed, 1 + seed as u8 % 5, plans);
@@ -62,7 +62,7 @@ pub fn splits(seed: u64) -> FailureCounts {
     run.end()
 }
 
-/// Replicas of subtables and regions move while clients work, primaries too, and nodes are lost meanwhile. 1 to 4
+/// Replicas of subtables and regions, including primaries, move while clients work and nodes are lost. There are 1 to 4
 /// index replicas on 5 nodes.
 pub fn moves(seed: u64) -> FailureCounts {
     let plans = if seed.is_multiple_of(3) { PlanKind::Fights } else { PlanKind::Mixed };
@@ -74,7 +74,7 @@ pub fn moves(seed: u64) -> FailureCounts {
     move_replicas(FailureRun::of(seed, &options, plans))
 }
 
-/// The same in any cluster.
+/// Replicas move while clients work and nodes are lost, in any cluster.
 pub fn move_replicas(run: FailureRun) -> FailureCounts {
     run.work(&[false]);
     for _ in 0..1 + run.rng.below(3) {
@@ -83,8 +83,8 @@ pub fn move_replicas(run: FailureRun) -> FailureCounts {
     run.end()
 }
 
-/// Like [`splits`], with objects that are damaged on one replica, keys of all lengths, and without losses of nodes. 2
-/// to 5 index replicas.
+/// The index grows as in [`splits`], but no nodes are lost, objects are damaged on one replica, and keys have all
+/// lengths. There are 2 to 5 index replicas.
 pub fn damaged_splits(seed: u64) -> FailureCounts {
     let plans = if seed.is_multiple_of(3) { PlanKind::Fights } else { PlanKind::Mixed };
     let options = small(seed, 2 + seed as u8 % 4);
@@ -94,7 +94,7 @@ pub fn damaged_splits(seed: u64) -> FailureCounts {
     rot(if seed.is_multiple_of(2) { run.with_long_keys() } else { run }, ChangeCause::Split)
 }
 
-/// Like [`moves`], with the same changes.
+/// Replicas move as in [`moves`], but no nodes are lost, and objects are damaged on one replica.
 pub fn damaged_moves(seed: u64) -> FailureCounts {
     let options = small(seed, 2 + seed as u8 % 3);
     let data_replicas = 2 + seed as u8 / 4 % 2;
@@ -111,7 +111,7 @@ fn rot(run: FailureRun, why: ChangeCause) -> FailureCounts {
     run.end()
 }
 
-/// Damages objects every now and then.
+/// Damages objects at random times, until `until` is set.
 pub(super) async fn damage(run: &FailureRun, until: &Cell<bool>) {
     while !until.get() {
         for _ in 0..run.rng.below(4) {
@@ -122,11 +122,11 @@ pub(super) async fn damage(run: &FailureRun, until: &Cell<bool>) {
     }
 }
 
-/// Steps of a run. Most of them are waits.
+/// The greatest number of steps of a run, most of which are waits.
 pub(super) const STEPS: u64 = 3_000_000;
 
-/// The node of a primary is cut off from the master, but not from clients. One client learns of it much sooner than
-/// another, and both read while a third one writes.
+/// The node of a primary is cut off from the master, but not from clients. One client learns of this much sooner than
+/// another client. Both read while a third client writes.
 pub fn cut_off_primary(seed: u64) -> FailureCounts {
     let run = FailureRun::new(seed, 2 + seed as u8 % 4, PlanKind::Mixed);
     let forever = || ClientLife::new(None, || false);
@@ -166,14 +166,15 @@ pub fn cut_off_primary(seed: u64) -> FailureCounts {
     run.end()
 }
 
-/// Pairs without redundancy, on a node that is cut off from the master, but not from clients. One client learns of it
-/// much sooner than another; both read while a third one writes, which may die. Later other clients insert the keys
-/// again, and one of them dies.
+/// Pairs without redundancy are on a node that is cut off from the master, but not from clients. One client learns of
+/// this much sooner than another client. Both read while a third client writes, which may die. Later other clients
+/// insert the keys again, and one of these clients dies.
 pub fn cut_off_single(seed: u64) -> FailureCounts {
     cut_off_single_of(seed, true)
 }
 
-/// The same. If `is_told` is false the history does not contain the losses, and is wrong.
+/// Runs [`cut_off_single`]. If `is_told` is false, the history does not contain the loss of the pairs, and the check
+/// must fail.
 pub fn cut_off_single_of(seed: u64, is_told: bool) -> FailureCounts {
     let options = small(seed, 2 + seed as u8 % 2);
     let pool_bytes = 2 * options.pool_bytes;
@@ -193,7 +194,7 @@ pub fn cut_off_single_of(seed: u64, is_told: bool) -> FailureCounts {
     run.alone(async {
         let view = run.cluster.view().clone();
         let first = view.regions.len() as u32;
-        // The pairs of only one of these regions are lost.
+        // Only one of these regions is lost, so only its pairs are.
         let mut regions: Vec<(Redundancy, Vec<PoolPlace>)> = Vec::new();
         for region in first..first + 2 {
             let before: Vec<PoolPlace> =
@@ -231,7 +232,7 @@ pub fn cut_off_single_of(seed: u64, is_told: bool) -> FailureCounts {
             while !leader.is_done.get() {
                 run.workload.run(reader, OpKind::Search, 0).await;
             }
-            // Acts like a follower of a get that has found the pair.
+            // A get that follows another get of the lost pair does this.
             let word = reader.session.store().word_in(first, slot).await.expect("it is read");
             let is_lost = word.is_some_and(|word| run.cluster.view().leads_to_lost(word));
             assert!(!is_lost, "the word of a lost pair counts");
@@ -259,7 +260,7 @@ pub fn cut_off_single_of(seed: u64, is_told: bool) -> FailureCounts {
     run.end()
 }
 
-/// Returns a node that has pairs without redundancy.
+/// Returns a random node that has pairs without redundancy.
 fn single_pairs_on(run: &FailureRun, view: &View) -> MnId {
     let slots = (0..view.subtables.len() as u32).flat_map(|subtable| {
         (0..view.geometry.subtable_slots() as u32).map(move |slot| SlotRef { subtable, slot })
@@ -284,7 +285,7 @@ fn change(run: &FailureRun, why: ChangeCause) {
     change_beside(run, why, false);
 }
 
-/// Does the same while objects are damaged, or nodes lost.
+/// Changes the view while clients work. Meanwhile either objects are damaged (`damages`), or nodes are lost.
 fn change_beside(run: &FailureRun, why: ChangeCause, damages: bool) {
     let rng = &run.rng;
     let clients: Vec<(SimClient, ClientLife<'_>)> = (0..2 + rng.below(3))
@@ -315,7 +316,7 @@ pub(super) struct ViewChanger<'r> {
     pub run: &'r FailureRun,
     pub clients: &'r [(SimClient, ClientLife<'r>)],
     pub is_done: Cell<bool>,
-    /// Another node is lost in one of this many stages.
+    /// In one of this many stages, another node is lost.
     pub losses_one_in: usize,
 }
 
@@ -337,7 +338,7 @@ impl ViewChanger<'_> {
         self.is_done.set(true);
     }
 
-    /// Carries a change out to its end.
+    /// Carries out a change to its end.
     pub async fn finish(&self, mut view: View) {
         while view.change.is_some() {
             view = self.take_step(view).await;
@@ -347,7 +348,7 @@ impl ViewChanger<'_> {
         self.is_done.set(true);
     }
 
-    /// Returns the view without a random node, if the rest suffices. The node may crash.
+    /// Returns the view without a random node, if the remaining nodes suffice. In half of the cases the node crashes.
     async fn lose_a_node(&self, view: &View) -> Option<View> {
         let run = self.run;
         let places = view.subtables[run.rng.below(view.subtables.len())].replicas();
@@ -363,7 +364,7 @@ impl ViewChanger<'_> {
         Some(next)
     }
 
-    /// Executes one stage: publishes the view and does the work of the stage.
+    /// Executes one stage of a change: publishes the view, does the work of the stage, and returns the next view.
     pub async fn take_step(&self, view: View) -> View {
         let run = self.run;
         let stage = view.change.as_ref().expect("it is under way").stage;
@@ -412,7 +413,7 @@ impl ViewChanger<'_> {
         run.count(|e| e.slots_settled += done.expect("everybody has stopped").slots_changed);
     }
 
-    /// Runs the transformation for this many steps, like a master that then dies.
+    /// Runs the transformation for this many steps, as a master that then dies does.
     pub async fn transform_partly(&self, view: &View, steps: u64) {
         let fabric = operator_fabric(&self.run.cluster);
         let peek = StepJobEnvironment::of(self.run);
@@ -425,7 +426,7 @@ impl ViewChanger<'_> {
         dead.map(|(client, _)| client.client()).collect()
     }
 
-    /// Clears the entries that a split has moved, and the places that replicas have left.
+    /// Clears the entries that a split has moved, and the places from which replicas have moved away.
     async fn clear(&self, view: &View) {
         let run = self.run;
         let fabric = operator_fabric(&run.cluster);
@@ -450,11 +451,11 @@ impl ViewChanger<'_> {
         living.map(|(client, _)| &**client.session.gate())
     }
 
-    /// Publishes a view to all clients, one after the other.
+    /// Publishes a view to all clients, one after the other, after random waits.
     pub async fn publish(&self, view: &View) {
         view.check().expect("it follows from a view that is right");
         let view = Arc::new(view.clone());
-        // If a place is given up, some clients learn of it much later than others.
+        // If a place is given up, some clients learn of this much later than other clients.
         let longest = if view.leaving().next().is_some() { 400 } else { 40 };
         for (client, _) in self.clients {
             idle(self.run.rng.below(longest)).await;
@@ -474,7 +475,7 @@ impl ViewChanger<'_> {
     }
 }
 
-/// Reserves room for an extent on up to `most` nodes that have none of the places `not`.
+/// Reserves room for an extent on up to `most` nodes, none of which has one of the places `not`.
 pub(super) fn room(
     run: &FailureRun,
     view: &View,
@@ -532,7 +533,7 @@ pub(super) fn grown(run: &FailureRun, view: &View) -> Option<View> {
     (!joining.is_empty()).then(|| view.growing(&joining, &[]))
 }
 
-/// Returns a view in which replicas of subtables and regions move, if there is room.
+/// Returns a view in which some replicas of subtables and regions move, if there is room.
 fn moved(run: &FailureRun, view: &View) -> Option<View> {
     let mv = |of: u32, extent: Extent, places: &[PoolPlace]| -> Option<NewReplica> {
         if run.rng.below(3) == 0 {
@@ -547,7 +548,7 @@ fn moved(run: &FailureRun, view: &View) -> Option<View> {
         .filter_map(|(n, s)| mv(n, Extent::Subtable { subtable: n }, s.replicas()))
         .collect();
     let regions = (0u32..).zip(&view.regions);
-    // Not all regions move, since allocation needs some.
+    // Not all regions move, because allocation needs some of them.
     let regions: Vec<NewReplica> = regions
         .filter_map(|(n, r)| mv(n, Extent::Region { region: n, primary: false }, r.places()))
         .take(view.regions.len() / 2)
