@@ -573,11 +573,11 @@ fn split(run: &FailureRun, view: &View) -> Option<View> {
     (!splits.is_empty()).then(|| view.splitting(&splits))
 }
 
-/// The connection of a change's jobs to the memory nodes: requests take at least one step.
+/// The environment of a change's jobs: connections to the memory nodes on which each request takes at least one step.
 pub(super) struct StepJobEnvironment<'r> {
     pub cluster: &'r SimCluster,
     pub rng: &'r Rng,
-    /// Number of jobs that have begun.
+    /// Number of jobs that have begun, which is the number of the next job.
     pub jobs: &'r Cell<u64>,
 }
 
@@ -586,7 +586,7 @@ impl<'r> StepJobEnvironment<'r> {
         StepJobEnvironment { cluster: &run.cluster, rng: &run.rng, jobs: &run.jobs }
     }
 
-    /// Returns the orders of the next job.
+    /// Returns the context of the next job.
     pub fn orders(&self) -> JobContext<'_, Self> {
         let job = self.jobs.get();
         self.jobs.set(job + 1);

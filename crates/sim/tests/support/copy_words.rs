@@ -1,4 +1,4 @@
-//! A copy word that an earlier owner has left in one chunk only.
+//! An earlier owner of a block has left a copy word in only one chunk of an object. The next Move finds it.
 
 use std::time::Duration;
 
@@ -14,8 +14,8 @@ use fusee_sim::{ClusterOptions, Sim, SimCluster};
 const LEASE: Duration = Duration::from_millis(20);
 const VALUE: [u8; 900] = [1; 900];
 
-/// The owner began to give an erasure-coded object copies in place, and died when one data chunk had the copy word.
-/// The next Move finds this word, whichever chunk has it, and goes out of place. Otherwise chunks would name
+/// The owner began to give an erasure-coded object copies in place, and died when one data chunk had the copy word. The
+/// next Move finds this word, whichever chunk has it, and is done out of place, because otherwise the chunks would name
 /// different copies.
 pub fn left_copy_word(seed: u64) {
     let sim = Sim::new(seed);
@@ -63,7 +63,7 @@ pub fn left_copy_word(seed: u64) {
     check_quiescent(&cluster, &cluster.take_orphans());
 }
 
-/// Returns a copy word of this object, number 0, that names some copy.
+/// Returns a copy word that would be valid as word 0 of this object.
 fn word_of_another(object: Identity) -> u64 {
     let names_one = |word: &u64| copy_of(object, 0, *word).is_some();
     (1..).find(names_one).expect("some word does")

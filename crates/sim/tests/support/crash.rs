@@ -1,28 +1,28 @@
 //! Clients that die: all tasks of a session stop together after a number of steps. Also futures that are cut off or
 //! held up, to steer a schedule.
 //!
-//! A dropped future executes no more verbs, like after a fence at all memory nodes. So a client is fenced when all of
-//! its futures are dropped: [`ClientLife::ended`].
+//! A dropped future executes no more verbs, as if the client were fenced at all memory nodes. So once all futures of a
+//! client are dropped ([`ClientLife::ended`]), the client counts as fenced.
 
 use std::cell::Cell;
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-/// The lifetime of a client.
+/// The lifetime of a client, which ends when the client crashes.
 pub struct ClientLife<'c> {
-    /// Remaining steps; `None`: the client does not crash.
+    /// Remaining steps until the crash; `None`: the client does not crash.
     steps: Cell<Option<u64>>,
-    /// Whether a step that is taken now counts.
+    /// Returns whether a step that is taken now shortens the lifetime.
     counts: Box<dyn Fn() -> bool + 'c>,
-    /// Number of tasks whose futures exist.
+    /// Number of the client's tasks whose futures exist.
     running: Cell<usize>,
     crashed: Cell<bool>,
 }
 
 impl<'c> ClientLife<'c> {
-    /// Makes a life that ends after `steps` steps for which `counts` returns true, before the next such step; `None`:
-    /// it never ends.
+    /// Makes a life for which only steps count at which `counts` returns true. The client crashes before the step that
+    /// follows `steps` such steps. With `None`, the client never crashes.
     pub fn new(steps: Option<u64>, counts: impl Fn() -> bool + 'c) -> ClientLife<'c> {
         ClientLife {
             steps: Cell::new(steps),
@@ -32,7 +32,7 @@ impl<'c> ClientLife<'c> {
         }
     }
 
-    /// Wraps a task of this client: it ends with `task`, or is dropped when the client crashes.
+    /// Wraps a task of this client. The wrapper ends when `task` does, or drops `task` when the client crashes.
     pub fn task<'t>(&'t self, task: impl Future<Output = ()> + 't) -> impl Future<Output = ()> {
         self.running.set(self.running.get() + 1);
         let mut task: Option<Pin<Box<dyn Future<Output = ()> + 't>>> = Some(Box::pin(task));
@@ -50,7 +50,7 @@ impl<'c> ClientLife<'c> {
         })
     }
 
-    /// Takes a step. Returns whether the client is alive.
+    /// Takes a step. Returns whether the client is still alive.
     fn step(&self) -> bool {
         match self.steps.get() {
             Some(left) if !self.crashed.get() && (self.counts)() => {
@@ -62,12 +62,12 @@ impl<'c> ClientLife<'c> {
         !self.crashed.get()
     }
 
-    /// Returns whether the client died while one of its tasks ran.
+    /// Returns whether the client crashed while one of its tasks ran.
     pub fn crashed(&self) -> bool {
         self.crashed.get()
     }
 
-    /// Waits until no future of this client exists any more.
+    /// Waits until no future of this client exists.
     pub async fn ended(&self) {
         poll_fn(|context| match self.running.get() {
             0 => Poll::Ready(()),
@@ -95,7 +95,7 @@ fn again(context: &Context<'_>) -> Poll<()> {
     Poll::Pending
 }
 
-/// Runs a future for at most this many steps. Returns `None` if the future has not ended by then and was dropped.
+/// Runs a future for at most this many steps. Drops the future and returns `None` if it has not ended by then.
 pub async fn cut_off<T>(steps: u64, future: impl Future<Output = T>) -> Option<T> {
     let mut future = Box::pin(future);
     let mut left = steps;
@@ -110,7 +110,7 @@ pub async fn cut_off<T>(steps: u64, future: impl Future<Output = T>) -> Option<T
     .await
 }
 
-/// A gate that stops a future after some steps until it is opened.
+/// A gate that stops a future after some steps, until the gate is opened.
 #[derive(Default)]
 pub struct StepGate {
     held: Cell<bool>,
@@ -118,7 +118,7 @@ pub struct StepGate {
 }
 
 impl StepGate {
-    /// Runs a future, with a halt after `steps` steps.
+    /// Runs a future, which stops after `steps` steps until the gate is opened.
     pub async fn hold<T>(&self, steps: u64, future: impl Future<Output = T>) -> T {
         let mut future = Box::pin(future);
         let mut left = steps;
@@ -136,12 +136,12 @@ impl StepGate {
         result
     }
 
-    /// Waits until the future is held, or has ended.
+    /// Waits until the future has stopped or ended.
     pub async fn held(&self) {
         poll_fn(|context| if self.held.get() { Poll::Ready(()) } else { again(context) }).await;
     }
 
-    /// Does the same for at most this many steps.
+    /// Waits until the future has stopped or ended, for at most this many steps.
     pub async fn held_within(&self, steps: usize) {
         for _ in 0..steps {
             if self.held.get() {
@@ -151,12 +151,12 @@ impl StepGate {
         }
     }
 
-    /// Lets the future go on.
+    /// Opens the gate, so that the future continues.
     pub fn open(&self) {
         self.open.set(true);
     }
 
-    /// Returns whether the future may go on.
+    /// Returns whether the gate is open.
     pub fn is_open(&self) -> bool {
         self.open.get()
     }

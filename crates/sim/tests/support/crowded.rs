@@ -1,7 +1,7 @@
 //! Keys that hash alike, as an attacker with the cluster's hash key would choose them.
 //!
-//! There are more of them than slots in which they may lie, and no split of the index separates them. The last ones
-//! are refused with an error of their own, and nothing else is refused. If sessions ask for splits nevertheless, the
+//! There are more such keys than slots for them, and no split of the index separates them. INSERTs of the last ones are
+//! refused with an error of their own, and no other write is refused. If sessions ask for splits nevertheless, the
 //! master bounds the depth of the index.
 
 use std::collections::BTreeMap;
@@ -16,19 +16,19 @@ use fusee_sim::{ClusterOptions, ProcessId, Sim, SimCluster};
 
 use super::late_repairs::wait_for_all_replicas;
 
-/// Slots that may hold a key: two combined buckets, each of two buckets of two slots.
+/// Number of slots for a key: two combined buckets, each of two buckets of two slots.
 const SLOTS: usize = 8;
-/// Keys that hash alike: more than fit.
+/// Number of keys that hash alike, which is more than fit.
 const ALIKE: usize = SLOTS + 3;
-/// Other keys: enough that the index must grow.
+/// Number of other keys, so many that the index must grow.
 const OTHERS: u32 = 40;
-/// Bits of the directory that keys which hash alike share: more than the index uses here.
+/// Number of directory bits in which these keys agree, which is more than the index uses here.
 const COMMON_BITS: u32 = 11;
-/// Longer than the start of an object that is READ first.
+/// Length of a long key, longer than the part of an object that is READ first.
 const LONG_KEY_BYTES: usize = 300;
 const LEASE: Duration = Duration::from_millis(50);
 
-/// Returns keys that may lie in the same slots only, however deep the index becomes. Some are long.
+/// Returns keys that share all their slots, however deep the index becomes. Some of the keys are long.
 fn alike(view: &View) -> Vec<Vec<u8>> {
     let first = Key::new(b"first", &view.hash_key);
     let buckets = Buckets::of(first, view);
@@ -66,7 +66,7 @@ fn options() -> ClusterOptions {
     ClusterOptions { geometry, lease_ms, session, ..defaults }
 }
 
-/// Keys that hash alike, and others.
+/// A session inserts keys that hash alike, and other keys. The former are refused once their slots are full.
 pub fn crowded(seed: u64) {
     let sim = Sim::new(seed);
     let cluster = SimCluster::new(&sim, &options());
@@ -95,7 +95,7 @@ pub fn crowded(seed: u64) {
         }
         assert!(cluster.view().subtables.len() > before.subtables.len(), "it has grown");
         check_depth(&cluster.view());
-        // After the deletion of one, another one fits.
+        // After one of the keys is deleted, another key fits.
         session.delete(&keys[0]).await.expect("it is there");
         kept.remove(&keys[0]);
         session.put(refused, b"fits").await.expect("a slot is free");
@@ -110,7 +110,7 @@ pub fn crowded(seed: u64) {
     });
 }
 
-/// Opens a new session, which must find all pairs.
+/// Opens a new session, and asserts that it finds all pairs.
 async fn reads_all(cluster: &SimCluster, process: ProcessId, kept: &BTreeMap<Vec<u8>, Vec<u8>>) {
     let session = loop {
         match cluster.open(process, cluster.options().session).await {
@@ -131,7 +131,7 @@ fn check_depth(view: &View) {
     assert!(view.depth() <= deepest, "{} bits, {} subtables", view.depth(), view.subtables.len());
 }
 
-/// A session asks for splits of one subtable again and again.
+/// A session asks for splits of one subtable again and again, until the master refuses.
 pub fn asks_too_much(seed: u64) {
     let sim = Sim::new(seed);
     let cluster = SimCluster::new(&sim, &options());
@@ -140,7 +140,7 @@ pub fn asks_too_much(seed: u64) {
         let mut splits = 0;
         loop {
             let view = cluster.view().clone();
-            // Always the half with the same keys.
+            // This is always the half with the same keys.
             let request = MasterRequest::Split { subtable: view.directory[0], view: view.number };
             match cluster.peek_master(request) {
                 Some(MasterReply::Done) => {}

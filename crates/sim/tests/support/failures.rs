@@ -1,15 +1,15 @@
-//! Failures of clients and index nodes, under random schedules, each run from one seed. A run that breaks a promise
+//! Runs in which clients and index nodes fail, under random schedules, each from one seed. A run that breaks a promise
 //! panics.
 //!
-//! * [`client_crash`]: some clients die at random steps while others go on. Each dead one is recovered a random time
-//!   later, while others live, and its recovery may be cut off and run again. The remainders of its blocks go to
-//!   others, some of which die as well.
-//! * [`insert_crash`]: the same with INSERTs that find each other.
-//! * [`index_node_loss`]: all clients die, then a node of the index is lost, then its slots are settled and the
-//!   clients are recovered.
+//! * [`client_crash`]: some clients die at random steps while other clients run. Each dead client is recovered a random
+//!   time later, while other clients run, and its recovery may be cut off and repeated. The remainders of its blocks go
+//!   to other clients, some of which die as well.
+//! * [`insert_crash`]: the same happens to clients whose INSERTs find each other.
+//! * [`index_node_loss`]: all clients die, then a node of the index is lost, then its slots are settled and the clients
+//!   are recovered.
 //!
-//! Always checked: no key is live twice at any step, no task waits for ever, replicas agree at rest, every key's
-//! history is linearizable, and a second recovery changes nothing.
+//! Every run checks that no key is live twice at any step, that no task waits for ever, that replicas agree at rest,
+//! that the history of every key is linearizable, and that a second recovery changes nothing.
 
 // Promise REC-2: Recovery may be interrupted and run again; twice changes nothing.
 
@@ -33,14 +33,14 @@ use super::{
     stepwise_or_immediate,
 };
 
-/// Counts of a run, which show whether it was a hard one.
+/// Counts of a run, which show whether the run was a hard one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FailureCounts {
     /// Clients that died during an operation.
     pub crashed: u64,
-    /// Slot words of values lost with their only node that sessions met.
+    /// Slot words of pairs lost with their only memory node that sessions met.
     pub gone: u64,
-    /// Recoveries that were cut off.
+    /// Recoveries and other jobs that were cut off.
     pub cut_off: u64,
     /// Rounds that recovery committed.
     pub committed: u64,
@@ -48,23 +48,23 @@ pub struct FailureCounts {
     pub withdrawn: u64,
     /// See [`RecoveryResult::dropped`].
     pub dropped: u64,
-    /// Block remainders that were handed on.
+    /// Block remainders that were handed on to other sessions.
     pub handed_on: u64,
     /// Slots that were settled after a memory node was lost.
     pub slots_settled: u64,
     /// View changes that began again because another node was lost.
     pub begun_anew: u64,
-    /// Operations that were stopped by a change.
+    /// Operations that a view change suspended.
     pub stopped: u64,
-    /// Writes into objects that had been used before.
+    /// Writes to objects whose addresses had been used before.
     pub reused: u64,
     /// Writes that found no memory.
     pub out_of_memory: u64,
     /// SEARCHes that `Store::search_now` answered.
     pub searches_now: u64,
-    /// Writes that took no more phases than `Op::write_now` does.
+    /// Writes that took no more phases than `Op::write_now` takes.
     pub writes_now: u64,
-    /// Writes that took the start of an object for a proof of a slot on another node.
+    /// Writes that used the first bytes of an object as proof for a slot on another node.
     pub proofs_across_nodes: u64,
     /// Writes that began with a speculative write.
     pub speculations: u64,
@@ -98,7 +98,7 @@ impl FailureCounts {
     }
 }
 
-/// Runs a scenario for every seed, and returns the sum of the counts.
+/// Runs a scenario for every seed, and returns the sums of the counts. Returns `None` if only one seed was to run.
 pub fn for_all(seeds: u64, scenario: fn(u64) -> FailureCounts) -> Option<FailureCounts> {
     let replay = std::env::var("FUSEE_SIM_SEED").ok();
     let replay: Option<u64> = replay.map(|s| s.parse().expect("FUSEE_SIM_SEED is a number"));
@@ -114,18 +114,19 @@ pub fn for_all(seeds: u64, scenario: fn(u64) -> FailureCounts) -> Option<Failure
     replay.is_none().then_some(events)
 }
 
-/// Clients die while others live, and are recovered. Successive seeds differ in the number of index replicas, 1 to 5.
+/// Clients die while other clients run, and are recovered. Successive seeds have different numbers of index replicas,
+/// from 1 to 5.
 pub fn client_crash(seed: u64) -> FailureCounts {
     crash_and_recover(FailureRun::new(seed, 1 + seed as u8 % 5, PlanKind::Mixed))
 }
 
-/// The same with clients that insert and delete one key while others change the free slots: their words are tentative
-/// in several slots; they look, and withdraw.
+/// Clients die and are recovered while they insert and delete one key, and other clients change which slots are free.
+/// Therefore INSERTs have tentative words in several slots, find each other, and withdraw.
 pub fn insert_crash(seed: u64) -> FailureCounts {
     crash_and_recover(FailureRun::new(seed, 1 + seed as u8 % 5, PlanKind::Fights))
 }
 
-/// Some clients die, and are recovered while others live.
+/// Some clients die, and are recovered while other clients run.
 pub fn crash_and_recover(run: FailureRun) -> FailureCounts {
     run.work(&[false]);
     for _ in 0..1 + run.rng.below(2) {
@@ -136,8 +137,8 @@ pub fn crash_and_recover(run: FailureRun) -> FailureCounts {
     run.end()
 }
 
-/// All clients die at once, a node of the index is lost and its slots are settled, and the clients are recovered in
-/// the view without it. 2 to 5 index replicas.
+/// All clients die at once, a node of the index is lost and its slots are settled. Then the clients are recovered in
+/// the view without the node. There are 2 to 5 index replicas.
 pub fn index_node_loss(seed: u64) -> FailureCounts {
     all_die_and_a_node(FailureRun::new(seed, 2 + seed as u8 % 4, PlanKind::Mixed))
 }
@@ -162,12 +163,12 @@ pub fn all_die_and_a_node(run: FailureRun) -> FailureCounts {
     run.end()
 }
 
-/// The operations of clients.
+/// The kinds of operations that the clients of a run draw.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum PlanKind {
-    /// All kinds, with one of several emphases.
+    /// Operations of all kinds, with an emphasis that is drawn for each task.
     Mixed,
-    /// INSERTs and DELETEs, most of them of key 0.
+    /// Mostly INSERTs and DELETEs of key 0.
     Fights,
 }
 
@@ -178,24 +179,25 @@ pub struct FailureRun {
     pub cluster: SimCluster,
     pub workload: StepWorkload,
     keys: usize,
-    /// Number of regions that the cluster was formed with.
+    /// Number of regions with which the cluster was formed.
     regions: u32,
-    /// All clients so far.
+    /// All clients of the run so far.
     clients: RefCell<Vec<ClientId>>,
-    /// The blocks that clients have left.
+    /// The blocks that clients have left to the master.
     orphans: RefCell<BTreeMap<BlockId, Orphan>>,
     pub events: Cell<FailureCounts>,
-    /// Number of jobs that have begun in the master's place.
+    /// Number of jobs that the run has begun in the master's place.
     pub jobs: Cell<u64>,
 }
 
 impl FailureRun {
-    /// Makes a run.
+    /// Makes a run with this number of index replicas.
     pub fn new(seed: u64, index_replicas: u8, plans: PlanKind) -> FailureRun {
         FailureRun::of(seed, &small(seed, index_replicas), plans)
     }
 
-    /// Uses keys that are longer than the start of an object that is READ first, by a little and by much.
+    /// Makes the run use keys that are longer than the part of an object that is READ first, some of them by little,
+    /// some by much.
     pub fn with_long_keys(self) -> FailureRun {
         let length = || self.rng.pick(&[100, 112, 113, 200, 300]);
         let key = |i: usize| vec![i as u8; length()];
@@ -266,7 +268,7 @@ impl FailureRun {
         (0..2 + any(5)).map(|_| operation()).collect()
     }
 
-    /// Adds the tasks of one client: up to three at a time.
+    /// Adds the tasks of one client: one to three tasks.
     pub fn spawn<'t>(
         &'t self,
         stepper: &mut Stepper<'t>,
@@ -288,8 +290,8 @@ impl FailureRun {
         stepper.run(MAX_STEPS, || ());
     }
 
-    /// Returns the life of a client that will crash, in half of the cases while replicas differ: then some client,
-    /// perhaps this one, is within a write round.
+    /// Returns the life of a client that will crash. In half of the cases only steps count at which replicas differ, so
+    /// that some client, perhaps this one, is within a write round when this client crashes.
     pub fn short_life(&self) -> ClientLife<'_> {
         match self.rng.below(2) {
             0 => ClientLife::new(Some(1 + self.rng.below(400) as u64), || true),
@@ -299,7 +301,7 @@ impl FailureRun {
         }
     }
 
-    /// Lets one client per fate work; `true`: this client dies and is recovered.
+    /// Lets one client for each of the `fates` work. A client whose fate is true dies and is recovered.
     pub fn work(&self, fates: &[bool]) {
         let life =
             |dies: &bool| if *dies { self.short_life() } else { ClientLife::new(None, || false) };
@@ -324,7 +326,7 @@ impl FailureRun {
         living.for_each(|(client, _)| self.leave(client));
     }
 
-    /// Recovers a client some time after its death. Up to some earlier recoveries are cut off.
+    /// Recovers a client some time after its death. Some earlier attempts at its recovery are cut off.
     pub async fn bury(&self, client: ClientId, life: &ClientLife<'_>) {
         life.ended().await;
         self.count(|e| e.crashed += u64::from(life.crashed()));
@@ -358,7 +360,7 @@ impl FailureRun {
         report
     }
 
-    /// Hands the remainders of a dead client's blocks to the master, for others.
+    /// Hands the remainders of a dead client's blocks to the master, which gives them to other sessions.
     pub fn hand_on(&self, client: ClientId, report: &RecoveryResult) {
         let geometry = self.cluster.view().geometry;
         let orphan = |block: &BlockReport| {
@@ -380,7 +382,7 @@ impl FailureRun {
         assert!(!store.needs_recovery(), "it has left nothing half-way");
         match leaving {
             Some(leaving) => self.close(leaving.client, leaving.orphans),
-            // The session may have blocks that it does not know of.
+            // The session may have blocks without knowing of them.
             None => {
                 let report = self.alone(self.recover(store.client()));
                 assert_eq!((report.committed, report.withdrawn), (0, 0), "{report:?}");
@@ -391,7 +393,7 @@ impl FailureRun {
 
     fn close(&self, client: ClientId, mut orphans: Vec<Orphan>) {
         self.orphans.borrow_mut().extend(orphans.iter().map(|left| (left.block, *left)));
-        // The master does not know later regions, which came with views that the test made.
+        // The master does not know later regions, which came with views that the test has made.
         orphans.retain(|left| left.block.region < self.regions);
         let answer = self.cluster.peek_master(MasterRequest::Close {
             client,
@@ -401,7 +403,7 @@ impl FailureRun {
         assert_eq!(answer, Some(MasterReply::Done));
     }
 
-    /// Runs a task without any other, and returns its result.
+    /// Runs a task without any other task, and returns its result.
     pub fn alone<T>(&self, task: impl Future<Output = T>) -> T {
         alone(&self.rng, task)
     }
@@ -417,7 +419,7 @@ impl FailureRun {
         assert!(before == index(&self.cluster), "recovery at rest changed the index");
     }
 
-    /// Lets some clients work and die at the same step.
+    /// Makes some clients work, and die at one step.
     fn work_and_die(&self) {
         let clients: Vec<SimClient> = (0..1 + self.rng.below(4)).map(|_| self.client()).collect();
         let life = self.short_life();
@@ -427,7 +429,8 @@ impl FailureRun {
         self.count(|e| e.crashed += u64::from(life.crashed()));
     }
 
-    /// Loses a node of the index, and settles the rest of its subtables, in one run or several.
+    /// Crashes a node of the index, and settles the remaining replicas of its subtables, possibly after jobs that are
+    /// cut off.
     fn settle(&self, lost: MnId) {
         self.cluster.crash_node(lost);
         let fabric = operator_fabric(&self.cluster);

@@ -1,8 +1,8 @@
-//! A session needs a block while more regions are being copied than one ALLOC names.
+//! A session needs a block while more regions are being copied than one ALLOC message names.
 //!
-//! A memory node that is not told of a region grants a block of it. By then the table of owners on the new replica is
-//! filled, and shows the block as free. If that replica led the region later, it would grant the block to another
-//! session.
+//! A memory node that is not told of a region would grant a block of it. At that time the owner table on the new
+//! replica is already filled, and shows the block as free. If that replica later became the primary of the region, it
+//! would grant the block to another session.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,7 +17,8 @@ use fusee_sim::{ClusterOptions, SimClient, SimCluster};
 
 use super::{OPERATOR, alone, stepwise};
 
-/// A session inserts a pair while all regions but one are copied to a third memory node, and more pairs afterwards.
+/// A session inserts a pair while all regions but one are being copied to a third memory node. After the copies it
+/// inserts more pairs.
 pub fn frozen_grant(seed: u64) {
     let options = ClusterOptions {
         memory_nodes: 3,
@@ -54,7 +55,7 @@ pub fn frozen_grant(seed: u64) {
     let gains: Vec<NewReplica> = all.filter(|region| *region != left_out).map(gain).collect();
     view = view.growing(&[], &gains).advanced();
     publish(&cluster, &client, &view);
-    // The regions are empty, so only the tables must be copied.
+    // The regions are empty, so only the owner tables must be copied.
     for NewReplica { of: region, joining, .. } in gains {
         let source = view.regions[region as usize].primary().node;
         let asked = ask(&cluster, source, JobRequest::OwnersOf { region });
@@ -67,7 +68,8 @@ pub fn frozen_grant(seed: u64) {
         view = view.advanced();
         publish(&cluster, &client, &view);
     }
-    // Blocks that the session has got meanwhile may be empty until here, and the check looks at objects only.
+    // The session may have got blocks meanwhile that are still empty. This fills them, because the check looks only at
+    // objects.
     for key in 0..30 {
         alone(&rng, client.insert(&[key], &value)).expect("there is room");
     }

@@ -1,5 +1,5 @@
-//! The whole cluster is lost: its memory nodes and its master answer no more. Waiting operations end by their own
-//! clock, whatever they try meanwhile, and by the deadline of their caller if there is one.
+//! The whole cluster is lost: neither its memory nodes nor its master answer any more. Waiting operations end by their
+//! own time limit, whatever they try meanwhile, or by the deadline of their caller if there is one.
 
 use std::pin::{Pin, pin};
 use std::time::Duration;
@@ -14,10 +14,11 @@ const KEY: &[u8] = b"key";
 const LEASE: Duration = Duration::from_millis(50);
 const OP_TIMEOUT: Duration = Duration::from_millis(600);
 const DEADLINE: Duration = Duration::from_millis(90);
-/// Time of an operation besides its waits: a lease to learn that no process answers, and the phases in flight.
+/// Time of an operation besides its waits: a lease until the session learns that no process answers, and the phases in
+/// flight.
 const SLACK: Duration = Duration::from_millis(30);
 const FOR_GOOD: Nanos = 1 << 50;
-/// Time of an attempt.
+/// Duration of one attempt of an operation that keeps trying.
 const ATTEMPT_NS: Nanos = 5_000_000;
 
 async fn operate(session: &SimSession, which: u64) -> Result<(), Error> {
@@ -32,7 +33,7 @@ async fn operate(session: &SimSession, which: u64) -> Result<(), Error> {
     }
 }
 
-/// Runs an operation timed together with others of its session.
+/// Runs an operation within its session's time limit, beside other operations of the session.
 async fn timed(session: &SimSession, which: u64) -> Result<(), Error> {
     session.timed(pin!(operate(session, which))).await
 }
@@ -44,7 +45,7 @@ async fn within<F: Future<Output = Result<(), Error>>>(
     session.within(DEADLINE, operation).await
 }
 
-/// An operation that does more than wait between its waits, and does not stop by itself.
+/// Runs an operation that does not only wait, but also takes time between its waits, and does not stop by itself.
 async fn insists(sim: &Sim, session: &SimSession) {
     let host = session.store().host();
     for attempt in 0.. {
@@ -55,7 +56,7 @@ async fn insists(sim: &Sim, session: &SimSession) {
     }
 }
 
-/// Operations begin after the loss of the cluster.
+/// Operations that begin after the loss of the cluster end in time.
 pub fn gone(seed: u64) {
     let sim = Sim::new(seed);
     let defaults = ClusterOptions::default();
@@ -105,7 +106,7 @@ pub fn gone(seed: u64) {
         let begun = sim.now();
         session.timed(pin!(insists(&sim, &session))).await;
         let took = Duration::from_nanos(sim.now() - begun);
-        // The first attempts are quick, and do not check the clock.
+        // The first attempts follow each other quickly, and do not check the time limit.
         let quick = Duration::from_nanos(64 * ATTEMPT_NS);
         assert!(took <= OP_TIMEOUT + quick + SLACK, "it has insisted for {took:?}");
     });

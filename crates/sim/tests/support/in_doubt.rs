@@ -1,9 +1,9 @@
-//! A writer whose CAS of a backup is delayed for long, and is given up. While the CAS may still execute, the view
-//! changes because another node is lost.
+//! A writer's CAS of a backup is delayed for long, and the writer gives it up. While the CAS may still execute, the
+//! view changes because another node is lost.
 //!
-//! In virtual time, with the master's own logic. If the writer reported that it has stopped, the replicas would be
-//! made equal without the late CAS, which would then execute unnoticed. So the writer does not report that, and is
-//! fenced first.
+//! The run takes virtual time, with the real logic of the master. If the writer reported that it has stopped, the
+//! replicas would be made equal without the late CAS, which would execute later without any session noticing. Therefore
+//! the writer does not report this, and is fenced first.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use fusee_sim::{ClusterOptions, Nanos, NetworkOptions, Sim, SimCluster};
 use super::late_repairs::wait_for_all_replicas;
 
 const KEY: &[u8] = b"key";
-/// Delay of the CAS: much longer than everything else takes.
+/// Delay of the CAS, much longer than everything else takes.
 const LATE_NS: Nanos = 400_000_000;
 const LEASE: Duration = Duration::from_millis(20);
 
@@ -51,7 +51,7 @@ pub fn in_doubt(seed: u64) -> bool {
         let dying = async {
             sim.sleep(sim.rng().below_u64(2_000_000)).await;
             cluster.crash_node(dies);
-            // Releases the link as soon as possible after the replicas begin to be made equal.
+            // This releases the link as soon as possible after the job that makes the replicas equal has begun.
             while cluster.view().number < number + 2 {
                 sim.sleep(1_000).await;
             }

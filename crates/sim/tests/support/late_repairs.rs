@@ -1,8 +1,9 @@
-//! A master that dies in the middle of a repair, while its verbs are delayed for long. They arrive after the next
+//! A master dies in the middle of a repair, while the repair's verbs are delayed for long. They arrive after the next
 //! master has repaired everything and clients have written again.
 //!
-//! In virtual time, with the master's own logic. A late WRITE of a copy would bring back, on one replica, the
-//! contents before the clients' writes. So no verb of the earlier repairs may execute any more.
+//! The run takes virtual time, with the real logic of the master. A late WRITE of a copy would bring back, on one
+//! replica, the contents from before the clients' writes. Therefore no verb of the earlier repairs may execute any
+//! more.
 
 use fusee_control::master::MasterReply;
 use fusee_core::verbs::ClientId;
@@ -10,12 +11,12 @@ use fusee_sim::check::{check_quiescent, check_replicas_agree};
 use fusee_sim::{ClusterOptions, Nanos, NetworkOptions, ProcessId, Sim, SimCluster};
 
 const KEYS: [&[u8]; 3] = [b"one", b"two", b"three"];
-/// The greatest delay of verbs: much longer than everything else takes.
+/// The greatest delay of verbs, much longer than everything else takes.
 const LATE_NS: Nanos = 60_000_000;
 /// Time within which the master must have repaired everything.
 const REPAIR_LIMIT_NS: Nanos = 5_000_000_000;
 
-/// A memory node is lost and another one joins; the master dies in one of the following repairs. Returns whether a
+/// A memory node is lost and another one joins. The master dies in one of the repairs that follow. Returns whether a
 /// verb of the dead master was refused.
 pub fn late_repairs(seed: u64) -> bool {
     let sim = Sim::new(seed);
@@ -46,12 +47,12 @@ pub fn late_repairs(seed: u64) -> bool {
     sim.counts().fenced_verbs.get() > 0
 }
 
-/// Pairs that fill some blocks of every region.
+/// Number of pairs, which fill some blocks of every region.
 const MANY: u8 = 60;
 
-/// A memory node is lost and another one joins. Requests of one of the following repairs to memory nodes arrive late:
-/// after the repair was given up and repeated, by the same master or another one, and a session has got blocks since.
-/// Returns whether any request was late.
+/// A memory node is lost and another one joins. Requests of one of the repairs to memory nodes arrive late: after the
+/// repair was given up and repeated, by this master or another one, and after a session has got blocks. Returns whether
+/// any request was late.
 // Promise MEM-27
 pub fn late_orders(seed: u64) -> bool {
     let sim = Sim::new(seed);
@@ -82,7 +83,7 @@ pub fn late_orders(seed: u64) -> bool {
             cluster.hold_orders(node, 0);
         }
         wait_for_all_replicas(&cluster).await;
-        // The master may have restarted just now.
+        // The master may have restarted just before this.
         let session = loop {
             match cluster.open(process, options.session).await {
                 Ok(session) => break session,
@@ -101,7 +102,7 @@ pub fn late_orders(seed: u64) -> bool {
     sim.counts().late_orders.get() > 0
 }
 
-/// Writes all keys in a session, and ends it.
+/// Writes all keys in a new session, and then ends the session.
 async fn put_all(cluster: &SimCluster, process: ProcessId, value: &[u8]) {
     let session = cluster.open(process, cluster.options().session).await;
     let session = session.expect("a master leads");
@@ -112,7 +113,8 @@ async fn put_all(cluster: &SimCluster, process: ProcessId, value: &[u8]) {
     assert_eq!(cluster.peek_master(goodbye), Some(MasterReply::Done));
 }
 
-/// Waits for one of the master's next repairs, and returns its name; `None` if the master has fewer repairs.
+/// Waits for one of the master's next repairs, and returns its client id. Returns `None` if the master makes fewer
+/// repairs.
 async fn one_of_the_repairs(cluster: &SimCluster) -> Option<ClientId> {
     let skipped = cluster.sim().rng().below(4);
     for _ in 0..skipped {
@@ -123,7 +125,7 @@ async fn one_of_the_repairs(cluster: &SimCluster) -> Option<ClientId> {
     cluster.repairer()
 }
 
-/// Polls every microsecond, for up to as long as a memory node may be silent.
+/// Polls a condition every microsecond, for at most as long as a memory node may be silent.
 async fn wait_for(cluster: &SimCluster, is_so: impl Fn(&SimCluster) -> bool) {
     let until = cluster.sim().now() + 20_000_000;
     while !is_so(cluster) && cluster.sim().now() < until {
@@ -140,7 +142,7 @@ fn hold_some_links(cluster: &SimCluster, repairer: ClientId) {
     }
 }
 
-/// Waits until the view is stable and all replicas are complete in number.
+/// Waits until the view is stable and every subtable and region has all its replicas.
 pub async fn wait_for_all_replicas(cluster: &SimCluster) {
     let until = cluster.sim().now() + REPAIR_LIMIT_NS;
     let options = cluster.options();

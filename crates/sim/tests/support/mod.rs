@@ -1,13 +1,13 @@
-//! Random and steered histories without time, for the tests that count steps; and some with time, such as
+//! Random and steered histories for tests. Most take no time and count steps; some take virtual time, such as
 //! [`late_repairs`].
 //!
-//! Those without time run on a [stepwise](SimCluster::stepwise) cluster: each poll of an operation executes one piece
-//! of one verb, so every interleaving of steps has a seed. The runs in virtual time (`fusee_sim::run`) are longer and
-//! have all the faults. These are shorter and more numerous, and use features that sessions do not: hints of any age,
-//! clients that stop at a given step.
+//! The histories without time run on a [stepwise](SimCluster::stepwise) cluster: each poll of an operation executes one
+//! piece of one verb, so every interleaving of steps follows from some seed. The runs of `fusee_sim::run`, in virtual
+//! time, are longer and have all faults. The histories here are shorter and more numerous, and do what sessions do not
+//! do: they use hints of any age, and stop clients at a given step.
 //!
-//! The cluster itself checks, at every change of a primary's slot, that no key is ever live twice and every live
-//! entry leads to a complete object.
+//! At every change of a primary's slot, the cluster itself checks that no key is live twice and that every live entry
+//! leads to a complete object.
 #![allow(dead_code, reason = "every test takes what it needs")]
 
 pub mod bars;
@@ -55,20 +55,21 @@ use fusee_sim::{
     ClusterOptions, NetworkOptions, Rng, Sim, SimClient, SimCluster, SimFabric, Stepper,
 };
 
-/// A run with more steps is stuck.
+/// The greatest number of steps of a run; a run with more steps is stuck.
 pub const MAX_STEPS: u64 = 300_000;
 
-/// The id under which tests recover and settle; no session has it.
+/// The client id under which tests recover and settle, which no session has.
 const OPERATOR: ClientId = ClientId(u32::MAX - 1);
 
-/// Makes a cluster without time, and returns its random numbers.
+/// Makes a stepwise cluster, in which no time passes. Returns the cluster and the random numbers of its schedule.
 pub fn stepwise(seed: u64, options: &ClusterOptions) -> (Rng, SimCluster) {
     let sim = Sim::new(seed);
     let cluster = SimCluster::stepwise(&sim, options);
     (sim.rng().clone(), cluster)
 }
 
-/// Does the same. In one of three clusters clients execute verbs themselves, as over shared memory.
+/// Makes a cluster as [`stepwise`] does. In one of three such clusters, clients execute verbs themselves, as over
+/// shared memory.
 pub fn stepwise_or_immediate(seed: u64, options: &ClusterOptions) -> (Rng, SimCluster) {
     let (rng, cluster) = stepwise(seed, options);
     let network = cluster.network();
@@ -79,7 +80,7 @@ pub fn stepwise_or_immediate(seed: u64, options: &ClusterOptions) -> (Rng, SimCl
     (rng, cluster)
 }
 
-/// Returns options for five nodes, and an index of 6 or 12 slots: every key's two buckets are half of it.
+/// Returns options for five nodes and an index of 6 or 12 slots, of which every key's two buckets are half.
 pub fn small(seed: u64, index_replicas: u8) -> ClusterOptions {
     let geometry = Geometry {
         slots_per_bucket: 1 + Rng::named(seed, "shape").below(2) as u8,
@@ -91,7 +92,7 @@ pub fn small(seed: u64, index_replicas: u8) -> ClusterOptions {
     ClusterOptions { memory_nodes: 5, index_replicas, geometry, pool_bytes, ..defaults }
 }
 
-/// Runs a task without any other, and returns its result.
+/// Runs a task without any other task, and returns its result.
 pub fn alone<T>(rng: &Rng, task: impl Future<Output = T>) -> T {
     let result = Cell::new(None);
     let mut stepper = Stepper::new(rng);
@@ -105,8 +106,8 @@ pub fn operator_fabric(cluster: &SimCluster) -> SimFabric {
     SimFabric::new(cluster.network(), OPERATOR)
 }
 
-/// Makes clients that each have a block for small objects. Later ones have larger addresses, and so larger
-/// identities.
+/// Makes clients, each with a block for small objects. Later clients in the list have larger addresses, and therefore
+/// larger identities.
 pub fn clients_in_order<const N: usize>(rng: &Rng, cluster: &SimCluster) -> [SimClient; N] {
     let mut clients = [(); N].map(|()| cluster.client());
     for client in &clients {
@@ -117,7 +118,7 @@ pub fn clients_in_order<const N: usize>(rng: &Rng, cluster: &SimCluster) -> [Sim
     clients
 }
 
-/// Returns the blocks of a client, as in the memory nodes' block tables.
+/// Returns the blocks of a client, according to the owner tables of the memory nodes.
 pub fn blocks_of(cluster: &SimCluster, client: ClientId) -> Vec<Address> {
     let at = |node| match cluster.peek_node(node, NodeRequest::BlocksOf { clients: vec![client] }) {
         Some(NodeReply::Blocks(blocks)) => blocks,
@@ -150,7 +151,7 @@ pub fn index(cluster: &SimCluster) -> Vec<Slot> {
     all_slots(&view).flat_map(|slot| words_of(cluster, &view, slot)).collect()
 }
 
-/// Returns whether the replicas of any slot differ: then some client is within a write round.
+/// Returns whether the replicas of any slot differ, which means that some client is within a write round.
 pub fn replicas_differ(cluster: &SimCluster) -> bool {
     let view = cluster.view();
     all_slots(&view).any(|slot| {
@@ -159,7 +160,7 @@ pub fn replicas_differ(cluster: &SimCluster) -> bool {
     })
 }
 
-/// Makes the next view, without a lost node.
+/// Publishes the next view, without a lost node.
 pub fn forget(cluster: &SimCluster, lost: MnId) {
     let mut view = cluster.view().clone();
     view.number += 1;
@@ -175,8 +176,8 @@ pub fn forget(cluster: &SimCluster, lost: MnId) {
     cluster.set_view(view);
 }
 
-/// Loses the node of an index replica, settles every slot with any choice that the rules allow, and makes the next
-/// view. Only while no client runs; clients of the old view must not be used again.
+/// Loses the node of an index replica, settles every slot in a random way that the rules allow, and publishes the next
+/// view. To be called only while no client runs. Clients of the old view must not be used again.
 pub fn lose_index_replica(rng: &Rng, cluster: &SimCluster) {
     let lost = {
         let view = cluster.view();
@@ -186,7 +187,7 @@ pub fn lose_index_replica(rng: &Rng, cluster: &SimCluster) {
     lose_node(rng, cluster, lost);
 }
 
-/// Does the same with a given node.
+/// Loses a given node, as [`lose_index_replica`] does.
 pub fn lose_node(rng: &Rng, cluster: &SimCluster, lost: MnId) {
     let view = cluster.view().clone();
     cluster.crash_node(lost);

@@ -1,7 +1,7 @@
-//! A pair that changes its redundancy while other sessions write it. A memory node may be lost meanwhile.
+//! A pair changes its redundancy while other sessions write it. In some runs a memory node is lost meanwhile.
 //!
-//! A few operations on one key begin within one round trip, so rounds are contended in every way, and a loss finds
-//! most of them open.
+//! A few operations on one key begin within one round trip, so that rounds are contended in every way, and the loss of
+//! a node finds most rounds open.
 
 // Promise RED-7: Moves lose no write (rule L).
 
@@ -23,28 +23,29 @@ use fusee_sim::{ClusterOptions, NetworkOptions, Rng, Sim, SimCluster, SimSession
 use futures_util::future::join_all;
 
 const LEASE: Duration = Duration::from_millis(20);
-/// Lengths of values: each is long enough to be coded.
+/// Lengths of values, each long enough to be erasure-coded.
 const FILLERS: [usize; 4] = [600, 700, 800, 900];
 const KINDS: [OpKind; 10] =
     [Update, Update, Update, Upsert, Move, Move, Move, Delete, Search, Search];
 const SESSIONS: usize = 4;
 const BURSTS: usize = 8;
-/// Time within which the cluster must be repaired.
+/// Time within which the cluster must be repaired, in nanoseconds.
 const PATIENCE_NS: u64 = 2_000_000_000;
 
-/// Bursts of operations on one key, by a few sessions. `is_lossy`: a memory node is lost in the middle of one burst.
+/// A few sessions run bursts of operations on one key. If `is_lossy`, a memory node is lost in the middle of one burst.
 pub fn moved_pairs(seed: u64, is_lossy: bool) {
     let redundancies = vec![Redundancy::Replicated, Redundancy::Coded(coding())];
     run(seed, is_lossy, redundancies, (&KINDS, 1));
 }
 
-/// The same, but all sessions act at once, mostly with Moves. The lost node is a backup, perhaps one of a majority.
+/// All sessions act at once, mostly with Moves. The lost node has a backup, perhaps one of the majority by which a
+/// round was won.
 pub fn moved_at_once(seed: u64) {
     let redundancies = vec![Redundancy::Replicated, Redundancy::Coded(coding())];
     run(seed, true, redundancies, (&[Update, Move, Move, Move, Move, Move], 16));
 }
 
-/// The same for a pair that becomes EC-oriented and erasure-coded in turns, in place if possible.
+/// A pair becomes EC-oriented and erasure-coded in turns, in place if possible, while it is also written.
 pub fn turned_pairs(seed: u64, is_lossy: bool) {
     let oriented =
         Redundancy::Oriented(Orientation::new(2, coding()).expect("so many replicas can be"));
@@ -57,7 +58,7 @@ fn coding() -> Coding {
     Coding::new(2, 1).expect("there is such a code")
 }
 
-/// Runs operations of these kinds, with their beginnings `haste` times closer together.
+/// Runs operations of these kinds, whose starts are `haste` times closer together than usual.
 fn run(seed: u64, is_lossy: bool, redundancies: Vec<Redundancy>, (kinds, haste): (&[OpKind], u64)) {
     let sim = Sim::new(seed);
     let rng = Rng::named(seed, "moved pairs");
@@ -70,7 +71,7 @@ fn run(seed: u64, is_lossy: bool, redundancies: Vec<Redundancy>, (kinds, haste):
     let geometry = Geometry { block_bytes: 1 << 13, max_value_bytes: 1024, ..defaults.geometry };
     let options = ClusterOptions {
         memory_nodes: 6,
-        // With a minority of three or four backups a writer has lost, and its word is still there.
+        // With a minority of three or four backups, a writer has lost and its word is still on a backup.
         index_replicas: if haste > 1 { 4 + seed as u8 % 2 } else { 2 + seed as u8 % 4 },
         geometry,
         lease_ms: Some(LEASE.as_millis() as u64),
@@ -89,10 +90,10 @@ fn run(seed: u64, is_lossy: bool, redundancies: Vec<Redundancy>, (kinds, haste):
             keeper.open(session.gate().clone());
             sessions.push(Rc::new(session));
         }
-        // Two Moves of one session run at once as well.
+        // Two Moves of one session run at one time as well.
         let twice = sessions.iter().take(2).flat_map(|session| [session.clone(), session.clone()]);
         let acting = if turns { twice.collect() } else { sessions.clone() };
-        // Regions for both redundancies come with the first pairs that need them.
+        // The regions for both redundancies are added for the first pairs that need them.
         workload.run(&rng, &sessions[0], Upsert, 0).await;
         for _ in 0..4 {
             workload.run(&rng, &sessions[0], Move, 0).await;
@@ -129,8 +130,8 @@ fn run(seed: u64, is_lossy: bool, redundancies: Vec<Redundancy>, (kinds, haste):
     check_quiescent(&cluster, &cluster.take_orphans());
 }
 
-/// Waits until a round is contended, and a little longer. Then loses a backup with the most frequent word, which may
-/// have won by it. Without such a round: any backup.
+/// Waits until a round is contended, and a little longer. Then loses a backup with the most frequent word, whose writer
+/// may have won by this majority. If no round becomes contended, loses any backup.
 async fn lose_of_majority(cluster: &SimCluster, rng: &Rng) {
     let sim = cluster.sim();
     let view = cluster.view().clone();
@@ -158,7 +159,7 @@ async fn lose_of_majority(cluster: &SimCluster, rng: &Rng) {
     cluster.crash_node(lost);
 }
 
-/// Runs about one operation per session, at about the same time.
+/// Runs about one operation for each session, all at about one time.
 async fn burst(
     sim: &Sim,
     rng: &Rng,
@@ -199,8 +200,8 @@ async fn wait_for_repair(cluster: &SimCluster) {
     }
 }
 
-/// One session fills a small pool with EC-oriented pairs until there is no room, again and again. As a last resort
-/// its blocks are compared with the index, and objects that no word keeps are reused.
+/// One session fills a small pool with EC-oriented pairs until there is no room, again and again. As a last resort, the
+/// session compares its blocks with the index, and reuses objects that no word keeps.
 pub fn copies_compared(seed: u64) {
     let sim = Sim::new(seed);
     let rng = Rng::named(seed, "copies compared");
@@ -243,8 +244,8 @@ pub fn copies_compared(seed: u64) {
     check_replicas_agree(&cluster);
 }
 
-/// Pairs with two copies; some of them have become erasure-coded in place, and some of these EC-oriented again. Any
-/// two memory nodes are lost at once, with a spare or without; others join later.
+/// Pairs have two copies. Some have become erasure-coded in place, and some of these EC-oriented again. Any two memory
+/// nodes are lost at once, with or without a spare node. Other nodes join later.
 // Promise RED-10: EC-oriented pairs survive the loss of r - 1 nodes at once.
 pub fn two_nodes_lost(seed: u64) {
     const PAIRS: usize = 8;
@@ -304,7 +305,7 @@ pub fn two_nodes_lost(seed: u64) {
         check(&versions).await;
         wait_for_repair(&cluster).await;
         check(&versions).await;
-        // Pairs get fewer copies if there are nodes for these. They are refused if there are nodes for none, or no
+        // Pairs get fewer copies if there are too few nodes. Pairs are refused if there is no node for a copy, or no
         // room for a block.
         for number in (0..PAIRS).step_by(2) {
             let put = store.upsert_as(&key(number)[..], &value(number, 2), oriented, None).await;
@@ -341,8 +342,9 @@ pub fn two_nodes_lost(seed: u64) {
     check_quiescent(&cluster, &cluster.take_orphans());
 }
 
-/// The places of an EC-oriented pair's future parity hold the parity of another value under the same identity, as
-/// after 128 lives. A data chunk is damaged: the copy decides the value, however many parity chunks agree.
+/// The places of an EC-oriented pair's future parity hold parity of another value with an equal identity, as if the
+/// address had been used 128 times since. A data chunk is damaged. The copy decides the value, however many parity
+/// chunks agree with each other.
 pub fn older_parity(seed: u64) {
     let sim = Sim::new(seed);
     let defaults = ClusterOptions::default();
@@ -362,7 +364,7 @@ pub fn older_parity(seed: u64) {
         let older = [8; 900];
         let written = store.insert_as(b"key", &value, oriented).await.expect("there is room");
         let hint = written.place.expect("it has been put somewhere");
-        // Within a run no client meets such leftovers of the same identity.
+        // The checkers are off, because within a run no client meets such leftovers of an equal identity.
         cluster.never_watch();
         let view = store.view();
         let object = view.object_of(hint.word).expect("it leads there");
@@ -386,8 +388,9 @@ pub fn older_parity(seed: u64) {
     });
 }
 
-/// A client has died while it rewrote the header of a block: no column has a whole header. One node is lost, and
-/// after its chunks are restored on a spare one, another. The live objects of the block are readable.
+/// A client has died while it rewrote the header of a block, so that no column has a whole header. One node is lost,
+/// and after its chunks are restored on a spare node, another node is lost. The live objects of the block remain
+/// readable.
 pub fn torn_headers(seed: u64) {
     let sim = Sim::new(seed);
     let rng = Rng::named(seed, "torn headers");
@@ -410,7 +413,7 @@ pub fn torn_headers(seed: u64) {
         let view = store.view();
         let (block, _) = view.geometry.block_of(word.address()).expect("it lies in a block");
         for header in view.block(block).expect("it is in a region").places() {
-            // This is a WRITE without its last word, which has the CRC.
+            // This leaves the header as a WRITE without its last word would, which contains the CRC.
             cluster.network().flip(header.plus(BLOCK_HEADER_BYTES - 8), u64::MAX << 32);
         }
         let columns = || {
@@ -434,8 +437,8 @@ pub fn torn_headers(seed: u64) {
     check_replicas_agree(&cluster);
 }
 
-/// A pair whose block is no longer in use is moved in place, and its session dies in the middle. Recovery finds
-/// everything of the new word nevertheless.
+/// A session moves a pair in place in a block whose header says that it is no longer in use. The session dies in the
+/// middle. Recovery still finds all parts of the new word.
 pub fn resting_block(seed: u64) {
     let sim = Sim::new(seed);
     let rng = Rng::named(seed, "resting block");
@@ -489,8 +492,8 @@ pub fn resting_block(seed: u64) {
     check_replicas_agree(&cluster);
 }
 
-/// A chunk and the copy of a pair without parity are damaged, and the node of another chunk does not answer its
-/// reader. Silence is not damage: another session may be able to read the pair.
+/// A chunk and the copy of a pair without parity are damaged, and the node of another chunk does not answer a reader.
+/// This must not count as damage of the pair, because another session may be able to read it.
 pub fn silent_chunk(seed: u64) {
     let sim = Sim::new(seed);
     let defaults = ClusterOptions::default();
@@ -508,7 +511,8 @@ pub fn silent_chunk(seed: u64) {
         keeper.open(session.gate().clone());
         let store = session.store();
         let put = store.insert_as(b"key", &[7; 900], oriented).await.expect("there is room");
-        // The regions of the pair are new, and a change checks their contents.
+        // The regions of the pair are new, and this waits until the change that adds them has ended, because it checks
+        // their contents.
         sim.sleep(PATIENCE_NS / 4).await;
         assert!(cluster.view().change.is_none());
         let word = put.place.expect("it is there").word;

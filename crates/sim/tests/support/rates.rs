@@ -1,7 +1,7 @@
-//! Rates of the Moves that sessions make by themselves, and the counters of moved values.
+//! Checks of the rates of Moves that sessions make for their policy, and of the counters of moved values.
 //!
-//! Rates bound the bytes in any period, not only on average. So these runs compare the session's own count with the
-//! bound all the time, in virtual time.
+//! A rate bounds the bytes in any period, not only on average. Therefore these runs, in virtual time, compare the
+//! session's own count with the bound again and again.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use super::scripted::{VALUE, run};
 
 const VALUE_BYTES: usize = 3_000;
 const BYTES_PER_S: u64 = 20_000;
-/// Seconds for which an unused rate accumulates.
+/// Number of seconds for which an unused rate accumulates.
 const SAVED_S: f64 = 1.0;
 const KEYS: u32 = 60;
 
@@ -56,12 +56,12 @@ fn cluster(sim: &Sim, policy: Policy, written: &str) -> SimCluster {
     SimCluster::new(sim, &options)
 }
 
-/// Returns the greatest number of bytes that may have moved after this time.
+/// Returns the greatest number of bytes that a session is allowed to have moved after this time.
 fn most(seconds: f64) -> u64 {
     (BYTES_PER_S as f64 * (seconds + SAVED_S)) as u64 + VALUE_BYTES as u64
 }
 
-/// Successive writes while memory is short: each of them would demote some pairs.
+/// Memory is short during successive writes, each of which would demote some pairs.
 pub fn demotion(seed: u64) {
     let sim = Sim::new(seed);
     let demotion = Some(Demotion { above_percent: 1, bytes_per_s: BYTES_PER_S });
@@ -91,7 +91,7 @@ pub fn demotion(seed: u64) {
     });
 }
 
-/// Reads of many coded pairs, each often enough for a promotion.
+/// Many coded pairs are read, each of them often enough for a promotion.
 pub fn promotion(seed: u64) {
     let sim = Sim::new(seed);
     let promotion = Some(Promotion {
@@ -124,7 +124,7 @@ pub fn promotion(seed: u64) {
     });
 }
 
-/// The counters of every operation equal the traffic of its fabric.
+/// The counters of a session's operations equal the traffic of its fabric.
 pub fn counters(seed: u64) {
     let lives = GenerationSession::new(seed);
     let store = &lives.store;

@@ -1,16 +1,16 @@
-//! Full pools, in virtual time, with the unchanged logic of clients, memory nodes and master.
+//! Runs with full pools, in virtual time, with the real logic of clients, memory nodes and master.
 //!
-//! *Refill*: each client deletes the pairs of the previous one, fills the pool until there is no more memory, and
-//! dies at that point. The same number of pairs must fit each time.
+//! *Refill*: each client deletes the pairs of the previous client, fills the pool until there is no more memory, and
+//! dies then. The same number of pairs must fit each time.
 //!
-//! *Lend*: one client has filled the pool, owns the only block that was kept back for DELETEs, and does nothing any
-//! more. Other clients must still be able to delete.
+//! *Lend*: one client has filled the pool, owns the only block that was kept back for DELETEs, and does nothing more.
+//! Other clients must still be able to delete.
 //!
-//! *Refuse*: several clients fill the pool. A refused client must learn of it soon.
+//! *Refuse*: several clients fill the pool. A client whose write is refused must learn of this soon.
 //!
-//! *Swap*: two clients need each other's memory at the same time.
+//! *Swap*: two clients need each other's memory at one time.
 //!
-//! *Update*: several clients update existing pairs, with little room to spare.
+//! *Update*: several clients update existing pairs, with little free memory.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -25,7 +25,7 @@ use fusee_sim::{
 };
 
 const LEASE: Duration = Duration::from_millis(100);
-/// A block holds this number of pairs, or a thousand log objects.
+/// Number of pairs that fit in a block, which could hold a thousand log objects instead.
 const PER_BLOCK: u64 = 7;
 const VALUE: usize = 8000;
 const SESSION: LogicOptions = LogicOptions {
@@ -69,7 +69,7 @@ async fn open(cluster: &SimCluster, process: ProcessId, keeper: &Keeper) -> Rc<S
     session
 }
 
-/// Inserts pairs until the pool is full. Returns how many fit.
+/// Inserts pairs until the pool is full. Returns the number of pairs that fit.
 async fn fill(session: &SimSession, first: u64) -> u64 {
     let mut key = first;
     loop {
@@ -86,7 +86,7 @@ async fn delete(session: &SimSession, key: u64) {
     deleted.unwrap_or_else(|error| panic!("pair {key} cannot be deleted: {error}"));
 }
 
-/// Waits until all sessions have ended, and the dead ones are recovered.
+/// Waits until all sessions have ended, and all dead sessions are recovered.
 async fn put_right(cluster: &SimCluster) {
     let begun = cluster.sim().now();
     loop {
@@ -101,7 +101,7 @@ async fn put_right(cluster: &SimCluster) {
     }
 }
 
-/// Returns how many pairs fit in each round. `first_key` gives the first key of a round.
+/// Returns the number of pairs that fit in each round. `first_key` returns the first key of a round.
 pub fn fits(seed: u64, regions: u64, rounds: u64, first_key: fn(u64) -> u64) -> Vec<u64> {
     let sim = Sim::new(seed);
     let cluster = cluster(&sim, regions);
@@ -122,7 +122,7 @@ pub fn fits(seed: u64, regions: u64, rounds: u64, first_key: fn(u64) -> u64) -> 
             let fit = fill(&session, first_key(round)).await;
             filled.borrow_mut().push(fit);
             sim.crash(process);
-            // The process is crashed and never resumes here.
+            // The process is crashed, so the task never continues behind this line.
             sim.sleep(1).await;
         });
         executor.run(100_000_000, || ());
@@ -133,8 +133,8 @@ pub fn fits(seed: u64, regions: u64, rounds: u64, first_key: fn(u64) -> u64) -> 
     fits.into_inner()
 }
 
-/// Clients are killed in full pools. Later clients lose nothing except the log objects of free slots, which fit into
-/// two blocks.
+/// Clients are killed in full pools. Later clients lose no memory, except for the log objects of free slots, which fit
+/// into two blocks.
 pub fn refill(seed: u64) {
     for first_key in [|_| 0, |round| round << 32] {
         let fits = fits(seed, 4, 12, first_key);
@@ -143,8 +143,8 @@ pub fn refill(seed: u64) {
     }
 }
 
-/// Several sessions delete in turns in a full pool with one block for log objects. Returns the time of the slowest
-/// delete.
+/// Several sessions delete in turns in a full pool with only one block for log objects. Returns the time of the slowest
+/// DELETE.
 pub fn lend(seed: u64) -> Nanos {
     const SESSIONS: u64 = 4;
     let sim = Sim::new(seed);
@@ -174,8 +174,8 @@ pub fn lend(seed: u64) -> Nanos {
     slowest.get()
 }
 
-/// Several clients fill the pool concurrently, and ask for more when it is full. Returns the time of the slowest
-/// refused insert.
+/// Several clients fill the pool at one time, and insert further pairs when it is full. Returns the time of the slowest
+/// refused INSERT.
 pub fn refuse(seed: u64) -> Nanos {
     const SESSIONS: u64 = 4;
     let sim = Sim::new(seed);
@@ -200,7 +200,7 @@ pub fn refuse(seed: u64) -> Nanos {
                     other => assert!(other.is_ok(), "{other:?}"),
                 }
             }
-            // All sessions stay until all of them have filled the pool.
+            // All sessions stay until each of them has filled the pool.
             sim.sleep(2_000_000_000).await;
         });
     }
@@ -209,8 +209,8 @@ pub fn refuse(seed: u64) -> Nanos {
     slowest.get()
 }
 
-/// Two clients have filled the pool with pairs of two sizes, and deleted most of them, but no whole block. Then each
-/// inserts a pair of the other's size, at the same time.
+/// Two clients have filled the pool with pairs of two sizes, and have deleted most of them, but no whole block. Then,
+/// at one time, each client inserts a pair of the other client's size.
 pub fn swap(seed: u64) {
     const SIZES: [usize; 2] = [VALUE, 3000];
     let sim = Sim::new(seed);
@@ -246,11 +246,11 @@ pub fn swap(seed: u64) {
     assert_eq!(swapped.get(), 2);
 }
 
-/// Several clients update pairs that take half of a pool, sometimes pairs that another client wrote last. Each client
-/// has only a few blocks. Returns the time of the slowest update.
+/// Several clients update pairs that take half of a pool, including pairs that another client wrote last. Each client
+/// has only a few blocks. Returns the time of the slowest UPDATE.
 pub fn update(seed: u64) -> Nanos {
     const SESSIONS: u64 = 4;
-    // Of 1600 that fit: the free memory is much more than finished clients hold.
+    // 1600 pairs would fit, so the free memory is much more than clients that have finished still hold.
     const PAIRS: u64 = 800;
     const BYTES: usize = 500;
     let sim = Sim::new(seed);
@@ -279,7 +279,7 @@ pub fn update(seed: u64) -> Nanos {
                     of_all.set(of_all.get().max(sim.now() - begun));
                 }
             }
-            // The session stays, so that all others can get the memory that it no longer needs.
+            // The session stays open, so that the other sessions can get the memory that it no longer needs.
             at_work.set(at_work.get() - 1);
             while at_work.get() > 0 {
                 sim.sleep(10_000_000).await;

@@ -1,10 +1,10 @@
-//! Reuse of memory, step by step: few keys, three objects to a block, and epochs that pass as if there were keepers
-//! and a master.
+//! Reuse of memory in a stepwise cluster, with few keys, blocks of three objects, and epochs that pass as if there were
+//! keepers and a master.
 //!
-//! Every client soon reclaims the objects that it has freed, so an address recurs after a few writes, often in the
-//! same slot, while other clients still know its earlier contents: readers between a slot and its object, writers
-//! with hints of any age, losers of rounds, clients that stop for long. Some clients die and are recovered; others go
-//! on with their blocks, which are unverified.
+//! Every client soon reclaims the objects that it has freed, so an address recurs after a few writes, often in one
+//! slot, while other clients still know its earlier contents: readers between a slot and its object, writers with hints
+//! of any age, losers of rounds, and clients that stop for long. Some clients die and are recovered; other clients
+//! continue to use their blocks, which are unverified.
 
 use std::cell::{Cell, RefCell};
 
@@ -18,16 +18,16 @@ use super::crash::{ClientLife, idle};
 use super::failures::{FailureCounts, FailureRun, PlanKind};
 use super::small;
 
-/// Sizes of which three objects fit in a block.
+/// A length of values with which three objects fit in a block.
 const FILLER: &[usize] = &[1100];
 
-/// Clients write and read, and some die. 1 to 4 index replicas.
+/// Clients write and read, and some of them die. There are 1 to 4 index replicas.
 pub fn reuse(seed: u64) -> FailureCounts {
     let data_replicas = 1 + seed as u8 / 4 % 2;
     use_again(tight(seed, ClusterOptions { data_replicas, ..small(seed, 1 + seed as u8 % 4) }))
 }
 
-/// The same in any cluster that is [`tight`].
+/// Clients write and read, and some of them die, in any cluster made by [`tight`].
 pub fn use_again(run: FailureRun) -> FailureCounts {
     let rng = &run.rng;
     let dying = rng.below(3);
@@ -67,7 +67,7 @@ pub fn use_again(run: FailureRun) -> FailureCounts {
     run.end()
 }
 
-/// Makes a run with so little memory that it is reused; in half of the runs it is often short.
+/// Makes a run with so little memory that it is reused. In half of the runs memory is often short.
 pub fn tight(seed: u64, options: ClusterOptions) -> FailureRun {
     let region_bytes = 1 << (14 + seed / 8 % 2);
     let geometry = Geometry { max_value_bytes: 1200, region_bytes, ..options.geometry };
@@ -78,7 +78,7 @@ pub fn tight(seed: u64, options: ClusterOptions) -> FailureRun {
     run
 }
 
-/// Draws the operations of a task: mostly writes of one key.
+/// Draws the operations of a task, most of which are writes of one key.
 fn plan(run: &FailureRun) -> Vec<(OpKind, usize)> {
     let any = |n| run.rng.below(n);
     let emphasis = [
@@ -90,11 +90,11 @@ fn plan(run: &FailureRun) -> Vec<(OpKind, usize)> {
     (0..8 + any(30)).map(|_| (emphasis[any(4)], any(2) * any(run.keys()))).collect()
 }
 
-/// Lets epochs pass, like keepers and the master together.
+/// Lets epochs pass, as keepers and the master together would.
 struct EpochDriver<'r> {
     run: &'r FailureRun,
     clients: &'r [(SimClient, ClientLife<'r>)],
-    /// Whether each client has died and is recovered.
+    /// Whether each client has died and been recovered.
     gone: RefCell<Vec<bool>>,
     is_done: Cell<bool>,
 }
@@ -105,7 +105,7 @@ impl<'r> EpochDriver<'r> {
         EpochDriver { run, clients, gone, is_done: Cell::new(false) }
     }
 
-    /// Asks one question after the other, for all sessions, until all clients have ended.
+    /// Asks one question after the other on behalf of all sessions, until all clients have ended.
     async fn pass(&self) {
         // The newest epoch at the time of each question.
         let mut asked: Vec<u64> = Vec::new();
@@ -139,7 +139,7 @@ impl<'r> EpochDriver<'r> {
         }
     }
 
-    /// Returns the gates of clients that live, or may have left something half-way.
+    /// Returns the gates of clients that live, or that may have left a write half-way.
     fn gates(&self) -> impl Iterator<Item = &SessionGate> {
         let gone = self.gone.borrow().clone();
         let left = self.clients.iter().zip(gone).filter(|(_, gone)| !gone);

@@ -1,6 +1,8 @@
-//! Operations under random schedules, and all clients crashing at once, each run from one seed.
+//! Operations under random schedules, in some scenarios with a crash of all clients at once. Each run follows from one
+//! seed.
 //!
-//! Checked: at every step, no key is live twice; at the end, replicas agree; and each key has a linearizable history.
+//! Every run checks that no key is live twice at any step, that the replicas agree at the end, and that each key has a
+//! linearizable history.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
@@ -16,7 +18,7 @@ use super::{MAX_STEPS, alone, lose_index_replica, small, stepwise_or_immediate};
 /// The operations of one task, in order.
 type Plan = Vec<(OpKind, usize)>;
 
-/// A run: its cluster and its keys. Most operations are on key 0.
+/// A run with its cluster and keys. Most operations are on key 0.
 struct StepRun {
     rng: Rng,
     cluster: SimCluster,
@@ -25,7 +27,7 @@ struct StepRun {
 }
 
 impl StepRun {
-    /// Makes a run. Successive seeds differ in the number of index replicas.
+    /// Makes a run. Successive seeds have different numbers of index replicas.
     fn new(seed: u64, replicas: &[u8], keys: fn(&Rng) -> (usize, usize)) -> StepRun {
         let index_replicas = replicas[seed as usize % replicas.len()];
         let (rng, cluster) = stepwise_or_immediate(seed, &small(seed, index_replicas));
@@ -78,7 +80,7 @@ impl StepRun {
         stepper
     }
 
-    /// Runs the tasks to their end, reads every key, and checks the history.
+    /// Runs the tasks to their ends, reads every key, and checks the histories.
     fn conclude(&self, tasks: Stepper<'_>, reader: &SimClient) {
         tasks.run(MAX_STEPS, || ());
         check_replicas_agree(&self.cluster);
@@ -86,7 +88,7 @@ impl StepRun {
         self.workload.assert_linearizable();
     }
 
-    /// Loses a node of the index after all clients have crashed, and lets new clients go on.
+    /// Loses a node of the index after all clients have crashed, and then runs new clients.
     fn lose_a_replica(&self) {
         lose_index_replica(&self.rng, &self.cluster);
         check_replicas_agree(&self.cluster);
@@ -94,7 +96,7 @@ impl StepRun {
         self.conclude(self.tasks(&stores, self.mixed_plans()), &stores[0]);
     }
 
-    /// Draws plans of 2 to 4 tasks with all operations, with one of several emphases.
+    /// Draws plans for 2 to 4 tasks with operations of all kinds, with one of several emphases.
     fn mixed_plans(&self) -> Vec<Plan> {
         let weights = [
             [3, 2, 1, 3, 2, 1],
@@ -111,8 +113,8 @@ impl StepRun {
             .collect()
     }
 
-    /// Draws plans of 3 tasks that insert and delete key 0, and of up to 2 more that change the slots around it with
-    /// other keys.
+    /// Draws plans for 3 tasks that insert and delete key 0, and for up to 2 further tasks that insert and delete other
+    /// keys, to change the slots around key 0.
     fn fighting_plans(&self) -> Vec<Plan> {
         let fight = [(Insert, 2), (Delete, 2), (Search, 1)];
         let churn = [(Insert, 1), (Delete, 1)];
@@ -127,9 +129,9 @@ impl StepRun {
             .collect()
     }
 
-    /// Begins 4 to 9 operations one after another. Those on key 0 stop after a few steps, mostly when they have just
-    /// read which slots are free. Those on other keys mostly end, and change which slots are free. Returns the
-    /// operations that have not ended.
+    /// Begins 4 to 9 operations one after another. Operations on key 0 stop after a few steps, mostly when they have
+    /// just read which slots are free. Operations on other keys mostly end, and change which slots are free. Returns
+    /// the operations that have not ended.
     fn burst<'t>(&'t self, stores: &'t [SimClient]) -> Stepper<'t> {
         let mix = [(Insert, 6), (Upsert, 1), (Delete, 2), (Search, 1)];
         let others = [(Insert, 1), (Delete, 1)];
@@ -147,30 +149,30 @@ impl StepRun {
         stepper
     }
 
-    /// Takes up to `steps` steps of one task. Returns whether it has ended.
+    /// Takes up to `steps` steps of one task. Returns whether the task has ended.
     fn step(&self, mut task: Pin<&mut impl Future<Output = ()>>, steps: usize) -> bool {
         let mut context = Context::from_waker(Waker::noop());
         (0..steps).any(|_| task.as_mut().poll(&mut context) == Poll::Ready(()))
     }
 }
 
-/// Draws 1 to 3 keys, sometimes with the same buckets and fingerprint.
+/// Draws 1 to 3 keys, which in half of the cases share their buckets and fingerprint.
 fn few_keys(rng: &Rng) -> (usize, usize) {
     let n = 1 + rng.below(3);
     if rng.below(2) == 0 { (n, 0) } else { (1, n - 1) }
 }
 
-/// Draws 3 to 5 keys with the same buckets and fingerprint.
+/// Draws 3 to 5 keys that share their buckets and fingerprint.
 fn alike_keys(rng: &Rng) -> (usize, usize) {
     (3 + rng.below(3), 0)
 }
 
-/// Draws 3 to 6 keys without any relation.
+/// Draws 3 to 6 keys that have no such relation.
 fn more_keys(rng: &Rng) -> (usize, usize) {
     (1, 2 + rng.below(4))
 }
 
-/// All operations on few keys.
+/// Operations of all kinds run on few keys.
 pub fn mixed(seed: u64) {
     let run = StepRun::new(seed, &[1, 2, 3, 4, 5], few_keys);
     let stores = run.sessions(1);
@@ -178,7 +180,7 @@ pub fn mixed(seed: u64) {
     run.conclude(run.tasks(&stores, run.mixed_plans()), &stores[0]);
 }
 
-/// INSERTs and DELETEs of one key, while other keys change which slots are free.
+/// INSERTs and DELETEs of one key run while other keys change which slots are free.
 pub fn fight(seed: u64) {
     let run = StepRun::new(seed, &[1, 2, 3, 4, 5], more_keys);
     let stores = run.sessions(1);
@@ -186,7 +188,7 @@ pub fn fight(seed: u64) {
     run.conclude(run.tasks(&stores, run.fighting_plans()), &stores[0]);
 }
 
-/// Operations that stop half-way, each at another moment, and go on together.
+/// Operations stop half-way, each at another step, and then continue together.
 pub fn bursts(seed: u64) {
     let run = StepRun::new(seed, &[1, 2, 3, 4, 5], alike_keys);
     let stores = run.sessions(1);
@@ -194,7 +196,7 @@ pub fn bursts(seed: u64) {
     run.conclude(run.burst(&stores), &stores[0]);
 }
 
-/// Rounds on the slot of one key, one after another, with clients that fall behind.
+/// Rounds on the slot of one key follow each other, and some clients fall behind.
 pub fn rounds(seed: u64) {
     let run = StepRun::new(seed, &[2, 3, 4, 5], |_| (1, 0));
     let stores = run.sessions(2);
@@ -206,7 +208,7 @@ pub fn rounds(seed: u64) {
     run.conclude(run.tasks(&stores, plans), &stores[0]);
 }
 
-/// Like [`mixed`]; all clients crash at some step, and a node of the index is lost.
+/// Operations run as in [`mixed`]. All clients crash at some step, and a node of the index is lost.
 pub fn crash(seed: u64) {
     let run = StepRun::new(seed, &[2, 3, 4, 5], few_keys);
     let stores = run.sessions(1);
@@ -217,7 +219,7 @@ pub fn crash(seed: u64) {
     run.lose_a_replica();
 }
 
-/// Like [`bursts`]; all clients crash, and a node of the index is lost.
+/// Operations run as in [`bursts`]. All clients crash, and a node of the index is lost.
 pub fn bursts_crash(seed: u64) {
     let run = StepRun::new(seed, &[2, 3, 4, 5], alike_keys);
     let stores = run.sessions(1);
@@ -228,8 +230,8 @@ pub fn bursts_crash(seed: u64) {
     run.lose_a_replica();
 }
 
-/// Like [`mixed`], while objects are damaged on one replica. At the end most objects are damaged. One SEARCH of each
-/// key repairs the damage that it meets, so a second SEARCH meets none.
+/// Operations run as in [`mixed`] while objects are damaged on one replica. At the end most objects are damaged. A
+/// SEARCH of each key repairs the damage that it meets, so that a second SEARCH meets none.
 pub fn damage(seed: u64) {
     let run = StepRun::new(seed, &[1, 2, 3, 4, 5], few_keys);
     let stores = run.sessions(1);

@@ -1,4 +1,4 @@
-//! Findings that need a re-read: comparisons with the index, and damaged replicas.
+//! Scripts of findings that are doubtful until a re-read: garbage in a comparison with the index, and damaged replicas.
 
 use std::cell::RefCell;
 use std::pin::Pin;
@@ -12,8 +12,8 @@ use fusee_core::view::PoolPlace;
 
 use super::{HostScript, ScriptedCluster, ScriptedStore, VALUE, poll_until, run};
 
-/// While an object is being written whose word is not in the index yet, another operation is short of memory and
-/// compares the block with the index. That object is not garbage.
+/// An object is being written, and its word is not in the index yet. Meanwhile another operation is short of memory and
+/// compares the block with the index. The comparison must not take the object for garbage.
 pub fn beside_a_write(seed: u64) {
     let stage = ScriptedCluster::new(seed);
     // The block is unverified.
@@ -55,8 +55,8 @@ pub fn beside_a_write(seed: u64) {
     stage.check(&run(store.leave()));
 }
 
-/// A word is on a backup alone, left by a write that lost its round and whose client has died. If the primary is lost
-/// now, the slot may be settled on this word, so its object is not garbage.
+/// A write that lost its round has left its word on a backup, and its client has died. If the primary were lost now,
+/// the slot could be settled on this word. Therefore the word's object is not garbage.
 pub fn lost_word(seed: u64) {
     let stage = ScriptedCluster::new(seed);
     let (store, script) = stage.open(0..1, None);
@@ -77,8 +77,8 @@ pub fn lost_word(seed: u64) {
     assert!(!stage.is_marked(lost.word.address()), "it is taken for garbage");
 }
 
-/// A replica is damaged, and its repair is delayed for long. The repair may execute as long as its session acts, so
-/// the object must not be reused before.
+/// A replica is damaged, and the WRITE that repairs it is delayed for long. The WRITE may execute as long as its
+/// session is pinned, so the object must not be reused until then.
 pub fn late_repair(seed: u64) {
     let stage = ScriptedCluster::new(seed);
     let primary_since = stage.cluster.view().regions[0].primary_since();
@@ -87,7 +87,7 @@ pub fn late_repair(seed: u64) {
     let view = stage.cluster.view().clone();
     let hint = run(writer.search(b"a", None)).expect("it is there").hint().expect("it is there");
     let places = view.object(hint.word.address(), 64).expect("it is there").places();
-    // The loop covers the replica that is read first.
+    // One of these replicas is the one that the reader reads first.
     for (i, place) in places.enumerate() {
         let key = PoolPlace { offset: place.offset + 24, ..place };
         stage.cluster.network().flip(key, 1 << 40);
@@ -105,8 +105,8 @@ pub fn late_repair(seed: u64) {
     panic!("no replica is read");
 }
 
-/// The WRITE of an object is delayed for long, and its session takes it for lost: no word refers to the object, and
-/// the INSERT has failed. The session must not leave: the WRITE could execute in the block of the next owner.
+/// The WRITE of an object is delayed for long and had no answer. No word refers to the object, and the INSERT has
+/// failed. The session must not leave, because the WRITE could execute when the block already has another owner.
 pub fn late_object(seed: u64) {
     let stage = ScriptedCluster::new(seed);
     let primary_since = stage.cluster.view().regions[0].primary_since();
@@ -118,8 +118,8 @@ pub fn late_object(seed: u64) {
     assert!(script.late() > 0 && store.needs_recovery());
 }
 
-/// An object is written, and the following READ has no answer: the write has failed, and none of its verbs may
-/// execute later. The session goes on, and the object is free again.
+/// An object is written, and the following READ has no answer. The write has failed, and none of its verbs can execute
+/// later. The session can be used further, and the object is free again.
 // Promise MEM-30: Objects of failed or dropped writes are given back or recovered.
 pub fn unanswered_read(seed: u64) {
     let (stage, store, script) = before_a_second_phase(seed);
@@ -132,8 +132,8 @@ pub fn unanswered_read(seed: u64) {
     stage.check(&run(store.leave()));
 }
 
-/// The same, but the caller drops the write: no operation needs the written object. The session leaves it to
-/// recovery, or frees it itself.
+/// An object is written, and then the caller drops the write, so that no operation needs the object. The session either
+/// leaves it to recovery, or frees it.
 // Promise MEM-30
 pub fn dropped_write(seed: u64) {
     let (stage, store, script) = before_a_second_phase(seed);
@@ -147,7 +147,7 @@ pub fn dropped_write(seed: u64) {
     }
 }
 
-/// Makes a pair whose object a write must READ, since it has no hint, after it has written its own object.
+/// Makes a pair whose object a write without a hint must READ in a second phase, after it has written its own object.
 fn before_a_second_phase(seed: u64) -> (ScriptedCluster, ScriptedStore, Rc<HostScript>) {
     let stage = ScriptedCluster::new(seed);
     let primary_since = stage.cluster.view().regions[0].primary_since();
@@ -156,7 +156,8 @@ fn before_a_second_phase(seed: u64) -> (ScriptedCluster, ScriptedStore, Rc<HostS
     (stage, store, script)
 }
 
-/// The first block comes with a new region. Epochs pass meanwhile: a session that waits for the region is not pinned.
+/// The first block comes with a new region. Epochs pass meanwhile, because a session that waits for the region is not
+/// pinned.
 // Promise MEM-29: A session that waits for a region holds no epoch.
 pub fn region_to_come(seed: u64) {
     let stage = ScriptedCluster::new(seed);
@@ -167,7 +168,7 @@ pub fn region_to_come(seed: u64) {
     assert_eq!(script.epoch(), before + 3);
 }
 
-/// A new region takes long. Meanwhile the session can use memory that it has freed itself.
+/// A new region is added late. Until then the session can use memory that it has freed itself.
 // Promise MEM-31: A session that waits for a region uses memory freed meanwhile.
 pub fn own_memory_first(seed: u64) {
     let stage = ScriptedCluster::new(seed);

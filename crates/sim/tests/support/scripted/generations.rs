@@ -1,6 +1,6 @@
-//! Generations never restart: a word recurs only after a whole window of epochs, whichever session has the block
-//! meanwhile. The cluster checks that at every WRITE to an object; the scripts only have to use one block again and
-//! again.
+//! Scripts in which generations must not restart: a slot word recurs only after a whole window of epochs, whichever
+//! session has the block meanwhile. The cluster checks this at every WRITE to an object, so the scripts only have to
+//! use one block again and again.
 
 use std::cell::Cell;
 use std::pin::Pin;
@@ -13,10 +13,10 @@ use fusee_core::view::PoolPlace;
 
 use super::{HostScript, ScriptedCluster, ScriptedStore, VALUE, poll_until, run};
 
-/// A value of another size class than [`VALUE`]: a block has one such object.
+/// A value of another size class than [`VALUE`]. A block has room for one such object.
 pub(super) const LARGE: [u8; 2500] = [2; 2500];
 
-/// A session of a stage in which epochs pass.
+/// A session on a stage in which epochs pass.
 pub struct GenerationSession {
     pub stage: Rc<ScriptedCluster>,
     pub store: ScriptedStore,
@@ -24,12 +24,12 @@ pub struct GenerationSession {
 }
 
 impl GenerationSession {
-    /// Makes a session with one block for objects of [`VALUE`], and one for log objects of DELETEs.
+    /// Makes a session with one block for objects of [`VALUE`], and one block for log objects of DELETEs.
     pub fn new(seed: u64) -> GenerationSession {
         GenerationSession::of(ScriptedCluster::new(seed))
     }
 
-    /// Does the same on this stage.
+    /// Makes such a session on this stage.
     pub fn of(stage: ScriptedCluster) -> GenerationSession {
         let stage = Rc::new(stage);
         let primary_since = Some(stage.cluster.view().regions[0].primary_since());
@@ -39,7 +39,7 @@ impl GenerationSession {
         GenerationSession { stage, store, script }
     }
 
-    /// Lets up to this many epochs pass while the session waits.
+    /// Lets up to `epochs` epochs pass while the session waits.
     pub fn lets_pass(&self, epochs: u64) {
         for _ in 0..epochs {
             let stage = self.stage.clone();
@@ -65,7 +65,7 @@ impl GenerationSession {
         self.script.then_nothing();
     }
 
-    /// Empties the block for an object of another class. Returns the number of epochs that passed.
+    /// Uses the emptied block for an object of another class. Returns the number of epochs that passed until then.
     pub fn uses_for_another_class(&self, epochs: u64) -> u64 {
         let before = self.script.epoch();
         self.lets_pass(epochs);
@@ -94,8 +94,8 @@ pub(super) fn block(stage: &ScriptedCluster, number: u32) -> Address {
     stage.cluster.view().geometry.block_address(0, number)
 }
 
-/// Each INSERT of an existing key writes an object that no other session learns of. The object is not written again
-/// in the same epoch.
+/// Each INSERT of an existing key writes an object that no other session learns of. The object must not be written
+/// again within one epoch.
 pub fn given_back(seed: u64) {
     let lives = GenerationSession::new(seed);
     run(lives.store.insert(b"a", &VALUE)).expect("there is room");
@@ -107,7 +107,7 @@ pub fn given_back(seed: u64) {
     }
 }
 
-/// A block is emptied and used for another class: its generations continue.
+/// A block is emptied and used for another class. Its generations continue.
 pub fn emptied(seed: u64) {
     let lives = GenerationSession::new(seed);
     run(lives.store.insert(b"a", &VALUE)).expect("there is room");
@@ -119,8 +119,9 @@ pub fn emptied(seed: u64) {
     assert!((7..=21).contains(&base), "21 lives of three objects, and {base} of one of them");
 }
 
-/// One object stays in its first life while the others have as many lives as there are generations. When all are
-/// free, the next generation of the one is the latest generation of the others: the block must wait.
+/// One object keeps its first generation while the other objects use up all generations. When all objects are free, the
+/// next generation of the first object is the latest generation of the other ones. Therefore the block must wait for a
+/// window.
 pub fn laggard(seed: u64) {
     let lives = GenerationSession::new(seed);
     far_apart(&lives);
@@ -128,8 +129,9 @@ pub fn laggard(seed: u64) {
     assert!(epochs >= WINDOW_EPOCHS, "it has waited for {epochs} only");
 }
 
-/// The same, and another master takes over before the window is over. Its epochs are far ahead, and not all sessions
-/// know it: one may still use a word that it saw a moment ago.
+/// A block waits as in [`laggard`], and another master takes over before the window has passed. The new master's epochs
+/// are far ahead, and not all sessions know them yet: a session may still use a word that it saw a moment ago.
+/// Therefore the block waits on.
 pub fn takeover(seed: u64) {
     let lives = GenerationSession::new(seed);
     far_apart(&lives);
@@ -155,15 +157,15 @@ pub fn takeover(seed: u64) {
     assert!(epochs < 64, "all have heard, and it waits on: {epochs} epochs");
 }
 
-/// A block is handed to another session. Its objects have had more lives than the header shows. The next generation
-/// follows that of the object, not that of the base, which the object had a few lives ago.
+/// A block is handed to another session after its objects have had more generations than the header shows. The next
+/// generation follows that of the object, not the base, which the object had a few generations ago.
 // Promise MEM-26: The next owner of a wrapped block continues its generations.
 pub fn wrapped(seed: u64) {
     let lives = GenerationSession::new(seed);
     for key in [b"a", b"b"] {
         run(lives.store.insert(key, &VALUE)).expect("there is room");
     }
-    // Two objects alternate, and are a few lives past their first generation.
+    // Two objects take turns, and each goes a few generations past its first one.
     (0..2 * u32::from(Slot::GENERATIONS) + 16).for_each(|_| lives.update(b"b"));
     assert!(lives.header().base.is_wrapped);
     let rests = run(lives.store.leave());
@@ -179,14 +181,14 @@ fn far_apart(lives: &GenerationSession) {
     for key in [b"a", b"b"] {
         run(lives.store.insert(key, &VALUE)).expect("there is room");
     }
-    // Two objects alternate.
+    // Two objects take turns.
     (0..2 * u32::from(Slot::GENERATIONS) - 2).for_each(|_| lives.update(b"b"));
     assert!(lives.header().base.is_wrapped);
     lives.delete(b"a");
     lives.delete(b"b");
 }
 
-/// The owner of a block dies after emptying it. The next owner knows only the header.
+/// The owner of a block dies after emptying the block. The next owner knows only the header.
 pub fn dies_when_it_is_empty(seed: u64) {
     let lives = GenerationSession::new(seed);
     run(lives.store.insert(b"a", &VALUE)).expect("there is room");
@@ -196,8 +198,8 @@ pub fn dies_when_it_is_empty(seed: u64) {
     assert!(epochs < 64, "nothing was to wait for a window: {epochs}");
 }
 
-/// The same with a block that waits for its window. Its next owner is short of the block's own class, and waits as
-/// well, but only for the rest of the window.
+/// The owner dies while its emptied block waits for a window. The next owner needs the block for its own class and
+/// waits as well, but only for the rest of the window.
 pub fn inherited_while_it_waits(seed: u64) {
     let lives = GenerationSession::new(seed);
     far_apart(&lives);
@@ -205,7 +207,7 @@ pub fn inherited_while_it_waits(seed: u64) {
     assert!((WINDOW_EPOCHS - 64..WINDOW_EPOCHS + 64).contains(&epochs), "{epochs} epochs");
 }
 
-/// Returns the number of epochs that passed before another session could use the block.
+/// Makes the owner die, and returns the number of epochs that passed before another session could use the block.
 fn dies_and_is_inherited(lives: GenerationSession) -> u64 {
     let lives = dies_when_empty(lives);
     let before = lives.script.epoch();
@@ -214,7 +216,7 @@ fn dies_and_is_inherited(lives: GenerationSession) -> u64 {
     lives.script.epoch() - before
 }
 
-/// Lets the owner die when the block is empty. Returns the next owner.
+/// Makes the owner die when the block is empty. Returns a session that owns the block next.
 pub(super) fn dies_when_empty(lives: GenerationSession) -> GenerationSession {
     {
         lives.lets_pass(64);

@@ -1,4 +1,4 @@
-//! Free bitmaps: marks on a replica that is no longer read, and marks that come late.
+//! Scripts of free bitmaps: bits on a replica that is no longer read, and bits that are set late.
 
 use std::rc::Rc;
 
@@ -6,7 +6,7 @@ use fusee_core::verbs::VerbOp;
 
 use super::{HostScript, ScriptedCluster, ScriptedStore, VALUE, run};
 
-/// Makes four pairs in two blocks. The first pair is replaced, its object is marked, and the session has seen that.
+/// Makes four pairs in two blocks. The first pair is replaced, and its old object's free bit is set.
 fn prepared(
     stage: &ScriptedCluster,
     before_the_mark: impl FnOnce(&HostScript),
@@ -21,8 +21,8 @@ fn prepared(
     (store, script)
 }
 
-/// Objects are marked as free; then the region has another first replica with an empty bitmap. The next owner of the
-/// blocks must not take this bitmap for complete.
+/// Free bits of objects are set, and then the region gets another first replica with an empty bitmap. The next owner of
+/// the blocks must not take this bitmap for complete.
 pub fn left_behind(seed: u64) {
     let stage = ScriptedCluster::new(seed);
     let (store, script) = prepared(&stage, |_| ());
@@ -32,8 +32,8 @@ pub fn left_behind(seed: u64) {
     stage.check(&rests);
 }
 
-/// Objects seen as free on one replica's bitmap are to be reused when another replica comes first: there is no bit to
-/// clear there.
+/// Objects were seen as free in one replica's bitmap, and are to be reused when another replica has become the first.
+/// The new bitmap has no bits for them that would have to be cleared.
 pub fn seen_elsewhere(seed: u64) {
     let stage = ScriptedCluster::new(seed);
     let (store, script) = prepared(&stage, |_| ());
@@ -46,8 +46,8 @@ pub fn seen_elsewhere(seed: u64) {
     assert_eq!(stage.values(&store, b"abcd").len(), 4);
 }
 
-/// A mark is delayed for long, and its session takes it for lost. Other sessions must not take the freeing for
-/// settled, whatever the session does next: they would set the same bit.
+/// The FAA that sets a free bit is delayed for long and had no answer. Whatever the session does next, other sessions
+/// must not treat the object as settled, because they would set the same bit.
 pub fn late_mark(seed: u64) {
     let stage = ScriptedCluster::new(seed);
     let loses = |script: &HostScript| script.lose(|verb| matches!(verb.op, VerbOp::Faa { .. }));

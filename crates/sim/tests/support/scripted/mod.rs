@@ -1,12 +1,13 @@
-//! A session whose environment is a script: it decides when a block comes, when an epoch is over, which verbs are
-//! lost and execute later, and which view is the newest. For memory errors that random schedules do not reach.
+//! Sessions whose environment is a script. The script decides when the session gets a block, when an epoch ends, which
+//! verbs are lost and possibly execute later, and which view is the newest. Scripts are for memory errors that random
+//! schedules do not reach.
 //!
-//! The environment checks the promises of sessions ([`Host`](fusee_core::host)): while a verb may still execute, the
-//! session is pinned, and does not report that everything it has freed is marked; a session that asks for a block is
-//! pinned. The cluster checks the rest, as in every run: bits of free bitmaps are set where they are clear, and every
-//! entry leads to its object.
+//! The environment checks what sessions promise to it ([`Host`](fusee_core::host)): while one of its verbs may still
+//! execute, a session is pinned, and does not report that all its freed objects have their bits set; and a session that
+//! asks for a block is pinned. The cluster checks the rest, as in every run: bits of free bitmaps are set only where
+//! they are clear, and every entry leads to its object.
 //!
-//! Each script has its mutant, and comes to the same end with every seed.
+//! Each script notices a mutant of its own, and comes to one end with every seed.
 
 pub mod doubts;
 pub mod generations;
@@ -40,70 +41,70 @@ use fusee_sim::{ClusterOptions, SimCluster, SimFabric};
 
 use super::{all_slots, small, stepwise};
 
-/// A value of which three objects fit in a block.
+/// A value of such a length that three objects fit in a block.
 pub const VALUE: [u8; 1100] = [1; 1100];
 const KEY_BYTES: usize = 1;
-/// More polls than anything takes here.
+/// The greatest number of polls, more than any future needs here.
 const POLLS: usize = 100_000;
 
 type Step = Box<dyn FnOnce()>;
 
-/// A verb that its session takes for lost.
+/// A verb without an answer, which its session takes for lost.
 struct LostVerb {
     verb: Verb,
     bytes: Vec<u8>,
-    /// The local epoch of its operation.
+    /// The local epoch of the verb's operation.
     since: u64,
 }
 
-/// The environment of a session.
+/// The environment of a session, and the script that controls it.
 pub struct HostScript {
     view: RefCell<Arc<View>>,
     local_epoch: Cell<u64>,
     pinned: Cell<Option<u64>>,
     freed: Cell<Option<u64>>,
-    /// The current mark; earlier marks may have passed.
+    /// The session's current mark. Earlier marks may have passed.
     mark: Cell<u64>,
     passed: Cell<u64>,
     grants: RefCell<VecDeque<BlockGrant>>,
-    /// Blocks that came back. The next request gets the first of them.
+    /// Blocks that the session has returned. A request without a grant gets the first of them.
     pool: RefCell<VecDeque<Address>>,
-    /// Number of requests for a block that are put off.
+    /// Number of requests for a block that are still to be put off.
     put_off: Cell<u32>,
-    /// The current epoch. It grows whenever all operations have ended.
+    /// The current epoch, which grows whenever all operations have ended.
     epoch: Cell<u64>,
     /// The epoch before which no operation runs any more.
     passed_epoch: Cell<u64>,
-    /// Steps that happen while the session waits. Once none are left, the session gives up.
+    /// Steps that happen while the session waits. When none is left, the session gives up.
     steps: RefCell<VecDeque<Step>>,
-    /// Selects the lost batches: those with such a verb.
+    /// Selects the batches that are lost: those with a verb for which this returns true.
     loses: Cell<fn(&Verb) -> bool>,
     late: RefCell<Vec<LostVerb>>,
     damage: Cell<Damage>,
-    /// Phases, verbs and bytes that the session has posted.
+    /// Number of phases, verbs and bytes that the session has posted.
     moved: Cell<[u64; 3]>,
 }
 
 impl HostScript {
-    /// Adds a step that happens while the session waits.
+    /// Adds a step that happens when the session waits next.
     pub fn then(&self, step: impl FnOnce() + 'static) {
         self.steps.borrow_mut().push_back(Box::new(step));
     }
 
-    /// Loses batches with such a verb from now on.
+    /// Loses batches that contain such a verb from now on.
     pub fn lose(&self, verbs: fn(&Verb) -> bool) {
         self.loses.set(verbs);
     }
 
-    /// Returns the number of verbs that the session takes for lost and that may still execute.
+    /// Returns the number of verbs that the session takes for lost and that can still execute.
     pub fn late(&self) -> usize {
         self.late.borrow().len()
     }
 
-    /// Ends all epochs so far. Everything that was freed in them is marked.
+    /// Ends all epochs so far. All objects that were freed in them must have their bits set.
     ///
     /// # Panics
-    /// If an operation is running, or something is not marked.
+    /// If an operation is running, or if a freed object's bit is not set.
     pub fn pass(&self) {
         assert_eq!(self.pinned.get(), None, "an operation acts");
         assert_eq!(self.freed.get(), None, "something is not marked");
@@ -113,33 +114,33 @@ impl HostScript {
         self.passed_epoch.set(self.epoch.get());
     }
 
-    /// Lets another master lead, whose epochs are far ahead. Some session does not know it yet.
+    /// Jumps to the epochs of another master, which are far ahead. Some session does not know of them yet.
     pub fn jump(&self) {
         self.epoch.set(self.epoch.get() + (1 << 16));
     }
 
-    /// Returns the epoch to which operations belong.
+    /// Returns the epoch to which operations now belong.
     pub fn epoch(&self) -> u64 {
         self.epoch.get()
     }
 
-    /// Returns whether epochs may pass: no operation runs, and everything is marked.
+    /// Returns whether an epoch can pass: no operation runs, and the bits of all freed objects are set.
     pub fn is_idle(&self) -> bool {
         self.pinned.get().is_none() && self.freed.get().is_none()
     }
 
-    /// Removes all steps.
+    /// Removes all remaining steps.
     pub fn then_nothing(&self) {
         self.steps.borrow_mut().clear();
     }
 
-    /// Continues the epochs of another session's script.
+    /// Continues the epochs of another script.
     pub fn follow(&self, other: &HostScript) {
         self.epoch.set(other.epoch.get() + 1);
         self.passed_epoch.set(self.epoch.get());
     }
 
-    /// Grants an unused block for this class.
+    /// Grants an unused block for objects of this class.
     pub fn grant(&self, class: SizeClass, address: Address, marked: Option<u64>) {
         let grant = BlockGrant {
             redundancy: Redundancy::Replicated,
@@ -152,7 +153,7 @@ impl HostScript {
         self.grants.borrow_mut().push_back(grant);
     }
 
-    /// Grants a block that another session has left.
+    /// Grants a block that another session has left, from its remainder on.
     pub fn grant_remainder(&self, rest: &BlockRemainder) {
         let BlockRemainder { block: address, class, first, marked } = *rest;
         let grant = BlockGrant {
@@ -166,12 +167,12 @@ impl HostScript {
         self.grants.borrow_mut().push_back(grant);
     }
 
-    /// Puts off this many requests for a block.
+    /// Puts off the next `requests` requests for a block.
     pub fn put_off(&self, requests: u32) {
         self.put_off.set(requests);
     }
 
-    /// Publishes a view as the newest.
+    /// Publishes a view as the newest one.
     pub fn publish(&self, view: &View) {
         *self.view.borrow_mut() = Arc::new(view.clone());
         self.local_epoch.set(self.local_epoch.get() + 1);
@@ -182,13 +183,13 @@ impl HostScript {
         self.moved.get()
     }
 
-    /// Returns the damage that the session has found.
+    /// Returns the damage that the session has reported.
     pub fn damage(&self) -> Damage {
         self.damage.get()
     }
 }
 
-/// The environment as the session's host.
+/// The host of a scripted session, which is its environment.
 pub struct ScriptedHost(Rc<HostScript>);
 
 impl Backoff for ScriptedHost {
@@ -350,7 +351,7 @@ impl Reports for ScriptedHost {
     fn report_unreachable(&self, _: MnId) {}
 }
 
-/// A fabric that loses batches.
+/// A fabric that loses the batches that its script selects.
 pub struct LossyFabric {
     inner: SimFabric,
     script: Rc<HostScript>,
@@ -386,11 +387,11 @@ pub struct ScriptedCluster {
     sessions: Cell<u32>,
 }
 
-/// The store of a session.
+/// The store of a scripted session.
 pub type ScriptedStore = Store<LossyFabric, ScriptedHost>;
 
 impl ScriptedCluster {
-    /// Makes a stage with three nodes or more, and two replicas of everything. Three objects of [`VALUE`] fit in a
+    /// Makes a stage with three nodes or more, and with two replicas of everything. Three objects of [`VALUE`] fit in a
     /// block.
     pub fn new(seed: u64) -> ScriptedCluster {
         let options = small(seed, 2);
@@ -404,8 +405,8 @@ impl ScriptedCluster {
         ScriptedCluster { cluster, sessions: Cell::new(0) }
     }
 
-    /// Opens a session with its script. Objects of [`VALUE`] get these blocks of region 0. `marked`: the knowledge
-    /// about their bitmaps.
+    /// Opens a session with its script. Objects of [`VALUE`] get these blocks of region 0. `marked` is what the session
+    /// knows about their bitmaps.
     pub fn open(&self, blocks: Range<u32>, marked: Option<u64>) -> (ScriptedStore, Rc<HostScript>) {
         let class = Object::class(KEY_BYTES, VALUE.len()).expect("there is such a class");
         self.open_for(class, blocks, marked)
