@@ -1,4 +1,4 @@
-//! Switches on the links: the phases that they save, and tests that no result depends on their knowledge.
+//! Tests of switches on the links: of the phases that they save, and that no result depends on their knowledge.
 
 use fusee_core::stats::OpKind;
 use fusee_core::store::{Hint, HintTrust};
@@ -6,7 +6,7 @@ use fusee_core::view::Geometry;
 use fusee_sim::{ClusterOptions, RunOptions, Scenario, Sim, SimCluster, SimStore, Switches, run};
 use fusee_switch::fusee::{FuseeSwitch, FuseeSwitchOptions};
 
-/// Makes a cluster of two nodes, each with everything.
+/// Makes a cluster of two nodes, each of which has a replica of everything.
 fn cluster(index_replicas: u8, slots: usize) -> SimCluster {
     let geometry = Geometry {
         slots_per_bucket: 8,
@@ -30,7 +30,7 @@ fn doubted(hint: Option<Hint>) -> Option<Hint> {
     hint.map(|hint| Hint { seen: HintTrust::LikelyStale, ..hint })
 }
 
-/// Counts the phases of successive operations of a kind.
+/// Counts the phases of successive operations of one kind.
 struct PhaseCounter<'s> {
     store: &'s SimStore,
     kind: OpKind,
@@ -63,11 +63,11 @@ fn a_doubted_hint_costs_one_phase_where_the_switch_knows_and_two_where_it_does_n
                 place = writer.update(b"key", &[round], place).await.unwrap().place;
                 let found = reader.search(b"key", doubted(first)).await.unwrap();
                 assert_eq!((found.value(), found.hint()), (Some(&[round][..]), place));
-                // The first READ tells the switch which slot matters.
+                // The first READ shows the switch that this slot is wanted.
                 let expected = if slots == 0 || round == 0 { 2 } else { 1 };
                 assert_eq!(phases.next(), expected, "round {round}, room for {slots}");
             }
-            // An object longer than the hint's word says is not steered: one more phase.
+            // An object that is longer than the hint's word says is not steered, so one more phase is needed.
             writer.update(b"key", &[9; 300], place).await.unwrap();
             let found = reader.search(b"key", doubted(first)).await.unwrap();
             assert_eq!(found.value(), Some(&[9; 300][..]));
@@ -120,7 +120,7 @@ fn a_hint_that_is_doubted_and_right_counts_as_right() {
     });
 }
 
-/// A session whose steered READs never succeed stops them, and tries again after a while.
+/// A session whose steered READs never succeed stops posting them, and tries again after a while.
 #[test]
 fn who_asks_in_vain_stops_asking() {
     let cluster = cluster(2, 0);
@@ -138,7 +138,8 @@ fn who_asks_in_vain_stops_asking() {
     });
 }
 
-/// Every history is linearizable, whatever switches forget and wherever they steer READs. And all of that happens.
+/// Every history is linearizable, whatever the switches forget and wherever they steer READs. All kinds of these events
+/// occur in the test.
 // Promise LIN-19: No result depends on a switch.
 #[test]
 fn nothing_rests_on_a_switch() {

@@ -1,22 +1,22 @@
-//! The testbed: way, bandwidth, and the rates of verbs and atomics are the configured ones, the slowest of them
-//! decides, and equal runs are equal.
+//! Tests of the testbed: times on the wire, bandwidth, and the rates of verbs and atomics are the configured ones, the
+//! slowest of them decides, and equal runs are equal.
 
 // Promise CHK-9: Modelled hardware keeps its parameters, to the nanosecond.
 
 use fusee_core::verbs::{Fabric, MnId, Ticket, VerbBatch};
 use fusee_sim::{BusyTime, ClusterOptions, Executor, NetworkOptions, Sim, SimCluster, Testbed};
 
-/// Makes a cluster on this hardware.
+/// Makes a cluster on this hardware, and returns it with its simulator run.
 fn cluster(testbed: Testbed) -> (Sim, SimCluster) {
     let sim = Sim::steady();
     let network = NetworkOptions { testbed: Some(testbed), ..NetworkOptions::default() };
     let cluster = SimCluster::with_network(&sim, &ClusterOptions::default(), network);
-    // The tests write to arbitrary words.
+    // The tests write to arbitrary words, which the checkers would not allow.
     cluster.never_watch();
     (sim, cluster)
 }
 
-/// Returns the virtual nanoseconds of `batches` batches, each made by `fill`, all posted at once by eight clients.
+/// Returns the virtual nanoseconds that `batches` batches take, which `fill` makes and eight clients post at one time.
 fn time(testbed: Testbed, batches: usize, fill: impl Fn(&mut VerbBatch) -> Ticket) -> u64 {
     let (sim, cluster) = cluster(testbed);
     let clients: Vec<_> = (0..8).map(|_| cluster.client()).collect();
@@ -35,13 +35,13 @@ fn time(testbed: Testbed, batches: usize, fill: impl Fn(&mut VerbBatch) -> Ticke
     sim.now() - begun
 }
 
-/// Asserts an approximate time. Queues are full except during the first and the last way.
+/// Asserts an approximate time. The queues are full except during the first and the last way over the wire.
 fn about(got: u64, expected: u64) {
     assert!(got >= expected && got < expected + expected / 50 + 2_000, "{got}, not {expected}");
 }
 
 const NODE: MnId = MnId(0);
-/// An offset behind the pool's header, which only its node writes to.
+/// An offset behind the pool's header, to which only the pool's node writes.
 const WORD: u64 = 1 << 16;
 const FREE: Testbed = Testbed::UNLIMITED;
 
@@ -58,7 +58,7 @@ fn atomics_have_a_rate_of_their_own() {
     let cas = |batch: &mut VerbBatch| batch.cas(NODE, WORD, 1, 1);
     about(time(testbed, 2_000, cas), 2_000_000);
     assert_eq!(time(testbed, 2_000, |batch| batch.read(NODE, 0, 8)), 1_600);
-    // Words of other addresses have other units.
+    // Words at other addresses have other units.
     let units = Testbed { atomic_units: 512, ..testbed };
     about(time(units, 2_000, cas), 2_000_000);
     let both = |batch: &mut VerbBatch| {
@@ -77,7 +77,8 @@ fn verbs_have_a_rate() {
 
 #[test]
 fn bytes_take_their_time_on_the_wire() {
-    // 1 Gbit/s: 8 ns per byte. Each of eight clients has its own link; the node has one for each direction.
+    // At 1 Gbit/s a byte takes 8 ns. Each of the eight clients has a link of its own; the node has one for each
+    // direction.
     let testbed = Testbed { bandwidth_bps: 1_000_000_000, ..FREE };
     let read = |batch: &mut VerbBatch| batch.read(NODE, 0, 1000);
     about(time(testbed, 500, read), 500 * 8_000);
@@ -111,8 +112,8 @@ fn nodes_work_side_by_side() {
     about(time(testbed, 2_000, spread), 2_000_000);
 }
 
-/// Runs operations of a few clients with several coroutines on the paper's hardware. Returns their time, the busy
-/// parts, and the end of each operation.
+/// Runs operations of a few clients with several coroutines on the paper's hardware. Returns the total time, the busy
+/// time of each part, and the time at which each operation ended.
 fn operations() -> (u64, Vec<BusyTime>, Vec<u64>) {
     let (sim, cluster) = cluster(Testbed::CONNECTX_3);
     let machine = cluster.network().machine();
@@ -147,14 +148,14 @@ fn operations() -> (u64, Vec<BusyTime>, Vec<u64>) {
 fn equal_runs_are_equal_to_the_nanosecond() {
     let (took, busy, ended) = operations();
     assert_eq!((took, busy.clone(), ended), operations());
-    // Four threads with 120 operations each, and their verbs.
+    // Four threads run 120 operations each, and post their verbs.
     let Testbed { operation_ns, post_ns, .. } = Testbed::CONNECTX_3;
     assert!(took >= 120 * operation_ns, "{took}");
     let cores =
         busy.iter().find(|busy| busy.machine.starts_with("clients") && busy.part == "cores");
     let posting = cores.unwrap().ns - 4 * 120 * operation_ns;
     assert_eq!(posting % post_ns, 0);
-    // A cached get has two verbs, and no operation has fewer.
+    // A cached get posts two verbs, and no operation posts fewer.
     assert!(posting >= 4 * 120 * 2 * post_ns, "{posting} ns");
     let atomics = busy.iter().find(|busy| busy.machine == "mn0" && busy.part == "atomics").unwrap();
     assert!(atomics.ns > 0 && atomics.ns < took, "{atomics:?}");

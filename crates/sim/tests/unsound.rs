@@ -1,5 +1,6 @@
-//! Forbidden treatment of CASes by a switch, and its effects on the store: random histories that break a promise, and
-//! for each treatment the shortest one. The same histories keep it with a correct switch.
+//! Tests of forbidden treatments of CASes by a switch, and of their effects on the store: random histories break a
+//! promise, and for each treatment the shortest such history does. With a correct switch, the shortest histories break
+//! no promise.
 
 // Promise LIN-21: Each forbidden treatment of CASes by a switch breaks a promise.
 
@@ -20,11 +21,12 @@ use crate::support::scripted::generations::{GenerationSession, log_class};
 use crate::support::scripted::{ScriptedCluster, ScriptedStore, VALUE, poll_until, run as end};
 use crate::support::{all_slots, lose_node, small};
 
-/// Number of seeds, and the number of them that must break a promise.
+/// The number of seeds, and below it the number of seeds that must break a promise.
 const SEEDS: u64 = 24;
 const ENOUGH: usize = 3;
 
-/// `nothing_rests_on_a_switch` in `switches.rs` runs the same seeds with correct switches.
+/// With each forbidden treatment, random histories break a promise. `nothing_rests_on_a_switch` in `switches.rs` runs
+/// these seeds with correct switches.
 #[test]
 fn random_histories_break_a_promise() {
     for unsound in
@@ -40,7 +42,7 @@ fn random_histories_break_a_promise() {
     }
 }
 
-/// A switch that lets everything pass, and counts CASes.
+/// A switch that lets all verbs pass, and counts CASes.
 struct CasCounter(Rc<Cell<usize>>);
 
 impl Switch for CasCounter {
@@ -68,8 +70,8 @@ fn value(n: u8) -> Vec<u8> {
     vec![n; VALUE.len()]
 }
 
-/// Makes memory nodes that all have everything, and one switch that all verbs pass. Also returns the counter of
-/// passed CASes.
+/// Makes memory nodes, each with a replica of everything, and one switch that all verbs pass. Also returns the counter
+/// of the CASes that have passed.
 fn stage(nodes: u8, unsound: Option<UnsoundCas>) -> (ScriptedCluster, Rc<Cell<usize>>) {
     let options = small(0, nodes);
     let geometry = Geometry { max_value_bytes: 1200, ..options.geometry };
@@ -89,7 +91,7 @@ fn found(stage: &ScriptedCluster) -> Option<Vec<u8>> {
     found.value().map(<[u8]>::to_vec)
 }
 
-/// Returns the places of the only slot with an object, the primary first.
+/// Returns the places of the only slot with an object, with the primary first.
 fn places(stage: &ScriptedCluster) -> Vec<PoolPlace> {
     let view = stage.cluster.view();
     let network = stage.cluster.network();
@@ -106,12 +108,12 @@ fn update(store: &ScriptedStore, n: u8) -> Write<'_> {
     })
 }
 
-/// Two index replicas: the primary and one backup.
+/// This history has two index replicas: the primary and one backup.
 ///
-/// 1. A's CAS takes the backup. B's CAS comes next: the switch makes it expect A's word, so it replaces that. The
-///    answer shows A's word, so B has lost.
-/// 2. A commits, and is done. B sees A's word on the primary, and is done: A has overwritten its value.
-/// 3. Readers find A's value. The primary is lost, and they find B's, though B has freed its object.
+/// 1. A's CAS takes the backup. B's CAS comes next: the switch makes it expect A's word, so B's CAS replaces A's word.
+///    Its answer shows A's word, so B has lost.
+/// 2. A commits, and is done. B sees A's word on the primary, and is done, because A has overwritten B's value.
+/// 3. Readers find A's value. Then the primary is lost, and readers find B's value, although B has freed its object.
 #[test]
 fn with_another_expected_word_a_value_that_was_overwritten_comes_back() {
     for unsound in [None, Some(UnsoundCas::RewritesExpected)] {
@@ -139,13 +141,15 @@ fn with_another_expected_word_a_value_that_was_overwritten_comes_back() {
     }
 }
 
-/// One index replica.
+/// This history has one index replica.
 ///
-/// 1. A's CAS replaces the slot's word. From now on the switch knows that any other CAS from that word is too late.
-/// 2. The key is updated until that word recurs. It may recur, since all operations that knew it have ended.
-/// 3. B reads it. The switch answers B's CAS: A was earlier. B is done, but its value was never in the slot.
+/// 1. A's CAS replaces the slot's word. From now on the switch treats any other CAS from that word as too late.
+/// 2. The key is updated until that word recurs. It is allowed to recur, because all operations that knew it have
+///    ended.
+/// 3. B reads the word. The switch answers B's CAS as if A had been earlier. B is done, but its value was never in the
+///    slot.
 ///
-/// With a backup B waits for the end of a round that has no winner.
+/// With a backup, B waits for the end of a round that has no winner.
 #[test]
 fn with_an_early_answer_an_update_that_was_done_is_not_found() {
     let both =
@@ -174,11 +178,11 @@ fn with_an_early_answer_an_update_that_was_done_is_not_found() {
     }
 }
 
-/// One index replica.
+/// This history has one index replica.
 ///
 /// 1. The switch knows the slot's word, which B reads. B's CAS becomes a WRITE, which is delayed for long.
 /// 2. A deletes the key. The slot shows A's word, and A is done.
-/// 3. The WRITE executes, and B is done. The key is present again.
+/// 3. The WRITE executes, and B is done. The deleted key is present again.
 #[test]
 fn with_a_write_instead_of_a_cas_a_key_that_was_deleted_is_found() {
     for unsound in [None, Some(UnsoundCas::CasToWrite)] {

@@ -1,4 +1,5 @@
-//! The work table: costs and answers of correlated requests, and the order in which they wait for each other.
+//! Tests of the work table: costs and answers of correlated requests, and the order in which requests wait for each
+//! other.
 
 // Promise LIN-18
 
@@ -13,7 +14,7 @@ use fusee_core::stats::OpKind;
 use fusee_sim::{ClusterOptions, RunOptions, Scenario, Sim, SimCluster, SimSession, run};
 use futures_util::future::{join, join_all};
 
-/// Makes sessions of one process that share a work table, in a cluster where a key with this value exists.
+/// Opens sessions of one process that share a work table, in a cluster in which the key `key` has the value `old`.
 async fn sessions(
     cluster: &SimCluster,
     table: &Arc<RequestTable>,
@@ -47,7 +48,7 @@ fn with_sessions<T>(
     })
 }
 
-/// Returns the verbs and bytes of a session's SEARCHes so far.
+/// Returns the numbers of verbs and bytes of a session's SEARCHes so far.
 fn searched(session: &SimSession) -> (u64, u64) {
     let stats = session.stats();
     let search = stats.kind(OpKind::Search);
@@ -99,7 +100,8 @@ fn sets_that_wait_are_absorbed_by_the_last() {
     });
 }
 
-/// An absorbed set gives the answer that it would have given by itself.
+/// Sets are absorbed only by sets of their own kind, so an absorbed set gives the answer that it would have given by
+/// itself.
 #[test]
 fn sets_are_absorbed_by_their_like_only() {
     with_sessions(false, 4, async |sessions, table| {
@@ -114,7 +116,7 @@ fn sets_are_absorbed_by_their_like_only() {
     });
 }
 
-/// A leader that is dropped half-way, or no longer polled, does not hold up any follower.
+/// A leader is dropped half-way, or is no longer polled. No follower waits for it for ever.
 #[test]
 fn followers_of_a_leader_that_stops_go_alone() {
     for is_dropped in [true, false] {
@@ -133,14 +135,14 @@ fn followers_of_a_leader_that_stops_go_alone() {
             }
             assert_eq!(value(&sessions[1]).await, b"old");
             assert_eq!(table.stats().misses, 1);
-            // From now on no request follows it.
+            // From now on no request follows this leader.
             assert_eq!(value(&sessions[2]).await, b"old");
             assert_eq!(table.stats().misses, 1);
             assert!(puts.as_mut().poll(&mut context).is_pending());
             assert_eq!(value(&sessions[1]).await, b"old");
             sessions[2].update(b"key", b"newer").await.unwrap();
             assert_eq!(value(&sessions[1]).await, b"newer");
-            // The write takes effect at some time, possibly just before the one that others have seen.
+            // This write takes effect at some time, possibly just before the write that others have seen.
             join(pin!(leads), pin!(puts)).await.1.unwrap();
         });
     }
@@ -166,7 +168,8 @@ fn relaxed_gets_believe_what_is_under_way_and_later_writes_fail() {
     });
 }
 
-/// Random requests on a few keys, under faults: every history is linearizable, and every way to follow occurs.
+/// Random requests run on a few keys, under faults. Every history is linearizable, and every way in which requests
+/// follow others occurs.
 #[test]
 fn correlated_requests_are_linearizable() {
     let seeds = std::env::var("FUSEE_SIM_SEEDS").map_or(30, |n| n.parse().expect("a number"));

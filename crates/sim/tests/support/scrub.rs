@@ -1,4 +1,4 @@
-//! A cluster in virtual time whose master looks for damage, and memory that is damaged while it is not used.
+//! A cluster in virtual time whose master scrubs, and memory that is damaged while no operation uses it.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -10,12 +10,12 @@ use fusee_core::view::{Geometry, PoolPlace, SlotRef};
 use fusee_sim::{ClusterOptions, Sim, SimCluster, SimSession};
 use futures_util::future::join;
 
-/// Milliseconds within which the master has looked everywhere, twice.
+/// Number of milliseconds within which the scrubber has read all memory twice.
 const PATIENCE_MS: u64 = 2_000;
 pub const KEYS: usize = 12;
 const LEASE: Duration = Duration::from_millis(20);
 
-/// A cluster, its pairs, and their places.
+/// A cluster, its pairs, and the hints of the pairs.
 pub struct ScrubFixture {
     pub cluster: SimCluster,
     pub store: Rc<SimSession>,
@@ -26,7 +26,7 @@ pub fn key(number: usize) -> String {
     format!("key {number}")
 }
 
-/// Runs a test on a cluster with scrubbing and with some pairs; other pairs have been deleted.
+/// Runs a test on a cluster that is scrubbed and has some pairs. Other pairs have been deleted.
 pub fn held(seed: u64, index_replicas: u8, test: impl AsyncFnOnce(&ScrubFixture)) {
     let defaults = ClusterOptions::default();
     let geometry = Geometry { groups_per_subtable: 8, slots_per_bucket: 4, ..defaults.geometry };
@@ -94,7 +94,8 @@ impl ScrubFixture {
     }
 }
 
-/// Writes free words that no writer has written to a replica of entries: zeros, and words of other objects.
+/// Writes free words that no writer has written to one replica of each entry: zeros, and words of other objects. The
+/// entries remain.
 pub fn free_words(seed: u64, replicas: u8) {
     held(seed, replicas, async |held| {
         held.cluster.never_watch();
@@ -112,7 +113,8 @@ pub fn free_words(seed: u64, replicas: u8) {
     });
 }
 
-/// Flips each bit of `bits` in the word of each replica of an entry, and waits until it is settled.
+/// Flips each bit of `bits` in the word of each replica of an entry, one at a time, and waits until the slot is settled
+/// on its old word.
 pub fn settles(seed: u64, replicas: u8, bits: impl Iterator<Item = usize>) {
     held(seed, replicas, async |held| {
         held.cluster.never_watch();
@@ -129,8 +131,9 @@ pub fn settles(seed: u64, replicas: u8, bits: impl Iterator<Item = usize>) {
     });
 }
 
-/// Does the same on backups, while other slots of the subtable are written all the time. Every write must be found.
-/// (A writer may take a damaged slot of a primary for a free one.) Returns the number of writes.
+/// Flips bits as [`settles`] does, but only on backups, while other slots of the subtable are written all the time.
+/// Every write must be found later. (A writer may take a damaged slot of a primary for a free one.) Returns the number
+/// of writes.
 pub fn settles_beside_writes(seed: u64, replicas: u8, bits: impl Iterator<Item = usize>) -> usize {
     let written = Cell::new(0);
     held(seed, replicas, async |held| {

@@ -1,8 +1,8 @@
-//! A set that a view change has committed, while a get of the same process rides on it.
+//! A view change has committed a set, while a get of the same process waits for the set's value.
 //!
-//! The time of that commit is unknown: before the get began, another session may have READ the word and replaced it.
-//! In whole clusters this takes a change that settles on the word of a set, and a get and a write of others between
-//! that and the end of the set. So this test uses the table alone.
+//! The time of the commit is unknown: before the get began, another session may have read the word and replaced it. In
+//! a whole cluster this happens only if a change settles a slot on the word of a set, and a get, and another session's
+//! write, run before the set ends. Therefore this test uses only the work table.
 
 use std::sync::Arc;
 
@@ -12,8 +12,10 @@ use fusee_core::store::{Hint, HintTrust};
 use fusee_core::view::SlotRef;
 use futures_util::future::FutureExt;
 
+/// Runs the set and the get on a work table.
+///
 /// # Panics
-/// If the get takes the set's value.
+/// If the get takes the value of a set that has not posted its commit, or does not take the value of a set that has.
 pub fn gives_no_value() {
     for has_committed in [true, false] {
         let table = Arc::new(RequestTable::new(false));

@@ -1,4 +1,4 @@
-//! Reads of a coded pair while the node of one of its chunks does not answer, without a view change.
+//! A coded pair is read while the node of one of its chunks does not answer, and the view does not change.
 
 // Promise RED-18: A coded pair is readable while a chunk's node is silent.
 
@@ -11,11 +11,11 @@ use fusee_sim::{ClusterOptions, NetworkOptions, Sim, SimCluster};
 use super::stale_moves::pair_apart;
 
 const LEASE: Duration = Duration::from_millis(20);
-/// Longer than the run.
+/// A time longer than the run, in nanoseconds.
 const HELD_NS: u64 = 10_000_000_000;
 
-/// The pair is erasure-coded or EC-oriented, and read with and without a hint. The master hears the node all the
-/// time.
+/// An erasure-coded or EC-oriented pair is read with and without a hint. The node is silent only for the session: the
+/// master still receives its heartbeats.
 pub fn silent_column(seed: u64) {
     let sim = Sim::new(seed);
     let lease_ms = Some(LEASE.as_millis() as u64);

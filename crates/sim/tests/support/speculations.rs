@@ -1,10 +1,10 @@
-//! Updates and deletes that begin with a speculative write, under random schedules and steered by hand.
+//! UPDATEs and DELETEs that begin with a speculative write, under random schedules and in steered histories.
 //!
 //! The scenarios are those of [`failures`](super::failures), [`changes`](super::changes) and [`reuse`](super::reuse),
-//! in clusters where speculative writes are possible: with as many memory nodes as slots have replicas, or a few
-//! more, so that some objects lie on the nodes of all backups of a slot and others do not. All operations get hints,
-//! and no cluster shares its memory. The network lets any part of a batch arrive late or, if its client dies, never:
-//! for example a WRITE to one node and the CAS behind it to another.
+//! in clusters where speculative writes are possible: with as many memory nodes as slots have replicas, or a few more,
+//! so that some objects are on the nodes of all backups of a slot and others are not. All operations get hints, and no
+//! cluster shares its memory. The network can deliver any part of a batch late or, if its client dies, never: for
+//! example a WRITE to one node and the CAS behind it to another node.
 
 use std::cell::Cell;
 use std::pin::pin;
@@ -34,11 +34,11 @@ use super::{
     small, stepwise,
 };
 
-/// Longer than anything takes in a cluster without time.
+/// A time longer than anything takes in a stepwise cluster.
 const HELD_NS: Nanos = 1 << 60;
 const LEASE: Duration = Duration::from_millis(20);
 
-/// Memory nodes, index replicas, data replicas.
+/// Numbers of memory nodes, of index replicas, and of data replicas.
 const SHAPES: [(u16, u8, u8); 8] =
     [(2, 2, 2), (3, 3, 3), (3, 3, 2), (3, 2, 2), (4, 3, 2), (4, 4, 3), (5, 3, 2), (4, 2, 2)];
 
@@ -47,7 +47,7 @@ fn shape(seed: u64) -> ClusterOptions {
     ClusterOptions { memory_nodes, data_replicas, ..small(seed, index_replicas) }
 }
 
-/// Changes a run so that its writes are speculative where possible.
+/// Makes a run's writes speculative where this is possible.
 fn speculating(run: FailureRun) -> FailureRun {
     let network = run.cluster.network();
     network.set_options(NetworkOptions { immediate: false, ..network.options() });
@@ -59,7 +59,7 @@ fn plans(seed: u64) -> PlanKind {
     if (seed / 8).is_multiple_of(3) { PlanKind::Fights } else { PlanKind::Mixed }
 }
 
-/// Clients die while others live, and are recovered.
+/// Clients die while other clients run, and are recovered.
 pub fn crash(seed: u64) -> FailureCounts {
     failures::crash_and_recover(speculating(FailureRun::of(seed, &shape(seed), plans(seed))))
 }
@@ -69,27 +69,29 @@ pub fn index_loss(seed: u64) -> FailureCounts {
     failures::all_die_and_a_node(speculating(FailureRun::of(seed, &shape(seed), PlanKind::Mixed)))
 }
 
-/// Memory nodes are lost while clients work, some of which die.
+/// Memory nodes are lost while clients work. Some clients die.
 pub fn loss(seed: u64) -> FailureCounts {
     changes::lose_nodes(speculating(FailureRun::of(seed, &shape(seed), plans(seed))))
 }
 
-/// Replicas of subtables and regions move while clients work, some of which die.
+/// Replicas of subtables and regions move while clients work. Some clients die.
 pub fn moves(seed: u64) -> FailureCounts {
     let options = ClusterOptions { pool_bytes: 3 << 18, ..shape(seed) };
     changes::move_replicas(speculating(FailureRun::of(seed, &options, plans(seed))))
 }
 
-/// Memory is short and reused.
+/// Clients work while memory is short and reused.
 pub fn used_again(seed: u64) -> FailureCounts {
     reuse::use_again(speculating(tight(seed, shape(seed))))
 }
 
-/// A word that was seen a window ago recurs, and is on a backup while its writer has not committed it yet. A session
-/// that knows the word from then takes the backup over, as if the round of that word had begun.
+/// A slot word that a session saw a window ago recurs, and is on a backup while its writer has not committed it yet. If
+/// the session still trusted its hint of that word, it would take over the backup, as if the round that replaces the
+/// word had begun.
 ///
-/// The run skips the lives of the object: the word is learnt from a run that went the same way, and the hint is made
-/// up. Returns whether the word was on a backup, and not on the primary, when the operation with the old hint began.
+/// The run skips the uses of the object in between: the word is learnt from an earlier run of the seed, and the hint is
+/// made up. Returns whether the word was on the backup, and not on the primary, when the operation with the old hint
+/// began.
 pub fn recurring_word(seed: u64) -> bool {
     let options = ClusterOptions { memory_nodes: 2, data_replicas: 2, ..small(seed, 2) };
     let prepared = || {
@@ -123,7 +125,7 @@ pub fn recurring_word(seed: u64) -> bool {
     stepper.run(MAX_STEPS, || ());
     check_replicas_agree(&cluster);
     let found = alone(&rng, writer.search(&keys[0], None)).unwrap();
-    // As a loser the update may have taken effect before the other one.
+    // If this UPDATE lost its round, it may have taken effect before the other UPDATE.
     assert!(
         found.value().is_some_and(|value| value != b"first"),
         "{found:?}",
@@ -132,7 +134,7 @@ pub fn recurring_word(seed: u64) -> bool {
     steered.get()
 }
 
-/// Returns options for three memory nodes and a master, with this number of replicas of everything.
+/// Returns options for a cluster with three memory nodes and with this number of replicas of each subtable and region.
 fn timed(replicas: u8) -> ClusterOptions {
     let defaults = ClusterOptions::default();
     ClusterOptions {
@@ -145,14 +147,14 @@ fn timed(replicas: u8) -> ClusterOptions {
     }
 }
 
-/// Like [`recurring_word`], for the word of an EC-oriented pair after a Move in place, seen half a window ago: there
-/// half of the epochs suffice, since a life has several words. In virtual time.
+/// A word of an EC-oriented pair, written by a Move in place, recurs as in [`recurring_word`]. Here the session saw the
+/// word only half a window ago, which suffices because each object has several words. The run takes virtual time.
 pub fn recurring_turn(seed: u64) {
     turned(seed, turned(seed, None));
 }
 
-/// Makes a pair erasure-coded in place. If `again` is known, overwrites the pair meanwhile with a hint of that word.
-/// Returns the word of the Move.
+/// Makes a pair erasure-coded in place. If `again` is the hint of the resulting word, another session meanwhile
+/// overwrites the pair with this hint. Returns the word of the Move.
 fn turned(seed: u64, again: Option<Hint>) -> Option<Hint> {
     const KEY: &[u8] = b"key";
     let again = again.map(|again| Hint { seen: HintTrust::FreshSince(1), ..again });
@@ -174,7 +176,7 @@ fn turned(seed: u64, again: Option<Hint>) -> Option<Hint> {
         let other = open().await;
         let put = writer.store().upsert_as(KEY, &[1; 700], oriented, None).await;
         put.expect("there is room");
-        // So that the session has a block.
+        // This gives the session a block.
         let put = other.store().upsert_as(b"other", &[2; 700], Redundancy::Replicated, None).await;
         put.expect("there is room");
         let turn = writer.store().set_redundancy(KEY, Redundancy::Coded(coding), None);
@@ -200,8 +202,8 @@ fn turned(seed: u64, again: Option<Hint>) -> Option<Hint> {
     turned
 }
 
-/// A pair without redundancy is lost with its memory node, and a session has found that the key is absent. A session
-/// with an earlier hint must find the key absent as well, with any operation. In virtual time.
+/// A pair without redundancy is lost with its memory node, and a session has found the key absent. A session with an
+/// earlier hint must find the key absent as well, whatever its operation. The run takes virtual time.
 pub fn lost_single(seed: u64) {
     const KEY: &[u8] = b"key";
     let sim = Sim::new(seed);
@@ -220,7 +222,7 @@ pub fn lost_single(seed: u64) {
         let store = writer.store();
         let put = store.upsert_as(KEY, &[1; 100], Redundancy::None, None).await;
         let hint = put.expect("there is room").place.expect("it is there");
-        // So that the session has a block.
+        // This gives the session a block.
         let put = store.upsert_as(b"other", &[2; 100], Redundancy::Replicated, None).await;
         put.expect("there is room");
         let object = cluster.view().object_of(hint.word).expect("it leads there").places().next();
@@ -245,9 +247,10 @@ pub fn lost_single(seed: u64) {
     check_replicas_agree(&cluster);
 }
 
-/// A writer dies within its speculative write when the word is on a backup, and its object is complete on that node
-/// only: the link to the other node was held. Then this replica of the region moves away, filled from the other one.
-/// Three index and two data replicas, and a key whose slot has its backups on the region's nodes.
+/// A writer dies within its speculative write when its word is on a backup, and its object is complete only on one
+/// node, because the link to the other node was held. Then the replica of the region on this node moves away, and the
+/// new replica is filled from the other one. There are three index and two data replicas, and the backups of the key's
+/// slot are on the region's nodes.
 pub fn half_moved(seed: u64) -> FailureCounts {
     let options = ClusterOptions {
         memory_nodes: 3,
@@ -301,10 +304,10 @@ pub fn half_moved(seed: u64) -> FailureCounts {
     run.end()
 }
 
-/// A deleter dies within its speculative write when its word is on a backup, and its log object is complete only on
-/// the node of that backup, the first. Then the primary is lost, and the slot gets this word. The session that
-/// replaces the word frees the log object, so the object must not seem new when the other node is lost as well. In
-/// virtual time.
+/// A session dies within its speculative DELETE when its word is on the first backup, and its log object is complete
+/// only on that backup's node. Then the primary is lost, and the slot is settled on this word. The session that
+/// replaces the word frees the log object, so the object must not seem never allocated when the other node is lost as
+/// well. The run takes virtual time.
 pub fn half_deleted(seed: u64) {
     let sim = Sim::new(seed);
     let options = ClusterOptions { data_replicas: 2, index_keys: 100, ..timed(3) };
@@ -335,8 +338,8 @@ pub fn half_deleted(seed: u64) {
             let Either::Right(((), deletes)) = select(deletes, pin!(stands)).await else {
                 panic!("a node does not answer");
             };
-            // Otherwise the DELETE did not begin speculatively, since its log object does not lie on the nodes of the
-            // backups.
+            // If the DELETE did not begin speculatively, because its log object is not on the nodes of the backups, the
+            // next key is tried.
             let log = word().object().and_then(|log| view.object(log, HEADER_BYTES));
             let is_beside = |log: ObjectLocation<'_>| log.places().all(|at| at.node != primary);
             if !word().is_free() || !log.is_some_and(is_beside) {

@@ -1,5 +1,5 @@
-//! Two Moves in place of one session: one has read the slot before the other one commits, and begins after that has
-//! ended.
+//! A session runs two Moves in place of one pair. The second Move has read the slot before the first one commits, and
+//! continues after the first one has ended.
 
 // Promise RED-17: No turn of an object is used twice.
 
@@ -16,12 +16,12 @@ use fusee_sim::{ClusterOptions, NetworkOptions, Sim, SimCluster, SimSession};
 use futures_util::future::join3;
 
 const LEASE: Duration = Duration::from_millis(20);
-/// Longer than everything else takes.
+/// A time longer than everything else takes, in nanoseconds.
 const HELD_NS: u64 = 10_000_000;
 const VALUE: [u8; 900] = [1; 900];
 
-/// The second Move has READ the slot and all chunks but one, which is on a node without the slot and answers late. It
-/// finds the word of the first Move in the slot, and must not take it for its own.
+/// The second Move has READ the slot and all chunks but one, which is on a node without the slot and answers late. Then
+/// it finds the word of the first Move in the slot, and must not take it for its own.
 pub fn stale_move(seed: u64) {
     let sim = Sim::new(seed);
     let defaults = ClusterOptions::default();
@@ -43,7 +43,7 @@ pub fn stale_move(seed: u64) {
     let keeper = cluster.keeper(process, LEASE);
     let coding = Coding::new(2, 1).expect("there is such a code");
     let oriented = Redundancy::Oriented(Orientation::new(2, coding).expect("it can be"));
-    // First to parity, then to copies again.
+    // The first Move is to parity, and the next one back to copies.
     let ways = [Redundancy::Coded(coding), oriented];
     let begun = seed as usize / 3 % 2;
     cluster.block_on(process, async {
@@ -87,7 +87,8 @@ pub fn stale_move(seed: u64) {
     check_quiescent(&cluster, &cluster.take_orphans());
 }
 
-/// Makes a pair with a data chunk on a node without a replica of its slot. Returns its key, its hint, and that node.
+/// Makes a pair with a data chunk on a node that has no replica of the pair's slot. Returns the key, the hint, and that
+/// node.
 pub async fn pair_apart(
     cluster: &SimCluster,
     session: &SimSession,
@@ -97,7 +98,7 @@ pub async fn pair_apart(
         let key = format!("key {number}").into_bytes();
         let put =
             session.store().insert_as(&key[..], &VALUE, redundancy).await.expect("there is room");
-        // The first pair brings regions.
+        // The first pair makes the master add regions.
         cluster.sim().sleep(20_000_000).await;
         assert!(cluster.view().change.is_none());
         let hint = put.place.expect("it is there");

@@ -1,8 +1,8 @@
-//! A block that has come back to the pool while the master still takes it for orphaned, and a session that asks both.
+//! A block has come back to the pool while the master still records it as orphaned, and a session asks both for memory.
 //!
-//! One operation of the session gets the block from the pool, while the master gives the same block to another
-//! operation as an earlier owner's. Only one of the two may take it: otherwise the block would be in the session's
-//! slabs twice.
+//! One operation of the session gets the block from the pool, while the master gives the block to another operation of
+//! the session, as a block of an earlier owner. Only one of the two operations may take the block, because otherwise
+//! the session would have it twice in its slabs.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ const LEASE: Duration = Duration::from_secs(1);
 /// Lengths of two values of different size classes.
 const LENGTHS: [usize; 2] = [10, 300];
 
-/// Two operations of a session look for memory concurrently. `is_own`: the orphaned block was the session's own.
+/// Two operations of a session look for memory at one time. If `is_own`, the orphaned block was the session's own.
 pub fn stale_orphan(seed: u64, is_own: bool) {
     let sim = Sim::new(seed);
     let defaults = ClusterOptions::default();

@@ -1,7 +1,8 @@
-//! Histories that random schedules hardly ever reach, steered by hand: single operations are stopped at the critical
-//! step, and the rest goes on in a random order.
+//! Steered histories, which random schedules hardly ever reach: single operations are stopped at the critical step, and
+//! the other ones continue in a random order.
 //!
-//! Every history takes a seed and returns whether it went the intended way. It panics if the store broke a promise.
+//! Every history takes a seed and returns whether the intended schedule occurred. It panics if the store broke a
+//! promise.
 
 use std::cell::Cell;
 use std::pin::Pin;
@@ -20,10 +21,10 @@ use super::workload::StepWorkload;
 use super::{MAX_STEPS, alone, clients_in_order, small, stepwise, stepwise_or_immediate};
 
 const KEY: &[u8] = b"key";
-/// Longer than anything takes in a cluster without time.
+/// A time longer than anything takes in a stepwise cluster.
 const HELD_NS: Nanos = 1 << 60;
 
-/// A running INSERT or other operation, one step per poll.
+/// A running operation, which takes one step per poll.
 struct SteeredTask<'s> {
     future: Pin<Box<dyn Future<Output = Result<(), Error>> + 's>>,
     result: Option<Result<(), Error>>,
@@ -40,7 +41,7 @@ impl<'s> SteeredTask<'s> {
         SteeredTask { future: Box::pin(future), result: None }
     }
 
-    /// Takes up to `steps` steps while `go_on` returns true.
+    /// Takes at most `steps` steps, as long as `go_on` returns true.
     fn step(&mut self, steps: usize, go_on: impl Fn() -> bool) {
         let mut context = Context::from_waker(Waker::noop());
         for _ in 0..steps {
@@ -54,7 +55,7 @@ impl<'s> SteeredTask<'s> {
     }
 }
 
-/// Runs the tasks to their end. Returns their results.
+/// Runs the tasks to their ends, in random order. Returns their results.
 fn finish<const N: usize>(
     mut tasks: [SteeredTask<'_>; N],
     cluster: &SimCluster,
@@ -78,7 +79,8 @@ fn first_choice(key: &[u8]) -> SlotRef {
     alone(&rng, store.insert(key, b"value")).unwrap().place.unwrap().slot
 }
 
-/// Returns the slot of `KEY` in an empty index, and two more keys with the same slot but other fingerprints.
+/// Returns the slot that an INSERT of `KEY` takes in an empty index, and two other keys whose INSERTs take that slot
+/// but whose fingerprints differ.
 fn rivals() -> &'static (SlotRef, [Vec<u8>; 2]) {
     static RIVALS: OnceLock<(SlotRef, [Vec<u8>; 2])> = OnceLock::new();
     RIVALS.get_or_init(|| {
@@ -93,16 +95,16 @@ fn rivals() -> &'static (SlotRef, [Vec<u8>; 2]) {
     })
 }
 
-/// A look counts only after the session's own word is on the first backup.
+/// A look proves something only after the session's own word is on the first backup.
 ///
 /// A and C compete for a slot with different keys; C gets the first backup, A the second. A's CAS on the first backup
-/// fails, so the look behind it proves nothing. Now D inserts A's key into another slot (D began when the first slot
-/// was still taken by a key that has been deleted since) and sees nothing of A on the first backup. A wins by Rule 3,
-/// with the smaller identity. Only the look behind its repair of the first backup shows D's entry.
+/// fails, so the look behind it proves nothing. Now D inserts A's key into another slot, because D began when the first
+/// slot was still taken by a key that has been deleted since. D sees no entry of A's key on the first backup. A wins by
+/// Rule 3, with the smaller identity. Only the look behind A's repair of the first backup shows D's entry.
 pub fn early_look(seed: u64) -> bool {
     let (slot, [gone, other]) = rivals();
     let (rng, cluster) = stepwise(seed, &ClusterOptions::default());
-    // A has a smaller identity than C.
+    // A has a smaller identity than C, because clients are in order.
     let clients = clients_in_order(&rng, &cluster);
     let [a, c, d, e] = &clients;
     alone(&rng, e.insert(gone, b"value")).unwrap();
@@ -130,10 +132,10 @@ pub fn early_look(seed: u64) -> bool {
 
 /// A slot that is free on the first backup may still be live on the primary.
 ///
-/// D is about to insert a key. The slot of its first choice is taken by a key that is deleted when A inserts D's key
-/// there. E deletes D's key again, and stops when the backups show the slot free and the primary does not yet. D goes
-/// for another slot, and sees on the first backup that the first one is free: only its second READ of the primary
-/// shows that the key is still live.
+/// D is about to insert a key. The slot of its first choice is taken by a key that is deleted. Then A inserts D's key
+/// into that slot. E deletes D's key again, and stops when the backups show the slot as free and the primary does not
+/// yet. D tries another slot, and sees on the first backup that the first slot is free. Only D's second READ of the
+/// primary shows that the key is still live.
 pub fn freed_slot(seed: u64) -> bool {
     let (slot, [gone, _]) = rivals();
     let (rng, cluster) = stepwise(seed, &ClusterOptions::default());
@@ -143,7 +145,7 @@ pub fn freed_slot(seed: u64) -> bool {
     let mut late = SteeredTask::insert(d, KEY);
     late.step(4 + rng.below(10), || true);
     alone(&rng, e.delete(gone, None)).unwrap();
-    // A's INSERT does not end here if D has come too far.
+    // If D has come too far, A's INSERT does not end here.
     let mut first = SteeredTask::insert(a, KEY);
     first.step(400, || true);
 
@@ -160,12 +162,12 @@ pub fn freed_slot(seed: u64) -> bool {
     steered
 }
 
-/// A word that a look sees on a backup may lead to an object that is complete on that node only.
+/// A word that a look sees on a backup may lead to an object that is complete only on that backup's node.
 ///
-/// D is about to insert a key. The slot of its first choice is taken by a key that is deleted when A inserts D's key
-/// there. A updates the key by a speculative write, of which nothing reaches the primary's node: the link is held. D
-/// goes for another slot, and sees A's word on the first backup. The object is missing on the other node, where D
-/// would take it for another key's.
+/// D is about to insert a key. The slot of its first choice is taken by a key that is deleted. Then A inserts D's key
+/// into that slot. A updates the key by a speculative write, no verb of which reaches the primary's node, because the
+/// link is held. D tries another slot, and sees A's word on the first backup. The object is missing on the other node,
+/// so if D read it there, D would take it for another key's.
 pub fn speculated_entry(seed: u64) -> bool {
     let (slot, [gone, _]) = rivals();
     let replicas =
@@ -184,7 +186,7 @@ pub fn speculated_entry(seed: u64) -> bool {
     let released = Cell::new(false);
     let insert_and_update = async {
         let place = a.insert(KEY, b"value").await?.place;
-        // Not if D has come too far, and A had to wait for it.
+        // If D has come too far, A had to wait for it, and the link is not held.
         if !released.get() {
             cluster.network().hold(a.client(), places[0].node, HELD_NS);
         }
@@ -205,8 +207,8 @@ pub fn speculated_entry(seed: u64) -> bool {
     steered
 }
 
-/// A client that has stopped with a tentative entry makes the other INSERTs of its key withdraw again and again,
-/// while INSERTs of other keys compete for the same slot.
+/// A client has stopped with a tentative entry. Therefore the other INSERTs of its key withdraw again and again, while
+/// INSERTs of other keys compete for one slot.
 pub fn standstill(seed: u64) -> bool {
     let (_, [gone, other]) = rivals();
     let index_replicas = 2 + seed as u8 % 4;
@@ -241,7 +243,7 @@ pub fn standstill(seed: u64) -> bool {
     steered
 }
 
-/// The results of the INSERTs and DELETEs of one key.
+/// A key, with the results of its INSERTs and of its DELETEs.
 type Answers<'a> = (&'a [u8], &'a [Result<(), Error>], &'a [Result<(), Error>]);
 
 /// Asserts for each key that as many INSERTs succeeded as DELETEs, or one more if the key is live.
@@ -257,16 +259,16 @@ fn assert_balance(cluster: &SimCluster, answers: &[Answers<'_>]) {
     }
 }
 
-/// The start of an object proves nothing if it may have been read before the slot.
+/// The first bytes of an object prove nothing if they were possibly read before the slot.
 ///
-/// An object recurs with an earlier generation, for another key with the same fingerprint, under the same slot. A
-/// session with a hint from that time writes the first key. It READs the object from one node and the slot from
-/// another. It READs the object while that is half written: the generation is the new one, the key still that of the
-/// life before, which is the key of the hint. It READs the slot after the new key is there. As far as any session can
-/// tell, the first key was never inserted, and the second one must stay.
+/// A slot word recurs for another key with an equal fingerprint. A session with a hint of the word's earlier use writes
+/// the first key. It READs the object from one node and the slot from another. The READ of the object executes while
+/// the object is half written: the generation is already the new one, but the key is still that of the previous object,
+/// which is the key of the hint. The READ of the slot executes after the new key is in the slot. As far as any session
+/// can tell, the first key was never inserted, so the second key must remain.
 ///
-/// The run skips the thirty-two lives of the object: its bytes are written directly, and the hint is made up. Returns
-/// whether the two nodes differ, and verbs to them are not ordered.
+/// The run skips the uses of the object in between: the object's bytes are written directly, and the hint is made up.
+/// Returns whether the two nodes differ and verbs to them are not ordered.
 pub fn early_prefix(seed: u64) -> bool {
     let options = ClusterOptions { data_replicas: 1, ..small(seed, 1 + seed as u8 % 3) };
     let prepared = || {

@@ -1,7 +1,7 @@
-//! View changes that random schedules hardly ever reach, steered by hand: the dying clients and lost nodes are chosen
-//! so that something is in doubt at the critical time.
+//! Steered view changes, which random schedules hardly ever reach: the clients that die and the nodes that are lost are
+//! chosen so that a slot is in doubt at the critical time.
 //!
-//! The seed decides how far each task gets in between, so not every run goes the intended way.
+//! The seed decides how far each task gets in the meantime, so the intended schedule does not occur in every run.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -18,11 +18,11 @@ use super::crash::{ClientLife, idle};
 use super::failures::{FailureCounts, FailureRun, PlanKind};
 use super::{blocks_of, replicas_differ, small};
 
-/// A writer dies between its CASes on the backups, and the primary is lost: the result on the backups is open until
-/// they are made equal. Others read meanwhile, one key or many. Then another node is lost, mostly that of the first
-/// backup. 3 to 5 index replicas.
+/// A writer dies between its CASes on the backups, and the primary is lost, so the outcome of the round is open until
+/// the backups are made equal. Meanwhile other clients read, one key or many. Then another node is lost, mostly that of
+/// the first backup. There are 3 to 5 index replicas.
 pub fn doubtful_backups(seed: u64) -> FailureCounts {
-    // Two nodes may be lost.
+    // Two nodes may be lost, so there are three data replicas.
     let options = ClusterOptions { data_replicas: 3, ..small(seed, 3 + seed as u8 % 3) };
     let run = FailureRun::of(seed, &options, PlanKind::Mixed);
     let rng = &run.rng;
@@ -61,10 +61,10 @@ pub fn doubtful_backups(seed: u64) -> FailureCounts {
     run.end()
 }
 
-/// A writer dies between its CASes on the backups. A change without a loss settles the slot, and its master dies
-/// doing so, while others read. Then the primary and a backup are lost. 3 or 4 index replicas.
+/// A writer dies between its CASes on the backups. A change without a loss settles the slot, and the master dies
+/// meanwhile, while other clients read. Then the primary and a backup are lost. There are 3 or 4 index replicas.
 pub fn settler_dies(seed: u64) -> FailureCounts {
-    // Two nodes are lost.
+    // Two nodes are lost, so there are three data replicas.
     let data_replicas = 3;
     let pool_bytes = 3 << 18;
     let options = ClusterOptions { data_replicas, pool_bytes, ..small(seed, 3 + seed as u8 % 2) };
@@ -109,7 +109,7 @@ pub fn settler_dies(seed: u64) -> FailureCounts {
     run.end()
 }
 
-/// Returns the view without the node of this replica of key 0's subtable. There must be others.
+/// Returns the view without the node that has this replica of key 0's subtable. The view must have other replicas.
 fn without_replica(run: &FailureRun, view: &View, replica: usize) -> View {
     let subtable = run.workload.subtable_of(0, view);
     let lost = view.subtables[subtable as usize].replicas()[replica].node;
@@ -119,8 +119,8 @@ fn without_replica(run: &FailureRun, view: &View, replica: usize) -> View {
     view.without(&[lost]).expect("there are others")
 }
 
-/// A region moves away from its first place. In *switched* the writer learns of it much sooner than the reader. 2 to
-/// 4 index replicas.
+/// A region moves away from its first place. In stage *switched*, the writer learns of this much sooner than the
+/// reader. There are 2 to 4 index replicas.
 pub fn left_behind(seed: u64) -> FailureCounts {
     let data_replicas = 1 + seed as u8 % 2;
     let options =
@@ -178,9 +178,9 @@ pub fn left_behind(seed: u64) -> FailureCounts {
     run.end()
 }
 
-/// The master loses a replica of a region, which clients still reach: the node is only cut off. The writer learns of
-/// that much sooner than the reader, which also reads the lost replica. Two index replicas, on other nodes; 2 or 3
-/// data replicas. Returns whether the seed has such a node.
+/// The master loses a replica of a region that clients still reach, because the node is only cut off. The writer learns
+/// of this much sooner than the reader, which also reads the lost replica. There are two index replicas, on other
+/// nodes, and 2 or 3 data replicas. Returns whether the seed has such a node.
 pub fn beside_lost_replica(seed: u64) -> bool {
     let options = ClusterOptions { data_replicas: 2 + seed as u8 % 2, ..small(seed, 2) };
     let run = FailureRun::of(seed, &options, PlanKind::Mixed);

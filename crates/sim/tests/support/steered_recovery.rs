@@ -1,8 +1,8 @@
-//! Recovery in histories that random schedules hardly ever reach, steered by hand: an operation is held up at the
-//! critical step until another one has come to the intended point.
+//! Steered recoveries, which random schedules hardly ever reach: an operation is held up at the critical step until
+//! another operation has come to the intended point.
 //!
-//! The seed decides after how many steps an operation is held up, so not every run goes the intended way. The tests
-//! count the intended runs by the reports of recovery.
+//! The seed decides after how many steps an operation is held up, so the intended schedule does not occur in every run.
+//! The tests count the intended runs by the reports of recovery.
 
 use std::cell::Cell;
 
@@ -16,9 +16,9 @@ use super::failures::{FailureCounts, FailureRun, PlanKind};
 use super::replicas_differ;
 use super::workload::StepWorkload;
 
-/// Client A begins to insert a key, finds its first choice taken, and is held up. That slot becomes free, and B
-/// inserts the key there. A goes on, takes its second choice, and dies before it has withdrawn that, though it must
-/// not commit it. 2 to 5 index replicas.
+/// Client A begins to insert a key, finds the slot of its first choice taken, and is held up. That slot becomes free,
+/// and B inserts the key there. A continues, takes the slot of its second choice, and dies before it has withdrawn, so
+/// recovery must not commit A's entry. There are 2 to 5 index replicas.
 pub fn late_insert_crash(seed: u64) -> FailureCounts {
     let run = FailureRun::new(seed, 2 + seed as u8 % 4, PlanKind::Mixed);
     let rng = &run.rng;
@@ -36,19 +36,19 @@ pub fn late_insert_crash(seed: u64) -> FailureCounts {
     let mut stepper = Stepper::new(rng);
     let steps = 2 + rng.below(12) as u64;
     stepper.spawn(life.task(async {
-        // A may find the key.
+        // This INSERT fails if A finds the key.
         let _ = gate.hold(steps, a.insert(key, b"A")).await;
     }));
     stepper.spawn(async {
         gate.held().await;
         helper.delete(gone, None).await.map(drop).unwrap();
-        // B may find the key too, if A was that fast. The gate is closed behind it.
+        // This INSERT fails if A was so fast that B finds the key. Then the gate does not hold B.
         let inserted = other.hold(u64::MAX, b.insert(key, b"B")).await;
         assert!(matches!(inserted, Ok(_) | Err(Error::AlreadyExists)), "{inserted:?}");
     });
     stepper.spawn(async {
         gate.held().await;
-        // This wait is bounded: if A's word is in the slot already, B waits for A.
+        // This wait is bounded, because B waits for A if A's word is already in the slot.
         other.held_within(2_000).await;
         gate.open();
     });
@@ -59,10 +59,10 @@ pub fn late_insert_crash(seed: u64) -> FailureCounts {
     run.events.get()
 }
 
-/// The word of a dead client D is on one of two backups. Its recovery has looked at the slot and is held up. W, with
-/// a smaller identity, wins the round by Rule 3 and commits. Then Y, with a larger identity, takes a backup for the
-/// next round. If recovery takes this for a part of D's round, it concludes that D has won by Rule 3: only the READ
-/// of the primary shows that the round is over.
+/// The word of a dead client D is on one of two backups. Its recovery has looked at the slot and is held up. W, with a
+/// smaller identity, wins the round by Rule 3 and commits. Then Y, with a larger identity, takes a backup for the next
+/// round. If recovery took Y's word for a part of D's round, it would conclude that D has won by Rule 3. Only the READ
+/// of the primary shows that D's round is over.
 pub fn recovery_overtaken(seed: u64) -> FailureCounts {
     let run = FailureRun::new(seed, 3, PlanKind::Mixed);
     let rng = &run.rng;
@@ -93,7 +93,7 @@ pub fn recovery_overtaken(seed: u64) -> FailureCounts {
         next.hold(rng.below(25) as u64, y.update(key, b"third", None)).await.unwrap();
     });
     stepper.spawn(async {
-        // This wait is bounded: if D has won already, W waits for its recovery.
+        // This wait is bounded, because W waits for D's recovery if D has already won.
         next.held_within(2_000).await;
         recovery.open();
         idle(rng.below(30)).await;

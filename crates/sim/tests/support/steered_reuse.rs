@@ -1,5 +1,5 @@
-//! Reuse of memory, steered by hand: objects are freed and marked between a look at a free bitmap and the moment for
-//! which this look counts.
+//! Steered reuse of memory: objects are freed and their bits set between a READ of a free bitmap and the mark that is
+//! taken for this READ.
 
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
@@ -9,14 +9,14 @@ use fusee_sim::{ClusterOptions, Nanos, NetworkOptions, Rng, SimClient, SimCluste
 
 use super::{alone, small, stepwise};
 
-/// Longer than anything takes in a cluster without time.
+/// A time longer than anything takes in a stepwise cluster.
 const HELD_NS: Nanos = 1 << 60;
-/// A value of which three objects fit in a block.
+/// A value of such a length that three objects fit in a block.
 const VALUE: [u8; 1100] = [1; 1100];
-/// The greatest number of steps before its end at which a look is held up.
+/// The greatest number of steps by which a READ of a bitmap is held up before its end.
 const STEPS: u64 = 12;
 
-/// Makes a client that is about to look at the bitmap of its first block, at the end of an INSERT.
+/// Makes a client that, at the end of an INSERT, is about to READ the free bitmap of its first block.
 fn prepared(seed: u64) -> (Rng, SimCluster, [SimClient; 3]) {
     let options = small(seed, 2);
     let geometry = Geometry { max_value_bytes: 1200, region_bytes: 1 << 15, ..options.geometry };
@@ -31,10 +31,10 @@ fn prepared(seed: u64) -> (Rng, SimCluster, [SimClient; 3]) {
     (rng, cluster, clients)
 }
 
-/// The owner of a block READs its free bitmap, and this look is delayed for long. Meanwhile an epoch begins, one
-/// session reads, another replaces the object that is being read and marks it as free, and all operations of the
-/// epoch before end. Objects found by the look may be reused only when the reader has ended. Returns whether the
-/// owner was held up before its look.
+/// The owner of a block READs its free bitmap, and this READ is delayed for long. Meanwhile an epoch begins, one
+/// session reads, another session replaces the object that is being read and sets the object's free bit, and all
+/// operations of the earlier epoch end. Objects that the READ shows as free may be reused only when the reader has
+/// ended. Returns whether the owner was held up before its READ.
 pub fn early_mark(seed: u64) -> bool {
     let mut context = Context::from_waker(Waker::noop());
     let steps = {
@@ -73,7 +73,7 @@ pub fn early_mark(seed: u64) -> bool {
     drop(alone(&rng, writer.session.leave()));
     nodes.iter().for_each(|(node, _)| network.release(owner.client(), *node));
     alone(&rng, looking).expect("there is room");
-    // All operations of the epoch before have ended; the reader belongs to this epoch.
+    // All operations of the earlier epoch have ended, because the reader belongs to the new epoch.
     assert!(gates.iter().all(|gate| gate.heartbeat().pinned_in == 1));
     gates.iter().for_each(|gate| gate.questions.tell_passed(1, 1));
     for key in [b"f", b"g", b"h", b"i"] {

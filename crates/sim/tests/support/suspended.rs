@@ -1,5 +1,5 @@
-//! A write whose CAS of the primary executes, but is not answered before the primary is lost. Some session must free
-//! the replaced object.
+//! The CAS of a write on the primary executes, but has no answer before the primary is lost. Some session must free the
+//! replaced object, exactly once.
 
 // Promise MEM-25: The object that a suspended write replaced is freed once.
 
@@ -18,7 +18,7 @@ use super::late_repairs::wait_for_all_replicas;
 const LEASE: Duration = Duration::from_millis(20);
 const VALUE: [u8; 900] = [1; 900];
 
-/// The replaced object lies in a block of another session: its bit is set there, once.
+/// The replaced object is in a block of another session, so its bit is set in that block's bitmap, once.
 pub fn suspended_commit(seed: u64) {
     let sim = Sim::new(seed);
     let rng = Rng::named(seed, "suspended");
@@ -79,8 +79,8 @@ pub fn suspended_commit(seed: u64) {
     assert_eq!(lost_objects(&cluster, &orphans), []);
 }
 
-/// Makes a pair with neither its object nor its free bit on the node of its slot's primary. Returns its key and its
-/// hint.
+/// Makes a pair for which neither the object nor its free bit is on the node of the slot's primary. Returns the key and
+/// the hint.
 async fn pair_apart(owner: &SimSession) -> (Vec<u8>, Hint) {
     let is_apart = |view: &View, hint: Hint| {
         let primary = view.slot_on_primary(hint.slot).node;

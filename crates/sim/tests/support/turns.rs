@@ -1,5 +1,5 @@
-//! The master's treatment of requests for changes: many requests for one change, one kind of change that is requested
-//! all the time, a master that forgets the requests, a master with little time.
+//! The master's handling of requests for view changes: many requests for one change, a kind of change that is requested
+//! all the time, a master that forgets requests, and a master that seldom runs.
 
 use std::time::Duration;
 
@@ -12,24 +12,24 @@ use super::late_repairs::wait_for_all_replicas;
 
 const LEASE: Duration = Duration::from_millis(50);
 const MS: Nanos = 1_000_000;
-/// Changes until each kind has had a turn, and one kind its second.
+/// Number of changes after which each kind has had a turn, and one kind its second turn.
 const PATIENT_CHANGES: usize = 5;
-/// Sessions that die together.
+/// Number of sessions that die together.
 const DYING: usize = 20;
-/// More keys than the index has room for at first.
+/// Number of keys, which is more than the index has room for at first.
 const KEYS: u32 = 400;
 
 fn options() -> ClusterOptions {
     ClusterOptions { lease_ms: Some(LEASE.as_millis() as u64), ..ClusterOptions::default() }
 }
 
-/// Asks for the split of a subtable, by the newest view.
+/// Asks for the split of a subtable, with the number of the newest view.
 fn ask_for_split(cluster: &SimCluster, subtable: u32) {
     let view = cluster.view().number;
     cluster.peek_master(MasterRequest::Split { subtable, view });
 }
 
-/// Many sessions find one subtable full, some while it is being split: it is split once.
+/// Many sessions find one subtable full, some of them while it is being split. The subtable is split once.
 pub fn split_once(seed: u64) {
     let sim = Sim::new(seed);
     let cluster = SimCluster::new(&sim, &options());
@@ -48,7 +48,7 @@ pub fn split_once(seed: u64) {
     });
 }
 
-/// Splits are requested all the time while replicas are missing: the replicas are added nevertheless.
+/// Splits are requested all the time while replicas are missing. The replicas are added nevertheless.
 // Promise CHG-30: Splits, regions and repairs take turns; late requests are served once.
 pub fn replicas_have_turns(seed: u64) {
     let sim = Sim::new(seed);
@@ -87,7 +87,7 @@ fn missing_replicas(cluster: &SimCluster) -> usize {
     subtables.chain(regions).map(|(wanted, there)| wanted.saturating_sub(there)).sum()
 }
 
-/// A restarted master forgets the requests for a larger index. The writer asks again, and does not wait in vain.
+/// A restarted master forgets the requests for a larger index. The writer asks again, and so does not wait in vain.
 // Promise CHG-30
 pub fn forgotten_split(seed: u64) {
     let sim = Sim::new(seed);
@@ -100,7 +100,7 @@ pub fn forgotten_split(seed: u64) {
         keeper.open(session.gate().clone());
         let before = cluster.view().subtables.len();
         for number in 0..KEYS {
-            // The master is away for less than a lease.
+            // The master is away for less than a lease each time.
             if number % 8 == 0 {
                 cluster.restart_master(10 * MS);
             }
@@ -111,7 +111,7 @@ pub fn forgotten_split(seed: u64) {
     });
 }
 
-/// Many sessions die while one lives. Memory nodes forget the dead ones, and keep serving the live one.
+/// Many sessions die while one lives. Memory nodes forget the dead sessions, and still serve the live one.
 // Promise FAB-29
 pub fn many_deaths(seed: u64) {
     let sim = Sim::new(seed);
@@ -123,7 +123,7 @@ pub fn many_deaths(seed: u64) {
         keeper.open(session.gate().clone());
         for _ in 0..8 {
             for _ in 0..DYING {
-                // No keeper renews its lease.
+                // No keeper renews the lease of this session.
                 let dying = cluster.open(cluster.client_process(), options().session).await;
                 dying.expect("a master leads").put(b"key", b"value").await.expect("it lives yet");
             }
@@ -135,13 +135,13 @@ pub fn many_deaths(seed: u64) {
         }
         for (node, _) in cluster.node_processes() {
             let remembered = cluster.network().remembered(node);
-            // The sessions of the last rounds were not yet recovered when the node learnt which sessions live.
+            // The sessions of the last rounds were not recovered yet when the node last learnt which sessions live.
             assert!(remembered < 4 * DYING, "{node} remembers {remembered} clients");
         }
     });
 }
 
-/// A master that runs only for moments still notices that a memory node is lost, and that the others are not.
+/// A master that runs only for moments still notices that a memory node is lost, and does not expel the other nodes.
 // Promise CHG-21: A master that keeps being held up notices losses.
 pub fn starved_master(seed: u64) {
     let sim = Sim::new(seed);
@@ -171,8 +171,8 @@ async fn has_a_moment(sim: &Sim, cluster: &SimCluster) {
     sim.sleep(3 * MS).await;
 }
 
-/// A master is away nearly all the time, and its moments are too short for heartbeats of memory nodes, as if these
-/// had to connect again each time. This does not count as silence.
+/// A master is stopped nearly all the time, and the moments in which it runs are too short for heartbeats of memory
+/// nodes, as if the nodes had to connect again each time. The master does not treat the nodes as silent.
 // Promise CHG-25: Heartbeats that a starved master cannot hear are not silence.
 pub fn unheard_nodes(seed: u64) {
     let sim = Sim::new(seed);
@@ -186,7 +186,7 @@ pub fn unheard_nodes(seed: u64) {
         }
         nodes.iter().for_each(|(node, _)| cluster.reach_node(*node));
         sim.sleep(4 * LEASE.as_nanos() as Nanos).await;
-        // An expelled node would come back under another name.
+        // An expelled node would come back with another id.
         let is_member = |node: &MnId| cluster.view().member(*node).is_some();
         assert!(nodes.iter().all(|(node, _)| is_member(node)), "one that lives was taken for gone");
     });

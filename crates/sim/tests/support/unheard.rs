@@ -1,4 +1,4 @@
-//! Answers, and their costs, of a session whose lease has run out, with memory nodes that are at its view, at a later
+//! Answers of a session whose lease has run out, and their costs. Memory nodes are at the session's view, at a later
 //! view, or silent.
 
 // Promise LIN-22
@@ -20,7 +20,8 @@ fn cluster(sim: &Sim, memory_nodes: u16, index_replicas: u8) -> SimCluster {
     SimCluster::new(sim, &options)
 }
 
-/// Returns the answers of every kind of operation that answers from READs. `None`: the operation gave up.
+/// Returns the answers of every kind of operation that can answer from READs alone; `None` for an operation that gave
+/// up.
 fn answers(cluster: &SimCluster, client: &SimClient) -> [Option<bool>; 5] {
     let gave_up = |error: &Error| matches!(error, Error::GaveUp { .. });
     cluster.block_on(client.process, async {
@@ -54,7 +55,8 @@ fn answers(cluster: &SimCluster, client: &SimClient) -> [Option<bool>; 5] {
     })
 }
 
-/// Memory nodes change to a later view, one after the other.
+/// Memory nodes change to a later view, one after the other. The session answers as long as more than half of them
+/// vouch.
 fn fewer_and_fewer_vouch(seed: u64, members: u16, index_replicas: u8) {
     let sim = Sim::new(seed);
     let cluster = cluster(&sim, members, index_replicas);
@@ -75,7 +77,7 @@ fn fewer_and_fewer_vouch(seed: u64, members: u16, index_replicas: u8) {
     }
 }
 
-/// Of five memory nodes only the primary of the index is left.
+/// Of five memory nodes, only the primary of the index is left. The session gives up.
 fn silent_nodes_do_not_vouch(seed: u64) {
     let sim = Sim::new(seed);
     let cluster = cluster(&sim, 5, 2);
@@ -84,7 +86,7 @@ fn silent_nodes_do_not_vouch(seed: u64) {
         let found = client.search(key, None).await;
         found.map(|found| found.value().is_some())
     };
-    // The first search may ask before the memory nodes know the first view.
+    // The first SEARCH may ask before the memory nodes know the first view, and then asks again.
     assert_eq!(cluster.block_on(client.process, search(b"absent")), Ok(false));
     let phases = || client.stats().kind(OpKind::Search).phases;
     let before = phases();
@@ -100,15 +102,15 @@ fn silent_nodes_do_not_vouch(seed: u64) {
     assert!(matches!(answer, Err(Error::GaveUp { .. })), "{answer:?}");
 }
 
-/// Number of keys that are read while a memory node is lost, and bytes of each value.
+/// Number of keys that are read while a memory node is lost, and below it the length of each value.
 const KEYS: u8 = 8;
 const VALUE_BYTES: usize = 300;
-/// Days, in nanoseconds.
+/// Some days, in nanoseconds.
 const FOR_GOOD: u64 = 1 << 50;
 
-/// The master is away, and one of three memory nodes is lost that leads no subtable. Each object is read from its
-/// replica on another node. Returns the number of objects that have a replica on the lost node and none on the node
-/// that shows their slot: the others could be read from any replica.
+/// The master is away, and one of three memory nodes is lost, which has no primary of a subtable. Each object is read
+/// from its replica on another node. Returns the number of objects that have a replica on the lost node and none on the
+/// node that shows their slot. The other objects could have been read from any replica.
 pub fn objects_are_read_from_the_replicas_that_are_left(seed: u64) -> usize {
     let sim = Sim::new(seed);
     let cluster = cluster(&sim, 3, 2);
@@ -152,7 +154,7 @@ pub fn objects_are_read_from_the_replicas_that_are_left(seed: u64) -> usize {
     exposed
 }
 
-/// Runs all of these, with each possible number of memory nodes.
+/// Runs all scenes of this module, with each possible number of memory nodes.
 pub fn unheard(seed: u64) {
     for index_replicas in [1, 2] {
         (2..=5).for_each(|members| fewer_and_fewer_vouch(seed, members, index_replicas));

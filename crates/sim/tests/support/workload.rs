@@ -1,12 +1,12 @@
 //! Random operations on a few keys, recorded as one history per key.
 //!
-//! All clients of a run share one [`StepWorkload`]. It draws values (each names its write) and hints: the newest place
-//! where any client saw the key, an older one, or none, so operations meet hints that are wrong in every way. Each
-//! invocation and each return has a time of its own, so operations that did not overlap are not taken for concurrent.
-//! An operation whose task is dropped stays in the history without an answer.
+//! All clients of a run share one [`StepWorkload`]. It draws values, each of which identifies its write, and hints: the
+//! newest place where any client saw the key, an older place, or none, so operations meet hints that are wrong in every
+//! way. Each invocation and each return has a time of its own, so operations that did not overlap are not taken for
+//! concurrent. An operation whose task is dropped stays in the history without an answer.
 //!
-//! Answers that no history may contain cause a panic at once: torn values, a SEARCH of many keys that answers for one
-//! of them twice or never, and every error but a full index.
+//! Answers that no history may contain cause a panic at once: torn values, a SEARCH of many keys that answers twice or
+//! never for one of them, and every error but a full index or full memory.
 
 use std::cell::{Cell, RefCell};
 
@@ -20,7 +20,7 @@ use fusee_core::view::View;
 use fusee_linearizability::{HistoryAnswer, HistoryCall, HistoryOperation, HistoryValue, check};
 use fusee_sim::{Rng, SimClient, SimStore};
 
-/// Keys, hints for them, and the history of operations.
+/// The keys of a run, hints for them, and the history of operations.
 pub struct StepWorkload {
     rng: Rng,
     keys: Vec<Vec<u8>>,
@@ -28,9 +28,9 @@ pub struct StepWorkload {
     hints: RefCell<Vec<Vec<(ClientId, Hint)>>>,
     with_hints: Cell<bool>,
     fillers: Cell<&'static [usize]>,
-    /// The redundancy of written values.
+    /// The redundancy with which values are written.
     redundancy: Cell<Redundancy>,
-    /// The operations by key; `None` for one that certainly had no effect.
+    /// The operations by key; `None` for an operation that certainly had no effect.
     history: RefCell<Vec<Vec<Option<HistoryOperation>>>>,
     time: Cell<u64>,
     values: Cell<HistoryValue>,
@@ -38,7 +38,7 @@ pub struct StepWorkload {
     out_of_memory: Cell<u64>,
 }
 
-/// An operation in the history: its key, and its index among the operations of that key.
+/// An operation in the history, as its key and its index among the operations of that key.
 type Entry = (usize, usize);
 
 impl StepWorkload {
@@ -59,35 +59,36 @@ impl StepWorkload {
         }
     }
 
-    /// Returns the keys of a run: `colliding` ones with the same buckets and the same fingerprint, and `others`.
+    /// Returns the keys of a run: `colliding` keys with the same buckets and the same fingerprint, and `others` other
+    /// keys.
     pub fn keys(view: &View, colliding: usize, others: usize) -> Vec<Vec<u8>> {
         fusee_sim::SimWorkload::keys(view, colliding, others)
     }
 
-    /// Lets all operations that can use a hint get one from now on.
+    /// Makes all operations that can use a hint get one from now on, mostly.
     pub fn use_hints(&self) {
         self.with_hints.set(true);
     }
 
-    /// Makes values longer than their names by one of these lengths from now on.
+    /// Makes values longer than their identifying bytes by one of these lengths from now on.
     pub fn use_fillers(&self, fillers: &'static [usize]) {
         self.fillers.set(fillers);
     }
 
-    /// Gives values this redundancy from now on.
+    /// Writes values with this redundancy from now on.
     pub fn use_redundancy(&self, redundancy: Redundancy) {
         self.redundancy.set(redundancy);
     }
 
-    /// Records the loss of a memory node with all its pairs without redundancy: each key may become absent once, from
-    /// now on.
+    /// Records the loss of a memory node with all its pairs without redundancy: from now on, each key is allowed to
+    /// become absent once.
     pub fn pairs_are_lost(&self) {
         for key in 0..self.keys.len() {
             self.invoke(key, HistoryCall::Delete);
         }
     }
 
-    /// Returns the number of writes into reused objects.
+    /// Returns the number of writes to objects whose addresses had been used before.
     pub fn reused(&self) -> u64 {
         self.reused.get()
     }
@@ -97,20 +98,20 @@ impl StepWorkload {
         self.out_of_memory.get()
     }
 
-    /// Returns a key.
+    /// Returns the bytes of the key with this number.
     pub fn key(&self, key: usize) -> &[u8] {
         &self.keys[key]
     }
 
-    /// Returns the subtable of a key.
+    /// Returns the subtable of the key with this number.
     pub fn subtable_of(&self, key: usize, view: &View) -> u32 {
         Buckets::of(&self.keys[key], view).subtable
     }
 
-    /// Runs one operation on one key. A SEARCH of many keys takes them all, and some of them twice.
+    /// Runs one operation on one key. A SEARCH of many keys uses all keys, and may ask for one of them twice.
     ///
     /// # Panics
-    /// If the answer is one that no operation may give.
+    /// If the answer is one that no operation is allowed to give.
     pub async fn run(&self, store: &SimClient, kind: OpKind, key: usize) {
         let value = self.values.get() + 1;
         self.values.set(value);
@@ -214,7 +215,7 @@ impl StepWorkload {
         self.hints.borrow_mut()[key].extend(hint.map(|hint| (client, hint)));
     }
 
-    /// Draws a hint. It is certain only for the session that has seen it.
+    /// Draws a hint. The hint is certain only for the session that has seen it.
     fn hint(&self, key: usize, client: ClientId) -> Option<Hint> {
         let hints = &self.hints.borrow()[key];
         if !self.with_hints.get() || hints.is_empty() || self.rng.below(4) == 0 {
@@ -244,7 +245,7 @@ impl StepWorkload {
         operation.as_mut().expect("it runs").returned = Some((self.now(), answer));
     }
 
-    /// Returns the bytes of a value: its name, and a filler of random length.
+    /// Returns the bytes of a value: the number that identifies the value, and a filler of random length.
     fn encode(&self, value: HistoryValue) -> Vec<u8> {
         let filler = self.rng.pick(self.fillers.get());
         let mut bytes = value.to_le_bytes().to_vec();
@@ -252,7 +253,7 @@ impl StepWorkload {
         bytes
     }
 
-    /// Checks every key's history.
+    /// Checks the history of every key.
     ///
     /// # Panics
     /// If the history of any key is not linearizable.

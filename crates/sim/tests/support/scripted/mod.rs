@@ -412,7 +412,7 @@ impl ScriptedCluster {
         self.open_for(class, blocks, marked)
     }
 
-    /// Does the same for objects of this class.
+    /// Opens a session whose blocks are for objects of this class.
     pub fn open_for(
         &self,
         class: SizeClass,
@@ -460,7 +460,7 @@ impl ScriptedCluster {
         ClientId((1 << 20) + self.sessions.get())
     }
 
-    /// Makes another replica of region 0 the first, with a bitmap of zeros.
+    /// Makes the second replica of region 0 the first one, with a free bitmap of zeros.
     pub fn move_region(&self, scripts: &[&HostScript]) {
         let mut view = self.cluster.view().clone();
         view.number += 1;
@@ -471,7 +471,7 @@ impl ScriptedCluster {
         scripts.iter().for_each(|script| script.publish(&view));
     }
 
-    /// Returns the objects that words of the index keep.
+    /// Returns the objects that the words of the index keep.
     fn kept(&self) -> BTreeSet<u64> {
         let view = self.cluster.view();
         let word = |place: PoolPlace| self.cluster.network().word_at(place);
@@ -489,8 +489,8 @@ impl ScriptedCluster {
         self.cluster.network().word_at(at).0 & bit != 0
     }
 
-    /// Checks that the next owner of these blocks finds all their free objects, if their bitmaps count as complete,
-    /// and that no kept object is free.
+    /// Checks that the next owner of these blocks finds all their free objects, if it takes their bitmaps for complete,
+    /// and that no object that a word keeps is marked as free.
     pub fn check(&self, rests: &[BlockRemainder]) {
         let kept = self.kept();
         let view = self.cluster.view();
@@ -511,7 +511,7 @@ impl ScriptedCluster {
         }
     }
 
-    /// Returns the values of these keys, as a reader finds them.
+    /// Returns the values of these keys that a reader finds.
     pub fn values(&self, store: &ScriptedStore, keys: &[u8]) -> BTreeMap<u8, Vec<u8>> {
         let value = |key: &u8| {
             let found = run(store.search(&[*key][..], None)).expect("a SEARCH never fails");
@@ -521,7 +521,7 @@ impl ScriptedCluster {
     }
 }
 
-/// Runs a future to its end.
+/// Runs a future to its end, and returns its result.
 pub fn run<T>(future: impl Future<Output = T>) -> T {
     let mut future = pin!(future);
     let mut context = Context::from_waker(Waker::noop());
@@ -533,7 +533,7 @@ pub fn run<T>(future: impl Future<Output = T>) -> T {
     panic!("it does not end");
 }
 
-/// Polls a future until `holds` returns true. Returns the future's result if it ended before.
+/// Polls a future until `holds` returns true. Returns the future's result if the future ends first.
 pub fn poll_until<'f, T>(
     future: &mut Pin<Box<dyn Future<Output = T> + 'f>>,
     holds: impl Fn() -> bool,

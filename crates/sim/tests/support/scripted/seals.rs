@@ -1,5 +1,6 @@
-//! Sealed blocks: a leaving session seals a block before it marks unwritten objects, and not before it has read the
-//! header. Also the recovery of blocks whose objects are zeros.
+//! Scripts of sealed blocks. A leaving session seals a block before it sets free bits of objects that were never
+//! written, and only after it has read the block's header. Also scripts of the recovery of blocks whose objects are
+//! zeros.
 
 use std::rc::Rc;
 
@@ -12,8 +13,8 @@ use fusee_sim::SimFabric;
 use super::generations::{GenerationSession, LARGE, block, class, dies_when_empty, large_class};
 use super::{VALUE, run};
 
-/// A session has objects that it gave back, and leaves. It marks them, and the next owner of the block may die before
-/// it begins: the header must be sealed.
+/// A session that has given back objects leaves, and sets their free bits. The next owner of the block may die before
+/// it uses the block, so the header must be sealed.
 pub fn leaves(seed: u64) {
     let lives = GenerationSession::new(seed);
     run(lives.store.insert(b"a", &VALUE)).expect("there is room");
@@ -25,7 +26,8 @@ pub fn leaves(seed: u64) {
     assert_eq!((header.sealed, header.fresh), (true, 2), "bits are set of what is no slot's");
 }
 
-/// A session gets a block that had been used and is all zeros, uses one object, and dies.
+/// A session gets a block that had been used and is all zeros, uses one object, and dies. Recovery treats all objects
+/// as allocated.
 pub fn zeros(seed: u64) {
     let lives = GenerationSession::new(seed);
     for key in [b"a", b"b", b"c"] {
@@ -40,7 +42,8 @@ pub fn zeros(seed: u64) {
     assert_eq!(first_new(&lives), 3, "three objects had been allocated");
 }
 
-/// A client dies within the WRITE of an object: one replica has the object's identity only.
+/// A client dies within the WRITE of an object: one replica has only the object's identity. Recovery treats the object
+/// as allocated.
 pub fn torn(seed: u64) {
     let lives = GenerationSession::new(seed);
     run(lives.store.insert(b"a", &VALUE)).expect("there is room");
@@ -53,7 +56,7 @@ pub fn torn(seed: u64) {
 }
 
 /// A client gave back an object that was never written, and dies while it seals the block: one replica has the new
-/// header. Objects that this header shows as allocated are not new, although recovery uses the other header.
+/// header. Objects that this header shows as allocated must be treated so, although recovery prefers the other header.
 // Promise REC-9: Objects that any header calls allocated are not new.
 pub fn half_sealed(seed: u64) {
     let lives = GenerationSession::new(seed);
@@ -70,7 +73,8 @@ pub fn half_sealed(seed: u64) {
     assert_eq!(first_new(&lives), 2, "two objects had been allocated");
 }
 
-/// Returns the first new object of the first block, after the death of its owner.
+/// Returns the first never allocated object of the first block, as recovery reports it after the death of the block's
+/// owner.
 fn first_new(lives: &GenerationSession) -> u32 {
     let (stage, view) = (&lives.stage, lives.stage.cluster.view().clone());
     let fabric = SimFabric::new(stage.cluster.network(), stage.next_client());
@@ -82,7 +86,7 @@ fn first_new(lives: &GenerationSession) -> u32 {
     first
 }
 
-/// A session cannot read the header of its new block for some time.
+/// A session cannot read the header of its new block for some time. The block is not used or sealed until then.
 pub fn unread(seed: u64) {
     let lives = GenerationSession::new(seed);
     run(lives.store.insert(b"a", &VALUE)).expect("there is room");

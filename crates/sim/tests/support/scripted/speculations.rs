@@ -1,4 +1,4 @@
-//! Words that are not committed: their objects may be on no other node yet.
+//! Scripts of words that are not committed, whose objects are possibly not yet on other nodes.
 
 use fusee_core::data::Region;
 use fusee_core::layout::{Address, BlockShape, Identity, Object, Opcode, Pair, Slot};
@@ -10,12 +10,12 @@ use super::super::small;
 use super::super::workload::StepWorkload;
 use super::{ScriptedCluster, run};
 
-/// So large that only its start is read to compare its key.
+/// A value so large that only the first bytes of its object are read to compare its key.
 const VALUE: [u8; 3000] = [1; 3000];
 
-/// A client has died within its speculative write: its word is on the backup, its object on that node and on no
-/// other. An INSERT of another key with the same fingerprint reads the object whole on all replicas. The incomplete
-/// replica is no damage and must not be repaired: only the session that continues the round completes it.
+/// A client has died within its speculative write: its word is on the backup, and its object is only on the backup's
+/// node. An INSERT of another key with an equal fingerprint reads the object whole on all replicas. The incomplete
+/// replica is no damage and must not be repaired, because only a session or job that continues the round completes it.
 pub fn half_written(seed: u64) {
     let options = small(seed, 2);
     let geometry = Geometry { max_value_bytes: 3200, region_bytes: 1 << 15, ..options.geometry };
@@ -54,9 +54,10 @@ pub fn half_written(seed: u64) {
     }
 }
 
-/// A speculative write by a newer view is under way: its word is on the backup, and its object is whole on that node.
-/// By the view of a session that inserts another key with this fingerprint the object has no replica there, and the
-/// replica elsewhere is not written yet. The session reads again until the round is over.
+/// A speculative write of a session with a newer view is running: its word is on the backup, and its object is whole on
+/// the backup's node. Another session, which inserts a key with an equal fingerprint, has an older view, in which the
+/// object has no replica on that node; the replica in that view is not written yet. This session reads again until the
+/// round is over, and reports no damage.
 pub fn of_a_newer_view(seed: u64) {
     let options = ClusterOptions { memory_nodes: 2, data_replicas: 1, ..small(seed, 2) };
     let stage = ScriptedCluster::of(seed, &options);
