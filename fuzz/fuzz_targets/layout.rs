@@ -1,4 +1,4 @@
-//! Feeds arbitrary bytes to the decoders of what memory nodes hold: `tests/fuzz layout`.
+//! Feeds arbitrary bytes to the decoders of the contents of memory nodes: `tests/fuzz layout`.
 
 // Promise SEC-6
 

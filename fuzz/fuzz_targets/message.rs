@@ -1,6 +1,7 @@
 //! Feeds arbitrary bytes to the codec of the control plane: `tests/fuzz message`.
 //!
-//! News of a view are for somebody who has one: it is made of the first bytes, the news of the rest.
+//! An update of a view needs an earlier view. The earlier view is decoded from the first bytes, and the update from the
+//! remaining ones.
 #![no_main]
 
 use fusee_control::master::{MasterReply, MasterRequest};

@@ -1,4 +1,4 @@
-//! Feeds arbitrary bytes to whatever reads a master's store: `tests/fuzz store`.
+//! Feeds arbitrary bytes to every function that reads a master's store: `tests/fuzz store`.
 #![no_main]
 
 use fusee_master::store::{MasterStore, entry_format};
@@ -7,7 +7,7 @@ use libfuzzer_sys::fuzz_target;
 fuzz_target!(|bytes: &[u8]| {
     let _ = entry_format::read_format(bytes);
     let _ = entry_format::decode("view", bytes);
-    // What stands behind a checksum that is right, too.
+    // This also tests bytes behind a right checksum.
     let _ = entry_format::decode("view", &entry_format::seal("view", bytes.to_vec()));
     let _ = MasterStore::read_image(bytes);
 });

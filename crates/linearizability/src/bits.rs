@@ -1,7 +1,7 @@
-//! Sets of small numbers: the open operations that have had their instant.
+//! Sets of small numbers. The search uses them for the open operations that have had their instant.
 //!
-//! In most histories few operations on a key are open at a time, and a set is one word. The other
-//! form has no limit; it allocates.
+//! In most histories few operations on a key are open at one time, and such a set is one machine word. The other
+//! representation has no limit, but allocates memory.
 
 use std::hash::Hash;
 

@@ -1,13 +1,12 @@
 //! Explanations of verdicts, for human readers.
 //!
-//! In a history that is not linearizable there is a first *unexplained* return: an order exists
-//! up to the event before it, but not including it. The explanation keeps as few as possible of
-//! the operations up to that return. Without the answer of the unexplained operation an
-//! explanation is linearizable, with that answer it is not. It contains the write of every value
-//! that is read.
+//! A history that is not linearizable has a first *unexplained* return: some order explains the events before this
+//! return, but none explains the return as well. The explanation consists of as few as possible of the operations up to
+//! that return. With the answer of the unexplained operation, these operations are not linearizable; without the
+//! answer, they are. The explanation contains the write of every value that it reads.
 //!
-//! To drop operations, halves of the history are tried first, then ever smaller pieces (Zeller
-//! and Hildebrandt, "Simplifying and isolating failure-inducing input", 2002).
+//! To drop operations, halves of the history are tried first, then ever smaller pieces (Zeller and Hildebrandt,
+//! "Simplifying and isolating failure-inducing input", 2002).
 
 use std::collections::HashSet;
 use std::fmt;
@@ -16,16 +15,16 @@ use super::history::HistoryRecord;
 use super::search::{SearchVerdict, search};
 use super::{HistoryAnswer, HistoryCall, HistoryOperation, HistoryValue};
 
-/// Limit of the operations that are searched to shorten one history, counted in each search. It
-/// bounds the time to some ten seconds.
+/// Limit of the effort to shorten one history: the sum of the numbers of operations in all searches. It bounds the time
+/// to some ten seconds.
 const MAX_EFFORT: usize = 20_000_000;
-/// Limit of the situations in one attempt. An attempt that exceeds it does not count as an
+/// Limit of the number of situations in one attempt. An attempt that exceeds the limit is not accepted as an
 /// explanation.
 const MAX_SITUATIONS: usize = 1 << 16;
-/// Length of an explanation up to which all pairs of operations are tried.
+/// Length up to which all pairs of operations of an explanation are tried.
 const SHORT: usize = 100;
 
-/// The return of an operation, ordered by time.
+/// The return of an operation. Returns are ordered by time.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct OperationReturn {
     time: u64,
@@ -33,7 +32,7 @@ struct OperationReturn {
     operation: usize,
 }
 
-/// Returns the index of the first operation, by the time of its return, that no order explains.
+/// Returns the index of the first operation, by the time of its return, whose answer no order explains.
 ///
 /// # Panics
 /// If the history is linearizable.
@@ -52,7 +51,7 @@ pub fn first_unexplained(history: &[HistoryOperation]) -> usize {
     returns.get(first).expect("the history is not linearizable").operation
 }
 
-/// Returns the history as it was right after this return.
+/// Returns the operations of a history, with their indices, as they were known right after this return.
 fn until(
     history: &[HistoryOperation],
     end: OperationReturn,
@@ -70,16 +69,16 @@ fn until(
 pub struct Refutation {
     /// The key.
     pub key: u64,
-    /// Operations on the key that were checked.
+    /// Number of operations on the key that were checked.
     pub operations: usize,
-    /// The first operation, by the time of its return, whose answer cannot be explained.
+    /// The first operation, by the time of its return, whose answer no order explains.
     pub unexplained: HistoryRecord,
-    /// The explanation: as few operations as possible, by the time of invocation.
+    /// The explanation, with as few operations as possible, ordered by the time of invocation.
     pub explanation: Vec<HistoryRecord>,
 }
 
 impl Refutation {
-    /// Makes the refutation of a history of one key that is not linearizable.
+    /// Makes the refutation of a history of one key, which must not be linearizable.
     pub(super) fn new(records: &[HistoryRecord]) -> Refutation {
         let operations: Vec<HistoryOperation> = records.iter().map(|r| r.operation).collect();
         let first = first_unexplained(&operations);
@@ -104,8 +103,8 @@ impl Refutation {
         }
     }
 
-    /// Renders the explanation, one line per operation, with values as `name` writes them. Times
-    /// count from the first invocation.
+    /// Renders the explanation, with one line per operation. `name` returns the text of a value. Times count from the
+    /// first invocation.
     pub fn render(&self, name: impl Fn(HistoryValue) -> String) -> String {
         let start = self.explanation.iter().map(|r| r.operation.invoked).min().unwrap_or(0);
         let lines = self.explanation.iter().map(|record| {
@@ -153,10 +152,10 @@ impl fmt::Display for Refutation {
 
 /// An explanation that is being shortened.
 struct ShrinkingExplanation {
-    /// All operations but the unexplained one.
+    /// All operations except the unexplained one.
     rest: Vec<HistoryRecord>,
     unexplained: HistoryRecord,
-    /// Operations searched so far.
+    /// The sum of the numbers of operations in all searches so far.
     effort: usize,
 }
 
@@ -168,15 +167,14 @@ impl ShrinkingExplanation {
         while size > 0 {
             let mut start = 0;
             while start < self.rest.len() {
-                // If the piece is dropped, the next one moves to `start`.
+                // If the piece is dropped, the next piece moves to `start`.
                 if !self.drop_where(|i| (start..start + size).contains(&i)) {
                     start += size;
                 }
             }
             size /= 2;
         }
-        // An INSERT and its DELETE can be dropped only together, and so can a value and its
-        // SEARCH.
+        // An INSERT and its DELETE can be dropped only together, and so can the write of a value and its SEARCH.
         while self.rest.len() <= SHORT && self.effort < MAX_EFFORT && self.drop_any_two() {}
     }
 
@@ -190,8 +188,8 @@ impl ShrinkingExplanation {
         self.drop_where(|i| drops[i]);
     }
 
-    /// Drops these operations, but not the writes of values that are read. Returns whether any
-    /// was dropped.
+    /// Drops the operations for which `drops` returns true, except writes of values that are read. Returns whether any
+    /// operation was dropped.
     fn drop_where(&mut self, drops: impl Fn(usize) -> bool) -> bool {
         if self.effort > MAX_EFFORT {
             return false;
@@ -217,7 +215,7 @@ impl ShrinkingExplanation {
     }
 }
 
-/// Returns whether the last answer, and only that, leaves the operations without an order.
+/// Returns whether the answer of `unexplained`, and no other answer, leaves the operations without an order.
 fn is_explanation(rest: &[HistoryRecord], unexplained: &HistoryRecord) -> bool {
     let mut history: Vec<HistoryOperation> = rest.iter().map(|r| r.operation).collect();
     history.push(unexplained.operation);

@@ -1,23 +1,24 @@
-//! Situations of a key, and sets of them.
+//! Situations in which a key can be, and sets of situations.
 
 use std::collections::HashMap;
 
 use super::bits::BitSet;
 use super::plan::KeyPresence;
 
-/// A situation that the key may be in.
+/// A situation in which the key can be: its state, and the operations that have had their instant.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Situation<B> {
     pub state: KeyPresence,
-    /// The open operations that have had their instant, by their place in `open`.
+    /// The open operations that have had their instant, by their places in the search's `open`.
     pub done: B,
-    /// Numbers of counted operations, which never return, that have had their instant.
+    /// The number of removing operations that are only counted and have had their instant; below it, the number of
+    /// creating ones. Counted operations never return.
     pub removed: u32,
     pub created: u32,
 }
 
 impl<B: BitSet> Situation<B> {
-    /// Returns whether every future that is possible after `other` is possible after this one.
+    /// Returns whether every future that is possible after `other` is possible after this situation.
     pub fn covers(&self, other: &Situation<B>) -> bool {
         self.state == other.state
             && self.removed <= other.removed
@@ -26,23 +27,25 @@ impl<B: BitSet> Situation<B> {
     }
 }
 
-/// Drops the situations that others cover.
+/// Drops the situations that other situations cover.
 pub fn reduced<B: BitSet>(mut situations: Vec<Situation<B>>) -> Vec<Situation<B>> {
     if situations.len() < 2 {
         return situations;
     }
     situations.sort_unstable();
-    // Sorted by `removed`: among equal states and sets, the last one kept has created least.
+    // The situations are sorted by `removed`, so among equal states and sets, the last kept situation has created
+    // least.
     situations.dedup_by(|next, kept| {
         next.state == kept.state && next.done == kept.done && kept.created <= next.created
     });
     situations
 }
 
-/// The situations that one search has seen.
+/// The situations that one search has met.
 pub struct SeenSituations<B> {
     few: Vec<Situation<B>>,
-    /// Used instead of `few` for more than [`FEW`] situations.
+    /// Used instead of `few` for more than [`FEW`] situations: the counts `removed` and `created` of each situation, by
+    /// its state and its set.
     many: HashMap<(KeyPresence, B), Vec<(u32, u32)>>,
     len: usize,
 }
@@ -62,7 +65,7 @@ impl<B: BitSet> SeenSituations<B> {
         self.len
     }
 
-    /// Forgets all situations.
+    /// Removes all situations.
     pub fn clear(&mut self) {
         self.few.clear();
         if !self.many.is_empty() {
@@ -71,7 +74,7 @@ impl<B: BitSet> SeenSituations<B> {
         self.len = 0;
     }
 
-    /// Adds a situation, unless another one covers it. Returns whether it was added.
+    /// Adds a situation, unless another situation covers it. Returns whether it was added.
     pub fn insert(&mut self, situation: &Situation<B>) -> bool {
         if self.many.is_empty() && self.few.len() < FEW {
             if self.few.iter().any(|other| other.covers(situation)) {

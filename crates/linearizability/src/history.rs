@@ -1,29 +1,29 @@
 //! Histories of many clients' operations on many keys, and their check.
 //!
-//! The program that runs operations pushes a [`HistoryRecord`] of each, in any order. [`OperationHistory::check`]
-//! checks each key alone, since linearizability is a property of each key. It counts the checked
-//! operations, and explains the first violation.
+//! The program that runs operations pushes a [`HistoryRecord`] of each operation, in any order.
+//! [`OperationHistory::check`] checks each key separately, because a history is linearizable if it is so for each key.
+//! The check counts the operations, and explains the first violation.
 
 use super::HistoryOperation;
 use super::explain::Refutation;
 use super::search::{SearchVerdict, search};
 
-/// Limit of the situations for one return. A key whose operations overlap more than that stays
-/// undecided: its check would take the memory of the machine.
+/// Limit of the number of situations for one return. A key whose operations overlap so much that the limit is exceeded
+/// stays undecided, because its check would need too much memory.
 const MAX_SITUATIONS: usize = 1 << 20;
 
-/// An operation on a key.
+/// An operation on a key, with the client that ran it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HistoryRecord {
     /// The number of the key.
     pub key: u64,
-    /// The number of the client, for readers.
+    /// The number of the client, which only human readers need.
     pub client: u32,
-    /// The operation, with its times.
+    /// The operation, with its times and its answer.
     pub operation: HistoryOperation,
 }
 
-/// Operations on many keys, none of which existed in the beginning.
+/// Operations on many keys. No key exists at the beginning.
 #[derive(Clone, Debug, Default)]
 pub struct OperationHistory {
     records: Vec<HistoryRecord>,
@@ -32,26 +32,26 @@ pub struct OperationHistory {
 /// The results of a check.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HistoryFindings {
-    /// Operations that were checked.
+    /// Number of operations that were checked.
     pub operations: u64,
-    /// Checked operations that never returned.
+    /// Number of checked operations that never returned.
     pub pending: u64,
-    /// Checked operations that began before an earlier one on the same key had returned.
+    /// Number of checked operations that began before an earlier operation on the same key had returned.
     pub overlapping: u64,
-    /// Keys that were checked.
+    /// Number of keys that were checked.
     pub keys: u64,
-    /// The greatest number of situations of a key at a time: the cost of the check.
+    /// The greatest number of situations of a key at one time, which is the cost of the check.
     pub peak_frontier: usize,
-    /// Keys with too many overlapping operations to be decided.
+    /// Number of keys with too many overlapping operations for a verdict.
     pub undecided_keys: u64,
-    /// Keys whose history is not linearizable.
+    /// Number of keys whose history is not linearizable.
     pub violations: u64,
-    /// The explanation of the first violation.
+    /// The explanation of the first violation, if there is one.
     pub refutation: Option<Box<Refutation>>,
 }
 
 impl HistoryFindings {
-    /// Returns whether every key was decided and is linearizable.
+    /// Returns whether every key has a verdict and is linearizable.
     pub fn is_clean(&self) -> bool {
         self.violations == 0 && self.undecided_keys == 0
     }
@@ -73,12 +73,12 @@ impl OperationHistory {
         self.records.len()
     }
 
-    /// Returns whether there are no operations.
+    /// Returns whether the history has no operations.
     pub fn is_empty(&self) -> bool {
         self.records.is_empty()
     }
 
-    /// Checks all keys, and sorts the operations by key.
+    /// Checks all keys. Sorts the operations by key.
     ///
     /// # Panics
     /// If an operation returns before it is invoked.
@@ -110,7 +110,7 @@ impl OperationHistory {
     }
 }
 
-/// Counts the operations that begin before an earlier one has returned. They are sorted by
+/// Returns the number of operations that begin before an earlier operation has returned. `operations` must be sorted by
 /// invocation.
 fn overlapping(operations: &[HistoryOperation]) -> u64 {
     let mut open_until = None;

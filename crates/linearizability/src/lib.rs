@@ -1,15 +1,14 @@
 //! A checker of linearizability, for histories of operations on keys.
 //!
-//! A history is linearizable (Herlihy and Wing) if every operation can be given one instant
-//! between its invocation and its return such that, executed one after another at these instants,
-//! the operations give the answers of the history. An operation that never returned may have any
-//! instant after its invocation, or none. Keys are independent of each other, so each is checked
-//! alone.
+//! A history is linearizable (Herlihy and Wing) if every operation can be given one *instant* (its linearization point)
+//! between its invocation and its return such that the operations, executed one after another at these instants, give
+//! the answers of the history. An operation that never returned may have its instant at any time after its invocation,
+//! or have none. Keys are independent of each other, so each key is checked separately.
 //!
-//! [`check`] judges one key, [`OperationHistory`] a stream of operations on many keys. The module `search`
-//! is the algorithm, `explain` makes a verdict readable. The check is exact: it finds every
-//! violation, and nothing else. It takes about a microsecond per operation while few operations
-//! on a key overlap, regardless of the operations that never returned.
+//! [`check`] checks the history of one key, and [`OperationHistory`] a stream of operations on many keys. The module
+//! `search` is the algorithm, and `explain` makes verdicts readable. The check is exact: it finds every violation, and
+//! reports nothing else. It takes about a microsecond per operation while few operations on a key overlap, however many
+//! operations never returned.
 #![forbid(unsafe_code)]
 
 mod bits;
@@ -24,10 +23,10 @@ pub use history::{HistoryFindings, HistoryRecord, OperationHistory};
 
 use std::fmt;
 
-/// The name of a value. If every write has its own value, the check finds more violations.
+/// The number that identifies a value. If every write has a value of its own, the check finds more violations.
 pub type HistoryValue = u64;
 
-/// The request of an operation.
+/// The request of an operation, with the value that it writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum HistoryCall {
     /// INSERT.
@@ -45,17 +44,17 @@ pub enum HistoryCall {
 /// The answer of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum HistoryAnswer {
-    /// A write took effect.
+    /// The operation took effect; only for writes.
     Done,
-    /// An INSERT found the key.
+    /// The key exists already; only for an INSERT.
     Exists,
-    /// An UPDATE, DELETE or SEARCH did not find the key.
+    /// The key does not exist; for an UPDATE, DELETE or SEARCH.
     Absent,
-    /// A SEARCH found this value.
+    /// The key has this value; only for a SEARCH.
     Found(HistoryValue),
 }
 
-/// One operation of a history. Time is any number that never decreases.
+/// One operation of a history. Times can be of any clock that never goes back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HistoryOperation {
     /// The request.
@@ -66,7 +65,7 @@ pub struct HistoryOperation {
     pub returned: Option<(u64, HistoryAnswer)>,
 }
 
-/// The proof that a history has no order.
+/// The proof that no order explains a history.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Violation {
     /// The first operation, by the time of its return, whose answer no order explains.
@@ -79,8 +78,7 @@ impl fmt::Display for Violation {
     }
 }
 
-/// Checks a history of one key that is absent at the beginning. The operations may be in any
-/// order.
+/// Checks a history of one key, which is absent at the beginning. The operations can be in any order.
 ///
 /// # Panics
 /// If an operation returns before it is invoked.

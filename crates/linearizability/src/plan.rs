@@ -1,8 +1,8 @@
-//! A history of one key, prepared for the search: the order of its events, the writers and
-//! readers of each value, and the effect of each operation.
+//! A history of one key, prepared for the search: the order of its events, the writers and readers of each value, and
+//! the effect of each operation.
 //!
-//! A value is *unread* at an operation if no later SEARCH returns it. All unread values count as
-//! one. This keeps the search small. It is sound, because the whole history is known.
+//! A value is *unread* at an operation if no later SEARCH returns it. The search treats all unread values as one value,
+//! which keeps the search small. This is sound, because the whole history is known.
 
 use std::collections::HashMap;
 
@@ -10,21 +10,21 @@ use super::{HistoryAnswer, HistoryCall, HistoryOperation, HistoryValue};
 
 /// A position in the order of all invocations and returns.
 pub type Rank = usize;
-/// A value: its index in [`PreparedHistory::values`].
+/// A value, as its index in [`PreparedHistory::values`].
 pub type ValueId = u32;
 
 /// The writers and readers of a value.
 #[derive(Clone, Copy, Default)]
 pub struct ValueUse {
-    /// Operations that write the value or may have written it.
+    /// Number of operations that wrote the value or possibly wrote it.
     pub writers: u32,
-    /// The ranks of the latest invocation and of the latest return of a SEARCH that returns the
-    /// value.
+    /// The rank of the latest invocation of a SEARCH that returns the value; below it, the rank of the latest return of
+    /// such a SEARCH.
     pub last_invoked: Rank,
     pub last_returned: Rank,
 }
 
-/// The state of the key. The value is `None` if it is unread.
+/// The state of the key. A value of `None` is unread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum KeyPresence {
     Absent,
@@ -34,26 +34,26 @@ pub enum KeyPresence {
 /// The effect of an operation. A value of `None` is unread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OperationEffect {
-    /// Creates the key; only if it is absent.
+    /// Creates the key. Possible only while the key is absent.
     Create(Option<ValueId>),
-    /// Replaces the value; only if the key is present.
+    /// Replaces the value. Possible only while the key is present.
     Replace(Option<ValueId>),
-    /// Sets the value, in any state.
+    /// Sets the value. Possible in any state.
     Set(Option<ValueId>),
-    /// Removes the key; only if it is present.
+    /// Removes the key. Possible only while the key is present.
     Remove,
-    /// Changes nothing; only if the key is absent.
+    /// Changes nothing. Possible only while the key is absent.
     SeeNothing,
-    /// Changes nothing; only if the key is present.
+    /// Changes nothing. Possible only while the key is present.
     SeeSomething,
-    /// Changes nothing; only if the key has this value.
+    /// Changes nothing. Possible only while the key has this value.
     See(ValueId),
-    /// Has no instant: the call never gives this answer.
+    /// Impossible in every state, because the call never gives this answer.
     Never,
 }
 
 impl OperationEffect {
-    /// Returns the next state, or `None` if the operation cannot have its instant in `state`.
+    /// Returns the state after the operation, or `None` if the operation cannot have its instant in `state`.
     pub fn apply(self, state: KeyPresence) -> Option<KeyPresence> {
         let absent = state == KeyPresence::Absent;
         match self {
@@ -70,13 +70,13 @@ impl OperationEffect {
         }
     }
 
-    /// Returns whether the effect leaves every state as it is.
+    /// Returns whether the effect never changes the state.
     pub fn changes_nothing(self) -> bool {
         use OperationEffect::{Never, See, SeeNothing, SeeSomething};
         matches!(self, See(_) | SeeNothing | SeeSomething | Never)
     }
 
-    /// Returns the value that the operation writes, if that is read.
+    /// Returns the value that the operation writes, unless the value is unread.
     pub fn written(self) -> Option<ValueId> {
         match self {
             OperationEffect::Create(value)
@@ -87,14 +87,14 @@ impl OperationEffect {
     }
 }
 
-/// An invocation or a return.
+/// The invocation or the return of an operation.
 pub struct HistoryEvent {
     pub returns: bool,
     /// The index of the operation in the history.
     pub index: usize,
 }
 
-/// A prepared history.
+/// A history, prepared for the search.
 pub struct PreparedHistory<'a> {
     pub history: &'a [HistoryOperation],
     pub events: Vec<HistoryEvent>,
@@ -103,9 +103,9 @@ pub struct PreparedHistory<'a> {
     value_of: Vec<Option<ValueId>>,
     /// The effect of each operation; `None` if the operation can be ignored.
     pub effects: Vec<Option<OperationEffect>>,
-    /// The greatest number of operations that have a place in [`Searcher::open`] at a time.
+    /// The greatest number of operations that have a place in [`Searcher::open`] at one time.
     pub most_open: usize,
-    /// DELETEs that took effect or may have taken effect.
+    /// Number of DELETEs that took effect or possibly took effect.
     pub removals: usize,
 }
 
@@ -115,7 +115,7 @@ impl<'a> PreparedHistory<'a> {
     pub fn new(history: &'a [HistoryOperation]) -> PreparedHistory<'a> {
         let mut times = Vec::with_capacity(2 * history.len());
         for (index, operation) in history.iter().enumerate() {
-            // At equal times invocations come first: operations that touch are concurrent.
+            // At equal times invocations come first, so that operations that only touch count as concurrent.
             times.push((operation.invoked, false, index));
             if let Some((time, _)) = operation.returned {
                 assert!(time >= operation.invoked, "{operation:?} returns before it is invoked");
@@ -196,8 +196,8 @@ impl<'a> PreparedHistory<'a> {
         }
     }
 
-    /// Returns the effect of an operation that is invoked at `rank`, or `None` if the operation
-    /// never returned and no other operation can notice it.
+    /// Returns the effect of an operation that is invoked at `rank`. Returns `None` if the operation never returned and
+    /// no other operation can notice it.
     fn effect(&self, index: usize, rank: Rank) -> Option<OperationEffect> {
         let HistoryOperation { call, returned, .. } = self.history[index];
         let id = self.value_of[index];

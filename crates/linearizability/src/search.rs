@@ -1,29 +1,27 @@
 //! The search for an order of the operations.
 //!
-//! The algorithm is Wing and Gong's ("Testing and verifying concurrent objects", 1993), in the
-//! *just in time* form of Lowe ("Testing for linearizability", 2017): walk through the history
-//! and keep the frontier, the set of all situations that the key may be in. A situation is a
-//! state and the set of open operations that have had their instant. An operation must have had
-//! its instant when it returns, so the frontier is extended only then. These reductions keep the
-//! frontier small, and lose no order that matters:
+//! The algorithm is that of Wing and Gong ("Testing and verifying concurrent objects", 1993), in the *just in time*
+//! form of Lowe ("Testing for linearizability", 2017). The search walks through the history and keeps the *frontier*,
+//! the set of all situations in which the key can be. A situation is a state of the key and the set of open operations
+//! that have had their instant. An operation must have had its instant when it returns, so the frontier is extended
+//! only at returns. These reductions keep the frontier small, and lose no order that is needed:
 //!
 //! * An operation that changes nothing has its instant as soon as the state allows it.
-//! * Values that no later SEARCH returns count as one value, called *unread*.
-//! * A value that only one operation writes stays until the last SEARCH that returns it has been
-//!   invoked: once overwritten it could not come back. (Gibbons and Korach, "Testing shared
-//!   memories", 1997, decide histories of reads and such writes in polynomial time.)
-//! * An UPDATE whose readers have all been invoked has its instant as soon as the key exists with
-//!   an unread value, and its readers have theirs right after it: later operations cannot tell
-//!   the difference. So has an UPSERT, if no DELETE can follow any more.
-//! * Among open operations with the same effect, the one that returns first goes first.
-//! * Operations that never return, and write an unread value or none, are only counted: so many
-//!   may create the key, so many may remove it. A situation is dropped if it differs from another
-//!   one only by a greater number of these. An operation whose value is read joins the counted
-//!   ones when its last reader has returned. So operations that crashed clients leave open cost
-//!   nothing.
+//! * Values that no later SEARCH returns are treated as one value, called *unread*.
+//! * A value that only one operation writes is not overwritten until the last SEARCH that returns it has been invoked,
+//!   because the value could not come back. (Gibbons and Korach, "Testing shared memories", 1997, decide histories of
+//!   reads and such writes in polynomial time.)
+//! * An UPDATE whose readers have all been invoked has its instant as soon as the key exists with an unread value, and
+//!   its readers have theirs right after it, because later operations cannot tell the difference. The same holds for an
+//!   UPSERT, if no DELETE can follow any more.
+//! * Among open operations with the same effect, the operation that returns first has its instant first.
+//! * Operations that never return, and write an unread value or none, are only counted: the search keeps the number of
+//!   those that can create the key and of those that can remove it. A situation is dropped if it differs from another
+//!   situation only by having used more of these operations. An operation whose value is read becomes a counted
+//!   operation when its last reader has returned. Therefore operations that crashed clients leave open cost nothing.
 //!
-//! The cost grows linearly with the length of the history, and exponentially only with the number
-//! of *open* operations that create or remove the key with values that are read.
+//! The cost grows linearly with the length of the history, and exponentially only with the number of *open* operations
+//! that create or remove the key with values that are read.
 
 use std::collections::HashMap;
 
@@ -39,7 +37,7 @@ pub enum SearchVerdict {
     Explained,
     /// The history is not linearizable.
     Unexplained,
-    /// The search was given up.
+    /// The search was given up, because one return needed too many situations.
     Undecided,
 }
 
@@ -47,11 +45,11 @@ pub enum SearchVerdict {
 #[derive(Clone, Copy, Debug)]
 pub struct SearchOutcome {
     pub verdict: SearchVerdict,
-    /// The greatest number of situations of the key at a time.
+    /// The greatest number of situations of the key at one time.
     pub peak_frontier: usize,
 }
 
-/// Searches for an order. Gives up if one return needs more than `limit` situations.
+/// Searches for an order that explains the history. Gives up if one return needs more than `limit` situations.
 ///
 /// # Panics
 /// If an operation returns before it is invoked.
@@ -64,7 +62,7 @@ pub fn search(history: &[HistoryOperation], limit: usize) -> SearchOutcome {
     }
 }
 
-/// Returns the verdict, with the form of [`BitSet`] for many open operations.
+/// Returns the verdict of a search that uses the [`BitSet`] without a limit.
 #[cfg(test)]
 pub fn search_without_limit_of_places(history: &[HistoryOperation]) -> SearchVerdict {
     Searcher::<Box<[u64]>>::new(&PreparedHistory::new(history), usize::MAX).run().verdict
@@ -84,12 +82,13 @@ struct Searcher<'a, B> {
     frontier: Vec<Situation<B>>,
     seen: SeenSituations<B>,
     now: Rank,
-    /// Numbers of counted operations, which never return, that have been invoked.
+    /// The number of counted operations that have been invoked and can remove the key; below it, of those that can
+    /// create it.
     removers: u32,
     creators: u32,
-    /// DELETEs that have not returned yet, including those that have not been invoked.
+    /// Number of DELETEs that have not returned yet, including those that have not been invoked.
     removals_left: usize,
-    /// Places of operations that never return and whose value is read, by value.
+    /// The places of operations that never return and whose value is read, by value.
     writers: HashMap<ValueId, Vec<usize>>,
 }
 
@@ -112,7 +111,7 @@ impl<'a, B: BitSet> Searcher<'a, B> {
 
     fn run(mut self) -> SearchOutcome {
         let mut peak_frontier = 1;
-        // The place of each operation.
+        // The place in `open` of each operation.
         let mut places = vec![usize::MAX; self.plan.history.len()];
         for (rank, event) in self.plan.events.iter().enumerate() {
             self.now = rank;
@@ -131,7 +130,7 @@ impl<'a, B: BitSet> Searcher<'a, B> {
         SearchOutcome { verdict: SearchVerdict::Explained, peak_frontier }
     }
 
-    /// Invokes an operation. Returns its place, unless it is only counted or ignored.
+    /// Handles an invocation. Returns the operation's place, or `None` if the operation is only counted or is ignored.
     fn invoke(&mut self, index: usize) -> Option<usize> {
         let effect = self.plan.effects[index]?;
         let returned = self.plan.history[index].returned;
@@ -164,7 +163,7 @@ impl<'a, B: BitSet> Searcher<'a, B> {
         Some(place)
     }
 
-    /// Returns whether a SEARCH that returns this value has yet to be invoked.
+    /// Returns whether a SEARCH that returns this value is still to be invoked.
     fn will_be_read(&self, value: ValueId) -> bool {
         self.plan.values[value as usize].last_invoked > self.now
     }
@@ -175,8 +174,8 @@ impl<'a, B: BitSet> Searcher<'a, B> {
         open.filter(|(place, _)| !situation.done.has(*place))
     }
 
-    /// Gives their instant to all operations for which no later instant is better, and makes a
-    /// value unread that no later SEARCH returns.
+    /// Gives all operations their instant now for which no later instant is better. Makes the key's value unread if no
+    /// later SEARCH returns it.
     fn settle(&self, situation: &mut Situation<B>) {
         self.see(situation);
         if let KeyPresence::Present(Some(value)) = situation.state
@@ -208,7 +207,7 @@ impl<'a, B: BitSet> Searcher<'a, B> {
         }
     }
 
-    /// Gives their instant to all operations that change nothing and are possible now.
+    /// Gives all operations their instant now that change nothing and are possible in this state.
     fn see(&self, situation: &mut Situation<B>) {
         for (place, open) in self.open.iter().enumerate() {
             if let Some(OpenOperation { effect, .. }) = open
@@ -220,7 +219,7 @@ impl<'a, B: BitSet> Searcher<'a, B> {
         }
     }
 
-    /// Lets an operation return: keeps the situations in which it has had its instant.
+    /// Handles a return: keeps the situations in which the operation at place `own` has had its instant.
     fn settle_return(&mut self, own: usize) -> SearchVerdict {
         let returning = self.open[own].expect("what returns has been open");
         let mut frontier = Vec::new();
@@ -254,13 +253,13 @@ impl<'a, B: BitSet> Searcher<'a, B> {
         if self.frontier.is_empty() { SearchVerdict::Unexplained } else { SearchVerdict::Explained }
     }
 
-    /// Appends the situations after one more instant.
+    /// Appends the situations that are possible after one more instant.
     fn successors(&self, situation: &Situation<B>, next: &mut Vec<Situation<B>>) {
         if let KeyPresence::Present(Some(value)) = situation.state
             && self.plan.values[value as usize].writers <= 1
         {
-            // The situation is settled and still has its value, so a later SEARCH must read it.
-            // No other operation could write it again.
+            // The situation is settled and still has its value, so a later SEARCH must read this value. No other
+            // operation could write it again.
             return;
         }
         let mut creates = false;
@@ -276,7 +275,7 @@ impl<'a, B: BitSet> Searcher<'a, B> {
             after.done.set(place);
             next.push(after);
         }
-        // Counted operations go after operations with the same effect that return.
+        // A counted operation has its instant only after the operations with the same effect that return.
         let absent = situation.state == KeyPresence::Absent;
         if absent && !creates && situation.created < self.creators {
             let created = situation.created + 1;
@@ -290,7 +289,7 @@ impl<'a, B: BitSet> Searcher<'a, B> {
         next.iter_mut().for_each(|after| self.settle(after));
     }
 
-    /// Returns whether no other operation has the same effect and returns earlier.
+    /// Returns whether no other open operation has the same effect and returns earlier.
     fn goes_first(&self, situation: &Situation<B>, place: usize, open: &OpenOperation) -> bool {
         if open.effect.written().is_some_and(|v| self.plan.values[v as usize].writers <= 1) {
             return true;
@@ -300,8 +299,8 @@ impl<'a, B: BitSet> Searcher<'a, B> {
         others.all(|(place, other)| own <= (other.returns, place))
     }
 
-    /// Counts the writers of `value` that never return, if the last SEARCH that returns it has
-    /// returned.
+    /// Turns the writers of `value` that never return into counted operations, once the last SEARCH that returns the
+    /// value has returned.
     fn retire_writers(&mut self, value: ValueId) {
         if self.plan.values[value as usize].last_returned > self.now {
             return;

@@ -1,5 +1,5 @@
-//! Tests of the checker on histories whose verdict is known: by hand, by construction, and by
-//! trying every order.
+//! Tests of the checker on histories whose verdict is known: histories made by hand, histories that are linearizable by
+//! construction, and small histories for which every order is tried.
 
 use std::collections::HashSet;
 use std::time::Instant;
@@ -8,7 +8,7 @@ use super::*;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
-/// `(call, invoked, returned, answer)`.
+/// Makes a history of `(call, invoked, returned, answer)`.
 fn history(operations: &[(HistoryCall, u64, u64, HistoryAnswer)]) -> Vec<HistoryOperation> {
     let operation = |(call, invoked, returned, answer): &(HistoryCall, u64, u64, HistoryAnswer)| {
         HistoryOperation { call: *call, invoked: *invoked, returned: Some((*returned, *answer)) }
@@ -98,7 +98,7 @@ fn an_answer_that_the_call_never_gives_is_found() {
     }
 }
 
-/// Executes a call on a key: the definition that the checker is compared with.
+/// Executes a call on a key. This defines the answers with which the checker is compared.
 fn execute(call: HistoryCall, key: &mut Option<HistoryValue>) -> HistoryAnswer {
     match (call, *key) {
         (HistoryCall::Insert(_), Some(_)) => HistoryAnswer::Exists,
@@ -120,7 +120,7 @@ fn execute(call: HistoryCall, key: &mut Option<HistoryValue>) -> HistoryAnswer {
     }
 }
 
-/// Returns whether any order explains the operations; tries all.
+/// Returns whether any order explains the operations, by trying every order.
 fn brute_force(left: &[HistoryOperation], key: Option<HistoryValue>) -> bool {
     if left.iter().all(|o| o.returned.is_none()) {
         return true;
@@ -152,8 +152,8 @@ fn any_key(rng: &mut StdRng) -> Option<HistoryValue> {
     [None, Some(0), Some(1), Some(2)][rng.random_range(0..4)]
 }
 
-/// Draws up to 6 operations with few values, some without an answer. Half of the histories are
-/// linearizable by construction. Half of all histories then get one other answer.
+/// Draws up to 6 operations with few values, some without an answer. Half of the histories are linearizable by
+/// construction. In half of all histories one answer is then replaced.
 fn random_history(rng: &mut StdRng) -> Vec<HistoryOperation> {
     let mut operations: Vec<(u64, HistoryOperation)> = (0..1 + rng.random_range(0..6))
         .map(|_| {
@@ -210,7 +210,7 @@ fn the_verdict_is_that_of_trying_every_order() {
     assert!(counts.iter().all(|n| *n > 5_000), "too few of a kind: {counts:?}");
 }
 
-/// Draws a linearizable history of `clients` that always have an operation open.
+/// Draws a linearizable history of `clients` clients, which nearly always have an operation open.
 fn long_history(
     rng: &mut StdRng,
     clients: usize,
@@ -251,8 +251,8 @@ fn long_history(
     history
 }
 
-/// Thousands of operations by 16 clients without pauses take a moment, not for ever. One outdated
-/// answer among them is found.
+/// Thousands of operations of 16 clients without pauses are checked in a moment. An outdated answer among them is
+/// found.
 #[test]
 fn long_histories_of_many_clients_are_checked() {
     for reads in [0, 10, 50, 90] {
@@ -275,8 +275,8 @@ fn long_histories_of_many_clients_are_checked() {
     }
 }
 
-/// Does the same as [`brute_force`] for longer histories: no set of operations is tried twice in
-/// the same state.
+/// Returns what [`brute_force`] returns, but for longer histories, because no set of operations is tried twice in one
+/// state.
 fn any_order(
     history: &[HistoryOperation],
     had: u32,
@@ -300,10 +300,10 @@ fn any_order(
     })
 }
 
-/// Parameters of the histories to draw.
+/// Parameters of a distribution of histories.
 struct HistoryShape {
     operations: usize,
-    /// Number of values; `None`: every write has its own.
+    /// Number of values; `None`: every write has a value of its own.
     values: Option<usize>,
     duration: usize,
     /// Percentage of operations that never return.
@@ -312,7 +312,7 @@ struct HistoryShape {
     reads: usize,
 }
 
-/// Draws a history that is linearizable, and in half of the cases then gets one other answer.
+/// Draws a linearizable history. In half of the cases one answer is then replaced.
 fn shaped_history(rng: &mut StdRng, shape: &HistoryShape) -> Vec<HistoryOperation> {
     let mut operations: Vec<(u64, HistoryOperation)> = (0..2 + rng
         .random_range(0..shape.operations - 1))
@@ -336,7 +336,7 @@ fn shaped_history(rng: &mut StdRng, shape: &HistoryShape) -> Vec<HistoryOperatio
     let mut key = None;
     let mut values = vec![None];
     for (_, operation) in &mut operations {
-        // A pending operation has no answer; half of them have no effect either.
+        // A pending operation has no answer, and half of the pending operations have no effect.
         let pending = rng.random_range(0..100) < shape.pending;
         if pending && rng.random_range(0..2) == 0 {
             operation.returned = None;
@@ -402,8 +402,8 @@ fn the_verdict_is_right_for_many_pending_operations_and_for_values_of_their_own(
     }
 }
 
-/// Hundreds of clients crash in the middle of a write of one key. Some of their values appear
-/// nevertheless, sooner or later.
+/// Hundreds of clients crash during a write of one key, and some of their values appear later. This does not slow the
+/// check down.
 #[test]
 fn what_crashed_clients_leave_behind_costs_nothing() {
     for crashed in [20, 200, 2_000] {
@@ -424,7 +424,7 @@ fn what_crashed_clients_leave_behind_costs_nothing() {
                 rng.random_range(0..end as usize) as u64,
             ));
         }
-        // Two of the crashed writes take effect after the end, one after the other.
+        // Two of the crashed writes take effect after the other operations have ended, one after the other.
         history.push(pending(HistoryCall::Upsert(2_000_000), 1));
         history.push(pending(HistoryCall::Upsert(2_000_001), 1));
         for (at, value) in [(1, 2_000_000), (3, 2_000_001), (5, 2_000_001)] {
@@ -468,7 +468,7 @@ fn more_than_128_operations_may_be_open_and_return() {
         returned: Some((2, HistoryAnswer::Done)),
     });
     assert_eq!(check(&history), Ok(()));
-    // A second read of a value that has been replaced, after all have returned.
+    // This is a second read of a value that was replaced, after all operations have returned.
     let returned = Some((3_001, HistoryAnswer::Found(0)));
     history.push(HistoryOperation { call: HistoryCall::Search, invoked: 3_000, returned });
     assert_eq!(check(&history), Ok(()), "it may have been the last");
@@ -509,7 +509,7 @@ fn a_history_is_checked_key_by_key() {
     assert_eq!((findings.violations, refutation.key, refutation.operations), (1, 2, 4));
 }
 
-/// Of thousands of operations only the few remain that show the violation.
+/// Of thousands of operations, an explanation keeps only the few that show the violation.
 #[test]
 fn an_explanation_is_short_and_readable() {
     for reads in [20, 80] {
@@ -520,7 +520,7 @@ fn an_explanation_is_short_and_readable() {
             .map(|operation| record(3, 5, operation))
             .collect();
         let end = 2 + records.iter().map(|r| r.operation.invoked).max().expect("not empty");
-        // These three are a violation on their own, whatever the open operations did.
+        // These three operations are a violation by themselves, whatever effects the open operations have.
         let last = history(&[
             (HistoryCall::Upsert(1_000_001), end, end + 1, HistoryAnswer::Done),
             (HistoryCall::Update(1_000_002), end + 2, end + 3, HistoryAnswer::Done),
@@ -547,7 +547,7 @@ fn an_explanation_is_short_and_readable() {
     }
 }
 
-/// An explanation keeps the operations that make the others possible, and only these.
+/// An explanation keeps the operations that make its other operations possible, and no others.
 #[test]
 fn an_explanation_does_not_blame_others() {
     let mut churn = Vec::new();
@@ -567,8 +567,8 @@ fn an_explanation_does_not_blame_others() {
     assert_eq!(kept, [HistoryCall::Insert(100), HistoryCall::Insert(101)], "{refutation}");
 }
 
-/// Draws operations of 32 clients on keys with Zipfian popularity, linearizable by construction.
-/// Now and then a client crashes and leaves its operation without an answer.
+/// Draws operations of 32 clients on keys with Zipfian popularity. The history is linearizable by construction. Now and
+/// then a client crashes and leaves its operation without an answer.
 fn zipfian_history(
     rng: &mut StdRng,
     operations: usize,
@@ -652,7 +652,7 @@ fn a_million_operations_are_checked_in_seconds() {
     for (keys, reads) in [(100_000, 50), (1000, 50), (1000, 95), (10, 50), (1, 90)] {
         time_a_check(1_000_000, keys, reads);
     }
-    // The hardest case: 32 clients that always have an operation open on one key.
+    // In the hardest case, 32 clients always have an operation open on one key.
     for reads in [50, 0] {
         time_a_check(100_000, 1, reads);
     }

@@ -1,7 +1,7 @@
-//! Support for tests of the programs: their commands, run with a time limit, and clusters of `fusee up`, each in a
+//! Support for tests of the programs: runs of their commands with a time limit, and clusters of `fusee up`, each in a
 //! directory of its own.
 //!
-//! [`fusee`] and [`fusee_bench`] start the programs that Cargo has built beside the test.
+//! [`fusee`] and [`fusee_bench`] return commands of the programs that Cargo has built beside the test.
 
 pub mod manual;
 pub mod switch;
@@ -16,15 +16,15 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-/// Longer than any command of these tests takes, on a loaded machine.
+/// Time limit of a command, longer than any command of these tests takes on a loaded machine.
 pub const TIMEOUT: Duration = Duration::from_secs(120);
 
-/// Returns a command of the program `fusee`, without the caller's settings.
+/// Returns a command of the program `fusee`, without the environment variables that configure FUSEE.
 pub fn fusee(arguments: &[&str]) -> Command {
     command("fusee", arguments)
 }
 
-/// Returns a command of the program `fusee-bench`, without the caller's settings.
+/// Returns a command of the program `fusee-bench`, without the environment variables that configure FUSEE.
 pub fn fusee_bench(arguments: &[&str]) -> Command {
     command("fusee-bench", arguments)
 }
@@ -38,10 +38,10 @@ fn command(program: &str, arguments: &[&str]) -> Command {
     command
 }
 
-/// Returns the path of a program.
+/// Returns the path of a program that was built together with the test.
 pub fn path(program: &str) -> PathBuf {
     let test = std::env::current_exe().unwrap();
-    // Cargo puts tests one directory below the programs; elsewhere both may be in one.
+    // Cargo puts tests one directory below the programs. Elsewhere both may be in one directory.
     let found = test.ancestors().skip(1).take(2).map(|directory| directory.join(program));
     found.into_iter().find(|path| path.is_file()).unwrap_or_else(|| {
         panic!("no {program} beside {}: `cargo build -p {program}` builds it", test.display())
@@ -51,7 +51,7 @@ pub fn path(program: &str) -> PathBuf {
 /// The exit code and the output of a command.
 #[derive(Debug)]
 pub struct CommandOutput {
-    /// The exit code, unless a signal ended the command.
+    /// The exit code; `None` if a signal ended the command.
     pub code: Option<i32>,
     /// Standard output.
     pub stdout: Vec<u8>,
@@ -70,14 +70,14 @@ impl CommandOutput {
         serde_json::from_slice(&self.stdout).unwrap_or_else(|e| panic!("{e}: {self:?}"))
     }
 
-    /// Fails unless this is the exit code.
+    /// Panics unless the command ended with this exit code.
     #[track_caller]
     pub fn expect_code(self, code: i32) -> CommandOutput {
         assert_eq!(self.code, Some(code), "{}\n{}", self.text(), self.stderr);
         self
     }
 
-    /// Fails unless this is the exit code, and standard error contains the text.
+    /// Panics unless the command ended with this exit code and its standard error contains the text.
     #[track_caller]
     pub fn expect_error(self, code: i32, says: &str) {
         let output = self.expect_code(code);
@@ -90,7 +90,7 @@ pub fn finish(command: &mut Command) -> CommandOutput {
     finish_with(command, b"")
 }
 
-/// Runs a command to its end, with this on its standard input.
+/// Runs a command to its end, with `input` as its standard input.
 pub fn finish_with(command: &mut Command, input: &[u8]) -> CommandOutput {
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().unwrap();
@@ -98,7 +98,7 @@ pub fn finish_with(command: &mut Command, input: &[u8]) -> CommandOutput {
     let mut out = child.stdout.take().unwrap();
     let mut err = child.stderr.take().unwrap();
     let input = input.to_vec();
-    // The command need not read all of it.
+    // The command may end before it has read all input, so an error is ignored.
     let writer = thread::spawn(move || drop(stdin.write_all(&input)));
     let out = thread::spawn(move || {
         let mut bytes = Vec::new();
@@ -117,7 +117,7 @@ pub fn finish_with(command: &mut Command, input: &[u8]) -> CommandOutput {
     }
 }
 
-/// Waits for a child; kills it after [`TIMEOUT`].
+/// Waits for a child process to end. Kills the child and panics after [`TIMEOUT`].
 pub fn wait(child: &mut Child) -> ExitStatus {
     let end = Instant::now() + TIMEOUT;
     loop {
@@ -133,7 +133,7 @@ pub fn wait(child: &mut Child) -> ExitStatus {
     }
 }
 
-/// Waits until a condition holds.
+/// Waits until a condition holds. Panics after a minute.
 #[track_caller]
 pub fn eventually(what: &str, is_so: impl Fn() -> bool) {
     let end = Instant::now() + Duration::from_secs(60);
@@ -143,11 +143,11 @@ pub fn eventually(what: &str, is_so: impl Fn() -> bool) {
     }
 }
 
-/// A temporary directory, removed on drop.
+/// A temporary directory, which is removed when this value is dropped.
 pub struct Scratch(PathBuf);
 
 impl Scratch {
-    /// Creates a directory.
+    /// Creates a directory with a new name.
     #[expect(clippy::new_without_default, reason = "it has an effect")]
     pub fn new() -> Scratch {
         static NEXT: AtomicU32 = AtomicU32::new(0);
@@ -158,19 +158,19 @@ impl Scratch {
         Scratch(path)
     }
 
-    /// Returns its path.
+    /// Returns the path of the directory.
     pub fn path(&self) -> &Path {
         &self.0
     }
 
-    /// Writes a file. Returns its path.
+    /// Writes a file in the directory. Returns the path of the file.
     pub fn file(&self, name: &str, bytes: &[u8]) -> String {
         let path = self.0.join(name);
         fs::write(&path, bytes).unwrap();
         path.to_str().unwrap().to_string()
     }
 
-    /// Returns the paths of all entries.
+    /// Returns the paths of all entries of the directory.
     pub fn entries(&self) -> Vec<PathBuf> {
         fs::read_dir(&self.0).unwrap().map(|entry| entry.unwrap().path()).collect()
     }
@@ -182,25 +182,25 @@ impl Drop for Scratch {
     }
 }
 
-/// A cluster of `fusee up`. Dropping it ends `up`, and with it the servers.
+/// A cluster of `fusee up`. Dropping this value ends `up` and its servers.
 pub struct UpCluster {
     /// The process of `up`.
     pub child: Child,
-    /// The directory that has the directory of the servers.
+    /// The temporary directory in which `up` keeps the directory of the servers.
     pub scratch: Scratch,
     /// The report that `up` printed.
     pub report: Value,
-    /// Host and port of the master.
+    /// The host and port of the master.
     pub master: String,
 }
 
 impl UpCluster {
-    /// Starts a cluster.
+    /// Starts a cluster with these arguments of `fusee up`.
     pub fn start(arguments: &[&str]) -> UpCluster {
         UpCluster::start_with(arguments, Stdio::inherit())
     }
 
-    /// Starts a cluster with this as standard error of all servers.
+    /// Starts a cluster whose servers have this standard error.
     pub fn start_with(arguments: &[&str], stderr: Stdio) -> UpCluster {
         let scratch = Scratch::new();
         let mut command = fusee(&["up", "--port", "0", "--json"]);
@@ -214,14 +214,14 @@ impl UpCluster {
         UpCluster { child, scratch, report, master }
     }
 
-    /// Returns a command for this cluster.
+    /// Returns a command of `fusee` that uses this cluster.
     pub fn command(&self, arguments: &[&str]) -> Command {
         let mut command = fusee(arguments);
         command.env("FUSEE_MASTER", &self.master);
         command
     }
 
-    /// Runs a command for this cluster.
+    /// Runs a command of `fusee` on this cluster.
     pub fn run(&self, arguments: &[&str]) -> CommandOutput {
         finish(&mut self.command(arguments))
     }
@@ -236,7 +236,7 @@ impl UpCluster {
 
 impl Drop for UpCluster {
     fn drop(&mut self) {
-        // Not by SIGKILL, if that can be avoided: the servers would outlive `up` for a moment.
+        // `up` is not ended by SIGKILL if possible, because its servers would outlive it for a moment.
         if self.child.try_wait().is_ok_and(|status| status.is_none()) {
             let _ = Command::new("kill").arg(self.child.id().to_string()).status();
         }
@@ -256,7 +256,7 @@ pub fn signal(name: &str, pid: u32) {
     assert!(status.unwrap().success());
 }
 
-/// Whether a process runs. A zombie does not.
+/// Returns whether a process runs. A zombie does not run.
 pub fn is_alive(pid: u32) -> bool {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     stat.rsplit_once(')').is_some_and(|(_, rest)| !rest.trim_start().starts_with('Z'))

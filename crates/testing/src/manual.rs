@@ -1,11 +1,11 @@
-//! Checks of a program's help and manual.
+//! Checks of a program's help texts and manual pages.
 
 use std::fs;
 use std::path::Path;
 
 use clap::Command;
 
-/// Fails unless the help of each command has an example.
+/// Panics unless the help of each command without subcommands has an example.
 pub fn expect_examples(command: &mut Command) {
     if command.get_subcommands().next().is_none() {
         let help = command.render_long_help().to_string();
@@ -14,8 +14,7 @@ pub fn expect_examples(command: &mut Command) {
     command.get_subcommands_mut().for_each(expect_examples);
 }
 
-/// Fails unless each option in the manual pages of a directory has a text behind its name. Returns the number of
-/// pages.
+/// Panics if an option in the manual pages of a directory has no text behind its name. Returns the number of pages.
 pub fn expect_texts(directory: &Path) -> usize {
     let pages: Vec<_> = fs::read_dir(directory).unwrap().map(|page| page.unwrap().path()).collect();
     for path in &pages {

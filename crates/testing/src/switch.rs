@@ -1,4 +1,4 @@
-//! Processes of `fusee switch`.
+//! Processes of `fusee switch`, for tests.
 
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, ChildStdout, Stdio};
@@ -7,18 +7,18 @@ use serde_json::Value;
 
 use crate::{UpCluster, signal, wait};
 
-/// A switch of a cluster, which prints a report at its end.
+/// A running switch of a cluster. It prints a report when it ends.
 #[derive(Debug)]
 pub struct SwitchUnderTest {
-    /// The process.
+    /// The process of the switch.
     pub child: Child,
-    /// Host and port where it listens.
+    /// The host and port at which the switch listens.
     pub address: String,
     out: BufReader<ChildStdout>,
 }
 
 impl SwitchUnderTest {
-    /// Starts a switch that listens at this address.
+    /// Starts a switch of this cluster that listens at this address.
     pub fn start(up: &UpCluster, listen: &str) -> SwitchUnderTest {
         let mut command = up.command(&["switch", "--announce", "--json", "--listen", listen]);
         command.stdin(Stdio::null()).stdout(Stdio::piped());

@@ -1,4 +1,4 @@
-//! The bytes of keys, by their numbers.
+//! Conversion of key numbers to the bytes of keys.
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -6,30 +6,30 @@ use std::sync::Arc;
 use crate::requests::{KEY_BYTES, key_bytes};
 use crate::trace::YcsbTrace;
 
-/// The names of keys.
+/// The way in which keys get their bytes.
 #[derive(Clone, Debug, Default)]
 pub enum KeyNaming {
-    /// Names that [`key_bytes`] makes.
+    /// [`key_bytes`] makes the bytes from the number.
     #[default]
     Numbered,
-    /// Names from files.
+    /// The keys come from files.
     Named(Arc<YcsbTrace>),
 }
 
 /// The bytes of a key.
 #[derive(Debug)]
 pub enum KeyName<'a> {
-    /// Made from the number.
+    /// Bytes that were made from the key's number.
     Made([u8; KEY_BYTES]),
-    /// Read from a file.
+    /// Bytes that were read from a file.
     Read(&'a [u8]),
 }
 
 impl KeyNaming {
-    /// Returns the bytes of a key.
+    /// Returns the bytes of the key with this number.
     ///
     /// # Panics
-    /// If the keys come from files that have fewer.
+    /// If the keys come from files and there are fewer keys.
     pub fn name(&self, key: u64) -> KeyName<'_> {
         match self {
             KeyNaming::Numbered => KeyName::Made(key_bytes(key)),
@@ -37,7 +37,7 @@ impl KeyNaming {
         }
     }
 
-    /// Whether this key may exist or not, because the operations of the files insert or delete it.
+    /// Returns whether this key possibly does not exist, because operations of the files insert or delete it.
     pub fn may_be_absent(&self, key: u64) -> bool {
         match self {
             KeyNaming::Numbered => false,

@@ -1,4 +1,4 @@
-//! Requests of the YCSB workloads: the mix of operations, and the keys that exist.
+//! The requests of YCSB workloads: the mix of operations, and the keys that exist.
 //!
 //! | workload | SEARCH | UPDATE | INSERT | requests |
 //! |---|---|---|---|---|
@@ -9,13 +9,13 @@
 //! | `updX` | 100-X % | X % | | Zipfian |
 //! | `churn` | 30 % | 20 % | 25 % | Zipfian |
 //!
-//! `churn` is not YCSB's: its INSERTs, and as many DELETEs, are of the keys that were loaded, so a key may
+//! `churn` is not a workload of YCSB. Its INSERTs, and as many DELETEs, are of keys that were loaded, so that a key may
 //! exist or not, and both answers are right.
 //!
-//! Key number n is `user` and n in 12 digits: 16 bytes.
+//! The key with number n has 16 bytes: `user`, and n in 12 digits.
 //!
-//! In workload D keys are added during the run. A new key may be requested once all keys below it have been
-//! inserted: the [`Frontier`] is YCSB's acknowledged counter.
+//! Workload D adds keys during the run. A new key may be requested once all keys with lower numbers have been inserted.
+//! The [`Frontier`] counts these keys, like YCSB's counter of acknowledged inserts.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -27,12 +27,12 @@ use rand::{Rng, RngExt};
 
 use crate::zipf::Distribution;
 
-/// Bytes of a key.
+/// Length of a key, in bytes.
 pub const KEY_BYTES: usize = 16;
-/// Key numbers are below this.
+/// Bound of key numbers: each is lower than this.
 pub const MAX_KEYS: u64 = 1_000_000_000_000;
 
-/// Returns the bytes of key number `key`.
+/// Returns the bytes of the key with this number.
 pub fn key_bytes(key: u64) -> [u8; KEY_BYTES] {
     let mut bytes = *b"user000000000000";
     let mut rest = key;
@@ -46,17 +46,17 @@ pub fn key_bytes(key: u64) -> [u8; KEY_BYTES] {
 /// A YCSB workload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum YcsbWorkload {
-    /// Session store: half reads, half updates.
+    /// Session store: 50 % reads and 50 % updates.
     A,
-    /// Photo tags: reads, and 5 % updates.
+    /// Photo tags: 95 % reads and 5 % updates.
     B,
-    /// Profiles: only reads.
+    /// User profiles: only reads.
     C,
-    /// Status updates: reads of the latest, and 5 % inserts.
+    /// Status updates: 95 % reads of recently inserted keys, and 5 % inserts.
     D,
-    /// This percentage of updates, the rest reads.
+    /// This percentage of updates; all other requests are reads.
     Updates(u8),
-    /// Keys come and go.
+    /// Reads, updates, and inserts and deletes of loaded keys.
     Churn,
 }
 
@@ -114,17 +114,17 @@ impl YcsbWorkload {
         if self == YcsbWorkload::Churn { 25 } else { 0 }
     }
 
-    /// Whether it inserts new keys.
+    /// Returns whether the workload inserts keys beyond the loaded ones.
     pub fn adds_keys(self) -> bool {
         self == YcsbWorkload::D
     }
 
-    /// Whether keys that were loaded may be deleted.
+    /// Returns whether the workload deletes keys that were loaded.
     pub fn removes_keys(self) -> bool {
         self == YcsbWorkload::Churn
     }
 
-    /// Returns the default distribution of its requests.
+    /// Returns the default distribution of the workload's requests.
     pub fn distribution(self) -> Distribution {
         if self == YcsbWorkload::D { Distribution::Latest } else { Distribution::Zipfian }
     }
@@ -177,46 +177,47 @@ impl FromStr for YcsbWorkload {
     }
 }
 
-/// One of the processes that share a workload. It inserts every `of`-th key, and counts its own keys as `0, 1, 2, ..`.
+/// The share of one process, if several processes run one workload. The process inserts every `of`-th key, and counts
+/// its own keys by the indices 0, 1, 2, and so on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Deserialize, serde::Serialize)]
 pub struct WorkloadShare {
-    /// Number of this process, from 0.
+    /// The number of this process, from 0.
     pub number: u64,
-    /// Number of processes.
+    /// The number of processes.
     pub of: u64,
 }
 
 impl WorkloadShare {
-    /// The only process.
+    /// The share of a process that runs the whole workload.
     pub const WHOLE: WorkloadShare = WorkloadShare { number: 0, of: 1 };
 
-    /// Returns the number of its own `index`-th key.
+    /// Returns the number of the process's own key with this index.
     pub fn key(self, index: u64) -> u64 {
         index * self.of + self.number
     }
 
-    /// Returns the index of a key among its own.
+    /// Returns the index of a key among the process's own keys.
     pub fn index(self, key: u64) -> u64 {
         key / self.of
     }
 
-    /// Returns how many of the keys `0..keys` are its own.
+    /// Returns the number of keys below `keys` that are the process's own.
     pub fn count(self, keys: u64) -> u64 {
         (keys + self.of - 1 - self.number) / self.of
     }
 }
 
-/// The keys that exist: `0..acknowledged()`.
+/// The keys that are known to exist: those with numbers below [`Frontier::acknowledged`].
 #[derive(Debug)]
 pub struct Frontier {
     next: AtomicU64,
     acknowledged: AtomicU64,
-    /// Inserted keys above the frontier.
+    /// Inserted keys above a key whose insert has not ended.
     beyond: Mutex<BTreeSet<u64>>,
 }
 
 impl Frontier {
-    /// Creates a frontier above the keys `0..keys`, which exist.
+    /// Creates a frontier for keys of which those below `keys` exist.
     pub fn new(keys: u64) -> Frontier {
         Frontier {
             next: AtomicU64::new(keys),
@@ -225,12 +226,12 @@ impl Frontier {
         }
     }
 
-    /// Takes the next key to insert.
+    /// Returns the next key to insert.
     pub fn claim(&self) -> u64 {
         self.next.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Takes the next key to insert, unless `keys` have been taken already.
+    /// Returns the next key to insert, or `None` if all keys below `keys` have been claimed.
     pub fn claim_below(&self, keys: u64) -> Option<u64> {
         let below = |next| (next < keys).then_some(next + 1);
         self.next.fetch_update(Ordering::Relaxed, Ordering::Relaxed, below).ok()
@@ -244,16 +245,16 @@ impl Frontier {
         while beyond.remove(&acknowledged) {
             acknowledged += 1;
         }
-        // Release: a reader of the number also sees what happened before these inserts ended.
+        // Release: a reader that sees this number also sees the effects of the inserts before it.
         self.acknowledged.store(acknowledged, Ordering::Release);
     }
 
-    /// Returns the number of keys that may be requested.
+    /// Returns the number of keys that are allowed to be requested: all keys below it exist.
     pub fn acknowledged(&self) -> u64 {
         self.acknowledged.load(Ordering::Acquire)
     }
 
-    /// Returns the number of keys ever claimed.
+    /// Returns the number of keys that exist or have been claimed for an insert.
     pub fn claimed(&self) -> u64 {
         self.next.load(Ordering::Relaxed)
     }

@@ -6,16 +6,16 @@
 //! UPDATE user8517097267634966620
 //! ```
 //!
-//! A line is an operation, perhaps a table, and a key; the fields in brackets behind it are not kept. Lines
-//! that are empty or begin with `*`, `"`, `[` or `#` are YCSB's output around the operations: properties,
-//! statistics, comments. Any other line is an error, which shows the line.
+//! A line consists of an operation, possibly a table, and a key; the fields in brackets behind the key are not kept.
+//! Lines that are empty or begin with `*`, `"`, `[` or `#` are YCSB's other output (properties, statistics, comments),
+//! and are skipped. Any other line is an error, and the error message shows the line.
 //!
-//! There are two files: one of INSERTs, with the keys to load, and one of operations to run. Keys get numbers
-//! in the order in which they appear, loaded ones first. Every key in the second file must be inserted by one
-//! of the two files; otherwise they do not belong together.
+//! There are two files: a file of INSERTs with the keys to load, and a file of operations to run. Keys get numbers in
+//! the order in which they appear, loaded keys first. Some line of the two files must insert every key of the second
+//! file; otherwise the files do not belong together.
 //!
-//! Files are read in one pass; a line has at most [`MAX_LINE_BYTES`]. A key takes its bytes and
-//! eight more, an operation four bytes.
+//! Files are read in one pass, and a line has at most [`MAX_LINE_BYTES`]. In memory a key takes its bytes and eight
+//! more, and an operation takes four bytes.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -26,29 +26,29 @@ use twox_hash::XxHash3_128;
 
 use crate::requests::WorkloadOperation;
 
-/// Maximum bytes of a line, its end not counted.
+/// Greatest length of a line in bytes, without its end.
 pub const MAX_LINE_BYTES: usize = 1 << 20;
-/// Maximum number of keys of both files together.
+/// Greatest number of keys in both files together.
 pub const MAX_TRACE_KEYS: usize = 1 << KEY_BITS;
-/// Maximum number of operations.
+/// Greatest number of operations in the second file.
 pub const MAX_TRACE_OPERATIONS: usize = u32::MAX as usize;
 
 const KEY_BITS: u32 = 30;
-/// Bytes of a refused line that are shown.
+/// Number of bytes of a refused line that are shown.
 const SHOWN_BYTES: usize = 40;
 
-/// Reasons to refuse files.
+/// Reasons why files are refused.
 #[derive(Debug, thiserror::Error)]
 pub enum TraceError {
-    /// A file that cannot be read, or not to its end.
+    /// A file could not be read, or not to its end.
     #[error("cannot read {file}: {error}")]
     Read {
         /// The file's name.
         file: String,
-        /// The error of the system.
+        /// The error of the operating system.
         error: io::Error,
     },
-    /// A line that cannot be used.
+    /// A line cannot be used.
     #[error("{file}:{line}: {problem}")]
     Line {
         /// The file's name.
@@ -58,12 +58,12 @@ pub enum TraceError {
         /// The problem of the line.
         problem: TraceLineError,
     },
-    /// A file without operations.
+    /// A file has no operations.
     #[error("{file} has no operations; expected lines like `{}`", if *.loads { LOAD_LINE } else { LINE })]
     Empty {
         /// The file's name.
         file: String,
-        /// Whether it is the file that is loaded.
+        /// Whether this is the file of keys to load.
         loads: bool,
     },
 }
@@ -71,57 +71,57 @@ pub enum TraceError {
 const LINE: &str = "READ usertable user1";
 const LOAD_LINE: &str = "INSERT usertable user1";
 
-/// Problems of a line.
+/// Reasons why a line is refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TraceLineError {
-    /// No known operation.
+    /// The line does not begin with a known operation.
     #[error("expected INSERT, READ, UPDATE or DELETE, then a key, found `{found}`")]
     NoOperation {
         /// The beginning of the line.
         found: String,
     },
-    /// An operation without a key.
+    /// The operation has no key.
     #[error("expected a key behind {operation}, as in `{LINE}`")]
     NoKey {
-        /// The first word.
+        /// The first word of the line.
         operation: String,
     },
-    /// More than a table and a key.
+    /// The line has more than a table and a key.
     #[error("expected a table and a key, then nothing or fields in brackets, found `{found}`")]
     TooManyWords {
         /// The beginning of the line.
         found: String,
     },
-    /// A scan, which needs an ordered index.
+    /// The operation is a scan, which needs an ordered index.
     #[error(
         "SCAN is no operation of this store, which has no order of keys; expected a workload with \
          scanproportion=0"
     )]
     Scan,
-    /// A line that is too long, perhaps of a file that is no text.
+    /// The line is too long. The file is possibly not a text file.
     #[error("the line has more than {MAX_LINE_BYTES} bytes; expected one operation a line")]
     LineTooLong,
-    /// A key that the cluster would refuse.
+    /// The key is so long that the cluster would refuse it.
     #[error("the key has {bytes} bytes; expected at most {max_bytes}, which this cluster takes")]
     KeyTooLong {
-        /// The length of the key.
+        /// The length of the key, in bytes.
         bytes: usize,
-        /// The limit.
+        /// The greatest length, in bytes.
         max_bytes: usize,
     },
-    /// Another operation than INSERT in the file to load.
+    /// The file of keys to load has another operation than INSERT.
     #[error("expected INSERTs alone in the file to load, found {operation}")]
     NotInsert {
-        /// The first word.
+        /// The first word of the line.
         operation: String,
     },
-    /// A key that is twice in the file to load.
+    /// The file of keys to load inserts a key twice.
     #[error("`{key}` is inserted a second time; expected every key once in the file to load")]
     Twice {
         /// The key.
         key: String,
     },
-    /// A key that neither file inserts: they do not belong together.
+    /// Neither file inserts the key, so the files do not belong together.
     #[error(
         "expected a key that one of the files inserts; nothing inserts `{key}` (are the files of \
          the same workload?)"
@@ -130,30 +130,30 @@ pub enum TraceLineError {
         /// The key.
         key: String,
     },
-    /// More keys or operations than can be numbered.
+    /// There are more keys or operations than can be numbered.
     #[error("expected at most {max} {what}")]
     TooMany {
-        /// Keys or operations.
+        /// The word `keys` or `operations`.
         what: &'static str,
         /// The maximum.
         max: usize,
     },
 }
 
-/// Operations and their keys, from two files.
+/// The operations and keys of two files, the keys to load and the operations to run.
 #[derive(Debug)]
 pub struct YcsbTrace {
     names: TraceKeys,
     loaded: u64,
-    /// The kind in the upper bits, and the number of the key below.
+    /// The operations: the kind in the upper bits of each word, and the number of the key in the lower ones.
     operations: Vec<u32>,
     counts: [u64; 4],
-    /// A bit for each key: whether an operation inserts or deletes it.
+    /// One bit for each key, which is set if an operation inserts or deletes the key.
     unsettled: Vec<u64>,
     digest: u64,
 }
 
-/// The bytes of all keys, one after the other.
+/// The bytes of all keys, one key after the other.
 #[derive(Debug, Default)]
 struct TraceKeys {
     bytes: Vec<u8>,
@@ -173,7 +173,7 @@ impl TraceKeys {
 }
 
 impl YcsbTrace {
-    /// Reads both files, for a cluster with keys of at most this length.
+    /// Reads both files, for a cluster that accepts keys of at most this length.
     pub fn open(load: &Path, trans: &Path, max_key_bytes: usize) -> Result<YcsbTrace, TraceError> {
         let open = |path: &Path| {
             let file = path.display().to_string();
@@ -185,7 +185,7 @@ impl YcsbTrace {
         YcsbTrace::read((&load, loads), (&trans, runs), max_key_bytes)
     }
 
-    /// Reads both files, each with its name.
+    /// Reads the contents of both files, each with the name of its file.
     pub fn read(
         load: (&str, impl BufRead),
         trans: (&str, impl BufRead),
@@ -204,7 +204,7 @@ impl YcsbTrace {
         reading.finish(loaded, trans.0)
     }
 
-    /// Returns the number of keys of both files, which are numbered from 0.
+    /// Returns the number of keys in both files, which are numbered from 0.
     pub fn keys(&self) -> u64 {
         self.names.ends.len() as u64
     }
@@ -214,20 +214,20 @@ impl YcsbTrace {
         self.loaded
     }
 
-    /// Returns the bytes of a key.
+    /// Returns the bytes of the key with this number.
     ///
     /// # Panics
-    /// If there is no such key.
+    /// If no key has this number.
     pub fn key(&self, number: u64) -> &[u8] {
         self.names.get(number as usize)
     }
 
-    /// Returns the length of the longest key.
+    /// Returns the length of the longest key, in bytes.
     pub fn longest_key_bytes(&self) -> usize {
         (0..self.names.ends.len()).map(|key| self.names.get(key).len()).max().unwrap_or(0)
     }
 
-    /// Whether the operations insert or delete this key, so that it may exist or not.
+    /// Returns whether the operations insert or delete this key, so that it possibly does not exist.
     pub fn may_be_absent(&self, key: u64) -> bool {
         self.unsettled[key as usize / 64] >> (key % 64) & 1 == 1
     }
@@ -237,14 +237,14 @@ impl YcsbTrace {
         self.operations.len() as u64
     }
 
-    /// Returns the number of operations of this kind.
+    /// Returns the number of operations of this kind in the second file.
     pub fn count(&self, request: WorkloadOperation) -> u64 {
         self.counts[request as usize]
     }
 
-    /// Returns the operation of one of `workers` workers in its `turn`, if that is among the first `operations`
-    /// of all together. Worker w does the lines w, w + `workers`, w + 2 `workers`, and so on, and begins again
-    /// after the last one.
+    /// Returns the operation that a worker runs in its turn with this number, and the operation's key. Worker w of
+    /// `workers` runs the lines w, w + `workers`, w + 2 `workers`, and so on, and begins again after the last one.
+    /// Returns `None` if the operation is not among the first `operations` of all workers together.
     pub fn turn(
         &self,
         worker: u64,
@@ -266,13 +266,13 @@ impl YcsbTrace {
         Some((REQUESTS[(word >> KEY_BITS) as usize], u64::from(word) & (MAX_TRACE_KEYS as u64 - 1)))
     }
 
-    /// Returns a digest that is the same for the same keys and operations, on any host.
+    /// Returns a digest that is equal on all hosts for equal keys and operations.
     pub fn digest(&self) -> u64 {
         self.digest
     }
 }
 
-/// Kinds of operations, by number.
+/// The kinds of operations, in the order of their numbers in a word.
 const REQUESTS: [WorkloadOperation; 4] = [
     WorkloadOperation::Search,
     WorkloadOperation::Update,
@@ -287,9 +287,9 @@ struct TraceParser {
     names: TraceKeys,
     operations: Vec<u32>,
     counts: [u64; 4],
-    /// Keys that the second file inserts or deletes, as bits.
+    /// One bit for each key, which is set if the second file inserts or deletes the key.
     unsettled: Vec<u64>,
-    /// Keys that no line has inserted so far, and the first line that names each.
+    /// Keys that no line has inserted so far, each with the number of the first line that names the key.
     wanting: HashMap<u32, u64>,
 }
 
@@ -331,7 +331,7 @@ impl TraceParser {
         Ok(())
     }
 
-    /// Returns the number of a key, a new one if it has none.
+    /// Returns the number of a key. A new key gets the next number.
     fn number(&mut self, key: &[u8]) -> Result<u32, TraceLineError> {
         if let Some(number) = self.numbers.get(key) {
             return Ok(*number);
@@ -373,7 +373,7 @@ impl TraceParser {
     }
 }
 
-/// Passes each line to `read`, without its end, with its number from 1.
+/// Calls `read` with each line of operations, without its end, and with the number of the line, from 1.
 fn each_line(
     file: &str,
     mut input: impl BufRead,
@@ -400,7 +400,7 @@ fn each_line(
     Ok(())
 }
 
-/// Whether a line is no operation, but part of YCSB's output around them.
+/// Returns whether a line is not an operation, but other output of YCSB.
 fn is_ycsb_output(line: &[u8]) -> bool {
     matches!(line.trim_ascii_start().first(), None | Some(b'*' | b'"' | b'[' | b'#'))
 }
@@ -430,7 +430,7 @@ fn operation(line: &[u8]) -> Result<(WorkloadOperation, &[u8]), TraceLineError> 
     }
 }
 
-/// Returns the beginning of bytes from a file, fit for a terminal.
+/// Returns the beginning of bytes from a file, escaped for a terminal.
 fn excerpt(bytes: &[u8]) -> String {
     let more = if bytes.len() > SHOWN_BYTES { "..." } else { "" };
     format!("{}{more}", bytes[..bytes.len().min(SHOWN_BYTES)].escape_ascii())

@@ -1,30 +1,32 @@
 //! Distributions of the next key: uniform, Zipfian, or latest.
 //!
-//! The Zipfian generator is Gray's ("Quickly generating billion-record synthetic databases",
-//! SIGMOD '94), the one that YCSB uses: rank 0 is the most popular, and drawing costs one power.
-//! It is exact for the two hottest ranks and approximates the others.
+//! The Zipfian generator is that of Gray et al. ("Quickly generating billion-record synthetic databases", SIGMOD '94),
+//! which YCSB uses too: rank 0 is the most popular, and each draw costs one power. The generator is exact for the two
+//! most popular ranks and approximates the other ones.
 //!
-//! Ranks are then *scrambled* by an affine permutation of the key numbers, so that hot keys lie
-//! apart. YCSB scrambles by a hash modulo the number of keys, which makes some keys collide and
-//! leaves others untouched; a permutation keeps the distribution as it is.
+//! Ranks are then *scrambled* by an affine permutation of the key numbers, so that the numbers of hot keys are far
+//! apart. YCSB scrambles by a hash modulo the number of keys, so that some keys collide and others are never requested.
+//! A permutation keeps the distribution unchanged.
 //!
-//! *Latest* (workload D) counts ranks back from the key that was inserted last. As keys are added, the
-//! generator's constants are extended by one term a key.
+//! *Latest* (workload D) counts ranks back from the key that was inserted last. As keys are added, the constants of the
+//! generator are extended by one term per key.
 
 use rand::{Rng, RngExt};
 
-/// Draws ranks from `0..items`, rank `r` with a probability close to `1 / (r + 1)^theta`.
+/// Draws ranks below `items`. Rank `r` has a probability close to proportional to `1 / (r + 1)^theta`.
 #[derive(Clone, Debug)]
 pub struct Zipfian {
     items: u64,
     theta: f64,
-    /// The sum of `1 / i^theta` for i in `1..=items`.
+    /// The sum of `1 / i^theta` for i from 1 to `items`.
     zeta: f64,
     alpha: f64,
     eta: f64,
 }
 
 impl Zipfian {
+    /// Makes a generator for this number of items.
+    ///
     /// # Panics
     /// If there is no item or `theta` is not in `0..1`.
     pub fn new(items: u64, theta: f64) -> Zipfian {
@@ -36,7 +38,7 @@ impl Zipfian {
         zipfian
     }
 
-    /// Raises the number of items.
+    /// Raises the number of items. A smaller number changes nothing.
     pub fn grow(&mut self, items: u64) {
         if items <= self.items {
             return;
@@ -48,7 +50,7 @@ impl Zipfian {
         self.eta = (1.0 - (2.0 / n).powf(1.0 - self.theta)) / (1.0 - zeta_2 / self.zeta);
     }
 
-    /// Returns the rank for a uniform draw from `0.0..1.0`.
+    /// Returns the rank for a number that was drawn uniformly from `0.0..1.0`.
     pub fn rank(&self, uniform: f64) -> u64 {
         let scaled = uniform * self.zeta;
         if scaled < 1.0 || self.items == 1 {
@@ -66,7 +68,7 @@ fn zeta(from: u64, to: u64, theta: f64) -> f64 {
     (from + 1..=to).map(|i| 1.0 / (i as f64).powf(theta)).sum()
 }
 
-/// A permutation of `0..items` that sends neighbours far apart.
+/// A permutation of the numbers below `items` that sends neighbours far apart.
 #[derive(Clone, Copy, Debug)]
 pub struct Scramble {
     items: u64,
@@ -75,9 +77,9 @@ pub struct Scramble {
 }
 
 impl Scramble {
-    /// Creates a permutation that depends on the seed.
+    /// Creates a permutation, which depends on the seed.
     pub fn new(items: u64, seed: u64) -> Scramble {
-        // A factor near the golden ratio spreads consecutive ranks as evenly as possible.
+        // With a factor near the golden ratio, consecutive ranks are spread as evenly as possible.
         let golden = (items as f64 * 0.618_033_988_75) as u64;
         let factor = (golden.max(1)..).find(|f| gcd(*f, items) == 1).unwrap_or(1);
         Scramble { items, factor, shift: seed % items }
@@ -94,7 +96,7 @@ fn gcd(a: u64, b: u64) -> u64 {
     if b == 0 { a } else { gcd(b, a % b) }
 }
 
-/// Distributions of requests.
+/// Distributions of requests over the keys.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, serde::Serialize, serde::Deserialize,
 )]
@@ -120,7 +122,7 @@ pub enum KeyChooser {
 }
 
 impl KeyChooser {
-    /// Creates a chooser for the keys `0..keys`. All choosers with the same seed have the same hot keys.
+    /// Creates a chooser for the keys below `keys`. All choosers with one seed have the same hot keys.
     pub fn new(distribution: Distribution, keys: u64, theta: f64, seed: u64) -> KeyChooser {
         match distribution {
             Distribution::Uniform => KeyChooser::Uniform,
@@ -131,7 +133,7 @@ impl KeyChooser {
         }
     }
 
-    /// Draws a key number below `limit`, the present number of keys, which never falls.
+    /// Draws a key number below `limit`, the present number of keys, which must never decrease.
     pub fn next(&mut self, rng: &mut impl Rng, limit: u64) -> u64 {
         match self {
             KeyChooser::Uniform => rng.random_range(0..limit),
@@ -174,7 +176,7 @@ mod tests {
             let exact = 1.0 / ((rank + 1) as f64).powf(theta) / sum;
             assert!((found[rank] / exact - 1.0).abs() < 0.02, "rank {rank}: {}", found[rank]);
         }
-        // Beyond the two exact ranks Gray's generator approximates; it is compared by tenths.
+        // Beyond these two ranks Gray's generator only approximates, so the sums over decades of ranks are compared.
         for (from, to) in [(2u64, 10u64), (10, 100), (100, 1000)] {
             let exact = zeta(from, to, theta) / sum;
             let share: f64 = found[from as usize..to as usize].iter().sum();

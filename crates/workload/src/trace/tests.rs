@@ -25,7 +25,8 @@ fn all(trace: &YcsbTrace) -> Vec<(WorkloadOperation, &[u8])> {
     turns.map(|(request, key)| (request, trace.key(key))).collect()
 }
 
-/// The output of YCSB, with everything around the operations, and the forms in the prototype's files.
+/// The parser understands the output of YCSB, with all text around the operations, and the forms in the files of the
+/// paper's prototype.
 #[test]
 fn all_forms_of_an_operation_are_understood() {
     let load = b"***************** properties *****************\n\"recordcount\"=\"3\"\n\
@@ -82,7 +83,8 @@ fn what_is_refused_is_named_with_its_file_and_line() {
     assert!(missing.unwrap_err().to_string().starts_with("cannot read /nonexistent/load: "));
 }
 
-/// A key may be read above the line that inserts it, because YCSB's threads print independently.
+/// The second file may read a key in a line above the one that inserts the key, because YCSB's threads print
+/// independently.
 #[test]
 fn an_insert_may_stand_below_the_first_read() {
     let trace = read(b"INSERT a\n", b"READ b\nINSERT b\n").unwrap();
@@ -99,7 +101,7 @@ fn lines_are_bounded_and_a_long_one_is_not_taken_into_memory() {
     let both = [&longest[..], b"\n", &line(MAX_LINE_BYTES + 1)].concat();
     let error = read(b"INSERT a", &both).unwrap_err().to_string();
     assert!(error.starts_with("trans.txt:2: the line has more than 1048576 bytes"), "{error}");
-    // A file without the end of a line.
+    // The last line of this file has no end of line.
     let endless = BufReader::new(io::repeat(b'x'));
     let load = Cursor::new("INSERT a");
     let error = YcsbTrace::read(("l", load), ("/dev/zero", endless), MAX_KEY).unwrap_err();
@@ -125,7 +127,7 @@ fn the_digest_tells_files_apart_but_not_their_fields() {
     }
 }
 
-/// Each line is done once, and then again from the first one.
+/// Workers run each line once, and then begin again from the first line.
 #[test]
 fn line_i_is_of_worker_i_modulo_their_number() {
     let lines: String = (0..7).map(|i| format!("UPDATE k{i}\n")).collect();
@@ -154,7 +156,7 @@ fn key() -> impl Strategy<Value = String> {
     "[a-z][a-z0-9]{0,11}"
 }
 
-/// Pieces of lines.
+/// Pieces from which random files are made.
 const PIECES: &[&[u8]] = &[
     b"READ ",
     b"INSERT ",
@@ -171,7 +173,7 @@ const PIECES: &[&[u8]] = &[
 ];
 
 proptest! {
-    /// Printed operations are read back as they were.
+    /// Printed operations are read back unchanged.
     #[test]
     fn operations_come_back(
         loaded in vec(key(), 1..20),
@@ -199,7 +201,7 @@ proptest! {
         prop_assert_eq!(all(&trace), expected);
     }
 
-    /// Any content is read or refused, and a refusal names a line of the file.
+    /// A file with any contents is read or refused, and a refusal names a line of the file.
     #[test]
     fn any_bytes_are_read_or_refused(
         load in vec(any::<u8>(), 0..200),
