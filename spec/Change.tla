@@ -1,45 +1,48 @@
 ------------------------------- MODULE Change -------------------------------
 (***************************************************************************)
 (* A view changes in stages (docs/decisions/0012): frozen, transforming,   *)
-(* switched, stable; each is a view of its own that the master has stored  *)
-(* before anybody sees it.  Code: core/src/view/steps.rs, repair/.         *)
+(* switched, stable. Each stage is a view with a number of its own, which  *)
+(* the master has stored before any process sees it. Code:                 *)
+(* core/src/view/steps.rs, core/src/repair/.                               *)
 (*                                                                         *)
-(* What a session does between two phases is Session.tla, all of it: the   *)
-(* rounds are not abstracted.  Snapshot.tla has one view for all, and one  *)
-(* node that is dead for all.  Here:                                       *)
+(* Session.tla has all that a session does between two phases, so rounds   *)
+(* are not abstracted here. Snapshot.tla has one view for all sessions,    *)
+(* and one node that is dead for all. Here:                                *)
 (*                                                                         *)
-(* - each session knows the view that its keeper told it last (`knows`)    *)
-(*   and acts by the view under which its operation began (`acts`, 0:      *)
-(*   none).  It acknowledges by these two; Gate.tla says why the keeper    *)
-(*   may look at them from outside.  An acknowledgement stays true until   *)
-(*   the next view, so messages that carry it are left out;                *)
-(* - a lost node is dead, or only *cut off* from the master: then it goes  *)
-(*   on to serve whoever does not know better, as it likes;                *)
-(* - a silent session is fenced at all members and counted out, but may    *)
-(*   live on and reach a node that is cut off as well;                     *)
-(* - the master settles by verbs of its own that are steps of their own.   *)
-(*   What a new master knows is the view; so a crash of the master is      *)
-(*   something only while verbs of it are under way;                       *)
-(* - nodes show at which view they stand, where sessions may be silent     *)
-(*   and nodes cut off (`Asking`).  A session whose lease is over by its   *)
-(*   own clock (`late`) counts what it has READ only if more than half of  *)
-(*   the members of its view show no later one.  Any node may leave that   *)
-(*   question without an answer, and one that has fenced the session may   *)
-(*   answer it: nothing rests on the fence here;                           *)
-(* - sessions in `CanBar` may read the one backup of node 0 while this is  *)
-(*   primary and no change is under way (docs/decisions/0030): more than   *)
-(*   half of the members *bar* node 0, and then all leases are over.  Any  *)
-(*   lease may end at any time there, and is granted again only while more *)
-(*   than half of the members bar nobody.  The master settles what may     *)
-(*   have been read (`SettleBarred`), or goes on without node 0.  Whoever  *)
-(*   has to ask is answered as it begins there: bars and views only grow,  *)
-(*   so that whoever gets an answer later gets no better one;              *)
-(* - a key in `Apart` lies in a subtable that no change touches.           *)
+(* - Each session knows the view that its keeper told it last (`knows`)    *)
+(*   and acts by the view under which its operation began (`acts`; 0:      *)
+(*   none). The session's acknowledgement follows from these two; Gate.tla *)
+(*   says why the keeper may look at them from outside. An acknowledgement *)
+(*   stays true until the next view, so the messages that carry it are     *)
+(*   left out.                                                             *)
+(* - A lost node is dead, or only *cut off* from the master: then it still *)
+(*   serves sessions at older views, or does not, at any time.             *)
+(* - A silent session is fenced at all members, and the change goes on     *)
+(*   without it. But it may live on, and reach a node that is cut off as   *)
+(*   well.                                                                 *)
+(* - The master settles by verbs of its own, each of which is a step. All  *)
+(*   that a new master knows is the view, so a crash of the master changes *)
+(*   something only while its verbs run.                                   *)
+(* - Nodes show the view that they are at, where sessions may be silent    *)
+(*   and nodes cut off (`Asking`). A session whose lease has run out by    *)
+(*   its own clock (`late`) uses what it has READ only if more than half   *)
+(*   of the members of its view show no later view. Any node may leave the *)
+(*   session's question without an answer. A node that has fenced the      *)
+(*   session may answer it, because nothing depends on the fence here.     *)
+(* - Sessions in `CanBar` may read the only backup of node 0 while node 0  *)
+(*   is primary and no change runs (docs/decisions/0030): more than half   *)
+(*   of the members *bar* node 0, and then all leases have run out. In     *)
+(*   these models any lease may end at any time, and is granted again only *)
+(*   while more than half of the members bar no node. The master settles   *)
+(*   what was possibly read (`SettleBarred`), or goes on without node 0. A *)
+(*   session that has to ask is answered when it begins: bars and views    *)
+(*   only grow, so a later answer is never better.                         *)
+(* - A key in `Apart` is in a subtable that no change touches.             *)
 (*                                                                         *)
-(* A verb of a session that stopped, on its way to a node that is cut off, *)
-(* is not kept: it may run in the instant in which the session stops.      *)
-(* Who could see it run later still acts by the old view, and until then   *)
-(* the session could as well have waited.                                  *)
+(* A verb of a suspended session that is on its way to a node that is cut  *)
+(* off is not kept: it may run in the step in which the session stops. A   *)
+(* session that could see the verb run later still acts by the old view,   *)
+(* and until then the suspended session could as well have waited.         *)
 (***************************************************************************)
 EXTENDS Session
 
@@ -47,29 +50,29 @@ CONSTANTS
   Keys, Clients,
   Init0,        \* slot contents at the start: a set of functions Slots -> key or NoKey
   CanDie,       \* nodes that may crash
-  CanCut,       \* nodes that may be taken for lost while they are alive
-  MaxLost,      \* how many of them
-  Joiners,      \* nodes that may join as a last replica, one at a time
+  CanCut,       \* nodes that may be treated as lost while they are alive
+  MaxLost,      \* how many nodes may be lost
+  Joiners,      \* nodes that may join as last replicas, one at a time
   MaxCrashes,   \* how many clients may crash
-  CanExpel,     \* clients that may be silent, and counted out while they live
-  CanBar,       \* clients that may read backups when the master is silent
-  MaxBreaks,    \* how often a connection to a member may break while a verb is under way
-  MaxRestarts,  \* how often a master may die while it repairs
+  CanExpel,     \* clients that may be silent, so that changes go on without them while they live
+  CanBar,       \* clients that may read backups while the master is silent
+  MaxBreaks,    \* how often a connection to a member may break while a verb runs
+  MaxRestarts,  \* how often a master may die while it makes replicas equal
   Apart, ApartReps
 
 VARIABLES
   mem,     \* node -> slot -> word
   sess,    \* client -> session (Session.tla)
-  ctl,     \* client -> what it knows of views, see Init
-  stray,   \* verbs whose senders do not wait for them: [by, n, slot, e, w, fill]
-  lost,    \* [dead, cut]: nodes that crashed; nodes taken for lost that live
+  ctl,     \* client -> what the session knows of views, see Init
+  stray,   \* verbs whose senders no longer wait for them: [by, n, slot, e, w, fill]
+  lost,    \* [dead, cut]: nodes that crashed; nodes that are treated as lost but live
   master,  \* see Init
   front    \* ghost: key -> frontier (History.tla)
 
-\* Whether somebody may read backups although the master has not changed the view.
+\* Whether sessions may read backups although the master has not changed the view.
 Barring == CanBar # {}
 
-\* Whether anybody has to ask at which view the nodes stand.
+\* Whether sessions may have to ask which view the nodes are at.
 Asking == CanExpel # {} /\ (CanCut # {} \/ Barring)
 
 vars == <<mem, sess, ctl, stray, lost, master, front>>
@@ -77,20 +80,21 @@ vars == <<mem, sess, ctl, stray, lost, master, front>>
 ToSet(seq) == {seq[i] : i \in 1..Len(seq)}
 
 View0 == [num |-> 1, stage |-> "ok", reps |-> [i \in 1..(Backups0 + 1) |-> i - 1],
-          primaryless |-> FALSE,      \* the primary is lost, all of reps are backups
-          joining |-> {}]          \* becomes the last of reps at the switch
+          primaryless |-> FALSE,      \* the primary is lost, so all of reps are backups
+          joining |-> {}]          \* becomes the last of reps when the change switches
 
 Reps(v, key)    == IF key \in Apart THEN ApartReps ELSE v.reps
 Members(v)      == ToSet(v.reps) \cup v.joining \cup ToSet(ApartReps)
 InScope(v, key) == v.stage # "ok" /\ key \notin Apart
 NoWork == [slot |-> NoSlot, now |-> {}, then |-> {}]
 
-\* The repair's verbs: this is their session.
+\* The session by which the master's repair posts its verbs.
 Repair == 0
 
 ---------------------------------------------------------------------------
-(* Ghosts: as in Snapshot.tla.  While the primary is lost nobody reads it  *)
-(* by the newest view; who reads it by an older one is a SEARCH.           *)
+(* Ghosts: as in Snapshot.tla. While the primary is lost, no session of    *)
+(* the newest view reads it; a read of it by a session at an older view is *)
+(* a SEARCH.                                                               *)
 
 Shown(words, k) ==
   LET holders == {s \in Slots : words[s].st = "live" /\ words[s].key = k}
@@ -99,7 +103,7 @@ Shown(words, k) ==
 
 Nobody == 99
 
-\* Somebody may have read the backups: until they and the primary are equal, they are what is true.
+\* Some session may have read the backups. Until they and the primary are equal, readers may see what the backups show.
 ReadBeside(v, ct) ==
   /\ \E c \in Clients : ct[c].beside
   /\ v.num = 1 \/ v.stage \in {"frozen", "transforming"}
@@ -134,26 +138,26 @@ Init ==
        /\ sess = [c \in Clients |-> Rest(c, 1, 0, View0.reps)]
        /\ ctl = [c \in Clients |->
                    [knows |-> View0, acts |-> 0,
-                    tired |-> 0,        \* the operation needs a newer view than this one
+                    tired |-> 0,        \* the operation needs a view that is newer than this one
                     doubt |-> {},       \* nodes that have not answered a CAS of the operation
-                    had |-> "nothing",  \* how far it had come when it was stopped
-                    out |-> FALSE,      \* counted out by the master
-                    late |-> FALSE,     \* its lease is over by its own clock
-                    beside |-> FALSE]]  \* it reads the backups of node 0
+                    had |-> "nothing",  \* how far the operation had come when it was suspended
+                    out |-> FALSE,      \* the master goes on without this session
+                    late |-> FALSE,     \* the session's lease has run out by its own clock
+                    beside |-> FALSE]]  \* the session reads the backups of node 0
        /\ stray = {}
        /\ lost = [dead |-> {}, cut |-> {}]
        /\ master = [view |-> View0, todo |-> {}, work |-> NoWork,
-                    shows |-> [n \in Nodes |-> 1],   \* the view at which each node stands
+                    shows |-> [n \in Nodes |-> 1],   \* the view that each node is at
                     bars |-> {},       \* the nodes that bar node 0
-                    former |-> {},     \* the members of the views that no change has left behind
+                    former |-> {},     \* the members of each view that no change has left behind
                     restarts |-> 0, breaks |-> 0]
        /\ front = [k \in Keys |-> {<<IF \E s \in Slots : f[s] = k THEN 1 ELSE 0,
                                      [c \in Clients |-> NoAns]>>}]
 
 ---------------------------------------------------------------------------
-(* The rule by which the master chooses a slot's word (repair::settled).   *)
+(* The rule by which the master chooses a slot's word (settled_word).      *)
 
-\* has: the primary is left; backups: the words of those that are left, in order.
+\* has: the primary is left; backups: the words on the remaining backups, in order.
 Settled(has, primary, backups) ==
   LET w == CASE backups = <<>> -> primary
              [] backups # <<>> /\ has /\ \A i \in DOMAIN backups : backups[i] = primary -> primary
@@ -161,8 +165,8 @@ Settled(has, primary, backups) ==
       withdrawn == \E i \in DOMAIN backups : backups[i].st = "free" /\ backups[i].id = w.id
   IN  IF w.st = "tentative" \/ withdrawn THEN WithdrawnWord(w) ELSE w
 
-\* A SEARCH while the primary is lost has read all backups.  It knows the slot's word if each
-\* backup alone would be settled to it: the next one that is lost may be the one that settles.
+\* While the primary is lost, a SEARCH has read all backups. It knows the word of a slot if each backup alone would be
+\* settled on that word, because the next loss may leave only one of them.
 AfterHeadless(r) ==
   LET at(s)     == [i \in DOMAIN r.reps |-> r.data[r.reps[i]][s]]
       alone(s, i) == Settled(FALSE, Never, <<at(s)[i]>>)
@@ -180,7 +184,7 @@ Had(r) == CASE r.pc = "commit" -> "commit"
             [] r.pc \in {"withdraw", "withdraw primary"} -> "withdraw"
             [] OTHER -> "competed"
 
-\* What the session makes of its views when its operation goes from r (by view acts) to q.
+\* What the session records of its views when its operation goes from r (by view acts) to q.
 Follow(c, acts, doubt, r, q) ==
   LET k == ctl[c] IN
   ctl' = [ctl EXCEPT ![c] =
@@ -191,15 +195,15 @@ Follow(c, acts, doubt, r, q) ==
                          -> [k EXCEPT !.acts = 0, !.tired = 0, !.doubt = {}, !.had = "nothing"]
       [] OTHER           -> [k EXCEPT !.acts = acts, !.doubt = doubt]]
 
-\* Recovery that has lost a round is through only when the round is over: until then the lost
-\* word may stand on a backup, and a settling may choose it.
+\* A recovery that has lost a round ends only when the round is over. Until then the lost word may be on a backup, and
+\* settling may choose it.
 UntilItIsOver(r, o) ==
   IF o.ans = Buried /\ r.pc \in {"contend", "rule3"} /\ "recovery waits for the end" \notin Removed
   THEN Cont([r EXCEPT !.pc = "await", !.seen = NoGot, !.got = NoGot, !.data = NoData])
   ELSE o
 
-\* What was READ counts if more than half of the view's members show no later view.  Else the
-\* operation begins again by a newer one, if that ever comes.
+\* What was READ is used if more than half of the view's members show no later view. Otherwise the operation begins
+\* again by a newer view, if one comes.
 IsVouchedFor(r, members) ==
   \/ ~r.asks
   \/ "the late ask" \in Removed
@@ -210,7 +214,7 @@ Vouched(c, r, o) ==
   IF o.ans = NoAns \/ r.pc \notin {"read", "primaryless"} \/ IsVouchedFor(r, Members(ctl[c].knows))
   THEN o ELSE Cont(Park(r))
 
-\* A phase may be over.
+\* The last verb of a phase has ended, or one of the earlier verbs.
 EndOfVerb(c, acts, doubt, r, inv) ==
   LET outcomes == CASE r.net # NoNet -> {Cont(r)}
                     [] r.net = NoNet /\ r.fail -> {Cont(Park(r))}
@@ -226,7 +230,7 @@ IsFenced(c) == ctl[c].out /\ "fence the silent" \notin Removed
 Serves(c, n)   == n \notin lost.dead /\ (IsFenced(c) => n \in lost.cut)
 MayFail(c, n)  == ~Serves(c, n) \/ n \in lost.cut
 
-\* The next verb of session r at node n: whether it runs, and whether its answer comes.
+\* The next verb of session r at node n: whether it runs, and whether its answer arrives.
 Execute(c, acts, r, n, inv) ==
   LET v   == Head(r.net[n])
       cas == v.t = "cas"
@@ -248,12 +252,12 @@ Execute(c, acts, r, n, inv) ==
           IN  EndOfVerb(c, acts, ctl[c].doubt \cup (IF ~answers /\ cas THEN {n} ELSE {}),
                         IF answers THEN done ELSE failed, inv)
 
-\* Whether a node vouches for what is read by a view.
+\* Whether a node vouches for what is read by a view with this number.
 Vouches(n, num) ==
   /\ n \notin lost.dead /\ master.shows[n] <= num
   /\ n \notin master.bars \/ "who is barred is not vouched for" \in Removed
 
-\* A node says at which view it stands; or nobody hears of it.
+\* A node answers which view it is at, or the answer does not arrive.
 Ask(c) ==
   \E n \in Nodes, answers \in BOOLEAN :
     LET r == sess[c]
@@ -269,8 +273,7 @@ Ask(c) ==
 Verb(c) == \E n \in Nodes : /\ sess[c].net[n] # <<>> /\ Head(sess[c].net[n]).t # "ask"
                            /\ Execute(c, ctl[c].acts, sess[c], n, FALSE)
 
-\* The connection to a member breaks.  What was under way there may still arrive, as long as the
-\* session is not fenced.
+\* The connection to a member breaks. A verb that was under way there may still arrive, unless the session is fenced.
 Break(c) ==
   \E n \in Nodes :
     LET r == sess[c]
@@ -288,7 +291,7 @@ Break(c) ==
     /\ EndOfVerb(c, ctl[c].acts, ctl[c].doubt \cup (IF v.t = "cas" THEN {n} ELSE {}),
                  [r EXCEPT !.net[n] = <<>>, !.fail = TRUE], FALSE)
 
-\* A verb that nobody waits for arrives, or never will.
+\* A verb without a waiting sender arrives, or never will.
 Stray ==
   \E x \in stray :
     /\ stray' = stray \ {x}
@@ -297,7 +300,7 @@ Stray ==
     /\ UNCHANGED <<sess, ctl, lost, master>>
     /\ OnlyMemory
 
-\* An operation begins, or begins again, by the newest view that its session knows of.
+\* An operation begins, or begins again, by the newest view that its session knows.
 Begin(c) ==
   LET r == sess[c]
       v == ctl[c].knows
@@ -318,11 +321,12 @@ Begin(c) ==
        IN
        /\ o.op = "SEARCH" \/ ~InScope(v, o.key)
        /\ beside => o.op = "SEARCH"
-       /\ c \in CanBar => beside \/ v.num > 1       \* others read the primary
+       /\ c \in CanBar => beside \/ v.num > 1       \* other sessions read the primary
        /\ primaryless /\ v.stage = "frozen" => "frozen readers wait" \in Removed
        /\ \E n \in Nodes : reads(n) # <<>> /\ Execute(c, v.num, p, n, r.op = "none")
 
-\* A loser takes effect before a winner that others may have read on the backups before it began.
+\* Whether a loser, which takes effect before the winner, must not end here: the winner's word may have been read on the
+\* backups before the loser began.
 LosesInVain(c) ==
   /\ Barring /\ ~IsVouchedFor(sess[c], Members(ctl[c].knows))
   /\ "losers ask" \notin Removed
@@ -340,7 +344,7 @@ AwaitEnd(c) ==
        /\ Follow(c, ctl[c].acts, {}, r, o.r)
        /\ Ghost(c, r.key, FALSE, o.ans, Context(sess))
 
-\* It gives up its wait for a change of the slot, or because the primary does not answer.
+\* A loser gives up its wait because of a change that includes the slot, or because the primary does not answer.
 StopWaiting(c) ==
   LET r == sess[c]
       k == ctl[c]
@@ -353,7 +357,7 @@ StopWaiting(c) ==
   /\ UNCHANGED <<mem, stray, lost, master>>
   /\ OnlyMemory
 
-\* The change is none of its business: it waits on, by the newer view.
+\* The change does not include the slot: the loser waits on, by the newer view.
 WaitOn(c) ==
   LET k == ctl[c] IN
   /\ sess[c].pc = "await" /\ ~sess[c].rec /\ k.knows.num > k.acts
@@ -363,7 +367,7 @@ WaitOn(c) ==
   /\ OnlyMemory
 
 ---------------------------------------------------------------------------
-(* Views reach sessions.  Operations that were stopped find out. *)
+(* Views reach sessions. Suspended operations look for their results.      *)
 
 Active(c) == sess[c].pc \notin {"done", "gone", "crashed"} /\ ~sess[c].rec
 
@@ -374,14 +378,14 @@ Learn(c) ==
   /\ UNCHANGED <<mem, sess, stray, lost, master>>
   /\ OnlyMemory
 
-\* docs/protocol.md, View changes.
+\* See docs/protocol.md, View changes.
 Found0012(r, had, w) ==
   CASE had = "commit"   -> Answer(r, Done)
     [] had = "withdraw" -> Retry(r)
     [] had = "competed" /\ w = r.old -> Retry(r)
     [] had = "competed" /\ w.id = r.own.id ->
          IF w.st = "live" \/ r.op = "DELETE" THEN Answer(r, Done) ELSE Retry(r)
-    \* Its winner may have been read beside the primary before it began.
+    \* The winner's word may have been read beside the primary before this operation began.
     [] Barring /\ "stopped losers start again" \notin Removed -> Retry(r)
     [] OTHER -> LoserEnds(r, w)
 
@@ -403,8 +407,8 @@ Look(c) ==
        /\ UNCHANGED <<mem, stray, lost, master>>
        /\ Ghost(c, r.key, FALSE, o.ans, Context(sess))
 
-\* It acts by no view older than the master's.  Who may have a CAS on its way to a member acts by
-\* the old one.
+\* The session acts by no view older than the master's. A session whose CAS may still be on its way to a member counts
+\* as acting by the old view.
 ActsBy(c, num) ==
   LET k == ctl[c] IN
   /\ k.knows.num >= num
@@ -420,7 +424,7 @@ Crashed(c) == [Rest(c, sess[c].ip, sess[c].seq, sess[c].reps) EXCEPT
                  !.pc = "crashed", !.op = sess[c].op, !.key = sess[c].key, !.rec = TRUE,
                  !.own = sess[c].own, !.vis = TRUE]
 
-\* Its operation was stopped, and not by a change: the session gives up, and is recovered.
+\* The session's operation was suspended, and not by a change: the session gives up, and is recovered.
 WillNotFindOut(c) ==
   sess[c].pc = "parked" /\ (sess[c].key \in Apart \/ ctl[c].doubt \cap Members(master.view) # {})
 
@@ -437,25 +441,25 @@ Crash(c) ==
   /\ UNCHANGED <<mem, lost, master>>
   /\ OnlyMemory
 
-\* A session that does not acknowledge is fenced at all members, and counted out.  If it has
-\* posted a CAS, somebody has to recover it, and nobody hears of its operation (Crash).
+\* A session that does not acknowledge is fenced at all members, and the change goes on without it. If it has posted a
+\* CAS, it has to be recovered, and its operation never returns (Crash).
 Expel(c) ==
   /\ c \in CanExpel /\ Active(c) /\ ~ctl[c].out
-  /\ Barring => c \in CanBar                       \* of the others other models tell
+  /\ Barring => c \in CanBar                       \* other models have these sessions
   /\ ~Acknowledged(c)
   /\ ~sess[c].vis \/ "fence the silent" \in Removed
   /\ ctl' = [ctl EXCEPT ![c].out = TRUE]
   /\ UNCHANGED <<mem, sess, stray, lost, master>>
   /\ OnlyMemory
 
-\* By its own clock nobody has heard it for a lease.
+\* By the session's own clock its lease has run out.
 Late(c) ==
   /\ Asking /\ Active(c) /\ (ctl[c].out \/ (Barring /\ c \in CanExpel)) /\ ~ctl[c].late
   /\ ctl' = [ctl EXCEPT ![c].late = TRUE]
   /\ UNCHANGED <<mem, sess, stray, lost, master>>
   /\ OnlyMemory
 
-\* It is heard again.
+\* The session renews its lease.
 Hear(c) ==
   LET all   == Members(master.view)
       hears == all \ (master.bars \cup lost.dead)
@@ -466,14 +470,14 @@ Hear(c) ==
   /\ UNCHANGED <<mem, sess, stray, lost, master>>
   /\ OnlyMemory
 
-\* A session that nobody vouched for begins again, by the same view.
+\* A session for which not enough members vouched begins again, by the same view.
 Again(c) ==
   /\ Barring /\ Active(c) /\ sess[c].pc = "ready" /\ ctl[c].tired = ctl[c].knows.num
   /\ ctl' = [ctl EXCEPT ![c].tired = 0]
   /\ UNCHANGED <<mem, sess, stray, lost, master>>
   /\ OnlyMemory
 
-\* A session whose lease is over has a member bar node 0.  A node that stands at a later view refuses.
+\* A session without a valid lease makes a member bar node 0. A node at a later view refuses.
 Bar(c, n) ==
   /\ c \in CanBar /\ Active(c) /\ ctl[c].late /\ ctl[c].knows.num = 1
   /\ n \in Members(View0) \ ({0} \cup lost.dead \cup master.bars) /\ master.shows[n] = 1
@@ -481,8 +485,7 @@ Bar(c, n) ==
   /\ UNCHANGED <<mem, sess, ctl, stray, lost>>
   /\ OnlyMemory
 
-\* More than half of the members bar node 0, and have done so for a lease: all are over that were granted
-\* before.
+\* More than half of the members have barred node 0 for a lease, so all leases that were granted before have run out.
 ReadBesideIt(c) ==
   /\ c \in CanBar /\ Active(c) /\ ctl[c].late /\ ctl[c].knows.num = 1 /\ ~ctl[c].beside
   /\ \/ 2 * Cardinality(master.bars) > Cardinality(Members(View0))
@@ -493,7 +496,7 @@ ReadBesideIt(c) ==
   /\ UNCHANGED <<mem, sess, stray, lost, master>>
   /\ OnlyMemory
 
-\* First memory nodes, then clients.
+\* Memory nodes are dealt with first, and then clients.
 Recover(c) ==
   LET r == sess[c]
       v == master.view
@@ -510,7 +513,7 @@ Recover(c) ==
 
 Losses == Cardinality(lost.dead \cup lost.cut)
 
-\* Something is left of the index whatever has been lost.
+\* Some replica of the index is left without this node.
 IsSpared(n) == ToSet(master.view.reps) \ (lost.dead \cup {n}) # {}
 
 Die(n) ==
@@ -521,8 +524,8 @@ Die(n) ==
   /\ UNCHANGED <<mem, sess, ctl, stray, master>>
   /\ OnlyMemory
 
-\* View::without, in any stage.  The repair's session is fenced, here at once; so is the one by
-\* which a client is being recovered.
+\* View::without, in any stage. The session of the repair is fenced, here in one step; so is the session by which a
+\* client is being recovered.
 Without(n) ==
   LET v == master.view
       stays(m) == m # n
@@ -542,7 +545,7 @@ Detect(n) ==
   /\ UNCHANGED lost
   /\ OnlyMemory
 
-\* No more than half are cut off at once: production waits a lease then, and goes on.
+\* No more than half of the members are cut off at one time. Real clusters wait for a lease then, and go on.
 HalfIsLeft(n) ==
   LET left == Members(master.view) \ {n} IN
   \A set \in master.former \cup {Members(master.view)} :
@@ -556,7 +559,7 @@ Cut(n) ==
   /\ lost' = [lost EXCEPT !.cut = @ \cup {n}]
   /\ OnlyMemory
 
-\* View::settling: nobody is lost, but what stands on the backups of a barred node may have been read.
+\* View::settling: no node is lost, but words on the backups of a barred node were possibly read.
 SettleBarred ==
   LET v == master.view IN
   /\ master.bars # {} /\ v.num = 1 /\ MaxLost > 0    \* without losses there is no master
@@ -577,12 +580,12 @@ Grow(n) ==
   /\ UNCHANGED <<mem, ctl, stray, lost>>
   /\ OnlyMemory
 
-\* The slots that have to be written.
+\* The slots whose replicas have to be made equal.
 Unsettled(v) ==
   {s \in Slots : v.joining # {} \/ \E i, j \in DOMAIN v.reps :
                     mem[v.reps[i]][s] # mem[v.reps[j]][s] \/ mem[v.reps[i]][s].st = "tentative"}
 
-\* A member stands at the view without another one.
+\* A member learns of the newest view, from which another node is missing.
 Stand(n) ==
   /\ master.former # {} /\ master.view.stage = "frozen"
   /\ n \in Members(master.view) \ lost.dead /\ master.shows[n] < master.view.num
@@ -609,8 +612,8 @@ Transform ==
   /\ UNCHANGED <<mem, sess, ctl, stray, lost>>
   /\ OnlyMemory
 
-\* One phase READs a slot from all survivors; then its word is CASed to the backups, and to the
-\* primary last.  Nobody looks at a node that joins.
+\* One phase READs a slot from all survivors. Then the slot's word is CASed to the backups, and to the primary last. No
+\* session looks at a node that joins.
 Examine(s) ==
   LET v       == master.view
       backups == IF v.primaryless THEN v.reps ELSE Tail(v.reps)
@@ -646,7 +649,7 @@ RepairVerb ==
     /\ UNCHANGED <<sess, ctl, stray, lost>>
     /\ OnlyMemory
 
-\* Another master takes over, and fences the repair's session first.
+\* Another master takes over, and first fences the session of the repair.
 NewMaster ==
   /\ master.work # NoWork /\ master.restarts < MaxRestarts
   /\ master' = [master EXCEPT !.restarts = @ + 1, !.work = NoWork,
@@ -663,7 +666,7 @@ Switch ==
   /\ UNCHANGED <<mem, sess, ctl, stray, lost>>
   /\ OnlyMemory
 
-\* Nobody reads at an old place, and nobody has to look.
+\* No session reads at an old place, and no suspended write still has to look.
 Stable ==
   /\ master.view.stage = "switched"
   /\ \A c \in Clients :
@@ -696,7 +699,7 @@ Next ==
 Spec == Init /\ [][Next]_vars
 
 ---------------------------------------------------------------------------
-(* Properties: those of Snapshot.tla. *)
+(* Properties: those of Snapshot.tla.                                      *)
 
 NoDuplicate ==
   \A k \in Keys :
@@ -710,7 +713,7 @@ Agrees(reps, s) == \A i \in DOMAIN reps : /\ mem[reps[i]][s] = mem[Head(reps)][s
 ReplicasAgree ==
   AtRest => \A s \in Slots : Agrees(master.view.reps, s) /\ Agrees(ApartReps, s)
 
-\* Nobody writes between the switch and the stable view; then all replicas are the same.
+\* No session writes between the switch and the stable view, so all replicas are equal then.
 SwitchedIsEqual ==
   master.view.stage = "switched" => \A s \in Slots : Agrees(master.view.reps, s)
 

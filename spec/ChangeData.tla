@@ -1,30 +1,32 @@
 ----------------------------- MODULE ChangeData -----------------------------
 (***************************************************************************)
-(* What Change.tla leaves out: the replicas of objects while the view      *)
-(* changes.  Code: core/src/view/steps.rs, data/ (copying a region),       *)
-(* store/{write,search,stopped}.rs, master/src/logic/change.rs.            *)
+(* The replicas of objects while the view changes, which Change.tla leaves *)
+(* out. Code: core/src/view/steps.rs, core/src/data/ (copying a region),   *)
+(* core/src/store/write/, search.rs and session/resolve.rs,                *)
+(* master/src/logic/change.rs.                                             *)
 (*                                                                         *)
-(* One region and one slot.  A session WRITEs an object to all replicas of *)
-(* its view, one verb each, and then commits its word; what a round of the *)
-(* slot does, and how its own replicas become equal, is Change.tla's.      *)
-(* Another one READs the slot and then the object, on any replica of its   *)
-(* view.  A view may lose a node of the region, which is dead or only cut  *)
-(* off from the master, and give it another one; or move a replica.  The   *)
-(* master copies objects one by one.  A replica may be damaged, if another *)
-(* one of the same object is left.                                         *)
+(* There is one region and one slot. A writer WRITEs an object to all      *)
+(* replicas of its view, by one verb each, and then commits the object's   *)
+(* word. Change.tla has the round of the slot, and how the slot's replicas *)
+(* become equal. A reader READs the slot and then the object, on any       *)
+(* replica of its view. A view may lose a node of the region, which is     *)
+(* dead or only cut off from the master, and give the region another node; *)
+(* or a replica may move. The master copies objects one by one. A replica  *)
+(* may be damaged if another whole replica of the object is left.          *)
 (*                                                                         *)
-(* `whole` says where which object is complete.  The memory of a replica   *)
-(* that has moved is used for something else when nobody reads there.      *)
+(* `whole` has the places at which an object is complete. The memory of a  *)
+(* replica that has moved away is used for something else once no session  *)
+(* reads there.                                                            *)
 (***************************************************************************)
 \* Promise CHG-16: A view change keeps the objects with the slots.
 EXTENDS Naturals, FiniteSets
 
 CONSTANTS
   Writers, Readers,
-  Nodes, Reps0,   \* of these the region has its replicas at the start
+  Nodes, Reps0,   \* at the start the region has replicas on Reps0
   MaxObjects,
   CanDie, CanCut, MaxLost,
-  MaxMoves,       \* how often a replica moves while nothing is lost
+  MaxMoves,       \* how often a replica moves while no node is lost
   MaxDamages,
   Removed
 
@@ -33,9 +35,9 @@ VARIABLES
   word,    \* the object that the slot leads to
   whole,   \* <<node, object>>
   ses,     \* session -> [pc, knows, acts, reps, todo, id]
-  lost,    \* [dead, cut]
+  lost,    \* [dead, cut]: nodes that crashed; nodes that are only cut off
   n,       \* [objects, damages, moves]
-  bad      \* a session did not find what its word led to
+  bad      \* a session did not find the object of its word
 
 vars == <<view, word, whole, ses, lost, n, bad>>
 
@@ -62,7 +64,7 @@ Learn(s) ==
   /\ ses' = [ses EXCEPT ![s].knows = view.num]
   /\ UNCHANGED <<view, word, whole, lost, n, bad>>
 
-\* New objects are not placed in a region that is changing.  Whoever begins does so by the newest view.
+\* New objects are not placed in a region that is changing. An operation begins by the newest view.
 BeginWrite(s) ==
   /\ s \in Writers /\ ses[s].pc = "idle" /\ n.objects < MaxObjects
   /\ ses[s].knows = view.num
@@ -72,8 +74,8 @@ BeginWrite(s) ==
                                          !.todo = view.reps, !.id = n.objects + 1]]
   /\ UNCHANGED <<view, word, whole, lost, bad>>
 
-\* A WRITE executes.  One to a node that is dead has no answer: the operation stops, and begins again when
-\* the view has changed, with another object.
+\* A WRITE executes. A WRITE to a dead node has no answer: the operation stops, and begins again with another object
+\* when the view has changed.
 Write(s) ==
   /\ ses[s].pc = "write"
   /\ \E m \in ses[s].todo :
@@ -96,7 +98,7 @@ FindOut(s) ==
   /\ ses' = [ses EXCEPT ![s] = [Idle EXCEPT !.knows = ses[s].knows]]
   /\ UNCHANGED <<view, word, whole, lost, n, bad>>
 
-\* The slot, and where the object is read.
+\* The session READs the slot, and notes where it will READ the object.
 BeginRead(s) ==
   /\ s \in Readers /\ ses[s].pc = "idle"
   /\ ses[s].knows = view.num
@@ -104,8 +106,8 @@ BeginRead(s) ==
                                          !.id = word]]
   /\ UNCHANGED <<view, word, whole, lost, n, bad>>
 
-\* A damaged replica is another one's turn; one that never got the object is not to be told from it, so
-\* somebody has to have it among those that the session can read.
+\* If a replica is damaged, another one is read. A replica that never got the object looks like a damaged one, so one of
+\* the replicas that the session can read must have the object.
 Read(s) ==
   /\ ses[s].pc = "read"
   /\ LET seen == ses[s].reps \ lost.dead IN
@@ -113,7 +115,7 @@ Read(s) ==
      /\ ses' = [ses EXCEPT ![s] = [Idle EXCEPT !.knows = ses[s].knows]]
   /\ UNCHANGED <<view, word, whole, lost, n>>
 
-\* It acts by no older view.
+\* The session acts by no older view.
 Acknowledged(s) == ses[s].knows >= view.num /\ (ses[s].acts = 0 \/ ses[s].acts >= view.num)
 
 ---------------------------------------------------------------------------
@@ -121,7 +123,7 @@ Acknowledged(s) == ses[s].knows >= view.num /\ (ses[s].acts = 0 \/ ses[s].acts >
 
 Losses == Cardinality(lost.dead \cup lost.cut)
 
-\* Something is left of what the slot leads to.
+\* A whole replica of the slot's object is left without node m.
 IsSpared(m) == \E x \in view.reps \ (lost.dead \cup lost.cut \cup {m}) : <<x, word>> \in whole
 
 Die(m) ==
@@ -136,7 +138,7 @@ Cut(m) ==
   /\ lost' = [lost EXCEPT !.cut = @ \cup {m}]
   /\ UNCHANGED <<view, word, whole, ses, n, bad>>
 
-\* A bit flips in a replica of a live object.
+\* A bit flips in a replica of the live object.
 Damage(m) ==
   /\ n.damages < MaxDamages /\ m \in Reps0 /\ <<m, word>> \in whole
   /\ \E x \in view.reps \ {m} : x \notin lost.dead \cup lost.cut /\ <<x, word>> \in whole
@@ -148,7 +150,7 @@ Damage(m) ==
 ---------------------------------------------------------------------------
 (* The master. *)
 
-\* A member is lost: the view without it, and with another one in its place, if there is one.
+\* The view without a lost member, and with another node in its place, if there is one.
 Without(m) ==
   /\ m \in (lost.dead \cup lost.cut) \cap (view.reps \cup view.joining \cup view.leaving)
   /\ LET left == view.reps \ {m}
@@ -159,7 +161,7 @@ Without(m) ==
                   joining |-> new \cup more,
                   leaving |-> IF view.stage = "switched" THEN view.leaving \ {m}
                               ELSE view.leaving \cap left]
-  \* What had been copied to a node that joins is copied again.
+  \* The contents of a node that joins are copied anew.
   /\ whole' = {x \in whole : x[1] \notin view'.joining}
   /\ UNCHANGED <<word, ses, lost, n, bad>>
 
@@ -179,15 +181,15 @@ Transform ==
   /\ view' = [view EXCEPT !.num = @ + 1, !.stage = "transforming"]
   /\ UNCHANGED <<word, whole, ses, lost, n, bad>>
 
-\* The object that the slot leads to is copied; what it has damaged, from another replica.
+\* The slot's object is copied. If one replica is damaged, another one is the source.
 Copy(to) ==
   /\ view.stage = "transforming" /\ to \in view.joining \ lost.dead /\ <<to, word>> \notin whole
   /\ \E from \in view.reps \ lost.dead : <<from, word>> \in whole
   /\ whole' = whole \cup {<<to, word>>}
   /\ UNCHANGED <<view, word, ses, lost, n, bad>>
 
-\* The first replica that is left is what is copied, whatever stands there; but for the mutant all of the
-\* object has to be there.
+\* The condition for a complete copy. The mutant copies from the first remaining replica, whatever its contents are;
+\* without the mutant the object must be whole.
 IsCopied ==
   \A to \in view.joining :
     \/ <<to, word>> \in whole
@@ -200,7 +202,7 @@ Switch ==
                           !.reps = (@ \ view.leaving) \cup view.joining, !.joining = {}]
   /\ UNCHANGED <<word, whole, ses, lost, n, bad>>
 
-\* The replica that has moved away is released when nobody reads there any more.
+\* The replica that has moved away is released when no session reads there.
 Stable ==
   /\ view.stage = "switched"
   /\ (\A s \in Sessions : Acknowledged(s)) \/ ~Has("region readers leave first")
@@ -224,15 +226,15 @@ Spec == Init /\ [][Next]_vars
 ---------------------------------------------------------------------------
 (* Properties. *)
 
-\* Who reads by any view finds what the slot led to.
+\* A session at any view finds the object of the slot's word.
 FindsTheObject == ~bad
 
-\* In a stable view all replicas have what the slot leads to, but those that were damaged.
+\* In a stable view all replicas have the slot's object, except damaged ones.
 AllHaveTheObject ==
   view.stage \in {"switched", "ok"} /\ n.damages = 0 =>
     \A m \in view.reps \ lost.dead : <<m, word>> \in whole
 
-\* A replica that joined is whole, whatever was damaged.
+\* A replica that has joined has the slot's object, even if another one was damaged.
 JoinedIsWhole ==
   view.stage = "switched" => \A m \in view.reps \ Reps0 : <<m, word>> \in whole
 

@@ -1,10 +1,10 @@
 ------------------------------- MODULE Changes ------------------------------
 (***************************************************************************)
-(* What the .cfg files are about that say "MODULE Changes".                *)
+(* The module of the models whose .cfg files say "MODULE Changes".         *)
 (***************************************************************************)
 EXTENDS Change, Names
 
-\* Where the subtable lies that no change touches.
+\* The nodes of the subtable that no change touches.
 Nowhere      == <<>>
 OnOtherNodes == <<8, 9>>
 OnAThird     == <<2>>

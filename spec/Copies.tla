@@ -1,28 +1,31 @@
 ------------------------------- MODULE Copies -------------------------------
 (***************************************************************************)
 (* EC-oriented replication: stripes whose parity is not written yet, and   *)
-(* their copies; Moves in place; how a set is sealed.                      *)
+(* their copies; Moves in place; and the sealing of a set, which writes    *)
+(* all missing parity.                                                     *)
 (*                                                                         *)
-(* One slot, with a primary and a backup or none; one coded set.  A word   *)
-(* [a, t, g, v] leads to stripe a of generation g; its turn t says what    *)
-(* protects it: even, a copy; odd, parity.  With a = 0 it leads to an      *)
-(* object elsewhere, which is always there.  v, the value, is told by      *)
-(* nobody: the properties need it.                                         *)
+(* There is one slot, with a primary and one backup or none, and one coded *)
+(* set. A word [a, t, g, v] leads to stripe a with generation g. Its turn  *)
+(* t says what protects the stripe: an even turn, a copy; an odd turn,     *)
+(* parity. With a = 0 the word leads to an object elsewhere, which is      *)
+(* always there. The value v is part of no real word; only the properties  *)
+(* use it.                                                                 *)
 (*                                                                         *)
-(* There are two data chunks, each with the copy words; only these are     *)
-(* told apart.  If "data" is lost, that is chunk 1: headers and copy words *)
-(* are read from the other one, the value is not.  "par" is the node with  *)
-(* parity and with the copies.  A stripe has one copy (r = 2); a second    *)
-(* one goes by the same rules.                                             *)
+(* A stripe has two data chunks, each with copy words, which alone are     *)
+(* told apart. If "data" is lost, that is chunk 1: headers and copy words  *)
+(* are read from the other chunk, but the value cannot be. "par" is the    *)
+(* node with parity and with the copies. A stripe has one copy (r = 2); a  *)
+(* second copy would follow the same rules.                                *)
 (*                                                                         *)
-(* Session "o" owns the blocks of the set, until it hands them on; "x" is  *)
-(* a stranger; "r" reads; one comparison of blocks with the index runs at  *)
-(* a time, and so does one repair of a damaged chunk.  What a round        *)
-(* does is Snapshot.tla's: here it is a CAS of the backup, one of the      *)
-(* primary, and losers that wait.  Who loses does not start again.         *)
+(* Session "o" owns the blocks of the set until it hands them on; "x" is   *)
+(* another session; "r" reads. At most one comparison of blocks with the   *)
+(* index runs at a time, and at most one repair of a damaged chunk.        *)
+(* Snapshot.tla has the rounds: here a round is a CAS on the backup, a CAS *)
+(* on the primary, and losers that wait. A loser does not start again.     *)
 (*                                                                         *)
-(* Views: 0; 1 frozen; 2 transforming; 3 switched, the set is sealed; 4    *)
-(* stable, and what has gone is used for something else.                   *)
+(* Views: 0 stable; 1 frozen; 2 transforming; 3 switched, the set is       *)
+(* sealed; 4 stable, and the memory of the copies is used for something    *)
+(* else.                                                                   *)
 (***************************************************************************)
 \* Promise RED-9
 EXTENDS Naturals, FiniteSets
@@ -30,32 +33,32 @@ EXTENDS Naturals, FiniteSets
 CONSTANTS
   Stripes, Copies,     \* addresses, which are numbers
   Backups,             \* 0 or 1
-  Turns0,              \* turns of the stripe that is there at first
-  Owns, Strange,       \* what the owner and the stranger may do
+  Turns0,              \* turns that the first stripe may have at the start
+  Owns, Strange,       \* kinds of operations of the owner and of the other session
   MaxOwn, MaxStrange, MaxReads, MaxCompared, MaxCrashes,
   MaxHandOns, MaxRepairs, MaxSuspended,
-  CanLose, CanLeave,   \* of "data" and "par"; one of each at most
+  CanLose, CanLeave,   \* "data" and "par" nodes that may be lost, or may leave; at most one of each
   Removed
 
 VARIABLES
   prim, back,  \* the word on the primary, and on the backup
   data,        \* stripe -> [g, v] of its data chunks
   cw,          \* stripe -> chunk -> turn 0 or 2 -> copy word, as [o, g]
-  copy,        \* address of a copy -> [g, v] of what stands there
+  copy,        \* address of a copy -> [g, v] of its contents
   par,         \* place 1 or 2 -> stripe -> [g, v] of its parity chunk
-  obj,         \* address -> [st, g, knows]: used, free or gone; who may know what was there
+  obj,         \* address -> [st, g, knows]: used, free or gone; sessions that may know its contents
   op,          \* session -> its operation
-  queue,       \* session -> what it has freed, and not set free: [o, g]
+  queue,       \* session -> what it has freed without setting the bits: [o, g]
   rd,          \* the reader
   cmp,         \* the comparison
   rep,         \* the repair
-  owner,       \* whose the blocks are
+  owner,       \* the owner of the blocks
   view,        \* [num, moves, copied, sealed]
   lost,        \* the node that is lost, or "none"
   past,        \* words that the primary has shown
-  told,        \* [a, g, t, c]: copies of which any chunk has told
-  seen,        \* values since the reader began
-  mess,        \* somebody died, and no comparison has come since
+  told,        \* [a, g, t, c]: copies that any chunk has named
+  seen,        \* values that the primary has shown since the reader began
+  mess,        \* a session died, and no comparison has run since
   n,           \* counters that bound the model
   bad          \* what has gone wrong
 
@@ -111,14 +114,14 @@ memory == <<data, cw, told, copy, par>>
 others == <<rep, owner, view, lost, mess>>
 
 ---------------------------------------------------------------------------
-(* Views, and who acts by which. *)
+(* Views, and the views by which sessions act.                             *)
 
 IsSealed(vn) == vn >= 3
 IsFrozen(vn) == vn \in 1..3
 Place(vn)    == IF view.moves /\ IsSealed(vn) THEN 2 ELSE 1
 IsThere(p)   == ~(lost = "par" /\ p = 1)
 
-\* Whoever begins has heard of what everybody has acknowledged, at least.
+\* A session that begins knows at least the view that all sessions have acknowledged.
 Floor == IF ~Has("writers leave before the sealing") \/ ~Has("readers leave before the copies go") THEN 0
          ELSE CASE view.num <= 1 -> 0 [] view.num \in {2, 3} -> 1 [] OTHER -> 3
 
@@ -127,19 +130,19 @@ InFlight == {s \in Writers : op[s].pc # "idle"} \cup (IF rd.pc = "idle" THEN {} 
 ActNot(vn) == (\A s \in Writers : Runs(s) => op[s].vn >= vn) /\ (rd.pc = "idle" \/ rd.vn >= vn)
 
 ---------------------------------------------------------------------------
-(* What a word keeps, by a view. *)
+(* What a word keeps in use, by a view.                                    *)
 
 \* Chunks that can be read.
 Left == IF lost = "data" THEN {2} ELSE Chunks
 
-\* By the copy words of chunk j.
+\* The copies that the copy words of chunk j name.
 CopiesOf(w, j) == IF w.a # 0 /\ IsEven(w.t) THEN {cw[w.a][j][w.t]} \ {None} ELSE {}
 Keeps(w, vn, j) == IF w.a = 0 THEN {}
                    ELSE {Ref(w.a, w.g)} \cup (IF IsSealed(vn) THEN {} ELSE CopiesOf(w, j))
 
 IsUsed(r) == obj[r.o].st = "used" /\ obj[r.o].g = r.g
 
-\* The operation of a session ends; these it has freed.
+\* The operation of a session ends, after it has freed these objects.
 EndsWith(s, freed) ==
   /\ op' = [op EXCEPT ![s] = Idle]
   /\ queue' = [queue EXCEPT ![s] = @ \cup freed]
@@ -148,7 +151,7 @@ EndsWith(s, freed) ==
 
 Goes(s, to) == op' = [op EXCEPT ![s].pc = to] /\ UNCHANGED <<queue, obj, cmp>>
 
-\* The primary shows w.
+\* From now on the primary shows w.
 Shows(w) ==
   /\ prim' = w
   /\ past' = past \cup {w}
@@ -156,17 +159,18 @@ Shows(w) ==
   /\ bad' = IF w \in past THEN "a word comes back" ELSE bad
 
 ---------------------------------------------------------------------------
-(* Writers.  A phase is a step, or two where something may come in between. *)
+(* Writers. A phase is one step, or two where another step may come        *)
+(* between.                                                                *)
 
 Free(S) == {o \in S : obj[o].st = "free" /\ obj[o].knows = {}}
 
 IsMove(kind) == kind \in {"DEMOTE", "PROMOTE"}
 
-\* Where new objects and Moves in place are allowed.
+\* Views in which new objects are allowed, and Moves in place.
 MayWrite(vn) == vn \in {0, 4} \/ ~Has("writes wait for the sealing")
 MayMove(vn)  == vn = 0 \/ (vn \in {1, 2} /\ ~Has("moves wait for the sealing"))
 
-\* In a sealed set a mutant has its copies somewhere else.
+\* In a sealed set, the mutant has its copies elsewhere.
 Needs(kind, vn) == CASE kind = "PUT" -> IF IsSealed(vn) THEN {"stripe"} ELSE {"stripe", "copy"}
                      [] kind = "PUT EC" -> {"stripe"}
                      [] kind = "PROMOTE" -> {"copy"} [] OTHER -> {}
@@ -183,7 +187,7 @@ May(s, kind, vn) ==
 FirstStep(kind) == CASE kind \in {"PUT", "PUT EC"} -> "data" [] IsMove(kind) -> "read"
                      [] OTHER -> "back"
 
-\* The slot is read, and what is needed is allocated.
+\* The session reads the slot, and allocates what it needs.
 Begin(s, kind) ==
   /\ op[s].pc \in {"idle", "peeked"}
   /\ IF s = owner THEN kind \in Owns /\ n.own < MaxOwn ELSE kind \in Strange /\ n.strange < MaxStrange
@@ -214,7 +218,7 @@ Begin(s, kind) ==
                                !.v = IF IsMove(kind) THEN @ ELSE v]
   /\ UNCHANGED <<prim, back, memory, queue, rd, cmp, others, past, seen, bad>>
 
-\* Copy words that are read before the slot, or beside it.
+\* The session reads copy words before the slot, or beside it.
 Peek(s) ==
   /\ op[s].pc = "idle" /\ ~Has("copy words are read behind the slot")
   /\ n.own < MaxOwn \/ s # owner
@@ -229,17 +233,17 @@ GivesUp(s) ==
   /\ EndsWith(s, {})
   /\ UNCHANGED <<prim, back, memory, rd, others, past, seen, n, bad>>
 
-\* What a word keeps, as the operation of a session takes it.
+\* What a word keeps, as the session's operation sees it.
 KeepsFor(s, w, j) ==
   LET p == op[s].peek IN
   IF w.a # 0 /\ p.a = w.a /\ p.g = w.g /\ IsEven(w.t) /\ ~IsSealed(op[s].vn)
   THEN {Ref(w.a, w.g)} \cup ({p.words[w.t]} \ {None})
   ELSE Keeps(w, op[s].vn, j)
 
-\* It stops before any CAS: a node did not answer, or it has not found what it moves.
+\* The write stops before any CAS: a node did not answer, or the Move did not find what it moves.
 Stops(s) == EndsWith(s, op[s].own) /\ UNCHANGED <<memory, bad>>
 
-\* What a write is to do next.
+\* The next step of a write.
 After(s) == CASE op[s].pc = "data" -> IF op[s].kind = "PUT EC" THEN "par"
                                  ELSE IF op[s].c = None THEN "back" ELSE "main"
               [] op[s].pc = "main" -> IF op[s].kind = "PROMOTE" THEN "word" ELSE "back"
@@ -265,7 +269,7 @@ WriteMain(s) ==
           /\ Goes(s, After(s))
   /\ UNCHANGED <<prim, back, rd, others, past, seen, n>>
 
-\* The copy words for the turn to come, one chunk after the other.
+\* The copy words for the next turn, one chunk after the other.
 WriteWord(s) ==
   /\ op[s].pc \in {"word", "word 2"}
   /\ LET j == IF op[s].pc = "word" THEN 1 ELSE 2 IN
@@ -302,7 +306,7 @@ ReadOld(s) ==
                /\ UNCHANGED <<memory, queue, obj, cmp, bad>>
   /\ UNCHANGED <<prim, back, rd, others, past, seen, n>>
 
-\* An own word that stands there already is as good as one that was put there.
+\* If the session's own word is already there, this counts as a CAS that succeeded.
 CasBackup(s) ==
   /\ op[s].pc = "back"
   /\ IF Backups = 1 /\ back \notin {op[s].old, op[s].new}
@@ -312,12 +316,12 @@ CasBackup(s) ==
                                           THEN CopiesOf(op[s].old, 2) ELSE {}]
   /\ UNCHANGED <<prim, memory, obj, rd, cmp, others, past, seen, n, bad>>
 
-\* Who loses frees what it has allocated, and nothing else.
+\* A loser frees what it has allocated, and nothing else.
 LosersFree(s) ==
   (IF Has("losers free their copies") THEN op[s].own ELSE {})
     \cup (IF op[s].kind = "DEMOTE" /\ ~Has("losers leave the old copies") THEN CopiesOf(op[s].old, 2) ELSE {})
 
-\* Whoever replaces a word frees what it kept.  It reads the copy words that tell while it is pinned.
+\* The session that replaces a word frees what the word kept. It reads the copy words while it is pinned.
 CasPrimary(s) ==
   /\ op[s].pc = "prim"
   /\ IF prim = op[s].old
@@ -337,15 +341,15 @@ Loses(s) ==
   /\ EndsWith(s, LosersFree(s))
   /\ UNCHANGED <<prim, back, memory, rd, others, past, seen, n, bad>>
 
-\* Its winner may be dead, and is recovered when the set is sealed: it waits on by the newer view.  So does
-\* a write whose CAS of the primary has no answer: it is suspended, and finds out later.
+\* A loser's winner may be dead, and is recovered when the set is sealed, so the loser waits on by the newer view. So
+\* does a write whose CAS on the primary has no answer: it is suspended, and finds its result later.
 WaitsOn(s) ==
   /\ op[s].pc \in {"wait", "prim"} /\ op[s].vn < view.num
   /\ op[s].pc = "wait" => Has("losers wait on")
   /\ op' = [op EXCEPT ![s].vn = view.num]
   /\ UNCHANGED <<prim, back, memory, obj, queue, rd, cmp, others, past, seen, n, bad>>
 
-\* The CAS of the primary executes, and nobody answers it.
+\* The CAS on the primary executes, and has no answer.
 Unanswered(s) ==
   /\ op[s].pc = "prim" /\ prim = op[s].old /\ op[s].vn = 0 /\ n.suspended < MaxSuspended
   /\ Shows(op[s].new)
@@ -354,8 +358,8 @@ Unanswered(s) ==
   /\ n' = [n EXCEPT !.suspended = @ + 1]
   /\ UNCHANGED <<memory, obj, queue, rd, cmp, others>>
 
-\* Then the write is suspended, when the view changes.  It is not pinned any more, so whatever it knows is used again; but
-\* what it is to free nobody else takes for lost.
+\* The write is suspended when the view changes. It is no longer pinned, so the memory that it knows may be reused; but
+\* no other session treats what it is to free as lost.
 Suspend(s) ==
   /\ op[s].pc = "unanswered" /\ op[s].vn < view.num
   /\ op' = [op EXCEPT ![s].pc = "suspended"]
@@ -363,14 +367,14 @@ Suspend(s) ==
   /\ cmp' = IF Has("suspended writes hold what they free") THEN cmp ELSE [cmp EXCEPT !.ops = @ \ {s}]
   /\ UNCHANGED <<prim, back, memory, queue, rd, others, past, seen, n, bad>>
 
-\* Its word has been chosen, or was replaced before: it frees what that has replaced.
+\* The write's word was chosen, or was replaced before: the write frees what its word has replaced.
 Resolve(s) ==
   /\ op[s].pc = "suspended" /\ view.num = 3
   /\ \E j \in Left : EndsWith(s, IF Has("resolved writes free") THEN Keeps(op[s].old, 3, j) \ Keeps(op[s].new, 3, j)
                                  ELSE {})
   /\ UNCHANGED <<prim, back, memory, rd, others, past, seen, n, bad>>
 
-\* By a view that the session knows.
+\* The session sets free bits by a view that it knows.
 SetFree(s) ==
   \E r \in queue[s], vn \in Floor..view.num :
     /\ queue' = [queue EXCEPT ![s] = @ \ {r}]
@@ -383,7 +387,7 @@ SetFree(s) ==
     /\ UNCHANGED <<prim, back, memory, op, rd, cmp, others, past, seen, n>>
 
 ---------------------------------------------------------------------------
-(* A crash, and its recovery.                                              *)
+(* A crash, and the recovery of the client.                                *)
 
 Crash(s) ==
   /\ n.crashes < MaxCrashes /\ op[s].pc # "dead" /\ (op[s].pc # "idle" \/ queue[s] # {})
@@ -393,8 +397,8 @@ Crash(s) ==
   /\ mess' = TRUE /\ cmp' = [cmp EXCEPT !.clean = FALSE]
   /\ UNCHANGED <<prim, back, memory, obj, rd, rep, owner, view, lost, past, seen, bad>>
 
-\* It finds what the dead session had put on the backup: nobody else can take that any more.  A stripe
-\* says with which turn it was born.
+\* Recovery finds the word that the dead session has put on the backup; no other session can replace that word. A stripe
+\* says with which turn it was created.
 Recover(s) ==
   /\ op[s].pc = "dead" /\ view.num \in {0, 4}
   /\ IF /\ Backups = 1 /\ back = op[s].new /\ prim = op[s].old /\ back # prim
@@ -405,7 +409,7 @@ Recover(s) ==
   /\ UNCHANGED <<back, memory, rd, others, n>>
 
 ---------------------------------------------------------------------------
-(* The comparison of blocks with the index. *)
+(* The comparison of blocks with the index.                                *)
 
 Owned == UNION {op[s].own \cup queue[s] : s \in Writers}
 
@@ -422,7 +426,7 @@ ReadWords ==
   /\ cmp' = [cmp EXCEPT !.pc = "chunks", !.words = {prim, back}]
   /\ UNCHANGED <<prim, back, memory, obj, op, queue, rd, others, past, seen, n, bad>>
 
-\* Even words are followed to their copies.
+\* The comparison follows even words to their copies.
 ReadChunks ==
   /\ cmp.pc = "chunks"
   /\ \E j \in Left :
@@ -443,13 +447,13 @@ FreeGarbage ==
   /\ UNCHANGED <<prim, back, memory, op, queue, rd, rep, owner, view, lost, past, seen, n, bad>>
 
 ---------------------------------------------------------------------------
-(* The reader. *)
+(* The reader.                                                             *)
 
-\* Who has read a chunk before the slot may know a copy that was another Move's.
+\* A reader that has read a chunk before the slot may know the copy of another Move.
 Hints == UNION {{[w |-> w, c |-> x.c] : x \in {y \in told : /\ y.a = w.a /\ y.g = w.g /\ y.t = w.t
                                                             /\ y.c # None}} : w \in past}
 
-\* With the cached address of a copy, or without.
+\* A read begins with the cached address of a copy, or without one.
 BeginRead ==
   /\ rd.pc = "idle" /\ n.reads < MaxReads
   /\ \E vn \in Floor..view.num :
@@ -466,13 +470,13 @@ Returns(v) ==
   /\ obj' = [o \in Objects |-> [obj[o] EXCEPT !.knows = @ \ {"r"}]]
   /\ bad' = IF v \in seen THEN bad ELSE "a value that was not there"
 
-\* The copy counts if the slot shows the word that it belongs to.
+\* The copy is used if the slot shows the word to which the copy belongs.
 Judge(w, v) ==
   IF v # 0 /\ (w = rd.hint.w \/ ~Has("copies count with their word")) THEN Returns(v)
   ELSE /\ rd' = [rd EXCEPT !.pc = "find", !.w = w, !.val = 0]
        /\ UNCHANGED <<seen, obj, bad>>
 
-\* What stands in a copy now, if it is that one.
+\* The value in a copy now, or 0 if the copy is not the named one.
 Copied(r) == IF /\ r # None /\ lost # "par"
                 /\ copy[r.o].g = r.g \/ ~Has("copies count with their generation")
              THEN copy[r.o].v ELSE 0
@@ -491,8 +495,8 @@ ReadCopy ==
      ELSE rd' = [rd EXCEPT !.val = v, !.pc = "copied"] /\ UNCHANGED <<seen, obj, bad>>
   /\ UNCHANGED <<prim, back, memory, op, queue, cmp, others, past, n>>
 
-\* What the word leads to: by its data chunks, or, if one of their nodes is silent, by what protects it.
-\* Found is the value, 0 if it is not there.
+\* What the word leads to: by its data chunks or, if one of their nodes is silent, by its copy or parity. Each is the
+\* value, or 0 if it is not there.
 ByData   == IF data[rd.w.a].g = rd.w.g THEN data[rd.w.a].v ELSE 0
 ByMain(j) == IF data[rd.w.a].g = rd.w.g THEN Copied(cw[rd.w.a][j][rd.w.t]) ELSE 0
 ByParity == LET p == par[Place(rd.vn)][rd.w.a]
@@ -515,11 +519,12 @@ Find ==
   /\ UNCHANGED <<prim, back, memory, op, queue, cmp, others, past, n>>
 
 ---------------------------------------------------------------------------
-(* Blocks are handed on; a damaged chunk is repaired. *)
+(* Blocks are handed on. A damaged chunk is repaired.                      *)
 
 Other(s) == CHOOSE x \in Writers : x # s
 
-\* Not while the owner writes there or moves in place, nor before it is recovered.
+\* A block is not handed on while its owner writes there or moves objects in place, nor before a dead owner is
+\* recovered.
 HandOn ==
   /\ n.hands < MaxHandOns /\ view.num \in {0, 4}
   /\ LET o == op[owner] IN
@@ -529,14 +534,14 @@ HandOn ==
   /\ n' = [n EXCEPT !.hands = @ + 1]
   /\ UNCHANGED <<prim, back, memory, obj, op, queue, rd, cmp, rep, view, lost, past, seen, mess, bad>>
 
-\* Chunk 2 says what belongs into chunk 1, which is damaged but for its copy words.
+\* Chunk 2 says what belongs into chunk 1, which is damaged except for its copy words.
 BeginRepair ==
   /\ rep = NoRep /\ n.repairs < MaxRepairs /\ lost = "none" /\ view.num = 0
   /\ \E s \in Stripes : data[s].g # 0 /\ rep' = [s |-> s, g |-> data[s].g, words |-> cw[s][2]]
   /\ n' = [n EXCEPT !.repairs = @ + 1]
   /\ UNCHANGED <<prim, back, memory, obj, op, queue, rd, cmp, owner, view, lost, past, seen, mess, bad>>
 
-\* The stripe is still what it was: the repair is pinned.
+\* The stripe has not been replaced meanwhile, because the repair is pinned.
 Repair ==
   /\ rep # NoRep
   /\ rep' = NoRep
@@ -546,7 +551,7 @@ Repair ==
                  n, bad>>
 
 ---------------------------------------------------------------------------
-(* A node is lost, or has to leave; the set is sealed. *)
+(* A node is lost, or has to leave. Then the set is sealed.                *)
 
 Lose(m) ==
   /\ m \in CanLose /\ lost = "none" /\ (view.num = 0 \/ m = "data")
@@ -557,7 +562,7 @@ Lose(m) ==
      ELSE UNCHANGED <<par, copy>>
   /\ UNCHANGED <<prim, back, data, cw, told, obj, op, queue, rd, cmp, rep, owner, view, past, seen, mess, n, bad>>
 
-\* Parity gets another place, if it was lost there or has to leave.
+\* Parity gets another place if its node is lost or has to leave.
 Freeze ==
   /\ view.num = 0
   /\ \E m \in IF lost = "none" THEN CanLeave ELSE {lost} :
@@ -571,14 +576,14 @@ Transform ==
   /\ view' = [view EXCEPT !.num = 2, !.copied = ~(view.moves /\ lost # "par")]
   /\ UNCHANGED <<prim, back, memory, obj, op, queue, rd, cmp, rep, owner, lost, past, seen, mess, n, bad>>
 
-\* A column that leaves is copied as it is.
+\* A column that leaves is copied unchanged.
 CopyColumn ==
   /\ view.num = 2 /\ ~view.copied
   /\ view' = [view EXCEPT !.copied = TRUE]
   /\ par' = [par EXCEPT ![2] = par[1]]
   /\ UNCHANGED <<prim, back, data, cw, told, copy, obj, op, queue, rd, cmp, rep, owner, lost, past, seen, mess, n, bad>>
 
-\* The parity of a stripe is made of what can be read of it, if that is its value.
+\* The parity of a stripe is computed from what can be read of the stripe, if that is the stripe's value.
 NewPlace == IF view.moves THEN 2 ELSE 1
 Leads(w, s) == w.a = s /\ w.g = data[s].g
 HasParity(s) == LET p == par[NewPlace][s] IN
@@ -608,7 +613,7 @@ Switch ==
   /\ view' = [view EXCEPT !.num = 3]
   /\ UNCHANGED <<prim, back, memory, obj, op, queue, rd, cmp, rep, owner, lost, past, seen, mess, n, bad>>
 
-\* The copies go, and the place that parity has left.
+\* The copies are released, and so is the place that parity has left.
 Stable ==
   /\ view.num = 3 /\ \A s \in Writers : op[s].pc # "suspended"
   /\ ActNot(3) \/ ~Has("readers leave before the copies go")
@@ -622,7 +627,7 @@ Stable ==
 
 Kinds == {"PUT", "PUT EC", "DEMOTE", "PROMOTE", "UPDATE", "OUT"}
 
-\* Nothing is stuck.
+\* All operations have ended.
 AtRest == /\ \A s \in Writers : op[s].pc = "idle" /\ queue[s] = {}
           /\ rd.pc = "idle" /\ rep = NoRep /\ view.num \in {0, 4}
 
@@ -646,20 +651,20 @@ Spec == Init /\ [][Next]_vars
 ---------------------------------------------------------------------------
 (* Properties. *)
 
-\* Nothing is freed twice, or where it has gone; no word comes back; no WRITE goes where memory is another's;
-\* a winner is alone.
+\* No object is freed twice, or after its memory was released; no word recurs; no WRITE goes to memory that was
+\* released; a winner is alone.
 AsItShould == bad \notin {"freed twice", "freed where copies were", "a word comes back",
                           "a WRITE where copies were", "a WRITE where parity was", "a winner is not alone"}
 
-\* A reader returns what was there while it read.
+\* A reader returns a value that was there while it read.
 ReadsWhatWasThere == bad # "a value that was not there"
 
-\* It finds what the slot shows.
+\* A reader finds the value that the slot shows.
 FindsTheValue == bad # "a value is not found"
 
 Standing == {prim} \cup (IF Backups = 1 THEN {back} ELSE {})
 
-\* What a word keeps that stands somewhere is not free.
+\* What a word in the slot keeps is not free.
 KeptIsUsed ==
   \A w \in Standing, j \in Left : \A r \in Keeps(w, IF lost = "par" THEN 3 ELSE view.num, j) : IsUsed(r)
 
@@ -668,17 +673,17 @@ MainIsGood(w)   == data[w.a].g = w.g /\ \A j \in Left : \E r \in CopiesOf(w, j) 
 ParityIsGood(w) == par[Place(view.num)][w.a] = [g |-> w.g, v |-> w.v]
 ProtectionIsGood(w) == IF IsEven(w.t) /\ ~IsSealed(view.num) THEN MainIsGood(w) ELSE ParityIsGood(w)
 
-\* Whatever stands in the slot can be read, also if one more node is lost as long as none is.
+\* Every word in the slot can be read. As long as no node is lost, this holds after the loss of one node as well.
 CanBeRead ==
   \A w \in {x \in Standing : x.a # 0} :
     /\ lost # "data" => DataIsGood(w)
     /\ lost # "par" \/ IsSealed(view.num) => ProtectionIsGood(w)
 
-\* When nothing runs, what is used is kept, unless somebody died and nobody has compared since.
+\* When nothing runs, every used object is kept by a word, unless a session died and no comparison has run since.
 NothingLeaks ==
   AtRest /\ ~mess /\ (lost = "none" \/ view.num = 4) =>
     \A o \in Objects : obj[o].st = "used" => Ref(o, obj[o].g) \in Keeps(prim, view.num, 2)
 
-\* Then all replicas of the slot are the same.
+\* When nothing runs, all replicas of the slot are equal.
 ReplicasAgree == AtRest => back = prim
 =============================================================================

@@ -1,21 +1,22 @@
 ----------------------------- MODULE CopyWords -----------------------------
 (***************************************************************************)
-(* Copy words: two Moves of one EC-oriented object put theirs for the same *)
-(* turn.  The one in whose place nothing stood anywhere puts the turn's    *)
-(* word into the slot; the other one goes elsewhere, and gives its copies  *)
-(* back.  Whatever nodes are lost then, what is left can be read.          *)
+(* Copy words: two Moves of one EC-oriented object put copy words for the  *)
+(* same turn. The Move that found no other copy word in any chunk puts the *)
+(* turn's word into the slot. The other Move is done out of place, and     *)
+(* gives its copies back. Whatever nodes are then lost, the remaining ones *)
+(* suffice to read the object.                                             *)
 (*                                                                         *)
-(* A chunk has Words words, for as many copies.  A Move may have fewer     *)
-(* copies, where there are too few nodes: what is left over names the last *)
-(* one again.  A CAS is a step of its own; those of one chunk come in      *)
-(* order, as they go to one node.  A Move may stop anywhere, for good.     *)
+(* A chunk has Words copy words, for as many copies. A Move may have fewer *)
+(* copies, if there are too few nodes: then the last words name the last   *)
+(* copy again. Each CAS is a step; the CASes on one chunk run in order,    *)
+(* because they go to one node. A Move may stop for good at any step.      *)
 (***************************************************************************)
 EXTENDS Naturals, FiniteSets
 
 CONSTANTS
   Chunks,      \* the number of data chunks
-  Words,       \* copy words of a chunk for a turn: r - 1
-  MaxLosses,   \* nodes that may be lost at once
+  Words,       \* number of copy words of a chunk for each turn: r - 1
+  MaxLosses,   \* number of nodes that may be lost at one time
   Removed
 
 VARIABLES
@@ -25,7 +26,7 @@ VARIABLES
 vars == <<cw, mv>>
 
 Has(what) == what \notin Removed
-\* Without the rule a code may have as few data chunks as there are copies.
+\* Without this rule a code may have only as many data chunks as there are copies.
 K         == IF Has("as many data chunks as replicas") THEN Chunks ELSE Words
 NoCopy    == <<0, 0>>
 Moves     == {1, 2}
@@ -34,7 +35,7 @@ Places    == (1..K) \X (1..Words)
 Nodes     == 1..(K + Words)
 Min(a, b) == IF a < b THEN a ELSE b
 
-\* What a Move with so many copies puts where, and does not.
+\* The copy word that a Move puts at place p, and the places where a Move with this many copies puts one.
 Puts(m, p)   == <<m, Min(p[2], mv[m].copies)>>
 ToPut(count) == {p \in Places : p[2] <= count \/ Has("all words are put")}
 
@@ -51,7 +52,8 @@ Put(m, p) ==
   /\ mv' = [mv EXCEPT ![m].left = @ \ {p},
                       ![m].found = @ \/ (cw[p[1]][p[2]] # NoCopy /\ Has("put where there is none"))]
 
-\* All CASes are answered.  Of a round of two with one word both would be winners: the slot is no part of this.
+\* All CASes have answers. (If both Moves entered a round with one word, both would be winners. The slot is not part of
+\* this module.)
 End(m) ==
   /\ mv[m].pc = "puts" /\ mv[m].left = {}
   /\ mv' = [mv EXCEPT ![m].pc = IF mv[m].found THEN "elsewhere" ELSE "stands"]
@@ -74,17 +76,17 @@ Standing == {m \in Moves : mv[m].pc = "stands"}
 Free     == {<<m, c>> \in Moves \X (1..Words) : mv[m].pc = "elsewhere"}
 Named(i) == {cw[i][j] : j \in 1..Words} \ {NoCopy}
 
-\* The word of a turn is put there once.
+\* The word of a turn is put into the slot by at most one Move.
 OneStands == Cardinality(Standing) <= 1
 
-\* What every chunk names is what the Move has whose word stands, and all of it.
+\* Every chunk names exactly the copies of the Move whose word is in the slot.
 AllAreNamed ==
   \A m \in Standing, i \in 1..K : Named(i) = {<<m, c>> : c \in 1..mv[m].copies}
 
-\* So nothing is named that was given back.
+\* Therefore no chunk names a copy that was given back.
 NamedIsUsed == \A m \in Standing, i \in 1..K : Named(i) \cap Free = {}
 
-\* Whatever has all its copies can be read: by all data chunks, or by a copy that one of them names.
+\* A stripe with all its copies can be read: from all data chunks, or from a copy that some remaining chunk names.
 CanBeRead ==
   \A m \in Standing : mv[m].copies = Words =>
     \A lost \in {S \in SUBSET Nodes : Cardinality(S) <= MaxLosses} :
