@@ -1,23 +1,23 @@
 -------------------------------- MODULE Gate --------------------------------
 (***************************************************************************)
-(* Between a session and the keeper of its process: why the keeper may     *)
-(* acknowledge a view without asking the session's thread.                 *)
-(* Code: client/src/logic/gate/moments.rs.                                 *)
+(* A session and the keeper of its process: why the keeper may acknowledge *)
+(* a view without asking the session's thread.                             *)
+(* Code: client/src/logic/gate/local_epochs.rs.                            *)
 (*                                                                         *)
-(* One change: view 1 is stable, 2 frozen, 3 transforming, 4 switched,     *)
-(* 5 stable.  Every load and every store of the gate is a step; all are    *)
-(* sequentially consistent.  The session runs one operation after another, *)
-(* and one that began by view 1 may stop.  Change.tla relies on what is    *)
-(* checked here (`ActsBy`).                                                *)
+(* There is one change: view 1 is stable, 2 frozen, 3 transforming, 4      *)
+(* switched, 5 stable. Every load and every store of the gate is a step;   *)
+(* all of them are sequentially consistent. The session runs one operation *)
+(* after another, and suspends an operation only if it began by view 1.    *)
+(* Change.tla relies on the result (`ActsBy`).                             *)
 (***************************************************************************)
 EXTENDS Naturals
 
 CONSTANTS MaxOps, Removed
 
 VARIABLES
-  number, oldest, stopped,   \* the gate: the newest view; what the session tells
-  pc, by, ops,               \* the session: where it is, by which view, operations begun
-  kpc, knum, kold,           \* the keeper: where it is, what it has loaded
+  number, oldest, stopped,   \* the gate: the newest view; what the session has stored
+  pc, by, ops,               \* the session: its step, the view it acts by, the operations begun
+  kpc, knum, kold,           \* the keeper: its step, and the values it has loaded
   current, acked             \* the master: the newest view; the newest acknowledged one
 
 vars    == <<number, oldest, stopped, pc, by, ops, kpc, knum, kold, current, acked>>
@@ -51,7 +51,8 @@ Begin ==
                        /\ pc' = "look"
   /\ UNCHANGED <<number, stopped, by, keeper, remote>>
 
-\* After it has told.  If there is a newer view it tells that, and looks again.
+\* The session has stored the view it acts by. If there is a newer view by now, the session stores that one, and looks
+\* again.
 LookBehind ==
   /\ pc = "told"
   /\ IF number > by THEN /\ by' = number
@@ -61,7 +62,7 @@ LookBehind ==
                          /\ UNCHANGED <<by, oldest>>
   /\ UNCHANGED <<number, stopped, ops, keeper, remote>>
 
-\* Mutant: first it looks, then it tells.
+\* Mutant: the session loads the view's number before it stores the view it acts by.
 LookFirst ==
   /\ pc = "look"
   /\ by' = number
@@ -80,7 +81,7 @@ End ==
   /\ pc' = "idle"
   /\ UNCHANGED <<number, stopped, by, ops, keeper, remote>>
 
-\* A node does not answer a writer: two stores, that of `stopped` first.
+\* A node does not answer a writer, which suspends its write by two stores. The store to `stopped` comes first.
 Stop ==
   /\ pc = "acts" /\ by = 1
   /\ IF "stopped is told first" \in Removed THEN oldest' = Idle /\ UNCHANGED stopped
@@ -94,7 +95,7 @@ Stopped ==
   /\ pc' = "stopped"
   /\ UNCHANGED <<number, by, ops, keeper, remote>>
 
-\* It looks what became of its write.
+\* The session searches for the result of its suspended write.
 FindOut ==
   /\ pc = "stopped" /\ number >= Switched
   /\ pc' = "found out"
@@ -108,7 +109,7 @@ FoundOut ==
   /\ UNCHANGED <<number, oldest, by, ops, keeper, remote>>
 
 ---------------------------------------------------------------------------
-(* The keeper: publishes, then looks, then acknowledges. *)
+(* The keeper: publishes, then looks, then acknowledges.                   *)
 
 Publish ==
   /\ kpc = "rest" /\ number < current
@@ -121,14 +122,14 @@ Publish ==
           /\ UNCHANGED <<kold, knum>>
   /\ UNCHANGED <<oldest, stopped, session, remote>>
 
-\* Mutant: it has looked already.
+\* Mutant: the keeper has loaded `oldest` already.
 PublishThen ==
   /\ kpc = "publish"
   /\ number' = knum
   /\ kpc' = "stopped"
   /\ UNCHANGED <<oldest, stopped, session, knum, kold, remote>>
 
-\* It looks again and again until it can acknowledge.
+\* The keeper looks again and again until it can acknowledge.
 Pulse ==
   /\ kpc = "rest" /\ acked < number
   /\ kpc' = "number"
@@ -152,7 +153,7 @@ LoadStopped ==
 
 ---------------------------------------------------------------------------
 
-\* The master waits for acknowledgements of frozen and switched.
+\* The master waits until the frozen view and the switched one are acknowledged.
 Advance ==
   /\ current < Stable
   /\ current \in {Frozen, Switched} => acked >= current
@@ -170,10 +171,10 @@ Next == \/ Begin \/ LookBehind \/ LookFirst \/ TellThen \/ End
 
 Spec == Init /\ [][Next]_vars
 
-\* No operation acts by an older view than was acknowledged.
+\* No operation acts by a view older than an acknowledged one.
 NobodyIsBehind == pc = "acts" => by >= acked
 
-\* Writes go on only when whoever was stopped has found out.
+\* Writes go on only after each suspended write has found its result.
 AllHaveFoundOut == current = Stable => pc \notin {"stops", "stopped"}
 
 =============================================================================

@@ -1,32 +1,33 @@
 ---------------------------- MODULE Generations ----------------------------
 (***************************************************************************)
-(* Generations never restart: no word comes back within a window of        *)
-(* epochs.                                                                 *)
+(* Generations never restart: no word recurs within a window of epochs.    *)
 (* Code: core/src/slab/generations.rs, core/src/slab.rs,                   *)
 (* core/src/store/memory/reclaim.rs, core/src/layout/block.rs.             *)
 (*                                                                         *)
-(* One block.  It goes through *tenures*: one size class each, whose       *)
-(* objects begin at the addresses `Starts[class]`.  A tenure ends when the *)
-(* block is wholly free: it is overwritten by zeros, waits, and goes back  *)
-(* to the pool, from which it comes for any class.  Owners may die in      *)
-(* between; the next one learns from memory what it has to know.           *)
+(* There is one block. It is used in *tenures*: in each, its objects have  *)
+(* one size class, and begin at the addresses `Starts[class]`. A tenure    *)
+(* ends when the whole block is free: the block is overwritten with zeros, *)
+(* waits, and goes back to the pool, which hands it out again for any      *)
+(* class. An owner may die during a tenure; the next owner reads from      *)
+(* memory what it needs.                                                   *)
 (*                                                                         *)
-(* A word is an address and a generation, modulo G.  Which of them is      *)
-(* looked at, `watched`, is chosen in the beginning; `since` is for how    *)
-(* many epochs it has not stood anywhere, up to Window.  Nothing decides   *)
-(* by these two, nor by `bad`.                                             *)
+(* A word is an address and a generation, modulo G. The word `watched` is  *)
+(* chosen at the start; `since` counts the epochs in which `watched` has   *)
+(* been nowhere, up to Window. No step is decided by these two variables,  *)
+(* nor by `bad`.                                                           *)
 (*                                                                         *)
-(* Another master goes on with epochs that are far ahead.  Some hear of    *)
-(* that before others do, who still go by what they saw a moment ago.      *)
+(* Another master may continue with epochs that are far ahead. Some        *)
+(* sessions learn these epochs before other sessions do, which still       *)
+(* decide by the values they saw before.                                   *)
 (***************************************************************************)
 \* Promise MEM-24
 EXTENDS Naturals, FiniteSets
 
 CONSTANTS
-  G,         \* generations
-  Spread,    \* how far the objects of a tenure may be apart when it ends without waiting
-  Window,    \* so many epochs a word must not come back
-  Cap,       \* lives that an owner counts; more are not told apart
+  G,         \* the number of generations
+  Spread,    \* how far the generations of a tenure's objects may be apart if its end has a base
+  Window,    \* the number of epochs in which a word must not recur
+  Cap,       \* lives of an object that an owner counts; more lives are not distinguished
   MaxDeaths,
   Removed
 
@@ -35,27 +36,27 @@ ASSUME Spread + 1 < G /\ Cap > G
 VARIABLES
   class,
   phase,     \* use, zeroing, zeroed, pool
-  base,      \* in the header: what is not known otherwise starts here
-  wrapped,   \* in the header: objects may have had more lives than generations tell
-  emptied,   \* in the header: it was emptied without a base, and must not be used for a while
-  ready,     \* for so many epochs, of which the header names the last
-  owed,      \* what the base is to go on by, if the header does not say so yet
-  stand,     \* in memory: address -> the generation in the object's header; None
-  live,      \* addresses whose word may stand somewhere
-  waited,    \* addresses of which nobody knows any more what was there
-  lives,     \* of the owner: address -> lives since the base
-  wide,      \* of the owner: it cannot tell how far they are apart
-  stale,     \* of the owner: what it was given must not be used
-  rested,    \* an epoch has passed since the block was zeros
+  base,      \* in the header: the count from which all generations of the block begin
+  wrapped,   \* in the header: objects may have had more lives than generations can tell
+  emptied,   \* in the header: the block was emptied without a base, and must not be used for a while
+  ready,     \* the epochs until the block may be used; the header names the last of them
+  owed,      \* what is to be added to the base, if the header does not have it yet
+  stand,     \* in memory: address -> the generation in the object's header, or None
+  live,      \* addresses of objects whose word may be anywhere
+  waited,    \* addresses whose former objects no session knows any more
+  lives,     \* the owner's: address -> lives of the object after the base
+  wide,      \* the owner's: it cannot tell how far the objects' generations are apart
+  stale,     \* the owner's: it must not use the block that it was given
+  rested,    \* an epoch has passed after the block was filled with zeros
   deaths,
-  jumped,    \* epochs are far ahead, and not all have heard of it
+  jumped,    \* epochs are far ahead, and not all sessions have learnt that
   watched, since, bad
 
 vars == <<class, phase, base, wrapped, emptied, ready, owed, stand, live, waited, lives, wide, stale, rested,
           deaths, jumped, watched, since, bad>>
 
 None     == G
-\* Two classes, whose objects share one address.
+\* Two classes, whose objects have one address in common.
 Classes  == {1, 2}
 Starts   == <<{1, 2}, {1, 3}>>
 Addrs    == UNION {Starts[c] : c \in Classes}
@@ -63,8 +64,8 @@ Has(what) == what \notin Removed
 Max(S)   == CHOOSE x \in S : \A y \in S : x >= y
 Min(S)   == CHOOSE x \in S : \A y \in S : x <= y
 
-\* Lives that the header of a block that is not `wrapped` can tell: more, and an object that is
-\* behind the base would look like one that is ahead.
+\* The number of lives that the header of a block can tell, unless the block is `wrapped`. With more lives, an object
+\* that is behind the base would look like one that is ahead.
 Told == G - 1 - Spread
 
 Init ==
@@ -79,15 +80,15 @@ Init ==
 header == <<class, base, wrapped, emptied, owed>>
 owner  == <<lives, wide, stale>>
 
-\* Another master takes over; it matters where a block waits.  Before which epoch no operation runs is not told
-\* before all have heard.
+\* Another master takes over, which matters only while a block waits. The master publishes the epoch before which no
+\* operation runs only when all sessions have learnt the new epochs.
 Jump ==
   /\ ~jumped /\ ready > 0
   /\ jumped' = TRUE
   /\ ready' = IF Has("windows end when all have heard") THEN ready ELSE 0
   /\ UNCHANGED <<header, phase, stand, live, waited, owner, rested, deaths, watched, since, bad>>
 
-\* By the numbers, what anybody has seen before was long ago.
+\* By the numbers of the epochs, all that any session has seen before was long ago.
 Heard ==
   /\ jumped /\ jumped' = FALSE
   /\ ready' = 0 /\ since' = Window
@@ -101,7 +102,7 @@ Tick ==
   /\ ready' = IF ready > 0 THEN ready - 1 ELSE 0
   /\ UNCHANGED <<header, phase, stand, live, owner, deaths, watched, bad>>
 
-\* An object is allocated, and written.
+\* An object is allocated and written.
 Alloc(a) ==
   /\ phase = "use" /\ ~stale
   /\ a \in Starts[class] \ live /\ a \in waited
@@ -110,7 +111,7 @@ Alloc(a) ==
      IN /\ stand' = [stand EXCEPT ![a] = g]
         /\ lives' = [lives EXCEPT ![a] = IF n = Cap THEN Cap - G ELSE n]
         /\ wide' = (wide \/ n = Cap)
-        \* The header goes into the same batch, before the object.
+        \* The header is written in the same batch, before the object.
         /\ wrapped' = (wrapped \/ (n > Told /\ Has("wrapped is told")))
         /\ bad' = (bad \/ (<<a, g>> = watched /\ since < Window))
   /\ emptied' = FALSE
@@ -122,13 +123,13 @@ Gone(a) ==
   /\ since' = IF <<a, stand[a]>> = watched THEN 0 ELSE since
   /\ UNCHANGED <<header, phase, ready, stand, owner, rested, deaths, watched, bad>>
 
-\* No slot shows its word any more, and nobody puts it into one.
+\* No slot shows the object's word any more, and no operation puts it into a slot.
 End(a) ==
   /\ a \in live
   /\ Gone(a)
   /\ waited' = waited \ {a}
 
-\* It was written, and no CAS has mentioned it: it is given back.
+\* The object was written, but no CAS has had its word: the owner gives it back.
 GiveBack(a) ==
   /\ phase = "use" /\ a \in live
   /\ Gone(a)
@@ -138,7 +139,7 @@ Used   == {lives[a] : a \in {x \in Starts[class] : lives[x] > 0}}
 Narrow == Used = {} \/ Max(Used) - Min(Used) <= Spread
 Latest == IF Used = {} THEN 0 ELSE Max(Used)
 
-\* The block is wholly free.  The header is written before the zeros.
+\* The whole block is free. The header is written before the zeros.
 BeginReturn ==
   /\ phase = "use" /\ live \cap Starts[class] = {}
   /\ phase' = "zeroing"
@@ -157,7 +158,7 @@ Zero(a) ==
   /\ stand' = [stand EXCEPT ![a] = None]
   /\ UNCHANGED <<header, phase, ready, live, waited, owner, rested, deaths, watched, since, bad>>
 
-\* All of it is zeros, also what objects of other classes had left.
+\* The whole block is zeros, also where objects of other classes were.
 EndZero ==
   /\ phase = "zeroing" /\ \A a \in Starts[class] : stand[a] = None
   /\ phase' = "zeroed" /\ rested' = FALSE
@@ -176,13 +177,13 @@ Grant ==
   /\ phase = "pool"
   /\ phase' = "use" /\ class' \in Classes
   /\ lives' = [a \in Addrs |-> 0] /\ wide' = FALSE /\ stale' = FALSE
-  \* One that was emptied without a base has waited.
+  \* A block that was emptied without a base has waited.
   /\ wrapped' = FALSE /\ emptied' = FALSE
   /\ base' = IF Has("the pool has bases") THEN base ELSE 0
   /\ waited' = Addrs
   /\ UNCHANGED <<ready, owed, stand, live, rested, deaths, watched, since, bad>>
 
-\* What a new owner makes of an object's header.
+\* The lives that a new owner computes from an object's header.
 Learnt(a, isWrapped) ==
   IF stand[a] = None THEN 0
   ELSE LET ahead == (stand[a] + 1 + G - base) % G
@@ -193,7 +194,7 @@ Learns ==
   IN /\ wide' = isWrapped /\ wrapped' = isWrapped
      /\ lives' = [a \in Addrs |-> Learnt(a, isWrapped)]
 
-\* The owner dies; another one takes the block over, and reads its header.  It was in use, or was being
+\* The owner dies, and another owner takes the block over and reads its header. The block was in use, or was being
 \* emptied.
 Die ==
   /\ phase # "pool" /\ deaths < MaxDeaths
@@ -205,7 +206,7 @@ Die ==
   /\ waited' = waited \ Starts[class]
   /\ UNCHANGED <<class, base, emptied, ready, stand, live, rested, watched, since, bad>>
 
-\* It reads it once more when the block need not wait any more.
+\* The owner reads the header once more when the block need not wait any more.
 Read ==
   /\ phase = "use" /\ stale /\ ready = 0
   /\ stale' = FALSE /\ Learns
@@ -220,6 +221,6 @@ Next ==
 
 Spec == Init /\ [][Next]_vars
 
-\* No word comes back within the window.
+\* No word recurs within the window.
 NoWordRecurs == ~bad
 =============================================================================

@@ -1,16 +1,17 @@
 -------------------------------- MODULE Gone --------------------------------
 (***************************************************************************)
-(* Values without redundancy: what words are worth that lead to a region   *)
+(* Values without redundancy: the meaning of words that lead to a region   *)
 (* whose only node is lost.                                                *)
 (*                                                                         *)
-(* One key, one slot, with a primary and a backup, neither of them on the  *)
-(* node that is lost.  A word [id, in] leads to an object in the region    *)
-(* that the node has ("none"), or in one that stays ("safe").  The node is *)
-(* cut off, not dead: sessions of the first view go on reading there.      *)
+(* There is one key and one slot, with a primary and a backup; neither is  *)
+(* on the lost node. A word [id, in] leads to an object in the region on   *)
+(* the lost node ("none"), or to an object in a region that stays          *)
+(* ("safe"). The node is cut off, not dead: sessions at the first view go  *)
+(* on reading there.                                                       *)
 (*                                                                         *)
-(* Views: 0; 1 frozen; 2 transforming; 3 switched; 4 stable.  A round is a *)
-(* CAS of the backup and one of the primary; who loses waits, and is       *)
-(* suspended by the change.                                                *)
+(* Views: 0 stable; 1 frozen; 2 transforming; 3 switched; 4 stable. A      *)
+(* round is a CAS of the backup and then one of the primary; a loser       *)
+(* waits, and is suspended by the change.                                  *)
 (***************************************************************************)
 \* Promise RED-13
 EXTENDS Naturals, FiniteSets
@@ -21,15 +22,15 @@ CONSTANTS
   Removed
 
 VARIABLES
-  prim, back,  \* the word on the primary, and on the backup
+  prim, back,  \* the words on the primary and on the backup
   op,          \* writer -> its operation
   rd,          \* the reader
   view,        \* [num, settled]
-  reused,      \* whether the region's number stands for another region by now
-  order,       \* id -> when the primary has shown it first; 0: never
-  inserted,    \* ids that INSERTs have written, and UPDATEs of these
-  known,       \* the latest of the orders that somebody has been told of
-  absent,      \* somebody was told that there is no such key
+  reused,      \* whether the region's number names another region by now
+  order,       \* id -> the position in which the primary first showed it; 0: never shown
+  inserted,    \* ids that INSERTs have written, and UPDATEs of values that INSERTs have written
+  known,       \* the highest position whose value an answer has told
+  absent,      \* an answer has told that the key does not exist
   n,           \* counters that bound the model
   bad          \* what has gone wrong
 
@@ -56,7 +57,7 @@ Init ==
   /\ bad = "nothing"
 
 ---------------------------------------------------------------------------
-(* What a word shows to who is pinned by a view. *)
+(* What a word means to a session that is pinned at view vn.               *)
 
 LeadsToLost(w) == w.in = "none" /\ ~reused
 Value(w, vn)   == ~LeadsToLost(w) \/ vn = 0
@@ -65,13 +66,13 @@ Missing(w, vn) == LeadsToLost(w) /\ CASE vn = 0 -> FALSE
                                         [] vn = 2 -> ~Has("missing waits for the settling")
                                         [] OTHER  -> TRUE
 
-\* Whoever begins has heard of what everybody has acknowledged, at least.
+\* A session that begins knows at least the views that all sessions have acknowledged.
 Floor == CASE view.num <= 1 -> 0 [] view.num \in {2, 3} -> 1 [] OTHER -> 3
 
 Max(x, y) == IF x > y THEN x ELSE y
 
-\* An answer that rests on the value of w, to who began when `before` had been told, and after somebody was
-\* told that there is none, if `late`.
+\* An answer that tells the value of w. The operation began when `before` was the highest position that had been told;
+\* if `late`, an answer had told before it began that the key does not exist.
 Tells(w, before, late) ==
   /\ known' = Max(known, order[w.id])
   /\ bad' = CASE order[w.id] < before -> "an old value"
@@ -81,12 +82,12 @@ Tells(w, before, late) ==
 ---------------------------------------------------------------------------
 (* Writers. *)
 
-\* In the scope of the change is every slot.
+\* Every slot is in the scope of the change.
 MayWrite(vn) == vn \in {0, 4} \/ (vn # 1 /\ ~Has("a loss settles every slot"))
 
 Runs(s) == op[s].pc \in {"back", "prim", "lost"}
 
-\* The slot is read.
+\* A write begins: it reads the slot.
 Begin(s) ==
   /\ op[s].pc = "idle"
   /\ IF s \in Updaters THEN n.updates < MaxUpdates ELSE n.inserts < MaxInserts
@@ -95,7 +96,7 @@ Begin(s) ==
        /\ IF s \in Updaters THEN Value(prim, vn) ELSE Missing(prim, vn)
        /\ \E in \in {"none", "safe"} :
             /\ in = "none" => vn = 0 \/ reused
-            \* The first object of a region that has the number of an earlier one.
+            \* The first object of a region that has the number of an earlier region.
             /\ LET id == IF in = "none" /\ reused THEN 1 ELSE n.id + 1
                IN op' = [op EXCEPT ![s] = [pc |-> "back", vn |-> vn, old |-> prim, own |-> Word(id, in),
                                            late |-> absent]]
@@ -103,7 +104,7 @@ Begin(s) ==
                     !.inserts = @ + (IF s \in Inserters THEN 1 ELSE 0)]
   /\ UNCHANGED <<prim, back, rd, view, reused, order, inserted, known, absent, bad>>
 
-\* An UPDATE that finds no key, or an INSERT that finds one.
+\* An UPDATE finds no key, or an INSERT finds one.
 Answers(s) ==
   /\ op[s].pc = "idle"
   /\ IF s \in Updaters THEN n.updates < MaxUpdates ELSE n.inserts < MaxInserts
@@ -142,7 +143,7 @@ CasPrimary(s) ==
   /\ op' = [op EXCEPT ![s] = Idle]
   /\ UNCHANGED <<back, rd, view, reused, absent>>
 
-\* The round is over: an UPDATE took effect before the winner's, an INSERT starts again.
+\* The round is over: a losing UPDATE took effect before the winner, a losing INSERT starts again.
 LoserEnds(s) ==
   /\ op[s].pc = "lost" /\ prim # op[s].old
   /\ op' = [op EXCEPT ![s] = Idle]
@@ -153,7 +154,7 @@ Suspend(s) ==
   /\ op' = [op EXCEPT ![s].pc = "suspended"]
   /\ UNCHANGED <<prim, back, rd, view, reused, order, inserted, known, absent, n, bad>>
 
-\* A loser starts again, whatever it sees.
+\* A suspended loser starts again, whatever the slot shows.
 Resolve(s) ==
   /\ op[s].pc = "suspended" /\ view.num = 3
   /\ op' = [op EXCEPT ![s] = Idle]
@@ -165,7 +166,7 @@ Crash(s) ==
   /\ n' = [n EXCEPT !.crashes = @ + 1]
   /\ UNCHANGED <<prim, back, rd, view, reused, order, inserted, known, absent, bad>>
 
-\* It goes on with a round that it finds half-way.
+\* Recovery completes a round that it finds half-way.
 Recover(s) ==
   /\ op[s].pc = "dead" /\ view.num \in {0, 4}
   /\ LET o == op[s]
@@ -186,7 +187,7 @@ BeginRead ==
   /\ n' = [n EXCEPT !.reads = @ + 1]
   /\ UNCHANGED <<prim, back, op, view, reused, order, inserted, known, absent, bad>>
 
-\* By a view of the change it waits for the next one.
+\* If the view is one of the change's, a reader that finds neither a value nor a missing key waits for the next view.
 Read ==
   /\ rd.pc = "reads"
   /\ CASE Value(prim, rd.vn)   -> Tells(prim, rd.known, rd.late) /\ UNCHANGED absent
@@ -224,7 +225,7 @@ Stable ==
   /\ view.num = 3 /\ ActNot(3) /\ (\A s \in Writers : op[s].pc # "suspended") /\ Step(4)
   /\ UNCHANGED <<prim, back, op, rd, reused, order, inserted, known, absent, n, bad>>
 
-\* A region comes, which has the number of the one that is gone.
+\* A new region gets the number of the lost one.
 Reuse ==
   /\ view.num = 4 /\ ~reused /\ ~Has("gone numbers stay gone") /\ reused' = TRUE
   /\ UNCHANGED <<prim, back, op, rd, view, order, inserted, known, absent, n, bad>>
@@ -243,12 +244,12 @@ Spec == Init /\ [][Next]_vars
 ---------------------------------------------------------------------------
 (* Properties. *)
 
-\* Nothing comes back: no value after somebody was told that there is none, nor one that was replaced.
+\* No value is told after an answer that the key does not exist, and no value that was replaced is told again.
 NothingComesBack == bad \notin {"an old value", "a value comes back", "an UPDATE of nothing"}
 
-\* No word comes back, and a winner is alone.
+\* No word recurs, and a winner is alone.
 WordsAreNew == bad \notin {"a word comes back", "a winner is not alone"}
 
-\* When nothing runs both replicas are the same.
+\* When no operation runs, both replicas are equal.
 ReplicasAgree == AtRest => back = prim
 =============================================================================

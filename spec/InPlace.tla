@@ -1,25 +1,25 @@
 ------------------------------ MODULE InPlace -------------------------------
 (***************************************************************************)
-(* Moves in place of one session, side by side and one after the other:    *)
-(* each may have read the slot long before it begins.                      *)
+(* Moves in place by one session, concurrently and one after another: each *)
+(* may have read the slot long before it begins.                           *)
 (*                                                                         *)
-(* One slot, with a primary and backups.  A word is <<1, t>>, the stripe   *)
-(* at turn t, or <<2, u>>, the object of UPDATE u.  A Move of the word of  *)
-(* turn t puts that of turn t + 1 there, whichever Move it is.  The        *)
-(* session lets one Move at a time register; from its registration to its  *)
-(* end nobody else writes the next turn.  UPDATEs are of other sessions,   *)
-(* each with a word of its own.  What a round does is Snapshot.tla's.      *)
+(* There is one slot, with a primary and backups. A word is <<1, t>>, the  *)
+(* stripe at turn t, or <<2, u>>, the object of UPDATE u. Every Move of    *)
+(* the word of turn t puts the word of turn t + 1 there. The session       *)
+(* registers one Move at a time; from the registration of a Move to its    *)
+(* end, nothing else writes the next turn. UPDATEs are by other sessions,  *)
+(* each with a word of its own. Snapshot.tla has the details of a round.   *)
 (***************************************************************************)
 \* Promise RED-17
 EXTENDS Naturals, FiniteSets
 
 CONSTANTS
-  Moves, Updates,  \* operations, which are numbers: each begins once
+  Moves, Updates,  \* operations, as numbers: each begins once
   Backups,         \* the number of backups
   Removed
 
 VARIABLES
-  prim, back,  \* the word on the primary, and on each backup
+  prim, back,  \* the words on the primary and on each backup
   op,          \* operation -> [pc, old, saw]
   past,        \* words that the primary has shown
   bad          \* what has gone wrong
@@ -41,7 +41,7 @@ Init ==
 
 Goes(o, to) == op' = [op EXCEPT ![o].pc = to]
 
-\* The slot is read; what is no stripe any more is not moved in place.
+\* An operation reads the slot. If the word is no stripe any more, no Move in place begins.
 Read(o) ==
   /\ op[o].pc = "idle" /\ (o \in Updates \/ prim[1] = 1)
   /\ op' = [op EXCEPT ![o].pc = IF o \in Moves THEN "read" ELSE "competes", ![o].old = prim]
@@ -49,7 +49,7 @@ Read(o) ==
 
 Runs(o) == op[o].pc \in {"checks", "competes", "decides", "fixes", "commits", "waits"}
 
-\* While an object is being moved no other Move of it begins.
+\* While a Move of an object runs, no other Move of the object begins.
 Register(o) ==
   /\ op[o].pc = "read"
   /\ Goes(o, CASE \E m \in Moves : Runs(m) -> "elsewhere"
@@ -57,13 +57,13 @@ Register(o) ==
                [] OTHER -> "competes")
   /\ UNCHANGED <<prim, back, past, bad>>
 
-\* The slot is read once more, beside the WRITEs.
+\* The Move reads the slot once more, in the batch of its WRITEs.
 Check(o) ==
   /\ op[o].pc = "checks"
   /\ Goes(o, IF prim = op[o].old THEN "competes" ELSE "elsewhere")
   /\ UNCHANGED <<prim, back, past, bad>>
 
-\* An own word that stands there already is as good as one that was put there.
+\* If a backup already has the operation's own word, this is as good as a successful CAS.
 CasBackup(o, b) ==
   /\ op[o].pc = "competes" /\ op[o].saw[b] = NoWord
   /\ LET now == IF back[b] = op[o].old THEN Own(o) ELSE back[b] IN
@@ -76,7 +76,7 @@ IsMost(o, w)  == 2 * Count(o, w) > Backups
 Seen(o)       == {op[o].saw[b] : b \in Bs}
 IsSmallest(o) == Own(o) \in Seen(o) /\ \A w \in Seen(o) : ~IsLess(w, Own(o))
 
-\* Rules 1 and 2; where no word has most, the primary is read for Rule 3.
+\* Rules 1 and 2; if no word has a majority, the primary is read for Rule 3.
 Decide(o) ==
   /\ op[o].pc = "competes" /\ \A b \in Bs : op[o].saw[b] # NoWord
   /\ Goes(o, CASE Count(o, Own(o)) = Backups -> "commits"
@@ -133,6 +133,6 @@ Spec == Init /\ [][Next]_vars
 \* A winner is alone, and no turn is used twice.
 AsItShould == bad = "nothing"
 
-\* When nothing runs, all replicas of the slot are the same.
+\* When no operation runs, all replicas of the slot are equal.
 ReplicasAgree == AtRest => \A b \in Bs : back[b] = prim
 =============================================================================

@@ -1,35 +1,38 @@
 ------------------------------- MODULE Memory -------------------------------
 (***************************************************************************)
-(* Whose a block is, and when what lies in it may be used again.           *)
+(* The ownership of a block, and the reuse of what is in it.               *)
 (* Code: client/src/logic/blocks.rs, gate/ and keeper.rs,                  *)
 (* memory-node/src/logic.rs, master/src/sessions.rs and logic/epochs.rs,   *)
 (* master/src/jobs.rs; core/src/ended_clients.rs, slab.rs,                 *)
-(* store/memory/{reclaim,compare}.rs.                                      *)
+(* store/memory/{reclaim,compare,seal}.rs.                                 *)
 (*                                                                         *)
-(* One block, with a table entry on each replica; one object in it, and    *)
-(* one slot that may name the object.                                      *)
+(* There is one block, with a table entry on each replica; one object in   *)
+(* the block, and one slot that may name the object.                       *)
 (*                                                                         *)
-(* Ownership.  Sessions ask memory nodes: ALLOC, and `SetOwner`, which     *)
-(* takes a block over, records it, or gives it back.  A request whose      *)
-(* answer does not come in time was executed, or is *late*: it may arrive  *)
-(* at any time from then on, or never.  So may what hands a block on to    *)
-(* the master, which is repeated until it is heard.  A node executes a     *)
-(* session's requests in turn: what a session had given up before it asked *)
-(* for something that was answered does not take effect there any more.    *)
+(* Ownership. Sessions send two requests to memory nodes: ALLOC, and       *)
+(* `SetOwner`, which takes a block over, records it, or gives it back. A   *)
+(* request without an answer in time was executed, or is *late*: it may    *)
+(* arrive at any time from then on, or never. The request by which a       *)
+(* session hands a block on to the master may be late as well; it is       *)
+(* repeated until it is answered. A node executes a session's requests in  *)
+(* turn: a request that the session has given up takes no effect there     *)
+(* after the answer to a later request.                                    *)
 (*                                                                         *)
-(* Reuse.  An operation may know an object if it began before the object   *)
-(* was freed; so may a session that died with an operation, until it is    *)
-(* recovered, and a job of the master.  `knows` is who may know what was   *)
-(* freed or overwritten last.  Nobody else needs to know: nothing here     *)
-(* decides by `knows`, by `life` or by `bad`.                              *)
+(* Reuse. An operation may know an object if the operation began before    *)
+(* the object was freed. So may a session that died with an operation,     *)
+(* until it is recovered, and a job of the master. `knows` is the set of   *)
+(* those that may know the object that was freed or overwritten last. It   *)
+(* is a ghost, like `life` and `bad`: no step is decided by them.          *)
 (*                                                                         *)
-(* The block has more objects, of which only one thing is of interest:     *)
-(* that one is taken into use, so that the header says what recovery has   *)
-(* to walk through.  What is zeros there, and not told to have been        *)
-(* allocated, is as good as new for whoever comes next.                    *)
+(* The block has more objects, but only one fact about them matters: one   *)
+(* of them is taken into use, so that the header tells recovery which      *)
+(* objects it has to walk through. An object that is all zeros, and that   *)
+(* the header does not call allocated, is as good as new for the next      *)
+(* owner.                                                                  *)
 (*                                                                         *)
-(* What a round does is Snapshot.tla's: a word is replaced in one step.    *)
-(* What a keeper may say of its session is Gate.tla's: a pulse is one step.*)
+(* Snapshot.tla has the details of a round: here a word is replaced in one *)
+(* step. Gate.tla has the details of what a keeper may say for its         *)
+(* session: here a heartbeat is one step.                                  *)
 (***************************************************************************)
 \* Promise MEM-12
 EXTENDS Naturals, FiniteSets, Sequences, TLC
@@ -37,19 +40,19 @@ EXTENDS Naturals, FiniteSets, Sequences, TLC
 CONSTANTS
   Sessions,
   Backups,      \* replicas of the block besides the primary
-  MaxGivenUp,   \* requests whose answers do not come in time
+  MaxGivenUp,   \* requests without an answer in time
   MaxCrashes,
-  MaxHandOns,   \* of each session
+  MaxHandOns,   \* how often each session may hand the block on
   MaxLives,     \* how often the object is allocated; 0: there are no objects
   MaxEpoch,
   MaxJobs,
   Removed
 
 VARIABLES
-  tab,      \* node -> the owner of the block in its table; 0: nobody
-  fence,    \* node -> over: whose requests it refuses; fenced: those whose fence it has not forgotten
-  late,     \* requests that nobody waits for: [s, n, kind, from, to, lives, once]
-  lateOn,   \* the same, to the master: <<session, serial, new, marked>>
+  tab,      \* node -> the owner of the block in its table; 0: none
+  fence,    \* node -> over: sessions whose requests it refuses; fenced: sessions whose fence it has not forgotten
+  late,     \* requests that were given up: [s, n, kind, from, to, lives, once]
+  lateOn,   \* requests to the master that were given up: <<session, serial, new, marked>>
   ses,      \* session -> see Init
   mas,      \* the master: see Init
   obj,      \* the object, its slot, and what the block's holder knows: see Init
@@ -75,42 +78,42 @@ Session0 ==
   [st |-> "open",        \* open, leaving; crashed, reading; closed, recovered
    pc |-> "idle",        \* idle, alloc, record, adopt, return; find, and then re-record, re-adopt
    todo |-> <<>>,        \* nodes that are still to be asked
-   msg |-> NoMsg,        \* the request whose answer it waits for
+   msg |-> NoMsg,        \* the request whose answer the session waits for
    held |-> FALSE,
-   doubt |-> FALSE,      \* it has given the block back, and not all nodes have said so
-   missed |-> FALSE,     \* some table may say what it does not know
-   adopting |-> Nobody,  \* from whom it has begun to take the block over
-   lives |-> FALSE,      \* whether that session lived, as the master said
-   adopted |-> Nobody,   \* from whom it has, and the master does not know
-   given |-> FALSE,      \* has handed it on, and nobody has taken it over since, as far as it knows
+   doubt |-> FALSE,      \* the session has given the block back, and not all nodes have confirmed that
+   missed |-> FALSE,     \* some table may have an entry that the session does not know of
+   adopting |-> Nobody,  \* the session from which it has begun to take the block over
+   lives |-> FALSE,      \* whether that session lived, by the master's answer
+   adopted |-> Nobody,   \* the session from which it took the block over, while the master does not know
+   given |-> FALSE,      \* it has handed the block on, and knows of no session that has taken it over
    serial |-> 0,
-   batch |-> <<>>,       \* what the master has not been heard to know of: <<serial, new, marked>>
-   shown |-> {}]         \* of its recovery: the nodes that name it
+   batch |-> <<>>,       \* what it hands on, until the master answers: <<serial, new, marked>>
+   shown |-> {}]         \* its recovery: the nodes whose tables name it
 
 Init ==
   /\ tab = [m \in Nodes |-> Nobody]
   /\ fence = [m \in Nodes |-> [over |-> {}, fenced |-> {}]]
   /\ late = {} /\ lateOn = {}
   /\ ses = [s \in Sessions |-> Session0]
-  /\ mas = [left |-> Nobody,                         \* the owner of the leftover, if there is one
-            new |-> FALSE, marked |-> FALSE,         \* what was told of it
-            given |-> [s \in Sessions |-> <<>>],     \* what it was given: <<owner, new, marked>>
-            limbo |-> [s \in Sessions |-> <<>>],     \* the same, under the name of one that lives
-            heard |-> [s \in Sessions |-> 0]]        \* the serial of what it handed on last
+  /\ mas = [left |-> Nobody,                         \* the owner of the orphaned block, if there is one
+            new |-> FALSE, marked |-> FALSE,         \* what the master was told of the block
+            given |-> [s \in Sessions |-> <<>>],     \* the block given to each session: <<owner, new, marked>>
+            limbo |-> [s \in Sessions |-> <<>>],     \* such a block, under the name of an owner that lives
+            heard |-> [s \in Sessions |-> 0]]        \* the serial of the session's last hand-on
   /\ obj = [life |-> 0, slot |-> 0, mark |-> FALSE, knows |-> {}, bad |-> FALSE,
-            lived |-> FALSE,                         \* something was there since there were zeros
-            bytes |-> FALSE,                         \* it is not zeros
-            way |-> {},                              \* sessions whose WRITEs of it may still execute
+            lived |-> FALSE,                         \* an object was written after the last zeros
+            bytes |-> FALSE,                         \* the object is not zeros
+            way |-> {},                              \* sessions whose WRITEs of the object may still execute
             header |-> "none",                       \* of the block: none, use, rest
-            told |-> FALSE,                          \* by the header: it had been allocated
+            told |-> FALSE,                          \* the header says that the object was allocated
             lost |-> FALSE,                          \* a mark was lost with a session
-            hv |-> "new", e |-> Idle]                \* what the holder knows, and since which epoch
+            hv |-> "new", e |-> Idle]                \* what the holder knows, and from which epoch on
   /\ ep = [newest |-> 1, job |-> Idle,
-           know |-> [s \in Sessions |-> 1],          \* the newest epoch that it has heard of
+           know |-> [s \in Sessions |-> 1],          \* the newest epoch that the session knows
            op |-> [s \in Sessions |-> Idle],         \* the epoch of its operation
-           acts |-> [s \in Sessions |-> 1],          \* what the master has heard: acts_in, frees_in
+           acts |-> [s \in Sessions |-> 1],          \* what the master knows: acts_in, frees_in
            frees |-> [s \in Sessions |-> 1],
-           freed |-> [s \in Sessions |-> Idle],      \* since when it has freed what is not marked
+           freed |-> [s \in Sessions |-> Idle],      \* the epoch from which on it has freed objects that it has not marked
            marking |-> [s \in Sessions |-> FALSE]]
   /\ n = [up |-> 0, crash |-> 0, job |-> 0]
 
@@ -118,8 +121,9 @@ IsOpen(s)  == ses[s].st \in {"open", "leaving"}
 IsDying(s) == ses[s].st \in {"crashed", "reading"}
 
 ---------------------------------------------------------------------------
-(* Before which epoch no operation runs any more, and before which one all that was freed is marked:  *)
-(* Master::epochs, Marks::pass.                                                                      *)
+(* The epoch before which no operation runs any more, and the epoch before *)
+(* which all that was freed is marked: Sessions::epochs,                   *)
+(* QuestionEpochs::pass.                                                   *)
 
 Counted == {s \in Sessions : IsOpen(s) \/ (IsDying(s) /\ Has("the dead count"))}
 Held    == IF Has("jobs count") THEN {ep.job} ELSE {}
@@ -129,9 +133,9 @@ Settled == Min({Passed} \cup {ep.frees[s] : s \in Counted})
 HasPassed == obj.e # Idle /\ IF Has("epochs pass whole") THEN obj.e < Passed ELSE obj.e <= Passed
 
 ---------------------------------------------------------------------------
-(* Memory nodes: Node::handle. *)
+(* Memory nodes: NodeLogic::handle.                                        *)
 
-\* Whether a node does what it is asked, and what its table says then.
+\* Whether a node executes a request. Table is what its table then says.
 Obeys(t, m) ==
   CASE m.s \in fence[m.n].over /\ (Has("the fenced ask for nothing") \/ m.to = m.s) -> FALSE
     [] m.kind = "alloc"  -> t[m.n] = Nobody
@@ -144,7 +148,7 @@ Table(t, m) ==
   IF ~Obeys(t, m) THEN t
   ELSE [t EXCEPT ![m.n] = IF m.kind = "alloc" THEN m.s ELSE m.to]
 
-\* A late request executes; or never will.
+\* A late request executes, or never will.
 Late ==
   \E m \in late :
     /\ late' = late \ {m}
@@ -152,7 +156,7 @@ Late ==
        \/ tab' = tab
     /\ UNCHANGED <<fence, lateOn, ses, mas, obj, ep, n>>
 
-\* What a session had given up does not take effect behind what was answered.
+\* A request that a session has given up takes no effect after the answer to a later request.
 InTurn(s, node) ==
   IF Has("requests in turn") THEN {m \in late : ~(m.s = s /\ m.n = node)} ELSE late
 
@@ -164,7 +168,7 @@ Set(s, node, from, to, lives) ==
 Ask(s, node, kind) ==
   [s |-> s, n |-> node, kind |-> kind, from |-> Nobody, to |-> s, lives |-> FALSE, once |-> FALSE]
 
-\* The request to the next node in `todo`, by what the session is doing.
+\* The request to the next node in `todo`, according to the session's step.
 Request(s, r) ==
   LET node == Head(r.todo) IN
   CASE r.pc = "alloc"  -> Ask(s, node, "alloc")
@@ -174,7 +178,7 @@ Request(s, r) ==
     [] r.pc = "return" -> Set(s, node, s, Nobody, FALSE)
     [] r.pc = "adopt"  -> Set(s, node, r.adopting, s, r.lives)
 
-\* It goes on with this: asks the next node, if there is one.
+\* The session continues at this step: it asks the next node, if there is one.
 Doing(s, r, pc, todo) ==
   LET q == [r EXCEPT !.pc = pc, !.todo = todo] IN
   IF todo = <<>> THEN [q EXCEPT !.pc = "idle", !.msg = NoMsg]
@@ -188,14 +192,14 @@ Returns(s, r) ==
   LET q == IF Has("what is given back is not reported") THEN [r EXCEPT !.adopted = Nobody] ELSE r
   IN  Doing(s, [q EXCEPT !.held = FALSE, !.doubt = TRUE], "return", Back)
 
-\* After the answer of a node (obeyed or not), when `t` are the tables.
+\* After the answer of a node (which has executed the request or refused it); `t` are the tables.
 Answered(s, r, ok, t) ==
   LET node == r.msg.n
       rest == Tail(r.todo)
       next == IF rest = <<>> THEN Holds(s, r) ELSE Doing(s, r, r.pc, rest)
   IN
   CASE r.pc = "alloc" /\ ok ->
-         \* What may yet be freed is not taken; the tables name the session.
+         \* An allocation that may be freed yet is not used, though the tables name the session.
          IF r.doubt THEN Rests([r EXCEPT !.missed = TRUE])
          ELSE IF Backups = 0 \/ ~Has("recorded before use") THEN Holds(s, r)
          ELSE Doing(s, r, "record", Tail(Forth))
@@ -209,7 +213,7 @@ Answered(s, r, ok, t) ==
          IF node = P THEN Rests([r EXCEPT !.adopting = Nobody]) ELSE Rests([r EXCEPT !.missed = TRUE])
     [] r.pc = "find" ->
          IF t[P] # s \/ r.held THEN Rests([r EXCEPT !.missed = FALSE])
-         \* What it has handed on it may have got again, and not have heard of it.
+         \* The session may have got back a block that it handed on, without an answer.
          ELSE IF r.given THEN Rests([r EXCEPT !.missed = Has("handed on may be missed")])
          ELSE IF r.adopting # Nobody THEN Doing(s, [r EXCEPT !.missed = TRUE], "re-adopt", Forth)
          ELSE IF Backups = 0 THEN Holds(s, r)
@@ -226,7 +230,7 @@ GaveUp(s, r0) ==
     [] r.pc = "record" -> Returns(s, r)
     [] OTHER -> Rests(r)
 
-\* What the holder knows of the object, when it has come by the block.
+\* What the holder knows of the object when it gets the block.
 Comes(s, r, q) ==
   IF q.held /\ ~r.held
   THEN IF r.pc \in {"adopt", "re-adopt"}
@@ -263,13 +267,14 @@ Alloc(s) ==
   /\ ses' = [ses EXCEPT ![s] = Doing(s, @, "alloc", <<P>>)]
   /\ UNCHANGED <<tab, fence, late, lateOn, mas, obj, ep, n>>
 
-\* It gives back once more what it could not, and looks for what it did not hear of; before it ends, too.
+\* The session repeats the return that was not confirmed, and looks for blocks that it does not know of, also before it
+\* ends.
 Find(s) ==
   /\ IsOpen(s) /\ ses[s].pc = "idle" /\ ses[s].missed
   /\ ses' = [ses EXCEPT ![s] = IF @.doubt THEN Returns(s, @) ELSE Doing(s, @, "find", <<P>>)]
   /\ UNCHANGED <<tab, fence, late, lateOn, mas, obj, ep, n>>
 
-\* A block whose object is free for certain, and zeros for long enough, goes back to the pool.
+\* If the object of a block is surely free, and has been zeros for long enough, the block goes back to the pool.
 Return(s) ==
   /\ May(s) /\ ses[s].held /\ ep.op[s] = Idle
   /\ Objects => obj.hv = "zeros" /\ (HasPassed \/ ~Has("zeros wait"))
@@ -277,9 +282,9 @@ Return(s) ==
   /\ UNCHANGED <<tab, fence, late, lateOn, mas, obj, ep, n>>
 
 ---------------------------------------------------------------------------
-(* Leftovers: Sessions (of the master), Gate::hand_on. *)
+(* Orphaned blocks: Sessions (the master's), SessionGate::hand_on.         *)
 
-\* Whatever others were given of what somebody says it has is of the past.
+\* If a session says that it has a block, no earlier gift of the block to another session is valid.
 IsHad(m, s) ==
   IF ~Has("who has it says so") THEN m
   ELSE [m EXCEPT !.given = [x \in Sessions |-> IF x = s THEN @[x] ELSE <<>>],
@@ -287,12 +292,12 @@ IsHad(m, s) ==
 
 Keep(m, owner, new, marked) == [m EXCEPT !.left = owner, !.new = new, !.marked = marked]
 
-\* The master is told what a session hands on.
+\* The master learns which block a session hands on.
 HandedOn(m, s, serial, new, marked) ==
   IF ~IsOpen(s) \/ (serial <= m.heard[s] /\ Has("serials")) THEN m
   ELSE Keep(IsHad([m EXCEPT !.heard[s] = serial, !.given[s] = <<>>], s), s, new, marked)
 
-\* The holder lets the keeper hand the block on, between two operations.
+\* Between two operations the holder lets the keeper hand the block on.
 HandOn(s) ==
   LET r == ses[s]
       new == obj.hv = "new"
@@ -303,7 +308,7 @@ HandOn(s) ==
                         ![s].serial = @ + 1, ![s].batch = <<r.serial + 1, new, marked>>]
   /\ UNCHANGED <<tab, fence, late, lateOn, mas, obj, ep, n>>
 
-\* The keeper tells the master, and hears that it knows; or not.
+\* The keeper tells the master, and is answered; or no answer comes.
 Tell(s) ==
   LET b == ses[s].batch IN
   /\ IsOpen(s) /\ b # <<>>
@@ -322,12 +327,12 @@ LateOn ==
        \/ mas' = mas
     /\ UNCHANGED <<tab, fence, late, ses, obj, ep, n>>
 
-\* A session says what it has taken over, and under which name.
+\* A session reports which block it has taken over, and from which session.
 Reported(m, s) ==
   IF ses[s].adopted # Nobody /\ m.given[s] # <<>> /\ m.given[s][1] = ses[s].adopted
   THEN [m EXCEPT !.given[s] = <<>>] ELSE m
 
-\* With that it asks for a leftover, is given one, and begins to take it over.  Or it does not hear of it.
+\* With the report the session asks for an orphaned block, is given one, and begins to take it over; or no answer comes.
 Take(s) ==
   LET r == [ses[s] EXCEPT !.adopted = Nobody]
       o == mas.left IN
@@ -347,25 +352,25 @@ Take(s) ==
         /\ UNCHANGED ses
   /\ UNCHANGED <<tab, fence, late, lateOn, obj, ep>>
 
-\* It asks when there is none.
+\* The session reports when there is no orphaned block.
 Report(s) ==
   /\ May(s) /\ ses[s].adopted # Nobody
   /\ ses' = [ses EXCEPT ![s].adopted = Nobody]
   /\ mas' = Reported(mas, s)
   /\ UNCHANGED <<tab, fence, late, lateOn, obj, ep, n>>
 
-\* A session has ended, and does not say what became of what it was given.
+\* A session has ended without a word on the block that it was given.
 ReturnGiven(m, s) ==
   LET g == m.given[s]
       q == [m EXCEPT !.given[s] = <<>>] IN
   IF g = <<>> \/ m.left # Nobody THEN q
   ELSE IF g[1] # s /\ IsOpen(g[1])
        THEN IF Has("limbo") THEN [q EXCEPT !.limbo[g[1]] = g] ELSE Keep(q, g[1], g[2], g[3])
-  \* What the tables say is its its recovery finds, as it is by then.
+  \* The recovery of the owner finds what the tables then say is the owner's.
   ELSE IF g[1] # s /\ IsDying(g[1]) /\ Has("left to its recovery") THEN q
   ELSE Keep(q, g[1], g[2], g[3])
 
-\* No operation of the owner is under way in the block, and the header says so: Op::put_to_rest.
+\* No operation of the owner runs in the block, and the header says so (Store::seal).
 AtRestNow(o) ==
   IF Has("the owner marks at rest") THEN [o EXCEPT !.header = "rest", !.told = o.hv # "new"] ELSE o
 
@@ -378,7 +383,7 @@ Leave(s) ==
             ELSE obj
   /\ UNCHANGED <<tab, fence, late, lateOn, mas, ep, n>>
 
-\* Whether it knows all that the tables say, or asks all members: BlockSource::is_settled.
+\* Whether the session asks all members. It does so unless it knows all that the tables say (BlockSource::is_settled).
 Asks(s) ==
   LET r == ses[s] IN
   r.missed \/ r.doubt \/ r.adopting # Nobody
@@ -403,12 +408,12 @@ Close(s) ==
   /\ UNCHANGED <<tab, fence, lateOn, obj, ep, n>>
 
 ---------------------------------------------------------------------------
-(* Who dies is fenced everywhere, and recovered. *)
+(* A session that dies is fenced at all members, and recovered.            *)
 
 Crash(s) ==
   /\ IsOpen(s)
   /\ \/ n.crash < MaxCrashes
-     \/ IsLeaving(s) /\ ~IsSettled(s)     \* it does not end in order
+     \/ IsLeaving(s) /\ ~IsSettled(s)     \* the session does not end in order
      \/ s \in obj.way
   /\ n' = [n EXCEPT !.crash = IF @ < MaxCrashes THEN @ + 1 ELSE @]
   /\ late' = IF ses[s].msg # NoMsg /\ ses[s].msg.kind # "tables" THEN late \cup {ses[s].msg} ELSE late
@@ -422,8 +427,9 @@ Fence(s, node) ==
   /\ fence' = [fence EXCEPT ![node] = [over |-> @.over \cup {s}, fenced |-> @.fenced \cup {s}]]
   /\ UNCHANGED <<tab, late, lateOn, ses, mas, obj, ep, n>>
 
-\* A node hears that a session is over, and forgets its fence.  Only requests by word that the session lives go
-\* by the fence, and only when they are executed.  So it is enough that a node may hear as long as one is there.
+\* A node learns that a session has ended, and forgets its fence. The fence matters only to requests that say that the
+\* session lives, and only when they execute. Therefore it is enough that a node may forget while there is such a
+\* request.
 Forget(s, node) ==
   /\ ses[s].st = "recovered" \/ (IsDying(s) /\ ~Has("fences last until the recovery"))
   /\ s \in fence[node].fenced
@@ -432,19 +438,20 @@ Forget(s, node) ==
   /\ fence' = [fence EXCEPT ![node].fenced = @ \ {s}]
   /\ UNCHANGED <<tab, late, lateOn, ses, mas, obj, ep, n>>
 
-\* The recovery asks all nodes which blocks are the client's.
+\* The recovery asks all nodes which blocks belong to the client.
 Read(s) ==
   /\ ses[s].st = "crashed"
   /\ (\A m \in Nodes : s \in fence[m].over) \/ ~Has("recovery after the fence")
   /\ ses' = [ses EXCEPT ![s].st = "reading", ![s].shown = {m \in Nodes : tab[m] = s}]
   /\ UNCHANGED <<tab, fence, late, lateOn, mas, obj, ep, n>>
 
-\* What recovery takes for new: Recovery::walk.
+\* What recovery treats as new: Recovery::walk.
 IsNew ==
   LET told == obj.told /\ (obj.header = "rest" \/ Has("headers tell what was allocated"))
   IN ~told /\ ~obj.bytes
 
-\* What is its everywhere goes to others; what is its on some replicas is whose the others say.
+\* A block that all replicas give to the client goes to another session; a block that only some of them do belongs to
+\* the owner that the others name.
 Recover(s) ==
   LET shown == ses[s].shown
       owned == shown = Nodes
@@ -455,9 +462,9 @@ Recover(s) ==
                     ELSE IF owned THEN IsHad(mas, s) ELSE mas
   IN
   /\ ses[s].st = "reading"
-  \* One to which nobody has written goes back to the pool.
+  \* A block without any write goes back to the pool.
   /\ \E free \in (IF Objects THEN {owned /\ obj.header = "none"} ELSE {FALSE, owned}) :
-     \* It begins again where the tables have changed meanwhile: one job recovers several clients.
+     \* Recovery begins again if the tables have changed since they were read, because one job recovers several clients.
      /\ IF shown # {m \in Nodes : tab[m] = s} /\ (free \/ (~owned /\ Has("recovery reads again")))
         THEN /\ ses' = [ses EXCEPT ![s].st = "crashed"]
              /\ UNCHANGED <<tab, mas, obj, ep>>
@@ -482,7 +489,7 @@ Begin(s) ==
   /\ ep' = [ep EXCEPT !.op[s] = ep.know[s]]
   /\ UNCHANGED <<tab, fence, late, lateOn, ses, mas, obj, n>>
 
-\* An operation does not end as long as a WRITE of it may execute: its session is fenced then.
+\* An operation does not end while a WRITE of it may execute: in that case its session is fenced.
 End(s) ==
   /\ IsOpen(s) /\ ep.op[s] # Idle
   /\ s \notin obj.way \/ ~Has("answers are awaited")
@@ -490,7 +497,7 @@ End(s) ==
   /\ obj' = [obj EXCEPT !.knows = @ \ {s}]
   /\ UNCHANGED <<tab, fence, late, lateOn, ses, mas, n>>
 
-\* The header with which an object comes that is taken into use.
+\* The header that is written with an object that is taken into use.
 InUse(o) == [o EXCEPT !.header = "use", !.told = o.hv # "new" \/ (o.header = "use" /\ @)]
 
 \* The holder's operation takes another object of the block.
@@ -500,15 +507,15 @@ UseOther(s) ==
   /\ obj' = InUse(obj)
   /\ UNCHANGED <<tab, fence, late, lateOn, ses, mas, ep, n>>
 
-\* The holder's operation takes the object, and nothing comes of that: it was given back before any of it
-\* was written, or its operation was dropped.
+\* The holder's operation takes the object in vain: the object was given back before any of it was written, or the
+\* operation was dropped.
 TakeInVain(s) ==
   /\ ses[s].st = "open" /\ ses[s].held /\ ep.op[s] # Idle
   /\ obj.hv = "new" /\ ~obj.bytes
   /\ \E hv \in {"free", "taken"} : obj' = [InUse(obj) EXCEPT !.hv = hv]
   /\ UNCHANGED <<tab, fence, late, lateOn, ses, mas, ep, n>>
 
-\* The same, and no answer comes to its WRITE.  The object is given back.
+\* The holder's operation takes the object, and its WRITE is not answered. The object is given back.
 WriteInVain(s) ==
   /\ ses[s].st = "open" /\ ses[s].held /\ ep.op[s] # Idle
   /\ obj.hv \in {"new", "free"} /\ s \notin obj.way
@@ -516,7 +523,7 @@ WriteInVain(s) ==
   /\ obj' = [InUse(obj) EXCEPT !.hv = "free", !.way = @ \cup {s}]
   /\ UNCHANGED <<tab, fence, late, lateOn, ses, mas, ep>>
 
-\* It executes after all, on some replica.
+\* The unanswered WRITE executes after all, on some replica.
 LateWrite(s) ==
   /\ s \in obj.way
   /\ \E m \in Nodes :
@@ -524,7 +531,7 @@ LateWrite(s) ==
        /\ obj' = [obj EXCEPT !.way = @ \ {s}, !.bytes = TRUE, !.bad = @ \/ tab[m] # s]
   /\ UNCHANGED <<tab, fence, late, lateOn, ses, mas, ep, n>>
 
-\* The holder's operation takes the object, and its word comes into the slot.
+\* The holder's operation takes the object, and its word is put into the slot.
 Write(s) ==
   /\ ses[s].st = "open" /\ ses[s].held /\ ep.op[s] # Idle
   /\ obj.hv \in {"new", "free"} /\ obj.life < MaxLives
@@ -533,14 +540,14 @@ Write(s) ==
                         !.bad = @ \/ obj.slot # 0 \/ obj.knows # {}]
   /\ UNCHANGED <<tab, fence, late, lateOn, ses, mas, ep, n>>
 
-\* Any operation replaces the word, and so frees the object.
+\* Any operation may replace the word, and thereby frees the object.
 Replace(s) ==
   /\ ses[s].st = "open" /\ ep.op[s] # Idle /\ obj.slot # 0
   /\ obj' = [obj EXCEPT !.slot = 0, !.knows = Running]
   /\ ep' = [ep EXCEPT !.freed[s] = IF @ = Idle THEN ep.op[s] ELSE Min({@, ep.op[s]})]
   /\ UNCHANGED <<tab, fence, late, lateOn, ses, mas, n>>
 
-\* What was freed is marked, in two steps: the gate says that it may be, and the FAA executes.
+\* The freed object is marked in two steps: the gate allows the mark, and the FAA executes.
 MayMark(s) ==
   /\ IsOpen(s) /\ ep.freed[s] # Idle /\ ~ep.marking[s]
   /\ ep' = [ep EXCEPT !.marking[s] = TRUE]
@@ -552,7 +559,7 @@ Mark(s) ==
   /\ obj' = [obj EXCEPT !.mark = TRUE, !.bad = @ \/ obj.mark]
   /\ UNCHANGED <<tab, fence, late, lateOn, ses, mas, n>>
 
-\* The keeper does not wait any longer for what its session has freed.
+\* The keeper stops waiting for marks of what its session has freed.
 Revoke(s) ==
   /\ IsOpen(s) /\ ep.freed[s] # Idle /\ ep.freed[s] < ep.newest
   /\ ~ep.marking[s] \/ ~Has("not what is being marked")
@@ -561,7 +568,8 @@ Revoke(s) ==
   /\ UNCHANGED <<tab, fence, late, lateOn, ses, mas, n>>
 
 ---------------------------------------------------------------------------
-(* The holder collects.  `e` is the newest epoch when the master was asked, after the look. *)
+(* The holder collects. `e` is the newest epoch when the master was asked, *)
+(* after the look.                                                         *)
 
 Holder(s) == ses[s].st = "open" /\ ses[s].held
 
@@ -622,7 +630,7 @@ Pulse(s) ==
 
 NextEpoch ==
   /\ Objects /\ ep.newest < MaxEpoch /\ Passed = ep.newest
-  /\ obj.hv \in {"seen", "compared", "zeros"} /\ obj.e # Idle      \* somebody waits for it
+  /\ obj.hv \in {"seen", "compared", "zeros"} /\ obj.e # Idle      \* a session waits for it
   /\ ep' = [ep EXCEPT !.newest = @ + 1]
   /\ UNCHANGED <<tab, fence, late, lateOn, ses, mas, obj, n>>
 
@@ -665,23 +673,23 @@ Symmetry == Permutations(Sessions)
 
 Owners == {s \in Sessions : ses[s].held}
 
-\* Who has the block has it alone, and every table says so: whoever dies is found there.
+\* A session that has the block is its only owner, and every table names it: if the session dies, the block is found.
 OneOwner ==
   /\ Cardinality(Owners) <= 1
   /\ \A s \in Owners : \A m \in Nodes : tab[m] = s
 
-\* Nothing is used again that a slot names, or that somebody may know; no bit is set twice.
+\* No object is reused that a slot names, or that an operation may know; no bit is set twice.
 NoEarlyReuse == ~obj.bad
 
-\* A bit is set of what no slot names.
+\* No slot names an object whose bit is set.
 MarkedIsFree == obj.mark => obj.slot = 0
 
-\* When nothing runs the block is in the pool, or told to the master under its owner's name.
+\* When nothing runs, the block is in the pool, or the master knows it under its owner's name.
 NothingLeaks ==
   AtRest => \/ \A m \in Nodes : tab[m] = Nobody
             \/ mas.left # Nobody /\ \A m \in Nodes : tab[m] = mas.left
 
-\* And the object is named, or marked, or whoever gets the block knows that it has to look.
+\* And the object is named or marked, or the next owner knows that it has to look.
 ObjectsAreFound ==
   AtRest /\ mas.left # Nobody /\ obj.lived /\ ~obj.lost =>
     /\ ~mas.new

@@ -1,11 +1,11 @@
 -------------------------------- MODULE Names -------------------------------
 (***************************************************************************)
-(* Names for what the .cfg files put into the constants.  A program is one *)
-(* letter per operation, clients separated by "_": ID_I is one client that *)
-(* INSERTs and then DELETEs, and one that INSERTs.  UD_UD: each client     *)
-(* UPDATEs or DELETEs.  Everything is about key a; a "b" after a letter    *)
-(* means key b.  U UPDATE, D DELETE, I INSERT, P UPSERT, S SEARCH, W any   *)
-(* write; M a Move to another place, T one in place.                       *)
+(* Names for the values of constants in .cfg files. A program's name has   *)
+(* one letter for each operation, and "_" between clients. For example,    *)
+(* ID_I is one client that INSERTs and then DELETEs, and one that INSERTs; *)
+(* in UD_UD each client UPDATEs or DELETEs. All operations are on key a; a *)
+(* "b" after a letter means key b. U UPDATE, D DELETE, I INSERT, P UPSERT, *)
+(* S SEARCH, W any write; M a Move to another place, T a Move in place.    *)
 (***************************************************************************)
 EXTENDS Session, TLC
 
@@ -34,9 +34,9 @@ M  == {Op("MOVE", a)}
 T  == {Op("TURN", a)}
 W  == U \cup D \cup I \cup P
 
-\* For the constants of models in which somebody speculates.
+\* For the constants of models with speculative writes.
 Yes       == TRUE
-OnAll     == Nodes0            \* objects beside every replica of the slots
+OnAll     == Nodes0            \* objects on the node of every replica of the slots
 OnBackups == 1..Backups0
 Elsewhere == {Backups0 + 1}
 OnMore    == Nodes0 \cup Elsewhere

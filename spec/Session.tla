@@ -3,13 +3,13 @@
 (* What a client does between two batches.                                 *)
 (* Code: crates/core/src/store/{write/*,search}.rs.                        *)
 (*                                                                         *)
-(* A session is a record.  Its field `net` holds the verbs of the batch    *)
-(* that is under way, one queue per memory node: verbs to one node run in  *)
-(* order, nothing is ordered across nodes (Snapshot.tla runs them).  When  *)
-(* all queues are empty the phase is over, and `After` says what comes     *)
-(* next: a set of outcomes, each a new record and an answer (or NoAns).    *)
-(* A session touches the memory by verbs alone, so everything here is a    *)
-(* function of the record.                                                 *)
+(* A session is a record. Its field `net` holds the verbs of the running   *)
+(* batch, one queue for each memory node: verbs to one node execute in     *)
+(* order, and verbs to different nodes in any order (Snapshot.tla executes *)
+(* them). When all queues are empty the phase is over, and `After` tells   *)
+(* what comes next: a set of outcomes, each a new record and an answer (or *)
+(* NoAns). A session touches the memory only by verbs, so everything here  *)
+(* is a function of the record.                                            *)
 (*                                                                         *)
 (* The recovery of a crashed client (field `rec`) continues in the same    *)
 (* record: it is one more writer that resumes the same round.              *)
@@ -17,19 +17,19 @@
 EXTENDS Words, History, Sequences
 
 CONSTANTS
-  Slots,        \* the slots of both combined buckets; every key may be in each of them
+  Slots,        \* the slots of a key's combined buckets; every key may be in each of them
   NoSlot,
   Backups0,     \* number of backups at the start; nodes are 0 (primary), 1, 2, ...
-  Spares,       \* more nodes, that may join
-  Programs,     \* client -> sequence of sets of [op, key]: what it may do next
-  MaxAttempts   \* an operation gives up after so many tries (all of them were in vain)
+  Spares,       \* more nodes, which may join
+  Programs,     \* client -> sequence of sets of [op, key]: the operations it may do next
+  MaxAttempts   \* an operation gives up after so many attempts in vain
 
 \* Models of speculative writes override these (decision 0021).
 Speculating  == FALSE   \* UPDATE and DELETE may begin with the CASes of the backups
-Recycling == FALSE   \* the first identity may come back, as after 32 reuses of its address
+Recycling == FALSE   \* the first identity may recur, as after all generations of its address
 InOrder   == FALSE   \* a speculative write is posted in order across nodes (shared memory)
 Moving    == FALSE   \* a replica of the objects may move to another node
-Objects   == {}      \* the nodes that hold the objects; none: they are not modelled
+Objects   == {}      \* the nodes that hold the objects; {}: objects are not modelled
 WithObjects == Objects # {}
 
 Nodes0 == 0..Backups0
@@ -44,49 +44,49 @@ NoWords == [s \in Slots |-> Never]
 NoGot   == [n \in Nodes |-> Never]
 NoData  == [n \in Nodes |-> NoWords]
 
-\* Verbs.  A `must` CAS is one of a winner: it cannot fail, or this client is not alone.
+\* Verbs. A CAS with `must` is a winner's: if it fails, this client is not the only winner.
 Cas(e, w)     == [t |-> "cas", e |-> e, w |-> w, must |-> FALSE]
 MustCas(e, w) == [t |-> "cas", e |-> e, w |-> w, must |-> TRUE]
 Read(S)       == [t |-> "read", left |-> S]
-Write(id)     == [t |-> "write", id |-> id]    \* the object of this identity, whole
-AskView       == [t |-> "ask"]                 \* READ of the view at which the node stands
+Write(id)     == [t |-> "write", id |-> id]    \* the whole object of this identity
+AskView       == [t |-> "ask"]                 \* READ of the view that the node is at
 Writes(verbs) == verbs # <<>> /\ Head(verbs).t = "write"
 
-\* A session between two operations.  Fields that are not in use hold fillers, so that states
-\* that differ only in what nobody will look at are the same state.
+\* A session between two operations. Unused fields hold fixed values, so that states that differ only in fields that no
+\* step will read are the same state.
 Rest(c, ip, seq, reps) ==
   [c |-> c, ip |-> ip, seq |-> seq, reps |-> reps,
    pc |-> IF ip > Len(Programs[c]) THEN "done" ELSE "ready",
    op |-> "none", key |-> NoKey, tries |-> 0,
-   vis |-> FALSE,                  \* has this attempt posted a CAS?
-   speculative |-> FALSE,                \* nothing has shown yet that the round is not over
-   reuse |-> FALSE,                \* its object is the first one's, reused
+   vis |-> FALSE,                  \* whether this attempt has posted a CAS
+   speculative |-> FALSE,                \* nothing yet shows that the round is still open
+   reuse |-> FALSE,                \* its object is the first one, reused
    slot |-> NoSlot, old |-> Never, own |-> Never,    \* the round
-   words |-> NoWords,              \* what the primary showed at first
+   words |-> NoWords,              \* what the primary showed first
    look |-> NoWords, looked |-> FALSE,
-   seen |-> NoGot,                 \* what the backups hold, as far as known
+   seen |-> NoGot,                 \* the words of the backups, as far as known
    net |-> NoNet, got |-> NoGot, data |-> NoData,    \* the batch and its results
-   asked |-> {},                   \* the backups that a SEARCH without primary reads
+   asked |-> {},                   \* the backups that a SEARCH reads without the primary
    fail |-> FALSE,                 \* a node did not answer
    bad |-> FALSE,                  \* a CAS of a winner failed
-   asks |-> FALSE,                 \* what it reads counts only if a majority shows no later view,
-   shown |-> {},                   \* and these nodes did (Change.tla)
-   rec |-> FALSE]                  \* the client has crashed, recovery works for it
+   asks |-> FALSE,                 \* what it reads is used only if a majority shows no later view,
+   shown |-> {},                   \* and these nodes have shown none (Change.tla)
+   rec |-> FALSE]                  \* the client has crashed, and recovery works in its place
 
-\* Unique, and the order that Rule 3 goes by.
+\* A unique identity; Rule 3 uses the order of identities.
 Id(c, seq) == c * 10 + seq
 \* The identity that the current attempt has used or will use.
 NextId(r)    == IF r.reuse THEN 1 ELSE Id(r.c, r.seq + 1)
 CurrentId(r) == IF r.vis /\ ~r.reuse THEN Id(r.c, r.seq) ELSE NextId(r)
 
-\* A round on a free slot: nobody knows whose key the others write.
+\* A round on a free slot: other writers may write any keys.
 OnFree(r) == r.old.st = "free" /\ r.op # "DELETE"
 
 Cont(r)        == [r |-> r, ans |-> NoAns]
 Answer(r, ans) == {[r |-> Rest(r.c, r.ip + 1, r.seq, r.reps), ans |-> ans]}
 Gone(r)        == {[r |-> [Rest(r.c, r.ip, r.seq, r.reps) EXCEPT !.pc = "gone"],
                     ans |-> Buried]}
-\* Attempt::Again: the next one writes a new object.  Without effect so far.
+\* AttemptEnd::Retry: the next attempt writes a new object. The operation has had no effect yet.
 Retry(r) ==
   IF r.tries + 1 >= MaxAttempts THEN Answer(r, NotApplied)
   ELSE {Cont([Rest(r.c, r.ip, r.seq, r.reps)
@@ -96,7 +96,7 @@ Post(r, pc, net) == [r EXCEPT !.pc = pc, !.net = net, !.got = NoGot, !.data = No
 To(r, n, verbs)  == [NoNet EXCEPT ![n] = verbs]
 ToBackups(r, verbs(_)) == [n \in Nodes |-> IF n \in Backups(r) THEN verbs(n) ELSE <<>>]
 
-\* An operation stops where it is until the view has changed.
+\* An operation stops at its current step until the view has changed.
 Park(r) ==
   CASE r.rec     -> [Rest(r.c, r.ip, r.seq, r.reps)       \* recovery looks again from the start
                        EXCEPT !.pc = "crashed", !.op = r.op, !.key = r.key, !.rec = TRUE,
@@ -106,10 +106,10 @@ Park(r) ==
                               !.vis = TRUE, !.slot = r.slot, !.old = r.old, !.own = r.own,
                               !.speculative = r.speculative, !.reuse = r.reuse]
     [] OTHER     -> [Rest(r.c, r.ip, IF r.pc = "copy" /\ r.op = "MOVE" THEN r.seq - 1 ELSE r.seq,
-                          r.reps)                          \* nobody knows of it
+                          r.reps)                          \* no other client knows of it
                        EXCEPT !.op = r.op, !.key = r.key, !.tries = r.tries]
 
-\* Whether the round was a Move's.  `looked` is what backups had shown (a mutant).
+\* Whether the round was a Move's. `looked` is what the backups had shown (for a mutant).
 IsMove(r, w) ==
   IF "the primary tells of Moves" \in Removed THEN r.looked ELSE w.moved /\ "rule L" \notin Removed
 
@@ -125,7 +125,7 @@ Commit(r, expected) ==
                                            THEN Cas(expected, r.own)
                                            ELSE MustCas(expected, r.own)>>)))
 
-\* held: what each backup holds of this writer.
+\* held: each backup's word of this writer.
 Confirm(r, held) ==
   LET own == Confirmed(r.own)
       verbs(b) == IF held[b] = own THEN <<>> ELSE <<MustCas(held[b], own)>>
@@ -139,14 +139,14 @@ Withdraw(r, held) ==
   IN  Go(Post([r EXCEPT !.look = NoWords, !.words = NoWords, !.looked = FALSE, !.seen = NoGot],
               "withdraw", ToBackups(r, verbs)))
 
-\* The round was somebody else's, and it is over; w: what the primary shows since.
+\* Another writer's round is over; w is the word that the primary shows by then.
 LoserEnds(r, w) ==
   CASE r.op \in Moves -> Answer(r, Done)  \* overtaken
-    [] OnFree(r) ->                       \* perhaps to another key
+    [] OnFree(r) ->                       \* the winner may have another key
          IF "insert losers retry" \in Removed THEN Answer(r, Done) ELSE Retry(r)
-    [] ~OnFree(r) /\ r.op = "DELETE" ->   \* perhaps to an UPDATE: the key is alive
+    [] ~OnFree(r) /\ r.op = "DELETE" ->   \* the winner may be an UPDATE, so the key is alive
          IF "delete losers retry" \in Removed THEN Answer(r, Done) ELSE Retry(r)
-    \* Rule L: a Move has not overwritten it.  Whatever has replaced a Move's word has.
+    \* Rule L: a Move has not overwritten the loser's value. A later word that has replaced the Move's word has.
     [] r.op \in {"UPDATE", "UPSERT"} /\ ~OnFree(r) /\ IsMove(r, w) -> Retry(r)
     [] OTHER -> Answer(r, Done)           \* took effect right before the winner
 
@@ -158,7 +158,7 @@ Lost(r) ==
                        !.seen = NoGot, !.got = NoGot, !.data = NoData])}
 
 ---------------------------------------------------------------------------
-(* A winner whose value stands on all backups. *)
+(* A winner whose word is on all backups.                                  *)
 
 OthersIn(r, w)  == {s \in Slots \ {r.slot} : w[s].st # "free" /\ w[s].key = r.key}
 InDoubt(r)      == \E s \in Slots \ {r.slot} : r.look[s].st = "free" /\ r.look[s] # r.words[s]
@@ -176,13 +176,13 @@ HasLooked(r) ==
 HasWon(r0) ==
   LET r == [r0 EXCEPT !.seen = NoGot]
   IN CASE ~OnFree(r)        -> Commit(r, r.old)
-       [] OnFree(r) /\ r.rec ->   \* tentative copies only: it may have been about to withdraw
+       [] OnFree(r) /\ r.rec ->   \* tentative copies only: the client was possibly about to withdraw
             IF "recovery withdraws" \in Removed THEN Confirm(r, HeldByAll(r))
             ELSE Withdraw(r, HeldByAll(r))
        [] OTHER -> HasLooked(r)
 
-\* By Rule 2 or 3 the winner puts its word over those of the others; a look counts only after
-\* the own word stands on the first backup.
+\* By Rule 2 or 3 the winner replaces the other writers' words with its own. A look is used only if the winner's word is
+\* on the first backup before.
 Fix(r) ==
   LET again(b) == b = First(r) /\ OnFree(r) /\ ~r.rec /\ ~r.looked
       verbs(b) == IF r.seen[b] = r.own THEN <<>>
@@ -193,7 +193,7 @@ Fix(r) ==
 ---------------------------------------------------------------------------
 (* The phases of a write. *)
 
-\* Competes for the slot that holds the key, and showed this word.
+\* The writer competes for the slot that holds the key and that showed this word.
 Replace(r, s, old) ==
   LET id     == NextId(r)
       marker == IF "unique markers" \in Removed THEN Never ELSE Marker(id)
@@ -203,9 +203,9 @@ Replace(r, s, old) ==
   IN  IF Backups(r) = {} THEN Commit(q, q.old)
       ELSE Go(Post(q, "contend", ToBackups(q, verbs)))
 
-\* Puts the pair of that word under another redundancy.  Out of place anybody may: the copy has an identity
-\* of its own, and is complete before any CAS.  In place, which only adds to what is there, the identity is
-\* the old one's of the next *turn*, whoever does it.  So only the owner of the object may.
+\* Gives the pair of that word another redundancy. Any session may move the pair to another address, because the copy
+\* has an identity of its own, and is complete before any CAS. In place, a Move only adds to what is there, and its
+\* identity is the old one at the next *turn*, whichever session moves it. So only the owner of the object may.
 Turn(id)     == IF "turns only grow" \in Removed /\ id >= 100 THEN id - 100 ELSE id + 100
 OwnerOf(id)  == IF id % 100 = 1 THEN 1 ELSE (id % 100) \div 10
 MayTurn(c, w) == OwnerOf(w.id) = c \/ "strangers move elsewhere" \in Removed
@@ -224,7 +224,7 @@ AfterCopy(r0) ==
   IN  IF Backups(r) = {} THEN Commit(r, r.old)
       ELSE Go(Post(r, "contend", ToBackups(r, verbs)))
 
-\* WRITE of the object, READ of both buckets of the primary.
+\* WRITE of the object, READ of both buckets on the primary.
 AfterRead(r0) ==
   LET w       == r0.data[Primary(r0)]
       r       == [r0 EXCEPT !.data = NoData]
@@ -252,8 +252,8 @@ AfterRead(r0) ==
         [] OTHER -> IF frees = {} THEN Answer(r, NotApplied)    \* the index is full
                     ELSE UNION {install(s) : s \in frees}
 
-\* The primary is dead, and this SEARCH has read all backups that are left (P section 5.2).  Where
-\* they agree, what they say is what the master will settle on.
+\* The primary is dead, and this SEARCH has read all remaining backups (P section 5.2). If they agree, the master will
+\* settle on their words.
 AfterDegraded(r) ==
   LET agree == "backups agree" \in Removed
                \/ \A s \in Slots, x, y \in r.asked : r.data[x][s] = r.data[y][s]
@@ -278,8 +278,8 @@ AfterContend(r0) ==
              THEN IF IsSmallest(r.own, seen) THEN Fix(r) ELSE Lost(r)
              ELSE Go(Post(r, "rule3", To(r, Primary(r), <<Read({r.slot})>>)))
 
-\* One phase: WRITE the object, CAS all backups from the word of a hint, READ the slot.  Beside a
-\* backup the WRITE goes first.
+\* One phase: WRITE the object, CAS all backups from the hint's word, READ the slot. On a backup's node the WRITE goes
+\* first.
 Speculate(r, hint) ==
   LET id       == NextId(r)
       q        == [r EXCEPT !.seq = @ + 1, !.vis = TRUE, !.speculative = TRUE,
@@ -294,9 +294,9 @@ Speculate(r, hint) ==
                   ELSE write(n) \o swap(n) \o read(n)
   IN  Post(q, "speculate", [n \in Nodes |-> verbs(n)])
 
-\* A CAS that succeeded, or a primary that showed the word, says that the round of this word was open
-\* when the operation had begun.  If neither does, it may have been over long before.  But then the own
-\* word stands nowhere, and the attempt goes on with what the slot shows, and with the same object.
+\* If a CAS succeeded, or the primary showed the hint's word, the round of this word was open when the operation began.
+\* If neither happened, the round may have been over long before. But then the session's own word is nowhere, and the
+\* attempt goes on with the word that the slot shows, and with the same object.
 AfterSpeculation(r) ==
   LET shown == r.data[Primary(r)][r.slot]
       open  == (\E n \in Backups(r) : r.got[n] = r.old) \/ shown = r.old
@@ -330,7 +330,7 @@ AfterWithdrawal(r) ==   \* of the backups: now the primary, which ends the round
 
 Withdrawn(r) == IF r.rec THEN Gone(r) ELSE Retry(r)
 
-\* One index replica: the tentative word stands on the primary.
+\* With one index replica, the tentative word is on the primary.
 AfterAlone(r) ==
   LET w == r.data[Primary(r)]
       q == [r EXCEPT !.words = NoWords, !.data = NoData, !.got = NoGot]
@@ -340,11 +340,12 @@ AfterAlone(r) ==
         [] OTHER -> Commit([q EXCEPT !.own = Confirmed(q.own)], q.own)
 
 ---------------------------------------------------------------------------
-(* Recovery by inspection.  It knows the object that was being written (the *)
-(* log's last one): key, operation, identity; not how far the round came.   *)
+(* Recovery by inspection. It knows the object that was being written (the *)
+(* log's last one): its key, operation and identity; not how far the round *)
+(* came.                                                                   *)
 
-\* The primary first, then the backups: if the own word stands on a backup *after* the primary
-\* was read, the round was still open when it was, so the primary's word is the round's old one.
+\* The primary is read first, then the backups. If the client's word is on a backup *after* the primary was read, the
+\* round was still open when the primary was read, so the primary's word is the round's old one.
 InspectPrimary(r) == Go(Post(r, "inspect primary", To(r, Primary(r), <<Read(Slots)>>)))
 InspectBackups(r) ==
   LET verbs(b) == <<Read(Slots)>> IN Go(Post(r, "inspect backups", ToBackups(r, verbs)))
@@ -411,13 +412,13 @@ After(r) ==
 ---------------------------------------------------------------------------
 (* Views.  Code: core/src/store/session/resolve.rs, core/src/repair/.      *)
 
-\* What a writer that was parked makes of what its slot shows in the new view.
+\* What a suspended writer concludes from the word that its slot shows in the new view.
 Resolve(r, w) ==
   CASE w.id = r.own.id /\ (w.st = "live" \/ r.op = "DELETE") -> Answer(r, Done)
-    [] w.id = r.own.id /\ ~(w.st = "live" \/ r.op = "DELETE") -> Retry(r)   \* own withdrawal
+    [] w.id = r.own.id /\ ~(w.st = "live" \/ r.op = "DELETE") -> Retry(r)   \* the session's own withdrawal
     [] w.id # r.own.id /\ w = r.old -> Retry(r)
     [] w.id # r.own.id /\ w # r.old /\ r.speculative
          /\ "suspended speculation starts again" \notin Removed -> Retry(r)
-    [] OTHER -> LoserEnds(r, IF "rule L in a new view" \in Removed          \* a stranger's
+    [] OTHER -> LoserEnds(r, IF "rule L in a new view" \in Removed          \* not a Move's
                              THEN [w EXCEPT !.moved = FALSE] ELSE w)
 =============================================================================

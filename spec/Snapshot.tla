@@ -1,21 +1,21 @@
 ------------------------------ MODULE Snapshot ------------------------------
 (***************************************************************************)
 (* The memory nodes, the fabric between them and the sessions, crashes and *)
-(* their recovery, and the change of a view.  What a session does is in    *)
-(* Session.tla, the rules of a round in Words.tla.                         *)
+(* their recovery, and the change of a view. Session.tla has the steps of  *)
+(* a session, Words.tla the rules of a round.                              *)
 (*                                                                         *)
-(* Every verb is a step of its own.  To keep the state space small, what a *)
+(* Every verb is a step of its own. To keep the state space small, what a  *)
 (* session computes between two phases happens in the step of the phase's  *)
-(* last verb: nobody can see the difference.  For the same reason a crash  *)
-(* takes the verbs under way with it (crash and fence are one step): verbs *)
-(* that still run between crash and fence could as well have run before    *)
-(* the crash.                                                              *)
+(* last verb, because no other process can observe the difference. For the *)
+(* same reason a crash discards the running verbs (crash and fence are one *)
+(* step): verbs that still execute between crash and fence could as well   *)
+(* have executed before the crash.                                         *)
 (*                                                                         *)
-(* Where there are `Objects`, these are modelled, too: which identities    *)
-(* are complete on which node.                                             *)
+(* If `Objects` is not empty, objects are modelled as well: which          *)
+(* identities are complete on which node.                                  *)
 (*                                                                         *)
 (* Every behaviour is finite, so "every operation ends under fairness" is  *)
-(* "no deadlock": TLC checks that.                                         *)
+(* the same as "no deadlock", which TLC checks.                            *)
 (***************************************************************************)
 EXTENDS Session
 
@@ -23,20 +23,20 @@ CONSTANTS
   Keys,
   Clients,
   Init0,        \* slot contents at the start: a set of functions Slots -> key or NoKey
-  Tear,         \* READs of several slots take them one by one
+  Tear,         \* a READ of several slots reads them one by one
   MaxCrashes,   \* how many clients may crash
   CanLose,      \* nodes that may be lost
   CanRetire,    \* nodes that may be taken out of the view while they are alive
   MaxChanges,   \* how many nodes may be lost or retired, one after another or at once
-  MaxRestarts   \* how often a master may die in the middle of settling or of a recovery
+  MaxRestarts   \* how often a master may die while it settles or recovers
 
 VARIABLES
   mem,     \* node -> slot -> word
   sess,    \* client -> session
-  stray,   \* verbs of a crashed client that nobody fenced (a mutant)
+  stray,   \* verbs of a crashed client that was not fenced (a mutant)
   master,  \* the view and its change, see Init
-  objs,    \* node -> identities whose objects are complete there (where somebody speculates)
-  past,    \* what hints may say: every <<slot, live word>> that the primary has shown
+  objs,    \* node -> identities whose objects are complete there (with speculative writes)
+  past,    \* what hints may contain: every <<slot, live word>> that the primary has shown
   front    \* ghost: key -> frontier (History.tla)
 
 vars == <<mem, sess, stray, master, objs, past, front>>
@@ -50,7 +50,7 @@ Shown(words, k) ==
       ids     == {words[s].val : s \in holders}
   IN  IF ids = {} THEN 0 ELSE CHOOSE i \in ids : \A j \in ids : i >= j
 
-Nobody == 99   \* while the primary is dead nobody sees anything
+Nobody == 99   \* while the primary is dead no session reads it
 
 ShownNow(k)  == LET p == Head(master.reps)
                 IN  IF p \in master.dead THEN Nobody ELSE Shown(mem[p], k)
@@ -59,11 +59,11 @@ ShownNext(k) == LET p == Head(master'.reps)
 
 Context(ses) == [c \in Clients |-> [op |-> ses[c].op, id |-> CurrentId(ses[c])]]
 
-\* In the middle of a Move.
+\* Whether client c is in the middle of a Move.
 IsMoving(c) == c \in Clients /\ {sess[c].op, sess'[c].op} \cap Moves # {}
 
-\* The history grows by one step of client c on key key: an invocation (inv), an answer, neither
-\* or both, and whatever the primary shows from now on.  ctx: the operations before the answer.
+\* The history grows by one step of client c on key key: an invocation (inv), an answer, neither or both, and then what
+\* the primary shows. ctx: the operations before the answer.
 Ghost(c, key, inv, ans, ctx) ==
   /\ front' = [k \in Keys |->
     LET mine == k = key /\ (inv \/ ans # NoAns) /\ ~IsMoving(c)
@@ -92,7 +92,7 @@ NoStray == [slot |-> NoSlot, net |-> NoNet]
 
 Init ==
   \E f \in Init0 :
-    LET \* the identities of pairs that are there at the start: one for each key
+    LET \* the identities of the pairs at the start: one for each key
         word(s) == IF f[s] = NoKey THEN Never ELSE Live(1, f[s])
     IN /\ mem = [n \in Nodes |-> [s \in Slots |-> word(s)]]
        /\ sess = [c \in Clients |-> Rest(c, 1, 0, InitReps)]
@@ -100,8 +100,8 @@ Init ==
        /\ master = [stage |-> "ok",          \* "lost", "frozen", "switched", "ok"
                     reps |-> InitReps,       \* the view: the primary, then the backups
                     dead |-> {},
-                    leaving |-> {},          \* dead or not, not in the next view
-                    joining |-> {},          \* not in this view, but in the next
+                    leaving |-> {},          \* the nodes, dead or alive, that are not in the next view
+                    joining |-> {},          \* the nodes that are not in this view, but in the next
                     todo |-> {},             \* slots to settle
                     moved |-> FALSE,         \* a replica of the objects has moved
                     restarts |-> 0]
@@ -113,18 +113,18 @@ Init ==
 ---------------------------------------------------------------------------
 (* The fabric. *)
 
-\* As in Change.tla, which says why: recovery that has lost a round waits for its end.  Only where there
-\* are objects, so that the other models stay what they were.
+\* As in Change.tla, which says why: a recovery that has lost a round waits for the round's end. This is so only with
+\* objects, so that the other models do not change.
 UntilItIsOver(r, o) ==
   IF WithObjects /\ o.ans = Buried /\ r.pc \in {"contend", "rule3"}
   THEN Cont([r EXCEPT !.pc = "await", !.seen = NoGot, !.got = NoGot, !.data = NoData])
   ELSE o
 
-\* A phase may be over.  While the scope is frozen, an operation may go on or stop here.
+\* A phase may be over. While the scope is frozen, an operation may go on or stop here.
 EndOfVerb(c, r, inv) ==
   LET outcomes ==
         IF r.net # NoNet THEN {Cont(r)}
-        ELSE IF r.bad THEN {Cont(r)}      \* there it ends: WinnersAreAlone
+        ELSE IF r.bad THEN {Cont(r)}      \* the model ends there: WinnersAreAlone
         ELSE IF r.fail THEN {Cont(Park(r))}
         ELSE LET o == {UntilItIsOver(r, x) : x \in After(r)}
              IN  o \cup (IF master.stage = "frozen" /\ \A x \in o : x.ans = NoAns
@@ -133,18 +133,18 @@ EndOfVerb(c, r, inv) ==
         /\ sess' = [sess EXCEPT ![c] = o.r]
         /\ Ghost(c, r.key, inv, o.ans, Context([sess EXCEPT ![c] = r]))
 
-\* What somebody who looks on a backup makes of a word: he reads its object on the same node, where it
-\* is complete.
+\* What a writer that looks at a backup concludes from a word: it reads the word's object on the same node, where the
+\* object is complete.
 Understood(r, n, w) ==
   IF "objects are read beside the word" \in Removed /\ r.pc \in {"contend", "fix"}
      /\ n # Primary(r) /\ w.st = "live" /\ w.id \notin objs[Primary(r)]
   THEN [w EXCEPT !.key = NoKey] ELSE w
 
-\* The next verb of session r at node n.  has: what objs is before it.
+\* The next verb of session r at node n. has: the value of objs before it.
 Execute(c, r, n, inv, has) ==
   LET v     == Head(r.net[n])
       alive == n \notin master.dead
-      halts == InOrder /\ r.pc = "speculate" /\ v.t = "write"   \* what follows is not posted
+      halts == InOrder /\ r.pc = "speculate" /\ v.t = "write"   \* the verbs that follow are not posted
   IN
   /\ InOrder /\ r.pc = "speculate" /\ v.t # "write" => \A m \in Nodes : ~Writes(r.net[m])
   /\ UNCHANGED <<stray, master>>
@@ -173,10 +173,10 @@ Execute(c, r, n, inv, has) ==
 
 Verb(c) == \E n \in Nodes : sess[c].net[n] # <<>> /\ Execute(c, sess[c], n, FALSE, objs)
 
-\* The object of an identity, on all nodes that hold it and are alive.
+\* The object of an identity, on all live nodes that hold objects.
 Everywhere(id) == [n \in Nodes |-> IF n \in Objects \ master.dead THEN objs[n] \cup {id} ELSE objs[n]]
 
-\* The first identity may come back: it stands nowhere, and no operation runs that knows it.
+\* Whether the first identity may recur: no slot has it, and no running operation knows it.
 Returns ==
   /\ \A n \in Nodes, s \in Slots : mem[n][s].id # 1
   /\ \A c \in Clients :
@@ -185,8 +185,8 @@ Returns ==
        \/ /\ r.old.id # 1 /\ r.own.id # 1
           /\ \A n \in Nodes : r.seen[n].id # 1 /\ r.got[n].id # 1
 
-\* An operation begins, or begins again: its first phase is the READ of both buckets.  Writes to
-\* a frozen scope wait; reads go on.
+\* An operation begins, or begins again: its first phase is the READ of both buckets. Writes to a frozen scope wait;
+\* reads go on.
 Begin(c) ==
   LET r == sess[c] IN
   /\ r.pc = "ready"
@@ -199,8 +199,8 @@ Begin(c) ==
                         r.op = "none",
                         IF WithObjects /\ o.op \notin {"SEARCH"} \cup Moves THEN Everywhere(NextId(q)) ELSE objs)
 
-\* An UPDATE or DELETE begins with a speculative write, if its objects lie beside the backups of the slot, and
-\* nowhere but beside replicas of it.
+\* An UPDATE or DELETE begins with a speculative write, if the nodes with the slot's backups have its objects, and no
+\* node without a replica of the slot has them.
 BeginSpeculation(c) ==
   LET r       == sess[c]
       beside  == Backups(r) \subseteq Objects /\ Objects \ master.dead \subseteq {Primary(r)} \cup Backups(r)
@@ -217,7 +217,7 @@ BeginSpeculation(c) ==
        /\ LET q == Speculate([r EXCEPT !.op = o.op, !.key = o.key], h)
           IN  \E n \in Nodes : q.net[n] # <<>> /\ Execute(c, q, n, r.op = "none", objs)
 
-\* The primary is dead: a SEARCH asks all backups that are left.
+\* The primary is dead: a SEARCH reads all remaining backups.
 SearchBackups(c) ==
   LET r    == sess[c]
       asks == Backups(r) \ master.dead
@@ -243,7 +243,7 @@ AwaitEnd(c) ==
        /\ objs' = IF r.op = "MOVE" THEN [n \in Nodes |-> objs[n] \ {r.own.id}] ELSE objs
        /\ Ghost(c, r.key, FALSE, o.ans, Context(sess))
 
-\* A waiting loser gives up its wait for a change of the view, or because the primary is dead.
+\* A loser stops waiting because of a change of the view, or because the primary is dead.
 StopWaiting(c) ==
   LET r == sess[c] IN
   /\ r.pc = "await"
@@ -255,8 +255,8 @@ StopWaiting(c) ==
 ---------------------------------------------------------------------------
 (* A client crashes, and is recovered. *)
 
-\* Only where it has posted a CAS: before that, nobody knows of the operation, and a shorter
-\* program says the same.
+\* Only a client that has posted a CAS crashes here: before that, no other client knows of the operation, and a shorter
+\* program has the same behaviours.
 Crash(c) ==
   LET r == sess[c]
       crashed == [Rest(c, r.ip, r.seq, r.reps) EXCEPT
@@ -277,7 +277,7 @@ Walks == LET alive == Objects \ master.dead
 Recover(c) ==
   LET r == sess[c] IN
   /\ r.pc = "crashed"
-  /\ master.stage = "ok"             \* first memory nodes, then clients
+  /\ master.stage = "ok"             \* memory nodes are handled first, then clients
   /\ UNCHANGED <<mem, stray, master>>
   /\ \E walked \in Walks :
        IF \E n \in walked : r.own.id \in objs[n]
@@ -290,7 +290,7 @@ Recover(c) ==
             /\ UNCHANGED objs
             /\ Ghost(c, r.key, FALSE, o.ans, Context(sess))
 
-\* The master that recovers dies (and is fenced); another one looks again.
+\* The master that recovers the client dies (and is fenced); another master inspects again.
 RestartRecovery(c) ==
   LET r == sess[c] IN
   /\ r.rec /\ r.pc # "crashed"
@@ -300,9 +300,9 @@ RestartRecovery(c) ==
   /\ UNCHANGED <<mem, stray, objs>>
   /\ OnlyMemory
 
-\* A replica of the objects leaves a node on which a replica of the slots stays: from now on node n
-\* stands for another one, which was filled from node m.  Nobody writes objects there meanwhile, and
-\* what the dead have left in slots has been completed.
+\* A replica of the objects leaves a node that keeps a replica of the slots. From now on node n stands for another node,
+\* which was filled from node m. No session writes objects there meanwhile, and the objects whose words dead clients
+\* have left in slots have been completed.
 LeftByTheDead ==
   {sess[c].own.id : c \in {c \in Clients : sess[c].pc = "crashed"
                              /\ (\E n \in Objects \ master.dead : sess[c].own.id \in objs[n])
@@ -320,7 +320,7 @@ MoveObjects(n, m) ==
   /\ UNCHANGED <<mem, sess, stray>>
   /\ OnlyMemory
 
-\* Mutant: a verb that nobody fenced.
+\* Mutant: a verb of a client that was not fenced.
 Stray(n) ==
   /\ stray.net[n] # <<>>
   /\ LET v == Head(stray.net[n]) IN
@@ -336,8 +336,8 @@ Stray(n) ==
 Alive     == Nodes \ master.dead
 Active(c) == sess[c].pc \notin {"done", "gone"}
 
-\* Whatever the stage: if the scope is frozen already, it is settled once more.  A spare node that
-\* comes instead is filled by the settling.
+\* A node may leave at any stage: if the scope is frozen already, it is settled once more. Settling fills a spare node
+\* that joins in place of the leaving one.
 Leave(n, dead) ==
   LET again == master.stage \in {"frozen", "switched"} IN
   /\ n \in {master.reps[i] : i \in 1..Len(master.reps)} \ master.leaving
@@ -362,18 +362,18 @@ Freeze ==
   /\ UNCHANGED <<mem, sess, stray, objs>>
   /\ OnlyMemory
 
-\* Every session has acknowledged: none has a verb of a write on its way.
+\* Every session has acknowledged: none has a running verb of a write.
 Drained == \A c \in Clients :
              sess[c].pc \in {"ready", "done", "gone", "crashed", "parked"} \/ sess[c].op = "SEARCH"
 
-\* The word that all replicas of a slot will hold; pick: the one taken from a backup.
+\* The word that all replicas of a slot will hold; pick: the word chosen from a backup.
 Settled(pick, backups) ==
   IF (pick.st = "tentative" /\ "settle withdraws" \notin Removed)
      \/ ("withdrawals win" \notin Removed /\ \E b \in backups : b.st = "free" /\ b.id = pick.id)
   THEN WithdrawnWord(pick) ELSE Confirmed(pick)
 
-\* The master writes a slot's word to the backups first, to the primary last: if it dies half-way,
-\* the next master may choose another word, and nobody has seen the first.
+\* The master writes a slot's word to the backups first, to the primary last: if the master dies half-way, the next
+\* master may choose another word, and no reader has seen the first.
 SettleOrder ==
   LET old      == master.reps
       alive(n) == n \in Alive
@@ -399,8 +399,8 @@ Settle(s) ==
        /\ mem' = [n \in Nodes |-> IF n \in first(i) THEN [mem[n] EXCEPT ![s] = w] ELSE mem[n]]
        /\ master' = IF i = Len(order) THEN [master EXCEPT !.todo = @ \ {s}]
                     ELSE [master EXCEPT !.todo = Slots, !.restarts = @ + 1]
-       \* First its object, if there is one, to where it may not have come; but only if the slot
-       \* changes somewhere.
+       \* The word's object, if it has one, is first written to nodes that may lack it; but only if the slot changes on
+       \* some replica.
        /\ objs' = IF WithObjects /\ "settling copies" \notin Removed
                      /\ \E j \in 1..Len(old) : old[j] \in Alive /\ mem[old[j]][s] # w
                      /\ \E n \in Objects \ master.dead : w.id \in objs[n]
@@ -416,7 +416,7 @@ Switch ==
   /\ UNCHANGED <<mem, sess, stray, objs>>
   /\ OnlyMemory
 
-\* A session takes the new view when none of its READs is left on the old place.
+\* A session takes the new view when none of its READs at the old replicas is left.
 Acknowledge(c) ==
   LET r == sess[c] IN
   /\ master.stage \in {"switched", "ok"} /\ r.reps # master.reps
@@ -425,7 +425,7 @@ Acknowledge(c) ==
   /\ UNCHANGED <<mem, stray, master, objs>>
   /\ OnlyMemory
 
-\* A writer that was stopped re-reads its slot.
+\* A suspended writer re-reads its slot.
 ReadAgain(c) ==
   LET r == [sess[c] EXCEPT !.reps = master.reps] IN
   /\ master.stage \in {"switched", "ok"}
@@ -475,16 +475,16 @@ NoDuplicate ==
     \A s, t \in Slots : s # t /\ mem[p][s].st = "live" /\ mem[p][t].st = "live"
                           => mem[p][s].key # mem[p][t].key
 
-\* When nothing runs, all replicas hold the same, and nothing is tentative.
+\* When nothing runs, all replicas are equal, and no word is tentative.
 ReplicasAgree ==
   AtRest => \A s \in Slots : \A i \in 1..Len(master.reps) :
               /\ mem[master.reps[i]][s] = mem[Head(master.reps)][s]
               /\ mem[master.reps[i]][s].st # "tentative"
 
-\* Some order of the operations explains all answers, and what the primary ever showed.
+\* Some order of the operations explains all answers, and all that the primary ever showed.
 Linearizable == \A k \in Keys : front[k] # {}
 
-\* What the primary shows can be read, on every node that holds objects.
+\* Every node that holds objects has the object of each word that the primary shows.
 ShownIsWritten ==
   LET p == Head(master.reps) IN
   WithObjects /\ p \notin master.dead =>

@@ -1,36 +1,38 @@
 ------------------------------ MODULE Steered ------------------------------
 (***************************************************************************)
-(* What a reader may take from a READ that a switch had go anywhere.       *)
+(* When a reader may use the result of a READ that a switch redirected to  *)
+(* any address.                                                            *)
 (* Code: core/src/store/steered.rs, memory-node/src/logic.rs (release).    *)
 (*                                                                         *)
-(* One slot, whose objects all have one address: they differ in their      *)
-(* generations, of which there are G, and which come round.  Its region    *)
-(* has a place on the node of the slot's primary, or has left it.  When it *)
-(* has left, its bytes stay there until the node releases the extent,      *)
-(* which zeroes it; only then the region may come back.  A generation is   *)
-(* used again when no reader began while its last object was there.        *)
+(* There is one slot, whose objects all have one address. They differ in   *)
+(* their generations, of which there are G, and which wrap around. The     *)
+(* objects' region has a place on the node of the slot's primary, or has   *)
+(* left it. When the region has left, its bytes stay there until the node  *)
+(* releases the extent and zeroes it; only then may the region come back.  *)
+(* A generation is used again only if every reader that began while its    *)
+(* last object was there has ended.                                        *)
 (*                                                                         *)
-(* A steered READ brings any bytes of that node: an object, of any         *)
-(* generation that is still there, or none.                                *)
+(* A steered READ returns any bytes of that node: an object of any         *)
+(* generation that is still there, or no object.                           *)
 (***************************************************************************)
 \* Promise LIN-19
 EXTENDS Naturals, FiniteSets
 
 CONSTANTS
-  G,          \* generations
-  MaxWrites,  \* objects that are written
-  MaxMoves,   \* times that the region leaves the node or comes back
+  G,          \* the number of generations
+  MaxWrites,  \* the number of objects that are written
+  MaxMoves,   \* how often the region leaves the node or comes back
   Readers,
   Removed
 
 VARIABLES
   word,     \* the generation that the slot shows
-  value,    \* of the object of that word
-  kept,     \* what somebody who began earlier may still know: generations
-  extent,   \* of the region on the node: its object, or None
-  is_here,  \* whether the view has the region there
+  value,    \* the value of that word's object
+  kept,     \* reader -> the generations that the reader may still know
+  extent,   \* the region's extent on the node: its object, or None
+  is_here,  \* whether the region has a place on the node by the view
   written, moved,
-  reader    \* what each reader does: it has READ a word, with its value then
+  reader    \* the state of each reader: the word it has READ, and the value at that time
 
 vars == <<word, value, kept, extent, is_here, written, moved, reader>>
 
@@ -45,7 +47,8 @@ Init == /\ word = 0 /\ value = 0 /\ kept = [r \in Readers |-> {}]
         /\ reader = [r \in Readers |-> Idle]
 
 ---------------------------------------------------------------------------
-(* A writer replaces the object.  Its generation is the next one.           *)
+(* A writer replaces the object. The next generation is that of its        *)
+(* object.                                                                 *)
 
 Next1(g) == (g + 1) % G
 
@@ -65,18 +68,18 @@ Write ==
 
 Leave ==
   /\ is_here /\ moved < MaxMoves
-  \* A change of the view waits for whoever reads by the one before.
+  \* A change of the view waits until no reader reads by the view before it.
   /\ \A r \in Readers : reader[r].pc = "idle"
   /\ is_here' = FALSE /\ moved' = moved + 1
   /\ UNCHANGED <<word, value, kept, extent, written, reader>>
 
-\* The node zeroes what it releases.
+\* The node zeroes an extent that it releases.
 Release ==
   /\ ~is_here /\ extent # None
   /\ extent' = None
   /\ UNCHANGED <<word, value, kept, is_here, written, moved, reader>>
 
-\* It has one extent of a region at a time.  What comes back is filled before anybody reads it.
+\* The node has one extent of a region at a time. A region that comes back is filled before any session reads it there.
 Return ==
   /\ ~is_here /\ moved < MaxMoves
   /\ extent = None
@@ -86,7 +89,7 @@ Return ==
   /\ UNCHANGED <<word, value, kept, written, reader>>
 
 ---------------------------------------------------------------------------
-(* A reader: the word, and behind it the steered READ.                      *)
+(* A reader: it READs the word, and then steers a READ to the object.      *)
 
 Begin(r) ==
   /\ reader[r].pc = "idle"
@@ -100,7 +103,7 @@ ReadWord(r) ==
                                       here |-> is_here]]
   /\ UNCHANGED <<word, value, kept, extent, is_here, written, moved>>
 
-\* It takes what has the identity of the word, if its view has the region on the node.
+\* The reader accepts an object with the identity of the word, if its view has the region on the node.
 Accepts(r, o) ==
   /\ o # None
   /\ \/ o.gen = reader[r].gen
@@ -132,7 +135,7 @@ Spec == Init /\ [][Next]_vars
 TypeOK == /\ word \in 0..(G - 1) /\ value \in 0..MaxWrites
           /\ extent \in Object /\ is_here \in BOOLEAN
 
-\* What a reader has taken is the value of the word that it has READ.
+\* The value that a reader has accepted is the value of the word that it has READ.
 TakesWhatTheWordSays ==
   \A r \in Readers : reader[r].pc = "took" => reader[r].got = reader[r].value
 =============================================================================

@@ -1,20 +1,22 @@
 ------------------------------- MODULE Words -------------------------------
 (***************************************************************************)
 (* Slot words, identities, and the rules of SNAPSHOT (P section 4.3).      *)
-(* Code: crates/core/src/layout/slot.rs, crates/core/src/conflict_rules.rs.      *)
+(* Code: crates/core/src/layout/slot.rs,                                   *)
+(* crates/core/src/conflict_rules.rs.                                      *)
 (*                                                                         *)
-(* A word is a record: `id` is the writer's identity (address and          *)
-(* generation of an object that only this writer allocated), `key` stands  *)
-(* for the object's key (fingerprint and object are one here, because      *)
-(* objects do not change while anybody may know them), `st` is what the    *)
-(* size class and the tentative bit say.  Identity 0 is the word of a slot *)
-(* that was never written.                                                 *)
+(* A word is a record. `id` is the writer's identity: the address and      *)
+(* generation of an object that only this writer allocated. `key` is the   *)
+(* object's key; the fingerprint and the object's key are one field here,  *)
+(* because an object does not change while any session may know it. `st`   *)
+(* is the meaning of the size class and the tentative bit. Identity 0 is   *)
+(* the word of a slot that was never written.                              *)
 (*                                                                         *)
-(* `val` is whose value it is: the writer's own, but for a *Move*, which    *)
-(* puts the value of its round's old word at another place, or under       *)
-(* another redundancy.  Its word is marked as `moved`.                     *)
+(* `val` names the writer of the value: `id` itself, except after a        *)
+(* *Move*, which puts the value of its round's old word at another address *)
+(* or gives it another redundancy. The word of a Move is marked as         *)
+(* `moved`.                                                                *)
 (*                                                                         *)
-(* `Removed` names countermeasures that a mutant takes out.                *)
+(* `Removed` names the countermeasures that a mutant takes out.            *)
 (***************************************************************************)
 EXTENDS Naturals, FiniteSets, Sequences
 
@@ -26,16 +28,16 @@ Word(id, key, st) ==
 Live(id, key)      == Word(id, key, "live")
 Tentative(id, key) == Word(id, key, "tentative")
 Moved(id, old)     == [old EXCEPT !.id = id, !.moved = TRUE]
-Marker(id)         == Word(id, NoKey, "free")   \* size class 0: any such slot is free
-Never              == Marker(0)                 \* also the filler of unused fields
+Marker(id)         == Word(id, NoKey, "free")   \* size class 0: a slot with such a word is free
+Never              == Marker(0)                 \* also the value of unused fields
 
 Confirmed(w) == [w EXCEPT !.st = "live"]
 WithdrawnWord(w) == Marker(w.id)
 
-\* What the rules compare.  One writer's word changes while it works, so: identities.
+\* What the rules compare: identities, because a writer's word changes during its round.
 Who(w) == IF "identity" \in Removed THEN w ELSE Word(w.id, NoKey, "any")
 
-\* Rules 1-3 for the writer of `own`; `seen` maps each backup to what it holds.
+\* Rules 1-3 for the writer of `own`; `seen` maps each backup to its word.
 Evaluate(own, seen) ==
   LET total    == Cardinality(DOMAIN seen)
       count(w) == Cardinality({b \in DOMAIN seen : Who(seen[b]) = Who(w)})
@@ -46,7 +48,7 @@ Evaluate(own, seen) ==
            /\ (mine = 0 \/ \E b \in DOMAIN seen : 2 * count(seen[b]) > total) -> "lost"
         [] OTHER                                      -> "undecided"  \* Rule 3, primary first
 
-\* Rule 3, once the primary is known to show the old value.
+\* Rule 3, when the primary is known to show the old value.
 IsSmallest(own, seen) == \A b \in DOMAIN seen : own.id <= seen[b].id
 
 \* For sets of at most one element, and for sets whose order does not matter.
