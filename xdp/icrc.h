@@ -9,9 +9,9 @@
 #error "words of the index are little-endian, and so is every machine that FUSEE runs on"
 #endif
 
-// What has to be XORed to the ICRC, as it stands in the packet, when `difference` is XORed to the virtual
-// address of its RETH. The ICRC is never computed anew: of a packet that was damaged on its way the new one
-// would be right, and nobody would notice. Like this it is as wrong as it was.
+// Returns the value to XOR into the ICRC field of a packet when `difference` is XORed into the virtual address of its
+// RETH. The ICRC is never computed from the packet: a packet that was damaged on its way would get a right ICRC, and
+// the damage would not be detected. With the XOR the ICRC of a damaged packet stays equally wrong.
 static inline __attribute__((always_inline)) unsigned int icrc_change(unsigned long long difference)
 {
 	return icrc_tables[0][difference >> 56 & 0xff] ^ icrc_tables[1][difference >> 48 & 0xff] ^

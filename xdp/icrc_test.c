@@ -1,4 +1,4 @@
-// What `icrc_change` says is what computing the ICRC over the whole packet says, and damage stays damage.
+// `icrc_change` agrees with an ICRC computed over the whole packet, and damaged packets stay damaged.
 // Promise FAB-20
 
 #include <assert.h>
@@ -7,7 +7,7 @@
 #include "icrc.h"
 #include "roce.h"
 
-// xorshift64: the same packets every time.
+// xorshift64, so that each run has the same packets.
 static uint64_t next(void)
 {
 	static uint64_t state = 0x9e3779b97f4a7c15;
@@ -33,7 +33,7 @@ static void steer(struct frame *frame, uint64_t to)
 	frame->read.icrc ^= icrc_change(from ^ to);
 }
 
-// Of one byte at each place, each value: all that the tables have.
+// Every value of every byte of the address: all entries of the tables.
 static void every_entry(void)
 {
 	for (int place = 0; place < 64; place += 8)
@@ -53,7 +53,7 @@ static void whole_packets_stay_whole(void)
 	}
 }
 
-// Damage of any kind, before or behind, is afterwards what it was.
+// Damage of any kind, before or behind the address, is the same afterwards.
 static void damage_stays(void)
 {
 	for (int i = 0; i < 20000; i++) {

@@ -1,12 +1,12 @@
-// What of packets is looked at, as it is on the wire. All of it is made of words of four bytes at most: behind
-// an Ethernet header nothing is aligned to more than two, and these can be loaded all the same.
+// The parts of packets that the switch reads, as on the wire. All fields have at most four bytes: behind an Ethernet
+// header the alignment is only two bytes, and words of four can be loaded there nevertheless.
 
 #ifndef FUSEE_XDP_PACKETS_H
 #define FUSEE_XDP_PACKETS_H
 
 #include <linux/types.h>
 
-// --- RoCEv2: RC packets behind a UDP header. Numbers are big-endian but for the ICRC. ---
+// --- RoCEv2: RC packets behind a UDP header. Numbers are big-endian except for the ICRC. ---
 
 enum { ROCE_PORT = 4791 };
 
@@ -24,8 +24,8 @@ struct bth {
 	__u8 opcode;
 	__u8 flags;
 	__be16 partition;
-	__be32 queue_pair; // in 24 bits, as all that say so
-	__be32 number;     // in 24 bits
+	__be32 queue_pair; // 24 bits, after 8 reserved ones
+	__be32 number;     // 24 bits, after 8 others
 };
 
 enum { NUMBERS = 1 << 24 };
@@ -39,7 +39,7 @@ struct reth {
 struct read {
 	struct bth bth;
 	struct reth reth;
-	__u32 icrc; // little-endian, as the bytes of an object are
+	__u32 icrc; // little-endian, like the bytes of an object
 };
 
 // A WRITE that begins with the header of an object.
@@ -62,12 +62,12 @@ struct cas {
 
 struct atomic_ack {
 	struct bth bth;
-	__be32 aeth; // syndrome 8, number of the message 24
+	__be32 aeth; // syndrome: 8 bits, message sequence number: 24 bits
 	__be32 found[2];
 	__u32 icrc;
 };
 
-// --- What sessions and memory nodes say over TCP before: crates/fabric/src/verbs/wire.rs, little-endian. ---
+// --- What sessions and memory nodes exchange over TCP before: crates/fabric/src/verbs/wire.rs, little-endian. ---
 
 #define MAGIC "FUSErd04"
 
@@ -75,7 +75,7 @@ struct address {
 	__u32 queue_pair;
 	__u32 first_number;
 	__u16 lid;
-	__u8 mtu; // 1: 256 bytes, to 5: 4096
+	__u8 mtu; // 1 to 5: 256 to 4096 bytes
 	__u8 depth;
 	__u32 gid[4];
 };
@@ -84,7 +84,7 @@ struct hello {
 	__u32 magic[2];
 	__u32 identity[2];
 	__u32 client;
-	__u32 layout; // of pools, which does not matter here
+	__u32 layout; // the version of the pools' layout, which does not matter here
 	struct address address;
 };
 
@@ -96,7 +96,7 @@ struct welcome {
 	__u32 layout;
 	__u32 key;
 	__u32 header_key;
-	__u32 steered_key; // 0: there is none
+	__u32 steered_key; // 0: none
 	__u32 base[2];
 	struct address address;
 };
@@ -105,7 +105,7 @@ _Static_assert(sizeof(struct bth) == 12 && sizeof(struct reth) == 16, "InfiniBan
 _Static_assert(sizeof(struct cas) == 12 + 28 + 4 && sizeof(struct atomic_ack) == 12 + 4 + 8 + 4, "and so");
 _Static_assert(sizeof(struct hello) == 52 && sizeof(struct welcome) == 80, "wire.rs says so");
 
-// Of a pool its first bytes are the node's own, and have another key.
+// The first bytes of a pool belong to the node, and have another RDMA key.
 enum { POOL_HEADER_BYTES = 4096 };
 
 #endif

@@ -1,13 +1,13 @@
-// RDMA through a switch between rxe0 and rxe1 of the guest of tests/rdma (`run --switch`): that READs are
-// steered and to where, that all of them are accepted, and that damaged packets are not.
+// Tests RDMA through a switch between rxe0 and rxe1 in the guest of tests/rdma (`run --switch`): READs are steered to
+// the right addresses, the cards accept all of them, and no card accepts a damaged packet.
 //
-// usage: rdma_test logic           one step after the other, each with what must come of it
-//        rdma_test packets         single packets, which no card would send, as they come out of the switch
-//        rdma_test load N PERCENT  N rounds of two sessions; of their steered READs PERCENT or more must be
-//                                  worth it. All must succeed, whatever is done to the wire meanwhile.
+// usage: rdma_test logic           a sequence of operations, each with a check of its result
+//        rdma_test packets         single packets that no card would send, checked behind the switch
+//        rdma_test load N PERCENT  N rounds of two sessions; PERCENT or more of their steered READs must return
+//                                  the object. All READs must succeed, also while the wire is disturbed.
 //
-// The memory node and its sessions are in this one process. They say hello as crates/fabric/src/verbs/wire.rs
-// has it, over TCP through the switch.
+// The memory node and its sessions are in this one process. They exchange a hello and a welcome as in
+// crates/fabric/src/verbs/wire.rs, over TCP through the switch.
 
 #include <arpa/inet.h>
 #include <assert.h>
@@ -29,9 +29,9 @@
 enum {
 	MTU_BYTES = 1024,
 	ARENA_BYTES = 64 << 10,
-	MOST_VERBS = 16, // of a list
+	MOST_VERBS = 16, // the most verbs in a list
 	POOL_BYTES = 1 << 20,
-	INDEX = POOL_HEADER_BYTES, // where slots are, in bytes from the start of the pool
+	INDEX = POOL_HEADER_BYTES, // the offset of the slots in the pool, in bytes
 	OBJECTS = 64 << 10,
 	TCP_PORT = 7500,
 };
@@ -185,7 +185,7 @@ static struct node start_node(void)
 	node.steered_key = pool_key(&node);
 	node.listener = socket(AF_INET, SOCK_STREAM, 0);
 	struct sockaddr_in address = ip_address(NODE, TCP_PORT);
-	int at_once = 1; // although an earlier run's connections are not forgotten yet
+	int at_once = 1; // the port can be reused at once, although the kernel remembers an earlier run's connections
 	ZERO(setsockopt(node.listener, SOL_SOCKET, SO_REUSEADDR, &at_once, sizeof(at_once)));
 	ZERO(bind(node.listener, (struct sockaddr *)&address, sizeof(address)));
 	ZERO(listen(node.listener, 8));
@@ -210,7 +210,7 @@ static struct session attach(struct node *node, const struct device *device)
 	session.arena = TRY(aligned_alloc(4096, ARENA_BYTES));
 	session.arena_key =
 		TRY(ibv_reg_mr(device->domain, session.arena, ARENA_BYTES, IBV_ACCESS_LOCAL_WRITE))->lkey;
-	// What a session does.
+	// The session's part.
 	int there = socket(AF_INET, SOCK_STREAM, 0), here;
 	struct sockaddr_in from = ip_address(CLIENT, 0), to = ip_address(NODE, TCP_PORT);
 	ZERO(bind(there, (struct sockaddr *)&from, sizeof(from)));
@@ -218,7 +218,7 @@ static struct session attach(struct node *node, const struct device *device)
 	struct hello hello = { .address = address_of_pair(&session.pair, device) };
 	memcpy(hello.magic, MAGIC, sizeof(hello.magic));
 	give(there, &hello, sizeof(hello));
-	// What the node does.
+	// The node's part.
 	here = accept(node->listener, NULL, NULL);
 	take(here, &hello, sizeof(hello));
 	struct pair at_node = pair_on(&node->device);
@@ -233,7 +233,7 @@ static struct session attach(struct node *node, const struct device *device)
 	};
 	memcpy(welcome.magic, MAGIC, sizeof(welcome.magic));
 	give(here, &welcome, sizeof(welcome));
-	// And the session again.
+	// The session's part again.
 	take(there, &welcome, sizeof(welcome));
 	connect_pair(&session.pair, &welcome.address);
 	session.at_node = welcome.address;
@@ -252,7 +252,7 @@ static uint8_t *place_of(const struct session *session, int verb)
 	return session->arena + (size_t)verb * (ARENA_BYTES / MOST_VERBS);
 }
 
-// What a card has counted.
+// Returns a hardware counter of a card.
 static uint64_t counted(const char *device, const char *counter)
 {
 	char path[128];
@@ -269,7 +269,7 @@ static uint64_t received(void)
 	return counted("rxe1", "rcvd_pkts");
 }
 
-// Says who is to blame: a card that repeats its request all the time, in vain, or one that is silent.
+// Dies with counters that tell which card fails: one repeats its request in vain, or the other one is silent.
 static void does_not_complete(void)
 {
 	uint64_t sent = counted("rxe0", "sent_pkts"), asked = received(), answered = counted("rxe1", "sent_pkts");
@@ -282,7 +282,7 @@ static void does_not_complete(void)
 	    (long long)(counted("rxe1", "sent_pkts") - answered));
 }
 
-// Posts verbs as one list, and waits until the last one is complete. Each has its place in the arena.
+// Posts verbs as one list, and waits until the last one completes. Each verb has a part of the arena.
 static void post_all(struct session *session, struct ibv_send_wr *work, const uint32_t *bytes, int count)
 {
 	struct ibv_sge pieces[MOST_VERBS];
@@ -355,13 +355,13 @@ static uint64_t identity_of(uint64_t number)
 	return number << 9 | number % 512;
 }
 
-// A fingerprint, a size class and the identity: crates/core/src/layout/slot.rs.
+// A slot word of a fingerprint, a size class and an identity: crates/core/src/layout/slot.rs.
 static uint64_t word_of(uint64_t number)
 {
 	return 0xabull << 56 | 5ull << 48 | identity_of(number) << 1;
 }
 
-// Writes an object somewhere in the pool.
+// Writes an object at an offset in the pool.
 static struct written rdma_write(struct session *session, uint64_t number, uint64_t offset, uint32_t bytes)
 {
 	uint64_t identity = identity_of(number);
@@ -382,7 +382,7 @@ static void put(struct session *session, uint64_t slot, uint64_t expected, uint6
 		die("the slot has %llx, not %llx", (long long)found, (long long)expected);
 }
 
-// --- what must hold ---
+// --- assertions ---
 
 static int steps;
 
@@ -450,7 +450,7 @@ static void logic(struct session *a, struct session *b)
 
 struct wire {
 	int in, out;
-	struct frame frame; // what all begin with
+	struct frame frame; // the headers that all frames begin with
 	uint16_t count;
 };
 
@@ -499,7 +499,7 @@ static struct wire open_wire(const struct session *session)
 	return wire;
 }
 
-// A whole steered READ with a number of its own at the IP layer.
+// An undamaged steered READ with an identification of its own in the IP header.
 static struct frame request(struct wire *wire, const struct session *session, uint32_t number, uint64_t offset,
 			    uint32_t bytes)
 {
@@ -513,7 +513,7 @@ static struct frame request(struct wire *wire, const struct session *session, ui
 	return frame;
 }
 
-// Sends what begins as a frame does by wire0, and waits until it comes out at wire1.
+// Sends bytes that begin like a frame by wire0, and waits until they come out at wire1.
 static void pass(struct wire *wire, void *bytes, size_t count)
 {
 	struct frame *frame = bytes, *found;
@@ -540,15 +540,15 @@ static void pass(struct wire *wire, void *bytes, size_t count)
 	memcpy(bytes, buffer, count);
 }
 
-// A frame as it comes out of the switch.
+// Returns a frame as it comes out of the switch.
 static struct frame passed(struct wire *wire, struct frame frame)
 {
 	pass(wire, &frame, sizeof(frame));
 	return frame;
 }
 
-// A WRITE that shows an identity and goes to an address, whatever that is. Its ICRC is wrong, and its number
-// that of the connection's first request, so neither card nor switch takes it for a new one.
+// Sends a WRITE with the identity of an object to any address. Its ICRC is wrong, and its number is that of the
+// connection's first request, so that neither the card nor the switch treats it as a new request.
 static void write_damaged(struct wire *wire, const struct session *session, uint64_t number, uint64_t address)
 {
 	struct {
@@ -585,14 +585,14 @@ static void goes(const struct session *session, const struct frame *frame, uint6
 	step(what);
 }
 
-// How many packets the card has taken, when it has had time to.
+// Returns the number of packets that the card has accepted, after time for the last ones.
 static uint64_t settled(void)
 {
 	usleep(50000);
 	return received();
 }
 
-// A READ that has passed, again, with each bit of it changed on its way. The node's card takes none of them.
+// Repeats a READ that has passed, with each of its bits changed in turn. The node's card accepts none of these.
 static void damaged(struct wire *wire, const struct session *session, uint32_t number, uint64_t slot)
 {
 	size_t first = offsetof(struct frame, read) * 8;
@@ -600,7 +600,7 @@ static void damaged(struct wire *wire, const struct session *session, uint32_t n
 	int steered = 0, bits = 0;
 	uint64_t before = settled();
 	for (size_t bit = first; bit < sizeof(struct frame) * 8; bit++) {
-		// Eight bits are not covered, since switches mark congestion there.
+		// The ICRC does not cover these eight bits, because switches mark congestion there.
 		if (bit >= reserved && bit < reserved + 8)
 			continue;
 		struct frame frame = request(wire, session, number, slot, 64);
@@ -621,8 +621,8 @@ static void damaged(struct wire *wire, const struct session *session, uint32_t n
 	step("damage of each bit stays what it is, and the card drops it");
 }
 
-// What a switch believes of a damaged WRITE leads nobody out of the pool: the node would refuse that, and end
-// the connection.
+// What the switch learns from a damaged WRITE steers no READ out of the pool: the node would refuse such a READ, and
+// end the connection.
 static void lies(struct wire *wire, struct session *session)
 {
 	uint64_t slot = INDEX + 192, last = 0;
@@ -741,8 +741,8 @@ static void packets(struct session *a, struct session *raw)
 
 // --- load ---
 
-// As sessions do: a READ of a slot, and behind it one that may be steered to what the slot leads to, for several
-// keys at once. The object counts if it shows the identity of the word.
+// Does what sessions do, for several keys at once: a READ of a slot, followed by a READ that may be steered to the
+// object that the slot leads to. The object is used only if it has the identity of the word.
 static int look_up(struct session *session, const uint64_t *offsets, const uint64_t *slots, int keys, uint32_t size)
 {
 	struct ibv_send_wr work[MOST_VERBS];
@@ -783,7 +783,7 @@ static void load(struct session *sessions, int rounds, int percent)
 	for (int round = 0; round < rounds; round++) {
 		struct session *writer = &sessions[random() % 2], *reader = &sessions[random() % 2];
 		int at = (int)(random() % SLOTS);
-		// An object is written once: what is in a place was replaced long ago.
+		// An object is written only once: the object that was at this address was replaced long ago.
 		uint64_t place = OBJECTS + (uint64_t)(round % PLACES) * 1024, slots[KEYS];
 		struct written object = rdma_write(writer, (uint64_t)round + 1, place, BYTES);
 		put(writer, INDEX + (uint64_t)at * 64, words[at], object.word);

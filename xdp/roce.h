@@ -1,4 +1,4 @@
-// For tests: READ requests as frames, and their ICRC as it is defined, over the whole packet.
+// For tests: READ requests as frames, and their ICRC by its definition, over the whole packet.
 
 #ifndef FUSEE_XDP_ROCE_H
 #define FUSEE_XDP_ROCE_H
@@ -32,8 +32,8 @@ static uint32_t crc32_of(const void *bytes, size_t count)
 	return ~crc;
 }
 
-// What the ICRC should be: over eight bytes of ones for a header of InfiniBand that RoCE lacks, and then all
-// from the IP header on, with ones for what may change on the way.
+// The right ICRC: it covers eight bytes of ones, in place of an InfiniBand header that RoCE lacks, and then everything
+// from the IP header on, with ones in place of fields that may change on the way.
 static uint32_t icrc_of(const struct frame *frame)
 {
 	uint8_t covered[8 + sizeof(struct frame)];
@@ -62,7 +62,7 @@ static void set_address(struct frame *frame, uint64_t address)
 	memcpy(frame->read.reth.address, word, sizeof(word));
 }
 
-// Zero in a packet that is whole; else how it is damaged.
+// The difference between the right ICRC and the packet's: zero for an undamaged packet.
 static uint32_t damage(const struct frame *frame)
 {
 	return icrc_of(frame) ^ frame->read.icrc;

@@ -1,17 +1,18 @@
-// A switch for FUSEE's own store, as an XDP program: it carries packets between two interfaces, and has
-// steered READs go to where the object lies that their slot leads to.
+// A switch for FUSEE's own store, as an XDP program. It forwards packets between two interfaces, and redirects a
+// steered READ of a slot to the object that the slot leads to.
 //
-// It does what crates/switch/src/fusee.rs does with `rounds: 0`, on RoCEv2 packets over IPv4. What may be
-// changed, and why nothing rests on it, is in docs/decisions/0049-switches-that-nothing-rests-on.md, and how
-// that is done to packets in 0050-a-switch-on-the-wire.md. A READ under the second key of a pool is one that
-// may be steered. Keys, bounds and MTU, and which two queue pairs belong together, are told by what sessions
-// and memory nodes say to each other over TCP before.
+// It does the same as crates/switch/src/fusee.rs with `rounds: 0`, on RoCEv2 packets over IPv4.
+// docs/decisions/0049-switches-that-nothing-rests-on.md says what a switch may change, and why no result depends on it;
+// 0050-a-switch-on-the-wire.md says how packets are changed. A READ with the second RDMA key of a pool may be steered.
+// The switch learns RDMA keys, bounds, MTU and the pairs of connected queue pairs from what sessions and memory nodes
+// exchange over TCP before.
 //
-// What it does not do: it holds no packet, since XDP cannot; so it puts no CASes in order.
+// XDP cannot hold packets back, so this switch does not order CASes.
 //
-// Whatever it cannot read, or does not know, it carries on as it is. Maps forget what was not used for
-// longest. Processors that handle packets at once may each see a part of what the other writes: then what is
-// known is wrong, which is allowed, but never outside of the pool, which is looked at last.
+// A packet that the switch cannot parse or knows nothing about is forwarded unchanged. Maps evict the entry that was
+// unused for longest. Processors that handle packets at the same time may each read part of an entry that the other
+// processor writes. Then the entry is wrong, which is allowed; but no READ leaves the pool, because the bounds are
+// checked last.
 
 #include <stdbool.h>
 
@@ -28,36 +29,36 @@
 #include "icrc.h"
 #include "packets.h"
 
-// How much it knows at most.
+// The most entries of each map.
 #ifndef SLOTS
 #define SLOTS 100000
 #endif
 enum {
 	PORTS = 16,
 	CONNECTIONS = 16384,
-	WRITES = 65536, // 32 times 2,048 connections
-	CASES = 16384,  // without an answer
-	READS = 65536,  // READs that asked, and may be repeated
+	WRITES = 65536, // 32 for each of 2,048 connections
+	CASES = 16384,  // that are not answered yet
+	READS = 65536,  // READs that asked to be steered, and may be repeated
 };
 
-// The end of a connection between queue pairs.
+// One end of a connection between queue pairs.
 struct end {
 	__be32 ip;
 	__u32 queue_pair;
 };
 
-// A session's way to a memory node, found by the node's end.
+// A session's connection to a memory node, found by the node's end.
 struct connection {
 	struct end client;
 	__u32 key;
 	__u32 steered_key;
-	// Of the pool, without its header, as the node counts.
+	// The bounds of the pool without its header, as the node's virtual addresses.
 	__u64 first;
 	__u64 last;
 	__u64 mtu;
 };
 
-// Of a TCP connection, the client's side first.
+// The name of a TCP connection: the client's side first.
 struct talk {
 	__be32 ip[2];
 	__be16 port[2];
@@ -69,7 +70,7 @@ struct slot {
 	__u64 address;
 };
 
-// An object on the node of its slot; no bytes: it is not known.
+// An object on the node of its slot. If `bytes` is 0, the object is unknown.
 struct object {
 	__u64 address;
 	__u64 bytes;
@@ -86,16 +87,17 @@ struct request {
 	__u32 unused;
 };
 
-// A CAS that was not answered.
+// A CAS that is not answered yet.
 struct pending {
 	struct slot slot;
 	__u64 expected;
-	// What the slot leads to if it finds that.
+	// What the slot leads to if the CAS succeeds.
 	struct object object;
 };
 
-// A READ that asked, and has one packet for an answer. Its address is a part of its name: one whose number or
-// address was damaged is another one, and takes nothing from that of which it has the number.
+// A READ that asked to be steered, and whose answer is one packet. The key of the entry includes the address, so a READ
+// with a damaged number or address has an entry of its own, and does not change the entry of the READ with the same
+// number.
 struct asked {
 	struct end node;
 	__u32 number;
@@ -103,14 +105,15 @@ struct asked {
 	__u64 address;
 };
 
-// Where a READ is in the pool and in the order of packets, in one number: its address, less the bytes of all
-// packets before its first one. The rest of a READ, from any of its packets on, has the same.
+// The position of a READ in the pool relative to its position in the sequence of packets, as one number: its address
+// less the bytes of all packets before its first one. This number is the same when the READ is continued from any later
+// packet.
 struct line {
 	struct end node;
 	__u64 start;
 };
 
-// Which port leads where: an interface's number to that of the one opposite.
+// The destination of packets: the index of an interface to that of the interface opposite.
 struct {
 	__uint(type, BPF_MAP_TYPE_DEVMAP_HASH);
 	__uint(max_entries, PORTS);
@@ -132,7 +135,7 @@ struct {
 	__type(value, struct connection);
 } connections SEC(".maps");
 
-// From the client's end to the node's.
+// From the client's end of a connection to the node's.
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, CONNECTIONS);
@@ -161,7 +164,7 @@ struct {
 	__type(value, struct pending);
 } cases SEC(".maps");
 
-// Where READs went.
+// The addresses to which READs were sent.
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, READS);
@@ -169,8 +172,8 @@ struct {
 	__type(value, __u64);
 } decisions SEC(".maps");
 
-// READs that asked and have several packets for an answer, by where they are in the pool and in the order of
-// packets: see `line`.
+// READs that asked to be steered and whose answers are several packets, by their position in the pool and in the
+// sequence of packets: see `line`.
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, READS);
@@ -178,14 +181,14 @@ struct {
 	__type(value, __u32);
 } lines SEC(".maps");
 
-// What `attach` prints, in this order.
+// The counters that `attach` prints, in this order.
 enum counter {
 	COUNT_SEEN,      // requests
 	COUNT_ASKED,     // READs that asked to be steered
-	COUNT_STEERED,   // and were
-	COUNT_PAIRED,    // connections it was told of
-	COUNT_LEARNED,   // CASes after which it knew what the slot leads to
-	COUNT_UNLEARNED, // and those after which it did not
+	COUNT_STEERED,   // READs that were steered
+	COUNT_PAIRED,    // connections whose hello and welcome were seen
+	COUNT_LEARNED,   // CASes after which the switch knew what the slot leads to
+	COUNT_UNLEARNED, // CASes after which it did not know
 	COUNTERS,
 };
 
@@ -218,22 +221,22 @@ static __always_inline __u32 low24(__be32 word)
 	return bpf_ntohl(word) % NUMBERS;
 }
 
-// --- words of the index: crates/core/src/layout/slot.rs ---
+// --- slot words: crates/core/src/layout/slot.rs ---
 
 static __always_inline bool is_free(__u64 word)
 {
 	return (word >> 48 & 0x7f) == 0;
 }
 
-// As the header of the object shows it.
+// The identity as in the header of the object.
 static __always_inline __u64 identity(__u64 word)
 {
 	return word << 16 >> 17;
 }
 
-// --- what is said over TCP ---
+// --- messages over TCP ---
 
-// The IPv4 address that a GID is made of.
+// Whether a GID is made of an IPv4 address.
 static __always_inline bool has_ip(const struct address *address)
 {
 	return address->gid[0] == 0 && address->gid[1] == 0 && address->gid[2] == bpf_htonl(0xffff) &&
@@ -249,7 +252,7 @@ static __always_inline void hear_hello(const struct iphdr *ip, const struct tcph
 {
 	struct talk talk = { .ip = { ip->saddr, ip->daddr }, .port = { tcp->source, tcp->dest } };
 	struct address address = hello->address;
-	// Who speaks of itself: strangers say nothing of others.
+	// Accepted only for the sender's own address, so that strangers cannot register other hosts.
 	if (is_magic(hello->magic) && has_ip(&address) && address.gid[3] == ip->saddr)
 		bpf_map_update_elem(&hellos, &talk, &address, BPF_ANY);
 }
@@ -300,7 +303,7 @@ static __always_inline void hear(const struct iphdr *ip, const void *end)
 
 // --- requests ---
 
-// Whether it may be the rest of a longer READ. Numbers may have started again from 0 in between.
+// Whether a READ is possibly the rest of a longer one. Packet numbers may have wrapped around to 0 in between.
 static __always_inline bool is_rest(const struct request *request, __u64 mtu, __u64 address)
 {
 	struct line line = { request->node, address - request->number * mtu };
@@ -308,14 +311,14 @@ static __always_inline bool is_rest(const struct request *request, __u64 mtu, __
 	return bpf_map_lookup_elem(&lines, &line) || bpf_map_lookup_elem(&lines, &wrapped);
 }
 
-// Whether the node lends these bytes. It would refuse others, and end the connection.
+// Whether the node lends these bytes. The node would refuse a READ of other bytes, and end the connection.
 static __always_inline bool is_lent(const struct connection *connection, __u64 address, __u32 bytes)
 {
 	return address >= connection->first && address <= connection->last && bytes <= connection->last - address;
 }
 
-// Where the slot leads to, if that is known. The first time that this is asked, the slot becomes one that is
-// looked at.
+// The address that the slot leads to, if it is known. At the first such READ of a slot, the switch begins to track the
+// slot.
 static __always_inline __u64 leads_to(const struct request *request, const struct connection *connection,
 				      __u64 address, __u32 bytes)
 {
@@ -332,15 +335,15 @@ static __always_inline __u64 leads_to(const struct request *request, const struc
 	return address;
 }
 
-// Where a READ goes that asks for what the slot leads to.
+// The address to which a READ of a slot is sent that asked to be steered.
 //
-// A client repeats what is not answered, and a memory node takes a READ that it has had before only if it is
-// about the same bytes, or a part of them. So one that is repeated goes where it went. If it was answered in
-// part, the client asks for the rest, with a number and an address of its own: so what has more than one packet
-// for an answer is never steered, nor is the rest of it, which looks like a READ of another slot.
+// A client repeats a READ that is not answered, and a memory node accepts the repeated READ only if it is for the same
+// bytes as the first one, or a part of them. Therefore a repeated READ is sent where the first one was sent. If the
+// answer arrived in part, the client asks for the rest, with another number and address. Such a rest looks like a READ
+// of another slot; so a READ whose answer is more than one packet is never steered, nor is its rest.
 //
-// One may be damaged when it is repeated: the node drops it, and it must not change where the READ goes. Whatever
-// length it has then, it is the same READ: its number and its address say so.
+// A repeated READ may be damaged. The node drops it, and it must not change where the READ is sent. Whatever its length
+// is then, its number and its address tell that it is the same READ.
 static __always_inline __u64 steer(const struct request *request, const struct connection *connection,
 				   __u64 address, __u32 bytes)
 {
@@ -386,8 +389,8 @@ static __always_inline void see_write(const struct request *request, const struc
 	bpf_map_update_elem(&writes, &written, &object, BPF_ANY);
 }
 
-// What a CAS changes is known when it is answered. Only slots that READs asked for are looked at: the others
-// are on backups, or of keys that nobody doubts.
+// The effect of a CAS is known when the CAS is answered. Only slots that READs asked for are tracked: the others are on
+// backups, or their keys are never doubted.
 static __always_inline void see_cas(const struct request *request, const struct connection *connection,
 				    const struct cas *cas)
 {
@@ -419,12 +422,12 @@ static __always_inline void see_atomic_ack(const struct iphdr *ip, const struct 
 	bpf_map_delete_elem(&cases, &request);
 	if (pending.expected != big(ack->found))
 		pending.object = (struct object){ 0, 0 };
-	// If it is still there.
+	// Only if the slot is still tracked.
 	if (bpf_map_update_elem(&slots, &pending.slot, &pending.object, BPF_EXIST) == 0)
 		count(pending.object.bytes ? COUNT_LEARNED : COUNT_UNLEARNED);
 }
 
-// A packet of an RC queue pair of `bytes`, with its ICRC.
+// A packet of an RC queue pair, `bytes` long including its ICRC.
 static __always_inline void see(const struct iphdr *ip, void *start, __u32 bytes, const void *end)
 {
 	struct bth *bth = start;
@@ -435,7 +438,7 @@ static __always_inline void see(const struct iphdr *ip, void *start, __u32 bytes
 			see_atomic_ack(ip, start);
 		return;
 	}
-	// Answers go to the other end, which no connection is found by.
+	// Answers go to the client's end, by which no connection is found.
 	struct request request = {
 		.node = { ip->daddr, low24(bth->queue_pair) },
 		.number = low24(bth->number),
@@ -460,7 +463,7 @@ static __always_inline void see(const struct iphdr *ip, void *start, __u32 bytes
 	case WRITE_ONLY_IMMEDIATE:
 	case FAA:
 		break;
-	default: // the middle of a WRITE, or nothing that FUSEE sends
+	default: // the middle of a WRITE, or an operation that FUSEE does not use
 		return;
 	}
 	count(COUNT_SEEN);
@@ -472,7 +475,7 @@ static __always_inline void look(void *start, const void *end)
 	struct iphdr *ip = (void *)(ethernet + 1);
 	if ((void *)(ip + 1) > end || ethernet->h_proto != bpf_htons(ETH_P_IP))
 		return;
-	// Options and fragments are not expected, and nothing is found where they are.
+	// Options and fragments are not expected: such packets are forwarded unread.
 	if (ip->version != 4 || ip->ihl != 5 || ip->frag_off & bpf_htons(0x3fff))
 		return;
 	if (ip->protocol == IPPROTO_TCP) {
@@ -483,7 +486,7 @@ static __always_inline void look(void *start, const void *end)
 	if (ip->protocol != IPPROTO_UDP || (void *)(udp + 1) > end || udp->dest != bpf_htons(ROCE_PORT))
 		return;
 	__u32 bytes = bpf_ntohs(udp->len);
-	// RoCEv2 has no UDP checksum, since its ICRC covers more. One that is there would be wrong afterwards.
+	// RoCEv2 sends no UDP checksum, since its ICRC covers more. An existing checksum would be wrong after a change.
 	if (udp->check || bytes < sizeof(*udp) || bytes + sizeof(*ip) != bpf_ntohs(ip->tot_len))
 		return;
 	see(ip, udp + 1, bytes - sizeof(*udp), end);
@@ -493,7 +496,7 @@ SEC("xdp")
 int fusee_steer(struct xdp_md *ctx)
 {
 	look((void *)(long)ctx->data, (const void *)(long)ctx->data_end);
-	// What came in by no port of ours is the kernel's.
+	// Packets from any other interface go to the kernel.
 	return bpf_redirect_map(&ports, ctx->ingress_ifindex, XDP_PASS);
 }
 

@@ -1,16 +1,16 @@
-// Prints tables.h: what a change of one byte of a virtual address changes in the ICRC of its packet.
+// Prints tables.h: how a change of one byte of a virtual address changes the ICRC of its packet.
 //
-// The ICRC is a CRC-32, and a CRC is linear: CRC(a ^ b) = CRC(a) ^ L(b), where L is the same division with
-// nothing put in before and nothing inverted behind. L of a change depends on how far it is from the end of
-// what is covered, and not on what else the packet holds. Behind the virtual address of a READ there are
-// 8 bytes, key and length, always: so 8 tables, one for each byte of the address, the first on the wire first.
+// The ICRC is a CRC-32, and a CRC is linear: CRC(a ^ b) = CRC(a) ^ L(b), where L is the same division without the
+// initial value and the final inversion. L of a change depends only on the distance from the changed byte to the end of
+// the covered bytes. In a READ the virtual address is always followed by 8 covered bytes: RDMA key and length.
+// Therefore there are 8 tables, one for each byte of the address, in the order of the wire.
 
 #include <stdint.h>
 #include <stdio.h>
 
 enum { ADDRESS_BYTES = 8, BEHIND_BYTES = 8 };
 
-// Puts one byte into a CRC-32: least bit first, as Ethernet does.
+// Adds one byte to a CRC-32, least significant bit first, as in Ethernet.
 static uint32_t divide(uint32_t crc, uint8_t byte)
 {
 	crc ^= byte;

@@ -43,9 +43,10 @@ type state struct {
 	value   uint64
 }
 
-// step says whether an operation may answer so in this state, and what follows.
-// A pending operation ("-") may answer whatever the state allows; that it may
-// never have taken effect needs no word: it may take effect after everything else.
+// step says whether an operation can have this answer in this state, and returns
+// the state after it. A pending operation ("-") can have any answer that the state
+// allows. That it possibly never took effect needs no case of its own, because it
+// can take effect after everything else.
 func step(before state, in input, out output) (bool, state) {
 	may := func(answer string) bool { return out.answer == answer || out.answer == "-" }
 	switch in.call {
