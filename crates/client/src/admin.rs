@@ -1,4 +1,4 @@
-//! The calls of a client that look at the cluster instead of its pairs.
+//! The calls of a client that concern the cluster as a whole, not single pairs.
 
 use fusee_control::master::{MasterReply, MasterRequest, Status};
 use fusee_control::node::{NodeReply, NodeRequest, Usage};
@@ -12,8 +12,8 @@ use crate::error::{ConnectError, WriteError};
 use crate::session::Session;
 use crate::survey::{self, FoundPair, MemorySurvey, SurveyError};
 
-/// The operator's calls of a client ([`Client::admin`]): the state of the cluster and the use of its memory. All
-/// of them block the calling thread.
+/// The operator's calls of a client ([`Client::admin`]): the state of the cluster, the use of its memory, and demotion.
+/// All of them block the calling thread.
 ///
 /// ```no_run
 /// use fusee_client::Client;
@@ -67,15 +67,15 @@ impl<'c> Admin<'c> {
         view.members.iter().map(|m| (m.node, ask(m))).collect()
     }
 
-    /// Returns the rules that give a new value its redundancy, unless the write names one: the client's own
-    /// rules, or else the cluster's.
+    /// Returns the rules that determine the redundancy of a new value, unless the write names one: the client's own
+    /// rules if it has any, else the cluster's.
     pub fn redundancy_rules(&self) -> Result<RedundancyRules, ConnectError> {
         self.client.with_session(|session| *session.redundancy_rules())
     }
 
-    /// Finds all pairs whose redundancy satisfies `counts`, as the index shows them. The pairs that were
-    /// written longest ago come first, as far as this is known: a pair's age is that of the session that owns
-    /// the block of its object. Takes 40 bytes of memory per pair.
+    /// Finds all pairs whose redundancy satisfies `counts`, as the index shows them. The pairs that were written
+    /// longest ago come first, approximately: a pair is considered as old as the session that owns the block of its
+    /// object. Takes 40 bytes of memory per pair.
     pub fn find_pairs(
         &self,
         counts: impl Fn(Redundancy) -> bool,
@@ -84,8 +84,9 @@ impl<'c> Admin<'c> {
         self.client.with_session(find)?
     }
 
-    /// Makes pairs of [`Admin::find_pairs`] erasure-coded, concurrently; pairs that were written since stay as
-    /// they are. Returns one outcome per pair, in order. All readers find each value at every moment.
+    /// Makes pairs of [`Admin::find_pairs`] erasure-coded, concurrently. Pairs that were written after they were found
+    /// stay as they are. Returns one outcome per pair, in the order of the pairs. Readers find each value at every
+    /// moment.
     pub fn demote(&self, pairs: &[FoundPair], order: &DemotionOrder) -> Vec<DemotionOutcome> {
         let demote = async |session: &Session| {
             let all = pairs.iter().map(|pair| session.demote(pair, order));
@@ -98,14 +99,14 @@ impl<'c> Admin<'c> {
         }
     }
 
-    /// Surveys the use of memory: by node, by size of objects, by owner, and what waits to be reused. Reads the
-    /// index, and 1/512 of the memory that has owners. The survey is no snapshot: writes go on meanwhile (see
-    /// [`MemorySurvey`]).
+    /// Surveys the use of memory: by node, by size of objects, by owner, and how much waits to be reused. Reads the
+    /// index, and 1/512 of the memory that has owners. The survey is not a snapshot, because sessions write while it is
+    /// made (see [`MemorySurvey`]).
     pub fn survey_memory(&self) -> Result<MemorySurvey, SurveyError> {
         self.client.check_origin()?;
         let context = self.client.context();
-        // Orphaned blocks are asked for before the read and open sessions after it, so that every owner that
-        // the read meets is known.
+        // The master is asked for orphaned blocks before the read, and for open sessions after it, so that every owner
+        // that the read meets is known.
         let orphans = survey::owners(context)?.orphans;
         let read = |session: &Session| session.block_on(survey::read_all(session, &orphans));
         let found = self.client.with_session(read)??;

@@ -1,12 +1,12 @@
 //! The memory nodes that a session is attached to: the members of the newest view.
 //!
-//! A view is followed in two steps. As soon as it arrives, the session leaves the nodes that the
-//! view lacks: verbs that wait for one of them end as unreachable, so that their operation wakes up
-//! and looks at the view. The thread's reactor does this before it sleeps. New nodes are attached
-//! when an operation first acts by the view, because attaching waits for the node.
+//! A session follows a new view in two steps. As soon as the view arrives, the session leaves the nodes that the view
+//! lacks: verbs that wait for such a node end as unreachable, so that their operations wake up and look at the view.
+//! The thread's reactor does this before it sleeps. New nodes are attached when an operation first uses the view,
+//! because attaching waits for the node's answer.
 //!
-//! A fenced session leaves all nodes. A broken connection is not made anew: an old verb may still
-//! be on its way on it, and a verb on a new connection could overtake the old one.
+//! A fenced session leaves all nodes. A broken connection is not replaced by a new one, because an old verb may still
+//! be under way on the old connection, and a verb on a new connection could overtake it.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -20,22 +20,21 @@ use fusee_fabric::{AnyFabric, AttachError, AttachOptions, attach_all_with};
 
 use crate::logic::SessionGate;
 
-/// The attachments of a session.
+/// The memory nodes that a session is attached to.
 pub(crate) struct Attachments {
     fabric: Rc<AnyFabric>,
     gate: Arc<SessionGate>,
-    /// Names and identities of the nodes.
+    /// Ids and identities of the attached nodes.
     attached: RefCell<Vec<(MnId, u64)>>,
-    /// The newest view whose absent nodes have been left.
+    /// The number of the newest view for which [`Attachments::leave_absent`] has been called.
     seen: Cell<u64>,
     /// Whether the session has left all nodes for good.
     out: Cell<bool>,
     origin: OriginProcess,
 }
 
-/// Returns the time for which a memory node may owe an answer: two leases, but 0.5 s at least and 5 s at
-/// most; 5 s if the lease is unknown. So a newer view without a dead node mostly comes first, and a slow
-/// node does not lose the session.
+/// Returns the longest wait for an answer of a memory node: two leases, but 0.5 s at least and 5 s at most; 5 s if the
+/// lease is unknown. Mostly, a view without a dead node arrives earlier; and a session survives a slow node.
 fn silence(lease: Duration) -> Duration {
     const SHORTEST: Duration = Duration::from_millis(500);
     const LONGEST: Duration = Duration::from_secs(5);
@@ -78,8 +77,8 @@ impl Attachments {
         self.gate.client()
     }
 
-    /// Leaves the nodes that the newest view lacks, or all of them if the session is fenced. Costs
-    /// two loads if there is nothing to leave.
+    /// Leaves the nodes that the newest view lacks, or all nodes if the session is fenced. Costs two loads if there is
+    /// nothing to leave.
     pub fn follow(&self) {
         if !self.origin.is_here() {
             return self.gate.expel_in_child();
@@ -101,8 +100,7 @@ impl Attachments {
         }
     }
 
-    /// Leaves all nodes: no further verb reaches them from here. `patience`: see
-    /// [`AnyFabric::leave`].
+    /// Leaves all nodes: no further verb of this session reaches them. `patience`: see [`AnyFabric::leave`].
     pub fn leave_all(&self, patience: Duration) {
         if !self.out.replace(true) {
             self.attached.borrow_mut().clear();
@@ -110,7 +108,7 @@ impl Attachments {
         }
     }
 
-    /// Attaches to new members of a view; calls `failed` for those that do not answer.
+    /// Attaches to new members of a view. Calls `failed` for those that do not answer.
     pub fn adopt(&self, view: &View, failed: impl Fn(MnId)) {
         if self.out.get() || view.number < self.seen.get() {
             return;
@@ -123,8 +121,7 @@ impl Attachments {
             match self.fabric.attach(member) {
                 Ok(()) => self.attached.borrow_mut().push(key(member)),
                 Err(error) => {
-                    // Verbs to it will fail as unreachable, which tells the operations that post
-                    // them.
+                    // Verbs to this node will fail as unreachable, so the operations that post them learn of it.
                     tracing::warn!(client = %self.client(), %error, "cannot attach");
                     failed(member.node);
                 }
@@ -191,7 +188,7 @@ mod tests {
         })
     }
 
-    /// Returns those of the nodes 0 to 2 that execute a verb.
+    /// Returns those of the nodes 0, 1 and 2 that execute a verb of the session.
     fn reached(attachments: &Attachments) -> Vec<u16> {
         let fabric = attachments.fabric();
         let mut batch = VerbBatch::new();
@@ -230,7 +227,7 @@ mod tests {
             assert_eq!(reached(&attachments), [0]);
             attachments.adopt(&gate.view(), nobody);
             assert_eq!(reached(&attachments), [0, 2]);
-            // The same name, but another node, to which attaching fails.
+            // A member with the same id but another identity, so attaching fails.
             let stranger = Member { identity: 1, ..c.clone() };
             let failed = Cell::new(None);
             gate.publish_view(&view(3, &[a, b, &stranger]));

@@ -1,8 +1,8 @@
 //! The blocking form of a client's calls.
 //!
-//! A blocking call runs on the calling thread, in a session that the thread opens with its first call and keeps
-//! until the thread or the client ends. No other thread takes part: over shared memory a get of a cached key is
-//! a function call.
+//! A blocking call runs on the calling thread, in a session that the thread opens with its first call and keeps until
+//! the thread ends or the client ends. No other thread takes part: over shared memory a get of a cached key is a
+//! function call.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -23,12 +23,13 @@ use crate::session::Session;
 use crate::writes::{BatchWrite, PutOptions};
 
 thread_local! {
-    /// Sessions that this thread has opened for blocking calls, at most one per client.
+    /// Sessions that this thread has opened for blocking calls, each with the number of its client; at most one per
+    /// client.
     static SESSIONS: RefCell<Vec<(u64, Rc<Session>)>> = const { RefCell::new(Vec::new()) };
 }
 
-/// A [`Client`] whose calls block ([`Client::blocking`]). Clones are cheap and share everything; any thread may
-/// use them.
+/// A [`Client`] whose calls block ([`Client::blocking`]). Clones are cheap and share everything; any thread can use
+/// them.
 ///
 /// ```no_run
 /// use fusee_client::Client;
@@ -39,9 +40,9 @@ thread_local! {
 /// # Ok::<(), fusee_client::Error>(())
 /// ```
 ///
-/// Most calls over shared memory take a microsecond, but some take longer: an operation may need a block, wait
-/// for another writer or for a view change, or be the first of its thread. In a task of an async runtime a
-/// blocking call works, and blocks the runtime's thread for that time: seconds, if memory is short.
+/// Most calls over shared memory take a microsecond. A call takes longer if it needs a block of memory, waits for
+/// another writer or for a view change, or is the first call of its thread. A blocking call also works in a task of an
+/// async runtime, but blocks a thread of that runtime until it returns, which can take seconds if memory is short.
 #[derive(Clone)]
 pub struct BlockingClient {
     client: Client,
@@ -52,7 +53,7 @@ impl BlockingClient {
         BlockingClient { client }
     }
 
-    /// Returns the client with async calls.
+    /// Returns the same client with async calls.
     pub fn client(&self) -> &Client {
         &self.client
     }
@@ -67,7 +68,7 @@ impl BlockingClient {
         self.client.admin()
     }
 
-    /// Returns a client with another op timeout; see [`Client::with_op_timeout`].
+    /// Returns a client with a different op timeout; see [`Client::with_op_timeout`].
     pub fn with_op_timeout(&self, op_timeout: Duration) -> BlockingClient {
         BlockingClient::new(self.client.with_op_timeout(op_timeout))
     }
@@ -77,7 +78,7 @@ impl BlockingClient {
         self.client.view()
     }
 
-    /// Returns the fabric of the sessions.
+    /// Returns the fabric that all sessions of the client use.
     pub fn fabric(&self) -> FabricKind {
         self.client.fabric()
     }
@@ -92,14 +93,14 @@ impl BlockingClient {
         self.client.run(async |s| s.get(key).await)
     }
 
-    /// Calls `f` with the value of a key, or with `None` if the key does not exist. The value is not copied
-    /// before. `f` may use the client.
+    /// Calls `f` with the value of a key, or with `None` if the key does not exist. `f` sees the value where it was
+    /// fetched, without a copy, and is allowed to use the client.
     ///
     /// ```no_run
     /// # let store = fusee_client::Client::connect("127.0.0.1:7400")?.blocking();
     /// let lines = store.get_with(b"log", |log| log.map(|log| log.split(|b| *b == b'\n').count()))?;
     ///
-    /// // Into memory that is there already:
+    /// // Copies the value into memory that is allocated already:
     /// let mut buffer = Vec::with_capacity(1 << 20);
     /// let is_there = store.get_with(b"log", |log| {
     ///     buffer.clear();
@@ -137,12 +138,12 @@ impl BlockingClient {
         self.client.run(async |s| s.put_with(key, value, options).await)
     }
 
-    /// Adds a key, or replaces its value, by a value of `value_bytes` bytes that `fill` writes.
+    /// Adds a key, or replaces its value. `fill` writes the value, of `value_bytes` bytes.
     ///
-    /// `fill` writes directly into the buffer that is sent, without another copy. Only a value that is
-    /// erasure-coded or without redundancy, or that passes a work table, is composed in another buffer first.
-    /// The buffer is zeroed before. `fill` is called once, before the write begins and before the key is looked
-    /// up, so also if the write fails. It may use the client, and may take long.
+    /// `fill` gets the buffer that is sent, so the value is not copied again, except if it is erasure-coded, has no
+    /// redundancy, or passes a work table: then `fill` gets a separate buffer. The buffer is zeroed before. `fill` is
+    /// called exactly once, before the key is looked up, and even if the write then fails. `fill` is allowed to use the
+    /// client, and to take long.
     ///
     /// ```no_run
     /// # let store = fusee_client::Client::connect("127.0.0.1:7400")?.blocking();
@@ -227,7 +228,7 @@ impl fmt::Debug for BlockingClient {
 }
 
 impl Client {
-    /// Runs `f` in the calling thread's own session.
+    /// Runs `f` with the calling thread's session of this client, which is opened if there is none.
     pub(crate) fn with_session<R>(&self, f: impl FnOnce(&Session) -> R) -> Result<R, ConnectError> {
         self.check_caller()?;
         let context = self.context();
@@ -246,7 +247,7 @@ impl Client {
                     sessions.push((context.number, session.clone()));
                     sessions.extract_if(.., |(_, s)| s.is_over()).collect::<Vec<_>>()
                 });
-                // Not within the borrow above: the end of a session may borrow the list.
+                // Dropped here and not within the borrow above, because the end of a session may borrow the list.
                 drop(ended);
                 session
             }
@@ -254,7 +255,7 @@ impl Client {
         Ok(f(&session))
     }
 
-    /// Runs an operation in the calling thread's own session, to its end.
+    /// Runs an operation to its end, in the calling thread's session of this client.
     pub(crate) fn run<R, E: ErrorFamily>(
         &self,
         f: impl AsyncFnOnce(&Session) -> Result<R, E>,
@@ -270,15 +271,15 @@ impl Client {
         let (result, is_lost) =
             self.with_session(run).map_err(|error| E::from_store(error.into()))?;
         if is_lost {
-            // At once, since other sessions may wait for the writes that this one left half-way. The next call
-            // opens another session, unless a nested call has done so already.
+            // A lost session is dropped at once, because other sessions may wait for the writes that it left half-way.
+            // The next call opens another session, unless a nested call has done so already.
             drop(take_sessions_of_thread(self.context().number, Session::is_lost));
         }
         result
     }
 }
 
-/// Takes the sessions that the calling thread opened for blocking calls of the client with this number.
+/// Takes those sessions for which `which` is true from the calling thread's sessions of the client with this number.
 pub(crate) fn take_sessions_of_thread(
     number: u64,
     which: impl Fn(&Session) -> bool,

@@ -1,11 +1,11 @@
 //! The client that all threads and tasks of a program share.
 //!
-//! Async calls run on the client's driver thread, over every fabric: their futures may move between threads and
-//! be dropped at any time, and the awaiting thread is never blocked. [`blocking`](crate::blocking) has the
-//! blocking calls, which run on the calling thread.
+//! Async calls run on the client's driver thread, over every fabric. The futures of async calls can be moved between
+//! threads and dropped at any time, and never block the awaiting thread. [`blocking`](crate::blocking) has the blocking
+//! calls, which run on the calling thread.
 //!
-//! A client belongs to the process that opened it. Its copy in a forked child answers every call with an error
-//! of the name `Forked`, leaves the parent's resources alone, and does nothing when it is dropped.
+//! A client belongs to the process that opened it. In a forked child, every call of the inherited client fails with an
+//! error named `Forked`, and its drop does nothing: the parent's resources stay untouched.
 
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -34,15 +34,15 @@ use crate::session::{KeepAlive, Session};
 use crate::writes::{BatchWrite, OwnedWrite, PutOptions};
 
 thread_local! {
-    /// Whether this thread is a driver and runs a callback of an async call; all other operations of its
-    /// session wait meanwhile.
+    /// Whether this thread is a driver thread that runs a callback of an async call. All other operations of the
+    /// driver's session wait until the callback returns.
     static IN_CALLBACK: Cell<bool> = const { Cell::new(false) };
 }
 
-/// A handle of the store. Clones are cheap and share everything; any thread or task may use them.
+/// A handle of the store. Clones are cheap and share everything; any thread or task can use them.
 ///
-/// Its calls are async: they work under any executor, never block the awaiting thread, and go on if their
-/// future is dropped after its first poll. [`Client::blocking`] has the same calls as blocking ones.
+/// The calls of a `Client` are async: they work under any executor, never block the awaiting thread, and an operation
+/// goes on if its future is dropped after the first poll. [`Client::blocking`] has the same calls as blocking ones.
 ///
 /// ```no_run
 /// # async fn greet() -> Result<(), fusee_client::Error> {
@@ -55,14 +55,14 @@ thread_local! {
 /// # }
 /// ```
 ///
-/// The drop of the last clone ends the session of the dropping thread and completes all async calls that still
-/// run, awaited or not: the drop waits for both. Sessions of other threads end with those threads, or when
-/// these open a session of another client.
+/// The drop of the last clone waits until all async calls that still run, awaited or not, are complete, and until the
+/// session of the dropping thread has ended. The session of another thread ends with that thread, or when that thread
+/// opens a session of another client.
 ///
-/// A child made by `fork` has no client: all calls of the inherited one fail at once, with an error named
-/// `Forked`, and its drop does nothing. The child may open a client of its own by [`Client::connect`], as may a
-/// daemon after its last fork. If the parent has other threads, the usual rule of `fork` holds: what another
-/// thread had locked (standard output, a logger) stays locked in the child.
+/// A child made by `fork` cannot use its parent's client: all calls of the inherited client fail at once, with an error
+/// named `Forked`, and its drop does nothing. The child can open a client of its own by [`Client::connect`]; a daemon
+/// should do that after its last fork. If the parent has other threads, the usual rule of `fork` holds: a lock that
+/// another thread held at the fork (of standard output, of a logger) stays locked in the child.
 ///
 /// ```no_run
 /// # fn fork() -> i32 { 0 } // libc::fork, in an unsafe block
@@ -81,21 +81,22 @@ thread_local! {
 #[derive(Clone)]
 pub struct Client {
     inner: Arc<ProcessBound<ClientInner>>,
-    /// The op timeout of this clone, if it differs from the options'.
+    /// The op timeout of this clone; `None` means [`Options::op_timeout`].
     op_timeout: Option<Duration>,
 }
 
-/// The state shared by all clones; its drop ends the client.
+/// The state shared by all clones of a [`Client`]. Its drop ends the client.
 pub(crate) struct ClientInner {
     context: Arc<ClientContext>,
-    /// The view that a forked child reports: the lock of the newest view may be held for ever there.
+    /// The view at the time of joining, which a forked child reports. The child must not lock the newest view: another
+    /// thread of the parent may have held that lock at the fork.
     first_view: Arc<View>,
     driver: Mutex<Option<AsyncDriver>>,
-    /// The embedded cluster, if there is one.
+    /// The embedded cluster, if the client has started one.
     cluster: Option<KeepAlive>,
 }
 
-/// The limit of a call that has an op timeout of its own.
+/// The op timeout of one call of a client made by [`Client::with_op_timeout`], and the time when the call began.
 #[derive(Clone, Copy)]
 pub(crate) struct CallLimit {
     op_timeout: Duration,
@@ -103,7 +104,7 @@ pub(crate) struct CallLimit {
 }
 
 impl CallLimit {
-    /// Returns the rest of the call's time.
+    /// Returns the part of the op timeout that is left.
     pub fn left(&self) -> Duration {
         self.op_timeout.saturating_sub(self.begun.elapsed())
     }
@@ -112,14 +113,14 @@ impl CallLimit {
 impl Client {
     /// Joins a cluster. `master` is the master's host and port; several masters are separated by commas.
     ///
-    /// The call blocks its thread until the master and all memory nodes are reached.
+    /// Blocks the calling thread until the master and all memory nodes are reached.
     pub fn connect(master: &str) -> Result<Client, ConnectError> {
         Client::connect_with(master, Options::default())
     }
 
     /// Joins a cluster, with options; see [`Client::connect`].
     pub fn connect_with(master: &str, options: Options) -> Result<Client, ConnectError> {
-        // Early, since a program that begins with this call has no other threads yet.
+        // Called early, because a program that begins with `connect` has no other threads yet.
         barrier::prepare();
         let runtime = Runtime::with_keys("fusee-control", options.keys.clone())?;
         let runtime = runtime.with_tls(options.tls.clone());
@@ -127,8 +128,8 @@ impl Client {
         Client::join(runtime, master, options, HashMap::new(), None)
     }
 
-    /// Joins the cluster of this master. `cluster` is an embedded cluster, which ends with the client;
-    /// `local_nodes` are the control services of its memory nodes.
+    /// Joins the cluster of this master. `cluster` is an embedded cluster, which ends with the client. `local_nodes`
+    /// are the control services of the embedded cluster's memory nodes.
     pub(crate) fn join(
         runtime: Runtime,
         master: MasterClient,
@@ -138,7 +139,7 @@ impl Client {
     ) -> Result<Client, ConnectError> {
         let view = wait(&runtime, first_view(master.clone(), options.connect_timeout))?;
         view.check()?;
-        // The client is bound to this cluster now: in another one its pairs would not be found.
+        // From now on, `master` refuses any other cluster, because the client's pairs would not be found there.
         master.join(view.cluster);
         let reached = match options.fabric {
             FabricChoice::Only(kind) => SelectedFabric::asked_for(kind),
@@ -161,12 +162,13 @@ impl Client {
         let first_view = context.keeper.view();
         let inner = ClientInner { context, first_view, driver: Mutex::default(), cluster };
         let client = Client { inner: Arc::new(ProcessBound::new(inner)), op_timeout: None };
-        // Reaches every memory node once, so that errors show here and not in the first operation.
+        // Opens a session, which reaches every memory node, so that connection errors show here and not in the first
+        // operation.
         client.with_session(|_| ())?;
         Ok(client)
     }
 
-    /// Returns this client with blocking calls.
+    /// Returns a handle of this client whose calls block.
     pub fn blocking(&self) -> BlockingClient {
         BlockingClient::new(self.clone())
     }
@@ -176,19 +178,19 @@ impl Client {
         Admin::new(self)
     }
 
-    /// Opens a session on the calling thread, for lowest latency and many operations at once. Blocks the thread
-    /// meanwhile.
+    /// Opens a session on the calling thread, for lowest latency and many operations at once. Blocks the thread until
+    /// the session is open.
     pub fn session(&self) -> Result<Session, ConnectError> {
         self.check_caller()?;
         Session::open(&self.inner.context, Some(self.inner.clone()))
     }
 
-    /// Returns a client whose calls wait at most `op_timeout` for others, instead of [`Options::op_timeout`].
-    /// The time counts for a whole call, also one of many keys. A call that has to wait longer ends with
-    /// `GaveUp`, or with the result that it has by then. For sessions of [`Client::session`] there is
+    /// Returns a client whose calls wait at most `op_timeout` for others, instead of [`Options::op_timeout`]. The limit
+    /// covers all waits of one call together, even if the call has many keys. A call that would have to wait longer
+    /// ends with `GaveUp`, or with the result that it has by then. For sessions of [`Client::session`] there is
     /// [`Session::with_op_timeout`].
     ///
-    /// A blocking call may take longer if its thread has no session, or has lost it: the call opens one first,
+    /// A blocking call can take longer if its thread has no session, or has lost its session: the call opens one first,
     /// which takes up to [`Options::connect_timeout`] if memory nodes do not answer.
     ///
     /// ```no_run
@@ -202,7 +204,8 @@ impl Client {
         Client { op_timeout: Some(op_timeout), ..self.clone() }
     }
 
-    /// Returns the newest view of the cluster that this client knows; in a forked child, the first one.
+    /// Returns the newest view of the cluster that this client knows. In a forked child, returns the view with which
+    /// the client joined.
     pub fn view(&self) -> Arc<View> {
         if self.inner.is_here() {
             self.inner.context.keeper.view()
@@ -211,13 +214,13 @@ impl Client {
         }
     }
 
-    /// Returns the fabric of the sessions.
+    /// Returns the fabric that all sessions of the client use.
     pub fn fabric(&self) -> FabricKind {
         self.inner.context.kind
     }
 
-    /// Returns the counts of all sessions, also of ended ones. Any thread may call this at any time. In a
-    /// forked child all counts are zero.
+    /// Returns the counts of all sessions of the client, including ended ones. Any thread can call this at any time. In
+    /// a forked child all counts are zero.
     ///
     /// ```no_run
     /// # let client = fusee_client::Client::connect("127.0.0.1:7400")?;
@@ -236,18 +239,18 @@ impl Client {
         self.drive(async move |s| s.get(&key).await).await
     }
 
-    /// Calls `f` with the value of a key, or with `None` if the key does not exist. The value is not copied
-    /// before.
+    /// Calls `f` with the value of a key, or with `None` if the key does not exist. `f` sees the value where it was
+    /// fetched, without a copy.
     ///
-    /// `f` runs on the client's driver thread and delays its other calls meanwhile, so `f` must not use a
-    /// client: such calls fail with `WithinCallback`. A panic of `f` continues in the awaiting task.
+    /// `f` runs on the client's driver thread, and all other async calls of the client wait until `f` returns. So `f`
+    /// must not use a client: its calls fail with `WithinCallback`. A panic of `f` continues in the awaiting task.
     pub async fn get_with<R: Send + 'static>(
         &self,
         key: &[u8],
         f: impl FnOnce(Option<&[u8]>) -> R + Send + 'static,
     ) -> Result<R, ReadError> {
         let key = key.to_vec();
-        // A panic on the driver thread would end the operations of other tasks.
+        // Caught here, because a panic on the driver thread would end the operations of other tasks.
         let f = |value: Option<&[u8]>| {
             IN_CALLBACK.set(true);
             let shown = panic::catch_unwind(AssertUnwindSafe(|| f(value)));
@@ -268,7 +271,7 @@ impl Client {
         self.drive(async move |s| s.get_many(&keys).await).await
     }
 
-    /// Adds a key, or replaces its value. Dropping the future does not stop the write; so it is with all writes.
+    /// Adds a key, or replaces its value. Dropping the future does not stop this or any other write.
     pub async fn put(&self, key: &[u8], value: &[u8]) -> Result<(), WriteError> {
         let key = key.to_vec();
         let value = value.to_vec();
@@ -281,7 +284,7 @@ impl Client {
     /// # async fn example(client: fusee_client::Client) -> Result<(), Box<dyn std::error::Error>> {
     /// use fusee_client::{PutOptions, WriteError};
     ///
-    /// // Only if nobody else has; on six memory nodes, any four of which restore the value.
+    /// // Only if the key is absent; on six memory nodes, any four of which restore the value.
     /// let options = PutOptions::default().if_absent().with_redundancy("ec:4+2".parse()?);
     /// match client.put_with(b"picture", &[7; 100_000], options).await {
     ///     Ok(()) => println!("stored"),
@@ -322,8 +325,8 @@ impl Client {
         self.drive(async move |s| s.delete(&key).await).await
     }
 
-    /// Runs many writes, of any kinds, in shared round trips. Each has a result of its own, in the order of the
-    /// writes; see [`Session::write_many`].
+    /// Runs many writes, of any kinds, in shared round trips. Returns one result per write, in the order of the writes;
+    /// see [`Session::write_many`].
     ///
     /// ```no_run
     /// # async fn example(client: fusee_client::Client) -> Result<(), fusee_client::Error> {
@@ -345,8 +348,8 @@ impl Client {
         each(writes.len(), self.drive(run).await)
     }
 
-    /// Shows the next pairs of a scan and advances its cursor; see [`Session::scan`]. `show` runs in the
-    /// awaiting task, and may use the client.
+    /// Shows the next pairs of a scan and advances its cursor; see [`Session::scan`]. `show` runs in the awaiting task,
+    /// and is allowed to use the client.
     ///
     /// ```no_run
     /// # async fn example(client: fusee_client::Client) -> Result<(), fusee_client::Error> {
@@ -378,9 +381,9 @@ impl Client {
         Ok(piece.damaged)
     }
 
-    /// Gives the value of a key another redundancy; [`WriteError::NotFound`] if the key does not exist. All
-    /// readers find the value at every moment. A concurrent write of the key may win instead
-    /// ([`Transition::Overtaken`]). Dropping the future does not stop it.
+    /// Gives the value of a key another redundancy; [`WriteError::NotFound`] if the key does not exist. All readers
+    /// find the value at every moment. A concurrent write of the key may win instead ([`Transition::Overtaken`]).
+    /// Dropping the future does not stop the change.
     ///
     /// ```no_run
     /// # async fn example(client: fusee_client::Client) -> Result<(), Box<dyn std::error::Error>> {
@@ -409,7 +412,7 @@ impl Client {
         self.drive(async move |s| s.redundancy_of(&key).await).await
     }
 
-    /// Returns the state that all its sessions share.
+    /// Returns the state that all sessions of the client share.
     pub(crate) fn context(&self) -> &Arc<ClientContext> {
         &self.inner.context
     }
@@ -419,18 +422,19 @@ impl Client {
         if self.inner.is_here() { Ok(()) } else { Err(ConnectError::Forked) }
     }
 
-    /// Also fails if the calling thread runs a callback of an async call, and so must not wait for the store.
+    /// Fails if the client belongs to the parent of this process, or if the calling thread runs a callback of an async
+    /// call: such a callback must not wait for the store.
     pub(crate) fn check_caller(&self) -> Result<(), ConnectError> {
         self.check_origin()?;
         if IN_CALLBACK.get() { Err(ConnectError::WithinCallback) } else { Ok(()) }
     }
 
-    /// Returns the limit of a call that begins now, if this clone has an op timeout of its own.
+    /// Returns the limit of a call that begins now; `None` if this clone has no op timeout of its own.
     pub(crate) fn limit(&self) -> Option<CallLimit> {
         self.op_timeout.map(|op_timeout| CallLimit { op_timeout, begun: Instant::now() })
     }
 
-    /// Runs an operation on the driver thread, which the first operation starts.
+    /// Runs an operation on the driver thread. The first operation starts that thread.
     async fn drive<R: Send + 'static, E: ErrorFamily + Send + 'static>(
         &self,
         operation: impl AsyncFnOnce(&Session) -> Result<R, E> + Send + 'static,
@@ -440,7 +444,8 @@ impl Client {
         let answer = {
             let mut driver = self.inner.driver.lock().unwrap_or_else(PoisonError::into_inner);
             if driver.as_ref().is_none_or(AsyncDriver::is_over) {
-                // Detached: its operations end by themselves, and an async thread must not wait for them.
+                // Detached, because operations of the ended driver end by themselves, and an async thread must not wait
+                // for them.
                 if let Some(over) = driver.take() {
                     over.detach();
                 }
@@ -458,7 +463,7 @@ impl Client {
     }
 }
 
-/// One piece of a scan, on its way from the driver thread to its caller.
+/// One piece of a scan, which the driver thread sends to the task that awaits the call.
 struct ScannedPiece {
     next: ScanCursor,
     pairs: Vec<OwnedPair>,
@@ -492,8 +497,8 @@ impl fmt::Debug for Client {
 
 impl Drop for ClientInner {
     fn drop(&mut self) {
-        // First the driver, which completes the submitted operations; then this thread's session, which hands
-        // over its blocks; then the cluster. Sessions of other threads find the client closed.
+        // First the driver ends, which completes the submitted operations; then this thread's session, which hands over
+        // its blocks; then the cluster. Sessions of other threads see by `close` that the client has ended.
         drop(self.driver.lock().unwrap_or_else(PoisonError::into_inner).take());
         drop(take_sessions_of_thread(self.context.number, |_| true));
         self.context.close(self.cluster.is_some());
@@ -501,7 +506,7 @@ impl Drop for ClientInner {
     }
 }
 
-/// Returns the results of the writes, or the same error for each if there was no session.
+/// Returns the results of `writes` writes. If there was no session, every write gets that error.
 pub(crate) fn each(
     writes: usize,
     results: Result<Vec<Result<(), WriteError>>, WriteError>,

@@ -1,8 +1,8 @@
-//! State that all sessions of a client share, on any thread: connections to the master and to the control
-//! services of the memory nodes, the keeper, and the options.
+//! State that all sessions of a client share, on any thread: connections to the master and to the control services of
+//! the memory nodes, the keeper, and the options.
 //!
-//! Control messages travel on the client's own runtime. A thread that needs an answer waits for it with
-//! [`wait`], which works on any thread, also on one of a foreign async runtime.
+//! Control messages travel on the client's own runtime. A thread that needs an answer waits for it with [`wait`], which
+//! works on any thread, also on a thread of another async runtime.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -27,66 +27,67 @@ use crate::logic::{
 use crate::metrics::ClientMetrics;
 use crate::options::{Options, WorkTable};
 
-/// Interval between questions to a forming cluster whether it is ready.
+/// Interval at which a joining client asks whether a cluster that is still forming is ready.
 const READY_POLL: Duration = Duration::from_millis(20);
 
-/// Time that the end of a session waits for the master's answer.
+/// Longest wait for the master's answer at the end of a session.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Shortest interval between reports to the master that one memory node does not answer.
 const REPORT_PACE: Duration = Duration::from_millis(100);
-/// Deadline of such a report.
+/// Deadline of a report to the master that a memory node does not answer.
 const REPORT_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Lease that the keeper assumes until the first session brings the master's.
+/// Lease that the keeper assumes until the first session opens and brings the master's lease.
 const LEASE: Duration = Duration::from_secs(1);
 
-/// Interval between looks at the usage of the memory nodes, if a policy depends on it.
+/// Interval at which the memory nodes are asked for their usage, if a policy depends on it.
 const MEMORY_POLL: Duration = Duration::from_millis(250);
-/// Level of a pool above which memory is short, in percent, unless the policy has another one.
+/// Share of a pool in use above which memory is short, in percent, unless the policy sets another one.
 const SHORT_PERCENT: u8 = 85;
 
 static NEXT_CLIENT: AtomicU64 = AtomicU64::new(0);
 
-/// State that sessions of a client need, on any thread.
+/// State that all sessions of a client share, on any thread.
 pub(crate) struct ClientContext {
     pub number: u64,
     pub runtime: Runtime,
     pub master: MasterClient,
     pub kind: FabricKind,
-    /// Whether shared memory was expected, but was not there or closed to this process.
+    /// Whether shared memory is not used although every memory node lends it on this host, because the pools are
+    /// missing or closed to this process.
     shm_refused: bool,
     pub options: Options,
     pub keeper: Arc<Keeper>,
     counts: Mutex<ClientSessionCounts>,
-    /// The work table of all sessions, if there is one.
+    /// The work table that all sessions share, if the options ask for one.
     pub table: Option<Arc<logic::RequestTable>>,
-    /// The index cache of all sessions, unless each has its own.
+    /// The index cache that all sessions share; `None` if each session has its own.
     pub cache: Option<Arc<Mutex<logic::IndexCache>>>,
     /// The keeper's task.
     keeping: JoinHandle<()>,
     nodes: Mutex<MemberConnections>,
     /// Whether a task watches the usage of the memory nodes.
     watches_memory: AtomicBool,
-    /// Time of the latest report to the master about each node that does not answer.
+    /// The time of the latest report to the master that a node does not answer, for each such node.
     reported: Mutex<HashMap<MnId, Instant>>,
     /// Whether the last clone of the client is dropped.
     closed: AtomicBool,
-    /// Whether its embedded cluster has ended as well.
+    /// Whether the client's embedded cluster has ended, too.
     cluster_gone: AtomicBool,
 }
 
-/// Counts of sessions.
+/// Counts of a client's sessions.
 #[derive(Default)]
 struct ClientSessionCounts {
     open: BTreeMap<ClientId, Arc<SessionCounters>>,
-    /// Sums of the sessions that have ended.
+    /// Sums over the sessions that have ended.
     ended: ClientMetrics,
 }
 
 /// Control connections to the members of a view.
 struct MemberConnections {
-    /// The number of the view.
+    /// The number of that view.
     view: u64,
     clients: NodeClients,
 }
@@ -94,12 +95,12 @@ struct MemberConnections {
 pub(crate) type NodeClients = Arc<HashMap<MnId, NodeClient>>;
 
 impl ClientContext {
-    /// Begins to count an opened session.
+    /// Begins to count an open session.
     pub fn began(&self, client: ClientId, counted: Arc<SessionCounters>) {
         self.counts().open.insert(client, counted);
     }
 
-    /// Ends a session for the keeper, and keeps its counts in the sums.
+    /// Removes a session from the keeper, and adds its counts to the sums of ended sessions.
     pub fn ended(&self, client: ClientId) {
         self.keeper.close(client);
         let mut counts = self.counts();
@@ -135,8 +136,8 @@ impl ClientContext {
         let clients = Arc::new(nodes.into_iter().map(own).collect());
         let nodes = MemberConnections { view: view.number, clients };
         let keeper = Arc::new(Keeper::new(view, KeeperTiming::for_lease(LEASE)));
-        // Over a connection of its own, which a slow answer to another request cannot break: a client that
-        // loses this connection soon counts as dead.
+        // The keeper has a connection of its own, which a slow answer to another request cannot break: soon after it
+        // loses this connection, a client is taken for dead.
         let kept = keeper.clone();
         let link = RpcKeeperEnvironment { master: master.apart(), clock: Clock::of(kind) };
         let keeping = runtime.handle().spawn(async move { kept.keep(&link).await });
@@ -167,27 +168,27 @@ impl ClientContext {
         }
     }
 
-    /// Ends the client, and its embedded cluster if it has one.
+    /// Ends the client, and with it the embedded cluster if there is one.
     pub fn close(&self, with_cluster: bool) {
         if with_cluster {
             self.keeping.abort();
         }
-        // Release: a thread that sees the end also sees all that came before it.
+        // Release, so that a thread that sees one of these flags also sees everything that came before.
         self.cluster_gone.store(with_cluster, Ordering::Release);
         self.closed.store(true, Ordering::Release);
     }
 
-    /// Whether there is no cluster left that a session could report its end to.
+    /// Returns whether the cluster has ended, so that a session cannot report its end to a master.
     pub fn is_cluster_gone(&self) -> bool {
         self.cluster_gone.load(Ordering::Acquire)
     }
 
-    /// Whether the client has ended.
+    /// Returns whether the client has ended.
     pub fn is_closed(&self) -> bool {
         self.closed.load(Ordering::Acquire)
     }
 
-    /// Waits for a future of the control plane on the calling thread, which may be a thread of a foreign async
+    /// Waits for a future of the control plane on the calling thread, even if that is a thread of another async
     /// runtime.
     pub fn wait<T: Send + 'static>(&self, future: impl Future<Output = T> + Send + 'static) -> T {
         wait(&self.runtime, future)
@@ -223,9 +224,9 @@ impl ClientContext {
         Ok(Arc::new(opened.gate(asked_at)))
     }
 
-    /// Starts to watch the usage of the memory nodes for the sessions, if a policy depends on it. Memory is
-    /// short if the used part of some pool is above the level. The used part is the reserved bytes times the
-    /// cluster-wide share of blocks with owners.
+    /// Starts to watch the usage of the memory nodes for the sessions, if a policy depends on it. Memory is short if
+    /// the used part of some pool is above the policy's limit. The used part of a pool is its reserved bytes times the
+    /// cluster-wide share of blocks that have owners.
     pub fn watch_memory(self: &Arc<ClientContext>, policy: &Policy) {
         let is_wanted = policy.demotion.is_some() || policy.promotion.is_some();
         if !is_wanted || self.watches_memory.swap(true, Ordering::Relaxed) {
@@ -235,7 +236,7 @@ impl ClientContext {
         let shared = Arc::downgrade(self);
         self.runtime.handle().spawn(async move {
             loop {
-                // Not held over the wait, so that the client can end.
+                // This reference is dropped before the wait below, so that the client can end.
                 let (keeper, nodes) = match shared.upgrade() {
                     Some(shared) if !shared.is_closed() => {
                         (shared.keeper.clone(), shared.node_clients(&shared.keeper.view()))
@@ -263,8 +264,8 @@ impl ClientContext {
         }
     }
 
-    /// Returns the control connections to a view's members, opened as they are needed. Those of the newest view
-    /// are kept.
+    /// Returns control connections to a view's members, and makes those that do not exist yet. Those to members of the
+    /// newest view are kept.
     pub fn node_clients(&self, view: &View) -> NodeClients {
         let mut nodes = self.nodes.lock().unwrap_or_else(PoisonError::into_inner);
         let same = view.members.iter().all(|m| nodes.clients.contains_key(&m.node));
@@ -285,8 +286,8 @@ impl ClientContext {
         clients
     }
 
-    /// Tells the master that a memory node does not answer, unless it was told recently. Does not wait for the
-    /// answer.
+    /// Tells the master that a memory node does not answer, unless this client has reported that node within
+    /// [`REPORT_PACE`]. Does not wait for the master's answer.
     pub fn report_unreachable(&self, node: MnId) {
         let now = Instant::now();
         let mut reported = self.reported.lock().unwrap_or_else(PoisonError::into_inner);
@@ -306,10 +307,11 @@ impl ClientContext {
     }
 }
 
-/// Returns whether memory is short, by the usage of the memory nodes.
+/// Returns whether memory is short, according to the usage of all memory nodes.
 fn is_short(above_percent: u8, usages: &[Usage]) -> bool {
     let sum = |of: fn(&Usage) -> u64| usages.iter().map(of).sum::<u64>() as f64;
-    // Over all memory nodes together, since each reports only the blocks of regions whose primary it holds.
+    // The share of owned blocks is computed over all memory nodes together, because each node reports only the blocks
+    // of regions whose primary it holds.
     let owned =
         sum(|usage| usage.primary_blocks_owned) / sum(|usage| usage.primary_blocks).max(1.0);
     let level = f64::from(above_percent) / 100.0;
@@ -334,8 +336,8 @@ impl KeeperEnvironment for RpcKeeperEnvironment {
     }
 
     async fn sleep(&self, time: Duration) {
-        // The runtime's timers have a resolution of a millisecond. Shorter waits are rare: an operation is
-        // about to end then.
+        // The runtime's timers have a resolution of a millisecond. A shorter wait spins. Such waits are rare: they
+        // occur when an operation is about to end.
         if time >= Duration::from_millis(1) {
             return tokio::time::sleep(time).await;
         }

@@ -1,9 +1,9 @@
-//! Demotion on request: many pairs become erasure-coded, the coldest first.
+//! Demotion on request: makes many pairs erasure-coded, the coldest first.
 //!
-//! [`Admin::find_pairs`](crate::Admin::find_pairs) lists pairs by the index, and
-//! [`Admin::demote`](crate::Admin::demote) moves some of them. A pair that was written since is
-//! not cold and stays as it is. Readers find a moved pair at every moment, and an interrupted
-//! demotion leaves no pair half-moved.
+//! [`Admin::find_pairs`](crate::Admin::find_pairs) lists pairs of the index, and
+//! [`Admin::demote`](crate::Admin::demote) demotes given ones. A pair that was written after it was found is not cold,
+//! so it stays as it is. Readers find a pair at every moment of its demotion, and an interrupted demotion leaves no
+//! pair half-changed.
 
 use fusee_core::data::{Redundancy, RedundancyError};
 use fusee_core::error::Error;
@@ -13,16 +13,16 @@ use fusee_core::verbs::Fabric;
 
 use crate::survey::FoundPair;
 
-/// An order to demote found pairs.
+/// The rules of one demotion.
 #[derive(Clone, Copy, Debug, Default)]
 #[non_exhaustive]
 pub struct DemotionOrder {
-    /// The redundancy that pairs get. `None`: EC-oriented pairs get the code that they are prepared
-    /// for, and others stay as they are.
+    /// The redundancy that pairs get. `None` means that EC-oriented pairs get the code that they are prepared for, and
+    /// others stay as they are.
     pub to: Option<Redundancy>,
-    /// Shortest value that is demoted, in bytes.
+    /// Length of the shortest value that is demoted, in bytes.
     pub min_value_bytes: u64,
-    /// Whether to report outcomes only, and change nothing.
+    /// Whether to only report the outcomes, without changing any pair.
     pub dry_run: bool,
 }
 
@@ -42,9 +42,8 @@ impl DemotionOrder {
         DemotionOrder { dry_run, ..self }
     }
 
-    /// Returns the new redundancy for a pair with redundancy `has`; `None` if the pair stays as it
-    /// is. A pair that is erasure-coded stays, and so does one without redundancy, which would take
-    /// more memory.
+    /// Returns the new redundancy for a pair with redundancy `has`; `None` if the pair stays as it is. Erasure-coded
+    /// pairs stay as they are. So do pairs without redundancy, because an erasure code would take more memory.
     pub fn target(&self, has: Redundancy) -> Option<Redundancy> {
         let to = match has {
             Redundancy::Oriented(of) => self.to.or(Some(Redundancy::Coded(of.coding()))),
@@ -90,26 +89,27 @@ impl DemotionOrder {
     }
 }
 
-/// The outcome for one pair.
+/// The outcome of a demotion for one pair.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum DemotionOutcome {
-    /// The pair is erasure-coded now, or would be.
+    /// The pair is erasure-coded now, or with [`DemotionOrder::dry_run`] would be.
     Moved {
-        /// The length of its value.
+        /// The length of the value, in bytes.
         value_bytes: u64,
-        /// The memory that it saves.
+        /// The memory that the new redundancy saves, in bytes; negative if it takes more.
         saved_bytes: i64,
     },
     /// The value is shorter than the order's minimum.
     Short,
-    /// The pair cannot have that redundancy.
+    /// The pair cannot have the redundancy of the order.
     Impossible(RedundancyError),
-    /// The pair was written, moved or removed since it was found.
+    /// The pair was written, moved or removed after it was found, or [`DemotionOrder::target`] leaves its redundancy as
+    /// it is.
     Gone,
-    /// A concurrent write of the key has won.
+    /// A concurrent write of the key has won, so the pair was not demoted.
     Overtaken,
-    /// An error, after which the pair may or may not have moved.
+    /// The demotion failed by an error. The pair may have been changed or not.
     Failed(Error),
 }
 

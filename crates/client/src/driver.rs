@@ -1,9 +1,9 @@
 //! The thread that runs the async calls of a client.
 //!
-//! It has one session and runs many operations on it at once. When that session is lost, another
-//! driver takes further operations, and this one completes those it has. A submitted operation is
-//! driven to its end even if its caller no longer waits: to other clients an operation dropped
-//! half-way would look like a crash in the middle of a write.
+//! A driver has one session and runs many operations on it at once. When that session is lost, the client starts
+//! another driver for further operations, and the old driver completes those that it has. A submitted operation is
+//! driven to its end even if its caller no longer waits, because other clients could not tell an operation that is
+//! dropped half-way from a crash in the middle of a write.
 
 use std::future::poll_fn;
 use std::io;
@@ -24,7 +24,7 @@ use crate::error::{ErrorFamily, WriteError};
 use crate::logic::SessionGate;
 use crate::session::Session;
 
-/// Limit of operations that run at once; more wait in the queue.
+/// Limit of operations that a driver runs at once; further ones wait in its queue.
 const MAX_RUNNING: usize = 256;
 
 type OperationFuture = Pin<Box<dyn Future<Output = ()>>>;
@@ -39,11 +39,11 @@ pub(crate) struct AsyncDriver {
 
 #[derive(Default)]
 struct AsyncDriverState {
-    /// Whether the session is lost: submitted operations go on, new ones need another driver.
+    /// Whether the session is lost. Then operations that were submitted go on, but new ones need another driver.
     lost: AtomicBool,
     /// The gate of the session, once there is one.
     gate: OnceLock<Arc<SessionGate>>,
-    /// The reason why there is no session.
+    /// The reason why no session could be opened.
     failure: OnceLock<String>,
 }
 
@@ -55,8 +55,8 @@ impl AsyncDriverState {
 }
 
 impl AsyncDriver {
-    /// Starts a driver. The driver opens its session itself, since the caller may be an async
-    /// thread.
+    /// Starts a driver. The driver's thread opens the session, because the caller may be an async thread, which must
+    /// not block.
     pub fn start(shared: &Arc<ClientContext>) -> io::Result<AsyncDriver> {
         let shared = shared.clone();
         let state = Arc::<AsyncDriverState>::default();
@@ -69,8 +69,8 @@ impl AsyncDriver {
                     serve(&shared, session, queue);
                 }
                 Err(error) => {
-                    // Before the queue is dropped, and the submitted operations with it: these
-                    // report the reason.
+                    // Set before the queue is dropped. That drops the submitted operations, which then report this
+                    // reason.
                     ours.failure.get_or_init(|| error.to_string());
                     ours.lost.store(true, Ordering::Relaxed);
                     drop(queue);
@@ -80,20 +80,20 @@ impl AsyncDriver {
         Ok(AsyncDriver { jobs: Some(jobs), thread: Some(thread), state })
     }
 
-    /// Returns whether another driver is needed.
+    /// Returns whether new operations need another driver.
     pub fn is_over(&self) -> bool {
         let ended = self.thread.as_ref().is_none_or(JoinHandle::is_finished);
         let expelled = || self.state.gate.get().is_some_and(|gate| gate.is_expelled());
-        // Relaxed: a call that does not see it yet fails as the call before it did.
+        // Relaxed suffices: a call that does not see the flag yet fails as the call before it has failed.
         ended || self.state.lost.load(Ordering::Relaxed) || expelled()
     }
 
-    /// Lets the driver complete what was submitted, without waiting for it.
+    /// Lets the driver complete the submitted operations, without waiting for them.
     pub fn detach(mut self) {
         drop(self.thread.take());
     }
 
-    /// Submits an operation, at once; the future returns the operation's result.
+    /// Submits an operation immediately. The returned future waits for the operation's result.
     pub fn submit<R: Send + 'static, E: ErrorFamily + Send + 'static>(
         &self,
         operation: impl AsyncFnOnce(&Session) -> Result<R, E> + Send + 'static,
@@ -110,8 +110,7 @@ impl AsyncDriver {
                 }
                 drop(sender.send(result));
             };
-            // The operation's span is a child of the caller's span, which belongs to another
-            // thread.
+            // The caller's span becomes the parent of the operation's span, which is opened on another thread.
             #[cfg(feature = "telemetry")]
             let operate = tracing::Instrument::instrument(operate, caller);
             Box::pin(operate)
@@ -128,7 +127,7 @@ impl AsyncDriver {
                 answer
                     .map(|answer| answer.unwrap_or_else(|_| Err(E::from_store(state.no_session()))))
             } else {
-                // The parent goes on with the operation.
+                // This process is a forked child; the operation goes on in the parent.
                 let outcome = FailedWriteOutcome::Unknown;
                 Poll::Ready(Err(E::from_store(WriteError::Forked { outcome })))
             }
@@ -145,7 +144,7 @@ impl Drop for AsyncDriver {
     }
 }
 
-/// Runs the submitted operations.
+/// Runs the submitted operations until all senders are dropped.
 fn serve(
     shared: &Arc<ClientContext>,
     session: Session,
@@ -155,12 +154,13 @@ fn serve(
     let mut first = None;
     loop {
         let end = session.block_on(run(&session, first, &mut queue));
-        // At once, since other sessions may wait for writes that this one left half-way.
+        // A lost session is dropped at once, because other sessions may wait for writes that it left half-way.
         drop(session);
         if matches!(end, SessionEndReason::Queue) {
             return;
         }
-        // New calls use another driver by now; this serves a call that had chosen this one before.
+        // New calls use another driver by now. This driver still serves calls that chose it before its session was
+        // lost.
         first = queue.blocking_recv();
         if first.is_none() {
             return;
@@ -172,7 +172,7 @@ fn serve(
     }
 }
 
-/// The next event for a session.
+/// An event that the loop of [`run`] handles.
 enum AsyncDriverEvent {
     Job(SubmittedOperation),
     /// An operation has ended.
@@ -183,7 +183,7 @@ enum AsyncDriverEvent {
 /// The reason why a session's work ends.
 #[derive(Clone, Copy)]
 enum SessionEndReason {
-    /// All senders of operations are dropped.
+    /// All senders of operations have been dropped.
     Queue,
     /// The session is lost.
     Session,
@@ -198,7 +198,7 @@ async fn run(
     running.extend(first.map(|job| job(session.clone())));
     let end = loop {
         let next = poll_fn(|context| {
-            // Without running operations the stream would report its end at once.
+            // Polled only while operations run: an empty stream would report its end at once.
             if !running.is_empty() && running.poll_next_unpin(context).is_ready() {
                 return Poll::Ready(AsyncDriverEvent::Ended);
             }
@@ -210,7 +210,7 @@ async fn run(
                     AsyncDriverEvent::Job,
                 ));
             }
-            // Whatever expels a session wakes its thread, and so polls this.
+            // Anything that expels the session wakes its thread, which polls this again.
             if running.is_empty() && session.is_lost() {
                 Poll::Ready(AsyncDriverEvent::End(SessionEndReason::Session))
             } else {

@@ -1,9 +1,9 @@
 //! Whole clusters inside the calling process: memory nodes and a master, without files.
 //!
-//! The code is that of real processes, but control messages pass through channels: no control port
-//! is opened, no file is written. Over shared memory the sessions use the pools' mappings directly;
-//! over TCP each memory node's software NIC listens on a free port of 127.0.0.1; over verbs all
-//! nodes share the machine's RDMA device.
+//! Memory nodes and master run the same code as in processes of their own, but control messages pass through channels:
+//! no control port is opened, and no file is written. Over shared memory the sessions use the pools' mappings directly;
+//! over TCP each memory node's software NIC listens on a free port of 127.0.0.1; over verbs all nodes share the
+//! machine's RDMA device.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -40,23 +40,23 @@ pub struct EmbeddedOptions {
     pub index_replicas: u8,
     /// Replicas of keys and values, 1..=5. Default: 2.
     pub data_replicas: u8,
-    /// Fabric between sessions and memory nodes, whatever the client's options say. TCP goes
-    /// through loopback ports, verbs through the RDMA device of this machine. Default: shared
-    /// memory.
+    /// Fabric between sessions and memory nodes; overrides that of the client's options. TCP goes through loopback
+    /// ports, verbs through the RDMA device of this machine. Default: shared memory.
     pub fabric: FabricKind,
-    /// Memory that each node lends, in bytes. The system provides it as it is used. Default: 1 GiB.
+    /// Memory that each node lends, in bytes. The operating system provides memory when it is first used. Default: 1
+    /// GiB.
     pub pool_bytes: u64,
-    /// Sizes of regions, blocks and index buckets, and the limits of keys and values. Default: regions of
-    /// 128 MiB and blocks of 4 MiB, so values of up to 2 MiB; else [`Geometry::default`].
+    /// Sizes of regions, blocks and index buckets, and the limits of keys and values. Default: regions of 128 MiB and
+    /// blocks of 4 MiB, which allow values of up to 2 MiB; all else as in [`Geometry::default`].
     pub geometry: Geometry,
-    /// Number of keys that the index is built for. Default: 1,000,000.
+    /// Number of keys for which the index is sized at the start. Default: 1,000,000.
     pub index_keys: u64,
     /// Whether to try to use huge pages. Default: no.
     pub huge_pages: bool,
     /// Rules for the redundancy of values, and for its automatic changes. Default: all values are
     /// replicated.
     pub policy: Policy,
-    /// Options of the client.
+    /// Options of the client. [`EmbeddedOptions::fabric`] replaces the fabric in them.
     pub client: Options,
 }
 
@@ -144,16 +144,16 @@ impl Client {
     }
 }
 
-/// A running embedded cluster, until its drop.
+/// A running embedded cluster. Its drop ends the cluster.
 struct EmbeddedCluster {
-    // Fields in the order in which they end.
+    // Declared in the order in which they are dropped: the master first.
     master: MasterServer,
     nodes: HashMap<MnId, MemoryNode>,
 }
 
 impl EmbeddedCluster {
-    /// Starts memory nodes and a master, and lets the nodes join. The master forms the cluster
-    /// next.
+    /// Starts memory nodes and a master, and lets the nodes join. Does not wait until the master has formed the
+    /// cluster.
     fn start(
         runtime: &Runtime,
         options: &EmbeddedOptions,

@@ -1,7 +1,8 @@
-//! Errors by family: of joining, reading, writing, scanning, surveying, and the one into which all of them convert.
+//! Errors of the library: one type for each family of calls (joining, reading, writing, scanning, surveying), and
+//! [`Error`], into which all of them convert.
 //!
-//! The store's own error is the family of writes: a write may meet everything that there is. Reads and scans meet a
-//! part of it, and their enums say which.
+//! [`WriteError`] is the error type of `fusee_core`'s store, because a write can fail in every way that the store
+//! knows. [`ReadError`] and [`ScanError`] have only those variants with which a read or a scan can fail.
 
 use fusee_control::rpc::RpcError;
 pub use fusee_core::Error as WriteError;
@@ -16,21 +17,22 @@ use crate::survey::SurveyError;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConnectError {
-    /// No answer from the master.
+    /// The master did not answer.
     #[error("the master cannot be reached: {0}")]
     Master(RpcError),
-    /// The master leads no cluster, or not the one that this client belongs to. An [`RpcError::WrongCluster`].
+    /// The master leads no cluster, or another cluster than the one that this client belongs to. Contains an
+    /// [`RpcError::WrongCluster`].
     #[error("{0}")]
     WrongCluster(RpcError),
-    /// The cluster waits for more memory nodes.
+    /// The cluster has not formed yet, because it waits for more memory nodes.
     #[error(
         "the cluster is not ready: {joined} of {expected} memory nodes have joined; start the \
          others, or look at the master's log"
     )]
     NotReady {
-        /// Memory nodes that have joined.
+        /// Number of memory nodes that have joined.
         joined: u32,
-        /// Memory nodes that the cluster needs to form.
+        /// Number of memory nodes that the cluster needs to form.
         expected: u32,
     },
     /// The master refuses the request.
@@ -39,20 +41,20 @@ pub enum ConnectError {
     /// The master's answer does not fit the request, or its content is invalid.
     #[error("the master sent what it should not have: {0}")]
     Protocol(&'static str),
-    /// The master's view breaks a rule.
+    /// The master's view is invalid.
     #[error("the master sent an {0}")]
     View(#[from] ViewError),
-    /// The master's view is older than one that this process has seen, or differs from one with the same
-    /// number: the master has lost a part of the cluster's history that this process depends on.
+    /// The master's view is older than one that this process has seen, or differs from a seen view of the same number.
+    /// So the master has lost a part of the cluster's history that this process depends on.
     #[error(
         "the master leads this cluster by view {found}, and this process has seen view {seen}, of which that one knows \
          nothing: the master was started on an old copy of its store, or over an empty one, where the cluster was \
          formed once more. Start it on its newest store; to go on with what is there, start this program again"
     )]
     Forgotten {
-        /// The newest view that this process has seen.
+        /// The number of the newest view that this process has seen.
         seen: u64,
-        /// The master's view.
+        /// The number of the master's view.
         found: u64,
     },
     /// Attaching to a memory node failed.
@@ -70,13 +72,13 @@ pub enum ConnectError {
         "this process is a child of the one that opened the client; open one here, after the fork"
     )]
     Forked,
-    /// The options ask for a work table, and the fabric is shared memory.
+    /// The options ask for a work table, but the fabric is shared memory.
     #[error(
         "a work table is not for shared memory, where a round trip costs no more than a look into the table: turn \
          it off, or choose another fabric (Options::with_fabric)"
     )]
     WorkTableOverShm,
-    /// The options name a switch for another fabric.
+    /// The options name a switch that works on this fabric, but the client uses another one.
     #[error("the switch is for {0}: choose that fabric, or none (Options::with_fabric)")]
     SwitchOfAnotherFabric(FabricKind),
     /// The embedded cluster did not start.
@@ -104,12 +106,12 @@ pub enum ReadError {
     /// The key is empty.
     #[error("the key is empty; keys have at least 1 byte")]
     KeyEmpty,
-    /// The key is over the cluster's limit.
+    /// The key is longer than the cluster allows.
     #[error("the key has {bytes} bytes, the cluster's maximum is {max_bytes}")]
     KeyTooLarge {
-        /// The length of the key.
+        /// The length of the key, in bytes.
         bytes: usize,
-        /// The limit.
+        /// The cluster's limit, in bytes.
         max_bytes: usize,
     },
     /// A memory node did not answer.
@@ -120,13 +122,13 @@ pub enum ReadError {
         /// The failure of the verb.
         error: VerbError,
     },
-    /// The read waited longer than the op timeout.
+    /// The read gave up, because its waits reached the op timeout.
     #[error(
         "gave up after waiting too long for {waiting_for}; try again when `fusee status` shows no change and no \
          session that has expired"
     )]
     GaveUp {
-        /// The event that it waited for.
+        /// The event that the read waited for.
         waiting_for: &'static str,
     },
     /// Memory holds bytes that no correct client writes.
@@ -135,10 +137,11 @@ pub enum ReadError {
         /// A description of the damage.
         what: &'static str,
     },
-    /// The session is fenced: the cluster took it for dead, or could not wait for it.
+    /// The session is fenced, because the cluster took it for dead or could not wait for it.
     #[error("the cluster has fenced this session; open a new one")]
     Expelled,
-    /// The call came from a callback that other operations wait for; see [`WriteError::WithinCallback`].
+    /// The call came from a callback, and other operations wait until that callback returns; see
+    /// [`WriteError::WithinCallback`].
     #[error(
         "a callback may not use the client here, where other operations wait for it to return; use the client after \
          the call that the callback belongs to"
@@ -152,7 +155,7 @@ pub enum ReadError {
     /// The calling thread has no session with the cluster and could not get one.
     #[error("no session with the cluster: {reason}")]
     NoSession {
-        /// The reason.
+        /// The text of the error.
         reason: String,
     },
 }
@@ -169,13 +172,13 @@ pub enum ScanError {
         /// The failure of the verb.
         error: VerbError,
     },
-    /// The scan waited longer than the op timeout.
+    /// The scan gave up, because its waits reached the op timeout.
     #[error(
         "gave up after waiting too long for {waiting_for}; try again when `fusee status` shows no change and no \
          session that has expired"
     )]
     GaveUp {
-        /// The event that it waited for.
+        /// The event that the scan waited for.
         waiting_for: &'static str,
     },
     /// Memory holds bytes that no correct client writes.
@@ -184,10 +187,11 @@ pub enum ScanError {
         /// A description of the damage.
         what: &'static str,
     },
-    /// The session is fenced: the cluster took it for dead, or could not wait for it.
+    /// The session is fenced, because the cluster took it for dead or could not wait for it.
     #[error("the cluster has fenced this session; open a new one")]
     Expelled,
-    /// The call came from a callback that other operations wait for; see [`WriteError::WithinCallback`].
+    /// The call came from a callback, and other operations wait until that callback returns; see
+    /// [`WriteError::WithinCallback`].
     #[error(
         "a callback may not use the client here, where other operations wait for it to return; use the client after \
          the call that the callback belongs to"
@@ -201,7 +205,7 @@ pub enum ScanError {
     /// The calling thread has no session with the cluster and could not get one.
     #[error("no session with the cluster: {reason}")]
     NoSession {
-        /// The reason.
+        /// The text of the error.
         reason: String,
     },
 }
@@ -222,25 +226,25 @@ pub enum ScanError {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// Of joining a cluster, of a session's begin, or of a question to the master.
+    /// An error of joining a cluster, of opening a session, or of a question to the master.
     #[error(transparent)]
     Connect(#[from] ConnectError),
-    /// Of a read.
+    /// An error of a read.
     #[error(transparent)]
     Read(#[from] ReadError),
-    /// Of a write.
+    /// An error of a write.
     #[error(transparent)]
     Write(#[from] WriteError),
-    /// Of a scan.
+    /// An error of a scan.
     #[error(transparent)]
     Scan(#[from] ScanError),
-    /// Of a survey.
+    /// An error of a survey.
     #[error(transparent)]
     Survey(#[from] SurveyError),
 }
 
 impl Error {
-    /// Returns the fate of the write that failed; `NotApplied` if it was no write.
+    /// Returns whether the write that failed may have happened; `NotApplied` if the call was not a write.
     pub fn outcome(&self) -> FailedWriteOutcome {
         match self {
             Error::Write(error) => error.outcome(),
@@ -249,7 +253,7 @@ impl Error {
     }
 }
 
-/// Joining fails within an operation if its thread has no session yet, or has lost it.
+/// Used by an operation whose thread has no session yet, or has lost its session, and cannot open one.
 impl From<ConnectError> for WriteError {
     fn from(error: ConnectError) -> WriteError {
         match error {
@@ -260,7 +264,7 @@ impl From<ConnectError> for WriteError {
     }
 }
 
-/// A write that has to read first fails as the read did; it was not applied.
+/// Used by a write that has to read first, when that read fails. The write was not applied.
 impl From<ReadError> for WriteError {
     fn from(error: ReadError) -> WriteError {
         let outcome = FailedWriteOutcome::NotApplied;
@@ -282,9 +286,10 @@ impl From<ReadError> for WriteError {
     }
 }
 
-/// The part of a store's errors that one family of operations can meet.
+/// Conversion of the store's error, [`WriteError`], into the error type of one family of calls, which has a part of the
+/// store's variants.
 pub(crate) trait ErrorFamily {
-    /// Takes over the error of an operation of this family.
+    /// Converts an error that the store returned for an operation of this family.
     fn from_store(error: WriteError) -> Self;
 }
 

@@ -1,12 +1,11 @@
 //! The executor of a session's futures on the calling thread.
 //!
-//! [`Reactor::block_on`] polls a future. When the future has to wait, the reactor lets the fabric
-//! make progress: send what was submitted, receive, wake. Over shared memory verbs never wait, so
-//! most operations end in their first poll, and this is a function call. Timers are a heap; the
-//! heap and its clock are looked at only when the future waits. The same holds for newer views
-//! ([`Attachments::follow`]).
+//! [`Reactor::block_on`] polls a future. When the future has to wait, the reactor lets the fabric make progress: send
+//! what was submitted, receive, and wake futures. Over shared memory verbs never wait, so most operations end in their
+//! first poll, and `block_on` costs no more than a function call. The reactor looks at its timers (a heap), at the
+//! clock, and for newer views ([`Attachments::follow`]) only when the future has to wait.
 //!
-//! In a forked child all waits end at once: the threads and peers that would end them belong to the
+//! In a forked child all waits end at once, because the threads and memory nodes that would end them belong to the
 //! parent.
 
 use std::cell::{Cell, RefCell};
@@ -34,7 +33,7 @@ pub(crate) struct Reactor {
 
 struct Timer {
     at: Instant,
-    /// Makes the order total.
+    /// The serial number of the timer, which orders timers of the same instant.
     number: u64,
     waker: Waker,
 }
@@ -66,10 +65,10 @@ impl Reactor {
 
     /// Runs the future to its end.
     ///
-    /// The calling thread may be in a task of tokio. tokio gives each task a budget; when it is
-    /// used up, all of tokio's futures report that they are not ready, until the task yields. This
-    /// call does not yield before its future is ready, and control messages arrive by way of tokio:
-    /// without [`unconstrained`] they would never be ready again.
+    /// The calling thread may run a task of tokio. tokio gives each task a budget; once the budget is used up, all of
+    /// tokio's futures report that they are not ready, until the task yields. `block_on` does not yield before its
+    /// future is ready, but that future may wait for a control message, which arrives by way of tokio. Without
+    /// [`unconstrained`] it could wait for ever.
     pub fn block_on<T>(&self, future: impl Future<Output = T>) -> T {
         let mut future = pin!(unconstrained(future));
         let mut context = Context::from_waker(&self.waker);
@@ -77,8 +76,8 @@ impl Reactor {
             if let Poll::Ready(result) = future.as_mut().poll(&mut context) {
                 return result;
             }
-            // The future may wait for a node that the newest view does not have. A view that
-            // arrives from here on makes the waker end the turn.
+            // The future may wait for a node that the newest view lacks. A view that arrives after this line wakes the
+            // waker, which ends the turn below.
             self.attachments.follow();
             let wait = self.fire_timers();
             self.attachments.fabric().turn(wait);
@@ -86,7 +85,7 @@ impl Reactor {
         }
     }
 
-    /// Wakes the timers that are due; returns the time until the next one.
+    /// Wakes the timers that are due, and returns the time until the next one.
     fn fire_timers(&self) -> Option<Duration> {
         let mut timers = self.timers.borrow_mut();
         if !self.origin.is_here() {
@@ -104,7 +103,7 @@ impl Reactor {
         None
     }
 
-    /// Waits for some time, while other futures run.
+    /// Waits for `time`, while other futures run.
     pub async fn sleep(&self, time: Duration) {
         let at = Instant::now() + time;
         let mut known: Option<Waker> = None;
@@ -112,8 +111,8 @@ impl Reactor {
             if Instant::now() >= at || !self.origin.is_here() {
                 return Poll::Ready(());
             }
-            // A future that also waits for something else may be polled many times before the time
-            // is over.
+            // A future that also waits for other events may be polled many times before the time is over; one timer
+            // suffices.
             if known.as_ref().is_some_and(|waker| waker.will_wake(context.waker())) {
                 return Poll::Pending;
             }
@@ -127,7 +126,7 @@ impl Reactor {
         .await;
     }
 
-    /// Lets the session's other operations, and other threads, run once.
+    /// Lets the session's other operations, and other threads, run once before this one goes on.
     pub async fn yield_now(&self) {
         let mut yielded = false;
         poll_fn(|context| {

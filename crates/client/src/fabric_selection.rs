@@ -1,8 +1,9 @@
-//! The choice of a fabric for clients that name none: the best one that reaches all members.
+//! The choice of a fabric for clients with [`FabricChoice::Auto`](crate::FabricChoice::Auto): the best one that reaches
+//! all members.
 //!
-//! Shared memory is chosen if every member has its socket on this host and lets this process in. If a socket
-//! exists but is closed to this process, or a member on this host has lost its socket, the client uses another
-//! fabric, logs a warning once, and shows this in its metrics.
+//! Shared memory is chosen if every member has its socket on this host and admits this process. If all members are on
+//! this host, but a socket refuses this process or has disappeared, the client uses another fabric, logs a warning
+//! once, and shows this in its metrics.
 
 use std::net::{IpAddr, UdpSocket};
 use std::path::Path;
@@ -11,7 +12,8 @@ use fusee_auth::Keyring;
 use fusee_core::view::Member;
 use fusee_fabric::{FabricKind, check_shm_access};
 
-/// The fabric of a client, and the reason why it is not shared memory where that was expected.
+/// The fabric of a client. `refused` is the reason why that is not shared memory although all members lend it on this
+/// host.
 #[derive(Debug)]
 pub(crate) struct SelectedFabric {
     pub kind: FabricKind,
@@ -19,7 +21,7 @@ pub(crate) struct SelectedFabric {
 }
 
 impl SelectedFabric {
-    /// A fabric that the program has chosen.
+    /// Makes a selection of a fabric that the program has chosen.
     pub fn asked_for(kind: FabricKind) -> SelectedFabric {
         SelectedFabric { kind, refused: None }
     }
@@ -28,7 +30,7 @@ impl SelectedFabric {
     pub fn best(members: &[Member], keys: Option<&Keyring>) -> SelectedFabric {
         let is_here = |m: &Member| m.shm.as_deref().is_some_and(|path| Path::new(path).exists());
         let has_lost_it = |m: &&Member| !is_here(m) && m.shm.is_some() && is_local(m);
-        // A member on another host means that shared memory was not expected.
+        // If a member is on another host, shared memory cannot be expected, so there is nothing to report.
         let are_here = || members.iter().all(|m| is_here(m) || has_lost_it(&m));
         let refused = if members.iter().all(is_here) {
             match check_shm_access(members, keys) {
@@ -52,7 +54,7 @@ impl SelectedFabric {
 /// Returns the best fabric other than shared memory.
 fn beside_shm(members: &[Member]) -> FabricKind {
     let has_verbs = members.iter().all(|m| m.verbs.is_some());
-    // If the members serve only verbs, verbs give the best error where a device is missing.
+    // If all members serve nothing but verbs, a client without an RDMA device gets the best error from verbs.
     let only_verbs = members.iter().all(|m| m.tcp.is_none());
     if has_verbs && (only_verbs || fusee_fabric::verbs::default_device().is_ok()) {
         FabricKind::Verbs
@@ -61,8 +63,8 @@ fn beside_shm(members: &[Member]) -> FabricKind {
     }
 }
 
-/// Whether a member's control service listens at an address of this host. False for a member known by a host
-/// name, whose address is not looked up.
+/// Returns whether a member's control service listens at an address of this host. False for a member with a host name
+/// instead of an address: the name is not looked up.
 fn is_local(member: &Member) -> bool {
     let Some((host, _)) = member.control.rsplit_once(':') else { return false };
     let ip: Result<IpAddr, _> = host.trim_matches(['[', ']']).parse();
@@ -93,7 +95,7 @@ mod tests {
         assert_eq!(here.kind, FabricKind::Tcp);
         let refused = here.refused.unwrap();
         assert!(refused.contains("mn3") && refused.contains("/nowhere/socket"), "{refused}");
-        // On another host, known by a host name, and without shared memory at all.
+        // A member on another host, one with a host name, and one without shared memory.
         for (control, shm) in [
             ("192.0.2.77:7401", Some("/nowhere/socket")),
             ("store-1:7401", Some("/nowhere/socket")),
@@ -102,7 +104,7 @@ mod tests {
             let elsewhere = SelectedFabric::best(&[member(control, shm)], None);
             assert!(elsewhere.kind == FabricKind::Tcp && elsewhere.refused.is_none());
         }
-        // Another member is on another host.
+        // One of two members is on another host.
         let members =
             ["127.0.0.1:7401", "192.0.2.77:7401"].map(|c| member(c, Some("/nowhere/socket")));
         assert_eq!(SelectedFabric::best(&members, None).refused, None);

@@ -5,7 +5,7 @@
 //! use fusee_client::{BatchWrite, Client, EmbeddedOptions};
 //!
 //! # fn main() -> Result<(), fusee_client::Error> {
-//! // A whole cluster inside this process: three memory nodes and a master. To join a real one:
+//! // A whole cluster inside this process: three memory nodes and a master. To join another one:
 //! // let client = Client::connect("127.0.0.1:7400")?;
 //! let client = Client::embedded(EmbeddedOptions::default())?;
 //! let store = client.blocking();
@@ -14,11 +14,11 @@
 //! store.update(b"answer", b"42")?;
 //! assert_eq!(store.get(b"answer")?.as_deref(), Some(&b"42"[..]));
 //!
-//! // Clones share everything; each thread works in a session of its own.
+//! // Clones share everything, but each thread works in its own session.
 //! let other = store.clone();
 //! std::thread::spawn(move || other.put(b"question", b"?")).join().unwrap()?;
 //!
-//! // Many keys share round trips, and each write has a result of its own.
+//! // Many keys share round trips; each write of a batch has its own result.
 //! assert_eq!(store.get_many(&["answer", "question", "none"])?.len(), 3);
 //! let writes = [BatchWrite::put("a", "1"), BatchWrite::delete("answer")];
 //! assert_eq!(store.write_many(&writes), [Ok(()), Ok(())]);
@@ -27,47 +27,49 @@
 //! # }
 //! ```
 //!
-//! | type | its calls | for |
-//! |---|---|---|
-//! | [`Client`] | are async: any executor, futures that may be dropped | servers with async tasks |
-//! | [`BlockingClient`], by [`Client::blocking`] | block the calling thread | everything else |
-//! | [`Session`], by [`Client::session`] | are async, and belong to one thread | lowest latency, many at once |
-//! | [`Admin`], by [`Client::admin`] | block the calling thread | status, memory, demotion |
+//! There are four types with calls:
 //!
-//! The first three have the same operations on pairs, all of them linearizable:
+//! | type | calls | made for |
+//! |---|---|---|
+//! | [`Client`] | async, for any executor; their futures may be dropped | servers with async tasks |
+//! | [`BlockingClient`], from [`Client::blocking`] | block the calling thread | everything else |
+//! | [`Session`], from [`Client::session`] | async, all on one thread | lowest latency, many operations at once |
+//! | [`Admin`], from [`Client::admin`] | block the calling thread | status, use of memory, demotion |
+//!
+//! The first three types have the same operations on pairs. All of these are linearizable:
 //!
 //! | operation | meaning |
 //! |---|---|
-//! | `get`, `get_with`, `get_many` | the value: copied, or shown where it was fetched; of many keys |
-//! | `put`, `insert`, `update` | adds or replaces; adds only; replaces only |
-//! | `put_with` | by [`PutOptions`]: condition, redundancy |
-//! | `delete` | removes |
-//! | `write_many` | many [`BatchWrite`]s together |
-//! | `scan` | all pairs, by pieces |
-//! | `redundancy_of`, `set_redundancy` | the way in which the value survives failures |
+//! | `get`, `get_with`, `get_many` | returns the value, shows it without a copy, returns the values of many keys |
+//! | `put`, `insert`, `update` | adds or replaces the key, only adds it, only replaces it |
+//! | `put_with` | puts the key with [`PutOptions`]: condition and redundancy |
+//! | `delete` | removes the key |
+//! | `write_many` | executes many [`BatchWrite`]s together |
+//! | `scan` | shows all pairs, piece by piece |
+//! | `redundancy_of`, `set_redundancy` | returns or changes the way in which the value survives failures |
 //!
 //! # Errors
 //!
-//! Each family of calls has an error of its own: [`ConnectError`], [`ReadError`], [`WriteError`],
+//! Each family of calls has its own error type: [`ConnectError`], [`ReadError`], [`WriteError`],
 //! [`ScanError`], [`SurveyError`]. All of them convert into [`Error`], for `?`. The error of a
-//! failed write says whether the write may still have happened ([`WriteError::outcome`]).
+//! failed write tells whether the write may have happened all the same ([`WriteError::outcome`]).
 //!
 //! # Features
 //!
-//! * `embedded`, on by default: clusters inside the calling process (`Client::embedded`). It
-//!   compiles the memory node, the master and the master's store into the program. A program that
-//!   only joins clusters can do without: `default-features = false`.
+//! * `embedded`, on by default: clusters inside the calling process (`Client::embedded`). This
+//!   feature compiles the memory node, the master and the master's store into the program. A program
+//!   that only joins clusters can turn it off by `default-features = false`.
 //!
 //! * `telemetry`, off by default: a `tracing` span for each operation, from which OpenTelemetry
 //!   makes traces, and latencies of operations in [`Client::metrics`].
 //!
 //! # Examples
 //!
-//! The repository's `examples/` has ten short programs, each a thing that somebody builds:
+//! The repository's `examples/` has ten short programs for typical uses of the store:
 //! `session_store`, `shared_counters`, `feature_flags`, `job_results` (async), `build_cache`,
 //! `rate_limit`, `leaderboard`, `config_distribution`, `blobs` and `embedded_test`.
-//! `cargo run -p fusee-client --example session_store` runs one in a cluster of its own; with
-//! `FUSEE_MASTER=127.0.0.1:7400` it joins that cluster.
+//! `cargo run -p fusee-client --example session_store` runs one of them in an embedded cluster; with
+//! the environment variable `FUSEE_MASTER=127.0.0.1:7400` it joins that cluster instead.
 #![forbid(unsafe_code)]
 
 mod admin;
@@ -82,7 +84,7 @@ mod executor;
 #[cfg(feature = "internals")]
 #[doc(hidden)]
 pub mod logic;
-// Parts of `logic` are used by the simulator only, which puts them together in other ways.
+// The `allow` below: parts of `logic` are used by the simulator only.
 mod context;
 mod demotion;
 mod fabric_selection;

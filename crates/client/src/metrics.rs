@@ -1,4 +1,4 @@
-//! Metrics of a client, for its program to show.
+//! Metrics of a client, which its program can publish.
 
 use fusee_core::stats::{OpKind, Stats};
 use fusee_fabric::FabricKind;
@@ -8,23 +8,22 @@ use crate::prometheus::{MetricKind, Metrics};
 #[cfg(feature = "telemetry")]
 use crate::telemetry::LatencySums;
 
-/// Counts of all sessions of a client since it joined, also of ended ones
-/// ([`Client::metrics`](crate::Client::metrics)). Operations are always counted, whether or not the counts are
-/// read.
+/// Counts of all sessions of a client since it joined, including ended ones
+/// ([`Client::metrics`](crate::Client::metrics)). Operations are always counted, even if the counts are never read.
 #[derive(Clone, Debug, Default)]
 pub struct ClientMetrics {
-    /// Open sessions.
+    /// Number of open sessions.
     pub sessions: u64,
     /// The fabric of all sessions.
     pub fabric: Option<FabricKind>,
-    /// Whether shared memory was expected, but was not there or closed to this process
-    /// ([`FabricChoice::Auto`](crate::FabricChoice::Auto)).
+    /// Whether every memory node lends shared memory on this host, but the pools were missing or closed to this
+    /// process, so that another fabric was chosen ([`FabricChoice::Auto`](crate::FabricChoice::Auto)).
     pub is_shm_refused: bool,
-    /// Numbers of operations, and their phases, verbs and bytes.
+    /// Numbers of operations, and of their phases, verbs and bytes.
     pub stats: Stats,
-    /// Accesses to the index caches.
+    /// Accesses to the index caches, by outcome.
     pub cache: CacheStats,
-    /// Requests by the work table, if there is one.
+    /// Requests that the work table treated, by outcome; `None` without a work table.
     pub work_table: Option<WorkTableStats>,
     /// Latencies of operations.
     #[cfg(feature = "telemetry")]

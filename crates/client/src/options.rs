@@ -1,7 +1,7 @@
 //! Options of a client.
 //!
-//! A program starts from the defaults and changes single options, by methods or field by field. It still
-//! compiles when options are added.
+//! A program starts from the defaults and changes single options, by methods or field by field. Such a program still
+//! compiles when a new version adds options.
 
 use std::fmt;
 use std::str::FromStr;
@@ -12,14 +12,14 @@ use fusee_core::data::RedundancyRules;
 use fusee_fabric::{FabricKind, SwitchLocation};
 use fusee_tls::TlsSettings;
 
-/// The fabric of a client.
+/// The choice of the fabric between a client and the memory nodes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum FabricChoice {
-    /// Shared memory if every memory node lends it on this host; else verbs if every memory node serves them
-    /// and this host has an RDMA device; else TCP.
+    /// Shared memory if every memory node lends its pool to processes of this host; else verbs if every memory node
+    /// serves them and this host has an RDMA device; else TCP.
     #[default]
     Auto,
-    /// The given fabric.
+    /// This fabric, or an error.
     Only(FabricKind),
 }
 
@@ -51,21 +51,22 @@ impl fmt::Display for FabricChoice {
     }
 }
 
-/// The treatment of correlated requests: requests on one key that sessions of the client run at one time.
-/// `docs/decisions/0041-work-table.md` says what this is good for.
+/// The treatment of correlated requests: requests for one key that several sessions of the client run at the same time.
+/// `docs/decisions/0041-work-table.md` explains what a work table is good for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum WorkTable {
     /// Each request goes to the memory nodes.
     #[default]
     Off,
-    /// Gets share the results of concurrent requests, and waiting sets are absorbed by the last of them, as far
-    /// as every answer stays linearizable. This saves verbs and bytes, not time: a get that meets a set of its
-    /// process waits for it.
+    /// Concurrent gets of a key share one result, and of several puts or updates of a key that wait, only the last is
+    /// executed, as far as every answer stays linearizable. This saves verbs and bytes, but no time: a get waits for a
+    /// put of the same key that another session of the client runs.
     Strict,
-    /// Like ElasticMem's, and not linearizable. A get is answered with the value of a running set, even if that
-    /// set never takes effect, and with the result of an earlier get, even if another process has had a write
-    /// acknowledged in between. A write waits for gets. Of two writes or transitions of one key the later one
-    /// fails with [`WriteError::WriteUnderWay`](crate::WriteError::WriteUnderWay).
+    /// As in ElasticMem, requests share results even where the answers are not linearizable. A get is answered with the
+    /// value of a put that still runs, even if that put never takes effect; or with the result of an earlier get, even
+    /// if another process has completed a write since then. A write waits for gets of its key. Of two writes or
+    /// redundancy changes of one key, the later one fails with
+    /// [`WriteError::WriteUnderWay`](crate::WriteError::WriteUnderWay).
     Relaxed,
 }
 
@@ -109,39 +110,39 @@ impl fmt::Display for WorkTable {
 pub struct Options {
     /// The fabric. Default: [`FabricChoice::Auto`].
     pub fabric: FabricChoice,
-    /// Capacity of an index cache, in keys: of the client's, or over shared memory of each session's; 0 turns
-    /// the cache off. Default: 100,000.
+    /// Capacity of one index cache, in keys. Over a network the client has one cache, over shared memory each session
+    /// has one. 0 turns the cache off. Default: 100,000.
     pub cache_entries: usize,
-    /// Whether each session has its own index cache also over a network. Writes of the client's other sessions
-    /// then make its hints wrong, as writes of other processes do. Default: no.
+    /// Whether each session has its own index cache over a network, too. Then writes of the client's other sessions
+    /// make the session's hints wrong, as writes of other processes do. Default: no.
     pub cache_per_session: bool,
-    /// A key is looked up in the index instead if its hint was wrong in more than this share of its accesses
-    /// (P §4.6). 0..=1; 1 never bypasses the cache. Default: 0.5.
+    /// Share of a key's accesses with a wrong hint, 0..=1, above which the hint is ignored and the key looked up in the
+    /// index (P §4.6). With 1, hints are never ignored. Default: 0.5.
     ///
-    /// A wrong hint costs the bytes of an object and no round trip; a right one saves a round trip. Lower it if
-    /// pairs are large and bandwidth is scarce. `docs/results` has measurements by `fusee-bench cache`.
+    /// A wrong hint costs the bytes of an object, but no round trip; a right hint saves a round trip. Lower the
+    /// threshold if pairs are large and bandwidth is scarce. `docs/results` has measurements by `fusee-bench cache`.
     pub cache_threshold: f64,
-    /// A switch in the path to the memory nodes; `fusee switch` runs one. A switch at a host and port is for
-    /// TCP, and memory nodes are reached through it only. A switch on the wire between NICs is for verbs, and
-    /// memory nodes have to allow it (`fusee memory-node --steered`). With another fabric the client is refused
+    /// A switch in the path to the memory nodes; `fusee switch` runs one. A switch at a host and port is for TCP, and
+    /// the client reaches memory nodes through that switch only. A switch on the wire between NICs is for verbs, and
+    /// memory nodes have to allow it (`fusee memory-node --steered`). Joining by another fabric than the switch's fails
     /// ([`ConnectError::SwitchOfAnotherFabric`]). Correctness does not depend on the switch. Default: none.
     ///
     /// [`ConnectError::SwitchOfAnotherFabric`]: crate::ConnectError::SwitchOfAnotherFabric
     pub switch: Option<SwitchLocation>,
-    /// Limit for the waits of one operation: for the winner of a conflict, a memory node's answer to ALLOC, a
-    /// newer view. It covers all waits of the operation together, from the first on; then the operation gives
-    /// up. A call may have a limit of its own ([`Client::with_op_timeout`](crate::Client::with_op_timeout)).
-    /// Default: 5 s.
+    /// Limit for the waits of one operation: for the winner of a conflict, for blocks of memory, for a newer view. The
+    /// limit covers all waits of the operation together; the operation gives up when this time has passed since the
+    /// first wait began. A single call can have its own limit
+    /// ([`Client::with_op_timeout`](crate::Client::with_op_timeout)). Default: 5 s.
     pub op_timeout: Duration,
-    /// Limit for the wait for a cluster that is still forming, and for each of its members. Default: 5 s.
+    /// Limit for the wait until the cluster has formed, and for the wait until its members answer. Default: 5 s.
     pub connect_timeout: Duration,
     /// Keys of the cluster's secret, by which client and servers authenticate each other. Default: none.
     pub keys: Option<Keyring>,
     /// TLS for connections to the master and, over TCP, to memory nodes; servers with TLS accept no connections
     /// without it. Needs the feature `tls`. Default: none.
     pub tls: Option<TlsSettings>,
-    /// Redundancy of new pairs, unless the program names one; existing pairs keep theirs. Default: `None`,
-    /// which means the cluster's rules, as its master tells them.
+    /// Rules for the redundancy of new pairs, unless the write names a redundancy; existing pairs keep theirs. Default:
+    /// `None`, which means the cluster's rules, which the master sends.
     ///
     /// ```
     /// use fusee_client::{Options, RedundancyRules};
@@ -152,9 +153,8 @@ pub struct Options {
     /// # Ok::<(), fusee_client::ParseRedundancyError>(())
     /// ```
     pub redundancy: Option<RedundancyRules>,
-    /// The treatment of correlated requests. Over shared memory a round trip costs no more than the table, so a
-    /// client with a work table is refused there ([`ConnectError::WorkTableOverShm`]). Default:
-    /// [`WorkTable::Off`].
+    /// The treatment of correlated requests. Over shared memory a round trip costs no more than an access to the table,
+    /// so a client with a work table cannot join ([`ConnectError::WorkTableOverShm`]). Default: [`WorkTable::Off`].
     ///
     /// [`ConnectError::WorkTableOverShm`]: crate::ConnectError::WorkTableOverShm
     pub work_table: WorkTable,

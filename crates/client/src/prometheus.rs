@@ -1,8 +1,8 @@
-//! Metrics in the text format of Prometheus, version 0.0.4, for programs that show metrics of their clients.
+//! Metrics in the text format of Prometheus, version 0.0.4, for programs that publish metrics of their clients.
 //!
-//! Values are read when a page is requested, so there is no registry: each page is written anew. The format
-//! wants all samples of a metric together under one head; [`Metrics::family`] is the only way to write a
-//! metric, so they are.
+//! There is no registry: values are read when a page is requested, and each page is written anew. The format demands
+//! that all samples of a metric follow one head. [`Metrics::family`] writes that head, and is the only way to write
+//! samples.
 
 use std::fmt::{Display, Write as _};
 
@@ -12,18 +12,18 @@ pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 /// The type of a metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MetricKind {
-    /// A count that only grows, and starts anew with the process.
+    /// A count that only grows. It starts at 0 with the process.
     Counter,
     /// A value that goes up and down.
     Gauge,
-    /// Counts by size; see [`Family::histogram`].
+    /// Counts of values by ranges of their size; see [`Family::histogram`].
     Histogram,
 }
 
-/// A histogram: the number of values up to each bound, their sum and their count.
+/// A histogram: for each bound, the number of values that do not exceed it; and the sum and number of all values.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct MetricHistogram {
-    /// Ascending bounds, each with the number of values up to it.
+    /// Ascending bounds, each with the number of values that do not exceed it.
     pub bounds: Vec<(f64, u64)>,
     /// The sum of all values.
     pub sum: f64,
@@ -32,8 +32,8 @@ pub struct MetricHistogram {
 }
 
 impl MetricHistogram {
-    /// Makes a histogram of the numbers of values between neighbouring bounds (the last number: above all
-    /// bounds) and their sum.
+    /// Makes a histogram of `counts`, the numbers of values between neighbouring bounds, and of the sum of all values.
+    /// The last count is of values above all bounds.
     pub fn new(bounds: impl Iterator<Item = f64>, counts: &[u64], sum: f64) -> MetricHistogram {
         let up_to = |count: &mut u64, in_bucket: &u64| {
             *count += in_bucket;
@@ -44,11 +44,11 @@ impl MetricHistogram {
     }
 }
 
-/// A page of metrics.
+/// The text of one page of metrics.
 #[derive(Debug, Default)]
 pub struct Metrics(String);
 
-/// The samples of one metric.
+/// A metric to which samples can be added.
 #[derive(Debug)]
 pub struct Family<'m> {
     text: &'m mut String,
@@ -56,7 +56,7 @@ pub struct Family<'m> {
 }
 
 impl Metrics {
-    /// Begins a metric.
+    /// Begins a metric: writes its head.
     pub fn family(&mut self, kind: MetricKind, name: &'static str, help: &str) -> Family<'_> {
         let kind = match kind {
             MetricKind::Counter => "counter",
@@ -79,7 +79,7 @@ impl Metrics {
 }
 
 impl Family<'_> {
-    /// Adds a histogram with this label.
+    /// Adds a histogram, all samples of which have this label.
     pub fn histogram(&mut self, label: (&str, &str), buckets: &MetricHistogram) -> &mut Self {
         for (bound, count) in &buckets.bounds {
             self.part("_bucket", &[label, ("le", &bound.to_string())], count);

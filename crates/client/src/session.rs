@@ -1,17 +1,17 @@
-//! Sessions: the store as one thread uses it.
+//! Sessions, by which one thread uses the store.
 //!
-//! A session has its own client id, slabs and connections, and over shared memory also its own index cache:
-//! there no operation shares or locks anything. It stays on its thread, where the futures of its operations may
-//! be polled concurrently (the paper's coroutines). The operations are in [`logic`](crate::logic); this module
-//! gives them a thread, timers and connections.
+//! A session has its own client id, slabs and connections. Over shared memory it also has its own index cache, so its
+//! operations share nothing with other sessions and take no lock. A session stays on its thread, where the futures of
+//! its operations can be polled concurrently (the paper's coroutines). The operations are in [`logic`](crate::logic);
+//! this module gives them a thread, timers and connections.
 //!
-//! A future of a session must be driven to its end: if it is dropped half-way, other clients see what a crash
-//! of this client would leave. The calls of [`Client`](crate::Client) are safe in this respect.
+//! A future of a session must be polled until it is ready: if it is dropped half-way, other clients find the memory as
+//! a crash of this client would leave it. The calls of [`Client`](crate::Client) have no such rule.
 //!
-//! In a child made by `fork`, the calls of its parent's sessions fail at once, and their drop does nothing.
+//! In a child made by `fork`, the calls of inherited sessions fail at once, and their drop does nothing.
 //!
-//! A session that is fenced, or that left a write half-way, is lost: its operations fail, and the master
-//! recovers it as if it had crashed. A `Client` opens another one by itself.
+//! A session is lost if it is fenced or has left a write half-way: its operations fail, and the master recovers it as
+//! if it had crashed. A `Client` opens another session by itself.
 
 use std::cell::{Cell, RefCell};
 use std::pin::pin;
@@ -46,13 +46,13 @@ use crate::writes::{BatchWrite, PutOptions};
 /// An owner of resources that must outlive a session.
 pub(crate) type KeepAlive = Arc<dyn Send + Sync>;
 
-/// Interval between looks for a newer view, while a session starts without a memory node.
+/// Interval between checks for a newer view, while a session opens and a memory node does not answer.
 const START_POLL: Duration = Duration::from_millis(1);
-/// First and longest pause before another attempt to start, while a memory node does not answer.
+/// First and longest pause before the next attempt to attach, while a session opens and a memory node does not answer.
 const FIRST_RETRY: Duration = Duration::from_millis(20);
 const LAST_RETRY: Duration = Duration::from_millis(500);
 
-/// Time that an abandoned session gives each memory node to notice that it leaves.
+/// Longest wait for each memory node to notice that an abandoned session leaves.
 const LEAVE_PATIENCE: Duration = Duration::from_millis(500);
 /// Slots of the index that one piece of a scan reads.
 const SCAN_SLOTS: u32 = 256;
@@ -62,27 +62,28 @@ pub struct Session {
     parts: ProcessBound<SessionParts>,
 }
 
-/// The parts of a session.
+/// The content of a [`Session`].
 struct SessionParts {
     logic: logic::SessionLogic<Rc<AnyFabric>, RpcSessionEnvironment>,
     attachments: Rc<Attachments>,
     reactor: Rc<Reactor>,
     shared: Arc<ClientContext>,
-    /// Latencies of its operations.
+    /// Latencies of the session's operations.
     latencies: Arc<SessionLatencies>,
-    /// Whether it met an error after which another session has to take its place.
+    /// Whether the session had an error after which another session has to take its place.
     lost: Cell<bool>,
-    /// Whether its thread runs one of its futures in [`Session::block_on`].
+    /// Whether the session's thread runs one of its futures in [`Session::block_on`].
     is_running: Cell<bool>,
-    /// Whether that call is nested in another one that has operations under way.
+    /// Whether the innermost [`Session::block_on`] was called while an outer one had other operations under way. New
+    /// operations then fail, because those outer operations cannot go on.
     is_held: Cell<bool>,
-    /// Keeps an embedded cluster alive. Sessions that a client opens for blocking calls do not hold it.
+    /// Keeps an embedded cluster alive. `None` in sessions that a client opens for blocking calls.
     _keep_alive: Option<KeepAlive>,
 }
 
 impl Session {
-    /// Opens a session. If it is fenced before it has begun, because this thread or the master got no processor
-    /// time, opens another one, within the options' time for connecting.
+    /// Opens a session. A session can be fenced before it has begun, because this thread or the master got no processor
+    /// time; then opens another one, until [`Options::connect_timeout`](crate::Options::connect_timeout) has passed.
     pub(crate) fn open(
         shared: &Arc<ClientContext>,
         keep_alive: Option<KeepAlive>,
@@ -106,11 +107,11 @@ impl Session {
     ) -> Result<Session, ConnectError> {
         let gate = shared.open_session()?;
         let client = gate.client();
-        // Before it attaches, which takes time: without heartbeats the master would take it for dead.
+        // Before attaching, which takes time: without heartbeats the master would take the session for dead.
         shared.keeper.open(gate.clone());
         shared.watch_memory(gate.policy());
         Session::attach(shared, keep_alive, gate, end).inspect_err(|_| {
-            // Otherwise the master would count a session that never was.
+            // Otherwise the master would count a session that has never begun.
             shared.keeper.close(client);
             shared.close_session(MasterRequest::Close {
                 client,
@@ -172,18 +173,18 @@ impl Session {
 
     /// Runs a future that uses this session to its end, on the calling thread.
     ///
-    /// A callback of an operation may call this again. If other operations are under way beside that operation,
-    /// they cannot go on before the callback returns. So operations within the callback fail with
-    /// [`WriteError::WithinCallback`] then: they might wait for those for ever.
+    /// A callback of an operation is allowed to call this again. While the callback runs, other operations of the
+    /// session cannot go on. If there are such operations, operations that the callback begins fail with
+    /// [`WriteError::WithinCallback`], because they might wait for the former for ever.
     pub fn block_on<T>(&self, future: impl Future<Output = T>) -> T {
         let _running = BlockOnGuard::begin(&self.parts);
         self.parts.reactor.block_on(future)
     }
 
-    /// Runs operations of this session that wait, all together, at most `op_timeout` for others, instead of
-    /// [`Options::op_timeout`](crate::Options::op_timeout). An operation that has to wait longer ends with
-    /// `GaveUp`, or as it does after any timeout. If such calls are nested, the earliest deadline
-    /// counts.
+    /// Runs operations of this session with an op timeout of their own, instead of
+    /// [`Options::op_timeout`](crate::Options::op_timeout): all of them together wait at most `op_timeout` for others.
+    /// An operation that would have to wait longer ends with `GaveUp`, or as it does after any timeout. If such calls
+    /// are nested, the earliest deadline applies.
     ///
     /// ```no_run
     /// # use std::time::Duration;
@@ -205,30 +206,29 @@ impl Session {
         self.parts.logic.id()
     }
 
-    /// Returns the costs of its operations so far.
+    /// Returns the costs of the session's operations so far.
     pub fn stats(&self) -> Stats {
         self.parts.logic.stats()
     }
 
-    /// Returns counts of the work that RDMA NICs have got from this session; `None` on other fabrics than
-    /// verbs.
+    /// Returns counts of the work that the session has given to RDMA NICs; `None` on other fabrics than verbs.
     pub fn card_counts(&self) -> Option<NicCounts> {
         self.parts.attachments.fabric().nic_counts()
     }
 
-    /// Returns the counts of its accesses to the index cache.
+    /// Returns the counts of the session's accesses to the index cache.
     pub fn cache_stats(&self) -> CacheStats {
         self.parts.logic.cache_stats()
     }
 
-    /// Returns whether its client has ended.
+    /// Returns whether the client of the session has ended.
     pub(crate) fn is_over(&self) -> bool {
         self.parts.shared.is_closed()
     }
 
-    /// Returns whether another session has to take its place: it is fenced, cannot reach a memory node, left a
-    /// write half-way, or belongs to the parent of this process. A lost session should be dropped soon, since
-    /// other sessions may wait for its unfinished writes.
+    /// Returns whether another session has to take the place of this one, because it is fenced, cannot reach a memory
+    /// node, has left a write half-way, or belongs to the parent of this process. A lost session should be dropped
+    /// soon, because other sessions may wait for its unfinished writes.
     pub fn is_lost(&self) -> bool {
         !self.parts.is_here()
             || self.parts.lost.get()
@@ -238,7 +238,7 @@ impl Session {
 
     /// Returns the newest view that the session knows, if its number is greater than `than`.
     ///
-    /// In a forked child the result is `None`.
+    /// Returns `None` in a forked child.
     pub fn newer_view(&self, than: u64) -> Option<Arc<View>> {
         self.parts.is_here().then(|| self.gate().newer_view(than)).flatten()
     }
@@ -247,7 +247,7 @@ impl Session {
         self.parts.logic.gate()
     }
 
-    /// The fabric that executes its verbs.
+    /// Returns the fabric that executes the session's verbs.
     pub(crate) fn verbs(&self) -> &AnyFabric {
         self.parts.attachments.fabric()
     }
@@ -264,17 +264,18 @@ impl Session {
         self.parts.shared.report_unreachable(node);
     }
 
-    /// The limit for its waits for others.
+    /// Returns the limit for waits of an operation of this session.
     pub(crate) fn patience(&self) -> Duration {
         self.parts.shared.options.op_timeout
     }
 
-    /// Waits, while other futures of the session run.
+    /// Waits for `time`, while other futures of the session run.
     pub(crate) async fn sleep(&self, time: Duration) {
         self.parts.reactor.sleep(time).await;
     }
 
-    /// Begins an operation, unless the session is fenced, belongs to another process, or is held by a callback.
+    /// Begins an operation. Fails if the session is fenced, belongs to another process, or is blocked by a callback
+    /// that other operations wait for.
     fn begin<E: ErrorFamily>(&self, kind: OpKind) -> Result<OperationSpan, E> {
         if !self.parts.is_here() {
             let outcome = FailedWriteOutcome::NotApplied;
@@ -291,7 +292,7 @@ impl Session {
         }
     }
 
-    /// Ends an operation. If the session is fenced, its errors become [`WriteError::Expelled`].
+    /// Ends an operation. If the session is fenced, converts the error into [`WriteError::Expelled`].
     fn end<T, E: ErrorFamily>(
         &self,
         begun: OperationSpan,
@@ -305,11 +306,11 @@ impl Session {
     #[cold]
     fn error(&self, error: WriteError) -> WriteError {
         let error = match error {
-            // The process was forked while the operation ran, and this is the child.
+            // The process was forked while the operation ran, and this process is the child.
             error if !self.parts.is_here() => {
                 return WriteError::Forked { outcome: error.outcome() };
             }
-            // Fenced by a memory node; the master's message is on its way.
+            // A memory node has fenced the session; the master's message about that has not arrived yet.
             WriteError::Unreachable { error: VerbError::Fenced, outcome, .. } => {
                 WriteError::Expelled { outcome }
             }
@@ -337,13 +338,13 @@ impl Session {
         error
     }
 
-    /// Returns the fabric that it uses.
+    /// Returns the fabric that the session uses.
     pub fn fabric(&self) -> FabricKind {
         self.parts.shared.kind
     }
 
-    /// Calls `f` with the value of a key, or with `None` if the key does not exist. The value is not copied
-    /// before.
+    /// Calls `f` with the value of a key, or with `None` if the key does not exist. `f` sees the value where it was
+    /// fetched, without a copy.
     pub async fn get_with<R>(
         &self,
         key: &[u8],
@@ -359,14 +360,14 @@ impl Session {
         self.end(begun, self.parts.logic.timed(pin!(self.parts.logic.get(key))).await)
     }
 
-    /// Returns the values of many keys, in the order of the keys; `None` for keys that do not exist. A key may
-    /// occur several times.
+    /// Returns the values of many keys, in the order of the keys; `None` for keys that do not exist. A key may occur
+    /// several times.
     ///
-    /// The keys share round trips, whatever memory nodes they are on. Up to 512 keys, if their pairs take at
-    /// most 2 MiB, need one round trip if the index cache has correct hints for all of them; two if some are
-    /// not cached or have been changed by others; and up to four if others have deleted and inserted them
-    /// again. More keys follow in batches of that size. Every key is read by itself: the values need not have
-    /// existed together at any moment.
+    /// The keys share round trips, whatever memory nodes hold them. Up to 512 keys, with pairs of at most 2 MiB
+    /// together, need one round trip if the index cache has correct hints for all of them; two if some keys are not
+    /// cached, or were changed by other sessions; and up to four if other sessions have deleted and inserted some of
+    /// them again. More keys follow in batches of that size. Each key is read separately: there need not be a moment at
+    /// which all returned values existed together.
     ///
     /// # Errors
     /// Like [`Session::get`]. If one key is empty or too long, the whole call fails before anything is read.
@@ -378,9 +379,9 @@ impl Session {
         self.end(begun, self.parts.logic.timed(pin!(self.parts.logic.get_many(keys))).await)
     }
 
-    /// Calls `f` with each value and the position of its key, in any order; otherwise like
-    /// [`Session::get_many`]. The values are not copied before. `f` may use the client: the operation holds
-    /// nothing while `f` runs.
+    /// Calls `f` with each value and the position of its key, in any order; otherwise like [`Session::get_many`]. `f`
+    /// sees the values where they were fetched, without a copy. `f` is allowed to use the client: no operation waits
+    /// for `f`.
     pub async fn get_many_with<K: AsRef<[u8]>>(
         &self,
         keys: &[K],
@@ -420,7 +421,7 @@ impl Session {
         self.end(begun, logic.timed(pin!(logic.put_with(key, value, &options))).await)
     }
 
-    /// Adds a key, or replaces its value, by bytes that `fill` writes; see
+    /// Adds a key, or replaces its value. `fill` writes the bytes of the value; see
     /// [`BlockingClient::put_from`](crate::BlockingClient::put_from).
     pub async fn put_from(
         &self,
@@ -435,18 +436,18 @@ impl Session {
         )
     }
 
-    /// Runs many writes, of any kinds. Each has a result of its own, in the order of the writes.
+    /// Runs many writes, of any kinds. Returns one result per write, in the order of the writes.
     ///
-    /// The writes share round trips, whatever memory nodes they are on: up to 64, with values of 2 MiB
-    /// together, run concurrently. Each takes effect by itself, and a failed write does not stop the others. A
-    /// key may occur several times: its writes take effect in their order.
+    /// The writes share round trips, whatever memory nodes they go to: up to 64 writes, with values of 2 MiB together,
+    /// run concurrently. Each write takes effect separately, and a failed write does not stop the others. A key may
+    /// occur several times: the writes of one key take effect in their order.
     ///
     /// # Errors
-    /// Like those of single writes, for each write. If the session is fenced meanwhile, or leaves a write
-    /// half-way, the writes that had not begun have [`WriteError::Expelled`], which says that they were not
-    /// applied: another session may repeat them.
+    /// Each write has the errors of a single write. If the session is fenced while it runs the batch, or leaves a write
+    /// half-way, the writes that had not begun fail with [`WriteError::Expelled`], which says that they were not
+    /// applied, so another session can repeat them.
     pub async fn write_many(&self, writes: &[BatchWrite<'_>]) -> Vec<Result<(), WriteError>> {
-        // A batch of several kinds is one of puts.
+        // A batch with several kinds of writes is counted as puts.
         let kind = writes.first().map_or(OpKind::Upsert, BatchWrite::kind);
         let is_mixed = writes.iter().any(|write| write.kind() != kind);
         let begun = match self.begin(if is_mixed { OpKind::Upsert } else { kind }) {
@@ -461,21 +462,21 @@ impl Session {
         results
     }
 
-    /// Shows the next pairs of a scan and advances its cursor. Returns how many pairs were skipped because all
-    /// of their replicas are damaged. The order of the pairs has no meaning.
+    /// Shows the next pairs of a scan and advances its cursor. Returns the number of pairs that were skipped because
+    /// all of their replicas are damaged. The order of the pairs has no meaning.
     ///
-    /// A pair that exists from the first call with [`ScanCursor::start`] until [`ScanCursor::is_done`] is shown
-    /// exactly once, with the value that it has at some moment of the call that shows it, whatever is written
-    /// meanwhile, and however the cluster changes. A pair that is deleted and inserted again meanwhile may be
-    /// shown twice, or not at all.
+    /// A pair that exists from the first call with [`ScanCursor::start`] until [`ScanCursor::is_done`] is shown exactly
+    /// once, whatever is written during the scan, and however the cluster changes. Its shown value is one that it has
+    /// at some moment of the call that shows it. A pair that is deleted and inserted again during the scan may be shown
+    /// once, twice or not at all.
     ///
-    /// One call shows the pairs of 256 slots, or fewer, with values of 2 MiB, in two round trips. Nothing is
-    /// held between calls: a cursor may wait, or be stored as text and continued by another session of the same
-    /// cluster.
+    /// One call reads up to 256 slots and shows their pairs, or fewer if their values take more than 2 MiB, in two
+    /// round trips. Nothing is locked or kept between calls: a cursor can be kept for any time, or stored as text and
+    /// continued by another session of the same cluster.
     ///
     /// # Errors
-    /// Like [`Session::get`]. After an error nothing was shown, and the cursor is unchanged; another session
-    /// may go on.
+    /// Like [`Session::get`]. If a call fails, it has shown nothing, and the cursor is unchanged; the same or another
+    /// session can repeat the call.
     pub async fn scan(
         &self,
         cursor: &mut ScanCursor,
@@ -519,7 +520,8 @@ impl Session {
         )
     }
 
-    /// Makes a found pair erasure-coded, if it still exists.
+    /// Makes a pair that [`Admin::find_pairs`](crate::Admin::find_pairs) has found erasure-coded, if its slot still
+    /// leads to it.
     pub(crate) async fn demote(
         &self,
         pair: &FoundPair,
@@ -532,7 +534,8 @@ impl Session {
         )
     }
 
-    /// Returns the rules for new values; see [`Admin::redundancy_rules`](crate::Admin::redundancy_rules).
+    /// Returns the rules for the redundancy of new values; see
+    /// [`Admin::redundancy_rules`](crate::Admin::redundancy_rules).
     pub fn redundancy_rules(&self) -> &RedundancyRules {
         self.parts.logic.rules()
     }
@@ -544,7 +547,7 @@ impl Session {
     }
 }
 
-/// The note, until its drop, that the session's thread runs one of its futures.
+/// Marks the session as running in [`Session::block_on`], until it is dropped.
 struct BlockOnGuard<'s> {
     parts: &'s SessionParts,
     was_running: bool,
@@ -557,7 +560,7 @@ impl BlockOnGuard<'_> {
         let was_running = parts.is_running.replace(true);
         let was_held = parts.is_held.get();
         if was_running {
-            // The outer futures cannot go on before this one has ended.
+            // The operations of the outer call cannot go on before this call has ended.
             parts.is_held.set(was_held || parts.logic.store().has_pinned_or_suspended());
         }
         BlockOnGuard { parts, was_running, was_held }
@@ -572,13 +575,14 @@ impl Drop for BlockOnGuard<'_> {
     }
 }
 
-/// Whether the session was fenced while it connected.
+/// Returns whether an attempt to open a session failed because the session was fenced.
 fn is_fenced(error: &ConnectError) -> bool {
     matches!(error, ConnectError::Attach(AttachError { cause: AttachCause::Fenced, .. }))
 }
 
-/// Attaches to the members of the newest view. If one does not answer, tells the master, which may publish a
-/// view without that node. Until then tries again: a node on a busy machine may have got no processor time.
+/// Attaches to the members of the newest view. If a member does not answer, tells the master, which may publish a view
+/// without that node. Repeats the attempt until there is such a view or `end` has passed, because a node on a busy
+/// machine may just have got no processor time.
 fn attach_to_newest(
     shared: &ClientContext,
     gate: &Arc<SessionGate>,
@@ -617,7 +621,7 @@ fn attach_to_newest(
 
 impl Drop for Session {
     fn drop(&mut self) {
-        // The parent goes on with the session.
+        // The session still belongs to the parent, which goes on using it.
         if !self.parts.is_here() {
             return;
         }
@@ -625,12 +629,14 @@ impl Drop for Session {
             self.parts.shared.ended(self.id());
             return;
         }
-        // While panicking an operation may be half-way: that is a crash, not an orderly end.
+        // During a panic an operation may be half-way. The session then ends as by a crash, so that the master recovers
+        // it.
         let is_lost = self.is_lost() || std::thread::panicking();
         let leaving = if is_lost { None } else { self.block_on(self.parts.logic.leave()) };
         self.parts.shared.ended(self.id());
-        // Before the message to the master, which fences an abandoned session: over shared memory a fencing
-        // node kills the process of an attached session that does not answer in time.
+        // Must come before the message to the master, which fences an abandoned session: over shared memory, a memory
+        // node that fences a session kills the process of the session if that is still attached and does not answer in
+        // time.
         let patience = if leaving.is_some() { Duration::ZERO } else { LEAVE_PATIENCE };
         self.parts.attachments.leave_all(patience);
         let client = self.id();
@@ -644,7 +650,7 @@ impl Drop for Session {
     }
 }
 
-/// The session's environment: its thread's timers, and connections to the control services.
+/// The environment of a session in a real process: timers of its thread, and connections to the control services.
 struct RpcSessionEnvironment {
     reactor: Rc<Reactor>,
     attachments: Rc<Attachments>,
@@ -655,7 +661,7 @@ struct RpcSessionEnvironment {
 }
 
 impl RpcSessionEnvironment {
-    /// Fails in a forked child: control services would not answer there.
+    /// Fails in a forked child, where control services would never answer.
     fn check_origin(&self, asked: &dyn std::fmt::Display) -> Result<(), RpcError> {
         if self.origin.is_here() {
             Ok(())

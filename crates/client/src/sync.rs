@@ -1,8 +1,8 @@
-//! The synchronization of a session's threads and its keeper: atomics, locks, a barrier.
+//! The synchronization between a session's threads and its keeper: atomics, locks, a barrier.
 //!
-//! These are the standard library's and the fabric's. They are re-exported here so that the
-//! [`SessionGate`](crate::logic::SessionGate) can be compiled a second time, unchanged, with the types of a model
-//! checker instead: `tests/loom` does that.
+//! All of these come from the standard library and the fabric. They are re-exported here so that `tests/loom` can
+//! compile the [`SessionGate`](crate::logic::SessionGate) a second time, unchanged, with the types of a model checker
+//! instead.
 
 pub(crate) use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 pub(crate) use std::sync::{Mutex, MutexGuard};

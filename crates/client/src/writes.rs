@@ -1,20 +1,20 @@
-//! Options of single writes, and writes as values for batches.
+//! Options of single writes, and the writes of a batch as values.
 
 use fusee_core::data::Redundancy;
 use fusee_core::stats::OpKind;
 
-/// The presence of the key that a put demands.
+/// The condition on the presence of the key, under which a put is executed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PutCondition {
-    /// None: the put adds the key, or replaces its value.
+    /// No condition: the put adds the key, or replaces its value.
     #[default]
     Any,
-    /// The key does not exist, or else the put fails with
-    /// [`WriteError::AlreadyExists`](crate::WriteError::AlreadyExists), as an insert does.
+    /// The key must not exist: else the put fails with [`WriteError::AlreadyExists`](crate::WriteError::AlreadyExists),
+    /// as an insert does.
     Absent,
-    /// The key exists, or else the put fails with [`WriteError::NotFound`](crate::WriteError::NotFound), as an
-    /// update does.
+    /// The key must exist: else the put fails with [`WriteError::NotFound`](crate::WriteError::NotFound), as an update
+    /// does.
     Present,
 }
 
@@ -30,10 +30,10 @@ pub enum PutCondition {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PutOptions {
-    /// The condition. Default: [`PutCondition::Any`].
+    /// The condition on the presence of the key. Default: [`PutCondition::Any`].
     pub condition: PutCondition,
-    /// The redundancy of the value, whatever the client's rules say. Default: `None`, which means that of the
-    /// value before, or else that of the rules ([`Options::redundancy`](crate::Options::redundancy)).
+    /// The redundancy of the value, whatever the client's rules say. Default: `None`, which means the redundancy of the
+    /// key's old value, or for a new key that of the rules ([`Options::redundancy`](crate::Options::redundancy)).
     pub redundancy: Option<Redundancy>,
 }
 
@@ -53,7 +53,7 @@ impl PutOptions {
         PutOptions { redundancy: Some(redundancy), ..self }
     }
 
-    /// Returns the kind of the put, for counts and spans.
+    /// Returns the kind of operation under which the put appears in counts and spans.
     pub(crate) fn kind(&self) -> OpKind {
         match self.condition {
             PutCondition::Any => OpKind::Upsert,
@@ -143,7 +143,7 @@ impl<'w> BatchWrite<'w> {
         }
     }
 
-    /// Returns its kind, for counts and spans.
+    /// Returns the kind of operation under which the write appears in counts and spans.
     pub(crate) fn kind(&self) -> OpKind {
         match self {
             BatchWrite::Put { options, .. } => options.kind(),
@@ -160,7 +160,7 @@ impl<'w> BatchWrite<'w> {
     }
 }
 
-/// A write of a batch, for another thread.
+/// A copy of a [`BatchWrite`] that another thread can own.
 pub(crate) enum OwnedWrite {
     Put { key: Vec<u8>, value: Vec<u8>, options: PutOptions },
     Delete { key: Vec<u8> },

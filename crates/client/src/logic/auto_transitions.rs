@@ -1,10 +1,10 @@
 //! Automatic changes of redundancy by a session: demotion and promotion, by the cluster's policy.
 //!
-//! Both are Moves like any other, visible only in memory and time. They run within the session's own
-//! operations, since no other session has its blocks. A write makes some room first, if memory is short. A read
-//! moves a coded pair that is read often, after the read itself has its answer. Both are bounded by a rate, and
-//! their outcome does not change the operation's result. A Move that fails half-way leaves the session lost, as
-//! always.
+//! A demotion or promotion is a Move like any other: it affects memory and time, but no result. It runs within an
+//! operation of the session, because no other session has the session's blocks. A write demotes some pairs before it
+//! begins, if memory is short. A read that has found an erasure-coded pair promotes it, if the pair is read often,
+//! after the read's own result is known. Demotions and promotions each have a limited rate, and their outcome does not
+//! change the operation's result. A Move that fails half-way leaves the session lost, as any Move does.
 
 use std::cell::Cell;
 
@@ -16,22 +16,22 @@ use fusee_core::verbs::Fabric;
 
 use super::{Environment, SessionHost, SessionLogic};
 
-/// Pairs that one write demotes at most; more than one, because a write takes about as much memory as several
+/// Limit of pairs that one write demotes. It is more than one, because a write takes about as much memory as several
 /// demotions give back.
 const DEMOTED_TOGETHER: u32 = 4;
-/// Objects that one write examines for that at most.
+/// Limit of objects that one write examines to find pairs to demote.
 const LOOKED_AT: u32 = 16;
-/// Replicas of a pair that is promoted to EC-oriented and was not EC-oriented before.
+/// Replicas of a pair that promotion makes EC-oriented and that was not EC-oriented before.
 const REPLICAS: u8 = 2;
 
-/// A pair that is to be promoted.
+/// A pair that a read has found and that is to be promoted.
 pub(super) struct PromotionCandidate {
     hint: Hint,
     to: Redundancy,
     value_bytes: u64,
 }
 
-/// A running demotion, which has ended when this is dropped.
+/// A mark that a demotion runs, which is removed when this is dropped.
 struct DemotionGuard<'s>(&'s Cell<bool>);
 
 impl Drop for DemotionGuard<'_> {
@@ -41,7 +41,7 @@ impl Drop for DemotionGuard<'_> {
 }
 
 impl<F: Fabric, E: Environment> SessionLogic<F, E> {
-    /// Whether a write makes room first.
+    /// Returns whether a write has to demote some pairs before it begins.
     #[inline]
     pub(super) fn demotes(&self) -> bool {
         self.demotion.is_some() && self.gate().is_short() && !self.is_demoting.get()
@@ -98,7 +98,7 @@ impl<F: Fabric, E: Environment> SessionLogic<F, E> {
                 let view = self.store.view();
                 let (region, _) = view.region_of(hint.word.address())?;
                 match region.redundancy() {
-                    // It was EC-oriented before, so it can be in place.
+                    // The pair was EC-oriented before its demotion, so it can become EC-oriented again in place.
                     before @ Redundancy::Oriented(_) => before,
                     _ => Redundancy::Oriented(Orientation::new(REPLICAS, coding).ok()?),
                 }

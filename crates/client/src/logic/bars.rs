@@ -1,11 +1,13 @@
 //! The bars on primaries that this session has asked for.
 //!
-//! If neither the master nor a primary answers, the session asks all other members to bar the primary. When
-//! more than half of all members do, no lease is granted any more. Then the session waits for a lease, by its
-//! own clock: the longest that it, or any of those members, has ever been told. After that every lease that may
-//! have been valid has run out, and backups may be read (`fusee_core::host::Views::bar`).
+//! If neither the master nor a primary answers, the session asks all other members to bar the primary. When more than
+//! half of all members bar it, no session is granted a lease any more. Then the session waits for a lease, by its own
+//! clock; as the length it takes the longest lease that the session, or any of those members, has ever been told. After
+//! that, every lease that was valid when the primary was barred has run out, and backups can be read
+//! (`fusee_core::host::Views::bar`).
 //!
-//! All bars hold for one view. One operation asks at a time; the others use its result.
+//! Bars are valid for one view. Only one operation of the session asks for bars of a primary at a time; other
+//! operations use its result.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -19,11 +21,11 @@ use futures_util::future::join_all;
 
 use super::Environment;
 
-/// Bounds of the time for one answer.
+/// Bounds of the time that the session waits for each member's answer.
 const LONGEST_PATIENCE: Duration = Duration::from_millis(250);
 const SHORTEST_PATIENCE: Duration = Duration::from_millis(1);
 
-/// The bars that a session has asked for.
+/// The bars that a session has asked for, in the newest view for which it has asked.
 #[derive(Debug, Default)]
 pub(super) struct RequestedBars {
     state: RefCell<ViewBars>,
@@ -36,19 +38,19 @@ struct ViewBars {
     primaries: Vec<BarredPrimary>,
 }
 
-/// A primary that is to be barred.
+/// A primary for which bars have been requested.
 #[derive(Debug)]
 struct BarredPrimary {
     node: MnId,
-    /// The members that bar it.
+    /// The members that bar the primary.
     by: Vec<MnId>,
-    /// The longest lease that these members know of.
+    /// The longest lease that any of these members knows of.
     lease: Duration,
     /// Whether an operation is asking for bars now.
     is_asked: bool,
     /// The time at which to ask the other members again.
     again: Duration,
-    /// The time since which more than half of all members have barred it.
+    /// The time at which more than half of all members barred the primary, as this session first saw it.
     since: Option<Duration>,
 }
 
@@ -73,7 +75,7 @@ impl ViewBars {
     }
 }
 
-/// A running request for bars, which ends also if it is dropped half-way.
+/// A running request for bars. Its drop, even half-way, allows the next request.
 struct BarRequestGuard<'b> {
     bars: &'b RequestedBars,
     node: MnId,
@@ -89,13 +91,13 @@ impl Drop for BarRequestGuard<'_> {
 }
 
 impl RequestedBars {
-    /// Returns whether bars were asked for by a later view than this one.
+    /// Returns whether this session has asked for bars in a later view than this one.
     fn is_of_later(&self, view: u64) -> bool {
         self.state.borrow().view > view
     }
 
-    /// Asks the members that do not bar the node yet, if that is due; see `Views::bar`. `lease` is the longest
-    /// lease that the session has been told.
+    /// Asks the members that do not bar `node` yet to do so, if it is time to ask; see `Views::bar`. `lease` is the
+    /// longest lease that the session has been told.
     pub async fn bar(
         &self,
         env: &impl Environment,
@@ -104,8 +106,8 @@ impl RequestedBars {
         view: &Arc<View>,
         lease: Duration,
     ) -> Option<Vec<MnId>> {
-        // With fewer than three members the others are no majority: a bar would only keep other sessions from
-        // reading there.
+        // With fewer than three members, those other than `node` are no majority: their bars would only keep other
+        // sessions from reading the primary.
         if self.is_of_later(view.number) || view.members.len() < 3 {
             return None;
         }
@@ -141,7 +143,8 @@ impl RequestedBars {
                     other => tracing::debug!(?other, %node, "it is not barred"),
                 }
             }
-            // With a majority, the members that do not bar it yet matter to few keys.
+            // If a majority bars the primary, few keys need the bars of the remaining members, so there is no hurry to
+            // ask again.
             let is_barred = 2 * primary.by.len() > view.members.len();
             primary.again = env.now() + if is_barred { lease / 2 } else { patience / 4 };
             drop(state);
@@ -159,7 +162,7 @@ impl RequestedBars {
             tracing::warn!(%node, "neither it nor the master answers: its backups are read after a lease");
             now
         });
-        // A tenth more, as the clock may be read a little late.
+        // A tenth longer, because the clock may have been read a little late.
         let lease = primary.lease.max(lease);
         let is_over = now.saturating_sub(since) >= lease.saturating_add(lease / 10);
         (is_over || removed(Mutant::BarsDoNotWait)).then(|| primary.by.clone())

@@ -1,27 +1,26 @@
 //! The source of a session's blocks (P §4.4).
 //!
-//! The first source is the master: other sessions hand on blocks to it, perhaps one of the right size class.
-//! A master that does not answer delays no session for long: for some time it is not asked again. The second
-//! source is ALLOC: the memory nodes are asked one after the other, and each session starts with a different
-//! one, so that blocks spread. The block's primary records the owner when it answers. The session has the owner
-//! recorded on all backups before it uses the block, so that recovery finds every block of a client on any
-//! replica. If the session crashes in between, the block holds nothing yet.
+//! The first source is the master, to which other sessions have handed on orphaned blocks; one of them may have the
+//! right size class. A master that does not answer delays no session for long, because the session does not ask it
+//! again for some time. The second source is the pool: the session sends ALLOC to the memory nodes one after the other.
+//! Each session starts with a different node, so that blocks spread. The block's primary records the session as owner
+//! when it answers. Before the session uses the block, it has all backups record the owner, too, so that recovery finds
+//! every block of a client on any replica. If the session crashes before that, the block holds nothing yet.
 //!
-//! If no node has a free block, the master is asked to add regions. Memory is exhausted only when the master
+//! If no node has a free block, the session asks the master to add regions. Memory is exhausted only when the master
 //! has no room for any.
 //!
-//! A block that cannot be recorded on all replicas is given back, on the backups first. If a node does not
-//! acknowledge that, the request may still arrive later. It would take effect even if the block belonged to
-//! this session again by then: the block would be free while it is used. So the session does not take such a
-//! block again before it has given it back once more, with an answer. Nor does it go on to the primary, which
-//! would give the block to another session while the backup may still name this one.
+//! A block that cannot be recorded on all replicas is given back, on the backups first. If a node does not acknowledge
+//! the return, that request may still be executed later, even if the block belongs to this session again by then: the
+//! block would be free while it is used. So the session does not take such a block again before it has returned the
+//! block once more and all nodes have answered. Nor does it continue with the primary, which would give the block to
+//! another session while a backup may still name this one.
 //!
-//! A node that has answered a request executes no earlier one of the session any more ([`turns`]).
+//! A node that has answered a request executes no earlier request of the session any more ([`request_numbers`]).
 //!
-//! A block that its node has granted and that the session does not use, for whatever reason, is *missed*: the
-//! tables name the session as its owner. The session looks for missed blocks in the tables when memory is
-//! short, and before it ends. So every path that turns a grant down sets the flag for that (`missed`), and a
-//! search that passes over a block leaves the flag set.
+//! A block is *missed* if the tables name the session as its owner although the session does not use it, for whatever
+//! reason. The session searches the tables for missed blocks when memory is short, and before it ends. So every path
+//! that turns a grant down sets the flag `missed`, and a search that passes over a block leaves the flag set.
 
 mod orphans;
 mod request_numbers;
@@ -48,91 +47,92 @@ use fusee_core::view::View;
 use super::{Environment, SessionGate};
 use request_numbers::{BlockReturn, RequestNumbers};
 
-/// Time that a session in need of a block waits for the master's answer before it does without.
+/// Longest wait of a session that needs a block for the master's answer.
 const MASTER_DEADLINE: Duration = Duration::from_millis(100);
-/// Pause before a memory node that gave no block is asked again.
+/// Pause before a memory node that had no block is asked again.
 const BLOCK_RETRY: Duration = Duration::from_millis(5);
-/// Pause before all memory nodes are asked again while a region is to come: it comes with a newer view, which
-/// ends the pause.
+/// Pause before all memory nodes are asked again after the master has promised a region. The region comes with a newer
+/// view, which ends the pause.
 const REGION_PATIENCE: Duration = Duration::from_millis(50);
-/// Requests that do without the master after it has not answered; then it is asked again.
+/// After the master has not answered, number of requests for blocks for which it is not asked.
 const BLOCKS_WITHOUT_MASTER: u32 = 16;
-/// After this many orphaned blocks in a row, the session takes no further full one (all objects allocated once)
-/// before it has asked the pool.
+/// After this many orphaned blocks in a row, the session accepts no further orphaned block that is full (all of its
+/// objects were allocated once) before it has asked the pool.
 const FULL_IN_A_ROW: u32 = 4;
-/// Grants in regions that are being copied that one memory node may make in vain before others are asked.
+/// Number of grants in regions that are being copied, all useless, after which a memory node is not asked further.
 const FROZEN_GRANTS: usize = 4;
-/// Interval at which a request to the pool checks whether the session still takes back blocks that may be its
-/// own.
+/// Interval at which a request to the pool checks whether the session is still taking over blocks that the tables may
+/// show as its own.
 const TAKEN_BACK_POLL: Duration = Duration::from_micros(100);
 
 /// The blocks of one session, and their sources.
 pub(super) struct BlockSource<E> {
     client: ClientId,
     env: Rc<E>,
-    /// For one answer of a memory node: short enough to ask the others when one is silent.
+    /// Longest wait for one answer of a memory node. It is short enough to ask the other nodes when one is silent.
     node_deadline: Duration,
-    /// The memory node to ask next.
+    /// Index of the memory node to ask next.
     turn: Cell<usize>,
-    /// Requests that do without the master before it is asked again.
+    /// Number of requests for blocks for which the master will not be asked.
     without_master: Cell<u32>,
     turns: RequestNumbers,
-    /// Blocks that were given back without an acknowledgement from all of their nodes.
+    /// Blocks whose return some of their nodes have not acknowledged.
     unconfirmed: RefCell<BTreeSet<BlockId>>,
-    /// Blocks that are being given back.
+    /// Blocks whose return is running.
     returning: RefCell<BTreeSet<BlockId>>,
-    /// Blocks that were granted, and neither given back nor handed on.
+    /// Blocks that were granted to the session, and that it has neither given back nor handed on.
     held: RefCell<BTreeSet<BlockId>>,
-    /// Blocks that were handed on: the tables name this session until another one has taken them over.
+    /// Blocks that the session has handed on. The tables name this session until another session has taken them over.
     handed_on: RefCell<BTreeSet<BlockId>>,
-    /// Orphaned blocks whose takeover has begun, and may have taken effect.
+    /// Orphaned blocks that the session has begun to take over; the takeover may have taken effect.
     adopting: RefCell<BTreeMap<BlockId, OrphanGrant>>,
     /// Number of running requests for blocks.
     asking: Cell<u32>,
-    /// Number of those that ask the pool, and may be granted a block that is not in `held` yet.
+    /// Number of running requests to the pool. Such a request may have been granted a block that is not in `held` yet.
     allocating: Cell<u32>,
-    /// Number of those that take over a block that may be this session's already by the tables.
+    /// Number of running takeovers of blocks that the tables may already show as this session's.
     taking_back: Cell<u32>,
-    /// Blocks taken over of which the master has not heard yet, each with the number of the request that it was
-    /// the answer to.
+    /// Blocks that the session has taken over without the master's knowledge, each with the number of the request that
+    /// the master answered with that block.
     adopted: RefCell<Vec<(BlockId, u64)>>,
-    /// Number of requests to the master for orphaned blocks so far.
+    /// Number of requests for orphaned blocks that the session has sent to the master.
     taking: Cell<u64>,
-    /// Orphaned blocks taken since the session last asked the pool.
+    /// Number of orphaned blocks that the session has taken since it last asked the pool.
     full_in_a_row: Cell<u32>,
-    /// Counts requests for blocks, and the beginning and the end of each return of a block: if it has grown, an
-    /// earlier answer about the owners of blocks may be out of date.
+    /// Counter of requests for blocks, and of the beginnings and ends of returns. If it has changed since an answer
+    /// about the owners of blocks was requested, that answer may be out of date.
     asked: Cell<u64>,
-    /// Whether the master had no more room the last time.
+    /// Whether the master had no room for a region when it was last asked.
     refused: Cell<bool>,
-    /// Whether the master said that no session has memory that may become free.
+    /// Whether the master has said that no session has memory that can become free.
     exhausted: Cell<bool>,
-    /// Whether the master has promised a region since the last wait.
+    /// Whether the master has promised a region since the session last waited for blocks.
     region_comes: Cell<bool>,
-    /// The master's reason, if it last refused a region because the cluster is degraded.
+    /// The master's reason, if it last refused a region because the cluster is degraded; else `None`.
     degraded: RefCell<Option<String>>,
-    /// Whether the pool had no block the last time, except for DELETEs, or a DELETE got an orphaned block.
+    /// Whether sessions lend each other blocks of log objects: the pool had no block at the last request, other than
+    /// those kept back for DELETEs; or a DELETE got an orphaned block.
     lends: Cell<bool>,
-    /// By slab kind, the call for memory that a request waits for ([`MasterReply::Called`]).
+    /// For each kind of slab, the call for memory that a request waits for ([`MasterReply::Called`]).
     calls: RefCell<BTreeMap<SlabKind, u64>>,
-    /// Whether the tables may name this session as the owner of blocks that it does not know: an answer was
-    /// lost, or a grant turned down.
+    /// Whether the tables may name this session as the owner of blocks that it does not know, because an answer was
+    /// lost or a grant was turned down.
     missed: Cell<bool>,
 }
 
-/// The blocks of the pool that a request accepts.
+/// The blocks of the pool that a request for a block accepts.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum AcceptedBlocks {
-    /// Any but those that are kept back for DELETEs.
+    /// Any block except those that are kept back for DELETEs.
     Any,
-    /// Also one of those that are kept back for DELETEs.
+    /// Any block, including those that are kept back for DELETEs.
     ToDelete,
-    /// Only one beside a subtable, where memory nodes have some of these to spare.
+    /// A block of a region that lies beside this subtable, and only where memory nodes have such blocks to spare.
     SpareBeside(u32),
 }
 
-/// An orphaned block from the master, the number of the request that it answers, and whether its owner has not
-/// ended.
+/// An orphaned block that the master has given to this session: `turn` is the number of the request that the master
+/// answered, and `owner_lives` is true if the block's owner has not ended.
 #[derive(Clone, Copy)]
 struct OrphanGrant {
     turn: u64,
@@ -140,7 +140,7 @@ struct OrphanGrant {
     owner_lives: bool,
 }
 
-/// A running request in one of the counts, until its drop.
+/// A guard that keeps a running request counted until it is dropped.
 struct RunningCountGuard<'b>(&'b Cell<u32>);
 
 impl<'b> RunningCountGuard<'b> {
@@ -156,8 +156,7 @@ impl Drop for RunningCountGuard<'_> {
     }
 }
 
-/// A running request for a block, and whether it is answered. A drop before that means that an answer may be
-/// missed.
+/// A running request for a block, and whether it was answered. If it is dropped before that, an answer may be missed.
 struct BlockRequestGuard<'b, E: Environment>(&'b BlockSource<E>, bool);
 
 impl<E: Environment> BlockRequestGuard<'_, E> {
@@ -218,21 +217,22 @@ impl<E: Environment> BlockSource<E> {
         self.client
     }
 
-    /// Returns whether sessions lend each other blocks; see
+    /// Returns whether sessions lend each other blocks of log objects; see
     /// [`Blocks::lends_log_blocks`](fusee_core::host::Blocks::lends_log_blocks).
     pub fn lends(&self) -> bool {
         self.lends.get()
     }
 
-    /// Begins a request for a block.
+    /// Begins a request for a block, which is counted as running until the result is dropped.
     fn begin(&self) -> BlockRequestGuard<'_, E> {
         self.asking.set(self.asking.get() + 1);
         self.asked.set(self.asked.get() + 1);
         BlockRequestGuard(self, false)
     }
 
-    /// Returns a block for objects of a class; if there is none, one of another class that may turn out to be
-    /// free. With `to_delete`, a block that is kept back for DELETEs will do, and the pool does not grow.
+    /// Returns a block for objects of a slab's size class; if there is none, an orphaned block of another class, all
+    /// objects of which may turn out to be free. With `to_delete`, also accepts a block that is kept back for DELETEs,
+    /// and does not ask for more regions.
     pub async fn grant(
         &self,
         kind: SlabKind,
@@ -245,7 +245,7 @@ impl<E: Environment> BlockSource<E> {
         granted
     }
 
-    /// Returns a block of the pool beside a subtable, if memory nodes have some there to spare.
+    /// Returns a block of the pool in a region that lies beside a subtable, if memory nodes have such blocks to spare.
     pub async fn grant_beside(
         &self,
         kind: SlabKind,
@@ -259,14 +259,14 @@ impl<E: Environment> BlockSource<E> {
         Ok(self.record_allocated(granted?, kind, view))
     }
 
-    /// Ends the session's search for memory for a slab. If memory is short again later, others are called upon
-    /// again. Not to be called for every granted block: one may be of no use, and then the call goes on.
+    /// Ends the session's search for memory for a slab. If memory becomes short again later, the master calls on other
+    /// sessions again. Must not be called for every granted block: if a block turns out to be useless, the running call
+    /// has to go on.
     pub fn end_search(&self, kind: SlabKind) {
         self.calls.borrow_mut().remove(&kind);
     }
 
-    /// Returns whether the last request for a block was refused because no session has memory that may become
-    /// free.
+    /// Returns whether the last request for a block was refused because no session has memory that can become free.
     pub fn is_exhausted(&self) -> bool {
         self.exhausted.get()
     }
@@ -277,7 +277,8 @@ impl<E: Environment> BlockSource<E> {
         to_delete: bool,
         view: &View,
     ) -> Result<BlockGrant, Error> {
-        // Orphaned blocks are used before the pool, but not all of them for the sake of one object.
+        // Orphaned blocks are used before the pool, but a search for room for one object must not go through all of
+        // them.
         let full = self.full_in_a_row.get() < FULL_IN_A_ROW;
         if let Some(left) =
             self.take_over_orphan(Some(kind.class), kind.redundancy, full, view).await
@@ -288,7 +289,7 @@ impl<E: Environment> BlockSource<E> {
         }
         self.full_in_a_row.set(0);
         let mut allocated = self.allocate(kind.redundancy, AcceptedBlocks::Any, view).await;
-        // `lends` is about the blocks of log objects, and these are replicated.
+        // `lends` concerns the blocks of log objects, which are replicated.
         let tells = kind.redundancy == Redundancy::Replicated;
         if tells && matches!(allocated, Ok(_) | Err(Error::OutOfMemory)) {
             self.lends.set(allocated.is_err());
@@ -309,8 +310,9 @@ impl<E: Environment> BlockSource<E> {
         }
     }
 
-    /// Returns a block although no member has a free one: any that may turn out to be free. Otherwise asks for
-    /// another region. If that was refused the last time, blocks that others have handed on since come first.
+    /// Returns a block although no member has a free one: a missed block, or an orphaned block of any class that may
+    /// turn out to be free. Otherwise asks the master for another region. If the master refused a region the last time,
+    /// orphaned blocks are tried before it is asked.
     async fn grant_without_pool(&self, kind: SlabKind, view: &View) -> Result<BlockGrant, Error> {
         if let Some(found) = self.find_missed(kind, view).await {
             return Ok(found);
@@ -327,16 +329,16 @@ impl<E: Environment> BlockSource<E> {
                 if let Some(left) = self.take_over_orphan(None, kind.redundancy, true, view).await {
                     return Ok(left);
                 }
-                // There may be memory after all: an orphaned block that the session was not told of or did not
-                // get, or a missed block that it has not found.
+                // There may be memory after all: an orphaned block that the master has not offered or that another
+                // session got, or a missed block that the session has not found.
                 if self.missed.get() {
                     self.exhausted.set(false);
                 }
                 if !self.exhausted.get() {
                     return Err(Error::OutOfMemory);
                 }
-                // A block may have come back to the pool after this session had looked there, and before the
-                // others were asked.
+                // A block may have come back to the pool after this session asked the pool, but before the master asked
+                // the other sessions.
                 let block = self.allocate(kind.redundancy, AcceptedBlocks::Any, view).await?;
                 Ok(self.record_allocated(block, kind, view))
             }
@@ -345,7 +347,7 @@ impl<E: Environment> BlockSource<E> {
         }
     }
 
-    /// Records that a block from the pool is the session's, and returns its grant.
+    /// Records that a block from the pool belongs to the session, and returns the grant of that block.
     fn record_allocated(&self, block: BlockId, kind: SlabKind, view: &View) -> BlockGrant {
         self.holds(block);
         let address = view.geometry.block_address(block.region, block.block);
@@ -362,16 +364,18 @@ impl<E: Environment> BlockSource<E> {
         self.adopting.borrow_mut().remove(&block);
     }
 
-    /// Returns a block that is this session's by the tables without its knowledge, if an answer was missed.
+    /// Returns a missed block, if there is one: the tables name this session as its owner, but the answer that granted
+    /// it was lost.
     async fn find_missed(&self, kind: SlabKind, view: &View) -> Option<BlockGrant> {
-        // Another running request may be about to get the block that is found here.
+        // If another request for a block is running, a block that the tables show may be the one that this request is
+        // about to get.
         let is_beside = self.asking.get() > 1 && !removed(Mutant::MissedBesideGrants);
         if !self.missed.get() || is_beside {
             return None;
         }
         self.missed.set(false);
-        // From here on, before the first await: a request that begins later may be granted the block that is
-        // found.
+        // Read here, before the first await: a request that begins later may be granted the block that this search
+        // finds.
         let asked = self.asked.get();
         self.give_back_again(view).await;
         let mut found = None;
@@ -383,7 +387,8 @@ impl<E: Environment> BlockSource<E> {
             };
             let leads = |block: &BlockId| {
                 let region = view.regions.get(block.region as usize);
-                // In a region that only a newer view has, only the primary lists blocks of this session.
+                // If only a newer view has the region, this view does not show its replicas; only its primary lists it
+                // as a block of this session.
                 region.is_none_or(|region| region.leader() == Some(member.node))
             };
             let ours = blocks.into_iter().map(|(block, _)| block).filter(leads);
@@ -392,15 +397,16 @@ impl<E: Environment> BlockSource<E> {
                 if found.is_none() && !is_handed_on && self.is_usable(block, view) {
                     found = Some(block);
                 } else {
-                    // To be looked for again, when the obstacle may be gone. A block that was handed on may
-                    // have been taken over, given back, and granted to this session again without its
-                    // knowledge: that is known only when the session ends.
+                    // The flag stays set, so that the block is looked for again when the obstacle may be gone. A block
+                    // in `handed_on` may have been taken over by another session, returned to the pool, and granted to
+                    // this session again without its knowledge; that shows only when the session ends.
                     self.missed.set(true);
                 }
             }
         }
         let block = found?;
-        // There may be more; and a request that has begun meanwhile may be about to hear of this block.
+        // The tables may show further missed blocks. And if another request has begun during this search, this block
+        // may be the one that it is about to get.
         self.missed.set(true);
         if self.asked.get() != asked && !removed(Mutant::MissedBesideGrants) {
             return None;
@@ -426,7 +432,7 @@ impl<E: Environment> BlockSource<E> {
         !self.held.borrow().contains(&block)
     }
 
-    /// Returns whether a missed block may be taken by this view.
+    /// Returns whether this view allows the session to use a missed block.
     fn is_usable(&self, block: BlockId, view: &View) -> bool {
         is_valid(view, block)
             && !view.is_region_frozen(block.region)
@@ -438,25 +444,26 @@ impl<E: Environment> BlockSource<E> {
     pub async fn free(&self, block: Address, view: &View) {
         let Some((region, block)) = view.geometry.block_at(block) else { return };
         let block = BlockId { region, block };
-        // A search that has asked for the owners of blocks must not trust an answer from before this.
+        // Counted, so that a search that has asked for the owners of blocks does not trust an answer from before this.
         self.asked.set(self.asked.get() + 1);
         self.held.borrow_mut().remove(&block);
-        // If the block is given to the session once more, under the same number, that is another takeover.
+        // If the session is granted the block again, in answer to a request with the same number, that is a different
+        // takeover.
         self.adopted.borrow_mut().retain(|(adopted, _)| *adopted != block);
         self.give_back(block, view).await;
         self.asked.set(self.asked.get() + 1);
     }
 
-    /// Prepares the end of the session: gives blocks back again that may not have been given back, and finds
-    /// missed blocks. Returns `None` if some table nevertheless shows a block that the session does not know,
-    /// if a newer view has come meanwhile, or if a block whose return is not acknowledged lies in a region that
-    /// is being copied. No operation runs, so the keeper acknowledges that view at once, and a table may be
-    /// copied to a memory node that the older view does not have before an owner is changed in it.
+    /// Prepares the end of the session: repeats all returns that may not have been executed, and finds missed blocks.
+    /// Returns `None` if a table still shows a block that the session does not know, if a newer view has come
+    /// meanwhile, or if a block whose return is not acknowledged lies in a region that is being copied. A newer view
+    /// matters because no operation runs, so that the keeper acknowledges the view at once: a table may then have been
+    /// copied, before its owner was changed, to a memory node that the older view lacks.
     pub async fn settle(&self, gate: &SessionGate) -> Option<Vec<BlockRemainder>> {
         let view = &*gate.view();
         self.give_back_again(view).await;
         let mut found = Vec::new();
-        // Any class will do: the block has none yet, and its next owner may find that it is empty.
+        // Any class will do: a missed block of the pool has none yet, and its next owner may find that it is empty.
         let class = SizeClass::from_code(1).expect("the smallest class");
         let kind = SlabKind { redundancy: Redundancy::Replicated, class };
         while let Some(BlockGrant { address: block, class, first, marked, .. }) =
@@ -469,8 +476,8 @@ impl<E: Environment> BlockSource<E> {
     }
 
     async fn is_settled(&self, view: &View) -> bool {
-        // A region that is being copied: its new replica's table may have been filled before a return was executed,
-        // and is not asked.
+        // If the region is being copied, its new replica is not asked, and the table there may have been filled before
+        // the return was executed.
         if self.unconfirmed.borrow().iter().any(|block| view.is_region_frozen(block.region)) {
             return false;
         }
@@ -481,7 +488,7 @@ impl<E: Environment> BlockSource<E> {
         for member in &view.members {
             let asked = self.ask(member.node, BlockRequest::Blocks).await;
             let Ok(NodeReply::Blocks(blocks)) = asked else { return false };
-            // A member that the region has left may still have an old table.
+            // A member that holds no replica of the region any more may still have an old table.
             let is_there = |block: &BlockId| {
                 let region = view.regions.get(block.region as usize);
                 region.is_none_or(|r| r.lies_on(member.node))
@@ -511,7 +518,7 @@ impl<E: Environment> BlockSource<E> {
         let mut last_failure = None;
         for i in 0..members.len() {
             let node = members[first.wrapping_add(i) % members.len()].node;
-            // Copies for a node are on that node only.
+            // Copies for a node lie on that node only, so no other node has a block for them.
             if matches!(redundancy, Redundancy::Copies(owner) if owner != node) {
                 continue;
             }
@@ -527,7 +534,8 @@ impl<E: Environment> BlockSource<E> {
         }
     }
 
-    /// Sends ALLOC to one memory node; `None` if it has no free block. `Err` says why there is none for now.
+    /// Sends ALLOC to one memory node. Returns `None` if the node has no free block, and `Err` with the reason if it
+    /// may have one later.
     async fn allocate_at(
         &self,
         (node, turn): (MnId, usize),
@@ -544,13 +552,14 @@ impl<E: Environment> BlockSource<E> {
                 Ok(NodeReply::Allocated { block })
                     if self.unconfirmed.borrow().contains(&block) =>
                 {
-                    // The node has freed the block, and its acknowledgement is not here yet.
+                    // The node has executed the return of the block, but another node's acknowledgement is missing.
                     self.missed.set(true);
                     return Err(format!("{node}: {block:?} may yet be freed"));
                 }
-                // More regions are frozen than one request names. The new replica's table may have been filled
-                // before the grant, and would not show the block; nor would that node hear of the block's
-                // return. The block is found again when the change is over.
+                // The node was not told that this region is frozen, because there are more frozen regions than one
+                // request can name. The table of the region's new replica may have been filled before the grant: then
+                // it does not show the block, and that node would not hear of the block's return either. So the block
+                // is not used now; it is found as a missed block when the change is over.
                 Ok(NodeReply::Allocated { block })
                     if is_frozen(view, block) && !removed(Mutant::FrozenGrantTaken) =>
                 {
@@ -566,7 +575,8 @@ impl<E: Environment> BlockSource<E> {
                     return Err(error.to_string());
                 }
                 Ok(NodeReply::Allocated { block }) => {
-                    // The region is one of a newer view. No backup knows of the block.
+                    // The block lies in a region that only a newer view has. No backup knows of the block yet, so it is
+                    // returned to this node only.
                     self.return_to(&[node], block).await;
                     return Err(format!("{node}: {block:?} is not of this view"));
                 }
@@ -586,8 +596,8 @@ impl<E: Environment> BlockSource<E> {
         Err(copied)
     }
 
-    /// Asks the master to add regions, because no member has a free block. A newer view will show them. If
-    /// there is no room for any, memory is exhausted.
+    /// Asks the master to add regions, because no member has a free block. A newer view will show them. If the master
+    /// has no room for a region, memory is exhausted.
     async fn ask_for_more(&self, kind: SlabKind, view: &View) -> Result<Infallible, Error> {
         let call = self.calls.borrow().get(&kind).copied().unwrap_or(0);
         let client = self.client;
@@ -621,37 +631,38 @@ impl<E: Environment> BlockSource<E> {
                 Err(Error::Allocation { reason: "a new region has not come yet".into() })
             }
             Err(error) => {
-                // Another master knows nothing of this one's calls.
+                // The next answer may come from another master, which does not know this master's calls.
                 self.calls.borrow_mut().remove(&kind);
                 Err(Error::Allocation { reason: format!("the master: {error}") })
             }
         }
     }
 
-    /// Returns the pause before memory nodes are asked again. A promised region makes one pause longer.
+    /// Returns the pause before memory nodes are asked again. After the master has promised a region, one pause is
+    /// longer.
     pub fn patience(&self) -> Duration {
         if self.region_comes.take() { REGION_PATIENCE } else { BLOCK_RETRY }
     }
 
-    /// Returns the master's reason, if there was no block the last time because the cluster is degraded.
+    /// Returns the master's reason, if the last request found no block because the cluster is degraded.
     pub fn degraded(&self) -> Option<String> {
         self.degraded.borrow().clone()
     }
 
-    /// Returns whether the last request for a block of a slab ended with a call that is not over.
+    /// Returns whether the last request for a block of this slab ended with a call for memory that is still running.
     pub fn awaits_call(&self, kind: SlabKind) -> bool {
         self.calls.borrow().contains_key(&kind)
     }
 
-    /// Frees a block on one node after the other, until one does not answer. The primary comes last: it hands
-    /// the block out as soon as it is free there.
+    /// Records a block as free on one node after the other, until one does not answer. The primary comes last, because
+    /// it hands the block out as soon as the block is free there.
     async fn give_back(&self, block: BlockId, view: &View) {
         let places = view.regions[block.region as usize].places().iter().rev();
         let nodes: Vec<MnId> = places.map(|place| place.node).collect();
         self.return_to(&nodes, block).await;
     }
 
-    /// Gives blocks back once more whose return some node has not acknowledged.
+    /// Repeats the returns of blocks that some node has not acknowledged.
     async fn give_back_again(&self, view: &View) {
         let is_due = |block: &BlockId| {
             let is_under_way = self.returning.borrow().contains(block);
@@ -664,7 +675,7 @@ impl<E: Environment> BlockSource<E> {
     }
 
     async fn return_to(&self, nodes: &[MnId], block: BlockId) {
-        // Before anything is sent: the caller may be dropped at any await.
+        // Recorded before anything is sent, because the caller's future may be dropped at any await.
         self.unconfirmed.borrow_mut().insert(block);
         let returning = BlockReturn::begin(&self.returning, &self.missed, block);
         for node in nodes {
@@ -722,9 +733,9 @@ impl<E: Environment> BlockSource<E> {
     }
 }
 
-/// Makes an ALLOC for a memory node, if the node may have such a block. If there are too many regions to name
-/// them all, each turn names others. Of those that are being copied, first come the ones in which the node has
-/// just granted a block.
+/// Makes an ALLOC for a memory node; `None` if the node cannot have such a block. If there are too many frozen or
+/// wanted regions to name them all, each `turn` names others. Among the frozen regions, those of `given`, in which the
+/// node has just granted a block, come first.
 fn alloc_request(
     redundancy: Redundancy,
     which: AcceptedBlocks,
@@ -734,7 +745,7 @@ fn alloc_request(
 ) -> Option<BlockRequest> {
     let change = view.change.as_ref();
     let regions = change.into_iter().flat_map(|change| &change.regions).map(|r| r.region);
-    // At an older or newer view, the node may be the primary of other regions than this view says.
+    // If the node is at an older or newer view, it may be the primary of other regions than this view says.
     let lies_there =
         |region: &u32| view.regions.get(*region as usize).is_some_and(|r| r.lies_on(node));
     let (here, elsewhere): (Vec<u32>, Vec<u32>) = regions.partition(lies_there);
@@ -760,7 +771,7 @@ fn alloc_request(
     Some(BlockRequest::Alloc { redundancy, to_delete, frozen, spare_of })
 }
 
-/// Rotates the regions, so that each turn begins with others.
+/// Rotates the list of regions, so that each turn begins with different ones.
 fn in_turn(mut regions: Vec<u32>, turn: usize) -> Vec<u32> {
     let first = turn.wrapping_mul(MAX_ALLOC_REGIONS).checked_rem(regions.len()).unwrap_or(0);
     regions.rotate_left(first);

@@ -1,24 +1,24 @@
-//! The adaptive index cache (P §4.6): the places where its sessions last saw keys.
+//! The adaptive index cache (P §4.6): the slots where its sessions last saw keys.
 //!
-//! An entry is a hint that saves a phase when it is right and costs an object READ when it is wrong. Accesses
-//! and wrong hints are counted per key. A key with a larger share of wrong hints than the threshold is
-//! *bypassed*: its accesses go through the index. They are still counted, so that a key that calms down is
-//! cached again. The entry holds the slot's word, which is compared with the slot that is read: there is no
-//! invalidation bit that could be forgotten.
+//! An entry is a hint that saves a phase when it is right and costs the READ of an object when it is wrong. Accesses
+//! and wrong hints are counted per key. A key whose share of wrong hints exceeds the threshold is *bypassed*: its
+//! accesses read the index instead. They are still counted, so that hints of a key are used again when the key changes
+//! less often. An entry contains the slot's word, which is compared with the slot that is read, so no invalidation bit
+//! is needed.
 //!
-//! An entry does not hold its key but 64 bits of the key's hash: operations compare the key with the object
-//! that a hint leads to, so two keys of one hash cost each other wrong hints and nothing else. An entry is thus
-//! half a cache line, and one access to memory finds it. Speculative writes need to be certain of an entry's
-//! key and age; `certainty.rs` keeps these apart.
+//! An entry contains 64 bits of the key's hash instead of the key. Operations compare the key with the object that the
+//! hint leads to, so two keys with the same hash cause each other wrong hints, and nothing worse. An entry thus takes
+//! half a cache line, and one access to memory finds it. Speculative writes need to be certain of an entry's key and
+//! age; `certainty.rs` stores these separately.
 //!
-//! With a switch that may know better ([`HintTrust::LikelyStale`]), a key that would be bypassed gets a doubted hint
-//! instead. For this purpose the key's own counts come too late: a session that has seen a key once does not
-//! know how often others change it. But the session knows how many of all keys that it saw again had changed.
-//! While that share is above the threshold, hints of keys that the session itself has seen are doubted, until
-//! the keys' own counts suffice.
+//! If there is a switch that may know better ([`HintTrust::LikelyStale`]), a key that would be bypassed gets a doubted
+//! hint instead. The key's own counts are not enough to decide that: a session that has seen a key once does not know
+//! how often others change it. But the session counts, over all keys that it has seen again, how many had changed.
+//! While that share exceeds the threshold, hints of keys that the session has seen before are doubted, until the key
+//! has enough counts of its own.
 //!
-//! The cache is bounded. When it is full, it evicts a key that was not used since a circulating hand last
-//! passed it (CLOCK).
+//! The cache is bounded. When it is full, it evicts a key that was not used after a circulating hand last passed it
+//! (CLOCK).
 
 use std::sync::Arc;
 
@@ -30,23 +30,25 @@ use fusee_core::view::SlotRef;
 
 use super::certainty::CertaintyTable;
 
-/// Accesses before a key may be bypassed: fewer have no significance.
+/// Number of a key's accesses up to which it is not bypassed, because fewer counts have no significance.
 const MIN_ACCESSES: u16 = 4;
-/// Number of accesses at which the counters are halved, so that old behaviour fades and they never overflow.
+/// Number of a key's accesses at which its counters are halved, so that old behaviour fades and the counters never
+/// overflow.
 const MAX_ACCESSES: u16 = 1 << 15;
-/// Number of repeated sights before their counters have significance, and at which these are halved.
+/// Number of keys seen again from which the share of changed ones is significant, and number at which both counters are
+/// halved.
 const MIN_AGAIN: u32 = 16;
 const MAX_AGAIN: u32 = 1 << 12;
-/// Places of the smallest table.
+/// Number of places in the smallest table.
 const MIN_PLACES: usize = 64;
 
 /// The state of a place in the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum CachePlaceState {
     Free,
-    /// A key that the hand has passed, or that was not used yet.
+    /// The place has a key that was not used after the hand passed it, or never.
     Passed,
-    /// A key that was used since the hand passed it.
+    /// The place has a key that was used after the hand passed it.
     Used,
 }
 
@@ -73,7 +75,7 @@ impl IndexCacheEntry {
         state: CachePlaceState::Free,
     };
 
-    /// Whether the session has seen the key before, but not often enough for the key's own counts.
+    /// Returns whether the session has seen the key before, but has too few counts of the key to judge by.
     fn is_young(&self) -> bool {
         (2..=MIN_ACCESSES).contains(&self.accesses)
     }
@@ -86,13 +88,13 @@ impl IndexCacheEntry {
 /// Counts of accesses to an index cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CacheStats {
-    /// Lookups of a key's place, by reads, updates, deletes and puts.
+    /// Lookups of a key in the cache, by reads, updates, deletes and puts.
     pub accesses: u64,
-    /// Accesses that got a hint. The others had to read the index: the key was bypassed, or not in the cache.
+    /// Accesses that got a hint. The others had to read the index, because the key was bypassed or not in the cache.
     pub hints: u64,
     /// Hints that were wrong. Each caused a useless READ of an object.
     pub wrong: u64,
-    /// Accesses to a cached key with too many wrong hints (P §4.6).
+    /// Accesses to a cached key that was bypassed because it had too many wrong hints (P §4.6).
     pub bypassed: u64,
 }
 
@@ -116,11 +118,11 @@ impl CacheStats {
     }
 }
 
-/// A session's own [`CacheStats`]. Only the session adds to them; any thread of its process may read them
-/// meanwhile.
+/// The [`CacheStats`] of one session. Only the session adds to them; other threads of its process can read them at any
+/// time.
 #[derive(Debug, Default)]
 pub struct CacheCounters {
-    /// Accesses without an entry. Each access is in one counter, by its outcome.
+    /// Accesses to keys without an entry. Each access is counted in one of `unknown`, `hints` and `bypassed`.
     unknown: Counter,
     hints: Counter,
     bypassed: Counter,
@@ -138,17 +140,18 @@ impl CacheCounters {
 
 /// An index cache: a table with linear probing.
 pub struct IndexCache {
-    /// The length is a power of two; at most 5/8 of the places are taken. Empty if there is no cache.
+    /// The entries. The length is a power of two, and at most 5/8 of the places are taken. Empty if the cache is turned
+    /// off.
     table: Vec<IndexCacheEntry>,
     len: usize,
     capacity: usize,
     hand: usize,
     threshold: f32,
-    /// Counters of the session that uses the cache now.
+    /// Counters of the session that is using the cache.
     counters: Arc<CacheCounters>,
-    /// Hints of keys that the session had seen before: number of all, and of wrong ones.
+    /// Number of accesses to keys that the session had seen before, and of wrong hints among them.
     again: (u32, u32),
-    /// Indexed like the table.
+    /// The certainty about each entry, at the same index as in `table`.
     certainty: CertaintyTable,
 }
 
@@ -167,7 +170,7 @@ impl IndexCache {
         IndexCache { table, len: 0, capacity, hand: 0, threshold, counters, again, certainty }
     }
 
-    /// Returns a copy for another session, with the same entries, but without counts and certainty.
+    /// Returns a copy with the same entries for another session, without counts and certainty.
     pub fn copied(&self) -> IndexCache {
         let entry =
             |e: &IndexCacheEntry| IndexCacheEntry { accesses: 0, wrong: 0, state: e.state, ..*e };
@@ -179,7 +182,7 @@ impl IndexCache {
         IndexCache { table, len, capacity, hand, threshold, counters, again, certainty }
     }
 
-    /// Returns the same cache with other counters.
+    /// Returns this cache, counting with other counters.
     pub fn counting_with(self, counters: Arc<CacheCounters>) -> IndexCache {
         IndexCache { counters, ..self }
     }
@@ -189,7 +192,7 @@ impl IndexCache {
         self.counters.stats()
     }
 
-    /// Returns the place of the counters, so that several sessions can use the cache in turn.
+    /// Returns the reference to the counters, which each session replaces by its own before it uses a shared cache.
     pub(super) fn counters(&mut self) -> &mut Arc<CacheCounters> {
         &mut self.counters
     }
@@ -201,14 +204,14 @@ impl IndexCache {
         }
     }
 
-    /// Returns the place where the key was last seen, without counting an access.
+    /// Returns the slot where the key was last seen, without counting an access.
     pub fn peek(&self, key: &Key<'_>) -> Option<Hint> {
         let IndexCacheEntry { slot, word, .. } = &self.table[self.find(key.hash())?];
         Some(Hint { slot: *slot, word: *word, seen: HintTrust::Unverified })
     }
 
-    /// Counts an access, and returns a hint. A bypassed key has no hint, or a doubted one if `asked` says that
-    /// the caller can use those.
+    /// Counts an access, and returns the key's hint. A bypassed key has no hint; but if `asked` returns true, the
+    /// caller can use doubted hints, and gets one.
     pub fn hint(&mut self, key: &Key<'_>, asked: impl FnOnce() -> bool) -> Option<Hint> {
         let Some(at) = self.find(key.hash()) else {
             self.counters.unknown.add(1);
@@ -221,7 +224,7 @@ impl IndexCache {
             entry.accesses /= 2;
             entry.wrong /= 2;
         }
-        // Cheap check first: most keys have never had a wrong hint.
+        // The cheap check comes first, because most keys have never had a wrong hint.
         let bypass = entry.wrong > 0
             && entry.accesses > MIN_ACCESSES
             && f32::from(entry.wrong) > self.threshold * f32::from(entry.accesses);
@@ -237,18 +240,18 @@ impl IndexCache {
         Some(if is_old { doubted } else { Hint { seen: self.certainty.of(at, key), ..hint } })
     }
 
-    /// Sets the hints of all these keys, as [`IndexCache::hint`] returns them, but no doubted ones.
+    /// Sets the hints of all these keys as [`IndexCache::hint`] does, but without doubted hints.
     pub fn hint_all(&mut self, keys: &mut [SearchKey<'_>]) {
         for SearchKey { key, .. } in &*keys {
             self.prefetch(key);
         }
-        // All prefetches are under way now.
+        // All prefetches are under way by now.
         for SearchKey { key, hint } in keys {
             *hint = self.hint(key, || false);
         }
     }
 
-    /// Records the place at which a read found the key.
+    /// Records the slot in which a read found the key.
     pub fn found(&mut self, key: &Key<'_>, hint: Option<Hint>, place: Option<Hint>) {
         let right = |hint: Hint| place.is_some_and(|place| place.leads_like(&hint));
         let wrong = hint.is_some_and(|hint| !right(hint));
@@ -259,20 +262,20 @@ impl IndexCache {
         }
     }
 
-    /// Records the place that a write left.
+    /// Records the slot in which a write left the key.
     pub fn written(&mut self, key: &Key<'_>, hint: Option<Hint>, written: WriteResult) {
         let wrong = hint.is_some() && !written.hint_held;
         self.count_wrong(key, hint, wrong);
         if let Some(place) = written.place {
             self.remember(key, place, wrong);
         } else if let Some(at) = self.find(key.hash()) {
-            // Another writer has overtaken this one: the slot is right, its word is not.
+            // Another writer has overtaken this one: the slot of the entry is right, but its word is not.
             self.table[at].count_wrong(wrong);
         }
     }
 
-    /// Counts a key that is seen again. Returns whether more of the keys seen again had changed than the
-    /// threshold allows.
+    /// Counts an access to a key that was seen before. Returns whether the share of keys that had changed when they
+    /// were seen again exceeds the threshold.
     fn is_doubted(&mut self) -> bool {
         if self.again.0 == MAX_AGAIN {
             self.again = (self.again.0 / 2, self.again.1 / 2);
@@ -282,7 +285,7 @@ impl IndexCache {
         all >= MIN_AGAIN && wrong as f32 > self.threshold * all as f32
     }
 
-    /// Counts a hint as wrong, if it was. A wrong hint that was doubted is not in the statistics: it caused no
+    /// Counts a hint as wrong, if it was wrong. A doubted hint does not count in the statistics, because it caused no
     /// useless READ.
     fn count_wrong(&mut self, key: &Key<'_>, hint: Option<Hint>, wrong: bool) {
         if !wrong {
@@ -294,7 +297,7 @@ impl IndexCache {
         self.counters.wrong.add(u64::from(!hint.is_some_and(|hint| hint.is_doubted())));
     }
 
-    /// Forgets a key that does not exist.
+    /// Removes the entry of a key that does not exist.
     pub fn forget(&mut self, key: &Key<'_>) {
         if let Some(at) = self.find(key.hash()) {
             self.remove(at);
@@ -306,7 +309,7 @@ impl IndexCache {
         let hash = key.hash();
         if let Some(at) = self.find(hash) {
             let entry = &mut self.table[at];
-            // Certainty about a word is kept, if the same word is seen again without certainty.
+            // If the same word is seen again without certainty, the certainty from before remains valid.
             let is_known =
                 (entry.slot, entry.word) == (slot, word) && seen == HintTrust::Unverified;
             (entry.slot, entry.word) = (slot, word);
@@ -336,7 +339,7 @@ impl IndexCache {
         self.len += 1;
     }
 
-    /// Returns the place where a search for an entry begins.
+    /// Returns the place at which a search for this hash begins.
     fn home(&self, hash: u64) -> usize {
         hash as usize & (self.table.len() - 1)
     }
@@ -350,7 +353,7 @@ impl IndexCache {
             return None;
         }
         let mut at = self.home(hash);
-        // Terminates, because some places are free.
+        // The loop ends, because some places of the table are always free.
         loop {
             let entry = &self.table[at];
             match entry.state {
@@ -361,7 +364,7 @@ impl IndexCache {
         }
     }
 
-    /// Puts an entry of a key that is not in the table into the next free place, and returns the place.
+    /// Stores an entry in the next free place, and returns that place. The key must not be in the table.
     fn put(&mut self, entry: IndexCacheEntry) -> usize {
         let mut at = self.home(entry.hash);
         while self.table[at].state != CachePlaceState::Free {
@@ -387,7 +390,7 @@ impl IndexCache {
         self.hand = 0;
     }
 
-    /// Frees a place, and closes the gap with later entries that would otherwise not be found any more.
+    /// Frees a place, and fills the gap with later entries that a search would not find beyond it.
     fn remove(&mut self, at: usize) {
         let mask = self.table.len() - 1;
         let mut gap = at;
@@ -459,8 +462,7 @@ mod tests {
         );
     }
 
-    /// Hints are wrong as often as the threshold allows: for a key with only wrong hints, in that share of all
-    /// accesses.
+    /// The share of accesses with a wrong hint approaches the threshold, for a key all of whose hints are wrong.
     #[test]
     fn the_threshold_is_the_share_of_accesses_that_may_be_wrong() {
         for threshold in [0.0, 0.1, 0.25, 0.5, 0.9, 1.0] {
@@ -528,8 +530,8 @@ mod tests {
     }
 
     proptest! {
-        /// Compared with a map that forgets nothing: a hint is the place that was remembered last, and without
-        /// evictions no hint is missing.
+        /// Compares the cache with a map that forgets nothing: a hint is the slot that was recorded last for the key,
+        /// and as long as nothing is evicted no hint is missing.
         #[test]
         fn it_hints_at_what_it_was_told_last(
             capacity in 1usize..200,
@@ -558,8 +560,8 @@ mod tests {
                     }
                     _ => {
                         cache.forget(&key);
-                        // After the bound was reached the model keeps the key: it does not know which keys were
-                        // evicted.
+                        // Once the bound has been exceeded, the model keeps deleted keys, because it does not know
+                        // which keys were evicted.
                         if model.len() <= capacity {
                             model.remove(&bytes);
                         } else {

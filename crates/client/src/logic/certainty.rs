@@ -1,11 +1,11 @@
-//! Certainty about entries of the [index cache](super::cache): the key that an entry belongs to, and the time
-//! at which it was seen.
+//! Certainty about entries of the [index cache](super::cache): the key that an entry belongs to, and the epoch in which
+//! that was seen.
 //!
-//! An entry has 64 bits of a hash, which two keys may share: by chance, or chosen by an attacker with the
-//! cluster's secret. A write that is [speculative](fusee_core::store) must not mistake one key for another. So
-//! this table holds, for each place of the cache's table, 64 bits of another hash by a secret of its own
-//! (SipHash, as in the standard library's maps): without that secret an attacker passes one key off as another
-//! in one of 2^64 attempts. It also holds the epoch ([`Hint::seen`]).
+//! An entry has 64 bits of a hash, which two keys can share: by chance, or because an attacker with the cluster's
+//! secret has chosen them. A write that is [speculative](fusee_core::store) must not mistake one key for another. So
+//! this table holds, for each place of the cache's table, 64 bits of another hash, by a secret of this process
+//! (SipHash, as in the standard library's maps). Without that secret, an attempt of an attacker to pass off one key as
+//! another succeeds once in 2^64 times. The table also holds the epoch ([`Hint::seen`]).
 //!
 //! If nothing is written speculatively, as over shared memory, the table stays empty.
 //!
@@ -20,9 +20,9 @@ use fusee_core::store::HintTrust;
 /// The certainty about one entry.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct EntryCertainty {
-    /// A hash of the key by the secret.
+    /// A hash of the key, by the table's secret.
     tag: u64,
-    /// [`EntryCertainty::NOTHING`], or the epoch of [`HintTrust::FreshSince`].
+    /// The epoch of [`HintTrust::FreshSince`]; `u64::MAX` in [`EntryCertainty::NOTHING`].
     epoch: u64,
 }
 
@@ -34,13 +34,13 @@ impl EntryCertainty {
 #[derive(Debug, Default)]
 pub(super) struct CertaintyTable {
     secret: RandomState,
-    /// As many as the table has places; empty until some entry is certain.
+    /// One for each place of the cache's table; empty until some entry is certain.
     places: Vec<EntryCertainty>,
 }
 
 impl CertaintyTable {
-    /// Records that the entry at `at`, in a table of `places` places, now shows where the key was seen, and
-    /// when.
+    /// Records that the entry at `at`, in a cache table of `places` places, shows where `key` is, and when that was
+    /// seen.
     pub fn note(&mut self, at: usize, places: usize, key: &[u8], seen: HintTrust) {
         let certain = match seen {
             HintTrust::FreshSince(epoch) => {
@@ -55,7 +55,7 @@ impl CertaintyTable {
         self.places[at] = certain;
     }
 
-    /// Returns when the key was seen as the entry shows it, if the entry certainly belongs to the key.
+    /// Returns the epoch in which the entry was seen, if the entry certainly belongs to this key.
     pub fn of(&self, at: usize, key: &[u8]) -> HintTrust {
         match self.places.get(at) {
             Some(EntryCertainty { tag, epoch })
@@ -67,14 +67,14 @@ impl CertaintyTable {
         }
     }
 
-    /// Records that an entry has moved to another place.
+    /// Records that an entry has moved from one place to another.
     pub fn moves(&mut self, from: usize, to: usize) {
         if !self.places.is_empty() {
             self.places[to] = self.places[from];
         }
     }
 
-    /// Resizes to so many places; returns the certainty of the earlier ones.
+    /// Resizes the table to `places` places; returns the certainty of the old places.
     pub fn grow(&mut self, places: usize) -> Vec<EntryCertainty> {
         if self.places.is_empty() {
             return Vec::new();
@@ -85,7 +85,7 @@ impl CertaintyTable {
         )
     }
 
-    /// Sets the certainty of an entry that is at this place now, from the one of its earlier place.
+    /// Sets the certainty of an entry that is now at `at`. `before` is the certainty of its place before the resize.
     pub fn take(&mut self, at: usize, before: Option<&EntryCertainty>) {
         if let Some(certain) = before {
             self.places[at] = *certain;

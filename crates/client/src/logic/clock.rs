@@ -1,12 +1,12 @@
-//! The clocks by which operations stop waiting.
+//! The clocks that end the waits of operations.
 //!
-//! An operation may wait for others again and again: for the winner of a round, for a block, for a view, and
-//! once more in the next view. All of its waits go by one clock, which starts with the first wait; so an
-//! operation that never waits reads no clock. A caller may set a deadline instead: then the waits of all
-//! operations within it end at that deadline.
+//! An operation may wait for others several times: for the winner of a round, for a block, for a view, and again in the
+//! next view. One clock limits all waits of the operation together. It starts with the first wait, so an operation that
+//! never waits reads no clock. A caller can set a deadline instead; then all waits of all operations within it end at
+//! that deadline.
 //!
-//! The operations of a session run concurrently, and a wait is that of the operation whose future is being
-//! polled. So each poll puts the operation's clock in place, and removes it afterwards ([`OperationClocks::scoped`]).
+//! The operations of a session run concurrently, and a wait belongs to the operation whose future is being polled. So
+//! each poll sets the operation's clock as the current one, and removes it afterwards ([`OperationClocks::scoped`]).
 
 // Promise API-28: One clock or deadline ends all waits of an operation.
 
@@ -17,12 +17,12 @@ use std::time::Duration;
 
 use fusee_core::mutant::{Mutant, removed};
 
-/// The clock of one operation, or of all operations within a deadline.
+/// The clock of one operation, or of all operations within one deadline.
 #[derive(Clone, Copy, Debug)]
 struct OperationClock {
-    /// The end of all waits; [`OperationClock::IDLE`] before the first one.
+    /// The time at which all waits end; [`OperationClock::IDLE`] before the first wait.
     end: Duration,
-    /// Whether the end is a deadline of a caller.
+    /// Whether `end` is a deadline that a caller has set.
     is_deadline: bool,
 }
 
@@ -30,10 +30,10 @@ impl OperationClock {
     const IDLE: Duration = Duration::MAX;
 }
 
-/// The clocks of a session's operations.
+/// The clocks of a session's operations, of which one is current.
 #[derive(Debug)]
 pub(super) struct OperationClocks {
-    /// The time that operations without a deadline wait.
+    /// The longest time that all waits of an operation without a deadline take together.
     op_timeout: Duration,
     /// The clock of the operation that is being polled.
     polled: Cell<Option<OperationClock>>,
@@ -44,9 +44,9 @@ impl OperationClocks {
         OperationClocks { op_timeout, polled: Cell::new(None) }
     }
 
-    /// Returns how long the operation that is being polled may still wait; `None` if not at all.
+    /// Returns for how long the operation that is being polled can still wait; `None` if it must not wait any more.
     pub fn left(&self, now: Duration) -> Option<Duration> {
-        // Not within an operation: work that a session does beside its operations.
+        // There is no current clock if a session works outside of its operations.
         let Some(mut clock) = self.polled.get() else { return Some(self.op_timeout) };
         if clock.end == OperationClock::IDLE
             || (!clock.is_deadline && removed(Mutant::ClockBeginsAnew))
@@ -57,14 +57,14 @@ impl OperationClocks {
         clock.end.checked_sub(now).filter(|left| !left.is_zero())
     }
 
-    /// Runs an operation with a clock of its own, or with the enclosing deadline.
+    /// Runs an operation with a clock of its own, or with the enclosing deadline if there is one.
     pub async fn timed<F: Future>(&self, operation: Pin<&mut F>) -> F::Output {
         let own = OperationClock { end: OperationClock::IDLE, is_deadline: false };
         let clock = self.polled.get().filter(|outer| outer.is_deadline).unwrap_or(own);
         self.scoped(clock, operation).await
     }
 
-    /// Runs operations whose waits end at `end`, or at an earlier enclosing deadline.
+    /// Runs operations whose waits end at `end`, or at an enclosing deadline if that is earlier.
     pub async fn until<F: Future>(&self, end: Duration, operations: Pin<&mut F>) -> F::Output {
         let outer = self.polled.get().filter(|outer| outer.is_deadline);
         let end = outer.map_or(end, |outer| outer.end.min(end));
@@ -84,7 +84,7 @@ impl OperationClocks {
     }
 }
 
-/// A poll of an operation. Its drop, also in a panic, restores the clock of the enclosing operation.
+/// One poll of an operation. Its drop, even by a panic, makes the clock of the enclosing operation current again.
 struct ClockScope<'c> {
     clocks: &'c OperationClocks,
     clock: &'c mut OperationClock,
@@ -121,7 +121,7 @@ mod tests {
         Duration::from_secs(secs)
     }
 
-    /// Returns how long is left at each of these times.
+    /// Returns the time that is left at each of these times.
     async fn asks(clocks: &OperationClocks, times: &[u64]) -> Vec<Option<u64>> {
         let mut answers = Vec::new();
         for time in times {

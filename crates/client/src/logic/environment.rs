@@ -1,4 +1,4 @@
-//! The environment of a session, apart from verbs: waits and requests.
+//! The environment of a session, except for verbs: waits and requests.
 
 use std::time::Duration;
 
@@ -8,23 +8,23 @@ use fusee_control::rpc::RpcError;
 use fusee_core::verbs::MnId;
 use fusee_core::view::View;
 
-/// Time and messages.
+/// A source of time, and a sender of messages.
 pub trait Environment {
     /// Returns the time by the clock of this process's keeper ([`KeeperEnvironment::now`]), or a little later.
     ///
     /// [`KeeperEnvironment::now`]: super::KeeperEnvironment::now
     fn now(&self) -> Duration;
 
-    /// Waits for some time, while the session's other operations run.
+    /// Waits for `time`, while the session's other operations run.
     fn sleep(&self, time: Duration) -> impl Future<Output = ()>;
 
-    /// Lets the session's other operations, and other threads, run once.
+    /// Lets the session's other operations, and other threads, run once before this one goes on.
     fn yield_now(&self) -> impl Future<Output = ()>;
 
-    /// Waits very briefly, without yielding.
+    /// Waits very briefly, for `turns` turns of a spin loop, without yielding.
     fn spin(&self, turns: u64);
 
-    /// Asks the control service of a memory node. After an error the request may still take effect,
+    /// Sends a request to the control service of a memory node. After an error the request may still take effect,
     /// unless the error says otherwise ([`RpcError::may_take_effect`]).
     fn ask_node(
         &self,
@@ -33,14 +33,14 @@ pub trait Environment {
         deadline: Duration,
     ) -> impl Future<Output = Result<NodeReply, RpcError>>;
 
-    /// Asks the master; otherwise like [`Environment::ask_node`].
+    /// Sends a request to the master; otherwise like [`Environment::ask_node`].
     fn ask_master(
         &self,
         request: MasterRequest,
         deadline: Duration,
     ) -> impl Future<Output = Result<MasterReply, RpcError>>;
 
-    /// Adopts a newer view: from now on verbs and requests reach its members, and those to other nodes end
+    /// Adopts a newer view. From now on verbs and requests reach the members of that view, and those to other nodes end
     /// soon.
     fn adopt(&self, view: &View);
 
@@ -50,6 +50,6 @@ pub trait Environment {
     /// Records the end of an operation; see [`Epochs::note_unpinned`](fusee_core::host::Epochs::note_unpinned).
     fn ended(&self, _local_epoch: u64) {}
 
-    /// Tells the master that a memory node does not answer, without waiting for its answer.
+    /// Tells the master that a memory node does not answer, and does not wait for the master's reply.
     fn report_unreachable(&self, node: MnId);
 }

@@ -1,4 +1,5 @@
-//! Objects that wait for their free bits to be set, and their revocation; sessions that may soon free memory.
+//! Tests of the gate: freed objects that wait for their free bits, and their revocation; and the sign that a session
+//! may soon free memory.
 
 // Promise MEM-4
 
@@ -14,7 +15,7 @@ use fusee_core::view::{Geometry, View};
 
 use super::SessionGate;
 
-/// The gate's constant: after so many epochs, objects that wait for their free bits are revoked.
+/// Copy of the gate's private constant: number of epochs after which waiting objects are revoked.
 const REVOKED_AFTER: u64 = 16;
 
 fn gate() -> SessionGate {
@@ -43,7 +44,7 @@ fn pass_epochs(gate: &SessionGate, until: u64) {
     }
 }
 
-/// An operation that began early may free something after a later operation has done so.
+/// An operation that began early may free an object after a later operation has freed one.
 #[test]
 fn what_waits_is_as_old_as_the_oldest_operation_that_freed_it() {
     let gate = gate();
@@ -77,7 +78,7 @@ fn what_waits_for_long_is_revoked_and_never_marked() {
     assert!(gate.freed.may_set_free(), "that was freed since");
 }
 
-/// Otherwise a comparison would take the objects for garbage, and set their bits a second time.
+/// If these objects were revoked, a comparison would take them for garbage, and set their bits a second time.
 #[test]
 fn what_is_being_marked_is_not_revoked() {
     let gate = gate();
@@ -91,7 +92,7 @@ fn what_is_being_marked_is_not_revoked() {
     assert_eq!(frees_in(&gate), 3 * REVOKED_AFTER);
 }
 
-/// A mark waits for the next question.
+/// A mark passes only with a question that is asked after it.
 #[test]
 fn a_mark_has_passed_when_a_later_question_has() {
     let gate = gate();
@@ -106,7 +107,8 @@ fn a_mark_has_passed_when_a_later_question_has() {
     assert!(gate.questions.is_settled(mark));
 }
 
-/// A session that is short of memory may ask again as long as some session stirs.
+/// A session that is short of memory is allowed to ask again as long as the heartbeat of some session says that it
+/// stirs.
 #[test]
 fn a_session_stirs_while_it_may_free_something_or_looks_for_memory() {
     let gate = gate();
@@ -135,7 +137,8 @@ fn a_session_stirs_while_it_may_free_something_or_looks_for_memory() {
     assert!(!stirs());
 }
 
-/// A session that looks for memory has its blocks on offer for moments only.
+/// A session that looks for memory offers its blocks only for moments, so blocks for a call must be put into a batch
+/// when it makes the offer.
 #[test]
 fn a_call_gets_its_part_at_the_moment_of_the_offer() {
     let gate = gate();
@@ -151,7 +154,7 @@ fn a_call_gets_its_part_at_the_moment_of_the_offer() {
     gate.offer(vec![left(1), left(2)], vec![]);
     assert!(gate.offers.are_pressing());
     assert_eq!(gate.offers.take_back(), [left(1).block]);
-    // It need not be waited for any more, and hands on nothing more for this call.
+    // The keeper need not wait for the session any more, and the session hands on nothing more for this call.
     assert!(!gate.offers.withholds(7));
     gate.offer(vec![left(2)], vec![]);
     let batch = gate.offers.hand_on(7).expect("the master does not know of it yet");

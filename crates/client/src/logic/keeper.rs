@@ -1,43 +1,43 @@
-//! The keeper of a process: it talks to the master for all of the process's sessions, so that no session has to
-//! do that itself, nor has to be awake for it.
+//! The keeper of a process. It talks to the master for all sessions of the process, so that no session has to do that
+//! itself, or to be awake for it.
 //!
-//! It reports again and again which sessions there are and in which view and epoch they are pinned
-//! (`Heartbeat`), passes the views and epochs of the answers on to them, and tells the master as soon as all of
-//! them have acknowledged a view or an epoch. A [`SessionGate`] stands between a session and its keeper.
+//! The keeper regularly reports to the master which sessions there are, and in which view and epoch they are pinned
+//! (`Heartbeat`). It passes the views and epochs of the answers on to the sessions, and tells the master as soon as all
+//! of them have acknowledged a view or an epoch. A [`SessionGate`] connects each session with the keeper.
 //!
-//! A session that waits to use memory again names a moment by the number of the last question to the master
-//! ([`SessionGate::mark`]). The answer to a later question gives the newest epoch at its arrival. In every process,
-//! all that had begun at the moment of the mark belongs to this epoch or an earlier one. Once these epochs have
-//! passed everywhere, so has the moment.
+//! A session that waits until it can use memory again names the moment by the number of the last question to the master
+//! ([`SessionGate::mark`]). The answer to a later question gives the newest epoch at the time when the question
+//! arrived. In every process, all operations that had begun before the mark belong to this epoch or an earlier one. So
+//! when these epochs have passed everywhere, all those operations have ended.
 //!
-//! * The master may hold its answer until there is news. Meanwhile the keeper may have something to tell: a
-//!   session was opened or fenced, or the newest view has been acknowledged. Then the keeper stops waiting for
+//! * The master may hold its answer until it has something new to tell. Meanwhile the keeper may have something to
+//!   tell: a session was opened or fenced, or the newest view has been acknowledged. Then the keeper stops waiting for
 //!   the held answer and asks anew. Nothing is lost with that answer: views are asked for by number, and fenced
 //!   sessions are named in every answer.
-//! * Views come as differences to the keeper's newest one. A difference that does not lead to a valid view is
-//!   dropped, and the newest view is asked for whole.
-//! * A session gets a view only with an answer to a question that names the session, and only if the answer
-//!   does not say that the session is fenced. The view was known when the question was asked, or comes with the
-//!   answer. A view that comes with a new session goes to that one alone until then: a session that was fenced,
-//!   recovered and forgotten meanwhile is known to no memory node that has joined since, so it must hear that
-//!   it is fenced before it hears of such a node.
-//! * A session that has left is not named any more, but a question that names it may still be on its way and
-//!   arrive after its `Close`. Ids are never used twice, so an answer about it concerns no session here, and
-//!   the master may ignore a session that it knows has ended.
-//! * When a session is short of memory, the master says so in its answers: then some of the blocks that
-//!   sessions have offered are handed on ([`hand_on`](super::BlockOffers::hand_on)), before the next question.
-//!   Blocks are handed on again until the master has acknowledged them.
-//! * A master that answers at once is asked every [`KeeperTiming::pace`]; a master that does not answer, more and
-//!   more seldom, up to [`KeeperTiming::last_retry`]. No session ends on this side because time has passed.
+//! * A view comes as its difference to the keeper's newest view. A difference that does not lead to a valid view is
+//!   dropped, and the newest view is asked for as a whole.
+//! * A session gets a view only with an answer to a question that names the session, and only if the answer does not
+//!   say that the session is fenced. The view was known when the question was asked, or comes with the answer. A view
+//!   that comes with the opening of a new session goes only to that session at first. The reason: memory nodes that
+//!   have joined later do not know a session that was fenced, recovered and forgotten, so that session must learn that
+//!   it is fenced before it learns of such a node.
+//! * A session that has left is not named any more, but a question that names it may still be under way and arrive
+//!   after the session's `Close`. Ids are never used twice, so an answer about that session concerns no other one here,
+//!   and the master can ignore a session that it knows has ended.
+//! * When some session of the cluster is short of memory, the master's answers contain a call for memory. The keeper
+//!   then hands on some of the blocks that sessions have offered ([`hand_on`](super::BlockOffers::hand_on)), before the
+//!   next question, and repeats that until the master has acknowledged them.
+//! * If the master answers at once, it is asked every [`KeeperTiming::pace`]; if it does not answer, ever more rarely,
+//!   down to once per [`KeeperTiming::last_retry`]. The keeper never ends a session because time has passed.
 //!
-//! * The lease of a session is valid for nine tenths of its length ([`usable_lease`]). It counts from the moment
-//!   at which an answered question that names the session was asked, or from *contact*, if that was earlier:
-//!   the latest time such that more than half of the memory nodes have received an answer of the master given
-//!   since, and barred no member when they reported that. The master waits a whole lease from the moment at
-//!   which the question arrived. So the paces of their clocks may differ by a tenth.
+//! * The lease of a session is valid for nine tenths of its length ([`usable_lease`]). It begins when the keeper asked
+//!   the question that named the session and was answered; or at the *contact*, if that is earlier. The contact is the
+//!   latest time such that more than half of the memory nodes have received an answer of the master given after it, and
+//!   barred no member when they reported that. The master waits for a whole lease, from the moment at which the
+//!   question arrived, so the speeds of the two clocks may differ by a tenth.
 //!
-//! The keeper waits by sleeps, and reads a clock for leases only. A future of [`Keeper::keep`] may be dropped
-//! at any point; another one goes on.
+//! The keeper waits by sleeps, and reads a clock for leases only. A future of [`Keeper::keep`] can be dropped at any
+//! point; another one continues its work.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -57,23 +57,25 @@ use futures_util::task::AtomicWaker;
 
 use super::SessionGate;
 
-/// First and longest pause between looks whether a view has been acknowledged.
+/// First and longest pause between checks whether a view has been acknowledged.
 const FIRST_LOOK: Duration = Duration::from_micros(100);
 const LAST_LOOK: Duration = Duration::from_millis(1);
-/// Limit of questions whose epoch is remembered until it has passed. Older ones pass with a later question.
+/// Limit of questions whose epochs are remembered until they have passed. When there are more, the oldest is forgotten,
+/// and its marks pass with a later question.
 const MAX_MARKS: usize = 256;
-/// Limit of waits for a session that looks for memory itself, before a call counts as acknowledged.
+/// Limit of waits for the offers of sessions that look for memory themselves. After that, the keeper acknowledges a
+/// call without these offers.
 const MOST_WAITS: u32 = 4;
 
 /// The keeper's waiting times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeeperTiming {
-    /// For an answer: longer than the master holds it, which is a quarter of the lease.
+    /// Longest wait for an answer. It is longer than the master holds an answer, which is a quarter of the lease.
     pub deadline: Duration,
-    /// Between two questions, if there is nothing to tell and the master does not hold its answers.
+    /// Time between two questions, if there is nothing to tell and the master does not hold its answers.
     pub pace: Duration,
-    /// Shortest time between two questions, when sessions come and go: held questions take up room at the
-    /// master.
+    /// Shortest time between two questions when sessions come and go. Limited because held questions take up room in
+    /// the master.
     pub gap: Duration,
     /// First pause before a master that does not answer is asked again.
     pub first_retry: Duration,
@@ -82,7 +84,7 @@ pub struct KeeperTiming {
 }
 
 impl KeeperTiming {
-    /// Returns the timing for a lease, so that the lease survives one answer that never comes.
+    /// Returns the timing for a lease, chosen so that a lease does not run out because one answer is lost.
     pub fn for_lease(lease: Duration) -> KeeperTiming {
         KeeperTiming {
             deadline: lease / 2,
@@ -94,13 +96,13 @@ impl KeeperTiming {
     }
 }
 
-/// Returns the time for which a session may rely on a lease, from the lease's beginning on.
+/// Returns for how long a session is allowed to rely on a lease, from the beginning of the lease.
 pub fn usable_lease(lease: Duration) -> Duration {
     lease - lease / 10
 }
 
-/// Returns the end of a session's lease, if the session asked at `asked_at`, and the lease began `behind_ms`
-/// milliseconds before.
+/// Returns the end of a session's lease, if the master was asked at `asked_at`, and the lease began `behind_ms`
+/// milliseconds before that.
 pub fn lease_end(asked_at: Duration, lease_ms: u64, behind_ms: u64) -> Duration {
     let until = asked_at.saturating_add(usable_lease(Duration::from_millis(lease_ms)));
     until.saturating_sub(Duration::from_millis(behind_ms))
@@ -111,10 +113,10 @@ pub trait KeeperEnvironment {
     /// Returns the time by the clock of this process's sessions, or a little earlier.
     fn now(&self) -> Duration;
 
-    /// Waits for some time.
+    /// Waits for `time`.
     fn sleep(&self, time: Duration) -> impl Future<Output = ()>;
 
-    /// Asks the master. The future may be dropped; the request may take effect nevertheless.
+    /// Sends a request to the master. If the future is dropped, the request may still take effect.
     fn ask_master(
         &self,
         request: MasterRequest,
@@ -126,40 +128,40 @@ pub trait KeeperEnvironment {
 #[derive(Debug)]
 pub struct Keeper {
     state: Mutex<KeeperState>,
-    /// Wakes [`Keeper::keep`] when the list of sessions has changed, or a session wants a question to be asked.
+    /// Wakes [`Keeper::keep`] when a session was added, or when a session wants a question to be asked.
     changed: Arc<AtomicWaker>,
 }
 
 #[derive(Debug)]
 struct KeeperState {
     timing: KeeperTiming,
-    /// The timing for the longest leases, and an upper bound of `timing`: views have to come soon under any
-    /// lease.
+    /// The timing for the longest leases, an upper bound of `timing`: views have to arrive soon under any lease.
     longest: KeeperTiming,
     view: Arc<View>,
     gates: Vec<Arc<SessionGate>>,
-    /// Counts the changes of the list that the master should hear of soon.
+    /// Counter of changes to the list of sessions that the master should hear of soon.
     changes: u64,
     epochs: ClusterEpochs,
-    /// Number of questions to the master so far.
+    /// Number of questions that the keeper has asked the master.
     asked: u64,
-    /// Questions whose epochs have not passed yet, and the last one whose epoch has; see
-    /// [`tell_passed`](super::SessionMarks::tell_passed). `settled`: the same for settled epochs.
+    /// Questions whose epochs have not passed yet, and the last question whose epoch has passed; see
+    /// [`tell_passed`](super::SessionMarks::tell_passed). `settled` has the same for settled epochs.
     passed: QuestionEpochs,
     settled: QuestionEpochs,
-    /// The last call for memory that was acknowledged.
+    /// The number of the last call for memory that the keeper has acknowledged.
     acked: u64,
-    /// The call that is not acknowledged yet, and how often the keeper has waited for sessions to offer blocks.
+    /// The number of the call that is not acknowledged yet, and how often the keeper has waited for sessions to offer
+    /// blocks for it.
     waited_for_offers: (u64, u32),
-    /// Whether a difference did not lead from `view` to a valid one: the next view has to come whole.
+    /// Whether a difference did not lead from `view` to a valid view, so that the next view has to come as a whole.
     wants_whole: bool,
 }
 
-/// Questions to the master, each with the newest epoch at its arrival.
+/// Questions to the master, each with the newest epoch at the time when it arrived there.
 #[derive(Debug, Default)]
 struct QuestionEpochs {
     waiting: VecDeque<(u64, u64)>,
-    /// The last question whose epoch is over.
+    /// The last question whose epoch has passed.
     over: u64,
 }
 
@@ -171,7 +173,7 @@ impl QuestionEpochs {
         self.waiting.push_back((question, epoch));
     }
 
-    /// Passes all epochs before `until`. Returns the last question whose epoch is over.
+    /// Removes all questions with epochs before `until`. Returns the last question whose epoch has passed.
     fn pass(&mut self, until: u64) -> u64 {
         let until = if removed(Mutant::EpochsPassEarly) { until + 1 } else { until };
         while let Some((question, _)) = self.waiting.front().filter(|(_, epoch)| *epoch < until) {
@@ -182,20 +184,20 @@ impl QuestionEpochs {
     }
 }
 
-/// The contents of a question to the master.
+/// The content of a question to the master, as far as the keeper needs it later.
 struct SentHeartbeat {
     changes: u64,
-    /// The view that all sessions had acknowledged; 0 for none.
+    /// The number of the view that all sessions had acknowledged; 0 for none.
     acknowledged: u64,
-    /// The epoch before which no session was pinned.
+    /// The epoch before which no session's operations were pinned.
     pinned_in: u64,
-    /// The number of the question, and whether the keeper waits for later epochs.
+    /// The number of the question; and whether some session waited for epochs to pass.
     question: u64,
     reclaims: bool,
     acked: u64,
-    /// The newest view that the keeper knew then.
+    /// The newest view that the keeper knew when it asked.
     view: Arc<View>,
-    /// The sessions that it named, and when it was asked.
+    /// The sessions that the question named, and the time when it was asked.
     named: Vec<ClientId>,
     at: Duration,
 }
@@ -221,7 +223,7 @@ impl Keeper {
         Keeper { state: Mutex::new(state), changed: Arc::default() }
     }
 
-    /// Locks the state, also after a panic: it is valid at every step.
+    /// Locks the state. A lock that was poisoned by a panic is accepted, because the state is valid after every step.
     fn state(&self) -> MutexGuard<'_, KeeperState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -251,7 +253,7 @@ impl Keeper {
         if view.number > state.view.number {
             state.view = view;
         }
-        // The newer epoch goes to all sessions; the view comes to the others with the next answer.
+        // All sessions get the newer epoch now; other sessions get the view with the next answer.
         let newest = state.epochs.newest;
         state.open().for_each(|gate| gate.publish_epoch(newest));
         state.changes += 1;
@@ -259,19 +261,19 @@ impl Keeper {
         self.changed.wake();
     }
 
-    /// Removes a session that ends, so that it is not named any more. To be called before the master hears of
-    /// the end.
+    /// Removes a session that ends, so that it is not named any more. Must be called before the master hears of the
+    /// end.
     pub fn close(&self, client: ClientId) {
-        // No reason for a question: the session itself tells the master.
+        // Causes no question, because the session itself tells the master.
         self.state().gates.retain(|gate| gate.client() != client);
     }
 
-    /// Tells the sessions whether memory is short. Overridden as soon as the master calls for memory.
+    /// Tells the sessions whether memory is short. A call for memory by the master overrides that.
     pub fn tell_short(&self, is_short: bool) {
         self.state().open().for_each(|gate| gate.tell_short(is_short));
     }
 
-    /// Works for the sessions; never ends.
+    /// Talks to the master for the sessions; never returns.
     pub async fn keep(&self, outside: &impl KeeperEnvironment) {
         let mut retry = self.timing().first_retry;
         let mut broken = 0;
@@ -285,7 +287,7 @@ impl Keeper {
             let pace = if told.reclaims { self.timing().gap } else { self.timing().pace };
             let mut pace = pin!(outside.sleep(pace));
             let mut paced = false;
-            // The pace runs concurrently with the question: after a held answer it is over.
+            // The pause runs concurrently with the question, so it is over when a held answer arrives.
             let reply = poll_fn(|context| {
                 paced = paced || pace.as_mut().poll(context).is_ready();
                 match asking.as_mut().poll(context) {
@@ -295,7 +297,8 @@ impl Keeper {
             });
             let Some(reply) = reply.await else { continue };
             match self.take(&told, reply, &mut broken, &mut called) {
-                // Most sessions acknowledge the news at once; then one question does for both.
+                // Most sessions acknowledge the new view or epoch at once, so after a short wait one question can
+                // report all of them.
                 Some(HeartbeatNews::View) => {
                     select(pin!(outside.sleep(LAST_LOOK)), more).await;
                 }
@@ -313,10 +316,10 @@ impl Keeper {
         }
     }
 
-    /// Hands on the blocks that sessions have no use for and, once for each call for memory, a part of the
-    /// offered ones. The call is acknowledged when the master knows of all of them. Returns whether that is so.
-    /// A session that looks for memory itself is waited for, for some time: it offers what it does not need
-    /// when it is done.
+    /// Hands on the blocks for which sessions have no use and, once for each call for memory, a part of the offered
+    /// ones. When the master knows of all of them, the call is acknowledged. Returns whether it is. Waits, for a
+    /// limited time, for a session that looks for memory itself, because that session offers what it does not need when
+    /// it is done.
     async fn hand_on(&self, called: u64, outside: &impl KeeperEnvironment) -> bool {
         let (call, waits, gates): (u64, bool, Vec<Arc<SessionGate>>) = {
             let mut state = self.state();
@@ -327,7 +330,7 @@ impl Keeper {
             (call, call != 0 && waited < MOST_WAITS, state.open().cloned().collect())
         };
         let mut withheld = false;
-        // All sessions concurrently: no lease is renewed meanwhile.
+        // For all sessions concurrently, because no lease is renewed while blocks are handed on.
         let all = gates.iter().map(|gate| {
             let is_withheld = waits && gate.offers.withholds(call);
             withheld |= is_withheld;
@@ -341,7 +344,7 @@ impl Keeper {
         all
     }
 
-    /// Hands on blocks of one session. Returns whether the master knows of all of them.
+    /// Hands on blocks of one session. Returns whether the master has acknowledged all of them.
     async fn hand_on_of(
         &self,
         gate: &SessionGate,
@@ -366,7 +369,7 @@ impl Keeper {
         true
     }
 
-    /// Waits until there is an open session.
+    /// Waits until there is a session that is not fenced.
     async fn wait_for_session(&self) {
         poll_fn(|context| {
             self.changed.register(context.waker());
@@ -382,16 +385,16 @@ impl Keeper {
         let mut state = self.state();
         state.asked += 1;
         let question = state.asked;
-        // Set before the question is sent: a session that takes a mark from now on waits for a later question.
+        // Set before the question is sent, so that a session that takes a mark from now on waits for a later question.
         state.open().for_each(|gate| gate.questions.asks(question));
         let reclaims = state.open().any(|gate| gate.questions.are_awaited());
         let sessions: Vec<SessionHeartbeat> = state.open().map(|gate| gate.heartbeat()).collect();
-        // By the heartbeats that are sent, not by another look at the gates: that could find an acknowledgement
-        // which the heartbeat does not contain.
+        // Computed from the heartbeats that are sent, not from the gates, which may by now show an acknowledgement that
+        // the heartbeats do not contain.
         let all =
             sessions.iter().all(|heartbeat| SessionGate::acknowledged(heartbeat, &state.view));
         let acknowledged = if all { state.view.number } else { 0 };
-        // If some session has an older view than the keeper, the answer must not be held.
+        // If some session has an older view than the keeper, the master must not hold its answer.
         let shown = state.open().map(|gate| gate.view().number).fold(state.view.number, u64::min);
         let newer_than = if state.wants_whole { 0 } else { shown };
         let view = state.view.clone();
@@ -415,8 +418,8 @@ impl Keeper {
         (MasterRequest::Heartbeat { sessions, newer_than, known, reclaims, acked }, told)
     }
 
-    /// Waits until the master should hear more than it was told: soon after a session has come or wants a
-    /// question to be asked, and once all sessions have acknowledged the newest view and epoch.
+    /// Waits until there is more to tell the master than the last question told: soon after a session was opened or
+    /// wants a question to be asked, and when all sessions have acknowledged the newest view and epoch.
     async fn more_to_tell(&self, told: &SentHeartbeat, outside: &impl KeeperEnvironment) {
         let changed = poll_fn(|context| {
             self.changed.register(context.waker());
@@ -432,10 +435,10 @@ impl Keeper {
         select(changed, pin!(self.acknowledgement(told, outside))).await;
     }
 
-    /// Waits until all sessions have acknowledged a newer view or epoch than the master was told.
+    /// Waits until all sessions have acknowledged a newer view or epoch than the last question reported.
     async fn acknowledgement(&self, told: &SentHeartbeat, outside: &impl KeeperEnvironment) {
-        // Needs no waker: this very task puts newer views into the state, and a view that a new session brings
-        // comes with a change of the list.
+        // This needs no waker: newer views are put into the state by this task itself, or come with a new session,
+        // which changes the list.
         let newer = |_: &mut Context<'_>| {
             let state = self.state();
             let is_newer = state.view.number > told.acknowledged;
@@ -458,7 +461,7 @@ impl Keeper {
         }
     }
 
-    /// Takes an answer in, and returns what news it has; `None` if it is not an answer.
+    /// Processes an answer, and returns what was new in it; `None` if it is not an answer to a heartbeat.
     fn take(
         &self,
         told: &SentHeartbeat,
@@ -488,8 +491,8 @@ impl Keeper {
         if *called != told.acked {
             state.open().for_each(|gate| gate.call());
         }
-        // First: a memory node that joins after a session's recovery is not told of its fence, so the session
-        // must not get to hear of that node.
+        // Fences are handled first: a memory node that joins after a session's recovery is not told of its fence, so
+        // the session must not learn of that node.
         for gate in state.open().filter(|gate| expelled.contains(&gate.client())) {
             tracing::warn!(client = %gate.client(), "the cluster has fenced a session");
             gate.expel();
@@ -510,16 +513,16 @@ impl Keeper {
     }
 }
 
-/// The news of an answer.
+/// What an answer to a heartbeat has brought.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum HeartbeatNews {
-    /// A view or an epoch, which sessions have to acknowledge.
+    /// A newer view or epoch, which sessions have to acknowledge.
     View,
     Nothing,
 }
 
 impl KeeperState {
-    /// Returns the sessions to speak for: all that are not fenced.
+    /// Returns the sessions for which the keeper speaks: all that are not fenced.
     fn open(&self) -> impl Iterator<Item = &Arc<SessionGate>> {
         self.gates.iter().filter(|gate| !gate.is_expelled())
     }
@@ -529,17 +532,17 @@ impl KeeperState {
         self.timing = if told.deadline < self.longest.deadline { told } else { self.longest };
     }
 
-    /// Takes epochs from the master. Returns whether the newest is new.
+    /// Records the epochs of an answer. Returns whether its newest epoch is newer than the one known before.
     fn pass(&mut self, question: u64, epochs: ClusterEpochs, mark: u64) -> bool {
         let known = self.epochs;
         let is_newer = epochs.newest > known.newest;
-        // A new master may not know yet how far an earlier one was.
+        // A new master may not know yet how far an earlier master had come.
         self.epochs = ClusterEpochs {
             newest: epochs.newest.max(known.newest),
             passed: epochs.passed.max(known.passed),
             settled: epochs.settled.max(known.settled),
         };
-        // Nor does a master that was replaced without having heard of that: operations that run now may have
+        // A master that was replaced and does not know it may name too old an epoch: operations that run now may have
         // begun in a later epoch than its newest.
         let mark = mark.max(known.newest);
         self.passed.push(question, mark);
@@ -556,13 +559,13 @@ impl KeeperState {
         is_newer
     }
 
-    /// Takes a view from the master, which may be invalid. Returns whether it was taken.
+    /// Records a view from the master, which may be invalid. Returns whether the view was accepted.
     fn follow(&mut self, update: ViewUpdate, broken: &mut u64) -> bool {
         let number = update.number();
         let is_whole = matches!(update, ViewUpdate::Whole(_));
         self.wants_whole &= !is_whole;
-        // A session may have brought a newer view than the one that the question named: the next answer starts
-        // from that newer one.
+        // A newly opened session may have brought a newer view than the one that the question named. The difference
+        // then begins at an older view; the next answer will begin at the newer one.
         let is_late = matches!(&update, ViewUpdate::Difference(d) if d.from < self.view.number);
         if number <= self.view.number || is_late {
             return false;
@@ -589,7 +592,7 @@ impl KeeperState {
         view.check().map(|()| view)
     }
 
-    /// Shows the view to the sessions that the question named, unless they are fenced.
+    /// Publishes the view to the sessions that the question named, unless they are fenced.
     fn show(&self, view: &Arc<View>, named: &[ClientId]) {
         let named = self.open().filter(|gate| named.contains(&gate.client()));
         named.for_each(|gate| gate.publish_view(view));

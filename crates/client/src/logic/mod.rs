@@ -1,15 +1,13 @@
-//! The decisions of a client, without sockets, clocks or threads: a session's operations and their
-//! index cache, the source of its blocks, its waits, and its process's contact with the master.
+//! The decisions of a client, without sockets, clocks or threads: the operations of a session and their index cache,
+//! the source of its blocks, its waits, and the contact of its process with the master.
 //!
-//! Time and messages come in through an [`Environment`], verbs go out through a
-//! [`Fabric`](fusee_core::verbs::Fabric). Real programs have threads, timers and sockets; the
-//! simulator brings virtual ones and runs this same code.
+//! Time and messages come from an [`Environment`], and a [`Fabric`](fusee_core::verbs::Fabric) executes verbs. Real
+//! programs provide threads, timers and sockets; the simulator provides virtual ones and runs this same code.
 //!
-//! No part of this is API. It is public only with the feature `internals`, which the simulator and
-//! some tests turn on, and hidden from the documentation then. It is no crate of its own, because
-//! such a crate would have to publish the same types again to the client, their only other user.
-//! The feature changes visibility and nothing else, so a build of the workspace, which turns it on
-//! for all crates, compiles the same program.
+//! No part of this module is API. The module is public only with the feature `internals`, which the simulator and some
+//! tests turn on, and then hidden from the documentation. It is not a separate crate, because that crate would have to
+//! make all of these types public for the client, its only user besides the simulator. The feature changes nothing but
+//! visibility, so a build of the workspace, which turns it on for all crates, compiles the same program.
 
 mod auto_transitions;
 mod bars;

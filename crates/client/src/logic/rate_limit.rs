@@ -1,23 +1,23 @@
-//! Limits of what a session does for the cluster's redundancy policy beside its operations: a number of bytes
-//! per second, and only for keys that are read often.
+//! Limits of the work that a session does for the cluster's redundancy policy: a number of bytes per second, and only
+//! keys that are read often.
 //!
-//! The caller passes the time. Nothing here is exact, and correctness does not depend on it.
+//! The caller passes the time. These limits are approximate, and correctness does not depend on them.
 
 use std::collections::HashMap;
 use std::time::Duration;
 
 use fusee_core::data::Promotion;
 
-/// Time over which an unused allowance adds up.
+/// Time over which unused allowance is saved up.
 const SAVED: Duration = Duration::from_secs(1);
-/// Keys counted in one window; others wait for the next.
+/// Limit of keys whose reads are counted in one time window; other keys are not counted before the next one.
 const MAX_KEYS: usize = 4096;
 
 /// An allowance of bytes per second.
 #[derive(Debug)]
 pub struct ByteRateLimit {
     bytes_per_s: u64,
-    /// Bytes that may be used now, times a billion; negative if more were used.
+    /// Bytes that can be used now, times a billion; negative if more than the allowance was used.
     room: i128,
     at: Duration,
 }
@@ -30,7 +30,7 @@ impl ByteRateLimit {
         ByteRateLimit { bytes_per_s, room: 0, at: now }
     }
 
-    /// Returns whether there is room for something, which may then be larger than the room.
+    /// Returns whether some allowance is left. A single use may then exceed what is left.
     pub fn has_room(&mut self, now: Duration) -> bool {
         let rate = i128::from(self.bytes_per_s);
         let passed = now.saturating_sub(self.at).as_nanos() as i128;
@@ -51,23 +51,23 @@ impl ByteRateLimit {
 pub struct Promoter {
     promotion: Promotion,
     pace: ByteRateLimit,
-    /// The beginning of the window.
+    /// The beginning of the time window.
     since: Duration,
-    /// Reads in the window, by hash of the key; `DONE` for keys that were due.
+    /// Number of reads in the time window, by hash of the key; `DONE` for keys that were due in this window.
     reads: HashMap<u64, u16>,
 }
 
 const DONE: u16 = u16::MAX;
 
 impl Promoter {
-    /// Makes a promoter with a window that begins now.
+    /// Makes a promoter with a time window that begins now.
     pub fn new(promotion: Promotion, now: Duration) -> Promoter {
         let pace = ByteRateLimit::new(promotion.bytes_per_s, now);
         Promoter { promotion, pace, since: now, reads: HashMap::new() }
     }
 
-    /// Counts a read of a pair that could be promoted. Returns whether to promote it now. A key is due once in
-    /// a window, even if its promotion fails.
+    /// Counts a read of a pair that could be promoted. Returns whether to promote it now. A key is due at most once in
+    /// a time window, even if its promotion fails.
     pub fn is_due(&mut self, hash: u64, now: Duration) -> bool {
         let window = Duration::from_millis(self.promotion.window_ms.into());
         if now.saturating_sub(self.since) >= window {
@@ -89,7 +89,7 @@ impl Promoter {
         is_due
     }
 
-    /// Deducts the bytes of a promoted value.
+    /// Deducts the bytes of a promoted value from the allowance.
     pub fn spend(&mut self, bytes: u64) {
         self.pace.spend(bytes);
     }
@@ -149,7 +149,7 @@ mod tests {
             ms.iter().map(|ms| promoter.is_due(7, at(*ms))).collect()
         };
         assert_eq!(due(&mut promoter, &[10, 20, 30, 40, 999]), [false, false, true, false, false]);
-        // Another window: reads in the last one do not count.
+        // In the next time window, reads from the last one are not counted.
         assert_eq!(due(&mut promoter, &[1000, 1990, 2100, 2200]), [false; 4]);
         assert_eq!(due(&mut promoter, &[2300]), [true]);
     }

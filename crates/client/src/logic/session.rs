@@ -1,7 +1,7 @@
-//! Sessions: the operations with their index cache, over any fabric and environment.
+//! The operations of a session with their index cache, over any fabric and environment.
 //!
-//! A future of a session must be driven to its end: if it is dropped half-way, other clients see what a crash
-//! of this client would leave.
+//! A future of a session must be polled until it is ready: if it is dropped half-way, other clients find the memory as
+//! a crash of this client would leave it.
 
 use std::cell::{Cell, RefCell};
 use std::pin::Pin;
@@ -31,7 +31,7 @@ use crate::error::ConnectError;
 use crate::telemetry::SessionLatencies;
 use crate::writes::{PutCondition, PutOptions};
 
-/// Keys of one call whose cache entries are prefetched together.
+/// Number of keys of one call whose cache entries are prefetched together.
 const HINTED_TOGETHER: usize = 64;
 
 /// Options of a session.
@@ -43,31 +43,31 @@ pub struct LogicOptions {
     pub cache_threshold: f64,
     /// See [`Options::op_timeout`](crate::Options::op_timeout).
     pub op_timeout: Duration,
-    /// Whether phases are so short that spinning before yielding pays.
+    /// Whether a phase is so short that it is faster to spin than to yield.
     pub spins: bool,
-    /// Redundancy of the values that it writes; `None`: the cluster's rules.
+    /// Rules for the redundancy of the values that the session writes; `None` means the cluster's rules.
     pub redundancy: Option<RedundancyRules>,
 }
 
-/// The contents of the answer to [`MasterRequest::Open`].
+/// The content of the answer to [`MasterRequest::Open`].
 #[derive(Debug)]
 pub struct OpenReply {
     /// The session's id.
     pub client: ClientId,
-    /// A view that has passed its check.
+    /// The newest view, which has passed its check.
     pub view: View,
-    /// The epoch.
+    /// The newest epoch.
     pub epoch: u64,
     /// The lease, in milliseconds.
     pub lease_ms: u64,
-    /// Time from the beginning of the lease to the question, in milliseconds.
+    /// Time from the beginning of the lease until the master was asked, in milliseconds.
     pub behind_ms: u64,
     /// The cluster's policy.
     pub policy: Policy,
 }
 
 impl OpenReply {
-    /// Takes the contents out of an answer, and checks them.
+    /// Takes the content out of an answer, and checks it.
     pub fn from(reply: MasterReply) -> Result<OpenReply, ConnectError> {
         match reply {
             MasterReply::Opened { client, view, epoch, lease_ms, behind_ms, policy } => {
@@ -83,7 +83,7 @@ impl OpenReply {
         }
     }
 
-    /// Makes the session's gate. `asked_at` is when the master was asked.
+    /// Makes the session's gate. `asked_at` is the time when the master was asked.
     pub fn gate(self, asked_at: Duration) -> SessionGate {
         let gate = SessionGate::new(self.client, Arc::new(self.view), self.epoch);
         gate.lease.publish(Duration::from_millis(self.lease_ms));
@@ -92,19 +92,19 @@ impl OpenReply {
     }
 }
 
-/// The report of a session to the master when it ends.
+/// The final report of a session to the master.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClosingReport {
-    /// The session.
+    /// The id of the session.
     pub client: ClientId,
-    /// Its blocks.
+    /// The session's blocks, which become orphaned blocks.
     pub orphans: Vec<Orphan>,
-    /// The sums of its operations.
+    /// The sums of the session's operations.
     pub work: SessionWork,
 }
 
 impl ClosingReport {
-    /// Makes the message to the master.
+    /// Converts the report into the request to the master.
     pub fn request(self) -> MasterRequest {
         let ClosingReport { client, orphans, work } = self;
         MasterRequest::Close { client, orphans, work: Box::new(work) }
@@ -116,18 +116,18 @@ pub struct SessionLogic<F, E> {
     pub(super) store: Store<F, SessionHost<E>>,
     pub(super) cache: SessionCache,
     redundancy: RedundancyRules,
-    /// Set if it demotes pairs of its own when memory is short.
+    /// The rate limit of demotions; `None` if the session demotes no pairs when memory is short.
     pub(super) demotion: Option<RefCell<ByteRateLimit>>,
-    /// Whether an operation is demoting pairs.
+    /// Whether an operation of the session is demoting pairs.
     pub(super) is_demoting: Cell<bool>,
-    /// Set if it promotes pairs that are read often.
+    /// The counts of reads; `None` if the session promotes no pairs that are read often.
     pub(super) promoter: Option<RefCell<Promoter>>,
-    /// The work table of the sessions of the process.
+    /// The work table that all sessions of the process share; `None` without one.
     pub(super) table: Option<Arc<RequestTable>>,
 }
 
 impl<F: Fabric, E: Environment> SessionLogic<F, E> {
-    /// Makes a session behind a gate that the keeper may know already. The session begins with `view`.
+    /// Makes a session with a gate that the keeper may already know. The session begins with `view`.
     pub fn behind(
         gate: Arc<SessionGate>,
         view: Arc<View>,
@@ -158,17 +158,18 @@ impl<F: Fabric, E: Environment> SessionLogic<F, E> {
         }
     }
 
-    /// Sets the work table of its process.
+    /// Sets the work table that the session shares with the other sessions of its process.
     pub fn with_work_table(self, table: Option<Arc<RequestTable>>) -> SessionLogic<F, E> {
         SessionLogic { table, ..self }
     }
 
-    /// Replaces its index cache by one that it shares with other sessions of its process, if there is one.
+    /// Replaces the session's own index cache by one that it shares with other sessions of its process. `None` changes
+    /// nothing.
     pub fn with_cache(self, cache: Option<Arc<Mutex<IndexCache>>>) -> SessionLogic<F, E> {
         SessionLogic { cache: cache.map_or(self.cache, SessionCache::shared), ..self }
     }
 
-    /// Shows its counters to the keeper, and to the owner of the returned value.
+    /// Makes the session's counters visible to the keeper, and to the owner of the returned value.
     pub fn share_counters(&self, latencies: Arc<SessionLatencies>) -> Arc<SessionCounters> {
         let store = self.store.counters().clone();
         let cache = self.cache.counters().clone();
@@ -182,46 +183,46 @@ impl<F: Fabric, E: Environment> SessionLogic<F, E> {
         self.store.client()
     }
 
-    /// Returns the state that it shares with the keeper of its process.
+    /// Returns the state that the session shares with the keeper of its process.
     pub fn gate(&self) -> &Arc<SessionGate> {
         self.store.host().gate()
     }
 
-    /// Returns the master's reason, if there was no memory the last time because the cluster is degraded.
+    /// Returns the master's reason, if the last search for memory failed because the cluster is degraded.
     pub fn degraded(&self) -> Option<String> {
         self.store.host().blocks().degraded()
     }
 
-    /// Returns the rules for the redundancy of new values, unless a write names one.
+    /// Returns the rules for the redundancy of new values, for writes that name none.
     pub fn rules(&self) -> &RedundancyRules {
         &self.redundancy
     }
 
-    /// Returns the costs of its operations so far.
+    /// Returns the costs of the session's operations so far.
     pub fn stats(&self) -> Stats {
         self.store.stats()
     }
 
-    /// Returns the counts of its accesses to the index cache so far.
+    /// Returns the counts of the session's accesses to the index cache so far.
     pub fn cache_stats(&self) -> CacheStats {
         self.cache.stats()
     }
 
-    /// Replaces its cache by what another session has learnt: for simulated sessions that are measured as if
-    /// they had run for long.
+    /// Copies the cache entries of another session, for simulated sessions that are measured as if they had run for
+    /// long.
     pub fn learn_from(&self, other: &SessionLogic<F, E>) {
         let learnt = other.cache.with(|cache| cache.copied());
         let counters = self.cache.counters().clone();
         self.cache.with(|cache| *cache = learnt.counting_with(counters));
     }
 
-    /// Runs an operation whose waits end by one clock: after `op_timeout`, or by the deadline that it runs
-    /// [within](SessionLogic::within).
+    /// Runs an operation all of whose waits end by one clock: after `op_timeout`, or at the deadline of an enclosing
+    /// [`within`](SessionLogic::within).
     pub fn timed<O: Future>(&self, operation: Pin<&mut O>) -> impl Future<Output = O::Output> {
         self.store.host().clocks().timed(operation)
     }
 
-    /// Runs operations whose waits all end when `limit` is over, from now on.
+    /// Runs operations whose waits all end `limit` from now.
     pub fn within<O: Future>(
         &self,
         limit: Duration,
@@ -231,13 +232,14 @@ impl<F: Fabric, E: Environment> SessionLogic<F, E> {
         host.clocks().until(host.now().saturating_add(limit), operations)
     }
 
-    /// Returns the operations without the cache.
+    /// Returns the store, whose operations do not use the cache.
     pub fn store(&self) -> &Store<F, SessionHost<E>> {
         &self.store
     }
 
-    /// Ends the session. No operation runs, and none may be started any more. Returns `None` if it left a write
-    /// half-way: then it must not end in order, but is to be recovered as if it had crashed.
+    /// Ends the session. No operation may run, and none may be started any more. Returns `None` if the session left a
+    /// write half-way or a block's owner is uncertain: then it must not end in order, but has to be recovered as if it
+    /// had crashed.
     pub async fn leave(&self) -> Option<ClosingReport> {
         if self.store.needs_recovery() {
             return None;
@@ -247,7 +249,7 @@ impl<F: Fabric, E: Environment> SessionLogic<F, E> {
             return None;
         }
         let blocks = self.store.host().blocks();
-        // The owners of all blocks have to be certain; if they are not, recovery finds them out.
+        // The owners of all blocks have to be certain. If they are not, recovery finds them out.
         if !blocks.hand_on(self.gate()).await {
             return None;
         }
@@ -257,8 +259,8 @@ impl<F: Fabric, E: Environment> SessionLogic<F, E> {
         Some(ClosingReport { client: self.id(), orphans, work: self.gate().work() })
     }
 
-    /// Calls `f` with the value of a key, or with `None` if the key does not exist. The value is not copied
-    /// before.
+    /// Calls `f` with the value of a key, or with `None` if the key does not exist. `f` sees the value where it was
+    /// fetched, without a copy.
     pub async fn get_with<R>(
         &self,
         key: &[u8],
@@ -269,7 +271,7 @@ impl<F: Fabric, E: Environment> SessionLogic<F, E> {
         if let Some(table) = &self.table {
             return Box::pin(self.get_by(table, key, hint, f)).await;
         }
-        // A scope of its own, because the search result is large, and not to be kept while a pair is promoted.
+        // A separate scope, because the search result is large, and must not be kept while a pair is promoted.
         let (answer, promotable) = {
             let found = self.store.search(key, hint).await?;
             if hint.is_none() || found.hint() != hint {
@@ -300,7 +302,8 @@ impl<F: Fabric, E: Environment> SessionLogic<F, E> {
         Ok(values)
     }
 
-    /// Calls `f` with each value and the position of its key, in any order. The values are not copied before.
+    /// Calls `f` with each value and the position of its key, in any order. `f` sees the values where they were
+    /// fetched, without a copy.
     pub async fn get_many_with<K: AsRef<[u8]>>(
         &self,
         keys: &[K],
@@ -417,8 +420,8 @@ impl<F: Fabric, E: Environment> SessionLogic<F, E> {
         Ok(())
     }
 
-    /// Adds a key, or replaces its value, by `value_bytes` bytes that `fill` writes, directly into the buffer
-    /// that is sent if possible; see `BlockingClient::put_from`. The buffer is zeroed before. `fill` is called before
+    /// Adds a key, or replaces its value. `fill` writes the value, of `value_bytes` bytes, if possible directly into
+    /// the buffer that is sent; see `BlockingClient::put_from`. The buffer is zeroed before. `fill` is called before
     /// the write begins.
     pub async fn put_from(
         &self,
@@ -434,7 +437,7 @@ impl<F: Fabric, E: Environment> SessionLogic<F, E> {
         let fill = RefCell::new(fill);
         let fill = |value: &mut [u8]| fill.borrow_mut()(value);
         if let Some(table) = &self.table {
-            // A buffer of its own, since followers may take the value, too.
+            // Composed in a separate buffer, because followers may take this value, too.
             self.store.check_write(key, value_bytes, wanted)?;
             let mut value = vec![0; value_bytes];
             fill(&mut value);

@@ -1,9 +1,8 @@
-//! The [index cache](super::cache) as a session uses it: its own, or one that all sessions of its process
-//! share.
+//! The [index cache](super::cache) that a session uses: its own, or one that all sessions of its process share.
 //!
-//! Over a network sessions share the cache: otherwise a write of one session would make the hints of the others
-//! wrong, and a lock costs nothing compared with a phase. Over shared memory, where a phase is a function call,
-//! each session has its own.
+//! Over a network the sessions of a process share one cache: with separate caches, a write of one session would make
+//! the hints of the others wrong, and the time for a lock is negligible beside a phase. Over shared memory, where a
+//! phase takes no longer than a function call, each session has its own cache.
 
 use std::cell::RefCell;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -17,7 +16,7 @@ pub(super) struct SessionCache {
 }
 
 enum CacheOwnership {
-    /// The cache of this session only.
+    /// A cache that only this session uses.
     Own(RefCell<IndexCache>),
     /// A cache that several sessions share.
     Shared(Arc<Mutex<IndexCache>>),
@@ -35,7 +34,7 @@ impl SessionCache {
         SessionCache { cache: CacheOwnership::Shared(cache), counters: Arc::default() }
     }
 
-    /// Calls `f` with the cache. Accesses count for this session meanwhile.
+    /// Calls `f` with the cache. Accesses by `f` are counted for this session.
     #[inline]
     pub fn with<R>(&self, f: impl FnOnce(&mut IndexCache) -> R) -> R {
         match &self.cache {
@@ -55,7 +54,7 @@ impl SessionCache {
         self.counters.stats()
     }
 
-    /// Returns the counters, so that other threads of the process can read them.
+    /// Returns the session's counters, so that other threads of the process can read them.
     pub fn counters(&self) -> &Arc<CacheCounters> {
         &self.counters
     }

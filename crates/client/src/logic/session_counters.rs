@@ -1,4 +1,4 @@
-//! The counters of a session, for other threads of its process to read.
+//! The counters of a session, which other threads of its process can read.
 
 use std::sync::Arc;
 
@@ -11,9 +11,9 @@ use crate::telemetry::SessionLatencies;
 /// The counters of a session.
 #[derive(Debug)]
 pub struct SessionCounters {
-    /// Operations.
+    /// Counters of operations.
     pub store: Arc<Counters>,
-    /// Accesses to its index cache.
+    /// Counters of accesses to the session's index cache.
     pub cache: Arc<CacheCounters>,
     /// Latencies of operations.
     pub latencies: Arc<SessionLatencies>,

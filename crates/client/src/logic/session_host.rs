@@ -1,11 +1,11 @@
-//! The host of a session's operations, as `fusee-core` asks for it: waits, blocks, views, epochs and reports.
+//! The host of a session's operations, which `fusee-core` requires for waits, blocks, views, epochs and reports.
 //!
-//! Backoff: a loser waits for a winner that is about to finish, mostly within microseconds, but the winner's
-//! thread may have been preempted. So the wait goes from spinning over yielding the processor to sleeping, at
-//! most a millisecond at a time.
+//! Backoff: a loser waits for a winner that is about to finish, mostly within microseconds, but the winner's thread may
+//! have been preempted. So the loser first spins, then yields the processor, and then sleeps, at most a millisecond at
+//! a time.
 //!
-//! Every wait of an operation ends by the operation's own [clock](super::clock), whatever comes meanwhile: a
-//! newer view, or an answer that it cannot use.
+//! Every wait of an operation is limited by the operation's own [clock](super::clock), even if newer views or useless
+//! answers arrive.
 
 use std::cell::Cell;
 use std::pin::pin;
@@ -34,26 +34,27 @@ use super::blocks::BlockSource;
 use super::clock::OperationClocks;
 use super::gate::SessionGate;
 
-/// Attempts that spin, over shared memory.
+/// Number of first attempts after which a loser spins, over shared memory.
 const SPINS: u32 = 16;
-/// Attempts that yield, after those.
+/// Number of further attempts after which it yields.
 const YIELDS: u32 = 48;
-/// The first sleep; each further one is a quarter longer, up to the longest.
+/// The first sleep, which each further attempt lengthens by a quarter, and the longest sleep.
 const FIRST_SLEEP: Duration = Duration::from_micros(20);
 const LONGEST_SLEEP: Duration = Duration::from_millis(1);
 
-/// Time for which a request for a block is still awaited when a newer view has come: a block that is granted
-/// after the wait is of no use.
+/// Time for which a running request for a block is still awaited after a newer view has arrived: if the operation
+/// stopped waiting, the block that is granted then would be of no use.
 const BLOCK_PATIENCE: Duration = Duration::from_millis(5);
-/// First and longest wait for blocks that others hand on, before all nodes are asked again. A call takes the
-/// time of two questions of the keepers to the master, mostly a few milliseconds.
+/// First and longest wait for blocks that other sessions hand on, before all nodes are asked again. A call for memory
+/// takes two questions of the keepers to the master, mostly a few milliseconds.
 const FIRST_CALL_PATIENCE: Duration = Duration::from_millis(2);
 const CALL_PATIENCE: Duration = Duration::from_millis(10);
-/// Time that the master may take to note that a subtable is full.
+/// Deadline of a request to the master to split a full subtable.
 const SPLIT_DEADLINE: Duration = Duration::from_secs(1);
-/// First pause before a split is asked for again; each further one is twice as long, up to `SPLIT_DEADLINE`.
+/// First pause before a split is requested again. Each further pause is twice as long, up to `SPLIT_DEADLINE`.
 const SPLIT_AGAIN: Duration = Duration::from_millis(100);
-/// A request follows another one of its process for 1 / `FOLLOWING` of the time that an operation may wait.
+/// A request follows another request of its process for at most 1 / `FOLLOWING` of the time that an operation is
+/// allowed to wait.
 const FOLLOWING: u32 = 50;
 
 /// The host of a session's operations.
@@ -62,14 +63,14 @@ pub struct SessionHost<E> {
     gate: Arc<SessionGate>,
     blocks: BlockSource<E>,
     bars: RequestedBars,
-    /// Whether phases are so short that spinning pays.
+    /// Whether a phase is so short that it is faster to spin than to yield.
     spins: bool,
-    /// Attempts after which an operation gives up even if it runs without a clock.
+    /// Number of attempts after which an operation gives up even if it runs without a clock.
     max_attempts: u32,
     op_timeout: Duration,
     clocks: OperationClocks,
     random: Cell<u64>,
-    /// The next wait for blocks that others hand on.
+    /// The length of the next wait for blocks that other sessions hand on.
     call_patience: Cell<Duration>,
 }
 
@@ -112,7 +113,7 @@ impl<E: Environment> SessionHost<E> {
         &self.blocks
     }
 
-    /// Returns the result of a future that another request of the process completes; `None` if that takes too
+    /// Waits for the result of a future that another request of the process completes; returns `None` if that takes too
     /// long.
     pub(super) async fn follow<T>(&self, future: impl Future<Output = T>) -> Option<T> {
         let patience = self.op_timeout / FOLLOWING;
@@ -127,17 +128,18 @@ impl<E: Environment> SessionHost<E> {
         &self.clocks
     }
 
-    /// Returns how long the running operation may still wait; `None` if it has to end.
+    /// Returns for how long the running operation can still wait; `None` if it must not wait any more.
     fn left(&self) -> Option<Duration> {
         self.clocks.left(self.env.now())
     }
 
-    /// Waits as long as the operation may, or until there is a newer view. Returns whether there is one.
+    /// Waits until there is a newer view than `number`, or the running operation must not wait any more. Returns
+    /// whether there is one.
     async fn wait_for_view(&self, number: u64) -> bool {
         self.wait_for_view_at_most(number, Duration::MAX).await
     }
 
-    /// Like `wait_for_view`, but with a limit for this wait.
+    /// Like [`SessionHost::wait_for_view`], but this wait ends after `at_most`.
     async fn wait_for_view_at_most(&self, number: u64, at_most: Duration) -> bool {
         let Some(left) = self.left() else { return false };
         let waits = self.env.sleep(left.min(at_most));
@@ -145,7 +147,7 @@ impl<E: Environment> SessionHost<E> {
         self.left().is_some() && !self.gate.is_expelled() && self.gate.newer_view(number).is_some()
     }
 
-    /// A pseudo-random number (xorshift64); jitter needs no better.
+    /// Returns a pseudo-random number (xorshift64), which is good enough for jitter.
     fn random(&self) -> u64 {
         let mut x = self.random.get();
         x ^= x << 13;
@@ -158,7 +160,7 @@ impl<E: Environment> SessionHost<E> {
 
 impl<E: Environment> Backoff for SessionHost<E> {
     async fn pause(&self, attempt: u32) -> Result<(), GiveUp> {
-        // A fenced session is never shown what it waits for.
+        // A fenced session gets no view, so what it waits for might never come.
         if attempt >= self.max_attempts || self.gate.is_expelled() {
             return Err(GiveUp);
         }
@@ -186,7 +188,7 @@ impl<E: Environment> Blocks for SessionHost<E> {
         beside: Option<u32>,
         view: &Arc<View>,
     ) -> Result<BlockAnswer, Error> {
-        // On the heap, so that the futures of operations stay small: it is rare.
+        // On the heap, so that the futures of operations stay small; a request for a block is rare.
         let granting = Box::pin(async {
             let granted = match beside {
                 Some(subtable) => self.blocks.grant_beside(kind, subtable, view).await,
@@ -202,8 +204,8 @@ impl<E: Environment> Blocks for SessionHost<E> {
             is_newer
         };
         match select(granting, pin!(give_up_timer)).await {
-            // Both kinds of wait take a while, and others wait for pinned operations, so the caller unpins the
-            // operation first.
+            // Both waits take a while, and other sessions wait for pinned operations. So this returns, and the caller
+            // unpins the operation before it waits.
             Either::Left((Err(Error::Allocation { .. }), _))
                 if beside.is_none() && self.blocks.awaits_call(kind) =>
             {
@@ -291,7 +293,7 @@ impl<E: Environment> Views for SessionHost<E> {
         let Some(end) = self.left().map(|left| self.env.now().saturating_add(left)) else {
             return IndexGrowthAnswer::GaveUp;
         };
-        // Repeated, because a master may forget the request: another one leads, or a memory node had no room
+        // Repeated, because a master can forget the request: another master may lead now, or a memory node had no room
         // after all.
         while !self.gate.is_expelled() {
             let left = end.saturating_sub(self.env.now()).min(self.left().unwrap_or_default());
@@ -305,7 +307,7 @@ impl<E: Environment> Views for SessionHost<E> {
                 }
                 Ok(MasterReply::Refused { .. }) => is_final = true,
                 Ok(MasterReply::TooDeep) => return IndexGrowthAnswer::TooDeep,
-                // Even if the master has not got this request, another session may have sent the same.
+                // Even if the master has not received this request, another session may have sent the same one.
                 Ok(_) | Err(_) => is_final = false,
             }
             if self.wait_for_view_at_most(view.number, again).await {
@@ -327,7 +329,7 @@ impl<E: Environment> Views for SessionHost<E> {
         }
         let client = self.blocks.client();
         let lease = self.gate.lease.longest();
-        // Its requests take up to a quarter of a lease.
+        // Limited, because the requests for bars take up to a quarter of a lease.
         let asking = self.bars.bar(&*self.env, client, node, view, lease);
         let patience = self.env.sleep(self.left()?);
         match select(pin!(asking), pin!(patience)).await {

@@ -1,7 +1,7 @@
 //! The operations of a session that use the [work table](super::work_table) of its process.
 //!
-//! A leader does the same as without a table. A follower's result goes into the index cache as an uncertain
-//! hint: another session has seen it.
+//! A leader runs as it would without a table. A follower puts its leader's result into the index cache as an uncertain
+//! hint, because it was another session that saw the slot.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use super::work_table::{FollowedRequest, GetRole, LeaderPair, LeaderRole, SetRol
 use super::{Environment, RequestTable, SessionLogic};
 
 impl<F: Fabric, E: Environment> SessionLogic<F, E> {
-    /// Runs [`SessionLogic::get_with`] by the table.
+    /// Runs [`SessionLogic::get_with`] as the table says.
     pub(super) async fn get_by<R>(
         &self,
         table: &Arc<RequestTable>,
@@ -34,7 +34,7 @@ impl<F: Fabric, E: Environment> SessionLogic<F, E> {
             GetRole::Value(value) => return Ok(f(Some(&value))),
             GetRole::Ride(followed) => (true, self.landed(table, &key, &followed).await),
             GetRole::Compare(slot, followed) => {
-                // Concurrently: mostly both are complete after one round trip.
+                // Concurrently, because mostly both are complete after one round trip.
                 let shown = self.store().word_in(key, slot);
                 let landed = self.landed(table, &key, &followed);
                 let (shown, found) = join(pin!(shown), pin!(landed)).await;
@@ -68,7 +68,7 @@ impl<F: Fabric, E: Environment> SessionLogic<F, E> {
         Ok(f(found.value()))
     }
 
-    /// Runs an UPDATE or UPSERT by the table.
+    /// Runs an UPDATE or UPSERT as the table says.
     pub(super) async fn set_by(
         &self,
         table: &Arc<RequestTable>,
@@ -115,8 +115,8 @@ impl<F: Fabric, E: Environment> SessionLogic<F, E> {
         Ok(())
     }
 
-    /// Registers an INSERT, a DELETE or a Move; returns what to hold while it runs. In a strict table these run
-    /// alone.
+    /// Registers an INSERT, a DELETE or a Move. Returns a value that must be kept while the operation runs; `None` if
+    /// the table is strict, because these operations are not registered there.
     pub(super) async fn register_change(
         &self,
         table: &Arc<RequestTable>,
@@ -141,7 +141,7 @@ impl<F: Fabric, E: Environment> SessionLogic<F, E> {
         }
     }
 
-    /// Returns the result of another request, if it is of any use.
+    /// Returns the result of another request; `None` if it does not come in time, or followers cannot use it.
     async fn landed(
         &self,
         table: &RequestTable,

@@ -1,28 +1,28 @@
-//! The work table: the running requests of a process's sessions, so that correlated requests, those on one key
-//! at one time, need not all go to the memory nodes (E §4.3).
+//! The work table: the running requests of a process's sessions, so that correlated requests (those for one key at one
+//! time) need not all go to the memory nodes (E §4.3).
 //!
-//! A row is a key with a get, or a set (UPDATE, UPSERT), or both. The request that has registered is a
-//! *leader*; requests that come before it ends are its *followers*. A row is removed when its leaders have
-//! ended.
+//! A row of the table is a key with a running get, or a running set (UPDATE or UPSERT), or both. The request that has
+//! registered is the *leader*; requests for the same key that begin before it ends are its *followers*. A row is
+//! removed when its leaders have ended.
 //!
-//! In a strict table, every answer is as linearizable as without the table
-//! ([decision 0041](../../../../docs/decisions/0041-work-table.md)):
+//! In a strict table, every answer is as linearizable as without the table ([decision
+//! 0041](../../../../docs/decisions/0041-work-table.md)):
 //!
-//! * A get *rides* on a set that has not posted its commit: it takes the value if that commit replaces the
-//!   slot's word. Then the set takes effect after the get has begun, and before it ends.
-//! * A get that follows another get, or a set whose commit is posted, READs the slot itself: 8 bytes. It
-//!   takes its leader's value if the leader has found, or put, the same word in the same slot. No word comes
-//!   back within a quarter of [`WINDOW_EPOCHS`], so the word still leads to the pair that it led the leader to.
-//! * Sets wait for a running set. When it ends, the last of them leads, and absorbs the other waiting sets of
-//!   its kind: they take effect right before it, and have the same result. INSERT, DELETE and Moves run alone.
+//! * A get *rides* on a set that has not posted its commit: it takes the set's value if that commit replaces the slot's
+//!   word. Then the set takes effect after the get has begun and before the get ends.
+//! * A get that follows another get, or a set whose commit is posted, READs the slot itself: 8 bytes. It takes its
+//!   leader's value if the leader has found, or put, the same word in the same slot. No slot word recurs within a
+//!   quarter of [`WINDOW_EPOCHS`], so the word still leads to the pair to which it led the leader.
+//! * Sets wait for a running set. When that ends, the last waiting set leads, and absorbs the other waiting sets of its
+//!   kind: they take effect right before it, and have the same result. INSERT, DELETE and Moves run alone.
 //!
-//! In a relaxed table, as in the paper, a get takes the result of an earlier get, and the value of a set at
-//! once, whether or not the set ever takes effect; a write waits for a get; of two writes or Moves the later
-//! one fails.
+//! In a relaxed table, as in the paper, a get takes the result of an earlier get, or the value of a set at once,
+//! whether or not the set ever takes effect; a write waits for a running get; of two writes or Moves the later one
+//! fails.
 //!
-//! A leader may fail, be dropped half-way, or not be polled. It lands, or is dropped, by its [`LeaderRole`], and
-//! followers wait no longer than their patience: then they go alone. So no request waits for ever, and a
-//! follower that has gone alone no longer depends on its leader.
+//! A leader may fail, be dropped half-way, or not be polled. Its [`LeaderRole`] passes its result to the followers, or
+//! tells them by its drop that there is none; and a follower waits for a limited time, after which it runs alone. So no
+//! request waits for ever, and a follower that runs alone no longer depends on its leader.
 
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -61,55 +61,55 @@ struct RequestRow {
     waiting: Option<WaitingSets>,
 }
 
-/// A leader.
+/// A running request that others can follow.
 #[derive(Debug)]
 struct LeaderEntry {
     number: u64,
-    /// The slot in which its session expects the key.
+    /// The slot in which the leader's session expects the key.
     slot: Option<SlotRef>,
-    /// Whether it is a set whose commit is not posted yet.
+    /// Whether the leader is a set whose commit is not posted yet.
     is_open: bool,
-    /// The value that it writes, if others may have that at once.
+    /// The value that the leader writes, if followers are allowed to take it at once.
     value: Option<Arc<[u8]>>,
     landing: LeaderResult,
 }
 
-/// Sets that wait for the running one.
+/// Sets that wait for the running set.
 #[derive(Debug)]
 struct WaitingSets {
     opcode: Opcode,
-    /// The sets in the order in which they came.
+    /// The waiting sets, in the order of their arrival.
     sets: Vec<oneshot::Sender<WaitedSetRole>>,
 }
 
-/// The result of a leader; an error if followers cannot use it.
+/// The future result of a leader; an error if followers cannot use the result.
 pub type LeaderResult = Shared<oneshot::Receiver<Arc<LeaderPair>>>;
 
 /// The pair that a leader has found, or written.
 #[derive(Debug)]
 pub struct LeaderPair {
-    /// The slot with its word; `None` if no slot is known.
+    /// The slot with its word; `None` if the slot is unknown.
     place: Option<Hint>,
     /// The value; `None` if the key does not exist.
     value: Option<Box<[u8]>>,
-    /// The epoch in which the word was in the slot, or an earlier one.
+    /// An epoch that is not later than the one in which the word was in the slot.
     epoch: u64,
 }
 
 impl LeaderPair {
-    /// Returns the place of the key, for the index cache of another session.
+    /// Returns the slot of the key with its word, for the index cache of another session.
     pub fn place(&self) -> Option<Hint> {
         self.place.map(Hint::uncertain)
     }
 
-    /// The value; `None` if the key does not exist.
+    /// Returns the value; `None` if the key does not exist.
     pub fn value(&self) -> Option<&[u8]> {
         self.value.as_deref()
     }
 
-    /// Returns whether a slot that shows `word`, in `epoch` or the next one, leads to this pair.
+    /// Returns whether a slot that shows `word`, READ in `epoch` or the next one, leads to this pair.
     pub fn is_shown_by(&self, slot: SlotRef, word: Slot, epoch: u64) -> bool {
-        // An object of an EC-oriented pair has several words in its life.
+        // The window is shorter, because an object of an EC-oriented pair has several slot words during its life.
         let window = WINDOW_EPOCHS / u64::from(Slot::TURNS);
         let is_young = epoch.saturating_sub(self.epoch) + 1 < window;
         let place = self.place.filter(|_| is_young);
@@ -118,45 +118,46 @@ impl LeaderPair {
     }
 }
 
-/// The role of a set that has waited.
+/// The role of a set after it has waited.
 #[derive(Debug)]
 pub enum WaitedSetRole {
-    /// It leads.
+    /// The set leads.
     Lead(LeaderRole),
-    /// Another set has absorbed it: it took effect right before that one; or did not, if the key did not exist.
+    /// Another set has absorbed this one. On success this set took effect right before the absorbing one; on an error
+    /// it did not, because the key did not exist.
     Absorbed(Result<(), Error>),
 }
 
 /// The role of a get.
 #[derive(Debug)]
 pub enum GetRole {
-    /// It goes to the memory nodes, and others may follow it.
+    /// The get goes to the memory nodes, and other requests can follow it.
     Lead(LeaderRole),
-    /// It goes to the memory nodes, without followers.
+    /// The get goes to the memory nodes, without followers.
     Alone,
-    /// It takes the result of its leader.
+    /// The get takes the result of its leader.
     Ride(FollowedRequest),
-    /// It READs this slot, and takes the result of its leader if the slot shows the leader's word.
+    /// The get READs this slot, and takes the result of its leader if the slot shows the leader's word.
     Compare(SlotRef, FollowedRequest),
-    /// It has this answer.
+    /// The get has this value as its answer.
     Value(Arc<[u8]>),
 }
 
 /// The role of a write.
 #[derive(Debug)]
 pub enum SetRole {
-    /// It goes to the memory nodes, and others may follow it. It first waits until these gets have landed, if
-    /// there are any.
+    /// The write goes to the memory nodes, and other requests can follow it. If there is a running get, the write first
+    /// waits until that has ended.
     Lead(LeaderRole, Option<FollowedRequest>),
-    /// It goes to the memory nodes, without followers.
+    /// The write goes to the memory nodes, without followers.
     Alone,
-    /// It waits for its turn.
+    /// The write waits until it is told its role.
     Wait(oneshot::Receiver<WaitedSetRole>),
-    /// It fails.
+    /// The write fails.
     Refused,
 }
 
-/// Another request, whose result is awaited.
+/// A request that another one follows.
 #[derive(Clone, Debug)]
 pub struct FollowedRequest {
     pub landing: LeaderResult,
@@ -186,17 +187,17 @@ macro_rules! counts {
 }
 
 counts! {
-    /// Gets that took the value of a running request, and posted no verb.
+    /// Gets that took the value of a running request without posting any verb.
     rides,
     /// Gets that READ 8 bytes, and took the value of a running request.
     compared,
-    /// Gets that followed a running request in vain.
+    /// Gets that followed a running request, but could not use its result.
     misses,
-    /// Sets that were absorbed by a later one.
+    /// Sets that a later set absorbed.
     absorbed,
     /// Sets that waited, and then led.
     waited,
-    /// Writes and Moves that failed because another one was running; relaxed only.
+    /// Writes and Moves that failed because another write or Move of the key was running; in a relaxed table only.
     refused,
 }
 
@@ -206,7 +207,7 @@ impl RequestTable {
         RequestTable { is_relaxed, rows: Mutex::default(), counts: WorkTableCounters::default() }
     }
 
-    /// Returns whether it is relaxed.
+    /// Returns whether the table is relaxed.
     pub fn is_relaxed(&self) -> bool {
         self.is_relaxed
     }
@@ -220,7 +221,7 @@ impl RequestTable {
         self.rows.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Begins a get. `slot`: where its session expects the key; `epoch`: the newest that the session knows.
+    /// Begins a get. `slot` is where its session expects the key; `epoch` is the newest epoch that the session knows.
     pub fn get(self: &Arc<Self>, key: &[u8], slot: Option<SlotRef>, epoch: u64) -> GetRole {
         let mut rows = self.rows();
         let Some(row) = rows.by_key.get(key) else {
@@ -245,8 +246,8 @@ impl RequestTable {
         }
     }
 
-    /// Begins an UPDATE or UPSERT; if the table is relaxed, any write or Move. `value`: the key's new value, if
-    /// it gets one.
+    /// Begins an UPDATE or UPSERT, or in a relaxed table any write or Move. `value` is the key's new value, if the
+    /// operation writes one.
     pub fn set(
         self: &Arc<Self>,
         opcode: Opcode,
@@ -311,7 +312,7 @@ impl RequestTable {
         }
     }
 
-    /// Removes a leader, when a follower has lost its patience: no other request follows that leader.
+    /// Removes a leader after a follower has waited too long for it, so that no further request follows it.
     pub fn abandon(&self, key: &[u8], followed: &FollowedRequest) {
         let mut rows = self.rows();
         for kind in [LeaderKind::Get, LeaderKind::Set] {
@@ -319,7 +320,7 @@ impl RequestTable {
         }
     }
 
-    /// Counts a get that has followed another request, successfully (`found`) or in vain.
+    /// Counts a get that has followed another request, and has used its result (`found`) or not.
     pub fn count_followed(&self, is_ride: bool, found: bool) {
         self.count(|counts| match (found, is_ride) {
             (true, true) => &counts.rides,
@@ -337,7 +338,7 @@ impl RequestTable {
     }
 
     fn count(&self, of: impl Fn(&WorkTableCounters) -> &AtomicU64) {
-        // Relaxed: nothing depends on it.
+        // Relaxed, because nothing depends on these counts.
         of(&self.counts).fetch_add(1, Ordering::Relaxed);
     }
 }
@@ -358,7 +359,7 @@ impl RequestRow {
 }
 
 impl RequestRows {
-    /// Removes a leader from the table, if it is still there.
+    /// Removes a leader from the table, if it is still there, and returns its entry.
     fn remove(&mut self, key: &[u8], kind: LeaderKind, number: u64) -> Option<LeaderEntry> {
         let row = self.by_key.get_mut(key)?;
         let entry = row.entry(kind).take_if(|entry| entry.number == number);
@@ -368,7 +369,7 @@ impl RequestRows {
         entry
     }
 
-    /// Takes the waiting sets, except for dropped ones, if no set is running.
+    /// If no set is running, takes the waiting sets out of the table, except for dropped ones.
     fn take_waiting(&mut self, key: &[u8]) -> Option<WaitingSets> {
         let row = self.by_key.get_mut(key).filter(|row| row.set.is_none())?;
         let mut waiting = row.waiting.take()?;
@@ -380,7 +381,8 @@ impl RequestRows {
     }
 }
 
-/// The role of a leader. It must be landed; if it is dropped instead, its followers go alone.
+/// The role of a leader. It should be landed by `land_get` or `land_set`; if it is dropped instead, its followers run
+/// alone.
 #[derive(Debug)]
 pub struct LeaderRole {
     table: Arc<RequestTable>,
@@ -388,16 +390,16 @@ pub struct LeaderRole {
     number: u64,
     kind: LeaderKind,
     epoch: u64,
-    /// `None` when it has landed.
+    /// The sender of the leader's result; `None` after it has landed.
     lands: Option<oneshot::Sender<Arc<LeaderPair>>>,
-    /// Sets that it absorbs.
+    /// Sets that this leader absorbs.
     absorbed: Vec<oneshot::Sender<WaitedSetRole>>,
-    /// Whether it has posted a commit.
+    /// Whether the leader has posted a commit.
     has_committed: Cell<bool>,
 }
 
 impl LeaderRole {
-    /// Records that a set is about to post its commit: no further get rides on it.
+    /// Records that a set is about to post its commit, so that no further get rides on it.
     pub fn commits(&self) {
         self.has_committed.set(true);
         if removed(Mutant::GetRidesPostedSet) {
@@ -411,18 +413,19 @@ impl LeaderRole {
         }
     }
 
-    /// Lands a get with what it has found.
+    /// Lands a get: passes what it has found to its followers.
     pub fn land_get(mut self, place: Option<Hint>, value: Option<&[u8]>) {
         if place.is_some() || self.table.is_relaxed {
             self.land(place, value);
         }
     }
 
-    /// Lands a set that has ended. `result` says whether its word has replaced the slot's, and in which slot.
+    /// Lands a set that has ended. `result` contains the slot in which the set's word has replaced the old one, or
+    /// `None` if it has replaced none.
     pub fn land_set(mut self, result: Result<Option<Hint>, &Error>, value: &[u8]) {
         let answer = match result {
             Ok(_) => Ok(()),
-            // The key did not exist for the absorbed sets either.
+            // The key did not exist for the absorbed sets either, so they fail in the same way.
             Err(Error::NotFound) => Err(Error::NotFound),
             Err(_) if removed(Mutant::FailedSetAbsorbs) => Ok(()),
             Err(_) => return,
@@ -431,8 +434,9 @@ impl LeaderRole {
             let _ = set.send(WaitedSetRole::Absorbed(answer.clone()));
         }
         match result {
-            // Without a commit of its own, a view change has committed the word, perhaps before a riding get
-            // began: another write may have replaced the word since then.
+            // If the set has not posted a commit itself, a view change has committed its word, possibly before a riding
+            // get began; another write may have replaced the word since. So only a set that has posted a commit passes
+            // its value on.
             Ok(Some(place))
                 if self.has_committed.get() || removed(Mutant::GetBelievesSettledSet) =>
             {
@@ -471,8 +475,8 @@ impl Drop for LeaderRole {
             self.table.lead(&mut rows, &self.key, LeaderKind::Set, None, None, self.epoch);
         lead.absorbed = sets;
         drop(rows);
-        // If the last set is not awaited any more, `lead` is dropped here, and the sets that it would have
-        // absorbed go alone.
+        // If the last waiting set is not awaited any more, `lead` is dropped here, and the sets that it would have
+        // absorbed run alone.
         let _ = last.send(WaitedSetRole::Lead(lead));
     }
 }

@@ -1,10 +1,10 @@
-//! Many writes in one call. Each has its own result and takes effect by itself; writes of one key take effect
-//! in their order.
+//! Many writes in one call. Each write has its own result and takes effect separately; writes of one key take effect in
+//! their order.
 //!
-//! * Over a network they run concurrently. All that is posted between two turns of a session is sent
+//! * Over a network the writes run concurrently. Everything that is posted between two turns of a session is sent
 //!   together, so that phases of many writes take as long as one.
-//! * Over shared memory, where a phase is a function call, they run one after the other. The memory that they
-//!   will look at is prefetched for a group of them, before the first.
+//! * Over shared memory, where a phase takes no longer than a function call, the writes run one after the other. The
+//!   memory that a group of writes will read is prefetched before the first of them.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -17,13 +17,13 @@ use crate::writes::BatchWrite;
 
 /// Limit of writes that run concurrently.
 const SIDE_BY_SIDE: usize = 64;
-/// Limit of their values' bytes together, unless a single value is longer.
+/// Limit of the total bytes of their values, except that a single longer value is allowed.
 const SIDE_BY_SIDE_BYTES: usize = 2 << 20;
-/// Writes whose memory is prefetched together.
+/// Number of writes whose memory is prefetched together.
 const FETCHED_TOGETHER: usize = 16;
 
 impl<F: Fabric, E: Environment> SessionLogic<F, E> {
-    /// Runs many writes; each has its result, in the order of the writes.
+    /// Runs many writes. Returns one result per write, in the order of the writes.
     pub async fn write_many(&self, writes: &[BatchWrite<'_>]) -> Vec<Result<(), Error>> {
         let write = async |write: &BatchWrite<'_>| {
             self.check_may_begin()?;
@@ -39,9 +39,9 @@ impl<F: Fabric, E: Environment> SessionLogic<F, E> {
         }
     }
 
-    /// Checks that another one of many writes may begin. A fenced session begins nothing. Nor does one that
-    /// left a write half-way, for which other sessions may wait: it is to be given up, and then fenced, as soon
-    /// as the call has ended.
+    /// Checks whether the next one of many writes is allowed to begin. A fenced session begins nothing. Nor does a
+    /// session that has left a write half-way, because other sessions may wait for that write: the session is to be
+    /// dropped, and then fenced, as soon as the call has ended.
     fn check_may_begin(&self) -> Result<(), Error> {
         if self.gate().is_expelled() || self.store.needs_recovery() {
             Err(Error::Expelled { outcome: FailedWriteOutcome::NotApplied })
@@ -74,7 +74,7 @@ async fn side_by_side<'w>(
     write: impl AsyncFn(&'w BatchWrite<'w>) -> Result<(), Error>,
 ) -> Vec<Result<(), Error>> {
     let mut outcomes: Vec<Result<(), Error>> = vec![Ok(()); writes.len()];
-    // For each write, the next one of the same key.
+    // For each write, the position of the next write of the same key.
     let mut next = vec![None; writes.len()];
     let mut latest = HashMap::with_capacity(writes.len());
     let mut ready = VecDeque::new();

@@ -1,18 +1,18 @@
 //! A survey of the memory: its owners, the sizes of objects, and how much of it waits to be reused.
 //!
-//! It READs the block tables, headers and free bitmaps of all regions, and asks the master for the
-//! owners of blocks and the memory nodes for their usage. It stops or slows down no other session.
-//! Others write meanwhile: each block is reported as it was at some moment, but all blocks together
-//! need never have been so. The sums hold nevertheless ([`report`]): each block is counted once.
+//! A survey READs the block tables, headers and free bitmaps of all regions, and asks the master for the owners of
+//! blocks and the memory nodes for their usage. It neither stops nor delays other sessions. They write during the
+//! survey, so each block is reported as it was at some moment, but possibly no moment exists at which all blocks were
+//! as reported. The sums still hold ([`report`]), because each block is counted once.
 //!
-//! *Cost*: it reads 1/512 of the memory that has owners, and four bytes for every block.
+//! *Cost*: a survey reads 1/512 of the memory that has owners, and four bytes for every block.
 //!
-//! *Limits*: of the objects that are not new, and whose free bits are not set, it cannot tell which
-//! are in use. An open session has collected free bits and remembers which objects it may allocate.
-//! Freed objects wait in a session until their bits are set (up to 63 of them); if the session dies,
-//! or is idle for long, some bits are never set. Only the whole index would tell.
+//! *Limits*: an object that was allocated before and whose free bit is not set may be in use or not; a survey cannot
+//! tell. An open session has collected free bits, and only that session knows which objects it may allocate again. Up
+//! to 63 freed objects wait in a session until their bits are set; if the session dies, or is idle for long, some bits
+//! are never set. Only a search of the whole index would tell.
 //!
-//! Parts that are read while the view moves the primary of one of their regions are read again.
+//! A part is read again if the view moved the primary of one of its regions while it was read.
 
 pub(crate) mod pairs;
 mod read;
@@ -38,9 +38,9 @@ use read::{SurveyGroup, SurveyPosition, SurveyReader};
 pub use report::{ClassMemory, MemorySurvey, NodeMemory, OwnerMemory, OwnerState};
 use report::{OwnerCounts, SurveyTally};
 
-/// Limit of re-reads of one part because its regions have moved meanwhile.
+/// Limit of attempts to read one part while view changes move its regions.
 const ATTEMPTS: u32 = 16;
-/// Interval between looks for a newer view, while a memory node does not answer.
+/// Interval between checks for a newer view, while a memory node does not answer.
 const POLL: Duration = Duration::from_millis(1);
 
 /// Errors of a survey.
@@ -50,7 +50,7 @@ pub enum SurveyError {
     /// No session could be opened, or the master did not give the answers that the survey needs.
     #[error(transparent)]
     Connect(#[from] ConnectError),
-    /// A memory node does not answer, and no view without it came in time.
+    /// A memory node does not answer, and no view without that node arrived in time.
     #[error("memory node {node} does not answer: {error}")]
     Unreachable {
         /// The memory node.
@@ -58,7 +58,7 @@ pub enum SurveyError {
         /// The error of the verb.
         error: VerbError,
     },
-    /// The reading session was fenced: it counted as dead.
+    /// The session that read was fenced, because the cluster took it for dead.
     #[error("the cluster has fenced this session while it read; try again")]
     Expelled,
     /// A part moved to other memory nodes during every attempt to read it.
@@ -79,13 +79,13 @@ pub(crate) fn owners(shared: &ClientContext) -> Result<BlockOwners, ConnectError
     }
 }
 
-/// Counts from the block tables, headers and bitmaps.
+/// Counts of block tables, headers and bitmaps, and the view by which they were read.
 pub(crate) struct SurveyFindings {
     view: Arc<View>,
     tally: SurveyTally,
 }
 
-/// Reads all regions. `orphans` are the orphaned blocks that the master knew before.
+/// Reads all regions. `orphans` are the orphaned blocks that the master knew before the read.
 pub(crate) async fn read_all(
     session: &Session,
     orphans: &[Orphan],
@@ -101,8 +101,8 @@ pub(crate) async fn read_all(
         if let Err(failure) = part {
             outlive(session, &view, failure).await?;
         }
-        // Memory that a region has left is reused only after this session has acknowledged the
-        // newer view, or is fenced. So what was read is valid if this check passes.
+        // Memory that a region has left is not reused before this session has acknowledged the newer view, or is
+        // fenced. So the bytes are valid if these checks pass after the read.
         if session.is_lost() {
             return Err(SurveyError::Expelled);
         }
@@ -120,7 +120,7 @@ pub(crate) async fn read_all(
     Ok(SurveyFindings { view, tally })
 }
 
-/// Waits for a view without a memory node that did not answer.
+/// Waits for a view without the memory node that did not answer.
 async fn outlive(session: &Session, view: &View, failure: FailedVerb) -> Result<(), SurveyError> {
     let FailedVerb { node, error } = failure;
     let end = Instant::now() + session.patience();
@@ -137,8 +137,8 @@ async fn outlive(session: &Session, view: &View, failure: FailedVerb) -> Result<
     Ok(())
 }
 
-/// Composes the survey of the findings, the owners that the master knew after the read, and the
-/// usage of the memory nodes.
+/// Composes a survey of the findings, of the owners that the master knew after the read, and of the usage of the memory
+/// nodes.
 pub(crate) fn survey(
     SurveyFindings { view, tally }: SurveyFindings,
     owners: &BlockOwners,
@@ -189,8 +189,7 @@ fn named(known: &[(&ClientId, &OwnerCounts)], owners: &BlockOwners) -> Vec<Owner
     known.iter().map(named).collect()
 }
 
-/// Describes the members of the view, and nodes that held a region's primary when it was read and
-/// have left since.
+/// Describes the members of the view, and the nodes that held a region's primary when it was read but have left since.
 fn nodes(
     view: &View,
     tally: &SurveyTally,

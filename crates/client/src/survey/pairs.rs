@@ -1,13 +1,13 @@
-//! The pairs of a cluster as the index shows them, for moves of many pairs.
+//! The pairs of a cluster as the index shows them, for redundancy changes of many pairs.
 //!
-//! It READs the subtables one after the other, from their primaries, and the block tables. Others write
-//! meanwhile: a pair that is being written may be missing, or be reported as it was before. So the result is a
-//! list of guesses, and each is verified when it is used.
+//! The search READs the subtables one after the other, from their primaries, and the block tables. Other sessions write
+//! meanwhile: a pair that is being written may be missing, or be reported as it was before. So the result is a list of
+//! guesses, and each is verified when it is used.
 //!
-//! *Age of a pair*: accesses are not counted across clients. But a value is never overwritten in place: an
-//! update writes another object, in a block that its session has in use. So a value in an old block has not
-//! been written since. Client ids grow, so blocks are as old as the ids of their owners; blocks of one owner
-//! are ordered by their addresses.
+//! *Age of a pair*: accesses are not counted across clients. But a value is never overwritten in place: an update
+//! writes another object, in a block that its session is using. So a value in an old block was not written recently.
+//! Client ids grow with time, so the age of a block is given by the id of its owner; blocks of one owner are ordered by
+//! their addresses.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,10 +20,10 @@ use fusee_core::view::{TABLE_ENTRY_BYTES, View};
 use super::{ATTEMPTS, SurveyError, outlive};
 use crate::session::Session;
 
-/// A pair, as the index showed it.
+/// A pair as the index showed it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FoundPair {
-    /// The owner of its object's block; ids grow with time. 0 if the block has no owner any more.
+    /// The session that owns the block of the pair's object. Ids grow with time. 0 if the block has no owner any more.
     pub(crate) owner: ClientId,
     pub(crate) address: Address,
     pub(crate) class: SizeClass,
@@ -31,28 +31,28 @@ pub struct FoundPair {
 }
 
 impl FoundPair {
-    /// Returns its redundancy.
+    /// Returns the redundancy of the pair.
     pub fn redundancy(&self) -> Redundancy {
         self.redundancy
     }
 
-    /// Returns the bytes of its object on each of the object's places.
+    /// Returns the size of the pair's object on each place, in bytes.
     pub fn bytes_per_place(&self) -> u64 {
         self.class.bytes()
     }
 }
 
-/// The memory of all pairs with one redundancy.
+/// The memory of all pairs with the same redundancy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RedundancyMemory {
     /// The redundancy.
     pub redundancy: Redundancy,
-    /// Pairs that slots lead to.
+    /// Number of pairs.
     pub pairs: u64,
-    /// Upper bound of the bytes of their keys and values: an object is up to an eighth longer, for its size
-    /// class.
+    /// Upper bound of the bytes of the pairs' keys and values. Sizes are rounded up to size classes, by up to an
+    /// eighth.
     pub value_bytes: u64,
-    /// Bytes of their objects on all places, with copies.
+    /// Bytes of the pairs' objects on all places, including copies.
     pub memory_bytes: u64,
 }
 
@@ -95,7 +95,7 @@ pub(crate) async fn by_redundancy(session: &Session) -> Result<Vec<RedundancyMem
     Ok(found.into_values().collect())
 }
 
-/// Calls `show` with each word that leads to a pair, and with the view that the word was read by.
+/// Calls `show` with each slot word that leads to a pair, and with the view by which the word was read.
 async fn for_each(
     session: &Session,
     mut show: impl FnMut(&View, Slot, SizeClass, Redundancy),
@@ -146,7 +146,7 @@ async fn name_owners(session: &Session, found: &mut [FoundPair]) -> Result<(), S
     }
 }
 
-/// Reads the owners of the blocks of these pairs, by the block's address.
+/// Reads the owners of the blocks of these pairs. The keys of the result are the addresses of the blocks.
 async fn owners(
     session: &Session,
     view: &View,

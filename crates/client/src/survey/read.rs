@@ -1,14 +1,12 @@
-//! The reader of a part of the memory: first the block tables, then header and free bitmap of each
-//! block that has an owner. All of it is read from the region's primary, since only its bitmaps are
-//! valid.
+//! The reader of a part of the memory: first the block tables, then the header and free bitmap of each block that has
+//! an owner. Everything is read from the region's primary, because only its free bitmaps are valid.
 //!
-//! READs are large, and a phase has many of them: tables of many regions together, then a block's
-//! header and bitmap in one READ each. A phase fetches about [`PHASE_BYTES`] at most, so the
-//! reader's memory does not grow with the cluster; the result grows by some bytes for every owner.
+//! READs are large, and a phase has many of them: tables of many regions together, then header and bitmap of each block
+//! in one READ. A phase fetches at most about [`PHASE_BYTES`], so the reader's memory does not grow with the cluster;
+//! the result grows by a few bytes for every owner.
 //!
-//! Others write meanwhile. An invalid header may have been read while it was written, so it is read
-//! once more before it counts as unreadable. All that is read is checked: classes, owners and bits;
-//! whatever is invalid is counted.
+//! Other sessions write meanwhile. An invalid header may just have been written, so it is read once more before it is
+//! counted as unreadable. Everything is checked (classes, owners and bits), and whatever is invalid is counted.
 
 use std::collections::BTreeMap;
 
@@ -23,12 +21,12 @@ use fusee_core::view::{TABLE_ENTRY_BYTES, View};
 
 use super::report::{NodeBlockCounts, SurveyTally};
 
-/// Bytes that one phase fetches, about.
+/// Approximate number of bytes that one phase fetches.
 const PHASE_BYTES: u64 = 4 << 20;
-/// Blocks whose table entries are fetched together.
+/// Number of blocks whose table entries are fetched together.
 const GROUP_BLOCKS: u32 = 1 << 16;
 
-/// The position of a survey: everything before this block is done.
+/// The position of a survey: all blocks before this one have been read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct SurveyPosition {
     region: u32,
@@ -47,12 +45,12 @@ struct SurveyRange {
 #[derive(Debug)]
 pub(super) struct SurveyGroup {
     pieces: Vec<SurveyRange>,
-    /// The position of the next group.
+    /// The position at which the next group begins.
     pub end: SurveyPosition,
 }
 
 impl SurveyGroup {
-    /// Returns the group that begins at `from`; `None` behind the last region.
+    /// Returns the group that begins at `from`; `None` after the last region.
     pub fn next(view: &View, from: SurveyPosition) -> Option<SurveyGroup> {
         let blocks = view.geometry.blocks_per_region();
         let mut pieces = Vec::new();
@@ -77,13 +75,13 @@ impl SurveyGroup {
         (!pieces.is_empty()).then_some(SurveyGroup { pieces, end })
     }
 
-    /// Returns the number of its blocks.
+    /// Returns the number of blocks in the group.
     #[cfg(test)]
     pub fn blocks(&self) -> u64 {
         self.pieces.iter().map(|piece| u64::from(piece.count)).sum()
     }
 
-    /// Returns whether its regions have the same primaries in another view.
+    /// Returns whether the regions of the group have the same primaries in both views.
     pub fn is_same_in(&self, view: &View, other: &View) -> bool {
         self.pieces.iter().all(|piece| {
             let [before, now] = [view, other].map(|view| view.regions.get(piece.region as usize));
@@ -101,11 +99,11 @@ struct OwnedBlock {
     owner: ClientId,
 }
 
-/// A reader that reads by one view.
+/// A reader that finds the regions by one view.
 pub(super) struct SurveyReader<'a, F> {
     pub fabric: &'a F,
     pub view: &'a View,
-    /// Orphaned blocks that the master knows.
+    /// The orphaned blocks that the master knows.
     pub orphans: &'a BTreeMap<BlockId, Orphan>,
     batch: VerbBatch,
     tally: SurveyTally,
@@ -126,7 +124,7 @@ impl<'a, F: Fabric> SurveyReader<'a, F> {
         }
     }
 
-    /// Counts the blocks of a group.
+    /// Reads and counts the blocks of a group.
     pub async fn read(mut self, group: &SurveyGroup) -> Result<SurveyTally, FailedVerb> {
         let mut blocks = self.tables(group).await?;
         for is_last in [false, true] {
@@ -135,13 +133,13 @@ impl<'a, F: Fabric> SurveyReader<'a, F> {
         Ok(self.tally)
     }
 
-    /// Executes the batch, in one phase.
+    /// Executes the batch as one phase.
     async fn phase(&mut self) {
         let batch = std::mem::take(&mut self.batch);
         self.batch = self.fabric.execute(batch).await;
     }
 
-    /// Reads the block tables; returns those blocks of the group that have owners.
+    /// Reads the block tables, and returns those blocks of the group that have owners.
     async fn tables(&mut self, group: &SurveyGroup) -> Result<Vec<OwnedBlock>, FailedVerb> {
         self.batch.clear();
         let read = |piece: &SurveyRange| {
@@ -176,13 +174,13 @@ impl<'a, F: Fabric> SurveyReader<'a, F> {
         Ok(owned)
     }
 
-    /// Returns the master's record of a block, if the block still has the same owner.
+    /// Returns the master's record of an orphaned block, if the block still has the same owner.
     fn orphan(&self, id: BlockId, owner: ClientId) -> Option<&'a Orphan> {
         self.orphans.get(&id).filter(|orphan| orphan.owner == owner)
     }
 
-    /// Counts the objects of these blocks. Blocks with invalid headers are returned, or counted as
-    /// unreadable if this pass is the last.
+    /// Reads and counts the objects of these blocks. Returns the blocks with invalid headers, or in the last pass
+    /// counts them as unreadable.
     async fn blocks(
         &mut self,
         blocks: &[OwnedBlock],
@@ -228,21 +226,21 @@ impl<'a, F: Fabric> SurveyReader<'a, F> {
     }
 }
 
-/// The contents of a block, by its header and bitmap.
+/// The content of a block, according to its header and bitmap.
 enum SurveyedBlock {
-    /// No header has been written yet.
+    /// The block has no header yet.
     Blank,
     Objects(SurveyedObjects),
     Unreadable,
 }
 
-/// The objects of a block.
+/// The objects of a block, as they are counted.
 struct SurveyedObjects {
     class: SizeClass,
     shape: BlockShape,
-    /// Objects whose free bits are set.
+    /// Number of objects whose free bits are set.
     marked: u64,
-    /// Free bits that are set where no object starts.
+    /// Number of free bits that are set where no object starts.
     stray: u64,
 }
 

@@ -1,7 +1,7 @@
 //! The result of a survey of the memory.
 //!
-//! All numbers are of one place of each region: a block counts once, at the memory node with its
-//! region's primary. Two sums hold in every survey, whatever was read:
+//! A block is counted once, at the memory node with its region's primary; its other replicas are not counted. Two sums
+//! hold in every survey, whatever was read:
 //!
 //! ```text
 //! blocks = free + of the classes + blank + with an unreadable header
@@ -18,115 +18,115 @@ use super::pairs::RedundancyMemory;
 /// The use of a cluster's memory ([`Admin::survey_memory`](crate::Admin::survey_memory)).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MemorySurvey {
-    /// The number of the newest view that was used.
+    /// The number of the newest view by which regions were read.
     pub view: u64,
-    /// Bytes of a block.
+    /// Size of a block, in bytes.
     pub block_bytes: u64,
-    /// The memory nodes, by their names.
+    /// The memory nodes, ordered by their ids.
     pub nodes: Vec<NodeMemory>,
     /// The size classes that have blocks, the smallest first.
     pub classes: Vec<ClassMemory>,
-    /// The owners of blocks, by their ids.
+    /// The owners of blocks, ordered by their ids.
     pub owners: Vec<OwnerMemory>,
     /// The memory of all pairs of each redundancy, according to the index.
     pub redundancies: Vec<RedundancyMemory>,
-    /// Blocks of all regions.
+    /// Number of blocks in all regions.
     pub blocks: u64,
-    /// Blocks without an owner.
+    /// Number of blocks without an owner.
     pub free_blocks: u64,
-    /// Blocks with an owner but without a header: just granted, and never used before. A block that
-    /// was used before counts by its old header until its owner writes another.
+    /// Number of blocks with an owner but without a header: they were just granted, and never used before. A block that
+    /// was used before is counted by its old header until its new owner writes another.
     pub blank_blocks: u64,
-    /// Blocks with a header that no correct client writes, or that changed during each read.
+    /// Number of blocks with a header that no correct client writes, or that was being written each time it was read.
     pub unreadable_headers: u64,
-    /// Blocks with an owner in the table that has never been a session.
+    /// Number of blocks whose table entry names an owner that has never been a session.
     pub unreadable_owners: u64,
-    /// Free bits that are set where no object starts.
+    /// Number of free bits that are set where no object starts.
     pub stray_marks: u64,
-    /// Lost regions of pairs without redundancy, by the node that had them.
+    /// Number of lost regions of pairs without redundancy, for each node that held such regions.
     pub lost_regions: BTreeMap<MnId, u64>,
 }
 
-/// A memory node.
+/// The memory of one memory node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NodeMemory {
-    /// Its name.
+    /// The id of the node.
     pub node: MnId,
-    /// Bytes that it lends.
+    /// Size of the node's pool, in bytes.
     pub pool_bytes: u64,
-    /// Replicas of subtables that the view has there.
+    /// Number of subtable replicas that the view places on this node.
     pub subtables: u64,
-    /// Bytes of these replicas.
+    /// Bytes of these subtable replicas.
     pub subtable_bytes: u64,
-    /// Replicas of regions that the view has there.
+    /// Number of region replicas that the view places on this node.
     pub regions: u64,
-    /// Bytes of these replicas.
+    /// Bytes of these region replicas.
     pub region_bytes: u64,
-    /// Bytes of those replicas whose pairs have no redundancy: they are lost with the node.
+    /// Bytes of those regions whose pairs have no redundancy and are lost with the node.
     pub single_region_bytes: u64,
-    /// Bytes that the node itself has reserved: these replicas, padding for alignment, and extents
-    /// that a view change adds or has not released yet. `None` if the node did not answer.
+    /// Bytes that are reserved according to the node itself: these replicas, padding for alignment, and extents that a
+    /// view change adds or has not released yet. `None` if the node did not answer.
     pub reserved_bytes: Option<u64>,
-    /// Blocks of the regions whose primary the node has.
+    /// Number of blocks in the regions whose primary is on this node.
     pub blocks: u64,
-    /// Those blocks without an owner.
+    /// Number of those blocks that have no owner.
     pub free_blocks: u64,
 }
 
 impl NodeMemory {
-    /// Returns the bytes that are not reserved, if that is known: room for more subtables and
-    /// regions.
+    /// Returns the bytes that are not reserved and have room for more subtables and regions; `None` if the node did not
+    /// answer.
     pub fn free_bytes(&self) -> Option<u64> {
         self.reserved_bytes.map(|reserved| self.pool_bytes.saturating_sub(reserved))
     }
 }
 
-/// A size class. Each of its objects has its free bit set, or is new, or neither: then it is in use,
-/// or a session may allocate it.
+/// The memory of one size class. An object of the class has its free bit set, or was never allocated, or neither: then
+/// it is in use, or its block's owner may allocate it again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClassMemory {
-    /// The class.
+    /// The size class.
     pub class: SizeClass,
-    /// Bytes of an object.
+    /// Size of an object, in bytes.
     pub object_bytes: u64,
-    /// Blocks of the class.
+    /// Number of blocks of the class.
     pub blocks: u64,
-    /// Objects that these blocks have room for.
+    /// Number of objects that fit into these blocks.
     pub objects: u64,
-    /// Objects whose free bits are set: they wait for the owners of their blocks.
+    /// Number of objects whose free bits are set, so that the owners of their blocks can reclaim them.
     pub marked: u64,
-    /// Objects that were never allocated, as far as the master knows: it knows this of orphaned
-    /// blocks only, not of blocks that open sessions use.
+    /// Number of objects that are known never to have been allocated. The master knows this of orphaned blocks only,
+    /// not of blocks that open sessions use.
     pub new: u64,
 }
 
-/// An owner of blocks, as block tables name it.
+/// The memory of one owner of blocks. Owners are those that the block tables name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OwnerMemory {
     /// The owner's client id.
     pub owner: ClientId,
     /// The state of the owner.
     pub state: OwnerState,
-    /// Its blocks.
+    /// Number of blocks that the session owns.
     pub blocks: u64,
-    /// Those blocks that the master gives to other sessions next.
+    /// Number of those blocks that are orphaned: the master gives them to other sessions next.
     pub handed_on: u64,
-    /// Bytes of objects in its blocks whose free bits are set.
+    /// Bytes of objects in the owner's blocks whose free bits are set.
     pub marked_bytes: u64,
 }
 
 /// The state of the owner of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OwnerState {
-    /// The session is open.
+    /// The owner is an open session.
     Open,
-    /// The session has expired and is not recovered yet.
+    /// The owner is a session that has expired and is not recovered yet.
     Expired,
-    /// The session has ended. Its blocks keep its name until another session takes them over.
+    /// The owner is a session that has ended. Its blocks name it as owner until other sessions take them over.
     Departed,
 }
 
-/// Counts of a part of the memory, to be added up.
+/// Counts of a part of the memory. Counts of several parts can be added.
 #[derive(Debug, Default)]
 pub(super) struct SurveyTally {
     pub nodes: BTreeMap<MnId, NodeBlockCounts>,
@@ -137,7 +137,7 @@ pub(super) struct SurveyTally {
     pub stray_marks: u64,
 }
 
-/// Blocks of the regions whose primary a node has.
+/// Counts of the blocks in the regions whose primary is on one node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct NodeBlockCounts {
     pub all: u64,

@@ -1,4 +1,4 @@
-//! Surveys of memory that the test has written itself, byte by byte.
+//! Tests of surveys, on memory that the tests write byte by byte.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -20,10 +20,10 @@ const REGION: u64 = 64 << 10;
 const BLOCK: u64 = 4096;
 const BLOCKS: u32 = 15;
 
-/// Two memory nodes; each has the primary of one of two regions and the backup of the other.
+/// A fabric with two memory nodes. Each has the primary of one of two regions, and the backup of the other.
 struct TwoNodeFabric {
     pools: RefCell<HashMap<MnId, Vec<u8>>>,
-    /// A place whose bytes change after the first read, and the new bytes.
+    /// A place whose bytes change after they were read once, and the new bytes.
     later: RefCell<Option<(PoolPlace, Vec<u8>)>>,
     silent: Option<MnId>,
 }
@@ -93,7 +93,7 @@ fn view() -> View {
     }
 }
 
-/// Returns the places of a block's table entry and of the block itself, on the primary.
+/// Returns the places of a block's table entry and of the block itself, on the region's primary.
 fn places(region: u32, block: u32) -> (PoolPlace, PoolPlace) {
     let view = view();
     let at = u64::from(block);
@@ -171,9 +171,9 @@ fn every_block_is_counted_by_node_by_class_and_by_owner() {
     give(&memory, (0, 14), 8, &[]);
     give(&memory, (1, 3), 9, &[1]);
     give(&memory, (1, 4), 9, &[]);
-    // Never written to: no header yet.
+    // This block has an owner but was never written, so it has no header yet.
     memory.put(places(1, 5).0, &7u32.to_le_bytes());
-    // An entry on a backup does not count.
+    // An entry on a backup must not be counted.
     memory.put(PoolPlace { node: MnId(1), offset: 4 }, &7u32.to_le_bytes());
     let orphan = |block, owner, first| Orphan {
         block: BlockId { region: 1, block },
@@ -182,7 +182,7 @@ fn every_block_is_counted_by_node_by_class_and_by_owner() {
         first,
         marked: Some(1),
     };
-    // Another session has taken the second block over since.
+    // By its table entry, the second block belongs to another session than by the master's record.
     let orphans = vec![orphan(3, 9, 11), orphan(4, 6, 0)];
     let owners = BlockOwners { orphans, ..owners(&[7, 50]) };
     let survey = read(&memory, &owners).unwrap();
@@ -224,7 +224,7 @@ fn what_no_correct_client_writes_is_counted_and_no_more() {
     let (_, at) = places(0, 0);
     give(&memory, (0, 0), 7, &[0]);
     memory.put(PoolPlace { offset: at.offset + 8, ..at }, &[1]);
-    // A class that is larger than a block, and a free bit on the header.
+    // A header with a class whose objects are larger than a block, and a free bit at the place of the header.
     give(&memory, (0, 1), 7, &[]);
     let (_, at) = places(0, 1);
     let header = BlockHeader {
@@ -243,7 +243,7 @@ fn what_no_correct_client_writes_is_counted_and_no_more() {
     expect_sums(&survey);
     assert_eq!((survey.unreadable_headers, survey.unreadable_owners), (2, 1));
     assert_eq!((survey.classes[0].blocks, survey.classes[0].marked), (1, 0));
-    // The bit on the header is in the same byte as the object's bit, and has replaced it.
+    // The stray bit on the header is in the same byte as the object's bit, and has replaced that bit.
     assert_eq!((survey.stray_marks, survey.owners.len()), (1, 1));
 }
 
@@ -273,7 +273,7 @@ fn random_bytes_are_survived() {
         for pool in memory.pools.borrow_mut().values_mut() {
             pool.fill_with(|| random() as u8);
         }
-        // Some blocks with a good header over a bitmap of noise.
+        // Some blocks get a valid header, but their bitmaps stay random.
         for block in 0..3 {
             let (entry, at) = places(0, block);
             memory.put(entry, &(random() % 200).max(1).to_le_bytes());

@@ -1,5 +1,5 @@
-//! Telemetry of single operations: full with the feature `telemetry` ([`on`]), and empty, at no cost, without
-//! it.
+//! Telemetry of single operations: implemented by `on` with the feature `telemetry`, and by `off`, which does nothing
+//! and costs nothing, without it.
 
 #[cfg(not(feature = "telemetry"))]
 mod off;

@@ -1,9 +1,9 @@
-//! Telemetry of single operations, with the feature `telemetry`: a `tracing` span and the latency of each.
-//! Without the feature none of this is compiled.
+//! Telemetry of single operations, with the feature `telemetry`: a `tracing` span and the latency of each operation.
+//! Without the feature, this module is not compiled.
 //!
 //! Spans have the target `fusee::operation`, the level INFO, and the field names of OpenTelemetry (`otel.kind`,
-//! `otel.status_code`, `db.system.name`, `db.operation.name`, `error.type`): the crate `tracing-opentelemetry`
-//! turns them into traces. They contain no keys or values.
+//! `otel.status_code`, `db.system.name`, `db.operation.name`, `error.type`): the crate `tracing-opentelemetry` turns
+//! them into traces. They contain no keys or values.
 
 use std::time::Instant;
 
@@ -14,17 +14,17 @@ use tracing::field::Empty;
 
 use crate::prometheus::MetricHistogram;
 
-/// Number of bucket bounds: two in each power of two, from 128 ns on: 128, 192, 256, 384, ...
+/// Number of bounds between latency buckets: two per power of two, from 128 ns on: 128, 192, 256, 384, ...
 const BOUNDS: usize = 54;
 const FIRST_POWER: u32 = 7;
 
-/// Returns a bound, in nanoseconds.
+/// Returns bound `n`, in nanoseconds.
 const fn bound_ns(n: usize) -> u64 {
     let power = 1 << (FIRST_POWER + n as u32 / 2);
     power + if n % 2 == 1 { power / 2 } else { 0 }
 }
 
-/// Returns the bucket of a time: the first whose bound is not below the time; `BOUNDS` if there is none.
+/// Returns the bucket of a time: the first whose bound is at least the time; `BOUNDS` if the time exceeds all bounds.
 fn bucket(ns: u64) -> usize {
     // The time is greater than `below`, and at most twice as great.
     let power = (ns.max(2) - 1).ilog2();
@@ -54,7 +54,7 @@ impl Default for KindLatencies {
 #[derive(Debug, Default)]
 pub struct SessionLatencies([KindLatencies; OpKind::ALL.len()]);
 
-/// Sums of [`SessionLatencies`].
+/// Sums of the [`SessionLatencies`] of several sessions.
 #[derive(Clone, Debug, Default)]
 pub struct LatencySums(Vec<(u64, Vec<u64>)>);
 
@@ -67,8 +67,8 @@ impl LatencySums {
         }
     }
 
-    /// Returns the histogram of a kind: bounds in seconds with the number of operations up to each, the sum in
-    /// seconds, and the count.
+    /// Returns the histogram of one kind of operation: bounds in seconds, each with the number of operations that took
+    /// no longer; the sum in seconds; and the number of operations.
     pub fn kind(&self, kind: OpKind) -> MetricHistogram {
         let Some((sum_ns, counts)) = self.0.get(kind as usize) else {
             return MetricHistogram::default();
@@ -78,7 +78,7 @@ impl LatencySums {
     }
 }
 
-/// A running operation.
+/// A running operation: its kind, start and span.
 pub struct OperationSpan {
     kind: OpKind,
     at: Instant,
@@ -110,7 +110,7 @@ impl OperationSpan {
         }
     }
 
-    /// Ends many writes together: their single latencies are unknown.
+    /// Ends a batch of writes. Adds no latency, because those of the single writes are unknown.
     pub fn ends_with(self, outcomes: &[Result<(), Error>]) {
         let wrong = |outcome: &Result<(), Error>| outcome.clone().err().filter(is_wrong);
         if let Some(error) = outcomes.iter().find_map(wrong) {
@@ -126,7 +126,7 @@ impl OperationSpan {
     }
 }
 
-/// Returns whether an error is a failure, and not a regular answer.
+/// Returns whether an error is a failure, rather than a regular answer about the key.
 fn is_wrong(error: &Error) -> bool {
     !matches!(error, Error::NotFound | Error::AlreadyExists)
 }

@@ -1,5 +1,5 @@
-//! Blocks that pass from one session to another by way of the master: those that this session hands on or
-//! leaves, and those that it takes over.
+//! Blocks that pass from one session to another by way of the master: those that this session hands on or leaves
+//! behind, and those that it takes over.
 
 use fusee_control::master::{MasterReply, MasterRequest, Orphan};
 use fusee_control::node::{BlockId, BlockRequest, NodeRefusal, NodeReply};
@@ -26,25 +26,25 @@ impl<E: Environment> BlockSource<E> {
     ) -> Option<BlockGrant> {
         let gift = self.take_orphan(class, redundancy, full, view).await?;
         let (orphan, block) = (gift.orphan, gift.orphan.block);
-        // The master may not know that another session gave the block back to the pool, and that this session
-        // got it from there.
+        // There may be memory although the master has not seen it: another session may have returned the offered block
+        // to the pool, and this session may have got it from there.
         self.exhausted.set(false);
         let is_ours = self.held.borrow().contains(&block);
         if is_ours || self.unconfirmed.borrow().contains(&block) {
             return None;
         }
-        // The tables may already show this session: the block was its own before, or an earlier attempt has
-        // taken effect.
+        // The tables may already name this session, because it has owned the block before, or because an earlier
+        // attempt to take it over has taken effect.
         let once = orphan.owner != self.client && !self.adopting.borrow().contains_key(&block);
         if !once && self.allocating.get() > 0 && !removed(Mutant::OwnOrphansTakenMeanwhile) {
-            // Another session may have taken the block over and given it back, and the pool may have granted it
-            // to a running request of this session: the tables would look the same. So it stays with the
-            // master. For the same reason no request asks the pool while a block is taken back.
+            // Another session may have taken the block over and returned it, and the pool may have granted it to a
+            // running request of this session: the tables would look the same as after a takeover. So the master keeps
+            // the block. For the same reason, no request asks the pool while such a takeover is running.
             return None;
         }
         let _ends = (!once).then(|| RunningCountGuard::begin(&self.taking_back));
-        // Not for a first attempt: the master may offer, under an earlier owner's id, a block that this session
-        // has itself handed on since, as long as the master does not know that.
+        // Not for a first attempt: under the id of an earlier owner, the master may offer a block that this session
+        // itself has handed on since, if the master does not know that yet.
         if !once {
             self.handed_on.borrow_mut().remove(&block);
         }
@@ -61,7 +61,7 @@ impl<E: Environment> BlockSource<E> {
         }
     }
 
-    /// Records that an orphaned block is the session's, and returns its grant.
+    /// Records that an orphaned block belongs to the session, and returns the grant of that block.
     pub(super) fn record_orphan(&self, gift: &OrphanGrant, view: &View) -> BlockGrant {
         let Orphan { block, class, first, marked, .. } = gift.orphan;
         self.holds(block);
@@ -71,7 +71,8 @@ impl<E: Environment> BlockSource<E> {
         BlockGrant { address, redundancy, class, first, marked, pool_is_empty: false }
     }
 
-    /// Tells the master of the blocks that the keeper has not told it of yet. Returns whether the master knows.
+    /// Tells the master of the blocks to hand on of which the keeper has not told it yet. Returns whether the master
+    /// knows of all of them now.
     pub async fn hand_on(&self, gate: &SessionGate) -> bool {
         let Some(batch) = gate.offers.unacknowledged() else { return true };
         let serial = batch.serial;
@@ -112,7 +113,7 @@ impl<E: Environment> BlockSource<E> {
                 orphan.map(|orphan| OrphanGrant { turn, orphan, owner_lives })
             }
             Ok(_) => None,
-            // Memory nodes give blocks without the master's help.
+            // Without the master's answer, the session asks the memory nodes for a block.
             Err(_) => {
                 self.without_master.set(BLOCKS_WITHOUT_MASTER);
                 self.exhausted.set(false);
@@ -121,14 +122,14 @@ impl<E: Environment> BlockSource<E> {
         }
     }
 
-    /// Records that blocks were handed on, and are not this session's any more.
+    /// Records that blocks were handed on, so that they do not belong to this session any more.
     pub fn forget(&self, blocks: &[BlockId]) {
         self.adopted.borrow_mut().retain(|(block, _)| !blocks.contains(block));
         self.held.borrow_mut().retain(|block| !blocks.contains(block));
         self.handed_on.borrow_mut().extend(blocks);
     }
 
-    /// Makes orphaned blocks of the remainders of this session's blocks.
+    /// Converts the remainders of this session's blocks into records of orphaned blocks.
     pub fn give_up(&self, rests: Vec<BlockRemainder>, view: &View) -> Vec<Orphan> {
         let orphan = |BlockRemainder { block, class, first, marked }| {
             let (region, block) = view.geometry.block_at(block)?;
@@ -138,7 +139,8 @@ impl<E: Environment> BlockSource<E> {
         rests.into_iter().filter_map(orphan).collect()
     }
 
-    /// Takes a block over. `once` says that this is the first attempt.
+    /// Takes a block over. `once` says that this is the first attempt, and that the session has not owned the block
+    /// before.
     pub(super) async fn adopt(
         &self,
         gift: &OrphanGrant,
@@ -163,9 +165,10 @@ impl<E: Environment> BlockSource<E> {
         match self.ask(primary, request).await {
             Ok(NodeReply::Done) => {}
             Ok(other) => {
-                // A refused first attempt has had no effect anywhere. After an earlier attempt, or if the block
-                // was the session's own before, only the id of another owner says so: the primary may have been
-                // started again, or may refuse for the owner's sake a request that it has executed already.
+                // A first attempt that was refused has had no effect anywhere. After an earlier attempt, or if the
+                // block was the session's own before, the refusal proves that only if it names another owner: otherwise
+                // the primary may have been restarted, or may refuse, because of the previous owner, a request that it
+                // has already executed.
                 let is_anothers = match other {
                     NodeReply::Refused(NodeRefusal::NotOwner { owner }) => owner != self.client,
                     _ => false,

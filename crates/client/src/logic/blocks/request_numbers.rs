@@ -8,18 +8,18 @@ use std::collections::BTreeSet;
 
 use fusee_control::node::BlockId;
 
-/// The numbers of the running requests.
+/// The serial numbers of a session's requests to memory nodes, and which of them are running.
 #[derive(Debug, Default)]
 pub(super) struct RequestNumbers {
     last: Cell<u64>,
     running: RefCell<BTreeSet<u64>>,
 }
 
-/// A running request; its drop says that it was answered, or given up.
+/// A running request. It is dropped when it was answered or given up.
 pub(super) struct NumberedRequest<'t> {
     turns: &'t RequestNumbers,
     pub number: u64,
-    /// All requests with smaller numbers have ended.
+    /// A bound below which all request numbers have ended.
     pub ended: u64,
 }
 
@@ -41,8 +41,8 @@ impl Drop for NumberedRequest<'_> {
     }
 }
 
-/// The running return of a block. If this is dropped before all nodes have acknowledged the return, the tables
-/// may go on naming the session.
+/// The running return of a block. If it is dropped before all nodes have acknowledged the return, the tables may still
+/// name the session.
 pub(super) struct BlockReturn<'r> {
     returning: &'r RefCell<BTreeSet<BlockId>>,
     missed: &'r Cell<bool>,

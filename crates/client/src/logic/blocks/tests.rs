@@ -1,4 +1,4 @@
-//! Blocks, when requests and answers are lost.
+//! Tests of the source of blocks when requests and answers are lost.
 
 use std::future::{Future, poll_fn, ready};
 use std::ops::Range;
@@ -16,31 +16,31 @@ use fusee_core::view::{Geometry, Member, PoolPlace};
 use super::*;
 use crate::logic::SessionHost;
 
-/// A node 0 with one free block, always the same, and a node 1 that is silent for a while.
+/// An environment with two memory nodes: node 0 has one free block, always the same; node 1 is silent for a while.
 struct BlockTestEnvironment {
     now: Cell<Duration>,
     silent: Cell<bool>,
-    /// Whether node 1 never answers the return of a block.
+    /// Whether node 1 never answers a request to return a block.
     hangs: Cell<bool>,
     owner: Cell<ClientId>,
-    /// Whether the answer to an ALLOC of node 0 is still under way.
+    /// Whether node 0's answer to an ALLOC is delayed.
     mute: Cell<bool>,
-    /// Whether node 0's answer to a change of a block's owner is still under way.
+    /// Whether node 0's answer to a change of a block's owner is delayed.
     slow: Cell<bool>,
     /// Whether node 0's answer to a change of a block's owner is lost.
     forgets: Cell<bool>,
     has_master: Cell<bool>,
     asked_master: Cell<u32>,
-    /// Whether the master says that no session has memory, and whether it does not answer requests for orphaned
+    /// Whether the master says that no session has memory; and whether the master does not answer requests for orphaned
     /// blocks.
     exhausted: Cell<bool>,
     hides_orphans: Cell<bool>,
-    /// Whether node 0 has been started again, and knows no block.
+    /// Whether node 0 has been restarted, and knows no block.
     restarted: Cell<bool>,
-    /// The orphaned block that the master gives next.
+    /// The orphaned block that the master offers next.
     orphan: Cell<Option<Orphan>>,
-    /// The blocks that node 0 grants before any other, the last one first, and the regions that it was told are
-    /// frozen.
+    /// Blocks that node 0 grants before its free block, the last one first; and the frozen regions that each ALLOC has
+    /// named.
     grants: RefCell<Vec<BlockId>>,
     told: RefCell<Vec<Vec<u32>>>,
 }
@@ -186,7 +186,7 @@ fn view() -> View {
     }
 }
 
-/// A change in whose scope regions are.
+/// Returns a change of these regions at a stage.
 fn change_of(stage: ChangeStage, regions: Range<u32>) -> ViewChange {
     let regions = regions.map(|region| RegionChange {
         region,
@@ -229,12 +229,13 @@ fn a_block_whose_return_is_not_acknowledged_is_not_taken_again() {
     let source = source_of(7, &env);
     let slab = SlabKind::of(Redundancy::Replicated, 1, 1).unwrap();
     assert!(matches!(at_once(source.grant(slab, false, &view())), Err(Error::Allocation { .. })));
-    // Node 1 may still name the session: the next owner could not have the block recorded there.
+    // The block is not free on node 0 either: node 1 may still name the session, and the next owner could not be
+    // recorded there.
     assert_eq!(env.owner.get(), ClientId(7));
     assert_eq!(at_once(source.grant(slab, false, &view())), Err(Error::OutOfMemory));
     assert_eq!(env.owner.get(), ClientId(7));
     env.silent.set(false);
-    // The block is given back once more, and now both nodes acknowledge that.
+    // The request for a block returns the block once more, and now both nodes acknowledge that.
     assert_eq!(at_once(source.grant(slab, false, &view())), Err(Error::OutOfMemory));
     assert_eq!(env.owner.get(), nobody);
     at_once(source.grant(slab, false, &view())).expect("nothing is in doubt any more");
@@ -289,7 +290,8 @@ fn a_block_that_nobody_heard_of_is_found_when_memory_is_short() {
         let mut grant = pin!(source.grant(slab, false, &view));
         let mut context = Context::from_waker(Waker::noop());
         assert!(grant.as_mut().poll(&mut context).is_pending());
-        // While that request runs, the tables may show what it is about to hear.
+        // While the first request runs, the tables may show the block that it is about to get, so the second request
+        // must not take that block.
         env.mute.set(false);
         assert_eq!(at_once(source.grant(slab, false, &view)), Err(Error::OutOfMemory));
     }
@@ -297,14 +299,14 @@ fn a_block_that_nobody_heard_of_is_found_when_memory_is_short() {
     let found = at_once(source.grant(slab, false, &view)).unwrap();
     assert_eq!((found.address, found.first), (view.geometry.block_address(0, 0), 0));
     assert_eq!(at_once(source.grant(slab, false, &view)), Err(Error::OutOfMemory));
-    // A block that was handed on is not taken: the tables name the session until another one has taken it
-    // over.
+    // A block that was handed on is not taken as a missed one, although the tables name the session until another
+    // session has taken the block over.
     source.forget(&[BlockId { region: 0, block: 0 }]);
     assert_eq!(at_once(source.grant(slab, false, &view)), Err(Error::OutOfMemory));
 }
 
-/// Another session has taken over the block that this session had handed on, and has given it back to the
-/// pool, and this session has got it from there without hearing of it.
+/// This session has handed a block on; another session has taken it over and returned it to the pool. From there this
+/// session has been granted it again, but the answer was lost.
 #[test]
 fn what_was_handed_on_and_is_named_again_is_left_to_recovery() {
     let env = BlockTestEnvironment::new();
@@ -326,7 +328,8 @@ fn what_was_handed_on_and_is_named_again_is_left_to_recovery() {
     assert_eq!(at_once(source.settle(&gate())), None, "nobody else knows of the block");
 }
 
-/// The master still has the block as an earlier owner left it, but the block has come back to the pool since.
+/// The master still has a record of the block by an earlier owner, although the block has come back to the pool since,
+/// and is being granted to this session.
 // Promise MEM-32: No outdated record gives a session another one's block.
 #[test]
 fn a_block_from_the_pool_is_not_taken_over_from_an_earlier_owner_as_well() {
@@ -349,8 +352,8 @@ fn a_block_from_the_pool_is_not_taken_over_from_an_earlier_owner_as_well() {
     assert_eq!((granted.address, granted.first), (view.geometry.block_address(0, 0), 0));
 }
 
-/// The session has handed the block on, and the master, which does not know that yet, offers it as an earlier
-/// owner has left it.
+/// The session has handed the block on, but the master does not know that yet, and offers the block by the record of an
+/// earlier owner.
 #[test]
 fn what_was_handed_on_is_not_missed_when_it_was_offered_by_an_earlier_name() {
     let env = BlockTestEnvironment::new();
@@ -365,13 +368,15 @@ fn what_was_handed_on_is_not_missed_when_it_was_offered_by_an_earlier_name() {
     env.orphan.set(Some(orphan));
     assert_eq!(at_once(source.grant(slab, false, &view)), Err(Error::OutOfMemory));
     assert_eq!(env.orphan.get(), None, "it was given");
-    // Later an answer does not come. Another session may be about to take the block over.
+    // Then another answer is lost. The block must not be taken as a missed one, because another session may be about to
+    // take it over.
     source.missed.set(true);
     assert_eq!(at_once(source.grant(slab, false, &view)), Err(Error::OutOfMemory));
 }
 
-/// The master gives a block back to the session that handed it on. The block's memory node is started again
-/// just then, and the backup that becomes primary knows the owner.
+/// The master gives a block back to the session that handed it on. At that moment the block's memory node restarts, so
+/// the first request is refused. Later the session finds that the tables name it: the block has the objects that the
+/// session left in it.
 #[test]
 fn what_came_back_to_a_session_is_not_new_when_its_memory_node_was_started_again() {
     let env = BlockTestEnvironment::new();
@@ -392,8 +397,8 @@ fn what_came_back_to_a_session_is_not_new_when_its_memory_node_was_started_again
     assert_eq!((found.address, found.first), (view.geometry.block_address(0, 0), 2));
 }
 
-/// The block's owner is fenced while the answer to the first request is on its way, and the block is offered
-/// once more.
+/// The answer to the first request, which was executed, is lost. Then the block is offered once more, and the second
+/// request is refused.
 #[test]
 fn what_an_unanswered_request_has_brought_is_not_new_when_the_next_one_is_refused() {
     let env = BlockTestEnvironment::new();
@@ -417,8 +422,8 @@ fn what_an_unanswered_request_has_brought_is_not_new_when_the_next_one_is_refuse
     assert_eq!((found.address, found.first), (view.geometry.block_address(0, 0), 2));
 }
 
-/// The keeper acknowledges a newer view while a session that leaves waits for the answer of a memory node. A
-/// table may be copied by then.
+/// While a leaving session waits for the answer of a memory node, the keeper acknowledges a newer view. Then a table
+/// may have been copied meanwhile, so the session does not leave in order.
 #[test]
 fn a_session_that_leaves_while_a_view_comes_is_left_to_recovery() {
     let env = BlockTestEnvironment::new();
@@ -445,8 +450,8 @@ fn a_session_that_leaves_while_a_view_comes_is_left_to_recovery() {
     }
 }
 
-/// The answer to a return was lost. Before it was executed, the region's table was copied to a memory node that
-/// holds no replica yet: that one still names the session.
+/// The answer to a return was lost. The region's table may have been copied, before the return was executed, to a
+/// memory node that holds no replica yet and would still name the session.
 #[test]
 fn a_session_that_leaves_while_a_region_is_copied_is_left_to_recovery() {
     let env = BlockTestEnvironment::new();
@@ -476,7 +481,8 @@ fn what_is_given_back_is_not_reported_as_taken_over() {
     assert_eq!(*source.adopted.borrow(), []);
 }
 
-/// An operation that gives a block back is dropped while a node is asked. Later the session needs memory.
+/// An operation that returns a block is dropped while it waits for a node. Later the session needs memory, and finds
+/// the block.
 // Promise MEM-13: Blocks of lost grants and interrupted returns are not lost.
 #[test]
 fn a_return_that_is_dropped_half_way_is_made_good_when_memory_is_short() {
@@ -499,9 +505,9 @@ fn a_return_that_is_dropped_half_way_is_made_good_when_memory_is_short() {
     assert_eq!(at_once(source.settle(&gate())), Some(Vec::new()));
 }
 
-/// A block is being given back: its node has it, and has not acknowledged that yet. Meanwhile it is granted
-/// again. In the end the tables name the session, so the session must not forget the block, also if it searched
-/// for missed blocks `meanwhile`.
+/// While a block is being returned, its node has executed the return but not acknowledged it, and grants the block
+/// again. In the end the tables name the session, so the session must not forget the block, even if it searches for
+/// missed blocks between (`meanwhile`).
 fn check_found_after_return(meanwhile: bool) {
     let env = BlockTestEnvironment::new();
     env.silent.set(false);
@@ -535,8 +541,9 @@ fn nor_if_it_was_looked_for_meanwhile() {
     check_found_after_return(true);
 }
 
-/// A request that looks for missed blocks gives one back once more, and waits for the answer. Meanwhile another
-/// request begins, and is granted the block. Its answer is under way while the first request finds the block.
+/// A request that searches for missed blocks returns a block once more, and waits for the answer. Meanwhile another
+/// request begins, and is granted that block. The first request then finds the block in the tables while the second
+/// one's answer is under way.
 #[test]
 fn a_block_is_not_found_while_it_is_being_granted_to_another_request() {
     let env = BlockTestEnvironment::new();
@@ -579,7 +586,8 @@ fn a_block_that_nobody_heard_of_is_remembered_while_its_region_is_frozen() {
     at_once(source.grant(slab, false, &view())).expect("it was not forgotten");
 }
 
-/// A node is told of as many regions as one request names, and grants a block of another one.
+/// A node is told of as many frozen regions as one request can name, and grants a block of a frozen region that was not
+/// named.
 // Promise MEM-28: No block of a region under copy is used.
 #[test]
 fn a_block_of_a_region_that_is_copied_is_left_and_another_one_asked_for() {
@@ -599,13 +607,13 @@ fn a_block_of_a_region_that_is_copied_is_left_and_another_one_asked_for() {
     assert_eq!(told.len(), 3);
     assert!(!told[0].contains(&46) && told[1][0] == 46 && told[2][..2] == [46, 45], "{told:?}");
     assert!(source.missed.get(), "what it has left is looked for later");
-    // A node that grants only such blocks is not asked for ever.
+    // A node that grants only such blocks is given up after some attempts.
     *env.grants.borrow_mut() = (0..20).map(block).collect();
     assert!(matches!(at_once(source.grant(slab, false, &view)), Err(Error::Allocation { .. })));
 }
 
-/// Other sessions wait for pinned operations, so the operation asks again later; newer views do not delay its
-/// end.
+/// The operation returns and asks again later, because other sessions wait for pinned operations. Newer views do not
+/// postpone the end of its wait.
 #[test]
 fn a_wait_for_a_block_is_not_pinned_and_ends_by_the_operations_own_clock() {
     let slab = SlabKind::of(Redundancy::Replicated, 1, 1).unwrap();
@@ -635,7 +643,7 @@ fn a_block_of_a_newer_view_whose_return_is_not_acknowledged_is_not_taken_by_that
     let slab = SlabKind::of(Redundancy::Replicated, 1, 1).unwrap();
     let older = View { regions: Vec::new(), ..view() };
     assert!(matches!(at_once(source.grant(slab, false, &older)), Err(Error::Allocation { .. })));
-    // The old request may still arrive: by the newer view the block is not to be used either.
+    // The first return may still be executed, so the block must not be used under the newer view either.
     env.forgets.set(false);
     assert!(matches!(at_once(source.grant(slab, false, &view())), Err(Error::Allocation { .. })));
     assert_eq!(env.owner.get(), ClientId(7));
@@ -644,7 +652,8 @@ fn a_block_of_a_newer_view_whose_return_is_not_acknowledged_is_not_taken_by_that
     assert_eq!(at_once(source.settle(&gate())), Some(Vec::new()));
 }
 
-/// Otherwise it would be refused at once, although orphaned blocks are there for it.
+/// The session must not take memory for exhausted: it would then be refused at once, although there are orphaned blocks
+/// for it.
 #[test]
 fn a_session_that_did_not_hear_of_orphans_does_not_take_memory_for_exhausted() {
     let env = BlockTestEnvironment::new();

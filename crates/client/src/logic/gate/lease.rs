@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use crate::sync::AtomicU64;
 
-/// The session's lease, in nanoseconds of its environment's clock.
+/// The session's lease. All times are in nanoseconds, by the clock of the session's environment.
 #[derive(Debug)]
 pub struct Lease {
-    /// The end of the lease; `u64::MAX`: it never ends.
+    /// The end of the lease; `u64::MAX` if it never ends.
     heard_until_ns: AtomicU64,
-    /// The longest lease that a master has told.
+    /// The longest lease that a master has told this session.
     longest_ns: AtomicU64,
 }
 
@@ -24,29 +24,29 @@ impl Lease {
         Lease { heard_until_ns: AtomicU64::new(u64::MAX), longest_ns: AtomicU64::new(0) }
     }
 
-    /// Sets the end of the lease.
+    /// Sets the end of the lease, whatever it was.
     pub(super) fn ends(&self, until: Duration) {
         self.heard_until_ns.store(nanos(until), Relaxed);
     }
 
-    /// Records the length of the lease that a master has told.
+    /// Records the length of a lease that a master has told.
     pub fn publish(&self, lease: Duration) {
         self.longest_ns.fetch_max(nanos(lease), Relaxed);
     }
 
-    /// Returns, to the session, the longest lease that a master has told.
+    /// Returns, to the session, the longest lease that a master has told it.
     pub fn longest(&self) -> Duration {
         Duration::from_nanos(self.longest_ns.load(Relaxed))
     }
 
-    /// Extends the lease, for the keeper: the master has heard of the session.
+    /// Extends the lease, for the keeper, after the master has heard of the session.
     pub fn extend(&self, until: Duration) {
-        // Relaxed: an operation that does not see it yet asks the memory nodes.
+        // Relaxed suffices: an operation that does not see the new end yet asks the memory nodes instead.
         self.heard_until_ns.fetch_max(nanos(until), Relaxed);
     }
 
-    /// Returns, to the session, whether its lease is valid at `now`, which must not be behind the
-    /// clock.
+    /// Returns, to the session, whether its lease is valid at `now`. That time must not be earlier than the clock
+    /// shows.
     #[inline]
     pub fn is_valid(&self, now: Duration) -> bool {
         nanos(now) < self.heard_until_ns.load(Relaxed)

@@ -1,12 +1,12 @@
 //! Views and epochs, and the local epochs in which the session's operations are pinned.
 //!
-//! Each new view and each new epoch makes a new *local epoch*: a number that both sides know. The order of
-//! steps is Dekker's: a session first publishes the local epoch in which it is pinned, and then checks whether
-//! that is still the newest; the keeper first publishes the new local epoch, and then reads what the session
-//! has published. Between its two steps each side passes a [`barrier`], so at least one side sees the other:
-//! either the operation begins at the new local epoch, or the keeper sees that it is pinned in the old one. The
-//! keeper's barrier bears the cost for both sides. The keeper passes it once for every local epoch: an
-//! operation that has begun since then has seen that local epoch.
+//! Each new view and each new epoch begins a new *local epoch*, whose number the session and the keeper know. The order
+//! of their steps is Dekker's. The session first publishes the local epoch in which it is pinned, and then checks
+//! whether that is still the newest. The keeper first publishes the new local epoch, and then reads what the session
+//! has published. Between its two steps each side passes a [`barrier`], so at least one side sees the other's first
+//! step: either the operation begins in the new local epoch, or the keeper sees that the operation is pinned in the old
+//! one. The keeper's barrier bears the cost for both sides. The keeper passes that barrier once for every local epoch,
+//! because an operation that begins after it has seen that local epoch.
 
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
@@ -17,11 +17,11 @@ use fusee_core::view::View;
 
 use crate::sync::{AtomicU64, AtomicUsize, Mutex, MutexGuard, barrier};
 
-/// No operation is pinned.
+/// The value of `oldest` if no operation is pinned.
 const IDLE: u64 = u64::MAX;
 
-/// The newest view and epoch, from the keeper, and the local epochs in which operations are pinned, from the
-/// session.
+/// The newest view and epoch, which the keeper sets, and the local epochs in which operations are pinned, which the
+/// session sets.
 #[derive(Debug)]
 pub(super) struct GateEpochs {
     newest: Mutex<KnownLocalEpochs>,
@@ -30,20 +30,20 @@ pub(super) struct GateEpochs {
     /// The newest epoch.
     epoch: AtomicU64,
     local_epoch: AtomicU64,
-    /// Used by the keeper alone: an operation that begins from now on is pinned in this local epoch or a later
-    /// one; of all others the keeper sees the local epoch.
+    /// A local epoch that every operation which begins from now on has seen; the local epochs of all other operations
+    /// are visible to the keeper. Used by the keeper alone.
     seen_by_all: AtomicU64,
-    /// The local epoch in which the oldest operation is pinned, or `IDLE`.
+    /// The local epoch in which the oldest running operation is pinned, or `IDLE`.
     oldest: AtomicU64,
     suspended: AtomicUsize,
 }
 
-/// The view and epoch of the newest local epoch, and of earlier ones.
+/// The view and epoch of the newest local epoch, and the numbers of those of earlier local epochs.
 #[derive(Debug)]
 pub(super) struct KnownLocalEpochs {
     pub view: Arc<View>,
     pub epoch: u64,
-    /// Local epochs in which operations may still be pinned, the newest last.
+    /// The local epochs in which operations may still be pinned, the newest last.
     local_epochs: VecDeque<LocalEpoch>,
 }
 
@@ -55,24 +55,25 @@ pub(super) struct LocalEpoch {
     pub epoch: u64,
 }
 
-/// The local epochs in which operations are pinned, as the keeper sees them.
+/// The local epochs in which operations are pinned, as the keeper sees them at one moment.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PinnedLocalEpochs {
-    /// All running operations, and all that begin from now on, are pinned in this local epoch or a later one.
+    /// A local epoch before which no running operation is pinned, and none that begins from now on.
     pub local_epoch: u64,
     /// Whether no operation runs.
     pub is_idle: bool,
 }
 
 impl KnownLocalEpochs {
-    /// Returns view and epoch of a local epoch; of a forgotten one, those of the oldest known. No operation is
-    /// pinned in a forgotten local epoch, but one may be about to find that it is not the newest any more.
+    /// Returns a local epoch with its view and epoch. For a forgotten local epoch, returns the oldest known one: no
+    /// operation is pinned in a forgotten local epoch, except for one that is about to find that this is not the newest
+    /// any more.
     pub fn at(&self, local_epoch: u64) -> LocalEpoch {
         let known = self.local_epochs.iter().rev().find(|known| known.number <= local_epoch);
         *known.unwrap_or(&self.local_epochs[0])
     }
 
-    /// Forgets the local epochs before this one.
+    /// Forgets all local epochs before this one.
     pub fn forget_before(&mut self, local_epoch: u64) {
         while self.local_epochs.len() > 1 && self.local_epochs[1].number <= local_epoch {
             self.local_epochs.pop_front();
@@ -108,8 +109,8 @@ impl GateEpochs {
         if self.suspended.load(Relaxed) != pinned.suspended {
             self.suspended.store(pinned.suspended, Release);
         }
-        // Release: a thread that sees that operations have ended also sees their effects, and what they
-        // published before.
+        // Release, so that a thread that sees that operations have ended also sees their effects, and everything that
+        // they published before.
         self.oldest.store(pinned.oldest.unwrap_or(IDLE), Release);
         barrier::light();
     }
@@ -132,7 +133,7 @@ impl GateEpochs {
         self.epoch.load(SeqCst)
     }
 
-    /// Publishes a view, for the keeper. Returns whether it is news.
+    /// Publishes a view, for the keeper. Returns whether the view is newer than the one published before.
     pub fn publish_view(&self, view: &Arc<View>) -> bool {
         let mut newest = self.newest();
         if newest.view.number >= view.number {
@@ -154,7 +155,7 @@ impl GateEpochs {
         }
     }
 
-    /// Makes the next local epoch. Its number is stored last: a session that loads it also finds the view that
+    /// Begins the next local epoch. Its number is stored last, so that a session that loads it also finds the view that
     /// came with it.
     fn next(&self, newest: &mut KnownLocalEpochs) {
         let number = self.local_epoch.load(SeqCst) + 1;
@@ -165,8 +166,8 @@ impl GateEpochs {
 
     /// Returns, to the keeper, the local epochs in which operations are pinned.
     pub fn since(&self) -> PinnedLocalEpochs {
-        // The local epoch is loaded first: an operation that begins afterwards is pinned in this one or a newer
-        // one.
+        // The local epoch is loaded first, so that an operation that begins afterwards is pinned in this local epoch or
+        // a newer one.
         let local_epoch = self.local_epoch.load(SeqCst);
         if self.seen_by_all.load(Acquire) != local_epoch {
             barrier::heavy();
@@ -176,7 +177,7 @@ impl GateEpochs {
         PinnedLocalEpochs { local_epoch: oldest.min(local_epoch), is_idle: oldest == IDLE }
     }
 
-    /// Returns, to the keeper, whether operations were suspended and have not found out what became of them.
+    /// Returns, to the keeper, whether the session has suspended writes whose result it has not found out yet.
     pub fn has_suspended(&self) -> bool {
         self.suspended.load(Relaxed) > 0
     }

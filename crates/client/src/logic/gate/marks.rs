@@ -1,27 +1,29 @@
-//! Marks of a session, and the keeper's questions to the master by which marks pass.
+//! Marks of a session, and the keeper's questions to the master, by which the session learns that marks have passed.
 //!
-//! A session names a moment by the number of the keeper's last question (a *mark*). When all operations up to
-//! the epoch in the answer to a later question have ended everywhere, all that had begun before the mark have
-//! ended.
+//! A *mark* is the number of the last question that the keeper had asked at some moment. The answer to a later question
+//! contains an epoch; when all operations up to that epoch have ended everywhere, all operations that had begun before
+//! the mark have ended.
 
 use std::sync::atomic::Ordering::SeqCst;
 
 use crate::sync::AtomicU64;
 
-/// The keeper's questions, and those that the session waits for.
+/// The keeper's questions to the master, and those for which the session waits.
 #[derive(Debug)]
 pub struct SessionMarks {
     /// The number of the keeper's last question to the master.
     asked: AtomicU64,
-    /// The question that the session waits for: until all operations that began before it have ended, or
-    /// (`awaits_settled`) the free bits of all objects that they freed are set, as far as they will ever be.
+    /// The numbers of the questions for which the session waits: until all operations that began before the question
+    /// have ended (`awaits`), or until, in addition, the free bits of all objects that they freed are set, except for
+    /// those that never will be (`awaits_settled`).
     awaits: AtomicU64,
     awaits_settled: AtomicU64,
-    /// All operations of all sessions that had begun before the question of this number have ended; and
-    /// (`settled`) the free bits of all objects that they freed are set, as far as they will ever be.
+    /// The number of the question before which all operations that had begun have ended, in all sessions (`passed`);
+    /// and for which, in addition, the free bits of all objects that they freed are set, except for those that never
+    /// will be (`settled`).
     passed: AtomicU64,
     settled: AtomicU64,
-    /// No operation of an earlier epoch runs any more.
+    /// An epoch before which no operation runs any more.
     passed_epoch: AtomicU64,
 }
 
@@ -37,20 +39,20 @@ impl SessionMarks {
         }
     }
 
-    /// Returns, to the session, a mark of this moment. The session waits for a later question from now on.
+    /// Returns, to the session, a mark of this moment. From now on the session waits for an answer to a later question.
     pub(super) fn mark(&self) -> u64 {
         let mark = self.asked.load(SeqCst);
         self.awaits.fetch_max(mark + 1, SeqCst);
         mark
     }
 
-    /// Returns, to the session, whether all operations that had begun before a mark have ended.
+    /// Returns, to the session, whether all operations that had begun before a mark have ended, in all sessions.
     pub fn has_passed(&self, mark: u64) -> bool {
         self.passed.load(SeqCst) > mark
     }
 
-    /// Returns, to the session, whether in addition the free bits of all objects that they freed are
-    /// set, as far as they will ever be.
+    /// Returns, to the session, whether all operations that had begun before a mark have ended, and the free bits of
+    /// all objects that they freed are set, except for those that never will be.
     pub fn is_settled(&self, mark: u64) -> bool {
         self.awaits_settled.fetch_max(mark + 1, SeqCst);
         self.settled.load(SeqCst) > mark
@@ -61,7 +63,8 @@ impl SessionMarks {
         self.asked.store(number, SeqCst);
     }
 
-    /// Records, for the keeper, the questions up to which earlier operations have ended, or are settled.
+    /// Records, for the keeper, the question before which all operations have ended, and the one before which they are
+    /// settled.
     pub fn tell_passed(&self, passed: u64, settled: u64) {
         self.passed.fetch_max(passed, SeqCst);
         self.settled.fetch_max(settled, SeqCst);
@@ -77,7 +80,7 @@ impl SessionMarks {
         self.passed_epoch.fetch_max(epoch, SeqCst);
     }
 
-    /// Returns, to the keeper, whether the session waits for the outcome of a question.
+    /// Returns, to the keeper, whether the session waits for operations to end or to be settled.
     pub fn are_awaited(&self) -> bool {
         self.awaits.load(SeqCst) > self.passed.load(SeqCst)
             || self.awaits_settled.load(SeqCst) > self.settled.load(SeqCst)

@@ -1,15 +1,14 @@
-//! The gate between a session and the keeper of its process. The keeper passes on the newest view
-//! and epoch; the session, the local epoch in which its operations are pinned.
+//! The gate between a session and the keeper of its process. Through it the keeper passes the newest view and epoch to
+//! the session, and the session tells the keeper in which local epoch its operations are pinned.
 //!
-//! The keeper talks to the master for all sessions of a process, on a thread of its own, so that
-//! the master knows of a session even while the session's thread is idle or busy elsewhere. An idle
-//! session thus acknowledges views and epochs without waking up.
+//! The keeper talks to the master for all sessions of a process, on a thread of its own, so that the master hears from
+//! a session even while the session's thread sleeps or is busy elsewhere. An idle session thus acknowledges views and
+//! epochs without waking up.
 //!
-//! Each part of the gate has its own state: [`local_epochs`] has views, epochs and operations;
-//! [`freed`] the objects whose free bits are not set yet; [`questions`] the marks that have passed;
-//! [`offers`] blocks for other sessions; [`lease`] the end of the session's lease; [`wakers`] the
-//! sleepers. This module has whatever needs several of them, above all the session's
-//! [`SessionGate::heartbeat`].
+//! Each part of the gate has its own state: [`local_epochs`] has views, epochs and operations; [`pending_frees`] the
+//! objects whose free bits are not set yet; [`marks`] the marks that have passed; [`offers`] blocks for other sessions;
+//! [`lease`] the end of the session's lease; [`wakers`] the wakers of all that waits. This module has what needs
+//! several of these parts, above all the session's [`SessionGate::heartbeat`].
 
 mod lease;
 mod local_epochs;
@@ -40,12 +39,12 @@ pub use self::pending_frees::PendingFrees;
 use self::wakers::Wakers;
 use crate::sync::{AtomicBool, AtomicU64};
 
-/// Epochs after which objects that wait for their free bits are revoked.
+/// Number of epochs after which the free bits of objects that wait for them are given up; see [`pending_frees`].
 const REVOKED_AFTER: u64 = 16;
 
-/// The counters of a session. Nothing depends on them, so the model checker need not see them.
+/// The counters of a session. Nothing depends on their values, so the model checker need not see them.
 pub trait WorkCounters: std::fmt::Debug + Send + Sync {
-    /// Returns the sums of its operations so far.
+    /// Returns the sums of the session's operations so far.
     fn work(&self) -> SessionWork;
 }
 
@@ -54,33 +53,34 @@ pub trait WorkCounters: std::fmt::Debug + Send + Sync {
 pub struct SessionGate {
     client: ClientId,
     local_epochs: GateEpochs,
-    /// Freed objects whose free bits are not set yet.
+    /// Objects that the session has freed and whose free bits are not set yet.
     pub freed: PendingFrees,
-    /// Marks that have passed.
+    /// The keeper's questions, and the marks that have passed.
     pub questions: SessionMarks,
-    /// Blocks that other sessions may have; see [`SessionGate::offer`].
+    /// Blocks that the keeper may hand on to other sessions; see [`SessionGate::offer`].
     pub offers: BlockOffers,
     /// The session's lease.
     pub lease: Lease,
-    /// Replicas that the session found damaged, and those that it repaired.
+    /// Numbers of replicas that the session has found damaged, and has repaired.
     damaged: AtomicU64,
     repaired: AtomicU64,
-    /// The cluster's policy, by which the session goes unless its client's options say otherwise.
+    /// The cluster's policy, which the session follows unless its client's options say otherwise.
     policy: Policy,
-    /// Transitions by that policy. Nothing depends on them, so the model checker need not see them.
+    /// Redundancy changes that the session has made by that policy. Nothing depends on these numbers, so the model
+    /// checker need not see them.
     transitions: Mutex<Transitions>,
-    /// The counters of its operations, once it has begun.
+    /// The counters of the session's operations, once the session has begun.
     counted: OnceLock<Arc<dyn WorkCounters>>,
     /// Whether memory is short, as far as this process knows.
     short: AtomicBool,
-    /// Whether the master has called for memory since the session asked last.
+    /// Whether the master has called for memory since the session last asked.
     called: AtomicBool,
     expelled: AtomicBool,
     wakers: Wakers,
 }
 
 impl SessionGate {
-    /// Makes the gate of a session that was opened with this view and in this epoch.
+    /// Makes the gate of a session that begins with this view and in this epoch.
     pub fn new(client: ClientId, view: Arc<View>, epoch: u64) -> SessionGate {
         SessionGate {
             client,
@@ -151,7 +151,7 @@ impl SessionGate {
         self.local_epochs.has_newer(than).then(|| self.view())
     }
 
-    /// Waits, for the session, until there is a newer view, or it is fenced.
+    /// Waits, for the session, until there is a view with a greater number than `than`, or the session is fenced.
     pub async fn wait_for_news(&self, than: u64) {
         self.wakers.wait_for_news(|| self.local_epochs.has_newer(than) || self.is_expelled()).await;
     }
@@ -185,19 +185,19 @@ impl SessionGate {
         self.wakers.wake();
     }
 
-    /// Records, in a forked child, that the session is fenced, without waking anything: its keeper
-    /// and all that wait for it are the parent's.
+    /// Records, in a forked child, that the session is fenced. Wakes nothing, because its keeper and all that waits
+    /// belong to the parent.
     pub fn expel_in_child(&self) {
         self.expelled.store(true, SeqCst);
     }
 
-    /// Returns, to the session, whether it is fenced, and so must begin nothing any more.
+    /// Returns, to the session, whether it is fenced, so that it must begin nothing any more.
     #[inline]
     pub fn is_expelled(&self) -> bool {
         self.expelled.load(SeqCst)
     }
 
-    /// Counts, for the session, damage that it found.
+    /// Adds, for the session, to the counts of damaged and repaired replicas.
     pub fn found_damage(&self, damage: Damage) {
         self.damaged.fetch_add(damage.found, Relaxed);
         self.repaired.fetch_add(damage.repaired, Relaxed);
@@ -208,14 +208,13 @@ impl SessionGate {
         self.short.store(is_short, Relaxed);
     }
 
-    /// Records, for the keeper, that the master calls for memory.
+    /// Records, for the keeper, that the master has called for memory.
     pub fn call(&self) {
         self.tell_short(true);
         self.called.store(true, Relaxed);
     }
 
-    /// Returns, to the session, whether the master has called for memory since the last such
-    /// question.
+    /// Returns, to the session, whether the master has called for memory since the last call of this function.
     pub fn was_called(&self) -> bool {
         self.called.load(Relaxed) && self.called.swap(false, Relaxed)
     }
@@ -225,17 +224,17 @@ impl SessionGate {
         self.short.load(Relaxed)
     }
 
-    /// Adds transitions that the session has made by its policy.
+    /// Adds redundancy changes that the session has made by its policy.
     pub fn add_transitions(&self, transitions: Transitions) {
         self.transitions().add(transitions);
     }
 
-    /// Returns the transitions that the session has made by its policy so far.
+    /// Returns the redundancy changes that the session has made by its policy so far.
     pub fn transitions(&self) -> MutexGuard<'_, Transitions> {
         self.transitions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sets, for the session, its counters.
+    /// Sets, for the session, the counters of its operations.
     pub fn set_counters(&self, counted: Arc<dyn WorkCounters>) {
         self.counted.get_or_init(|| counted);
     }
@@ -253,8 +252,7 @@ impl SessionGate {
         mark
     }
 
-    /// Offers, for the session, these blocks and no others; see
-    /// [`Blocks::offer`](fusee_core::host::Blocks::offer).
+    /// Replaces, for the session, its offer by these blocks; see [`Blocks::offer`](fusee_core::host::Blocks::offer).
     pub fn offer(&self, spare: Vec<Orphan>, surplus: Vec<Orphan>) {
         if self.offers.offer(spare, surplus) {
             self.wakers.wake_keeper();
@@ -264,8 +262,8 @@ impl SessionGate {
     /// Returns, to the keeper, the session's part of a heartbeat.
     pub fn heartbeat(&self) -> SessionHeartbeat {
         let since = self.local_epochs.since();
-        // Loaded after `since`: what an already pinned operation frees from now on counts as freed
-        // since `since`.
+        // Loaded after `since`, so that objects which a pinned operation frees from now on are treated as freed in or
+        // after that local epoch.
         let waits = self.freed.waits();
         let stirs = self.offers.stir(!since.is_idle) || waits.since().is_some();
         let mut newest = self.local_epochs.newest();
@@ -295,15 +293,15 @@ impl SessionGate {
         }
     }
 
-    /// Returns whether a session with this heartbeat has done all that a view asks of it.
+    /// Returns whether a session with this heartbeat has done everything that a view demands of it.
     pub fn acknowledged(heartbeat: &SessionHeartbeat, view: &View) -> bool {
         let looks =
             view.change.as_ref().is_some_and(|change| change.stage == ChangeStage::Switched);
         heartbeat.pinned_by >= view.number && !(looks && heartbeat.has_suspended)
     }
 
-    /// Returns, to the keeper, whether the session has done all that the newest view asks of it,
-    /// and is pinned in no epoch before the newest.
+    /// Returns, to the keeper, whether the session has done everything that the newest view demands of it, and no
+    /// operation is pinned in an epoch before the newest.
     pub fn acknowledges(&self) -> bool {
         let heartbeat = self.heartbeat();
         let newest = self.local_epochs.newest();

@@ -1,7 +1,7 @@
 //! Blocks that the session does not need at the moment.
 //!
-//! They are *offered*: the keeper may hand them on while the session sleeps. The session takes its offer back
-//! before it does anything to the blocks, and hears then which of them are gone.
+//! The session *offers* such blocks: the keeper is allowed to hand them on while the session sleeps. Before the session
+//! does anything with these blocks, it takes its offer back, and learns which of them were handed on.
 
 use std::mem;
 use std::sync::PoisonError;
@@ -12,51 +12,53 @@ use fusee_core::verbs::ClientId;
 
 use crate::sync::{Mutex, MutexGuard};
 
-/// A session at work hands on this fraction (1 / `PARTS`) of its offered blocks at a time.
+/// A session that is active hands on one part in `PARTS` of its offered blocks at a time.
 const PARTS: usize = 8;
 
-/// Blocks that other sessions may have.
+/// Blocks that the keeper is allowed to hand on to other sessions.
 #[derive(Debug, Default)]
 pub struct BlockOffers(Mutex<BlockOfferState>);
 
 #[derive(Debug, Default)]
 struct BlockOfferState {
     offered: Vec<Orphan>,
-    /// Blocks to hand on without a call for memory: this session has no use for them, and objects in them are
-    /// in use.
+    /// Blocks to hand on even if memory is not short: they contain objects in use, but this session has no use for
+    /// their free ones.
     surplus: Vec<Orphan>,
-    /// The blocks of which the master is being told.
+    /// The blocks that the keeper is handing on, until the master acknowledges them.
     batch: Option<HandOnBatch>,
     serial: u64,
-    /// The latest call for which a part of the offered blocks was handed on.
+    /// The number of the latest call for memory for which a part of the offered blocks was handed on.
     call: u64,
-    /// Whether the session has made an offer since that call.
+    /// Whether the session has made an offer after that call.
     is_active: bool,
-    /// Blocks that were handed on, of which the session has not heard yet.
+    /// Blocks that were handed on and that the session has not removed from its slabs yet.
     gone: Vec<BlockId>,
-    /// Whether the session looks for memory itself: it offers what it does not need when it is done.
+    /// Whether the session has taken its offer back to look for memory itself. When it is done, it offers what it does
+    /// not need.
     is_withheld: bool,
-    /// The call that came meanwhile, if its part is still owed; 0 for none.
+    /// The number of a call for memory that came while the offer was withheld, if no blocks have been handed on for it
+    /// yet; else 0.
     owed: u64,
-    /// Whether that part is in `batch` now, without the keeper's knowledge.
+    /// Whether blocks for that call are in `batch`, and the keeper does not know it yet.
     is_due: bool,
-    /// Whether the session has blocks that are about to become free.
+    /// Whether the session has blocks that will soon become free.
     frees_soon: bool,
 }
 
-/// Blocks that a session hands on at a time.
+/// Blocks that a session hands on with one message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HandOnBatch {
-    /// The number of the batch; it grows with every batch.
+    /// The serial number of the batch. It grows with every batch.
     pub serial: u64,
     /// The blocks.
     pub orphans: Vec<Orphan>,
-    /// Those of the blocks in which objects are in use.
+    /// Those blocks of `orphans` in which objects are in use.
     pub used: Vec<BlockId>,
 }
 
 impl HandOnBatch {
-    /// Makes the message to the master.
+    /// Converts the batch into the request to the master.
     pub fn request(self, client: ClientId) -> MasterRequest {
         let HandOnBatch { serial, orphans, used } = self;
         MasterRequest::HandOn { client, serial, orphans, used }
@@ -68,8 +70,8 @@ impl BlockOfferState {
         !self.surplus.is_empty() || self.is_due || (self.owed != 0 && !self.is_withheld)
     }
 
-    /// Makes a batch of the surplus blocks and, for a new `call` other than 0, of a part of the offered ones.
-    /// Does nothing before the master has acknowledged the last batch.
+    /// Makes a batch of the surplus blocks and, if `call` is a new call for memory (and not 0), of a part of the
+    /// offered ones. Does nothing while the master has not acknowledged the last batch.
     fn pass_on(&mut self, call: u64) {
         if self.batch.is_some() {
             return;
@@ -94,8 +96,9 @@ impl BlockOffers {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Offers, for the session, these blocks and no others. A call that came meanwhile gets its part at once:
-    /// the session may take the rest back before the keeper looks. Returns whether the keeper should look now.
+    /// Replaces, for the session, its offer by these blocks. If a call for memory came while the offer was withheld,
+    /// puts blocks for it into a batch at once, because the session may take the rest back before the keeper looks.
+    /// Returns whether the keeper should look now.
     pub(super) fn offer(&self, spare: Vec<Orphan>, surplus: Vec<Orphan>) -> bool {
         let mut state = self.state();
         (state.offered, state.surplus, state.is_withheld) = (spare, surplus, false);
@@ -108,12 +111,12 @@ impl BlockOffers {
         state.is_pressing()
     }
 
-    /// Records, for the session, whether it has blocks that are about to become free and are not offered.
+    /// Records, for the session, whether it has blocks that will soon become free and are not offered.
     pub fn tell_frees_soon(&self, frees_soon: bool) {
         self.state().frees_soon = frees_soon;
     }
 
-    /// Takes the whole offer back, for the session. Returns the blocks that were handed on since the last
+    /// Takes back, for the session, everything that it offers. Returns the blocks that were handed on after the last
     /// such call.
     pub fn take_back(&self) -> Vec<BlockId> {
         let mut state = self.state();
@@ -123,13 +126,13 @@ impl BlockOffers {
         mem::take(&mut state.gone)
     }
 
-    /// Returns, to the keeper, whether there are blocks to hand on at once.
+    /// Returns, to the keeper, whether there are blocks to hand on without delay.
     pub fn are_pressing(&self) -> bool {
         self.state().is_pressing()
     }
 
-    /// Returns, to a keeper that handles a call for memory, whether the session will make an offer soon, and
-    /// has not served this call yet. If so, it owes the call its part.
+    /// Returns, to a keeper that handles a call for memory, whether the session has no offer now but will soon make
+    /// one, and has handed on nothing for this call yet. If so, blocks of its next offer are handed on for this call.
     pub fn withholds(&self, call: u64) -> bool {
         let mut state = self.state();
         let withholds = state.is_withheld && state.call != call;
@@ -137,12 +140,12 @@ impl BlockOffers {
         withholds
     }
 
-    /// Returns, to the keeper, whether the session may soon free memory; `pinned` says whether operations of it
-    /// run.
+    /// Returns, to the keeper, whether the session may soon free memory. `pinned` says whether operations of the
+    /// session run.
     pub(super) fn stir(&self, pinned: bool) -> bool {
         let state = self.state();
-        // An operation that looks for memory does nothing else: it had its chance to offer some, unless it
-        // still owes that.
+        // An operation that looks for memory frees none. It had the chance to offer some, unless blocks are still owed
+        // for a call.
         let pinned = if state.is_withheld { state.owed != 0 } else { pinned };
         pinned || state.frees_soon
     }
@@ -152,10 +155,10 @@ impl BlockOffers {
         self.state().batch.clone()
     }
 
-    /// Returns, to the keeper, the batch to hand on: the last one until it is acknowledged, then a new one. A
-    /// new batch has the surplus blocks and, for a new `call` other than 0, a part of the offered ones. So a
-    /// session at work keeps most blocks that it needs itself; one that was idle since the last call hands on
-    /// all.
+    /// Returns, to the keeper, the batch to hand on: the last one until the master has acknowledged it, then a new one.
+    /// A new batch has the surplus blocks and, if `call` is a new call for memory (and not 0), a part of the offered
+    /// ones. So an active session keeps most of the blocks that it needs itself, and a session that was idle since the
+    /// last call hands on all.
     pub fn hand_on(&self, call: u64) -> Option<HandOnBatch> {
         let state = &mut *self.state();
         state.is_due = false;
@@ -166,7 +169,7 @@ impl BlockOffers {
         state.batch.clone()
     }
 
-    /// Records, for the keeper, that the master knows the batch with this serial number.
+    /// Records, for the keeper, that the master has acknowledged the batch with this serial number.
     pub fn handed_on(&self, serial: u64) {
         self.state().batch.take_if(|batch| batch.serial == serial);
     }

@@ -1,4 +1,4 @@
-//! The wakers of whatever sleeps at a gate.
+//! The wakers of everything that waits at a gate.
 
 use std::future::poll_fn;
 use std::sync::{Arc, OnceLock, PoisonError};
@@ -8,14 +8,14 @@ use futures_util::task::AtomicWaker;
 
 use crate::sync::Mutex;
 
-/// Wakers of the session's thread, its operations, and the keeper.
+/// Wakers of the session's thread, of its operations, and of the keeper.
 #[derive(Debug)]
 pub(super) struct Wakers {
-    /// Wakes the session's thread, which may wait for a memory node that has left the view.
+    /// The waker of the session's thread, which may be waiting for a memory node that has left the view.
     thread: Mutex<Option<Waker>>,
-    /// Wakes operations that wait for news.
+    /// The wakers of operations that wait for a newer view or a fence.
     waiting: Mutex<Vec<Waker>>,
-    /// Wakes the keeper.
+    /// The waker of the keeper.
     keeper: OnceLock<Arc<AtomicWaker>>,
 }
 
@@ -32,7 +32,7 @@ impl Wakers {
         let _set_once = self.keeper.set(keeper);
     }
 
-    /// Waits until there is news. The bringer of news calls [`Wakers::wake`] after it.
+    /// Waits until `is_there` returns true. Whatever makes it true calls [`Wakers::wake`] afterwards.
     pub async fn wait_for_news(&self, is_there: impl Fn() -> bool) {
         poll_fn(|context| {
             {
@@ -41,13 +41,13 @@ impl Wakers {
                     waiting.push(context.waker().clone());
                 }
             }
-            // Checked only now: news that comes from here on finds the waker.
+            // Checked only after the waker was registered: a change from here on finds the waker.
             if is_there() { Poll::Ready(()) } else { Poll::Pending }
         })
         .await;
     }
 
-    /// Wakes the session, for the keeper: there is news.
+    /// Wakes the session, for the keeper, after a change for which [`Wakers::wait_for_news`] waits.
     pub fn wake(&self) {
         if let Some(waker) = &*self.thread.lock().unwrap_or_else(PoisonError::into_inner) {
             waker.wake_by_ref();
