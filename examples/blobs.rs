@@ -1,5 +1,5 @@
-//! A store of blobs that saves memory: blobs are erasure-coded, and those that are read often get whole replicas,
-//! which one READ fetches.
+//! A store of blobs that saves memory: blobs are erasure-coded, and blobs that are read often get whole replicas, which
+//! one READ fetches.
 //!
 //! `cargo run -p fusee-client --example blobs`
 
@@ -10,10 +10,10 @@ use std::error::Error;
 
 use fusee_client::{BlockingClient, PutOptions, Redundancy, Transition};
 
-/// Reads of a blob after which it gets replicas.
+/// Number of reads after which a blob gets replicas.
 const OFTEN: u32 = 100;
 
-/// A clusters of three memory nodes can have it: any two of them restore the blob.
+/// Redundancy of blobs that are rarely read. It needs three memory nodes, any two of which restore a blob.
 const COLD: &str = "ec:2+1";
 
 struct BlobStore {
@@ -33,8 +33,8 @@ impl BlobStore {
         let reads = self.reads.entry(name.into()).or_default();
         *reads += 1;
         if *reads == OFTEN {
-            // Readers find the blob at every moment, here and in other processes. A write of the blob that
-            // comes between wins.
+            // Readers in all processes find the blob at every moment of this change. If the blob is written at the same
+            // time, that write wins.
             let promoted = self.store.set_redundancy(name.as_bytes(), Redundancy::Replicated)?;
             println!("{name} is read often: {}", said(promoted));
         }

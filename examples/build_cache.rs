@@ -1,4 +1,5 @@
-//! A build cache: outputs of compilers, under a hash of all their inputs, shared by the machines of a team.
+//! A build cache that the machines of a team share: the keys are hashes of all inputs of a compilation, the values are
+//! its outputs.
 //!
 //! `cargo run -p fusee-client --example build_cache`
 
@@ -9,7 +10,8 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 
 use fusee_client::{BlockingClient, WriteError};
 
-/// A unit of a build. A real cache takes a cryptographic hash of compiler, flags and all files.
+/// A unit of a build, with all inputs of the compiler. A real cache would use a cryptographic hash of compiler, flags
+/// and all files.
 #[derive(Hash)]
 struct BuildUnit<'b> {
     compiler: &'b str,
@@ -24,7 +26,7 @@ impl BuildUnit<'_> {
         format!("build/{:016x}", hasher.finish())
     }
 
-    /// Stands for the compiler: fills in the output.
+    /// Fills in the output, in place of a real compiler.
     fn compile(&self, output: &mut [u8]) {
         let source = self.source.bytes().cycle();
         output.iter_mut().zip(source).for_each(|(to, from)| *to = from.to_ascii_uppercase());
@@ -36,7 +38,7 @@ fn build(cache: &BlockingClient, unit: &BuildUnit<'_>) -> Result<(Vec<u8>, bool)
     const OUTPUT_BYTES: usize = 256 << 10;
     let key = unit.key();
     let mut output = Vec::with_capacity(OUTPUT_BYTES);
-    // Copied once, from the memory that the value was fetched to into the buffer.
+    // This copies the value once: from the memory where it was fetched into the buffer.
     let is_cached = cache.get_with(key.as_bytes(), |cached| {
         output.extend_from_slice(cached.unwrap_or_default());
         cached.is_some()
@@ -56,7 +58,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let unit = BuildUnit { compiler: "cc 14.2", flags: &["-O2"], source: "int main() {}" };
     let debug = BuildUnit { flags: &["-O0"], ..unit };
     for unit in [&unit, &debug] {
-        // Outputs of earlier runs, in a cluster that stays.
+        // Removes the outputs of earlier runs of this example, if the cluster is not a new one.
         let _ = cache.delete(unit.key().as_bytes());
     }
     let (built, is_cached) = build(&cache, &unit)?;

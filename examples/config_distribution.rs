@@ -1,5 +1,5 @@
-//! Distribution of configuration: a publisher stores each version under a key of its own and then switches one
-//! pointer. Services see the old version or the new one, never a mixture.
+//! Distribution of configuration: a publisher stores each version under new keys and then changes one pointer to it. A
+//! service reads the old version or the new one, never a mixture.
 //!
 //! `cargo run -p fusee-client --example config_distribution`
 
@@ -18,7 +18,7 @@ fn key(version: &str, part: &str) -> String {
     format!("config/{version}/{part}")
 }
 
-/// Stores the parts of a version side by side, and then makes it the current one.
+/// Stores all parts of a version in one batch, and then makes this version the current one.
 fn publish(store: &BlockingClient, version: u32) -> Result<(), WriteError> {
     let name = version.to_string();
     let keys = PARTS.map(|part| key(&name, part));
@@ -26,7 +26,7 @@ fn publish(store: &BlockingClient, version: u32) -> Result<(), WriteError> {
     let writes: Vec<BatchWrite<'_>> = keys.iter().map(|key| BatchWrite::put(key, &text)).collect();
     store.write_many(&writes).into_iter().collect::<Result<(), _>>()?;
     store.put(CURRENT, name.as_bytes())?;
-    // Services that read the version before have finished with the one before that.
+    // Services have read the previous version by now, so the one before that is not needed any more.
     if let Some(old) = version.checked_sub(2) {
         let keys = PARTS.map(|part| key(&old.to_string(), part));
         store.write_many(&keys.each_ref().map(BatchWrite::delete));
@@ -40,7 +40,7 @@ fn load(store: &BlockingClient) -> Result<Option<Vec<Vec<u8>>>, ReadError> {
         let Some(version) = store.get(CURRENT)? else { return Ok(None) };
         let version = String::from_utf8_lossy(&version).into_owned();
         let parts = store.get_many(&PARTS.map(|part| key(&version, part)))?;
-        // A very slow reader may come after the version is gone: then another one is current.
+        // If this reader was so slow that the version has been deleted, another version is current by now.
         if let Some(parts) = parts.into_iter().collect() {
             return Ok(Some(parts));
         }

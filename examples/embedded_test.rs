@@ -1,5 +1,5 @@
-//! A cluster inside a test: each test of a program gets a whole one of its own, in milliseconds, with the code of
-//! real memory nodes and a real master.
+//! A cluster inside a test: each test of a program starts its own cluster, in milliseconds, which runs the code of real
+//! memory nodes and a real master.
 //!
 //! `cargo run -p fusee-client --example embedded_test`
 
@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use fusee_client::{BlockingClient, Client, EmbeddedOptions, WriteError};
 
-/// The code under test: names that belong to the first process that registers them.
+/// The code under test: a registry in which a name belongs to the first process that registers it.
 struct NameRegistry {
     store: BlockingClient,
 }
@@ -29,7 +29,7 @@ impl NameRegistry {
     }
 }
 
-/// Starts a cluster for one test. It ends with the last clone of its client.
+/// Starts a cluster for one test. The cluster ends when the last clone of its client is dropped.
 fn cluster() -> BlockingClient {
     let options = EmbeddedOptions::default()
         .with_memory_nodes(3)
@@ -38,7 +38,7 @@ fn cluster() -> BlockingClient {
     Client::embedded(options).expect("a cluster needs memory and nothing else").blocking()
 }
 
-/// In a program this is a `#[test]`.
+/// A test; in a real program it would be marked by `#[test]`.
 fn a_name_has_one_owner() -> Result<(), Box<dyn Error>> {
     let store = cluster();
     let registry = NameRegistry { store: store.clone() };
@@ -48,7 +48,7 @@ fn a_name_has_one_owner() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Another test, at the same time: its cluster has nothing of the first one's.
+/// Another test, which can run at the same time: its cluster has no pairs of the first test's.
 fn names_are_empty_at_first() -> Result<(), Box<dyn Error>> {
     let registry = NameRegistry { store: cluster() };
     assert_eq!(registry.register("ada", "process 3")?, Registered::Ours);

@@ -1,4 +1,4 @@
-//! Feature flags: an operator switches them, and every service sees the switch with its next request.
+//! Feature flags: an operator turns features on and off, and every service sees the change with its next request.
 //!
 //! `cargo run -p fusee-client --example feature_flags`
 
@@ -20,7 +20,7 @@ struct Features {
     beta: bool,
 }
 
-/// Reads all flags for a user, in one round trip. A flag that is not there is off.
+/// Reads all flags for a user, in one round trip. A flag that is not in the store is off.
 fn features(store: &BlockingClient, user: &str) -> Result<Features, ReadError> {
     let shares = store.get_many(&FLAGS.map(|flag| flag.0))?;
     let mut hasher = DefaultHasher::new();
@@ -39,7 +39,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 
     let before = features(&store, "ada")?;
     assert!(before.dark_mode && !before.search_v2);
-    // The operator; by `update`, so that a mistyped name is an error and no new flag.
+    // The operator uses `update`, so that a mistyped name is an error and does not make a new flag.
     store.update(b"flag/search-v2", &[100])?;
     store.update(b"flag/serach-v2", &[100]).expect_err("there is no such flag");
     assert!(features(&store, "ada")?.search_v2, "it is seen at once");

@@ -1,5 +1,5 @@
-//! A cache of job results, with async calls under tokio: of many tasks that need one result, all get the same
-//! one, also if several have computed it.
+//! A cache of job results, with async calls under tokio: all tasks that need the result of a job get the same one, even
+//! if several of them have computed it.
 //!
 //! `cargo run -p fusee-client --example job_results`
 
@@ -14,14 +14,14 @@ use fusee_client::{Client, WriteError};
 const TASKS: u32 = 400;
 const JOBS: u32 = 40;
 
-/// Results of jobs, each under the job's name.
+/// The results of jobs. The key of a result is the name of its job.
 struct JobResults {
     client: Client,
     computed: AtomicU32,
 }
 
 impl JobResults {
-    /// Returns the result of a job, and computes it if no result is there.
+    /// Returns the result of a job, and computes it if the store does not have it.
     async fn result(&self, job: u32) -> Result<u64, fusee_client::Error> {
         let key = format!("job/{job}");
         if let Some(result) = self.client.get(key.as_bytes()).await? {
@@ -30,7 +30,7 @@ impl JobResults {
         let result = self.compute(job).await;
         match self.client.insert(key.as_bytes(), &result.to_le_bytes()).await {
             Ok(()) => Ok(result),
-            // Another task, or another process, was faster. Its result is the one that counts.
+            // Another task, or another process, has stored its result first, so that result is used.
             Err(WriteError::AlreadyExists) => {
                 let theirs = self.client.get(key.as_bytes()).await?;
                 Ok(theirs.map_or(result, |theirs| number(&theirs)))
@@ -53,7 +53,7 @@ fn number(value: &[u8]) -> u64 {
 #[tokio::main(flavor = "multi_thread", worker_threads = 2)]
 async fn main() -> Result<(), Box<dyn Error>> {
     let results = Arc::new(JobResults { client: support::client()?, computed: AtomicU32::new(0) });
-    // The calls of all tasks run side by side on the client's own thread; no worker of tokio's waits for one.
+    // The calls of all tasks run concurrently on the client's driver thread, so no worker thread of tokio is blocked.
     let tasks: Vec<_> = (0..TASKS)
         .map(|task| {
             let results = results.clone();

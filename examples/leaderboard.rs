@@ -1,4 +1,5 @@
-//! A leaderboard: scores under the players' names, and now and then the best ten by a scan of all pairs.
+//! A leaderboard: the store has one pair per player, with the player's score, and a scan of all pairs finds the best
+//! ten.
 //!
 //! `cargo run -p fusee-client --example leaderboard`
 
@@ -14,7 +15,7 @@ const PREFIX: &str = "score/";
 const PLAYERS: u32 = 5000;
 const BEST: usize = 10;
 
-/// A line of the board; the order is that of the scores.
+/// A line of the board. Lines are ordered by their scores.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct BoardLine {
     score: u32,
@@ -23,13 +24,13 @@ struct BoardLine {
 
 /// Returns the players with the best scores, best first.
 ///
-/// A player who is there all the time is seen exactly once, with a score of some moment of the scan. The board as
-/// a whole need not have been true at one moment.
+/// A player whose pair exists during the whole scan is seen exactly once, with the score of some moment of the scan.
+/// Different scores may be from different moments.
 fn best(store: &BlockingClient) -> Result<Vec<BoardLine>, ScanError> {
     let mut best = BinaryHeap::new();
     let mut cursor = ScanCursor::start();
     while !cursor.is_done() {
-        // A piece of the scan; nothing is held between two of them.
+        // One call shows a piece of the scan. Nothing is locked between two calls.
         store.scan(&mut cursor, |pair| {
             let Some(player) = pair.key.strip_prefix(PREFIX.as_bytes()) else { return };
             let score = pair.value.try_into().map_or(0, u32::from_le_bytes);
@@ -50,7 +51,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             let store = store.clone();
             scope.spawn(move || {
                 (first..PLAYERS).step_by(4).try_for_each(|player| {
-                    // Any order of scores that looks like chance.
+                    // Scores in any order that looks random.
                     let score = player.wrapping_mul(2_654_435_761) >> 8;
                     let key = format!("{PREFIX}player {player}");
                     store.put(key.as_bytes(), &score.to_le_bytes())

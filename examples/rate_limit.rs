@@ -1,5 +1,6 @@
-//! A table for rate limits without atomic operations: each gateway counts what it has let through in a row of
-//! its own, and adds the rows of the others. A limit may be passed by what the gateways let through at one time.
+//! Rate limits without atomic operations: each gateway counts the requests that it lets through in its own row, and
+//! adds up the rows of all gateways before it lets another request through. Requests that gateways let through at the
+//! same moment can exceed the limit.
 //!
 //! `cargo run -p fusee-client --example rate_limit`
 
@@ -13,19 +14,19 @@ use fusee_client::{BlockingClient, WriteError};
 const GATEWAYS: usize = 3;
 const LIMIT: u32 = 100;
 
-/// One gateway. Only it writes its rows.
+/// One gateway. Only this gateway writes its rows.
 struct Gateway {
     store: BlockingClient,
     number: usize,
 }
 
-/// The row of a gateway for a user in a window of time, for instance a minute.
+/// Returns the key of a gateway's row for a user, in one time window (for instance a minute).
 fn row(user: &str, window: u64, gateway: usize) -> String {
     format!("rate/{user}/{window}/{gateway}")
 }
 
 impl Gateway {
-    /// Returns whether a request may pass, and counts it if so.
+    /// Returns whether a request is allowed to pass, and counts it if so.
     fn lets_through(&self, user: &str, window: u64) -> Result<bool, WriteError> {
         let keys: Vec<String> = (0..GATEWAYS).map(|n| row(user, window, n)).collect();
         let rows = self.store.get_many(&keys)?;
@@ -41,7 +42,7 @@ impl Gateway {
     }
 }
 
-/// Removes the rows of a window that is over.
+/// Removes the rows of a time window that is over.
 fn forget(store: &BlockingClient, user: &str, window: u64) -> Result<(), WriteError> {
     for gateway in 0..GATEWAYS {
         match store.delete(row(user, window, gateway).as_bytes()) {

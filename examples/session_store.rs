@@ -1,4 +1,5 @@
-//! A session store of a web service: logins outlive the web server that handled them, and expire.
+//! The session store of a web service: a login stays valid when the web server that handled it ends, until the login
+//! expires.
 //!
 //! `cargo run -p fusee-client --example session_store`
 
@@ -10,7 +11,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use fusee_client::{BlockingClient, ReadError, WriteError};
 
-/// Logins, each under its token: the time of its end, then the user's name.
+/// The logins. The key of a login is its token; its value is the time at which it expires, and the user's name.
 #[derive(Clone)]
 struct SessionStore {
     store: BlockingClient,
@@ -18,13 +19,13 @@ struct SessionStore {
 }
 
 impl SessionStore {
-    /// Begins a login, and returns its token. A real service draws tokens at random.
+    /// Begins a login, and returns its token. A real service would choose random tokens.
     fn log_in(&self, user: &str) -> Result<String, WriteError> {
         for attempt in 0.. {
             let token = format!("login/{user}/{attempt}");
             match self.store.insert(token.as_bytes(), &self.record(user)) {
                 Ok(()) => return Ok(token),
-                // Of two logins that draw one token, the later one draws again.
+                // The token is in use, so another one is tried.
                 Err(WriteError::AlreadyExists) => {}
                 Err(error) => return Err(error),
             }
@@ -32,7 +33,7 @@ impl SessionStore {
         unreachable!("there is always another token")
     }
 
-    /// Returns the user of a login that has not expired.
+    /// Returns the user of a login; `None` if there is no such login, or it has expired.
     fn user(&self, token: &str) -> Result<Option<String>, ReadError> {
         self.store.get_with(token.as_bytes(), |record| {
             let (end, user) = record?.split_first_chunk()?;
@@ -60,7 +61,7 @@ fn millis(time: SystemTime) -> u64 {
 
 fn main() -> Result<(), Box<dyn Error>> {
     let logins = SessionStore { store: support::store()?, lifetime: Duration::from_secs(3600) };
-    // Each thread stands for a web server: one handles the login, another one the next request.
+    // Each thread acts as a web server: one handles the login, another one the next request.
     let server = logins.clone();
     let token = thread::spawn(move || server.log_in("ada")).join().expect("no panic")?;
     assert_eq!(logins.user(&token)?.as_deref(), Some("ada"));

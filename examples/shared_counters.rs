@@ -1,5 +1,5 @@
-//! The state of a counting service: each worker counts under a key of its own, and a reader adds them up. No
-//! count is lost when a worker dies, and none is counted twice.
+//! Shared counters: each worker counts under its own key, and a reader adds up the counts of all workers. When a worker
+//! dies, its counts are kept, and none is counted twice.
 //!
 //! `cargo run -p fusee-client --example shared_counters`
 
@@ -13,7 +13,7 @@ use fusee_client::{BlockingClient, ReadError, WriteError};
 const WORKERS: usize = 4;
 const PAGES: [&str; 3] = ["home", "search", "help"];
 
-/// The counts of one worker. Only this worker writes them, so it needs no atomic operation.
+/// The counts of one worker. Only this worker writes them, so no atomic operation is needed.
 struct Worker {
     store: BlockingClient,
     number: usize,
@@ -28,7 +28,7 @@ fn count_of(value: &[u8]) -> u64 {
 }
 
 impl Worker {
-    /// Adds one to a page's count. A worker that starts again goes on from its last count.
+    /// Adds one to a page's count. A worker that restarts continues with its last count.
     fn count(&self, page: &str) -> Result<(), WriteError> {
         let key = key(page, self.number);
         let before = self.store.get_with(key.as_bytes(), |count| count.map_or(0, count_of))?;

@@ -1,4 +1,4 @@
-//! The cluster of an example.
+//! The cluster that an example uses.
 
 use fusee_client::{BlockingClient, Client, ConnectError, EmbeddedOptions};
 
@@ -11,7 +11,7 @@ pub fn client() -> Result<Client, ConnectError> {
     }
 }
 
-/// The same, with blocking calls.
+/// As [`client`], but returns the client with blocking calls.
 #[allow(dead_code, reason = "some examples are async")]
 pub fn store() -> Result<BlockingClient, ConnectError> {
     Ok(client()?.blocking())

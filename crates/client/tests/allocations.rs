@@ -1,5 +1,4 @@
-//! Heap allocations of operations that find all they need: over shared memory, with the places of keys in the
-//! index cache.
+//! Heap allocations of operations over shared memory, with all keys in the index cache and enough memory at hand.
 
 // Promise PHA-4: Over shared memory a cached get allocates nothing.
 // Promise PHA-5: 64 cached updates allocate about twice at most.
@@ -29,7 +28,7 @@ fn cached_gets_take_no_memory_and_writes_some_for_many_at_a_time() {
     for number in 0..KEYS {
         session.block_on(session.insert(&key(number), &value)).expect("it is new");
     }
-    // Buffers that are kept from one operation to the next have their final size now.
+    // From here on, buffers that are kept from one operation to the next have their final size.
     updates(2);
 
     let found = Cell::new(0);
@@ -44,7 +43,8 @@ fn cached_gets_take_no_memory_and_writes_some_for_many_at_a_time() {
     assert_eq!(found.get(), KEYS as usize * value.len());
     assert_eq!(gets.count_total, 0, "{gets:?}");
 
-    // Free bits are set 64 at a time, and a search for memory begins when half of a block is used up.
+    // Some allocations are expected: free bits are set 64 at a time, and a search for memory begins when half of a
+    // block is used up.
     let allowed = u64::from(KEYS * 5) / 64 * 2 + 10;
     let taken = measure(|| updates(5));
     assert!(taken.count_total <= allowed, "{taken:?}, allowed {allowed}");
@@ -56,7 +56,7 @@ fn cached_gets_take_no_memory_and_writes_some_for_many_at_a_time() {
     inserts(KEYS);
     let taken = measure(|| inserts(2 * KEYS));
     assert!(taken.count_total <= u64::from(KEYS) / 10, "{taken:?}");
-    // A value that is written directly into the send buffer needs no memory of its own.
+    // A value that `fill` writes directly into the send buffer needs no allocation.
     let fills = measure(|| {
         for number in 0..KEYS {
             let key = key(number);

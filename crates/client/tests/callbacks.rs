@@ -1,6 +1,6 @@
-//! Callbacks that use the client: each call that takes a callback, with nested calls of every kind, also those
-//! that wait for all sessions, this one included. Nothing is held while a callback runs; where that is
-//! impossible, nested calls fail at once.
+//! Callbacks that use the client: every call that takes a callback, with nested calls of every kind, including those
+//! that wait for all sessions (so also for the session of the outer call). No operation waits for a callback to return;
+//! where that cannot be avoided, nested calls fail at once.
 
 // Promise API-27: Callbacks may use the client, or are refused at once.
 
@@ -16,15 +16,16 @@ use fusee_client::{
 };
 use futures_util::future::join;
 
-/// A call that waits for itself takes `op_timeout`, 5 s; none of these takes nearly as long.
+/// Longest time that a nested call is allowed to take. A call that waits for itself takes `op_timeout`, 5 s; all others
+/// take far less.
 const SOON: Duration = Duration::from_secs(4);
 
-/// More values than fit into the first regions of a cluster: writing them changes the view, which every session
-/// has to acknowledge.
+/// Number of values that is more than fits into the first regions of a cluster, so that writing them changes the view,
+/// which every session has to acknowledge.
 const VALUES: usize = 150;
 const VALUE_BYTES: usize = 400 << 10;
 
-/// Makes calls of every kind, each of which could wait for something that its caller holds.
+/// Makes calls of every kind, each of which could wait for something that the outer call holds.
 fn uses_all(client: &BlockingClient, turn: &Cell<u32>) {
     let begun = Instant::now();
     let tag = turn.replace(turn.get() + 1);
@@ -44,18 +45,18 @@ fn uses_all(client: &BlockingClient, turn: &Cell<u32>) {
         client.admin().status().is_ok()
             && client.admin().usage().iter().all(|(_, usage)| usage.is_ok())
     );
-    // By the driver, which is another thread.
+    // Calls that the driver thread executes.
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     runtime.block_on(client.client().put(key, b"5")).unwrap();
     assert_eq!(runtime.block_on(client.client().get(key)).unwrap().as_deref(), Some(&b"5"[..]));
-    // By another thread, for which this one waits.
+    // A call by another thread, for which this thread waits.
     thread::scope(|scope| scope.spawn(|| client.put(key, b"6").unwrap()).join().unwrap());
     let session = client.session().unwrap();
     session.block_on(session.put(key, b"7")).unwrap();
     assert!(begun.elapsed() < SOON, "a call has waited for the one that called back");
 }
 
-/// Writes until the view has changed.
+/// Writes large values until the view has changed.
 fn changes_the_view(client: &BlockingClient, turn: &Cell<u32>) {
     let begun = Instant::now();
     let view = client.view().number;
@@ -73,7 +74,7 @@ fn changes_the_view(client: &BlockingClient, turn: &Cell<u32>) {
     }
 }
 
-/// Calls `nested` once within each call that takes a callback.
+/// Calls `nested` once inside each call that takes a callback.
 fn within_each(client: &BlockingClient, session: &Session, nested: &dyn Fn()) {
     let once = Cell::new(true);
     let nested = || {
@@ -163,7 +164,8 @@ fn name<T, E: std::fmt::Debug>(result: Result<T, E>) -> String {
     result.err().map(|error| format!("{error:?}")).unwrap_or_default()
 }
 
-/// On the driver thread the other async calls wait for a callback.
+/// While a callback runs on the driver thread, all other async calls wait for it, so a call by the callback must fail
+/// at once.
 #[test]
 fn callbacks_of_async_calls_are_told_to_wait() {
     on_every_fabric(|client| {
@@ -184,7 +186,7 @@ fn callbacks_of_async_calls_are_told_to_wait() {
         let refused = runtime.block_on(client.client().get_with(b"a", nested)).unwrap();
         assert_eq!(refused, vec!["WithinCallback"; 6]);
         assert!(begun.elapsed() < SOON);
-        // Later calls work as before.
+        // After the callback has returned, calls work as before.
         runtime.block_on(client.client().put(b"a", b"y")).unwrap();
         assert_eq!(client.get(b"a").unwrap().as_deref(), Some(&b"y"[..]));
         let panics =
@@ -196,7 +198,8 @@ fn callbacks_of_async_calls_are_told_to_wait() {
     });
 }
 
-/// A callback while another operation of its session runs, which cannot go on before the callback has returned.
+/// A callback runs while another operation of its session is under way, which cannot go on before the callback has
+/// returned.
 #[test]
 fn callbacks_beside_operations_under_way_are_told_to_wait() {
     on_every_fabric(|client| {
@@ -207,7 +210,7 @@ fn callbacks_beside_operations_under_way_are_told_to_wait() {
         let beside = session.put(b"b", b"again");
         let (nested, beside) = session.block_on(join(session.get_with(b"a", nested), beside));
         let is_immediate = client.fabric() == FabricKind::Shm;
-        // Over shared memory no other operation runs: each ends before the next one begins.
+        // Over shared memory each operation ends before the next one begins, so none is under way.
         let expected = if is_immediate { Ok(()) } else { Err(WriteError::WithinCallback) };
         assert_eq!((nested, beside), (Ok(expected), Ok(())));
         session.block_on(session.put(b"c", b"value")).unwrap();

@@ -1,5 +1,5 @@
-//! Clients inside of foreign runtimes: any executor, calls that are not awaited, and threads that go on with
-//! other work while the store waits.
+//! Clients inside of other async runtimes: with any executor, with calls that are not awaited, and with threads that
+//! have to do other work while a call waits.
 
 mod common;
 
@@ -19,22 +19,21 @@ use tokio::runtime::{Builder, Runtime};
 
 const MIB: usize = 1 << 20;
 
-/// More values of 1 MiB than a task of tokio may ask for without yielding: nearly each of them takes a block of
-/// its own, and the budget is 128.
+/// Number of values of 1 MiB that one task puts. Nearly each of them needs a block from the master or a memory node, so
+/// there are more such requests than tokio's budget of 128 allows a task without yielding.
 const VALUES: usize = 300;
 
-/// Small operations per task.
+/// Number of small operations per task.
 const OPERATIONS: usize = 2000;
 
-/// The longest time for which a thread may be kept from its other tasks: far more than a call takes, and far
-/// less than the store waits for memory. The time for which the machine keeps idle threads waiting is not
-/// counted.
+/// The longest time for which a call is allowed to keep a thread from its other tasks: far more than a call takes, and
+/// far less than the store waits for memory. Delays that the machine causes to idle threads are not counted.
 const MOST_SILENCE: Duration = Duration::from_millis(500);
 
-/// A refusal for want of memory comes within this time.
+/// The longest time until a call fails because memory is full.
 const REFUSAL: Duration = Duration::from_secs(30);
 
-/// Makes a cluster for values of 1 MiB, of three nodes with pools of this size.
+/// Makes a cluster of three nodes with pools of this size, for values of 1 MiB.
 fn large(fabric: FabricKind, pool_bytes: u64) -> Client {
     let geometry = Geometry {
         region_bytes: 32 << 20,
@@ -50,7 +49,7 @@ fn key(n: usize) -> [u8; 8] {
     (n as u64).to_le_bytes()
 }
 
-/// Puts values of 1 MiB, first under new keys, then over old ones.
+/// Puts values of 1 MiB: first under new keys, then replacing old values.
 async fn puts_of_1_mib(client: Client, first: usize) {
     let mut value = vec![7; MIB];
     for i in 0..VALUES {
@@ -85,7 +84,7 @@ fn multi_thread() -> Runtime {
     Builder::new_multi_thread().worker_threads(2).enable_time().build().unwrap()
 }
 
-/// A minimal executor, with one thread and a queue; it is independent of tokio.
+/// A minimal executor with one thread and a queue, independent of tokio.
 struct Small {
     tasks: RefCell<VecDeque<Arc<Task>>>,
 }
@@ -163,7 +162,7 @@ fn thousands_of_operations_run_in_tasks_of_every_executor() {
     }
 }
 
-/// Blocking calls block a thread of a runtime, but work there as on any thread.
+/// A blocking call also works in a task of an async runtime, although it blocks a thread of that runtime.
 #[test]
 fn blocking_calls_work_in_tasks_and_threads() {
     fn puts(client: &BlockingClient) {
@@ -176,7 +175,7 @@ fn blocking_calls_work_in_tasks_and_threads() {
     for runtime in [current_thread(), multi_thread()] {
         let theirs = client.clone();
         runtime.block_on(async { tokio::spawn(async move { puts(&theirs) }).await.unwrap() });
-        // The threads end, and with them their sessions.
+        // This ends the threads of the runtime, and with them their sessions.
         drop(runtime);
     }
     let theirs = client.clone();
@@ -184,7 +183,8 @@ fn blocking_calls_work_in_tasks_and_threads() {
     thread::spawn(move || puts(&client)).join().unwrap();
 }
 
-/// Runs `work`; also returns for how long a thread that only sleeps for moments was kept waiting meanwhile.
+/// Runs `work`. Also returns the longest delay of another thread that only sleeps for moments, as a measure of the
+/// machine's own delays.
 async fn beside_a_sleeper<T>(work: impl Future<Output = T>) -> (T, Duration) {
     let ends = Arc::new(AtomicBool::new(false));
     let sleeper = {
@@ -204,7 +204,7 @@ async fn beside_a_sleeper<T>(work: impl Future<Output = T>) -> (T, Duration) {
     (result, sleeper.join().unwrap())
 }
 
-/// Returns the longest time for which `work` keeps its thread from other tasks.
+/// Runs `work`. Also returns the longest time for which `work` kept its thread from other tasks.
 async fn silence_during<T>(work: impl Future<Output = T>) -> (T, Duration) {
     let mut work = pin!(work);
     let mut last = Instant::now();
@@ -251,7 +251,7 @@ fn a_full_pool_is_told_soon_and_holds_no_executor_up() {
     }
 }
 
-/// A blocking call in a task fails in time on a full pool, too.
+/// A blocking call in a task fails in time if the pool is full.
 #[test]
 fn a_blocking_call_in_a_task_is_told_of_a_full_pool() {
     let client = large(FabricKind::Shm, 96 << 20).blocking();
@@ -265,7 +265,7 @@ fn a_blocking_call_in_a_task_is_told_of_a_full_pool() {
     });
 }
 
-/// Over shared memory as over TCP: a dropped write goes on, and delays no later writer.
+/// A write whose future is dropped goes on, and delays no later writer, over shared memory as well as over TCP.
 #[test]
 fn writes_that_nobody_waits_for_are_finished() {
     for fabric in [FabricKind::Shm, FabricKind::Tcp] {
@@ -275,12 +275,12 @@ fn writes_that_nobody_waits_for_are_finished() {
             for i in 0..200 {
                 let key = key(i % 20);
                 let mut write = pin!(client.put(&key, &value));
-                // Polled once, then dropped.
+                // The future is polled once, and then dropped.
                 let polled = futures_util::poll!(&mut write);
                 assert!(matches!(polled, Poll::Pending | Poll::Ready(Ok(()))), "{polled:?}");
             }
         });
-        // A write that had stopped half-way would leave no key, or a slot that cannot be written.
+        // If a write had stopped half-way, its key would be missing, or its slot could not be written.
         let end = Instant::now() + REFUSAL;
         let client = client.blocking();
         for i in 0..20 {

@@ -1,9 +1,10 @@
-//! Programs that fork: the inherited clients of a child fail at once and touch nothing, the parent goes on
-//! undisturbed, and the child may open clients of its own.
+//! Programs that fork: clients that a child has inherited fail at once and change nothing, the parent goes on
+//! undisturbed, and the child can open clients of its own.
 //!
-//! This test has a `main` of its own, since a fork copies one thread only: with the usual harness other threads
-//! would hold locks at the time. The servers are a process of this binary, started with [`ROLE`] set, so that
-//! clients over shared memory come through the memory nodes' sockets. Arguments are parts of names.
+//! This test has its own `main`, because a fork copies one thread only: with the usual harness, other threads could
+//! hold locks at the fork. The servers run in another process of this binary, which is started with [`ROLE`] set, so
+//! that clients over shared memory connect through the memory nodes' sockets. Arguments select the tests whose names
+//! contain one of them.
 
 // Promise API-24: A forked child is refused at once; the parent goes on.
 
@@ -27,17 +28,16 @@ use fusee_client::{
     PutOptions, ReadError, Redundancy, ScanCursor, ScanError, Session, SurveyError, WriteError,
 };
 
-/// The environment variable that makes this binary another process of a test.
+/// The environment variable that selects another role for a process of this binary.
 const ROLE: &str = "FUSEE_TEST_ROLE";
-/// Each action of a child ends within this time; a call that waits for anything takes `op_timeout`, 5 s, or
-/// longer.
+/// The longest time for a child's calls together. A call that waits for anything takes `op_timeout`, 5 s, or longer.
 const AT_ONCE: Duration = Duration::from_secs(4);
-/// Limit for events that come soon, on a machine that may be slow.
+/// Longest wait for events that should come soon, even on a slow machine.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 const UNWRITTEN: WriteError = WriteError::Forked { outcome: FailedWriteOutcome::NotApplied };
 
-/// Servers in a process of their own, until the drop of this value.
+/// Servers in another process, which ends when this is dropped.
 struct Servers {
     process: std::process::Child,
     master: String,
@@ -75,7 +75,7 @@ fn start(role: &str) -> (std::process::Child, String) {
     (process, line.trim().into())
 }
 
-/// Runs the servers until the standard input ends.
+/// Runs the servers until the standard input of this process ends.
 fn run_servers() {
     let dir = tempfile::tempdir().unwrap();
     let master = master(dir.path(), 2);
@@ -91,33 +91,34 @@ fn say(line: &str) {
     output.flush().unwrap();
 }
 
-/// The way a child ends.
+/// The ways in which a child ends.
 #[derive(Clone, Copy, Debug)]
 enum End {
-    /// It returns and calls `exit`: destructors of the thread's variables run, and handlers of `atexit`.
+    /// The child returns and calls `exit`: destructors of the thread's variables run, and handlers of `atexit`.
     Exit,
-    /// It drops all that it has, and then calls `exit`.
+    /// The child drops everything that it has, and then calls `exit`.
     DropAll,
-    /// It ends at once, by `_exit`.
+    /// The child ends at once, by `_exit`.
     Underscore,
-    /// It panics, and the panic is caught only when all of its frames are gone.
+    /// The child panics, and the panic is caught only after all of its frames have been unwound.
     Panic,
 }
 
-/// Runs `child` in a child of this process, which has to end well, and in time.
+/// Runs `child` in a child of this process, which has to succeed and to end in time.
 fn in_a_child(end: End, child: impl FnOnce()) {
     finish(fork(end, child), AT_ONCE);
 }
 
 fn fork(end: End, child: impl FnOnce()) -> libc::pid_t {
-    // SAFETY: the actions of the child after the fork are the subject of the test.
+    // SAFETY: `fork` has no memory safety requirement for a process with one thread. That a child of a process with
+    // more threads can still run the actions below is what this test checks.
     let pid = unsafe { libc::fork() };
     assert!(pid >= 0, "{}", std::io::Error::last_os_error());
     if pid == 0 {
         let is_well = catch_unwind(AssertUnwindSafe(child)).is_ok();
         let code = i32::from(is_well == matches!(end, End::Panic));
         match end {
-            // SAFETY: it ends the process.
+            // SAFETY: `_exit` has no preconditions; it ends the process.
             End::Underscore => unsafe { libc::_exit(code) },
             _ => std::process::exit(code),
         }
@@ -128,12 +129,13 @@ fn fork(end: End, child: impl FnOnce()) -> libc::pid_t {
 fn finish(pid: libc::pid_t, patience: Duration) {
     let end = Instant::now() + patience;
     let mut status = 0;
-    // SAFETY: plain calls about our own child.
+    // SAFETY: `pid` is a child of this process that was not waited for before, and `status` outlives the call.
     let mut waits = || unsafe { libc::waitpid(pid, &raw mut status, libc::WNOHANG) };
     assert!(pid > 0, "nobody has forked");
     while waits() == 0 {
         if Instant::now() >= end {
-            // SAFETY: as above.
+            // SAFETY: `pid` is a child of this process that has not been waited for, so the id is not used by another
+            // process.
             unsafe { libc::kill(pid, libc::SIGKILL) };
             panic!("a child hangs");
         }
@@ -163,7 +165,7 @@ fn at_once<T>(future: impl Future<Output = T>) -> T {
     }
 }
 
-/// Makes every call that a child can make of its parent's client.
+/// Makes every call that a child can make with its parent's client, and checks that all of them are refused.
 fn refuses_all(client: &BlockingClient, session: &Session) {
     let key = b"key";
     let value = b"value";
@@ -261,7 +263,7 @@ fn refuses_all_of_a_session(session: &Session) {
     });
 }
 
-/// Puts, and gets what it has put.
+/// Puts pairs, and checks that gets return them.
 fn works(client: &BlockingClient, tag: &str) {
     for i in 0..200 {
         let key = format!("{tag} {}", i % 50);
@@ -271,7 +273,7 @@ fn works(client: &BlockingClient, tag: &str) {
     }
 }
 
-/// Runs `children` beside a parent with sessions of all kinds, which must not notice them.
+/// Runs `children` in a parent that has sessions of all kinds, and checks that these sessions still work afterwards.
 fn beside_children(fabric: FabricKind, children: impl FnOnce(&str, BlockingClient, Session)) {
     let servers = Servers::start();
     let client = servers.connect(fabric);
@@ -295,7 +297,7 @@ fn beside_children(fabric: FabricKind, children: impl FnOnce(&str, BlockingClien
     }
 }
 
-/// Checks that a session of the parent, which a child had as well, still works.
+/// Checks that the parent's sessions, which a child has inherited, still work in the parent.
 fn goes_on(client: &BlockingClient, session: &Session, opened: u64) {
     works(client, "meanwhile");
     assert!(!session.is_lost());
@@ -321,7 +323,7 @@ fn a_child_is_refused_and_ends_as_it_likes(fabric: FabricKind) {
             });
             goes_on(&client, &session, opened);
         }
-        // Only the child drops them.
+        // Only this child drops the inherited values.
         let pid = fork(End::Exit, || ());
         finish(pid, AT_ONCE);
         goes_on(&client, &session, opened);
@@ -332,14 +334,14 @@ fn client_of(mine: &Option<(BlockingClient, &Session)>) -> BlockingClient {
     mine.as_ref().unwrap().0.clone()
 }
 
-/// The child drops the last clone of a client, and a session that it alone holds.
+/// The child drops the last clone of a client in its process, and a session.
 fn a_child_drops_all_of_a_client(fabric: FabricKind) {
     let servers = Servers::start();
     let client = servers.connect(fabric);
     let session = client.session().unwrap();
     works(&client, "before");
     let opened = client.admin().status().unwrap().sessions_opened;
-    // SAFETY: the actions of the child after the fork are the subject of the test.
+    // SAFETY: as in `fork` above; the child only drops values and exits.
     let pid = unsafe { libc::fork() };
     if pid == 0 {
         drop(session);
@@ -359,7 +361,7 @@ fn a_child_opens_a_client_of_its_own(fabric: FabricKind) {
             let own = connect(master, fabric);
             works(&own, "child");
             assert_eq!(client.get(b"child 49"), Err(ReadError::Forked));
-            // Another thread may use the child's client, too.
+            // Another thread of the child can use the child's client, too.
             thread::spawn(move || works(&own, "child's thread")).join().unwrap();
         });
         works(&client, "beside");
@@ -368,7 +370,7 @@ fn a_child_opens_a_client_of_its_own(fabric: FabricKind) {
     });
 }
 
-/// Like a daemon, the child forks again and ends, and the grandchild works.
+/// Like a daemon, the child forks again and ends. The grandchild then works with a client of its own.
 fn a_grandchild_is_neither_its_parent_nor_its_grandparent(fabric: FabricKind) {
     beside_children(fabric, |master, client, session| {
         in_a_child(End::Exit, || {
@@ -384,7 +386,7 @@ fn a_grandchild_is_neither_its_parent_nor_its_grandparent(fabric: FabricKind) {
     });
 }
 
-/// A fork by a callback, in the middle of operations of several kinds.
+/// Callbacks of several kinds of operations fork, in the middle of these operations.
 fn forks_within_calls(fabric: FabricKind) {
     beside_children(fabric, |_, client, session| {
         let opened = client.admin().status().unwrap().sessions_opened;
@@ -392,12 +394,12 @@ fn forks_within_calls(fabric: FabricKind) {
         client.put(pair.0, &pair.1).unwrap();
         let is_child = AtomicBool::new(false);
         let fork_here = || {
-            // SAFETY: the actions of the child after the fork are the subject of the test.
+            // SAFETY: as in `fork` above; the child returns from the running operation and exits.
             let pid = unsafe { libc::fork() };
             is_child.store(pid == 0, Ordering::Relaxed);
             pid
         };
-        // The child returns from the call, too, and its exit code tells whether the result was right.
+        // The child returns from the call as well as the parent; its exit code tells whether it got the right result.
         let end = |pid: libc::pid_t, is_well: bool| {
             if is_child.load(Ordering::Relaxed) {
                 std::process::exit(i32::from(!is_well));
@@ -424,7 +426,7 @@ fn forks_within_calls(fabric: FabricKind) {
         }
         let forked = matches!(scanned, Err(ScanError::Forked));
         end(pid, if is_child.load(Ordering::Relaxed) { forked } else { scanned.is_ok() });
-        // While other operations of the session run.
+        // Forks while other operations of the session are under way.
         let results = session.block_on(async {
             let keys: Vec<[u8; 1]> = (0..8).map(|i| [i]).collect();
             let mut puts: Vec<_> =
@@ -453,13 +455,13 @@ fn forks_within_calls(fabric: FabricKind) {
     });
 }
 
-/// An async call that runs at the time of the fork goes on in the parent, and fails in the child.
+/// An async call that is under way at the fork goes on in the parent, and fails in the child.
 fn an_async_call_under_way_is_the_parents(fabric: FabricKind) {
     beside_children(fabric, |_, client, _session| {
         let mut put = pin!(client.client().put(b"under way", b"value"));
         let mut context = Context::from_waker(Waker::noop());
         if put.as_mut().poll(&mut context).is_pending() {
-            // SAFETY: the actions of the child after the fork are the subject of the test.
+            // SAFETY: as in `fork` above; the child polls one future and exits.
             let pid = unsafe { libc::fork() };
             if pid == 0 {
                 let unknown =
@@ -473,7 +475,7 @@ fn an_async_call_under_way_is_the_parents(fabric: FabricKind) {
     });
 }
 
-/// Forks while other threads are inside of operations, with their locks held.
+/// Forks while other threads are inside of operations and may hold locks.
 fn forks_beside_busy_threads(fabric: FabricKind) {
     let servers = Servers::start();
     let client = servers.connect(fabric);
@@ -507,8 +509,8 @@ fn forks_beside_busy_threads(fabric: FabricKind) {
         }
         is_over.store(true, Ordering::Relaxed);
     });
-    // The sessions of the threads end after the threads. No child has ended the other two, or left a session
-    // behind.
+    // The sessions of the threads end some time after the threads. The other two sessions were not ended by a child,
+    // and no child has left a session behind.
     wait_until("the end of the threads' sessions", || {
         client.admin().status().unwrap().open_sessions == 2
     });
@@ -516,7 +518,7 @@ fn forks_beside_busy_threads(fabric: FabricKind) {
     assert_eq!(client.admin().status().unwrap().expired_sessions, 0);
 }
 
-/// `exec` closes all descriptors that a process has opened, by whatever call it is made.
+/// `exec` closes all descriptors that a client has opened, whatever call executes it.
 // Promise API-25: `exec` closes every descriptor of a client.
 fn every_descriptor_is_closed_by_exec(fabric: FabricKind) {
     let before: BTreeSet<u32> = descriptors().into_iter().map(|(fd, _)| fd).collect();
@@ -525,24 +527,25 @@ fn every_descriptor_is_closed_by_exec(fabric: FabricKind) {
         works(&embedded, "embedded");
         let new = descriptors().into_iter().filter(|(fd, _)| !before.contains(fd));
         let open: Vec<_> = new.filter(|(_, flags)| flags & 0o2_000_000 == 0).collect();
-        // The pipes of the servers are closed by `exec`, too: the standard library's always are.
+        // The pipes to the servers are closed by `exec`, too, as all pipes of the standard library are.
         assert!(open.is_empty(), "{open:?}");
-        // `Command` forks by posix_spawn, or by vfork and exec.
+        // `Command` uses posix_spawn, or vfork and exec.
         let sees = Command::new("ls").arg("/proc/self/fd").output().unwrap();
         let sees = String::from_utf8(sees.stdout).unwrap();
-        // The standard three, and the directory that `ls` reads; inherited descriptors may be there, too.
+        // `ls` has three standard descriptors and the directory that it reads; and it may have descriptors that this
+        // process has inherited.
         assert!(sees.lines().count() <= 4 + before.len(), "{sees}");
         works(&client, "beside");
     });
 }
 
-/// The descriptors of this process, with their flags.
+/// Returns the descriptors of this process, with their flags.
 fn descriptors() -> Vec<(u32, u32)> {
     let all = std::fs::read_dir("/proc/self/fd").unwrap();
     let fds: Vec<u32> =
         all.map(|entry| entry.unwrap().file_name().to_str().unwrap().parse().unwrap()).collect();
     let flags = |fd: &u32| {
-        // The descriptor of the directory itself is closed by now.
+        // The descriptor by which the directory was read is closed by now, so its file is missing.
         let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{fd}")).ok()?;
         let flags = info.lines().find_map(|line| line.strip_prefix("flags:"))?;
         Some((*fd, u32::from_str_radix(flags.trim(), 8).unwrap()))
@@ -567,7 +570,7 @@ fn an_embedded_cluster_stays_in_the_parent(fabric: FabricKind) {
         works(&client, "after");
     }
     assert_eq!(client.get(b"the child's 1").unwrap(), None);
-    // SAFETY: the actions of the child after the fork are the subject of the test.
+    // SAFETY: as in `fork` above; the child only drops values and exits.
     let pid = unsafe { libc::fork() };
     if pid == 0 {
         drop(session);
@@ -579,8 +582,8 @@ fn an_embedded_cluster_stays_in_the_parent(fabric: FabricKind) {
     session.block_on(session.get(b"own")).unwrap();
 }
 
-/// A child keeps its parent's connections open. The parent's death is noticed nevertheless: over shared memory
-/// by its exit, otherwise by the lease.
+/// A child keeps its parent's connections open. The parent's death is noticed all the same: over shared memory by its
+/// exit, otherwise because its lease runs out.
 fn a_dead_parent_is_missed_though_its_child_lives(fabric: FabricKind) {
     let servers = Servers::start();
     let observer = servers.connect(FabricKind::Tcp);
@@ -593,7 +596,7 @@ fn a_dead_parent_is_missed_though_its_child_lives(fabric: FabricKind) {
     for i in 0..50 {
         observer.put(format!("before {i}").as_bytes(), b"taken over").unwrap();
     }
-    // SAFETY: a plain call; the child waits for the signal.
+    // SAFETY: `kill` has no memory safety requirement. The child waits for a signal, so its id is still its own.
     let killed = unsafe { libc::kill(child.parse().unwrap(), libc::SIGKILL) };
     assert_eq!(killed, 0, "the child was to outlive its parent");
 }
@@ -640,7 +643,7 @@ fn main() -> ExitCode {
     let mut failed = Vec::new();
     for fabric in fabrics() {
         for (name, test) in tests {
-            // The servers of these tests do not serve verbs.
+            // The servers that these tests start do not serve verbs; embedded ones do.
             let is_embedded: Test = an_embedded_cluster_stays_in_the_parent;
             if fabric == FabricKind::Verbs && !std::ptr::fn_addr_eq(test, is_embedded) {
                 continue;

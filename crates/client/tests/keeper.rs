@@ -1,4 +1,4 @@
-//! The keeper, with a master that answers as the test says, in virtual time.
+//! Tests of the keeper in virtual time, with a master that gives the answers of the test.
 
 // Promise API-2
 
@@ -30,7 +30,7 @@ const MS: Duration = Duration::from_millis(1);
 
 type Answer = Result<MasterReply, RpcError>;
 
-/// A question of the keeper.
+/// A question that the keeper has asked.
 struct Asked {
     at: Duration,
     sessions: Vec<SessionHeartbeat>,
@@ -38,20 +38,20 @@ struct Asked {
     acked: u64,
 }
 
-/// Virtual time, and a master.
+/// Virtual time, and a master whose answers the test controls.
 #[derive(Default)]
 struct World {
     now: Cell<Duration>,
     timers: RefCell<BTreeMap<(Duration, u64), Waker>>,
     next_timer: Cell<u64>,
     asked: RefCell<Vec<Asked>>,
-    /// The answer to every question; without it answers are held until the test gives them.
+    /// The answer to every question. If there is none, the master holds its answers until the test gives them.
     at_once: RefCell<Option<Answer>>,
     held: RefCell<Vec<oneshot::Sender<Answer>>>,
     handed_on: RefCell<Vec<(ClientId, Vec<Orphan>)>>,
-    /// The blocks in which objects are in use, of those handed on last.
+    /// Those blocks of the latest hand-on request in which objects are in use.
     used: RefCell<Vec<BlockId>>,
-    /// Whether it acknowledges blocks that are handed on.
+    /// Whether the master acknowledges blocks that are handed on.
     hears: Cell<bool>,
 }
 
@@ -111,7 +111,7 @@ impl Wake for Flag {
     }
 }
 
-/// A running keeper.
+/// A running keeper and its environment.
 struct Rig {
     world: Rc<World>,
     keeper: Arc<Keeper>,
@@ -143,7 +143,7 @@ impl Rig {
         gate
     }
 
-    /// Polls the keeper until no waker wakes it any more.
+    /// Polls the keeper until nothing wakes it any more.
     fn settle(&mut self) {
         let waker = Waker::from(self.woken.clone());
         while self.woken.0.swap(false, Ordering::SeqCst) {
@@ -152,7 +152,7 @@ impl Rig {
         }
     }
 
-    /// Lets time pass.
+    /// Lets `time` pass, and runs the keeper whenever a timer wakes it.
     fn pass(&mut self, time: Duration) {
         let end = self.world.now.get() + time;
         loop {
@@ -173,7 +173,7 @@ impl Rig {
         self.settle();
     }
 
-    /// Answers the question that the keeper asked last.
+    /// Gives the answer to the question that the keeper asked last.
     fn answer(&mut self, answer: Answer) {
         let held = self.world.held.borrow_mut().pop().expect("a question is held");
         held.send(answer).expect("the keeper waits for the answer");
@@ -184,7 +184,8 @@ impl Rig {
         self.world.asked.borrow().len()
     }
 
-    /// Returns when the keeper asked last, and its sessions, each with the view that it is pinned by.
+    /// Returns the time of the keeper's last question, and the sessions in it, each with the view in which its
+    /// operations are pinned.
     fn last(&self) -> (Duration, Vec<(u32, u64)>) {
         let asked = self.world.asked.borrow();
         let last = asked.last().expect("the keeper has asked");
@@ -273,7 +274,7 @@ fn what_an_older_operation_frees_is_told() {
         let pinned = |oldest| gate.publish(PinnedOperations { oldest, suspended: 0 });
         pinned(Some(0));
         gate.publish_epoch(2);
-        // An operation of the second epoch has freed something, and then one of the first epoch.
+        // An operation of the second epoch has freed an object, and after that an operation of the first epoch.
         gate.freed.publish_older(gate.local_epoch());
         assert!(!is_marking || gate.freed.may_set_free());
         gate.freed.publish_older(0);
@@ -288,7 +289,7 @@ fn what_an_older_operation_frees_is_told() {
     }
 }
 
-/// Otherwise a comparison of blocks with the index would set the bit, too.
+/// If the objects were revoked, a comparison with the index would set the bits that the session is just setting.
 #[test]
 fn what_is_being_marked_is_waited_for_however_long_it_takes() {
     for is_marking in [false, true] {
@@ -313,7 +314,7 @@ fn what_a_session_has_no_use_for_is_handed_on_at_once() {
     rig.pass(10 * MS);
     assert_eq!(*rig.world.handed_on.borrow(), [(ClientId(5), vec![block(2), block(3)])]);
     assert_eq!(*rig.world.used.borrow(), [block(2).block, block(3).block]);
-    // Handed on again until the master has acknowledged it.
+    // The blocks are handed on again until the master has acknowledged them.
     rig.world.hears.set(true);
     rig.answer(renewed(None, &[]));
     rig.pass(100 * MS);
@@ -322,14 +323,14 @@ fn what_a_session_has_no_use_for_is_handed_on_at_once() {
     rig.pass(100 * MS);
     assert_eq!(rig.world.handed_on.borrow().len(), 2);
     assert_eq!(gate.offers.take_back(), [block(2).block, block(3).block]);
-    // Blocks that are taken back in time stay.
+    // Blocks that the session takes back before they are handed on stay with it.
     gate.offer(vec![], vec![block(1)]);
     assert_eq!(gate.offers.take_back(), []);
     rig.pass(100 * MS);
     assert_eq!(rig.world.handed_on.borrow().len(), 2);
 }
 
-/// The answer of a master that calls for memory.
+/// Returns a heartbeat answer with the call for memory of number `short`.
 fn called(short: u64) -> Result<MasterReply, RpcError> {
     match renewed(None, &[]) {
         Ok(MasterReply::Heartbeat { view, expelled, epochs, mark, .. }) => {
@@ -347,8 +348,8 @@ fn called(short: u64) -> Result<MasterReply, RpcError> {
     }
 }
 
-/// When a session has found memory, its next offer serves the call that came meanwhile; but the call does not
-/// wait for ever.
+/// A session that has found memory makes an offer, from which blocks are handed on for the call that came meanwhile.
+/// But the call waits for that offer for a limited time only.
 #[test]
 fn a_call_waits_for_a_session_that_looks_for_memory_itself() {
     let acked = |rig: &Rig| rig.world.asked.borrow().last().unwrap().acked;
@@ -378,7 +379,7 @@ fn a_call_waits_for_a_session_that_looks_for_memory_itself() {
         }
         assert_eq!(acked(&rig), 17, "it was waited for long enough");
         assert_eq!(rig.world.handed_on.borrow().len(), 1);
-        // A later offer is for the next call.
+        // Blocks of a later offer are handed on for the next call.
         looking.offer(vec![block(1)], vec![]);
         rig.answer(called(0));
         rig.pass(100 * MS);
@@ -388,7 +389,8 @@ fn a_call_waits_for_a_session_that_looks_for_memory_itself() {
     }
 }
 
-/// A session at work gives a part for every call; an idle one gives all the rest for the second call.
+/// A session at work gives a part of its blocks for every call; a session that was idle since the first call gives all
+/// the rest for the second one.
 // Promise MEM-21
 #[test]
 fn what_an_idle_session_can_spare_is_handed_on_by_the_second_call() {
@@ -419,7 +421,7 @@ fn what_a_session_can_spare_is_handed_on_once_for_every_call() {
     gate.offer((1..10).map(block).collect(), vec![]);
     rig.pass(10 * MS);
     assert!(rig.world.handed_on.borrow().is_empty(), "nobody is short");
-    // The master does not acknowledge it, so it is told again, and the call waits.
+    // The master does not acknowledge the blocks, so they are handed on again, and the call is not acknowledged yet.
     rig.answer(called(17));
     let acked = |rig: &Rig| rig.world.asked.borrow().last().unwrap().acked;
     assert_eq!(*rig.world.handed_on.borrow(), [(ClientId(5), vec![block(1), block(2)])]);
@@ -429,7 +431,7 @@ fn what_a_session_can_spare_is_handed_on_once_for_every_call() {
     rig.pass(100 * MS);
     assert_eq!(acked(&rig), 17);
     assert_eq!(rig.world.handed_on.borrow().len(), 2);
-    // A later offer waits for the next call.
+    // Blocks of a later offer are kept until the next call.
     assert_eq!(gate.offers.take_back(), [block(1).block, block(2).block]);
     assert_eq!(gate.offers.take_back(), []);
     gate.offer(vec![block(3)], vec![]);
@@ -471,7 +473,7 @@ fn a_new_session_does_not_wait_for_an_answer_that_is_held() {
     rig.open(6);
     rig.settle();
     assert_eq!(rig.last(), (100 * MS, vec![(5, 1), (6, 1)]));
-    // Many new sessions do not cause as many questions.
+    // Many new sessions do not cause as many questions, but one every 10 ms.
     let before = rig.count();
     for client in 7..107 {
         rig.open(client);
@@ -543,8 +545,8 @@ fn a_switch_is_acknowledged_when_nobody_has_to_look_any_more() {
     assert!(!rig.world.asked.borrow().last().unwrap().sessions[0].has_suspended);
 }
 
-/// A node of that view may have joined after a session was fenced, recovered and forgotten: then it does not
-/// know that the session is fenced.
+/// A node of the newer view may have joined after a session was fenced, recovered and forgotten, so that the node does
+/// not know of the fence.
 // Promise CHG-26: A forgotten fenced session hears of no later node.
 #[test]
 fn a_view_that_comes_with_a_session_reaches_the_others_once_they_are_known_to_live() {
@@ -557,14 +559,15 @@ fn a_view_that_comes_with_a_session_reaches_the_others_once_they_are_known_to_li
         rig.keeper.open(new.clone());
         let views = || [&old, &other, &new].map(|gate| gate.view().number);
         assert_eq!((views(), rig.keeper.view().number), ([1, 1, 3], 3));
-        // The question was asked before the view came.
+        // This answers a question that was asked before the view came.
         rig.answer(renewed(None, &[]));
         assert_eq!(views(), [1, 1, 3]);
         rig.pass(20 * MS);
         assert_eq!(rig.last().1, [(5, 1), (6, 1), (7, 3)]);
         let asked = rig.world.asked.borrow().last().unwrap().newer_than;
         assert_eq!(asked, 1, "the master is to answer at once");
-        // A session that comes with an older view than the keeper's is not named yet.
+        // A session that begins with an older view than the keeper's is not named in the question that is being
+        // answered.
         let late = rig.open(8);
         rig.answer(renewed(view(3), if is_fenced { &[5] } else { &[] }));
         assert_eq!((old.is_expelled(), other.is_expelled()), (is_fenced, false));
@@ -579,7 +582,8 @@ fn a_view_that_comes_with_a_session_reaches_the_others_once_they_are_known_to_li
     }
 }
 
-/// Until the master answers, it is asked no more often than for any other news.
+/// A view that other sessions have not acknowledged yet does not make the keeper ask a master that has not answered any
+/// more often.
 #[test]
 fn a_view_that_waits_for_an_answer_is_no_reason_to_ask_again() {
     let mut rig = Rig::new();
@@ -648,7 +652,8 @@ fn who_has_left_is_not_named_and_not_confused_with_who_comes() {
     assert_eq!(rig.count(), before);
 }
 
-/// The master tells differences; after one that does not lead to a valid view, it is asked for a whole view.
+/// The master answers with differences between views. After one that does not lead to a valid view, the keeper asks for
+/// a whole view.
 // Promise CHG-17
 #[test]
 fn differences_are_applied_and_those_that_do_not_fit_are_replaced_by_a_whole_view() {
@@ -674,7 +679,7 @@ fn differences_are_applied_and_those_that_do_not_fit_are_replaced_by_a_whole_vie
     rig.settle();
     rig.answer(told(ViewUpdate::to(&grown(2, 2), Some(&view(1)))));
     assert_eq!(*gate.view(), grown(2, 2));
-    // A difference to another view than the keeper's, and one to an invalid view.
+    // A difference from another view than the keeper's, and a difference to an invalid view.
     let without_primary = View { members: Vec::new(), ..view(3) };
     for misfit in [
         ViewUpdate::to(&grown(4, 3), Some(&grown(3, 1))),
@@ -693,7 +698,7 @@ fn differences_are_applied_and_those_that_do_not_fit_are_replaced_by_a_whole_vie
     }
     rig.answer(told(ViewUpdate::to(&grown(4, 3), None)));
     assert_eq!(*gate.view(), grown(4, 3));
-    // A session has brought a newer view meanwhile: no reason for an error.
+    // If a session has brought a newer view meanwhile, a difference from the older one is ignored, without an error.
     let newer = Arc::new(SessionGate::new(ClientId(6), Arc::new(grown(6, 3)), 0));
     rig.keeper.open(newer);
     for shown in [4, 6] {

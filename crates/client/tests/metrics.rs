@@ -1,4 +1,4 @@
-//! The metrics of a client, for its program to show.
+//! Tests of a client's metrics.
 
 // Promise API-18: Operations of all sessions are counted; a feature adds spans.
 
@@ -27,6 +27,6 @@ fn sessions_are_counted_also_when_they_have_ended() {
     metrics.write(&mut page);
     let page = page.into_text();
     assert!(page.contains("fusee_client_operations_total{kind=\"search\"} 10\n"), "{page}");
-    // The master gets them, too: from ended sessions at once, from others with a heartbeat.
+    // The master gets the counts, too: those of ended sessions at once, those of open sessions with a heartbeat.
     assert!(client.admin().status().unwrap().work.operations[OpKind::Search as usize] >= 10);
 }

@@ -1,5 +1,5 @@
-//! Programs can name all that the library gives them: errors to the last field, and the parts of views and
-//! reports. They need no other crate of the project for that.
+//! Programs can name everything that the library returns: errors down to the last field, and the parts of views and
+//! reports. Programs need no other crate of the project for that.
 
 // Promise API-8: A program can name every error and part of the library.
 
@@ -17,8 +17,8 @@ use fusee_client::{
     ScanCursor, ScanError, SizeClass, SurveyError, UnknownFabric, VerbError, ViewError, WriteError,
 };
 
-/// Returns all that a program needs for its reaction to an operation's error: the memory node, whether to try
-/// again, and whether the write may have happened.
+/// Returns what a program needs to react to a failed operation: the memory node, whether to try again, and whether the
+/// write may have happened.
 fn of_operation(error: &WriteError) -> (Option<MnId>, bool, FailedWriteOutcome) {
     match error {
         WriteError::Unreachable { node, error: VerbError::Fenced, outcome } => {
@@ -30,7 +30,7 @@ fn of_operation(error: &WriteError) -> (Option<MnId>, bool, FailedWriteOutcome) 
     }
 }
 
-/// Explains why a client does not join.
+/// Describes why a client could not join.
 fn of_joining(error: &ConnectError) -> String {
     match error {
         ConnectError::Master(RpcError::WrongService { addr, expected: Role::Master, found }) => {
@@ -59,7 +59,7 @@ fn of_survey(error: &SurveyError) -> Option<MnId> {
     }
 }
 
-/// Calls of every family, in a function that passes their errors on.
+/// A function that makes calls of every family and passes their errors on by `?`.
 fn passes_all_on(client: &Client) -> Result<(), Error> {
     let store = client.blocking();
     store.put(b"key", b"value")?;
@@ -97,7 +97,7 @@ fn errors_are_taken_apart() {
     assert_eq!(all.each_ref().map(Error::outcome)[1], FailedWriteOutcome::Unknown);
     let texts = all.each_ref().map(Error::to_string);
     assert!(texts.iter().all(|text| text.starts_with("gave up after waiting too long for a test")));
-    // Only a write has an outcome, which is said in words.
+    // Only the error of a write has an outcome, and its text says it.
     assert!(!texts[0].contains("outcome") && !texts[2].contains("outcome"), "{texts:?}");
     assert!(texts[1].contains("(write outcome: unknown)"), "{texts:?}");
     let expelled = WriteError::Expelled { outcome: FailedWriteOutcome::NotApplied };
@@ -108,7 +108,7 @@ fn errors_are_taken_apart() {
     assert_eq!(FabricChoice::from(FabricKind::Tcp), FabricChoice::Only(FabricKind::Tcp));
 }
 
-/// The types of a view's and of a report's parts, as a function that takes them has to name them.
+/// A function with parts of views or reports as parameters has to name their types, so these types must be public.
 #[test]
 fn parts_of_views_and_reports_are_named() {
     fn named<T>() -> bool {

@@ -1,5 +1,5 @@
-//! The cluster's policy for redundancy: the redundancy of new values, and the fate of pairs that cannot have
-//! theirs.
+//! The cluster's policy for redundancy: which redundancy new values get, and what happens to pairs that cannot have
+//! that redundancy.
 
 // Promise RED-15: A named redundancy beats the pair's, which beats rules; fallbacks count.
 
@@ -18,7 +18,7 @@ fn redundancy(text: &str) -> Redundancy {
     text.parse().unwrap()
 }
 
-/// Options of a put that names this redundancy.
+/// Returns options of a put that names this redundancy.
 fn named(text: &str) -> PutOptions {
     PutOptions::default().with_redundancy(redundancy(text))
 }
@@ -33,7 +33,7 @@ fn rules(by_size: &[(u64, &str)]) -> RedundancyRules {
 
 fn embedded(nodes: u16, rules: RedundancyRules) -> EmbeddedOptions {
     let policy = Policy { rules, ..Policy::default() };
-    // Each redundancy has regions of its own.
+    // Pools are large, because each redundancy has separate regions.
     let options = options(FabricKind::Shm).with_pool_bytes(512 << 20);
     options.with_memory_nodes(nodes).with_policy(policy)
 }
@@ -42,7 +42,7 @@ fn has(client: &BlockingClient, key: &[u8]) -> String {
     client.redundancy_of(key).unwrap().unwrap().to_string()
 }
 
-/// Waits for counts at the master: sessions report them with their next heartbeat.
+/// Waits for counts of the master, which sessions report with their next heartbeat.
 fn until(client: &BlockingClient, is_so: impl Fn(Transitions) -> bool) {
     let end = Instant::now() + Duration::from_secs(10);
     while !is_so(client.admin().status().unwrap().transitions) {
@@ -61,7 +61,7 @@ fn what_is_named_beats_what_the_pair_has_and_that_beats_the_rules() {
     {
         client.put(key, &vec![7; bytes]).unwrap();
         assert_eq!(has(&client, key), says);
-        // The pair keeps that redundancy at any length that can have it.
+        // The pair keeps that redundancy with values of any length that the redundancy allows.
         client.update(key, &[8; 2000]).unwrap();
         assert_eq!(has(&client, key), says);
         client.put(key, &[9; 6000]).unwrap();
@@ -100,12 +100,12 @@ fn too_few_memory_nodes_are_an_error_or_a_reason_to_replicate() {
     refused(client.put(b"key", &[7; 2000]));
     refused(client.put_with(b"key", &[7; 2000], named("ec:4+2")));
     client.put(b"key", &[7; 900]).unwrap();
-    // The pair has a redundancy that it can keep, also for writes without a hint.
+    // The pair already has a redundancy that it can keep, even if the write has no hint.
     client.put(b"key", &[7; 2000]).unwrap();
     client.update(b"key", &[8; 2000]).unwrap();
     assert_eq!(has(&client, b"key"), "replicated");
     assert_eq!(client.update(b"absent", &[8; 2000]), Err(WriteError::NotFound));
-    // The value is too short for its rule's code: no reason for an error.
+    // The value is too short for its rule's code, so that there is no error.
     client.put_with(b"short", &[7; 1000], named("replicated")).unwrap();
     assert_eq!(client.admin().status().unwrap().transitions.fallbacks, 0);
     drop(client);
@@ -119,7 +119,7 @@ fn too_few_memory_nodes_are_an_error_or_a_reason_to_replicate() {
     client.put_with(b"by name", &[7; 2000], named("ec:4+2")).unwrap();
     assert_eq!(has(&client, b"by name"), "replicated");
     until(&client, |transitions| transitions.fallbacks == 2);
-    // A Move has no fallback.
+    // A Move has no fallback, so it fails.
     let error = client.set_redundancy(b"by rule", redundancy("ec:4+2")).unwrap_err();
     assert!(
         matches!(error, WriteError::Redundancy(RedundancyError::TooFewNodes { .. })),

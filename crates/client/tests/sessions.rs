@@ -1,4 +1,4 @@
-//! Sessions with a real master and real memory nodes: they end when they should, and a failed start leaves no
+//! Sessions with a real master and real memory nodes: sessions end when they should, and a failed start leaves no
 //! session open.
 
 // Promise API-2
@@ -51,7 +51,7 @@ fn sessions_of_all_threads_end_with_the_client_or_after_it() {
                 done.send(client).unwrap();
                 wait.recv().unwrap_err();
             });
-            // This thread drops the last clone; the other thread's session ends a little later.
+            // This thread drops the last clone of the client; the other thread's session ends a little later.
             drop(written.recv().unwrap());
             drop(go);
             other.join().unwrap();
@@ -87,7 +87,7 @@ fn a_session_that_cannot_start_is_not_left_open() {
     assert!(status().sessions_opened >= 2, "the master's own take names as well");
 }
 
-/// The view goes on without a dead node, and so do sessions that need a block.
+/// When a backup's node dies, the view continues without it, and so do sessions that need a block.
 #[test]
 fn allocation_goes_on_beside_a_dead_backup() {
     let dir = tempfile::tempdir().unwrap();
@@ -104,7 +104,7 @@ fn allocation_goes_on_beside_a_dead_backup() {
     kept.stop();
 }
 
-/// Regions move to a memory node that joins while they are read, over both fabrics.
+/// While a survey reads regions, they move to a memory node that joins; over shared memory and over TCP.
 #[test]
 fn a_survey_counts_every_block_once_while_regions_move() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,5 +1,5 @@
-//! All sizes at the same time: keys from one byte to the longest, values from none to the largest, and keys
-//! whose values change from one size class to another.
+//! Many sizes at the same time: keys from one byte to the longest, values from none to the largest, and keys whose
+//! values change from one size class to another.
 
 // Promise API-1: Keys from 1 byte to 64 KiB, values up to 4 MiB.
 
@@ -13,7 +13,7 @@ use fusee_client::{BlockingClient, Client, FabricKind, Geometry, ReadError, Writ
 
 const MAX_KEY: usize = 64 << 10;
 const MAX_VALUE: usize = 4 << 20;
-/// Sizes at the bounds of units and size classes, and next to them.
+/// Sizes at the bounds of size units and size classes, and next to these bounds.
 const KEY_SIZES: [usize; 12] = [1, 2, 7, 8, 23, 24, 63, 64, 255, 4096, MAX_KEY - 1, MAX_KEY];
 const VALUE_SIZES: [usize; 19] = [
     0,
@@ -55,14 +55,15 @@ fn client(fabric: FabricKind) -> BlockingClient {
         (defaults.max_key_bytes, defaults.max_value_bytes),
         "these are the default limits"
     );
-    // Each size class that a session writes takes a block; unwritten memory costs nothing.
+    // Each size class that a session writes takes a block, so pools are large; memory that is never written costs
+    // nothing.
     let pool_bytes = 4 << 30;
     Client::embedded(options(fabric).with_geometry(geometry).with_pool_bytes(pool_bytes))
         .unwrap()
         .blocking()
 }
 
-/// Numbers that look random (SplitMix64), the same in every run.
+/// Pseudo-random numbers (SplitMix64), the same in every run.
 struct Dice(u64);
 
 impl Dice {
@@ -77,13 +78,14 @@ impl Dice {
         sizes[self.below(sizes.len())]
     }
 
-    /// Returns bytes that differ from those of any other call, if there are enough of them.
+    /// Returns `len` bytes that most probably differ from those of all other calls, unless there are too few of them.
     fn bytes(&mut self, len: usize) -> Vec<u8> {
         let start = self.below(1 << 30);
         (start..start + len).map(|i| ((i * 2_654_435_761) >> 13) as u8).collect()
     }
 
-    /// Returns a key of a thread, of a size of its own; all keys differ in their first byte.
+    /// Returns the key of this number and thread. The lengths of a thread's keys differ; all keys differ in their first
+    /// byte.
     fn key(&mut self, thread: usize, number: usize) -> Vec<u8> {
         let len = KEY_SIZES[number % KEY_SIZES.len()];
         let mut key = self.bytes(len);
@@ -92,7 +94,7 @@ impl Dice {
     }
 }
 
-/// Works on one thread's keys; returns them with their values.
+/// Runs operations on one thread's keys. Returns the keys with their final values.
 fn work(client: &BlockingClient, thread: usize) -> HashMap<Vec<u8>, Option<Vec<u8>>> {
     let mut dice = Dice(thread as u64 + 1);
     let keys: Vec<Vec<u8>> = (0..KEYS).map(|number| dice.key(thread, number)).collect();
@@ -151,7 +153,8 @@ fn all_sizes_side_by_side_keep_what_they_hold() {
     }
 }
 
-/// Every size of a key with every size of a value: from each to the next, and back at once.
+/// Each size of a key is combined with each size of a value; values change from each size to the next, and at once back
+/// again.
 #[test]
 fn a_key_may_hold_any_size_after_any_other() {
     for fabric in [FabricKind::Shm, FabricKind::Tcp] {
@@ -166,7 +169,7 @@ fn a_key_may_hold_any_size_after_any_other() {
                 assert_eq!(found.as_deref(), Some(&value[..]), "{} and {len} bytes", key.len());
             }
         }
-        // In one call, so that small and large values are fetched in the same phases.
+        // Read in one call, so that small and large values are fetched in the same phases.
         let values: Vec<Vec<u8>> = VALUE_SIZES.map(|len| dice.bytes(len)).into();
         for (key, value) in keys.iter().zip(&values) {
             client.update(key, value).unwrap();

@@ -1,4 +1,4 @@
-//! The store as programs use it, on every fabric.
+//! Tests of the store through its public calls, over every fabric.
 
 mod common;
 
@@ -55,7 +55,7 @@ fn a_value_is_shown_where_it_was_fetched_and_copied_into_memory_that_is_there() 
         client.put(b"other", b"another").unwrap();
         assert_eq!(client.get_with(b"key", |value| value.map(<[u8]>::len)), Ok(Some(5)));
         assert_eq!(client.get_with(b"absent", |value| value.is_none()), Ok(true));
-        // Within an operation another one begins, and ends.
+        // Within the callback of an operation, another operation begins and ends.
         let both = client.get_with(b"key", |value| {
             let other = client.get_with(b"other", |other| other.map(<[u8]>::to_vec));
             client.put(b"key", b"changed").unwrap();
@@ -83,7 +83,7 @@ fn a_value_is_shown_where_it_was_fetched_and_copied_into_memory_that_is_there() 
 #[test]
 fn a_value_is_written_where_it_goes() {
     on_every_fabric(|client| {
-        // With more bytes than earlier writes have left in the buffer.
+        // The earlier write leaves more bytes in the send buffer than these values have, and none of them must appear.
         client.put(b"other", &[0xff; 900]).unwrap();
         for bytes in [0, 1, 900, 100_000] {
             client.put_from(b"key", bytes, |value| assert_eq!(value, vec![0; bytes])).unwrap();
@@ -92,8 +92,7 @@ fn a_value_is_written_where_it_goes() {
         let numbers = |value: &mut [u8]| (1..).zip(value).for_each(|(n, byte)| *byte = n);
         client.put_from(b"key", 100, numbers).unwrap();
         assert_eq!(client.get(b"key"), Ok(Some((1..=100).collect())));
-        // Within an operation another one begins, and ends; on the same key, so that the outer one has to begin
-        // again.
+        // Within `fill`, another operation on the same key begins and ends, so the outer one has to start again.
         let mut calls = 0;
         client
             .put_from(b"key", 1, |value| {
@@ -115,7 +114,7 @@ fn a_value_is_written_where_it_goes() {
     });
 }
 
-/// Its session is given up, and no reader sees a part of the value.
+/// After a panic of `fill` the session is given up, and no reader sees a part of the value.
 #[test]
 fn a_panic_while_a_value_is_written_loses_nothing() {
     on_every_fabric(|client| {
@@ -169,7 +168,7 @@ fn many_writes_have_an_outcome_each_and_those_of_one_key_take_effect_in_their_or
         assert!(deleted[..100].iter().all(Result::is_ok));
         assert_eq!(values(&client), vec![None; 300]);
 
-        // An impossible write does not stop the others.
+        // A write that is impossible does not stop the other writes of the batch.
         let some =
             [("a", "1"), ("", "2"), ("b", "3")].map(|(key, value)| BatchWrite::put(key, value));
         assert_eq!(client.write_many(&some), [Ok(()), Err(WriteError::KeyEmpty), Ok(())]);
@@ -291,7 +290,7 @@ fn threads_and_tasks_share_a_client() {
     });
 }
 
-/// A caller that drops its future does not crash the client in the middle of a write.
+/// If a caller drops its future, the write still ends; the client does not stop in the middle of it.
 #[test]
 fn dropped_async_calls_still_finish() {
     let client = Client::embedded(options(FabricKind::Tcp)).unwrap().blocking();
@@ -304,8 +303,8 @@ fn dropped_async_calls_still_finish() {
             tokio::select! { biased; _ = write => {} _ = tokio::task::yield_now() => {} }
         }
     });
-    // If one of them had stopped half-way, the slot would be blocked, and this would time out. It may come
-    // before or after the last of them, since their results were not awaited.
+    // If a dropped write had stopped half-way, its slot would be blocked, and this update would time out. The update
+    // may take effect before or after the last of the dropped writes, because their results were not awaited.
     client.update(b"hot", b"last").unwrap();
     assert!(client.get(b"hot").unwrap().is_some());
 }
@@ -341,7 +340,7 @@ fn of_threads_inserting_one_key_exactly_one_succeeds_and_deletes_alike() {
     });
 }
 
-/// Writes of different keys race for the few slots of a tiny index; no key is lost.
+/// Writes of different keys compete for the few slots of a tiny index, and no key is lost.
 #[test]
 fn keys_racing_for_slots_are_not_lost() {
     for fabric in fabrics() {
@@ -375,7 +374,7 @@ fn keys_racing_for_slots_are_not_lost() {
     }
 }
 
-/// An index of one small subtable grows to thousands of keys, while they are read and changed.
+/// An index of one small subtable grows to thousands of keys while these keys are read and changed.
 // Promise CHG-8: CHG-7, on real fabrics.
 #[test]
 fn the_index_grows_with_its_keys() {
@@ -416,12 +415,12 @@ fn the_index_grows_with_its_keys() {
     }
 }
 
-/// The budget of round trips on real fabrics, with concurrent operations. (Without conflicts; the simulator
-/// asserts its components.)
+/// Round trips per operation on real fabrics, with concurrent operations but without conflicts. (The simulator asserts
+/// what they consist of.)
 // Promise PHA-1
 #[test]
 fn phases_are_within_the_budget() {
-    // Sessions must not profit from hints of other sessions.
+    // Separate caches, so that sessions do not profit from hints of other sessions.
     let apart = Options::default().with_cache_per_session(true);
     for fabric in fabrics() {
         let client =
@@ -443,14 +442,14 @@ fn phases_are_within_the_budget() {
             (sums.phases as f64 / sums.operations as f64, sums.max_phases)
         };
         assert_eq!(phases(OpKind::Search), (1.0, 1));
-        // Over a network speculative writes take two.
+        // Over a network, an update or delete that is speculative takes two phases, otherwise three.
         for kind in [OpKind::Update, OpKind::Delete] {
             let (mean, most) = phases(kind);
             assert!(most == 3 && (2.0..=3.0).contains(&mean), "{kind:?}: {mean}, {most}");
         }
         let many = session.block_on(session.get_many(&keys)).unwrap();
         assert_eq!(many, vec![None; 100]);
-        // Of concurrent inserts, two may meet in one free slot: then the loser waits for the winner.
+        // Two concurrent inserts may choose the same free slot; then the loser waits for the winner, in further phases.
         let (mean, _) = phases(OpKind::Insert);
         assert!(mean >= 4.0, "{mean}");
 
@@ -460,7 +459,8 @@ fn phases_are_within_the_budget() {
                 fresh.insert(key.as_bytes(), b"1").await.unwrap();
             }
         });
-        // A fingerprint in common with a neighbour costs a phase; that is rare with 100 keys in 24,576 slots.
+        // An insert takes one more phase if the key has the same fingerprint as a neighbouring key, which is rare with
+        // 100 keys in 24,576 slots.
         let inserts = *fresh.stats().kind(OpKind::Insert);
         let mean = inserts.phases as f64 / inserts.operations as f64;
         assert!((4.0..4.3).contains(&mean), "{mean}");
@@ -490,7 +490,7 @@ fn phases_are_within_the_budget() {
     }
 }
 
-/// Over a network, a session uses hints of whatever other sessions of its client have seen and written.
+/// Over a network, a session uses hints of everything that other sessions of its client have seen and written.
 #[test]
 fn sessions_of_a_client_share_an_index_cache_over_a_network() {
     on_every_fabric(|client| {
@@ -506,16 +506,15 @@ fn sessions_of_a_client_share_an_index_cache_over_a_network() {
             let found = reader.block_on(reader.get_many(&keys)).unwrap();
             assert_eq!(found, vec![Some(vec![round]); 50]);
         }
-        // Over shared memory each session has its own cache, and the writer has changed keys that the reader
-        // has cached.
+        // Over shared memory each session has its own cache, so the writer has changed keys that the reader had cached.
         let expected = if client.fabric() == FabricKind::Shm { 6 } else { 3 };
         assert_eq!(reader.stats().kind(OpKind::SearchMany).phases, expected);
         assert_eq!((writer.cache_stats().wrong, writer.cache_stats().accesses), (0, 150));
     });
 }
 
-/// Over a network, with as many memory nodes as replicas of slots and of objects, a session that has just seen
-/// a key updates and deletes it in two phases.
+/// Over a network, with as many memory nodes as replicas of slots and of objects, a session updates and deletes a key
+/// that it has just seen in two phases.
 // Promise PHA-3: Speculative writes take two phases over a network.
 #[test]
 fn speculations_take_two_phases_over_a_network() {
@@ -535,7 +534,7 @@ fn speculations_take_two_phases_over_a_network() {
             }
         });
         let stats = session.stats();
-        // A view or an epoch may come between two operations; both are rare.
+        // A new view or epoch between two operations costs additional phases; both are rare.
         for kind in [OpKind::Update, OpKind::Upsert, OpKind::Delete] {
             let sums = stats.kind(kind);
             assert!(sums.phases.abs_diff(20 * expected) <= 4, "{fabric:?}, {kind:?}: {sums:?}");
@@ -543,7 +542,7 @@ fn speculations_take_two_phases_over_a_network() {
     }
 }
 
-/// Sessions come and go; later sessions get the memory that earlier ones did not use.
+/// Sessions are opened and closed one after the other; later sessions get the memory that earlier ones did not use.
 #[test]
 fn short_sessions_do_not_eat_the_pool() {
     let mut options = options(FabricKind::Shm);
@@ -604,7 +603,7 @@ fn deletes_make_room_in_a_full_pool() {
             assert_eq!(client.insert(&name(first), &value), Err(WriteError::AlreadyExists));
             assert_eq!(client.update(&name(next), &value), Err(WriteError::NotFound));
             assert_eq!(client.delete(&name(next)), Err(WriteError::NotFound));
-            // By another session, which has no memory at all.
+            // The deletes are run by another session, which has no memory at all yet.
             let session = client.session().unwrap();
             for i in live.iter().copied().step_by(2) {
                 session.block_on(session.delete(&name(i))).unwrap();
@@ -640,14 +639,14 @@ fn an_idle_session_hands_on_what_it_does_not_need() {
         for i in 0..fitted {
             second.block_on(second.delete(&i.to_le_bytes())).unwrap();
         }
-        // The memory is that of the first session, which is open and idle.
+        // This memory comes from the first session, which is open and idle.
         let again = fill(&second, fitted);
         assert!(again * 10 >= fitted * 9, "{again} of {fitted}");
         for i in 0..fitted + again {
             let expected = (i >= fitted).then_some(&value);
             assert_eq!(client.get(&i.to_le_bytes()).unwrap().as_ref(), expected);
         }
-        // The first session goes on with what is left to it.
+        // The first session continues with the memory that it still has.
         assert_eq!(first.block_on(first.delete(&fitted.to_le_bytes())), Ok(()));
         for i in fitted + 1..fitted + 100 {
             second.block_on(second.delete(&i.to_le_bytes())).unwrap();
@@ -685,8 +684,8 @@ fn impossible_clusters_are_refused() {
     assert!(unreachable.contains("127.0.0.1:1"), "{unreachable}");
 }
 
-/// Doorbell batching: a phase takes one doorbell, one signal and one completion for each memory node that it
-/// involves, and no verb has to wait for another.
+/// Doorbell batching: a phase takes one doorbell, one signal and one completion for each memory node that it uses, and
+/// no verb has to wait for another one.
 // Promise FAB-9: A phase over verbs costs each node one doorbell, signal and completion.
 #[test]
 fn a_phase_over_verbs_is_one_doorbell_for_each_memory_node() {
@@ -694,7 +693,7 @@ fn a_phase_over_verbs_is_one_doorbell_for_each_memory_node() {
         return;
     }
     const KEYS: u64 = 50;
-    // Slot and object of a key are on one node, whichever it is.
+    // With three replicas on three nodes, the slot and the object of a key are on the same node, whichever it is.
     let replicas = options(FabricKind::Verbs).with_data_replicas(3);
     let client = Client::embedded(replicas).unwrap().blocking();
     let nodes = client.view().members.len() as u64;
@@ -785,8 +784,8 @@ fn a_scan_that_one_session_begins_another_one_ends() {
     });
 }
 
-/// A program that looks at a scanned pair does not delay what waits for all sessions, such as the split of a
-/// full index.
+/// A program that spends time on a scanned pair does not delay anything that waits for all sessions, such as the split
+/// of a full index.
 #[test]
 fn who_looks_at_scanned_pairs_does_not_hold_up_the_cluster() {
     let mut options = options(FabricKind::Shm);
@@ -809,10 +808,10 @@ fn who_looks_at_scanned_pairs_does_not_hold_up_the_cluster() {
     assert!(client.view().subtables.len() > 1, "it has grown");
 }
 
-/// Returns keys of 64 bytes with one and the same xxh3-128 with seed 0, which the index once used: they are
-/// computed, since the parts of that hash cancel.
+/// Returns keys of 64 bytes that all have the same xxh3-128 hash with seed 0, which the index once used. Such keys can
+/// be computed, because the parts of that hash cancel out.
 fn of_one_xxh3(number: u64) -> Vec<u8> {
-    // The words of the hash's secret that a key of 64 bytes is combined with.
+    // Returns a word of the hash's secret, with which a key of 64 bytes is combined.
     let word = |at: usize| {
         const SECRET: [u8; 64] = [
             0xb8, 0xfe, 0x6c, 0x39, 0x23, 0xa4, 0x4b, 0xbe, 0x7c, 0x01, 0x81, 0x2c, 0xf7, 0x21,

@@ -1,4 +1,4 @@
-//! Traces and latencies of operations, with the feature `telemetry`, as OpenTelemetry gets them.
+//! Traces and latencies of operations with the feature `telemetry`, as OpenTelemetry receives them.
 
 // Promise API-18
 
@@ -19,7 +19,7 @@ fn operations_are_spans_of_their_callers() {
     let provider = SdkTracerProvider::builder().with_simple_exporter(exporter.clone()).build();
     let layer = tracing_opentelemetry::layer().with_tracer(provider.tracer("test"));
     let subscriber = tracing_subscriber::registry().with(layer);
-    // Global, because async calls run on the client's own thread.
+    // Set globally, because async calls run on the client's driver thread.
     tracing::subscriber::set_global_default(subscriber).unwrap();
     let client = Client::embedded(EmbeddedOptions::default()).unwrap().blocking();
     let request = tracing::info_span!("request").entered();
@@ -44,7 +44,7 @@ fn operations_are_spans_of_their_callers() {
         assert_eq!(attribute(span, "db.operation.name").as_deref(), Some(&*span.name));
         assert!(!format!("{span:?}").contains("hushed"), "no values");
     }
-    // An existing key is a regular answer; an empty key is an error.
+    // For an insert, an existing key is a regular answer; an empty key is an error.
     let failed: Vec<bool> =
         operations.iter().map(|s| matches!(s.status, Status::Error { .. })).collect();
     assert_eq!(failed, [false, false, false, false, true, false]);

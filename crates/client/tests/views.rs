@@ -1,4 +1,4 @@
-//! Sessions that follow a master's views, and sessions that come back after they were fenced.
+//! Sessions that follow a master's views, and clients that continue after their sessions were fenced.
 
 // Promise MST-10
 // Promise API-2: Sessions follow views and end with their client; starts repeat.
@@ -21,7 +21,7 @@ use fusee_master::MasterServer;
 use fusee_memory_node::MemoryNode;
 use futures_util::future::join_all;
 
-/// A fake master, the real one behind it, and memory nodes.
+/// A fake master, the real one behind it, and their memory nodes.
 struct Cluster {
     fake: FakeMaster,
     view: View,
@@ -37,18 +37,18 @@ fn cluster(dir: &Path) -> Cluster {
 }
 
 impl Cluster {
-    /// Returns the newest view.
+    /// Returns the view that the fake master publishes.
     fn newest(&self) -> View {
         self.fake.script().view.clone().unwrap()
     }
 
-    /// Returns a next view without a difference.
+    /// Returns the next view, which differs in its number only.
     fn next(&self) -> View {
         let view = self.newest();
         View { number: view.number + 1, ..view }
     }
 
-    /// Makes all sessions follow the loss of a memory node.
+    /// Publishes the views by which a memory node is lost, each after all sessions have acknowledged the one before.
     fn lose(&self, node: MnId) {
         let mut view = self.newest().without(&[node]).unwrap();
         loop {
@@ -61,7 +61,7 @@ impl Cluster {
         }
     }
 
-    /// Puts a forwarder in front of a memory node.
+    /// Puts a forwarder in front of a memory node's TCP port.
     fn forward(&self, node: MnId) -> Forwarder {
         let address = self.view.member(node).unwrap().tcp.clone().unwrap();
         let forwarder = Forwarder::start(address);
@@ -70,7 +70,7 @@ impl Cluster {
     }
 }
 
-/// A memory node that gets no processor time closes new connections.
+/// A memory node that gets no processor time closes new connections, so a client has to try again.
 #[test]
 fn a_node_that_hangs_up_is_tried_again() {
     let dir = tempfile::tempdir().unwrap();
@@ -83,7 +83,7 @@ fn a_node_that_hangs_up_is_tried_again() {
     assert_eq!(client.get(b"key").unwrap().as_deref(), Some(&b"value"[..]));
 }
 
-/// A session that is fenced while it connects got no processor time: another one is opened.
+/// A session that is fenced while it connects just got no processor time, so the client opens another one.
 #[test]
 fn who_is_fenced_while_it_connects_tries_again() {
     let dir = tempfile::tempdir().unwrap();
@@ -147,8 +147,8 @@ fn a_held_renewal_is_not_repeated_for_nothing() {
     assert!(renewals >= 1 && renewals as u128 <= most, "{renewals}, at most {most}");
 }
 
-/// A silent memory node keeps its connections open. An operation that waits for it learns from the view that it
-/// need not. Returns the counts of the reads.
+/// Runs reads beside a silent memory node, which keeps its connections open, until a view without that node ends their
+/// waits. Returns the counts of the reads.
 fn reads_beside_a_silent_memory_node(
     read: impl AsyncFn(&Session, &[[u8; 4]]) -> Vec<Result<Option<Vec<u8>>, ReadError>> + Sync,
 ) -> Stats {
@@ -195,8 +195,8 @@ fn a_view_ends_the_wait_for_a_silent_memory_node() {
     assert_eq!(stats.kind(OpKind::Search).operations, 64);
 }
 
-/// Of many keys, one waits for the view without the node. While a subtable has no primary, its keys are looked
-/// up one by one; the others follow together.
+/// Of many keys, one waits for the view without the node. While a subtable has no primary, its keys are looked up one
+/// by one; the other keys are read together afterwards.
 #[test]
 fn a_view_ends_the_wait_of_many_keys_for_a_silent_memory_node() {
     let stats = reads_beside_a_silent_memory_node(async |session, keys| {
@@ -214,7 +214,7 @@ fn a_client_starts_when_the_view_does_without_a_dead_memory_node() {
     let dir = tempfile::tempdir().unwrap();
     let cluster = cluster(dir.path());
     let lost = cluster.view.subtables[0].primary().node;
-    // An address at which no server listens.
+    // This is an address at which no server listens.
     let nowhere = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
     cluster.fake.script().moved.insert(lost, nowhere);
     let client = thread::scope(|scope| {
@@ -244,7 +244,7 @@ fn who_was_fenced_comes_back() {
         let session = client.session().unwrap();
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         runtime.block_on(client.client().put(b"async", b"value")).unwrap();
-        // The client's own session, the one of its driver thread, and the explicit one.
+        // These are the client's session of this thread, the one of its driver thread, and the explicitly opened one.
         let all = 3;
         cluster.fake.wait("the first renewal", |script| script.heartbeats.len() == all);
         session.block_on(session.put(b"key", b"by hand")).unwrap();
@@ -257,7 +257,7 @@ fn who_was_fenced_comes_back() {
         }
         assert_eq!(session.block_on(session.get(b"key")), Err(ReadError::Expelled));
         assert_eq!(session.block_on(session.insert(b"other", b"1")), Err(expelled));
-        // The program need not notice: the sessions that the client keeps were idle.
+        // The program need not notice that the client's own sessions were fenced, because they were idle.
         assert_eq!(client.get(b"key").unwrap().as_deref(), Some(&b"by hand"[..]));
         let read = runtime.block_on(client.client().get(b"async"));
         assert_eq!(read.unwrap().as_deref(), Some(&b"value"[..]));
@@ -272,8 +272,8 @@ fn who_was_fenced_comes_back() {
     }
 }
 
-/// A session whose write was dropped half-way does not end in order: its slot has to be recovered. A session
-/// whose write no other session can have seen does.
+/// A session whose write was dropped half-way does not end in order, because its slot has to be recovered. A session
+/// whose write no other session can have seen ends in order.
 #[test]
 fn a_session_with_a_write_half_way_is_abandoned() {
     let dir = tempfile::tempdir().unwrap();
@@ -302,7 +302,7 @@ fn a_session_with_a_write_half_way_is_abandoned() {
     assert!(closed > 0, "the first ones were dropped before it");
 }
 
-/// Polls a future so many times, and then drops it.
+/// Polls a future at most `left` times, and then drops it. Returns the result if the future became ready.
 async fn poll_times<T>(mut left: u32, future: impl Future<Output = T>) -> Option<T> {
     let mut future = pin!(future);
     poll_fn(|context| match (future.as_mut().poll(context), left) {
@@ -328,7 +328,7 @@ fn a_running_operation_holds_the_acknowledgement_back() {
     thread::scope(|scope| {
         let session = client.session().unwrap();
         forwarder.set_silent(true);
-        // When its first poll returns, the operation has begun by the old view.
+        // After the first poll of this get, the operation has begun under the old view.
         let begun = pin!(session.get(b"key"));
         let publishing = scope.spawn(|| {
             thread::sleep(Duration::from_millis(50));
@@ -348,7 +348,7 @@ fn a_running_operation_holds_the_acknowledgement_back() {
     });
 }
 
-/// A master that has lost a part of the history that a client has seen gives it no session.
+/// A client that has seen newer views gets no session from a master that has lost a part of that history.
 #[test]
 fn a_client_follows_no_master_back() {
     let dir = tempfile::tempdir().unwrap();
@@ -357,7 +357,7 @@ fn a_client_follows_no_master_back() {
     client.put(b"key", b"value").unwrap();
     cluster.fake.publish(cluster.next());
     cluster.fake.wait_acknowledged();
-    // An older view, and one with the same number and other members.
+    // An older view, and a view with the same number but other members.
     let newest = cluster.newest();
     let mut other = newest.clone();
     other.members[0].identity ^= 1;

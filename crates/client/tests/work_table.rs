@@ -1,4 +1,4 @@
-//! A work table in a real process: threads that share it, async calls, and a fabric without it.
+//! A work table in a real process: threads that share one, async calls, and a fabric that has none.
 
 mod common;
 
@@ -23,8 +23,8 @@ fn there_is_none_over_shared_memory() {
     assert!(without.metrics().work_table.is_none());
 }
 
-/// Every thread puts numbers that grow. The numbers that it gets never go back: neither behind its own puts,
-/// nor behind earlier gets. (`fusee-bench ycsb --check --work-table strict` judges whole histories.)
+/// Every thread puts growing numbers. No thread gets a smaller number than it has put or got before. (`fusee-bench ycsb
+/// --check --work-table strict` judges whole histories.)
 #[test]
 fn threads_that_share_a_strict_table_see_each_others_writes() {
     let client = client(FabricKind::Tcp, WorkTable::Strict).unwrap();
@@ -53,19 +53,19 @@ fn threads_that_share_a_strict_table_see_each_others_writes() {
     assert!(stats.rides + stats.compared > 0, "{stats:?}");
 }
 
-/// Async calls that are dropped go on, and delay no other call.
+/// Async calls whose futures are dropped go on, and delay no other call.
 #[tokio::test]
 async fn calls_that_are_dropped_hold_nobody_up() {
     let client = client(FabricKind::Tcp, WorkTable::Strict).unwrap();
     client.client().put(b"key", b"0").await.unwrap();
     for _ in 0..20 {
-        // Polled once, and dropped.
+        // The future is polled once, and then dropped.
         drop(client.client().put(b"key", b"1").now_or_never());
         let puts = (0..5).map(|_| client.client().put(b"key", b"2"));
         for put in join_all(puts).await {
             put.unwrap();
         }
-        // On a stalled machine the other puts may not have waited for it, and it may come last.
+        // On a stalled machine, the dropped put may still run when the other puts run, and may take effect last.
         let found = client.client().get(b"key").await.unwrap().unwrap();
         assert!(found == b"1" || found == b"2", "{found:?}");
     }

@@ -1,5 +1,5 @@
-//! A fake master in front of a real one: it publishes views as the test says, fences sessions, and records the
-//! messages that it gets.
+//! A fake master in front of a real one. It publishes the views that a test gives it, fences sessions, and records the
+//! requests that it receives.
 
 use std::collections::HashMap;
 use std::io::{Read, Write};
@@ -13,26 +13,26 @@ use fusee_client::{BlockingClient, Client, ClientId, FabricKind, MnId, Options, 
 use fusee_control::master::{ClusterEpochs, MasterReply, MasterRequest, SessionHeartbeat};
 use fusee_control::rpc::{self, MasterClient, MasterService, Runtime, Server};
 
-/// Time for which the fake holds an answer to `Heartbeat`.
+/// Time for which the fake master holds an answer to `Heartbeat`.
 const HOLD: Duration = Duration::from_millis(250);
-/// Limit for events to come.
+/// Longest wait for an expected event.
 pub const SOON: Duration = Duration::from_secs(20);
 
-/// The messages that the fake got, and the answers that it gives.
+/// The requests that the fake master has received, and the answers that it gives.
 #[derive(Default)]
 pub struct Script {
-    /// The newest question of a process: its sessions, and the view that it has.
+    /// The content of the newest heartbeat of a process: its sessions, and the number of the view that it has.
     pub heartbeats: Vec<SessionHeartbeat>,
     pub has_view: u64,
-    /// The number of such questions.
+    /// The number of heartbeats received.
     pub renewals: usize,
     pub closed: Vec<ClientId>,
     pub abandoned: Vec<ClientId>,
     pub unreachable: Vec<MnId>,
-    /// The newest view.
+    /// The view that the fake master publishes, once it has one.
     pub view: Option<View>,
     pub expelled: Vec<ClientId>,
-    /// Addresses at which memory nodes are said to listen instead.
+    /// Addresses that the fake master tells instead of those at which memory nodes listen.
     pub moved: HashMap<MnId, String>,
 }
 
@@ -74,7 +74,7 @@ impl FakeMaster {
         Client::connect_with(&self.server.addr().unwrap().to_string(), options).unwrap().blocking()
     }
 
-    /// Shows a view to all clients.
+    /// Publishes a view to all clients.
     pub fn publish(&self, view: View) {
         view.check().unwrap();
         self.script().view = Some(view);
@@ -167,11 +167,11 @@ async fn answer(
     }
 }
 
-/// A forwarder in front of a memory node's port, which can fall silent.
+/// A forwarder in front of a memory node's port, which can be made silent.
 pub struct Forwarder {
     pub address: String,
     silent: Arc<AtomicBool>,
-    /// Number of next connections that are closed at once.
+    /// Number of the next connections that are closed immediately.
     hangs_up: Arc<AtomicUsize>,
 }
 
@@ -200,12 +200,12 @@ impl Forwarder {
         Forwarder { address, silent, hangs_up }
     }
 
-    /// Closes the next connections at once.
+    /// Makes the forwarder close the next `connections` connections immediately.
     pub fn hang_up(&self, connections: usize) {
         self.hangs_up.store(connections, Ordering::SeqCst);
     }
 
-    /// Sets whether it is silent: then nothing passes, but connections stay open.
+    /// Sets whether the forwarder is silent: it then forwards nothing, but keeps connections open.
     pub fn set_silent(&self, yes: bool) {
         self.silent.store(yes, Ordering::SeqCst);
     }

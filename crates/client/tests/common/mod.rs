@@ -1,4 +1,4 @@
-//! Small clusters, embedded and with servers, and a master that acts as a test says.
+//! Small clusters for tests: embedded ones, ones with servers, and a fake master.
 #![allow(dead_code, reason = "each test binary uses its own part")]
 
 pub mod fake;
@@ -24,14 +24,14 @@ pub fn options(fabric: FabricKind) -> EmbeddedOptions {
         .with_index_keys(20_000)
 }
 
-/// Returns the fabrics of this machine: verbs only with an RDMA device. If `FUSEE_RDMA_REQUIRED` is 1, a
-/// missing device is an error.
+/// Returns the fabrics that this machine has. Verbs need an RDMA device; if `FUSEE_RDMA_REQUIRED` is 1, a missing
+/// device is an error.
 pub fn fabrics() -> Vec<FabricKind> {
     let mut fabrics = vec![FabricKind::Shm, FabricKind::Tcp];
     match fusee_fabric::verbs::default_device() {
         Ok(_) => fabrics.push(FabricKind::Verbs),
         Err(error) => {
-            // Not by `println`, which the test harness captures.
+            // Not by `println`, because the test harness captures its output.
             let _told = std::io::Write::write_fmt(
                 &mut std::io::stderr(),
                 format_args!("SKIPPED: not over verbs: {error}\n"),
@@ -43,7 +43,7 @@ pub fn fabrics() -> Vec<FabricKind> {
     fabrics
 }
 
-/// Calls `test` with a cluster per fabric.
+/// Calls `test` once for each fabric, with a cluster over that fabric.
 pub fn on_every_fabric(mut test: impl FnMut(BlockingClient)) {
     for fabric in fabrics() {
         println!("over {fabric}");
@@ -51,7 +51,7 @@ pub fn on_every_fabric(mut test: impl FnMut(BlockingClient)) {
     }
 }
 
-/// Starts a master that waits for so many memory nodes.
+/// Starts a master that waits for `memory_nodes` memory nodes.
 pub fn master(dir: &Path, memory_nodes: u32) -> MasterServer {
     let geometry = Geometry {
         region_bytes: 4 << 20,
@@ -67,7 +67,7 @@ pub fn master(dir: &Path, memory_nodes: u32) -> MasterServer {
         data_replicas: 2,
         index_keys: 1000,
         geometry,
-        // Scrubbing would use client ids.
+        // Turned off, because scrubbing would use up client ids.
         scrub_bytes_per_s: 0,
         ..MasterConfig::default()
     };
@@ -76,7 +76,7 @@ pub fn master(dir: &Path, memory_nodes: u32) -> MasterServer {
     master
 }
 
-/// Starts a memory node for that master.
+/// Starts a memory node that joins this master.
 pub fn node(dir: &Path, master: &MasterServer) -> MemoryNode {
     let config = NodeConfig {
         master: master.addr().unwrap().to_string(),

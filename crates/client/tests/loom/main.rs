@@ -1,14 +1,15 @@
-//! The interplay of a session and its keeper under all interleavings: a model for loom.
+//! A model for loom of the interplay between a session and its keeper, under all interleavings.
 //!
-//! The gate between them is compiled here a second time, from the same file, with loom's atomics and locks
-//! behind `crate::sync`; so is the fabric's barrier. So the checked code is the code that runs. The membarrier
-//! is the model of the fabric's tests, and so are the [faults](fabric::Fault) that must break it: a model that
-//! passes with its fault checks nothing.
+//! The gate between session and keeper is compiled here a second time, from the same file, with loom's atomics and
+//! locks behind `crate::sync`; and so is the fabric's barrier. So the checked code is the code that runs. The
+//! membarrier is simulated by the model that the fabric's loom tests define, which also define the
+//! [faults](fabric::Fault). Each fault must make some model fail: a model that passes in spite of its fault checks
+//! nothing.
 //!
-//! An operation is an access to a cell, and loom asserts that no two accesses are concurrent. A keeper that
-//! hears from the gate that the session is pinned in a newer epoch than the operation's accesses the cell as
-//! well, like a process that changes memory of the older epoch. So an operation that goes on after its epoch
-//! has passed, or whose end did not *happen before* that access, ends the execution with a panic.
+//! An operation is represented by an access to a cell, and loom asserts that no two accesses are concurrent. A keeper
+//! that learns from the gate that the operation's epoch has passed accesses the cell, too, like a process that changes
+//! memory of that epoch. So if an operation goes on after its epoch has passed, or its end did not *happen before* the
+//! keeper's access, the execution ends with a panic.
 
 // Promise MEM-5: Keepers acknowledge epochs and views after older operations end.
 
@@ -16,22 +17,22 @@
 #[path = "../../../fabric/src/barrier.rs"]
 mod barrier;
 #[path = "../../../fabric/tests/loom/sync.rs"]
-// The gate does not need all of it.
+// The gate does not need all of this module.
 #[allow(dead_code)]
 mod fabric;
 #[path = "../../src/logic/gate/mod.rs"]
-// The models pass views and epochs, and no blocks.
+// The models use views and epochs, but no blocks.
 #[allow(dead_code, rustdoc::broken_intra_doc_links)]
 mod gate;
 #[path = "../../../fabric/tests/loom/sys.rs"]
 #[allow(dead_code)]
 mod sys;
 
-/// Loom's types under the names of the client's own `sync`, and of the fabric's.
+/// Loom's types, under the names that the client's `sync` module and the fabric's export.
 mod sync {
     pub(crate) use crate::barrier;
     pub(crate) use crate::fabric::{AtomicU64, Mutex, MutexGuard, Ordering, compiler_fence, fence};
-    // Not part of the models: without the steps that make loom try all their orders.
+    // These types are not part of the models, so they lack the steps that make loom try all their orders.
     pub(crate) use loom::sync::atomic::{AtomicBool, AtomicUsize};
 }
 
@@ -49,16 +50,16 @@ use fabric::{Fault, inject};
 use gate::SessionGate;
 use sys::{BarrierThread, Membarrier, choose};
 
-/// The memory that operations of the first epoch know.
+/// The memory that operations of the first epoch use.
 struct Known(UnsafeCell<u32>);
 
-// SAFETY: loom checks that no two accesses are concurrent; that is its purpose.
+// SAFETY: shared accesses must not be concurrent. Loom checks exactly this, and panics otherwise.
 #[allow(unsafe_code)]
 unsafe impl Sync for Known {}
 
 impl Known {
     fn access(&self) {
-        // SAFETY: as above.
+        // SAFETY: the pointer is valid in the closure, and loom panics if another access is concurrent.
         #[allow(unsafe_code)]
         self.0.with_mut(|known| unsafe { *known += 1 });
     }
@@ -78,8 +79,8 @@ fn view() -> Arc<View> {
     })
 }
 
-/// Begins an operation as `Store::begin` does: it first publishes its local epoch, and then looks for a newer
-/// one. Returns the local epoch by which it acts.
+/// Begins an operation as `Store::begin` does: publishes the local epoch, and then checks that it is still the newest.
+/// Returns the local epoch in which the operation is pinned.
 fn begin(gate: &SessionGate) -> u64 {
     loop {
         let local_epoch = gate.local_epoch();
@@ -95,10 +96,10 @@ fn end(gate: &SessionGate) {
     gate.publish(PinnedOperations { oldest: None, suspended: 0 });
 }
 
-/// Runs a session with so many operations, one after the other, concurrently with a keeper that makes so many
-/// epochs.
+/// Runs a session with this number of operations, one after the other, concurrently with a keeper that publishes this
+/// number of epochs.
 fn operations_beside_epochs(operations: usize, epochs: u64, preemptions: usize) {
-    // Of the standard library: they outlive the executions, and are not part of them.
+    // These are the standard library's atomics, because they outlive the executions and must not be part of them.
     let passed = Arc::new(AtomicU64::new(0));
     let held = Arc::new(AtomicU64::new(0));
     let tallies = (passed.clone(), held.clone());
@@ -138,7 +139,7 @@ fn operations_beside_epochs(operations: usize, epochs: u64, preemptions: usize) 
         session.join().expect("it ends");
         assert_eq!(gate.heartbeat().pinned_in, epochs, "an idle session holds up nobody");
     });
-    // A model in which these never happen checks less than intended.
+    // If one of these events never happened, the model would check less than intended.
     assert!(tallies.0.load(Ordering::Relaxed) > 0 && tallies.1.load(Ordering::Relaxed) > 0);
 }
 
@@ -154,7 +155,7 @@ fn an_epoch_passes_after_its_operations_with_membarrier() {
     operations_beside_epochs(1, 1, 3);
 }
 
-/// The keeper passes its barrier once for every local epoch, and not for every look.
+/// The keeper passes its barrier once for every local epoch, and not each time that it reads the gate.
 #[test]
 fn epochs_pass_one_after_the_other() {
     choose(Membarrier::Missing);
@@ -176,7 +177,8 @@ fn without_the_sessions_barriers() {
     operations_beside_epochs(1, 1, 3);
 }
 
-/// The end of an operation releases, and the keeper's look acquires.
+/// The end of an operation is a Release store, and the keeper reads it by an Acquire load; this fault makes them
+/// Relaxed.
 #[test]
 #[should_panic(expected = "Causality violation")]
 fn with_ends_that_nobody_acquires() {
