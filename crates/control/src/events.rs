@@ -1,13 +1,13 @@
-//! Events of a cluster, which the master keeps for people.
+//! Events of a cluster, which the master records for operators.
 //!
-//! *Events* are lines of the master's log, each with a topic. They are kept in the master's store, so they
-//! outlast the master; only the newest ones are kept, so the store stays small.
+//! An *event* is a line of the master's log with a topic. Events are kept in the master's store, so they survive a
+//! restart of the master. Only the newest ones are kept, so the store stays small.
 
 use serde::{Deserialize, Serialize};
 
-/// The longest text of an event, in bytes; longer ones are cut off.
+/// The longest text of an event, in bytes; longer texts are cut off.
 pub const MAX_TEXT_BYTES: usize = 500;
-/// The most events in one answer. A reader that wants more asks again.
+/// Limit of events in one answer. A reader that wants more asks again.
 pub const MAX_TOLD: usize = 256;
 
 /// The importance of an event.
@@ -16,7 +16,7 @@ pub const MAX_TOLD: usize = 256;
 pub enum Level {
     /// Normal operation.
     Info,
-    /// Worth a look.
+    /// An operator should look at this event.
     Warn,
 }
 
@@ -26,9 +26,9 @@ pub enum Level {
 pub enum Topic {
     /// A master begins to lead.
     Master,
-    /// The cluster is formed or destroyed, or cannot be.
+    /// The cluster is formed or destroyed, or its formation fails.
     Cluster,
-    /// A memory node joins, or does not.
+    /// A memory node joins, or cannot join.
     Member,
     /// A memory node is lost.
     Loss,
@@ -36,15 +36,15 @@ pub enum Topic {
     Drain,
     /// The view changes.
     View,
-    /// Replicas are added, or made equal.
+    /// Replicas are added, or replicas are made equal.
     Repair,
-    /// The index grows.
+    /// The index grows by a split of a subtable.
     Split,
     /// Regions are added.
     Room,
-    /// A session expires, is recovered, or is refused something.
+    /// A session expires, is recovered, or has a request refused.
     Session,
-    /// Memory is not as it was written.
+    /// Memory holds other bytes than were written there.
     Damage,
 }
 
@@ -64,7 +64,7 @@ impl Topic {
         Topic::Damage,
     ];
 
-    /// Returns the name, in small letters.
+    /// Returns the name of the topic, in lower case.
     pub fn name(self) -> &'static str {
         match self {
             Topic::Master => "master",
@@ -85,14 +85,14 @@ impl Topic {
 /// Something that happened to the cluster.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClusterEvent {
-    /// Counts the events of the master's store, from 1.
+    /// The serial number of the event. It counts all events of the master's store, from 1.
     pub serial: u64,
-    /// The time in milliseconds since 1970, by the master's clock.
+    /// The time of the event in milliseconds since 1970, by the master's clock.
     pub at_ms: u64,
     /// The importance.
     pub level: Level,
     /// The subject.
     pub topic: Topic,
-    /// The text: the event and its reason. At most [`MAX_TEXT_BYTES`].
+    /// The text: what happened and why. At most [`MAX_TEXT_BYTES`] long.
     pub text: String,
 }

@@ -1,11 +1,11 @@
-//! The control plane: the messages between clients, memory nodes and the master, besides verbs.
+//! The control plane: the messages between clients, memory nodes and the master, except for verbs.
 //!
-//! [`node`] and [`master`] define the messages as plain data without sockets or clocks. The logic
-//! of these processes takes and returns them, and the simulator carries them itself. Only [`rpc`]
-//! uses sockets and an async runtime.
+//! [`node`] and [`master`] define the messages as plain data, without sockets or clocks. The logic of these processes
+//! takes and returns such messages, and the simulator delivers them itself. Only [`rpc`] uses sockets and an async
+//! runtime.
 //!
-//! Control messages are no part of a get or a put. Clients use them to join, to leave, and to get
-//! blocks, for which a put may have to wait.
+//! A get never needs a control message. A put needs one only when it has to wait for a block. Otherwise clients use
+//! control messages to join and to leave.
 #![forbid(unsafe_code)]
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 

@@ -11,70 +11,73 @@ use serde::{Deserialize, Serialize};
 use crate::events::ClusterEvent;
 use crate::node::{BlockId, MemberBars};
 
-/// A block that a client has left, for other sessions to continue.
+/// A block that a session has left or handed on, and that other sessions can continue to use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Orphan {
     /// The block.
     pub block: BlockId,
-    /// The owner in the block tables.
+    /// The owner that the block tables name.
     pub owner: ClientId,
-    /// The size class of its objects.
+    /// The size class of the block's objects.
     pub class: SizeClass,
-    /// The first object that was never allocated; the number of objects if all were.
+    /// The number of the first object that was never allocated; the number of objects if all were allocated.
     pub first: u32,
     /// See [`BlockRemainder::marked`](fusee_core::slab::BlockRemainder::marked).
     pub marked: Option<u64>,
 }
 
-/// Epochs. An operation belongs to the newest epoch that its process knows when it begins.
+/// The progress of epochs in the cluster. An operation belongs to the newest epoch that its process knows when the
+/// operation begins.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClusterEpochs {
     /// The newest epoch.
     pub newest: u64,
-    /// All operations of epochs before this one have ended, everywhere.
+    /// An epoch before which all operations have ended, in all sessions.
     pub passed: u64,
-    /// Every object that operations of epochs before this one had to free is free, or never will be.
+    /// An epoch for which this is true: all objects that were freed by operations of earlier epochs have their free
+    /// bits set, or will never have them set.
     pub settled: u64,
 }
 
-/// A session's part of a heartbeat. It tells that the session lives, and by which view it is pinned.
+/// One session's part of a heartbeat: the sign that the session lives, and the view and epoch in which its operations
+/// are pinned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SessionHeartbeat {
     /// The session.
     pub client: ClientId,
-    /// The session is pinned by no view older than this one: it has no operation that began under one, and will
-    /// begin none.
+    /// The number of a view: no operation of the session runs that began under an older view, and none will begin.
     pub pinned_by: u64,
-    /// The session has no operation of an epoch before this one, and will begin none.
+    /// An epoch: no operation of the session belongs to an earlier one, and none will.
     pub pinned_in: u64,
-    /// Every object that its operations of epochs before this one had to free is free, or never will be.
+    /// An epoch for which this is true: all objects that were freed by the session's operations of earlier epochs have
+    /// their free bits set, or will never have them set.
     pub frees_in: u64,
-    /// Whether the session has suspended writes without a known result.
+    /// Whether the session has suspended writes whose result it does not know yet.
     pub has_suspended: bool,
     /// Damage that the session has found since it began.
     pub damage: Damage,
     /// Changes of redundancy that the session has made since it began, by its policy.
     pub transitions: Transitions,
-    /// Results of its operations since it began.
+    /// Counts of the session's operations since it began.
     pub work: SessionWork,
-    /// Whether the session may soon free memory or hand some on, by its present activity.
+    /// Whether the session, by what it is doing now, may soon free memory or hand blocks on.
     pub stirs: bool,
 }
 
-/// The name of one answer of a master to a memory node.
+/// The identification of one answer of a master to a memory node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MasterReplyId {
-    /// The master: a random number, new with each start.
+    /// The master's id, a random number that is new with each start.
     pub by: u64,
     /// The time of the answer, in milliseconds of the master's own clock.
     pub at_ms: u64,
 }
 
-/// The beginning of a refusal's reason if it concerns facts that a newly started master does not know yet.
+/// The beginning of a refusal's reason, if the refusal is due to facts that a newly started master does not know yet.
 pub const NOT_KNOWN_YET: &str = "it is not known yet";
 
-/// A request to the master. It is stamped with the cluster of the asker ([`Stamped`](crate::rpc::Stamped)). A
-/// master of another cluster, or of none, answers `WrongCluster`.
+/// A request to the master. It is stamped with the cluster of its sender ([`Stamped`](crate::rpc::Stamped)). A master
+/// that leads another cluster, or none, answers `WrongCluster`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum MasterRequest {
     /// Forms a cluster of the memory nodes that join from now on, by the master's settings. The master must
@@ -83,161 +86,160 @@ pub enum MasterRequest {
         /// The name of the new cluster, a random number.
         cluster: ClusterId,
     },
-    /// Gives up the cluster with all data on its memory nodes: these start again, empty, and the master has no
-    /// cluster any more. A repetition changes nothing. Answer: `Done` or `Refused`. The reason of a refusal
-    /// begins with [`NOT_KNOWN_YET`] if the same request may soon have another answer.
+    /// Destroys the cluster with all data on its memory nodes. These start again, empty, and the master leads no
+    /// cluster any more. A repetition changes nothing. Answer: `Done` or `Refused`. If the reason of a refusal begins
+    /// with [`NOT_KNOWN_YET`], the same request may soon succeed.
     Destroy {
-        /// The cluster to give up. Nothing happens to another one.
+        /// The cluster to destroy. Another cluster is not affected.
         cluster: ClusterId,
-        /// Give it up even if memory nodes that hold data are present.
+        /// Whether to destroy the cluster even if memory nodes that hold data are running.
         with_living_data: bool,
     },
-    /// Offers the memory of a memory node. A repetition gets the same answer. Answer: `Joined`.
+    /// Offers the memory of a memory node to the cluster. A repetition gets the same answer. Answer: `Joined`.
     Join {
-        /// The node's random identity.
+        /// The node's identity, a random number.
         identity: u64,
-        /// Host and port of its control service.
+        /// Host and port of the node's control service.
         control: String,
-        /// Host and port of its software NIC.
+        /// Host and port of the node's software NIC.
         tcp: Option<String>,
-        /// Path of its Unix socket.
+        /// Path of the node's Unix socket.
         shm: Option<String>,
-        /// Host and port at which it hands out queue pairs of its NIC.
+        /// Host and port at which the node hands out queue pairs of its NIC.
         verbs: Option<String>,
-        /// Bytes of its pool.
+        /// Size of the node's pool, in bytes.
         pool_bytes: u64,
     },
-    /// Opens a session. Answer: `Opened`, or `NotReady` while the cluster forms.
+    /// Opens a session. Answer: `Opened`, or `NotReady` while the cluster is forming.
     Open,
-    /// Asks for a block that another session left. Not idempotent: a lost answer costs one block until the
-    /// session ends, or, if another master leads by then, until the block's owner is recovered. Answer:
-    /// `Orphan`.
+    /// Asks for an orphaned block. Not idempotent: if the answer is lost, the block stays unused until the session
+    /// ends, or, if another master leads by then, until the block's owner is recovered. Answer: `Orphan`.
     TakeOrphan {
         /// The session's id.
         client: ClientId,
-        /// The number of this request in the session. It also names the block that is given in answer.
+        /// The session's number of this request. It also identifies the block in the answer.
         turn: u64,
-        /// Blocks that the session has taken over since it last heard an answer to such a request. Each comes with
-        /// the number of the request that it was given for.
+        /// Blocks that the session has taken over, and for which the master has not acknowledged that, each with the
+        /// number of the request that it was the answer to. The answer `Orphan` acknowledges them.
         adopted: Vec<(BlockId, u64)>,
-        /// The size class that the session needs. `None` if it takes any block: objects of it, or all of it,
-        /// may be free, so that the block can go back to the pool.
+        /// The size class that the session needs. `None` accepts a block of any class, because objects of the block, or
+        /// all of them, may be free, so that the block can go back to the pool.
         class: Option<SizeClass>,
-        /// The redundancy of the objects of the block's region.
+        /// The redundancy that the objects in the block's region must have.
         redundancy: Redundancy,
-        /// Whether the session also takes a block of which all objects were allocated once. Blocks with room
-        /// are preferred.
+        /// Whether the session also accepts a block all of whose objects were allocated once. Blocks with objects that
+        /// were never allocated are preferred.
         full: bool,
-        /// The number of the view by which the session will take the block over.
+        /// The number of the view under which the session will take the block over.
         view: u64,
     },
-    /// Hands on blocks that the session does not need, for sessions that are short of memory. It goes on
-    /// without them. A repetition changes nothing, even if the session has got one of the blocks again since.
+    /// Hands on blocks that the session does not need, for sessions that are short of memory. The session goes on
+    /// without these blocks. A repetition changes nothing, even if the session has got one of the blocks again since.
     /// Answer: `Done`.
     HandOn {
         /// The session's id.
         client: ClientId,
-        /// The number of this request in the session, from 1. The next one is sent after this one is answered.
+        /// The session's number of this request, from 1. The next one is sent only after this one was answered.
         serial: u64,
         /// The blocks.
         orphans: Vec<Orphan>,
-        /// Blocks among these in which the session has just seen objects in use. They are useless to sessions that
-        /// need another size class.
+        /// Those of the blocks in which the session has just seen objects in use. Such blocks are useless to sessions
+        /// that need another size class.
         used: Vec<BlockId>,
     },
-    /// Ends a session that has no running operation. Answer: `Done`.
+    /// Ends a session of which no operation runs. Answer: `Done`.
     Close {
         /// The session's id.
         client: ClientId,
-        /// The blocks that it hands on.
+        /// The session's blocks, which become orphaned blocks.
         orphans: Vec<Orphan>,
-        /// Results of its operations since it began.
+        /// Counts of the session's operations since it began.
         work: Box<SessionWork>,
     },
-    /// Renews the leases of the sessions of a client process. The answer waits until there is a newer view, or
-    /// until the next heartbeat is due. Answer: `Heartbeat`.
+    /// Renews the leases of the sessions of a client process. The answer is held until there is a newer view, or until
+    /// the next heartbeat is due. Answer: `Heartbeat`.
     Heartbeat {
         /// All open sessions of the process.
         sessions: Vec<SessionHeartbeat>,
-        /// The number of the newest view that the process has; 0 to get the newest one whole.
+        /// The number of the newest view that the process has; 0 to get the newest view as a whole.
         newer_than: u64,
         /// The epochs that the process knows.
         known: ClusterEpochs,
-        /// Whether the process waits for later epochs. Then the answer comes as soon as there are.
+        /// Whether the process waits for epochs to pass. Then the answer is not held when there are newer ones.
         reclaims: bool,
-        /// The last call for memory that it has acknowledged ([`MasterReply::Heartbeat`]); 0 for none.
+        /// The last call for memory that the process has acknowledged ([`MasterReply::Heartbeat`]); 0 for none.
         acked: u64,
     },
-    /// Ends a session as if it had crashed, since its writes may need recovery. Sent only when none of its
-    /// operations runs any more. Answer: `Done`.
+    /// Ends a session as if it had crashed, because its writes may need recovery. Sent only when no operation of the
+    /// session runs any more. Answer: `Done`.
     Abandon {
         /// The session's id.
         client: ClientId,
     },
-    /// Reports a memory node that does not answer a session, so that the master looks after it. Answer: `Done`.
+    /// Reports a memory node that does not answer a session, so that the master checks that node. Answer: `Done`.
     Unreachable {
         /// The node.
         node: MnId,
     },
-    /// Reports a subtable in which a client found no free slot. The master splits it, which a newer view will
-    /// show. Answer: `Done`; `TooDeep`; or `Refused`, if that is impossible.
+    /// Reports that a client found no free slot in a subtable. The master splits the subtable, which a newer view will
+    /// show. Answer: `Done`; `TooDeep`; or `Refused`, if a split is impossible.
     Split {
         /// The subtable.
         subtable: u32,
         /// The number of the view in which the subtable was full.
         view: u64,
     },
-    /// Reports that a client got no block from any member. The master adds regions, which a newer view will
-    /// show. Answer: `Done`; `Called`, if that is impossible, but other sessions may have memory; `Refused`, if
-    /// they had none; `Exhausted`; or `Degraded`.
+    /// Reports that a client got no block from any member. The master adds regions, which a newer view will show.
+    /// Answer: `Done`; `Called`, if no region can be added, but other sessions may have memory; `Refused`, after the
+    /// call that the session waited for has ended; `Exhausted`; or `Degraded`.
     MoreRoom {
         /// The session's id.
         client: ClientId,
-        /// The number of the view by which the client asked for blocks.
+        /// The number of the view under which the client asked for blocks.
         view: u64,
-        /// The redundancy of the objects to make room for.
+        /// The redundancy of the objects for which there is no room.
         redundancy: Redundancy,
         /// The call that the session waits for ([`MasterReply::Called`]); 0 for none.
         call: u64,
     },
-    /// Drains a memory node: its content moves to other nodes, and then the cluster goes on without it. A
-    /// repetition changes nothing. Answer: `Done`, or `Refused` with advice.
+    /// Drains a memory node: its replicas move to other nodes, and then the cluster goes on without it. A repetition
+    /// changes nothing. Answer: `Done`, or `Refused` with advice.
     Drain {
         /// The node.
         node: MnId,
-        /// Stop draining: the node stays with what it still holds.
+        /// Whether to stop draining: the node then remains a member with what it still holds.
         cancel: bool,
     },
-    /// The heartbeat of a memory node. The answer waits until the next heartbeat is due, but a master's first
-    /// answer comes at once. Answer: `Noted`, `Expelled`, `Drained`, or `Unknown`.
+    /// The heartbeat of a memory node. The answer is held until the next heartbeat is due; a master's first answer is
+    /// not held. Answer: `Noted`, `Expelled`, `Drained`, or `Unknown`.
     Alive {
         /// The node's identity.
         identity: u64,
-        /// The last answer that the node has received.
+        /// The identification of the last answer that the node has received.
         heard: Option<MasterReplyId>,
-        /// The bars of the node, after it has received that answer.
+        /// The bars of the node, read after it received that answer.
         bars: MemberBars,
     },
-    /// Asks for the view, if it is newer. Answer: `View` or `NotReady`.
+    /// Asks for the view, if there is a newer one. Answer: `View` or `NotReady`.
     GetView {
-        /// The number of the view that the asker has; 0 for none.
+        /// The number of the view that the sender has; 0 for none.
         newer_than: u64,
     },
-    /// Asks for a part of a view that is too long for one message ([`view_pieces`](crate::view_pieces)). Answer:
+    /// Asks for a piece of a view that is too long for one message ([`view_pieces`](crate::view_pieces)). Answer:
     /// `ViewPiece` or `NotReady`.
     ViewPiece {
         /// The number of the view.
         number: u64,
-        /// The first byte of the piece.
+        /// The offset of the piece's first byte in the encoded view.
         from: u64,
     },
     /// Asks for the state of the cluster. Answer: `Status`.
     Status,
-    /// Asks for the clients that may stand as owners in the block tables. Answer: `Owners` or `NotReady`.
+    /// Asks for the clients that block tables may name as owners. Answer: `Owners` or `NotReady`.
     Owners,
     /// Asks for events. Answer: `Events`.
     Events {
-        /// The serial of the newest event that the asker knows; 0 for none.
+        /// The serial number of the newest event that the sender knows; 0 for none.
         after: u64,
     },
 }
@@ -245,126 +247,127 @@ pub enum MasterRequest {
 /// An answer of the master.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum MasterReply {
-    /// To `Join`.
+    /// The answer to `Join`.
     Joined {
-        /// The node's name in this cluster.
+        /// The node's id in this cluster.
         node: MnId,
     },
-    /// To `Open`.
+    /// The answer to `Open`.
     Opened {
-        /// The new session's id, never used before.
+        /// The id of the new session, which was never used before.
         client: ClientId,
         /// The current view.
         view: View,
         /// The current epoch.
         epoch: u64,
-        /// The length of the lease, in milliseconds. It begins when the request was sent, or `behind_ms` before
+        /// The length of the lease, in milliseconds. The lease begins when the request was sent, or `behind_ms` before
         /// that.
         lease_ms: u64,
-        /// See [`MasterReply::Heartbeat`].
+        /// As in [`MasterReply::Heartbeat`].
         behind_ms: u64,
-        /// The redundancy of new pairs, and the rules by which it changes later.
+        /// The rules for the redundancy of new pairs, and for its later changes.
         policy: Policy,
     },
-    /// To `TakeOrphan`: a block of this class that is now the session's, if there was one.
+    /// The answer to `TakeOrphan`: an orphaned block for the session.
     Orphan {
-        /// The block.
+        /// The block; `None` if there is no suitable one.
         orphan: Option<Orphan>,
-        /// Whether the owner of the block has not ended. Should the owner expire, the block is recovered with
-        /// it, and must not be taken over any more.
+        /// Whether the owner of the block has not ended. If the owner expires, the block is recovered together with its
+        /// other blocks, and must not be taken over any more.
         owner_lives: bool,
     },
-    /// To `Heartbeat`.
+    /// The answer to `Heartbeat`.
     Heartbeat {
-        /// The newest view, if the process does not have it yet. It is whole, or the difference to the view
+        /// The newest view, if the process does not have it yet: either the whole view, or its difference from the view
         /// that the process has.
         view: Option<ViewUpdate>,
-        /// The fenced ones among the sessions. They must not be used any more.
+        /// Those of the sessions that are fenced. They must not be used any more.
         expelled: Vec<ClientId>,
         /// The epochs.
         epochs: ClusterEpochs,
-        /// The newest epoch when the heartbeat arrived: all operations that had begun before it was sent belong
-        /// to this epoch or to earlier ones.
+        /// The newest epoch when the heartbeat arrived. All operations that had begun before the heartbeat was sent
+        /// belong to this epoch or to earlier ones.
         mark: u64,
-        /// The number of a call for memory, or 0. Some session finds no memory, so the sessions hand on what
-        /// they can spare, once for each call.
+        /// The number of a call for memory, or 0. A call means that some session finds no memory: the sessions hand on
+        /// what they can spare, once for each call.
         short: u64,
         /// The length of the lease of all sessions that are not fenced, in milliseconds.
         lease_ms: u64,
-        /// The lease begins this many milliseconds before the heartbeat was sent: at the latest time when more
-        /// than half of the memory nodes are known to have heard this master, and bar no member. 0 if that was
-        /// not before the heartbeat; `u64::MAX` if it never was, and then no session has a valid lease.
+        /// The time from the beginning of the lease until the heartbeat was sent, in milliseconds. The lease begins at
+        /// the latest time after which more than half of the memory nodes are known to have had an answer of this
+        /// master, and to bar no member. 0 if that is not before the heartbeat; `u64::MAX` if there is no such time, so
+        /// that no session has a valid lease.
         behind_ms: u64,
     },
-    /// To `Alive`: the master knows the node.
+    /// The answer to `Alive` for a node that the master knows.
     Noted {
-        /// The name of this answer, which the node reports with its next heartbeat.
+        /// The identification of this answer, which the node reports with its next heartbeat.
         note: MasterReplyId,
-        /// The lease, in milliseconds.
+        /// The length of the lease, in milliseconds.
         lease_ms: u64,
     },
-    /// To `Alive`: the cluster goes on without this node. The node may join again, empty, with another
-    /// identity.
+    /// The answer to `Alive` if the cluster goes on without this node. The node is allowed to join again, empty and
+    /// with another identity.
     Expelled,
-    /// To `Alive`: the node has been drained. It holds nothing any more, and should end.
+    /// The answer to `Alive` if the node has been drained. It holds nothing any more, and should end.
     Drained,
-    /// To `Alive`: the master knows no such node. Either the node never joined this cluster, or the master goes
-    /// on from a store that is older than the node's membership.
+    /// The answer to `Alive` for a node that the master does not know: either the node never joined this cluster, or
+    /// the master was started on a store that is older than the node's membership.
     Unknown,
-    /// The master leads another cluster than the asker's, or none. The request had no effect.
-    /// [`MasterClient`](crate::rpc::MasterClient) makes an error of this answer.
+    /// The answer to any request whose sender belongs to another cluster than the master leads. The request had no
+    /// effect. [`MasterClient`](crate::rpc::MasterClient) converts this answer into an error.
     WrongCluster {
-        /// The cluster that the master leads.
+        /// The cluster that the master leads; `None` if it leads none.
         cluster: Option<ClusterId>,
     },
-    /// To `GetView`; `None` if the asker's view is the newest.
+    /// The answer to `GetView`; `None` if the sender's view is the newest.
     View(Option<View>),
-    /// To `ViewPiece`: a piece of the requested view, or the first piece of a newer one.
+    /// The answer to `ViewPiece`: a piece of the requested view, or the first piece of a newer one.
     ViewPiece {
         /// The number of the view.
         number: u64,
-        /// The first byte.
+        /// The offset of the piece's first byte in the encoded view.
         from: u64,
-        /// Bytes of the whole encoded view.
+        /// Length of the whole encoded view, in bytes.
         total: u64,
-        /// The piece.
+        /// The bytes of the piece.
         bytes: Vec<u8>,
     },
-    /// To `Status`.
+    /// The answer to `Status`.
     Status(Box<Status>),
-    /// To `Owners`.
+    /// The answer to `Owners`.
     Owners(BlockOwners),
-    /// To `Events`: the oldest events with later serials that the master still has, in order, at most
-    /// [`MAX_TOLD`](crate::events::MAX_TOLD).
+    /// The answer to `Events`: the oldest events with later serial numbers that the master still has, in order, at most
+    /// [`MAX_TOLD`](crate::events::MAX_TOLD) of them.
     Events {
         /// The events.
         events: Vec<ClusterEvent>,
-        /// The serial of the newest event. It is lower than before if the last events were lost with the
-        /// master, or the store was replaced.
+        /// The serial number of the newest event. It is lower than before if the newest events were lost with a master,
+        /// or the store was replaced.
         newest: u64,
     },
-    /// The request has been carried out, now or before.
+    /// The request has been carried out, by this message or an earlier one.
     Done,
-    /// The cluster is still forming. The asker should ask again.
+    /// The cluster is still forming. The sender should ask again.
     NotReady {
-        /// Memory nodes that have joined.
+        /// Number of memory nodes that have joined.
         joined: u32,
-        /// Memory nodes that the cluster waits for.
+        /// Number of memory nodes that the cluster needs to form.
         expected: u32,
     },
-    /// To `MoreRoom`: other sessions are called upon to hand on memory.
+    /// An answer to `MoreRoom`: the master has called on other sessions to hand on memory.
     Called {
-        /// The number of the call, for the next request.
+        /// The number of the call, which the next request contains.
         call: u64,
     },
-    /// To `MoreRoom`: as `Refused`; moreover, no session that was called upon handed memory on, or did anything
-    /// that frees memory. Asking again at once is useless.
+    /// An answer to `MoreRoom`: as `Refused`, and in addition no session that the master called on has handed on
+    /// memory, or was doing anything that frees memory. To ask again at once is useless.
     Exhausted,
-    /// To `Split`: the subtable is as deep as the index may be
-    /// ([`View::deepest`](fusee_core::view::View::deepest)). Its keys hash alike, so splits do not help.
+    /// An answer to `Split`: the subtable cannot be split again, because the index has its greatest depth there
+    /// ([`View::deepest`](fusee_core::view::View::deepest)). Too many of its keys have the same hash bits.
     TooDeep,
-    /// To `MoreRoom`: no region is added until missing replicas have another memory node. Asking again at once
-    /// is useless.
+    /// An answer to `MoreRoom`: no region is added until there is a memory node for the missing replicas. To ask again
+    /// at once is useless.
     Degraded {
         /// The replicas that are missing, and advice.
         reason: String,
@@ -374,146 +377,147 @@ pub enum MasterReply {
         /// The reason, and advice.
         reason: String,
     },
-    /// This master stands by: another one leads, or is about to. The request had no effect that any process has
+    /// This master stands by: another master leads, or will soon lead. The request had no effect that any process has
     /// seen.
     NotLeader {
-        /// Host and port of the leader, if it is known.
+        /// Host and port of the leading master, if this one knows it.
         leader: Option<String>,
     },
 }
 
-/// The state of the cluster as the master sees it, for people.
+/// The state of the cluster as the master sees it, for operators.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Status {
     /// The cluster that this master leads; `None` if none has been formed.
     pub cluster: Option<ClusterId>,
-    /// Memory nodes that the cluster was started for.
+    /// Number of memory nodes that the cluster needs to form.
     pub expected_memory_nodes: u32,
-    /// Memory nodes that joined, in the order of their names, including lost ones.
+    /// Memory nodes that have joined, ordered by id, including lost ones.
     pub members: Vec<MemberStatus>,
-    /// Replicas of the subtable with the fewest.
+    /// Number of replicas of the subtable that has the fewest.
     pub index_replicas: u8,
-    /// Replicas of the replicated region with the fewest.
+    /// Number of replicas of the replicated region that has the fewest.
     pub data_replicas: u8,
-    /// Replicas that subtables should have, by the master's settings.
+    /// Number of replicas that subtables should have, by the master's settings.
     pub wanted_index_replicas: u8,
-    /// Replicas that replicated regions should have, by the master's settings.
+    /// Number of replicas that replicated regions should have, by the master's settings.
     pub wanted_data_replicas: u8,
-    /// Subtables and regions that have fewer replicas than they should.
+    /// Number of subtables and regions that have fewer replicas than they should.
     pub missing_replicas: u64,
-    /// Whether replicas wait to be moved: to members that hold less than their share, or from one that is
+    /// Whether replicas are to be moved, to members that hold less than their share or from a node that is being
     /// drained.
     pub rebalancing: bool,
-    /// Open sessions.
+    /// Number of open sessions.
     pub open_sessions: u64,
-    /// Sessions that had expired and are not recovered yet.
+    /// Number of sessions that have expired and are not recovered yet.
     pub expired_sessions: u64,
-    /// Client ids used so far; the master's own repair sessions take some.
+    /// Number of client ids used so far, including those of the master's own repair sessions.
     pub sessions_opened: u64,
     /// The current view; `None` while the cluster forms.
     pub view: Option<View>,
-    /// Milliseconds since that view came into force, or since this master has known it.
+    /// Milliseconds since that view became the current one, or since this master has known it.
     pub view_age_ms: u64,
-    /// Clients recovered since this master started.
+    /// Number of clients recovered since this master started.
     pub recoveries: u64,
-    /// The last recoveries, the oldest first.
+    /// The latest recoveries, the oldest of them first.
     pub last_recoveries: Vec<ClientRecovery>,
-    /// Changes of the view completed since this master started.
+    /// Number of changes of the view that were completed since this master started.
     pub reconfigurations: u64,
-    /// The last changes, the oldest first; the last one may still run.
+    /// The latest changes of the view, the oldest of them first. The last one may still be running.
     pub last_reconfigurations: Vec<Reconfiguration>,
-    /// Replicas of objects that sessions and repairs found damaged since this master started.
+    /// Counts of replicas of objects that sessions and repairs found damaged since this master started.
     pub damage: Damage,
-    /// The redundancy of new pairs, and the rules by which it changes later.
+    /// The rules for the redundancy of new pairs, and for its later changes.
     pub policy: Policy,
-    /// Changes of redundancy that sessions have made by this policy since this master started.
+    /// Counts of redundancy changes that sessions have made by this policy since this master started.
     pub transitions: Transitions,
-    /// Results of the sessions' operations since this master started, as far as sessions have reported them.
+    /// Counts of the sessions' operations since this master started, as far as sessions have reported them.
     pub work: SessionWork,
     /// The current epoch.
     pub epoch: u64,
-    /// The lease, in milliseconds.
+    /// The length of a lease, in milliseconds.
     pub lease_ms: u64,
     /// Results of the scrubber.
     pub scrub: ScrubStatus,
-    /// The obstacle that keeps the cluster from forming or from being whole, and advice.
+    /// The problem that keeps the cluster from forming or from having all its replicas, and advice; `None` if there is
+    /// none.
     pub problem: Option<String>,
-    /// The number of regions of replicated values that could be added now, up to the number that is added at a
+    /// The number of regions of replicated values for which there is room now, up to the number that is added at a
     /// time.
     pub more_regions: u64,
-    /// The reason, if no region could be added.
+    /// The reason why no region could be added, if so.
     pub no_region: Option<String>,
 }
 
-/// Results of the scrubber since the master started. It also reads memory that perhaps no client ever reads.
+/// Results of the scrubber since the master started. The scrubber also reads memory that no client may ever read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ScrubStatus {
-    /// Complete passes over the index and all that it leads to.
+    /// Number of complete passes over the index and all objects that it leads to.
     pub passes: u64,
-    /// Bytes read.
+    /// Number of bytes that were read.
     pub bytes: u64,
-    /// Subtables whose replicas differed, and were made equal.
+    /// Number of subtables whose replicas differed, and were made equal.
     pub settled_subtables: u64,
-    /// Regions with free bitmaps that contradicted the index, and were renewed.
+    /// Number of regions whose free bitmaps contradicted the index, and were renewed.
     pub renewed_regions: u64,
-    /// Pairs without an undamaged replica in the last pass.
+    /// Number of pairs without an undamaged replica in the last pass.
     pub lost_pairs: u64,
 }
 
 /// The clients that may own blocks, and the blocks that ended sessions have left.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BlockOwners {
-    /// The open sessions, in order.
+    /// The open sessions, ordered by id.
     pub open: Vec<ClientId>,
-    /// The sessions that have expired and are not recovered yet, in order.
+    /// The sessions that have expired and are not recovered yet, ordered by id.
     pub expired: Vec<ClientId>,
-    /// Ids from this one on have not been handed out.
+    /// The first client id that has not been used yet.
     pub unused_from: ClientId,
-    /// Blocks of ended sessions, for other sessions to continue.
+    /// The orphaned blocks.
     pub orphans: Vec<Orphan>,
 }
 
 /// The state of a memory node in the cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum MemberState {
-    /// It is a member.
+    /// The node is a member.
     InView,
-    /// It is about to become a member with the next view.
+    /// The node will become a member with the next view.
     Joining,
-    /// It has joined, but cannot become a member now.
+    /// The node has joined, but cannot become a member now.
     Waiting,
-    /// It is a member, and its content moves to others.
+    /// The node is a member, and its replicas are being moved to other members.
     Draining,
-    /// It has been drained, and the cluster goes on without it.
+    /// The node has been drained, and the cluster goes on without it.
     Drained,
-    /// The cluster goes on without it, or would if that were possible.
+    /// The cluster goes on without the node, or would do so if it could.
     Lost,
 }
 
 /// A memory node, as the master sees it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MemberStatus {
-    /// Its name.
+    /// The node's id.
     pub node: MnId,
-    /// Host and port of its control service.
+    /// Host and port of the node's control service.
     pub control: String,
-    /// Its state in the cluster.
+    /// The node's state in the cluster.
     pub state: MemberState,
 }
 
-/// Durations of the parts of a recovery, as in the paper's Table 1, in microseconds. The first two parts are
-/// done once for all clients that are recovered together; each of these shows the whole time.
+/// Durations of the parts of a recovery, as in the paper's Table 1, in microseconds. The first two parts are done only
+/// once for all clients that are recovered together; here, each of these clients has their whole duration.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RecoveryTimes {
-    /// Fencing the client once more, at all memory nodes.
+    /// Time to fence the client once more, on all memory nodes.
     pub reconnect_us: u64,
-    /// Asking for its blocks.
+    /// Time to ask for the client's blocks.
     pub metadata_us: u64,
-    /// Reading its logs, and ending the requests that these show half-way.
+    /// Time to read the client's logs, and to complete or withdraw the writes that they show as unfinished.
     pub log_us: u64,
-    /// Making the replicas of the block tables agree.
+    /// Time to make the replicas of the block tables equal.
     pub repair_us: u64,
-    /// Freeing the blocks that it never used.
+    /// Time to free the blocks that the client never used.
     pub free_lists_us: u64,
 }
 
@@ -522,44 +526,44 @@ pub struct RecoveryTimes {
 pub struct ClientRecovery {
     /// The client.
     pub client: ClientId,
-    /// The number of its blocks.
+    /// Number of the client's blocks.
     pub blocks: u64,
-    /// Blocks that were freed.
+    /// Number of those blocks that were freed.
     pub freed: u64,
-    /// Blocks with an unused rest that is handed on.
+    /// Number of those blocks that have become orphaned blocks, because they have unused objects.
     pub orphans: u64,
-    /// Objects in its logs.
+    /// Number of objects in the client's logs.
     pub walked: u64,
-    /// Writes that were completed.
+    /// Number of writes that were completed.
     pub committed: u64,
-    /// Writes that were withdrawn.
+    /// Number of writes that were withdrawn.
     pub withdrawn: u64,
-    /// Slots and objects in a state that no correct client leaves.
+    /// Number of slots and objects in a state that no correct client leaves.
     pub strange: u64,
     /// Durations of the parts.
     pub times: RecoveryTimes,
 }
 
-/// A change of the view through all its stages.
+/// A change of the view, with all its stages.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reconfiguration {
     /// The memory nodes that were lost.
     pub lost: Vec<MnId>,
-    /// Subtables in its scope.
+    /// Number of subtables that the change concerns.
     pub subtables: u64,
-    /// Replicas that were added, of subtables and of regions.
+    /// Number of replicas that were added, of subtables and of regions.
     pub joined: u64,
-    /// Replicas that moved from one memory node to another.
+    /// Number of replicas that moved from one memory node to another.
     pub moved: u64,
-    /// New regions.
+    /// Number of new regions.
     pub new_regions: u64,
-    /// Milliseconds in the frozen stage, until all sessions had stopped in the scope.
+    /// Milliseconds in the frozen stage, until all sessions had stopped writing to what the change concerns.
     pub frozen_ms: u64,
-    /// Milliseconds in the transforming stage, until the replicas were equal, or filled.
+    /// Milliseconds in the transforming stage, until the replicas were equal, or new ones were filled.
     pub transforming_ms: u64,
-    /// Milliseconds in the switched stage, until all sessions had found the results of their suspended writes.
+    /// Milliseconds in the switched stage, until all sessions had found out the results of their suspended writes.
     pub switched_ms: u64,
-    /// For a loss, the milliseconds from the beginning until no replica was missing any more; `None` as long as
-    /// one is.
+    /// If nodes were lost, milliseconds from the beginning of the change until no replica was missing any more; `None`
+    /// until then.
     pub whole_after_ms: Option<u64>,
 }

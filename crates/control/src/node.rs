@@ -1,7 +1,7 @@
 //! Requests to a memory node, and its answers.
 //!
-//! A memory node reserves extents of its pool for the master, hands out blocks of its primary regions, records
-//! the owners of blocks, and fences clients. Every request except `Alloc` may be repeated after a lost answer,
+//! A memory node reserves extents of its pool for the master, hands out blocks of the regions whose primary it is,
+//! records the owners of blocks, and fences clients. Every request except `Alloc` can be repeated after a lost answer,
 //! and takes effect once. A `SetOwner` with `once` is repeated without `once`.
 
 use fusee_core::data::Redundancy;
@@ -9,78 +9,78 @@ use fusee_core::ended_clients::LiveClients;
 use fusee_core::verbs::{ClientId, ClusterId, MnId};
 use serde::{Deserialize, Serialize};
 
-/// A part of the pool that the master reserves.
+/// The use of a part of the pool that the master reserves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Extent {
     /// A replica of a region.
     Region {
-        /// Region number.
+        /// The number of the region.
         region: u32,
-        /// Whether this node is the region's primary, which allocates its blocks.
+        /// Whether this node is the region's primary, which hands out the region's blocks.
         primary: bool,
     },
-    /// A replica of an index subtable, all zeros at first.
+    /// A replica of an index subtable. It is all zeros at first.
     Subtable {
-        /// Subtable number.
+        /// The number of the subtable.
         subtable: u32,
     },
 }
 
-/// A block: region and number within it.
+/// The identification of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct BlockId {
-    /// Region number.
+    /// The number of the region.
     pub region: u32,
-    /// Block number within the region.
+    /// The number of the block within its region.
     pub block: u32,
 }
 
-/// A bar of a member against another one: sessions without a valid lease no longer rely on the barred
+/// A bar that one member has set against another: sessions without a valid lease must no longer rely on the barred
 /// member. See `docs/decisions/0030-reads-without-a-master.md`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Bar {
     /// The barred member.
     pub node: MnId,
-    /// The newest view by which a session asked for the bar.
+    /// The number of the newest view in which a session asked for the bar.
     pub view: u64,
 }
 
-/// All bars of a member.
+/// All bars that one member has set.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MemberBars {
-    /// Grows with every change, and so tells which of two answers is the later one.
+    /// A number that grows with every change of the bars, and so tells which of two answers is the later one.
     pub changes: u64,
-    /// The bars; at most [`MAX_BARS`](fusee_core::layout::MAX_BARS).
+    /// The bars, at most [`MAX_BARS`](fusee_core::layout::MAX_BARS) of them.
     pub bars: Vec<Bar>,
 }
 
-/// The most regions that one ALLOC may name in each of its lists.
+/// Limit of regions that one ALLOC can name in each of its lists.
 pub const MAX_ALLOC_REGIONS: usize = 64;
 
-/// The most clients that one request may name.
+/// Limit of clients that one request can name.
 pub const MAX_CLIENTS: usize = 1024;
 
-/// Returns the alignment of an extent of `bytes` bytes in the pool: a page, or a huge page if the extent is
-/// long enough. Memory nodes reserve by it, and the master calculates with it.
+/// Returns the alignment in the pool of an extent of `bytes` bytes: a page, or a huge page if the extent is long
+/// enough. Memory nodes reserve extents by this rule, and the master uses it to calculate their space.
 pub const fn extent_align_bytes(bytes: u64) -> u64 {
     const PAGE: u64 = 4096;
     const HUGE_PAGE: u64 = 2 << 20;
     if bytes >= HUGE_PAGE { HUGE_PAGE } else { PAGE }
 }
 
-/// A request to a memory node. It is stamped with the cluster of the asker ([`Stamped`](crate::rpc::Stamped)).
-/// A member of another cluster refuses every request except `Describe`.
+/// A request to a memory node. It is stamped with the cluster of its sender ([`Stamped`](crate::rpc::Stamped)). A
+/// member of another cluster refuses every request except `Describe`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum NodeRequest {
     /// Asks for the node's description. Answer: `Description`.
     Describe,
-    /// Empties the node and binds it to a cluster that is being formed. Extents of an earlier attempt are
-    /// forgotten. No client may own a block here. A repetition, or a late request of an earlier attempt,
-    /// changes nothing. Answer: `Done`.
+    /// Empties the node and binds it to a cluster that is being formed. Extents of an earlier attempt are forgotten. No
+    /// client may own a block here. A repetition, or a late request of an earlier attempt, changes nothing. Answer:
+    /// `Done`.
     Format {
-        /// The cluster. A node serves only one in its life.
+        /// The cluster. A node belongs to only one cluster until it ends.
         cluster: ClusterId,
-        /// Grows with every attempt to form the cluster.
+        /// The number of the attempt to form the cluster, which grows with every attempt.
         attempt: u64,
     },
     /// Reserves a zeroed extent. A repetition returns the same offset. Answer: `Reserved`.
@@ -100,23 +100,23 @@ pub enum NodeRequest {
         /// The redundancy of the objects, if the extent is a region.
         redundancy: Redundancy,
     },
-    /// ALLOC (P §4.4): gives the client a free block of one of this node's primary regions. Not idempotent: a
-    /// lost answer costs one block, which recovery finds. Answer: `Allocated`.
+    /// ALLOC (P §4.4): gives the client a free block of a region whose primary this node is. Not idempotent: if the
+    /// answer is lost, the block is lost until recovery finds it. Answer: `Allocated`.
     Alloc {
-        /// The new owner.
+        /// The client that becomes the block's owner.
         client: ClientId,
-        /// The redundancy of the region's objects.
+        /// The redundancy that the region's objects must have.
         redundancy: Redundancy,
-        /// Whether the block may be one of those kept for DELETEs, which free memory.
+        /// Whether the block is allowed to be one of those that are kept for DELETEs, which free memory.
         to_delete: bool,
-        /// Regions that are being copied, which give no block. At most [`MAX_ALLOC_REGIONS`].
+        /// Regions that are being copied, from which no block must be given. At most [`MAX_ALLOC_REGIONS`].
         frozen: Vec<u32>,
-        /// If not empty: the block must be of one of these regions, and more than a quarter of that region's
-        /// blocks must be free. At most [`MAX_ALLOC_REGIONS`].
+        /// If not empty, the block must be in one of these regions, and more than a quarter of that region's blocks
+        /// must be free. At most [`MAX_ALLOC_REGIONS`].
         spare_of: Vec<u32>,
     },
-    /// Records the owner of a block of a backup region, or a new owner. The table must show `from` (`NOBODY`
-    /// for a free block), or `to` already. Answer: `Done`.
+    /// Records the owner of a block in a region whose backup this node is, or a new owner in any region. The table must
+    /// name `from` (`NOBODY` for a free block) as the owner before, or `to` already. Answer: `Done`.
     SetOwner {
         /// The block.
         block: BlockId,
@@ -124,39 +124,39 @@ pub enum NodeRequest {
         from: ClientId,
         /// The owner from now on; `NOBODY` frees the block (FREE, P §4.4).
         to: ClientId,
-        /// Refuse if `from` has been fenced and may yet be recovered: its recovery relies on its blocks.
+        /// Whether to refuse if `from` has been fenced and may still be recovered, because its recovery relies on its
+        /// blocks.
         unless_fenced: bool,
-        /// Refuse if `to` owns the block already: this request has not been made before, so `to` got the block
-        /// otherwise.
+        /// Whether to refuse if `to` already owns the block. Set if this request has not been made before, so that `to`
+        /// must have got the block in another way.
         once: bool,
     },
-    /// A request of a session about blocks. The session numbers its requests, and tells which ones have `ended`
-    /// for it, answered or not. When this request is answered, those have no effect any more: the node refuses
-    /// them if they come later. So a request that the session no longer waits for cannot take effect after
-    /// later ones. Answer: that to the request.
+    /// A request of a session about blocks. The session numbers its requests, and tells which of them have `ended`: it
+    /// does not wait for their answers any more. Once this request is answered, the ended ones have no effect any more,
+    /// because the node refuses them if they arrive later. So a request that the session has given up cannot take
+    /// effect after later ones. Answer: that to the request.
     InTurn {
         /// The session.
         client: ClientId,
-        /// The request's number.
+        /// The session's number of this request.
         turn: u64,
-        /// All requests with smaller numbers have ended.
+        /// A bound below which all of the session's request numbers have ended.
         ended: u64,
         /// The request.
         request: BlockRequest,
     },
-    /// A request of a job of the master. The jobs of a repairer have growing numbers. The node refuses the
-    /// requests of a job after it has answered a later job of the same repairer, and all requests of a fenced
-    /// repairer. So no request that a job has given up takes effect after later work. Answer: that to the
-    /// request.
+    /// A request of a job of the master. A repairer runs jobs with growing numbers. The node refuses the requests of a
+    /// job after it has answered a later job of the same repairer, and all requests of a fenced repairer. So no request
+    /// that a job has given up takes effect after later work. Answer: that to the request.
     OfJob {
         /// The session under which the job runs.
         repairer: ClientId,
-        /// The job's number.
+        /// The number of the job.
         job: u64,
         /// The request.
         request: JobRequest,
     },
-    /// Asks for the blocks that clients own here, in primary and backup regions. Answer: `Blocks`.
+    /// Asks for the blocks that clients own here, in all regions of which this node has a replica. Answer: `Blocks`.
     BlocksOf {
         /// The clients; at most [`MAX_CLIENTS`].
         clients: Vec<ClientId>,
@@ -166,46 +166,46 @@ pub enum NodeRequest {
         /// The region.
         region: u32,
     },
-    /// Fences clients for good: when the answer comes, no verb of theirs executes any more on
-    /// any fabric of this node. Answer: `Done`.
+    /// Fences clients for good: once this is answered, none of their verbs executes any more, on any fabric of this
+    /// node. Answer: `Done`.
     Fence {
         /// The clients; at most [`MAX_CLIENTS`].
         clients: Vec<ClientId>,
     },
     /// Asks for the use of the pool. Answer: `Usage`.
     Usage,
-    /// Moves the node to a view: the header of its pool shows the number when the answer comes. A node at a
-    /// later view stays there. From then on the node sets no bar for sessions that are pinned by an earlier
-    /// view. Answer: `Bars`.
+    /// Moves the node to a view: the header of its pool shows the view's number before this is answered. A node at a
+    /// later view stays at that view. From then on the node sets no bar for sessions that are at an earlier view.
+    /// Answer: `Bars`.
     StandAt {
-        /// The cluster whose view it is; the node serves no other one.
+        /// The cluster to which the view belongs. A node of another cluster refuses.
         cluster: ClusterId,
         /// The number of the view, which the master has stored.
         view: u64,
     },
-    /// Asks the node to bar a member that does not answer the session, while the session has no valid lease. The
-    /// header of the node's pool shows the bar when the answer comes. Answer: `Barred`; or `Refused`, if the node
-    /// is at a later view, has fenced the session, or has had an answer of a master less than a lease ago.
+    /// Asks the node to bar a member that does not answer the session, while the session has no valid lease. The header
+    /// of the node's pool shows the bar before this is answered. Answer: `Barred`; or `Refused`, if the node is at a
+    /// later view, has fenced the session, or has had an answer of a master less than a lease ago.
     Bar {
         /// The session.
         client: ClientId,
         /// The member that does not answer.
         node: MnId,
-        /// The number of the view by which the session is pinned.
+        /// The number of the view in which the session's operations are pinned.
         view: u64,
     },
-    /// Removes bars. A change has completed that has settled the words that backup reads may have returned. A
-    /// bar stays if a session has asked for it by a later view since. Answer: `Bars`, with those that are left.
+    /// Removes bars, because a change of the view has settled the words that backup reads may have returned. A bar
+    /// stays if a session has asked for it in a later view. Answer: `Bars`, with those that are left.
     Unbar {
-        /// The cluster; the node serves no other one.
+        /// The cluster of the master. A node of another cluster refuses.
         cluster: ClusterId,
-        /// The bars that have been settled.
+        /// The bars to remove.
         bars: Vec<Bar>,
     },
-    /// Names the living clients below a bound. All others below it have ended, and need not be remembered one
-    /// by one. This stays true, so the request may come late. Answer: `Done`.
+    /// Tells which clients below a bound are alive. All other clients below the bound have ended, so the node need not
+    /// remember them one by one. That stays true, so this request can arrive late. Answer: `Done`.
     Living {
-        /// The living clients, and the bound.
+        /// The living clients and the bound.
         living: LiveClients,
     },
 }
@@ -213,19 +213,19 @@ pub enum NodeRequest {
 /// A request of a session about blocks ([`NodeRequest::InTurn`]).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum BlockRequest {
-    /// Like [`NodeRequest::Alloc`], for the session.
+    /// As [`NodeRequest::Alloc`], for the session.
     Alloc {
-        /// The redundancy of the region's objects.
+        /// The redundancy that the region's objects must have.
         redundancy: Redundancy,
-        /// Whether the block may be one of those kept for DELETEs, which free memory.
+        /// Whether the block is allowed to be one of those that are kept for DELETEs, which free memory.
         to_delete: bool,
-        /// Regions that are being copied, which give no block. At most [`MAX_ALLOC_REGIONS`].
+        /// Regions that are being copied, from which no block must be given. At most [`MAX_ALLOC_REGIONS`].
         frozen: Vec<u32>,
-        /// If not empty: the block must be of one of these regions, and more than a quarter of that region's
-        /// blocks must be free. At most [`MAX_ALLOC_REGIONS`].
+        /// If not empty, the block must be in one of these regions, and more than a quarter of that region's blocks
+        /// must be free. At most [`MAX_ALLOC_REGIONS`].
         spare_of: Vec<u32>,
     },
-    /// Like [`NodeRequest::SetOwner`].
+    /// As [`NodeRequest::SetOwner`].
     SetOwner {
         /// The block.
         block: BlockId,
@@ -233,17 +233,17 @@ pub enum BlockRequest {
         from: ClientId,
         /// The owner from now on.
         to: ClientId,
-        /// Refuse if `from` has been fenced.
+        /// Whether to refuse if `from` has been fenced.
         unless_fenced: bool,
-        /// Refuse if `to` owns the block already.
+        /// Whether to refuse if `to` already owns the block.
         once: bool,
     },
-    /// Like [`NodeRequest::BlocksOf`], for the session.
+    /// As [`NodeRequest::BlocksOf`], for the session.
     Blocks,
 }
 
 impl BlockRequest {
-    /// Returns the same request without a number, of this session.
+    /// Converts the request into one of this session without a number.
     pub fn of(self, client: ClientId) -> NodeRequest {
         match self {
             BlockRequest::Alloc { redundancy, to_delete, frozen, spare_of } => {
@@ -257,61 +257,62 @@ impl BlockRequest {
     }
 }
 
-/// A request of a job of the master ([`NodeRequest::OfJob`]). The job relies on the answers to its questions,
-/// so questions have an order, too: after one is answered, no request of an earlier job can make the answer
-/// wrong.
+/// A request of a job of the master ([`NodeRequest::OfJob`]). A job relies on what it has been told, so even its
+/// questions are ordered: after the node has answered one, it executes no request of an earlier job, which could make
+/// the answer wrong.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum JobRequest {
-    /// Like [`NodeRequest::BlocksOf`].
+    /// As [`NodeRequest::BlocksOf`].
     BlocksOf {
         /// The clients; at most [`MAX_CLIENTS`].
         clients: Vec<ClientId>,
     },
-    /// Like [`NodeRequest::OwnersOf`].
+    /// As [`NodeRequest::OwnersOf`].
     OwnersOf {
         /// The region.
         region: u32,
     },
-    /// Sets the owners of all blocks of a region that this node does not lead, as another replica has them. For
-    /// a new replica, before the view uses it. Answer: `Done`.
+    /// Sets the owners of all blocks of a region whose primary is another node, as another replica has them. Used for a
+    /// new replica before the view contains it. Answer: `Done`.
     SetOwners {
         /// The region.
         region: u32,
-        /// The owner of every block; `NOBODY` for a free one.
+        /// The owner of every block, in order; `NOBODY` for a free block.
         owners: Vec<ClientId>,
     },
-    /// Undoes the incomplete takeover of a block by a fenced client: the block belongs to its earlier owner
-    /// again, whether that one is fenced or not. Answer: `Done`.
+    /// Undoes the incomplete takeover of a block by a fenced client: the block belongs to its earlier owner again,
+    /// whether that client is fenced or not. Answer: `Done`.
     TakeBack {
         /// The block.
         block: BlockId,
-        /// The fenced client, which the table of this node shows.
+        /// The fenced client, which this node's table names as the owner.
         from: ClientId,
-        /// The owner that other replicas show; `NOBODY` frees the block.
+        /// The owner that other replicas name; `NOBODY` frees the block.
         to: ClientId,
     },
-    /// Returns to the pool a block that a dead client never used. Answer: `Done`.
+    /// Returns a block that a dead client never used to the pool. Answer: `Done`.
     Free {
         /// The block.
         block: BlockId,
-        /// The client.
+        /// The dead client.
         from: ClientId,
     },
-    /// Makes this node the primary of these regions, in addition to those that it leads already: it hands out
-    /// their free blocks. Answer: `Done`.
+    /// Makes this node the primary of these regions, so that it hands out their free blocks. It remains the primary of
+    /// other regions. Answer: `Done`.
     Lead {
-        /// The regions. A region that was reserved for a later view is skipped, since the order is late.
+        /// The regions. A region that was reserved for a later view is skipped, because this request is then a late
+        /// one.
         regions: Vec<u32>,
-        /// The number of the view in which the node leads them.
+        /// The number of the view in which the node is their primary.
         view: u64,
     },
-    /// Takes back an extent that no view uses, and no process reads or writes any more. It is zeroed before it
-    /// is reserved again. An extent that was reserved for a later view stays, since the order is late. Answer:
-    /// `Done`, also if there is no such extent.
+    /// Frees an extent that no view contains, and that no process reads or writes any more. It is zeroed before it is
+    /// reserved again. An extent that was reserved for a later view stays, because this request is then a late one.
+    /// Answer: `Done`, even if there is no such extent.
     Release {
-        /// The extent; `primary` does not matter.
+        /// The extent; its field `primary` is ignored.
         extent: Extent,
-        /// The number of the view that does not use it any more.
+        /// The number of a view that does not contain the extent any more.
         view: u64,
     },
 }
@@ -319,13 +320,14 @@ pub enum JobRequest {
 /// A memory node's description of itself.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeDescription {
-    /// Random. Another process has another one, and so has the same node after a restart.
+    /// The node's identity, a random number. Another process has another identity, and so has the same node after a
+    /// restart.
     pub identity: u64,
-    /// Bytes of the pool.
+    /// Size of the pool, in bytes.
     pub pool_bytes: u64,
     /// Host and port of the software NIC.
     pub tcp: Option<String>,
-    /// Path of the Unix socket that hands out the memory.
+    /// Path of the Unix socket that hands out the pool's memory.
     pub shm: Option<String>,
     /// Host and port at which the node hands out queue pairs of its NIC.
     pub verbs: Option<String>,
@@ -334,42 +336,42 @@ pub struct NodeDescription {
 /// The use of a memory node's pool.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Usage {
-    /// Bytes of the pool.
+    /// Size of the pool, in bytes.
     pub pool_bytes: u64,
-    /// Bytes reserved for regions and subtables.
+    /// Bytes that are reserved for regions and subtables.
     pub reserved_bytes: u64,
-    /// Blocks in the primary regions.
+    /// Number of blocks in the regions whose primary the node is.
     pub primary_blocks: u64,
-    /// Blocks of these that a client owns.
+    /// Number of those blocks that have an owner.
     pub primary_blocks_owned: u64,
-    /// Bytes of subtables, and of blocks that a client owns. Their owners may have free objects in them.
+    /// Bytes of subtables, and of blocks that have an owner. Objects in these blocks may be free.
     pub used_bytes: u64,
-    /// Blocks in the primary regions that a write may still get, without the free ones that are kept for
-    /// DELETEs.
+    /// Number of blocks that writes can still get from the regions whose primary the node is. Free blocks that are kept
+    /// for DELETEs are not counted.
     pub free_blocks: u64,
-    /// Sessions that are attached now.
+    /// Number of sessions that are attached now.
     pub attached: AttachedSessions,
-    /// Requests over TCP since the start of the node: parts of a session's batches.
+    /// Number of requests over TCP since the node started. A request is a part of a session's batch.
     pub tcp_requests: u64,
     /// Bytes of these requests and of their replies.
     pub tcp_bytes: u64,
-    /// The shared-memory socket has disappeared, and could not be made again.
+    /// Whether the shared-memory socket has disappeared, and could not be created again.
     pub socket_gone: bool,
 }
 
 /// The sessions that are attached to a memory node, by fabric.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AttachedSessions {
-    /// Over shared memory.
+    /// Number of sessions over shared memory.
     pub shm: u64,
-    /// Over TCP.
+    /// Number of sessions over TCP.
     pub tcp: u64,
-    /// Over verbs.
+    /// Number of sessions over verbs.
     pub verbs: u64,
 }
 
 impl AttachedSessions {
-    /// Returns the sum.
+    /// Returns the number of all attached sessions.
     pub fn total(self) -> u64 {
         self.shm + self.tcp + self.verbs
     }
@@ -378,56 +380,56 @@ impl AttachedSessions {
 /// An answer of a memory node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum NodeReply {
-    /// To `Describe`.
+    /// The answer to `Describe`.
     Description(NodeDescription),
-    /// To `Reserve`.
+    /// The answer to `Reserve`.
     Reserved {
         /// Offset of the extent in the pool, in bytes.
         offset: u64,
     },
-    /// To `Alloc`.
+    /// The answer to `Alloc`.
     Allocated {
-        /// The block, which this node's table now shows as the client's.
+        /// The block. This node's table names the client as its owner now.
         block: BlockId,
     },
-    /// To `OwnersOf`.
+    /// The answer to `OwnersOf`: the owner of every block, in order.
     Owners(Vec<ClientId>),
-    /// To `BlocksOf`: the blocks, in order, with their owners.
+    /// The answer to `BlocksOf`: the blocks, in order, with their owners.
     Blocks(Vec<(BlockId, ClientId)>),
-    /// To `Usage`.
+    /// The answer to `Usage`.
     Usage(Usage),
-    /// To `Bar`: the member is barred.
+    /// The answer to `Bar`: the node bars the member.
     Barred {
-        /// The longest lease that a master has ever told this node, in milliseconds: for that long, sessions
-        /// may still have a valid lease. 0 if there was none.
+        /// The longest lease that a master has ever told this node, in milliseconds; 0 if there was none. Sessions may
+        /// have a valid lease until that time has passed.
         lease_ms: u64,
     },
-    /// To `StandAt` and `Unbar`.
+    /// The answer to `StandAt` and `Unbar`.
     Bars(MemberBars),
-    /// The request has been carried out, now or before.
+    /// The request has been carried out, by this message or an earlier one.
     Done,
     /// The request is refused.
     Refused(NodeRefusal),
 }
 
-/// Reasons of a memory node for a refusal.
+/// The reasons for which a memory node refuses a request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 pub enum NodeRefusal {
     /// The pool has no room for the extent.
     #[error("the pool has {free_bytes} bytes left, {bytes} were asked for")]
     PoolFull {
-        /// The length of the extent.
+        /// The length of the extent, in bytes.
         bytes: u64,
-        /// The longest free part of the pool.
+        /// The length of the longest free part of the pool, in bytes.
         free_bytes: u64,
     },
-    /// All blocks of the primary regions have owners.
+    /// All blocks of the regions whose primary the node is have owners.
     #[error("no free block")]
     NoFreeBlock,
-    /// The block table shows another owner.
+    /// The block table names another owner.
     #[error("the block belongs to {owner}")]
     NotOwner {
-        /// The owner.
+        /// The owner that the block table names.
         owner: ClientId,
     },
     /// This node has no such region or block.
@@ -442,26 +444,25 @@ pub enum NodeRefusal {
         /// The client.
         client: ClientId,
     },
-    /// The session or job had given this request up before it made a later one that was answered.
+    /// The session or job has given this request up: a later request of it was answered before this one arrived.
     #[error("the request came too late: nothing waits for it any more")]
     Late,
-    /// The node is at a later view than the asker.
+    /// The node is at a later view than the sender.
     #[error("the node stands at view {view}, a later one")]
     LaterView {
         /// The number of the node's view.
         view: u64,
     },
-    /// The node has had an answer of a master less than a lease ago: that master deals with members that are
-    /// silent.
+    /// The node has had an answer of a master less than a lease ago, so that master takes care of silent members.
     #[error("the node hears a master")]
     HearsMaster,
-    /// The node lends its memory to another cluster.
+    /// The node belongs to another cluster.
     #[error("this memory node belongs to another cluster ({cluster}); restart it to empty it")]
     OtherCluster {
         /// The cluster of the node.
         cluster: ClusterId,
     },
-    /// The numbers in the request make no sense.
+    /// The numbers in the request are impossible.
     #[error("bad request: {what}")]
     BadRequest {
         /// The reason.

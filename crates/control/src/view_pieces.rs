@@ -1,13 +1,13 @@
 //! Views that are too long for one message.
 //!
-//! A view grows with the cluster and has no bound of its own. Messages are bounded, so that a peer costs little
-//! memory. So an answer with a long view contains only the number of the view (a *stub*: a view without
-//! content), and the asker fetches the view in pieces of [`PIECE_BYTES`], one after the other. The master
-//! encodes a view once for all askers. The logic of both ends does not notice:
-//! [`MasterClient`](crate::rpc::MasterClient) replaces the stub by the view before its caller sees the answer.
+//! A view grows with the cluster, without a bound. Messages are bounded, so that a peer costs little memory. So instead
+//! of a long view an answer contains only its number (a *stub*: a view without content), and the process that asked
+//! fetches the view in pieces of [`PIECE_BYTES`], one after the other. The master encodes a view once for all
+//! processes. The logic of both ends does not notice: [`MasterClient`](crate::rpc::MasterClient) replaces the stub by
+//! the view before its caller sees the answer.
 //!
-//! If the view changes meanwhile, the master goes on with the older one as long as it has it. Otherwise the
-//! asker starts again with the newest view.
+//! If the view changes while a process fetches it, the master continues with the older view as long as it has that.
+//! Otherwise the process starts again with the newest view.
 
 // Promise CHG-23
 
@@ -17,15 +17,16 @@ use fusee_core::view::update::ViewUpdate;
 
 use crate::master::{MasterReply, MasterRequest};
 
-/// The bytes of each piece except the last one.
+/// Number of bytes of each piece except the last one.
 pub const PIECE_BYTES: usize = 256 << 10;
-/// The longest view that is accepted. No real view is longer: the directory has at most 2^24 entries, and the
-/// address space bounds the regions.
+/// Length of the longest view that is accepted, in bytes. No real view is longer, because the directory has at most
+/// 2^24 entries, and the address space bounds the number of regions.
 const MAX_VIEW_BYTES: u64 = 2 << 30;
-/// The number of entries, subtables and regions that fit into one message, whatever they contain.
+/// A number of directory entries, subtables and regions together that always fits into one message, whatever they
+/// contain.
 const FEW_PARTS: usize = 1 << 14;
 
-/// Whether a view comes in pieces.
+/// Returns whether a view is sent in pieces.
 pub fn is_long(view: &View) -> bool {
     view.directory.len() + view.subtables.len() + view.regions.len() > FEW_PARTS
 }
@@ -41,12 +42,13 @@ fn is_long_update(update: &ViewUpdate) -> bool {
     }
 }
 
-/// Counts the parts of a change. The loss of a node may put every subtable into its scope.
+/// Returns the number of parts of a change. After the loss of a node, a change may concern every subtable.
 fn parts_of(change: &ViewChange) -> usize {
     change.subtables.len() + change.regions.len() + change.lost_pairs.len()
 }
 
-/// Returns a view's number without its content. No real view looks like that, since each has a directory.
+/// Returns a stub: the view's number without its content. It cannot be mistaken for a real view, because each real view
+/// has a directory.
 fn stub(number: u64, of: &View) -> View {
     View {
         number,
@@ -61,7 +63,7 @@ fn stub(number: u64, of: &View) -> View {
     }
 }
 
-/// Returns the view of an answer.
+/// Returns the view that an answer contains.
 fn view_of(reply: &mut MasterReply) -> Option<&mut View> {
     match reply {
         MasterReply::Opened { view, .. } | MasterReply::View(Some(view)) => Some(view),
@@ -82,17 +84,17 @@ pub fn shorten(reply: &mut MasterReply, newest: Option<&View>) {
     }
 }
 
-/// Returns the stub of an answer whose view was left out.
+/// Returns the stub that an answer contains in place of a view.
 pub fn stub_of(reply: &mut MasterReply) -> Option<&mut View> {
     view_of(reply).filter(|view| view.directory.is_empty())
 }
 
-/// Encodes a view, to be cut into pieces.
+/// Encodes a view, which is then cut into pieces.
 pub fn written(view: &View) -> Vec<u8> {
     postcard::to_stdvec(view).expect("a view can be written to memory")
 }
 
-/// Returns the answer to [`MasterRequest::ViewPiece`] from a view that was [written].
+/// Returns the answer to [`MasterRequest::ViewPiece`], from a view that was encoded by [`written`].
 pub fn piece(number: u64, written: &[u8], from: u64) -> MasterReply {
     let total = written.len();
     let from = usize::try_from(from).unwrap_or(total).min(total);
@@ -100,7 +102,7 @@ pub fn piece(number: u64, written: &[u8], from: u64) -> MasterReply {
     MasterReply::ViewPiece { number, from: from as u64, total: total as u64, bytes }
 }
 
-/// A view of which some pieces have come. It takes no more memory than these.
+/// A view of which some pieces have arrived. It takes no more memory than these pieces.
 #[derive(Debug)]
 pub struct ViewAssembler {
     number: u64,
@@ -108,11 +110,11 @@ pub struct ViewAssembler {
     begun_anew: u32,
 }
 
-/// The number of times that a newer view may replace the one that is being fetched.
+/// Limit of times that a newer view replaces the one that is being fetched.
 const MAX_ANEW: u32 = 100;
 
 impl ViewAssembler {
-    /// Begins with the view of this number, or a later one.
+    /// Begins to fetch the view of this number, or a later one.
     pub fn new(number: u64) -> ViewAssembler {
         ViewAssembler { number, bytes: Vec::new(), begun_anew: 0 }
     }
@@ -122,7 +124,7 @@ impl ViewAssembler {
         MasterRequest::ViewPiece { number: self.number, from: self.bytes.len() as u64 }
     }
 
-    /// Takes an answer. Returns the view if this was the last piece; the caller has to check the view.
+    /// Takes an answer. Returns the view if this was the last piece; the caller has to check that the view is valid.
     pub fn take(&mut self, reply: MasterReply) -> Result<Option<View>, &'static str> {
         let MasterReply::ViewPiece { number, from, total, bytes } = reply else {
             return Err("another answer than a piece of the view");
@@ -179,8 +181,8 @@ mod tests {
         }
     }
 
-    /// Asks a master with this view until all pieces have come. Returns the view, and how many pieces there
-    /// were.
+    /// Fetches a view of this number and encoding from a master, piece by piece. Returns the view, and the number of
+    /// pieces.
     fn assemble(assembly: &mut ViewAssembler, number: u64, written: &[u8]) -> (View, usize) {
         for pieces in 1.. {
             let MasterRequest::ViewPiece { number: asked, from } = assembly.request() else {
@@ -212,7 +214,7 @@ mod tests {
         assert_eq!(assembly.take(piece(7, &written(&old), 0)), Ok(None));
         let (come, _) = assemble(&mut assembly, 9, &written(&new));
         assert_eq!(come, new);
-        // Not without end, and never back to an older view.
+        // The number of replacements is limited, and an older view never replaces a newer one.
         let mut assembly = ViewAssembler::new(7);
         let written = written(&new);
         let newer = |number| piece(number, &written, 0);
@@ -241,7 +243,7 @@ mod tests {
         refused(&|_, _, bytes| bytes.clear());
         refused(&|_, _, bytes| bytes.push(0));
         assert!(ViewAssembler::new(7).take(MasterReply::Done).is_err());
-        // Complete bytes that are no view, or another view, or a view without content.
+        // All pieces have arrived, but together they are a view of another number, a stub, or no view.
         let whole = |number, view: &View| {
             ViewAssembler::new(number).take(piece(number, &super::written(view), 0))
         };
@@ -279,7 +281,7 @@ mod tests {
                 assert_eq!(stub, is_left_out.then_some((7, view.cluster)));
             }
         }
-        // The scope of a change counts, too.
+        // The parts of a change are counted, too.
         for (lost, is_left_out) in [(64, false), (FEW_PARTS as u32 + 1, true)] {
             let change = ViewChange {
                 stage: ChangeStage::Frozen,

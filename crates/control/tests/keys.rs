@@ -1,4 +1,4 @@
-//! Peers with a key may make the requests of their kind; peers without a key are told so.
+//! A peer with a key is allowed to make the requests of its kind. A peer without a key is told that it needs one.
 
 // Promise SEC-10: With a secret, each key opens only its own; strangers get nothing.
 
@@ -22,7 +22,7 @@ fn runtime(keys: Option<Keyring>) -> Runtime {
     Runtime::with_keys("test-keys", keys).unwrap()
 }
 
-/// A memory node that accepts every request.
+/// Starts a memory node that accepts every request. Returns the server and its address.
 fn node(runtime: &Runtime) -> (Server, String) {
     let handler = |_: Caller, _| async { NodeReply::Done };
     let server = serve::<NodeService, _, _>(runtime, bind("127.0.0.1:0").unwrap(), handler);
@@ -105,7 +105,7 @@ fn who_has_a_key_believes_nobody_without() {
     is_refused(asks(&addr, Some(keys), NodeRequest::Usage), "no secret");
 }
 
-/// A memory node that counts its requests.
+/// Starts a memory node that counts its requests. Returns the server, a connection to it, and the count.
 fn counting_node(runtime: &Runtime) -> (Server, TcpStream, Arc<AtomicUsize>) {
     let asked = Arc::new(AtomicUsize::new(0));
     let count = asked.clone();
@@ -120,14 +120,14 @@ fn counting_node(runtime: &Runtime) -> (Server, TcpStream, Arc<AtomicUsize>) {
     (server, stream, asked)
 }
 
-/// A request, encoded for a connection without codes.
+/// Returns the frame of a request for a connection without codes.
 fn bare_frame(request: NodeRequest) -> Vec<u8> {
-    // A call, its number, and its deadline in milliseconds.
+    // The first bytes are: the kind (a call), its id, and its deadline in milliseconds.
     let call = [&[0, 0, 100][..], &parsers::written(&Stamped { cluster: None, request })].concat();
     [&(call.len() as u32).to_be_bytes()[..], &call].concat()
 }
 
-/// Passes on a message of this many bytes, and returns it.
+/// Forwards a message of this many bytes, and returns it.
 fn pass_on(from: &mut TcpStream, to: &mut TcpStream, bytes: usize) -> Vec<u8> {
     let mut message = vec![0; bytes];
     from.read_exact(&mut message).unwrap();
@@ -135,7 +135,7 @@ fn pass_on(from: &mut TcpStream, to: &mut TcpStream, bytes: usize) -> Vec<u8> {
     message
 }
 
-/// Whether the other end closes the connection without sending anything.
+/// Returns whether the other end closes the connection without sending anything.
 fn is_closed(mut stream: TcpStream) -> bool {
     let mut said = Vec::new();
     let ended = stream.read_to_end(&mut said);
@@ -143,15 +143,15 @@ fn is_closed(mut stream: TcpStream) -> bool {
     said.is_empty() && ended.err().is_none_or(is_reset)
 }
 
-/// Lets a process with these keys call a memory node. Returns the thread that waits for the answer, and the
-/// node's end of the connection.
+/// Lets a process with these keys call a memory node at an address of this test. Returns the thread that waits for the
+/// answer, and the test's end of the connection.
 fn a_call_by(keys: Keyring) -> (JoinHandle<Result<NodeReply, RpcError>>, TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let dials = runtime(Some(keys));
     let dialler = NodeClient::new(&dials, listener.local_addr().unwrap().to_string());
     let calling = std::thread::spawn(move || {
         let answer = dialler.call_blocking(NodeRequest::Usage);
-        // The runtime keeps the connection open until the call has ended.
+        // Dropped only here, because the runtime keeps the connection open until the call has ended.
         drop(dials);
         answer
     });
@@ -160,7 +160,7 @@ fn a_call_by(keys: Keyring) -> (JoinHandle<Result<NodeReply, RpcError>>, TcpStre
     (calling, client)
 }
 
-/// Passes on what a client of this secret and the server say to each other, and returns it.
+/// Forwards the handshake between a client with the keys of this secret and the server, and returns its messages.
 fn recorded(secret: &Secret, server: &mut TcpStream) -> [Vec<u8>; 3] {
     let (calling, mut client) = a_call_by(secret.keys(PeerKind::Server));
     let hello = pass_on(&mut client, server, HELLO_BYTES);
@@ -183,7 +183,7 @@ fn a_recorded_handshake_is_of_no_use_and_nonces_differ() {
         stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
         stream
     };
-    // A replay to the server: it answers the same hello anew, and rejects the old proof.
+    // A replay to the server: it answers the same hello with another nonce, and rejects the old proof.
     let mut again = dial();
     again.write_all(&hello).unwrap();
     let mut second = vec![0; WELCOME_BYTES];
@@ -196,13 +196,12 @@ fn a_recorded_handshake_is_of_no_use_and_nonces_differ() {
     again.write_all(&proof).unwrap();
     assert!(is_closed(again));
     assert_eq!(asked.load(Ordering::SeqCst), 0);
-    // The nonces of a client differ as well.
+    // Two hellos of a client have different nonces, too.
     let [other, _, _] = recorded(&secret, &mut dial());
     assert_eq!(other[..8], hello[..8]);
     assert_ne!(other[8..], hello[8..], "the nonces of a client differ");
 
-    // A replay to a client: the server's answer to another hello proves nothing, and the client sends nothing
-    // more.
+    // A replay to a client: an answer to another hello proves nothing, so the client sends nothing more.
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let addr = listener.local_addr().unwrap().to_string();
     let replaying = std::thread::spawn(move || {
@@ -226,7 +225,7 @@ const PROOF_BYTES: usize = 32;
 // Promise SEC-11: A relayed proof is useless, with and without TLS.
 #[test]
 fn who_passes_proofs_on_has_no_connection_of_its_own() {
-    // First, without proofs: the attacker's request has an effect on a server that demands none.
+    // First without keys, as a cross-check: the attacker's request has an effect on a server that demands no proof.
     let without = runtime(None);
     let (open, mut stream, asked) = counting_node(&without);
     stream.write_all(b"FUSEE\x0b\x01\0").unwrap();
@@ -240,13 +239,13 @@ fn who_passes_proofs_on_has_no_connection_of_its_own() {
     let secret = Secret::random().unwrap();
     let serving = runtime(Some(secret.keys(PeerKind::Server)));
     let (_server, mut server, asked) = counting_node(&serving);
-    // A server with all rights connects to an attacker that has taken over an address.
+    // A server, which has all rights, connects to the attacker, which has taken over an address.
     let (calling, mut client) = a_call_by(secret.keys(PeerKind::Server));
     pass_on(&mut client, &mut server, HELLO_BYTES);
     pass_on(&mut server, &mut client, WELCOME_BYTES);
     pass_on(&mut client, &mut server, PROOF_BYTES);
     assert_eq!(pass_on(&mut server, &mut client, 1), [1], "the server has taken the proof");
-    // The attacker gets no further with either end: its own frame is refused, with a code or without.
+    // The attacker can use neither connection: each end refuses a frame of the attacker, with a code or without.
     let fence = bare_frame(fence());
     server.write_all(&[&fence[..], &[0; 16], &fence].concat()).unwrap();
     assert!(is_closed(server));

@@ -1,4 +1,4 @@
-//! The client of several masters: it finds the leader, and repeats only requests without an effect.
+//! Tests of the client of several masters: it finds the leader, and repeats only requests that have had no effect.
 
 // Promise MST-4
 
@@ -16,7 +16,7 @@ use fusee_core::race::HashKey;
 use fusee_core::verbs::{ClientId, ClusterId, MnId};
 use fusee_core::view::{Geometry, PoolPlace, Subtable, View};
 
-/// The behaviour of a fake master, which a test can change while it runs.
+/// The possible roles of a fake master; a test can change them while the master runs.
 const LEAD: u64 = 0;
 const STAND_BY: u64 = 1;
 const BREAK: u64 = 2;
@@ -89,7 +89,7 @@ fn the_leader_is_found_past_the_dead_and_the_stand_bys_and_remembered() {
     }
     assert_eq!((first.asked(), leads.asked()), (1, 3));
     assert_eq!(client.answered_by(), leads.addr);
-    // Clones know the leader, too.
+    // Clones of the client know the leader, too.
     assert_eq!(client.clone().call_blocking(MasterRequest::Open), Ok(MasterReply::Done));
     assert_eq!((first.asked(), leads.asked()), (1, 4));
 }
@@ -113,7 +113,7 @@ fn a_call_waits_for_the_end_of_an_election() {
     let runtime = runtime();
     let dead = nobody();
     let next = Fake::start(&runtime, STAND_BY, None);
-    // The stand-by still names the leader that died.
+    // This master stands by, and still names the leader that has died.
     let stale = Fake::start(&runtime, STAND_BY, Some(&dead));
     let client = client(&runtime, &[&dead, &stale.addr, &next.addr]);
     let role = Arc::clone(&next.role);
@@ -146,8 +146,8 @@ fn stand_bys_that_name_each_other_end_in_no_leader_and_the_dead_at_once() {
     );
 }
 
-/// The operating system of a leader that stands still accepts connections, but no answer comes. A request that
-/// was never sent to it has had no effect, however little time is left.
+/// The operating system of a leader that hangs accepts connections, but no answer arrives. A request that was never
+/// sent to that leader has had no effect, however little time is left.
 #[test]
 fn a_leader_that_stands_still_ends_in_no_leader() {
     let runtime = runtime();
@@ -170,7 +170,7 @@ fn a_request_that_may_have_had_an_effect_is_not_repeated_but_the_next_goes_elsew
     let silent = Fake::start(&runtime, BREAK, None);
     let leads = Fake::start(&runtime, LEAD, None);
     let client = client(&runtime, &[&silent.addr, &leads.addr]);
-    // Long enough to open a connection.
+    // This deadline is long enough to open a connection.
     let hurried = client.with_deadline(Duration::from_secs(2));
     let timed_out = hurried.call_blocking(MasterRequest::Open);
     assert_eq!(timed_out, Err(RpcError::TimedOut { addr: silent.addr.clone() }));
@@ -178,7 +178,7 @@ fn a_request_that_may_have_had_an_effect_is_not_repeated_but_the_next_goes_elsew
     assert_eq!(client.call_blocking(MasterRequest::Open), Ok(MasterReply::Done));
     assert_eq!((silent.asked(), leads.asked()), (1, 1));
 
-    // The same for a connection that breaks while the request runs.
+    // The same is true if the connection breaks while the request runs.
     leads.role.store(BREAK, Ordering::SeqCst);
     let calling = std::thread::spawn({
         let client = client.clone();
@@ -206,7 +206,7 @@ fn a_master_of_another_cluster_is_passed_over_and_named() {
     both.join(own);
     assert_eq!(both.call_blocking(MasterRequest::Open), Ok(MasterReply::Done));
     assert_eq!((stranger.asked(), right.asked()), (1, 1));
-    // Clones and separate connections belong to the same cluster.
+    // Clones, and clients with separate connections, belong to the same cluster.
     let alone = client(&runtime, &[&stranger.addr]);
     let clone = alone.clone();
     let apart = alone.apart();
@@ -223,7 +223,7 @@ fn a_master_of_another_cluster_is_passed_over_and_named() {
     assert_eq!(apart.call_blocking(MasterRequest::Open), Ok(MasterReply::Done));
 }
 
-/// Returns a view that comes in pieces.
+/// Returns a view that is so long that it is sent in pieces.
 fn long_view(number: u64) -> View {
     View {
         number,
@@ -238,8 +238,9 @@ fn long_view(number: u64) -> View {
     }
 }
 
-/// A master with the first view, and with the second one as soon as a piece of the first is requested. If
-/// `stands_by`, it answers that first request as a stand-by. Also returns the number of closed sessions.
+/// Starts a master that has the first view, and has the second one from the first request for a piece of the first on.
+/// If `stands_by`, it answers that request as a master that stands by. Also returns the number of sessions that were
+/// closed.
 fn changing(runtime: &Runtime, views: [u64; 2], stands_by: bool) -> (Server, Arc<AtomicU64>) {
     let fetched = Arc::<AtomicU64>::default();
     let closed = Arc::<AtomicU64>::default();
@@ -292,7 +293,8 @@ fn changing(runtime: &Runtime, views: [u64; 2], stands_by: bool) -> (Server, Arc
     (serve::<MasterService, _, _>(runtime, listener, handler).unwrap(), closed)
 }
 
-/// An answer names the fenced sessions for the views of its time, and tells nothing about later ones.
+/// An answer names the sessions that are fenced in the view of its time, and tells nothing about sessions that later
+/// views fence.
 // Promise CHG-26
 #[test]
 fn an_answer_never_brings_a_newer_view_than_it_was_given_with() {
@@ -313,7 +315,7 @@ fn an_answer_never_brings_a_newer_view_than_it_was_given_with() {
             assert_eq!(view.map(|view| view.number()), brought);
             assert_eq!((expelled, lease_ms), (vec![ClientId(5)], 1_000), "the rest is there");
         }
-        // A session that was opened with the older view is given up, and another one is opened.
+        // The session that was opened with the older view is given up, and another one is opened.
         let (server, closed) = changing(&runtime, [7, 9], stands_by);
         let one = client(&runtime, &[&server.addr().unwrap().to_string()]);
         let reply = one.call_blocking(MasterRequest::Open).unwrap();

@@ -1,5 +1,5 @@
-//! A table of every control request with the kinds of peers that may make it. It is independent of the code's
-//! own, so that a request of servers that is opened to clients by mistake is noticed.
+//! A table of every control request with the kind of peer that is allowed to make it. The table is independent of the
+//! code's own rules, so that the test detects a request that is opened to clients by mistake.
 
 // Promise SEC-21: Each control request is answered to permitted keys only.
 
@@ -17,7 +17,7 @@ use fusee_control::rpc::{
 };
 use serde::de::DeserializeOwned;
 
-/// The kind of peer that a request needs. Servers and administrators may do what a client may.
+/// The kind of peer that each request needs. Servers and administrators are allowed to do what a client is.
 const NODE_REQUESTS: &[(&str, PeerKind)] = &[
     ("Describe", Client),
     ("Format", Server),
@@ -58,14 +58,14 @@ const MASTER_REQUESTS: &[(&str, PeerKind)] = &[
     ("Events", Client),
 ];
 
-/// Returns one request of each kind, parsed from small random numbers.
+/// Returns one request of each kind, parsed from pseudo-random small bytes.
 fn all<T: DeserializeOwned>() -> Vec<T> {
     let mut seed = 7u64;
     let mut random = || {
         seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (seed >> 40) as u8
     };
-    // The first byte is the kind.
+    // The first byte is the kind of the request.
     let one = |kind: u8| {
         (0..200_000).find_map(|_| {
             let drawn = usize::from(random()) % 40;
@@ -78,7 +78,7 @@ fn all<T: DeserializeOwned>() -> Vec<T> {
     (0..64).map_while(one).collect()
 }
 
-/// Makes each request to one kind of server, with each kind of key.
+/// Makes each request to one kind of server, with each kind of key, and checks whether the server accepts it.
 fn check<S: Service<Request: Clone>>(
     requests: &[S::Request],
     table: &[(&str, PeerKind)],

@@ -1,4 +1,4 @@
-//! The RPC edge over real sockets: calls, and all kinds of peers at the other end.
+//! Tests of the RPC layer over real sockets: calls, and all kinds of peers at the other end.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -19,8 +19,8 @@ fn runtime() -> Runtime {
     Runtime::start("test-control").unwrap()
 }
 
-/// A memory node that counts its requests: `Usage` returns the number of earlier ones, `Describe` never
-/// answers, `BlocksOf` panics.
+/// The handler of a memory node that counts its requests: `Usage` returns the number of earlier requests, `Describe`
+/// never returns, and `BlocksOf` panics.
 async fn count(request: NodeRequest, calls: Arc<AtomicU64>) -> NodeReply {
     let call = calls.fetch_add(1, Ordering::Relaxed);
     match request {
@@ -39,8 +39,8 @@ fn counting_node(runtime: &Runtime, addr: &str) -> (Server, String) {
     (server, addr)
 }
 
-/// A node that answers like [`count`], always as to a first call. Also returns a receiver that tells which
-/// connection makes a request, and which one ends.
+/// Starts a node that handles every request as [`count`] handles a first one. Also returns a receiver of events: which
+/// connection has made a request, and which connection has ended.
 fn watched_node(runtime: &Runtime) -> (Server, Receiver<(&'static str, u64)>) {
     let (tell, told) = channel();
     let seen = tell.clone();
@@ -68,7 +68,7 @@ fn calls_are_answered_each_once_and_concurrently() {
     let runtime = runtime();
     let (server, addr) = counting_node(&runtime, "127.0.0.1:0");
     let client = NodeClient::new(&runtime, addr);
-    // More than the server handles at a time on one connection.
+    // These are more calls than the server handles at a time on one connection.
     let mut seen: Vec<u64> = runtime.block_on(async {
         let calls = (0..300).map(|_| client.call(NodeRequest::Usage));
         let replies = futures_util::future::join_all(calls).await;
@@ -88,7 +88,7 @@ fn a_silent_handler_times_out_and_a_panicking_one_is_an_error() {
     let runtime = runtime();
     let (_server, addr) = counting_node(&runtime, "127.0.0.1:0");
     let client = NodeClient::new(&runtime, addr.clone());
-    // The connection is open already, so the deadline applies to the answer.
+    // This call opens the connection, so that the deadline below applies to the answer only.
     assert_eq!(usage(&client), 0);
     let hurried = client.with_deadline(Duration::from_millis(50));
     let timed_out = hurried.call_blocking(NodeRequest::Describe);
@@ -132,7 +132,8 @@ fn requests_are_known_by_their_connection_and_its_end_is_told() {
     assert_eq!(next(), ("ends", 1));
 }
 
-/// If a process closes a connection and is not heard over another one, the master takes the process for dead.
+/// If a process closed a connection before the master has had a request over another one, the master would take the
+/// process for dead.
 #[test]
 fn a_connection_that_is_too_slow_is_not_closed_before_another_one_speaks() {
     let runtime = runtime();
@@ -150,7 +151,7 @@ fn a_connection_that_is_too_slow_is_not_closed_before_another_one_speaks() {
     server.stop();
 }
 
-/// The end of a process is noticed at once, not when the answer that it waited for is due.
+/// The end of a process is noticed at once, and not only when the answer that the process waited for is sent.
 // Promise SIL-8: A dead process is noticed when its connection breaks.
 #[test]
 fn the_end_of_a_connection_is_told_while_an_answer_is_held() {
@@ -207,7 +208,7 @@ fn a_stranger_is_named() {
     stranger.join().unwrap();
 }
 
-/// Sends bytes; returns the bytes that came back before the server closed the connection.
+/// Sends these bytes. Returns the bytes that arrive before the server closes the connection.
 fn poke(addr: &str, bytes: &[u8]) -> Vec<u8> {
     let mut stream = TcpStream::connect(addr).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
@@ -229,12 +230,13 @@ fn malformed_input_closes_only_its_own_connection() {
     let (_server, addr) = counting_node(&runtime, "127.0.0.1:0");
     let client = NodeClient::new(&runtime, addr.clone());
     assert_eq!(usage(&client), 0);
-    // No hello; then hellos followed by a frame that is too long, and by a frame of garbage.
+    // First a message that is no hello; then hellos followed by a frame that is too long, and by a frame that cannot be
+    // decoded.
     assert_eq!(poke(&addr, b"GET / HTTP/1.1\r\n\r\n"), b"");
     let welcome = [HELLO, &[0; 32]].concat();
     assert_eq!(poke(&addr, &[HELLO, &u32::MAX.to_be_bytes()].concat()), welcome);
     assert_eq!(poke(&addr, &[HELLO, &[0, 0, 0, 3, 9, 9, 9]].concat()), welcome);
-    // A connection that sends nothing is closed as well.
+    // A connection on which nothing is sent is closed, too.
     assert_eq!(poke(&addr, b""), b"");
     assert_eq!(usage(&client), 1);
 }

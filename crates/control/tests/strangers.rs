@@ -1,4 +1,5 @@
-//! Bounds on the resources that strangers and broken peers hold: the server goes on answering others.
+//! Bounds on the resources that unauthenticated and broken peers take from a server, which continues to answer other
+//! peers.
 
 // Promise SEC-3: Strangers hold a bounded part of a server.
 
@@ -16,14 +17,14 @@ use fusee_core::verbs::ClientId;
 
 const HELLO: &[u8] =
     b"FUSEE\x0b\x01\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0";
-/// Longer than anything in these tests takes on a loaded machine.
+/// Longest wait for an expected event. It is longer than anything in these tests takes on a loaded machine.
 const WAIT: Duration = Duration::from_secs(60);
 
 fn runtime() -> Runtime {
     Runtime::start("test-strangers").unwrap()
 }
 
-/// A node that answers `Usage` and `Fence` at once, and no other request ever.
+/// Starts a node that answers `Usage` and `Fence` at once, and never answers any other request.
 fn node(runtime: &Runtime, limits: Limits) -> (Server, String) {
     let handler = |_: Caller, request| async move {
         match request {
@@ -84,14 +85,14 @@ fn count_open(streams: &mut [TcpStream]) -> usize {
     streams.iter_mut().map(|stream| usize::from(is_open(stream))).sum()
 }
 
-/// A frame with a request that is answered (`Usage`), or never (`Describe`).
+/// Returns a frame with a request by its variant: one that is answered (`Usage`), or one that never is (`Describe`).
 fn request(id: u8, variant: u8) -> Vec<u8> {
     call(id, &[variant])
 }
 
-/// Returns a frame with this request.
+/// Returns a frame with this encoded request.
 fn call(id: u8, request: &[u8]) -> Vec<u8> {
-    // Envelope::Call, id, deadline (varint, 60 s), no cluster, the request.
+    // The bytes are: `Envelope::Call`, the id, the deadline (a varint, 60 s), no cluster, and the request.
     frame(&[&[0, id, 0xe0, 0xd4, 0x03, 0], request].concat())
 }
 
@@ -102,7 +103,7 @@ fn frame(body: &[u8]) -> Vec<u8> {
 const DESCRIBE: u8 = 0;
 const USAGE: u8 = 10;
 
-/// Makes a first request, and receives the answers to the hello and to the request.
+/// Makes the first request of a connection, and receives the answers to the hello and to the request.
 fn ask(stream: &mut TcpStream) {
     stream.write_all(&request(1, USAGE)).unwrap();
     stream.read_exact(&mut [0; 72]).unwrap();
@@ -115,7 +116,7 @@ fn receive(stream: &mut TcpStream) {
     stream.read_exact(&mut vec![0; u32::from_be_bytes(len) as usize]).unwrap();
 }
 
-/// There are more silent connections with a valid hello than a server allows: the newest one makes a request,
+/// More connections than a server allows have sent a valid hello but no request. The newest of them makes a request,
 /// and gets its answer.
 #[test]
 fn silent_connections_make_room_for_who_asks() {
@@ -137,7 +138,7 @@ fn who_asks_nothing_is_sent_away_before_and_after_the_hello() {
     let (server, addr) = node(&runtime, Limits { first_request, ..Limits::default() });
     assert_closed(dial(&addr));
     assert_closed(greet(&addr));
-    // An incomplete frame is no request.
+    // An incomplete frame is no request, so these connections are closed, too.
     let mut head = greet(&addr);
     let mut half = greet(&addr);
     head.write_all(&[0, 0]).unwrap();
@@ -169,15 +170,15 @@ fn a_request_that_does_not_come_whole_ends_its_connection() {
     let (server, addr) = node(&runtime, Limits { frame, ..Limits::default() });
     let mut stream = greet(&addr);
     ask(&mut stream);
-    // A connection that waits for an answer may not trickle either.
+    // A connection that waits for an answer must not send a frame too slowly either.
     stream.write_all(&request(7, DESCRIBE)).unwrap();
     stream.write_all(&request(8, USAGE)[..6]).unwrap();
     assert_closed(stream);
     server.stop();
 }
 
-/// Idle connections go first, from the address that has too many. A connection that waits for an answer is
-/// never closed.
+/// If there are too many connections, idle ones are closed first, of the address that has too many. A connection that
+/// waits for an answer is never closed.
 #[test]
 fn guests_are_bounded_for_each_address_and_in_total() {
     let other = |host: u8| {
@@ -203,12 +204,12 @@ fn guests_are_bounded_for_each_address_and_in_total() {
             idle.push(stream);
         }
         is_served(&addr);
-        // One of the ten places belongs to the client that was served just now.
+        // One of the address's ten connections is that of the client that was just served.
         for stream in idle.drain(..35) {
             assert_closed(stream);
         }
         assert_eq!(count_open(&mut waiting), 5);
-        // All ten are busy now, so an eleventh connection of the address is refused.
+        // Finally all ten connections wait for answers, so an eleventh connection of the address is refused.
         let mut busy = Vec::new();
         for _ in 0..20 {
             let mut stream = greet(&addr);
@@ -255,7 +256,7 @@ fn half_received_frames_are_bounded_and_others_are_served() {
     for _ in 0..10 {
         let mut stream = greet(&addr);
         stream.write_all(&(8u32 << 20).to_be_bytes()).unwrap();
-        // The server may close the connection meanwhile.
+        // The write may fail, because the server may close the connection before.
         drop(stream.write_all(&vec![0; 700_000]));
         half.push(stream);
     }
@@ -268,7 +269,7 @@ fn half_received_frames_are_bounded_and_others_are_served() {
     server.stop();
 }
 
-/// A frame of about a MiB with a request that is never answered, or one that is.
+/// Returns a frame of about a MiB with a request that is never answered, or with one that is answered.
 fn long_request(id: u8, is_answered: bool) -> Vec<u8> {
     let clients = vec![ClientId(1); 1 << 20];
     let request = if is_answered {
@@ -280,15 +281,15 @@ fn long_request(id: u8, is_answered: bool) -> Vec<u8> {
     call(id, &parsers::written(&request))
 }
 
-/// Checks that one more request is refused, and ends the connection.
+/// Checks that the server refuses one more request and closes the connection.
 #[track_caller]
 fn is_sent_away(mut stream: TcpStream, id: u8) {
-    // The connection may be closed before all bytes are sent.
+    // The write may fail, because the server may close the connection before all bytes are sent.
     drop(stream.write_all(&long_request(id, false)));
     assert_closed(stream);
 }
 
-/// The bytes of requests count as long as these are handled, even if no caller waits for the answers any more.
+/// The bytes of requests are counted until their handlers end, even if no caller waits for the answers any more.
 #[test]
 fn requests_that_are_not_answered_are_bounded_for_each_address_and_in_total() {
     const MOST: usize = 7 << 19;
@@ -300,7 +301,7 @@ fn requests_that_are_not_answered_are_bounded_for_each_address_and_in_total() {
         let (server, addr) = node(&runtime, limits);
         let mut stream = greet(&addr);
         ask(&mut stream);
-        // Answered requests hold nothing any more.
+        // Requests that have been answered take no memory any more.
         for _ in 0..10 {
             stream.write_all(&long_request(1, true)).unwrap();
             receive(&mut stream);
@@ -308,15 +309,15 @@ fn requests_that_are_not_answered_are_bounded_for_each_address_and_in_total() {
         for id in 0..3 {
             stream.write_all(&long_request(id, false)).unwrap();
         }
-        // When this request is answered, the three before it are being handled.
+        // When this request has been answered, the handlers of the three requests before it are running.
         stream.write_all(&request(4, USAGE)).unwrap();
         receive(&mut stream);
         for id in 0..3 {
-            // Envelope::Cancel, id.
+            // The bytes are: `Envelope::Cancel`, and the id.
             stream.write_all(&frame(&[1, id])).unwrap();
         }
         is_sent_away(stream, 5);
-        // They are still handled after the end of their connection.
+        // The three handlers still run after the end of their connection, so their requests are still counted.
         is_sent_away(greet(&addr), 0);
         is_served(&addr);
         let mut stranger = connect_from(Ipv4Addr::new(127, 0, 0, 9).into(), &addr);
@@ -332,7 +333,7 @@ fn requests_that_are_not_answered_are_bounded_for_each_address_and_in_total() {
     }
 }
 
-/// A node with long answers, and the number of its connections that have ended.
+/// Starts a node with long answers. Also returns the number of its connections that have ended.
 fn talkative(runtime: &Runtime, limits: Limits) -> (Server, String, Arc<AtomicUsize>) {
     let handler =
         |_: Caller, _: NodeRequest| async { NodeReply::Owners(vec![ClientId(u32::MAX); 8192]) };
@@ -350,7 +351,8 @@ fn talkative(runtime: &Runtime, limits: Limits) -> (Server, String, Arc<AtomicUs
 
 /// Returns frames with this many requests.
 fn requests(count: u16) -> Vec<u8> {
-    // Envelope::Call, id (varint of two bytes), deadline (varint, 60 s), no cluster, the request.
+    // The bytes are: `Envelope::Call`, the id (a varint of two bytes), the deadline (a varint, 60 s), no cluster, and
+    // the request.
     let one = |id: u16| frame(&[0, id as u8 | 0x80, (id >> 7) as u8, 0xe0, 0xd4, 0x03, 0, USAGE]);
     (0..count).flat_map(one).collect()
 }
@@ -368,7 +370,7 @@ fn who_does_not_fetch_answers_is_sent_away() {
         assert!(Instant::now() < deadline, "it keeps its place");
         std::thread::sleep(Duration::from_millis(10));
     }
-    // The server has received requests, and has begun to answer.
+    // The server has received requests, and has begun to answer them.
     stream.read_exact(&mut [0; 72]).unwrap();
     receive(&mut stream);
     let _ = asking.join().unwrap();
@@ -384,7 +386,7 @@ fn who_asks_much_at_once_gets_all_answers() {
     let asking = std::thread::spawn(move || asks.write_all(&requests(REQUESTS)).unwrap());
     stream.read_exact(&mut [0; 72]).unwrap();
     for number in 0..REQUESTS {
-        // Reads slowly at first, so that answers accumulate.
+        // Reads slowly at first, so that answers accumulate in the server.
         if number < 50 {
             std::thread::sleep(Duration::from_millis(5));
         }

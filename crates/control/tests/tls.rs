@@ -1,5 +1,5 @@
-//! Control connections over TLS: mismatches are reported to both ends, certificates can change, and proofs are
-//! valid only for their connection.
+//! Control connections over TLS: if only one end speaks TLS, both ends learn it; certificates can be replaced; and
+//! proofs are valid only for their own connection.
 
 // Promise SEC-12
 
@@ -34,7 +34,7 @@ fn runtime(keys: Option<Keyring>, tls: Option<TlsSettings>) -> Runtime {
     Runtime::with_keys("test-tls", keys).unwrap().with_tls(tls)
 }
 
-/// A memory node that accepts every request, and counts them.
+/// Starts a memory node that accepts every request. Returns the server, its address, and the count of requests.
 fn node(runtime: &Runtime) -> (Server, String, Arc<AtomicUsize>) {
     let asked = Arc::new(AtomicUsize::new(0));
     let count = asked.clone();
@@ -87,13 +87,13 @@ fn who_speaks_the_other_way_is_told() {
         let (_plain, plain_addr, _) = node(&plain);
         is_refused(asks(&plain_addr, keys(PeerKind::Client), as_client(&files)), "speaks no TLS");
         assert_eq!(asks(&plain_addr, keys(PeerKind::Client), None), Ok(NodeReply::Done));
-        // A server with the certificates of a client only answers without TLS.
+        // A server that has only the certificates of a client answers without TLS.
         let half = runtime(keys(PeerKind::Server), as_client(&files));
         let (_half, half_addr, _) = node(&half);
         assert_eq!(asks(&half_addr, keys(PeerKind::Client), None), Ok(NodeReply::Done));
         assert_eq!(asked.load(Ordering::SeqCst), 2);
     }
-    // Keys are demanded over TLS as well.
+    // Keys are demanded over TLS, too.
     let serving = runtime(Some(secret.keys(PeerKind::Server)), as_server(&files));
     let (_server, addr, _) = node(&serving);
     let answer = asks(&addr, None, as_client(&files));
@@ -129,12 +129,12 @@ fn certificates_change_without_a_restart() {
     std::thread::sleep(fusee_tls::LOOK);
     is_refused(asks(&addr, None, as_client(&before)), "does not believe");
     assert_eq!(asks(&addr, None, as_client(&files)), Ok(NodeReply::Done));
-    // Open connections go on, and their clients trust the new authority when they connect again.
+    // Open connections stay open, and their clients trust the new authority when they connect again.
     assert_eq!(client.call_blocking(NodeRequest::Usage), Ok(NodeReply::Done));
     assert_eq!(asks(&addr, None, first), Ok(NodeReply::Done));
 }
 
-/// Passes on a message of this many bytes.
+/// Forwards a message of this many bytes.
 fn pass_on(from: &mut MaybeTlsStream<TcpStream>, to: &mut MaybeTlsStream<TcpStream>, bytes: usize) {
     let mut message = vec![0; bytes];
     from.read_exact(&mut message).unwrap();
@@ -148,7 +148,7 @@ fn a_proof_is_good_for_the_tls_connection_that_it_was_made_over() {
     let secret = Secret::random().unwrap();
     let serving = runtime(Some(secret.keys(PeerKind::Server)), as_server(&files));
     let (_server, addr, asked) = node(&serving);
-    // An attacker with a certificate of the authority, but without a key.
+    // The attacker has a certificate of the authority, but no key.
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let between = listener.local_addr().unwrap().to_string();
     let keys = Some(secret.keys(PeerKind::Server));
@@ -180,7 +180,7 @@ fn strangers_are_cut_off_and_random_bytes_do_no_harm() {
         stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
         stream
     };
-    // The start of a handshake, and nothing more.
+    // This connection sends the start of a handshake, and nothing more.
     let mut stalls = connect();
     stalls.write_all(&[fusee_tls::FIRST_BYTE, 3, 1, 2, 0, 1]).unwrap();
     let begun = std::time::Instant::now();
@@ -195,7 +195,7 @@ fn strangers_are_cut_off_and_random_bytes_do_no_harm() {
     for round in 0..60 {
         let mut bytes: Vec<u8> = (0..usize::from(random()) * 8).map(|_| random()).collect();
         let mut stream = if round % 2 == 0 {
-            // After a complete handshake, and perhaps a valid hello.
+            // These random bytes follow a complete handshake, and in half of the cases a valid hello.
             if round % 4 == 0 {
                 bytes.splice(..0, *b"FUSEE\x0b\x01\0");
             }

@@ -1,6 +1,6 @@
 //! Programs that speak another version of the control protocol: each side learns which one is too old.
 //!
-//! In every version, a hello begins with 8 bytes, with "FUSEE" and the version in front. The hellos here are
+//! In every version, the first 8 bytes of a hello begin with "FUSEE" and the version. The hellos of these tests are
 //! literal bytes, of past versions and of possible future ones.
 
 // Promise API-23: Programs of different versions learn which side is too old.
@@ -15,7 +15,7 @@ use fusee_control::rpc::{
 };
 use fusee_core::version::{ConnectionEnd, VersionError};
 
-/// Past versions of this hello, and possible future ones.
+/// Past versions of the control protocol, and possible future ones.
 const OTHERS: [u8; 4] = [1, 8, 200, 255];
 
 fn node(runtime: &Runtime) -> Server {
@@ -28,7 +28,7 @@ fn a_server_tells_clients_of_other_versions_which_one_it_is() {
     let runtime = Runtime::start("versions").unwrap();
     let server = node(&runtime);
     for version in OTHERS {
-        // The first 8 bytes are followed by as many bytes as today, by none, or by more.
+        // The first 8 bytes are followed by as many bytes as in this version, by none, or by more.
         for behind in [32, 0, 500] {
             let mut stream = TcpStream::connect(server.addr().unwrap()).unwrap();
             stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();

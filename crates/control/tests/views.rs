@@ -1,4 +1,4 @@
-//! Lengths of the messages by which the master announces views.
+//! Lengths of the messages by which the master sends views.
 
 use fusee_control::master::{ClusterEpochs, MasterReply};
 use fusee_core::race::HashKey;
@@ -6,7 +6,7 @@ use fusee_core::verbs::{ClusterId, MnId};
 use fusee_core::view::update::ViewUpdate;
 use fusee_core::view::{Geometry, Member, PoolPlace, Subtable, View};
 
-/// A split costs every client process a few hundred bytes, however large the index is.
+/// The views of a split take a few hundred bytes for every client process, however large the index is.
 #[test]
 fn the_views_of_a_split_are_short_messages() {
     let place = |node, offset| PoolPlace { node: MnId(node), offset };

@@ -1,11 +1,11 @@
 //! The calls over one connection of a client.
 //!
-//! One task writes the requests and reads the answers. Each call has an id, sends its request, and waits for the
-//! answer with this id. If the connection ends, all its calls fail with [`RpcError::Closed`]. The connection is
-//! closed when it is dropped with all its calls.
+//! One task writes the requests and reads the answers. Each call has an id, sends its request, and waits for the answer
+//! with the same id. If the connection ends, all its calls fail with [`RpcError::Closed`]. The connection is closed
+//! when it and all its calls have been dropped.
 //!
-//! Only a few requests wait to be written; further calls wait with theirs. So a peer that reads nothing costs
-//! the memory of the calls that wait for it, until their deadlines.
+//! Only a few requests are queued for writing; further calls keep their requests until there is room. So a peer that
+//! reads nothing costs no more memory than the calls that wait for it, until their deadlines.
 
 use std::collections::HashMap;
 use std::io;
@@ -23,10 +23,10 @@ use super::RpcError;
 use super::codec::{AnswerEnvelope, CallFailure, Envelope, encode, ms_left};
 use super::frames::{FrameReader, send};
 
-/// The most requests that wait to be written.
+/// Limit of requests that are queued for writing.
 const MAX_UNWRITTEN: usize = 16;
 
-/// An open connection. Clones are the same connection.
+/// An open connection. Clones refer to the same connection.
 pub(super) struct ClientConnection<R> {
     calls: Arc<PendingCalls<R>>,
     requests: mpsc::Sender<io::Result<Vec<u8>>>,
@@ -38,15 +38,15 @@ impl<R> Clone for ClientConnection<R> {
     }
 }
 
-/// The calls of a connection.
+/// The running calls of a connection.
 struct PendingCalls<R> {
-    /// The address of the connection.
+    /// The address of the peer.
     addr: String,
     state: Mutex<PendingCallsState<R>>,
 }
 
 struct PendingCallsState<R> {
-    /// The calls that wait for answers, indexed by id; `None` after the end of the connection.
+    /// The calls that wait for answers, by their ids; `None` after the end of the connection.
     waiting: Option<HashMap<u64, oneshot::Sender<Result<R, CallFailure>>>>,
     next_id: u64,
     /// The time at which the last call ended.
@@ -55,11 +55,11 @@ struct PendingCallsState<R> {
 
 impl<R> PendingCalls<R> {
     fn state(&self) -> MutexGuard<'_, PendingCallsState<R>> {
-        // No code that holds the lock panics half-way.
+        // A poisoned lock is accepted, because no code that holds the lock can panic half-way through a change.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Ends a call. Returns the sender of its outcome if it still waits.
+    /// Ends a call. Returns the sender for its outcome, if the call was still waiting.
     fn end(&self, id: u64) -> Option<oneshot::Sender<Result<R, CallFailure>>> {
         let mut state = self.state();
         state.idle_since = Instant::now();
@@ -68,7 +68,7 @@ impl<R> PendingCalls<R> {
 }
 
 impl<R: DeserializeOwned + Send + 'static> ClientConnection<R> {
-    /// Starts to carry messages over a stream after the hello. Must run on the runtime.
+    /// Starts to carry messages over a stream, after the hello. Must be called on the runtime.
     pub(super) fn start(
         stream: impl AsyncRead + AsyncWrite + Send + 'static,
         codes: Option<FrameCodes>,
@@ -83,19 +83,19 @@ impl<R: DeserializeOwned + Send + 'static> ClientConnection<R> {
             if let Err(error) = carry(stream, codes, unwritten, &calls).await {
                 tracing::debug!(addr = %calls.addr, %error, "control connection broke");
             }
-            // The stream is closed before a caller sees this and connects again.
+            // The stream is closed before any caller sees this, and so before it connects again.
             calls.state().waiting = None;
         });
         connection
     }
 
-    /// Whether this is the same connection.
+    /// Returns whether both are the same connection.
     pub(super) fn is(&self, other: &ClientConnection<R>) -> bool {
         Arc::ptr_eq(&self.calls, &other.calls)
     }
 
-    /// Begins a call. Returns `None` if the connection has ended, or if it has been idle for so long that the
-    /// server may be about to close it.
+    /// Begins a call. Returns `None` if the connection has ended, or has been idle for longer than `longest_idle`, so
+    /// that the server may be about to close it.
     pub(super) fn begin(&self, longest_idle: Duration) -> Option<PendingCall<R>> {
         let mut state = self.calls.state();
         let id = state.next_id;
@@ -124,7 +124,7 @@ async fn carry<R: DeserializeOwned>(
     let receive = async {
         while let Some(AnswerEnvelope { id, outcome }) = frames.next().await? {
             if let Some(call) = calls.end(id) {
-                // A call that has just been dropped needs no outcome.
+                // A call that has just been dropped does not receive its outcome.
                 let _dropped = call.send(outcome);
             }
         }
@@ -136,7 +136,7 @@ async fn carry<R: DeserializeOwned>(
     }
 }
 
-/// A call that has begun. Dropping it ends it.
+/// A running call. It ends when this is dropped.
 pub(super) struct PendingCall<R> {
     connection: ClientConnection<R>,
     id: u64,
@@ -176,7 +176,7 @@ impl<R> PendingCall<R> {
             })
         };
         timeout_at(deadline, answered).await.unwrap_or_else(|_| {
-            // Only a courtesy, since the server knows the deadline: it is left out if others wait.
+            // Not necessary, because the server knows the deadline; so it is left out if the queue is full.
             let _full = requests.try_send(encode(&Envelope::<()>::Cancel { id }));
             Err(RpcError::TimedOut { addr: addr() })
         })
@@ -190,14 +190,14 @@ mod tests {
     use super::*;
     use crate::rpc::MAX_FRAME_BYTES;
 
-    /// The other end of a connection.
+    /// The server's end of a connection.
     struct ServerEnd {
         requests: FrameReader<BufReader<ReadHalf<DuplexStream>>>,
         answers: mpsc::Sender<io::Result<Vec<u8>>>,
     }
 
     impl ServerEnd {
-        /// Returns the id of the next request; `None` if it has been cancelled.
+        /// Returns the id of the next request; `None` if the next message is a cancellation.
         async fn asked(&mut self) -> Option<u64> {
             match self.requests.next::<Envelope<Vec<u8>>>().await.unwrap().unwrap() {
                 Envelope::Call { id, .. } => Some(id),
@@ -281,7 +281,7 @@ mod tests {
         let count = 3 * MAX_UNWRITTEN;
         let mut calls: Vec<_> =
             (0..count).map(|_| connection.begin(Duration::MAX).unwrap()).collect();
-        // Most of these requests do not fit into the connection, or the queue.
+        // Most of these requests fit neither into the connection nor into the queue.
         let asks = calls.iter_mut().map(|call| call.answer(vec![7u8; 1 << 10], soon()));
         let ends = async {
             server.asked().await.unwrap();

@@ -1,8 +1,8 @@
 //! The calling side of a service.
 //!
-//! A client connects to its address when it is first called, and again after its connection broke. Clones share
-//! the connection; calls do not wait for each other. Every call runs as a task of the [`Runtime`], so the
-//! caller may await it from any executor.
+//! A client connects to its address when it is first called, and again after its connection broke. Clones share the
+//! connection, and calls do not wait for each other. Every call runs as a task of the [`Runtime`], so the caller can
+//! await it under any executor.
 
 use std::fmt;
 use std::sync::Arc;
@@ -21,18 +21,18 @@ use super::runtime::Trust;
 use super::wire::Wire;
 use super::{DEFAULT_DEADLINE, HELLO_TIMEOUT, REUSE_TIMEOUT, RpcError, Runtime, Service, Stamped};
 
-/// The time to wait for a connection before the address counts as unreachable.
+/// The time after which an address that accepts no connection is considered unreachable.
 const CONNECT_TIMEOUT: Duration = HELLO_TIMEOUT;
 
-/// The time that a silent connection stays open after it was given up: longer than it takes to open another
-/// one, and to be heard over that.
+/// The time for which a silent connection stays open after it was given up. It is longer than it takes to open another
+/// connection and to send a request over it.
 const PARTING: Duration = Duration::from_secs(5);
 
 /// A client of one service at one address.
 pub struct RpcClient<S: Service> {
     shared: Arc<Shared<S>>,
     deadline: Duration,
-    /// The cluster that requests are stamped with.
+    /// The cluster with which requests are stamped.
     cluster: Option<ClusterId>,
 }
 
@@ -53,14 +53,14 @@ struct Shared<S: Service> {
     runtime: Handle,
     trust: Trust,
     addr: String,
-    /// Whether a broken connection can be replaced; false inside a process.
+    /// Whether a broken connection can be replaced. False for a service in the same process.
     reconnect: bool,
-    /// Locked while a connection is opened.
+    /// The open connection, if there is one. Locked while a connection is being opened.
     connection: Mutex<Option<ClientConnection<S::Reply>>>,
 }
 
-/// Closes a connection that was given up for its silence, after a while. A peer that was only slow would take
-/// the end of the connection for the end of this process, unless it has heard of this process over another
+/// Closes a connection that was given up because the peer was silent, after some time. A peer that was only slow would
+/// take the end of the connection for the end of this process, unless it has had a request of this process over another
 /// connection before.
 fn part_later<R: Send + 'static>(connection: ClientConnection<R>) {
     tokio::spawn(async move {
@@ -70,12 +70,12 @@ fn part_later<R: Send + 'static>(connection: ClientConnection<R>) {
 }
 
 impl<S: Service> RpcClient<S> {
-    /// Makes a client of the service at `addr` (host and port). It connects when it is first called.
+    /// Makes a client of the service at `addr` (host and port), which connects when it is first called.
     pub fn new(runtime: &Runtime, addr: impl Into<String>) -> RpcClient<S> {
         RpcClient::of(runtime.handle(), runtime.trust(), addr.into(), None)
     }
 
-    /// Like [`RpcClient::new`], but connects at once, and so tells whether the service is there.
+    /// As [`RpcClient::new`], but connects at once, and fails if the service cannot be reached.
     pub async fn connect(
         runtime: &Runtime,
         addr: impl Into<String>,
@@ -110,17 +110,17 @@ impl<S: Service> RpcClient<S> {
         RpcClient { shared: Arc::new(shared), deadline: DEFAULT_DEADLINE, cluster: None }
     }
 
-    /// Returns a client over the same connection, with another deadline per call.
+    /// Returns a client over the same connection, with another deadline for each call.
     pub fn with_deadline(&self, deadline: Duration) -> RpcClient<S> {
         RpcClient { deadline, ..self.clone() }
     }
 
-    /// Returns a client over the same connection, for calls of a member of this cluster.
+    /// Returns a client over the same connection whose requests are stamped with this cluster.
     pub fn of_cluster(&self, cluster: Option<ClusterId>) -> RpcClient<S> {
         RpcClient { cluster, ..self.clone() }
     }
 
-    /// Returns a client of the same service over a connection of its own, if that is possible.
+    /// Returns a client of the same service over another connection, if the connection can be replaced.
     pub(super) fn apart(&self) -> RpcClient<S> {
         if !self.shared.reconnect {
             return self.clone();
@@ -129,12 +129,12 @@ impl<S: Service> RpcClient<S> {
         apart.with_deadline(self.deadline).of_cluster(self.cluster)
     }
 
-    /// Returns the address: host and port, or a name inside the process.
+    /// Returns the address: host and port, or the name of a service in the same process.
     pub fn addr(&self) -> &str {
         &self.shared.addr
     }
 
-    /// Returns the runtime of the connection.
+    /// Returns the runtime on which the connection lives.
     pub(super) fn runtime(&self) -> &Handle {
         &self.shared.runtime
     }
@@ -152,7 +152,7 @@ impl<S: Service> RpcClient<S> {
         let calling = self.shared.runtime.spawn(async move {
             let end = Instant::now() + deadline;
             let Ok(begun) = timeout_at(end, shared.begin()).await else {
-                // Not a time-out: the request has not been sent, so it cannot take effect.
+                // Not an error of the kind `TimedOut`: the request was not sent, so it cannot take effect.
                 return Err(shared.unreachable("no connection in time"));
             };
             let mut call = begun?;
@@ -162,23 +162,23 @@ impl<S: Service> RpcClient<S> {
             }
             answer
         });
-        // The task can only be cut off by the end of the runtime.
+        // Only the end of the runtime can end the task before it is complete.
         calling.await.map_err(|_| RpcError::Closed { addr: self.addr().to_owned() })?
     }
 
-    /// Like [`RpcClient::call`], waiting on the calling thread.
+    /// As [`RpcClient::call`], but blocks the calling thread.
     ///
     /// # Panics
-    /// If the calling thread is an async runtime's.
+    /// If the calling thread belongs to an async runtime.
     pub fn call_blocking(&self, request: S::Request) -> Result<S::Reply, RpcError> {
         self.shared.runtime.block_on(self.call(request))
     }
 }
 
 impl<S: Service> Shared<S> {
-    /// Begins a call on the connection, replaced if necessary.
+    /// Begins a call on the connection, which is replaced if necessary.
     async fn begin(&self) -> Result<PendingCall<S::Reply>, RpcError> {
-        // No peer closes a connection inside a process.
+        // A connection inside the process is never closed for being idle.
         let longest_idle = if self.reconnect { REUSE_TIMEOUT } else { Duration::MAX };
         let mut current = self.connection.lock().await;
         let closed = || RpcError::Closed { addr: self.addr.clone() };
@@ -196,10 +196,10 @@ impl<S: Service> Shared<S> {
         Ok(call)
     }
 
-    /// Gives up a connection that did not answer in time: the peer may have died without closing it, which the
-    /// next call finds out.
+    /// Gives up a connection on which no answer came in time, because the peer may have died without closing it. The
+    /// next call then opens another connection.
     fn give_up(&self, silent: &ClientConnection<S::Reply>) {
-        // A lock that is held means that the connection is being replaced already.
+        // If the lock is held, the connection is being replaced already.
         let current = self.connection.try_lock();
         if self.reconnect
             && let Ok(mut current) = current
@@ -220,7 +220,7 @@ impl<S: Service> Shared<S> {
             .await
             .map_err(|_| unreachable("no answer".into()))?
             .map_err(|error| unreachable(error.to_string()))?;
-        // Requests and replies are small, so waiting to fill a segment would only add latency.
+        // Requests and replies are small, so it would only add latency to wait until a segment is full.
         stream.set_nodelay(true).map_err(|error| unreachable(error.to_string()))?;
         let greeted = async {
             let mut wire = Wire::dial(stream, &self.addr, self.trust.tls.as_ref()).await?;
@@ -235,7 +235,7 @@ impl<S: Service> Shared<S> {
             Err(HelloError::Stranger(Stranger::Other(found))) => {
                 Err(RpcError::WrongService { addr: addr(), expected: S::ROLE, found })
             }
-            // The request has not been sent, so it cannot take effect.
+            // In all of these cases the request was not sent, so it cannot take effect.
             Err(HelloError::Silent) => Err(unreachable("connected, but no hello in time".into())),
             Err(HelloError::Closed) => Err(unreachable("it closes connections at once".into())),
             Err(HelloError::Random(error)) => Err(unreachable(error.to_string())),

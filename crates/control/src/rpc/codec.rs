@@ -18,9 +18,9 @@ use super::{MAX_DEADLINE, MAX_FRAME_BYTES};
 /// A message of a client.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum Envelope<R> {
-    /// A request. Its id is that of no other call in flight over the connection.
+    /// A request. Its id differs from those of all other running calls over the connection.
     Call { id: u64, ms_left: u32, request: R },
-    /// No caller waits for this answer any more.
+    /// The sign that no caller waits for the answer to this request any more.
     Cancel { id: u64 },
 }
 
@@ -31,22 +31,22 @@ pub(super) struct AnswerEnvelope<R> {
     pub(super) outcome: Result<R, CallFailure>,
 }
 
-/// The reason why a request has no reply, in words.
+/// The reason why a request has no reply, as a text.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum CallFailure {
     /// The handler failed.
     Handler(String),
-    /// The request needs another key.
+    /// The caller lacks the key that the request needs.
     Denied(String),
 }
 
-/// Returns the time that is left until a deadline, bounded, in milliseconds.
+/// Returns the time that is left until a deadline, in milliseconds, at most [`MAX_DEADLINE`].
 pub(super) fn ms_left(deadline: Instant) -> u32 {
     let left = deadline.saturating_duration_since(Instant::now()).min(MAX_DEADLINE);
     u32::try_from(left.as_millis()).expect("the largest deadline fits")
 }
 
-/// Returns the deadline of a call that has so many milliseconds left, bounded.
+/// Returns the deadline of a call that has this many milliseconds left, at most [`MAX_DEADLINE`] from now.
 pub(super) fn deadline(ms_left: u32) -> Instant {
     Instant::now() + Duration::from_millis(ms_left.into()).min(MAX_DEADLINE)
 }
@@ -81,7 +81,7 @@ mod tests {
     fn a_call_comes_back_with_a_bounded_deadline() {
         let call = Envelope::Call { id: 7, ms_left: u32::MAX, request: NodeRequest::Usage };
         let bytes = encode(&call).unwrap();
-        // The kind, the id, the time, the request.
+        // The bytes are: the kind, the id, the time, and the request.
         assert_eq!(bytes, [0, 7, 0xff, 0xff, 0xff, 0xff, 0x0f, 10]);
         let Envelope::Call { id, ms_left: left, request } = decode(&bytes).unwrap() else {
             panic!("a call became something else");
@@ -106,7 +106,7 @@ mod tests {
 
     #[test]
     fn a_length_that_lies_does_not_allocate() {
-        // Answer, id 0, Ok, and a list that claims 2^60 numbers.
+        // The bytes say: id 0, `Ok`, and a list that claims to have 2^60 numbers.
         let lie = [0, 0, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x10];
         assert!(decode::<AnswerEnvelope<Vec<u64>>>(&lie).is_err());
     }

@@ -7,9 +7,9 @@
 //! The code ([`FrameCodes`](fusee_auth::FrameCodes)) is checked before the message is parsed, so no message of a peer
 //! without a key is parsed.
 //!
-//! A frame is received in pieces. Memory is taken for bytes that have come, not for the announced length: four
-//! bytes of a stranger must not cost 16 MiB. A server counts the memory of incomplete frames, and that of
-//! complete ones ([`Guest`]). The memory of a frame is freed with the frame; a connection keeps a few KiB.
+//! A frame is received in pieces. Memory is allocated for bytes that have arrived, not for the announced length:
+//! otherwise four bytes from an unauthenticated peer could cost 16 MiB. A server counts the memory of incomplete and of
+//! complete frames ([`Guest`]). The memory of a frame is freed with the frame; a connection keeps a few KiB.
 
 use std::io;
 
@@ -22,17 +22,17 @@ use super::MAX_FRAME_BYTES;
 use super::codec::{decode, invalid};
 use super::guests::{FREE_FRAME_BYTES, Guest};
 
-/// Length of the length, in bytes.
+/// Number of bytes of a frame's length field.
 const HEAD_BYTES: usize = 4;
 
 /// The receiving end of a connection.
 pub(super) struct FrameReader<I> {
     input: I,
-    /// The bytes of the next frame so far.
+    /// The bytes of the next frame that have arrived.
     frame: Vec<u8>,
-    /// The connection that the memory counts for; clients do not count it.
+    /// The connection for which the memory is counted; `None` on clients, which do not count it.
     guest: Option<Guest>,
-    /// `None`: no key was proved, or TLS protects the connection.
+    /// The codes to check; `None` if no key was proved, or TLS protects the connection.
     codes: Option<ReceivedCodes>,
 }
 
@@ -46,7 +46,7 @@ impl<I: AsyncBufRead + Unpin> FrameReader<I> {
     }
 
     /// Receives the next message; `None` at the end of the connection. If the future is dropped, the next call
-    /// goes on.
+    /// continues with the same frame.
     pub(super) async fn next<M: DeserializeOwned>(&mut self) -> io::Result<Option<M>> {
         loop {
             let missing = self.length()? - self.frame.len();
@@ -61,7 +61,7 @@ impl<I: AsyncBufRead + Unpin> FrameReader<I> {
                 };
             }
             if self.frame.len() == self.frame.capacity() {
-                // At most as much again as has come.
+                // At most doubles the memory, so it stays proportional to the bytes that have arrived.
                 self.frame.reserve_exact(missing.min(self.frame.len().max(FREE_FRAME_BYTES)));
             }
             let room = self.frame.capacity() - self.frame.len();
@@ -99,7 +99,7 @@ impl<I: AsyncBufRead + Unpin> FrameReader<I> {
     }
 }
 
-/// Sends encoded messages as frames, until there are no more senders of any. An error in place of a message ends
+/// Sends encoded messages as frames, until all senders of the channel are dropped. An error in place of a message ends
 /// the connection.
 pub(super) async fn send(
     output: impl AsyncWrite + Unpin,
@@ -134,7 +134,7 @@ mod tests {
 
     type NodeEnvelope = Envelope<NodeRequest>;
 
-    /// A receiving end in memory.
+    /// The receiving end of a connection, in memory, and the peer's end.
     struct Receiver {
         peer: DuplexStream,
         frames: FrameReader<BufReader<DuplexStream>>,
@@ -147,20 +147,20 @@ mod tests {
             Receiver { peer, frames }
         }
 
-        /// Receives bytes. Returns the next message; `None` if bytes are missing.
+        /// Receives these bytes. Returns the next message; `None` if the message is not complete yet.
         fn receives(&mut self, bytes: &[u8]) -> io::Result<Option<NodeEnvelope>> {
             self.peer.write_all(bytes).now_or_never().expect("there is room").unwrap();
             let come = self.frames.next().now_or_never().transpose()?;
             Ok(come.map(|message| message.expect("the connection does not end")))
         }
 
-        /// Returns the memory that the incomplete frame holds.
+        /// Returns the memory that the incomplete frame takes.
         fn held(&self) -> usize {
             self.frames.frame.capacity()
         }
     }
 
-    /// Returns the codes of both ends of a connection: of the receiver of requests, and of their sender.
+    /// Returns the receiving end for requests, with its codes, and the codes of the end that sends requests.
     fn coded() -> (Receiver, SentCodes) {
         let keys = Secret::random().unwrap().keys(PeerKind::Client);
         let asker = fusee_auth::nonce().unwrap();
@@ -170,7 +170,7 @@ mod tests {
         (Receiver::new(None, Some(codes(Side::Answerer).received)), codes(Side::Asker).sent)
     }
 
-    /// Returns the frame of a message.
+    /// Returns the frame of a cancellation of the call `id`.
     fn cancel(id: u64, codes: SentCodes) -> Vec<u8> {
         frames_of(&[encode(&NodeEnvelope::Cancel { id }).unwrap()], Some(codes))
     }
@@ -206,11 +206,12 @@ mod tests {
             let mut bytes = cancel(1, codes);
             bytes[at] ^= 1;
             bytes.extend_from_slice(&[0; 1 << 10]);
-            // If the change made the length longer, the reader waits for more bytes, or takes some of these.
+            // If the change made the length longer, the reader waits for more bytes, or takes some of the zeros; if it
+            // made it shorter, the code is wrong.
             let come = server.receives(&bytes);
             assert!(!matches!(come, Ok(Some(_))), "byte {at}");
         }
-        // A repeated frame is refused: its code belongs to the place before.
+        // A repeated frame is refused, because its code is only valid at its first position in the stream.
         let (mut server, codes) = coded();
         let first = cancel(1, codes);
         assert!(server.receives(&first).unwrap().is_some());
@@ -250,7 +251,7 @@ mod tests {
             }
         }
         assert_eq!(receiver.held(), 0);
-        // The bytes behind the frame begin the next one.
+        // The bytes behind the frame begin the next frame.
         assert!(receiver.receives(&[0, 0]).unwrap().is_none());
         assert!(receiver.receives(&[0, 2, 1, 9]).unwrap().is_some());
     }

@@ -1,26 +1,26 @@
-//! Bounds on the connections of a server: their number, their time, and the memory that they hold.
+//! Bounds on the connections of a server: their number, their time, and the memory that they take.
 //!
-//! No peer is authenticated before its first request, so a connection is worth nothing until a whole request
-//! has come. Until then it is *unauthenticated* (`newcomer`): there is room for few of these, and they have
-//! little time. After that it is *authenticated* (`guest`), and closed only when it wants nothing: when no
-//! request runs, and none has come for [`Limits::idle`]. Clients do not reuse a connection that has been idle
-//! for a third of that time, so no request runs into its end. If there is no room for another guest, the guest
-//! that has wanted nothing for the longest time makes room.
+//! A connection is *unauthenticated* (`newcomer`) until a whole request has arrived, because a peer proves nothing
+//! before its first request. The server accepts few unauthenticated connections and gives them little time. After the
+//! first request a connection is *authenticated* (`guest`). It is then closed only when it is idle: no request runs,
+//! and none has arrived for [`Limits::idle`]. Clients do not reuse a connection that has been idle for a third of that
+//! time, so no request meets a connection that is being closed. If there is no room for another authenticated
+//! connection, the one that has been idle for the longest time is closed.
 //!
 //! ```text
 //! accepted → newcomer ── first whole request ──→ guest ── idle for long, or in the way ──→ sent away
 //!               └── silent, or in the way ──→ sent away
 //! ```
 //!
-//! An incomplete frame holds memory: for the bytes that have come, and at most twice that while it grows.
-//! Memory above [`FREE_FRAME_BYTES`] is counted, for each peer and in total. If a frame does not fit into these
-//! counts, its connection is closed.
+//! An incomplete frame takes memory for the bytes that have arrived, and at most twice that while it grows. Memory
+//! above [`FREE_FRAME_BYTES`] is counted, for each peer and in total. If a frame would exceed one of these limits, its
+//! connection is closed.
 //!
-//! A complete request holds memory until its handler has ended. Handlers run to their end, even if no caller
-//! waits for the answer any more. This memory is counted by the length of the frame, and bounded in the same
-//! way. In memory a request takes a few times the length of its frame.
+//! A complete request takes memory until its handler has ended. Handlers run to their end, even if no caller waits for
+//! the answer any more. This memory is counted by the length of the frame, and bounded in the same way. A decoded
+//! request takes a few times the length of its frame.
 //!
-//! A *peer* is an address. Times are measured on the clock of the runtime.
+//! A *peer* is an IP address. Times are measured by the clock of the runtime.
 
 use std::collections::HashMap;
 use std::io;
@@ -31,39 +31,39 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 
-/// Bytes that an incomplete frame may hold without being counted.
+/// Number of bytes that an incomplete frame can take without being counted.
 pub(super) const FREE_FRAME_BYTES: usize = 16 << 10;
-/// Bytes that a request holds apart from those of its frame.
+/// Number of bytes that a request takes in addition to those of its frame.
 const REQUEST_BYTES: usize = 256;
-/// The interval of checks for room.
+/// The interval between checks whether there is room for another connection.
 const LOOK: Duration = Duration::from_millis(5);
-/// The most unauthenticated connections that are sent away at a time.
+/// Limit of unauthenticated connections that are closed at a time.
 const AT_A_TIME: usize = 64;
 
-/// Limits to the resources that strangers and broken peers may hold on a server.
+/// Limits of the resources that unauthenticated and broken peers can take from a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Authenticated connections.
+    /// Limit of authenticated connections.
     pub guests: usize,
-    /// The same, from one address.
+    /// Limit of authenticated connections from one address.
     pub guests_per_peer: usize,
-    /// Unauthenticated connections: those without a whole request so far.
+    /// Limit of unauthenticated connections, on which no whole request has arrived yet.
     pub newcomers: usize,
-    /// The time that an unauthenticated connection has before it can be closed to make room.
+    /// The time for which an unauthenticated connection is not closed to make room for others.
     pub newcomer_grace: Duration,
-    /// The time that an unauthenticated connection has for its first request.
+    /// The time within which the first request must arrive on a connection.
     pub first_request: Duration,
-    /// The time that a frame has to come whole.
+    /// The time within which a frame must arrive completely.
     pub frame: Duration,
-    /// The time without a request after which a connection is closed.
+    /// The time without a request after which an authenticated connection is closed.
     pub idle: Duration,
-    /// Bytes that all incomplete frames may hold together.
+    /// Limit of the bytes of all incomplete frames together.
     pub frame_bytes: usize,
-    /// The same, from one address.
+    /// Limit of the bytes of incomplete frames from one address.
     pub frame_bytes_per_peer: usize,
-    /// Bytes of the frames of all unanswered requests.
+    /// Limit of the bytes of the frames of all requests whose handlers have not ended.
     pub request_bytes: usize,
-    /// The same, from one address: more than the longest frame.
+    /// Limit of the bytes of requests from one address. It is greater than the longest frame.
     pub request_bytes_per_peer: usize,
 }
 
@@ -99,23 +99,23 @@ struct Shared {
 
 #[derive(Debug, Default)]
 struct Book {
-    /// Indexed by the number of the connection.
+    /// The entries of connections, by number of the connection.
     entries: HashMap<u64, Entry>,
     peers: HashMap<IpAddr, Peer>,
     newcomers: usize,
-    /// Counted bytes of incomplete frames.
+    /// Counted bytes of all incomplete frames.
     frame_bytes: usize,
-    /// Bytes of requests with handlers that have not ended.
+    /// Bytes of all requests whose handlers have not ended.
     request_bytes: usize,
 }
 
-/// The resources that the connections of one address hold.
+/// The resources that the connections of one address take.
 #[derive(Debug, Default)]
 struct Peer {
     connections: usize,
     guests: usize,
     frame_bytes: usize,
-    /// Includes requests of connections that have ended.
+    /// Bytes of requests whose handlers have not ended, even if their connections have.
     request_bytes: usize,
 }
 
@@ -123,22 +123,22 @@ struct Peer {
 struct Entry {
     peer: IpAddr,
     has_asked: bool,
-    /// Running requests.
+    /// Number of running requests.
     requests: usize,
-    /// The time since which the connection exists, or has wanted nothing.
+    /// The time when the connection was accepted, or when its last request ended.
     since: Instant,
-    /// The time since which a frame is incomplete.
+    /// The time when the incomplete frame began, if there is one.
     frame_since: Option<Instant>,
     /// Counted bytes of that frame.
     frame_bytes: usize,
-    /// Bytes of frames that are complete, but are no running requests yet.
+    /// Bytes of frames that are complete, but have not become running requests yet.
     come_bytes: usize,
     leave: Arc<Notify>,
 }
 
 impl Shared {
     fn book(&self) -> MutexGuard<'_, Book> {
-        // No code that holds the lock panics half-way.
+        // A poisoned lock is accepted, because no code that holds the lock can panic half-way through a change.
         self.book.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -148,15 +148,15 @@ impl Guests {
         Guests { shared: Arc::new(Shared { limits, book: Mutex::default() }) }
     }
 
-    /// Waits until there is room for another connection. If many clients connect at once, they wait in the queue
-    /// of the operating system. If many connections are silent, the oldest make room.
+    /// Waits until there is room for another connection. Clients that connect meanwhile wait in the queue of the
+    /// operating system. If too many connections are silent, the oldest ones are closed.
     pub(super) async fn room(&self) {
         while let Some(wait) = self.make_room() {
             tokio::time::sleep(wait).await;
         }
     }
 
-    /// Returns `None` if there is room, or else the time to wait.
+    /// Returns `None` if there is room, or else the time until the next check.
     fn make_room(&self) -> Option<Duration> {
         let Limits { newcomers, newcomer_grace, .. } = self.shared.limits;
         let book = self.shared.book();
@@ -164,11 +164,11 @@ impl Guests {
             return None;
         }
         book.send_newcomers_away(newcomer_grace);
-        // The tasks of the connections that are sent away end soon.
+        // The tasks of the connections to be closed end soon.
         Some(LOOK)
     }
 
-    /// Sends away connections that want nothing, since the system has no room for another one.
+    /// Closes connections that are idle or have sent nothing, because the operating system has no room for another one.
     pub(super) fn make_way(&self) {
         let mut book = self.shared.book();
         if book.send_newcomers_away(self.shared.limits.newcomer_grace) == 0 {
@@ -176,7 +176,7 @@ impl Guests {
         }
     }
 
-    /// Enters a connection.
+    /// Makes the entry of a new connection.
     pub(super) fn enter(&self, number: u64, peer: IpAddr) -> Guest {
         let leave = Arc::new(Notify::new());
         let mut book = self.shared.book();
@@ -199,7 +199,7 @@ impl Guests {
 }
 
 impl Book {
-    /// Subtracts the bytes of requests of an address that have ended.
+    /// Subtracts the bytes of ended requests from the counts of an address.
     fn end_requests(&mut self, address: IpAddr, bytes: usize) {
         self.request_bytes -= bytes;
         let Some(peer) = self.peers.get_mut(&address) else { return };
@@ -209,7 +209,8 @@ impl Book {
         }
     }
 
-    /// Sends away the oldest unauthenticated connections that had enough time, a few at a time. Returns how many.
+    /// Closes the oldest unauthenticated connections that have existed for at least `grace`, a few at a time. Returns
+    /// their number.
     fn send_newcomers_away(&self, grace: Duration) -> usize {
         let had_time = |entry: &&Entry| !entry.has_asked && entry.since.elapsed() >= grace;
         let mut silent: Vec<&Entry> = self.entries.values().filter(had_time).collect();
@@ -224,21 +225,22 @@ impl Book {
         silent.len()
     }
 
-    /// Sends away the guest that has wanted nothing for the longest time. Returns false if there is none.
+    /// Closes the authenticated connection that has been idle for the longest time, of one address or of all. Returns
+    /// false if none is idle.
     fn send_idle_away(&mut self, of: Option<IpAddr>) -> bool {
         let is_idle = |entry: &&mut Entry| {
             entry.has_asked && entry.requests == 0 && of.is_none_or(|peer| entry.peer == peer)
         };
         let idle = self.entries.values_mut().filter(is_idle).min_by_key(|entry| entry.since);
         let Some(entry) = idle else { return false };
-        // Counts as busy from now on, so that it makes room for one connection only.
+        // The entry is counted as busy from now on, so that it makes room for one connection only.
         entry.requests += 1;
         entry.leave.notify_one();
         true
     }
 }
 
-/// A connection in the book; the last clone takes it out.
+/// A connection with an entry. When the last clone is dropped, the entry is removed.
 #[derive(Clone, Debug)]
 pub(super) struct Guest {
     place: Arc<Place>,
@@ -265,7 +267,7 @@ impl Drop for Place {
     }
 }
 
-/// A running request.
+/// A running request of a connection.
 pub(super) struct Asking(Guest);
 
 impl Drop for Asking {
@@ -277,7 +279,7 @@ impl Drop for Asking {
     }
 }
 
-/// The memory that a request holds until its handler ends, possibly longer than its connection lives.
+/// The memory of a request, counted until its handler ends, even if the connection has ended before.
 pub(super) struct Held {
     shared: Arc<Shared>,
     peer: IpAddr,
@@ -324,7 +326,7 @@ impl Guest {
         self.place.guests.shared.book().entries.get_mut(&self.place.number).map(change)
     }
 
-    /// Notes that a whole request is about to be handled.
+    /// Records that a whole request is about to be handled.
     pub(super) fn asks(&self) -> Result<(Asking, Option<Held>), Refusal> {
         let shared = &self.place.guests.shared;
         let mut book = shared.book();
@@ -336,7 +338,7 @@ impl Guest {
             let limits = &shared.limits;
             let total = book.entries.len() - book.newcomers;
             let of_peer = book.peers.get(&peer).map_or(0, |peer| peer.guests);
-            // Connections that are sent away stay in the book for a moment.
+            // A connection that is being closed keeps its entry for a moment.
             if of_peer >= limits.guests_per_peer && !book.send_idle_away(Some(peer)) {
                 return Err(Refusal::PeerFull);
             }
@@ -358,7 +360,7 @@ impl Guest {
         Ok((Asking(self.clone()), held))
     }
 
-    /// Notes that a frame is incomplete and holds this many bytes.
+    /// Records that the incomplete frame takes this many bytes.
     pub(super) fn holds(&self, bytes: usize) -> Result<(), Refusal> {
         let counted = bytes.saturating_sub(FREE_FRAME_BYTES);
         let shared = &self.place.guests.shared;
@@ -379,7 +381,7 @@ impl Guest {
         Ok(())
     }
 
-    /// Notes that the frame is complete, with this many bytes.
+    /// Records that the frame is complete and has this many bytes.
     pub(super) fn has_whole(&self, bytes: usize) -> Result<(), Refusal> {
         let shared = &self.place.guests.shared;
         let mut book = shared.book();
@@ -402,7 +404,7 @@ impl Guest {
         Ok(())
     }
 
-    /// Waits until this connection must end, and returns the reason.
+    /// Waits until this connection must be closed, and returns the reason.
     pub(super) async fn overstays(&self) -> Refusal {
         loop {
             let (deadline, why) = self.deadline();
@@ -429,7 +431,8 @@ impl Guest {
             };
             frame.into_iter().chain([rest]).min_by_key(|(at, _)| *at).unwrap_or(rest)
         });
-        // A frame may begin at any time, and has less time than an idle connection.
+        // A frame may begin at any time, and its time limit is shorter than that of an idle connection, so the next
+        // check comes early enough for that.
         let soon = Instant::now() + limits.frame.min(limits.idle).min(limits.first_request);
         let (at, why) = deadline.unwrap_or((soon, Refusal::Idle));
         if at <= Instant::now() { (at, why) } else { (at.min(soon), why) }

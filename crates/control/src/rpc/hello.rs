@@ -7,26 +7,26 @@
 //! server → client | 1 |                           if the proof is good
 //! ```
 //!
-//! The client sends the role that it looks for. The server always answers with its own role, and closes the
-//! connection if the roles differ. Each end waits at most [`HELLO_TIMEOUT`]. So a client of a wrong port learns what
-//! is there, a stranger cannot hold a connection by silence, and a later version can tell an older one apart before
-//! the first frame.
+//! The client sends the role that it looks for. The server always answers with its own role, and closes the connection
+//! if the roles differ. Each end waits at most [`HELLO_TIMEOUT`] for the other. So a client that has connected to a
+//! wrong port learns what serves there, a silent peer cannot keep a connection open, and a later version can detect an
+//! older one before the first frame.
 //!
-//! In every version, past and future, each side first sends 8 bytes, with "FUSEE" and the version at the same places.
-//! A server reads these before anything else, and answers another version with its own 8 bytes before it closes
-//! ([`fusee_core::version`]).
+//! In every version, past and future, each side first sends 8 bytes, with "FUSEE" and the version at the same
+//! positions. A server reads these before anything else. If the version is another one, it answers with its own 8 bytes
+//! before it closes the connection ([`fusee_core::version`]).
 //!
-//! If a process has keys ([`fusee_auth`]), the other end must prove that it has them, too. The client names its kind
-//! of peer ([`PeerKind`], 0 without keys), the server proves that it has the key of that kind, then the client does. A
-//! client with keys leaves a server without, a server with keys rejects clients without, and both ends learn the
-//! reason. Without keys nonces and proofs are zeros.
+//! If a process has keys ([`fusee_auth`]), the other end must prove that it has them, too. The client names its kind of
+//! peer ([`PeerKind`], 0 without keys), the server proves that it has the key of that kind, and then the client does. A
+//! client with keys closes the connection to a server without keys, a server with keys rejects clients without keys,
+//! and both ends learn the reason. Without keys, nonces and proofs are zeros.
 //!
-//! Over TLS proofs include a secret that only the two ends of that connection know, so they cannot be relayed to
-//! another one. Without TLS the frames behind a proof have codes, which are derived from the same key and nonces. So
-//! an attacker that has only relayed these messages cannot go on by itself.
+//! Over TLS, proofs include a secret that only the two ends of that connection know, so an attacker cannot relay the
+//! proofs to another connection. Without TLS, the frames behind a proof have codes, which are derived from the same key
+//! and nonces. So an attacker that has only relayed the hello cannot send frames of its own.
 //!
-//! A server wants 1 if it has a secret, and 2 if it speaks TLS and the client did not; in the second case nothing
-//! else follows.
+//! In `wants`, a server sends 1 if it has a secret, and 2 if it speaks TLS and the client did not; in the second case
+//! nothing else follows.
 
 use std::fmt;
 use std::io;
@@ -42,15 +42,15 @@ use super::runtime::Trust;
 use super::wire::{Binding, Wire};
 
 const MAGIC: &[u8; 5] = b"FUSEE";
-/// 5: a block is taken over once; and a session that loses to a Move starts again (rule L). 7: sessions are told the
-/// cluster's policy for redundancy; views contain lost pairs. 9: keys. 10: codes of frames. 11: used and remaining
-/// memory.
+/// The version of the control protocol. 5: a block is taken over once; and a session that loses to a Move starts again
+/// (rule L). 7: sessions are told the cluster's policy for redundancy; views contain lost pairs. 9: keys. 10: codes of
+/// frames. 11: used and remaining memory.
 const VERSION: u8 = 11;
 const START_BYTES: usize = 8;
-/// The kind of connection in proofs, with its version.
+/// The name of this kind of connection in proofs, with a version.
 const KIND: &str = "control 2";
 
-/// The role of the server at a port.
+/// The role of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     /// A memory node's control service.
@@ -81,15 +81,15 @@ impl fmt::Display for Role {
     }
 }
 
-/// The control protocols that this program understands.
+/// The versions of the control protocol that this program understands.
 pub const CONTROL: VersionRange = VersionRange::only("control protocol", VERSION as u32);
 
-/// The other end, if it is something else than expected.
+/// The other end of a connection that is not the expected service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Stranger {
-    /// A description in words.
+    /// Something else, described by a text.
     Other(String),
-    /// A service of another version.
+    /// The expected kind of service, but of another version.
     Version(VersionError),
 }
 
@@ -102,17 +102,17 @@ impl From<String> for Stranger {
 /// Errors of a hello.
 #[derive(Debug)]
 pub(super) enum HelloError {
-    /// The other end is something else than expected.
+    /// The other end is not the expected service.
     Stranger(Stranger),
-    /// The other end sent nothing.
+    /// The other end sent nothing in time.
     Silent,
     /// The other end closed the connection.
     Closed,
-    /// One end lacks the keys of the other; in words for the side that reports it.
+    /// One end lacks the keys that the other one has. The text is for the end that reports the error.
     Keys(&'static str),
-    /// Only one end speaks TLS, or a certificate is not good.
+    /// Only one end speaks TLS, or a certificate is not valid.
     Tls(String),
-    /// The system has no random numbers.
+    /// The operating system provided no random numbers.
     Random(io::Error),
 }
 
@@ -141,7 +141,7 @@ impl fmt::Display for HelloError {
 const SECRET: u8 = 1;
 const TLS: u8 = 2;
 
-/// Encodes the first 8 bytes. `says` is a client's kind of peer, or what a server wants.
+/// Encodes the first 8 bytes. `says` is a client's kind of peer, or a server's `wants`.
 pub(super) fn encode(role: Role, says: u8) -> [u8; START_BYTES] {
     let mut bytes = [0; START_BYTES];
     bytes[..5].copy_from_slice(MAGIC);
@@ -184,12 +184,12 @@ fn nonce(keys: Option<&Keyring>) -> Result<Nonce, HelloError> {
     keys.map_or(Ok([0; BYTES]), |_| fusee_auth::nonce().map_err(HelloError::Random))
 }
 
-/// Returns the data that proofs are about.
+/// Returns the data that proofs cover.
 fn about(hello: &[u8], welcome: &[u8], binding: Option<Binding>) -> Vec<u8> {
     [hello, welcome, binding.as_ref().map_or(&[], |binding| binding)].concat()
 }
 
-/// Returns the codes for frames; `None` over TLS, which does the same and more.
+/// Returns the codes for frames; `None` over TLS, which protects more than codes do.
 fn codes(
     keys: &Keyring,
     who: PeerKind,
@@ -200,8 +200,8 @@ fn codes(
     if binding.is_some() { None } else { keys.codes(who, side, said) }
 }
 
-/// Runs the client's side. Fails unless `role` answers, and has the keys that this process has. Returns the codes for
-/// the frames that follow; `None` without keys, and over TLS.
+/// Runs the client's side of a hello. Fails unless the other end has `role`, and has the keys that this process has.
+/// Returns the codes for the frames that follow; `None` without keys, and over TLS.
 pub(super) async fn ask(
     stream: &mut Wire,
     role: Role,
@@ -245,13 +245,14 @@ pub(super) async fn ask(
 
 /// Tells a client that only one of the two ends speaks TLS.
 async fn other_way(stream: &mut Wire, role: Role, wants: u8) -> Result<(), HelloError> {
-    // Unread bytes at the closing of a connection can discard data that was sent, so they are read.
+    // If bytes are unread when a connection is closed, data that was sent before can be lost. So they are read.
     let _nothing = stream.socket().try_read(&mut [0; 4096]);
     send(stream, &[&encode(role, wants), &[0; BYTES], &[0; BYTES]]).await
 }
 
-/// Runs the server's side: sends its role, then fails unless a client with a key looks for that role. Returns the
-/// client's kind of peer, `None` if no proof is demanded, and the codes for the frames that follow.
+/// Runs the server's side of a hello: sends its role, and then fails unless the client looks for that role and has a
+/// key, if this process has keys. Returns the client's kind of peer, or `None` if no proof is demanded; and the codes
+/// for the frames that follow.
 pub(super) async fn answer(
     stream: &mut Wire,
     role: Role,
@@ -267,10 +268,11 @@ pub(super) async fn answer(
     let (wanted, who) = match decode(&hello, ConnectionEnd::Server) {
         Ok(wanted) => wanted,
         Err(what) => {
-            // A client of another version learns the version of this server.
+            // A client of another version is told the version of this server.
             if hello.starts_with(MAGIC) {
                 send(stream, &[&encode(role, 0)]).await?;
-                // Unread bytes at the closing of a connection can discard data that was sent, so they are read.
+                // If bytes are unread when a connection is closed, data that was sent before can be lost. So they are
+                // read.
                 let _rest = timeout(HELLO_TIMEOUT, stream.read(&mut [0; BYTES])).await;
             }
             return Err(HelloError::Stranger(what));
@@ -315,7 +317,7 @@ mod tests {
         };
         assert!(says(b"HTTP/1.1").contains("does not speak"));
         assert!(says(&[b'F', b'U', b'S', b'E', b'E', VERSION, 9, 0]).contains("unknown"));
-        // In every version, the byte behind the name is the version.
+        // In every version, the byte after "FUSEE" is the version.
         assert!(says(b"FUSEE\x05\x01\0").contains("the server 5: upgrade the server"));
         assert!(says(b"FUSEE\xff\xff\xff").contains("the server 255: upgrade the client"));
     }

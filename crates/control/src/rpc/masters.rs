@@ -1,21 +1,21 @@
 //! The calling side of the master, of which there may be several.
 //!
-//! The address of a master is one `host:port`, or several separated by commas: one of them leads, the others
-//! stand by and say so ([`MasterReply::NotLeader`]). A [`MasterClient`] asks the master that answered last. If
-//! a stand-by names the leader, it asks that one, whether it is on the list or not; otherwise it goes on along
-//! the list.
+//! The address of the master is one `host:port`, or several separated by commas: one of these masters leads, the others
+//! stand by and answer [`MasterReply::NotLeader`]. A [`MasterClient`] first asks the master that answered last. If a
+//! master that stands by names the leader, the client asks the leader next, whether that is on the list or not;
+//! otherwise it asks the next master on the list.
 //!
-//! *Cluster.* A client that belongs to a cluster ([`MasterClient::join`]) says so with every call. A master of
-//! another cluster, or of none, is passed over like one that cannot be reached ([`RpcError::WrongCluster`]).
+//! *Cluster.* A client that belongs to a cluster ([`MasterClient::join`]) stamps every call with it. A master that
+//! leads another cluster, or none, is passed over like one that cannot be reached ([`RpcError::WrongCluster`]).
 //!
-//! *Repeated* are only requests that cannot have had an effect: to a master that could not be reached, that
-//! stands by, or that leads another cluster. While at least one master stands by, one is about to lead, so the
-//! call tries the list again until its deadline; its caller sees a slow call, or [`RpcError::NoLeader`]. If no
-//! master can be reached at all, the call fails after one round.
+//! *Repeated* are only requests that cannot have had an effect: those to a master that could not be reached, that
+//! stands by, or that leads another cluster. As long as at least one master stands by, some master will soon lead, so
+//! the call tries the list again until its deadline. Its caller sees a slow call, or [`RpcError::NoLeader`]. If no
+//! master can be reached at all, the call fails after one pass over the list.
 //!
-//! *Not repeated* are requests without an answer, and those on a broken connection. They may have been carried
-//! out, so the caller decides. If two masters carried out one `Close`, they would hand one rest of a block to
-//! two sessions. Only the next call begins with another master.
+//! *Not repeated* are requests that were not answered, or whose connection broke. They may have been carried out, so
+//! the caller decides: if two masters carried out the same `Close`, they would give the remainder of one block to two
+//! sessions. Only the next call begins with another master.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -32,41 +32,41 @@ use super::{DEFAULT_DEADLINE, MasterService, RpcError, Runtime};
 use crate::master::{MasterReply, MasterRequest};
 use crate::view_pieces::{self, ViewAssembler};
 
-/// The pause before the list is tried again.
+/// The pause before the list of masters is tried again.
 const ROUND_PAUSE: Duration = Duration::from_millis(50);
-/// The most masters asked in one round. It limits chains of stand-bys that name each other.
+/// Limit of masters asked in one pass, in case masters that stand by name each other as leaders.
 const MAX_ASKED: usize = 32;
 
 type One = RpcClient<MasterService>;
 
-/// A client of the master, whichever one leads. Clones share their connections and what they learn.
+/// A client of the master, whichever one leads. Clones share their connections, and know the same leader.
 #[derive(Clone)]
 pub struct MasterClient {
     masters: Arc<Masters>,
     deadline: Duration,
-    /// The word of the cluster that the client belongs to; 0 for none.
+    /// The number of the cluster that the client belongs to; 0 for none.
     cluster: Arc<AtomicU64>,
 }
 
 struct Masters {
-    /// The list as it was given.
+    /// The list of addresses as it was given.
     addrs: String,
     listed: Vec<One>,
-    /// The master to ask first.
+    /// The master to ask first, which answered last.
     first: Mutex<One>,
-    /// The last view that came in pieces: the next session of the process needs the same one.
+    /// The last view that came in pieces. The next session of the process needs the same view.
     long: tokio::sync::Mutex<Option<View>>,
 }
 
 impl MasterClient {
-    /// Makes a client of the masters at these addresses (`host:port`, separated by commas). It connects when it
-    /// is first called.
+    /// Makes a client of the masters at these addresses (`host:port`, separated by commas), which connects when it is
+    /// first called.
     pub fn new(runtime: &Runtime, addrs: impl Into<String>) -> MasterClient {
         let addrs = addrs.into();
         let each = addrs.split(',').map(str::trim).filter(|addr| !addr.is_empty());
         let mut listed: Vec<One> = each.map(|addr| RpcClient::new(runtime, addr)).collect();
         if listed.is_empty() {
-            // Without any address, the error of the call shows the given text.
+            // If there is no address, the error of the call shows the given text.
             listed.push(RpcClient::new(runtime, addrs.as_str()));
         }
         MasterClient::of(addrs, listed)
@@ -79,16 +79,16 @@ impl MasterClient {
         MasterClient { masters: Arc::new(masters), deadline: DEFAULT_DEADLINE, cluster }
     }
 
-    /// Returns a client over the same connections with another deadline per call, however many masters the call
+    /// Returns a client over the same connections with another deadline for each call, however many masters that call
     /// asks.
     pub fn with_deadline(&self, deadline: Duration) -> MasterClient {
         MasterClient { deadline, ..self.clone() }
     }
 
-    /// Notes that the client belongs to this cluster from now on, and accepts no master of another one. Applies
-    /// to all clones, and to clients that were made from them.
+    /// Binds the client to this cluster: from now on it accepts no master that leads another one. This applies to all
+    /// clones, and to clients made from this one.
     pub fn join(&self, cluster: ClusterId) {
-        // Relaxed: no other data comes with the number.
+        // Relaxed, because no other data is published with the number.
         self.cluster.store(cluster.word(), Ordering::Relaxed);
     }
 
@@ -97,8 +97,7 @@ impl MasterClient {
         ClusterId::from_word(self.cluster.load(Ordering::Relaxed))
     }
 
-    /// Returns a client of the same masters over connections of its own. Inside a process all clients share
-    /// one.
+    /// Returns a client of the same masters over other connections. Inside a process all clients share one connection.
     pub fn apart(&self) -> MasterClient {
         let listed = self.masters.listed.iter().map(RpcClient::apart).collect();
         let masters = MasterClient::of(self.masters.addrs.clone(), listed);
@@ -106,17 +105,18 @@ impl MasterClient {
         MasterClient { deadline: self.deadline, cluster, ..masters }
     }
 
-    /// Returns the addresses as they were given, or a name inside the process.
+    /// Returns the addresses as they were given, or the name of a master in the same process.
     pub fn addr(&self) -> &str {
         &self.masters.addrs
     }
 
-    /// Returns the address of the master that answered last; at first, the first one of the list.
+    /// Returns the address of the master that answered last; before the first answer, the first address of the list.
     pub fn answered_by(&self) -> String {
         self.masters.first().addr().to_owned()
     }
 
-    /// Asks until a leader has taken the request, once. Dropping the future does not take the request back.
+    /// Asks masters until a leader has taken the request; only one master executes it. Dropping the future does not
+    /// take the request back.
     pub async fn call(&self, request: MasterRequest) -> Result<MasterReply, RpcError> {
         let masters = Arc::clone(&self.masters);
         let deadline = self.deadline;
@@ -134,21 +134,21 @@ impl MasterClient {
                 }
             }
         });
-        // The task can only be cut off by the end of the runtime.
+        // Only the end of the runtime can end the task before it is complete.
         calling.await.map_err(|_| RpcError::Closed { addr: self.addr().to_owned() })?
     }
 
-    /// Like [`MasterClient::call`], waiting on the calling thread.
+    /// As [`MasterClient::call`], but blocks the calling thread.
     ///
     /// # Panics
-    /// If the calling thread is an async runtime's.
+    /// If the calling thread belongs to an async runtime.
     pub fn call_blocking(&self, request: MasterRequest) -> Result<MasterReply, RpcError> {
         self.masters.listed[0].runtime().block_on(self.call(request))
     }
 }
 
 impl From<One> for MasterClient {
-    /// Makes a client of the master of one connection, for example of one inside the process.
+    /// Makes a client of the one master of this connection, for example of a master in the same process.
     fn from(one: One) -> MasterClient {
         MasterClient::of(one.addr().to_owned(), vec![one])
     }
@@ -178,12 +178,13 @@ impl Masters {
         }
     }
 
-    /// Replaces the stub in an answer by the view, which this master has left out.
+    /// If an answer contains a stub in place of a long view, fetches the view from this master and puts it into the
+    /// answer.
     ///
-    /// The fetched view may be newer than the answer. Then the answer does not tell which sessions are fenced
-    /// in that view. A session that was fenced, recovered and forgotten meanwhile must not learn of that view:
-    /// a memory node that has joined since does not know the session. So a heartbeat's answer goes without the
-    /// view, which the next one brings, and a session that was opened is given up.
+    /// The fetched view may be newer than the answer. Then the answer does not tell which sessions are fenced in that
+    /// view. A session that was fenced, recovered and forgotten meanwhile must not learn of that view, because a memory
+    /// node that has joined since does not know the session. So in that case the answer to a heartbeat is returned
+    /// without a view, which the next heartbeat brings, and a session that was just opened is given up.
     async fn complete(
         &self,
         one: One,
@@ -210,8 +211,8 @@ impl Masters {
                     let client = *client;
                     let orphans = Vec::new();
                     let work = Default::default();
-                    // The master need not count a session that was never used. If it does not get this request,
-                    // it gives the session up later.
+                    // Told so that the master need not count a session that was never used. If the request is lost, the
+                    // session expires later.
                     let _told = one.call(MasterRequest::Close { client, orphans, work }).await;
                     return Err(error);
                 }
@@ -225,7 +226,7 @@ impl Masters {
         Ok(reply)
     }
 
-    /// Fetches the view of this stub, or a newer one, from a master.
+    /// Fetches the view for which a stub stands, or a newer one, from a master.
     async fn fetch(&self, one: &One, stub: &View) -> Result<View, RpcError> {
         let is_it = |view: &&View| (view.cluster, view.number) == (stub.cluster, stub.number);
         let mut long = self.long.lock().await;
@@ -244,8 +245,8 @@ impl Masters {
         }
     }
 
-    /// Asks one master after the other until one takes the request, or may have taken it. `None` means that
-    /// some stand by and none leads.
+    /// Asks one master after the other until one takes the request, or may have taken it. `None` means that some
+    /// masters stand by and none leads.
     async fn round(
         &self,
         request: &MasterRequest,
@@ -289,7 +290,8 @@ impl Masters {
                 Err(error) => drop(obstacle.get_or_insert(error)),
             }
         }
-        // Waiting for a leader is useless if there is one.
+        // It is useless to wait for a leader if the address leads to a leader of another cluster, or if no master
+        // stands by.
         match (stranger, obstacle) {
             (Some(error), _) => Err(error),
             (None, Some(error)) if !somebody_stands_by => Err(error),
@@ -297,7 +299,8 @@ impl Masters {
         }
     }
 
-    /// Returns all masters, from the one to ask first along the list.
+    /// Returns all masters in the order in which to ask them: the list, rotated so that it begins with the one to ask
+    /// first.
     fn in_order(&self) -> VecDeque<One> {
         let first = self.first();
         let mut order: VecDeque<One> = self.listed.iter().cloned().collect();

@@ -1,26 +1,27 @@
-//! The RPC edge: the only module that uses sockets and an async runtime (tokio).
+//! The RPC layer: the only module that uses sockets and an async runtime (tokio).
 //!
-//! A service is a pair of message types and a [`Role`]; there are two, [`NodeService`] and [`MasterService`].
-//! [`serve`] answers one on a TCP port, [`serve_local`] inside the process without a port. [`RpcClient`] is the
-//! client of either, so an embedded cluster and a real one differ in one line.
+//! A service is a pair of message types and a [`Role`]. There are two services, [`NodeService`] and [`MasterService`].
+//! [`serve`] answers one on a TCP port, and [`serve_local`] inside the process without a port. [`RpcClient`] is the
+//! client of either, so the code of an embedded cluster differs from that of a real one in one line.
 //!
-//! * Every connection starts with a hello (module `hello`). It detects a wrong port, or a master in place of a
-//!   memory node, and both ends prove that they have the cluster's secret or a key of it, if they have one. The
-//!   keys are those of the [`Runtime`]. [`Service::needs`] tells which key a request needs.
+//! * Every connection starts with a hello (module `hello`), which detects a wrong port, or a master in place of a
+//!   memory node. In the hello, both ends prove that they have the cluster's secret or a key derived from it, if they
+//!   have one. The keys are those of the [`Runtime`]. [`Service::needs`] tells which key a request needs.
 //! * If the runtime has certificates, the TLS handshake comes before the hello (module `wire`).
-//! * Frames follow: length (4 bytes, big-endian), one message in postcard encoding, and a code (16 bytes) if
-//!   keys were proved. A frame is at most [`MAX_FRAME_BYTES`]. Bytes that cannot be decoded close their
-//!   connection, with a line in the log, and have no other effect.
-//! * Every request is stamped with the cluster of the asker ([`Stamped`]), so that no process obeys a stranger
-//!   that has taken over the address of another one.
-//! * A call has a deadline. After that it may still take effect: the messages are designed so that this does no
-//!   harm. For the same reason nothing is retried behind the caller's back. The client of the master, of which
-//!   there may be several, repeats only requests that cannot have had an effect: see [`MasterClient`].
-//! * A handler that was started runs to its end, even if its caller is gone.
-//! * The resources that strangers and broken peers hold on a server are bounded (module `guests`, [`Limits`]).
+//! * Frames follow: length (4 bytes, big-endian), one message in postcard encoding, and a code (16 bytes) if keys were
+//!   proved. A frame has at most [`MAX_FRAME_BYTES`]. Bytes that cannot be decoded close their connection, with a line
+//!   in the log, and have no other effect.
+//! * Every request is stamped with the cluster of its sender ([`Stamped`]), so that no process obeys a process of
+//!   another cluster at an address that its own cluster used before.
+//! * A call has a deadline. After the deadline the request may still take effect: the messages are designed so that
+//!   this does no harm. For the same reason no request is repeated without the caller's knowledge. The client of the
+//!   master, of which there may be several, repeats only requests that cannot have had an effect: see [`MasterClient`].
+//! * A handler that was started runs to its end, even if its caller has given up.
+//! * The resources that unauthenticated and broken peers can take from a server are bounded (module `guests`,
+//!   [`Limits`]).
 //!
-//! Clients may be used from any executor. Their connections live on the [`Runtime`] that they were made with,
-//! which must outlive them.
+//! Clients can be used under any executor. Their connections live on the [`Runtime`] that they were made with, which
+//! must outlive them.
 
 mod calls;
 mod client;
@@ -61,19 +62,19 @@ use crate::node::{NodeReply, NodeRequest};
 
 /// The longest frame, in bytes. Longer views come in [pieces](crate::view_pieces).
 pub const MAX_FRAME_BYTES: usize = 16 << 20;
-/// A client does not reuse a connection that has been idle for this long: the server may be about to close it
+/// The idle time after which a client does not reuse a connection, because the server may be about to close it
 /// ([`Limits::idle`]).
 pub const REUSE_TIMEOUT: Duration = Duration::from_secs(20);
-/// The most requests of one connection that are handled at a time. Further ones wait in its socket.
+/// Limit of requests of one connection that are handled at a time. Further requests wait in the socket.
 pub const MAX_REQUESTS_PER_CONNECTION: usize = 64;
-/// The time that either side waits for the other's hello.
+/// The time for which either end waits for the other's hello.
 pub const HELLO_TIMEOUT: Duration = Duration::from_secs(2);
-/// The deadline of a call, unless [`RpcClient::with_deadline`] sets another.
+/// The deadline of a call, unless [`RpcClient::with_deadline`] sets another one.
 pub const DEFAULT_DEADLINE: Duration = Duration::from_secs(5);
-/// The longest deadline that a server honours.
+/// The longest deadline that a server observes.
 pub const MAX_DEADLINE: Duration = Duration::from_secs(600);
 
-/// A pair of message types, and the role of the server that answers.
+/// A pair of message types, and the role of the server that answers them.
 pub trait Service: Send + Sync + 'static {
     /// The type of requests.
     type Request: Serialize + DeserializeOwned + Send + 'static;
@@ -82,7 +83,7 @@ pub trait Service: Send + Sync + 'static {
     /// The role of the server.
     const ROLE: Role;
 
-    /// Returns the kind of peer that may make a request, if peers have to prove their kind.
+    /// Returns the kind of peer that is allowed to make a request, if peers have to prove their kind.
     fn needs(request: &Self::Request) -> PeerKind;
 
     /// Returns the name of a request.
@@ -201,15 +202,15 @@ pub type NodeClient = RpcClient<NodeService>;
 /// Errors of calls.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RpcError {
-    /// No process listens there, or the address cannot be reached. The request did not take effect.
+    /// No process listens at the address, or the address cannot be reached. The request did not take effect.
     #[error("{addr} is unreachable: {cause}")]
     Unreachable {
         /// The address of the call.
         addr: String,
-        /// The error of the operating system.
+        /// The reason, for example an error of the operating system.
         cause: String,
     },
-    /// Another service listens there. The request did not take effect.
+    /// Another service listens at the address. The request did not take effect.
     #[error("expected {expected} at {addr}, found {found}; check the address")]
     WrongService {
         /// The address of the call.
@@ -219,15 +220,15 @@ pub enum RpcError {
         /// A description of the service that answered.
         found: String,
     },
-    /// The service there speaks another version. The request did not take effect.
+    /// The service speaks another version of the protocol. The request did not take effect.
     #[error("{addr}: {error}")]
     Version {
         /// The address of the call.
         addr: String,
-        /// The two versions, which tell the side that is too old.
+        /// The two versions, which show the side that is too old.
         error: VersionError,
     },
-    /// No answer before the deadline. The request may still take effect.
+    /// The answer did not arrive before the deadline. The request may still take effect.
     #[error("{addr} did not answer in time")]
     TimedOut {
         /// The address of the call.
@@ -248,25 +249,25 @@ pub enum RpcError {
         /// The addresses of the call.
         addr: String,
     },
-    /// The master there leads another cluster, or none. The request did not take effect.
+    /// The master leads another cluster, or none. The request did not take effect.
     #[error("{}", wrong_cluster(addr, *own, *found))]
     WrongCluster {
         /// The address of the call.
         addr: String,
-        /// The cluster of the asker; `None` if it belongs to none yet.
+        /// The cluster of the caller; `None` if it belongs to none yet.
         own: Option<ClusterId>,
-        /// The cluster of the master.
+        /// The cluster that the master leads; `None` if it leads none.
         found: Option<ClusterId>,
     },
-    /// One side lacks the keys that the other one demands. The request did not take effect.
+    /// One side lacks the keys that the other side demands. The request did not take effect.
     #[error("{addr}: {what}")]
     Keys {
         /// The address of the call.
         addr: String,
-        /// The keys, and advice.
+        /// The missing keys, and advice.
         what: String,
     },
-    /// Only one side speaks TLS, or the certificate is not good. The request did not take effect.
+    /// Only one side speaks TLS, or the certificate is not valid. The request did not take effect.
     #[error("{addr}: {what}")]
     Tls {
         /// The address of the call.
@@ -274,7 +275,7 @@ pub enum RpcError {
         /// The reason, and advice.
         what: String,
     },
-    /// The two sides do not understand each other, or the handler failed.
+    /// One side sent a message that the other cannot understand, or the handler failed.
     #[error("{addr}: {what}")]
     Protocol {
         /// The address of the call.
@@ -285,7 +286,7 @@ pub enum RpcError {
 }
 
 impl RpcError {
-    /// Whether the request may have had an effect, or may still have one.
+    /// Returns whether the request may have had an effect, or may still have one.
     pub fn may_take_effect(&self) -> bool {
         !matches!(
             self,
@@ -320,16 +321,16 @@ fn wrong_cluster(addr: &str, own: Option<ClusterId>, found: Option<ClusterId>) -
 /// Errors of listening at an address.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ServeError {
-    /// Another process has the port.
+    /// Another process uses the port.
     #[error("{addr} is in use by another process; stop it, or listen at another port")]
     PortInUse {
-        /// The address asked for.
+        /// The address at which the process tried to listen.
         addr: String,
     },
     /// The process cannot listen at the address.
     #[error("cannot listen at {addr}: {cause}; give an address of this machine as host:port")]
     Address {
-        /// The address asked for.
+        /// The address at which the process tried to listen.
         addr: String,
         /// The error of the operating system.
         cause: String,

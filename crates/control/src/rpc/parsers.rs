@@ -1,8 +1,9 @@
-//! Properties of all parsers of messages, for any bytes. Tests and fuzz targets find the bytes. Each function
-//! gives them to one parser, panics if the result violates a property, and returns whether there was a result.
+//! Properties that all parsers of messages have, whatever the bytes. Tests and fuzz targets choose the bytes. Each
+//! function gives the bytes to one parser, panics if the result violates a property, and returns the result or whether
+//! there was one.
 //!
-//! Parsers never panic, and take no more memory than a few times the bytes. A message that was parsed, written
-//! and parsed again is the same, and its written form is no longer than the bytes.
+//! Parsers never panic, and take no more memory than a few times the number of bytes. A message that was parsed,
+//! written and parsed again is the same, and its written form is no longer than the bytes that were parsed.
 
 use fusee_core::version::ConnectionEnd;
 use fusee_core::view::View;
@@ -19,7 +20,7 @@ use super::{MAX_DEADLINE, MasterService, NodeService, Service, Stamped, hello};
 use crate::master::MasterReply;
 use crate::view_pieces::{self, ViewAssembler};
 
-/// Parses a message of any type, like the codec.
+/// Parses a message of any type, as the codec does.
 pub fn message<T: Serialize + DeserializeOwned + PartialEq + std::fmt::Debug>(
     bytes: &[u8],
 ) -> Option<T> {
@@ -30,12 +31,12 @@ pub fn message<T: Serialize + DeserializeOwned + PartialEq + std::fmt::Debug>(
     Some(message)
 }
 
-/// Writes a message, like the codec.
+/// Writes a message, as the codec does.
 pub fn written<T: Serialize>(message: &T) -> Vec<u8> {
     encode(message).expect("messages of tests are short")
 }
 
-/// Parses a message from the first of these bytes, however many it takes. A way to make messages.
+/// Parses a message from the beginning of these bytes, however many of them it takes. Used to make arbitrary messages.
 pub fn drawn<T: DeserializeOwned>(bytes: &[u8]) -> Option<T> {
     postcard::take_from_bytes(bytes).ok().map(|(message, _)| message)
 }
@@ -57,8 +58,8 @@ fn answer<S: Service>(bytes: &[u8]) -> bool {
     decode::<AnswerEnvelope<S::Reply>>(bytes).is_ok()
 }
 
-/// Parses a stream to the master that arrives in pieces of this length. Returns the number of frames before the
-/// first bad one.
+/// Parses a stream to the master that arrives in pieces of this length. Returns the number of frames before the first
+/// invalid one.
 pub fn stream_to_master(bytes: &[u8], piece_bytes: usize) -> usize {
     let pieces = BufReader::with_capacity(piece_bytes.max(1), bytes);
     let mut frames = FrameReader::new(pieces, None, None);
@@ -93,7 +94,7 @@ pub fn first_message(bytes: &[u8]) -> bool {
     else {
         return false;
     };
-    // All bytes come back; any value of the last one is accepted.
+    // The same bytes come back; any value of the last one is accepted.
     let (role, says) = role;
     assert_eq!(hello::encode(role, says), bytes[..8]);
     true
@@ -110,8 +111,8 @@ pub fn view_piece(bytes: &[u8]) -> bool {
     fits || matches!(told, Ok(Some(_)))
 }
 
-/// Parses an update of the view, for a process with this view. An update may fit and yield a view that is not
-/// valid; then the check must find that.
+/// Parses an update of the view, for a process that has the view `from`. An update may match that view and still lead
+/// to an invalid one; then the check must find that.
 pub fn view_update(from: &View, bytes: &[u8]) -> bool {
     let Some(update) = message::<ViewUpdate>(bytes) else { return false };
     let number = update.number();
@@ -120,7 +121,7 @@ pub fn view_update(from: &View, bytes: &[u8]) -> bool {
     if view.check().is_err() {
         return false;
     }
-    // The directory may be too long for a message: one wrong byte gives it 2^24 entries.
+    // The directory may be too long for a message, because one wrong byte can give it 2^24 entries.
     let Ok(bytes) = encode(&view) else { return false };
     assert_eq!(message::<View>(&bytes).as_ref(), Some(&view));
     let told = ViewUpdate::to(&view, Some(from));

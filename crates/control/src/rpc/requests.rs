@@ -1,8 +1,8 @@
 //! The requests of one connection of a server.
 //!
-//! One task reads the requests and writes the answers. Each request has one of
-//! [`MAX_REQUESTS_PER_CONNECTION`] places until its answer is being written. While no place is free, nothing is
-//! read. So the answers that a peer does not fetch are bounded as well.
+//! One task reads the requests and writes the answers. Each request takes one of [`MAX_REQUESTS_PER_CONNECTION`] places
+//! until its answer is being written. While no place is free, nothing is read, so the number of answers that a peer
+//! does not read is bounded, too.
 //!
 //! ```text
 //! place free → request read → handler runs ── ends ──→ answer waits → answer written, place free
@@ -28,10 +28,10 @@ use super::guests::{Guest, Held};
 use super::times::RequestTimes;
 use super::{Caller, MAX_REQUESTS_PER_CONNECTION, Service, Stamped};
 
-/// The reply that a handler is working on.
+/// The reply that a handler is computing.
 type FutureReply<S> = BoxFuture<'static, <S as Service>::Reply>;
 
-/// The handler of a service, and the times that it takes.
+/// The handler of a service, and the durations of its work.
 pub(super) struct RequestHandler<S: Service> {
     handle: Box<dyn Fn(Caller, S::Request) -> FutureReply<S> + Send + Sync>,
     times: RequestTimes,
@@ -54,8 +54,8 @@ impl<S: Service> RequestHandler<S> {
         self.times.clone()
     }
 
-    /// Starts to handle a request, and returns the outcome. The handler runs to its end, even if the returned
-    /// future is dropped. `held` is dropped after that.
+    /// Starts to handle a request. The returned future waits for the outcome; the handler runs to its end even if that
+    /// future is dropped. `held` is dropped when the handler has ended.
     fn start(
         &self,
         caller: Caller,
@@ -81,7 +81,7 @@ impl<S: Service> RequestHandler<S> {
     }
 }
 
-/// Answers the requests over a stream after the hello, until the connection ends; the error is the reason.
+/// Answers the requests over a stream, after the hello, until the connection ends. The error is the reason for that.
 pub(super) async fn answer<S: Service>(
     stream: impl AsyncRead + AsyncWrite,
     codes: Option<FrameCodes>,
@@ -100,19 +100,19 @@ pub(super) async fn answer<S: Service>(
     }
 }
 
-/// The place of a request, which takes its answer.
+/// The place of a request, into which its answer is put.
 type AnswerPlace = mpsc::OwnedPermit<io::Result<Vec<u8>>>;
 
 /// The requests of a connection.
 struct RequestReader<S: Service> {
     handler: Arc<RequestHandler<S>>,
     from: Caller,
-    /// The server's entry of the connection; `None` inside a process.
+    /// The server's entry of the connection; `None` for a connection inside the process.
     guest: Option<Guest>,
-    /// Its capacity is the places.
+    /// The queue of answers. Its capacity is the number of places.
     answers: mpsc::Sender<io::Result<Vec<u8>>>,
-    /// The requests without an answer so far, and some that have ended, indexed by id. A request whose sender is
-    /// dropped gives up its place.
+    /// The requests that are not answered yet, and some that have ended, by their ids. Dropping a request's sender
+    /// makes the request give up its place.
     underway: HashMap<u64, oneshot::Sender<Infallible>>,
 }
 
@@ -121,7 +121,7 @@ impl<S: Service> RequestReader<S> {
         mut self,
         mut frames: FrameReader<impl AsyncBufRead + Unpin>,
     ) -> io::Result<()> {
-        // The sending half ends only with an error, which is told then.
+        // The sending half ends only with an error, which it reports itself.
         while let Ok(place) = self.answers.clone().reserve_owned().await {
             match frames.next().await? {
                 Some(Envelope::Call { id, ms_left, request }) => {
@@ -131,11 +131,11 @@ impl<S: Service> RequestReader<S> {
                 None => break,
             }
         }
-        // At once, not when the last answer is sent, which may be delayed for long.
+        // The connection ends now; otherwise it would end only when the last answer is sent, which may take long.
         Err(io::ErrorKind::UnexpectedEof.into())
     }
 
-    /// Starts to handle a request that has come. Fails if the server has no room for it.
+    /// Starts to handle a request that has arrived. Fails if the server has no room for it.
     fn start(
         &mut self,
         id: u64,
@@ -147,7 +147,7 @@ impl<S: Service> RequestReader<S> {
             self.underway.retain(|_, request| !request.is_closed());
         }
         if self.underway.get(&id).is_some_and(|request| !request.is_closed()) {
-            // It would have two answers.
+            // Ignored: two answers would have the same id.
             return Ok(());
         }
         let (asking, held) = self.guest.as_ref().map(Guest::asks).transpose()?.unzip();
@@ -162,7 +162,7 @@ impl<S: Service> RequestReader<S> {
         let (wanted, unwanted) = oneshot::channel();
         self.underway.insert(id, wanted);
         tokio::spawn(async move {
-            // The guest counts as busy until the answer is ready, or unwanted.
+            // The connection is counted as busy until the answer is ready, or not wanted any more.
             let _asking = asking;
             tokio::select! {
                 outcome = handling => drop(place.send(encode(&AnswerEnvelope { id, outcome }))),
@@ -174,7 +174,7 @@ impl<S: Service> RequestReader<S> {
     }
 }
 
-/// Returns the failure of a request that needs another key.
+/// Returns the failure of a request whose sender lacks the key that the request needs.
 fn denied(needs: PeerKind) -> CallFailure {
     CallFailure::Denied(format!(
         "that is for who has the secret's key for `{needs}`, or the secret"
@@ -191,7 +191,7 @@ mod tests {
     use crate::node::{NodeReply, NodeRequest};
     use crate::rpc::NodeService;
 
-    /// A client's end of a connection whose server answers `Usage`, and no other request ever.
+    /// A client's end of a connection. Its server answers `Usage` requests, and never answers any other.
     struct ClientEnd {
         requests: mpsc::Sender<io::Result<Vec<u8>>>,
         answers: FrameReader<BufReader<ReadHalf<DuplexStream>>>,
@@ -269,7 +269,7 @@ mod tests {
         client.call(8, LONG, NodeRequest::Usage).await;
         assert_eq!(client.answered().await, 8);
         assert_eq!(client.handled.load(Ordering::Relaxed), 2);
-        // An answered request's id is free again.
+        // The id of an answered request can be used again.
         client.call(8, LONG, NodeRequest::Usage).await;
         assert_eq!(client.answered().await, 8);
     }

@@ -1,9 +1,9 @@
 //! The thread that carries control messages.
 //!
-//! Connections, their timers and the servers live here, so a caller needs no runtime of its own: it may await a
-//! call from any executor, or block on it. The runtime ends, and its thread with it, when the last clone is
-//! dropped. Clients and servers do not keep it alive: otherwise a task that holds a client would keep its own
-//! runtime from ending. After the end, calls fail with `RpcError::Closed`.
+//! Connections, their timers and the servers run on this thread, so a caller needs no runtime of its own: it can await
+//! a call under any executor, or block on it. The runtime and its thread end when the last clone of [`Runtime`] is
+//! dropped. Clients and servers do not keep the runtime alive, because a task that holds a client would then keep its
+//! own runtime from ending. After the end, calls fail with `RpcError::Closed`.
 
 use std::io;
 use std::sync::Arc;
@@ -13,17 +13,17 @@ use fusee_auth::Keyring;
 use fusee_tls::TlsSettings;
 use tokio::runtime::{Builder, Handle};
 
-/// The time that the end of a runtime waits for work that cannot be interrupted.
+/// The time for which the end of a runtime waits for work that cannot be interrupted.
 const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The thread that carries control messages, with the keys and certificates of its connections.
+/// The thread that carries control messages, with the keys and certificates for its connections.
 #[derive(Clone, Debug)]
 pub struct Runtime {
     owned: Arc<Owned>,
     trust: Trust,
 }
 
-/// The proofs that connections give and demand.
+/// The keys and certificates by which connections prove who they are, and check their peers.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Trust {
     pub(super) keys: Option<Arc<Keyring>>,
@@ -36,12 +36,13 @@ struct Owned {
 }
 
 impl Runtime {
-    /// Starts the thread. `name` shows in debuggers and in `/proc`.
+    /// Starts the thread. Debuggers and `/proc` show it under `name`.
     pub fn start(name: &str) -> io::Result<Runtime> {
         Runtime::with_keys(name, None)
     }
 
-    /// Starts the thread. If the process has keys, all its connections prove them, and demand proof.
+    /// Starts the thread. If there are keys, all connections prove that they have them, and demand the same of their
+    /// peers.
     pub fn with_keys(name: &str, keys: Option<Keyring>) -> io::Result<Runtime> {
         let runtime = Builder::new_multi_thread()
             .worker_threads(1)
@@ -53,18 +54,18 @@ impl Runtime {
         Ok(Runtime { owned, trust: Trust { keys: keys.map(Arc::new), tls: None } })
     }
 
-    /// Sets the certificates: all outgoing connections use TLS then, and on a server all incoming ones.
+    /// Sets the certificates. All outgoing connections then use TLS, and a server demands TLS of all incoming ones.
     pub fn with_tls(mut self, tls: Option<TlsSettings>) -> Runtime {
         self.trust.tls = tls;
         self
     }
 
-    /// Returns the keys of its connections.
+    /// Returns the keys of the runtime's connections.
     pub fn keys(&self) -> Option<&Arc<Keyring>> {
         self.trust.keys.as_ref()
     }
 
-    /// Returns the certificates of its connections.
+    /// Returns the certificates of the runtime's connections.
     pub fn tls(&self) -> Option<&TlsSettings> {
         self.trust.tls.as_ref()
     }
@@ -73,16 +74,16 @@ impl Runtime {
         &self.trust
     }
 
-    /// Returns the handle to spawn tasks with.
+    /// Returns the handle by which tasks are spawned.
     pub fn handle(&self) -> &Handle {
         let runtime = self.owned.runtime.as_ref();
         runtime.expect("only the end of the last clone takes the runtime").handle()
     }
 
-    /// Waits for a future on the calling thread.
+    /// Blocks the calling thread until a future is ready.
     ///
     /// # Panics
-    /// If the calling thread is a runtime's.
+    /// If the calling thread belongs to an async runtime.
     pub fn block_on<F: Future>(&self, future: F) -> F::Output {
         self.handle().block_on(future)
     }
@@ -91,7 +92,7 @@ impl Runtime {
 impl Drop for Owned {
     fn drop(&mut self) {
         let Some(runtime) = self.runtime.take() else { return };
-        // A runtime must not wait for itself, so if a task drops the last clone, nothing waits.
+        // A runtime must not wait for itself, so a task that drops the last clone does not wait.
         if Handle::try_current().is_ok() {
             runtime.shutdown_background();
         } else {

@@ -1,7 +1,7 @@
 //! The answering side of a service.
 //!
-//! One task accepts connections, and one task per connection greets the client and answers its requests (module
-//! `requests`). An error on a connection ends that connection, with a line in the log.
+//! One task accepts connections. One task per connection runs the hello with the client and answers its requests
+//! (module `requests`). An error on a connection ends that connection, with a line in the log.
 
 use std::io::{self, ErrorKind};
 use std::net::{SocketAddr, TcpListener as StdListener, ToSocketAddrs};
@@ -21,13 +21,13 @@ use super::times::RequestTimes;
 use super::wire::Wire;
 use super::{Caller, RpcClient, Runtime, ServeError, Service, hello};
 
-/// The pause after the operating system had no file descriptor for a connection.
+/// The pause after the operating system had no file descriptor for a new connection.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Bytes on their way through a connection inside a process.
+/// Capacity of a connection inside the process, in bytes.
 const LOCAL_BYTES: usize = 64 << 10;
 
-/// The caller over the one connection inside a process.
+/// The caller of the one connection inside the process.
 const LOCAL: Caller = Caller { connection: 0, cluster: None, elsewhere: false, who: None };
 
 /// A running service. Dropping it closes its port and its connections.
@@ -35,44 +35,45 @@ const LOCAL: Caller = Caller { connection: 0, cluster: None, elsewhere: false, w
 pub struct Server {
     runtime: Handle,
     addr: Option<SocketAddr>,
-    /// Dropped to tell the accepting task to end.
+    /// The sender by whose drop the accepting task is told to end.
     stop: Option<oneshot::Sender<()>>,
     task: Option<JoinHandle<()>>,
     times: RequestTimes,
 }
 
 impl Server {
-    /// Returns the address at which the service listens; `None` inside a process.
+    /// Returns the address at which the service listens; `None` for a service without a port.
     pub fn addr(&self) -> Option<SocketAddr> {
         self.addr
     }
 
-    /// Returns the times that requests take.
+    /// Returns the times that answers take, by request.
     pub fn times(&self) -> RequestTimes {
         self.times.clone()
     }
 
-    /// Closes port and connections, and returns when that is complete.
+    /// Closes the port and all connections. Returns when that is complete.
     ///
     /// # Panics
-    /// If the calling thread is an async runtime's.
+    /// If the calling thread belongs to an async runtime.
     pub fn stop(mut self) {
         self.stop.take();
         if let Some(task) = self.task.take() {
-            // Only the end of the runtime ends the task earlier, which has the same effect.
+            // An error means that the runtime has ended, which has also closed everything.
             let _ended = self.runtime.block_on(task);
         }
     }
 }
 
-/// Listens at `addr` (host and port; port 0 for a free one).
+/// Listens at `addr` (host and port; port 0 chooses a free one).
 pub fn bind(addr: &str) -> Result<StdListener, ServeError> {
     let failed = |error: io::Error| match error.kind() {
         ErrorKind::AddrInUse => ServeError::PortInUse { addr: addr.to_owned() },
         _ => ServeError::Address { addr: addr.to_owned(), cause: error.to_string() },
     };
     let resolved: Vec<SocketAddr> = addr.to_socket_addrs().map_err(failed)?.collect();
-    // std sets SO_REUSEADDR on Unix, so that a restart does not wait for old connections.
+    // The standard library sets SO_REUSEADDR on Unix, so that a restarted server can use the port although old
+    // connections exist.
     let listener = StdListener::bind(&resolved[..]).map_err(failed)?;
     listener.set_nonblocking(true).map_err(failed)?;
     Ok(listener)
@@ -92,8 +93,8 @@ where
     serve_connections::<S, _, _, _>(runtime, listener, handler, |_| ())
 }
 
-/// Like [`serve`]. In addition, `closed` is called with the number of each connection that has ended, after the
-/// last call of the handler.
+/// As [`serve`]. In addition, calls `closed` with the number of each connection that has ended, after the last call of
+/// the handler.
 pub fn serve_connections<S, H, F, C>(
     runtime: &Runtime,
     listener: StdListener,
@@ -109,7 +110,7 @@ where
     serve_limited::<S, H, F, C>(runtime, listener, handler, closed, Limits::default())
 }
 
-/// Like [`serve_connections`], with other limits.
+/// As [`serve_connections`], with other limits.
 pub fn serve_limited<S, H, F, C>(
     runtime: &Runtime,
     listener: StdListener,
@@ -150,7 +151,7 @@ where
     })
 }
 
-/// Answers requests of this process, without a port. `name` stands for the address in errors.
+/// Answers requests of this process, without a port. Errors show `name` in place of an address.
 pub fn serve_local<S, H, F>(runtime: &Runtime, name: &str, handler: H) -> (RpcClient<S>, Server)
 where
     S: Service,
@@ -165,7 +166,7 @@ where
     let peer = name.to_owned();
     let task = tokio::spawn(async move {
         tokio::select! {
-            // An error means that the server was dropped, which stops it.
+            // An error means that the server was dropped, which stops it, too.
             _ = stopped => {}
             ended = requests::answer(far, None, handler, LOCAL, None) => log_end(&peer, ended),
         }
@@ -202,7 +203,7 @@ async fn accept<S: Service>(
             Ok(accepted) => accepted,
             Err(error) => {
                 tracing::warn!(%error, "cannot accept a control connection");
-                // Usually no file descriptor is left.
+                // The usual reason is that no file descriptor is left.
                 guests.make_way();
                 tokio::time::sleep(ACCEPT_PAUSE).await;
                 continue;
@@ -219,15 +220,15 @@ async fn accept<S: Service>(
             drop((open, guest));
         });
     }
-    // The port must be free after a stop, so it is closed before the connections.
+    // Closed before the connections, so that the port is free when `stop` returns.
     drop(listener);
     connections.shutdown().await;
 }
 
-/// Logs why a connection is closed.
+/// Logs the reason why the server closes a connection.
 fn send_away(peer: SocketAddr, why: Refusal) {
     match why {
-        // Idle connections are no problem, and connections that make room are many at a time.
+        // Debug only: an idle connection is no problem, and many connections at a time may have to make room.
         Refusal::Idle | Refusal::MakesRoom => {
             tracing::debug!(%peer, "control connection closed: {why}")
         }
@@ -238,7 +239,7 @@ fn send_away(peer: SocketAddr, why: Refusal) {
 /// Logs that a connection has ended by itself.
 fn log_end(peer: &str, ended: io::Result<()>) {
     let Err(error) = ended else { return };
-    // The end of a process looks like this, with or without a goodbye.
+    // The end of a client process looks like this, whether it was orderly or not.
     if matches!(error.kind(), ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset) {
         tracing::debug!(%peer, "control connection closed: {error}");
     } else {
@@ -246,11 +247,11 @@ fn log_end(peer: &str, ended: io::Result<()>) {
     }
 }
 
-/// Everything that the connections of a server share.
+/// The state that all connections of a server share.
 struct Greeting<S: Service> {
     handler: Arc<RequestHandler<S>>,
     trust: Trust,
-    /// Called with the number of each connection that has ended.
+    /// The function to call with the number of each connection that has ended.
     closed: Arc<dyn Fn(u64) + Send + Sync>,
 }
 
@@ -261,7 +262,7 @@ impl<S: Service> Clone for Greeting<S> {
     }
 }
 
-/// A connection that has been accepted. Dropping it reports its end.
+/// A connection that has been accepted. Its drop reports that it has ended.
 struct OpenConnection<S: Service> {
     number: u64,
     peer: SocketAddr,
@@ -275,7 +276,7 @@ impl<S: Service> Drop for OpenConnection<S> {
 }
 
 impl<S: Service> OpenConnection<S> {
-    /// Greets the client, and answers its requests until the connection ends.
+    /// Runs the hello with the client, and answers its requests until the connection ends.
     async fn greet(&self, stream: TcpStream, guest: Guest) {
         let Greeting { handler, trust, .. } = &self.greeting;
         let peer = self.peer;
@@ -290,7 +291,7 @@ impl<S: Service> OpenConnection<S> {
             Ok(greeted) => greeted,
             Err(error) => return tracing::warn!(%peer, %error, "control connection refused"),
         };
-        // A client on this machine connects from the address that it connects to.
+        // A client on this machine has the same address as the one that it connects to.
         let elsewhere = wire.socket().local_addr().is_ok_and(|own| own.ip() != peer.ip());
         let from = Caller { connection: self.number, cluster: None, elsewhere, who };
         let ended = requests::answer(wire, codes, handler.clone(), from, Some(guest)).await;

@@ -1,8 +1,8 @@
 //! The stamp of each request: the cluster of its sender.
 //!
-//! An address does not guarantee its owner. A master may have been started on an empty store, or on that of
-//! another cluster, and a memory node may be a member of another cluster than the asker believes. So the
-//! receiver compares clusters before it acts. A sender that belongs to no cluster yet says so.
+//! An address does not guarantee which process is behind it. A master may have been started on an empty store, or on
+//! the store of another cluster, and a memory node may be a member of another cluster than the sender believes. So the
+//! receiver compares the clusters before it acts. The stamp of a sender that belongs to no cluster yet says that.
 
 use fusee_auth::PeerKind;
 use fusee_core::verbs::ClusterId;
@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 /// A request with the cluster of its sender.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stamped<R> {
-    /// `None`: the sender belongs to no cluster yet, or asks on behalf of a person.
+    /// The sender's cluster; `None` if the sender belongs to no cluster yet, or asks on behalf of an operator.
     pub cluster: Option<ClusterId>,
     /// The request.
     pub request: R,
@@ -20,12 +20,12 @@ pub struct Stamped<R> {
 /// The sender of a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Caller {
-    /// The number of its connection, from 1; 0 inside a process.
+    /// The number of the sender's connection, from 1; 0 for a sender in the same process.
     pub connection: u64,
-    /// The cluster of the sender.
+    /// The cluster of the sender; `None` as in [`Stamped`].
     pub cluster: Option<ClusterId>,
-    /// Whether the sender is on another machine, as far as the addresses of its connection tell.
+    /// Whether the sender is on another machine, as far as the addresses of its connection show.
     pub elsewhere: bool,
-    /// The kind of peer that the sender has proved to be; `None` if no proof is demanded.
+    /// The kind of peer that the sender has proved to be; `None` if the server demands no proof.
     pub who: Option<PeerKind>,
 }

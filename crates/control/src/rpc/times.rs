@@ -1,4 +1,4 @@
-//! The times that a server takes to answer.
+//! The times that a server takes to answer requests.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,8 +13,8 @@ pub const BOUNDS_US: [u64; 16] = [
 /// The times of the answers to one kind of request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Times {
-    /// Counts of answers, one for each bound in [`BOUNDS_US`] and one more: answers that took at most that bound,
-    /// and more than the bound before it. The last one counts those above all bounds.
+    /// Counts of answers. Count i is that of answers that took at most bound i of [`BOUNDS_US`], and longer than the
+    /// bound before it. The additional last count is that of answers that took longer than all bounds.
     pub counts: [u64; BOUNDS_US.len() + 1],
     /// The sum of all times.
     pub sum: Duration,
@@ -28,8 +28,8 @@ impl Times {
     }
 }
 
-/// The times of a server's answers, by the names of requests: from the reading of a request until its answer is
-/// ready to be sent. Requests that are refused for lack of a key do not count.
+/// The times that a server takes to answer, by the names of requests. A time begins when the request was read, and ends
+/// when its answer is ready to be sent. Requests that are refused because the sender lacks a key are not counted.
 #[derive(Clone, Debug, Default)]
 pub struct RequestTimes(Arc<Mutex<BTreeMap<&'static str, Times>>>);
 
@@ -39,7 +39,7 @@ impl RequestTimes {
         all.entry(request).or_default().add(took);
     }
 
-    /// Returns the times so far.
+    /// Returns the times measured so far.
     pub fn all(&self) -> BTreeMap<&'static str, Times> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }

@@ -1,9 +1,9 @@
-//! The stream that frames go over: a TCP connection, with or without TLS.
+//! The stream that carries frames: a TCP connection, with or without TLS.
 //!
-//! A TLS connection begins with [`FIRST_BYTE`], which no hello does. So a server detects whether a client
-//! speaks TLS. If only one of both does, the server tells the client: a plain client learns it from the
-//! server's hello, and a TLS client gets a hello as well, which is no message of TLS. The handshake has as much
-//! time as a hello.
+//! A TLS connection begins with [`FIRST_BYTE`], with which no hello begins, so a server detects whether a client speaks
+//! TLS. If only one of the two ends speaks TLS, the server tells the client by a hello, to a plain client and to a TLS
+//! client alike; a TLS client recognizes that a hello is not a message of TLS. The handshake has the same time limit as
+//! a hello.
 
 use std::io;
 use std::pin::Pin;
@@ -23,7 +23,7 @@ use tokio_rustls::{TlsAcceptor, TlsConnector, TlsStream};
 use super::HELLO_TIMEOUT;
 use super::hello::HelloError;
 
-/// A secret of one TLS connection that only its two ends know.
+/// A secret that only the two ends of one TLS connection know.
 pub(super) type Binding = [u8; 32];
 #[cfg(feature = "tls")]
 const LABEL: &[u8] = b"EXPORTER-fusee-control";
@@ -37,7 +37,7 @@ pub(super) enum Wire {
 }
 
 impl Wire {
-    /// Makes the client's end, of a connection to this host and port.
+    /// Makes the client's end of a connection to this host and port.
     pub(super) async fn dial(
         stream: TcpStream,
         addr: &str,
@@ -59,8 +59,8 @@ impl Wire {
         }
     }
 
-    /// Makes the server's end. If only the server speaks TLS, the client gets a plain connection, to be told
-    /// so.
+    /// Makes the server's end. If only one of the two ends speaks TLS, the stream is a plain one, over which the
+    /// server's hello tells the client so.
     pub(super) async fn answer(
         stream: TcpStream,
         tls: Option<&TlsSettings>,
@@ -84,7 +84,7 @@ impl Wire {
         Ok(Wire::Plain(stream))
     }
 
-    /// Returns the TCP connection below.
+    /// Returns the underlying TCP connection.
     pub(super) fn socket(&self) -> &TcpStream {
         match self {
             Wire::Plain(stream) => stream,
@@ -133,7 +133,8 @@ impl AsyncRead for Wire {
             Wire::Plain(stream) => Pin::new(stream).poll_read(context, buf),
             #[cfg(feature = "tls")]
             Wire::Tls(stream) => match Pin::new(&mut **stream).poll_read(context, buf) {
-                // A connection may end without a goodbye, since frames contain their lengths.
+                // The end of a connection without a TLS close message is accepted, because frames contain their
+                // lengths, so that a cut frame is detected.
                 Poll::Ready(Err(error)) if error.kind() == io::ErrorKind::UnexpectedEof => {
                     Poll::Ready(Ok(()))
                 }

@@ -32,7 +32,7 @@ struct BlockOfferState {
     call: u64,
     /// Whether the session has made an offer after that call.
     is_active: bool,
-    /// Blocks that were handed on and that the session has not removed from its slabs yet.
+    /// Blocks that were handed on without the session's knowledge; [`BlockOffers::take_back`] tells it.
     gone: Vec<BlockId>,
     /// Whether the session has taken its offer back to look for memory itself. When it is done, it offers what it does
     /// not need.
