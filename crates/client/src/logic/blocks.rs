@@ -439,8 +439,8 @@ impl<E: Environment> BlockSource<E> {
             && !self.unconfirmed.borrow().contains(&block)
     }
 
-    /// Gives a block of this session back to the pool. The primary is told last: it hands the block out as soon
-    /// as it is free there.
+    /// Gives a block of this session back to the pool. The primary is told last, because it hands the block out as soon
+    /// as the block is free there.
     pub async fn free(&self, block: Address, view: &View) {
         let Some((region, block)) = view.geometry.block_at(block) else { return };
         let block = BlockId { region, block };

@@ -61,7 +61,7 @@ pub enum SurveyError {
     /// The session that read was fenced, because the cluster took it for dead.
     #[error("the cluster has fenced this session while it read; try again")]
     Expelled,
-    /// A part moved to other memory nodes during every attempt to read it.
+    /// View changes moved a part to other memory nodes during every attempt to read it.
     #[error("the regions moved faster than they were read; try again")]
     Moving,
 }

@@ -13,7 +13,7 @@
 
 // Promise MEM-5: Keepers acknowledge epochs and views after older operations end.
 
-#[allow(dead_code)] // Programs prepare for it.
+#[allow(dead_code)] // The models do not call `prepare`.
 #[path = "../../../fabric/src/barrier.rs"]
 mod barrier;
 #[path = "../../../fabric/tests/loom/sync.rs"]
