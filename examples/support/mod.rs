@@ -11,7 +11,7 @@ pub fn client() -> Result<Client, ConnectError> {
     }
 }
 
-/// As [`client`], but returns the client with blocking calls.
+/// Like [`client`], but returns the client with blocking calls.
 #[allow(dead_code, reason = "some examples are async")]
 pub fn store() -> Result<BlockingClient, ConnectError> {
     Ok(client()?.blocking())

@@ -213,7 +213,7 @@ pub enum NodeRequest {
 /// A request of a session about blocks ([`NodeRequest::InTurn`]).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum BlockRequest {
-    /// As [`NodeRequest::Alloc`], for the session.
+    /// Like [`NodeRequest::Alloc`], for the session.
     Alloc {
         /// The redundancy that the region's objects must have.
         redundancy: Redundancy,
@@ -225,7 +225,7 @@ pub enum BlockRequest {
         /// must be free. At most [`MAX_ALLOC_REGIONS`].
         spare_of: Vec<u32>,
     },
-    /// As [`NodeRequest::SetOwner`].
+    /// Like [`NodeRequest::SetOwner`].
     SetOwner {
         /// The block.
         block: BlockId,
@@ -238,7 +238,7 @@ pub enum BlockRequest {
         /// Whether to refuse if `to` already owns the block.
         once: bool,
     },
-    /// As [`NodeRequest::BlocksOf`], for the session.
+    /// Like [`NodeRequest::BlocksOf`], for the session.
     Blocks,
 }
 
@@ -262,12 +262,12 @@ impl BlockRequest {
 /// the answer wrong.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum JobRequest {
-    /// As [`NodeRequest::BlocksOf`].
+    /// Like [`NodeRequest::BlocksOf`].
     BlocksOf {
         /// The clients; at most [`MAX_CLIENTS`].
         clients: Vec<ClientId>,
     },
-    /// As [`NodeRequest::OwnersOf`].
+    /// Like [`NodeRequest::OwnersOf`].
     OwnersOf {
         /// The region.
         region: u32,

@@ -75,7 +75,7 @@ impl<S: Service> RpcClient<S> {
         RpcClient::of(runtime.handle(), runtime.trust(), addr.into(), None)
     }
 
-    /// As [`RpcClient::new`], but connects at once, and fails if the service cannot be reached.
+    /// Like [`RpcClient::new`], but connects at once, and fails if the service cannot be reached.
     pub async fn connect(
         runtime: &Runtime,
         addr: impl Into<String>,
@@ -166,7 +166,7 @@ impl<S: Service> RpcClient<S> {
         calling.await.map_err(|_| RpcError::Closed { addr: self.addr().to_owned() })?
     }
 
-    /// As [`RpcClient::call`], but blocks the calling thread.
+    /// Like [`RpcClient::call`], but blocks the calling thread.
     ///
     /// # Panics
     /// If the calling thread belongs to an async runtime.

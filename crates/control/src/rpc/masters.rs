@@ -138,7 +138,7 @@ impl MasterClient {
         calling.await.map_err(|_| RpcError::Closed { addr: self.addr().to_owned() })?
     }
 
-    /// As [`MasterClient::call`], but blocks the calling thread.
+    /// Like [`MasterClient::call`], but blocks the calling thread.
     ///
     /// # Panics
     /// If the calling thread belongs to an async runtime.

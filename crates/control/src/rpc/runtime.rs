@@ -23,7 +23,7 @@ pub struct Runtime {
     trust: Trust,
 }
 
-/// The keys and certificates by which connections prove who they are, and check their peers.
+/// The keys and certificates by which connections prove their identity, and check their peers.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Trust {
     pub(super) keys: Option<Arc<Keyring>>,

@@ -93,8 +93,8 @@ where
     serve_connections::<S, _, _, _>(runtime, listener, handler, |_| ())
 }
 
-/// As [`serve`]. In addition, calls `closed` with the number of each connection that has ended, after the last call of
-/// the handler.
+/// Like [`serve`]. In addition, calls `closed` with the number of each connection that has ended, after the last call
+/// of the handler.
 pub fn serve_connections<S, H, F, C>(
     runtime: &Runtime,
     listener: StdListener,
@@ -110,7 +110,7 @@ where
     serve_limited::<S, H, F, C>(runtime, listener, handler, closed, Limits::default())
 }
 
-/// As [`serve_connections`], with other limits.
+/// Like [`serve_connections`], with other limits.
 pub fn serve_limited<S, H, F, C>(
     runtime: &Runtime,
     listener: StdListener,
