@@ -513,7 +513,7 @@ impl Keeper {
     }
 }
 
-/// What an answer to a heartbeat has brought.
+/// The new information in an answer to a heartbeat.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum HeartbeatNews {
     /// A newer view or epoch, which sessions have to acknowledge.
