@@ -1,34 +1,36 @@
-//! The rules of SNAPSHOT: the winner of a round (P §4.3, Algorithm 2), and the word that the replicas of a slot
-//! get when a memory node is lost (P §5.2).
+//! The rules of SNAPSHOT: which writer wins a round (P §4.3, Algorithm 2), and which word the replicas of a slot get
+//! after the loss of a memory node (P §5.2).
 //!
-//! Writers in conflict broadcast a CAS from the round's old value to their own new value to all backups. Each backup
-//! takes exactly one of them, and the CASes return to every writer what each backup holds. From that list alone all
-//! writers come to the same winner:
+//! Writers in conflict send to all backups a CAS from the round's old word to their own new word. Each backup accepts
+//! exactly one of these CASes, and the answers tell every writer which word each backup holds. From that list alone all
+//! writers find the same winner:
 //!
-//! * Rule 1: the writer that modified all backups.
-//! * Rule 2: else, the writer that modified a majority of them.
-//! * Rule 3: else, the writer with the smallest value on a backup; but only while the primary still shows the round's
-//!   old value, which proves that the list is of this round.
+//! * Rule 1: the writer whose word is on all backups wins.
+//! * Rule 2: otherwise, the writer whose word is on a majority of them wins.
+//! * Rule 3: otherwise, the writer with the smallest identity on a backup wins, but only if the primary still shows the
+//!   round's old word, which proves that the list is of this round.
 //!
-//! The rules compare [`Identity`]s, not words, because an INSERT changes its word within a round (tentative,
-//! confirmed, withdrawn) and must stay the same writer for all others.
+//! The rules compare [`Identity`]s, not words, because an INSERT changes its word within a round (tentative, confirmed,
+//! withdrawn) and has to remain the same writer for all others.
 //!
-//! [`Winner`] is a permission: only the rules make one, and only with one an operation may change the primary.
+//! [`Winner`] is a permission: only the rules make one, and an operation needs one to change the primary.
 //!
-//! When a memory node is lost, writers have stopped anywhere within their rounds, so the remaining replicas of a slot
-//! may differ. [`settled_word`] names the word that all of them get:
+//! When a memory node is lost, writers may have stopped anywhere in their rounds, so the remaining replicas of a slot
+//! may differ. [`settled_word`] chooses the word that all of them get:
 //!
-//! * It is the word of any remaining backup, or of the primary if no backup is left. Whatever has been acknowledged or
-//!   read stands on all backups, so any one of them has it.
-//! * If replicas differ, it is not a word that leads to nothing ([`scrub`](crate::scrub)): that word is damaged.
-//! * Nor is it a free word beside a confirmed entry that leads to an object, unless a DELETE of the key, or a split,
-//!   has put it there: any word from before the entry had been replaced everywhere before the entry was confirmed.
+//! * It is the word of any remaining backup, or of the primary if no backup is left. A word that was acknowledged or
+//!   read is on all backups, so any backup shows it.
+//! * If replicas differ, words that lead to nothing are passed over, because they are damaged
+//!   ([`scrub`](crate::scrub)).
+//! * A free word is passed over as well if a confirmed entry that leads to an object is on another replica, unless a
+//!   DELETE of the key, or a split, has put the free word there. Any word from before the entry had been replaced on
+//!   all replicas before the entry was confirmed.
 //! * If the backup's word and the primary's have the same identity in different states, and the primary's is neither
-//!   free nor tentative, it is the primary's: a writer that has committed changes nothing any more, so the backup's
-//!   word is damaged.
-//! * A tentative word becomes the free slot of the same identity: its INSERT may have been about to find a duplicate,
+//!   free nor tentative, the primary's word is chosen. It was committed, and its writer changed nothing afterwards, so
+//!   the backup's word is damaged.
+//! * A tentative word becomes the free word of the same identity: its INSERT may have been about to find a duplicate,
 //!   and was not acknowledged.
-//! * So does a word whose INSERT had begun to withdraw on another backup.
+//! * A word whose INSERT had begun to withdraw on another backup becomes the free word of the same identity, too.
 
 use crate::layout::{Identity, Slot};
 use crate::mutant::{Mutant, removed};
@@ -36,16 +38,16 @@ use crate::mutant::{Mutant, removed};
 /// The rule by which a round was won.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RoundRule {
-    /// All backups hold the winner's value.
+    /// All backups hold the winner's word.
     One,
-    /// A majority of the backups holds it.
+    /// A majority of the backups holds the winner's word.
     Two,
-    /// No majority: the smallest value wins.
+    /// No word is on a majority; the smallest identity wins.
     Three,
 }
 
-/// Permission to fix the backups and to commit the primary: its holder is the round's
-/// winner.
+/// The permission to write the winner's word to the other backups and to commit it on the primary. Only the winner of
+/// the round has it.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Winner {
     rule: RoundRule,
@@ -58,15 +60,15 @@ impl Winner {
     }
 }
 
-/// The state of a writer without majority whose value stands on a backup: it must read the primary.
+/// The state of a writer in a round in which no word is on a majority: it has to READ the primary.
 #[derive(Debug, PartialEq, Eq)]
 pub struct UndecidedRound {
     own_is_smallest: bool,
 }
 
 impl UndecidedRound {
-    /// Applies Rule 3 to the word that the primary shows now. If that is not the round's old value, the round is over,
-    /// and another writer won it (P Algorithm 2, line 15).
+    /// Applies Rule 3, for the word that the primary shows now. If that is not the round's old word, the round is over,
+    /// and another writer has won it (P Algorithm 2, line 15).
     pub fn decide(self, primary: Slot, old: Slot) -> Option<Winner> {
         let running = primary == old || removed(Mutant::Rule3WithoutPrimary);
         (running && self.own_is_smallest).then_some(Winner { rule: RoundRule::Three })
@@ -78,15 +80,15 @@ impl UndecidedRound {
 pub enum RoundVerdict {
     /// The writer is the winner.
     Won(Winner),
-    /// Another writer is.
+    /// Another writer is the winner.
     Lost,
-    /// Rule 3 decides, after a READ of the primary.
+    /// Rule 3 decides, once the writer has READ the primary.
     Undecided(UndecidedRound),
 }
 
-/// Evaluates the rules for the writer `own`. `seen` lists the words of the backups: `own` where its CAS succeeded,
-/// else the word that the CAS found. With no backups (one index replica) the CAS of the primary decides, and
-/// permission to try it is granted.
+/// Evaluates the rules for the writer `own`. `seen` lists the identities on the backups: `own` where its CAS succeeded,
+/// otherwise that of the word which the CAS found. Without backups (one index replica) the CAS of the primary decides
+/// the round, so every writer is permitted to try it.
 pub fn evaluate(own: Identity, seen: impl Iterator<Item = Identity> + Clone) -> RoundVerdict {
     let total = seen.clone().count();
     let count = |who: Identity| seen.clone().filter(|s| *s == who).count();
@@ -105,9 +107,9 @@ pub fn evaluate(own: Identity, seen: impl Iterator<Item = Identity> + Clone) -> 
     RoundVerdict::Undecided(UndecidedRound { own_is_smallest })
 }
 
-/// Returns the word that all surviving replicas of a slot get. `primary` is `None` if it was lost; at least one
-/// replica is left. `chosen` selects the surviving backup to trust, counted from 0, modulo their number: every choice
-/// is right, and tests try them all.
+/// Returns the word that all surviving replicas of a slot get. `primary` is `None` if the primary was lost; at least
+/// one replica is left. `chosen` selects the surviving backup to trust (counted from 0, modulo their number). Every
+/// choice is right, and tests try them all.
 pub fn settled_word(primary: Option<Slot>, backups: &[Slot], chosen: usize) -> Slot {
     let word = match (backups, primary) {
         ([], primary) => primary.expect("at least one replica is left"),
@@ -134,8 +136,8 @@ mod tests {
         Slot::new(1, SizeClass::from_code(1).unwrap(), Address::new(n * 64), 0)
     }
 
-    /// Every assignment of up to 4 backups to up to 3 writers has exactly one winner, as long as
-    /// the primary shows the old value (P Appendix A: a round has exactly one last writer).
+    /// Every assignment of up to 4 backups to up to 3 writers has exactly one winner, as long as the primary shows the
+    /// old word (P Appendix A: a round has exactly one last writer).
     // Promise LIN-3: The rules name exactly one winner.
     #[test]
     fn every_settled_round_has_exactly_one_winner() {
@@ -215,8 +217,8 @@ mod tests {
         assert_eq!(word(Some(own.tentative()), &[own]), own, "confirmed");
     }
 
-    /// A run that was cut off between any of its writes is followed by one that comes to the same word, whether some
-    /// of the backups have been written, or all of them and the primary.
+    /// If settling stops between any two of its writes, a second run chooses the same word, whether some of the backups
+    /// had been written, or all of them, or the primary too.
     #[test]
     fn settling_again_comes_to_the_same_word() {
         let old = slot(1);

@@ -1,11 +1,11 @@
-//! The clients that have ended: fenced for good, or reported by a master as ended.
+//! The clients (sessions) that have ended: a memory node fenced them, or a master reported them as ended.
 //!
-//! Ids of clients are handed out in order and never again. So a memory node remembers only which clients live among
-//! the ids below a bound ([`LiveClients`]), and which clients were fenced beyond the bound. Both are bounded by the
-//! number of sessions that live, not by the number that ever were, as long as no more sessions live than a
-//! [`LiveClients`] may name.
+//! Ids of clients are given out in ascending order and never again. So a memory node remembers only which clients live
+//! among the ids below a bound ([`LiveClients`]), and which clients were fenced above the bound. The memory for both is
+//! bounded by the number of sessions that live, not by the number that ever lived, as long as no more sessions live
+//! than one [`LiveClients`] can name.
 //!
-//! A client that has ended stays so: a [`LiveClients`] that comes late or twice changes nothing.
+//! A client that has ended remains so: a [`LiveClients`] that arrives late or twice changes nothing.
 
 // Promise FAB-29: Ended sessions stay ended; remembering them takes bounded memory.
 
@@ -17,22 +17,22 @@ use serde::{Deserialize, Serialize};
 use crate::mutant::{Mutant, removed};
 use crate::verbs::ClientId;
 
-/// The living clients among the ids below a bound. All other clients below the bound have ended: they said goodbye, or
-/// were fenced and recovered.
+/// The living clients among the ids below a bound. All other clients below the bound have ended: they ended in order,
+/// or were fenced and recovered.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LiveClients {
     /// The bound: the first id that this list does not cover.
     pub below: ClientId,
-    /// The clients that live, in order; at most [`LiveClients::MAX_CLIENTS`].
+    /// The clients that live, in ascending order; at most [`LiveClients::MAX_CLIENTS`].
     pub clients: Vec<ClientId>,
 }
 
 impl LiveClients {
-    /// The largest number of clients that it may name.
+    /// The largest number of clients that a list can name.
     pub const MAX_CLIENTS: usize = 4096;
 
-    /// Returns the list of these clients, which are all that live, in order. Ids from `unused` on have not been handed
-    /// out.
+    /// Returns a list for these clients, in ascending order, which are all clients that live. Ids from `unused` on have
+    /// not been given out.
     pub fn of(clients: impl IntoIterator<Item = ClientId>, unused: ClientId) -> LiveClients {
         let mut clients: Vec<ClientId> =
             clients.into_iter().take(LiveClients::MAX_CLIENTS + 1).collect();
@@ -40,7 +40,7 @@ impl LiveClients {
         LiveClients { below: rest.first().map_or(unused, |first| unused.min(*first)), clients }
     }
 
-    /// Returns whether the list is well-formed: clients in order, below the bound, and not too many.
+    /// Returns whether the list is well-formed: the clients are in order, below the bound, and not too many.
     pub fn is_good(&self) -> bool {
         self.clients.len() <= LiveClients::MAX_CLIENTS
             && self.clients.is_sorted_by(|a, b| a < b)
@@ -48,13 +48,13 @@ impl LiveClients {
     }
 }
 
-/// The clients that have ended, as far as a memory node has heard.
+/// The clients that have ended, as far as a memory node knows.
 #[derive(Clone, Debug, Default)]
 pub struct EndedClients {
-    /// Below this id, all clients but the living have ended.
+    /// The bound: below this id, all clients except those in `living` have ended.
     below: u32,
     living: BTreeSet<ClientId>,
-    /// Clients that were fenced: those beyond the bound, and those that are not recovered yet.
+    /// Clients that were fenced and that are above the bound, or are not recovered yet.
     fenced: BTreeSet<ClientId>,
 }
 
@@ -64,30 +64,30 @@ impl EndedClients {
         EndedClients { below: 0, living: BTreeSet::new(), fenced: BTreeSet::new() }
     }
 
-    /// Fences a client for good; returns whether it was not fenced before.
+    /// Fences a client for good. Returns whether the client was not fenced before.
     pub fn fence(&mut self, client: ClientId) -> bool {
         self.fenced.insert(client)
     }
 
-    /// Returns whether a client was fenced, and the master had not finished with it at its last report.
+    /// Returns whether a client was fenced and, by the master's latest report, is not recovered yet.
     pub fn is_fenced(&self, client: ClientId) -> bool {
         self.fenced.contains(&client)
     }
 
-    /// Returns whether a client has ended, in whatever way.
+    /// Returns whether a client has ended, in either way.
     pub fn has_ended(&self, client: ClientId) -> bool {
         let lives = self.living.contains(&client) && !removed(Mutant::LivingAreOver);
         let has_ended = client.0 < self.below && !lives && client != ClientId::NOBODY;
         has_ended || self.fenced.contains(&client)
     }
 
-    /// Takes over a master's report.
+    /// Takes over a master's report, unless an earlier report had a larger bound.
     pub fn learn(&mut self, said: &LiveClients) {
         if said.below.0 < self.below {
             return;
         }
         let living = said.clients.iter().copied().filter(|client| {
-            // A fence is for good, also while the master still names the client.
+            // A fenced client stays fenced, although the master may still list it as living.
             !self.has_ended(*client) || self.is_fenced(*client)
         });
         self.living = living.collect();
@@ -97,7 +97,7 @@ impl EndedClients {
         self.fenced.retain(|client| client.0 >= below || living.contains(client));
     }
 
-    /// Returns the number of clients that it remembers one by one.
+    /// Returns the number of clients that the record names individually.
     pub fn remembered(&self) -> usize {
         self.living.len() + self.fenced.len()
     }
@@ -117,7 +117,7 @@ mod tests {
     fn who_is_over_stays_so_whatever_comes_late() {
         let mut over = EndedClients::new();
         assert!(over.fence(ClientId(3)) && !over.fence(ClientId(3)));
-        // It is being recovered; 5 lives, the others said goodbye.
+        // Client 3 is being recovered, client 5 lives, and the others ended in order.
         let first = LiveClients::of(ids([3, 5]), ClientId(8));
         over.learn(&first);
         assert!(
@@ -134,7 +134,7 @@ mod tests {
         let second = LiveClients::of(ids([9]), ClientId(12));
         over.learn(&second);
         assert_eq!(over.remembered(), 1);
-        // A late report, or one of a master that knows less.
+        // A late report, or the report of a master that knows less, changes nothing.
         for late in [first, LiveClients::of(ids([3, 5, 7, 9]), ClientId(12))] {
             over.learn(&late);
             assert!([3, 5, 7, 11].into_iter().all(|client| over.has_ended(ClientId(client))));
@@ -145,7 +145,7 @@ mod tests {
     #[test]
     fn what_is_remembered_is_bounded_by_who_lives() {
         let mut over = EndedClients::new();
-        // One client lives long, many come and are fenced.
+        // One client lives long, while many others come and are fenced.
         for client in 2..100_000 {
             over.fence(ClientId(client));
             if client % 16 == 0 {

@@ -1,11 +1,11 @@
-//! Erasure codes: `m` parity chunks beside `k` data chunks of the same length. Any `k` of the `k + m`
-//! chunks restore the others.
+//! Erasure codes: `k` data chunks and `m` parity chunks, all of one length. Any `k` of the `k + m` chunks restore the
+//! others.
 //!
 //! The code is Reed-Solomon with a Cauchy matrix: parity chunk `i` is the sum of `1 / ((k + i) xor j)` times chunk `j`
-//! over all data chunks `j`, byte by byte, in the field GF(2^8) of the polynomial 0x11d. Every square part of such a
-//! matrix can be inverted, so every loss of up to `m` chunks can be repaired. Chunks stand in the memory of a cluster,
-//! so the code is part of its layout: an implementation of [`ErasureCode`] may be faster, but must compute the same
-//! bytes. ISA-L's Cauchy code does.
+//! over all data chunks `j`, byte by byte, in the field GF(2^8) of the polynomial 0x11d. Every square submatrix of such
+//! a matrix can be inverted, so every loss of up to `m` chunks can be repaired. Chunks lie in the memory of a cluster,
+//! so the code is part of its layout: another implementation of [`ErasureCode`] may be faster, but has to compute the
+//! same bytes. ISA-L's Cauchy code computes them too.
 
 use alloc::vec::Vec;
 use core::fmt;
@@ -14,12 +14,12 @@ use arrayvec::ArrayVec;
 use rusty_erasure::{Coder, Matrix};
 use serde::{Deserialize, Serialize};
 
-/// The largest number of chunks of a stripe.
+/// The largest number of chunks of a stripe, data and parity together.
 pub const MAX_CHUNKS: usize = 16;
-/// The largest number of parity chunks.
+/// The largest number of parity chunks of a stripe.
 pub const MAX_PARITY: u8 = 4;
 
-/// The numbers of data and parity chunks: EC(k, m).
+/// The code EC(k, m): the numbers of data and parity chunks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "(u8, u8)", into = "(u8, u8)")]
 pub struct Coding {
@@ -27,21 +27,21 @@ pub struct Coding {
     m: u8,
 }
 
-/// An invalid EC(k, m).
+/// The error for numbers k and m for which there is no code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "no erasure code has k = {k} data chunks and m = {m} parity chunks: k is at least 2, m is 1 to \
      {MAX_PARITY}, and both together are at most {MAX_CHUNKS}"
 )]
 pub struct CodingError {
-    /// The data chunks.
+    /// The number of data chunks.
     pub k: u8,
-    /// The parity chunks.
+    /// The number of parity chunks.
     pub m: u8,
 }
 
 impl Coding {
-    /// EC(k, m).
+    /// Returns EC(k, m), if there is such a code.
     pub fn new(k: u8, m: u8) -> Result<Coding, CodingError> {
         let fits = usize::from(k) + usize::from(m) <= MAX_CHUNKS;
         if k >= 2 && (1..=MAX_PARITY).contains(&m) && fits {
@@ -51,17 +51,17 @@ impl Coding {
         }
     }
 
-    /// Data chunks.
+    /// The number of data chunks.
     pub const fn k(self) -> usize {
         self.k as usize
     }
 
-    /// Parity chunks: the number of chunks of a stripe that may be lost.
+    /// The number of parity chunks, which is the number of chunks of a stripe that can be lost.
     pub const fn m(self) -> usize {
         self.m as usize
     }
 
-    /// All chunks. The first `k` are data.
+    /// The number of all chunks. The first `k` are data.
     pub const fn chunks(self) -> usize {
         self.k() + self.m()
     }
@@ -87,7 +87,7 @@ impl fmt::Display for Coding {
     }
 }
 
-/// Computation of chunks from chunks.
+/// Computation of parity chunks, and of lost chunks from the remaining ones.
 pub trait ErasureCode {
     /// Returns the numbers of chunks.
     fn coding(&self) -> Coding;
@@ -95,19 +95,19 @@ pub trait ErasureCode {
     /// Fills the parity chunks.
     ///
     /// # Panics
-    /// If the numbers of chunks are not `k` and `m`, or lengths differ.
+    /// If the numbers of chunks are not `k` and `m`, or the lengths differ.
     fn encode(&self, data: &[&[u8]], parity: &mut [&mut [u8]]);
 
-    /// Fills chunks that are `missing`, data or parity, from existing ones; both come with their numbers. Returns
-    /// false if there are less than `k`.
+    /// Fills the `missing` chunks, data or parity, from the chunks `there`; each chunk comes with its number. Returns
+    /// false if fewer than `k` chunks are there.
     ///
     /// # Panics
-    /// If a number is none of the code's, a chunk is there twice, or lengths differ; but not if no chunk is to be
-    /// filled.
+    /// If the code has no chunk of some number, a chunk is given twice, or the lengths differ. Never panics if no chunk
+    /// is missing.
     fn restore(&self, there: &[(usize, &[u8])], missing: &mut [(usize, &mut [u8])]) -> bool;
 }
 
-/// The code, with the processor's vector instructions as far as possible.
+/// The code, computed with the processor's vector instructions where possible.
 #[derive(Clone, Debug)]
 pub struct ReedSolomon {
     coding: Coding,

@@ -36,8 +36,8 @@ pub enum Error {
     /// The key is empty.
     #[error("the key is empty; keys have at least 1 byte")]
     KeyEmpty,
-    /// Another write of the key, or a transition of its redundancy, is under way in this process, and its work table
-    /// is relaxed.
+    /// Another write of the key, or a Move of the key's pair to another redundancy, is under way in this process, whose
+    /// work table is relaxed.
     #[error(
         "another write of the key is under way in this process; try again (the work table is relaxed)"
     )]
@@ -58,7 +58,7 @@ pub enum Error {
         /// The limit.
         max_bytes: usize,
     },
-    /// The pair cannot survive failures in the way that was demanded.
+    /// The pair cannot get the redundancy that the write names.
     #[error("{0}")]
     Redundancy(RedundancyError),
     /// No memory node has a free block for an object of this size.
@@ -67,7 +67,7 @@ pub enum Error {
          node, or delete what is not needed (`fusee status` says what each has left)"
     )]
     OutOfMemory,
-    /// No memory node has a free block, and the cluster adds none, since it lacks replicas.
+    /// No memory node has a free block, and the master adds no region because the cluster lacks replicas.
     #[error("out of memory: no memory node has a free block, and none is added: {reason}")]
     Degraded {
         /// The replicas that are missing, and a remedy.
@@ -76,9 +76,8 @@ pub enum Error {
     /// Both buckets of the key are full, and the index cannot grow.
     #[error("index full: no memory node has room for a larger one; start another memory node")]
     IndexFull,
-    /// Both buckets of the key are full of keys whose hashes are so similar to its own that a larger index would not
-    /// separate them. By chance this happens once in a universe. On purpose, it takes the secret by which the cluster
-    /// hashes.
+    /// Both buckets of the key are full of keys whose hashes are so similar to the key's that a larger index would not
+    /// separate them. Chance practically never does this; to do it on purpose takes the cluster's hash key.
     #[error(
         "the key does not fit: the keys in all slots where it may be hash like it, and a larger index would not \
          separate them; use another key (keys were chosen by somebody who knows the cluster's hash key: export, and \
@@ -95,13 +94,13 @@ pub enum Error {
         /// The fate of the write; always `NotApplied` for reads.
         outcome: FailedWriteOutcome,
     },
-    /// The host told the operation to stop waiting: for the winner of a conflict, or for a block.
+    /// The host told the operation to stop waiting, for example for the winner of a conflict or for a block.
     #[error(
         "gave up after waiting too long for {waiting_for} (write outcome: {outcome}); try again when \
          `fusee status` shows no change and no session that has expired"
     )]
     GaveUp {
-        /// The event that it waited for.
+        /// The event that the operation waited for.
         waiting_for: &'static str,
         /// The fate of the write.
         outcome: FailedWriteOutcome,
@@ -112,32 +111,34 @@ pub enum Error {
         /// A description of the damage.
         what: &'static str,
     },
-    /// A slot changed while only this client could change it: the client has been fenced, or the protocol is broken.
+    /// A slot changed that only this session was allowed to change: the session has been fenced, or the protocol is
+    /// broken.
     #[error("interrupted: {what}; the write's outcome is unknown")]
     Interrupted {
         /// The change that was seen.
         what: &'static str,
     },
-    /// The session is fenced: the cluster took it for dead, or could not wait for it.
+    /// The session is fenced: the master took it for dead, or could not wait for it any longer.
     #[error("the cluster has fenced this session; open a new one (write outcome: {outcome})")]
     Expelled {
         /// The fate of the write.
         outcome: FailedWriteOutcome,
     },
-    /// A callback of a running call used the client while its thread had other operations that cannot go on before the
-    /// callback returns: the call could wait for them for ever.
+    /// A callback of a running call used the client while the callback's thread had other operations, which cannot go
+    /// on before the callback returns. Without this error the inner call could wait for them for ever.
     #[error(
         "a callback may not use the client here, where other operations wait for it to return; use the client after \
          the call that the callback belongs to"
     )]
     WithinCallback,
-    /// The session or client was made before a fork, by the parent of this process: the store knows only the parent.
+    /// The session or client was opened before a fork, by the parent of this process; the cluster knows only the
+    /// parent.
     #[error(
         "this process is a child of the one that opened the client; open one here, after the fork (write outcome: \
          {outcome})"
     )]
     Forked {
-        /// The fate of the write; a write that ran at the time of the fork goes on in the parent.
+        /// The fate of the write. A write that ran at the time of the fork goes on in the parent.
         outcome: FailedWriteOutcome,
     },
     /// The calling thread has no session with the cluster and could not get one.

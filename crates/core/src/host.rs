@@ -1,13 +1,13 @@
-//! The surroundings of an operation, beside verbs.
+//! The interface of an operation to its surroundings, apart from verbs.
 //!
-//! Clocks, randomness and control messages stay outside of this crate. The client library implements five traits with
-//! real timers and RPCs, the simulator with virtual ones:
+//! Clocks, random numbers and control messages stay outside of this crate. The client library implements five traits
+//! with real timers and RPCs, the simulator implements them with virtual ones:
 //!
 //! * [`Backoff`]: pauses between attempts;
 //! * [`Blocks`]: the source of memory, and its exchange with other sessions;
 //! * [`Views`]: the newest view, and the validity of an older one;
-//! * [`Epochs`]: the epochs of running operations, and of memory that they may know;
-//! * [`Reports`]: findings that other processes should look after.
+//! * [`Epochs`]: the epochs in which operations are pinned, and the reuse of memory that they may know;
+//! * [`Reports`]: findings that other processes should act on.
 //!
 //! [`Host`] combines them.
 
@@ -26,18 +26,18 @@ use crate::view::View;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GiveUp;
 
-/// The answer to a request for a block that did not fail.
+/// The answer to a request for a block, unless the request failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BlockAnswer {
     /// A block, which belongs to the session now.
     Block(BlockGrant),
-    /// No block is free, and other sessions have been called upon to hand some on. The operation asks again after
-    /// [`Blocks::await_others`], and is not pinned meanwhile.
+    /// No block is free, and other sessions have been called upon to hand over blocks. The operation asks again after
+    /// [`Blocks::await_others`], and is not pinned while it waits.
     Called,
-    /// A memory node did not answer, or a region has yet to come. The operation asks again after
-    /// [`Blocks::await_pool`], and is not pinned meanwhile.
+    /// A memory node did not answer, or a new region is not there yet. The operation asks again after
+    /// [`Blocks::await_pool`], and is not pinned while it waits.
     Later,
-    /// A newer view has come; the operation asks again by that view.
+    /// A newer view has come. The operation asks again by that view.
     NewerView,
 }
 
@@ -46,7 +46,7 @@ pub enum BlockAnswer {
 pub enum IndexGrowthAnswer {
     /// A newer view has come, in which the index may be larger.
     NewerView,
-    /// There is no room for a larger one.
+    /// No memory node has room for a larger index.
     Full,
     /// No answer has come in time.
     GaveUp,
@@ -54,31 +54,31 @@ pub enum IndexGrowthAnswer {
     TooDeep,
 }
 
-/// A session's report of its operations to the process that changes the view ([`change`](crate::view::change)).
+/// A session's report of its running operations to its keeper, which acknowledges views and reports epochs
+/// ([`change`](crate::view::change)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PinnedOperations {
-    /// The local epoch in which the oldest running operation is pinned; `None` if none is.
+    /// The local epoch in which the oldest running operation is pinned; `None` if no operation is pinned.
     pub oldest: Option<u64>,
-    /// Operations that were suspended after a CAS and do not know its outcome yet.
+    /// The number of operations that were suspended after a CAS and do not know their outcomes yet.
     pub suspended: usize,
 }
 
 /// Pauses of operations that wait for others.
 pub trait Backoff {
-    /// Waits a little before an operation tries for the `attempt`-th time (from 0): longer for
-    /// later attempts, with jitter, so that clients in conflict drift apart. `Err` when the
-    /// operation has waited long enough.
+    /// Waits a little before attempt number `attempt` (from 0) of an operation. The wait grows with the number and has
+    /// jitter, so that clients in conflict drift apart. Returns an error when the operation has waited long enough.
     fn pause(&self, attempt: u32) -> impl Future<Output = Result<(), GiveUp>>;
 }
 
 /// The source of a session's blocks, and their exchange with other sessions.
 pub trait Blocks {
     /// Gets a block for a slab (ALLOC, P §4.4), for an operation that is pinned by `view`. Fails with
-    /// [`Error::OutOfMemory`] if no memory node and no other session has one, and with [`Error::Allocation`] if they
-    /// cannot be asked.
+    /// [`Error::OutOfMemory`] if no memory node and no other session has a block, and with [`Error::Allocation`] if
+    /// they cannot be asked.
     ///
-    /// `to_delete`: the block may be one of those that memory nodes keep back for DELETEs. `beside`: the block is to
-    /// lie [beside](crate::data::Region::lies_beside) this subtable, if memory nodes have such blocks to spare.
+    /// `to_delete` allows a block of those that memory nodes keep back for DELETEs. `beside` asks for a block that lies
+    /// [beside](crate::data::Region::lies_beside) this subtable, if memory nodes have such blocks to spare.
     fn alloc_block(
         &self,
         kind: SlabKind,
@@ -87,119 +87,121 @@ pub trait Blocks {
         view: &Arc<View>,
     ) -> impl Future<Output = Result<BlockAnswer, Error>>;
 
-    /// Waits a little for memory nodes, at most until there is a newer view.
+    /// Waits a little, until memory nodes may have blocks again, but no longer than until there is a newer view.
     fn await_pool(&self, view: &Arc<View>) -> impl Future<Output = ()>;
 
-    /// Waits a little for blocks that other sessions hand on.
+    /// Waits a little for blocks that other sessions may hand over.
     fn await_others(&self) -> impl Future<Output = ()>;
 
-    /// Ends the search for memory for a slab, whatever its result.
+    /// Ends the search for a block for a slab, whether or not it succeeded.
     fn end_search(&self, kind: SlabKind);
 
-    /// Returns whether no session was doing anything that frees memory when a block was last refused.
+    /// Returns whether, when a block was last refused, no session was doing anything that frees memory.
     fn is_exhausted(&self) -> bool;
 
-    /// Returns whether any session has called for memory since the last call of this function.
+    /// Returns whether a session has called for memory since this function was last called.
     fn take_memory_call(&self) -> bool;
 
-    /// Returns whether the blocks for log objects are so few that sessions lend theirs: the pool had none left, or the
-    /// last one came from another session.
+    /// Returns whether blocks for log objects are so scarce that sessions lend theirs: the pool had no such block left,
+    /// or the latest one came from another session.
     fn lends_log_blocks(&self) -> bool;
 
-    /// Offers blocks to sessions that are short of memory, the first ones first, until they are taken back.
+    /// Offers blocks to sessions that are short of memory, the first blocks first, until [`Blocks::take_back`] is
+    /// called.
     ///
-    /// Blocks in `surplus` are of no use to this session and not wholly free: they are for sessions that need objects
-    /// of their class, and may be handed on before any session is short. `frees_soon`: more blocks are about to become
-    /// free.
+    /// Blocks in `surplus` are of no use to this session and not wholly free. They are for sessions that need objects
+    /// of their class, and can be handed over before any session is short. `frees_soon` announces that more blocks are
+    /// about to become free.
     fn offer(&self, spare: Vec<BlockRemainder>, surplus: Vec<BlockRemainder>, frees_soon: bool);
 
-    /// Takes back the offered blocks; returns those that other sessions have got.
+    /// Takes back the offered blocks. Returns those that other sessions have got and that are not the session's any
+    /// more.
     fn take_back(&self) -> Vec<Address>;
 
-    /// Gives a block back to the pool (FREE, P §4.4), for an operation that is pinned by `view`. The bytes of the
-    /// block are zeros, and no operation runs that began before they were. The block does not belong to the session
+    /// Returns a block to the pool (FREE, P §4.4), for an operation that is pinned by `view`. The block contains only
+    /// zeros, and all operations that began before it was zeroed have ended. The block does not belong to the session
     /// any more, even if the call fails.
     fn free_block(&self, block: Address, view: &Arc<View>) -> impl Future<Output = ()>;
 }
 
-/// The newest view, and the validity of the session's knowledge.
+/// The newest view, and whether what the session knows is still valid.
 pub trait Views {
-    /// Returns the newest view, if its number is larger than `than`. From then on the fabric reaches the members of
-    /// that view.
+    /// Returns the newest view, if its number is larger than `than`. From then on the fabric reaches that view's
+    /// members.
     fn newer_view(&self, than: u64) -> Option<Arc<View>>;
 
-    /// Asks for a larger index, because a subtable has no free slot for a key, and waits for a newer view than `view`,
-    /// in which there may be one. Returns early if there will be none. The operation is pinned by no view meanwhile.
+    /// Asks for a larger index, because a subtable has no free slot for a key, and waits until there is a newer view
+    /// than `view`, in which the index may be larger. Returns early if no such view will come. The operation is pinned
+    /// by no view while it waits.
     fn grow_index(
         &self,
         subtable: u32,
         view: &Arc<View>,
     ) -> impl Future<Output = IndexGrowthAnswer>;
 
-    /// Returns whether the session has a valid lease. If so, no view has taken effect by now that the session has not
-    /// acknowledged.
+    /// Returns whether the session has a valid lease. If so, the session has acknowledged every view that has taken
+    /// effect.
     fn has_valid_lease(&self) -> bool;
 
-    /// Has a member barred that does not answer, for a session without a valid lease and a view that is stable. Asks
-    /// the other members as far as that is due. Returns the members that bar it, if they are more than half of all
-    /// members and a lease has passed since more than half of them did: no lease that was valid until then is valid
-    /// any more.
+    /// Lets the other members bar a member that does not answer, for a session without a valid lease, in a stable view.
+    /// Asks those members that are due to be asked. Returns the members that bar it, if they are more than half of all
+    /// members and a lease has passed since more than half of them did. No lease that was valid then is valid any more.
     fn bar(&self, node: MnId, view: &Arc<View>) -> impl Future<Output = Option<Vec<MnId>>>;
 }
 
-/// Epochs in which operations are pinned, and the end of all operations that may know some memory.
+/// The epochs in which operations are pinned, and the end of operations that may know freed memory.
 pub trait Epochs {
-    /// Returns the local epoch: a number that grows when a view or an epoch has come. Before the local epoch of a
-    /// view, [`Views::newer_view`] may return that view or not; from it on, it does.
+    /// Returns the local epoch, a number that grows when a view or an epoch arrives. [`Views::newer_view`] returns a
+    /// view at the latest from the local epoch on that the view's arrival began.
     fn local_epoch(&self) -> u64;
 
-    /// Tells the keeper the oldest local epoch that is pinned. All threads see this in one order with
-    /// [`Epochs::local_epoch`]: if a new local epoch is made after this call, its maker sees the published value, or a
-    /// later call of `local_epoch` returns the new one.
+    /// Tells the keeper the oldest pinned local epoch. All threads see this in one order with [`Epochs::local_epoch`]:
+    /// if a new local epoch begins after this call, the thread that begins it sees the published value, or a later call
+    /// of `local_epoch` returns the new one.
     fn publish(&self, pinned: PinnedOperations);
 
-    /// Notes that an operation is pinned in this local epoch. Only checks that no memory is reused too early need this
-    /// call; for all else [`Epochs::publish`] is enough.
+    /// Notes that an operation is pinned in this local epoch. Only tests that check that no memory is reused too early
+    /// need this call; otherwise [`Epochs::publish`] is enough.
     fn note_pinned(&self, _local_epoch: u64) {}
 
-    /// Notes that an operation which was pinned in this local epoch is not pinned any more.
+    /// Notes that an operation that was pinned in this local epoch is not pinned any more.
     fn note_unpinned(&self, _local_epoch: u64) {}
 
-    /// Publishes the local epoch since which freed objects wait for their bits to be set.
+    /// Publishes the local epoch since which freed objects wait for their free bits to be set.
     fn publish_freed(&self, since: Option<u64>);
 
-    /// Publishes that an object was freed by an operation that is pinned in a local epoch older than the published
-    /// one. May be called while bits are being set.
+    /// Publishes that an operation that is pinned in an older local epoch than the published one has freed an object.
+    /// Callers are allowed to call this while bits are being set.
     fn publish_older(&self, since: u64);
 
-    /// Returns whether the bits may be set now. If not, no process waits for the published objects any more, and their
-    /// bits must stay as they are.
+    /// Returns whether the free bits may be set now. If not, no process waits for the published objects any more, and
+    /// their bits must stay as they are.
     fn may_set_free(&self) -> bool;
 
-    /// Returns the newest epoch that the session knows. As long as one master leads, the newest of all is at most one
-    /// later; the next master goes on from a number that is far ahead.
+    /// Returns the newest epoch that the session knows. While one master leads, the newest epoch of the cluster is at
+    /// most one later; the next master continues from a number that is far ahead.
     fn epoch(&self) -> u64;
 
-    /// Returns an epoch before which no operation of any session runs any more, nor will.
+    /// Returns an epoch such that no operation of any session runs in an earlier one, and none ever will.
     fn passed_epoch(&self) -> u64;
 
-    /// Returns a name for this moment, for [`Epochs::has_passed`].
+    /// Returns a mark that stands for this moment, for [`Epochs::has_passed`].
     fn mark(&self) -> u64;
 
-    /// Returns whether all operations of all sessions have ended that had begun before a mark.
+    /// Returns whether all operations, of all sessions, that had begun before a mark have ended.
     fn has_passed(&self, mark: u64) -> bool;
 
-    /// Returns whether, in addition, the bits of all objects that those operations freed are set, as far as they will
-    /// ever be.
+    /// Returns whether a mark [has passed](Epochs::has_passed) and the free bits of all objects that those operations
+    /// freed are set, except bits that never will be.
     fn is_settled(&self, mark: u64) -> bool;
 }
 
-/// Findings that other processes should look after.
+/// Findings that other processes should act on.
 pub trait Reports {
-    /// Reports damaged replicas of an object, and how many of them were written anew.
+    /// Reports how many damaged replicas of an object were found, and how many of them were repaired.
     fn report_damage(&self, damage: Damage);
 
-    /// Reports that a write is replicated because it cannot have the redundancy that the policy demands.
+    /// Reports a pair that was written replicated because it cannot have the redundancy that the policy demands.
     fn report_fallback(&self) {}
 
     /// Reports a memory node that did not answer.

@@ -1,11 +1,10 @@
-//! The protocol of FUSEE: verbs, byte layouts, the SNAPSHOT rules, the operations, two-level allocation and
-//! the embedded log.
+//! The protocol of FUSEE: verbs, byte layouts, the rules of SNAPSHOT, the store's operations, two-level memory
+//! allocation and the embedded log.
 //!
-//! Clients run everything here against memory nodes that only lend memory. The crate does no I/O, reads no
-//! clock, draws no random number and starts no thread: verbs go out through a [`verbs::Fabric`], and waiting,
-//! block grants and interruption come in through a [`host::Host`]. `#![no_std]` makes the compiler prove it,
-//! `#![forbid(unsafe_code)]` the rest. So the code that runs in production is the code that the simulator
-//! drives.
+//! Client processes run everything here, against memory nodes that only lend memory. The crate does no I/O, reads no
+//! clock, draws no random number and starts no thread. Verbs leave through a [`verbs::Fabric`]; waits, blocks and
+//! interruptions come in through a [`host::Host`]. `#![no_std]` makes the compiler check part of this, and
+//! `#![forbid(unsafe_code)]` excludes the rest. Therefore the simulator drives the same code that runs in production.
 //!
 //! Reading order: [`verbs`] (the operations of a memory node), [`layout`] (every shared byte), [`view`] (the
 //! places of all replicas), [`data`] (the survival of objects), [`erasure`] (parity), [`race`] (the slots of a

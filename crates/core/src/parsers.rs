@@ -1,9 +1,8 @@
-//! Promises of every parser of this crate, whatever the bytes. For tests and fuzz targets, which supply the
-//! bytes: each function gives them to one parser, panics if the result breaks a promise, and returns whether
-//! there is a result.
+//! Promises of every parser of this crate, for arbitrary bytes. Tests and fuzz targets supply the bytes. Each function
+//! passes them to one parser, panics if the result breaks a promise, and returns whether the parser accepted them.
 //!
-//! Parsers never panic, read nothing outside of the bytes, and take no memory. An item that they accept is
-//! read as the same again when it is encoded anew.
+//! Parsers never panic, read nothing outside of the bytes, and allocate no memory. An item that a parser accepts can be
+//! encoded again, and is then parsed as the same item.
 
 use crate::erasure::Coding;
 use crate::layout::{
@@ -12,7 +11,7 @@ use crate::layout::{
 };
 use alloc::vec;
 
-/// A whole object, and starts of one.
+/// Checks the parsers of whole objects and of the starts of objects.
 pub fn object(bytes: &[u8]) -> bool {
     let Some(identity) = Object::header_identity(bytes) else { return false };
     let other = Identity::from_word(!identity.word());
@@ -40,8 +39,8 @@ pub fn object(bytes: &[u8]) -> bool {
     true
 }
 
-/// A chunk of an erasure-coded pair, for some codes and every number. The bytes serve as all chunks of the
-/// pair, as if each node held the same.
+/// Checks the parser of chunks, for some codes and every chunk number. The bytes serve as all chunks of the pair, as if
+/// each node held the same bytes.
 pub fn chunk(bytes: &[u8]) -> bool {
     let Some(identity) = Object::header_identity(bytes) else { return false };
     let mut is_one = false;
@@ -61,7 +60,7 @@ pub fn chunk(bytes: &[u8]) -> bool {
     is_one
 }
 
-/// A word of the index. Any word is valid; returns whether it leads to an object.
+/// Checks the functions of a slot word. Any word is valid; returns whether it leads to an object.
 pub fn slot(word: u64) -> bool {
     let slot = Slot(word);
     let address = slot.address();
@@ -81,14 +80,14 @@ pub fn slot(word: u64) -> bool {
     true
 }
 
-/// The header of a block.
+/// Checks the parser of block headers.
 pub fn block_header(bytes: &[u8; BLOCK_HEADER_BYTES as usize]) -> bool {
     let Some(header) = BlockHeader::decode(bytes) else { return false };
     assert_eq!(BlockHeader::decode(&header.encode()), Some(header));
     true
 }
 
-/// The words at the start of a pool.
+/// Checks the parser of the words at the start of a pool.
 pub fn pool_header(bytes: &[u8; PoolHeader::BYTES]) -> bool {
     let Some(header) = PoolHeader::decode(bytes) else { return false };
     let cluster = u64::from_le_bytes(*bytes[8..].first_chunk().expect("8 bytes"));

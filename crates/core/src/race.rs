@@ -1,4 +1,4 @@
-//! RACE hashing: the slots in which a key may lie (P §4.2).
+//! RACE hashing: the slots in which a key can be (P §4.2).
 //!
 //! A subtable is an array of groups of three buckets. The two outer buckets are *main*, the
 //! middle one is the *overflow* that both share:
@@ -9,12 +9,12 @@
 //!                  '--- combined 1 ----'
 //! ```
 //!
-//! A key hashes to two combined buckets, in different groups of one subtable. Each is contiguous,
-//! so one READ fetches it, and one batch of two READs fetches every slot that may hold the key. A
-//! new key goes to the combined bucket with more free slots, its main bucket first.
+//! A key hashes to two combined buckets, in different groups of one subtable. Each combined bucket is contiguous, so
+//! one READ fetches it, and one batch of two READs fetches every slot in which the key can be. A new key goes to the
+//! combined bucket with more free slots, and there to the main bucket first.
 //!
-//! Unlike RACE we keep no header in the bucket: RACE's header tells a client with an old directory that it read the
-//! wrong bucket; ours learns this from the view.
+//! Unlike RACE, buckets have no header. RACE's header tells a client with an old directory that it read the wrong
+//! bucket; here the client learns that from the view.
 
 mod key;
 
@@ -26,21 +26,21 @@ use crate::mutant::{Mutant, removed};
 use crate::verbs::{FailedVerb, Span, Ticket, VerbBatch};
 use crate::view::{BUCKETS_PER_GROUP, PoolPlace, SlotRef, View};
 
-/// The largest number of slots that may hold a key: two combined buckets of two buckets of 8.
+/// The largest number of slots in which a key can be: two combined buckets of two buckets with 8 slots.
 pub const MAX_CANDIDATES: usize = 32;
 
-/// The slots that may hold a key.
+/// The slots in which a key can be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Buckets {
-    /// The subtable that the directory leads to.
+    /// The subtable to which the directory leads for the key.
     pub subtable: u32,
-    /// 8 bits of the hash, independent of the position.
+    /// The fingerprint: 8 bits of the hash, independent of the buckets.
     pub fingerprint: u8,
-    /// First slot of each combined bucket.
+    /// The first slot of each combined bucket.
     first: [u32; 2],
-    /// The half of each combined bucket that is its main bucket: 0 or 1.
+    /// The half of each combined bucket that is its main bucket, 0 or 1.
     main_half: [u32; 2],
-    /// Slots of one bucket.
+    /// The number of slots in one bucket.
     bucket_slots: u32,
 }
 
@@ -53,7 +53,7 @@ impl Buckets {
         let entry = if depth == 0 { 0 } else { low >> (64 - depth) };
         let mask = view.geometry.groups_per_subtable - 1;
         let groups = [low as u32 & mask, high as u32 & mask];
-        // The second combined bucket must not overlap the first.
+        // The second combined bucket has to lie in another group than the first.
         let groups = [groups[0], if groups[1] == groups[0] { groups[1] ^ 1 } else { groups[1] }];
         let sides = [(low >> 32) as u32 & 1, (high >> 32) as u32 & 1];
         let bucket_slots = u32::from(view.geometry.slots_per_bucket);
@@ -67,20 +67,20 @@ impl Buckets {
         }
     }
 
-    /// Whether a key belongs to the sibling of its subtable, once that is split at this depth. The key's next hash bit
-    /// decides.
+    /// Whether a key belongs to the sibling of its subtable, if that subtable is split at this depth. The key's next
+    /// hash bit decides it.
     pub fn belongs_to_sibling(key: &[u8], local_depth: u8, view: &View) -> bool {
         let [low, _] = key.into_key(&view.hash_key).halves();
         low >> (63 - local_depth) & 1 == 1
     }
 
-    /// Posts the two READs that fetch all slots from the replica at `place`.
+    /// Posts the two READs that fetch all of these slots from the replica at `place`.
     pub fn read(&self, batch: &mut VerbBatch, place: PoolPlace) -> [Ticket; 2] {
         let bytes = self.read_bytes() as u32;
         self.first.map(|f| batch.read(place.node, place.offset + u64::from(f) * 8, bytes))
     }
 
-    /// Returns a place in each cache line of these buckets, on the replica at `place`.
+    /// Returns one place in each cache line of these buckets, on the replica at `place`.
     pub fn lines(&self, place: PoolPlace) -> impl Iterator<Item = PoolPlace> + use<> {
         const LINE: u64 = 64;
         let first = self.first;
@@ -97,7 +97,7 @@ impl Buckets {
         2 * u64::from(self.bucket_slots) * 8
     }
 
-    /// Returns the slots as fetched.
+    /// Returns the words of all slots, as the READs with these tickets fetched them.
     pub fn words(
         &self,
         batch: &VerbBatch,
@@ -107,7 +107,7 @@ impl Buckets {
         Ok(self.words_in(batch, [first?, second?]))
     }
 
-    /// Returns the slots as fetched into these spans, in this phase or an earlier one.
+    /// Returns the words of all slots, which READs of this or an earlier phase fetched into these spans.
     pub fn words_in(&self, batch: &VerbBatch, fetched: [Span; 2]) -> BucketWords {
         let mut slots = [Slot::default(); MAX_CANDIDATES];
         let (first, second) = slots.split_at_mut(2 * self.bucket_slots as usize);
@@ -119,17 +119,17 @@ impl Buckets {
         BucketWords { buckets: *self, slots }
     }
 
-    /// Whether a slot is one of those that may hold the key.
+    /// Whether a slot is one of those in which the key can be.
     pub fn covers(&self, slot: SlotRef) -> bool {
         slot.subtable == self.subtable && self.covers_number(slot.slot)
     }
 
-    /// Whether a slot of this number is one of those that may hold the key, in any subtable.
+    /// Whether the key could be in a slot of this number, in whatever subtable.
     pub(crate) fn covers_number(&self, slot: u32) -> bool {
         self.position(slot).is_some()
     }
 
-    /// The position of a slot of this number, if it is one of them.
+    /// The position of slot number `slot` among the key's slots; `None` if it is none of them.
     fn position(&self, slot: u32) -> Option<usize> {
         let combined = 2 * self.bucket_slots;
         let offsets = self.first.map(|first| slot.wrapping_sub(first));
@@ -149,7 +149,7 @@ impl Buckets {
     }
 }
 
-/// All slots that may hold a key, as one replica showed them.
+/// The words of all slots in which a key can be, as one replica showed them.
 #[derive(Clone, Copy, Debug)]
 pub struct BucketWords {
     buckets: Buckets,
@@ -157,9 +157,9 @@ pub struct BucketWords {
 }
 
 impl BucketWords {
-    /// Returns the words to which the remaining backups would be settled, if these are certain for slots that may
-    /// refer to the key: whatever backup is lost before, the others are settled to the same words. `None` if they are
-    /// not certain.
+    /// Returns the words to which the remaining backups would be settled, if these are certain for all slots that may
+    /// lead to the key: each backup alone would be settled to the same words, so the loss of further backups changes
+    /// nothing. `None` if they are not certain.
     ///
     /// # Panics
     /// If there is no backup.
@@ -183,46 +183,46 @@ impl BucketWords {
         self.buckets.subtable
     }
 
-    /// Every slot with its word.
+    /// Returns every slot with its word.
     pub fn iter(&self) -> impl Iterator<Item = (SlotRef, Slot)> + '_ {
         let slots = self.slots[..self.buckets.len()].iter().enumerate();
         slots.map(|(i, word)| (self.buckets.slot(i), *word))
     }
 
-    /// Slots that may refer to the key: not free, with its fingerprint.
+    /// Returns the slots that may lead to the key: those that are not free and have its fingerprint.
     #[inline]
     pub fn matching(&self) -> impl Iterator<Item = (SlotRef, Slot)> + '_ {
         let fingerprint = self.buckets.fingerprint;
         self.those(self.mask(|w| !w.is_free() & (w.fingerprint() == fingerprint)))
     }
 
-    /// Whether a slot other than the own one is free, and shows another word than before.
+    /// Whether a slot other than `own` is free now and showed another word in `before`.
     pub fn is_freed_since(&self, before: &BucketWords, own: SlotRef) -> bool {
         debug_assert_eq!(self.buckets, before.buckets, "words of one key");
         let mut expected = before.slots;
         if let Some(position) = self.buckets.position(own.slot) {
             expected[position] = self.slots[position];
         }
-        // Usually no slot has changed.
+        // Usually no slot has changed, which one comparison of all words finds out.
         expected != self.slots && {
             let changed = self.slots.iter().zip(expected).filter(|(now, before)| *now != before);
             changed.into_iter().any(|(now, _)| now.is_free())
         }
     }
 
-    /// The slots at the positions of a mask.
+    /// Returns the slots at the positions whose bits are set.
     #[inline]
     fn those(&self, mut left: u32) -> impl Iterator<Item = (SlotRef, Slot)> + '_ {
         core::iter::from_fn(move || {
             let position = left.trailing_zeros() as usize;
-            // Clears the lowest bit.
+            // The difference of 1 clears the lowest set bit.
             left &= left.checked_sub(1)?;
             Some((self.buckets.slot(position), self.slots[position]))
         })
     }
 
-    /// Returns a bit for each position whose word passes the test. All words are tested without branches, since most
-    /// tests have few hits, or none.
+    /// Returns a mask with a bit for each position whose word passes the test. The loop has no branches, because
+    /// usually few words or none pass.
     #[inline]
     fn mask(&self, is_one: impl Fn(Slot) -> bool) -> u32 {
         let all = (1u64 << self.buckets.len()) - 1;
@@ -239,18 +239,18 @@ impl BucketWords {
         (slot.subtable == self.buckets.subtable).then_some(self.slots[position])
     }
 
-    /// Returns the slot that a new key should take: a slot whose pair is gone and may have been the key's, if there is
-    /// one, else a free slot, else any slot whose pair is gone.
+    /// Returns the slot that a new key should take: a slot of a lost pair that may have been the key's, if there is
+    /// one, otherwise a free slot, otherwise any slot of a lost pair.
     pub fn slot_for_new(&self, view: &View) -> Option<(SlotRef, Slot)> {
         let is_gone = |(_, word): &(SlotRef, Slot)| view.is_gone(*word);
         let own = self.matching().find(is_gone);
         own.or_else(|| self.free_slot()).or_else(|| self.iter().find(is_gone))
     }
 
-    /// Returns the free slot that a new key should take: in the emptier combined bucket, its main bucket before the
-    /// shared overflow (RACE hashing). Within a bucket, a slot that keeps the log object of a DELETE comes first,
-    /// because that object is then freed. All clients that see the same words choose the same slot, so that two
-    /// INSERTs of one key usually meet in one write round.
+    /// Returns the free slot that a new key should take: in the combined bucket with more free slots, in the main
+    /// bucket before the shared overflow bucket (RACE hashing). Within a bucket, a slot that keeps the log object of a
+    /// DELETE comes first, because the log object can then be freed. All clients that see the same words choose the
+    /// same slot, so two INSERTs of one key usually meet in one round.
     fn free_slot(&self) -> Option<(SlotRef, Slot)> {
         let half = self.buckets.bucket_slots as usize;
         let free = self.mask(Slot::is_free);
@@ -329,7 +329,7 @@ mod tests {
         assert_eq!(words.free_slot().unwrap().0, buckets.slot(3));
     }
 
-    /// Clusters that exist already keep this key at this place.
+    /// The key's place is fixed, because existing clusters keep the key there.
     #[test]
     fn the_hash_never_changes() {
         let buckets = Buckets::of(b"FUSEE", &view(1024, 8, 6));
@@ -337,7 +337,7 @@ mod tests {
         assert_eq!(place, (19, 247, [5504, 8312]));
     }
 
-    /// One hash gives positions and fingerprint, and each of them is independent of the others.
+    /// Positions and fingerprint come from one hash, and each of them is independent of the others.
     #[test]
     fn positions_and_fingerprints_are_spread_evenly_and_tell_nothing_of_each_other() {
         const KEYS: u32 = 1 << 16;
@@ -364,7 +364,7 @@ mod tests {
                 let cells = counts.clone().count() as f64;
                 let mean = f64::from(KEYS) / cells;
                 let chi: f64 = counts.map(|n| (f64::from(*n) - mean).powi(2) / mean).sum();
-                // The mean of chi is the number of cells, its deviation the square root of twice that.
+                // The mean of chi is the number of cells, its standard deviation the square root of twice that.
                 assert!(
                     chi < cells + 6.0 * (2.0 * cells).sqrt(),
                     "{name}, {other}: {chi} of {cells}"
@@ -374,7 +374,7 @@ mod tests {
         }
     }
 
-    /// A printed log line or message must not show the secret.
+    /// Printed values, as in logs and messages, do not show the secret.
     // Promise SEC-20
     #[test]
     fn the_secret_is_not_printed() {

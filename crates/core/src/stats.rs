@@ -1,4 +1,4 @@
-//! Counters per kind of operation. Tests check the budget of round trips by them.
+//! Counters for each kind of operation. Tests check the number of phases of operations with them.
 
 use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::Relaxed;
@@ -7,26 +7,26 @@ use serde::{Deserialize, Serialize};
 
 use crate::mutant::{Mutant, removed};
 
-/// Kinds of operations with counters of their own.
+/// Kinds of operations, each of which has its own counters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OpKind {
     /// SEARCH of one key.
     Search,
-    /// SEARCH of several keys in shared phases; counted once per call.
+    /// SEARCH of several keys in shared phases; one call counts as one operation.
     SearchMany,
     /// INSERT.
     Insert,
     /// UPDATE.
     Update,
-    /// INSERT or UPDATE, as the key demands.
+    /// UPSERT: an UPDATE if the key exists, otherwise an INSERT.
     Upsert,
     /// DELETE.
     Delete,
-    /// A Move: a pair gets another redundancy.
+    /// A Move, which gives a pair another redundancy.
     Move,
-    /// A piece of a SCAN.
+    /// One piece of a SCAN.
     Scan,
-    /// Memory management beside the operations: setting free bits, collecting freed objects, returning blocks.
+    /// Memory management apart from other operations: setting free bits, collecting freed objects, returning blocks.
     Reclaim,
 }
 
@@ -44,23 +44,23 @@ impl OpKind {
         OpKind::Reclaim,
     ];
 
-    /// Returns the name of the kind, in lower case; the paper's, where it has one.
+    /// Returns the name of the kind, in lower case. The paper's name, if the paper has one.
     pub fn name(self) -> &'static str {
         ["search", "search_many", "insert", "update", "upsert", "delete", "move", "scan", "reclaim"]
             [self as usize]
     }
 }
 
-/// The cost of an operation: phases (round trips), verbs, atomics and bytes.
+/// The cost of an operation in phases (round trips), verbs, atomics and bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cost {
-    /// Batches, each one network round trip.
+    /// The number of batches, each of which is one network round trip.
     pub phases: u32,
-    /// Verbs of all kinds.
+    /// The number of verbs of all kinds.
     pub verbs: u32,
-    /// CAS and FAA among them.
+    /// The number of CASes and FAAs.
     pub atomics: u32,
-    /// Bytes moved by READs and WRITEs, and 8 per atomic.
+    /// Bytes that READs and WRITEs moved, plus 8 for each CAS and FAA.
     pub bytes: u64,
 }
 
@@ -85,47 +85,47 @@ impl Cost {
 /// Replicas of objects that did not match their slots.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Damage {
-    /// Damaged replicas that were found.
+    /// The number of damaged replicas that were found.
     pub found: u64,
-    /// Those of them that were written anew, from a whole replica.
+    /// The number of damaged replicas that were overwritten from a whole replica.
     pub repaired: u64,
 }
 
 impl Damage {
-    /// Adds the findings of another process, which may be any numbers.
+    /// Adds the findings of another process. They are untrusted, so the sums do not overflow.
     pub fn add(&mut self, other: Damage) {
         self.found = self.found.saturating_add(other.found);
         self.repaired = self.repaired.saturating_add(other.repaired);
     }
 }
 
-/// Sums over the operations of one kind.
+/// Sums over all operations of one kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct KindStats {
-    /// Operations that ended, with or without an error.
+    /// The number of operations that ended, with or without an error.
     pub operations: u64,
-    /// Sum of their phases.
+    /// The sum of their phases.
     pub phases: u64,
-    /// The largest number of phases that one of them took.
+    /// The largest number of phases of one operation.
     pub max_phases: u32,
-    /// Sum of their verbs.
+    /// The sum of their verbs.
     pub verbs: u64,
-    /// Sum of their CASes and FAAs.
+    /// The sum of their CASes and FAAs.
     pub atomics: u64,
-    /// Sum of the bytes they moved.
+    /// The sum of the bytes that they moved.
     pub bytes: u64,
 }
 
 /// Results of steered READs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SteeredReadCounts {
-    /// READs that were answered, and could have brought an object of the key.
+    /// The number of steered READs that were answered and could have returned an object of the key.
     pub tried: u64,
-    /// READs that brought the object that the slot leads to.
+    /// The number of steered READs that returned the object to which the slot leads.
     pub right: u64,
 }
 
-/// Sums of one session, or of several.
+/// The sums of one session, or of several sessions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
     kinds: [KindStats; OpKind::ALL.len()],
@@ -137,33 +137,33 @@ pub struct Stats {
 }
 
 impl Stats {
-    /// The sums of one kind.
+    /// The sums of one kind of operation.
     pub fn kind(&self, kind: OpKind) -> &KindStats {
         &self.kinds[kind as usize]
     }
 
-    /// Returns the numbers of damaged replicas that operations found, and that they repaired.
+    /// Returns how many damaged replicas operations found and repaired.
     pub fn damage(&self) -> Damage {
         self.damage
     }
 
-    /// Returns the number of freed objects whose free bits may not be set any more: the next comparison of their
-    /// blocks with the index finds them.
+    /// Returns the number of freed objects whose free bits are not allowed to be set any more. The next comparison of
+    /// their blocks with the index finds these objects.
     pub fn left_to_comparison(&self) -> u64 {
         self.left_to_comparison
     }
 
-    /// Returns how often operations met a word whose pair was lost with its only memory node.
+    /// Returns how often operations met a slot word of a value that was lost with its only memory node.
     pub fn gone(&self) -> u64 {
         self.gone
     }
 
-    /// Returns the number of SNAPSHOT rounds that its writes lost to other writers: conflicts.
+    /// Returns the number of rounds that the sessions' writes lost to other writers.
     pub fn lost_rounds(&self) -> u64 {
         self.lost_rounds
     }
 
-    /// Returns the results of its steered READs.
+    /// Returns the results of the sessions' steered READs.
     pub fn steered(&self) -> SteeredReadCounts {
         self.steered
     }
@@ -187,15 +187,15 @@ impl Stats {
     }
 }
 
-/// A number that one thread adds to, and other threads read. Adding is as cheap as with a plain number.
+/// A counter that one thread increases while other threads read it. Adding is as cheap as for a plain number.
 #[derive(Debug, Default)]
 pub struct Counter(AtomicU64);
 
 impl Counter {
-    /// Adds to it. Only ever called by one thread at a time.
+    /// Adds to the counter. Only one thread at a time is allowed to call this.
     #[inline]
     pub fn add(&self, n: u64) {
-        // Relaxed: there is one writer, and nothing depends on the values that other threads read.
+        // Relaxed is enough: there is one writer, and nothing depends on the values that other threads read.
         self.0.store(self.get().wrapping_add(n), Relaxed);
     }
 
@@ -205,7 +205,7 @@ impl Counter {
         }
     }
 
-    /// The number.
+    /// Returns the counter's value.
     #[inline]
     pub fn get(&self) -> u64 {
         self.0.load(Relaxed)
@@ -223,8 +223,8 @@ struct KindCounters {
     bytes: Counter,
 }
 
-/// The counters of a session. Only the session adds to them, and any thread of its process may read them meanwhile:
-/// then an operation that is just being counted may be counted partly.
+/// The counters of a session. Only the session adds to them. Other threads of the process can read them at any time,
+/// and may then see an operation that is just being counted in some counters only.
 #[derive(Debug, Default)]
 pub struct Counters {
     kinds: [KindCounters; OpKind::ALL.len()],
@@ -249,7 +249,7 @@ impl Counters {
         sums.bytes.add(cost.bytes);
     }
 
-    /// Counts one operation that took a batch of READs and nothing else, as most do.
+    /// Counts one operation that took one batch, of READs only, as most operations do.
     pub(crate) fn add_reads(&self, kind: OpKind, batch: &crate::verbs::VerbBatch) {
         debug_assert_eq!(batch.atomics(), 0);
         let sums = &self.kinds[kind as usize];
@@ -282,7 +282,7 @@ impl Counters {
         self.repaired.add(damage.repaired);
     }
 
-    /// The sums so far.
+    /// Returns the sums so far.
     pub fn stats(&self) -> Stats {
         let kind = |sums: &KindCounters| KindStats {
             operations: sums.operations.get(),
@@ -303,34 +303,34 @@ impl Counters {
     }
 }
 
-/// The work of sessions, as reported to the master: for people, and nothing depends on it.
+/// The work of sessions, as reported to the master. It is shown to people; nothing else depends on it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SessionWork {
-    /// Operations, by [`OpKind`].
+    /// The number of operations of each [`OpKind`].
     pub operations: [u64; OpKind::ALL.len()],
-    /// Their phases.
+    /// The number of phases of the operations of each [`OpKind`].
     pub phases: [u64; OpKind::ALL.len()],
-    /// Verbs of all of them.
+    /// The number of verbs of all operations.
     pub verbs: u64,
-    /// Bytes that they moved.
+    /// The bytes that all operations moved.
     pub bytes: u64,
-    /// Rounds of SNAPSHOT that writes lost to other writers: conflicts.
+    /// The number of SNAPSHOT rounds that writes lost to other writers.
     pub lost_rounds: u64,
-    /// Accesses that asked the index cache.
+    /// The number of lookups in the index cache.
     pub cache_accesses: u64,
-    /// Accesses that used a hint.
+    /// The number of lookups that returned a hint which was used.
     pub hints: u64,
-    /// Hints that turned out to be wrong.
+    /// The number of hints that turned out to be wrong.
     pub wrong_hints: u64,
 }
 
 impl SessionWork {
-    /// Adds the work of another process, which may report any numbers.
+    /// Adds the work of another process. Its numbers are untrusted, so the sums do not overflow.
     pub fn add(&mut self, other: &SessionWork) {
         self.combine(other, u64::saturating_add);
     }
 
-    /// Returns the work done since an earlier time.
+    /// Returns the work done since an earlier report.
     pub fn since(mut self, earlier: &SessionWork) -> SessionWork {
         self.combine(earlier, u64::saturating_sub);
         self

@@ -3,18 +3,19 @@
 //! A [`VerbBatch`] holds verbs that are posted together and awaited together. One batch is one *phase*, which is one
 //! network round trip. Every [`Fabric`] guarantees, and the conformance suite in `crates/fabric` checks:
 //!
-//! 1. Verbs of one batch to one memory node execute in the order posted. Nothing is ordered across memory nodes.
-//! 2. CAS and FAA are atomic on aligned 8-byte words, against all clients of all fabrics.
-//! 3. READ and WRITE tear only between aligned 8-byte words; the last word of a WRITE lands last.
-//! 4. A verb executes within a bounded time or never. A failed memory node fails its own verbs with
-//!    [`VerbError::Unreachable`]; the others complete.
+//! 1. Verbs of one batch to one memory node execute in the order posted. Across memory nodes there is no order.
+//! 2. CAS and FAA are atomic on aligned 8-byte words, with respect to all clients on all fabrics.
+//! 3. READ and WRITE are atomic for each aligned 8-byte word only; the last word of a WRITE lands last.
+//! 4. A verb executes within a bounded time or never. If a memory node fails, its own verbs fail with
+//!    [`VerbError::Unreachable`], and the others complete.
 //! 5. After a memory node acknowledged the fencing of a client, no verb of that client executes there.
-//! 6. The memory node checks bounds, and never trusts the client. The header of a pool is for READs only.
+//! 6. The memory node checks bounds, and never trusts the client. Clients can only READ the header of a pool.
 //!
-//! A batch owns the memory its verbs read into and write from, and passes through [`Fabric::execute`] by value: if the
-//! future is dropped (a crashed client, in the simulator), the fabric still owns the memory that a NIC may write to.
+//! A batch owns the memory that its verbs read into and write from, and passes through [`Fabric::execute`] by value. If
+//! the future is dropped (as when the simulator crashes a client), the fabric still owns the memory that a NIC may
+//! write.
 //!
-//! Units: offsets and lengths are bytes; an offset counts from the start of a node's pool.
+//! Offsets and lengths are in bytes; offsets count from the start of a node's pool.
 
 use alloc::vec::Vec;
 use core::fmt;
@@ -24,7 +25,7 @@ use core::ops::Deref;
 
 use serde::{Deserialize, Serialize};
 
-/// The name of a memory node within one cluster. Never reused: a node that comes back gets a new one.
+/// The name of a memory node within one cluster. It is never reused: a node that comes back gets a new name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct MnId(pub u16);
 
@@ -34,8 +35,8 @@ impl fmt::Display for MnId {
     }
 }
 
-/// The id of a client session: one log, one set of blocks, one fence. Handed out by the master, never reused. 0 means
-/// "no owner" in block tables.
+/// The id of a session. A session has one log, one set of blocks, and is fenced as a whole. The master hands ids out,
+/// and never reuses one. In block tables 0 means "no owner".
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct ClientId(pub u32);
 
@@ -75,14 +76,14 @@ impl fmt::Display for ClusterId {
     }
 }
 
-/// Bytes of a pool's header, which only its memory node writes: a page, so that it can be mapped by
-/// itself.
+/// Bytes of a pool's header, which only its memory node writes. The header is a page, so that it can be mapped
+/// separately.
 pub const POOL_HEADER_BYTES: u64 = 4096;
 
-/// The largest number of verbs a fabric must accept in one batch.
+/// The largest number of verbs that every fabric has to accept in one batch.
 pub const MAX_BATCH_VERBS: usize = 1024;
 
-/// The largest number of bytes one READ or WRITE may carry: a whole 16 MiB block.
+/// The largest number of bytes of one READ or WRITE: a whole 16 MiB block.
 pub const MAX_VERB_BYTES: u32 = 16 << 20;
 
 /// A range of a batch's own memory.
@@ -117,8 +118,9 @@ pub enum VerbOp {
     Read {
         /// The destination of the bytes.
         buf: Span,
-        /// A switch on the way may redirect the READ to another place of the same pool: to the object that the slot at
-        /// this place leads to, as far as the switch knows ([`Fabric::may_steer`]). So any bytes may come.
+        /// Allows a switch on the way to redirect the READ to another place of the same pool: to the object that, as
+        /// far as the switch knows, the slot at this place leads to ([`Fabric::may_steer`]). So the READ may return any
+        /// bytes.
         steered: bool,
     },
     /// Copies `buf` into pool memory, its last word last.
@@ -126,16 +128,16 @@ pub enum VerbOp {
         /// The source of the bytes.
         buf: Span,
     },
-    /// Replaces the aligned word by `swap` if it equals `expected`.
+    /// Replaces the aligned 8-byte word by `swap` if the word equals `expected`.
     Cas {
-        /// The value that must be there.
+        /// The value that the word has to have.
         expected: u64,
-        /// The value to put there.
+        /// The value to store.
         swap: u64,
         /// Result: the word as it was before.
         found: u64,
     },
-    /// Adds `add` to the aligned word, wrapping.
+    /// Adds `add` to the aligned 8-byte word, wrapping around.
     Faa {
         /// The addend.
         add: u64,
@@ -150,11 +152,10 @@ pub enum VerbError {
     /// The batch has not been executed.
     #[error("not executed")]
     NotExecuted,
-    /// The memory node does not answer. The verb may have executed, may execute later, or may
-    /// never execute.
+    /// The memory node does not answer. The verb may have executed, may execute later, or may never execute.
     #[error("memory node unreachable")]
     Unreachable,
-    /// The range is not inside the node's pool, or would change its header, or a CAS or FAA is not
+    /// The range is not inside the node's pool, or the verb would change the pool's header, or a CAS or FAA is not
     /// 8-byte aligned, or a length is over [`MAX_VERB_BYTES`]. The verb did not execute.
     #[error("outside of the pool, in its header, misaligned or too long")]
     OutOfBounds,
@@ -198,13 +199,13 @@ impl Verb {
         matches!(self.op, VerbOp::Read { .. })
     }
 
-    /// Checks the verb against the rules every fabric enforces.
+    /// Checks the verb against the rules that every fabric enforces.
     #[inline]
     pub fn check(&self, pool_bytes: u64) -> Result<(), VerbError> {
         let len = u64::from(self.bytes());
         let inside = self.offset <= pool_bytes && len <= pool_bytes - self.offset;
         let aligned = !self.is_atomic() || self.offset.is_multiple_of(8);
-        // Not even a WRITE of no bytes: clients must not write to the header.
+        // In the header not even a WRITE of no bytes is allowed.
         let allowed = self.is_read() || self.offset >= POOL_HEADER_BYTES;
         if inside && aligned && allowed && self.bytes() <= MAX_VERB_BYTES {
             Ok(())
@@ -214,12 +215,12 @@ impl Verb {
     }
 }
 
-/// The name of a verb in the batch that it was posted to.
+/// The number by which a batch names a verb that was posted to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ticket(u32);
 
 impl Ticket {
-    /// Returns the ticket of a verb that was posted this number of verbs later.
+    /// Returns the ticket of the verb that was posted `verbs` verbs after this one.
     pub(crate) fn plus(self, verbs: u32) -> Ticket {
         Ticket(self.0 + verbs)
     }
@@ -229,7 +230,7 @@ impl Ticket {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{node}: {error}")]
 pub struct FailedVerb {
-    /// The memory node.
+    /// The memory node that was to execute the verb.
     pub node: MnId,
     /// The error of the verb.
     pub error: VerbError,
@@ -240,18 +241,18 @@ const ALIGN: usize = 64;
 
 /// Verbs posted together, and the memory they read into and write from.
 ///
-/// Reuse batches: in the steady state neither the verb list nor the memory grows.
+/// Callers reuse a batch: after a few uses neither its verb list nor its memory grows any more.
 #[derive(Default)]
 pub struct VerbBatch {
     bytes: Vec<u8>,
-    /// The offset in `bytes` at which the memory begins: at most [`ALIGN`]. A `u32`, since batches are handed on by
-    /// value.
+    /// The offset in `bytes` at which the memory begins, at most [`ALIGN`]. A `u32` keeps batches, which are passed by
+    /// value, small.
     base: u32,
     /// Bytes that survive [`VerbBatch::clear`].
     kept: u32,
     used: usize,
     verbs: Vec<Verb>,
-    /// CASes and FAAs among the verbs, and the bytes that all of them touch.
+    /// CASes and FAAs among the verbs.
     atomics: u32,
     touched: u64,
 }
@@ -268,24 +269,24 @@ impl VerbBatch {
         VerbBatch::default()
     }
 
-    /// Forgets verbs and memory. Every earlier [`Span`] and [`Ticket`] is void, except spans that are
+    /// Forgets the verbs and the memory. All earlier [`Span`]s and [`Ticket`]s become invalid, except spans that are
     /// [kept](VerbBatch::keep).
     pub fn clear(&mut self) {
         self.next_phase();
         self.used = self.kept as usize;
     }
 
-    /// Has later calls of [`VerbBatch::clear`] keep all bytes staged so far.
+    /// Makes later calls of [`VerbBatch::clear`] keep all bytes that are staged so far.
     pub fn keep(&mut self) {
         self.kept = self.used as u32;
     }
 
-    /// Has later calls of [`VerbBatch::clear`] keep nothing.
+    /// Makes later calls of [`VerbBatch::clear`] keep nothing.
     pub fn keep_nothing(&mut self) {
         self.kept = 0;
     }
 
-    /// Forgets the verbs, keeps the memory: the next phase may write what this one staged.
+    /// Forgets the verbs and keeps the memory: the next phase may write bytes that this one staged.
     #[inline]
     pub fn next_phase(&mut self) {
         self.verbs.clear();
@@ -313,8 +314,7 @@ impl VerbBatch {
         self.bytes.len()
     }
 
-    /// Sets `len` bytes of the batch's memory aside, 64-byte aligned. They hold arbitrary old
-    /// bytes of this batch.
+    /// Reserves `len` bytes of the batch's memory, 64-byte aligned. They still contain old bytes of this batch.
     #[inline]
     pub fn stage(&mut self, len: u32) -> Span {
         let start = self.used.next_multiple_of(ALIGN);
@@ -359,7 +359,7 @@ impl VerbBatch {
         ticket
     }
 
-    /// Stages bytes that are made from bytes staged before: `make` gets both.
+    /// Stages bytes that are computed from earlier ones: `make` gets all bytes staged before, and those to fill.
     pub(crate) fn stage_from<T>(
         &mut self,
         len: u32,
@@ -378,8 +378,8 @@ impl VerbBatch {
         self.post(node, offset, VerbOp::Read { buf, steered: false })
     }
 
-    /// Posts a READ of `len` bytes that a switch may steer to the object that the slot at `offset` leads to. The
-    /// result is [`VerbBatch::data`], and proves nothing of its origin.
+    /// Posts a READ of `len` bytes that a switch may redirect to the object that the slot at `offset` leads to. The
+    /// result is [`VerbBatch::data`], which does not tell where the bytes come from.
     pub fn steered(&mut self, node: MnId, offset: u64, len: u32) -> Ticket {
         let buf = self.stage(len);
         self.post(node, offset, VerbOp::Read { buf, steered: true })
@@ -405,37 +405,37 @@ impl VerbBatch {
         &self.verbs
     }
 
-    /// Whether a WRITE that passes this test is among the verbs.
+    /// Whether the verbs include a WRITE for which `holds` is true.
     pub(crate) fn has_write(&self, holds: impl Fn(&Verb) -> bool) -> bool {
         self.verbs().iter().any(|verb| matches!(verb.op, VerbOp::Write { .. }) && holds(verb))
     }
 
-    /// CASes and FAAs among the verbs.
+    /// The number of CASes and FAAs among the verbs.
     #[inline]
     pub fn atomics(&self) -> u32 {
         self.atomics
     }
 
-    /// Bytes of the pools that the verbs touch.
+    /// The number of pool bytes that all verbs together touch.
     #[inline]
     pub fn touched_bytes(&self) -> u64 {
         self.touched
     }
 
-    /// Whether a verb has no result.
+    /// Whether at least one verb failed or has not been executed.
     #[inline]
     pub fn has_failures(&self) -> bool {
         self.verbs.iter().any(|verb| verb.result.is_err())
     }
 
-    /// For fabrics: the verbs and the memory their spans lie in.
+    /// Returns, for fabrics, the verbs and the memory that their spans refer to.
     pub fn parts_mut(&mut self) -> (&mut [Verb], &mut [u8]) {
         let base = self.base();
         (&mut self.verbs, &mut self.bytes[base..])
     }
 
-    /// Fails with the first verb that failed. A steered READ beyond the pool counts as a READ without result, not as a
-    /// failure.
+    /// Returns the error of the first verb that failed. A steered READ beyond the end of the pool is no failure: it
+    /// only has no result.
     pub fn check(&self) -> Result<(), FailedVerb> {
         let failed = |verb: &Verb| {
             let error = verb.result.err()?;
@@ -487,43 +487,44 @@ impl VerbBatch {
     }
 }
 
-/// Executes batches: shared memory, TCP, RDMA, the simulator.
+/// An executor of batches: shared memory, TCP, RDMA or the simulator.
 pub trait Fabric {
     /// Executes all verbs of the batch as one phase and sets every verb's `result`.
     ///
-    /// Dropping the future is a client crash: each verb may or may not execute.
+    /// To drop the future is a client crash: each verb may execute or not.
     fn execute(&self, batch: VerbBatch) -> impl Future<Output = VerbBatch>;
 
     /// Executes the batch if this fabric is [immediate](Fabric::is_immediate); otherwise does nothing. Returns whether
-    /// it did. A simulated fabric may leave a batch to [`Fabric::execute`], for other sessions to run between its
-    /// verbs; but not the next batch of a function that calls this several times.
+    /// it executed the batch. A simulated fabric may decline, so that [`Fabric::execute`] lets other sessions run
+    /// between the verbs; but if it executed one batch of a function that calls this several times, it executes the
+    /// next ones too.
     #[inline]
     fn execute_now(&self, _batch: &mut VerbBatch) -> bool {
         false
     }
 
-    /// Whether the session's own processor executes verbs, without any waiting. The verbs of a batch then execute in
+    /// Whether the session's own processor executes verbs, without any waiting. If so, the verbs of a batch execute in
     /// the order posted, also across memory nodes.
     #[inline]
     fn is_immediate(&self) -> bool {
         false
     }
 
-    /// Whether a WRITE, CAS or FAA waits a round trip for a READ that the same batch posts before it to the same node.
-    /// Operations that have the choice then post their READs last.
+    /// Whether a WRITE, CAS or FAA is delayed by a round trip behind a READ that the same batch posts before it to the
+    /// same node. If so, operations that can choose post their READs last.
     #[inline]
     fn waits_for_reads(&self) -> bool {
         false
     }
 
-    /// Whether there may be a switch on the way that steers READs. If not, steered READs are of no use.
+    /// Whether there may be a switch on the way that steers READs. Without one, steered READs bring nothing.
     #[inline]
     fn may_steer(&self) -> bool {
         false
     }
 
-    /// Announces a verb for this place. If the session's own processor executes it, this prefetches the cache line;
-    /// elsewhere nothing happens.
+    /// Announces a verb at this place. If the session's own processor executes verbs, this prefetches the cache line;
+    /// otherwise it does nothing.
     #[inline]
     fn prefetch(&self, _node: MnId, _offset: u64) {}
 }

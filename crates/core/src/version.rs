@@ -1,40 +1,40 @@
 //! Versions of protocols and layouts.
 //!
-//! A hello names the version that its sender wants to speak, in bytes that programs of every version find. A
-//! receiver that understands this version goes on in it; otherwise the receiver answers with its own version,
-//! and closes. A newer program that still understands that one may then connect again with it.
+//! A hello names the version that its sender wants to speak, in bytes that programs of every version find. A receiver
+//! that understands this version continues with it; otherwise it answers with its own version and closes the
+//! connection. If the sender is newer and also understands that version, it can connect again with it.
 //!
-//! So two programs understand each other if the ranges of their [`VersionRange`] overlap. Messages have no
-//! optional parts yet, so every range has one version today.
+//! So two programs understand each other if their [`VersionRange`]s overlap. Messages have no optional parts yet, so
+//! every range contains one version today.
 
 use core::fmt;
 
 /// The versions of a protocol or layout that this program understands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VersionRange {
-    /// The name of the protocol or layout, for people.
+    /// The name of the protocol or layout, for messages.
     pub what: &'static str,
     /// The oldest version that this program understands.
     pub oldest: u32,
-    /// The newest version, with which this program begins.
+    /// The newest version, which this program tries first.
     pub current: u32,
 }
 
-/// The end of a connection.
+/// One of the two ends of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ConnectionEnd {
-    /// The end that connects.
+    /// The end that opens the connection.
     Client,
     /// The end that accepts the connection.
     Server,
 }
 
-/// Two programs that do not understand each other. Its text says which one is too old.
+/// The mismatch of two programs that do not understand each other. Its text says which one is too old.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VersionError {
     /// The protocol or layout.
     pub what: &'static str,
-    /// The end that this program is.
+    /// The end of the connection that this program is.
     pub own: ConnectionEnd,
     /// The newest version that this program understands.
     pub current: u32,

@@ -1,8 +1,8 @@
 //! The view: the numbered, complete list of the places of all replicas.
 //!
-//! It contains members, regions, index subtables and the directory that leads to them, each with the memory nodes that
-//! hold it. The master makes views; sessions check and follow them. Nothing here is computed from a hash at run time:
-//! placement is explicit, so it survives failures and moves.
+//! A view contains the members, the regions, the index subtables and the directory that leads to the subtables. Regions
+//! and subtables name the memory nodes of their replicas. The master makes views; sessions check and follow them. No
+//! place is computed from a hash at run time: placement is explicit, so it survives failures and moves of replicas.
 
 pub mod change;
 mod check;
@@ -34,46 +34,47 @@ use crate::verbs::{ClusterId, MnId};
 /// A memory node, with the addresses at which it is reached.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Member {
-    /// Its name in this cluster.
+    /// The node's name in the cluster.
     pub node: MnId,
-    /// A random number; a memory node that lost its memory has another one.
+    /// A random number that names one run of the memory node; a node that restarts without its memory draws another
+    /// one.
     pub identity: u64,
-    /// Host and port of its control service.
+    /// Host and port of the node's control service.
     pub control: String,
-    /// Host and port of its software NIC, if it has one.
+    /// Host and port of the node's software NIC, if it has one.
     pub tcp: Option<String>,
-    /// Unix socket at which it hands out its memory to processes of its host, if it does so.
+    /// Unix socket at which the node hands out its memory to processes on its machine, if it does so.
     pub shm: Option<String>,
-    /// Host and port at which it hands out queue pairs of its network card, if it has one.
+    /// Host and port at which the node hands out queue pairs of its network card, if it has one.
     pub verbs: Option<String>,
-    /// Bytes that it lends, behind the header of its pool.
+    /// Bytes that the node lends, without the header of its pool.
     pub pool_bytes: u64,
 }
 
 /// The numbered, complete list of the places of all replicas.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct View {
-    /// Grows with every change.
+    /// The view's number; each view has the number of the view before it plus 1.
     pub number: u64,
-    /// Drawn at random when the cluster was formed.
+    /// The cluster's id, drawn at random when the cluster was formed.
     pub cluster: ClusterId,
-    /// The secret by which the cluster hashes keys, drawn when it was formed.
+    /// The secret by which the cluster hashes keys, drawn at random when the cluster was formed.
     pub hash_key: HashKey,
-    /// The sizes that the cluster agrees on.
+    /// The sizes that all processes of the cluster use.
     pub geometry: Geometry,
     /// The memory nodes.
     pub members: Vec<Member>,
-    /// Regions by number.
+    /// The regions; the index is the region's number.
     pub regions: Vec<Region>,
     /// 2^depth subtable numbers, indexed by the top bits of a key's hash.
     pub directory: Vec<u32>,
-    /// Subtables by number.
+    /// The subtables; the index is the subtable's number.
     pub subtables: Vec<Subtable>,
     /// The change under way, if there is one.
     pub change: Option<ViewChange>,
 }
 
-/// The name of a slot: a subtable and the slot's number in it.
+/// The name of a slot: a subtable, and the number of the slot in the subtable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SlotRef {
     /// Subtable number.
@@ -93,23 +94,24 @@ impl View {
         self.directory.len().trailing_zeros()
     }
 
-    /// Returns the largest depth of a subtable: as many directory bits as subtables of one depth would need, and
-    /// [`UNEVEN_BITS`] more. So the length of the directory is bounded by a multiple of the number of subtables,
-    /// whatever keys there are.
+    /// Returns the largest depth that a subtable may have: the number of directory bits that would do if all subtables
+    /// had one depth, and [`UNEVEN_BITS`] more. Thus the directory's length is at most a fixed multiple of the number
+    /// of subtables, whatever the keys are.
     pub fn deepest(&self) -> u32 {
         (self.subtables.len().max(1).ilog2() + UNEVEN_BITS).min(MAX_DEPTH)
     }
 
-    /// The region of an address, and the offset in it; `None` if the address is in no region.
+    /// The region of an address, and the address's offset in it; `None` if no region contains the address.
     #[inline]
     pub fn region_of(&self, address: Address) -> Option<(&Region, u64)> {
-        // A power of two; a division would take as long as a READ from the processor's cache.
+        // The size is a power of two, so a shift does; a division would take as long as a READ from the processor's
+        // cache.
         let region_bytes = self.geometry.region_bytes;
         let region = usize::try_from(address.bytes() >> region_bytes.trailing_zeros()).ok()?;
         Some((self.regions.get(region)?, address.bytes() & (region_bytes - 1)))
     }
 
-    /// The object of `bytes` bytes at an address; `None` if the address does not lead to one.
+    /// The places of an object of `bytes` bytes at an address; `None` if no such object can be there.
     #[inline]
     pub fn object(&self, address: Address, bytes: u64) -> Option<ObjectLocation<'_>> {
         let (region, offset) = self.region_of(address)?;
@@ -118,26 +120,27 @@ impl View {
         (inside && region.is_there()).then(|| region.object(address, offset, bytes))
     }
 
-    /// Whether objects at an address lie on the nodes of all backups of a subtable, and only on nodes with replicas of
-    /// it.
+    /// Whether an object at this address lies on the nodes of all backups of a subtable, and on no node without a
+    /// replica of the subtable.
     pub(crate) fn lies_beside(&self, address: Address, subtable: u32) -> bool {
         let region = self.region_of(address).map(|(region, _)| region);
         let subtable = self.subtables.get(subtable as usize);
         region.zip(subtable).is_some_and(|(region, subtable)| region.lies_beside(subtable))
     }
 
-    /// Returns the object that a word refers to; `None` if it refers to no object that a client of this cluster wrote.
+    /// Returns the places of the object that a slot word refers to; `None` if no client of this cluster wrote such an
+    /// object.
     pub fn object_of(&self, word: Slot) -> Option<ObjectLocation<'_>> {
         let class = word.class().filter(|class| self.geometry.has_class(*class))?;
         Some(self.object(word.address(), class.bytes())?.of_word(word))
     }
 
-    /// The redundancy of the pair that a word leads to.
+    /// The redundancy of the pair that a slot word leads to.
     pub fn redundancy_of(&self, word: Slot) -> Option<Redundancy> {
         Some(self.object_of(word)?.redundancy_of(word))
     }
 
-    /// Returns the objects of several words, for those that refer to one.
+    /// Returns the objects of those of the slot words that refer to one.
     pub(crate) fn objects_of<'v>(
         &'v self,
         words: &'v [Slot],
@@ -145,15 +148,15 @@ impl View {
         words.iter().filter_map(|word| Some((*word, self.object_of(*word)?)))
     }
 
-    /// Returns the block that starts at an address; `None` if the address is in no region, or in one that is gone.
+    /// Returns the block that starts at an address; `None` if no region contains the address, or the region is gone.
     #[inline]
     pub fn block(&self, address: Address) -> Option<BlockLocation<'_>> {
         let (region, offset) = self.region_of(address)?;
         region.is_there().then(|| region.block(offset))
     }
 
-    /// Returns the free bit of the object at an address: the place of its word of the bitmap, and a mask with that
-    /// bit. `None` if no object can be there.
+    /// Returns where the free bit of the object at an address is: the place of the bitmap word, and a mask with the
+    /// bit. `None` if no object can be at the address.
     pub fn free_bit(&self, object: Address) -> Option<(PoolPlace, u64)> {
         let (block, number, bit) = self.geometry.free_bit(object)?;
         Some((self.block(block)?.bitmap().plus(u64::from(number) * 8), bit))

@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::layout::crc32c;
 
-/// A slow implementation by the definition: a byte at a time, without tables.
+/// A slow implementation of the definition, which computes one byte at a time and uses no tables.
 struct Oracle(Coding);
 
 fn times(mut a: u8, mut b: u8) -> u8 {
@@ -27,7 +27,7 @@ fn inverse(a: u8) -> u8 {
 }
 
 impl Oracle {
-    /// Returns the factor of each data chunk in a chunk.
+    /// Returns the factor of each data chunk in chunk `number`.
     fn row(&self, number: usize) -> Vec<u8> {
         let k = self.0.k();
         let of =
@@ -41,7 +41,7 @@ impl Oracle {
         }
     }
 
-    /// Gauss: returns the rows that make the data from these chunks.
+    /// Returns, by Gaussian elimination, the rows that compute the data from the chunks `numbers`.
     fn inverted(&self, numbers: &[usize]) -> Vec<Vec<u8>> {
         let k = self.0.k();
         let mut rows: Vec<Vec<u8>> = numbers.iter().map(|n| self.row(*n)).collect();
@@ -101,7 +101,7 @@ fn all_codings() -> impl Iterator<Item = Coding> {
     (0..=u8::MAX).flat_map(|k| (0..=MAX_PARITY + 1).filter_map(move |m| Coding::new(k, m).ok()))
 }
 
-/// Returns bytes that are not all alike, for each chunk.
+/// Returns for each data chunk bytes that are not all equal.
 fn data(coding: Coding, len: usize, seed: u64) -> Vec<Vec<u8>> {
     let mut state = seed;
     let mut byte = || {
@@ -121,7 +121,7 @@ fn stripe(code: &dyn ErasureCode, data: &[Vec<u8>]) -> Vec<Vec<u8>> {
     data.iter().map(|chunk| chunk.to_vec()).chain(parity).collect()
 }
 
-/// Removes chunks, and has them restored from `k` others.
+/// Removes chunks, lets the code restore them from the others, and checks the result.
 fn restores(code: &dyn ErasureCode, stripe: &[Vec<u8>], is_lost: impl Fn(usize) -> bool) {
     let there = stripe.iter().enumerate().filter(|(n, _)| !is_lost(*n));
     let there: Vec<(usize, &[u8])> = there.map(|(n, chunk)| (n, chunk.as_slice())).collect();
@@ -148,8 +148,8 @@ fn limits_are_named() {
     assert_eq!(format!("{}", Coding::new(4, 2).unwrap()), "EC(4,2)");
 }
 
-/// Results of ISA-L 2.30, `gf_gen_cauchy1_matrix` and `ec_encode_data`, over `data(coding, 64, 1)`: the
-/// CRC-32C of all parity chunks, one behind the other. `tests/isal-vectors` prints them.
+/// The results of ISA-L 2.30 (`gf_gen_cauchy1_matrix` and `ec_encode_data`) for `data(coding, 64, 1)`: the CRC-32C of
+/// the concatenated parity chunks. `tests/isal-vectors` prints them.
 const ISA_L: [(u8, u8, u32); 7] = [
     (2, 1, 0xb355_ceed),
     (3, 3, 0xa53c_d1be),
@@ -171,7 +171,7 @@ fn parity_is_that_of_isa_l() {
     }
 }
 
-/// Tries every loss of up to one chunk too many, for every code.
+/// Tries, for every code, every loss of up to `m + 1` chunks.
 #[test]
 fn whatever_may_be_lost_is_restored() {
     for coding in all_codings() {

@@ -1,4 +1,4 @@
-//! Blocks of objects.
+//! The layout of blocks.
 //!
 //! ```text
 //! block         | header 64 | free bitmap | objects of one size class |
@@ -7,14 +7,15 @@
 //! base          | generation 9 bits | zeros 6 bits | wrapped 1 bit |
 //! ```
 //!
-//! A block belongs to one client and holds objects of one size class. Its header tells recovery the owner, and whether
-//! the owner may have unfinished writes in the block: recovery walks a block *in use* from the first object that may
-//! have one, and does not walk a *sealed* block. Both tell from which object on the block is new. The *base* is the
-//! generation with which objects begin, unless more is known of them.
+//! A block belongs to one session and contains objects of one size class. Its header tells recovery the owner, and
+//! whether the owner may have unfinished writes in the block. Recovery walks a block *in use* from `first` on, the
+//! first object that may belong to such a write, and does not walk a *sealed* block. Both headers tell from which
+//! object on the block is new. The *base* is the generation of an object's first life, unless the object's own header
+//! shows a later one.
 //!
-//! The free bitmap (P §4.4) has one bit for every 64 bytes of the block; the bit at the start of an object tells that
-//! the object was freed. So to free an object takes its address alone, and the bitmap lies at the same place in every
-//! block. Only the bitmap on the region's first place counts: a bit is set and cleared at one place, and no crash
+//! The free bitmap (P §4.4) has one bit for every 64 bytes of the block. The bit at the start of an object tells that
+//! the object was freed. So an object's address is enough to free it, and the bitmap lies at the same place in every
+//! block. Only the bitmap on the region's first place is valid: its bits are set and cleared at one place, so no crash
 //! leaves replicas of it that differ.
 
 use super::bytes::{crc32c, put_u32, put_u64, u32_at, u64_at};
@@ -32,36 +33,38 @@ const SEALED: u8 = 2;
 /// The first 64 bytes of a block that has an owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockHeader {
-    /// The class of all its objects.
+    /// The size class of the block's objects.
     pub class: SizeClass,
-    /// The client that allocates from it.
+    /// The session that allocates from the block.
     pub owner: ClientId,
-    /// The first object that the owner may have allocated since the block is in use. In a sealed block the same as
+    /// The first object that the owner may have allocated since it took the block into use. In a sealed block equal to
     /// `fresh`.
     pub first: u32,
-    /// The first object such that neither it nor a later one had been allocated when the header was written.
+    /// The first object that had never been allocated when the header was written; all objects behind it were new as
+    /// well.
     pub fresh: u32,
-    /// Whether no write of the owner whose object lies here is running. None begins before the header says otherwise.
+    /// Whether no write of the owner with an object in this block is running. None begins before another header says
+    /// that the block is in use.
     pub sealed: bool,
-    /// The start of the generations of its objects.
+    /// The start of the generations of the block's objects.
     pub base: GenerationBase,
 }
 
 /// The start of the generations of a block's objects.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct GenerationBase {
-    /// The generation of an object's first life, if no header of the object shows a later one.
+    /// The generation of an object's first life, unless the object's header shows a later generation.
     pub generation: u16,
     /// Whether objects may have had more lives than their headers show.
     pub is_wrapped: bool,
-    /// The block was emptied, and is not to be used before this epoch; 0 if it was not emptied, or need not wait.
+    /// The epoch before which the block must not be used, because it was emptied without a base; 0 if it need not wait.
     pub not_before: u64,
 }
 
 impl GenerationBase {
     const WRAPPED: u16 = 1 << 15;
 
-    /// Combines the headers of two replicas, which differ where a session died.
+    /// Combines the bases in the headers of two replicas, which may differ if a session died while it wrote them.
     pub fn newest(self, other: GenerationBase) -> GenerationBase {
         let ahead = (other.generation + Slot::GENERATIONS - self.generation) % Slot::GENERATIONS;
         let is_newer = ahead < Slot::GENERATIONS / 2;
@@ -87,7 +90,7 @@ impl GenerationBase {
 }
 
 impl BlockHeader {
-    /// The header as bytes.
+    /// Returns the header as bytes.
     pub fn encode(&self) -> [u8; BLOCK_HEADER_BYTES as usize] {
         let mut bytes = [0; BLOCK_HEADER_BYTES as usize];
         put_u32(&mut bytes, 0, MAGIC);
@@ -103,8 +106,8 @@ impl BlockHeader {
         bytes
     }
 
-    /// Returns the class in a header, even if a part of the header was written over an earlier one: the class stands
-    /// in the first word, and does not change while an object of the block lives. `None` if the bytes are no header.
+    /// Returns the class in a header, even if the header is a mixture of two writes: the class is in the first word,
+    /// and does not change while an object of the block is in use. `None` if the bytes are no header.
     pub fn class_in(bytes: &[u8; BLOCK_HEADER_BYTES as usize]) -> Option<SizeClass> {
         (u32_at(bytes, 0) == MAGIC).then(|| SizeClass::from_code(bytes[4]))?
     }
@@ -128,7 +131,7 @@ impl BlockHeader {
     }
 }
 
-/// Bytes of a block's free bitmap, which stands behind its header.
+/// Bytes of a block's free bitmap, which follows the header.
 pub const fn bitmap_bytes(block_bytes: u64) -> u64 {
     block_bytes.div_ceil(UNIT_BYTES * 8).next_multiple_of(UNIT_BYTES)
 }
@@ -136,7 +139,7 @@ pub const fn bitmap_bytes(block_bytes: u64) -> u64 {
 /// The division of a block of one size class into objects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockShape {
-    /// Number of objects.
+    /// The number of objects.
     pub objects: u32,
     /// Offset of object 0 in the block, in bytes; the same for all classes.
     pub first_offset: u64,
@@ -145,7 +148,7 @@ pub struct BlockShape {
 }
 
 impl BlockShape {
-    /// The shape of a block of `block_bytes`; `None` if not one object fits.
+    /// The shape of a block of `block_bytes`; `None` if the block has no room for one object.
     pub fn new(block_bytes: u64, class: SizeClass) -> Option<BlockShape> {
         let object_bytes = class.bytes();
         let first_offset = BLOCK_HEADER_BYTES + bitmap_bytes(block_bytes);
@@ -163,7 +166,7 @@ impl BlockShape {
         self.first_offset + u64::from(object) * self.object_bytes
     }
 
-    /// The number of the object that starts at an offset; `None` if none does.
+    /// The number of the object that starts at an offset; `None` if no object starts there.
     pub fn object_at(&self, offset: u64) -> Option<u32> {
         let from_first = offset.checked_sub(self.first_offset)?;
         let object = u32::try_from(from_first / self.object_bytes).ok()?;

@@ -9,18 +9,19 @@
 //!                | copies | 0 7 | used 1 bit, 0 7 bits |
 //! ```
 //!
-//! So a chunk is read like an object by an operation that looks for a key. The pair's value is cut into `k` payloads
-//! of one length, a multiple of 16 bytes; the last ones are filled up with zeros. Parity is computed over the payloads
-//! alone. *Copies* are for the addresses of copies of the pair that are written later, so no checksum covers them;
-//! they hold zeros.
+//! So an operation that looks for a key reads a chunk like any object. The pair's value is cut into `k` payloads of one
+//! length, a multiple of 16 bytes; the last payloads are padded with zeros. Parity is computed over the payloads alone.
+//! The *copies* field has room for the copy words of copies that are made later, so no checksum covers it. It contains
+//! zeros at first.
 //!
-//! The region decides which code a pair has, and which chunk lies on each place; the bytes never do, since they may be
-//! anything. Chunks count only together. Their identity tells that they are of one write; key, length and the CRC-32C
-//! of the whole value stand in each of them, and the restored value must have that checksum.
+//! The region decides which code a pair has, and which chunk lies on which place. The bytes of a chunk never decide it,
+//! because damaged memory may show anything. Chunks are valid only together: their identity shows that one write made
+//! them, each contains the key, the length and the CRC-32C of the whole value, and the restored value has to match that
+//! checksum.
 //!
-//! A *copy word* gives the address of a copy of an EC-oriented pair, for one of the turns in which there are copies.
-//! It has a check of its own, over the chunk's identity and the number of the copy as well: neither damage, nor
-//! remains of an earlier object, nor the word of another copy is taken for an address:
+//! A *copy word* contains the address of a copy of an EC-oriented pair, for one of the turns in which there are copies.
+//! The word's check also covers the identity of the chunk and the number of the copy. So neither damage, nor remains of
+//! an earlier object, nor the word of another copy is taken for an address:
 //!
 //! ```text
 //! | address, 64 B units 38 | generation 9 | present 1 | check 16 |
@@ -38,19 +39,19 @@ const PART_BYTES: usize = 16;
 const VALUE_CRC: usize = 4;
 const NUMBER: usize = 8;
 const CODING: usize = 9;
-/// Bytes at the end of a chunk, behind its payload: copies, and the last word.
+/// Bytes at the end of a chunk, behind its payload: the copies field, and the last word.
 const TAIL_BYTES: u64 = 40;
-/// Copies for which an object has copy words at one turn.
+/// The largest number of copies that an object has at one turn.
 pub(crate) const MAX_COPIES: usize = 2;
-/// Bytes of copy words for one turn.
+/// Bytes of the copy words of one turn.
 const COPY_BYTES: u64 = 8 * MAX_COPIES as u64;
-/// The bit of copy words that name a copy.
+/// The bit that is set in a copy word that names a copy.
 const PRESENT: u64 = 1 << 16;
-/// Payloads have a multiple of this number of bytes.
+/// The length of a payload is a multiple of this number of bytes.
 const PAYLOAD_ALIGN: usize = 16;
 
 impl Coding {
-    /// Returns the length of each chunk's payload, for a value of this length.
+    /// Returns the length of the payload of each chunk, for a value of this length.
     pub fn payload_bytes(self, value_bytes: usize) -> usize {
         value_bytes.div_ceil(self.k()).next_multiple_of(PAYLOAD_ALIGN)
     }
@@ -62,23 +63,24 @@ impl Coding {
     }
 }
 
-/// Returns the length of a chunk, before rounding to a class. `value_bytes`: of the object's value.
+/// Returns the length of a chunk, before it is rounded up to a class. `value_bytes` is the length of the chunk object's
+/// value.
 fn chunk_bytes(key_bytes: u64, value_bytes: u64) -> u64 {
     HEADER_BYTES + key_bytes + value_bytes + TAIL_BYTES
 }
 
-/// Returns the offset of the copy words of a turn in a chunk of this length. They lie one behind the other.
+/// Returns the offset of a turn's first copy word in a chunk of this length. The turn's other copy words follow.
 pub(crate) fn copy_words_at(turn: u16, chunk_bytes: u64) -> u64 {
     chunk_bytes - TAIL_BYTES + u64::from(turn / 2 % (Slot::TURNS / 2)) * COPY_BYTES
 }
 
-/// Returns the copy word of this number in an object, for a copy of the object.
+/// Returns copy word `number` of an object, which names `copy`.
 pub(crate) fn copy_word(object: Identity, number: usize, copy: Identity) -> u64 {
     let word = copy.word() << 17 | PRESENT;
     word | u64::from(copy_check(object, number, word))
 }
 
-/// Returns the copy that the copy word of this number in this object names; `None` if it names none.
+/// Returns the copy that copy word `number` of an object names; `None` if the word names no copy.
 pub fn copy_of(object: Identity, number: usize, word: u64) -> Option<Identity> {
     let is_good = word & PRESENT != 0 && copy_check(object, number, word) == word as u16;
     is_good.then(|| Identity::from_word(word >> 17))
@@ -93,10 +95,10 @@ fn copy_check(object: Identity, number: usize, word: u64) -> u16 {
 }
 
 impl Pair<'_> {
-    /// Fills all chunks, or the data chunks alone. Each has the length of the class of [`Coding::class`].
+    /// Fills all chunks, or the data chunks alone. Each slice has the length of [`Coding::class`].
     ///
     /// # Panics
-    /// If the pair does not fit, or the number of chunks is neither that of the code, nor that of its data chunks.
+    /// If the pair does not fit, or `chunks` contains neither all chunks of the code nor exactly its data chunks.
     pub fn encode_chunks(&self, code: &impl ErasureCode, chunks: &mut [&mut [u8]]) {
         let Pair { key, value, identity, opcode } = *self;
         let coding = code.coding();
@@ -149,8 +151,8 @@ impl StripeHeader {
         bytes[NUMBER..CODING + 2].copy_from_slice(&[number as u8, k, m]);
     }
 
-    /// Returns them with the number of the chunk; `None` if the bytes are of no chunk, or the payload has another
-    /// length.
+    /// Returns the header and the number of the chunk; `None` if the bytes are no chunk's value, or the payload has
+    /// another length than the header demands.
     fn decode(value: &[u8]) -> Option<(StripeHeader, usize)> {
         let payload_bytes = value.len().checked_sub(PART_BYTES)?;
         let coding = Coding::new(value[CODING], value[CODING + 1]).ok()?;
@@ -173,7 +175,7 @@ pub struct Chunk<'a> {
 }
 
 impl<'a> Chunk<'a> {
-    /// Does the checks of [`Object::decode_of`], and checks that the chunk belongs there.
+    /// Makes the checks of [`Object::decode_of`], and checks that the object is chunk `number` of this code.
     pub fn decode_of(
         bytes: &'a [u8],
         identity: Identity,
@@ -183,7 +185,7 @@ impl<'a> Chunk<'a> {
         Chunk::of_object(Object::decode_of(bytes, identity)?, bytes, coding, number)
     }
 
-    /// Does the checks of [`Chunk::decode_of`] for any identity.
+    /// Makes the checks of [`Chunk::decode_of`], but accepts any identity.
     pub fn decode(
         bytes: &'a [u8],
         coding: Coding,
@@ -216,12 +218,12 @@ impl<'a> Chunk<'a> {
         self.object.key()
     }
 
-    /// The identity of its pair.
+    /// The identity of the pair.
     pub fn identity(&self) -> Identity {
         self.object.identity()
     }
 
-    /// Returns the operation of the write.
+    /// Returns the operation that wrote the pair.
     pub fn opcode(&self) -> Opcode {
         self.opcode
     }
@@ -231,7 +233,7 @@ impl<'a> Chunk<'a> {
         self.number
     }
 
-    /// Returns the length of a pair's value, by a chunk of it that was decoded before.
+    /// Returns the length of the value of the pair to which a chunk belongs. The caller has checked the chunk before.
     pub(crate) fn value_bytes_in(bytes: &[u8]) -> Option<usize> {
         let (part, _) = StripeHeader::decode(Object::decode(bytes).ok()?.value())?;
         Some(part.value_bytes as usize)
@@ -242,7 +244,7 @@ impl<'a> Chunk<'a> {
         self.part.value_bytes as usize
     }
 
-    /// Whether this is the pair's value.
+    /// Whether `value` is the pair's value, by length and checksum.
     pub fn has_value(&self, value: &[u8]) -> bool {
         value.len() == self.value_bytes() && crc32c(value) == self.part.value_crc
     }
@@ -251,7 +253,7 @@ impl<'a> Chunk<'a> {
         &self.object.value()[PART_BYTES..]
     }
 
-    /// Whether both chunks are of the same pair, by the same write.
+    /// Whether both chunks belong to one pair and were written by the same write.
     pub(crate) fn agrees(&self, other: &Chunk<'_>) -> bool {
         let of =
             |chunk: &Chunk<'_>| (chunk.part, chunk.object.identity(), chunk.opcode, chunk.bytes);
@@ -259,28 +261,28 @@ impl<'a> Chunk<'a> {
     }
 }
 
-/// Chunks that were read for one pair, at most one of each number.
+/// Chunks that were read for one pair, at most one chunk of each number.
 #[derive(Clone, Debug, Default)]
 pub struct Stripe<'a> {
-    /// At most one of each number.
+    /// At most one chunk of each number.
     chunks: ArrayVec<Chunk<'a>, MAX_CHUNKS>,
 }
 
 impl<'a> Stripe<'a> {
-    /// Adds a chunk, unless there is one of its number.
+    /// Adds a chunk, unless the stripe has a chunk of its number already.
     pub fn add(&mut self, chunk: Chunk<'a>) {
         if !self.chunks.iter().any(|other| other.number == chunk.number) {
             self.chunks.push(chunk);
         }
     }
 
-    /// Returns the first chunk that enough others agree with.
+    /// Returns the first chunk with which enough chunks agree to restore the value.
     fn first(&self) -> Option<&Chunk<'a>> {
         let agree = |one: &Chunk<'a>| self.chunks.iter().filter(|other| one.agrees(other)).count();
         self.chunks.iter().find(|chunk| agree(chunk) >= chunk.part.coding.k())
     }
 
-    /// Returns the numbers of the chunks that [`Stripe::restore`] uses; none as long as too few agree.
+    /// Returns the numbers of the chunks that [`Stripe::restore`] uses; no number while too few chunks agree.
     pub fn agreeing(&self) -> impl Iterator<Item = usize> + '_ {
         let agree = self
             .first()
@@ -289,17 +291,17 @@ impl<'a> Stripe<'a> {
         agree.map(|chunk| chunk.number)
     }
 
-    /// Returns the number of bytes that [`Stripe::restore`] needs; `None` as long as too few chunks agree.
+    /// Returns the number of bytes that [`Stripe::restore`] needs; `None` while too few chunks agree.
     pub fn room(&self) -> Option<usize> {
         let first = self.first()?;
         Some(first.part.coding.k() * first.payload().len())
     }
 
-    /// Restores the pair's value, in a room of [`Stripe::room`] bytes. `None` if too few chunks agree, or the result
-    /// is not the value that was written.
+    /// Restores the pair's value, in `room`, which has [`Stripe::room`] bytes. `None` if too few chunks agree, or the
+    /// result is not the value that was written.
     ///
     /// # Panics
-    /// If the room has another length, or the code is another one.
+    /// If `room` has another length, or `code` is not the pair's code.
     pub fn restore<'r>(
         &self,
         code: &impl ErasureCode,
@@ -342,7 +344,7 @@ pub struct RestoredPair<'a> {
     part: StripeHeader,
     /// The length of each chunk.
     bytes: usize,
-    /// The payloads of the data chunks, one behind the other.
+    /// The payloads of all data chunks, concatenated.
     payloads: &'a [u8],
 }
 
@@ -357,10 +359,10 @@ impl<'a> RestoredPair<'a> {
         &self.payloads[..self.part.value_bytes as usize]
     }
 
-    /// Makes a chunk, as [`Pair::encode_chunks`] does. `bytes` has the length of the other chunks.
+    /// Makes a chunk, as [`Pair::encode_chunks`] does. `bytes` has the length of the pair's other chunks.
     ///
     /// # Panics
-    /// If the length differs, there is no such chunk, or the code is another one.
+    /// If the length differs, the code has no such chunk, or `code` is not the pair's code.
     pub fn chunk(&self, code: &impl ErasureCode, number: usize, bytes: &mut [u8]) {
         let RestoredPair { object, opcode, part, .. } = *self;
         assert_eq!(part.coding, code.coding());

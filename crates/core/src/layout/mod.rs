@@ -1,4 +1,4 @@
-//! Every byte that memory nodes hold and more than one process reads.
+//! The layout of every byte that memory nodes hold and that more than one process reads.
 //!
 //! ```text
 //! slot     8 B   | fingerprint 8 | moved 1 | size class 7 | address 38 | generation 9 | tentative 1 |
@@ -10,8 +10,8 @@
 //! pool     | header 4 KiB | extents: regions and subtables |
 //! ```
 //!
-//! All integers are little-endian, converted explicitly. Lengths are bytes unless the name says
-//! otherwise; addresses are in bytes, in slots in units of 64 bytes.
+//! All integers are little-endian, and are converted explicitly. Lengths are in bytes unless the name says otherwise.
+//! Addresses are in bytes, except in slots, where they are in units of 64 bytes.
 
 // Promise SEC-6: Layouts: fields come back, damage is noticed, offsets hold.
 
@@ -43,35 +43,35 @@ use core::fmt;
 /// The unit of object addresses and sizes, and the alignment of every object.
 pub const UNIT_BYTES: u64 = 64;
 
-/// Bits of a global address: 16 TiB.
+/// Bits of a global address, which therefore covers 16 TiB.
 pub const ADDRESS_BITS: u32 = 44;
 
 /// A global address: 44 bits, `region * region_bytes + offset`, a multiple of 64.
 ///
-/// 0 is the start of region 0's block table, where no object lies: it stands for "none".
+/// Address 0 is the start of region 0's block allocation table, where no object lies; it stands for "none".
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Address(u64);
 
 impl Address {
-    /// No object.
+    /// The address that stands for no object.
     pub const NONE: Address = Address(0);
 
     /// The address of byte `bytes` of the global memory.
     ///
     /// # Panics
-    /// If it is not a multiple of 64, or does not fit in 44 bits.
+    /// If `bytes` is not a multiple of 64, or does not fit in 44 bits.
     pub fn new(bytes: u64) -> Address {
         assert!(bytes.is_multiple_of(UNIT_BYTES), "objects are 64-byte aligned");
         assert!(bytes >> ADDRESS_BITS == 0, "a global address has 44 bits");
         Address(bytes)
     }
 
-    /// In bytes.
+    /// The address in bytes.
     pub fn bytes(self) -> u64 {
         self.0
     }
 
-    /// In units of 64 bytes: 38 bits.
+    /// The address in units of 64 bytes, which has 38 bits.
     pub fn units(self) -> u64 {
         self.0 / UNIT_BYTES
     }

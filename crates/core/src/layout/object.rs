@@ -7,17 +7,19 @@
 //!                | used 1 bit, 0 7 bits |
 //! ```
 //!
-//! The checksum (CRC-32C) covers the rest of the header, the key and the value: it reveals a torn WRITE, or a reuse of
-//! the object during the READ. The identity, address and generation, must equal that of the slot which led here. It is
-//! one aligned word, so no fabric tears it. *Room* is for a version and a deadline; it holds zeros.
+//! The checksum (CRC-32C) covers the rest of the header, the key and the value. It reveals a WRITE that is not
+//! finished, and a reuse of the object during the READ. The identity (address and generation) has to equal that of the
+//! slot word which led to the object. It is one aligned word, so no fabric tears it. *Room* is reserved for a version
+//! and a deadline; it contains zeros.
 //!
-//! The used bit is the top bit of the object's last byte, and a WRITE lands its last word last: once it is set, the
-//! object is complete, unless an earlier object set it. Therefore the opcode, which the paper keeps beside it, lies
-//! where the CRC covers it: recovery must not learn a wrong opcode from a half-written replica.
+//! The used bit is the top bit of the object's last byte, and a WRITE lands its last word last. So an object whose used
+//! bit is set is complete, unless the bit is left from an earlier object. That is why the opcode, which the paper keeps
+//! beside the used bit, lies where the CRC covers it: recovery must not learn a wrong opcode from a half-written
+//! replica.
 //!
-//! The log entry lacks the pointers of the paper's: recovery walks through the blocks in use by position, so objects
-//! need no links. It also lacks the old value: recovery looks at the slots, which tell more. An object is written
-//! once, and never changed.
+//! The log entry lacks the pointers of the paper's log entry: recovery walks the blocks in use by position, so objects
+//! need no links. It also lacks the old value, because recovery looks at the slots, which tell more. An object is
+//! written once, and never changed.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -27,22 +29,21 @@ use core::ops::Range;
 use super::bytes::{crc32c, put_u32, put_u64, u32_at, u64_at};
 use super::{Identity, SizeClass, Slot};
 
-/// Bytes before the key.
+/// Bytes of an object's header, before the key.
 pub const HEADER_BYTES: u64 = 32;
 const OPCODE: usize = 12;
 const IDENTITY: usize = 16;
 const ROOM: usize = 24;
 const _: () = assert!(IDENTITY.is_multiple_of(8) && ROOM + 8 == HEADER_BYTES as usize);
 
-/// Bytes of the log entry behind the value (P §4.5, Fig. 8a, without its pointers, the old value and the
-/// opcode).
+/// Bytes of the log entry behind the value: the paper's (P §4.5, Fig. 8a) without its pointers, old value and opcode.
 pub const LOG_ENTRY_BYTES: u64 = 1;
-/// Bytes of an object beside key and value.
+/// Bytes of an object in addition to its key and value.
 pub const OVERHEAD_BYTES: u64 = HEADER_BYTES + LOG_ENTRY_BYTES;
 
 const USED: u8 = 0x80;
 
-/// The operation of the write of an object. Stands in the header.
+/// The operation that wrote an object, stored in the object's header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Opcode {
@@ -52,16 +53,16 @@ pub enum Opcode {
     Update = 2,
     /// Removes a key. Its object holds the key and no value.
     Delete = 3,
-    /// Adds or replaces.
+    /// Adds a key, or replaces its value.
     Upsert = 4,
-    /// Writes the value of a key anew, with another redundancy.
+    /// Writes an unchanged value again, with another redundancy.
     Move = 5,
-    /// Writes a copy of an EC-oriented pair. No word leads to it.
+    /// Writes a copy of an EC-oriented pair. No slot word leads to the copy.
     Copy = 6,
 }
 
 impl Opcode {
-    /// Returns the word that this operation puts into a slot: a Move sets the moved bit.
+    /// Returns the word that this operation puts into a slot: a Move sets the moved bit of `word`.
     pub fn puts(self, word: Slot) -> Slot {
         if self == Opcode::Move { word.moved() } else { word }
     }
@@ -72,7 +73,7 @@ impl Opcode {
     }
 }
 
-/// The bytes that an object of this key and value length needs, before rounding to a class.
+/// The bytes that an object needs for a key and a value of these lengths, before rounding up to a class.
 pub fn object_bytes(key_bytes: u64, value_bytes: u64) -> u64 {
     OVERHEAD_BYTES + key_bytes + value_bytes
 }
@@ -84,14 +85,14 @@ pub struct Pair<'a> {
     pub key: &'a [u8],
     /// The value; empty in the log object of a DELETE.
     pub value: &'a [u8],
-    /// The identity that slots will show.
+    /// The identity that slot words will show.
     pub identity: Identity,
-    /// The operation of the write.
+    /// The operation that writes the pair.
     pub opcode: Opcode,
 }
 
 impl Pair<'_> {
-    /// Fills `bytes`, which is as long as the object's size class.
+    /// Writes the object into `bytes`, which is as long as the object's size class.
     ///
     /// # Panics
     /// If the pair does not fit.
@@ -102,8 +103,8 @@ impl Pair<'_> {
         enclose(bytes, key, value.len(), identity, opcode);
     }
 
-    /// Like [`Pair::encode`], around a value of `value_bytes` bytes that is [in place](value_in) already, and that is
-    /// used instead of the pair's.
+    /// Makes the object like [`Pair::encode`], but around a value of `value_bytes` bytes that `bytes` contains [in
+    /// place](value_in) already, and that is used instead of the pair's value.
     ///
     /// # Panics
     /// If the pair does not fit.
@@ -126,9 +127,9 @@ pub type Fill<'a> = dyn Fn(&mut [u8]) + 'a;
 /// A value that is to be written.
 #[derive(Clone, Copy)]
 pub enum Value<'a> {
-    /// These bytes.
+    /// The bytes of the value.
     Bytes(&'a [u8]),
-    /// A value of this length, which is written directly into its final place.
+    /// A value of this length, which the function writes directly into its final place.
     Filled(usize, &'a Fill<'a>),
 }
 
@@ -143,7 +144,7 @@ impl Value<'_> {
         }
     }
 
-    /// Returns the bytes of the value; a value that is not written yet is written to `room`.
+    /// Returns the bytes of the value. A value that a function writes is written to `room` for that.
     pub fn bytes<'v>(&self, room: &'v mut Vec<u8>) -> &'v [u8]
     where
         Self: 'v,
@@ -159,7 +160,7 @@ impl Value<'_> {
     }
 }
 
-/// Makes an object around a value that is in place already.
+/// Makes an object around a value that `bytes` contains in its final place already.
 pub(super) fn enclose(
     bytes: &mut [u8],
     key: &[u8],
@@ -185,12 +186,12 @@ pub(super) fn enclose(
 /// The reason for which bytes are not the expected object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ObjectError {
-    /// The used bit is not set, lengths do not fit the class, or the CRC differs: the object is
-    /// being written.
+    /// The used bit is not set, the lengths do not fit the class, or the CRC differs. This is normal while the object
+    /// is being written.
     Incomplete,
-    /// A complete object of another identity: the address has been reused.
+    /// The bytes are a complete object of another identity, because the address has been reused.
     OtherIdentity(Identity),
-    /// A complete object of this identity that is not the chunk of this place.
+    /// The bytes are a complete object of this identity, but not the chunk that belongs at this place.
     OtherChunk,
 }
 
@@ -233,7 +234,7 @@ impl<'a> Object<'a> {
         Ok(Object { bytes, key_bytes: key_bytes as usize, value_bytes: value_bytes as usize })
     }
 
-    /// Does the same as [`Object::decode`], and checks the identity.
+    /// Makes the checks of [`Object::decode`], and checks the identity.
     pub fn decode_of(bytes: &'a [u8], identity: Identity) -> Result<Object<'a>, ObjectError> {
         let object = Object::decode(bytes)?;
         match object.identity() {
@@ -242,8 +243,8 @@ impl<'a> Object<'a> {
         }
     }
 
-    /// Whether the start of an object, the header and at least `key.len()` bytes more, shows this key. Does not check
-    /// the CRC: the caller knows the object to be complete.
+    /// Whether the start of an object, with its header and at least `key.len()` bytes more, shows this key. Does not
+    /// check the CRC: the caller has to know that the object is complete.
     pub fn prefix_has_key(
         prefix: &[u8],
         identity: Identity,
@@ -256,7 +257,7 @@ impl<'a> Object<'a> {
     }
 
     /// Returns the key at the start of an object, or the length of the key if `prefix` is too short for it. Does not
-    /// check the CRC: the caller knows the object to be complete.
+    /// check the CRC: the caller has to know that the object is complete.
     pub fn prefix_key(
         prefix: &[u8],
         identity: Identity,
@@ -276,14 +277,14 @@ impl<'a> Object<'a> {
         }
     }
 
-    /// Returns the identity in a header, whether the object is complete or not; `None` if the bytes are too few.
+    /// Returns the identity in a header, whether or not the object is complete; `None` if the bytes are too few.
     pub fn header_identity(header: &[u8]) -> Option<Identity> {
         let has_header = header.len() >= HEADER_BYTES as usize;
         has_header.then(|| Identity::from_word(u64_at(header, IDENTITY)))
     }
 
-    /// Returns the size class of the object of an identity by its header, which proves nothing. `None` if the header
-    /// has another identity, or lengths that no class holds.
+    /// Returns the size class of an object with this identity, as its unchecked header suggests it. `None` if the
+    /// header has another identity, or lengths that no class holds.
     pub fn header_class(header: &[u8], identity: Identity) -> Option<SizeClass> {
         Object::check_prefix(header, identity).ok()?;
         Object::class(u32_at(header, 4) as usize, u32_at(header, 8) as usize)
@@ -317,7 +318,7 @@ impl<'a> Object<'a> {
         Identity::from_word(u64_at(self.bytes, IDENTITY))
     }
 
-    /// Returns the operation of the write; `None` if the byte is no opcode.
+    /// Returns the operation that wrote the object; `None` if the byte is no opcode.
     pub fn opcode(&self) -> Option<Opcode> {
         Opcode::from_byte(self.bytes[OPCODE])
     }

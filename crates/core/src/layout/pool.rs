@@ -1,4 +1,4 @@
-//! The header of a pool: its layout, its cluster, the view of its memory node, and the nodes that this one bars.
+//! The header of a pool: the layout, the cluster, the view that the memory node is at, and the nodes that it bars.
 //!
 //! ```text
 //! pool     | header 4096 | unused, up to the first extent | extents |
@@ -10,49 +10,49 @@
 //! aligned word at a time; clients READ it. Every fabric refuses a WRITE, CAS or FAA that reaches
 //! into it ([`Verb::check`](crate::verbs::Verb::check)).
 //!
-//! Lent memory begins behind the header, at [`first_extent`]. The header comes on top of the lent bytes: the number of
-//! regions that fit is the same as without it.
+//! Lent memory begins behind the header, at [`first_extent`]. The header is not taken from the lent bytes, so as many
+//! regions fit as without it.
 
 use super::bytes::u32_at;
 pub use crate::verbs::POOL_HEADER_BYTES;
 use crate::verbs::{ClusterId, MnId};
 use crate::version::VersionRange;
 
-/// The version of all layouts of this module, and of the hellos that lead to them. It stands in every pool and in
-/// every hello: a program that knows another version goes no further.
+/// The version of all layouts of this module, and of the fabrics' hellos. Every pool and every hello contains it; a
+/// program that does not know the version refuses the pool or the connection.
 pub const LAYOUT_VERSION: u32 = 4;
-/// The layouts that this program understands. Hellos of fabrics name one.
+/// The layout versions that this program understands. A fabric's hello names one of them.
 pub const LAYOUTS: VersionRange = VersionRange::only("the layout of pools", LAYOUT_VERSION);
 
 const MAGIC: u32 = u32::from_le_bytes(*b"FPOL");
 
-/// A word of the header, which the memory node writes, and which clients may READ by itself.
+/// A word of the header, which the memory node writes and which clients can READ by itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HeaderWord {
     /// Magic and layout version.
     Layout,
-    /// The cluster that the node serves; 0: none.
+    /// The id of the cluster that the node serves; 0 if it serves none.
     Cluster,
-    /// The number of the view that the node is at; 0: none.
+    /// The number of the view that the node is at; 0 if it is at none.
     View,
-    /// One of the [`MAX_BARS`] nodes that it bars ([`bar_word`]); 0: none.
+    /// One of the [`MAX_BARS`] bars, each of which names a node that the node bars ([`bar_word`]); 0 if unused.
     Bar(u8),
 }
 
-/// The largest number of nodes that a memory node may bar.
+/// The largest number of nodes that a memory node can bar.
 pub const MAX_BARS: usize = 8;
 /// Bytes of all bars in the header.
 pub const BARS_BYTES: usize = 8 * MAX_BARS;
-/// The bound of views by which a node may be barred: their numbers are smaller.
+/// The bound of the view numbers in bars: a bar's view number is smaller.
 pub const MAX_BARRED_VIEW: u64 = 1 << 48;
 
-/// Returns the value of a [`HeaderWord::Bar`]: the node is barred for operations that are pinned by views up to this
-/// one. The value is 0, which stands for no bar, only for node 0 and view 0.
+/// Returns the value of a [`HeaderWord::Bar`], which bars `node` for operations that are pinned by views up to `view`.
+/// The value is 0, which stands for no bar, only for node 0 and view 0.
 pub const fn bar_word(node: MnId, view: u64) -> u64 {
     ((node.0 as u64) << 48) | (view % MAX_BARRED_VIEW)
 }
 
-/// Whether this node is among the bars of a header.
+/// Whether one of the bars of a header bars this node.
 pub fn has_bar(bars: &[u8], node: MnId) -> bool {
     let words = bars.chunks_exact(8).map(|word| word.try_into().map_or(0, u64::from_le_bytes));
     words.into_iter().any(|word| word != 0 && word >> 48 == u64::from(node.0))
@@ -70,23 +70,23 @@ impl HeaderWord {
     }
 }
 
-/// The value of [`HeaderWord::Layout`]; little-endian, like all words.
+/// The value of [`HeaderWord::Layout`], little-endian like all words.
 pub const LAYOUT_WORD: u64 = MAGIC as u64 | (LAYOUT_VERSION as u64) << 32;
 
-/// The words of a pool's header.
+/// The cluster and the view in a pool's header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PoolHeader {
     /// The cluster that the node serves; `None` if it serves none.
     pub cluster: Option<ClusterId>,
-    /// The number of the view that the node is at; 0 for none.
+    /// The number of the view that the node is at; 0 if it is at none.
     pub view: u64,
 }
 
 impl PoolHeader {
-    /// Bytes of the words, at the start of the pool.
+    /// Bytes of the layout, cluster and view words, at the start of the pool.
     pub const BYTES: usize = 24;
 
-    /// Reads the words; `None` if the bytes are no header, or one of another version.
+    /// Reads the words; `None` if the bytes are no pool header, or a header of another version.
     pub fn decode(bytes: &[u8; PoolHeader::BYTES]) -> Option<PoolHeader> {
         let word =
             |at: usize| u64::from(u32_at(bytes, at)) | u64::from(u32_at(bytes, at + 4)) << 32;
@@ -99,8 +99,8 @@ impl PoolHeader {
     }
 }
 
-/// Returns the start of the first extent in a pool that lends this number of bytes: behind the header, at a huge page
-/// if the pool has any.
+/// Returns the start of the first extent in a pool that lends this number of bytes: at the first huge page, or right
+/// behind the header if the pool is smaller than a huge page.
 pub const fn first_extent(lent_bytes: u64) -> u64 {
     const HUGE_PAGE_BYTES: u64 = 2 << 20;
     if lent_bytes >= HUGE_PAGE_BYTES { HUGE_PAGE_BYTES } else { POOL_HEADER_BYTES }

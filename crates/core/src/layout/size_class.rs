@@ -1,23 +1,23 @@
-//! Size classes: the lengths an object may have.
+//! Size classes: the lengths that an object can have.
 //!
-//! Seven bits in the slot tell a reader how much to READ, and the same bits name the class whose
-//! slab the object came from. Classes 1..=16 are that many units of 64 bytes; from there on each
-//! octave has 8 classes, so an object wastes, and a reader over-reads, at most 12.5 %:
+//! Seven bits of a slot word tell a reader how many bytes to READ, and name the class of the object's slab. Class n of
+//! 1..=16 has n units of 64 bytes. Above that, each octave has 8 classes, so an object wastes, and a reader reads too
+//! much, at most 12.5 %:
 //!
 //! ```text
 //! class      1 .. 16   17  18 ..  24   25  26 ..     127
 //! units      1 .. 16   18  20 ..  32   36  40 .. 245,760   (15 MiB)
 //! ```
 //!
-//! A class above would have 16 MiB, which no block holds.
+//! The next class would have 16 MiB, which does not fit in a block.
 
 use serde::{Deserialize, Serialize};
 
 use super::UNIT_BYTES;
 
-/// Classes whose size in units is the class itself.
+/// The largest class whose size in units is the class's number.
 const EXACT: u8 = 16;
-/// Classes per octave beyond them.
+/// The number of classes per octave above [`EXACT`].
 const STEPS: u8 = 8;
 
 /// A size class, 1..=127.
@@ -55,7 +55,7 @@ impl SizeClass {
         if units <= u64::from(EXACT) {
             return Some(SizeClass(units as u8));
         }
-        // The octave (2^k, 2^(k+1)] is cut into 8 steps of 2^k / 8 units.
+        // The octave (2^k, 2^(k+1)] is divided into 8 steps of 2^k / 8 units.
         let k = (units - 1).ilog2();
         let step = 1u64 << (k - 3);
         let steps = (units - (1 << k)).div_ceil(step);
@@ -74,21 +74,21 @@ impl SizeClass {
         bytes_of(self.0)
     }
 
-    /// The size of an object of the class below, in bytes; 0 if there is none.
+    /// The size of an object of the next smaller class, in bytes; 0 if there is none.
     #[inline]
     pub const fn below_bytes(self) -> u64 {
         bytes_of(self.0 - 1)
     }
 }
 
-/// The size of the class with this code, or 0.
+/// The size of the class with this code, in bytes; 0 for code 0.
 #[inline]
 const fn bytes_of(code: u8) -> u64 {
     let units = if code <= EXACT {
         code as u64
     } else {
         let beyond = (code - EXACT - 1) as u64;
-        // 2^k, k >= 4, and then steps of an eighth of that.
+        // The size is 2^k units, with k >= 4, plus some steps of an eighth of that.
         (STEPS as u64 + beyond % STEPS as u64 + 1) << (1 + beyond / STEPS as u64)
     };
     units * UNIT_BYTES

@@ -1,4 +1,4 @@
-//! The index slot: one 8-byte word, the only memory that clients write in conflict.
+//! The index slot: one 8-byte word. Slots are the only memory that clients change in conflict with each other.
 //!
 //! ```text
 //!  63        56 55      54     48 47                 10 9          1 0
@@ -6,13 +6,13 @@
 //! |      8      |   1   |   7   |          38          |     9      |     1     |
 //! ```
 //!
-//! *Moved* is set in a word that a Move has put there: the pair changed its redundancy, and not its value. The bit does
-//! not change where the word leads: two words that differ only in it never both exist.
+//! *Moved* is set in a word that a Move has put there: the pair's redundancy changed, its value did not. The bit does
+//! not change where the word leads; two words that differ only in this bit never both exist.
 //!
-//! A slot with size class 0 is *free*, whatever its other bits. Those bits have a meaning: DELETE and a withdrawn
-//! INSERT leave the address and generation of their own object there, so that no slot value ever recurs while an
-//! operation that knows it runs. SNAPSHOT is correct only then: with a plain zero, a late CAS of an old write round
-//! would succeed on an emptied slot.
+//! A slot with size class 0 is *free*, whatever its other bits are. The other bits matter: DELETE and a withdrawn
+//! INSERT leave the address and generation of their own object there, so that no slot word ever recurs while an
+//! operation that knows it runs. SNAPSHOT is correct only then: if DELETE left zero, a late CAS of an old round would
+//! succeed on the emptied slot.
 
 use core::fmt;
 
@@ -35,12 +35,12 @@ const _: () = assert!(FINGERPRINT_SHIFT + 8 == 64);
 const _: () = assert!(1u64 << ADDRESS_UNIT_BITS == (1u64 << super::ADDRESS_BITS) / UNIT_BYTES);
 const _: () = assert!(SizeClass::MAX.code() < 1 << CLASS_BITS);
 
-/// The start of the addresses that stand for siblings of split subtables, not for objects.
+/// The smallest address of those that stand for siblings of split subtables, not for objects.
 pub const VACATED_BYTES: u64 = (1 << super::ADDRESS_BITS) - ((1 << 32) * UNIT_BYTES);
 
-/// The writer of a slot value: address and generation of the writer's own object, whose header has the same. The rules
-/// of SNAPSHOT compare identities, because one writer's word changes while it works (tentative, confirmed, withdrawn).
-/// A writer never uses an identity twice.
+/// The identity of the writer of a slot word: address and generation of the writer's own object, whose header contains
+/// it too. The rules of SNAPSHOT compare identities, not words, because an INSERT's word changes while the INSERT works
+/// (tentative, confirmed, withdrawn). No identity is used by two writes.
 ///
 /// ```text
 /// | zeros 17 | address, 64 B units 38 | generation 9 |
@@ -58,7 +58,7 @@ impl Identity {
         Identity(address.units() << GENERATION_BITS | u64::from(generation))
     }
 
-    /// Returns the identity of a word in an object's header. Any word is accepted.
+    /// Returns the identity that a word of an object's header contains. Any word is accepted.
     pub const fn from_word(word: u64) -> Identity {
         Identity(word)
     }
@@ -73,7 +73,7 @@ impl Identity {
         Address::new((self.0 >> GENERATION_BITS & ((1 << ADDRESS_UNIT_BITS) - 1)) * UNIT_BYTES)
     }
 
-    /// Returns the identity of the first turn, which the header of an EC-oriented object shows.
+    /// Returns the identity of the object's first turn, which the header of an EC-oriented object shows.
     pub fn first_turn(self) -> Identity {
         Identity(self.0 & !u64::from(Slot::TURNS - 1))
     }
@@ -90,10 +90,10 @@ impl Identity {
 pub struct Slot(pub u64);
 
 impl Slot {
-    /// The number of generations an address goes through before one recurs.
+    /// The number of generations of an address, after which a generation recurs.
     pub const GENERATIONS: u16 = 1 << GENERATION_BITS;
-    /// The number of generations of one life of an EC-oriented object: its *turns*, which a word takes one after the
-    /// other and never again. At even turns the object has copies, at odd turns all of its parity.
+    /// The number of generations of one life of an EC-oriented object, its *turns*. The slot word goes through them in
+    /// order and never back. At even turns the object has copies, at odd turns all of its parity.
     pub const TURNS: u16 = 4;
 
     /// A slot that refers to an object.
@@ -106,33 +106,33 @@ impl Slot {
         )
     }
 
-    /// Returns a free slot that only one writer can write: the word of a DELETE or a withdrawn INSERT.
+    /// Returns a free word that only one writer can write: the word that a DELETE or a withdrawn INSERT leaves.
     pub fn tombstone(address: Address, generation: u16) -> Slot {
         Slot(Identity::new(address, generation).0 << GENERATION_SHIFT)
     }
 
-    /// Returns the free word that the split of a subtable leaves in place of an entry that has moved to `sibling`. It
-    /// names no object: the entry's own is in use there. A slot gets it only once, since a sibling is made only once.
+    /// Returns the free word that the split of a subtable leaves in place of an entry that has moved to `sibling`. The
+    /// word names no object, because the entry's object is in use in the sibling. A slot gets this word only once,
+    /// because each sibling is made only once.
     pub fn vacated(sibling: u32) -> Slot {
         let units = u64::MAX >> (64 - ADDRESS_UNIT_BITS);
         let address = Address::new((units - u64::from(sibling)) * UNIT_BYTES);
         Slot::tombstone(address, Slot::GENERATIONS - 1)
     }
 
-    /// Whether the word was made by [`Slot::vacated`].
+    /// Whether [`Slot::vacated`] made this word.
     pub fn is_vacated(self) -> bool {
         self.is_free() && self.address().bytes() >= VACATED_BYTES
     }
 
-    /// Returns the object that this word keeps from reuse: the object that it refers to or, if the slot is free, the
-    /// log object of the operation that freed it. `None` in a slot that was never used, and where a split took an
-    /// entry away.
+    /// Returns the object that this word keeps from reuse: the object that the word refers to or, if the slot is free,
+    /// the log object of the operation that freed it. `None` for a slot that was never used, and for a vacated one.
     pub fn object(self) -> Option<Address> {
         let address = self.address();
         (address != Address::NONE && address.bytes() < VACATED_BYTES).then_some(address)
     }
 
-    /// Whether the slot refers to no object. Its address must never be followed then.
+    /// Whether the slot refers to no object. The address of such a word must never be followed.
     pub fn is_free(self) -> bool {
         self.class_code() == 0
     }
@@ -141,12 +141,12 @@ impl Slot {
         (self.0 >> CLASS_SHIFT) as u8 & ((1 << CLASS_BITS) - 1)
     }
 
-    /// 8 bits of the key's hash.
+    /// The fingerprint: 8 bits of the key's hash.
     pub fn fingerprint(self) -> u8 {
         (self.0 >> FINGERPRINT_SHIFT) as u8
     }
 
-    /// The object's size class; `None` if the slot is free or holds no valid class.
+    /// The size class of the object; `None` if the slot is free or has no valid class.
     pub fn class(self) -> Option<SizeClass> {
         SizeClass::from_code(self.class_code())
     }
@@ -157,7 +157,7 @@ impl Slot {
         Address::new(units * UNIT_BYTES)
     }
 
-    /// The generation that the object's header must show.
+    /// The generation that the header of the object has to show.
     pub fn generation(self) -> u16 {
         (self.0 >> GENERATION_SHIFT) as u16 & (Slot::GENERATIONS - 1)
     }
@@ -167,17 +167,17 @@ impl Slot {
         self.generation() % Slot::TURNS
     }
 
-    /// Returns the same word at another turn.
+    /// Returns the word for the same object at another turn.
     ///
     /// # Panics
-    /// If there is no such turn.
+    /// If the number is no turn.
     pub fn at_turn(self, turn: u16) -> Slot {
         assert!(turn < Slot::TURNS, "an object has four turns");
         let turns = u64::from(Slot::TURNS - 1) << GENERATION_SHIFT;
         Slot(self.0 & !turns | u64::from(turn) << GENERATION_SHIFT)
     }
 
-    /// Whether a Move put this word here.
+    /// Whether a Move wrote this word.
     pub fn is_moved(self) -> bool {
         self.0 >> MOVED_SHIFT & 1 == 1
     }
@@ -192,7 +192,7 @@ impl Slot {
         Slot(self.0 | 1 << MOVED_SHIFT)
     }
 
-    /// Whether an INSERT put this word here and has not confirmed it yet.
+    /// Whether an INSERT wrote this word and has not confirmed it yet.
     pub fn is_tentative(self) -> bool {
         self.0 & 1 == 1
     }
@@ -207,7 +207,7 @@ impl Slot {
         Slot(self.0 & !1)
     }
 
-    /// Returns the free slot of the same identity, by which an INSERT withdraws.
+    /// Returns the free word of the same identity, which an INSERT writes to withdraw.
     pub fn withdrawn(self) -> Slot {
         Slot::tombstone(self.address(), self.generation())
     }

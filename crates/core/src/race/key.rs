@@ -1,13 +1,13 @@
-//! Keys with their hash, by a secret of the cluster.
+//! Keys together with their hash, which depends on a secret of the cluster.
 //!
-//! A key's hash decides in which slots the key may lie. An attacker with keys that hash alike could fill the buckets
-//! of one place, and no split of the index would separate them. So the hash is a keyed pseudo-random function,
-//! SipHash-1-3: without the secret, no one can compute such keys, nor learn anything about them from the places of
-//! other keys. The secret, a [`HashKey`], is drawn when a cluster is formed, and is a part of its views
-//! ([`View::hash_key`](crate::view::View::hash_key)).
+//! A key's hash decides in which slots the key can be. An attacker who knows keys with similar hashes could fill the
+//! buckets of one place, and no split of the index would separate these keys. So the hash is a keyed pseudo-random
+//! function, SipHash-1-3: without the secret it is infeasible to find such keys, or to learn anything about them from
+//! the places of other keys. The secret, a [`HashKey`], is drawn when a cluster is formed, and is a part of the
+//! cluster's views ([`View::hash_key`](crate::view::View::hash_key)).
 //!
-//! Positions and fingerprint take some 54 bits. The function gives 64, which are spread over two halves. A function of
-//! 128 bits would make a short key cost a third more, without separating more keys in practice.
+//! Positions and fingerprint need about 54 bits. The function returns 64, which are spread over two halves. A function
+//! with 128 bits would take a third more time for a short key, without separating more keys in practice.
 
 use core::fmt;
 use core::ops::Deref;
@@ -15,22 +15,22 @@ use core::ops::Deref;
 use serde::{Deserialize, Serialize};
 use siphasher::sip::SipHasher13;
 
-/// An odd number without pattern: the golden ratio's bits.
+/// The multiplier that spreads the hash over 128 bits: an odd number without pattern, from the golden ratio.
 const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// The secret by which a cluster hashes keys. With the secret, keys can be chosen that lie together: it is shown
-/// nowhere, and another cluster has another one.
+/// The secret by which a cluster hashes keys. Who knows it can choose keys that fall into the same slots, so it is
+/// printed nowhere, and every cluster has its own.
 #[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HashKey([u8; 16]);
 
 impl HashKey {
-    /// Makes a secret of 16 bytes, which must be random if it is to be secret.
+    /// Makes a secret of 16 bytes, which have to be random for the secret to be secret.
     pub const fn new(bytes: [u8; 16]) -> HashKey {
         HashKey(bytes)
     }
 
-    /// Derives a secret of its own for each pair of numbers, as unrelated to this secret and to each other as random
-    /// ones.
+    /// Derives another secret for each pair of numbers. The derived secrets are as unrelated to this one and to each
+    /// other as random ones.
     pub fn derived(&self, of: (u64, u64)) -> HashKey {
         let half = |which: u64| {
             let words = [of.0, of.1, which].map(u64::to_le_bytes);
@@ -50,7 +50,7 @@ impl fmt::Debug for HashKey {
     }
 }
 
-/// A key with its hash, which an operation needs in several places and computes once.
+/// A key with its hash, so that an operation that needs the hash in several places computes it once.
 #[derive(Clone, Copy, Debug)]
 pub struct Key<'k> {
     bytes: &'k [u8],
@@ -64,26 +64,26 @@ impl<'k> Key<'k> {
         Key { bytes, hash: SipHasher13::new_with_key(&secret.0).hash(bytes) }
     }
 
-    /// The hash, for tables in memory.
+    /// The hash, for tables in local memory.
     #[inline]
     pub fn hash(&self) -> u64 {
         self.hash
     }
 
-    /// Returns the hash, and as many bits that depend on all bits of the hash.
+    /// Returns the hash, and 64 more bits each of which depends on all bits of the hash.
     #[inline]
     pub(super) fn halves(&self) -> [u64; 2] {
         let product = u128::from(self.hash) * u128::from(SPREAD);
         [self.hash, product as u64 ^ (product >> 64) as u64]
     }
 
-    /// Returns the number of leading bits of the directory position that both keys share: the largest depth of a
-    /// subtable in which both may lie.
+    /// Returns the number of leading bits of the directory position that both keys share, which is the largest depth of
+    /// a subtable that can contain both.
     pub fn common_bits(&self, other: &Key<'_>) -> u32 {
         (self.halves()[0] ^ other.halves()[0]).leading_zeros()
     }
 
-    /// Returns the upper 8 bits of the words of its slots, independent of its position.
+    /// Returns the fingerprint, the upper 8 bits of the key's slot words. It is independent of the key's position.
     #[inline]
     pub fn fingerprint(&self) -> u8 {
         let [_, high] = self.halves();
@@ -100,9 +100,9 @@ impl Deref for Key<'_> {
     }
 }
 
-/// A key, or the bytes of one.
+/// A key that is hashed already, or the bytes of a key.
 pub trait IntoKey<'k> {
-    /// Returns the key, hashed by the secret of a cluster. A key that is hashed already stays as it is.
+    /// Returns the key, hashed by a cluster's secret. A key that is hashed already is returned as it is.
     fn into_key(self, secret: &HashKey) -> Key<'k>;
 }
 

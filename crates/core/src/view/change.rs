@@ -1,5 +1,5 @@
-//! Changes of the view: one primitive for the loss of a memory node, new replicas, and the growth of the index (P §5.2
-//! and more).
+//! Changes of the view. One mechanism serves the loss of a memory node, new replicas, and the growth of the index (P
+//! §5.2 and more).
 //!
 //! ```text
 //! stable ─ freeze ─▶ frozen ─ all sessions have left older views ─▶ transforming
@@ -9,12 +9,12 @@
 //!   stable ◀─ all sessions are at switched, and no write is suspended ─┘
 //! ```
 //!
-//! This file describes the change under way; [`View`](crate::view::View) makes the steps (`steps.rs`), and tells
-//! what they mean for operations that are pinned by a view (`stage.rs`).
+//! This file describes the change under way. [`View`](crate::view::View) makes the steps (`steps.rs`), and tells what
+//! the change means for operations that are pinned by the view (`stage.rs`).
 //!
-//! Every step is a view of its own, with the next number: what a session may do follows from the view it is pinned by,
-//! and what the master has to do next follows from the view in its store. So a master that takes over needs to know
-//! nothing else.
+//! Every step is a view of its own, with the next number. The view that pins a session decides what the session is
+//! allowed to do, and the view in the master's store decides what the master does next. So a master that takes over
+//! needs only the stored view.
 //!
 //! Rules within the *scope* of a change:
 //!
@@ -24,46 +24,46 @@
 //! | transforming | wait | from the primary; if it was lost from all backups ([`settled_word`]) | elsewhere |
 //! | switched | wait; suspended ones READ their slots | from the new primary | not where a replica leaves |
 //!
-//! Everything outside of the scope goes on, and so do reads of data, from any remaining replica. Only when a member
-//! has been lost do all writes wait while the change is frozen: a new object would lie on fewer replicas than those
-//! that operations of an older view read from.
+//! Everything outside of the scope goes on. Data is read from any remaining replica, in every stage. Only if a member
+//! has been lost do all writes wait while the change is frozen: a new object would lie on the remaining replicas only,
+//! while operations of an older view still read from the lost one.
 //!
-//! A subtable that is *split* gets a sibling. Transforming fills the sibling with the entries of the keys whose next
-//! hash bit is 1, each in the slot of the same number; readers do not know of it yet. The switch makes it known. When
-//! all sessions have left the older views and know the outcomes of their writes, the moved entries are cleared from
-//! their old slots, and only then the change ends.
+//! A subtable that is *split* gets a sibling. In *transforming* a job fills the sibling with the entries of the keys
+//! whose next hash bit is 1, each in the slot of the same number; readers do not know the sibling yet. From the switch
+//! on, the directory leads to it. When all sessions have left the older views and know the outcomes of their writes, a
+//! second job clears the moved entries from their old slots, and only then the change ends.
 //!
-//! A replica *moves*: a new one is filled while the old one is *leaving*, and takes its place at the switch, also as
-//! the primary. Until all sessions have acknowledged *switched*, some may still read at the old place, so no object
-//! may be written that is not written there as well: a region that a replica leaves stays frozen to the end of the
-//! change. Then the memory node gets its room back.
+//! When a replica *moves*, a new one is filled while the old one is *leaving*. The new one takes the old one's place at
+//! the switch, also as the primary. Until all sessions have acknowledged *switched*, some may still read at the old
+//! place, where new objects are not written any more. Therefore a region that a replica leaves stays frozen to the end
+//! of the change. Then the memory node gets the room of the old replica back.
 //!
 //! The same stages mend damage ([`scrub`]). If replicas of a subtable *disagree* although no session writes, the
-//! subtable is settled. If a bitmap contradicts the index, the region begins with a bitmap of zeros, and the owners of
-//! its blocks find free objects by a comparison, as they do when the region gets another primary.
+//! subtable is settled. If a bitmap contradicts the index, the bitmaps of the region begin anew, with zeros, and the
+//! owners of its blocks find free objects by a comparison, as they do after the region got another primary.
 //!
 //! An EC-oriented region that loses or gets a place is frozen, and its objects get the parity that they were written
-//! without: so nothing depends on the places of their copies. From then on all its objects are written with parity,
-//! until a change ends with all of its columns present. A region of copies cannot move to another place: it goes with
-//! its node, and by then nothing needs it.
+//! without, so that nothing depends on the places of their copies. From then on all objects of the region are written
+//! with parity, until a change ends with all columns of the region present. A region of copies cannot move to another
+//! place: it is given up together with its node, when nothing needs it any more.
 //!
-//! *Pairs without redundancy* are lost with their node ([`data`](crate::data), *alone*). A change that loses some has
-//! every subtable in its scope, since any may hold words that lead to them. Rounds that began from such a word are
-//! decided before any session reports that its key is gone, which all do from the switch on.
+//! *Pairs without redundancy* are lost with their node ([`data`](crate::data), *single place*). A change that loses
+//! some has every subtable in its scope, because any subtable may hold words that lead to them. Conflict rounds that
+//! replace such a word are decided before any session reports that the word's key is gone. All sessions report that
+//! from the switch on.
 //!
-//! A *new region* is in the region table from the first view of its change on, but no memory node is told to hand out
+//! A *new region* is in the region table from the first view of its change on. But no memory node is told to hand out
 //! its blocks before the change is transforming: until then a session may be pinned by a view that lacks the region,
-//! and would read a word that leads nowhere. Nothing waits for a new region.
+//! and would read a word that leads nowhere. No operation waits for a new region.
 //!
 //! Invariants:
 //!
 //! * A session *acknowledges* a view once none of its operations is pinned by an older one. An operation that was
 //!   suspended half-way in a scope is pinned by no view until it READs its slot again.
-//! * `transforming` begins when all sessions have acknowledged `frozen`, or are fenced. From then on no session writes
-//!   in the scope, nor reads from a lost memory node.
-//! * `switched` ends when all sessions have acknowledged it and have no suspended operation left. Until then no
-//!   session can overwrite the words that suspended operations look for.
-//!
+//! * *Transforming* begins when all sessions have acknowledged *frozen*, or are fenced. From then on no session writes
+//!   in the scope, nor relies on a READ from a lost memory node.
+//! * *Switched* ends when all sessions have acknowledged it and have no suspended operation left. Until then no session
+//!   can overwrite the words by which suspended operations find out their outcomes.
 //! [`settled_word`]: crate::conflict_rules::settled_word
 //! [`scrub`]: crate::scrub
 
@@ -80,7 +80,7 @@ pub enum ChangeStage {
     Frozen,
     /// Replicas are made equal, and new ones are filled.
     Transforming,
-    /// The new view is in force; suspended writes find out their outcomes.
+    /// The new places are in force; suspended writes find out their outcomes.
     Switched,
 }
 
@@ -89,20 +89,20 @@ pub enum ChangeStage {
 pub struct ViewChange {
     /// The stage of the change.
     pub stage: ChangeStage,
-    /// Whether regions have lost replicas from which some session may still read: no new objects yet.
+    /// Whether regions have lost replicas from which some session may still read. While true, no object is written.
     pub data_lost: bool,
-    /// The number of members that were lost since the last view that was stable or switched: some of them may have
-    /// barred others.
+    /// The number of members lost since the latest view that was stable or switched. Backup reads count them among all
+    /// members because they may have barred others.
     pub lost: u16,
     /// The index subtables in the scope of the change, by number, in order.
     pub subtables: Vec<SubtableChange>,
     /// The regions in the scope of the change, by number, in order.
     pub regions: Vec<RegionChange>,
-    /// The regions of pairs without redundancy that the change has lost, by number, in order: until the switch no
-    /// session can tell whether these pairs are there.
+    /// The regions of pairs without redundancy that the change has lost, by number, in order. Until the switch no
+    /// session can tell whether these pairs exist.
     pub lost_pairs: Vec<u32>,
-    /// The number of regions at the end of the table that are new, and whose blocks no memory node has been told to
-    /// hand out yet. Nonzero only while the change is frozen.
+    /// The number of regions, at the end of the table, that are new and whose blocks no memory node hands out yet.
+    /// Nonzero only while the change is frozen.
     pub new_regions: u32,
 }
 
@@ -126,14 +126,14 @@ impl ViewChange {
 pub struct SubtableChange {
     /// The number of the subtable.
     pub subtable: u32,
-    /// Whether its primary was lost: its first place is a backup, until the change is switched.
+    /// Whether the primary was lost. The first place is then a backup, until the change is switched.
     pub without_primary: bool,
-    /// A replica to fill, which takes the place of the one that is leaving, or becomes the last
+    /// A replica to fill. At the switch it takes the place of the leaving one or, if none leaves, becomes the last
     /// backup.
     pub joining: Option<PoolPlace>,
-    /// A replica that is removed at the switch; after the switch, one whose room is to be given back.
+    /// The replica that the switch removes; after the switch, a removed replica whose room is to be given back.
     pub leaving: Option<PoolPlace>,
-    /// The progress of its split, if it is split.
+    /// The progress of the subtable's split, if it is split.
     pub split: Option<SplitProgress>,
 }
 
@@ -151,15 +151,15 @@ pub enum SplitProgress {
 pub struct RegionChange {
     /// The number of the region.
     pub region: u32,
-    /// A replica to fill, which takes the place of the one that is leaving, or becomes the last
-    /// one.
+    /// A replica to fill. At the switch it takes the place of the leaving one or, if none leaves, becomes the last
+    /// place.
     pub joining: Option<PoolPlace>,
-    /// A replica that is removed at the switch; after the switch, one whose room is to be given back. If it is the
-    /// first place, the region has another one from the switch on.
+    /// The replica that the switch removes; after the switch, a removed replica whose room is to be given back. If it
+    /// is the region's first place, the region has another first place from the switch on.
     pub leaving: Option<PoolPlace>,
-    /// Whether its free bitmaps begin anew, as zeros, because they were wrong.
+    /// Whether the region's free bitmaps begin anew, with zeros, because they were wrong.
     pub renewed: bool,
-    /// Whether its EC-oriented objects get the parity that they lack, because its places change.
+    /// Whether the region's EC-oriented objects get the parity that they lack, because the region's places change.
     pub adds_parity: bool,
 }
 
@@ -177,7 +177,7 @@ pub struct NewReplica {
     pub of: u32,
     /// The place of the new replica.
     pub joining: PoolPlace,
-    /// The replica that is removed for it, if there is one.
+    /// The replica that the new one replaces, if it replaces one.
     pub leaving: Option<PoolPlace>,
 }
 
@@ -190,13 +190,13 @@ pub enum LeavingFrom {
     Region(u32),
 }
 
-/// A part of the cluster has no replica left.
+/// A loss of memory nodes after which the cluster cannot go on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum UnsurvivableLoss {
-    /// An index subtable.
+    /// An index subtable has no replica left.
     #[error("index subtable {0} has no replica left")]
     Subtable(u32),
-    /// A region, with all its objects: no replica is left, or too few columns.
+    /// A region, with all its objects, has no replica left or, if it is coded, too few columns.
     #[error("too little of region {0} is left")]
     Region(u32),
 }
@@ -229,7 +229,7 @@ impl ViewChange {
         self.subtables.iter().find(|s| s.subtable == subtable)
     }
 
-    /// Has the objects of a region get the parity that they lack.
+    /// Notes that the objects of a region are to get the parity that they lack.
     pub(crate) fn add_parity(&mut self, region: u32) {
         if !self.has_region(region) {
             self.regions.push(RegionChange::of(region));

@@ -1,4 +1,4 @@
-//! The rules of a view: it may come from another process, and operations rely on all of them.
+//! The rules that every view keeps. A view may come from another process, and operations rely on all rules.
 
 use alloc::vec::Vec;
 
@@ -8,7 +8,7 @@ use crate::layout::{UNIT_BYTES, VACATED_BYTES, first_extent};
 use crate::verbs::MnId;
 
 impl View {
-    /// Checks everything that operations rely on: a view may come from another process.
+    /// Checks everything that operations rely on, because a view may come from another process.
     pub fn check(&self) -> Result<(), ViewError> {
         let fail = |what| Err(ViewError { what });
         self.geometry.check()?;
@@ -64,7 +64,7 @@ impl View {
                     LeavingFrom::Subtable(n) => (self.subtables[n as usize].replicas(), subtable),
                     LeavingFrom::Region(n) => (self.regions[n as usize].places(), region),
                 };
-                // A replica that has left, and whose room is not given back yet.
+                // This replica has left, and its room is not given back yet.
                 if !held.contains(&place) {
                     extents.extend(places(&[place], bytes));
                 }
@@ -103,7 +103,7 @@ impl View {
         Ok(())
     }
 
-    /// Checks a change. Part of [`View::check`].
+    /// Checks the change under way, as a part of [`View::check`].
     fn check_change(&self) -> Result<(), ViewError> {
         let fail = |what| Err(ViewError { what });
         let Some(change) = &self.change else { return Ok(()) };
@@ -170,7 +170,7 @@ impl View {
         Ok(())
     }
 
-    /// Checks the replica that joins these places, and the one that leaves or has left.
+    /// Checks, for these places, the replica that joins and the one that leaves or has left.
     fn check_exchange(
         &self,
         places: &[PoolPlace],

@@ -9,28 +9,28 @@ use crate::layout::{
 
 /// The largest number of directory bits.
 pub const MAX_DEPTH: u32 = 24;
-/// The number of bits by which a subtable may be deeper than if all subtables had one depth.
+/// The number of bits by which a subtable may be deeper than it would be if all subtables had one depth.
 pub const UNEVEN_BITS: u32 = 6;
-/// Buckets of a group: main, shared overflow, main (RACE hashing).
+/// Buckets of a group: a main bucket, the overflow bucket that both main ones share, a main bucket (RACE hashing).
 pub const BUCKETS_PER_GROUP: u64 = 3;
-/// Entries of a block allocation table are client ids.
+/// Bytes of an entry of the block allocation table: the owner's client id.
 pub const TABLE_ENTRY_BYTES: u64 = 4;
-/// The largest block.
+/// The largest allowed size of a block, in bytes.
 const MAX_BLOCK_BYTES: u64 = 16 << 20;
-/// Blocks start at a multiple of this behind the table.
+/// Alignment of the first block of a region, behind the block allocation table, in bytes.
 pub const TABLE_ALIGN_BYTES: u64 = 4096;
 
-/// Sizes that all processes of a cluster agree on. Small ones make the rare cases common in tests.
+/// Sizes that all processes of a cluster agree on. Tests take small sizes, with which rare cases are common.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Geometry {
-    /// A power of two. 2 GiB in the paper.
+    /// Bytes of a region, a power of two. 2 GiB in the paper.
     pub region_bytes: u64,
-    /// A power of two. 16 MiB in the paper.
+    /// Bytes of a block, a power of two. 16 MiB in the paper.
     pub block_bytes: u64,
-    /// 1..=8; 8 slots make a bucket one cache line.
+    /// Slots of a bucket, 1 to 8. With 8 slots a bucket is one cache line.
     pub slots_per_bucket: u8,
-    /// A power of two, at least 2, so that a key's two buckets lie in different groups.
+    /// Groups of a subtable, a power of two, at least 2, so that a key's two buckets lie in different groups.
     pub groups_per_subtable: u32,
     /// The longest key, in bytes.
     pub max_key_bytes: u32,
@@ -52,9 +52,9 @@ impl Default for Geometry {
 }
 
 impl Geometry {
-    /// Returns a geometry with regions and blocks of these sizes, and the limits of [`Geometry::default`]. The longest
-    /// value is halved until a block holds an object of it. Any sizes are accepted: `check` tells whether they are
-    /// possible.
+    /// Returns a geometry with regions and blocks of these sizes, and the limits of [`Geometry::default`]. The maximum
+    /// length of values is halved until a block has room for an object of the largest pair. Any sizes are accepted
+    /// here; [`Geometry::check`] tells whether they are possible.
     pub fn with_blocks(region_bytes: u64, block_bytes: u64) -> Geometry {
         let mut geometry = Geometry { region_bytes, block_bytes, ..Geometry::default() };
         let is_possible = block_bytes <= MAX_BLOCK_BYTES;
@@ -64,7 +64,7 @@ impl Geometry {
         geometry
     }
 
-    /// Whether a block holds an object of the largest key and value.
+    /// Whether a block has room for an object of the largest key and value.
     fn holds_largest(&self) -> bool {
         let class = self.largest_class();
         class.and_then(|class| BlockShape::new(self.block_bytes, class)).is_some()
@@ -105,28 +105,29 @@ impl Geometry {
         Object::class(self.max_key_bytes as usize, self.max_value_bytes as usize)
     }
 
-    /// Whether the limits allow an object of this class: the class below is too small for some objects.
+    /// Whether the limits allow objects of this class, which is so if the next smaller class is too small for some
+    /// object.
     ///
-    /// Operations ask this for every word that they follow, and it is cheaper than computing the largest class.
+    /// Operations call this for every slot word that they follow; it is cheaper than computing the largest class.
     #[inline]
     pub fn has_class(&self, class: SizeClass) -> bool {
         let largest = object_bytes(self.max_key_bytes.into(), self.max_value_bytes.into());
         class.below_bytes() < largest
     }
 
-    /// Bytes of a region before its first block: the block allocation table.
+    /// Bytes of a region before its first block, which the block allocation table takes.
     #[inline]
     pub fn table_bytes(&self) -> u64 {
         ((self.region_bytes >> self.block_bytes.trailing_zeros()) * TABLE_ENTRY_BYTES)
             .next_multiple_of(TABLE_ALIGN_BYTES)
     }
 
-    /// Blocks of a region.
+    /// The number of blocks in a region.
     pub fn blocks_per_region(&self) -> u32 {
         (self.region_bytes.saturating_sub(self.table_bytes()) / self.block_bytes) as u32
     }
 
-    /// The offset of a block in its region.
+    /// The offset of a block in its region, in bytes.
     pub fn block_offset(&self, block: u32) -> u64 {
         self.table_bytes() + u64::from(block) * self.block_bytes
     }
@@ -136,7 +137,7 @@ impl Geometry {
         Address::new(u64::from(region) * self.region_bytes + self.block_offset(block))
     }
 
-    /// Region and number of the block that starts at an address; `None` if none does.
+    /// The region and the number of the block that starts at an address; `None` if no block starts there.
     pub fn block_at(&self, address: Address) -> Option<(u32, u32)> {
         let region = u32::try_from(address.bytes() / self.region_bytes).ok()?;
         let offset = (address.bytes() % self.region_bytes).checked_sub(self.table_bytes())?;
@@ -145,18 +146,19 @@ impl Geometry {
         valid.then_some((region, block))
     }
 
-    /// Returns the block that an address lies in, and the offset there; `None` outside of the blocks.
+    /// Returns the block that contains an address, and the offset of the address in the block; `None` outside of all
+    /// blocks.
     pub fn block_of(&self, address: Address) -> Option<(Address, u64)> {
-        // All sizes are powers of two.
+        // Block and region sizes are powers of two.
         let in_region = address.bytes() & (self.region_bytes - 1);
         let offset = in_region.checked_sub(self.table_bytes())? & (self.block_bytes - 1);
-        // The rest of a region behind its last block is no block.
+        // The bytes of a region behind its last whole block belong to no block.
         let known = in_region - offset + self.block_bytes <= self.region_bytes;
         known.then(|| (Address::new(address.bytes() - offset), offset))
     }
 
-    /// Returns the free bit of the object at an address: its block, the number of the word in the bitmap, and a mask
-    /// with that bit. `None` if no object can be there.
+    /// Returns where the free bit of the object at an address is: the block, the number of the bitmap word, and a mask
+    /// with the bit. `None` if no object can be at the address.
     pub fn free_bit(&self, object: Address) -> Option<(Address, u32, u64)> {
         let (block, offset) = self.block_of(object)?;
         let is_object = offset >= BLOCK_HEADER_BYTES + bitmap_bytes(self.block_bytes);
@@ -169,7 +171,7 @@ impl Geometry {
         u64::from(self.slots_per_bucket) * 8
     }
 
-    /// Slots of a subtable.
+    /// The number of slots in a subtable.
     pub fn subtable_slots(&self) -> u64 {
         u64::from(self.groups_per_subtable) * BUCKETS_PER_GROUP * u64::from(self.slots_per_bucket)
     }
@@ -184,7 +186,7 @@ impl Geometry {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("invalid view: {what}")]
 pub struct ViewError {
-    /// The broken rule.
+    /// A description of the broken rule.
     pub what: &'static str,
 }
 

@@ -6,15 +6,15 @@ use serde::{Deserialize, Serialize};
 
 use crate::verbs::MnId;
 
-/// The largest replication factor, of index and of data (P Fig. 18 goes to 5).
+/// The largest replication factor of index and data (P Fig. 18 goes to 5).
 pub const MAX_REPLICAS: usize = 5;
 
-/// A byte of a memory node's pool.
+/// The place of a byte in a memory node's pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PoolPlace {
     /// The memory node.
     pub node: MnId,
-    /// Offset in its pool, in bytes.
+    /// Offset in the node's pool, in bytes.
     pub offset: u64,
 }
 
@@ -26,7 +26,8 @@ impl PoolPlace {
     }
 }
 
-/// Applies the switch of a change to a list of places.
+/// Applies the switch of a change to a list of places: `joining` replaces `leaving`, or one of them is added or
+/// removed.
 pub(super) fn exchange(
     places: &mut Vec<PoolPlace>,
     joining: Option<PoolPlace>,

@@ -18,8 +18,8 @@ impl View {
         found.is_some_and(|subtable| subtable.without_primary)
     }
 
-    /// Returns whether no object may be written now, on any node. It would lie on the remaining
-    /// replicas only, while sessions that have not heard of the loss read from the lost ones.
+    /// Returns whether no object is allowed to be written now, on any node. An object would lie on the remaining
+    /// replicas only, while sessions that do not know of the loss yet read from the lost ones.
     pub fn holds_objects_back(&self) -> bool {
         self.change.as_ref().is_some_and(|change| change.data_lost)
     }
@@ -30,8 +30,8 @@ impl View {
         subtables.into_iter().any(|s| matches!(s.split, Some(SplitProgress::Clearing(_))))
     }
 
-    /// Returns whether no new object may be placed in a region: the region is being copied, or some
-    /// session may still read from a replica that has left it.
+    /// Returns whether no new object is allowed in a region, because the region is being copied, or because some
+    /// session may still read from a replica that has left the region.
     pub fn is_region_frozen(&self, region: u32) -> bool {
         let change = self.change.as_ref().filter(|change| {
             change.stage != ChangeStage::Switched || !removed(Mutant::WritesWhereAReplicaLeaves)
@@ -39,8 +39,8 @@ impl View {
         change.is_some_and(|change| change.has_region(region))
     }
 
-    /// Returns the replicas that have left a switched view, or will leave at the switch, with their
-    /// subtables or regions.
+    /// Returns the replicas that have left a switched view, or will leave at the switch, each with its subtable or
+    /// region.
     pub fn leaving(&self) -> impl Iterator<Item = (LeavingFrom, PoolPlace)> + '_ {
         let subtables = self.change.iter().flat_map(|change| &change.subtables);
         let subtables =
@@ -50,8 +50,7 @@ impl View {
         subtables.chain(regions)
     }
 
-    /// Returns whether a switched change leaves work behind: moved entries, or room to be given
-    /// back.
+    /// Returns whether a switched change leaves work for a job: moved entries to clear, or room to give back.
     pub fn is_to_be_cleared(&self) -> bool {
         self.has_moved_entries() || self.leaving().next().is_some()
     }

@@ -1,4 +1,4 @@
-//! The steps of a change: each makes the next view ([`change`](crate::view::change)).
+//! The steps of a change, each of which makes the next view ([`change`](crate::view::change)).
 
 use alloc::vec::Vec;
 
@@ -16,8 +16,8 @@ impl View {
         View { number: self.number + 1, change, ..self.clone() }
     }
 
-    /// Returns the view after the loss of memory nodes: they are no members any more, and every subtable that had a
-    /// replica there is frozen, beside those in the scope before. Possible in any stage.
+    /// Returns the view after the loss of memory nodes: they are not members any more, and every subtable that had a
+    /// replica there joins the scope of the change. The change begins again in *frozen*, whatever its stage was.
     pub fn without(&self, lost: &[MnId]) -> Result<View, UnsurvivableLoss> {
         let is_lost = |place: &PoolPlace| lost.contains(&place.node);
         let before = self.change.clone().unwrap_or(ViewChange::begun());
@@ -34,7 +34,7 @@ impl View {
         let known_regions = self.regions.len() - before.new_regions as usize;
         let loses_pairs =
             |region: &Region| region.has_single_pairs() && region.places().iter().any(is_lost);
-        // Any subtable may hold words that lead to the lost pairs.
+        // If pairs without redundancy are lost, any subtable may hold words that lead to them.
         let settles_all = (!before.lost_pairs.is_empty()
             || self.regions[..known_regions].iter().any(loses_pairs))
             && !removed(Mutant::LossSettlesFew);
@@ -82,13 +82,14 @@ impl View {
             }
             region.lose(is_lost, view.number);
         }
-        // A region without places gets none: the room of its joining place is given back.
+        // A region without places gets no new place: the room of its joining place is given back.
         let is_there = |change: &RegionChange| view.regions[change.region as usize].is_there();
         for change in change.regions.iter_mut().filter(|change| !is_there(change)) {
             change.leaving = change.joining.take().or(change.leaving);
             change.renewed = false;
         }
-        // A bitmap may have become zeros already: owners must not rely on bits that they saw before.
+        // The change keeps renewing a bitmap, which may contain zeros already: owners must not rely on bits that they
+        // saw before.
         let goes_on = |region: &RegionChange| {
             region.renewed || region.adds_parity || region.joining.or(region.leaving).is_some()
         };
@@ -97,7 +98,7 @@ impl View {
             region.is_gone() || number >= known_regions && !region.is_there()
         };
         if let Some(gone) = view.regions.iter().enumerate().position(does_not_come) {
-            // A new region holds nothing yet: it and those behind it are dropped.
+            // A new region holds nothing yet, so it is dropped, together with the new regions behind it.
             if gone < known_regions {
                 return Err(UnsurvivableLoss::Region(gone as u32));
             }
@@ -107,7 +108,7 @@ impl View {
         }
         change.lost_pairs.sort_unstable();
         change.new_regions = (view.regions.len() - known_regions) as u32;
-        // If one sibling has no place, no sibling is made, because their numbers follow from each other.
+        // If one sibling has no place left, no sibling is made, because the numbers of siblings follow from each other.
         let homeless = |s: &SubtableChange| s.split == Some(SplitProgress::Filling(Vec::new()));
         if change.subtables.iter().any(homeless) {
             let filled =
@@ -145,7 +146,7 @@ impl View {
         self.next(Some(change))
     }
 
-    /// Returns the view in which subtables are to be split; each comes with the places of its sibling.
+    /// Returns the view in which subtables are to be split. Each subtable comes with the places of its sibling.
     ///
     /// # Panics
     /// If a change is under way.
@@ -161,8 +162,9 @@ impl View {
     }
 
     /// Returns the view in which a transforming change does not split a subtable, nor those whose siblings would have
-    /// higher numbers than its sibling, because the numbers of siblings follow from each other. They stay in the
-    /// scope: writes suspended there have yet to READ their slots. `None` if the change does not split the subtable.
+    /// higher numbers than its sibling, because the numbers of siblings follow from each other. These subtables stay in
+    /// the scope, because writes suspended there have yet to READ their slots. `None` if the change does not split the
+    /// subtable.
     pub fn without_split(&self, subtable: u32) -> Option<View> {
         let mut change = self.change.clone().filter(|c| c.stage == ChangeStage::Transforming)?;
         let mut behind =
@@ -172,8 +174,8 @@ impl View {
         Some(self.next(Some(change)))
     }
 
-    /// Returns the view in which the replicas of subtables are to be made equal, and the free bitmaps of regions to
-    /// begin anew. Both lists are in order.
+    /// Returns the view in which the replicas of subtables are to be made equal, and the free bitmaps of regions are to
+    /// begin anew. Both lists are in ascending order.
     ///
     /// # Panics
     /// If a change is under way.
@@ -185,8 +187,8 @@ impl View {
         self.next(Some(ViewChange { subtables, regions, ..ViewChange::begun() }))
     }
 
-    /// Returns the view in which a frozen change has more subtables in its scope, whose replicas are to be made equal.
-    /// The list is in order, and contains no subtable of the scope.
+    /// Returns the view in which more subtables are in the scope of a frozen change, to have their replicas made equal.
+    /// The list is in ascending order, and contains no subtable of the scope.
     ///
     /// # Panics
     /// If no change is frozen.
@@ -215,8 +217,8 @@ impl View {
         view
     }
 
-    /// Makes the sibling of a subtable a part of the index: half of the directory entries that lead to the subtable
-    /// lead to the sibling from now on. Returns the number of the sibling.
+    /// Makes the sibling of a subtable a part of the index: from now on half of the directory entries that led to the
+    /// subtable lead to the sibling. Returns the number of the sibling.
     fn take_sibling_in(&mut self, subtable: u32, places: Vec<PoolPlace>) -> u32 {
         let number = self.subtables.len() as u32;
         let old = &mut self.subtables[subtable as usize];
@@ -263,7 +265,7 @@ impl View {
                         siblings.push(SubtableChange::of(sibling));
                     }
                 }
-                // The numbers of siblings are larger than all others.
+                // The siblings' numbers are larger than all others, so the list stays in order.
                 change.subtables.append(&mut siblings);
                 for change in &mut change.regions {
                     let region = &mut view.regions[change.region as usize];
@@ -291,7 +293,7 @@ impl View {
     /// Returns the view in which regions of copies are to be given up.
     ///
     /// # Panics
-    /// If a change is under way, or one of them is not of copies, or gone already.
+    /// If a change is under way, or if one of the regions is not of copies, or is gone already.
     pub fn giving_up(&self, copies: &[u32]) -> View {
         assert!(self.change.is_none(), "one change at a time");
         let region = |region: &u32| {
@@ -326,8 +328,8 @@ impl View {
     }
 }
 
-/// Returns the replica that still leaves these places after a loss of memory nodes. If another replica was lost, or
-/// the joining one, none leaves: too few would remain. A replica that has left already stays away.
+/// Returns the replica that still leaves these places after a loss of memory nodes. If another replica or the joining
+/// one was lost, none leaves, because too few would remain. A replica that has left already stays away.
 fn still_leaving(
     places: &[PoolPlace],
     joining: Option<PoolPlace>,

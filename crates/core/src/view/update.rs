@@ -1,8 +1,8 @@
 //! Transfer of views: whole, or as the difference to another view.
 //!
-//! A change of the view takes four views, and every client process hears of each. Little changes between two
-//! of them, whatever the size of the index: so the master sends the *difference* to the view that the process
-//! has, if the master still knows that one.
+//! A change of the view takes four views, and every client process gets each of them. Two consecutive views differ
+//! little, whatever the size of the index. So the master sends the *difference* from the view that the process has, if
+//! the master still keeps that view.
 //!
 //! | part | form in a difference |
 //! |---|---|
@@ -11,9 +11,10 @@
 //! | members | all of them, if any has changed |
 //! | change | whole |
 //!
-//! A difference comes from another process. [`ViewDifference::apply`] never panics, and takes no more memory than
-//! the resulting view, whose directory is bounded like that of any view. It checks only that the difference
-//! *fits*; [`View::check`] has to decide whether the result is a valid view, as with a whole one.
+//! A difference comes from another process. [`ViewDifference::apply`] never panics, and takes no more memory than the
+//! resulting view, whose directory is bounded like that of any view. It checks only that the difference *fits* the
+//! older view; [`View::check`] then decides whether the result is a valid view, as it does for a whole view from
+//! elsewhere.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -30,14 +31,14 @@ use crate::verbs::ClusterId;
 pub enum ViewUpdate {
     /// The whole view.
     Whole(Box<View>),
-    /// The difference to the older view.
+    /// The difference from the older view.
     Difference(ViewDifference),
 }
 
 /// The difference between two views.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ViewDifference {
-    /// The cluster of both.
+    /// The cluster of both views.
     pub cluster: ClusterId,
     /// The number of the older view.
     pub from: u64,
@@ -51,7 +52,7 @@ pub struct ViewDifference {
     pub subtables: Vec<(u32, Subtable)>,
     /// The number of directory bits.
     pub depth: u8,
-    /// Changed entries, in the order of the directory.
+    /// Changed directory entries, in the order of the directory.
     pub runs: Vec<DirectoryRun>,
     /// The change under way in the newer view.
     pub change: Option<ViewChange>,
@@ -64,19 +65,19 @@ pub struct DirectoryRun {
     pub first: u32,
     /// The number of entries.
     pub count: u32,
-    /// The subtable that they lead to.
+    /// The subtable that the entries lead to in the newer view.
     pub subtable: u32,
 }
 
 impl ViewUpdate {
-    /// Returns the update to a view for a process that has another one. It is the whole view if no difference
-    /// leads from the one to the other, or if the other is unknown.
+    /// Returns the update to `view` for a process that has the view `from`. The update is the whole view if `from` is
+    /// unknown, or if no difference leads from `from` to `view`.
     pub fn to(view: &View, from: Option<&View>) -> ViewUpdate {
         let difference = from.and_then(|from| ViewDifference::between(from, view));
         difference.map_or_else(|| view.clone().into(), ViewUpdate::Difference)
     }
 
-    /// The number of the view.
+    /// The number of the newer view.
     pub fn number(&self) -> u64 {
         match self {
             ViewUpdate::Whole(view) => view.number,
@@ -84,7 +85,7 @@ impl ViewUpdate {
         }
     }
 
-    /// Returns the newer view, for a process that has the older one. It is still to be checked.
+    /// Returns the newer view, for a process that has the older one. The caller has to check the result.
     pub fn apply(self, from: &View) -> Result<View, ViewError> {
         match self {
             ViewUpdate::Whole(view) => Ok(*view),
@@ -100,8 +101,8 @@ impl From<View> for ViewUpdate {
 }
 
 impl ViewDifference {
-    /// Returns the difference between two views of a cluster; `None` if none can express it. Regions and
-    /// subtables are never removed, nor does a directory shrink, unless one of the views is invalid.
+    /// Returns the difference between two views; `None` if no difference can express it. In valid views of one cluster,
+    /// regions and subtables are never removed, and the directory never shrinks.
     pub fn between(from: &View, to: &View) -> Option<ViewDifference> {
         let grows = to.number > from.number
             && to.regions.len() >= from.regions.len()
@@ -127,7 +128,7 @@ impl ViewDifference {
         })
     }
 
-    /// Returns the newer view; an error if the difference does not start from this view, or does not fit.
+    /// Returns the newer view, or an error if the difference does not start from this view or does not fit it.
     pub fn apply(self, from: &View) -> Result<View, ViewError> {
         let fail = |what| Err(ViewError { what });
         if self.cluster != from.cluster || self.from != from.number || self.to <= self.from {
@@ -180,7 +181,7 @@ fn with<T: Clone>(from: &[T], changed: Vec<(u32, T)>) -> Result<Vec<T>, ViewErro
     Ok(list)
 }
 
-/// Returns the directory with this number of bits.
+/// Returns the directory with `depth` bits, in which each entry is repeated.
 fn doubled(directory: &[u32], depth: u32) -> Result<Vec<u32>, ViewError> {
     let is_good = directory.len().is_power_of_two()
         && depth <= MAX_DEPTH
@@ -194,7 +195,7 @@ fn doubled(directory: &[u32], depth: u32) -> Result<Vec<u32>, ViewError> {
     Ok(doubled)
 }
 
-/// Returns the entries in which the directory of the second view differs from the first's, doubled.
+/// Returns runs of the entries in which `to`'s directory differs from `from`'s, which is doubled to the same length.
 fn runs(from: &View, to: &View) -> Vec<DirectoryRun> {
     let times = to.directory.len() / from.directory.len();
     let mut runs: Vec<DirectoryRun> = Vec::new();
@@ -218,7 +219,8 @@ mod tests {
     use crate::view::change::NewReplica;
     use crate::view::{Geometry, PoolPlace};
 
-    /// Views of a cluster whose index is split again and again, with a loss and a new member.
+    /// Returns the views of a cluster whose index is split again and again, and which loses a memory node and gets a
+    /// new one.
     fn history() -> Vec<View> {
         let mut view = crate::view::tests::small();
         view.members.iter_mut().for_each(|member| member.pool_bytes = 64 << 20);
@@ -294,7 +296,7 @@ mod tests {
         }
     }
 
-    /// A difference may come from a faulty master.
+    /// A difference may come from a faulty master, so [`ViewDifference::apply`] refuses one that does not fit.
     #[test]
     fn differences_that_do_not_fit_are_refused() {
         let views = history();
@@ -319,11 +321,11 @@ mod tests {
         refused("left out", &|d| {
             d.regions.push((2 + 1, Region::replicated(Vec::new(), 1)));
         });
-        // A difference that fits may still make an invalid view: the check finds that.
+        // A difference that fits may still make an invalid view, which [`View::check`] refuses.
         let mut difference = ViewDifference::between(from, to).unwrap();
         difference.runs[0].subtable = u32::MAX;
         assert!(difference.apply(from).unwrap().check().is_err());
-        // Nothing leads from or to an invalid view, or to that of another cluster.
+        // No difference leads from or to an invalid view, or between views of two clusters.
         let other = View { geometry: Geometry::default(), ..to.clone() };
         assert_eq!(ViewDifference::between(from, &other), None);
         let other = View { hash_key: HashKey::new([8; 16]), ..to.clone() };

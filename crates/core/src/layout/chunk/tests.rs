@@ -21,7 +21,7 @@ fn pair<'a>(key: &'a [u8], value: &'a [u8]) -> Pair<'a> {
     Pair { key, value, identity: identity(5), opcode: Opcode::Upsert }
 }
 
-/// All chunks, in memory that had other bytes before.
+/// Returns all chunks of a pair, in memory that contained other bytes before.
 fn encoded(pair: Pair<'_>, coding: Coding) -> Vec<Vec<u8>> {
     let class = coding.class(pair.key.len(), pair.value.len()).unwrap();
     let mut chunks = vec![vec![0xee; class.bytes() as usize]; coding.chunks()];
@@ -30,7 +30,7 @@ fn encoded(pair: Pair<'_>, coding: Coding) -> Vec<Vec<u8>> {
     chunks
 }
 
-/// Decodes the chunk of a number.
+/// Decodes a chunk, which has to be valid and of this number.
 fn decoded(bytes: &[u8], coding: Coding, number: usize) -> Chunk<'_> {
     Chunk::decode_of(bytes, identity(5), coding, number).unwrap()
 }
@@ -79,7 +79,7 @@ proptest! {
     }
 }
 
-/// A reader that looks for a key needs to know nothing of chunks.
+/// A chunk is an object, so a reader that looks for a key needs to know nothing of chunks.
 #[test]
 fn a_chunk_is_an_object() {
     let chunks = encoded(pair(b"key", &[9; 1000]), coding(4, 2));
@@ -96,14 +96,14 @@ fn a_chunk_is_an_object() {
     }
 }
 
-/// The pair of all tests below.
+/// Returns the value of the pair in the tests below.
 fn one(value: u8) -> [u8; 1000] {
     [value; 1000]
 }
 
 const EC: (u8, u8) = (4, 2);
 
-/// A chunk that differs in anything is of another write, whatever its number; those that agree are
+/// Chunks that differ in anything but their number are of two writes and never combined; `k` chunks that agree are
 /// enough.
 #[test]
 fn chunks_of_two_writes_make_no_value() {
@@ -132,13 +132,13 @@ fn chunks_of_two_writes_make_no_value() {
     }
 }
 
-/// The checksums of the chunks are right, but not that of the value.
+/// No value is restored from chunks whose own checksums are right if the value's checksum is wrong.
 #[test]
 fn a_value_has_the_checksum_that_its_chunks_tell() {
     let ec = coding(EC.0, EC.1);
     let payload = HEADER_BYTES as usize + 3 + PART_BYTES;
     let len = PART_BYTES + ec.payload_bytes(1000);
-    // A byte of a data chunk; of the zeros behind the value; of parity, from which data is
+    // Each case changes one byte: of a data chunk, of the zeros behind the value, or of parity from which data is
     // restored.
     for (wrong, at, numbers) in [(1, 0, 0..4), (3, 255, 0..4), (4, 7, 1..5)] {
         let mut chunks = encoded(pair(b"key", &one(1)), ec);
@@ -148,7 +148,7 @@ fn a_value_has_the_checksum_that_its_chunks_tell() {
     }
 }
 
-/// The place of a chunk decides which chunk it is, never its bytes.
+/// The place of a chunk decides which chunk it is, not the chunk's bytes.
 #[test]
 fn a_chunk_belongs_to_its_place() {
     let ec = coding(EC.0, EC.1);
@@ -159,13 +159,13 @@ fn a_chunk_belongs_to_its_place() {
     assert_eq!(read(&chunk, coding(4, 1), 3), Some(ObjectError::OtherChunk));
     let other = Chunk::decode_of(&chunk, identity(6), ec, 3).err();
     assert_eq!(other, Some(ObjectError::OtherIdentity(identity(5))));
-    // An object that is no chunk.
+    // An object that is no chunk is refused.
     for len in [0, 15, 16, 17, 100] {
         let mut bytes = vec![0; 256];
         pair(b"key", &vec![0; len]).encode(&mut bytes);
         assert_eq!(read(&bytes, ec, 0), Some(ObjectError::OtherChunk));
     }
-    // The bytes of a chunk before its payload, one after the other.
+    // A chunk with a wrong byte before its payload is refused. Each case changes one byte.
     let part = HEADER_BYTES as usize + 3;
     let len = PART_BYTES + ec.payload_bytes(1000);
     for (at, value) in [(0, 0), (3, 1), (NUMBER, 6), (CODING, 0), (CODING, 20), (CODING + 1, 0)] {
@@ -184,7 +184,7 @@ fn a_chunk_belongs_to_its_place() {
         Some(ObjectError::OtherChunk),
         "an operation that is not known"
     );
-    // Too short for the copies.
+    // A chunk that is too short to contain the copies field is refused.
     let mut short = chunk[..HEADER_BYTES as usize + 3 + len + 1].to_vec();
     enclose(&mut short, b"key", len, identity(5), Opcode::Upsert);
     assert_eq!(read(&short, ec, 3), Some(ObjectError::OtherChunk));

@@ -11,7 +11,7 @@ fn gain(of: u32, joining: PoolPlace) -> NewReplica {
     NewReplica { of, joining, leaving: None }
 }
 
-/// Both subtables and both regions lie on nodes 0 and 1; node 2 has nothing.
+/// Returns a view whose subtables and regions all lie on nodes 0 and 1; node 2 holds nothing.
 fn three() -> View {
     let mut view = small();
     view.members.push(Member { node: MnId(2), ..view.members[0].clone() });
@@ -67,7 +67,7 @@ fn what_disagrees_is_settled_where_it_is() {
     assert_eq!(switched.regions[1].primary_since(), 1);
     assert!(!switched.is_region_frozen(0), "every replica stays");
     switched.advanced().check().unwrap();
-    // A loss begins the whole change anew: the bitmap may be zeros already.
+    // A loss begins the whole change again, and the bitmaps are still renewed: they may contain zeros already.
     let lost = frozen.advanced().without(&[MnId(2)]).unwrap();
     lost.check().unwrap();
     assert_eq!(lost.stage_of(1), Some(ChangeStage::Frozen));
@@ -85,7 +85,7 @@ fn a_loss_keeps_the_replica_that_was_to_leave() {
     let frozen = view.growing(&[], &[moving]);
     let switched = |view: View| view.advanced().advanced();
     let without = |node, from: &View| from.without(&[MnId(node)]).unwrap();
-    // The remaining replica is lost.
+    // The replica that stays is lost.
     let after = switched(without(0, &frozen.advanced()));
     after.check().unwrap();
     assert_eq!(after.regions[0].places(), [second, new]);
@@ -97,7 +97,7 @@ fn a_loss_keeps_the_replica_that_was_to_leave() {
     let after = switched(without(1, &frozen));
     assert_eq!(after.regions[0].places(), [first, new]);
     assert!(!after.is_to_be_cleared());
-    // A replica that has left does not come back, and its room is not forgotten.
+    // A replica that has left does not come back, and its room is still given back.
     let after = without(2, &switched(frozen));
     after.check().unwrap();
     assert_eq!(after.regions[0].places(), [first]);
@@ -244,13 +244,14 @@ fn new_regions_are_known_before_they_can_be_used() {
     assert_eq!(transforming.change.as_ref().unwrap().new_regions, 0);
     let stable = transforming.advanced().advanced();
     assert_eq!((stable.regions.len(), &stable.change), (4, &None));
-    // One region is lost before any session could use it: it is dropped, the other one is not.
+    // Node 1 has one of the two new regions. It is lost before any session could use that region, which is dropped; the
+    // other region stays.
     let without = frozen.without(&[MnId(1)]).unwrap();
     without.check().unwrap();
     assert_eq!(without.regions.len(), 3);
     assert_eq!(without.change.as_ref().unwrap().new_regions, 1);
     assert_eq!(without.regions[2].places(), [place(0, 3 << 20)]);
-    // After the freeze it may hold objects.
+    // After *frozen* the new region may hold objects, so its loss cannot be survived.
     let lost = transforming.without(&[MnId(1)]);
     assert_eq!(lost, Err(UnsurvivableLoss::Region(3)));
 }
@@ -274,7 +275,7 @@ fn a_split_takes_half_of_the_directory_entries() {
     let stable = switched.advanced();
     stable.check().unwrap();
     assert!(!stable.has_moved_entries());
-    // The other subtable has room in the directory.
+    // The other subtable is split too; the directory has room for its sibling.
     let again = stable.splitting(&[(0, Vec::from([place(0, 3 << 16)]))]);
     let again = again.advanced().advanced().advanced();
     again.check().unwrap();
@@ -291,18 +292,18 @@ fn a_split_outlives_the_loss_of_a_node() {
     let switched = without.advanced().advanced();
     switched.check().unwrap();
     assert_eq!(switched.subtables[2].replicas(), [place(0, 1 << 17)]);
-    // The sibling's primary is lost before the moved entries are cleared: they are not forgotten.
+    // If the sibling's primary is lost before the moved entries are cleared, the change still clears them.
     let view = frozen.advanced().advanced().without(&[MnId(1)]).unwrap();
     view.check().unwrap();
     assert!(view.has_moved_entries() && view.is_without_primary(2));
-    // A sibling without a place is not made.
+    // A sibling that has lost its only place is not made.
     let alone = small().splitting(&[(0, Vec::from([place(1, 1 << 17)]))]);
     let without = alone.without(&[MnId(1)]).unwrap().advanced().advanced();
     without.check().unwrap();
     assert_eq!(without.subtables.len(), 2);
 }
 
-/// Region 2, of pairs without redundancy, on node 2.
+/// Returns a view with a region 2, of pairs without redundancy, on node 2.
 fn with_single_pairs() -> View {
     let mut view = three();
     view.regions.push(Region::new(Redundancy::None, Vec::from([place(2, 1 << 20)]), 1));
@@ -326,7 +327,7 @@ fn pairs_without_redundancy_go_with_their_node_and_everything_is_settled() {
     assert_eq!(frozen.regions.len(), 3, "its number stays its own");
     assert_eq!(frozen.regions[2].lost_with(), Some(MnId(2)));
     let transforming = frozen.advanced();
-    // A second loss keeps the first one in the change, whatever stage that had reached.
+    // A second loss keeps the lost pairs of the first one in the change, whatever its stage was.
     let again = transforming.without(&[MnId(1)]).unwrap();
     for view in [&frozen, &transforming, &again] {
         assert!(view.is_being_lost(word) && !view.is_gone(word) && view.leads_to_lost(word));
@@ -362,7 +363,7 @@ fn pairs_that_are_lost_while_they_move_leave_no_room_behind() {
         let leaving: Vec<_> = switched.leaving().collect();
         assert_eq!(leaving, [(LeavingFrom::Region(2), new)], "it is given back");
         switched.advanced().check().unwrap();
-        // If the joining place is lost, the region stays where it is.
+        // If the joining place is lost, the region stays at its old place.
         let stays = view.without(&[MnId(1)]).unwrap();
         stays.check().unwrap();
         assert_eq!(stays.regions[2].places(), [old]);
@@ -373,7 +374,7 @@ fn pairs_that_are_lost_while_they_move_leave_no_room_behind() {
     lost.check().unwrap();
     assert_eq!(lost.regions[2].lost_with(), Some(MnId(1)));
     assert_eq!(lost.leaving().count(), 1, "where it was before is given back");
-    // Its bitmaps were to begin anew.
+    // A lost region whose bitmaps were to begin anew leaves the scope of the change.
     let renewed = view.settling(&[], &[2]).without(&[MnId(2)]).unwrap();
     renewed.check().unwrap();
     assert!(!renewed.change.unwrap().has_region(2));
