@@ -151,8 +151,8 @@ pub trait Views {
 
 /// The epochs in which operations are pinned, and the end of operations that may know freed memory.
 pub trait Epochs {
-    /// Returns the local epoch, a number that grows when a view or an epoch arrives. [`Views::newer_view`] returns a
-    /// view at the latest from the local epoch on that the view's arrival began.
+    /// Returns the local epoch, a number that grows when a view or an epoch arrives. Once the arrival of a view has
+    /// begun a local epoch, [`Views::newer_view`] returns that view; it may return the view a little earlier.
     fn local_epoch(&self) -> u64;
 
     /// Tells the keeper the oldest pinned local epoch. All threads see this in one order with [`Epochs::local_epoch`]:

@@ -1,23 +1,25 @@
-//! The client's half of two-level allocation: slabs cut from blocks (P §4.4).
+//! The session's half of two-level memory allocation: slabs of objects, cut from blocks (P §4.4).
 //!
-//! Per size class and redundancy ([`SlabKind`]) a session owns blocks and takes their objects. A block goes round:
+//! For each size class and redundancy ([`SlabKind`]) a session owns blocks and allocates their objects. A block goes
+//! through these states:
 //!
 //! ```text
 //! granted --> in use --> aside --> sealed --> its free objects are reclaimed --> in use ...
 //!                                          `-> all its objects are free: back to the pool
 //! ```
 //!
-//! * *In use*: objects are allocated from it. Its header says so on all replicas before any other process can
-//!   learn of one of the objects: so recovery finds the writes that may be under way. Some blocks of a slab may
-//!   be in use together ([`IN_USE_TOGETHER`]), each best for other objects ([`Slabs::allocate`]).
-//! * *Aside*: it is used up, or others are in use, or its region is frozen. Writes may still be under way.
+//! * *In use*: objects are allocated from the block. The header says so on all replicas before another process can
+//!   learn of any of the objects, so recovery finds all writes that may be under way. Several blocks of a slab can be
+//!   in use together ([`IN_USE_TOGETHER`]), each of them best for other objects ([`Slabs::allocate`]).
+//! * *Aside*: the block is used up, other blocks are in use, or the block's region is frozen. Writes may still be under
+//!   way.
 //! * *Sealed*: no write is under way, and the header says so. Objects are reclaimed from sealed blocks only
 //!   ([`store`]), and only sealed blocks can leave the session.
 //!
-//! An object that was allocated is free again in one of two ways: no CAS has mentioned it, so it is
-//! given back ([`Slabs::give_back`]); or its bit in the block's free bitmap was set. Either way it is
-//! allocated again when every operation has ended that had begun before, with the next generation,
-//! so that its former content is never taken for the new one (`slab/generations.rs`).
+//! An object that was allocated becomes free again in one of two ways: it is given back ([`Slabs::give_back`]) because
+//! no CAS has named it, or its bit in the block's free bitmap was set. In both cases the object is allocated again,
+//! with the next generation, only when every operation has ended that had begun before. So the former content of the
+//! object is never taken for the new one (`slab/generations.rs`).
 //!
 //! [`store`]: crate::store
 
@@ -35,37 +37,37 @@ pub use block::{BlockGrant, BlockRemainder, SlabKind};
 pub(crate) use generations::ReplicaHeaders;
 pub use generations::WINDOW_EPOCHS;
 
-/// An object to be written.
+/// An object that is allocated to be written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Allocation {
-    /// Its address.
+    /// The address of the object.
     pub address: Address,
-    /// Its slab.
+    /// The kind of the object's slab.
     pub kind: SlabKind,
-    /// The generation for its header and slot.
+    /// The generation for the object's header and slot word.
     pub generation: u16,
-    /// The header of its block, with the block's address, until the header is known to be written. It
-    /// goes into the same batch, before the object. So no object of a block can be visible before the
-    /// header by which recovery finds it, whichever operation comes first and whichever fails.
+    /// The header of the object's block, with the block's address, until the header is known to be written. The header
+    /// is posted in the batch that writes the object, before the object. So no object of a block becomes visible before
+    /// the header by which recovery finds it, whichever operation comes first and whichever fails.
     pub header: Option<(Address, BlockHeader)>,
 }
 
 impl Allocation {
-    /// Returns the identity for its header and slot.
+    /// Returns the identity for the object's header and slot word.
     pub fn identity(&self) -> Identity {
         Identity::new(self.address, self.generation)
     }
 }
 
-/// A block is taken into use again only if at least one in this many of its objects is free, as long
-/// as there are other blocks.
+/// A block is taken into use again only if at least one in `USED_AGAIN_AT` of its objects is free, as long as there are
+/// other blocks.
 pub(crate) const USED_AGAIN_AT: u32 = 8;
 /// The largest number of blocks of a slab that are in use together.
 pub const IN_USE_TOGETHER: usize = 8;
-/// A slab that is new, or has searched for a better block in vain, searches after 1 / `CONTENT_FOR` of a block's
-/// objects were allocated.
+/// The divisor of a block's number of objects that gives the number of objects to allocate before the next search for a
+/// better block, in a slab that is new or has searched in vain.
 const CONTENT_FOR: u32 = 8;
-/// The least number of objects after which it searches.
+/// The least number of objects to allocate before such a search.
 const CONTENT_FOR_AT_LEAST: u32 = 4;
 
 #[derive(Debug)]
@@ -75,13 +77,13 @@ struct Slab {
     in_use: Vec<Block>,
     /// Whether an operation is asking for a block of this class.
     asking: bool,
-    /// Whether it is time to search for the next block.
+    /// Whether half of a block's free objects are used up, so that it is time to search for the next block.
     is_half_used: bool,
-    /// The subtable beside which an object would have been best, and was not allocated.
+    /// The subtable beside which the latest objects should have been, and were not, allocated.
     lacks_beside: Option<u32>,
-    /// Objects to allocate before `lacks_beside` is set again.
+    /// The number of objects to allocate before `lacks_beside` can be set again.
     content_for: u32,
-    /// Whether an operation searches for a better block.
+    /// Whether an operation is searching for a better block.
     looking: bool,
 }
 
@@ -100,7 +102,7 @@ impl Slab {
         slab
     }
 
-    /// Lets the slab allocate from its present blocks for a while, without a search for a better one.
+    /// Lets the slab allocate from its present blocks for a while, without a search for a better block.
     fn defer_block_search(&mut self, block_bytes: u64) {
         let shape = BlockShape::new(block_bytes, self.kind.class);
         let part = shape.map_or(0, |shape| shape.objects) / CONTENT_FOR;
@@ -108,12 +110,12 @@ impl Slab {
     }
 }
 
-/// A shortage of a slab.
+/// The reason for which a slab should get another block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SlabShortage {
-    /// Half of the free objects of a block were used up.
+    /// Half of the free objects of a block are used up.
     Half,
-    /// An object would have been best beside this subtable, and was allocated elsewhere.
+    /// An object should have been allocated beside this subtable, and was allocated elsewhere.
     Beside(u32),
 }
 
@@ -125,12 +127,12 @@ pub struct Slabs {
     slabs: Vec<Slab>,
     /// The blocks that are not in use, of all classes.
     aside: Vec<Block>,
-    /// Number of blocks that came so far.
+    /// The number of blocks that the session has got so far.
     born: u64,
 }
 
 impl Slabs {
-    /// Makes slabs without blocks.
+    /// Returns slabs without blocks.
     pub fn new(owner: ClientId, block_bytes: u64) -> Slabs {
         Slabs { owner, block_bytes, slabs: Vec::new(), aside: Vec::new(), born: 0 }
     }
@@ -140,7 +142,7 @@ impl Slabs {
         &mut self.slabs[number]
     }
 
-    /// Returns the number of the slab of a kind. It never changes.
+    /// Returns the number of the slab of a kind, which never changes.
     fn slab_number(&mut self, kind: SlabKind) -> usize {
         let found = self.slabs.iter().position(|s| s.kind == kind);
         found.unwrap_or_else(|| {
@@ -149,18 +151,19 @@ impl Slabs {
         })
     }
 
-    /// Returns whether the caller is to ask for a block of this class, until [`Slabs::end_ask`]. Other operations
-    /// wait meanwhile. Without this, every operation that finds the slab empty would take a block of its own.
+    /// Returns whether the caller has to ask for a block of this kind, until it calls [`Slabs::end_ask`]. Other
+    /// operations wait until then. Without this, every operation that finds the slab empty would get a block of its
+    /// own.
     pub fn begin_ask(&mut self, kind: SlabKind) -> bool {
         !core::mem::replace(&mut self.slab(kind).asking, true)
     }
 
-    /// Ends a request for a block: the block has come, or will not come.
+    /// Ends a request for a block, whether or not a block has come.
     pub fn end_ask(&mut self, kind: SlabKind) {
         self.slab(kind).asking = false;
     }
 
-    /// Adds a block that came for a class. Returns whether there can be such a block.
+    /// Adds a block that was asked for a slab of this kind. Returns whether the grant describes a possible block.
     pub fn add_block(&mut self, kind: SlabKind, grant: BlockGrant) -> bool {
         let shape = BlockShape::new(self.block_bytes, grant.class);
         let shape = shape.filter(|shape| grant.first <= shape.objects);
@@ -173,9 +176,9 @@ impl Slabs {
         true
     }
 
-    /// Allocates the next object of a class, from a block that is not frozen. A block that is not in use yet must
-    /// have at least one free object in `least`. `None` if there is no such block. `best`: blocks for which this
-    /// holds are preferred, since they lie beside this subtable.
+    /// Allocates the next object of a kind, from a block that is not frozen. A block that is not in use yet has to have
+    /// at least one free object in `least`. `None` if there is no such block. `best` names a subtable, and prefers
+    /// blocks for which its function holds, because they lie beside that subtable.
     pub fn allocate(
         &mut self,
         kind: SlabKind,
@@ -219,16 +222,16 @@ impl Slabs {
         block.in_flight += 1;
         slab.is_half_used |= block.free_objects() == block.half;
         let header = (block.written != Some(false)).then(|| {
-            // The operation that posts it may be dropped, or fail, at any time from now on.
+            // The operation that posts the header may be dropped, or fail, at any time from now on.
             block.written = None;
             (block.address, block.header_in_use(owner))
         });
         Some(Allocation { address: block.object(index), kind, generation, header })
     }
 
-    /// Takes into use the block with most free objects of those aside for which `is_best` holds. Returns its number
-    /// among the blocks in use; `None` if there is no such block, or no room for it. Sets blocks in use aside that
-    /// have no object to give.
+    /// Takes into use, of the blocks aside for which `is_best` holds, the one with most free objects. Returns the
+    /// block's number among the blocks in use; `None` if there is no such block, or too many blocks are in use. Sets
+    /// those blocks in use aside from which no object can be allocated.
     #[cold]
     fn take_into_use(
         &mut self,
@@ -253,9 +256,10 @@ impl Slabs {
         Some(slab.in_use.len() - 1)
     }
 
-    /// Returns whether the caller is to search for a better block than those in use, until [`Slabs::end_look`]. If so,
-    /// sets aside the blocks that have no object to give and, if there is no room for another block, the oldest one:
-    /// views change, and a block that was best once need not be any more.
+    /// Returns whether the caller has to search for a better block than those in use, until it calls
+    /// [`Slabs::end_look`]. If so, sets aside the blocks from which no object can be allocated and, if
+    /// [`IN_USE_TOGETHER`] blocks remain in use, the oldest one: views change, so a block that was best once may not be
+    /// best any more.
     pub(crate) fn begin_look(&mut self, kind: SlabKind) -> bool {
         if core::mem::replace(&mut self.slab(kind).looking, true) {
             return false;
@@ -270,7 +274,7 @@ impl Slabs {
         true
     }
 
-    /// Ends the search for a better block. If none was found, the next search begins after a while only.
+    /// Ends the search for a better block. If none was found, the next search begins only after a while.
     pub(crate) fn end_look(&mut self, kind: SlabKind, found: bool) {
         let block_bytes = self.block_bytes;
         let slab = self.slab(kind);
@@ -280,7 +284,8 @@ impl Slabs {
         }
     }
 
-    /// Takes a block for which `is_best` holds into use, unless one is in use. Returns whether one is now.
+    /// Takes a block for which `is_best` holds into use, unless such a block is in use. Returns whether such a block is
+    /// in use now.
     pub(crate) fn use_best(
         &mut self,
         kind: SlabKind,
@@ -293,7 +298,7 @@ impl Slabs {
             || self.take_into_use(kind, least, &is_frozen, |b| is_best(b.address)).is_some()
     }
 
-    /// Returns a shortage of a slab since the last call; one at a time.
+    /// Returns a shortage that the slab has had since the last call. Several shortages take several calls.
     #[inline]
     pub(crate) fn take_shortage(&mut self, kind: SlabKind) -> Option<SlabShortage> {
         let slab = self.slabs.iter_mut().find(|slab| slab.kind == kind)?;
@@ -303,8 +308,8 @@ impl Slabs {
         core::mem::take(&mut slab.is_half_used).then_some(SlabShortage::Half)
     }
 
-    /// Lends blocks when memory is short: of each slab only one block stays in use, and for a while that is enough.
-    /// Other sessions may have the rest, with the free objects in it.
+    /// Lends blocks when memory is short: one block of each slab stays in use, without a search for a better one for a
+    /// while. Other sessions can get the other blocks, with the free objects in them.
     pub(crate) fn use_one(&mut self) {
         for slab in self.slabs.iter_mut().filter(|slab| slab.in_use.len() > 1) {
             slab.defer_block_search(self.block_bytes);
@@ -330,8 +335,8 @@ impl Slabs {
         }
     }
 
-    /// Begins to move an object of the session in place: its block counts as one in which an operation is under way,
-    /// and is walked by recovery. Returns the object at another turn of that word, with the header that its block
+    /// Begins to move an object of the session in place. From now on an operation is under way in the object's block,
+    /// which recovery therefore walks. Returns the object at another turn of `word`, with the header that the block
     /// needs for that. `None` if another session owns the block, or the object cannot be moved now.
     pub(crate) fn begin_move(&mut self, word: Slot, turn: u16) -> Option<Allocation> {
         let owner = self.owner;
@@ -344,13 +349,14 @@ impl Slabs {
         Some(Allocation { address, kind, generation, header })
     }
 
-    /// Whether the block of an object is offered to other sessions, until it is taken back.
+    /// Whether the block of an object is offered to other sessions, and not taken back yet.
     pub(crate) fn is_offered(&self, address: Address) -> bool {
         self.aside.iter().any(|block| block.offered && block.holds(address, self.block_bytes))
     }
 
-    /// Returns the next object that may be demoted in place, with its slab: from the oldest block that is not in use
-    /// and has an object not examined since then. Updates write new objects, so those left in an old block are cold.
+    /// Returns the next object that may be demoted in place, with its slab. It comes from the oldest block that is not
+    /// in use and contains objects that were not examined since the block was in use. Updates write new objects, so
+    /// objects that are left in an old block are cold.
     pub(crate) fn next_to_demote(
         &mut self,
         is_frozen: impl Fn(Address) -> bool,
@@ -365,7 +371,7 @@ impl Slabs {
         }
     }
 
-    /// Records that the header that came with an object is on all replicas.
+    /// Records that the header that came with an object has been written on all replicas.
     pub fn header_written(&mut self, object: &Allocation) {
         let Some((_, header)) = object.header else { return };
         let says =
@@ -382,8 +388,8 @@ impl Slabs {
         }
     }
 
-    /// Records that the operation that an object was allocated for posts no verb about it any more, and that
-    /// no such verb is on its way.
+    /// Records that the operation for which an object was allocated posts no more verbs about the object, and that none
+    /// of its verbs is on its way.
     #[inline]
     pub fn end(&mut self, object: &Allocation) {
         if let Some(block) = self.block_of(object) {
@@ -391,9 +397,9 @@ impl Slabs {
         }
     }
 
-    /// Gives an object back that no CAS has mentioned; otherwise like [`Slabs::end`]. It is free again in a
-    /// later epoch: else an object could run through all generations in one. Frees the objects that were given
-    /// back in earlier epochs; marks are those of [`Epochs`](crate::host::Epochs).
+    /// Gives an object back that no CAS has named; otherwise does the same as [`Slabs::end`]. The object becomes free
+    /// in a later epoch, because otherwise it could go through all generations in one epoch. Also frees objects that
+    /// were given back in earlier epochs. Marks are those of [`Epochs`](crate::host::Epochs).
     pub fn give_back(
         &mut self,
         object: &Allocation,
@@ -423,7 +429,7 @@ impl Slabs {
         self.aside.iter_mut().find(|b| b.address == block)
     }
 
-    /// Returns all blocks.
+    /// Returns all blocks, in use or not.
     pub(crate) fn blocks(&mut self) -> impl Iterator<Item = &mut Block> {
         self.slabs.iter_mut().flat_map(|slab| &mut slab.in_use).chain(&mut self.aside)
     }
@@ -433,7 +439,7 @@ impl Slabs {
         self.blocks().find(|b| b.address == block)
     }
 
-    /// Whether [`Slabs::allocate`] has an object to give, from a block in use or not.
+    /// Whether [`Slabs::allocate`] can return an object, from a block in use or not.
     pub(crate) fn has_room(
         &self,
         kind: SlabKind,
@@ -445,7 +451,7 @@ impl Slabs {
             || self.aside.iter().any(|b| b.suits(kind, least) && !is_frozen(b.address))
     }
 
-    /// Stops trusting the free bitmaps of blocks that are not in use. Returns whether any was trusted.
+    /// Marks the free bitmaps of the blocks aside as unverified. Returns whether any of them was verified.
     pub(crate) fn unverify_all(&mut self) -> bool {
         let trusted =
             |b: &&mut Block| b.verification == Verification::Verified && b.scrubbed.is_none();
@@ -453,19 +459,19 @@ impl Slabs {
         self.aside.iter_mut().filter(trusted).map(unverify).count() > 0
     }
 
-    /// Sets all blocks aside.
+    /// Sets all blocks in use aside.
     pub(crate) fn set_aside(&mut self) {
         self.slabs.iter_mut().for_each(|slab| self.aside.append(&mut slab.in_use));
     }
 
-    /// Sets the blocks of a class aside that have no room.
+    /// Sets aside the blocks of a kind from which no object can be allocated.
     pub(crate) fn set_full_aside(&mut self, kind: SlabKind) {
         let Some(slab) = self.slabs.iter_mut().find(|slab| slab.kind == kind) else { return };
         self.aside.extend(slab.in_use.extract_if(.., |block| !block.has_room()));
     }
 
-    /// Lends the blocks in use of a class that have room: they may be offered like those that are not in use, until
-    /// this session needs them again.
+    /// Lends the blocks in use of a kind that have free objects: like blocks that are not in use, they can be offered
+    /// to other sessions, until this session needs them again.
     pub(crate) fn lend(&mut self, kind: SlabKind) {
         let Some(slab) = self.slabs.iter_mut().find(|slab| slab.kind == kind) else { return };
         for mut block in slab.in_use.extract_if(.., |b| b.has_room()) {
@@ -474,8 +480,8 @@ impl Slabs {
         }
     }
 
-    /// Records that the header of a `held` block says on all replicas that the block is sealed (`is_sure`), or may say
-    /// so.
+    /// Ends the writing of a `held` block's header that says that the block is sealed. If `is_sure`, the header says so
+    /// on all replicas; otherwise it may say so on some.
     pub(crate) fn end_seal(&mut self, block: Address, is_sure: bool) {
         if let Some(block) = self.aside_at(block) {
             block.held = false;
@@ -483,12 +489,12 @@ impl Slabs {
         }
     }
 
-    /// Removes a block, which is not the session's any more.
+    /// Removes a block that does not belong to the session any more.
     pub(crate) fn remove(&mut self, block: Address) {
         self.aside.retain(|b| b.address != block);
     }
 
-    /// Removes the blocks that are gone with their regions.
+    /// Removes the blocks whose regions are gone.
     pub(crate) fn forget(&mut self, is_gone: impl Fn(Address) -> bool) {
         self.aside.retain(|block| !is_gone(block.address));
         for slab in &mut self.slabs {
@@ -496,12 +502,13 @@ impl Slabs {
         }
     }
 
-    /// Offers blocks that are not in use to other sessions, until they are taken back. Of a class that is short
-    /// here, offers only blocks that are worth using again, except the best one: an operation that waits for that
-    /// one needs no other meanwhile, and a session without such blocks keeps those that may become free. The first
-    /// blocks need no comparison, and of these, those with most objects known to be free come first: they are of
-    /// use to other sessions at once. Of blocks of which nothing is known, those come first that were not looked
-    /// at for longest: more may be free there by now. Returns the blocks that are of no use here separately.
+    /// Offers blocks that are not in use to other sessions, until they are taken back. Of a kind of which this session
+    /// is short itself, offers only blocks that are worth using again, except the best one. An operation that waits for
+    /// the best block needs no other, and a session without such blocks keeps those that may become free. In the list,
+    /// blocks that need no comparison come first, those with most objects known to be free before the others, because
+    /// other sessions can use them at once. Of the blocks of which nothing is known, those that were not looked at for
+    /// the longest time come first, because more objects may be free there. Returns separately the blocks that are of
+    /// no use to this session.
     pub(crate) fn offer(&mut self) -> (Vec<BlockRemainder>, Vec<BlockRemainder>) {
         let mut spare = Vec::new();
         let mut surplus = Vec::new();
@@ -528,7 +535,7 @@ impl Slabs {
         (spare.into_iter().map(|(rest, ..)| rest).collect(), surplus)
     }
 
-    /// Whether a block is about to become free, for other sessions as well, and is not offered.
+    /// Whether a block that is not offered is about to become free, for other sessions as well.
     pub(crate) fn frees_soon(&self) -> bool {
         let is_compared = |b: &Block| matches!(b.verification, Verification::Compared { .. });
         let comes = |b: &Block| b.scrubbed.is_some() && b.not_before() == 0;
@@ -537,8 +544,8 @@ impl Slabs {
         self.aside.iter().any(|block| !block.offered && frees_soon(block))
     }
 
-    /// Takes the whole offer back, and removes the blocks that are gone. Returns the number of their free objects whose
-    /// free bits are not set: the session that has got a lent block finds them by comparison.
+    /// Takes the whole offer back, and removes the blocks that other sessions have got. Returns the number of free
+    /// objects in the removed blocks whose free bits are not set; the new owners find these objects by comparison.
     pub(crate) fn take_back(&mut self, gone: &[Address]) -> u64 {
         let gone = self.aside.extract_if(.., |block| gone.contains(&block.address));
         let unmarked = gone.map(|block| block.not_set_free().count() as u64).sum();
@@ -546,13 +553,14 @@ impl Slabs {
         unmarked
     }
 
-    /// Removes all blocks, which this client stops using. Returns their remainders.
+    /// Removes all blocks, because this session stops using them. Returns their remainders.
     pub fn take_remainders(&mut self) -> Vec<BlockRemainder> {
         self.set_aside();
         core::mem::take(&mut self.aside).iter().map(Block::remainder).collect()
     }
 
-    /// Returns the header that says that a block which is not in use is sealed, and from which object on it is new.
+    /// Returns the header which says that a block that is not in use is sealed, and from which object on the block is
+    /// new.
     pub(crate) fn sealed(&self, block: Address) -> Option<BlockHeader> {
         let block = self.aside.iter().find(|b| b.address == block)?;
         let (Block { kind, fresh, .. }, base) = (block, block.generations.base());

@@ -1,6 +1,6 @@
-//! A block of a session: its grant, its free objects, and its remainder for other sessions.
+//! A block of a session: the grant, the free objects, and the remainder for other sessions.
 //!
-//! A block tells which steps are allowed. The slabs decide when a step is done, and to which block.
+//! A block tells which steps are allowed. The slabs decide when a step is made, and with which block.
 
 use alloc::collections::VecDeque;
 use alloc::vec;
@@ -12,12 +12,12 @@ use crate::layout::{Address, BlockHeader, BlockShape, Identity, SizeClass, Slot,
 use crate::mutant::{Mutant, removed};
 use crate::verbs::ClientId;
 
-/// The kind of a slab.
+/// The kind of a slab: the size class and the redundancy of its objects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SlabKind {
-    /// The size of its objects, on each of their places.
+    /// The size class of an object on each of its places.
     pub class: SizeClass,
-    /// The redundancy of its objects: its blocks are in regions for it.
+    /// The redundancy of the objects; the slab's blocks are in regions of this redundancy.
     pub redundancy: Redundancy,
 }
 
@@ -29,33 +29,32 @@ impl SlabKind {
         Some(SlabKind { redundancy, class })
     }
 
-    /// Returns the number of words that lead to one of its objects, one after the other.
+    /// Returns the number of generations of one life of an object: the turns of an EC-oriented object, otherwise 1.
     pub(crate) fn turns(self) -> u16 {
         if matches!(self.redundancy, Redundancy::Oriented(_)) { Slot::TURNS } else { 1 }
     }
 
-    /// Returns the kind for log objects of DELETEs.
+    /// Returns the kind for the log objects of DELETEs.
     pub fn of_logs(key_bytes: usize) -> Option<SlabKind> {
         SlabKind::of(Redundancy::Replicated, key_bytes, 0)
     }
 }
 
-/// A block that this client may allocate objects from. Its block table entries name the client
-/// on all replicas of its region.
+/// A block that was given to this session. The block's table entries name the session on all places of the region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockGrant {
-    /// Its first byte, where its header begins.
+    /// The first byte of the block, where the block's header begins.
     pub address: Address,
-    /// The redundancy of its region.
+    /// The redundancy of the block's region.
     pub redundancy: Redundancy,
-    /// The class of its objects. It is another one than was asked for if no other block was left: all
-    /// its objects may turn out to be free, so that it can go back to the pool.
+    /// The class of the block's objects. It is not the class that was asked for if no other block was left: all objects
+    /// of the block may turn out to be free, so that the block can go back to the pool.
     pub class: SizeClass,
-    /// The first object never allocated; more than 0 in a block that another client left.
+    /// The first object that was never allocated; more than 0 in a block that another session left.
     pub first: u32,
     /// See [`BlockRemainder::marked`].
     pub marked: Option<u64>,
-    /// Whether the pool had no block any more, and other sessions left this one.
+    /// Whether the pool had no free block any more, and this block was left by another session.
     pub pool_is_empty: bool,
 }
 
@@ -65,44 +64,44 @@ impl BlockGrant {
     }
 }
 
-/// The remainder of a block that its owner has stopped using.
+/// The description of a block that its owner has stopped using, for the next owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockRemainder {
     /// The block's address.
     pub block: Address,
     /// The class of its objects.
     pub class: SizeClass,
-    /// From this object on none was ever allocated; the number of its objects if all were.
+    /// The first object that was never allocated, as all behind it; the number of objects if all were allocated.
     pub first: u32,
-    /// The view since which its free bitmap is at its place
-    /// ([`Region::primary_since`](crate::data::Region::primary_since)), if the bitmap tells which of the objects
-    /// before `first` are free. If `None`, or if the bitmap has moved since, only the whole index tells it.
+    /// The view since which the free bitmap is at its place
+    /// ([`Region::primary_since`](crate::data::Region::primary_since)), if the bitmap tells which of the objects before
+    /// `first` are free. If `None`, or if the bitmap has moved since, only the whole index tells that.
     pub marked: Option<u64>,
 }
 
-/// Bits of a free bitmap that were seen set. They stay set until the block is needed, so that another
-/// session that gets it meanwhile finds them, too.
+/// Bits of a free bitmap that were seen set. They are not cleared before the session needs the block, so another
+/// session that gets the block first finds them as well.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct SeenFreeBits {
-    /// The bitmap: that of the place that leads the region since this view
+    /// The view since which the bitmap's place is the first of the region
     /// ([`Region::primary_since`](crate::data::Region::primary_since)).
     pub primary_since: u64,
-    /// The mark by which they had been seen ([`Epochs::mark`](crate::host::Epochs::mark)).
+    /// The mark by which the bits had been seen ([`Epochs::mark`](crate::host::Epochs::mark)).
     pub mark: u64,
-    /// Number and bits of every word that is not zero.
+    /// Number and set bits of every bitmap word that is not zero.
     pub words: Vec<(u32, u64)>,
-    /// The objects that they stand for.
+    /// The number of objects that the bits stand for.
     pub objects: u32,
 }
 
 /// Whether the free bitmap of a block tells all free objects.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Verification {
-    /// It does.
+    /// The bitmap tells all free objects.
     Verified,
-    /// To be compared with the index.
+    /// The bitmap may lack bits, and the block is to be compared with the index.
     Due,
-    /// The comparison had found, by this mark, the objects that no slot keeps.
+    /// The comparison found, by this mark, the objects that no slot keeps.
     Compared { mark: u64, garbage: Vec<u32> },
 }
 
@@ -112,49 +111,51 @@ pub(crate) struct Block {
     pub address: Address,
     pub kind: SlabKind,
     pub shape: BlockShape,
-    /// Objects to hand out, the next one first: in turn, so that all get as many lives.
+    /// Objects to allocate, the next one first. They are taken in turn, so that all objects get equally many lives.
     pub(super) free: VecDeque<u32>,
-    /// Objects that were given back, and may be known to operations that read their former contents.
+    /// Objects that were given back, and that operations may know which read their former contents.
     pub(super) returned: Vec<u32>,
-    /// Objects that were given back, and are free when all operations have ended that began before this mark.
+    /// A mark, and objects that were given back and become free when all operations that began before the mark have
+    /// ended.
     waiting: Option<(u64, Vec<u32>)>,
-    /// The first object that was never allocated, and all after it.
+    /// The first object that was never allocated, as all behind it.
     pub(super) fresh: u32,
     pub(super) generations: Generations,
-    /// Objects that were handed out for operations that have not ended.
+    /// The number of objects that were allocated for operations which have not ended.
     pub(super) in_flight: u32,
-    /// Objects that are being moved in place; they count in `in_flight` as well.
+    /// Objects that are being moved in place; `in_flight` counts them as well.
     moving: Vec<u32>,
-    /// Whether the header says on all replicas that the block is sealed; `None` if that is not
-    /// certain.
+    /// Whether the header says on all replicas that the block is sealed; `None` if the replicas may differ.
     pub(super) written: Option<bool>,
-    /// The first object that may have been allocated since the block is in use.
+    /// The first object that may have been allocated since the block was taken into use.
     pub(super) in_use_from: u32,
-    /// The value of `fresh` then. All headers of one use are the same: operations post them side by side.
+    /// The value of `fresh` when the block was taken into use. All headers of one use are equal, because operations
+    /// post them at the same time.
     pub(super) was_fresh: u32,
-    /// The number of free objects at which half of them are used up.
+    /// Half of the number of objects that were free when the block was taken into use.
     pub(super) half: u32,
     pub seen: Option<SeenFreeBits>,
-    /// The number of the last reading of its bitmap, counted over all blocks.
+    /// The number of the last reading of the block's bitmap, counted over all blocks; 0 if it was never read.
     pub looked: u64,
-    /// As in [`SeenFreeBits`], at that reading, or when the block was granted.
+    /// The same as in [`SeenFreeBits`], at the last reading of the bitmap, or when the block was granted.
     pub primary_since: u64,
-    /// If there is one, nothing is `seen`.
+    /// The state of the free bitmap; nothing is `seen` unless it is verified.
     pub(super) verification: Verification,
-    /// Its header or its bitmap is being changed. It must not be taken into use meanwhile: two
-    /// headers under way could overtake each other.
+    /// Whether the header or the bitmap is being changed. The block must not be taken into use then, because of two
+    /// headers that are on their way the earlier could arrive last.
     pub held: bool,
-    /// It may be handed on to another session at any time.
+    /// Whether the block is offered, so that it may be handed over to another session at any time.
     pub(super) offered: bool,
-    /// It is in use except between two operations: then other sessions that have no block may have it.
+    /// Whether the block is aside only until the next operation that needs it. Other sessions that have no block can
+    /// get it until then.
     pub(super) lent: bool,
-    /// It came because another class was short, in case it was wholly free.
+    /// Whether the session got the block for another class, because the block may turn out to be wholly free.
     is_foreign: bool,
-    /// It is being emptied, or is all zeros since a mark.
+    /// The progress of emptying the block; `None` if the block is not being emptied.
     pub scrubbed: Option<BlockZeroing>,
-    /// Counts the blocks that came to the session: the oldest has the smallest.
+    /// The block's number in the order in which the session got its blocks; the oldest block has the smallest.
     pub(super) born: u64,
-    /// Its objects before this one have been looked at, to be demoted, since it was in use last.
+    /// The number of objects, from the first on, that were examined for demotion since the block was last in use.
     pub(super) demoted: u32,
 }
 
@@ -163,7 +164,7 @@ pub(crate) struct Block {
 pub(crate) enum BlockZeroing {
     /// Zeros are being written.
     Begun,
-    /// It was zeros on all replicas at this mark.
+    /// The block contained only zeros on all replicas at this mark.
     Done(u64),
 }
 
@@ -206,7 +207,7 @@ impl Block {
         Address::new(self.address.bytes() + self.shape.offset(index))
     }
 
-    /// Returns the number of objects that can be handed out.
+    /// Returns the number of objects that can be allocated.
     pub fn free_objects(&self) -> u32 {
         self.free.len() as u32 + (self.shape.objects - self.fresh)
     }
@@ -217,14 +218,14 @@ impl Block {
         self.free_objects() > 0 && is_usable && is_ours
     }
 
-    /// Returns the number of objects that were given back and cannot be handed out yet.
+    /// Returns the number of objects that were given back and cannot be allocated yet.
     pub fn returned_objects(&self) -> u32 {
         let waiting = self.waiting.as_ref().map_or(0, |(_, objects)| objects.len());
         (self.returned.len() + waiting) as u32
     }
 
-    /// Lets objects be handed out that were given back before a mark that has passed. Those that came
-    /// since wait for another mark.
+    /// Frees the objects that were given back before a mark that has passed. Objects that were given back since then
+    /// wait for another mark.
     pub fn take_returned(&mut self, has_passed: impl Fn(u64) -> bool, mark: impl Fn() -> u64) {
         if self.waiting.as_ref().is_some_and(|(since, _)| has_passed(*since)) {
             let (_, objects) = self.waiting.take().expect("some are waiting");
@@ -235,27 +236,27 @@ impl Block {
         }
     }
 
-    /// Whether a class may take it into use, if one in `least` objects has to be free.
+    /// Whether a slab of a kind can take the block into use, if at least one in `least` objects has to be free.
     pub fn suits(&self, kind: SlabKind, least: u32) -> bool {
         let free = u64::from(self.free_objects()) * u64::from(least);
         let is_enough = self.lent || free >= u64::from(self.shape.objects);
         self.kind == kind && self.has_room() && is_enough
     }
 
-    /// Returns the number of objects that can be handed out once those seen free are reclaimed, and those
-    /// given back have waited.
+    /// Returns the number of objects that can be allocated once those seen free are reclaimed, and those given back
+    /// have waited.
     pub fn prospect(&self) -> u32 {
         let seen = self.seen.as_ref().map_or(0, |seen| seen.objects);
         self.free_objects() + self.returned_objects() + seen
     }
 
-    /// Whether no object of it is in use, once those seen free are reclaimed.
+    /// Whether no object of the block is in use, once those seen free are reclaimed.
     pub fn is_free(&self) -> bool {
         self.prospect() == self.shape.objects && self.is_quiet()
     }
 
-    /// Whether its objects are to be reclaimed for a class that needs some, if one in `least` has to be
-    /// free.
+    /// Whether the block's objects are to be reclaimed for a slab of a kind that needs some, if at least one in `least`
+    /// has to be free.
     pub fn is_worth_reclaiming(&self, kind: SlabKind, least: u32) -> bool {
         let free = u64::from(self.prospect()) * u64::from(least);
         let is_ours = !self.held && self.scrubbed.is_none();
@@ -263,7 +264,7 @@ impl Block {
         self.kind == kind && is_usable && free >= u64::from(self.shape.objects)
     }
 
-    /// Whether it can be emptied, to go back to the pool.
+    /// Whether the block can be emptied, to go back to the pool.
     pub fn may_zero(&self) -> bool {
         let is_ours = !self.held && !self.offered && self.scrubbed.is_none();
         self.is_free() && self.seen.is_none() && is_ours
@@ -273,7 +274,7 @@ impl Block {
         &self.verification
     }
 
-    /// Records that the free bitmap is not trusted, and the state of the comparison with the index.
+    /// Records that the free bitmap may lack bits, and how far the comparison with the index has come.
     pub fn unverify(&mut self, verification: Verification) {
         (self.verification, self.seen) = (verification, None);
     }
@@ -283,7 +284,7 @@ impl Block {
         (self.verification, self.seen) = (Verification::Verified, seen);
     }
 
-    /// Returns the allocated objects that these set bits stand for, and the bits of these objects.
+    /// Returns the allocated objects that these set bits stand for, and the bits that do stand for one.
     pub fn marked(&self, words: &[(u32, u64)]) -> (Vec<u32>, Vec<(u32, u64)>) {
         let taken = self.taken();
         let mut objects = Vec::new();
@@ -295,7 +296,7 @@ impl Block {
                 let bit = left.trailing_zeros();
                 left &= left - 1;
                 let offset = (u64::from(*word) * 64 + u64::from(bit)) * UNIT_BYTES;
-                // Other bits stand for no object that was allocated.
+                // Other bits stand for no object that was allocated, so they are left out.
                 if let Some(object) = self.shape.object_at(offset)
                     && taken[object as usize]
                 {
@@ -319,8 +320,8 @@ impl Block {
         BlockHeader { class, owner, first, fresh, sealed: false, base }
     }
 
-    /// Begins to move one of its objects in place, so that an operation is under way in the block. Returns the header
-    /// that has to say so first, unless the present one does; `None` if the object cannot be moved now.
+    /// Begins to move an object of the block in place, so that an operation is under way in the block. Returns the
+    /// header that has to say so first, unless the present header does; `None` if the object cannot be moved now.
     pub(super) fn open_for(
         &mut self,
         object: Address,
@@ -333,7 +334,7 @@ impl Block {
         }
         let is_walked = self.written == Some(false) && self.in_use_from <= index;
         if !is_walked && !removed(Mutant::RestingBlockNotWalked) {
-            // Of two headers under way the earlier one could come last.
+            // Of two headers that are on their way, the earlier could arrive last.
             if !self.is_quiet() {
                 return None;
             }
@@ -344,20 +345,21 @@ impl Block {
         Some(self.written.is_none().then(|| (self.address, self.header_in_use(owner))))
     }
 
-    /// Whether an object lies in it.
+    /// Whether an object lies in the block.
     pub(super) fn holds(&self, object: Address, block_bytes: u64) -> bool {
         let bytes = object.bytes().checked_sub(self.address.bytes());
         bytes.is_some_and(|bytes| bytes < block_bytes)
     }
 
-    /// Whether it has EC-oriented objects that were not examined for demotion yet, and can be now.
+    /// Whether the block has EC-oriented objects that were not examined for demotion yet, and that can be examined now.
     pub(super) fn may_demote(&self) -> bool {
         let is_ours = !self.held && !self.offered && self.scrubbed.is_none();
         let is_due = self.kind.turns() > 1 && self.demoted < self.fresh;
         is_due && is_ours && self.generations.is_known()
     }
 
-    /// Returns the next of these objects that may be in use, if there is one. All up to it count as examined then.
+    /// Returns the next EC-oriented object to examine for demotion that may be in use, if there is one. It and all
+    /// objects before it count as examined afterwards.
     pub(super) fn next_to_demote(&mut self) -> Option<Address> {
         let taken = self.taken();
         let next = (self.demoted..self.fresh).find(|object| taken[*object as usize]);
@@ -374,19 +376,19 @@ impl Block {
         }
     }
 
-    /// Whether no write is under way whose object lies here, and none may begin.
+    /// Whether no operation is under way for which an object of the block was allocated.
     pub fn is_quiet(&self) -> bool {
         self.in_flight == 0
     }
 
-    /// Whether the header may be written that says that the block is sealed. Not before the header was read: it
-    /// contains the base, which is known only from there.
+    /// Whether the header that says that the block is sealed can be written. It cannot before the present header was
+    /// read, because it contains the base, which only the present header tells.
     pub fn may_seal(&self) -> bool {
         let is_known = self.generations.is_known() || removed(Mutant::SealsUnread);
         self.is_quiet() && self.written != Some(true) && self.scrubbed.is_none() && is_known
     }
 
-    /// Whether its header says on all replicas that it is sealed.
+    /// Whether the header says on all replicas that the block is sealed.
     pub fn is_sealed(&self) -> bool {
         self.written == Some(true)
     }
@@ -399,48 +401,48 @@ impl Block {
         taken
     }
 
-    /// Returns the objects that were allocated once, and belong to no operation and no slot.
+    /// Returns the objects that were allocated once, and that no operation and no slot uses.
     fn idle(&self) -> impl Iterator<Item = u32> + '_ {
         let waiting = self.waiting.iter().flat_map(|(_, objects)| objects);
         self.free.iter().chain(&self.returned).chain(waiting).copied()
     }
 
-    /// Returns those of these objects that have a header to be read first.
+    /// Returns those of these objects whose headers have to be read before they can be allocated.
     pub fn unknown<'o>(&self, objects: &'o [u32]) -> impl Iterator<Item = u32> + use<'o, '_> {
         objects.iter().copied().filter(|object| self.generations.is_unknown(*object))
     }
 
-    /// Whether the block's header is to be read in this epoch, before objects are allocated.
+    /// Whether the block's header is to be read, in this epoch, before objects are allocated.
     pub fn is_unread(&self, epoch: u64) -> bool {
         self.generations.is_unread(epoch)
     }
 
-    /// Takes the headers of the block's replicas, which were read in this epoch.
+    /// Takes in the headers of the block's replicas, which were read in this epoch.
     pub fn read(&mut self, headers: &ReplicaHeaders, epoch: u64) {
         self.generations.read(headers, epoch);
     }
 
-    /// Whether it would wait for a whole window on its way back to the pool, and can be used as it is.
+    /// Whether the block can be used as it is, and would have to wait a whole window if it was emptied.
     pub fn is_better_kept(&self) -> bool {
         self.generations.is_known() && self.generations.is_apart()
     }
 
-    /// Whether no session may use it before a later epoch than this: it was emptied without a base.
+    /// Whether no session is allowed to use the block in this epoch yet, because it was emptied without a base.
     pub fn waits_for_its_window(&self, epoch: u64) -> bool {
         self.generations.waits(epoch)
     }
 
-    /// Whether its header was read, whatever it says.
+    /// Whether the block's header was read, whatever it says.
     pub fn is_read(&self) -> bool {
         !self.generations.is_open()
     }
 
-    /// Whether none of its headers tells its base.
+    /// Whether the block's headers were read and none of them tells the base.
     pub fn is_lost(&self) -> bool {
         self.is_read() && !self.generations.is_known()
     }
 
-    /// Forgets what is known, since emptying the block failed: some of its objects are zeros, some are not.
+    /// Forgets what is known of the objects, because emptying the block failed: some of them are zeros, others are not.
     pub fn forget(&mut self) {
         (self.free, self.returned, self.waiting) = (VecDeque::new(), Vec::new(), None);
         self.generations.forget();
@@ -448,35 +450,35 @@ impl Block {
         self.unverify(Verification::Due);
     }
 
-    /// Begins to empty the block, in this epoch. Its header says that before the first zero is written.
+    /// Begins to empty the block, in this epoch. The header that says so has to be written before the first zero.
     pub fn begin_zeroing(&mut self, epoch: u64) {
         self.generations.end_tenure(epoch);
         (self.scrubbed, self.written) = (Some(BlockZeroing::Begun), None);
     }
 
-    /// Records that it is all zeros at this mark, and that its header says that it is sealed.
+    /// Records that the block contains only zeros at this mark, and that its header says that it is sealed.
     pub fn end_zeroing(&mut self, mark: u64) {
         (self.scrubbed, self.written) = (Some(BlockZeroing::Done(mark)), Some(true));
     }
 
-    /// Returns the epoch before which no session may use the emptied block.
+    /// Returns the epoch before which no session is allowed to use the emptied block.
     pub fn not_before(&self) -> u64 {
         self.generations.base().not_before
     }
 
-    /// Takes the identities in the headers of the replicas of an object.
+    /// Takes in the identities that the replicas of an object show in their headers.
     pub fn learn(&mut self, object: u32, standing: impl Iterator<Item = Option<Identity>>) {
         let at = self.object(object);
         let standing = standing.map(|identity| identity.and_then(|i| i.generation_at(at)));
         self.generations.learn(object, standing);
     }
 
-    /// Makes objects allocatable: their bits are cleared, and their generations known.
+    /// Makes objects allocatable. The caller has cleared their free bits and learnt their generations.
     pub fn reclaim(&mut self, objects: &[u32]) {
         self.free.extend(objects);
     }
 
-    /// Begins to use the block.
+    /// Takes the block into use.
     pub(super) fn use_from_here(&mut self) {
         if !core::mem::take(&mut self.lent) {
             self.half = self.free_objects() / 2;
@@ -486,13 +488,13 @@ impl Block {
         if self.written == Some(true) {
             (self.in_use_from, self.was_fresh) = (from, self.fresh);
         }
-        // Objects before that were reclaimed, when no operation was under way here.
+        // Objects before `in_use_from` were reclaimed, while no operation was under way in the block.
         if from < self.in_use_from {
             (self.in_use_from, self.was_fresh, self.written) = (from, self.fresh, None);
         }
     }
 
-    /// Records the view since which the free bitmap is at its place. If it has moved, bits are missing.
+    /// Records the view since which the free bitmap is at its place. If the bitmap has moved, it lacks bits.
     pub fn follow(&mut self, primary_since: u64) {
         let before = core::mem::replace(&mut self.primary_since, primary_since);
         let is_elsewhere = before != primary_since && !removed(Mutant::AnotherBitmapUnnoticed);
@@ -507,9 +509,9 @@ impl Block {
         BlockRemainder { block: address, class, first: fresh, marked }
     }
 
-    /// Returns the remainder for another session, if no operation is under way in the block. The bits of
-    /// reclaimed objects are not set any more, so another session would find them only by the whole index:
-    /// a block with such objects, of which there are few, stays, unless it is lent.
+    /// Returns the remainder for another session, if no operation is under way in the block. The free bits of reclaimed
+    /// objects are not set any more, so another session would find these objects only by the whole index. Therefore a
+    /// block with such objects, of which there are few, stays here unless it is lent.
     pub(super) fn spare(&self) -> Option<BlockRemainder> {
         let is_spare = self.is_quiet() && !self.held && self.scrubbed.is_none();
         let is_all_marked = self.free.is_empty() && self.returned_objects() == 0;
@@ -520,14 +522,13 @@ impl Block {
         Some(BlockRemainder { marked: rest.marked.filter(|_| is_all_marked), ..rest })
     }
 
-    /// Whether this session has no use for it: its bitmap was read, and it does not go back to the pool.
+    /// Whether the block is of no use to this session: its bitmap was read, and it cannot go back to the pool.
     pub(super) fn is_surplus(&self) -> bool {
         let is_known = self.looked > 0 && self.verification == Verification::Verified;
         self.is_foreign && is_known && !self.is_free()
     }
 
-    /// Returns the objects that are free although they were allocated once: a session that leaves has to
-    /// set their bits again.
+    /// Returns the free objects that were allocated once. A session that leaves has to set their free bits again.
     pub fn not_set_free(&self) -> impl Iterator<Item = Address> + '_ {
         self.idle().map(|object| self.object(object))
     }

@@ -1,24 +1,24 @@
-//! Generations of a block's objects: the next one of each object, and the first one under the next owner.
+//! The generations of a block's objects: each object's next one, and the first one under the next owner.
 //!
-//! *No word comes back within a window of epochs* ([`WINDOW_EPOCHS`]), whichever sessions own the
-//! block meanwhile. An object gets one generation after the other, modulo 512, and each of its lives takes
-//! an epoch at least. So within one *tenure*, the time of a block in one size class, a word takes
-//! 511 epochs to come back. A tenure ends when the block is wholly free, and all objects of the next
-//! one begin with the same generation, the *base*, which stands in the block's header:
+//! *No slot word comes back within a window of epochs* ([`WINDOW_EPOCHS`]), whichever sessions own the block in that
+//! time. The *lives* of an object, one for each allocation, have consecutive generations, modulo 512, and each life
+//! takes at least one epoch. So within one *tenure*, the time that a block spends in one size class, a word comes back
+//! after 511 epochs at the earliest. A tenure ends when the block is wholly free. All objects of the next tenure begin
+//! with the same generation, the *base*, which the block's header contains:
 //!
-//! * It is the one that follows the latest of all objects. So a generation that another object has
-//!   skipped has taken epochs, too: those of the object with the most lives.
-//! * An object that is behind by more than [`SPREAD`] lives would meet its own last words too early.
-//!   Then there is no base: the block waits a whole window before it goes back to the pool.
+//! * The base follows the newest generation of all objects. So a generation that some object has skipped has taken an
+//!   epoch as well: one of the object with the most lives.
+//! * An object that is more than [`SPREAD`] lives behind would meet its own last words too early. If there is one,
+//!   there is no base, and the block waits a whole window before any session uses it again.
 //!
-//! The header says so before the first zero is written, so an owner may die anywhere. The next owner
-//! counts lives from the base on, by the generations in the objects' headers. These cannot tell
-//! 3 lives from 515; so before an object has more than [`TOLD`] lives the header says that the block
-//! is *wrapped*, and such a block has no base at its end, unless its owner has counted them all. The
-//! header is written so twice, first when an object has had half as many lives: a header that does
-//! not say so, and is still on its way then, has arrived, or never will, when the second is posted.
+//! The header tells the base, or the wait, before the first zero is written, so the owner can die at any moment. The
+//! next owner counts lives from the base on, by the generations in the objects' headers. These cannot tell 3 lives from
+//! 515. So before an object has more than [`TOLD`] lives the header says that the block is *wrapped*, and such a block
+//! has no base when its tenure ends, unless the owner has counted all lives. The header that says so is written twice,
+//! the first time when an object has had half as many lives. An older header, which does not say so, may still be on
+//! its way at the first time; at the second it has arrived, or never will.
 //!
-//! `spec/Generations.tla` has all of this.
+//! `spec/Generations.tla` is a model of all this.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -26,24 +26,24 @@ use alloc::vec::Vec;
 use crate::layout::{BlockHeader, GenerationBase, Slot};
 use crate::mutant::{Mutant, removed};
 
-/// The number of epochs for which a word is not written again after it was in any slot.
+/// The number of epochs, after a word has left all slots, in which no session writes the word again.
 pub const WINDOW_EPOCHS: u64 = (Slot::GENERATIONS - SPREAD - 1) as u64;
-/// The number of lives that objects of a block may be apart when a tenure ends without a wait.
+/// The largest difference in lives between objects of a block with which a tenure ends without a wait.
 const SPREAD: u16 = 128;
-/// The number of lives that an object's header can tell: with more, a generation behind the base looks
-/// as if it were ahead.
+/// The largest number of lives that an object's header can tell: after more lives, a generation that is behind the base
+/// looks as if it were ahead of it.
 const TOLD: u16 = Slot::GENERATIONS - 1 - SPREAD;
-/// The largest count of lives. An object with more counts as one with fewer, of the same generation.
+/// The largest count of lives. For an object with more, a smaller count that gives the same generation is noted.
 const MOST: u16 = u16::MAX - 1;
-/// The lives of an object that are not known: its header has to be read.
+/// The count that stands for unknown lives: the object's header has to be read.
 const UNKNOWN: u16 = u16::MAX;
 
 /// The state of the generations of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum GenerationState {
-    /// Its header has to be read first, not before this epoch.
+    /// The block's header has to be read first, and not before this epoch.
     Unread { not_before: u64 },
-    /// No header tells the base: the block can only be emptied.
+    /// No header tells the base, so the block can only be emptied.
     Lost,
     /// Objects may be allocated.
     Known,
@@ -54,25 +54,25 @@ enum GenerationState {
 pub(crate) struct Generations {
     state: GenerationState,
     base: u16,
-    /// Number of generations that a life takes: the turns of an EC-oriented object.
+    /// The number of generations of one life: the turns of an EC-oriented object, otherwise 1.
     turns: u16,
     /// The lives since the base of every object that was ever allocated, or [`UNKNOWN`].
     lives: Vec<u16>,
-    /// Whether the header says, or is about to say, that lives cannot be told from it.
+    /// Whether the header says, or is about to say, that generations do not tell all lives.
     wrapped: bool,
-    /// Whether the header says so for the second time.
+    /// Whether the header has been written with `wrapped` for the second time.
     is_told: bool,
-    /// Whether the owner cannot tell how far the objects are apart.
+    /// Whether the owner cannot tell how many lives the objects are apart.
     is_wide: bool,
 }
 
-/// The headers of a block's replicas, as they were read.
+/// The result of reading the headers of a block on all its replicas.
 pub(crate) enum ReplicaHeaders {
-    /// No replica has one: the block was never used.
+    /// No replica has a header, because the block was never used.
     None,
-    /// None is whole.
+    /// No header is whole.
     Damaged,
-    /// The newest base.
+    /// The newest base in the headers.
     Base(GenerationBase),
 }
 
@@ -100,7 +100,7 @@ impl ReplicaHeaders {
 }
 
 impl Generations {
-    /// Makes the generations of a granted block, of which `allocated` objects were allocated before.
+    /// Returns the generations of a granted block, of which `allocated` objects were allocated before.
     pub fn unread(allocated: u32, turns: u16) -> Generations {
         let lives = vec![UNKNOWN; allocated as usize];
         let state = GenerationState::Unread { not_before: 0 };
@@ -112,18 +112,17 @@ impl Generations {
         self.state == GenerationState::Known
     }
 
-    /// Whether the header was read, and says that no session may use the block before a later epoch
-    /// than this.
+    /// Whether the header was read, and says that no session is allowed to use the block in this epoch yet.
     pub fn waits(&self, epoch: u64) -> bool {
         matches!(self.state, GenerationState::Unread { not_before } if not_before > epoch)
     }
 
-    /// Whether the header is yet to be read.
+    /// Whether the header has yet to be read.
     pub fn is_open(&self) -> bool {
         matches!(self.state, GenerationState::Unread { .. })
     }
 
-    /// Forgets all: the headers of the block and of its objects are to be read again.
+    /// Forgets everything: the headers of the block and of its objects have to be read again.
     pub fn forget(&mut self) {
         self.lives.fill(UNKNOWN);
         self.state = GenerationState::Unread { not_before: 0 };
@@ -134,7 +133,7 @@ impl Generations {
         matches!(self.state, GenerationState::Unread { not_before } if not_before <= epoch)
     }
 
-    /// Takes the headers, which were read in this epoch.
+    /// Takes in the headers, which were read in this epoch.
     pub fn read(&mut self, headers: &ReplicaHeaders, epoch: u64) {
         if !self.is_open() {
             return;
@@ -177,7 +176,8 @@ impl Generations {
         self.lives.get(object as usize) == Some(&UNKNOWN)
     }
 
-    /// Returns the generation for an object's next life, and whether the header has to be written before.
+    /// Returns the generation for an object's next life, and whether the block's header has to be written before the
+    /// object.
     pub fn next(&mut self, object: u32) -> (u16, bool) {
         let lives = &mut self.lives[object as usize];
         debug_assert!(*lives != UNKNOWN, "its header was read");
@@ -197,9 +197,9 @@ impl Generations {
         (generation, is_first || is_second)
     }
 
-    /// Takes the generations in the headers of an object's replicas that name the object. They differ if a client
-    /// died that had written speculatively, or within a WRITE. The next generation is in none of them, so no reader
-    /// ever takes what was left there for what is written next.
+    /// Takes in the generations in the headers of an object's replicas, of those headers that name the object. They
+    /// differ if a client died during a WRITE, or after a speculative one. None of them is the next generation, so no
+    /// reader takes what the client left there for what is written next.
     pub fn learn(&mut self, object: u32, standing: impl Iterator<Item = Option<u16>>) {
         debug_assert!(!self.is_open(), "the header comes first");
         let Some(lives) = self.lives.get_mut(object as usize) else { return };
@@ -211,7 +211,7 @@ impl Generations {
         let ahead = |generation: u16| {
             let next = generation + self.turns + Slot::GENERATIONS - self.base;
             let ahead = next % Slot::GENERATIONS;
-            // Behind the base: of an earlier tenure, and not overwritten by zeros at its end.
+            // The generation is behind the base: it is left from an earlier tenure, and was not overwritten by zeros.
             if ahead > TOLD && !self.wrapped { 0 } else { ahead }
         };
         let mut ahead = standing.flatten().filter(is_born).map(ahead);
@@ -228,8 +228,8 @@ impl Generations {
         *lives = ahead.fold(first, newer);
     }
 
-    /// Ends the tenure in this epoch: no object of the block is in use, and soon no operation knows one.
-    /// From now on all objects begin with another base, or the block is to wait.
+    /// Ends the tenure in this epoch: no object of the block is in use, and soon no operation knows one. From now on
+    /// all objects begin with another base, or the block has to wait.
     pub fn end_tenure(&mut self, epoch: u64) {
         let latest = self.lives.iter().filter(|lives| **lives != UNKNOWN).max();
         let latest = latest.copied().unwrap_or(0);
@@ -239,7 +239,7 @@ impl Generations {
             self.wrapped = false;
         } else {
             self.wrapped = true;
-            // A session may be an epoch behind.
+            // A session may be one epoch behind.
             let waits = if removed(Mutant::EmptiedDoesNotWait) { 0 } else { WINDOW_EPOCHS + 1 };
             self.state = GenerationState::Unread { not_before: epoch + waits };
         }
@@ -252,7 +252,7 @@ impl Generations {
         self.is_known() && !self.lives.contains(&UNKNOWN) && !self.is_apart()
     }
 
-    /// Whether the objects are too far apart for a base, or may be.
+    /// Whether the objects are, or may be, too many lives apart for a base.
     pub fn is_apart(&self) -> bool {
         let mut used = self.lives.iter().filter(|lives| **lives > 0 && **lives != UNKNOWN);
         let Some(first) = used.next() else { return self.is_wide };
@@ -331,7 +331,7 @@ mod tests {
         assert_eq!((base.is_wrapped, base.not_before), (true, 7 + WINDOW_EPOCHS + 1));
         assert!(!generations.is_known() && !generations.is_unread(base.not_before - 1));
         assert!(generations.is_unread(base.not_before));
-        // The next owner.
+        // The next owner has to wait, too.
         let mut next = known(base, 0);
         assert!(!next.is_known() && next.waits(base.not_before - 1));
         next.read(&ReplicaHeaders::Base(base), base.not_before);
@@ -352,11 +352,11 @@ mod tests {
         generations.learn(4, [Some(510)].into_iter());
         assert!(generations.has_base());
 
-        // A block that could not be emptied: what stands there counts.
+        // If a block could not be emptied, the generations in the objects' headers are read again.
         generations.forget();
         generations.read(&ReplicaHeaders::Base(base), 0);
         assert!(generations.is_unknown(4) && !generations.has_base() && !generations.is_apart());
-        // Late headers change nothing.
+        // Headers that arrive late change nothing.
         generations.read(&ReplicaHeaders::Damaged, 0);
         assert!(generations.is_known());
 

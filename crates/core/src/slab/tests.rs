@@ -7,9 +7,9 @@ use crate::data::Redundancy;
 use crate::layout::{GenerationBase, SizeClass, UNIT_BYTES};
 
 const BLOCK: u64 = 4096;
-/// A subtable, and whether a block lies beside it.
+/// A subtable, and a function that tells whether a block lies beside it.
 type Best = (u32, fn(Address) -> bool);
-/// No object is better in one block than in another.
+/// No preference for any block.
 const NOWHERE: Option<Best> = None;
 
 fn grant(n: u64, first: u32) -> BlockGrant {
@@ -27,7 +27,7 @@ fn class() -> SizeClass {
     SizeClass::fitting(1024).unwrap()
 }
 
-/// A block with a header that was read, and that no session had used.
+/// Adds a block whose header was read, and which no session has used yet.
 fn add(slabs: &mut Slabs, grant: BlockGrant) {
     assert!(slabs.add_block(kind(), grant));
     slabs.find(grant.address).expect("it was added").read(&ReplicaHeaders::None, 0);
@@ -37,13 +37,13 @@ fn block_shape() -> BlockShape {
     BlockShape::new(BLOCK, class()).unwrap()
 }
 
-/// The identity in the header of an object of block 1.
+/// Returns an identity that the header of an object of block 1 shows.
 fn standing(object: u32, generation: u16) -> Option<Identity> {
     let address = Address::new(BLOCK + block_shape().offset(object));
     Some(Identity::new(address, generation))
 }
 
-/// An epoch passes.
+/// Lets enough time pass for objects that were given back to become free.
 fn pass(slabs: &mut Slabs) {
     for block in slabs.blocks() {
         (0..2).for_each(|_| block.take_returned(|_| true, || 0));
@@ -130,7 +130,7 @@ fn what_was_seen_counts_as_free_only_when_it_is_taken_in() {
     assert_eq!(take(&mut slabs), None);
     let block = slabs.aside_at(Address::new(BLOCK)).unwrap();
     let unit = block.shape.offset(1) / UNIT_BYTES;
-    // One of them stands for no object.
+    // One of the two bits stands for no object.
     let words = vec![(0, 1 << unit | 1)];
     assert_eq!(block.marked(&words), (vec![1], vec![(0, 1 << unit)]));
     block.seen = Some(SeenFreeBits { primary_since: 1, mark: 0, words, objects: 1 });
@@ -180,7 +180,7 @@ fn a_block_is_lent_between_two_operations_and_used_again_however_little_is_free(
     assert_eq!(slabs.offer(), (vec![], vec![]), "there is nothing left to lend");
 }
 
-/// Of the class of which an operation asks for a block.
+/// A session that is short of a kind offers all blocks of that kind that it could use itself, except the best.
 #[test]
 fn who_is_short_offers_what_it_can_use_itself_but_for_the_best() {
     let mut slabs = Slabs::new(ClientId(1), BLOCK);
@@ -200,7 +200,7 @@ fn who_is_short_offers_what_it_can_use_itself_but_for_the_best() {
     assert_eq!(offered(&mut slabs), [3, 2]);
     slabs.end_ask(kind());
     assert_eq!(offered(&mut slabs), [4, 3, 2, 1]);
-    // A session without free objects keeps the blocks that may become free; another class is not short.
+    // A session without free objects keeps the blocks that may become free. It is not short of another kind.
     slabs.begin_ask(kind());
     slabs.aside.retain(|block| block.address == Address::new(BLOCK));
     assert_eq!(offered(&mut slabs), []);
@@ -239,7 +239,7 @@ fn a_header_goes_with_every_object_until_it_is_written() {
     slabs.header_written(&second);
     let third = take(&mut slabs).unwrap();
     assert_eq!(third.header, None);
-    // Sealed, and in use once more.
+    // The block is sealed, and then taken into use again.
     slabs.set_aside();
     let block = Address::new(BLOCK);
     assert!(!slabs.aside()[0].may_seal(), "three writes are under way");
@@ -257,8 +257,8 @@ fn a_header_goes_with_every_object_until_it_is_written() {
     assert_eq!((header.first, header.fresh, header.sealed), (2, 3, false));
 }
 
-/// The header that an operation brings to its end late is not the one that counts now: what it does not tell of would
-/// not be walked.
+/// A header that an operation reports late as written is not the block's present one. If it was taken for that,
+/// recovery would not walk the objects that only the present header covers.
 #[test]
 fn an_older_header_that_stands_everywhere_does_not_count() {
     let block = Address::new(BLOCK);
@@ -280,7 +280,7 @@ fn an_older_header_that_stands_everywhere_does_not_count() {
     );
     slabs.header_written(&newer);
     assert!(slabs.find(block).unwrap().written == Some(false));
-    // One life more, and the header says that the block is wrapped.
+    // After one more life of the object, the header says that the block is wrapped.
     slabs.give_back(&newer, |_| true, || 0);
     slabs.set_aside();
     pass(&mut slabs);
@@ -302,7 +302,7 @@ fn headers_of_one_use_are_the_same_though_objects_were_given_back() {
     let first = take(&mut slabs).unwrap();
     let second = take(&mut slabs).unwrap();
     slabs.give_back(&second, |_| true, || 0);
-    // Its header is on its way, and the block is set aside and used again.
+    // The first header is still on its way when the block is set aside and taken into use again.
     slabs.set_aside();
     let third = take(&mut slabs).unwrap();
     assert!(first.header.is_some());
@@ -319,14 +319,14 @@ fn a_block_with_little_room_is_used_only_if_that_will_do() {
     assert_eq!(take(&mut slabs), None);
 }
 
-/// The block of an object that is best in this one.
+/// Allocates an object that is best in block `best`. Returns the number of the block that contains it.
 fn best_in(slabs: &mut Slabs, best: u64) -> Option<u64> {
     let is_best = move |block: Address| block.bytes() / BLOCK == best;
     let object = slabs.allocate(kind(), u32::MAX, |_| false, Some((best as u32, is_best)));
     object.map(|object| object.address.bytes() / BLOCK)
 }
 
-/// Whether a block is in use now that was looked for.
+/// Searches for block `best`. Returns whether it is in use now.
 fn looked_for(slabs: &mut Slabs, best: u64) -> bool {
     assert!(slabs.begin_look(kind()) && !slabs.begin_look(kind()), "one looks");
     let is_best = |block: Address| block.bytes() / BLOCK == best;
@@ -340,7 +340,7 @@ fn objects_come_from_where_they_are_best_as_soon_as_a_block_was_looked_for() {
     let mut slabs = Slabs::new(ClientId(7), BLOCK);
     assert_eq!(best_in(&mut slabs, 5), None);
     (1..=3).for_each(|n| add(&mut slabs, grant(n, 0)));
-    // A new slab is content for a while; then it tells what it lacks, once.
+    // A new slab does not search for a while. Then it reports once that it lacks a block.
     let first: Vec<Option<u64>> = (0..2).map(|_| best_in(&mut slabs, 5)).collect();
     assert!(first[0] == first[1] && first[0].is_some_and(|block| block <= 3), "{first:?}");
     assert_ne!(slabs.take_shortage(kind()), Some(SlabShortage::Beside(5)));
@@ -355,7 +355,7 @@ fn objects_come_from_where_they_are_best_as_soon_as_a_block_was_looked_for() {
         "in vain: content again"
     );
 
-    // What comes is in use before others can be offered it.
+    // The new block is in use before it could be offered to other sessions.
     add(&mut slabs, grant(5, 0));
     assert!(looked_for(&mut slabs, 5));
     let (spare, _) = slabs.offer();
@@ -370,7 +370,7 @@ fn where_memory_is_short_others_may_have_all_blocks_but_one() {
         add(&mut slabs, grant(n, 0));
         assert!(looked_for(&mut slabs, n));
     }
-    // Of one all is used up, and of another something was free once more.
+    // All of block 1 is used up, and an object of another block was given back and is free.
     (0..3).for_each(|_| assert_eq!(best_in(&mut slabs, 1), Some(1)));
     assert_eq!(slabs.aside().len(), 0, "all are in use");
     let taken = take(&mut slabs).expect("there is another one");
@@ -475,7 +475,7 @@ fn the_oldest_block_that_is_not_in_use_is_demoted_first_and_each_object_once() {
     let all: Vec<Address> = (0..3 * objects).map(|_| take(&mut slabs)).collect();
     take_all_of(&mut slabs);
     let next = |slabs: &mut Slabs| slabs.next_to_demote(|_| false).map(|(object, _)| object);
-    // The last block is in use for writes: the others came before it, and are aside.
+    // The last block is in use for writes. The others came before it, and are set aside.
     let in_use = all[2 * objects].bytes() / BLOCK;
     let mut due: Vec<Address> = core::iter::from_fn(|| next(&mut slabs)).collect();
     assert_eq!(due.len(), 2 * objects, "each once, of the blocks that are not in use");
@@ -490,7 +490,7 @@ fn the_oldest_block_that_is_not_in_use_is_demoted_first_and_each_object_once() {
     assert_eq!(slabs.next_to_demote(frozen), None);
 }
 
-/// Of the replicated slab, whose objects are never demoted.
+/// Allocates all objects of the replicated slab, whose objects are never demoted.
 fn take_all_of(slabs: &mut Slabs) {
     while take(slabs).is_some() {}
 }
