@@ -1,29 +1,30 @@
-//! Scrubbing: checks whether replicas agree, and whether the index agrees with the objects, in memory that no
-//! operation reads.
+//! Scrubbing: checks whether replicas agree, and whether the index agrees with the objects, in memory that no operation
+//! reads.
 //!
 //! Memory decays, also where no operation reads it. [`check_slots`] reads some slots of a subtable from all replicas,
-//! every replica of the objects that they lead to, and the free bits of these. It writes only objects.
+//! every replica of the objects that the slots lead to, and the free bits of these objects. It writes nothing but
+//! objects.
 //!
 //! | finding | proof | action |
 //! |---|---|---|
-//! | a replica that does not match its slot, which stays | it is damaged (1) | written anew from a whole one |
+//! | a replica that does not match a slot that stays unchanged | it is damaged (1) | repaired from a whole one |
 //! | an object without a whole replica | the pair is lost, or all replicas of its slot are damaged | reported |
-//! | a set free bit of an object in use (2) | the bitmap is damaged | reported: the region gets a new bitmap (3) |
+//! | a set free bit of an object in use (2) | the bitmap is damaged | reported: the region's bitmaps begin anew (3) |
 //! | slots that differ | nothing yet: a write may be under way | reported (4) |
 //!
-//! 1. By the argument of [`store`](crate::store), *damage*.
-//! 2. The primary's slot refers to the object before and after. A session that sets the bit has replaced the word
-//!    before.
+//! 1. The argument of [`store`](crate::store), *damage*, proves this.
+//! 2. The primary's slot refers to the object before and after the READ of the bit. A session that sets the bit has
+//!    replaced the word before.
 //! 3. [`RegionChange::renewed`](crate::view::change::RegionChange::renewed).
 //! 4. If a check finds the same words much later, the subtable is settled.
 //!
-//! *Settling differing slots is always right*, damaged or not: every change does it, while no session writes there
-//! ([`repair`](crate::repair)). If the replicas of a slot differ, words that lead to nothing are not chosen
-//! (`leads_here`): a writer's object is complete before its word stands anywhere, so only damage makes such a word.
-//! Slots that are free, and differ, are made equal.
+//! *Settling differing slots is always right*, whether or not they are damaged: every change does it, while no session
+//! writes in its scope ([`repair`](crate::repair)). If the replicas of a slot differ, words that lead to nothing are
+//! not chosen (`leads_here`): a writer's object is complete before any slot contains its word, so only damage makes
+//! such a word. Free words that differ are made equal, too.
 //!
-//! Preconditions: the view is stable. The scrubbing session belongs to an epoch, so that no object of a word that it
-//! read is used again before it has ended; and it is fenced if it may not have ended.
+//! Preconditions: the view is stable. The scrubbing session is pinned in an epoch, so that the object of a word that it
+//! read is not reused before it has ended; and if it may not have ended, it is fenced.
 
 use alloc::vec::Vec;
 
@@ -37,25 +38,26 @@ use crate::stats::Damage;
 use crate::verbs::{Fabric, FailedVerb, MAX_BATCH_VERBS, Ticket, VerbBatch};
 use crate::view::{MAX_REPLICAS, PoolPlace, View};
 
-/// Slots that are read in one phase: of every object each replica and a word of the bitmap are read.
+/// The number of slots that are read in one phase, such that one more phase can read every replica and the bitmap word
+/// of their objects.
 const CHUNK_SLOTS: u64 = (MAX_BATCH_VERBS / (MAX_REPLICAS + 1)) as u64;
-/// Bytes of objects that are read together, unless a single one has more.
+/// The largest number of bytes of objects that are read in one phase, except for a single object that has more.
 const CHUNK_BYTES: u64 = 1 << 20;
 
 /// The findings of a check.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ScrubFindings {
-    /// The first slot that was not checked.
+    /// The number of the first slot that was not checked.
     pub next: u64,
-    /// Bytes that were read.
+    /// The number of bytes that were read.
     pub bytes: u64,
-    /// Replicas of objects that do not match their slots, except those of lost pairs.
+    /// The numbers of replicas that do not match their slots, and of those repaired. Lost pairs are not counted.
     pub damage: Damage,
-    /// Slots that lead to no whole object.
+    /// Slots that lead to objects of which too little is undamaged.
     pub lost: Vec<UnreadableSlot>,
     /// Slots whose replicas differ.
     pub differing: Vec<DifferingSlot>,
-    /// Regions in which a free bit is set that must not be.
+    /// Regions in which the free bit of an object in use is set.
     pub marked: Vec<u32>,
 }
 
@@ -66,7 +68,7 @@ pub struct UnreadableSlot {
     pub slot: u64,
     /// The word of the slot.
     pub word: u64,
-    /// Replicas or chunks of the object that are damaged.
+    /// The number of replicas or chunks of the object that are damaged.
     pub damaged: u64,
 }
 
@@ -75,17 +77,17 @@ pub struct UnreadableSlot {
 pub struct DifferingSlot {
     /// The number of the slot in the subtable.
     pub slot: u64,
-    /// The words of its replicas.
+    /// The words of the slot's replicas, the primary's first.
     pub words: Vec<u64>,
 }
 
 type PerReplica<T> = ArrayVec<T, MAX_REPLICAS>;
 
-/// Whether this object belongs to an entry in a slot of this number.
+/// Whether this object can belong to an entry with this word in a slot of this number.
 pub(crate) fn leads_here(view: &View, slot: u32, word: Slot, object: &ReplicaContents<'_>) -> bool {
     let buckets = Buckets::of(object.key, view);
     let is_turned = view.object_of(word).is_some_and(|object| object.is_turned(word));
-    // The log object of a DELETE is no entry, nor is a copy. Words of Moves have the moved bit, and no others.
+    // The log object of a DELETE belongs to no entry, nor does a copy. Only words of Moves have the moved bit.
     !matches!(object.opcode, Some(Opcode::Delete | Opcode::Copy))
         && word.is_moved() == (is_turned || object.opcode == Some(Opcode::Move))
         && word.class() == object.class
@@ -93,7 +95,7 @@ pub(crate) fn leads_here(view: &View, slot: u32, word: Slot, object: &ReplicaCon
         && buckets.covers_number(slot)
 }
 
-/// Checks slots of a subtable from `first` on, until it has checked `count` or read `bytes`.
+/// Checks slots of a subtable from `first` on, until `count` slots are checked or `bytes` bytes are read.
 pub async fn check_slots<F: Fabric>(
     fabric: &F,
     view: &View,
@@ -115,13 +117,13 @@ pub async fn check_slots<F: Fabric>(
     Ok(work.found)
 }
 
-/// An entry, and the READs that were posted for it.
+/// An index entry, with the READs that were posted for it.
 struct ScrubbedEntry<'w> {
     slot: u32,
     word: Slot,
-    /// Its object, if it can have one.
+    /// The location of the entry's object and the READs of it; `None` if no such object can exist.
     object: Option<(ObjectLocation<'w>, ObjectReads)>,
-    /// The READ of its word of the free bitmap, the mask of its bit, and its region.
+    /// The READ of the object's word of the free bitmap, the mask of the object's bit, and the number of the region.
     mark: Option<(Ticket, u64, u32)>,
 }
 
@@ -144,7 +146,7 @@ impl<'w, F: Fabric> SubtableScrub<'w, F> {
         self.view.subtables[self.subtable as usize].primary().plus(u64::from(slot) * 8)
     }
 
-    /// Notes slots that differ; returns the numbers and words of the others.
+    /// Notes slots whose replicas differ. Returns the numbers and words of the other slots.
     async fn slots(&mut self, first: u64, count: u64) -> Result<Vec<(u32, Slot)>, FailedVerb> {
         self.batch.clear();
         let replicas = self.view.subtables[self.subtable as usize].replicas();
@@ -171,14 +173,14 @@ impl<'w, F: Fabric> SubtableScrub<'w, F> {
         Ok(equal)
     }
 
-    /// Checks the objects that these words lead to, until it has read `bytes` bytes; returns the first slot whose
-    /// object it has not checked.
+    /// Checks the objects that these words lead to, until `bytes` bytes are read. Returns the first slot whose object
+    /// was not checked.
     async fn objects(
         &mut self,
         words: &[(u32, Slot)],
         bytes: u64,
     ) -> Result<Option<u64>, FailedVerb> {
-        // Tentative words may be withdrawn, and then lead nowhere.
+        // INSERTs may withdraw their tentative words, which then lead to no object any more.
         let is_entry = |word: Slot| !word.is_free() && !word.is_tentative();
         let view = self.view;
         let entries = words.iter().copied();
@@ -189,7 +191,7 @@ impl<'w, F: Fabric> SubtableScrub<'w, F> {
             let mut asked = Vec::new();
             while let Some((slot, word)) = next {
                 let Some(object) = self.view.object_of(word) else {
-                    // The second reading shows whether the word still stands there.
+                    // The second reading tells whether the slot still contains this word.
                     asked.push(ScrubbedEntry { slot, word, object: None, mark: None });
                     next = entries.next();
                     continue;
@@ -223,7 +225,7 @@ impl<'w, F: Fabric> SubtableScrub<'w, F> {
         Ok(next.map(|(slot, _)| slot.into()))
     }
 
-    /// Posts READs of an entry's object, from all its places, and of its free bit.
+    /// Posts READs of an entry's object, at all its places, and of the object's free bit.
     fn ask(
         &mut self,
         slot: u32,
@@ -238,7 +240,7 @@ impl<'w, F: Fabric> SubtableScrub<'w, F> {
         ScrubbedEntry { slot, word, object, mark }
     }
 
-    /// Returns what the READs have shown of an entry's object; `None` if the entry can have none.
+    /// Returns the result of the READs of an entry's object; `None` if no such object can exist.
     fn judge(&mut self, entry: &ScrubbedEntry<'_>) -> Result<Option<ObjectReadResult>, FailedVerb> {
         let Some((_, reads)) = &entry.object else { return Ok(None) };
         let view = self.view;
@@ -248,8 +250,8 @@ impl<'w, F: Fabric> SubtableScrub<'w, F> {
         reads.judge(&mut self.batch, word, leads).answered().map(Some)
     }
 
-    /// Two phases: posts WRITEs over damaged chunks of an EC-oriented object that lacks parity, made from one of its
-    /// copies. Returns whether there is a copy.
+    /// Posts, after one or two phases, WRITEs of chunks over damaged ones of an EC-oriented object that lacks parity.
+    /// The chunks are made from a copy of the object. Returns whether there is such a copy.
     async fn mend_by_copy(
         &mut self,
         found: &ObjectReadResult,
@@ -282,14 +284,14 @@ impl<'w, F: Fabric> SubtableScrub<'w, F> {
         Ok((word & bit != 0).then_some(region))
     }
 
-    /// Whether anything about an entry is wrong, provided that its slot still holds it.
+    /// Whether an entry seems to be damaged, which is certain only if its slot still contains the word.
     fn is_doubtful(&mut self, entry: &ScrubbedEntry<'_>) -> Result<bool, FailedVerb> {
         let Some(found) = self.judge(entry)? else { return Ok(true) };
         Ok(found.damaged() > 0 || self.region_if_bit_set(entry)?.is_some())
     }
 
-    /// Reads an entry a second time, and its slot afterwards. If the slot still shows the word, the word stood there
-    /// all the time since before the first reading, and so the findings hold.
+    /// Reads an entry a second time, and its slot after that. If the slot still shows the word, it has contained the
+    /// word since before the first reading, so the findings are valid.
     async fn look_again(&mut self, entry: ScrubbedEntry<'w>) -> Result<(), FailedVerb> {
         let ScrubbedEntry { slot, word, object, .. } = entry;
         self.batch.clear();

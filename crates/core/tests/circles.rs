@@ -1,9 +1,9 @@
-//! No files of the crate use each other in a circle.
+//! The test that no files of the crate use each other in a circle.
 //!
-//! A file *uses* another one if it names an item that the other one defines: in a `use`, or by a path in its
-//! code. An item that a module re-exports (`pub use`) belongs to the file that defines it. A file that
-//! declares modules and the files of these are parts of one whole: a file below may name items of a file
-//! above it, and a re-export is no use. Tests and comments do not count.
+//! A file *uses* another one if it names an item that the other file defines, in a `use` or by a path in its code. An
+//! item that a module re-exports (`pub use`) belongs to the file that defines it. A file that declares modules and the
+//! files of these modules are parts of one whole: a lower file is allowed to name items of a file above it, and a
+//! re-export is no use. Tests and comments are ignored.
 
 // Promise API-10: No files of core use each other in a circle.
 
@@ -40,7 +40,7 @@ fn circles_are_found_whatever_way_a_name_is_written() {
     assert_eq!(circles(&[root, ("a.rs", none), b]), [[""; 0]; 0]);
     let tested = "#[cfg(test)]\nmod tests {\n    use crate::b::B;\n    fn f() {}\n}\n";
     assert_eq!(circles(&[root, ("a.rs", tested), b]), [[""; 0]; 0]);
-    // A use through a module that re-exports; and a part may name items of the whole.
+    // A use through a module that re-exports the item counts; a part is allowed to name items of the whole.
     let c = ("c.rs", "mod d;\npub use d::D;\npub struct Whole(D);\n");
     let d = ("c/d.rs", "use super::Whole;\nuse crate::a::A;\npub struct D;\n");
     assert_eq!(circles(&[root, ("a.rs", "use crate::c::D;\n"), c, d]), [["a.rs", "c/d.rs"]]);
@@ -56,9 +56,9 @@ type Names = Vec<String>;
 struct File {
     name: String,
     module: Names,
-    /// Paths of the items that it uses.
+    /// The paths of the items that the file uses.
     paths: Vec<Names>,
-    /// Its re-exports: their names, and their paths.
+    /// The file's re-exports, with the path of each name.
     exports: BTreeMap<String, Names>,
 }
 
@@ -87,7 +87,8 @@ impl House {
         self.files.iter().find(|file| file.module == module)
     }
 
-    /// Returns the file that defines the item of a path, and the item's name; `None` if no file here does.
+    /// Returns the file that defines the item of a path, and the item's name; `None` if no file of this crate defines
+    /// it.
     fn target(&self, from: &File, path: &[String]) -> Option<(&File, String)> {
         let mut base = from.module.clone();
         let rest = match path[0].as_str() {
@@ -124,7 +125,7 @@ impl House {
         for file in &self.files {
             for path in &file.paths {
                 let Some((used, name)) = self.target(file, path) else { continue };
-                // The file itself, or one above it.
+                // A file does not use itself, nor a file above it.
                 if !file.module.starts_with(&used.module) {
                     let names = uses.entry(&file.name).or_default().entry(&used.name).or_default();
                     names.insert(name);
@@ -134,7 +135,7 @@ impl House {
         uses
     }
 
-    /// Returns sets of files that all reach each other.
+    /// Returns the sets of files that all reach each other by uses.
     fn circles(&self) -> BTreeSet<BTreeSet<String>> {
         let uses = self.uses();
         let reached = |from: &str| {
@@ -181,7 +182,7 @@ impl File {
         let tokens = without_tests(tokens(text));
         let mut at = 0;
         while at < tokens.len() {
-            // The captures of an `impl Trait` are excluded.
+            // `use<...>` in an `impl Trait` type lists captures, and is no use.
             let is_use = tokens[at] == "use" && tokens.get(at + 1).is_some_and(|t| t != "<");
             if is_use {
                 let is_handed_on = at > 0 && (tokens[at - 1] == "pub" || tokens[at - 1] == ")");
@@ -214,8 +215,8 @@ impl File {
     }
 }
 
-/// Reads the tree behind a `use`, from a token on: every path with the name that it gets. Returns the index
-/// of the token behind the tree.
+/// Reads the tree behind a `use`, beginning at token `from`, and collects every path with the name that it gets.
+/// Returns the index of the token behind the tree.
 fn tree(
     tokens: &[String],
     from: usize,
@@ -270,7 +271,7 @@ fn without_tests(tokens: Vec<String>) -> Vec<String> {
             at += 1;
             continue;
         }
-        // Skips to the end of the item: a semicolon, or its block.
+        // Skips to the end of the item, which is a semicolon or the end of a block.
         let mut depth = 0;
         at += marker.len();
         while at < tokens.len() {

@@ -1,16 +1,16 @@
-//! `fusee-core` does no I/O and has no unsafe code.
+//! The test that `fusee-core` does no I/O and has no unsafe code.
 //!
-//! The compiler proves it: in a `no_std` crate there are no files, sockets, clocks or threads to
-//! name, and `forbid` cannot be lifted further down. This test checks that the two attributes stay,
-//! that no file names `std`, and that no dependency is added unnoticed.
+//! The compiler enforces this: in a `no_std` crate there are no files, sockets, clocks or threads to name, and an inner
+//! attribute cannot lift `forbid`. The tests check that the two attributes stay, that no file names `std`, and that no
+//! dependency is added unnoticed.
 
 // Promise SEC-8: `core` has no I/O and no `unsafe`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// All dependencies are pure computation. The erasure code asks the processor for its instructions,
-/// once.
+/// The allowed dependencies, which only compute. The erasure code also asks the processor, once, which instructions it
+/// has.
 const DEPENDENCIES: [&str; 6] =
     ["arrayvec", "crc-fast", "rusty_erasure", "serde", "siphasher", "thiserror"];
 

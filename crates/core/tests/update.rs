@@ -1,4 +1,4 @@
-//! Differences between views, with arbitrary views and differences.
+//! Tests of differences between views, with arbitrary views and differences.
 
 // Promise CHG-17: Differences between views lead to the right view.
 
@@ -24,7 +24,7 @@ fn member(n: u16, identity: u64) -> Member {
     }
 }
 
-/// Numbers that are likely to mean something, and some that are not.
+/// Generates numbers of which most are in range of the generated lists.
 fn number() -> impl Strategy<Value = u32> {
     prop_oneof![8 => 0u32..12, 1 => any::<u32>()]
 }
@@ -72,7 +72,7 @@ fn members() -> impl Strategy<Value = Vec<Member>> {
     vec((0u16..4, 0u64..3).prop_map(|(n, identity)| member(n, identity)), 0..4)
 }
 
-/// A view of cluster 1, seldom a valid one.
+/// Generates views of cluster 1, few of which are valid.
 fn view() -> impl Strategy<Value = View> {
     let lists = (vec(region(), 0..4), vec(subtable(), 0..8), members());
     (1u64..6, 0u32..5, lists, change(), vec(number(), 16)).prop_map(
@@ -127,8 +127,7 @@ proptest! {
         }
     }
 
-    /// A broken master may send anything: a difference is refused, or leads to a view that the
-    /// check judges.
+    /// A faulty master may send anything. A difference is refused, or leads to a view that [`View::check`] judges.
     #[test]
     fn no_difference_does_harm(from in view(), difference in difference()) {
         let to = difference.to;

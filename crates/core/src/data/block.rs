@@ -1,5 +1,5 @@
-//! Headers and free bitmaps of blocks. They are the same in every scheme: a header stands on each of the
-//! region's places, a bitmap counts on the primary only.
+//! Headers and free bitmaps of blocks. They are the same in every scheme: each of the region's places has the header,
+//! and only the bitmap on the primary is valid.
 
 use alloc::vec::Vec;
 
@@ -28,19 +28,19 @@ impl<'v> BlockLocation<'v> {
         self.region.places().iter().map(move |place| place.plus(self.offset))
     }
 
-    /// Returns the place of the free bitmap that counts.
+    /// Returns the place of the valid free bitmap, on the primary.
     #[inline]
     pub fn bitmap(self) -> PoolPlace {
         self.region.primary().plus(self.offset + BLOCK_HEADER_BYTES)
     }
 
-    /// Returns the number of the view since which its free bitmap is there.
+    /// Returns the number of the view since which the valid free bitmap is at that place.
     #[inline]
     pub fn primary_since(self) -> u64 {
         self.region.primary_since()
     }
 
-    /// Posts the WRITEs of its header.
+    /// Posts the WRITEs of the block's header to all places.
     #[inline]
     pub fn write_header(self, batch: &mut VerbBatch, header: Span) {
         for place in self.places() {
@@ -49,11 +49,11 @@ impl<'v> BlockLocation<'v> {
     }
 }
 
-/// Bytes of zeros that are written together.
+/// The number of zero bytes that are written in one phase.
 const CHUNK_BYTES: u64 = 1 << 20;
 
-/// Overwrites the free bitmaps of a region by zeros. No owner clears bits there meanwhile. If a session sets
-/// bits meanwhile, zeros may overwrite them, as if they had been set before.
+/// Overwrites the free bitmaps of a region with zeros. No owner clears bits while this runs. A session may set bits
+/// while this runs; zeros may then overwrite the bits, as if they had been set earlier.
 pub(crate) async fn clear_bitmaps<F: Fabric>(
     fabric: &F,
     geometry: &Geometry,

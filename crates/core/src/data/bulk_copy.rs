@@ -1,24 +1,24 @@
-//! Bulk copies of memory that no process writes meanwhile.
+//! Bulk copies of memory that no process writes at the same time.
 
 use crate::stats::Cost;
 use crate::verbs::{Fabric, FailedVerb, VerbBatch};
 use crate::view::PoolPlace;
 
-/// Bytes that are copied in one READ and one WRITE.
+/// The number of bytes that one READ and one WRITE copy.
 pub(super) const CHUNK_BYTES: u64 = 1 << 20;
 
-/// The result of copying.
+/// The result of filling replicas or columns.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct CopyResult {
-    /// Bytes that were copied.
+    /// The number of bytes that were copied.
     pub bytes: u64,
-    /// Objects that were damaged at the source, and were taken from other replicas.
+    /// The number of objects that were damaged at the source and were taken from other replicas.
     pub objects_repaired: u64,
     /// The cost: phases (round trips), verbs, atomics and bytes.
     pub cost: Cost,
 }
 
-/// Copies `bytes` bytes, as they are.
+/// Copies `bytes` bytes unchanged.
 pub(crate) async fn copy_bytes<F: Fabric>(
     fabric: &F,
     from: PoolPlace,

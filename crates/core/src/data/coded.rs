@@ -1,9 +1,9 @@
-//! The coded scheme: each place of a region is a *column*, which has one chunk of every object.
+//! The coded scheme: each place of a region is a *column*, which contains one chunk of every object.
 //!
-//! The object is a stripe: its chunks stand at one offset of all columns ([`layout`](crate::layout)). Any `k` good
-//! chunks that agree are the *whole* object. It is *complete* when all columns of the region hold their chunks. No CAS
-//! mentions it before, so no object has to be completed later. A lost column takes its chunk number along. A new one
-//! gets the number of the column that it replaces, else the smallest missing number.
+//! An object is a stripe, whose chunks lie at the same offset of all columns ([`layout`](crate::layout)). Any `k` good
+//! chunks that agree are enough for the *whole* object. The object is *complete* when all columns of the region contain
+//! their chunks. No CAS names the object earlier, so recovery never has to complete one. A lost column takes its chunk
+//! number along. A new column gets the number of the column that it replaces, otherwise the smallest missing number.
 
 mod fill_columns;
 
@@ -30,13 +30,13 @@ use crate::view::{PoolPlace, Subtable, ViewError};
 
 pub(super) use fill_columns::{copy_to, write_parity};
 
-/// The chunks of a coded region, by place.
+/// The columns of a coded region.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Columns {
     coding: Coding,
     /// The chunk number of each place.
     chunks: Vec<u8>,
-    /// The state of EC-oriented objects, if its objects are EC-oriented.
+    /// The state of the region's EC-oriented objects, if the region is for these.
     oriented: Option<OrientedState>,
 }
 
@@ -44,17 +44,17 @@ pub struct Columns {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct OrientedState {
     orientation: Orientation,
-    /// Whether objects are written without parity, and may still lack it.
+    /// Whether objects are written without parity, so that some may lack it.
     may_lack_parity: bool,
 }
 
 impl Columns {
-    /// Returns all columns, in order.
+    /// Returns the columns of a region that has all of them, in order.
     pub(super) fn all(coding: Coding) -> Columns {
         Columns { coding, chunks: (0..coding.chunks() as u8).collect(), oriented: None }
     }
 
-    /// Returns all columns, for EC-oriented objects.
+    /// Returns the columns of a region for EC-oriented objects that has all of them.
     pub(super) fn oriented(orientation: Orientation) -> Columns {
         let oriented = Some(OrientedState { orientation, may_lack_parity: true });
         Columns { oriented, ..Columns::all(orientation.coding()) }
@@ -67,13 +67,13 @@ impl Columns {
         }
     }
 
-    /// Whether their objects are EC-oriented.
+    /// Whether the region's objects are EC-oriented.
     #[inline]
     pub fn is_oriented(&self) -> bool {
         self.oriented.is_some()
     }
 
-    /// Whether parity may be missing.
+    /// Whether some of the region's objects may lack parity.
     pub fn may_lack_parity(&self) -> bool {
         self.oriented.is_some_and(|oriented| oriented.may_lack_parity)
     }
@@ -82,7 +82,7 @@ impl Columns {
         self.oriented.iter_mut().for_each(|oriented| oriented.may_lack_parity = may);
     }
 
-    /// Returns the number of columns that must be left for the objects to survive.
+    /// Returns the least number of columns with which the region's objects survive.
     fn least(&self) -> usize {
         match self.oriented {
             Some(OrientedState { orientation, may_lack_parity: true }) => {
@@ -177,7 +177,7 @@ pub(super) fn write_parity_of(
     write_chunks(columns, at, batch, pair, columns.coding.k()..columns.coding.chunks(), &[]);
 }
 
-/// Posts the WRITEs of the chunks of these numbers.
+/// Posts the WRITEs of the chunks with these numbers.
 fn write_chunks(
     columns: &Columns,
     at: ObjectLocation<'_>,
@@ -202,7 +202,7 @@ fn write_chunks(
     }
 }
 
-/// See [`ObjectLocation::fetch`]: READs data chunks, and parity for those in lost columns or on silent nodes.
+/// See [`ObjectLocation::fetch`]. READs data chunks, and parity in place of chunks of lost columns or on silent nodes.
 pub(super) fn fetch(
     columns: &Columns,
     at: ObjectLocation<'_>,
@@ -260,7 +260,8 @@ pub(super) fn fetched(
             let bytes = &read[span.range()];
             match Chunk::decode_of(bytes, identity, coding, (*number).into()) {
                 Ok(chunk) if chunk.key() != key && !removed(Mutant::KeysNotCompared) => {
-                    // Parity may be of a life many lives before, whose identity recurs now.
+                    // Parity may be left from a much earlier life of the object, with an identity that has come back by
+                    // now.
                     let proves = !is_oriented || usize::from(*number) < coding.k();
                     return Err(if proves { FetchResult::OtherKey } else { FetchResult::Stale });
                 }
@@ -275,7 +276,7 @@ pub(super) fn fetched(
     Ok(fetched.map_or_else(|other| other, |bytes| FetchResult::Value(room.part(0, bytes as u32))))
 }
 
-/// See [`ObjectLocation::read_at`]: READs a data column, since parity columns may lack the object.
+/// See [`ObjectLocation::read_at`]. Returns a place in a data column, because parity columns may lack the object.
 #[cold]
 pub(super) fn read_at(
     columns: &Columns,
@@ -325,8 +326,9 @@ pub(super) fn judge(
     }
     let bytes: u32 = spans.iter().map(|(_, span)| span.len).sum();
     let mut good = PerPlace::<u8>::new();
-    // Parity of an EC-oriented object may be of a life many lives before, whose identity recurs now: it counts if it
-    // agrees with the data. Without good data it counts if it must be there.
+    // Parity of an EC-oriented object may be left from a much earlier life, with an identity that has come back by now.
+    // So it is trusted only if it agrees with the data. Without good data it is trusted if the object cannot lack
+    // parity.
     let may_be_older =
         |(read, _): &&(PlaceRead, Span)| reads.is_oriented && usize::from(read.chunk) >= coding.k();
     let data = spans.iter().filter(|read| !may_be_older(read));
@@ -358,8 +360,8 @@ pub(super) fn judge(
         Some((agree, key as u32, value as u32))
     });
     let Some((agree, key_bytes, value_bytes)) = made else {
-        // Too few chunks are good to tell which of them are damaged, so all count as damaged. If parity may be
-        // missing, that may be the reason: then only data chunks that are not good count as damaged.
+        // Too few chunks are good to tell which ones are damaged, so all are noted as damaged. But if the object may
+        // lack parity, that may be the only reason, so only bad data chunks are noted.
         let is_damaged = |read: &PlaceRead| !reads.may_lack_parity || !good.contains(&read.chunk);
         let read = spans.iter().map(|(read, _)| *read);
         found.damaged.extend(read.filter(|read| reads.is_due(read) && is_damaged(read)));
@@ -380,7 +382,7 @@ pub(super) fn judge(
     found
 }
 
-/// Gives a rebuilt chunk the copy words that the other chunks of this identity have.
+/// Puts into a rebuilt chunk the copy words that the other chunks of this identity contain.
 fn take_copy_words<'b>(
     identity: Identity,
     chunk: &mut [u8],
@@ -439,7 +441,7 @@ pub(super) fn mend_by_copy(
     }
 }
 
-/// Returns the chunks that replace damaged ones.
+/// Returns the chunks that are to replace damaged ones.
 fn made_of(
     batch: &VerbBatch,
     coding: Coding,
@@ -458,14 +460,14 @@ fn made_of(
     let make = |read: &PlaceRead| {
         let mut made = vec![0; good[0].1.len as usize];
         whole.chunk(&code, read.chunk.into(), &mut made);
-        // A copy word that is put meanwhile stands in the other chunks.
+        // Copy words that a session has just put there are in the other chunks.
         take_copy_words(identity, &mut made, good.iter().map(|(_, span)| batch.bytes(*span)));
         made
     };
     damaged.iter().map(make).collect()
 }
 
-/// See [`Region::lies_beside`]: no single chunk is the whole object.
+/// See [`Region::lies_beside`]. Never true, because no single chunk is the whole object.
 pub(super) fn lies_beside(_columns: &Columns, _region: &Region, _subtable: &Subtable) -> bool {
     removed(Mutant::StripeGuessed)
 }

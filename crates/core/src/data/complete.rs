@@ -1,12 +1,11 @@
-//! Completion of objects that only some of their places have.
+//! Completion of objects that are whole on some of their places only.
 //!
-//! A speculative write ([`store`](crate::store)) may have left its word on a backup whose node has the
-//! complete object, while other memory nodes never got it. A process that continues the round of another
-//! session completes the object first: recovery before it resumes, settling before it changes a slot, and a
-//! change before it copies a region. The paper has no such writes.
+//! A speculative write ([`store`](crate::store)) may have left its word on a backup whose node has the complete object,
+//! while other memory nodes have not. A process that continues the round of another session completes the object first.
+//! This is done by recovery before it resumes a write, by settling before it changes a slot, and by a change before it
+//! copies a region. The paper has no such writes.
 //!
-//! Only incomplete objects are written: the object of a word that any session has read is on all places, and
-//! stays as it is.
+//! Only incomplete objects are written. An object whose word some session has read is complete, so it is left as it is.
 
 use alloc::vec::Vec;
 
@@ -16,11 +15,11 @@ use crate::stats::Cost;
 use crate::verbs::{Fabric, FailedVerb, MAX_BATCH_VERBS, VerbBatch};
 use crate::view::MAX_REPLICAS;
 
-/// Bytes that are read together, unless a single object has more.
+/// The largest number of bytes that are read in one phase, except for a single object that has more.
 const CHUNK_BYTES: u64 = 4 << 20;
 
-/// Completes the objects that these words refer to, as far as their bytes are on any place. No other process
-/// may write there meanwhile. Returns the number of bytes written.
+/// Completes the objects that these words refer to, if their bytes are whole on any place. No other process is allowed
+/// to write there while this runs. Returns the number of bytes written.
 pub(crate) async fn complete<'v, F: Fabric>(
     fabric: &F,
     objects: impl Iterator<Item = (Slot, ObjectLocation<'v>)>,
@@ -47,7 +46,7 @@ pub(crate) async fn complete<'v, F: Fabric>(
         let mut incomplete = Vec::new();
         for (word, reads) in reads {
             let found = reads.judge(&mut batch, word, |_| true).answered()?;
-            // If it is whole nowhere, no correct client has left the word.
+            // If the object is whole nowhere, no correct client has left the word.
             if found.whole.is_some() && found.damaged() > 0 {
                 incomplete.push(found);
             }

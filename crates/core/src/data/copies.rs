@@ -1,21 +1,22 @@
 //! Copies of EC-oriented objects (EOR, E §4.2).
 //!
-//! An EC-oriented object is a stripe whose parity may be missing, and one or two *copies* of the pair elsewhere: on
-//! the nodes of the stripe's first parity chunks, so that no node has two of the data chunks and copies. A copy is an
-//! ordinary object, in an ordinary block, of a region that has one place. No slot word leads to it. *Copy words* in
-//! every chunk name the copies, a word for each copy and each turn in which there are copies ([`Slot::turn`]).
+//! An EC-oriented object is a stripe, which may lack its parity, with one or two *copies* of the pair elsewhere. The
+//! copies lie on the nodes of the stripe's first parity chunks, so no node has two of the data chunks and copies. A
+//! copy is an ordinary object, in an ordinary block of a region that has one place. No slot word leads to it. *Copy
+//! words* in the data chunks, and in parity that is written with them, name the copies: one word for each copy and each
+//! turn at which there are copies ([`Slot::turn`]).
 //!
-//! So a slot word that leads to the stripe keeps stripe and copies from reuse, and a session that frees one frees the
-//! others.
+//! A slot word that leads to the stripe also keeps the copies from reuse, and a session that frees the stripe also
+//! frees the copies.
 //!
-//! Copy words are put where there were none, all of an object or none, and never changed: a session that reads them
-//! after the slot has shown their turn reads those that count, as long as the slot word stands. A repair of a chunk
-//! takes them from the other chunks.
+//! Copy words are put only where there are none, for all copies of an object or for none, and are never changed. So a
+//! session that READs the copy words of a turn after the slot has shown that turn gets the valid ones, as long as the
+//! slot shows the word. The repair of a chunk takes the copy words from the other chunks.
 //!
-//! *Fewer copies* than there should be are written if too few nodes have no data chunk: only in a region that has lost
-//! a column. There all objects have the parity of the remaining columns, and survive as much as coded ones, whatever
-//! copies they have. Excess copy words name the last copy again: so a Move in place always puts all words, and of two
-//! Moves at most one finds none.
+//! *Fewer copies* than the redundancy demands are written if too few nodes are without a data chunk, which happens only
+//! in a region that has lost a column. In such a region all objects have the parity of the remaining columns, and
+//! survive as much as coded ones, whatever copies they have. Excess copy words name the last copy again, so that a Move
+//! in place always puts all words, and at most one of two Moves finds none there.
 
 use arrayvec::ArrayVec;
 
@@ -30,7 +31,7 @@ use crate::view::PoolPlace;
 /// One item for each copy of an object.
 pub(crate) type PerCopy<T> = ArrayVec<T, MAX_COPIES>;
 
-/// READs of the copy words of a turn, from every column that has them.
+/// READs of an object's copy words for one turn, from every column that has them.
 #[derive(Debug)]
 pub(crate) struct CopyWordReads {
     /// The identity of the object.
@@ -50,9 +51,9 @@ pub(crate) struct CopyWordSwaps {
 /// The copies that copy words name.
 #[derive(Debug)]
 pub(crate) struct Copies {
-    /// The copies by the numbers of their words; `None` if no column names one.
+    /// The copy that each copy word names, by the word's number; `None` if no column names one.
     named: PerCopy<Option<Identity>>,
-    /// A failed READ, if a word may be missing because of it.
+    /// A failed READ because of which a copy may be missing here.
     silent: Option<FailedVerb>,
 }
 
@@ -61,12 +62,12 @@ pub(crate) struct Copies {
 pub(crate) struct CopyReads(PerCopy<(Identity, Ticket)>);
 
 impl ObjectLocation<'_> {
-    /// Whether this word keeps copies from reuse, beside its object.
+    /// Whether this word keeps copies from reuse in addition to its object.
     pub fn has_copy(self, word: Slot) -> bool {
         self.region.is_oriented() && word.turn().is_multiple_of(2)
     }
 
-    /// Returns the number of copies that it should have, at turns with copies.
+    /// Returns the number of copies that the object should have, at turns with copies.
     pub fn copies(self) -> usize {
         match self.region.redundancy() {
             Redundancy::Oriented(of) => of.copies(),
@@ -74,8 +75,8 @@ impl ObjectLocation<'_> {
         }
     }
 
-    /// Returns the nodes for its copies: different ones without a data chunk, as many as it should have, or as there
-    /// are.
+    /// Returns the nodes for the object's copies: different nodes without a data chunk, as many as it should have
+    /// copies, or fewer if there are not so many.
     pub(crate) fn copies_go_to(self, members: impl Iterator<Item = MnId>) -> PerCopy<MnId> {
         let mut nodes = PerCopy::new();
         let Some(columns) = self.columns() else { return nodes };
@@ -85,7 +86,7 @@ impl ObjectLocation<'_> {
             parity.map(|(chunk, place)| (*chunk, place.node)).collect();
         parity.retain(|(chunk, _)| *chunk >= first_parity);
         parity.sort_unstable();
-        // If too few columns are left, other nodes serve.
+        // If too few parity columns are left, nodes without a column serve as well.
         let others = members.filter(|node| !self.region.lies_on(*node));
         let there = parity.iter().map(|(_, node)| *node).chain(others);
         nodes.extend(there.take(self.copies()));
@@ -96,14 +97,14 @@ impl ObjectLocation<'_> {
         nodes
     }
 
-    /// Returns the places where the copy words for the turn of a word begin, on each column.
+    /// Returns, for each column, the place where the copy words for the turn of a slot word begin.
     pub fn copy_words(self, word: Slot) -> impl Iterator<Item = PoolPlace> {
         let at = copy_words_at(word.turn(), self.bytes);
         self.places().map(move |place| place.plus(at))
     }
 
-    /// Posts the CASes that put all copy words for the turn of this word into each data chunk. They succeed only where
-    /// there were none: copy words are put once in the life of the object.
+    /// Posts the CASes that put all copy words for the turn of a slot word into each data chunk. They succeed only
+    /// where there were none, so copy words are put at most once in a life of the object.
     pub(crate) fn put_copy_words(
         self,
         batch: &mut VerbBatch,
@@ -133,12 +134,13 @@ impl ObjectLocation<'_> {
         CopyWordSwaps { first, count }
     }
 
-    /// Posts the READs of the copy words for the turn of this word.
+    /// Posts the READs of the copy words for the turn of a slot word.
     pub(crate) fn read_copy_words(self, batch: &mut VerbBatch, word: Slot) -> CopyWordReads {
         let columns = self.columns().expect("EC-oriented objects have columns");
         let k = columns.coding().k();
         let copies = self.copies();
-        // Data chunks first. Parity only where it is written with each object: otherwise it may be of an earlier life.
+        // Data chunks come first. Parity chunks are read only where they are written with each object, because
+        // otherwise they may be left from an earlier life.
         let mut order: PerPlace<(u8, PoolPlace)> =
             columns.chunks().iter().copied().zip(self.copy_words(word)).collect();
         order.retain(|(chunk, _)| usize::from(*chunk) < k || !columns.may_lack_parity());
@@ -153,7 +155,7 @@ impl ObjectLocation<'_> {
     }
 }
 
-/// Returns the copy words of an object that should have `count` copies and has these.
+/// Returns the copy words of an object that has the copies `copies` and should have `count`.
 fn words_of(
     object: Identity,
     count: usize,
@@ -166,7 +168,7 @@ fn words_of(
     })
 }
 
-/// Puts the copy words of a turn into a chunk of an object that should have `count` copies and has these.
+/// Puts the copy words of a turn into a chunk of an object that has the copies `copies` and should have `count`.
 pub(super) fn encode_copy_words(
     chunk: &mut [u8],
     turn: u16,
@@ -182,7 +184,7 @@ pub(super) fn encode_copy_words(
     }
 }
 
-/// Returns the copies that the words of a turn name in a chunk of this identity, by the numbers of the words.
+/// Returns the copies that a chunk names for a turn, with the numbers of the copy words.
 pub(super) fn named_in(
     chunk: &[u8],
     turn: u16,
@@ -213,7 +215,7 @@ impl CopyWordSwaps {
 }
 
 impl CopyWordReads {
-    /// Returns the copies that the words name, on any of the columns that answered.
+    /// Returns the copies that the words name on any of the columns that answered.
     pub(crate) fn named(&self, batch: &VerbBatch) -> Copies {
         let mut named = PerCopy::from_iter((0..self.copies).map(|_| None));
         let mut silent = None;
@@ -233,7 +235,7 @@ impl CopyWordReads {
 }
 
 impl Copies {
-    /// Returns the known copies, each once.
+    /// Returns the known copies, each of them once.
     pub(crate) fn known(&self) -> PerCopy<Identity> {
         let mut known = PerCopy::new();
         for copy in self.named.iter().flatten() {
@@ -244,13 +246,12 @@ impl Copies {
         known
     }
 
-    /// Returns all copies, or the failure of a column that may know of more. A copy that no column names cannot be
-    /// found.
+    /// Returns all copies, or the failure of a column that may name more. A copy that no column names cannot be found.
     pub(crate) fn all(&self) -> Result<PerCopy<Identity>, FailedVerb> {
         self.silent.map_or_else(|| Ok(self.known()), Err)
     }
 
-    /// Puts the copy words of a turn into a chunk of this identity.
+    /// Puts the copy words of a turn into a chunk of the object with this identity.
     pub(super) fn encode(&self, chunk: &mut [u8], turn: u16, object: Identity) {
         let at = copy_words_at(turn, chunk.len() as u64) as usize;
         let places = chunk[at..].as_chunks_mut().0.iter_mut();
@@ -268,7 +269,7 @@ impl CopyReads {
 }
 
 impl ObjectReadResult {
-    /// Posts the READs of its copies that are not lost, for an EC-oriented object of which too little is good.
+    /// Posts, for an EC-oriented object of which too few chunks are good, the READs of its copies that are not lost.
     pub(crate) fn read_copies(
         &self,
         batch: &mut VerbBatch,
@@ -287,8 +288,8 @@ impl ObjectReadResult {
         CopyReads(copies.known().into_iter().filter_map(read).collect())
     }
 
-    /// Returns its value, by the first of these READs that shows a copy of it. Fails with the failure of a copy that
-    /// did not answer, or of a column that may know of another copy.
+    /// Returns the object's value, from the first READ that shows a copy of the object. Fails if a copy did not answer,
+    /// or a column that may name another copy.
     pub(crate) fn value_of_copies(
         &self,
         batch: &VerbBatch,
@@ -309,7 +310,7 @@ impl ObjectReadResult {
         silent.map_or(Ok(None), Err)
     }
 
-    /// Returns the value, by a copy that was read; `None` if that is no copy of it.
+    /// Returns the value in a copy that was read; `None` if the bytes are no copy of the object.
     fn value_of_copy(&self, batch: &VerbBatch, copy: Identity, read: Span) -> Option<Span> {
         let (chunk, key) = self.part?;
         let object = Object::decode_of(batch.bytes(read), copy).ok()?;
@@ -321,7 +322,7 @@ impl ObjectReadResult {
     }
 }
 
-/// Whether an object is a copy of a pair of this key.
+/// Whether an object is a copy of a pair with this key.
 pub(crate) fn is_copy(object: &Object<'_>, key: &[u8]) -> bool {
     object.opcode() == Some(Opcode::Copy) && object.key() == key
 }

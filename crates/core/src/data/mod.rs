@@ -1,7 +1,7 @@
 //! Redundancy of the contents of regions: objects, block headers, free bitmaps, block tables.
 //!
-//! A region's [`Scheme`] decides how its objects survive failures. Only this module knows the consequences; all other
-//! modules ask it:
+//! A region's [`Scheme`] decides how the region's objects survive failures. Only this module knows the consequences;
+//! all other modules ask this one:
 //!
 //! | question | answer |
 //! |---|---|
@@ -10,21 +10,21 @@
 //! | Where is the key READ, also if a node is silent? | `ObjectLocation::read_at` |
 //! | What is READ for the value, and what does that show? | `ObjectLocation::fetch`, `Fetch::of_key` |
 //! | What is READ to be sure, and is the object whole? | `ObjectLocation::read_all`, `ObjectReads::judge` |
-//! | What must agree? | `ObjectLocation::read_starts`, `ObjectReads::key` |
+//! | Which key do the starts of all replicas or chunks show? | `ObjectLocation::read_starts`, `ObjectReads::key` |
 //! | How is a damaged part written anew? | `ObjectReadResult::mend` |
-//! | Which copies does a word keep beside its object? | `ObjectLocation::has_copy`, `ObjectLocation::read_copy_words` |
-//! | May a write be speculative? | `Region::lies_beside` |
-//! | May a word stand in a slot before its object is complete? | `ObjectLocation::may_be_incomplete` |
+//! | Which copies does a word keep from reuse? | `ObjectLocation::has_copy`, `ObjectLocation::read_copy_words` |
+//! | Can a write be speculative? | `Region::lies_beside` |
+//! | Can a slot contain a word before the word's object is complete? | `ObjectLocation::may_be_incomplete` |
 //! | How is an incomplete object completed? | `complete` |
 //! | How does a region get another place? | `copy_to` |
 //! | Where are header and free bitmap of a block? | [`View::block`]: a [`BlockLocation`] |
 //! | Which node hands out blocks, and since when? | [`Region::primary`], [`Region::primary_since`] |
-//! | How many nodes may be lost? | [`Region::survives`] |
-//! | Is the pair of a word lost? | [`View::is_gone`], [`View::is_being_lost`] |
+//! | Do the objects survive the loss of these nodes? | [`Region::survives`] |
+//! | Was the pair of a slot word lost with its only node? | [`View::is_gone`], [`View::is_being_lost`] |
 //!
-//! The answers of a scheme are in a file of its own (`replicated.rs`, `coded.rs`). This file asks the schemes: by
-//! `by_scheme`, or by a `match` where arguments differ. Block tables and block headers stand on each place of a region
-//! in every scheme; a free bitmap counts on the primary only.
+//! The answers of a scheme are in a file of its own (`replicated.rs`, `coded.rs`). This file asks the schemes with the
+//! macro `by_scheme`, or with a `match` where the arguments differ. In every scheme, each place of a region has block
+//! table and block headers; only the free bitmaps on the primary are valid.
 //!
 //! [`View::object`]: crate::view::View::object
 //! [`View::object_of`]: crate::view::View::object_of
@@ -77,7 +77,7 @@ use crate::view::{Geometry, MAX_REPLICAS, PoolPlace, Subtable, ViewError};
 pub(crate) const MAX_PLACES: usize = MAX_CHUNKS;
 const _: () = assert!(MAX_REPLICAS <= MAX_PLACES);
 
-/// Finds the place of the copy of this address and length; `None` if the copy is lost.
+/// Finds the place of the copy with this address and length; `None` if the copy is lost.
 pub(crate) type PlaceOfCopy<'v> = dyn Fn(Address, u64) -> Option<PoolPlace> + 'v;
 
 /// One item for each place of a region, without heap allocation.
@@ -87,25 +87,25 @@ pub(crate) type PerPlace<T> = ArrayVec<T, MAX_PLACES>;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum Scheme {
-    /// Every byte stands on each of the region's places.
+    /// Each of the region's places has every byte.
     Replicated,
     /// Each of the region's places has one chunk of every object.
     Coded(Columns),
     /// Objects have one place. When the place is lost, the objects are lost, and the region is *gone*: its number is
-    /// never used again.
+    /// never used for another region.
     Alone(SinglePlaceUse),
 }
 
-/// The use of a region of one place.
+/// The use of a region that has one place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum SinglePlaceUse {
-    /// Copies of EC-oriented objects, on this node. The region goes with the node, whether that is lost or drained.
+    /// Copies of EC-oriented objects, on this node. The region is given up when the node is lost or drained.
     Copies(MnId),
-    /// Pairs without redundancy, on any node. Once they are lost: the node that had them.
+    /// Pairs without redundancy, on any node. If they are lost, the node that they were lost with.
     Pairs(Option<MnId>),
 }
 
-/// Asks the scheme of a region.
+/// Calls a function of the region's scheme.
 macro_rules! by_scheme {
     ($region:expr, $question:ident($($argument:expr),*)) => {
         match &$region.scheme {
@@ -118,23 +118,23 @@ macro_rules! by_scheme {
 /// A region of the global memory.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Region {
-    /// The way in which its objects survive failures.
+    /// The way in which the region's objects survive failures.
     scheme: Scheme,
     /// The start of the region on each of its memory nodes, the primary first.
     places: Vec<PoolPlace>,
-    /// The number of the view since which the first place is the first. The free bitmaps on a new first place are all
-    /// zeros.
+    /// The number of the view since which the first place is the first. When a place becomes the first, its free
+    /// bitmaps are all zeros.
     primary_since: u64,
 }
 
 impl Region {
-    /// Returns a region that has every byte on each of these places. The first place is the first since the view of
-    /// this number. A view has at least one place of each region.
+    /// Returns a region that has every byte on each of these places. `primary_since` is the number of the view since
+    /// which the first place is the first. In a view, a region has at least one place.
     pub fn replicated(places: Vec<PoolPlace>, primary_since: u64) -> Region {
         Region { scheme: Scheme::Replicated, places, primary_since }
     }
 
-    /// Returns a region for objects of this redundancy, with all its places; like [`Region::replicated`].
+    /// Returns a region for objects of this redundancy, with all its places; otherwise like [`Region::replicated`].
     pub fn new(redundancy: Redundancy, places: Vec<PoolPlace>, primary_since: u64) -> Region {
         let scheme = match redundancy {
             Redundancy::Replicated => Scheme::Replicated,
@@ -146,7 +146,7 @@ impl Region {
         Region { scheme, places, primary_since }
     }
 
-    /// Returns the redundancy of its objects.
+    /// Returns the redundancy of the region's objects.
     #[inline]
     pub fn redundancy(&self) -> Redundancy {
         match &self.scheme {
@@ -157,7 +157,7 @@ impl Region {
         }
     }
 
-    /// Returns the redundancy of the pair that a word leads to in this region.
+    /// Returns the redundancy of the pair that a slot word leads to in this region.
     pub(crate) fn redundancy_of(&self, word: Slot) -> Redundancy {
         match self.redundancy() {
             Redundancy::Oriented(of) if !word.turn().is_multiple_of(2) => {
@@ -167,13 +167,13 @@ impl Region {
         }
     }
 
-    /// Whether its objects lie on the nodes of all backups of a subtable, and only on nodes with replicas of the
-    /// subtable. Only then may a word be put there in the phase that writes its object.
+    /// Whether the region's objects lie on the nodes of all backups of a subtable, and on no node without a replica of
+    /// the subtable. Only then is a session allowed to CAS the slot in the phase that WRITEs the object.
     pub fn lies_beside(&self, subtable: &Subtable) -> bool {
         by_scheme!(self, lies_beside(self, subtable))
     }
 
-    /// Checks the number and the nature of its places, but not where they are.
+    /// Checks the number and kind of the region's places, but not where they are.
     pub(crate) fn check(&self) -> Result<(), ViewError> {
         match &self.scheme {
             Scheme::Alone(alone) => alone.check(&self.places),
@@ -182,7 +182,7 @@ impl Region {
         }
     }
 
-    /// Returns the columns of its objects, if they have any.
+    /// Returns the columns of the region, if it is coded.
     pub fn columns(&self) -> Option<&Columns> {
         match &self.scheme {
             Scheme::Coded(columns) => Some(columns),
@@ -190,7 +190,7 @@ impl Region {
         }
     }
 
-    /// Whether at least one parity chunk of its objects has a column; true if its objects have no parity.
+    /// Whether at least one column contains a parity chunk; true if the region is not coded.
     pub fn has_parity(&self) -> bool {
         self.columns().is_none_or(|columns| {
             let k = columns.coding().k();
@@ -198,7 +198,7 @@ impl Region {
         })
     }
 
-    /// Returns the node whose copies it is for.
+    /// Returns the node for whose copies the region is, if it is for copies.
     pub fn copies_on(&self) -> Option<MnId> {
         match &self.scheme {
             Scheme::Alone(SinglePlaceUse::Copies(node)) => Some(*node),
@@ -206,12 +206,12 @@ impl Region {
         }
     }
 
-    /// Whether it is for pairs without redundancy.
+    /// Whether the region is for pairs without redundancy.
     pub fn has_single_pairs(&self) -> bool {
         matches!(&self.scheme, Scheme::Alone(SinglePlaceUse::Pairs(_)))
     }
 
-    /// Returns the node with which its pairs were lost, if they had no redundancy and are gone.
+    /// Returns the node with which the region's pairs were lost, if they had no redundancy and are lost.
     pub fn lost_with(&self) -> Option<MnId> {
         match &self.scheme {
             Scheme::Alone(SinglePlaceUse::Pairs(node)) => *node,
@@ -221,25 +221,25 @@ impl Region {
         }
     }
 
-    /// Whether it is for EC-oriented objects.
+    /// Whether the region is for EC-oriented objects.
     #[inline]
     pub fn is_oriented(&self) -> bool {
         matches!(&self.scheme, Scheme::Coded(columns) if columns.is_oriented())
     }
 
-    /// Whether the region's columns may lack the parity of some objects.
+    /// Whether some objects of the region may lack their parity.
     pub(crate) fn may_lack_parity(&self) -> bool {
         matches!(&self.scheme, Scheme::Coded(columns) if columns.may_lack_parity())
     }
 
-    /// Notes that its columns have all their parity from now on, also that of new objects.
+    /// Notes that all objects have their parity, and that new objects are written with parity.
     pub(crate) fn note_all_parity(&mut self) {
         if let Scheme::Coded(columns) = &mut self.scheme {
             columns.set_may_lack_parity(false);
         }
     }
 
-    /// Has EC-oriented objects written without parity again, if all of its columns are there.
+    /// Lets EC-oriented objects be written without parity again, if all columns of the region are there.
     pub(crate) fn saves_parity(&mut self) {
         if let Scheme::Coded(columns) = &mut self.scheme
             && columns.chunks().len() == columns.coding().chunks()
@@ -248,40 +248,41 @@ impl Region {
         }
     }
 
-    /// Returns the start of the region on each of its memory nodes, the primary first, for placing, moving and
-    /// counting of extents. The contents of the places may differ, depending on the scheme.
+    /// Returns the start of the region on each of its memory nodes, the primary first, to place, move and count
+    /// extents. The contents of the places can differ, depending on the scheme.
     #[inline]
     pub fn places(&self) -> &[PoolPlace] {
         &self.places
     }
 
-    /// Returns the first place: its node hands out the region's blocks, and the free bitmaps there count.
+    /// Returns the first place. Its node hands out the region's blocks, and the free bitmaps there are the valid ones.
     ///
     /// # Panics
-    /// Panics if the region has no place; such a region is in no view.
+    /// Panics if the region has no place, as a region that is gone.
     #[inline]
     pub fn primary(&self) -> PoolPlace {
         self.places[0]
     }
 
-    /// Returns the other places. Their nodes keep the block table as well.
+    /// Returns all places but the first. Their nodes keep the block table as well.
     pub fn backups(&self) -> &[PoolPlace] {
         self.places.get(1..).unwrap_or_default()
     }
 
-    /// Returns the number of the view since which the primary is the primary. The free bitmaps on a new primary are
-    /// all zeros.
+    /// Returns the number of the view since which the first place is the first. When a place becomes the first, its
+    /// free bitmaps are all zeros.
     #[inline]
     pub fn primary_since(&self) -> u64 {
         self.primary_since
     }
 
-    /// Whether a memory node has one of its places.
+    /// Whether one of the region's places is on a memory node.
     pub fn lies_on(&self, node: MnId) -> bool {
         self.places.iter().any(|place| place.node == node)
     }
 
-    /// Whether its objects survive the loss of these memory nodes, or are allowed to be lost (regions of one place).
+    /// Whether the region's objects survive the loss of these memory nodes, or are allowed to be lost (regions of one
+    /// place).
     pub fn survives(&self, is_lost: impl Fn(MnId) -> bool) -> bool {
         match &self.scheme {
             Scheme::Alone(_) => true,
@@ -290,12 +291,12 @@ impl Region {
         }
     }
 
-    /// Whether its objects are lost.
+    /// Whether the region's objects are lost.
     pub(crate) fn is_gone(&self) -> bool {
         !self.survives(|_| false)
     }
 
-    /// Removes the lost places, in the view of this number.
+    /// Removes the lost places, for the view of this number.
     pub(crate) fn lose(&mut self, is_lost: impl Fn(&PoolPlace) -> bool, view: u64) {
         if self.places.first().is_some_and(&is_lost) {
             self.primary_since = view;
@@ -306,8 +307,8 @@ impl Region {
         self.places.retain(|place| !is_lost(place));
     }
 
-    /// Makes the switch to the view of this number. A place joins, or one leaves, or the joining one takes the place
-    /// of the leaving one. If `renewed`, the free bitmaps begin anew.
+    /// Makes the switch to the view of this number. A place joins, a place leaves, or the joining place replaces the
+    /// leaving one. If `renewed`, the free bitmaps begin anew.
     pub(crate) fn exchange(
         &mut self,
         joining: Option<PoolPlace>,
@@ -335,14 +336,14 @@ impl Region {
         leaving.and_then(|leaving| self.places.iter().position(|place| *place == leaving))
     }
 
-    /// Returns its object of `bytes` bytes at an offset, which has this address.
+    /// Returns the object of `bytes` bytes at an offset of the region, which has this address.
     #[inline]
     pub(crate) fn object(&self, address: Address, offset: u64, bytes: u64) -> ObjectLocation<'_> {
         ObjectLocation { region: self, address, offset, bytes, may_lack_parity: false }
     }
 
-    /// Whether it has places. Only a region of one place may have none: it is gone, and its number is never used
-    /// again.
+    /// Whether the region has places. Only a region of one place can have none: it is gone, and its number is never
+    /// used for another region.
     #[inline]
     pub fn is_there(&self) -> bool {
         !self.places.is_empty()
@@ -353,14 +354,14 @@ impl Region {
         self.places.first().map(|place| place.node)
     }
 
-    /// Returns its block at an offset.
+    /// Returns the region's block at an offset.
     #[inline]
     pub(crate) fn block(&self, offset: u64) -> BlockLocation<'_> {
         BlockLocation::new(self, offset)
     }
 
-    /// Fills a place that is to join the region, from the places that it has. The new place replaces the leaving one,
-    /// if there is one. No session writes objects there meanwhile.
+    /// Fills a place that is to join the region, from the region's present places. The new place replaces the leaving
+    /// one, if a place leaves. No session writes objects there while this runs.
     pub(crate) async fn copy_to<F: Fabric>(
         &self,
         fabric: &F,
@@ -379,8 +380,8 @@ impl Region {
         }
     }
 
-    /// Writes the parity that its EC-oriented objects lack, to the columns that it has. No session writes objects
-    /// there meanwhile.
+    /// Writes the parity that EC-oriented objects of the region lack, to the present columns. No session writes objects
+    /// there while this runs.
     pub(crate) async fn write_parity<F: Fabric>(
         &self,
         fabric: &F,
@@ -397,9 +398,9 @@ impl Region {
 }
 
 impl Scheme {
-    /// Returns the number of the chunk of a new place, which replaces the leaving place at this position, if one
-    /// leaves; 0 if there are no chunks. The job that fills the place and the switch that adds it use the same view,
-    /// and so get the same number.
+    /// Returns the chunk number for a new place. If the new place replaces a leaving one, `leaves` is the position of
+    /// that place. Returns 0 if there are no chunks. The job that fills the place and the switch that adds it use the
+    /// same view, so they get the same number.
     fn next_chunk(&self, leaves: Option<usize>) -> u8 {
         match self {
             Scheme::Replicated | Scheme::Alone(_) => 0,
@@ -437,46 +438,46 @@ pub struct ObjectLocation<'v> {
     address: Address,
     offset: u64,
     bytes: u64,
-    /// Whether the object may have no parity.
+    /// Whether the object may lack its parity.
     may_lack_parity: bool,
 }
 
 impl<'v> ObjectLocation<'v> {
-    /// Returns the location as this word leads to it.
+    /// Returns the location of the object as this slot word leads to it.
     pub(crate) fn of_word(self, word: Slot) -> ObjectLocation<'v> {
         let may_lack_parity = self.region.may_lack_parity() && word.turn().is_multiple_of(2);
         ObjectLocation { may_lack_parity, ..self }
     }
 
-    /// Whether the object may have no chunk of this number.
+    /// Whether the object may lack the chunk of this number.
     pub fn may_lack(self, chunk: usize) -> bool {
         let coding = self.columns().map(Columns::coding);
         self.may_lack_parity && coding.is_some_and(|coding| chunk >= coding.k())
     }
 
-    /// Returns its length: the bytes of its size class.
+    /// Returns the length of the object, which is that of its size class, in bytes.
     #[inline]
     pub fn bytes(self) -> u64 {
         self.bytes
     }
 
-    /// Returns the columns, with the chunk of each place, if it has chunks.
+    /// Returns the columns of the object's region, if the region is coded.
     #[inline]
     pub fn columns(self) -> Option<&'v Columns> {
         self.region.columns()
     }
 
-    /// Returns the redundancy of its pair, as this word leads to it.
+    /// Returns the redundancy of the object's pair, as this slot word leads to it.
     pub(crate) fn redundancy_of(self, word: Slot) -> Redundancy {
         self.region.redundancy_of(word)
     }
 
-    /// Whether this word was put there by a Move in place.
+    /// Whether a Move in place has put this slot word there.
     pub(crate) fn is_turned(self, word: Slot) -> bool {
         self.region.is_oriented() && word.turn() > 0
     }
 
-    /// Returns the identity in its header, if it is the object of this word.
+    /// Returns the identity that the object's header shows, if it is the object of this slot word.
     #[inline]
     pub fn identity_of(self, word: Slot) -> Identity {
         if self.region.is_oriented() {
@@ -486,7 +487,7 @@ impl<'v> ObjectLocation<'v> {
         }
     }
 
-    /// Returns the places of its replicas or chunks, the region's primary first.
+    /// Returns the places of the object's replicas or chunks, the region's primary first.
     #[inline]
     pub fn places(self) -> impl ExactSizeIterator<Item = PoolPlace> + 'v {
         self.region.places.iter().map(move |place| place.plus(self.offset))
@@ -498,8 +499,8 @@ impl<'v> ObjectLocation<'v> {
         by_scheme!(self.region, write(self, batch, pair))
     }
 
-    /// Posts the WRITEs of a new object of a replicated region. The object is staged, and its value is in place there
-    /// already.
+    /// Posts the WRITEs of a new object in a replicated region. The bytes of the object are staged, and contain the
+    /// value in its place already.
     pub(crate) fn write_around(
         self,
         batch: &mut VerbBatch,
@@ -512,10 +513,10 @@ impl<'v> ObjectLocation<'v> {
         replicated::write_around(self, batch, pair, object, value_bytes);
     }
 
-    /// Returns the place where the object's key is read first, and all of the object if that place has all of it. This
-    /// is the node `near`, if it has the object: then the READ of a slot there travels in the same message, before it.
-    /// Otherwise objects of different addresses are read from different nodes, and from one that is not silent, if
-    /// there is any.
+    /// Returns the place where the object's key is read first, and the whole object, if the place has it. If the node
+    /// `near` has the object, the place is there, so that the READ of a slot on that node travels in the same message,
+    /// before this READ. Otherwise objects of different addresses are read from different nodes, from one that is not
+    /// silent if possible.
     #[inline]
     pub(crate) fn read_at(self, near: MnId, is_silent: impl Fn(MnId) -> bool) -> PoolPlace {
         if let Some(columns) = self.columns().filter(|columns| columns.may_lack_parity()) {
@@ -532,8 +533,8 @@ impl<'v> ObjectLocation<'v> {
         chosen
     }
 
-    /// Posts the READs that its value takes, from nodes that are not silent, as far as possible. If one place has all
-    /// of the object, that place is `first` ([`ObjectLocation::read_at`]).
+    /// Posts the READs that the object's value needs, from nodes that are not silent, as far as possible. If one place
+    /// has the whole object, that place is `first` ([`ObjectLocation::read_at`]).
     pub(crate) fn fetch(
         self,
         batch: &mut VerbBatch,
@@ -543,7 +544,7 @@ impl<'v> ObjectLocation<'v> {
         by_scheme!(self.region, fetch(self, batch, first, is_silent))
     }
 
-    /// Returns the number of READs that [`ObjectLocation::fetch`] posts, each of [`ObjectLocation::bytes`].
+    /// Returns the number of READs that [`ObjectLocation::fetch`] posts, each of [`ObjectLocation::bytes`] bytes.
     #[inline]
     pub(crate) fn fetch_verbs(self) -> usize {
         by_scheme!(self.region, fetch_verbs())
@@ -560,7 +561,7 @@ impl<'v> ObjectLocation<'v> {
         coded::write_oriented(columns, self, batch, pair, copies);
     }
 
-    /// Posts the WRITEs of the parity of an EC-oriented object, to the existing columns.
+    /// Posts the WRITEs of the parity of an EC-oriented object, to those parity columns that exist.
     pub(crate) fn write_parity(self, batch: &mut VerbBatch, pair: &Pair<'_>) {
         let columns = self.columns().expect("EC-oriented objects have columns");
         coded::write_parity_of(columns, self, batch, pair);
@@ -576,14 +577,14 @@ impl<'v> ObjectLocation<'v> {
         by_scheme!(self.region, read_starts(self, batch, bytes))
     }
 
-    /// Whether a slot may contain a word that leads to the object before all of its places have it.
+    /// Whether a slot can contain a word that leads to the object before all places of the object have it.
     pub(crate) fn may_be_incomplete(self) -> bool {
         by_scheme!(self.region, may_be_incomplete())
     }
 }
 
 impl Fetch {
-    /// Returns what the READs show to an operation that looks for this key.
+    /// Returns the result of the READs, for an operation that looks for this key.
     #[inline]
     pub(crate) fn of_key(
         self,
@@ -599,7 +600,7 @@ impl Fetch {
 }
 
 impl Fetch {
-    /// Returns key and value of the pair that the READs show, whatever its key. `None` if they prove nothing.
+    /// Returns the key and the value that the READs show, whatever the key is. `None` if the READs prove nothing.
     pub(crate) fn pair(
         self,
         batch: &mut VerbBatch,
@@ -608,7 +609,7 @@ impl Fetch {
         let read = batch.data_span(self.first)?;
         let Ok(object) = Object::decode(batch.bytes(read)) else { return Ok(None) };
         let key = read.part(HEADER_BYTES as u32, object.key().len() as u32);
-        // `of_key` compares with a given key; here, with the key that the first READ shows.
+        // `of_key` compares with a given key, which here is the key that the first READ shows.
         let shown = object.key().to_vec();
         Ok(match self.of_key(batch, word, &shown)? {
             FetchResult::Value(value) => Some((key, value)),
@@ -618,8 +619,8 @@ impl Fetch {
 }
 
 impl ObjectReads {
-    /// Judges which parts of the object of this word are whole, and which are damaged. `holds`: a further check of
-    /// whole bytes.
+    /// Judges which parts of the object of this slot word are whole, and which are damaged. A part is whole only if
+    /// `holds` is true for its contents, too.
     pub(crate) fn judge(
         &self,
         batch: &mut VerbBatch,
@@ -635,7 +636,7 @@ impl ObjectReads {
 }
 
 impl ObjectReadResult {
-    /// Posts WRITEs of the chunks that replace damaged ones, made from the value of a copy.
+    /// Posts WRITEs of chunks over the damaged ones; the chunks are made from the value of a copy.
     pub(crate) fn mend_by_copy(
         &self,
         batch: &mut VerbBatch,
@@ -653,7 +654,8 @@ impl ObjectReadResult {
         coded::mend_by_copy(batch, columns.coding(), &pair, named, &self.damaged, chunk.len);
     }
 
-    /// Posts WRITEs over the damaged parts; none if too little is left to make them from. Returns the number of bytes.
+    /// Posts WRITEs over the damaged parts, unless too little is left to make them from. Returns the number of bytes
+    /// written.
     pub(crate) fn mend(&self, batch: &mut VerbBatch) -> u64 {
         let Some(whole) = &self.whole else { return 0 };
         match &whole.of {

@@ -10,21 +10,21 @@ use crate::view::PoolPlace;
 /// READs that were posted for the value of an object.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Fetch {
-    /// The first of them; the others were posted right behind it.
+    /// The first READ; the others were posted right behind it.
     pub(super) first: Ticket,
-    /// The chunks that they read, if the object has chunks.
+    /// The chunks that the READs fetch, if the object has chunks.
     pub(super) chunks: Option<ChunkReads>,
 }
 
-/// The chunks that READs are of.
+/// The chunks that READs fetch.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ChunkReads {
     pub coding: Coding,
-    /// Bit *i* stands for chunk *i*. The chunks are read in this order.
+    /// A bit for each chunk, bit *i* for chunk *i*. The chunks are read in this order.
     pub numbers: u16,
-    /// Whether words lead to the object at several turns.
+    /// Whether slot words lead to the object at several turns.
     pub is_oriented: bool,
-    /// Whether the object may have no parity: then parity alone proves nothing.
+    /// Whether the object may lack its parity, so that parity alone proves nothing.
     pub may_lack_parity: bool,
 }
 const _: () = assert!(MAX_CHUNKS <= 16);
@@ -34,28 +34,28 @@ pub(crate) enum FetchResult {
     /// The key's value.
     Value(Span),
     OtherKey,
-    /// The object is reused, being written, or damaged.
+    /// The READs show no whole object of the word: it is reused, being written, or damaged.
     Stale,
 }
 
 impl Fetch {
-    /// Returns the fetch of one READ of the whole object.
+    /// Returns the fetch that one READ of the whole object makes.
     #[inline]
     pub fn whole(read: Ticket) -> Fetch {
         Fetch { first: read, chunks: None }
     }
 
-    /// Returns the fetch of these chunks, whose first READ is given.
+    /// Returns the fetch of these chunks, of which `first` is the first READ.
     pub(super) fn chunks(first: Ticket, chunks: ChunkReads) -> Fetch {
         Fetch { first, chunks: Some(chunks) }
     }
 }
 
-/// The contents of a whole replica or chunk.
+/// The contents of a replica or chunk that is whole.
 pub(crate) struct ReplicaContents<'b> {
     pub key: &'b [u8],
     pub opcode: Option<Opcode>,
-    /// The size class that the object should have.
+    /// The size class that an object with such a key and value has.
     pub class: Option<SizeClass>,
 }
 
@@ -73,11 +73,11 @@ impl<'b> ReplicaContents<'b> {
     }
 }
 
-/// The key of an object, as far as READs show it.
+/// The key of an object, as its READs show it.
 pub(crate) enum KeyReadResult<'b> {
-    /// This key, if the READs were of the word's object.
+    /// The object's key, if the READs reached the word's object.
     Key(&'b [u8]),
-    /// The key is longer: this number of bytes has to be read.
+    /// The key is longer than what was read; this number of bytes has to be read.
     Longer(u64),
     /// The READs do not agree, or none of them shows the word's object.
     Nothing,
@@ -97,25 +97,26 @@ pub(super) struct PlaceRead {
 pub(crate) struct ObjectReads {
     pub(super) coding: Option<Coding>,
     pub(super) places: PerPlace<PlaceRead>,
-    /// Whether words lead to the object at several turns.
+    /// Whether slot words lead to the object at several turns.
     pub(super) is_oriented: bool,
-    /// Whether the object may have no parity.
+    /// Whether the object may lack its parity.
     pub(super) may_lack_parity: bool,
 }
 
 impl ObjectReads {
-    /// Returns the identity in its header, if it is the object of this word.
+    /// Returns the identity that the object's header shows, if it is the object of this slot word.
     pub fn identity_of(&self, word: Slot) -> Identity {
         if self.is_oriented { word.object_identity().first_turn() } else { word.object_identity() }
     }
 
-    /// Whether the place of this READ must have its part of the object.
+    /// Whether the place of this READ has to have its part of the object, which is not so for parity that may be
+    /// lacking.
     pub(super) fn is_due(&self, read: &PlaceRead) -> bool {
         let is_parity = self.coding.is_some_and(|coding| usize::from(read.chunk) >= coding.k());
         !(is_parity && self.may_lack_parity)
     }
 
-    /// Returns the possible lengths of the object of a free word, by the headers that were read.
+    /// Returns the possible lengths of the object of a free word, according to the headers that were read.
     pub fn sizes(&self, batch: &VerbBatch, word: Slot) -> Result<PerPlace<u64>, FailedVerb> {
         let mut sizes = PerPlace::<u64>::new();
         for read in &self.places {
@@ -127,8 +128,8 @@ impl ObjectReads {
         Ok(sizes)
     }
 
-    /// Returns the key of a word's object. If all of the object was read, any good place decides; otherwise
-    /// all starts must show the same key.
+    /// Returns the key of a word's object. If the whole object was read, any good place decides; otherwise the starts
+    /// at all places have to show the same key.
     pub fn key<'b>(
         &self,
         batch: &'b VerbBatch,
@@ -164,32 +165,32 @@ impl ObjectReads {
 /// The result of READs of an object from all its places.
 #[derive(Debug)]
 pub(crate) struct ObjectReadResult {
-    /// The object, if enough of it is good.
+    /// The whole object, if enough of it is good.
     pub whole: Option<WholeObject>,
-    /// A good part of it, a replica or a chunk, if there is one; with the pair's key.
+    /// The bytes of a good replica or chunk, if there is one, and those of the pair's key in it.
     pub part: Option<(Span, Span)>,
-    /// The places where it is damaged.
+    /// The places where the object is damaged.
     pub(super) damaged: PerPlace<PlaceRead>,
     /// The failure of a place that did not answer.
     pub silent: Option<FailedVerb>,
 }
 
-/// A whole object.
+/// An object that was read whole.
 #[derive(Debug)]
 pub(crate) struct WholeObject {
-    /// Its key.
+    /// The bytes of the key.
     pub key: Span,
-    /// Its value.
+    /// The bytes of the value.
     pub value: Span,
     pub(super) of: WholeObjectParts,
 }
 
-/// The parts of an object that were read.
+/// The good parts of an object that was read.
 #[derive(Debug)]
 pub(super) enum WholeObjectParts {
-    /// A replica.
+    /// A whole replica.
     Replica(Span),
-    /// Chunks that agree, with their numbers.
+    /// Chunks that agree, each with its number.
     Chunks(Coding, Identity, PerPlace<(u8, Span)>),
 }
 
@@ -198,12 +199,12 @@ impl ObjectReadResult {
         ObjectReadResult { whole: None, part: None, damaged: PerPlace::new(), silent: None }
     }
 
-    /// Returns itself if all places have answered.
+    /// Returns the result, or the failure of a place that did not answer.
     pub fn answered(self) -> Result<ObjectReadResult, FailedVerb> {
         self.silent.map_or(Ok(self), Err)
     }
 
-    /// Returns the number of places where it is damaged.
+    /// Returns the number of places where the object is damaged.
     pub fn damaged(&self) -> usize {
         self.damaged.len()
     }

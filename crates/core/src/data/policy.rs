@@ -1,23 +1,23 @@
 //! Rules for the redundancy of pairs, and for its automatic changes.
 //!
-//! The redundancy of a pair is, in this order: the one that the writer names; the one that the pair has already; the
-//! rules' choice for a value of its length; the rules' default. The *fallback* decides over a pair that cannot have
-//! this redundancy.
+//! The redundancy of a pair is the first of these that applies: the one that the writer names, the one that the pair
+//! has already, the one that the rules choose for a value of its length, the rules' default. If the pair cannot have
+//! that redundancy, the *fallback* decides.
 //!
-//! A policy is the cluster's: the master has it from its configuration, and sends it to sessions when they open. No
-//! part of the protocol depends on it, so sessions may well use different ones.
+//! The policy belongs to the cluster: the master reads it from its configuration, and sends it to sessions when they
+//! open. No part of the protocol depends on it, so it does no harm if sessions use different policies.
 
 use serde::{Deserialize, Serialize};
 
 use super::redundancy::{Redundancy, RedundancyError};
 
-/// The largest number of rules by size in a policy.
+/// The largest number of rules by length in a policy.
 pub const MAX_RULES: usize = 8;
 
-/// The redundancy of values of this length and more, up to the next rule.
+/// A rule for values of at least some length, and shorter than the next rule's length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SizeRule {
-    /// The shortest value, in bytes.
+    /// The length of the shortest value to which the rule applies, in bytes.
     pub from: u64,
     /// The redundancy of these values.
     pub redundancy: Redundancy,
@@ -29,15 +29,16 @@ pub enum Fallback {
     /// The write fails.
     #[default]
     Refuse,
-    /// The pair is replicated. So is a pair that is too short for a redundancy that its writer names.
+    /// The pair is replicated. A pair that is too short for a redundancy that its writer names is replicated as well.
     Replicated,
 }
 
-/// Rules for the redundancy of new values, by length. Default: all values are replicated. Reads need no rules.
+/// Rules that choose the redundancy of new values by their length. By default all values are replicated. Reads need no
+/// rules.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RedundancyRules {
     default: Redundancy,
-    /// The rules, in order; unused entries are at the end.
+    /// The rules, in ascending order of length; unused entries are at the end.
     rules: [Option<SizeRule>; MAX_RULES],
     fallback: Fallback,
 }
@@ -49,10 +50,10 @@ pub enum PolicyError {
     /// There are too many rules.
     #[error("redundancy.rules has {rules} rules; it may have {MAX_RULES}")]
     TooMany {
-        /// The rules.
+        /// The number of rules.
         rules: usize,
     },
-    /// The lengths of the rules do not increase, so that it is not clear which rule counts.
+    /// The lengths of the rules do not increase, so it is not clear which rule applies.
     #[error(
         "redundancy.rules[{rule}].from is {from}, and the rule before begins at {before}; each must be larger than the \
          one before"
@@ -62,23 +63,23 @@ pub enum PolicyError {
         rule: usize,
         /// The length at which the rule begins.
         from: u64,
-        /// The length at which the rule before begins.
+        /// The length at which the previous rule begins.
         before: u64,
     },
-    /// Pairs cannot have this redundancy.
+    /// Pairs cannot have the redundancy of a setting.
     #[error("redundancy.{field}: {error}")]
     Redundancy {
-        /// The setting that demands it.
+        /// The setting that names the redundancy.
         field: PolicyField,
         /// The reason.
         error: RedundancyError,
     },
-    /// A number exceeds its limits.
+    /// A number is outside of its limits.
     #[error("redundancy.{field} is {value}; it must be {min}..={max}")]
     Limit {
         /// The setting.
         field: &'static str,
-        /// Its value.
+        /// The value of the setting.
         value: u64,
         /// The smallest value.
         min: u64,
@@ -87,51 +88,51 @@ pub enum PolicyError {
     },
 }
 
-/// All settings of a cluster for redundancy.
+/// A cluster's settings for redundancy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Policy {
     /// The rules for new values.
     pub rules: RedundancyRules,
-    /// The demotion of EC-oriented pairs, which makes them erasure-coded. Default: none.
+    /// The demotion of EC-oriented pairs, which makes them erasure-coded. By default there is none.
     pub demotion: Option<Demotion>,
-    /// The promotion of erasure-coded pairs, which gives them copies. Default: none.
+    /// The promotion of erasure-coded pairs, which gives them copies. By default there is none.
     pub promotion: Option<Promotion>,
 }
 
-/// The demotion of EC-oriented pairs: they become erasure-coded in place, those in the oldest blocks first, while
-/// memory is short.
+/// The demotion of EC-oriented pairs. While memory is short, they become erasure-coded in place, those in the oldest
+/// blocks first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Demotion {
-    /// Memory is short while more than this part of the pool of any memory node is taken, in percent; 1..=99.
+    /// Memory is short while more than this percentage of the pool of any memory node is taken; 1..=99.
     pub above_percent: u8,
-    /// The largest number of bytes of values a second, for each session.
+    /// The largest number of value bytes that each session demotes per second.
     pub bytes_per_s: u64,
 }
 
-/// The promotion of erasure-coded pairs: those that are read often get copies, while memory is not short.
+/// The promotion of erasure-coded pairs. While memory is not short, pairs that are read often get copies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Promotion {
-    /// The number of reads by one session within the window that promotes a pair; 2..=10,000.
+    /// The number of reads by one session, within one window, after which a pair is promoted; 2..=10,000.
     pub after_reads: u16,
-    /// The window, in milliseconds. A key is promoted at most once in a window.
+    /// The length of the window, in milliseconds. A key is promoted at most once in a window.
     pub window_ms: u32,
     /// The redundancy that promoted pairs get.
     pub to: PromotedRedundancy,
-    /// The largest number of bytes of values a second, for each session.
+    /// The largest number of value bytes that each session promotes per second.
     pub bytes_per_s: u64,
 }
 
 /// The redundancy of promoted pairs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum PromotedRedundancy {
-    /// EC-oriented with the same code; made in place, by the owner of the block.
+    /// EC-oriented with the same code. The owner of the pair's block makes the pair so in place.
     #[default]
     Oriented,
     /// Replicated.
     Replicated,
 }
 
-/// The largest number of reads that promotion may require.
+/// The largest number of reads that promotion can require.
 pub const MAX_PROMOTE_AFTER: u16 = 10_000;
 
 impl Policy {
@@ -158,23 +159,23 @@ impl Policy {
     }
 }
 
-/// Automatic changes of redundancy, and fallbacks, of sessions.
+/// The numbers of automatic changes of redundancy, and of fallbacks, in sessions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Transitions {
-    /// Pairs that became erasure-coded, and the bytes of their values.
+    /// The number of pairs that became erasure-coded.
     pub demoted_pairs: u64,
-    /// See `demoted_pairs`.
+    /// The bytes of the values of these pairs.
     pub demoted_bytes: u64,
-    /// Pairs that got copies, and the bytes of their values.
+    /// The number of pairs that got copies.
     pub promoted_pairs: u64,
-    /// See `promoted_pairs`.
+    /// The bytes of the values of these pairs.
     pub promoted_bytes: u64,
-    /// Writes that were replicated because their redundancy was not possible.
+    /// The number of writes that were replicated because they could not have their redundancy.
     pub fallbacks: u64,
 }
 
 impl Transitions {
-    /// Adds the transitions of other processes, which may report any numbers.
+    /// Adds the numbers of another process. They are untrusted, so the sums do not overflow.
     pub fn add(&mut self, other: Transitions) {
         let add = |sum: &mut u64, more| *sum = sum.saturating_add(more);
         add(&mut self.demoted_pairs, other.demoted_pairs);
@@ -184,7 +185,7 @@ impl Transitions {
         add(&mut self.fallbacks, other.fallbacks);
     }
 
-    /// Returns the transitions since `before`, for numbers of the same session.
+    /// Returns the differences from `before`, earlier numbers of the same session.
     pub fn since(&self, before: Transitions) -> Transitions {
         Transitions {
             demoted_pairs: self.demoted_pairs.saturating_sub(before.demoted_pairs),
@@ -196,12 +197,12 @@ impl Transitions {
     }
 }
 
-/// A setting of a policy.
+/// A setting of a policy, for error messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PolicyField {
     /// The default.
     Default,
-    /// A rule, from 0.
+    /// The rule with this number, from 0.
     Rule(usize),
 }
 
@@ -224,9 +225,10 @@ impl RedundancyRules {
         }
     }
 
-    /// Returns rules by which new values of this length and more get this redundancy. Those that cannot have it are
-    /// replicated: values with fewer than 256 bytes for each of the k data chunks, and pairs whose key is longer than
-    /// an eighth of a chunk's payload. Existing pairs keep their redundancy, until a writer names another one.
+    /// Returns rules by which new values of at least this length get this redundancy. Pairs that cannot have it are
+    /// replicated: those with values of fewer than 256 bytes for each of the k data chunks, and those with a key that
+    /// is longer than an eighth of a chunk's payload. Existing pairs keep their redundancy until a writer names another
+    /// one.
     ///
     /// Writes fail with [`Error::Redundancy`](crate::Error::Redundancy) if the cluster has too few memory nodes for
     /// the code, unless these rules [fall back](RedundancyRules::with_fallback).
@@ -236,7 +238,7 @@ impl RedundancyRules {
         rules
     }
 
-    /// Returns these rules, in order of their lengths; shorter values get the default.
+    /// Returns rules for values of at least these lengths, which have to increase; shorter values get the default.
     pub fn new(default: Redundancy, by_size: &[SizeRule]) -> Result<RedundancyRules, PolicyError> {
         let mut rules = RedundancyRules { default, ..RedundancyRules::replicated() };
         if by_size.len() > MAX_RULES {
@@ -273,12 +275,12 @@ impl RedundancyRules {
         Ok(())
     }
 
-    /// Returns the redundancy of values that are shorter than all rules demand.
+    /// Returns the redundancy of values that are shorter than every rule's length.
     pub fn default_redundancy(&self) -> Redundancy {
         self.default
     }
 
-    /// The rules, in order.
+    /// The rules, in ascending order of length.
     pub fn by_size(&self) -> impl Iterator<Item = SizeRule> {
         self.rules.into_iter().map_while(|rule| rule)
     }
@@ -328,16 +330,16 @@ impl RedundancyRules {
 pub struct RedundancyDemand {
     /// The redundancy of a new pair.
     pub redundancy: Redundancy,
-    /// Whether an existing pair keeps its own.
+    /// Whether an existing pair keeps its own redundancy.
     pub keeps: bool,
-    /// Whether the pair is replicated if key and value do not fit this redundancy, instead of an error.
+    /// Whether, if key and value do not fit this redundancy, the pair is replicated; otherwise the write fails.
     pub falls_back_by_length: bool,
-    /// Whether the pair is replicated if there are too few memory nodes, instead of an error.
+    /// Whether, if there are too few memory nodes, the pair is replicated; otherwise the write fails.
     pub falls_back: bool,
 }
 
 impl From<Redundancy> for RedundancyDemand {
-    /// Demands this redundancy, or an error.
+    /// Demands this redundancy; if the pair cannot have it, the write fails.
     fn from(redundancy: Redundancy) -> RedundancyDemand {
         RedundancyDemand {
             redundancy,
@@ -349,7 +351,7 @@ impl From<Redundancy> for RedundancyDemand {
 }
 
 impl RedundancyDemand {
-    /// Whether the pair is replicated in spite of this error.
+    /// Whether the pair is replicated after this error; otherwise the write fails with it.
     pub fn falls_back(&self, from: &RedundancyError) -> bool {
         match from {
             RedundancyError::TooFewNodes { .. } => self.falls_back,

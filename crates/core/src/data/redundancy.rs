@@ -1,7 +1,7 @@
 //! The redundancy that a writer demands, and its limits.
 //!
-//! A pair has the redundancy of the region that its word leads to, and stores it nowhere else. So the redundancy
-//! changes only when the pair is written anew.
+//! A pair has the redundancy of the region that its slot word leads to; it is stored nowhere else. So the redundancy
+//! changes only when the pair is written again.
 
 use alloc::string::{String, ToString};
 use core::fmt;
@@ -13,30 +13,31 @@ use crate::erasure::{Coding, CodingError};
 use crate::layout::{MAX_COPIES, Object, SizeClass};
 use crate::verbs::MnId;
 
-/// The way in which a pair survives failures. As text, `replicated`, `ec:K+M`, `eor:R:K+M` or `none`.
+/// The way in which a pair survives failures. Its text is `replicated`, `ec:K+M`, `eor:R:K+M` or `none`.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
 #[non_exhaustive]
 pub enum Redundancy {
-    /// Every byte stands on as many memory nodes as the cluster's regions have replicas.
+    /// Every byte is on as many memory nodes as the cluster's regions have replicas.
     #[default]
     Replicated,
-    /// Erasure-coded: k + m memory nodes have a chunk each, and any k of these make the value.
+    /// Erasure-coded: each of k + m memory nodes has one chunk, and any k chunks restore the value.
     Coded(Coding),
-    /// EC-oriented replication: replicas that are laid out so that they become erasure-coded cheaply.
+    /// EC-oriented replication: the replicas are laid out such that the pair becomes erasure-coded cheaply.
     Oriented(Orientation),
-    /// Copies of EC-oriented pairs on one memory node, which are lost with it. No pair has this redundancy.
+    /// Copies of EC-oriented pairs on one memory node, which are lost with that node. It is a redundancy of regions
+    /// only, not of pairs.
     Copies(MnId),
-    /// None: one memory node has the whole pair. When it is lost, the key does not exist any more.
+    /// No redundancy: one memory node has the whole pair. When that node is lost, the key does not exist any more.
     None,
 }
 
-/// EOR(r, k), which becomes EC(k, m): the data chunks of the stripe are one replica, on k memory nodes; the other
-/// replicas are copies elsewhere. Room for the parity chunks is reserved from the beginning.
+/// EOR(r, k), which can become EC(k, m). One replica is made of the data chunks of the stripe, on k memory nodes; the
+/// other replicas are copies elsewhere. Room for the parity chunks is reserved from the beginning.
 ///
-/// Each of the r - 1 copies is on the node of a parity chunk of its own: so r - 1 is at most m. Their addresses stand
-/// in the data chunks, one of which is left when r - 1 nodes are lost: so r is at most k.
+/// Each of the r - 1 copies is on the node of a different parity chunk, so r - 1 is at most m. The addresses of the
+/// copies are in the data chunks, one of which has to be left when r - 1 nodes are lost, so r is at most k.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "(u8, Coding)", into = "(u8, Coding)")]
 pub struct Orientation {
@@ -44,20 +45,20 @@ pub struct Orientation {
     coding: Coding,
 }
 
-/// The reason for which there is no EOR(r, k) that becomes this code.
+/// The reason for which there is no EOR(r, k) that can become EC(k, m).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum OrientationError {
-    /// There is no second replica, or no room for the address of another copy.
+    /// Objects have no room for the addresses of so many copies, or there would be no second replica.
     #[error(
         "no EC-oriented replication has {replicas} replicas: it has {LEAST_REPLICAS} to {MOST_REPLICAS}; use one of \
          these, or `replicated`"
     )]
     Replicas {
-        /// The replicas.
+        /// The number of replicas.
         replicas: u8,
     },
-    /// There are less parity chunks than copies, and each copy needs the node of a parity chunk of its own.
+    /// There are fewer parity chunks than copies, but each copy needs the node of a parity chunk of its own.
     #[error(
         "{replicas} EC-oriented replicas take a code with at least {} parity chunks, each for a copy, and {coding} \
          has {}; use such a code, or fewer replicas",
@@ -65,7 +66,7 @@ pub enum OrientationError {
         coding.m()
     )]
     TooLittleParity {
-        /// The replicas.
+        /// The number of replicas.
         replicas: u8,
         /// The erasure code.
         coding: Coding,
@@ -77,19 +78,19 @@ pub enum OrientationError {
         coding.k()
     )]
     TooFewDataChunks {
-        /// The replicas.
+        /// The number of replicas.
         replicas: u8,
         /// The erasure code.
         coding: Coding,
     },
 }
 
-/// The numbers of replicas of EC-oriented pairs; the data chunks are one.
+/// The smallest and the largest number of replicas of EC-oriented pairs; the data chunks are one replica.
 const LEAST_REPLICAS: u8 = 2;
 const MOST_REPLICAS: u8 = 1 + MAX_COPIES as u8;
 
 impl Orientation {
-    /// Returns EOR(r, k), which becomes this code.
+    /// Returns EOR(r, k) for this number of replicas and this code.
     pub fn new(replicas: u8, coding: Coding) -> Result<Orientation, OrientationError> {
         let k = coding.k();
         let m = coding.m();
@@ -107,17 +108,17 @@ impl Orientation {
         }
     }
 
-    /// Returns the number of replicas: the loss of one memory node less is survived.
+    /// Returns the number of replicas; the pair survives the loss of one memory node fewer.
     pub const fn replicas(self) -> usize {
         self.replicas as usize
     }
 
-    /// Returns the number of copies beside the data chunks.
+    /// Returns the number of copies in addition to the data chunks.
     pub const fn copies(self) -> usize {
         self.replicas() - 1
     }
 
-    /// Returns the code that it becomes.
+    /// Returns the code of the stripe, which the pair can get.
     pub const fn coding(self) -> Coding {
         self.coding
     }
@@ -151,13 +152,13 @@ impl fmt::Display for Redundancy {
     }
 }
 
-/// The reason for which a text is no [`Redundancy`].
+/// The reason for which a text is not a [`Redundancy`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ParseRedundancyError {
-    /// The text has another form.
+    /// The text has none of the forms of a redundancy.
     #[error("`{0}` is no redundancy; it is `replicated`, `none`, or like `ec:4+2` or `eor:2:4+2`")]
     Form(String),
-    /// There is no such code.
+    /// There is no such erasure code.
     #[error(transparent)]
     Coding(#[from] CodingError),
     /// There is no such EC-oriented replication.
@@ -192,16 +193,16 @@ impl FromStr for Redundancy {
     }
 }
 
-/// The smallest payload of coded pairs: below, the headers of their chunks weigh more than the copies that they save.
+/// The smallest payload of coded pairs. With smaller ones, the headers of chunks would cost more than coding saves.
 pub const MIN_PAYLOAD_BYTES: usize = 256;
-/// The smallest ratio of payload to key, because the key stands in every chunk.
+/// The smallest ratio of a chunk's payload to the key, which every chunk contains.
 pub const MIN_PAYLOADS_PER_KEY: usize = 8;
 
-/// The reason for which a pair cannot survive failures in the way that was demanded.
+/// The reason for which a pair cannot have a redundancy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RedundancyError {
-    /// There are too few memory nodes: each chunk needs its own.
+    /// There are too few memory nodes, because each chunk needs a node of its own.
     #[error(
         "{coding} takes {} memory nodes, one for each chunk, and the cluster has {members}; start more, use \
          a smaller code, or replicate",
@@ -213,7 +214,7 @@ pub enum RedundancyError {
         /// The number of memory nodes.
         members: usize,
     },
-    /// The value is too small: chunks would be mostly headers.
+    /// The value is so small that chunks would consist mostly of headers.
     #[error(
         "the value has {bytes} bytes, {coding} is for values of at least {min_bytes}; use a smaller code, or \
          replicate"
@@ -223,13 +224,13 @@ pub enum RedundancyError {
         coding: Coding,
         /// The length of the value.
         bytes: usize,
-        /// The limit.
+        /// The smallest allowed length of the value.
         min_bytes: usize,
     },
-    /// No pair can have copies alone; the store makes them.
+    /// No pair can consist of copies alone; only the store makes copies.
     #[error("copies are made by the store, and no pair can have them alone; use `eor:R:K+M`")]
     CopiesAlone,
-    /// The key is too large, since it stands in every chunk.
+    /// The key is too large, because every chunk contains the key.
     #[error(
         "the key has {bytes} bytes, {coding} takes keys of at most {max_bytes} with a value of this length: \
          the key stands in every chunk; use a smaller code, or replicate"
@@ -239,19 +240,19 @@ pub enum RedundancyError {
         coding: Coding,
         /// The length of the key.
         bytes: usize,
-        /// The limit.
+        /// The largest allowed length of the key.
         max_bytes: usize,
     },
 }
 
 impl Redundancy {
-    /// Whether it is replication. Cheaper than a comparison, which looks at the fields of other variants.
+    /// Whether this is replication. Cheaper than a comparison, which also compares the fields of other variants.
     #[inline]
     pub fn is_replicated(self) -> bool {
         matches!(self, Redundancy::Replicated)
     }
 
-    /// Checks whether pairs of these lengths may have it.
+    /// Checks whether pairs with keys and values of these lengths can have this redundancy.
     #[inline]
     pub fn check(self, key_bytes: usize, value_bytes: usize) -> Result<(), RedundancyError> {
         match self {
@@ -262,7 +263,7 @@ impl Redundancy {
         }
     }
 
-    /// Returns the erasure code that pairs have, or are laid out for.
+    /// Returns the erasure code that pairs of this redundancy have, or are laid out for.
     pub fn coding(self) -> Option<Coding> {
         match self {
             Redundancy::Replicated | Redundancy::Copies(_) | Redundancy::None => None,
@@ -272,7 +273,7 @@ impl Redundancy {
     }
 
     /// Returns the number of places of a pair, in a cluster whose regions have `replicas` replicas. For an EC-oriented
-    /// pair, these are the places of the stripe.
+    /// pair it counts only the places of the stripe.
     pub fn places(self, replicas: usize) -> usize {
         match self {
             Redundancy::Replicated => replicas,
@@ -282,8 +283,8 @@ impl Redundancy {
         }
     }
 
-    /// Returns the bytes of memory that a pair of these lengths takes on all its places, in a cluster whose regions
-    /// have `replicas` replicas; `None` if it is too long.
+    /// Returns the bytes of memory that a pair with a key and value of these lengths takes on all its places, in a
+    /// cluster whose regions have `replicas` replicas; `None` if the pair is too long.
     pub fn memory_bytes(
         self,
         key_bytes: usize,
@@ -300,7 +301,7 @@ impl Redundancy {
         Some(of_places + of_copies)
     }
 
-    /// Returns the size class of a replica or chunk of a pair of these lengths; `None` over 15 MiB.
+    /// Returns the size class of each replica or chunk of a pair of these lengths; `None` over 15 MiB.
     pub fn class(self, key_bytes: usize, value_bytes: usize) -> Option<SizeClass> {
         match self.coding() {
             None => Object::class(key_bytes, value_bytes),

@@ -1,7 +1,7 @@
-//! The replicated scheme: every byte of an object stands on each place of its region.
+//! The replicated scheme: each place of a region has every byte of an object.
 //!
-//! An object is *whole* on a place if its CRC is good there; any whole replica is as good as another. The
-//! object is *complete* when it is whole on all places.
+//! An object is *whole* on a place if its CRC is good there; any whole replica serves. The object is *complete* when it
+//! is whole on all places.
 
 mod fill_replica;
 
@@ -104,7 +104,7 @@ pub(super) fn lies_beside(region: &Region, subtable: &Subtable) -> bool {
     beside == subtable.backups().len()
 }
 
-/// See [`ObjectLocation::may_be_incomplete`]: an object of a speculative write may be.
+/// See [`ObjectLocation::may_be_incomplete`]. Always true, because of speculative writes.
 pub(super) fn may_be_incomplete() -> bool {
     true
 }

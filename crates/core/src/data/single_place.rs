@@ -1,15 +1,17 @@
-//! The scheme of one place, which may be lost: copies of EC-oriented objects, and pairs without redundancy.
+//! The scheme of objects that have one place, which can be lost: copies of EC-oriented objects, and pairs without
+//! redundancy.
 //!
-//! An object lies there as a replicated one does. The end is different: no view is refused because the place is lost.
-//! The region stays in the view without it, so its number, and with it every address in it, is never used for another
-//! region.
+//! Objects are written and read like replicated ones. The difference is what their loss does: no view is refused
+//! because the place is lost. The region stays in the view without a place, so that its number, and with it every
+//! address in the region, is never used for another region.
 //!
-//! No word leads to a copy. Words do lead to pairs without redundancy, and stay when these are gone: such a word
-//! *shows no key* ([`View::is_gone`]). Readers pass over it, INSERT takes its slot for a free one, and the object that
-//! it kept need not be freed. For all sessions this begins at once, with the switch of the change that loses the node.
-//! Until then the word is *being lost* ([`View::is_being_lost`]), and operations that meet it wait: others may act by
-//! an older view, and read the node, which is only cut off; and a round that began from this word is not decided. To
-//! decide it, such a change has every subtable in its scope.
+//! No slot word leads to a copy. Words do lead to pairs without redundancy, and remain when these are lost. Such a word
+//! then *shows no key* ([`View::is_gone`]): readers pass over it, INSERT takes its slot for a free one, and the session
+//! that replaces it frees no object. This begins for all sessions at once, with the switch of the change that loses the
+//! node. Until then the word is *being lost* ([`View::is_being_lost`]), and operations that meet it wait. The reasons
+//! are that other sessions may act by an older view and still read the node, which may only be cut off, and that a
+//! round which began from this word is not decided yet. To decide such rounds, the change has every subtable in its
+//! scope.
 
 use alloc::collections::BTreeMap;
 
@@ -38,13 +40,13 @@ impl SinglePlaceUse {
 }
 
 impl View {
-    /// Whether a word is an entry whose pair was lost with its only node: it shows no key.
+    /// Whether a slot word belongs to a pair that was lost with its only node, so that it shows no key.
     #[cold]
     pub fn is_gone(&self, word: Slot) -> bool {
         self.leads_to_lost(word) && !self.is_being_lost(word)
     }
 
-    /// Whether the change under way has lost the only node of an entry's pair, so that no session can tell yet
+    /// Whether the change under way has lost the only node of a slot word's pair, so that no session can tell yet
     /// whether the pair exists.
     #[cold]
     pub fn is_being_lost(&self, word: Slot) -> bool {
@@ -55,13 +57,13 @@ impl View {
             && !removed(Mutant::GoneBeforeTheSwitch)
     }
 
-    /// Whether the pair of a word is gone or being lost.
+    /// Whether the pair of a slot word is gone or being lost.
     pub fn leads_to_lost(&self, word: Slot) -> bool {
         let region = self.region_of(word.address()).map(|(region, _)| region);
         !word.is_free() && region.is_some_and(|region| region.lost_with().is_some())
     }
 
-    /// Returns the number of lost regions of pairs without redundancy, by node.
+    /// Returns, for each lost node, the number of regions of pairs without redundancy that were lost with it.
     pub fn lost_pairs(&self) -> BTreeMap<MnId, u64> {
         let mut lost = BTreeMap::new();
         for node in self.regions.iter().filter_map(|region| region.lost_with()) {

@@ -18,8 +18,8 @@ use siphasher::sip::SipHasher13;
 /// The multiplier that spreads the hash over 128 bits: an odd number without pattern, from the golden ratio.
 const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// The secret by which a cluster hashes keys. Who knows it can choose keys that fall into the same slots, so it is
-/// printed nowhere, and every cluster has its own.
+/// The secret by which a cluster hashes keys. An attacker who knows it can choose keys that fall into the same slots,
+/// so it is printed nowhere, and every cluster has its own.
 #[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HashKey([u8; 16]);
 

@@ -1,12 +1,12 @@
-//! Progress of the writes of a dead client: a look at the slots that may hold the key of an object.
+//! How far the writes of a dead client have come, by a look at the slots that may hold an object's key.
 //!
-//! The primary's slots are read first. If the identity of the object stands there, its round is over. If it does not,
-//! the backups' slots are read. An identity that stands on one of these stood there all the time since the primary was
-//! read. So the round had not ended then, and the primary showed the round's old value.
+//! The primary's slots are read first. If one shows the object's identity, the round is over. Otherwise the backups'
+//! slots are read. A backup that shows the identity has shown it since before the primary was read, because identities
+//! do not come back. So the round had not ended when the primary was read, and the primary showed the round's old word.
 //!
 //! A round leaves these traces, and no others:
 //!
-//! | primary | backups | it was |
+//! | primary | backups | state of the write |
 //! |---|---|---|
 //! | own word | – | committed |
 //! | own identity, size class 0 | – | a DELETE committed, or an INSERT withdrawn |
@@ -17,8 +17,8 @@
 //! | free | own word on some, tentative on the others | an INSERT that was confirming |
 //! | free | tentative on some | an INSERT, anywhere before |
 //!
-//! A word whose pair is lost shows no key, and so is free: the round has begun since the loss. A round that had begun
-//! before the loss is settled, and leaves no traces.
+//! A slot word whose pair is lost shows no key, and therefore counts as free: the round has begun after the loss. A
+//! round that had begun before the loss was settled, and left no traces.
 
 use alloc::vec::Vec;
 use core::ops::Range;
@@ -38,34 +38,34 @@ const _: () = assert!(GROUP * 2 * MAX_REPLICAS <= crate::verbs::MAX_BATCH_VERBS)
 /// One item for each backup, without heap allocation.
 pub(super) type PerBackup<T> = ArrayVec<T, { MAX_REPLICAS - 1 }>;
 
-/// A slot with the identity of an object.
+/// A slot that contains the identity of an object.
 #[derive(Clone, Debug)]
 pub(super) struct RecoverySlot {
     pub slot: SlotRef,
     /// The word of the primary, which is read first.
     pub primary: Slot,
-    /// The words of the backups, read after that; empty if the primary has decided.
+    /// The words of the backups, read after the primary's; empty if the primary's word has decided.
     pub backups: PerBackup<Slot>,
 }
 
-/// The step that completes a write.
+/// The step by which recovery ends a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RecoveryStep {
-    /// The primary shows the end of the round.
+    /// Do nothing: the primary shows that the round is over.
     Done,
-    /// Go on with the round with this word, and commit it if it wins.
+    /// Go on with the round, for this word, and commit the word if it wins.
     Commit(Slot),
-    /// Go on with the round with this tentative word, and withdraw if it wins.
+    /// Go on with the round, for this tentative word, and withdraw if it wins.
     WinAndWithdraw(Slot),
-    /// Replace the tentative words on the backups by this one, then commit it.
+    /// Replace the tentative words on the backups by this confirmed one, then commit it.
     Confirm(Slot),
-    /// Replace the own words on the backups, and then the primary, by this one of size class 0.
+    /// Replace the own words on the backups, and then on the primary, by this one of size class 0.
     Withdraw(Slot),
-    /// Nothing: no correct client leaves this.
+    /// Do nothing: no correct client leaves these words.
     Strange,
 }
 
-/// Decides by the table above. A slot whose pair is gone is free.
+/// Decides by the table above. A slot whose pair is gone counts as free.
 pub(super) fn judge(opcode: Opcode, own: Slot, seen: &RecoverySlot, is_gone: bool) -> RecoveryStep {
     let identity = own.identity();
     let is_own = |word: &&Slot| word.identity() == identity;
@@ -109,7 +109,7 @@ pub(super) fn judge(opcode: Opcode, own: Slot, seen: &RecoverySlot, is_gone: boo
     }
 }
 
-/// The slots of one object's key, as some replicas show them.
+/// The words of the slots of one object's key, on some replicas.
 type Replicas = ArrayVec<BucketWords, MAX_REPLICAS>;
 
 impl<F: Fabric> Recovery<'_, F> {
@@ -148,7 +148,7 @@ impl<F: Fabric> Recovery<'_, F> {
         Ok(())
     }
 
-    /// Completes those of up to [`GROUP`] objects whose identity stands on a replica of a slot.
+    /// Completes those of up to [`GROUP`] objects whose identity is in a slot on some replica.
     pub(super) async fn complete_those_in_slots(
         &mut self,
         group: &[LoggedObject],
@@ -163,7 +163,8 @@ impl<F: Fabric> Recovery<'_, F> {
         Ok(complete(self.fabric, objects, &mut self.report.cost).await?)
     }
 
-    /// One phase: reads the slots of all these objects from the replicas of their subtables with these numbers.
+    /// Reads, in one phase, the slots of all these objects, from those replicas of their subtables that have these
+    /// numbers.
     async fn read_slots(
         &mut self,
         group: &[LoggedObject],
@@ -192,10 +193,10 @@ impl<F: Fabric> Recovery<'_, F> {
     }
 }
 
-/// The identity of an object stands in two slots, although one attempt of a write touches only one.
+/// The error that two slots contain the identity of one object, although one attempt of a write changes only one slot.
 struct DuplicateIdentity;
 
-/// Returns the slots with the identity of an object.
+/// Returns the slots that contain the identity of an object.
 fn sightings<'w>(
     found: &LoggedObject,
     words: &'w BucketWords,
@@ -204,7 +205,8 @@ fn sightings<'w>(
     words.iter().filter(move |(_, word)| word.identity() == identity)
 }
 
-/// Returns all that was seen of an object; `None` if its identity stands nowhere.
+/// Returns the slot that contains the identity of an object, with the words on all replicas read; `None` if there is
+/// none.
 fn sighting(
     found: &LoggedObject,
     primary: &BucketWords,

@@ -1,38 +1,37 @@
-//! Recovery of a client that died: completes or withdraws the writes that it left half-way, and reports the
+//! Recovery of a client (session) that died: completes or withdraws the writes that it left half-way, and reports the
 //! parts of its blocks that it never used (P §5.3).
 //!
-//! The paper repeats the writes that the log shows as unfinished. Ours *looks at the state*: a slot value
-//! names its writer, so the replicas of a slot show how far a write round came, whatever the log says. The
-//! log only tells which objects to look for.
+//! The paper repeats the writes that the log shows as unfinished. This recovery *looks at the state* instead: a slot
+//! word names its writer, so the replicas of a slot show how far a round has come, whatever the log says. The log only
+//! tells which objects to look for.
 //!
-//! 1. *Walk* (`walk.rs`): READ the headers of the client's blocks, then the objects of those that are in use,
-//!    on all replicas. An object that is complete nowhere was in no CAS; one that is complete on some
-//!    replicas only may have been, by a speculative write.
-//! 2. *Examine* (`examine.rs`): READ the slots that may hold the object's key, the primary's first, then the
-//!    backups'. The other order is wrong: a round could end in between, and recovery would take another
-//!    writer's new word for the round's old value.
-//! 3. *Resume* (`resume.rs`): if the identity stands on backups only, the primary shows the round's old
-//!    value. Complete the object ([`data`](crate::data)), go on with Algorithm 1 on this same slot, and
-//!    finish a round that is won.
+//! 1. *Walk* (`walk.rs`): READ the headers of the client's blocks, then the objects of the blocks in use, on all
+//!    replicas. An object that is complete nowhere was in no CAS. An object that is complete on some replicas only may
+//!    have been in a CAS of a speculative write.
+//! 2. *Examine* (`examine.rs`): READ the slots that may hold the object's key, the primary's first, then the backups'.
+//!    The other order is wrong: the round could end between the two READs, and recovery would take another writer's new
+//!    word for the round's old word.
+//! 3. *Resume* (`resume.rs`): if the identity is on backups only, the primary shows the round's old word. Complete the
+//!    object ([`data`](crate::data)), go on with Algorithm 1 on this slot, and finish the round if it is won.
 //!
-//! All complete objects in these blocks are examined, because the number of running requests is unknown: a
-//! session runs any number of operations side by side, and any of them may be the slowest. The walk reads
-//! every object anyhow; a look at its slots adds two READs of a bucket pair, 64 objects to a phase.
+//! All complete objects in these blocks are examined, because the number of running operations is unknown: a session
+//! runs any number of operations at the same time, and any of them may be the slowest. The walk reads every object
+//! anyway; a look at an object's slots adds two READs of a bucket pair, and one phase does this for 64 objects.
 //!
-//! Other clients work on the same slots all the while. To them recovery is a writer that was slow. It never
+//! Other clients keep working on the same slots while recovery runs. To them recovery is a slow writer. Recovery never
 //! waits for other clients, so it needs no host.
 //!
 //! Preconditions:
 //!
-//! * The client is *fenced* at all memory nodes of the view: no verb of it executes any more.
-//! * Memory nodes that were lost have been repaired first (P §5.4); the view is current, and no scope of it
-//!   is frozen while recovery runs.
-//! * No two recoveries of one client run at once. Recoveries of different clients may.
-//! * No object is reused while it runs: it counts as an operation that began before it.
+//! * The client is *fenced* at all memory nodes of the view, so none of its verbs executes any more.
+//! * Memory nodes that were lost have been repaired first (P §5.4). The view is the current one, and no change freezes
+//!   any scope while recovery runs.
+//! * No two recoveries of one client run at the same time. Recoveries of different clients are allowed to.
+//! * No object is reused while recovery runs: it counts as an operation that began before the reuse.
 //!
-//! It may stop anywhere and be run again by another process: each step leaves a state that a dying client
-//! could have left. Whatever bytes stand in memory, it ends without a panic: bytes that no correct client
-//! writes are counted as [`RecoveryResult::strange`] and left alone.
+//! Recovery can stop anywhere and be run again by another process, because each step leaves a state that a dying client
+//! could have left. It never panics, whatever memory contains: bytes that no correct client writes are counted as
+//! [`RecoveryResult::strange`] and are left as they are.
 
 mod examine;
 mod resume;
@@ -48,37 +47,37 @@ use crate::stats::Cost;
 use crate::verbs::{ClientId, Fabric, FailedVerb, VerbBatch};
 use crate::view::View;
 
-/// Objects that are examined together: 2 READs each of the primary, then 2 for each backup.
+/// The number of objects that are examined together, with 2 READs each of the primary, then 2 of each backup.
 const GROUP: usize = 64;
 
-/// The reason for which a recovery stopped. It can be run again.
+/// The reason for which a recovery stopped. The recovery can be run again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RecoveryError {
-    /// A memory node that holds a replica of the index or of a block did not answer. It is to be repaired
-    /// first.
+    /// A memory node that holds a replica of the index or of a block did not answer. The cluster has to go on without
+    /// that node first.
     #[error("recovery stopped: {0}")]
     Unreachable(#[from] FailedVerb),
 }
 
-/// The contents of a block of the dead client.
+/// The contents of one block of the dead client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BlockContent {
-    /// None; the block was never written to, and may go back to the memory node's free blocks.
+    /// The block was never written to, and can go back to the pool.
     Nothing,
-    /// Objects.
+    /// The block contains objects.
     Objects {
-        /// The class of all objects.
+        /// The size class of the block's objects.
         class: SizeClass,
-        /// The first object such that neither it nor a later one was in a CAS, as far as that is known: a new
-        /// owner may allocate from here on. The number of the block's objects if there is none.
+        /// The first object that, as far as is known, was in no CAS, as all behind it: a new owner is allowed to
+        /// allocate from here on. The number of the block's objects if there is no such object.
         first: u32,
     },
-    /// Bytes that no client leaves, except one that died while it wrote the header: the block has no objects
-    /// to recover, and cannot be handed on.
+    /// The block contains bytes that no client leaves, except one that died while it wrote the header. The block has no
+    /// objects to recover, and cannot be handed on.
     Unreadable,
 }
 
-/// The result of recovery for one block.
+/// The result of a recovery for one block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockReport {
     /// The address of the block.
@@ -88,7 +87,7 @@ pub struct BlockReport {
 }
 
 impl BlockReport {
-    /// Returns the remainder that another client may use; `None` if the block's size class is unknown.
+    /// Returns the block's remainder for another session; `None` if the block's size class is unknown.
     pub fn remainder(&self, block_bytes: u64) -> Option<BlockRemainder> {
         let BlockContent::Objects { class, first } = self.content else { return None };
         BlockShape::new(block_bytes, class)?;
@@ -99,23 +98,24 @@ impl BlockReport {
 /// The result of a recovery.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RecoveryResult {
-    /// Every given block, once, in the order of the logs.
+    /// Every given block, once, in the order in which recovery walked them.
     pub blocks: Vec<BlockReport>,
-    /// Places of objects that the client passed in its logs, incomplete ones included.
+    /// The number of objects in the walked parts of blocks, incomplete ones included.
     pub walked: u64,
-    /// Complete objects among them; their slots were examined.
+    /// The number of complete objects, whose slots were examined.
     pub examined: u64,
-    /// Examined objects with words on no replica: not begun, lost, or replaced since.
+    /// The number of examined objects whose identity is on no replica: their writes had not begun, had lost, or were
+    /// replaced.
     pub nowhere: u64,
-    /// Examined objects with words on the primary: committed.
+    /// The number of examined objects whose identity is on the primary: their writes were committed.
     pub on_primary: u64,
-    /// Rounds that recovery won or had won, and finished.
+    /// The number of rounds that recovery, or the client before it died, won, and that recovery finished.
     pub committed: u64,
-    /// INSERTs that recovery withdrew.
+    /// The number of INSERTs that recovery withdrew.
     pub withdrawn: u64,
-    /// Rounds that another writer won or had won.
+    /// The number of rounds that another writer has won.
     pub dropped: u64,
-    /// Slots and objects in a state that no correct client leaves; nothing was done about them.
+    /// The number of slots and objects in a state that no correct client leaves. Recovery changed nothing there.
     pub strange: u64,
     /// The cost: phases (round trips), verbs, atomics and bytes.
     pub cost: Cost,
@@ -124,13 +124,13 @@ pub struct RecoveryResult {
 /// A complete object of the dead client.
 #[derive(Clone, Copy, Debug)]
 struct LoggedObject {
-    /// The buckets of its key.
+    /// The buckets of the object's key.
     buckets: Buckets,
-    /// The word that refers to it.
+    /// The slot word that refers to the object.
     own: Slot,
-    /// The operation of its write.
+    /// The operation that wrote the object.
     opcode: Opcode,
-    /// Whether all its replicas are the same.
+    /// Whether all replicas of the object are equal.
     is_everywhere: bool,
 }
 
@@ -140,14 +140,14 @@ struct Recovery<'r, F> {
     view: &'r View,
     dead: ClientId,
     batch: VerbBatch,
-    /// Objects that are walked and not examined yet.
+    /// Objects that were walked and have yet to be examined.
     pending: Vec<LoggedObject>,
     report: RecoveryResult,
 }
 
-/// Recovers a client that has been fenced at all memory nodes. `blocks` are the addresses of its
-/// blocks, from the memory nodes' block tables; `view` has passed [`View::check`]. See the module
-/// for the other preconditions.
+/// Recovers a client that has been fenced at all memory nodes. `blocks` are the addresses of the client's blocks, from
+/// the block allocation tables; `view` has passed [`View::check`]. The documentation of this module has the other
+/// preconditions.
 pub async fn recover<F: Fabric>(
     fabric: &F,
     view: &View,
@@ -163,13 +163,13 @@ pub async fn recover<F: Fabric>(
     Ok(recovery.report)
 }
 
-/// Completes objects that a client left on some replicas only, as far as their words stand in slots, and does
-/// nothing else. For use before regions are copied, in a view that is transforming: no session writes objects
-/// in these `blocks`, which lie in those regions. The client has been fenced at all memory nodes. Returns the
-/// number of bytes written.
+/// Completes objects that a client left on some replicas only, if slots contain words that lead to them, and does
+/// nothing else. It is run before regions are copied, in a view that is transforming: no session writes objects in
+/// these `blocks`, which lie in those regions. The client has been fenced at all memory nodes. Returns the number of
+/// bytes written.
 ///
-/// Other sessions may meanwhile go on with rounds that contain the client's words. Completing an object in
-/// vain does no harm, since the client's objects are not used again before it is recovered.
+/// Other sessions may, at the same time, go on with rounds that contain the client's words. Completing an object that
+/// no slot keeps does no harm, because the client's objects are not reused before the client is recovered.
 pub async fn complete_objects<F: Fabric>(
     fabric: &F,
     view: &View,
@@ -199,14 +199,14 @@ impl<'r, F: Fabric> Recovery<'r, F> {
 }
 
 impl<F: Fabric> Recovery<'_, F> {
-    /// Executes the batch: one phase.
+    /// Executes the batch as one phase.
     async fn phase(&mut self) {
         let batch = mem::take(&mut self.batch);
         self.batch = self.fabric.execute(batch).await;
         self.report.cost.add_batch(&self.batch);
     }
 
-    /// Examines walked objects, as long as there are at least `least` of them.
+    /// Examines walked objects while there are at least `least` of them.
     async fn examine_pending(&mut self, least: usize) -> Result<(), RecoveryError> {
         while self.pending.len() >= least {
             let rest = self.pending.split_off(self.pending.len().min(GROUP));

@@ -1,9 +1,8 @@
-//! Completion of a write round of a dead client.
+//! Completion of a round of a dead client.
 //!
-//! The own word stands on a backup and the primary shows the round's old value. From here recovery
-//! does what the client would have done: the same CASes with the same words, so that other writers
-//! of the round notice no difference. A replica on which the client left its word counts as a CAS
-//! that it won.
+//! A backup shows the client's own word, and the primary the round's old word. From here recovery does what the client
+//! would have done: it posts the same CASes with the same words, so other writers of the round notice no difference. A
+//! replica that shows the client's word counts as one on which the client's CAS has succeeded.
 //!
 //! ```text
 //! complete  the object to those of its replicas where it is not whole
@@ -14,11 +13,11 @@
 //! commit    CAS old -> own on the primary
 //! ```
 //!
-//! All of it may be cut off and done again: if a CAS finds the word that it was to write, an
-//! earlier recovery did it.
+//! All steps can be interrupted and repeated: if a CAS finds the word that it was to write, an earlier recovery has
+//! written it.
 //!
-//! If recovery loses, nothing is left to do: the winner replaces the client's words, or the
-//! winner's own recovery does.
+//! If recovery loses the round, nothing is left to do: the winner, or the winner's own recovery, replaces the client's
+//! words.
 
 use super::examine::{PerBackup, RecoverySlot, RecoveryStep, judge};
 use super::{LoggedObject, Recovery, RecoveryError};
@@ -31,15 +30,15 @@ use crate::view::PoolPlace;
 
 /// The outcome of a round for the dead client.
 enum ResumedRound {
-    /// The dead client won. The slot is as given: an own word stands on every backup.
+    /// The dead client has won. In the given slot every backup shows a word of its identity.
     Won(Winner, RecoverySlot),
     Lost,
-    /// No round leaves this.
+    /// The words are such as no round leaves.
     Strange,
 }
 
 impl<F: Fabric> Recovery<'_, F> {
-    /// Completes the write of one object.
+    /// Ends the write of one object.
     pub(super) async fn finish(
         &mut self,
         found: &LoggedObject,
@@ -97,7 +96,7 @@ impl<F: Fabric> Recovery<'_, F> {
         Ok(())
     }
 
-    /// Returns the slot's place on each backup, in order.
+    /// Returns the place of the slot on each backup, in order.
     fn backups(&self, seen: &RecoverySlot) -> PerBackup<PoolPlace> {
         self.view.slot_on_backups(seen.slot).collect()
     }
@@ -106,8 +105,8 @@ impl<F: Fabric> Recovery<'_, F> {
         self.view.slot_on_primary(seen.slot)
     }
 
-    /// One phase, or none: a CAS to `to` at each of these places, from the word given with the
-    /// place. Returns the words that the CASes found.
+    /// Posts, in one phase or none, a CAS at each of these places, from the word given with the place to `to`. Returns
+    /// the words that the CASes found.
     async fn swap(
         &mut self,
         from: &[(PoolPlace, Slot)],
@@ -128,8 +127,7 @@ impl<F: Fabric> Recovery<'_, F> {
         Ok(found)
     }
 
-    /// Does the same as `swap`, as the only writer, at places that no other session changes.
-    /// Returns whether all of them hold `to` now.
+    /// Does the same as `swap`, at places that no other session changes. Returns whether all of them contain `to` now.
     async fn replace(
         &mut self,
         from: &[(PoolPlace, Slot)],
@@ -139,7 +137,7 @@ impl<F: Fabric> Recovery<'_, F> {
         Ok(from.iter().zip(found).all(|((_, word), found)| found == *word || found == to))
     }
 
-    /// Runs Algorithm 1 until all backups hold `word`.
+    /// Runs Algorithm 1 until all backups contain `word`, or the round is lost.
     async fn contend(
         &mut self,
         own: Slot,
@@ -183,7 +181,7 @@ impl<F: Fabric> Recovery<'_, F> {
         Ok(ResumedRound::Won(winner, RecoverySlot { backups, ..seen.clone() }))
     }
 
-    /// One phase: reads the slot's word on the primary.
+    /// Reads, in one phase, the word of the slot on the primary.
     async fn read_primary(&mut self, seen: &RecoverySlot) -> Result<Slot, RecoveryError> {
         let place = self.primary(seen);
         self.batch.clear();
@@ -193,8 +191,7 @@ impl<F: Fabric> Recovery<'_, F> {
         Ok(Slot(u64::from_le_bytes(bytes)))
     }
 
-    /// As the winner, gives all backups another word of the same identity. Returns whether they
-    /// hold it.
+    /// Gives all backups, as the winner, another word of the same identity. Returns whether all of them contain it now.
     async fn rewrite(
         &mut self,
         _winner: &Winner,
@@ -210,7 +207,7 @@ impl<F: Fabric> Recovery<'_, F> {
         self.replace(&from, to).await
     }
 
-    /// As the winner, withdraws an INSERT: the backups, then the primary.
+    /// Withdraws an INSERT, as the winner: on the backups, then on the primary.
     async fn withdraw(
         &mut self,
         winner: Winner,
@@ -223,7 +220,7 @@ impl<F: Fabric> Recovery<'_, F> {
             && self.replace(&primary, withdrawn).await?)
     }
 
-    /// As the winner, commits.
+    /// Commits the word on the primary, as the winner.
     async fn commit(
         &mut self,
         _winner: Winner,
@@ -235,8 +232,8 @@ impl<F: Fabric> Recovery<'_, F> {
     }
 }
 
-/// A confirmed or withdrawn word proves that the round was won: the own identity then stands on
-/// every backup.
+/// Decides a round of which a backup shows a confirmed or withdrawn word. Such a word proves that the client had won,
+/// so every backup has to show the own identity.
 fn had_won(own: Slot, seen: &RecoverySlot) -> ResumedRound {
     let identities = seen.backups.iter().map(|w| w.identity());
     if identities.clone().any(|i| i != own.identity()) {

@@ -1,27 +1,28 @@
 //! The logs of a dead client: the headers of its blocks, and the objects of those in use.
 //!
-//! Within a block the walk goes by position and needs no pointers. Objects of any age lie there side by side:
-//! committed long ago, free, or unfinished. Sealed blocks contain no unfinished objects, so they are not walked: their
-//! headers tell from which object on they are new.
+//! Within a block the walk goes by position and needs no pointers. Objects of any age lie side by side: committed long
+//! ago, free, or unfinished. Sealed blocks contain no unfinished objects, so they are not walked; their headers tell
+//! from which object on they are new.
 //!
-//! The replicas of a block differ if the client died within a WRITE, or a WRITE did not reach one of them. All of them
-//! are read:
+//! The replicas of a block differ if the client died during a WRITE, or a WRITE did not reach one of them. So all
+//! replicas are read:
 //!
-//! * On every replica, the header shows the block in use before an object of this use is written there. If one replica
-//!   shows a block in use, the block is walked, from the lowest first object in such a header.
-//! * No CAS goes to a memory node before the object is complete there, and only a speculative write's goes to one
-//!   before the object is complete everywhere. So an object that is complete on no replica was in no CAS. But its
-//!   identity may stand there, so another owner must not begin with it. Behind the last object of which any byte
-//!   stands anywhere, the block is as new as it was.
-//! * Objects that had been allocated when a header was written are never new, though they may be zeros: their bits may
-//!   be set in the free bitmap. The header that shows the most of them counts.
-//! * If two replicas hold complete objects of two generations, recovery looks for both. Only the later one can stand
-//!   in a slot: it was allocated when the earlier one stood nowhere any more.
+//! * The header on every replica shows the block in use before an object of this use is written there. If the header on
+//!   some replica shows the block in use, the block is walked, from the lowest `first` in such a header.
+//! * No CAS goes to a memory node before the object is complete there, and only a CAS of a speculative write goes to
+//!   one before the object is complete everywhere. So an object that is complete on no replica was in no CAS. But some
+//!   replica may show its identity, so another owner must not begin with that object. Behind the last object of which a
+//!   replica shows any byte, the block is as new as before.
+//! * Objects that had been allocated when a header was written are never new, even if they are zeros, because their
+//!   bits may be set in the free bitmap. Of several headers, the one that shows most allocated objects is believed.
+//! * If two replicas contain complete objects of two generations at one address, recovery looks for both. Only the
+//!   later one can be in a slot, because it was allocated when no slot contained the earlier one any more.
 //!
-//! Recovery looks for an EC-oriented object at all its turns, and for no copy, since no word leads there.
+//! Recovery looks for an EC-oriented object at all its turns. It does not look for copies, because no word leads to
+//! them.
 //!
-//! A block whose header names an earlier owner was handed on to the dead client, which did not use it: its objects are
-//! not examined, but counted as taken.
+//! A block whose header names another owner was handed on to the dead client, which has not used it. Its objects are
+//! not examined, but count as allocated.
 
 use alloc::vec::Vec;
 use core::cmp::Reverse;
@@ -36,14 +37,14 @@ use crate::race::Buckets;
 use crate::verbs::{Fabric, Span, Ticket};
 use crate::view::View;
 
-/// Headers that are read in one phase.
+/// The number of blocks whose headers are read in one phase.
 const HEADERS: usize = 64;
 const _: () = assert!(HEADERS * MAX_PLACES <= crate::verbs::MAX_BATCH_VERBS);
 
-/// Bytes of one READ of the walk, unless a single object has more.
+/// The largest number of bytes of one READ of the walk, except for a single object that has more.
 const CHUNK_BYTES: u64 = 1 << 20;
 
-/// The same bytes of each replica of a block.
+/// The bytes of one range of a block, on each replica.
 type Places = PerPlace<Span>;
 
 /// A block with a header.
@@ -54,7 +55,7 @@ pub(super) struct BlockLog {
 }
 
 impl<F: Fabric> Recovery<'_, F> {
-    /// Reads the headers of all blocks, each once, and reports those that have none.
+    /// Reads the headers of all blocks, each block once, and reports the blocks that have none.
     pub(super) async fn headers(
         &mut self,
         blocks: &[Address],
@@ -84,7 +85,7 @@ impl<F: Fabric> Recovery<'_, F> {
         Ok(logs)
     }
 
-    /// Decodes the header of a block, given the READs from all replicas.
+    /// Decodes the header of a block, from the READs of all replicas.
     fn header(
         &mut self,
         replicas: &[(Address, Ticket)],
@@ -100,15 +101,16 @@ impl<F: Fabric> Recovery<'_, F> {
             written |= bytes.iter().any(|b| *b != 0);
             headers.extend(BlockHeader::decode(bytes));
         }
-        // A header in use is preferred to a sealed one, and any header to that of an earlier owner, which the client
-        // may have begun to replace. A header in use can be replaced by one that shows more objects, and a speculative
-        // write may stand beside the later one alone.
+        // A header in use is preferred to a sealed one, and any header of the dead client to one of an earlier owner,
+        // which the client may have begun to replace. Of two headers in use, the one that shows more unfinished objects
+        // is preferred: it may have replaced the other on one replica only, where a speculative write's object follows
+        // it.
         let rank = |h: &BlockHeader| (h.owner == self.dead, !h.sealed, Reverse(h.first));
         let best = headers.iter().copied().max_by_key(rank).map(|best| {
             if removed(Mutant::FreshFromBestHeader) {
                 return best;
             }
-            // Objects that one header shows as allocated are allocated, even if another header is preferred.
+            // An object that any header shows as allocated is allocated, even if another header is preferred.
             let of_class = headers.iter().filter(|h| h.class == best.class);
             BlockHeader { fresh: of_class.map(|h| h.fresh).max().unwrap_or(0), ..best }
         });
@@ -128,8 +130,8 @@ impl<F: Fabric> Recovery<'_, F> {
         self.report.blocks.push(BlockReport { block, content });
     }
 
-    /// Walks through the objects of a block, if some may be unfinished. Objects before the header's first are of
-    /// earlier uses of the block.
+    /// Walks the objects of a block, if some may be unfinished. Objects before the header's `first` belong to earlier
+    /// uses of the block.
     pub(super) async fn walk(&mut self, log: &BlockLog) -> Result<(), RecoveryError> {
         let BlockLog { block, header, shape } = log;
         let class = header.class;
@@ -166,8 +168,8 @@ impl<F: Fabric> Recovery<'_, F> {
         Ok(())
     }
 
-    /// Looks at the replicas of one object: returns whether any replica has any byte of it. If it is complete, and the
-    /// client's, takes note of it.
+    /// Looks at the replicas of one object, and returns whether any replica has any byte of it. If the object is
+    /// complete and `is_own`, notes it to be examined.
     fn look_at(
         &mut self,
         address: Address,
@@ -189,7 +191,7 @@ impl<F: Fabric> Recovery<'_, F> {
                 continue;
             };
             was_begun = true;
-            // No word leads to a copy.
+            // No slot word leads to a copy.
             if object.opcode() == Some(Opcode::Copy) {
                 continue;
             }
@@ -206,8 +208,8 @@ impl<F: Fabric> Recovery<'_, F> {
         was_begun
     }
 
-    /// Takes note of the words of all turns: any of them may be the one that stands, and the next one may be
-    /// unfinished.
+    /// Notes the words of all turns of an object: any of them may be the one in the slot, and the Move to the next turn
+    /// may be unfinished.
     fn take_turns(&mut self, found: LoggedObject) {
         let is_oriented =
             self.view.object_of(found.own).is_some_and(|at| at.is_turned(found.own.at_turn(1)));
@@ -230,7 +232,7 @@ impl<F: Fabric> Recovery<'_, F> {
         self.pending.push(found);
     }
 
-    /// One phase: reads bytes of a block from all of its replicas.
+    /// Reads, in one phase, bytes of a block from all its replicas.
     async fn read_all(&mut self, at: Address, bytes: u32) -> Result<Places, RecoveryError> {
         let view = self.view;
         let places = view.object(at, u64::from(bytes)).expect("inside of a block").places();

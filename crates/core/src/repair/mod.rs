@@ -1,30 +1,30 @@
-//! Changes of memory by a change of the view: index subtables get one word per slot, the same on all remaining
-//! replicas, and new replicas are filled (P §5.2).
+//! The changes of memory that a change of the view makes: all remaining replicas of an index slot get the same word,
+//! and new replicas are filled (P §5.2).
 //!
-//! Writers have stopped anywhere within their rounds, so the replicas of a slot may differ.
-//! [`settled_word`](crate::conflict_rules::settled_word) names the word that they get; [`transform`] writes it to all
-//! subtables in the scope of a change, by bulk READs and a CAS where a word must change. The backups come first, the
-//! primary last: readers use the primary, so the word they see changes at most once, to a word that by then stands on
-//! every backup, and which a second run would choose again. If the primary is lost, readers meanwhile take the word
-//! of all backups, if these agree. So the transformation may stop anywhere and be run again.
+//! Writers may have stopped anywhere in their rounds, so the replicas of a slot may differ.
+//! [`settled_word`](crate::conflict_rules::settled_word) chooses the word that they get. [`transform`] writes it, in
+//! all subtables in the scope of a change, by bulk READs and a CAS wherever a word has to change. The backups come
+//! first, the primary last. Readers read the primary, so they see at most one change, to a word that is on every backup
+//! by then, and that a second run would choose again. If the primary is lost, readers use the word on which all backups
+//! agree. So the transformation can stop anywhere and be run again.
 //!
-//! Before it changes a slot, it completes ([`data`](crate::data)) the object of the slot's new word: the word of a
-//! speculative write may stand on a backup while the object is only on that backup's node. The object of a free word
-//! is the log object of a DELETE. No operation reads it, but recovery of its session must see that its memory is used,
-//! because the session that replaces the word frees it.
+//! Before a slot is changed, the object of its new word is completed ([`data`](crate::data)), because the word of a
+//! speculative write may be on a backup while the object is only on that backup's node. The object of a free word is
+//! the log object of a DELETE. No operation reads it, but the recovery of its session has to see that its memory is in
+//! use, because the session that replaces the word frees it.
 //!
-//! If a slot need not change, its object is complete. Either the primary is left, and shows only words whose objects
-//! are complete; or all remaining backups show the word. Then the object is complete on the node of each of them, and
-//! lies on no other node but that of the lost primary ([`store`](crate::store), speculative writes).
+//! If a slot need not change, its object is complete already. Either the primary is left, which shows only words whose
+//! objects are complete. Or all remaining backups show the word, and then the object is complete on each of their
+//! nodes, and lies on no other node but that of the lost primary ([`store`](crate::store), speculative writes).
 //!
-//! A subtable that gets a replica, or a sibling ([`split`]), is made equal first, and copied then. A region is only
-//! copied ([`data`](crate::data)), since an object is complete before any session can learn of it. Objects of dead
-//! clients are the exception, and are completed before
+//! The replicas of a subtable that gets a replica, or a sibling ([`split`]), are made equal first, and copied then.
+//! Regions are only copied ([`data`](crate::data)), because an object is complete before any session can learn of it.
+//! Objects of dead clients are the exception: they are completed before
 //! ([`recovery::complete_objects`](crate::recovery::complete_objects)).
 //!
-//! Preconditions: the change is in the stage *transforming*: no operation that touches its scope runs, and clients
-//! that did not acknowledge that are fenced ([`change`](crate::view::change)). Dead clients are recovered afterwards,
-//! in the new view (P §5.4); recovery then finds their words on all replicas or on none.
+//! Preconditions: the change is in the stage *transforming*, so no operation that touches its scope runs, and clients
+//! that did not acknowledge *frozen* are fenced ([`change`](crate::view::change)). Dead clients are recovered
+//! afterwards, in the new view (P §5.4), and recovery then finds their words on all replicas or on none.
 
 mod outcome;
 mod settle;
@@ -39,11 +39,10 @@ use crate::view::View;
 use crate::view::change::{ChangeStage, SplitProgress, SubtableChange};
 use settle::settle_subtable;
 
-/// Carries out the change of a view that has passed [`View::check`]. May be run again after it
-/// stopped anywhere.
+/// Carries out the change of a view that has passed [`View::check`]. After it stopped anywhere, it can be run again.
 ///
 /// # Panics
-/// If the view has no change that is transforming.
+/// If no change is under way, or the change is not transforming.
 pub async fn transform<F: Fabric>(fabric: &F, view: &View) -> Result<TransformResult, RepairError> {
     let change = view.change.as_ref().expect("a change is under way");
     assert_eq!(change.stage, ChangeStage::Transforming, "nobody has stopped for it");

@@ -7,27 +7,27 @@ use crate::verbs::FailedVerb;
 /// The reason for which a change could not be carried out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RepairError {
-    /// A memory node failed. The change is to be run again, perhaps in a view without that node.
+    /// A memory node failed. The change has to be run again, possibly in a view without that node.
     #[error("repair stopped: {0}")]
     Unreachable(#[from] FailedVerb),
     /// A slot changed during the repair.
     #[error("slot {slot} of subtable {subtable} changed during its repair: it was not frozen")]
     NotFrozen {
-        /// The subtable.
+        /// The number of the subtable.
         subtable: u32,
-        /// The slot.
+        /// The number of the slot in the subtable.
         slot: u64,
     },
-    /// An object that a split has to place is damaged on all of its replicas. Its side of the split is
-    /// unknown, and the subtable stays as it is.
+    /// An object whose key a split needs is damaged on all of its replicas. Its side of the split is unknown, so the
+    /// subtable stays as it is.
     #[error(
         "slot {slot} of subtable {subtable} leads to an object of which too little is \
          undamaged: nobody can tell on which side of the split its key belongs"
     )]
     Unreadable {
-        /// The subtable.
+        /// The number of the subtable.
         subtable: u32,
-        /// The slot.
+        /// The number of the slot in the subtable.
         slot: u64,
     },
 }
@@ -35,11 +35,11 @@ pub enum RepairError {
 /// The result of a transformation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TransformResult {
-    /// Slots of which at least one remaining replica changed.
+    /// The number of slots of which at least one remaining replica changed.
     pub slots_changed: u64,
-    /// Bytes that were copied to new replicas.
+    /// The number of bytes that were copied to new replicas.
     pub bytes_copied: u64,
-    /// Objects that were damaged at the source of a copy, and were taken from another replica.
+    /// The number of objects that were damaged at the source of a copy, and were taken from another replica.
     pub objects_repaired: u64,
     /// The cost: phases (round trips), verbs, atomics and bytes.
     pub cost: Cost,

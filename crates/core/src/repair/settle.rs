@@ -1,6 +1,6 @@
-//! Settling: gives all remaining replicas of each slot of a subtable the word that [`settled`] names.
+//! Settling, which gives all remaining replicas of each slot of a subtable one word: the one that `settled` chooses.
 //!
-//! If replicas differ, words that lead to nothing are refuted first. The object of the chosen word is completed before
+//! If replicas differ, words that lead to nothing are excluded first. The object of the chosen word is completed before
 //! the word is written ([`data`](crate::data)).
 
 use alloc::collections::{BTreeMap, BTreeSet};
@@ -17,7 +17,7 @@ use crate::scrub::leads_here;
 use crate::verbs::{Fabric, FailedVerb, MAX_BATCH_VERBS, Ticket, VerbBatch};
 use crate::view::{MAX_REPLICAS, PoolPlace, View};
 
-/// Slots that are read from each survivor in one phase.
+/// The number of slots that are read in one phase, from each survivor.
 const CHUNK_SLOTS: u64 = 8192;
 
 /// Makes the remaining replicas of a subtable equal.
@@ -30,7 +30,7 @@ pub(super) async fn settle_subtable<F: Fabric>(
     let replicas = view.subtables[subtable as usize].replicas();
     let has_primary = !view.is_without_primary(subtable);
     let mut survivors: Survivors = replicas.iter().copied().collect();
-    // In the order in which they are written.
+    // The survivors are in the order in which they are written: the primary last.
     survivors.rotate_left(usize::from(has_primary));
     let mut repair = SubtableSettlement {
         fabric,
@@ -55,11 +55,11 @@ pub(super) async fn settle_subtable<F: Fabric>(
 type PerSurvivor<T> = ArrayVec<T, MAX_REPLICAS>;
 type Survivors = PerSurvivor<PoolPlace>;
 
-/// A slot to change.
+/// A slot that may have to change.
 struct SlotChange {
     /// The number of the slot in the subtable.
     slot: u64,
-    /// The word of each survivor.
+    /// The word that each survivor shows.
     words: PerSurvivor<Slot>,
     to: Slot,
 }
@@ -103,7 +103,7 @@ impl<'r, F: Fabric> SubtableSettlement<'r, F> {
         }
         for changes in changes.chunks(MAX_BATCH_VERBS / MAX_REPLICAS) {
             let backups = self.survivors.len() - usize::from(self.has_primary);
-            // Readers use the primary, so any word that it shows must stand on all backups.
+            // Readers read the primary, so a word has to be on all backups before the primary shows it.
             let mut order = [0..backups, backups..self.survivors.len()];
             if removed(Mutant::SettlesPrimaryFirst) {
                 order.reverse();
@@ -115,7 +115,7 @@ impl<'r, F: Fabric> SubtableSettlement<'r, F> {
         Ok(())
     }
 
-    /// Returns the slots in which a survivor holds another word than the settled one.
+    /// Returns the slots that a survivor shows with another word than the settled one.
     fn changes(
         &self,
         from: u64,
@@ -140,7 +140,7 @@ impl<'r, F: Fabric> SubtableSettlement<'r, F> {
         Ok(changes)
     }
 
-    /// Settles a slot by those of the words that count; by all words if none counts.
+    /// Settles a slot by those of its words for which `counts` is true, or by all words if it is true for none.
     fn settled(&self, words: &PerSurvivor<Slot>, counts: impl Fn(Slot) -> bool) -> Slot {
         let (primary, backups) = match words.split_last() {
             Some((primary, backups)) if self.has_primary => (Some(*primary), backups),
@@ -153,8 +153,8 @@ impl<'r, F: Fabric> SubtableSettlement<'r, F> {
         }
     }
 
-    /// Excludes words that lead to nothing from slots that differ: a writer's object is complete on one of its
-    /// replicas before its word stands anywhere.
+    /// Excludes, from slots that differ, words that lead to nothing. Only damage makes such a word, because a writer's
+    /// object is complete on one of its replicas before any replica of the slot contains the word.
     async fn refute(&mut self, changes: &mut Vec<SlotChange>) -> Result<(), RepairError> {
         let mut refuted: BTreeSet<(u64, u64)> = BTreeSet::new();
         let differ =
@@ -171,7 +171,7 @@ impl<'r, F: Fabric> SubtableSettlement<'r, F> {
             let leads = |shown: &ReplicaContents<'_>| leads_here(view, slot_number, word, shown);
             let key = match view.object_of(word) {
                 Some(object) => self.key_of(object, word, leads).await?,
-                // The word had an object before the loss.
+                // The word's pair was lost with its node, so the word did lead to an object.
                 None if view.leads_to_lost(word) => continue,
                 None => None,
             };
@@ -201,7 +201,7 @@ impl<'r, F: Fabric> SubtableSettlement<'r, F> {
         Ok(())
     }
 
-    /// Returns the key of the object of a word, if some part of the object is good and passes the check `holds`.
+    /// Returns the key of a word's object, if some part of the object is good and passes the check `holds`.
     async fn key_of(
         &mut self,
         object: ObjectLocation<'_>,
@@ -212,12 +212,12 @@ impl<'r, F: Fabric> SubtableSettlement<'r, F> {
         let reads = object.read_all(&mut self.batch);
         self.phase().await;
         let found = reads.judge(&mut self.batch, word, holds).answered()?;
-        // A good part of it proves its key.
+        // A good part of the object proves the object's key.
         Ok(found.part.map(|(_, key)| self.batch.bytes(key).to_vec()))
     }
 
-    /// Whether a free word replaced an entry of this key: by a split, or by a DELETE, whose log object is complete
-    /// before its word stands anywhere, and stays as long as the word does.
+    /// Whether a free word has replaced an entry of this key. A split may have put the word there, or a DELETE, whose
+    /// log object is complete before any slot contains the word, and stays as long as a slot does.
     async fn is_deleted(&mut self, word: Slot, key: &[u8]) -> Result<bool, RepairError> {
         if word.is_vacated() {
             return Ok(true);
@@ -230,9 +230,9 @@ impl<'r, F: Fabric> SubtableSettlement<'r, F> {
         Ok(self.key_of(object, word, is_log).await?.is_some())
     }
 
-    /// Returns the log objects of the free words among these. They may be incomplete, since DELETEs may be
-    /// speculative. A free word does not contain the length of its object; the header of the object does, on any place
-    /// that has it. The result has an item for each length that a header shows, the right one among them.
+    /// Returns the log objects of the free words in the list. They may be incomplete, because DELETEs can be
+    /// speculative. A free word does not tell the length of its object, but the object's header does, on any place that
+    /// has it. The result has an item for each length that a header shows; the right length is one of them.
     async fn logs_of(
         &mut self,
         words: &[Slot],
@@ -262,7 +262,7 @@ impl<'r, F: Fabric> SubtableSettlement<'r, F> {
         Ok(logs)
     }
 
-    /// One phase, or none: changes these slots on some of the survivors.
+    /// Changes, in one phase or none, these slots on some of the survivors.
     async fn write(
         &mut self,
         changes: &[SlotChange],

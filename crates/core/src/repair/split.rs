@@ -1,16 +1,16 @@
-//! Splits of subtables: the index grows by a sibling for a full subtable (RACE hashing; P §4.2).
+//! Splits of subtables, by which the index grows: a full subtable gets a sibling (RACE hashing; P §4.2).
 //!
-//! The next bit of its hash decides to which of the two a key belongs; the numbers of its slots are the same
-//! in both. `fill` runs while the change is *transforming*: the sibling gets the words of the entries whose
-//! keys belong there, and otherwise zeros, as every new subtable. Readers do not know the sibling yet, and
-//! the subtable stays as it is, so that suspended writers find the words that they look for.
+//! The next bit of a key's hash decides whether the key belongs to the subtable or to the sibling; the numbers of its
+//! slots are the same in both. `fill` runs while the change is *transforming*. The sibling gets the words of the
+//! entries whose keys belong there, and otherwise zeros, as every new subtable. Readers do not know the sibling yet,
+//! and the subtable stays as it is, so that suspended writers find the words that they look for.
 //!
-//! [`clear`] runs when the change is *switched*, no session is pinned by an older view any more, and no
-//! suspended write is left: entries that stand in both are removed from the subtable, from the backups first,
-//! from the primary last. They are replaced by a free word that only this split leaves ([`Slot::vacated`]): a
-//! free word of the entry's identity would keep the object from reuse for ever, or would pass for the word of
-//! the object's owner. An entry that is still in the primary is still to be cleared, so both may stop
-//! anywhere and be run again. Writes to the two subtables wait until the change has ended.
+//! [`clear`] runs when the change is *switched*, no session is pinned by an older view any more, and no suspended write
+//! is left. Entries that are in both subtables are removed from the old one, from the backups first and from the
+//! primary last. They are replaced by a free word that only this split writes ([`Slot::vacated`]). A free word with the
+//! entry's identity would be wrong: it would keep the object from reuse for ever, or would pass for the word of the
+//! object's owner. An entry that the primary still shows is still to be cleared, so both functions can stop anywhere
+//! and be run again. Writes to the two subtables wait until the change has ended.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -24,11 +24,11 @@ use crate::verbs::{Fabric, FailedVerb, MAX_BATCH_VERBS, VerbBatch};
 use crate::view::change::{ChangeStage, SplitProgress, SubtableChange};
 use crate::view::{MAX_REPLICAS, PoolPlace, SlotRef, View};
 
-/// Slots that are handled together: every replica of an object is read for each.
+/// The number of slots that are handled together, such that one phase reads every replica of their objects.
 const CHUNK_SLOTS: u64 = (MAX_BATCH_VERBS / MAX_REPLICAS) as u64;
-/// Bytes of an object that are read first: most keys are shorter.
+/// The number of bytes of an object that are read first; most keys are shorter.
 const PREFIX_BYTES: u64 = 128;
-/// Bytes of objects that are read together, unless a single one has more.
+/// The largest number of bytes of objects that are read in one phase, except for a single object that has more.
 const CHUNK_BYTES: u64 = 4 << 20;
 
 /// Fills the sibling of a subtable whose replicas are equal.
@@ -61,10 +61,10 @@ pub(crate) async fn fill<F: Fabric>(
     Ok(())
 }
 
-/// Removes moved entries from the old subtables, in a view that is switched and that all sessions follow.
+/// Removes moved entries from the old subtables, in a view that is switched and that all sessions are at.
 ///
 /// # Panics
-/// If the view has no change that is switched.
+/// If no change is under way, or the change is not switched.
 pub async fn clear<F: Fabric>(fabric: &F, view: &View) -> Result<TransformResult, RepairError> {
     let change = view.change.as_ref().expect("a change is under way");
     assert_eq!(change.stage, ChangeStage::Switched, "readers may still be at the old place");
@@ -96,7 +96,7 @@ pub async fn clear<F: Fabric>(fabric: &F, view: &View) -> Result<TransformResult
     Ok(result)
 }
 
-/// Returns the first slot and the number of slots of each chunk.
+/// Returns, for each chunk of a subtable, the first slot and the number of slots.
 fn chunks(view: &View) -> impl Iterator<Item = (u64, u64)> + use<> {
     let slots = view.geometry.subtable_slots();
     let firsts = (0..slots).step_by(CHUNK_SLOTS as usize);
@@ -136,12 +136,12 @@ impl<F: Fabric> SubtableSplit<'_, F> {
         Ok(all)
     }
 
-    /// Returns for every word whether it is an entry of the sibling. An entry that leads to no object is not,
-    /// nor is one whose pair is lost: no operation finds it in either subtable.
+    /// Returns for every word whether it is an entry of the sibling. A word that leads to no object is not, nor is one
+    /// whose pair is lost, because no operation finds such a word in either subtable.
     ///
-    /// The starts of all replicas are read. They have to agree, and to show a key that belongs to the word's
-    /// slot; otherwise a replica is damaged, or the key is longer. In the end the CRC of any replica decides;
-    /// if no replica of an entry is good, the entry has no place, and the split waits.
+    /// The starts of all replicas of an object are read. If they do not agree on a key that belongs to the word's slot,
+    /// a replica is damaged, or the key is longer, so the whole object is read and the CRC of any replica decides. If
+    /// no replica of an entry is good, the entry's side of the split is unknown, and the split fails.
     async fn which_move(
         &mut self,
         subtable: u32,
@@ -196,14 +196,14 @@ impl<F: Fabric> SubtableSplit<'_, F> {
         Ok(moves)
     }
 
-    /// Whether an object with this key may be the object of a word in this slot.
+    /// Whether an object with this key can be the object of a word in this slot.
     fn leads_here(&self, slot: SlotRef, word: Slot, key: &[u8]) -> bool {
         let buckets = Buckets::of(key, self.view);
         buckets.fingerprint == word.fingerprint() && buckets.covers(slot)
             || removed(Mutant::SplitTrustsOneReplica)
     }
 
-    /// Frees slots at some of the places of a subtable, also those that were freed before.
+    /// Frees slots at some of the places of a subtable, including slots that were freed before.
     async fn take_out(
         &mut self,
         subtable: u32,

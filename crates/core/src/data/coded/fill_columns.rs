@@ -1,9 +1,9 @@
-//! Filling of a new column of a coded region, or of the parity that its EC-oriented objects lack.
+//! Fills a new column of a coded region, or writes the parity that its EC-oriented objects lack.
 //!
 //! A new column takes the place of a leaving column or of a lost one. A leaving column is copied byte by byte, like a
 //! replica, except for damaged chunks. For a lost column every chunk is made from the other chunks, or from a copy of
-//! the pair. Headers and block tables are the same on all columns. Free bitmaps are not copied: only those of the
-//! first column count.
+//! the pair. Headers and block tables are equal on all columns. Free bitmaps are not copied, because only those of the
+//! first column are valid.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -43,20 +43,20 @@ pub(crate) async fn write_parity<F: Fabric>(
     ColumnFill::new(columns, region, fabric, sizes, copied).write_parity().await
 }
 
-/// The state of filling columns.
+/// The state of the work that fills columns of a region.
 struct ColumnFill<'r, F> {
     fabric: &'r F,
     geometry: &'r Geometry,
     place_of_copy: &'r PlaceOfCopy<'r>,
     coding: Coding,
     code: ReedSolomon,
-    /// The existing columns, with their chunks.
+    /// The existing columns, each with its chunk number.
     from: PerPlace<(PoolPlace, u8)>,
     is_oriented: bool,
     result: &'r mut CopyResult,
 }
 
-/// The chunk of an object on one column: its number and its bytes.
+/// The number and the bytes of an object's chunk on one column.
 type NumberedChunk = (u8, Span);
 
 impl<'r, F: Fabric> ColumnFill<'r, F> {
@@ -74,7 +74,7 @@ impl<'r, F: Fabric> ColumnFill<'r, F> {
         ColumnFill { fabric, geometry, place_of_copy, coding, code, from, is_oriented, result }
     }
 
-    /// Fills all of a new column except the free bitmaps, which are not copied, as in replication.
+    /// Fills all of a new column except the free bitmaps.
     async fn fill(mut self, (to, chunk): (PoolPlace, u8)) -> Result<(), FailedVerb> {
         let geometry = self.geometry;
         let leaving = self.from.iter().find(|(_, from)| *from == chunk);
@@ -108,7 +108,7 @@ impl<'r, F: Fabric> ColumnFill<'r, F> {
         Ok(())
     }
 
-    /// Writes the missing parity chunks of objects.
+    /// Writes the parity chunks that objects lack.
     async fn write_parity(mut self) -> Result<(), FailedVerb> {
         let geometry = self.geometry;
         let k = self.coding.k();
@@ -125,7 +125,7 @@ impl<'r, F: Fabric> ColumnFill<'r, F> {
         Ok(())
     }
 
-    /// Copies a block's header from any column that has one. Returns the class of its objects.
+    /// Copies a block's header from any column that has one. Returns the class of the block's objects.
     async fn copy_header(
         &mut self,
         block: u64,
@@ -140,8 +140,9 @@ impl<'r, F: Fabric> ColumnFill<'r, F> {
         Ok(class)
     }
 
-    /// One phase: reads a block's header from any column that has one, and the class of its objects. If a client died
-    /// while it wrote the header, the header may be damaged on all columns, though objects live in the block.
+    /// Reads, in one phase, a block's header and the class of its objects from any column that has a header. If a
+    /// client died while it wrote the header, the header may be damaged on all columns, although the block contains
+    /// live objects.
     async fn read_header(
         &mut self,
         block: u64,
@@ -169,7 +170,7 @@ impl<'r, F: Fabric> ColumnFill<'r, F> {
     }
 
     /// Copies the chunks of a block's objects from the leaving column. A chunk that is damaged there is made from the
-    /// others; if too few of these agree, it stays as it is.
+    /// other chunks; if too few of these agree, it is copied as it is.
     async fn copy_objects(
         &mut self,
         block: u64,
@@ -189,7 +190,7 @@ impl<'r, F: Fabric> ColumnFill<'r, F> {
             let all = batch.data_span(read)?;
             let coding = self.coding;
             let number = usize::from(chunk);
-            // Free objects that were never used are zeros: they are not damaged.
+            // Objects that were never used are zeros, which is no damage.
             let is_broken = |i: &u32| {
                 let bytes = batch.bytes(all.part(i * bytes, bytes));
                 let is_used = bytes.iter().any(|byte| *byte != 0);
@@ -215,7 +216,7 @@ impl<'r, F: Fabric> ColumnFill<'r, F> {
         Ok(())
     }
 
-    /// One phase: makes the chunk of the object at an offset from the chunks of all columns; `None` if too few agree.
+    /// Makes, in one phase, a chunk of the object at an offset from the chunks of all columns; `None` if too few agree.
     async fn made(
         &mut self,
         offset: u64,
@@ -230,9 +231,9 @@ impl<'r, F: Fabric> ColumnFill<'r, F> {
         Ok(self.make(&batch, &columns, None, chunk, &mut made).then_some(made))
     }
 
-    /// Makes chunks of a block's objects for these columns, from the chunks of all columns, or from copies: only
-    /// `missing` chunks, or all. An object of which too little is left is free, left unfinished by a dead client, or
-    /// damaged on too many columns: zeros take its place on a new column.
+    /// Makes chunks of a block's objects for the columns `to`, from the chunks of all columns or from copies: all
+    /// chunks, or only those that are `missing`. An object of which too little is left is free, was left unfinished by
+    /// a dead client, or is damaged on too many columns; a new column gets zeros for it.
     async fn make_objects(
         &mut self,
         block: u64,
@@ -285,8 +286,8 @@ impl<'r, F: Fabric> ColumnFill<'r, F> {
         Ok(())
     }
 
-    /// One phase, or none: reads the copies of those of `count` EC-oriented objects that have too few chunks. All
-    /// existing copies are read, since some may be lost.
+    /// Reads, in one phase or none, the copies of those of `count` EC-oriented objects that have too few chunks. All
+    /// copies are read, because some may be lost.
     async fn read_copies(
         &mut self,
         batch: &mut VerbBatch,
@@ -348,9 +349,9 @@ impl<'r, F: Fabric> ColumnFill<'r, F> {
         Ok(copies)
     }
 
-    /// Returns the chunks of one object that are of one write. An object that a word leads to has its chunk on every
-    /// column; an EC-oriented one on every data column. So if there are two identities, neither is in use, and either
-    /// will do. Parity is the exception, as it may be of an earlier life.
+    /// Returns those chunks of one object that one write has made. An object to which a word leads has its chunk on
+    /// every column, an EC-oriented one on every data column. So if the columns show two identities, neither is in use,
+    /// and it does not matter which is chosen. Parity is an exception, because it may be left from an earlier life.
     fn agreeing<'b>(
         &self,
         batch: &'b VerbBatch,
@@ -374,7 +375,7 @@ impl<'r, F: Fabric> ColumnFill<'r, F> {
         };
         let most = chunks.iter().map(|(_, identity)| *identity).max_by_key(count);
         let is_of_most = move |chunk: &Chunk<'_>| Some(chunk.identity()) == most;
-        // An identity recurs: parity counts if it is of the same write as the data.
+        // An identity can come back, so parity is used only if it is of the same write as the data.
         let is_data = move |chunk: &Chunk<'_>| !is_parity(chunk.number());
         let mut data = columns.iter().filter_map(decode).filter(is_of_most).filter(is_data);
         let first = data.next();
@@ -384,7 +385,7 @@ impl<'r, F: Fabric> ColumnFill<'r, F> {
         })
     }
 
-    /// Makes a chunk of one object from the others, or from the copy. Returns whether enough is left.
+    /// Makes a chunk of one object from the other chunks, or from the copy. Returns whether enough is left for that.
     fn make(
         &self,
         batch: &VerbBatch,
@@ -421,7 +422,7 @@ impl<'r, F: Fabric> ColumnFill<'r, F> {
         is_made
     }
 
-    /// Makes a chunk from the copy, which is known to be of the pair.
+    /// Makes a chunk from the copy, which is known to belong to the pair.
     fn make_of_copy(
         &self,
         batch: &VerbBatch,
@@ -457,7 +458,7 @@ impl<'r, F: Fabric> ColumnFill<'r, F> {
         self.from.iter().map(read).collect()
     }
 
-    /// Overwrites bytes that belong to no object.
+    /// Writes zeros where no object lies.
     async fn zero(&mut self, to: PoolPlace, bytes: u64) -> Result<(), FailedVerb> {
         let mut at = 0;
         while at < bytes {

@@ -9,7 +9,7 @@ fn identity(units: u64) -> Identity {
     Identity::new(Address::new(units * 64), 4)
 }
 
-/// A region of EOR(r, 4) over 4 + 2 nodes, whose chunk i is on node i.
+/// Returns a region of EOR(r, 4) over 4 + 2 nodes, with chunk i on node i.
 fn region(replicas: u8) -> Region {
     let coding = Coding::new(4, 2).unwrap();
     let redundancy = Redundancy::Oriented(Orientation::new(replicas, coding).unwrap());
@@ -77,7 +77,7 @@ fn copies_go_to_nodes_without_data_chunks_and_never_two_to_one() {
         (2, &[4], &all[..6], &[5]),
         (3, &[4], &all, &[5, 6]),
         (3, &[4, 5], &all, &[6, 7]),
-        // Fewer copies, if there are no more nodes.
+        // There are fewer copies if there are not enough nodes for all.
         (3, &[4], &all[..6], &[5]),
         (3, &[4, 5], &[0, 1, 2, 3, 7], &[7]),
         (3, &[4, 5], &all[..4], &[]),
@@ -96,7 +96,7 @@ fn as_many_nodes_may_be_lost_at_once_as_there_are_copies() {
             let survives = subset.count_ones() <= most;
             assert_eq!(region(replicas).survives(is_lost), survives, "{subset:b}");
             if survives {
-                // All data chunks are left, or one of them that names a remaining copy.
+                // All data chunks are left, or a remaining copy and a data chunk that names it.
                 let data = (0..4).filter(|node| !is_lost(MnId(*node))).count();
                 let mut copies = nodes(&region(replicas), &[]);
                 copies.retain(|node| !is_lost(MnId(*node)));

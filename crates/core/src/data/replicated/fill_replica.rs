@@ -1,4 +1,4 @@
-//! Filling of a new replica of a region. Parts that are damaged at the source come from other replicas.
+//! Fills a new replica of a region. Parts that are damaged at the source come from other replicas.
 
 use alloc::vec::Vec;
 
@@ -20,22 +20,22 @@ pub(crate) async fn copy_to<F: Fabric>(
     ReplicaFill { fabric, geometry, from: region.places(), to, result: copied }.copy().await
 }
 
-/// The state of filling a new replica.
+/// The state of the work that fills a new replica.
 struct ReplicaFill<'r, F> {
     fabric: &'r F,
     geometry: &'r Geometry,
-    /// The places that the region has.
+    /// The present places of the region.
     from: &'r [PoolPlace],
     to: PoolPlace,
     result: &'r mut CopyResult,
 }
 
 impl<F: Fabric> ReplicaFill<'_, F> {
-    /// Copies all but the free bitmaps: only those of the region's first place count, clients change them all
-    /// the while, and those of another place are zeros until it becomes the first.
+    /// Copies everything but the free bitmaps. Only those of the region's first place are valid, and clients change
+    /// them while this runs. Those of another place are zeros until that place becomes the first.
     ///
-    /// The source is the first place, except for damage there: objects that are not whole, and block headers
-    /// that are invalid, may come from another replica.
+    /// The source is the first place, except for damage there: objects that are not whole, and invalid block headers,
+    /// are taken from another replica if possible.
     async fn copy(mut self) -> Result<(), FailedVerb> {
         let geometry = self.geometry;
         let table = geometry.table_bytes();
@@ -103,7 +103,7 @@ impl<F: Fabric> ReplicaFill<'_, F> {
             let read = batch.read(self.from[0].node, self.from[0].offset + offset, bytes);
             batch = self.execute(batch).await;
             let all = batch.data_span(read)?;
-            // Free objects that were never used are zeros: they are not damaged.
+            // Objects that were never used are zeros, which is no damage.
             let is_broken = |i: &u32| {
                 let bytes = batch.bytes(object(all, *i));
                 bytes.iter().any(|b| *b != 0) && Object::decode(bytes).is_err()
@@ -122,9 +122,8 @@ impl<F: Fabric> ReplicaFill<'_, F> {
         Ok(())
     }
 
-    /// Replaces broken objects, in the bytes that were read, by whole replicas from other places. An object
-    /// that is whole nowhere is free, left unfinished by a dead client, or damaged on all places: it stays as
-    /// it is.
+    /// Replaces broken objects, in the bytes that were read, by whole replicas from other places. An object that is
+    /// whole nowhere is free, was left unfinished by a dead client, or is damaged on all places; it is copied as it is.
     async fn mend(
         &mut self,
         batch: &mut VerbBatch,
