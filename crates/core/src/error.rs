@@ -58,7 +58,7 @@ pub enum Error {
         /// The limit.
         max_bytes: usize,
     },
-    /// The pair cannot get the redundancy that the write names.
+    /// The pair cannot have the redundancy that the write or the policy demands.
     #[error("{0}")]
     Redundancy(RedundancyError),
     /// No memory node has a free block for an object of this size.

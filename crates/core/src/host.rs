@@ -144,8 +144,9 @@ pub trait Views {
     fn has_valid_lease(&self) -> bool;
 
     /// Lets the other members bar a member that does not answer, for a session without a valid lease, in a stable view.
-    /// Asks those members that are due to be asked. Returns the members that bar it, if they are more than half of all
-    /// members and a lease has passed since more than half of them did. No lease that was valid then is valid any more.
+    /// Asks those members that do not bar it yet, but not at every call. Returns the members that bar it, if they are
+    /// more than half of all members and a lease has passed since more than half of them did. No lease that was valid
+    /// then is valid any more.
     fn bar(&self, node: MnId, view: &Arc<View>) -> impl Future<Output = Option<Vec<MnId>>>;
 }
 
@@ -191,8 +192,8 @@ pub trait Epochs {
     /// Returns whether all operations, of all sessions, that had begun before a mark have ended.
     fn has_passed(&self, mark: u64) -> bool;
 
-    /// Returns whether a mark [has passed](Epochs::has_passed) and the free bits of all objects that those operations
-    /// freed are set, except bits that never will be.
+    /// Returns whether a mark [has passed](Epochs::has_passed), and the free bits of all objects that operations from
+    /// before the mark have freed are set, except bits that never will be.
     fn is_settled(&self, mark: u64) -> bool;
 }
 

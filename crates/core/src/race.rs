@@ -215,7 +215,7 @@ impl BucketWords {
     fn those(&self, mut left: u32) -> impl Iterator<Item = (SlotRef, Slot)> + '_ {
         core::iter::from_fn(move || {
             let position = left.trailing_zeros() as usize;
-            // The difference of 1 clears the lowest set bit.
+            // The AND with the number below clears the lowest set bit.
             left &= left.checked_sub(1)?;
             Some((self.buckets.slot(position), self.slots[position]))
         })

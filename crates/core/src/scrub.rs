@@ -23,8 +23,8 @@
 //! not chosen (`leads_here`): a writer's object is complete before any slot contains its word, so only damage makes
 //! such a word. Free words that differ are made equal, too.
 //!
-//! Preconditions: the view is stable. The scrubbing session is pinned in an epoch, so that the object of a word that it
-//! read is not reused before it has ended; and if it may not have ended, it is fenced.
+//! Preconditions: the view is stable. The scrubbing session is pinned in an epoch, so no object of a word that it has
+//! read is reused before the check ends. A session whose check may not have ended is fenced.
 
 use alloc::vec::Vec;
 

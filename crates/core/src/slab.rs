@@ -64,8 +64,8 @@ impl Allocation {
 pub(crate) const USED_AGAIN_AT: u32 = 8;
 /// The largest number of blocks of a slab that are in use together.
 pub const IN_USE_TOGETHER: usize = 8;
-/// The divisor of a block's number of objects that gives the number of objects to allocate before the next search for a
-/// better block, in a slab that is new or has searched in vain.
+/// A slab that is new, or has searched for a better block in vain, searches again when it has allocated 1 /
+/// `CONTENT_FOR` of the objects of a block.
 const CONTENT_FOR: u32 = 8;
 /// The least number of objects to allocate before such a search.
 const CONTENT_FOR_AT_LEAST: u32 = 4;
@@ -75,7 +75,7 @@ struct Slab {
     kind: SlabKind,
     /// The blocks in use.
     in_use: Vec<Block>,
-    /// Whether an operation is asking for a block of this class.
+    /// Whether an operation is asking for a block of this kind.
     asking: bool,
     /// Whether half of a block's free objects are used up, so that it is time to search for the next block.
     is_half_used: bool,
@@ -163,7 +163,8 @@ impl Slabs {
         self.slab(kind).asking = false;
     }
 
-    /// Adds a block that was asked for a slab of this kind. Returns whether the grant describes a possible block.
+    /// Adds a block that was granted when a slab asked for one of this kind. Returns whether the grant describes a
+    /// possible block.
     pub fn add_block(&mut self, kind: SlabKind, grant: BlockGrant) -> bool {
         let shape = BlockShape::new(self.block_bytes, grant.class);
         let shape = shape.filter(|shape| grant.first <= shape.objects);

@@ -495,9 +495,9 @@ pub trait Fabric {
     fn execute(&self, batch: VerbBatch) -> impl Future<Output = VerbBatch>;
 
     /// Executes the batch if this fabric is [immediate](Fabric::is_immediate); otherwise does nothing. Returns whether
-    /// it executed the batch. A simulated fabric may decline, so that [`Fabric::execute`] lets other sessions run
-    /// between the verbs; but if it executed one batch of a function that calls this several times, it executes the
-    /// next ones too.
+    /// it executed the batch. A simulated fabric may decline, so that other sessions can run between the verbs during
+    /// [`Fabric::execute`]. But if it has executed one batch of a function that calls this several times, it also
+    /// executes the function's next ones.
     #[inline]
     fn execute_now(&self, _batch: &mut VerbBatch) -> bool {
         false

@@ -248,7 +248,8 @@ pub(crate) mod tests {
         }
     }
 
-    /// A view comes from another process: all that operations rely on is checked.
+    /// A view that breaks a rule is refused, because operations rely on all rules and the view may come from another
+    /// process.
     // Promise CHG-18: A view from another process is checked.
     #[test]
     fn bad_views_are_refused() {

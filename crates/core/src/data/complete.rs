@@ -1,9 +1,9 @@
 //! Completion of objects that are whole on some of their places only.
 //!
 //! A speculative write ([`store`](crate::store)) may have left its word on a backup whose node has the complete object,
-//! while other memory nodes have not. A process that continues the round of another session completes the object first.
-//! This is done by recovery before it resumes a write, by settling before it changes a slot, and by a change before it
-//! copies a region. The paper has no such writes.
+//! while other memory nodes lack the object. A process that continues the round of another session completes the object
+//! first. Recovery does so before it resumes a write, settling before it changes a slot, and a change before it copies
+//! a region. The paper has no such writes.
 //!
 //! Only incomplete objects are written. An object whose word some session has read is complete, so it is left as it is.
 

@@ -125,7 +125,7 @@ pub struct Promotion {
 /// The redundancy of promoted pairs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum PromotedRedundancy {
-    /// EC-oriented with the same code. The owner of the pair's block makes the pair so in place.
+    /// EC-oriented with the same code; the owner of the pair's block moves the pair in place.
     #[default]
     Oriented,
     /// Replicated.

@@ -1,6 +1,6 @@
 //! The redundancy that a writer demands, and its limits.
 //!
-//! A pair has the redundancy of the region that its slot word leads to; it is stored nowhere else. So the redundancy
+//! A pair has the redundancy of the region that its slot word leads to; the redundancy is stored nowhere else. So it
 //! changes only when the pair is written again.
 
 use alloc::string::{String, ToString};
@@ -24,7 +24,7 @@ pub enum Redundancy {
     Replicated,
     /// Erasure-coded: each of k + m memory nodes has one chunk, and any k chunks restore the value.
     Coded(Coding),
-    /// EC-oriented replication: the replicas are laid out such that the pair becomes erasure-coded cheaply.
+    /// EC-oriented replication: the replicas are laid out such that the pair can become erasure-coded cheaply.
     Oriented(Orientation),
     /// Copies of EC-oriented pairs on one memory node, which are lost with that node. It is a redundancy of regions
     /// only, not of pairs.

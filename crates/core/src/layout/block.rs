@@ -43,8 +43,8 @@ pub struct BlockHeader {
     /// The first object that had never been allocated when the header was written; all objects behind it were new as
     /// well.
     pub fresh: u32,
-    /// Whether no write of the owner with an object in this block is running. None begins before another header says
-    /// that the block is in use.
+    /// Whether no write of the owner with an object in this block is running. No such write begins before another
+    /// header says that the block is in use.
     pub sealed: bool,
     /// The start of the generations of the block's objects.
     pub base: GenerationBase,

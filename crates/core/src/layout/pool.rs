@@ -26,7 +26,7 @@ pub const LAYOUTS: VersionRange = VersionRange::only("the layout of pools", LAYO
 
 const MAGIC: u32 = u32::from_le_bytes(*b"FPOL");
 
-/// A word of the header, which the memory node writes and which clients can READ by itself.
+/// A word of the header, which the memory node writes and which clients can READ separately.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HeaderWord {
     /// Magic and layout version.

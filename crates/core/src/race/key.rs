@@ -24,7 +24,7 @@ const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
 pub struct HashKey([u8; 16]);
 
 impl HashKey {
-    /// Makes a secret of 16 bytes, which have to be random for the secret to be secret.
+    /// Makes a secret of 16 bytes, which have to be random to be secret.
     pub const fn new(bytes: [u8; 16]) -> HashKey {
         HashKey(bytes)
     }
@@ -70,7 +70,7 @@ impl<'k> Key<'k> {
         self.hash
     }
 
-    /// Returns the hash, and 64 more bits each of which depends on all bits of the hash.
+    /// Returns the hash, and 64 more bits, each of which depends on all bits of the hash.
     #[inline]
     pub(super) fn halves(&self) -> [u64; 2] {
         let product = u128::from(self.hash) * u128::from(SPREAD);

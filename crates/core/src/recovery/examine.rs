@@ -1,4 +1,4 @@
-//! How far the writes of a dead client have come, by a look at the slots that may hold an object's key.
+//! The progress of a dead client's writes, judged by the slots that may hold an object's key.
 //!
 //! The primary's slots are read first. If one shows the object's identity, the round is over. Otherwise the backups'
 //! slots are read. A backup that shows the identity has shown it since before the primary was read, because identities

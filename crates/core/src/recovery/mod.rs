@@ -27,7 +27,7 @@
 //! * Memory nodes that were lost have been repaired first (P §5.4). The view is the current one, and no change freezes
 //!   any scope while recovery runs.
 //! * No two recoveries of one client run at the same time. Recoveries of different clients are allowed to.
-//! * No object is reused while recovery runs: it counts as an operation that began before the reuse.
+//! * No object is reused while recovery runs, because recovery counts as a running operation.
 //!
 //! Recovery can stop anywhere and be run again by another process, because each step leaves a state that a dying client
 //! could have left. It never panics, whatever memory contains: bytes that no correct client writes are counted as

@@ -102,9 +102,8 @@ impl<F: Fabric> Recovery<'_, F> {
             headers.extend(BlockHeader::decode(bytes));
         }
         // A header in use is preferred to a sealed one, and any header of the dead client to one of an earlier owner,
-        // which the client may have begun to replace. Of two headers in use, the one that shows more unfinished objects
-        // is preferred: it may have replaced the other on one replica only, where a speculative write's object follows
-        // it.
+        // which the client may have begun to replace. Of two headers in use, the one with the smaller `first` is
+        // preferred: it is the later one, and the object of a speculative write may be only on a replica that has it.
         let rank = |h: &BlockHeader| (h.owner == self.dead, !h.sealed, Reverse(h.first));
         let best = headers.iter().copied().max_by_key(rank).map(|best| {
             if removed(Mutant::FreshFromBestHeader) {

@@ -18,8 +18,8 @@ pub enum RepairError {
         /// The number of the slot in the subtable.
         slot: u64,
     },
-    /// An object whose key a split needs is damaged on all of its replicas. Its side of the split is unknown, so the
-    /// subtable stays as it is.
+    /// An object whose key a split needs is damaged on all of its replicas. The key's side of the split is unknown, so
+    /// the subtable stays as it is.
     #[error(
         "slot {slot} of subtable {subtable} leads to an object of which too little is \
          undamaged: nobody can tell on which side of the split its key belongs"

@@ -115,7 +115,7 @@ impl<'r, F: Fabric> SubtableSettlement<'r, F> {
         Ok(())
     }
 
-    /// Returns the slots that a survivor shows with another word than the settled one.
+    /// Returns the slots for which a survivor shows another word than the settled one.
     fn changes(
         &self,
         from: u64,

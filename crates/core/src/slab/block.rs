@@ -69,7 +69,7 @@ impl BlockGrant {
 pub struct BlockRemainder {
     /// The block's address.
     pub block: Address,
-    /// The class of its objects.
+    /// The class of the block's objects.
     pub class: SizeClass,
     /// The first object that was never allocated, as all behind it; the number of objects if all were allocated.
     pub first: u32,
@@ -141,8 +141,8 @@ pub(crate) struct Block {
     pub primary_since: u64,
     /// The state of the free bitmap; nothing is `seen` unless it is verified.
     pub(super) verification: Verification,
-    /// Whether the header or the bitmap is being changed. The block must not be taken into use then, because of two
-    /// headers that are on their way the earlier could arrive last.
+    /// Whether the header or the bitmap is being changed. The block must not be taken into use then: if two headers
+    /// were on their way, the earlier one could arrive last.
     pub held: bool,
     /// Whether the block is offered, so that it may be handed over to another session at any time.
     pub(super) offered: bool,
@@ -284,7 +284,7 @@ impl Block {
         (self.verification, self.seen) = (Verification::Verified, seen);
     }
 
-    /// Returns the allocated objects that these set bits stand for, and the bits that do stand for one.
+    /// Returns the allocated objects that these set bits stand for, and those of the bits that stand for one of them.
     pub fn marked(&self, words: &[(u32, u64)]) -> (Vec<u32>, Vec<(u32, u64)>) {
         let taken = self.taken();
         let mut objects = Vec::new();

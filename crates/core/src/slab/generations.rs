@@ -146,9 +146,9 @@ impl Generations {
                 GenerationState::Unread { not_before: base.not_before }
             }
             ReplicaHeaders::Base(base) => {
-                // Emptied without a base: it has waited since.
+                // The block was emptied without a base, and has waited since.
                 let has_waited = base.not_before > 0;
-                // A base that was written for this number of turns is a multiple already.
+                // A base that was written for objects with this number of turns is a multiple of it already.
                 self.base = base.generation.next_multiple_of(self.turns) % Slot::GENERATIONS;
                 self.wrapped = base.is_wrapped && !has_waited;
                 self.is_wide = self.wrapped;

@@ -20,8 +20,8 @@
 //!
 //! | stage | writes to a subtable | reads of it | new objects in a region |
 //! |---|---|---|---|
-//! | frozen | wait | from the primary; wait if it was lost | elsewhere |
-//! | transforming | wait | from the primary; if it was lost from all backups ([`settled_word`]) | elsewhere |
+//! | frozen | wait | from the primary; wait if that was lost | elsewhere |
+//! | transforming | wait | from the primary; if that was lost, from all backups ([`settled_word`]) | elsewhere |
 //! | switched | wait; suspended ones READ their slots | from the new primary | not where a replica leaves |
 //!
 //! Everything outside of the scope goes on. Data is read from any remaining replica, in every stage. Only if a member
@@ -91,8 +91,8 @@ pub struct ViewChange {
     pub stage: ChangeStage,
     /// Whether regions have lost replicas from which some session may still read. While true, no object is written.
     pub data_lost: bool,
-    /// The number of members lost since the latest view that was stable or switched. Backup reads count them among all
-    /// members because they may have barred others.
+    /// The number of members lost since the latest view that was stable or switched. Where a majority of all members
+    /// has to vouch, these members count, too, because they may have barred others.
     pub lost: u16,
     /// The index subtables in the scope of the change, by number, in order.
     pub subtables: Vec<SubtableChange>,

@@ -88,8 +88,8 @@ impl View {
             change.leaving = change.joining.take().or(change.leaving);
             change.renewed = false;
         }
-        // The change keeps renewing a bitmap, which may contain zeros already: owners must not rely on bits that they
-        // saw before.
+        // A region with renewed bitmaps stays in the change, because a bitmap may contain zeros already, and owners
+        // must not rely on bits that they saw before.
         let goes_on = |region: &RegionChange| {
             region.renewed || region.adds_parity || region.joining.or(region.leaving).is_some()
         };
