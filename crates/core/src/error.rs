@@ -23,7 +23,7 @@ impl fmt::Display for FailedWriteOutcome {
     }
 }
 
-/// Errors of store operations: all that a write may meet, of which reads and scans meet a part.
+/// The errors of store operations. A write can end with any of them; reads and scans can end with some of them.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
