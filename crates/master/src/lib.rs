@@ -20,6 +20,7 @@ pub mod placement;
 pub mod plan;
 pub mod record;
 mod repairer;
+pub mod request_kinds;
 mod request_router;
 pub mod server;
 pub mod sessions;

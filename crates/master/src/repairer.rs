@@ -177,14 +177,16 @@ fn work(
     let fits = kept.take().filter(|kept| kept.client == client && kept.members == members);
     let looks = matches!(job, MasterJob::Scrub { .. });
     let goes_on = || !ends.master() && !ends.job();
-    let attach = || attach(client, &view.members, (!looks, trust), &goes_on);
+    let attach = || attach(client, &view.members, !looks, trust, &goes_on);
     let fits = fits.filter(|_| !looks);
     let fabric = match fits.map_or_else(attach, |kept| Ok(kept.fabric)) {
         Ok(fabric) => fabric,
         Err(_) if ends.master() => return None,
         Err(error) => return Some(Err(error)),
     };
-    let result = complete(&fabric, (client, token), &view, job, nodes, &ends)?;
+    let asking = RepairerEnvironment { nodes, begun: Clock::Precise.now() };
+    let orders = JobContext { reach: &asking, repairer: client, job: token };
+    let result = complete(&fabric, &orders, &view, job, &ends)?;
     if result.is_ok() && fabric.kind() == FabricKind::Shm && !looks {
         *kept = Some(KeptJobSession { client, members, fabric });
     }
@@ -193,17 +195,14 @@ fn work(
 
 fn complete(
     fabric: &AnyFabric,
-    (repairer, token): (ClientId, u64),
+    orders: &JobContext<'_, RepairerEnvironment>,
     view: &View,
     job: MasterJob,
-    nodes: HashMap<MnId, NodeClient>,
     ends: &JobStopFlags<'_>,
 ) -> Option<Result<JobReport, JobError>> {
     // Over TCP, verbs may still be on their way.
     let may_linger = fabric.kind() != FabricKind::Shm;
-    let asking = RepairerEnvironment { nodes, begun: Clock::Precise.now() };
-    let orders = JobContext { reach: &asking, repairer, job: token };
-    let mut job = pin!(jobs::run(fabric, &orders, view, job));
+    let mut job = pin!(jobs::run(fabric, orders, view, job));
     let waker = fabric.waker();
     let mut context = Context::from_waker(&waker);
     loop {
@@ -226,7 +225,8 @@ static NO_SHM: Once = Once::new();
 fn attach(
     client: ClientId,
     members: &[Member],
-    (prefers_shm, trust): (bool, &NodeCredentials),
+    prefers_shm: bool,
+    trust: &NodeCredentials,
     goes_on: &dyn Fn() -> bool,
 ) -> Result<AnyFabric, JobError> {
     let failed = |error: AttachError| JobError {

@@ -19,7 +19,7 @@ use fusee_control::master::{MasterReply, MasterRequest};
 use fusee_control::rpc::Caller;
 use tokio::sync::{oneshot, watch};
 
-use crate::server::LogicMessage;
+use crate::server::{LogicInput, LogicMessage};
 
 /// The reply when the logic has ended for good.
 const ENDED: &str = "this master has ended, or its store failed; see its log";
@@ -88,7 +88,8 @@ impl RequestRouter {
         match &*self.place() {
             MasterRole::Leads(queue) => {
                 let (reply, replied) = oneshot::channel();
-                Ok((queue.send(LogicMessage::Request { caller, request, reply }).is_ok(), replied))
+                let message = LogicMessage::Input(LogicInput::Request { caller, request, reply });
+                Ok((queue.send(message).is_ok(), replied))
             }
             MasterRole::StandsBy { leader } => {
                 Err(Box::new(MasterReply::NotLeader { leader: leader.clone() }))
@@ -103,7 +104,7 @@ impl RequestRouter {
     pub fn closed(&self, connection: u64) {
         if let MasterRole::Leads(queue) = &*self.place() {
             // The receiver is gone when the logic has ended.
-            let _ended = queue.send(LogicMessage::Closed { connection });
+            let _ended = queue.send(LogicMessage::Input(LogicInput::Closed { connection }));
         }
     }
 

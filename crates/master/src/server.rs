@@ -43,6 +43,7 @@ use crate::journal::EventJournal;
 use crate::logic::{MasterAction, MasterEvent, MasterLogic, RestoreError};
 use crate::record::{MasterRecord, RecordWrite};
 use crate::repairer::{NodeCredentials, QueuedJob, Repairer};
+use crate::request_kinds::{ClusterRequest, HostRequest, LogicRequest, RoutedRequest};
 use crate::request_router::RequestRouter;
 use crate::settings::{ClusterSettings, MAX_MEMORY_NODES, SettingsError};
 use crate::store::address::StoreAddressError;
@@ -113,24 +114,9 @@ pub enum FormError {
     Rpc(#[from] RpcError),
 }
 
+/// A message for the thread of a logic.
 pub(crate) enum LogicMessage {
-    Request {
-        caller: Caller,
-        request: MasterRequest,
-        reply: oneshot::Sender<MasterReply>,
-    },
-    Closed {
-        connection: u64,
-    },
-    Answer {
-        node: MnId,
-        token: u64,
-        result: Result<NodeReply, String>,
-    },
-    Done {
-        token: u64,
-        result: Result<JobReport, JobError>,
-    },
+    Input(LogicInput),
     /// All messages that had arrived when this one was requested are in the queue before it.
     Listened,
     /// Stop as soon as no change is under way, at this time at the latest.
@@ -138,6 +124,14 @@ pub(crate) enum LogicMessage {
         until: Duration,
     },
     Stop,
+}
+
+/// An input from outside of the thread.
+pub(crate) enum LogicInput {
+    Request { caller: Caller, request: MasterRequest, reply: oneshot::Sender<MasterReply> },
+    Closed { connection: u64 },
+    Answer { node: MnId, token: u64, result: Result<NodeReply, String> },
+    Done { token: u64, result: Result<JobReport, JobError> },
 }
 
 /// A running master. Dropping it ends it.
@@ -492,7 +486,7 @@ where
     let trust = NodeCredentials { keys: runtime.keys().cloned(), tls: runtime.tls().cloned() };
     let repairer = Repairer::start(trust, move |token, result| {
         // The receiver is gone when the master ends.
-        let _ended = done.send(LogicMessage::Done { token, result });
+        let _ended = done.send(LogicMessage::Input(LogicInput::Done { token, result }));
     })?;
     let driver = LogicThread {
         repairer,
@@ -531,7 +525,7 @@ impl<C: Fn(&str) -> NodeClient> LogicThread<C> {
                         self.logic.finish();
                     }
                     LogicMessage::Listened => has_listened = true,
-                    other => events.extend(self.event(other)),
+                    LogicMessage::Input(input) => events.extend(self.event(input)),
                 }
             }
             // The tick comes behind all that had arrived. The store may have blocked for so long that leases seem to
@@ -597,80 +591,92 @@ impl<C: Fn(&str) -> NodeClient> LogicThread<C> {
         self.perform_all(actions)
     }
 
-    /// Returns the event for the logic. Answers requests for events and pieces of views itself.
-    fn event(&mut self, message: LogicMessage) -> Option<MasterEvent> {
-        Some(match message {
-            LogicMessage::Request { request: MasterRequest::Events { after }, reply, .. } => {
-                let (events, newest) = self.journal.after(after);
-                // The asker may have gone.
-                let _gone = reply.send(MasterReply::Events { events, newest });
-                return None;
-            }
-            LogicMessage::Request {
-                caller,
-                request: MasterRequest::ViewPiece { number, from },
-                reply,
-            } if caller.cluster.is_none_or(|asker| Some(asker) == self.logic.cluster())
-                && self.logic.view().is_some() =>
-            {
-                let piece = self.pieces.piece(self.logic.view(), number, from);
-                if let Some(piece) = piece {
-                    let _gone = reply.send(piece);
-                }
-                MasterEvent::Fetching { connection: caller.connection }
-            }
-            LogicMessage::Request { caller, request, reply } => {
-                let token = self.next_token;
-                self.next_token += 1;
-                self.waiting.insert(token, reply);
-                MasterEvent::Request { token, caller, request }
-            }
-            LogicMessage::Closed { connection } => MasterEvent::ConnectionClosed { connection },
-            LogicMessage::Done { token, result } => MasterEvent::JobDone { token, result },
-            LogicMessage::Answer { node, token, result } => {
+    /// Returns the event for the logic, if there is one.
+    fn event(&mut self, input: LogicInput) -> Option<MasterEvent> {
+        Some(match input {
+            LogicInput::Request { caller, request, reply } => match RoutedRequest::from(request) {
+                RoutedRequest::Host(request) => return self.answer(caller, request, reply),
+                RoutedRequest::Logic(request) => self.ask(caller, request, reply),
+            },
+            LogicInput::Closed { connection } => MasterEvent::ConnectionClosed { connection },
+            LogicInput::Done { token, result } => MasterEvent::JobDone { token, result },
+            LogicInput::Answer { node, token, result } => {
                 MasterEvent::NodeAnswer { node, token, result }
-            }
-            LogicMessage::Listened | LogicMessage::Finish { .. } | LogicMessage::Stop => {
-                unreachable!("these are looked for before")
             }
         })
     }
 
+    /// Answers a request for events or a piece of a view. Returns the event that follows from it.
+    fn answer(
+        &mut self,
+        caller: Caller,
+        request: HostRequest,
+        reply: oneshot::Sender<MasterReply>,
+    ) -> Option<MasterEvent> {
+        match request {
+            HostRequest::Events { after } => {
+                let (events, newest) = self.journal.after(after);
+                // The asker may have gone.
+                let _gone = reply.send(MasterReply::Events { events, newest });
+                None
+            }
+            HostRequest::ViewPiece { number, from } => {
+                let is_own = caller.cluster.is_none_or(|it| Some(it) == self.logic.cluster());
+                let view = self.logic.view().filter(|_| is_own);
+                let Some(piece) = self.pieces.piece(view, number, from) else {
+                    return Some(self.ask(caller, ClusterRequest::ViewPiece.into(), reply));
+                };
+                let _gone = reply.send(piece);
+                Some(MasterEvent::Fetching { connection: caller.connection })
+            }
+        }
+    }
+
+    /// Returns the event that a request for the logic has come.
+    fn ask(
+        &mut self,
+        caller: Caller,
+        request: LogicRequest,
+        reply: oneshot::Sender<MasterReply>,
+    ) -> MasterEvent {
+        let token = self.next_token;
+        self.next_token += 1;
+        self.waiting.insert(token, reply);
+        MasterEvent::Request { token, caller, request }
+    }
+
     /// Makes all records durable in one write, which takes the time. After that, no other action comes too early.
-    fn perform_all(&mut self, actions: Vec<MasterAction>) -> Result<(), StoreError> {
+    fn perform_all(&mut self, mut actions: Vec<MasterAction>) -> Result<(), StoreError> {
         let mut writes = BTreeMap::new();
-        let mut others = Vec::with_capacity(actions.len());
-        for action in actions {
+        for action in &mut actions {
             match action {
                 // Of several writes to a key, the last one counts.
                 MasterAction::Persist(more) => {
-                    writes.extend(more.into_iter().map(|w| (w.key(), w)))
+                    writes.extend(std::mem::take(more).into_iter().map(|w| (w.key(), w)));
                 }
-                MasterAction::Tell(level, topic, text) => {
-                    if let Some(topic) = topic {
-                        self.journal.add(level, topic, &text);
-                    }
-                    others.push(MasterAction::Tell(level, topic, text));
+                MasterAction::Tell(level, Some(topic), text) => {
+                    self.journal.add(*level, *topic, text);
                 }
-                other => others.push(other),
+                _ => {}
             }
         }
         if !writes.is_empty() {
             writes.extend(self.journal.writes().into_iter().map(|write| (write.key(), write)));
             self.store.persist(writes.into_values().collect())?;
         }
-        others.into_iter().try_for_each(|action| self.perform(action))
+        actions.into_iter().try_for_each(|action| self.perform(action))
     }
 
     fn perform(&mut self, action: MasterAction) -> Result<(), StoreError> {
         match action {
+            // In the store by now.
+            MasterAction::Persist(_) => {}
             MasterAction::Clear => {
                 self.nodes.clear();
                 self.journal.clear();
                 self.pieces.clear();
                 self.store.clear()?;
             }
-            MasterAction::Persist(_) => unreachable!("these are performed before"),
             MasterAction::Reply { token, mut reply } => {
                 view_pieces::shorten(&mut reply, self.logic.view());
                 // The asker may have gone; then no task waits for the reply.
@@ -727,7 +733,8 @@ impl<C: Fn(&str) -> NodeClient> LogicThread<C> {
         self.handle.spawn(async move {
             let result = client.call(request).await.map_err(|error| error.to_string());
             // The receiver is gone when the master ends.
-            let _ended = queue.send(LogicMessage::Answer { node, token, result });
+            let answer = LogicInput::Answer { node, token, result };
+            let _ended = queue.send(LogicMessage::Input(answer));
         });
     }
 }

@@ -32,6 +32,7 @@ use fusee_core::verbs::ClientId;
 use fusee_core::view::View;
 
 use crate::record::{MasterRecord, RecordWrite, orphan_key, session_key};
+use crate::request_kinds::HandOver;
 
 /// The ids of one write to the store.
 pub const IDS_PER_RECORD: u32 = 64;
@@ -74,6 +75,24 @@ pub struct SessionState {
     pub connection: Option<u64>,
     /// The time at which it expires, unless it reports over another connection.
     pub gone_at_ms: Option<u64>,
+}
+
+/// The view and the epoch in which a session begins.
+#[derive(Clone, Copy, Debug)]
+pub struct SessionStart {
+    /// The number of the view that pins it.
+    pub view: u64,
+    /// The epoch that pins it.
+    pub epoch: u64,
+}
+
+/// The session that takes an orphaned block.
+#[derive(Clone, Copy, Debug)]
+pub struct OrphanTaker {
+    /// The session.
+    pub client: ClientId,
+    /// The number of its request.
+    pub turn: u64,
 }
 
 /// All sessions.
@@ -210,13 +229,12 @@ impl SessionRegistry {
         Some((all.map(|session| session.pinned_in).min()?, settled))
     }
 
-    /// Opens a session that is pinned by the view of this number and in this epoch. Returns `None` when all ids are
-    /// used up.
+    /// Opens a session. Returns `None` when all ids are used up.
     pub fn open(
         &mut self,
         heard_ms: u64,
         connection: u64,
-        (view, epoch): (u64, u64),
+        start: SessionStart,
         writes: &mut Vec<RecordWrite>,
     ) -> Option<ClientId> {
         let client = self.new_id(writes)?;
@@ -226,9 +244,9 @@ impl SessionRegistry {
             handed_on: 0,
         }));
         let session = SessionState {
-            pinned_by: view,
-            pinned_in: epoch,
-            frees_in: epoch,
+            pinned_by: start.view,
+            pinned_in: start.epoch,
+            frees_in: start.epoch,
             heard_ms,
             connection: Some(connection),
             ..SessionState::default()
@@ -319,11 +337,12 @@ impl SessionRegistry {
     /// owner has expired is not given: the owner's recovery finds it again.
     pub fn take_orphan(
         &mut self,
-        (client, turn): (ClientId, u64),
+        taker: OrphanTaker,
         class: Option<SizeClass>,
         may_use: impl Fn(&Orphan) -> bool,
         writes: &mut Vec<RecordWrite>,
     ) -> Option<Orphan> {
+        let OrphanTaker { client, turn } = taker;
         let session = self.open.get_mut(&client)?;
         let of_class = |(known, _): &(&SizeClass, _)| class.is_none_or(|class| class == **known);
         let expired = &self.expired;
@@ -370,17 +389,18 @@ impl SessionRegistry {
         self.used.retain(|_, until_ms| *until_ms > now_ms);
     }
 
-    /// Keeps the blocks that an open session hands on. Repeating it changes nothing. Blocks that are `used` go only to
-    /// sessions that need objects of their class, until `until_ms`. The error says that the session is not open, or
-    /// names the last block that was dropped.
+    /// Keeps the blocks that an open session hands on. Repeating it changes nothing. Used blocks go only to
+    /// sessions that need objects of their class, until `used_until_ms`. The error says that the session is not open,
+    /// or names the last block that was dropped.
     pub fn hand_on(
         &mut self,
-        (client, serial): (ClientId, u64),
-        orphans: &[Orphan],
-        (used, until_ms): (&[BlockId], u64),
+        hand_over: &HandOver,
+        used_until_ms: u64,
         view: &View,
         writes: &mut Vec<RecordWrite>,
     ) -> Result<(), String> {
+        let HandOver { client, serial, orphans, used } = hand_over;
+        let (client, serial) = (*client, *serial);
         let Some(session) = self.open.get_mut(&client) else {
             return Err("it is not open, and hands nothing on".into());
         };
@@ -405,7 +425,7 @@ impl SessionRegistry {
         self.forget_grants_to_others(client, |left| own.contains(&left.block));
         let kept = self.keep_all(client, orphans, &gone, view, writes);
         let left = used.iter().filter(|block| self.left.contains(block));
-        self.used.extend(left.map(|block| (*block, until_ms)));
+        self.used.extend(left.map(|block| (*block, used_until_ms)));
         kept
     }
 

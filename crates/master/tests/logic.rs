@@ -13,8 +13,17 @@ use fusee_core::verbs::{ClientId, ClusterId, MnId};
 use fusee_core::view::{Geometry, View};
 use fusee_master::logic::{MasterAction, MasterEvent, MasterLogic};
 use fusee_master::record::{DESTROYED, MasterRecord, RecordWrite};
+use fusee_master::request_kinds::{LogicRequest, RoutedRequest};
 use fusee_master::settings::{ClusterSettings, LeaseSettings};
 use fusee_memory_node::logic::NodeLogic;
+
+/// Returns a request for the logic.
+fn logic_request(request: MasterRequest) -> LogicRequest {
+    match RoutedRequest::from(request) {
+        RoutedRequest::Logic(request) => request,
+        RoutedRequest::Host(request) => panic!("the host answers {request:?}"),
+    }
+}
 
 fn settings(memory_nodes: u32, index_replicas: u8, data_replicas: u8) -> ClusterSettings {
     let geometry = Geometry {
@@ -198,7 +207,7 @@ impl LogicCluster {
     fn ask_from(&mut self, caller: Caller, request: MasterRequest) -> Option<MasterReply> {
         let token = self.next_token;
         self.next_token += 1;
-        self.feed(MasterEvent::Request { token, caller, request });
+        self.feed(MasterEvent::Request { token, caller, request: logic_request(request) });
         self.replies.remove(&token)
     }
 

@@ -18,6 +18,7 @@ use fusee_master::ClusterSettings;
 use fusee_master::jobs::{self, JobContext, JobEnvironment, JobReport, MasterJob};
 use fusee_master::logic::{MasterAction, MasterEvent, MasterLogic};
 use fusee_master::record::{MasterRecord, RecordWrite};
+use fusee_master::request_kinds::RoutedRequest;
 use fusee_memory_node::logic::{NodeEffect, NodeLogic};
 
 use crate::cluster::SimCluster;
@@ -299,6 +300,11 @@ impl MasterHost {
         request: MasterRequest,
         reply: ReplyCallback,
     ) {
+        let RoutedRequest::Logic(request) = RoutedRequest::from(request) else {
+            return reply(MasterReply::Refused {
+                reason: "this host keeps no events, and cuts no views".into(),
+            });
+        };
         let token = self.next_token.get();
         self.next_token.set(token + 1);
         self.waiting.borrow_mut().insert(token, reply);

@@ -14,8 +14,9 @@ use std::collections::BTreeSet;
 use fusee_control::node::{NodeReply, NodeRequest};
 use fusee_core::verbs::MnId;
 
-use super::MasterState;
 use super::context::{CallPurpose, EventContext};
+use super::decision::{Decision, NextView};
+use super::facts::ClusterFacts;
 use super::reservation::PAUSE_MS;
 
 /// The longest wait for an answer.
@@ -51,48 +52,47 @@ impl MemberAdmission {
         self.under_way.take_if(|candidate| candidate.node == node);
         self.unfit.remove(&node);
     }
-}
 
-impl MasterState {
-    /// Begins to make a member of a waiting node, if there is one. Returns whether that is under way.
-    pub(super) fn admit(&mut self, ctx: &mut EventContext<'_>) -> bool {
-        if let Some(candidate) = &self.admitting.under_way {
-            let is_there = self.roster.identity_of(candidate.node);
+    /// Begins to make a member of a waiting node, if there is one and the members may change. Returns whether that is
+    /// under way.
+    pub fn step(
+        &mut self,
+        ctx: &mut EventContext<'_>,
+        cluster: &ClusterFacts,
+        may_change_members: bool,
+    ) -> bool {
+        if let Some(candidate) = &self.under_way {
+            let is_there = cluster.roster.identity_of(candidate.node);
             let goes_on = candidate.is_ready || candidate.until_ms > ctx.now_ms;
             if goes_on && is_there == Some(candidate.identity) {
                 return true;
             }
-            self.admitting.under_way = None;
+            self.under_way = None;
         }
-        let may_begin = self.admitting.not_before_ms <= ctx.now_ms && self.may_change_members();
-        let Some(view) = self.view().filter(|_| may_begin) else {
+        let may_begin = self.not_before_ms <= ctx.now_ms && may_change_members;
+        let Some(view) = cluster.view.as_ref().filter(|_| may_begin) else {
             return false;
         };
-        let waits =
-            |node: &MnId| view.member(*node).is_none() && !self.admitting.unfit.contains(node);
-        let Some(node) = self.roster.present().find(waits) else { return false };
-        let Some(identity) = self.roster.identity_of(node) else { return false };
-        let request = NodeRequest::Format { cluster: view.cluster, attempt: self.last_attempt };
-        let token = ctx.call(&self.roster, node, request, CallPurpose::Admit);
+        let waits = |node: &MnId| view.member(*node).is_none() && !self.unfit.contains(node);
+        let Some(node) = cluster.roster.present().find(waits) else { return false };
+        let Some(identity) = cluster.roster.identity_of(node) else { return false };
+        let request = NodeRequest::Format { cluster: view.cluster, attempt: cluster.last_attempt };
+        let token = ctx.call(&cluster.roster, node, request, CallPurpose::Admit);
         let until_ms = ctx.now_ms + PATIENCE_MS;
         let candidate = AdmissionCandidate { node, identity, token, until_ms, is_ready: false };
-        self.admitting.under_way = Some(candidate);
+        self.under_way = Some(candidate);
         true
     }
 
-    /// Returns whether the members may change: one change after the other, and all members show its number before the
-    /// next.
-    fn may_change_members(&self) -> bool {
-        self.standing.is_settled() && !self.has_bars()
-    }
-
-    pub(super) fn admit_answered(
+    /// Handles the answer of the node that is being admitted, or its failure.
+    pub fn admit_answered(
         &mut self,
         ctx: &mut EventContext<'_>,
+        cluster: &ClusterFacts,
         token: u64,
         result: Result<NodeReply, String>,
     ) {
-        let candidate = &mut self.admitting.under_way;
+        let candidate = &mut self.under_way;
         let Some(AdmissionCandidate { node, identity, .. }) =
             candidate.take_if(|candidate| candidate.token == Some(token))
         else {
@@ -101,48 +101,48 @@ impl MasterState {
         let problem = match result {
             Ok(NodeReply::Done) => {
                 // If this answer has the expected identity, the same process has given the answer before.
-                let token = ctx.call(&self.roster, node, NodeRequest::Describe, CallPurpose::Admit);
+                let token =
+                    ctx.call(&cluster.roster, node, NodeRequest::Describe, CallPurpose::Admit);
                 let until_ms = ctx.now_ms + PATIENCE_MS;
                 let candidate =
                     AdmissionCandidate { node, identity, token, until_ms, is_ready: false };
-                self.admitting.under_way = Some(candidate);
+                self.under_way = Some(candidate);
                 return;
             }
             Ok(NodeReply::Description(found)) if found.identity == identity => {
                 let until_ms = ctx.now_ms + PATIENCE_MS;
                 let candidate =
                     AdmissionCandidate { node, identity, token: None, until_ms, is_ready: true };
-                self.admitting.under_way = Some(candidate);
+                self.under_way = Some(candidate);
                 return;
             }
             Ok(NodeReply::Refused(refusal)) => {
-                self.admitting.unfit.insert(node);
+                self.unfit.insert(node);
                 refusal.to_string()
             }
             Ok(other) => format!("it answered by {other:?}"),
             Err(cause) => cause,
         };
-        self.admitting.not_before_ms = ctx.now_ms + PAUSE_MS;
+        self.not_before_ms = ctx.now_ms + PAUSE_MS;
         let text = format!("{node} does not become a member: {problem}");
         ctx.warn(Topic::Member, text);
     }
 
-    /// Makes a node that has answered a member, in a stable view. Returns whether there was one.
-    pub(super) fn take_member_in(&mut self, ctx: &mut EventContext<'_>) -> bool {
-        if !self.may_change_members() {
-            return false;
-        }
-        let ready = self.admitting.under_way.take_if(|candidate| candidate.is_ready);
+    /// Makes a node that has answered a member, in a stable view whose members may change. Returns whether there was
+    /// one.
+    pub fn take_member_in(&mut self, ctx: &mut EventContext<'_>, cluster: &ClusterFacts) -> bool {
+        let ready = self.under_way.take_if(|candidate| candidate.is_ready);
         let Some(AdmissionCandidate { node, identity, .. }) = ready else { return false };
-        let (Some(view), Some(member)) = (self.view(), self.roster.get(node)) else { return false };
+        let (Some(view), Some(member)) = (&cluster.view, cluster.roster.get(node)) else {
+            return false;
+        };
         if member.identity != identity || view.member(node).is_some() {
             return false;
         }
         let next = view.with_member(member.clone());
         let text = format!("view {}: {node} is a member", next.number);
-        let writes = vec![self.members_change(next.number)];
-        self.growth.look_again();
-        self.set_view(ctx, next, writes, (Topic::Member, text));
+        ctx.decide(Decision::LookAgain);
+        ctx.set_view(NextView { is_shown: true, ..NextView::new(next, Topic::Member, text) });
         true
     }
 }

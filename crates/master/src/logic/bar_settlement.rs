@@ -22,10 +22,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use fusee_control::node::{Bar, NodeReply, NodeRequest};
 use fusee_core::verbs::MnId;
 use fusee_core::view::View;
-use fusee_core::view::change::ChangeStage;
 
-use super::MasterState;
+use super::contact::Contact;
 use super::context::{CallPurpose, EventContext};
+use super::decision::{Decision, NextView};
+use super::facts::ClusterFacts;
+use super::failure_detector::FailureDetector;
 use crate::record::{MasterRecord, RecordWrite, SETTLED_KEY};
 
 /// The pause after a failure.
@@ -52,56 +54,39 @@ impl BarSettlement {
     pub fn restore_frozen(&mut self, is_frozen: bool) {
         self.is_frozen = is_frozen;
     }
-}
-
-impl MasterState {
-    /// Returns all bars that members of the view have reported.
-    fn bars(&self) -> impl Iterator<Item = (MnId, Bar)> + '_ {
-        let members = self.view().into_iter().flat_map(|view| &view.members);
-        members.flat_map(|member| {
-            let bars = self.contact.barred_by(member.node);
-            bars.iter().map(|bar| (member.node, *bar))
-        })
-    }
-
-    /// Returns whether any bar is known.
-    pub(super) fn has_bars(&self) -> bool {
-        self.bars().next().is_some()
-    }
 
     /// Returns whether a bar no longer counts, once the view is stable.
-    fn is_settled(&self, bar: &Bar) -> bool {
+    fn is_settled(&self, cluster: &ClusterFacts, bar: &Bar) -> bool {
         let by_change = |(before, barred): &(u64, BTreeSet<MnId>)| {
             bar.view < *before && barred.contains(&bar.node)
         };
-        let is_by_no_view = self.view().is_none_or(|view| view.number < bar.view);
-        is_by_no_view
-            || !self.in_view(bar.node)
-            || self.settling.settled.as_ref().is_some_and(by_change)
-    }
-
-    /// Returns the members that are barred.
-    fn barred(&self) -> BTreeSet<MnId> {
-        self.bars().map(|(_, bar)| bar.node).filter(|node| self.in_view(*node)).collect()
+        let is_by_no_view = cluster.view.as_ref().is_none_or(|view| view.number < bar.view);
+        is_by_no_view || !cluster.in_view(bar.node) || self.settled.as_ref().is_some_and(by_change)
     }
 
     /// Returns whether the frozen change waits until all members show its number, to learn of their bars.
-    pub(super) fn settles_bars(&self) -> bool {
-        self.settling.is_frozen
+    pub fn settles_bars(&self) -> bool {
+        self.is_frozen
     }
 
     /// Takes note that a change is frozen for another reason.
-    pub(super) fn cancel_bar_settlement(&mut self) {
-        self.settling.is_frozen = false;
+    pub fn cancel(&mut self) {
+        self.is_frozen = false;
     }
 
-    /// Fixes the scope of a change that leaves *frozen*. `is_shown` tells whether all members show its number. Returns
-    /// the write to be made durable together with that step.
-    pub(super) fn fix_scope(&mut self, before: u64, is_shown: bool) -> Option<RecordWrite> {
-        self.settling.is_frozen = false;
-        let barred = if is_shown { self.barred() } else { BTreeSet::new() };
+    /// Fixes the scope of a change that leaves *frozen*: all bars of members at `number`, if all of them show it.
+    /// Returns the write to be made durable together with that step.
+    pub fn fix_scope(
+        &mut self,
+        cluster: &ClusterFacts,
+        contact: &Contact,
+        before: u64,
+    ) -> Option<RecordWrite> {
+        let is_shown = self.is_frozen || cluster.loses_a_member();
+        self.is_frozen = false;
+        let barred = if is_shown { barred(cluster, contact) } else { BTreeSet::new() };
         let settled = (!barred.is_empty()).then_some((before, barred));
-        let write = match (&settled, &self.settling.settled) {
+        let write = match (&settled, &self.settled) {
             (Some((before, barred)), _) => Some(RecordWrite::Put(MasterRecord::Settled {
                 before: *before,
                 barred: barred.clone(),
@@ -109,16 +94,21 @@ impl MasterState {
             (None, Some(_)) => Some(RecordWrite::Remove(SETTLED_KEY.into())),
             (None, None) => None,
         };
-        self.settling.settled = settled;
+        self.settled = settled;
         write
     }
 
     /// Widens the scope of a change, whose number all members show and which is about to leave *frozen*, by the
     /// subtables of all barred members. Returns whether any was missing.
-    pub(super) fn widen_scope(&mut self, ctx: &mut EventContext<'_>) -> bool {
-        let Some(view) = self.view() else { return false };
+    pub fn widen_scope(
+        &self,
+        ctx: &mut EventContext<'_>,
+        cluster: &ClusterFacts,
+        contact: &Contact,
+    ) -> bool {
+        let Some(view) = &cluster.view else { return false };
         let in_scope = |subtable: &u32| view.stage_of(*subtable).is_some();
-        let mut missing = led_by(view, &self.barred());
+        let mut missing = led_by(view, &barred(cluster, contact));
         missing.retain(|subtable| !in_scope(subtable));
         if missing.is_empty() {
             return false;
@@ -129,42 +119,56 @@ impl MasterState {
             next.number,
             count_with_noun(missing.len(), "subtable")
         );
-        self.set_view(ctx, next, Vec::new(), (Topic::View, text));
+        ctx.set_view(NextView::new(next, Topic::View, text));
         true
     }
 
     /// In a stable view: takes back bars that are settled, and settles the others. Returns whether all else has to wait
     /// for that.
-    pub(super) fn handle_bars(&mut self, ctx: &mut EventContext<'_>) -> bool {
+    pub fn step(
+        &mut self,
+        ctx: &mut EventContext<'_>,
+        cluster: &ClusterFacts,
+        contact: &Contact,
+        detector: &FailureDetector,
+    ) -> bool {
         let mut settled: BTreeMap<MnId, Vec<Bar>> = BTreeMap::new();
-        for (node, bar) in self.bars().filter(|(_, bar)| self.is_settled(bar)) {
+        let bars = contact.all_bars(cluster);
+        for (node, bar) in bars.filter(|(_, bar)| self.is_settled(cluster, bar)) {
             // A member that is gone, and that the view cannot do without, is not waited for.
-            if !self.losing.has(node) {
+            if !cluster.failed.has(node) {
                 settled.entry(node).or_default().push(bar);
             }
         }
-        let Some(cluster) = self.view().map(|view| view.cluster) else { return false };
+        let Some(view) = &cluster.view else { return false };
         for (node, bars) in &settled {
-            let again_ms = self.settling.again_ms.entry(*node).or_default();
+            let again_ms = self.again_ms.entry(*node).or_default();
             if *again_ms <= ctx.now_ms {
                 // In case no answer comes at all.
                 *again_ms = ctx.now_ms.saturating_add(ctx.settings.lease.lease_ms);
-                let request = NodeRequest::Unbar { cluster, bars: bars.clone() };
-                ctx.call(&self.roster, *node, request, CallPurpose::Unbar);
+                let request = NodeRequest::Unbar { cluster: view.cluster, bars: bars.clone() };
+                ctx.call(&cluster.roster, *node, request, CallPurpose::Unbar);
             }
         }
-        self.settle_bars(ctx) || !settled.is_empty()
+        self.settle_bars(ctx, cluster, contact, detector) || !settled.is_empty()
     }
 
-    fn settle_bars(&mut self, ctx: &mut EventContext<'_>) -> bool {
-        let open = self.bars().filter(|(_, bar)| !self.is_settled(bar)).map(|(_, bar)| bar.node);
+    fn settle_bars(
+        &mut self,
+        ctx: &mut EventContext<'_>,
+        cluster: &ClusterFacts,
+        contact: &Contact,
+        detector: &FailureDetector,
+    ) -> bool {
+        let open = contact.all_bars(cluster).filter(|(_, bar)| !self.is_settled(cluster, bar));
+        let open = open.map(|(_, bar)| bar.node);
         // A member that has not been heard may be lost; then the change without it settles the same.
         let may_be_waited_for = |node: &MnId| {
-            let is_local = self.presences.is_local(*node);
-            (is_local || self.contact.is_heard(*node)) && !self.losing.has(*node)
+            let is_local = detector.is_local(*node);
+            (is_local || contact.is_heard(*node)) && !cluster.failed.has(*node)
         };
         let barred: BTreeSet<MnId> = open.filter(may_be_waited_for).collect();
-        let Some(view) = self.view().filter(|_| !barred.is_empty()) else { return false };
+        let Some(view) = cluster.view.as_ref().filter(|_| !barred.is_empty()) else { return false };
         let next = view.settling(&led_by(view, &barred), &[]);
         let names: Vec<String> = barred.iter().map(MnId::to_string).collect();
         let text = format!(
@@ -172,14 +176,13 @@ impl MasterState {
             next.number,
             names.join(", ")
         );
-        let writes = vec![self.members_change(next.number)];
-        self.settling.is_frozen = true;
-        self.set_view(ctx, next, writes, (Topic::View, text));
+        self.is_frozen = true;
+        ctx.set_view(NextView { is_shown: true, ..NextView::new(next, Topic::View, text) });
         true
     }
 
     /// Handles a member's answer to the request to take bars back, or its failure.
-    pub(super) fn unbar_answered(
+    pub fn unbar_answered(
         &mut self,
         ctx: &mut EventContext<'_>,
         node: MnId,
@@ -187,27 +190,23 @@ impl MasterState {
     ) {
         let again_ms = match result {
             Ok(NodeReply::Bars(bars)) => {
-                self.contact.bars(node, bars);
+                ctx.decide(Decision::Bars { node, bars });
                 ctx.now_ms
             }
             other => {
                 ctx.info(Topic::View, format!("{node} keeps its bars: {other:?}"));
-                self.probe(ctx, node);
+                ctx.decide(Decision::Probe(node));
                 ctx.now_ms + PAUSE_MS
             }
         };
-        self.settling.again_ms.insert(node, again_ms);
+        self.again_ms.insert(node, again_ms);
     }
+}
 
-    /// Returns whether the change is *frozen*, and all members have reported their bars at its number.
-    pub(super) fn bars_are_told(&self) -> bool {
-        let is_told = if self.loses_a_member() {
-            self.standing.is_shown_by_all()
-        } else {
-            self.is_shown_by_all_there()
-        };
-        self.stage() == Some(ChangeStage::Frozen) && is_told
-    }
+/// Returns the members that are barred.
+fn barred(cluster: &ClusterFacts, contact: &Contact) -> BTreeSet<MnId> {
+    let barred = contact.all_bars(cluster).map(|(_, bar)| bar.node);
+    barred.filter(|node| cluster.in_view(*node)).collect()
 }
 
 /// Returns the subtables whose primaries are on these nodes, in order.

@@ -10,14 +10,14 @@
 //! | switched | as for frozen, and no suspended write; the job that clears moved entries and places (2) | stable |
 //! | stable | the recovery of expired sessions, some at a time | the next wanted change (3) |
 //!
-//! 1. If the change loses a member, see `standing`; if any member is barred, see `bar_settlement`.
+//! 1. If the change loses a member, see `member_views`; if any member is barred, see `bar_settlement`.
 //! 2. After a split or a move.
 //! 3. Full subtables are split, regions and missing replicas are added, in turns
 //!    ([`change_rotation`](super::change_rotation)); members are added; then replicas move. If this master is told to
 //!    end, it begins none of these, nor a change for a loss: the next master does.
 //!
-//! Jobs are in `repair`, losses in `member_loss`. If the last replica of anything is lost, the view stays as it is: no
-//! better view exists.
+//! Jobs are in `job_scheduler`, losses in `member_loss`. If the last replica of anything is lost, the view stays as it
+//! is: no better view exists.
 
 use fusee_control::events::Topic;
 use fusee_core::mutant::{Mutant, removed};
@@ -25,47 +25,49 @@ use fusee_core::verbs::ClientId;
 use fusee_core::view::View;
 use fusee_core::view::change::ChangeStage;
 
+use super::MasterState;
+use super::change_rotation::ChangePurpose;
 use super::context::EventContext;
-use super::{FormationState, MasterState};
+use super::decision::{Decision, NextView};
 use crate::jobs::MasterJob;
-use crate::record::{MasterRecord, RecordWrite};
 
 /// The limit on clients that one job recovers.
 const TOGETHER: usize = 32;
 
 impl MasterState {
-    /// Does all that is due in a formed cluster.
-    pub(super) fn reconcile(&mut self, ctx: &mut EventContext<'_>, is_tick: bool) {
-        if self.view().is_none() {
-            return;
+    /// Takes the steps of the change of the view that are due, or begins the next change.
+    pub(super) fn change_view(&mut self, ctx: &mut EventContext<'_>) {
+        while self.take_step(ctx) {
+            self.apply(ctx);
         }
-        if is_tick {
-            self.detect_failures(ctx);
-        }
-        self.remove_lost_members(ctx);
-        self.fence_all(ctx);
-        self.stand_all(ctx);
-        while self.step(ctx) {}
+        self.apply(ctx);
     }
 
     /// Takes a step if one is due. Returns whether another may follow at once.
-    fn step(&mut self, ctx: &mut EventContext<'_>) -> bool {
-        match self.stage() {
+    fn take_step(&mut self, ctx: &mut EventContext<'_>) -> bool {
+        match self.cluster.stage() {
             Some(ChangeStage::Frozen)
-                if self.repair.rests()
-                    && (self.all_follow() || removed(Mutant::ChangeDoesNotWait))
-                    && self.may_take_effect(ctx) =>
+                if self.jobs.rests()
+                    && (self.fences.all_follow(&self.cluster)
+                        || removed(Mutant::ChangeDoesNotWait))
+                    && self.views.may_take_effect(
+                        &self.cluster,
+                        &self.detector,
+                        ctx.settings.lease,
+                        self.bars.settles_bars(),
+                    ) =>
             {
-                if !(self.bars_are_told() && self.widen_scope(ctx)) {
+                let MasterState { cluster, views, bars, contact, .. } = self;
+                if !(views.tell_all_bars(cluster) && bars.widen_scope(ctx, cluster, contact)) {
                     self.advance(ctx);
                 }
                 true
             }
             Some(ChangeStage::Switched)
-                if self.all_follow() || removed(Mutant::SwitchDoesNotWait) =>
+                if self.fences.all_follow(&self.cluster) || removed(Mutant::SwitchDoesNotWait) =>
             {
-                if self.view().is_some_and(View::is_to_be_cleared) {
-                    self.start_job(ctx, MasterJob::Clear);
+                if self.cluster.view.as_ref().is_some_and(View::is_to_be_cleared) {
+                    ctx.decide(Decision::StartJob(MasterJob::Clear));
                     return false;
                 }
                 self.advance(ctx);
@@ -74,61 +76,85 @@ impl MasterState {
             Some(ChangeStage::Transforming) => {
                 // All sessions that had expired before this stage are fenced, even if this master has yet to hear of
                 // it.
-                let dead = self.sessions.expired().collect();
-                self.start_job(ctx, MasterJob::Transform { dead });
+                let dead = self.cluster.sessions.expired().collect();
+                ctx.decide(Decision::StartJob(MasterJob::Transform { dead }));
                 false
             }
             Some(ChangeStage::Frozen | ChangeStage::Switched) => false,
-            None if self.finishes => {
+            None if self.cluster.finishes => {
                 self.recover(ctx);
                 false
             }
-            None if self.handle_bars(ctx) => false,
-            None => {
-                self.adding.note_stable_view(self.view().map_or(0, |view| view.number));
-                if self.take_member_in(ctx) {
-                    return true;
-                }
-                let begun = self.begin_next(ctx);
-                if self.sessions.expired().next().is_none() {
-                    if !self.admit(ctx) && !begun && !self.reserves_room() {
-                        self.even_out(ctx);
-                        self.scrub(ctx);
-                    }
-                } else {
-                    self.recover(ctx);
-                }
-                false
-            }
+            None if self.bars.step(ctx, &self.cluster, &self.contact, &self.detector) => false,
+            None => self.begin_change(ctx),
         }
+    }
+
+    /// Begins the next change in a stable view, or a job. Returns whether another step may follow at once.
+    fn begin_change(&mut self, ctx: &mut EventContext<'_>) -> bool {
+        self.regions.note_stable_view(self.cluster.view_number().unwrap_or(0));
+        // One change of the members after the other, and all members show its number before the next.
+        let may_change_members = self.views.is_settled() && !self.contact.has_bars(&self.cluster);
+        if may_change_members && self.admission.take_member_in(ctx, &self.cluster) {
+            return true;
+        }
+        let begun = self.begin_next(ctx);
+        if self.cluster.sessions.expired().next().is_some() {
+            self.recover(ctx);
+            return false;
+        }
+        let admits = self.admission.step(ctx, &self.cluster, may_change_members);
+        // However long the reservation takes.
+        let reserves_room = self.splits.has_begun() || self.regions.has_begun();
+        if !admits && !begun && !reserves_room {
+            self.replicas.even_out(ctx, &self.cluster, may_change_members);
+            // The scrubber works by the view that this has led to.
+            self.apply(ctx);
+            self.scrub.step(ctx, &self.cluster);
+        }
+        false
+    }
+
+    /// Begins the next wanted change in the line ([`change_rotation`](super::change_rotation)). Returns whether all
+    /// other changes wait for it.
+    fn begin_next(&mut self, ctx: &mut EventContext<'_>) -> bool {
+        let MasterState { cluster, splits, regions, replicas, rotation, .. } = self;
+        let is_under_way = |purpose: &ChangePurpose| match purpose {
+            ChangePurpose::Splits => splits.is_under_way(ctx.now_ms),
+            ChangePurpose::Regions => regions.is_under_way(ctx.now_ms),
+            ChangePurpose::Replicas => replicas.adds_missing(ctx.now_ms),
+        };
+        let first = rotation.line().into_iter().find(is_under_way);
+        let mut line = first.into_iter().chain(rotation.line());
+        line.any(|purpose| match purpose {
+            ChangePurpose::Splits => splits.step(ctx, cluster),
+            ChangePurpose::Regions => regions.step(ctx, cluster),
+            ChangePurpose::Replicas => replicas.step(ctx, cluster),
+        })
     }
 
     /// Recovers some of the sessions that have expired and are fenced.
-    fn recover(&mut self, ctx: &mut EventContext<'_>) {
-        if self.may_start(ctx) {
-            let fenced = self.sessions.expired().filter(|client| self.is_fenced(*client));
+    fn recover(&self, ctx: &mut EventContext<'_>) {
+        if self.jobs.may_start(ctx.now_ms) {
+            let MasterState { cluster, fences, .. } = self;
+            let expired = cluster.sessions.expired();
+            let fenced = expired.filter(|client| fences.is_fenced(cluster, *client));
             let clients: Vec<ClientId> = fenced.take(TOGETHER).collect();
             if !clients.is_empty() {
-                self.start_job(ctx, MasterJob::Recover { clients });
+                ctx.decide(Decision::StartJob(MasterJob::Recover { clients }));
             }
         }
     }
 
-    /// Returns whether no session keeps the stage from ending.
-    fn all_follow(&self) -> bool {
-        self.laggards().next().is_none()
-            && self.sessions.expired().all(|client| self.is_fenced(client))
-    }
-
+    /// Goes on to the next stage.
     pub(super) fn advance(&mut self, ctx: &mut EventContext<'_>) {
-        let leaves_frozen = self.stage() == Some(ChangeStage::Frozen);
+        let MasterState { cluster, views, bars, contact, .. } = self;
         let mut writes = Vec::new();
-        if leaves_frozen {
-            let is_told = self.settles_bars() || self.loses_a_member();
-            writes.extend(self.fix_scope(self.standing.number(), is_told));
-            writes.append(&mut self.standing.settle());
+        if cluster.stage() == Some(ChangeStage::Frozen) {
+            writes.extend(bars.fix_scope(cluster, contact, views.number()));
+            writes.append(&mut views.settle());
         }
-        let Some(view) = self.view().map(View::advanced) else { return };
+        let Some(view) = cluster.view.as_ref().map(View::advanced) else { return };
         let stage = match view.change.as_ref().map(|change| change.stage) {
             Some(ChangeStage::Frozen) => "frozen",
             Some(ChangeStage::Transforming) => "transforming",
@@ -136,34 +162,6 @@ impl MasterState {
             None => "stable",
         };
         let text = format!("view {}: {stage}", view.number);
-        self.set_view(ctx, view, writes, (Topic::View, text));
-    }
-
-    /// Returns the stage of the change that is under way.
-    pub(super) fn stage(&self) -> Option<ChangeStage> {
-        self.view().and_then(|view| view.change.as_ref()).map(|change| change.stage)
-    }
-
-    /// Puts a new view in force, and has it stored before that is told.
-    pub(super) fn set_view(
-        &mut self,
-        ctx: &mut EventContext<'_>,
-        view: View,
-        mut writes: Vec<RecordWrite>,
-        (topic, text): (Topic, String),
-    ) {
-        view.check().expect("a view that follows from a good one is good");
-        writes.push(RecordWrite::Put(MasterRecord::View(view.clone())));
-        ctx.persist(writes);
-        ctx.info(topic, text);
-        if let FormationState::Formed(old) = &self.phase {
-            self.history.view_changes(ctx.now_ms, old, &view);
-        }
-        self.view_heard_ms = self.presences.listened_at(ctx.now_ms, ctx.settings.lease);
-        if let FormationState::Formed(old) =
-            std::mem::replace(&mut self.phase, FormationState::Formed(view))
-        {
-            self.told.replaced(old);
-        }
+        ctx.set_view(NextView { writes, ..NextView::new(view, Topic::View, text) });
     }
 }

@@ -7,17 +7,14 @@
 
 use fusee_core::mutant::{Mutant, removed};
 
-use super::MasterState;
-use super::context::EventContext;
-
 /// The purpose of a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ChangePurpose {
     /// Full subtables ([`splitting`](super::splitting)).
     Splits,
-    /// New regions ([`adding`](super::adding)).
+    /// New regions ([`region_addition`](super::region_addition)).
     Regions,
-    /// Missing replicas ([`growth`](super::growth)).
+    /// Missing replicas ([`replica_addition`](super::replica_addition)).
     Replicas,
 }
 
@@ -32,6 +29,11 @@ impl Default for ChangeRotation {
 }
 
 impl ChangeRotation {
+    /// Returns the line, the next one first.
+    pub fn line(&self) -> [ChangePurpose; 3] {
+        self.0
+    }
+
     /// Takes note that a change of this kind has begun, or was impossible.
     pub fn move_to_back(&mut self, kind: ChangePurpose) {
         if removed(Mutant::NobodyYields) {
@@ -40,29 +42,6 @@ impl ChangeRotation {
         if let Some(at) = self.0.iter().position(|next| *next == kind) {
             self.0[at..].rotate_left(1);
         }
-    }
-}
-
-impl MasterState {
-    /// Returns whether room for splits or regions is being reserved, however long that takes.
-    pub(super) fn reserves_room(&self) -> bool {
-        self.splitting.has_begun() || self.adding.has_begun()
-    }
-
-    /// Begins the next wanted change in the line. Returns whether all other changes wait for it.
-    pub(super) fn begin_next(&mut self, ctx: &mut EventContext<'_>) -> bool {
-        let is_under_way = |kind: &ChangePurpose| match kind {
-            ChangePurpose::Splits => self.splitting.is_under_way(ctx.now_ms),
-            ChangePurpose::Regions => self.adding.is_under_way(ctx.now_ms),
-            ChangePurpose::Replicas => self.growth.adds_missing(ctx.now_ms),
-        };
-        let first = self.turns.0.into_iter().find(is_under_way);
-        let mut line = first.into_iter().chain(self.turns.0);
-        line.any(|kind| match kind {
-            ChangePurpose::Splits => self.split(ctx),
-            ChangePurpose::Regions => self.add_regions(ctx),
-            ChangePurpose::Replicas => self.add_missing(ctx),
-        })
     }
 }
 

@@ -1,13 +1,14 @@
 //! The identity of the cluster, and the refusal of processes of other clusters.
 //!
-//! *Forming* is asked for by an operator ([`MasterRequest::Form`]); the start of a master never forms a cluster. A
-//! master with an empty store may have been started over the wrong store. Until it is asked, it answers every request
-//! that it has no cluster, and writes nothing.
+//! *Forming* is asked for by an operator ([`IdentityRequest::Form`](crate::request_kinds::IdentityRequest)); the start
+//! of a master never forms a cluster. A master with an empty store may have been started over the wrong store. Until it
+//! is asked, it answers every request that it has no cluster, and writes nothing.
 //!
-//! *Destroying* is asked for as well ([`MasterRequest::Destroy`]), by the cluster's number. While memory nodes that
-//! hold data are present, the request must also allow for them (`with_living_data`). One write removes the records of
-//! view and cluster, and adds a record that the cluster was destroyed. Its memory nodes are told that they are
-//! expelled, and its sessions that they are fenced, whenever they come.
+//! *Destroying* is asked for as well ([`IdentityRequest::Destroy`](crate::request_kinds::IdentityRequest)), by the
+//! cluster's number. While memory nodes that hold data are present, the request must also allow for them
+//! (`with_living_data`). One write removes the records of view and cluster, and adds a record that the cluster was
+//! destroyed. Its memory nodes are told that they are expelled, and its sessions that they are fenced, whenever they
+//! come.
 //!
 //! *A number is formed once.* A master over an empty store, or over an old copy, may be asked to form a cluster that is
 //! alive. The members and clients of that cluster come to this master, since they keep looking for theirs. So a number
@@ -24,13 +25,15 @@ use fusee_control::count_with_noun;
 use fusee_control::events::Topic;
 use std::collections::BTreeSet;
 
-use fusee_control::master::{ClusterEpochs, MasterReply, MasterRequest, NOT_KNOWN_YET};
+use fusee_control::master::{ClusterEpochs, MasterReply, NOT_KNOWN_YET};
 use fusee_core::verbs::{ClientId, ClusterId, MnId};
 
 use super::context::EventContext;
-use super::held_heartbeats::HeartbeatSender;
-use super::{MasterAction, MasterState, refused};
-use crate::record::{CLUSTER_KEY, MasterRecord, RecordWrite, VIEW_KEY};
+use super::decision::Decision;
+use super::facts::ClusterFacts;
+use super::{MasterAction, refused};
+use crate::record::{CLUSTER_KEY, MasterRecord, RecordWrite};
+use crate::request_kinds::{ClusterRequest, ProcessHeartbeat};
 use crate::settings::LeaseSettings;
 
 /// Limits on the other clusters whose members or clients come: the number that is mentioned in the log, each once, and
@@ -93,28 +96,20 @@ impl ClusterIdentity {
     }
 
     /// Returns the identity of a master whose cluster has been destroyed.
-    fn without_own(&self) -> ClusterIdentity {
+    pub fn without_own(&self) -> ClusterIdentity {
         let destroyed = self.destroyed.iter().copied().chain(self.own).collect();
         ClusterIdentity { destroyed, ..ClusterIdentity::default() }
     }
-}
 
-impl MasterState {
-    /// Returns the answer to a request that needs no further decision: one that forms or destroys a cluster, or one of
-    /// another cluster.
-    pub(super) fn identify(
+    /// Returns the answer to a request of another cluster, or to any while there is no cluster.
+    pub fn refuse_stranger(
         &mut self,
         ctx: &mut EventContext<'_>,
+        facts: &ClusterFacts,
         asker: Option<ClusterId>,
-        request: &MasterRequest,
+        request: &ClusterRequest,
     ) -> Option<MasterReply> {
-        if let MasterRequest::Form { cluster } = request {
-            return Some(self.form(ctx, *cluster));
-        }
-        let own = self.identity.own;
-        if let MasterRequest::Destroy { cluster, with_living_data } = request {
-            return Some(self.destroy(ctx, *cluster, *with_living_data));
-        }
+        let own = self.own;
         if let Some(asker) = asker
             && Some(asker) != own
         {
@@ -125,31 +120,36 @@ impl MasterState {
             return Some(MasterReply::WrongCluster { cluster: own });
         }
         if asker.is_some() {
-            self.detect_existing_cluster(ctx, request);
+            self.detect_existing_cluster(ctx, facts, request);
         }
         // An operator may ask for the status even so.
-        if own.is_none() && *request != MasterRequest::Status {
+        if own.is_none() && *request != ClusterRequest::Status {
             return Some(MasterReply::WrongCluster { cluster: None });
         }
         None
     }
 
-    fn form(&mut self, ctx: &mut EventContext<'_>, cluster: ClusterId) -> MasterReply {
-        match self.identity.own {
-            None if self.identity.destroyed.contains(&cluster) => refused(format!(
+    /// Handles the request for a new cluster. `last_attempt` is the number of the latest attempt to form one.
+    pub fn form(
+        &mut self,
+        ctx: &mut EventContext<'_>,
+        last_attempt: u64,
+        cluster: ClusterId,
+    ) -> MasterReply {
+        match self.own {
+            None if self.destroyed.contains(&cluster) => refused(format!(
                 "cluster {cluster} was destroyed, and its number is not used again; nothing was changed"
             )),
-            None if self.identity.strangers.contains(&cluster) => {
+            None if self.strangers.contains(&cluster) => {
                 refused(why_exists(cluster, "memory nodes or clients"))
             }
             None => {
-                (self.identity.own, self.identity.is_new) = (Some(cluster), true);
-                if std::mem::take(&mut self.identity.has_leftovers) {
+                (self.own, self.is_new) = (Some(cluster), true);
+                if std::mem::take(&mut self.has_leftovers) {
                     ctx.push(MasterAction::Clear);
                 }
                 // The record of the attempt tells the next process that the cluster was asked for.
-                let asked =
-                    [MasterRecord::Cluster(cluster), MasterRecord::Attempt(self.last_attempt)];
+                let asked = [MasterRecord::Cluster(cluster), MasterRecord::Attempt(last_attempt)];
                 ctx.persist(asked.map(RecordWrite::Put).into());
                 let text = format!(
                     "cluster {cluster} is to be formed, as soon as it has {}",
@@ -158,7 +158,7 @@ impl MasterState {
                 ctx.info(Topic::Cluster, text);
                 MasterReply::Done
             }
-            Some(own) if own == cluster => match self.identity.exists {
+            Some(own) if own == cluster => match self.exists {
                 Some(whose) => refused(why_exists(cluster, whose)),
                 None => MasterReply::Done,
             },
@@ -168,28 +168,30 @@ impl MasterState {
         }
     }
 
-    fn destroy(
-        &mut self,
+    /// Handles the request to give up a cluster.
+    pub fn destroy(
+        &self,
         ctx: &mut EventContext<'_>,
+        facts: &ClusterFacts,
         cluster: ClusterId,
         with_living_data: bool,
     ) -> MasterReply {
-        if self.identity.own != Some(cluster) {
-            return if self.identity.destroyed.contains(&cluster) {
+        if self.own != Some(cluster) {
+            return if self.destroyed.contains(&cluster) {
                 MasterReply::Done
             } else {
-                MasterReply::WrongCluster { cluster: self.identity.own }
+                MasterReply::WrongCluster { cluster: self.own }
             };
         }
         if !with_living_data {
-            if let Some(whose) = self.identity.exists {
+            if let Some(whose) = self.exists {
                 return refused(format!(
                     "{whose} of cluster {cluster} are there, and this store knows nothing of what they hold, which \
                      would be lost; nothing was changed"
                 ));
             }
             let (there, unheard): (Vec<MnId>, Vec<MnId>) =
-                self.holders().partition(|node| self.roster.is_present(*node));
+                holders(facts).partition(|node| facts.roster.is_present(*node));
             let names =
                 |nodes: &[MnId]| nodes.iter().map(MnId::to_string).collect::<Vec<_>>().join(", ");
             if !there.is_empty() {
@@ -206,47 +208,32 @@ impl MasterState {
                 ));
             }
         }
-        let gone = [RecordWrite::Remove(VIEW_KEY.into()), RecordWrite::Remove(CLUSTER_KEY.into())];
-        let mut writes = Vec::from(gone);
-        writes.push(RecordWrite::Put(MasterRecord::Destroyed(cluster)));
-        ctx.persist(writes);
-        ctx.push(MasterAction::Clear);
-        ctx.warn(Topic::Cluster, format!("cluster {cluster} is destroyed, as somebody asked"));
-        let waiting = self.held.take();
-        let identity = self.identity.without_own();
-        // Answers to calls and jobs of the old cluster may still come, so their tokens are not used again.
-        let repair = self.repair.for_new_cluster();
-        *self = MasterState { identity, repair, ..MasterState::new(ctx.calls.next_token()) };
-        ctx.calls.cancel_all();
-        for (token, asker) in waiting {
-            let reply = match asker {
-                HeartbeatSender::Node { .. } => MasterReply::Expelled,
-                HeartbeatSender::Sessions { clients, known, .. } => {
-                    expel(clients, known, ctx.settings.lease)
-                }
-            };
-            ctx.push(MasterAction::Reply { token, reply });
-        }
+        ctx.decide(Decision::DestroyCluster);
         MasterReply::Done
     }
 
     /// Notes that a request names the own cluster. Before that is formed, only memory nodes that this master has named
     /// may know its number; any other process knows it from an earlier view.
-    fn detect_existing_cluster(&mut self, ctx: &mut EventContext<'_>, request: &MasterRequest) {
+    fn detect_existing_cluster(
+        &mut self,
+        ctx: &mut EventContext<'_>,
+        facts: &ClusterFacts,
+        request: &ClusterRequest,
+    ) {
         let whose = match request {
-            MasterRequest::Alive { identity, .. } if self.roster.find(*identity).is_none() => {
+            ClusterRequest::Alive(node) if facts.roster.find(node.identity).is_none() => {
                 "memory nodes"
             }
-            MasterRequest::Heartbeat { sessions, .. } if !sessions.is_empty() => "clients",
+            ClusterRequest::Heartbeat(process) if !process.sessions.is_empty() => "clients",
             _ => return,
         };
-        let Some(own) = self.identity.own else { return };
-        if self.view().is_none() && self.identity.exists.is_none() {
-            self.identity.exists = Some(whose);
+        let Some(own) = self.own else { return };
+        if facts.view.is_none() && self.exists.is_none() {
+            self.exists = Some(whose);
             // The store then names no cluster. Otherwise the next process would form it, unless it found out the same
             // in time.
             ctx.persist(vec![RecordWrite::Remove(CLUSTER_KEY.into())]);
-            self.give_forming_up(ctx, why_exists(own, whose));
+            ctx.decide(Decision::GiveFormingUp(why_exists(own, whose)));
         }
     }
 
@@ -255,14 +242,14 @@ impl MasterState {
         &self,
         ctx: &EventContext<'_>,
         asker: ClusterId,
-        request: &MasterRequest,
+        request: &ClusterRequest,
     ) -> Option<MasterReply> {
-        if !self.identity.destroyed.contains(&asker) {
+        if !self.destroyed.contains(&asker) {
             return None;
         }
         match request {
-            MasterRequest::Alive { .. } => Some(MasterReply::Expelled),
-            MasterRequest::Heartbeat { sessions, known, .. } => {
+            ClusterRequest::Alive(_) => Some(MasterReply::Expelled),
+            ClusterRequest::Heartbeat(ProcessHeartbeat { sessions, known, .. }) => {
                 let all = sessions.iter().map(|heartbeat| heartbeat.client).collect();
                 Some(expel(all, *known, ctx.settings.lease))
             }
@@ -270,24 +257,13 @@ impl MasterState {
         }
     }
 
-    /// Returns the members that hold a part of the view, and are not known to be lost.
-    fn holders(&self) -> impl Iterator<Item = MnId> {
-        let view = self.view();
-        let members = view.into_iter().flat_map(|view| view.members.iter().map(|m| m.node));
-        members.filter(move |node| {
-            view.is_some_and(|view| view.subtables_on(*node) + view.regions_on(*node) > 0)
-                && !self.losing.has(*node)
-        })
-    }
-
     fn note_stranger(&mut self, ctx: &mut EventContext<'_>, stranger: ClusterId) {
-        let strangers = &mut self.identity.strangers;
+        let strangers = &mut self.strangers;
         let is_new = strangers.len() < MAX_STRANGERS && strangers.insert(stranger);
         if !is_new || strangers.len() > MAX_MENTIONED {
             return;
         }
-        let own =
-            self.identity.own.map_or("has no cluster".into(), |own| format!("leads cluster {own}"));
+        let own = self.own.map_or("has no cluster".into(), |own| format!("leads cluster {own}"));
         let text = format!(
             "memory nodes or clients of cluster {stranger} come here, but this master {own}. They keep \
              what they hold and wait for their master: if it should be this one, stop it, and start it on \
@@ -295,6 +271,16 @@ impl MasterState {
         );
         ctx.warn(Topic::Cluster, text);
     }
+}
+
+/// Returns the members that hold a part of the view, and are not known to be lost.
+fn holders(facts: &ClusterFacts) -> impl Iterator<Item = MnId> {
+    let view = facts.view.as_ref();
+    let members = view.into_iter().flat_map(|view| view.members.iter().map(|m| m.node));
+    members.filter(move |node| {
+        view.is_some_and(|view| view.subtables_on(*node) + view.regions_on(*node) > 0)
+            && !facts.failed.has(*node)
+    })
 }
 
 /// Returns the reason why a cluster is not formed.
@@ -306,7 +292,12 @@ fn why_exists(cluster: ClusterId, whose: &str) -> String {
     )
 }
 
-fn expel(expelled: Vec<ClientId>, epochs: ClusterEpochs, lease: LeaseSettings) -> MasterReply {
+/// Returns the reply that none of these sessions goes on.
+pub(super) fn expel(
+    expelled: Vec<ClientId>,
+    epochs: ClusterEpochs,
+    lease: LeaseSettings,
+) -> MasterReply {
     let lease_ms = lease.lease_ms;
     let view = None;
     let behind_ms = u64::MAX;

@@ -11,7 +11,7 @@
 //! *Why that is enough.* An answer counts only if the member reported it while it barred no member. So a member that
 //! bars another one has received the last answer that counts before it set the bar. Any two majorities have a member in
 //! common. The members of each earlier view that a session may still be pinned by count as a set of their own
-//! (`standing`).
+//! (`member_views`).
 //!
 //! * A master that has just begun has no contact: it answers the first heartbeat at once.
 //! * While bars are known, contact does not advance. When a change that loses members leaves *frozen*, all bars are
@@ -22,15 +22,15 @@
 
 use std::collections::BTreeMap;
 
-use fusee_control::master::MasterReplyId;
-use fusee_control::node::MemberBars;
+use fusee_control::master::{MasterReply, MasterReplyId};
+use fusee_control::node::{Bar, MemberBars};
 use fusee_core::mutant::{Mutant, removed};
 use fusee_core::verbs::MnId;
-use fusee_core::view::View;
 use fusee_core::view::change::ChangeStage;
 
-use super::MasterState;
 use super::context::EventContext;
+use super::facts::ClusterFacts;
+use super::failure_detector::FailureDetector;
 
 /// The reports of the members.
 #[derive(Debug, Default)]
@@ -56,8 +56,15 @@ impl Contact {
     }
 
     /// Returns the note for an answer to a memory node at this time.
-    pub fn note(&self, now_ms: u64) -> MasterReplyId {
+    fn note(&self, now_ms: u64) -> MasterReplyId {
         MasterReplyId { by: self.by, at_ms: now_ms }
+    }
+
+    /// Returns the answer to a known node.
+    pub fn noted_reply(&self, ctx: &EventContext<'_>) -> MasterReply {
+        let note = self.note(ctx.now_ms);
+        let lease_ms = ctx.settings.lease.lease_ms;
+        MasterReply::Noted { note, lease_ms }
     }
 
     /// Returns whether a node has received an answer of this master.
@@ -87,9 +94,20 @@ impl Contact {
     }
 
     /// Returns the bars of a member.
-    pub fn barred_by(&self, node: MnId) -> &[fusee_control::node::Bar] {
+    pub fn barred_by(&self, node: MnId) -> &[Bar] {
         let bars = self.members.get(&node).and_then(|said| said.bars.as_ref());
         bars.map_or(&[], |bars| &bars.bars)
+    }
+
+    /// Returns all bars that members of the view have reported.
+    pub fn all_bars(&self, cluster: &ClusterFacts) -> impl Iterator<Item = (MnId, Bar)> {
+        let members = cluster.view.iter().flat_map(|view| &view.members);
+        members.flat_map(|member| self.barred_by(member.node).iter().map(|bar| (member.node, *bar)))
+    }
+
+    /// Returns whether any bar is known.
+    pub fn has_bars(&self, cluster: &ClusterFacts) -> bool {
+        self.all_bars(cluster).next().is_some()
     }
 
     /// Forgets the members that are in none of these sets.
@@ -103,32 +121,35 @@ impl Contact {
         all.sort_unstable_by(|a, b| b.cmp(a));
         all.get(members.len() / 2).copied().flatten()
     }
-}
 
-impl MasterState {
     /// Returns how long before a question that arrived at `asked_ms` the asker's lease begins, in milliseconds;
     /// `u64::MAX` without contact.
-    pub(super) fn behind_ms(&self, asked_ms: u64) -> u64 {
+    pub fn behind_ms(&self, asked_ms: u64) -> u64 {
         if removed(Mutant::LeasesWithoutContact) {
             return 0;
         }
         // Both times are rounded down.
         let since = |latest_ms| (asked_ms + 1).saturating_sub(latest_ms);
-        self.contact.latest_ms.map_or(u64::MAX, since)
+        self.latest_ms.map_or(u64::MAX, since)
     }
 
-    /// Updates the time of contact.
-    pub(super) fn follow_contact(&mut self, ctx: &EventContext<'_>) {
-        let Some(view) = self.view() else { return };
-        let names = |view: &View| view.members.iter().map(|member| member.node).collect();
-        let members: Vec<MnId> = names(view);
+    /// Updates the time of contact. `former` are the members of earlier views that a session may still be pinned by.
+    pub fn step(
+        &mut self,
+        ctx: &EventContext<'_>,
+        cluster: &ClusterFacts,
+        former: &[Vec<MnId>],
+        detector: &FailureDetector,
+    ) {
+        let Some(view) = &cluster.view else { return };
+        let members = cluster.members();
         let passed = view.change.as_ref().is_some_and(|change| change.stage != ChangeStage::Frozen);
         let mut sets = vec![members.clone()];
-        sets.extend(self.standing.former().iter().cloned());
-        self.contact.follow(&sets);
-        let is_local = |node: MnId| self.presences.is_local(node);
-        let has_said = |node: &MnId| is_local(*node) || self.contact.is_heard(*node);
-        let is_barred = members.iter().any(|node| !self.contact.barred_by(*node).is_empty());
+        sets.extend(former.iter().cloned());
+        self.follow(&sets);
+        let is_local = |node: MnId| detector.is_local(node);
+        let has_said = |node: &MnId| is_local(*node) || self.is_heard(*node);
+        let is_barred = members.iter().any(|node| !self.barred_by(*node).is_empty());
         if is_barred || (passed && !members.iter().all(has_said)) {
             return;
         }
@@ -136,15 +157,15 @@ impl MasterState {
             if is_local(node) {
                 Some(ctx.now_ms)
             } else {
-                self.contact.members.get(&node).and_then(|said| said.answered_ms)
+                self.members.get(&node).and_then(|said| said.answered_ms)
             }
         };
         // With at most two members, no majority is left beside one of them, so none is ever barred.
         let of = |set: &Vec<MnId>| match set.len() {
             ..=2 => Some(ctx.now_ms),
-            _ => self.contact.of(set, answered),
+            _ => self.of(set, answered),
         };
         let latest = sets.iter().map(of).min().flatten();
-        self.contact.latest_ms = self.contact.latest_ms.max(latest);
+        self.latest_ms = self.latest_ms.max(latest);
     }
 }

@@ -1,6 +1,5 @@
-//! The context in which the master handles one event: the time, the settings, and the resulting actions.
+//! The context in which the master handles one event: the time, the settings, and the decisions so far.
 //!
-//! The host carries the actions out in the order in which they were added ([`MasterAction`](super::MasterAction)).
 //! Calls to memory nodes are registered here: the call's token leads from an answer to the purpose of the call. A
 //! cancelled call has no purpose any more.
 
@@ -12,6 +11,7 @@ use fusee_core::race::HashKey;
 use fusee_core::verbs::{ClientId, MnId};
 
 use super::MasterAction;
+use super::decision::{Decision, NextView};
 use super::roster::Roster;
 use crate::record::RecordWrite;
 use crate::settings::ClusterSettings;
@@ -87,6 +87,7 @@ pub(super) struct EventContext<'a> {
     /// The master's secret, from which the hash keys of new clusters are derived.
     pub secret: HashKey,
     pub calls: &'a mut NodeCalls,
+    decisions: Vec<Decision>,
     actions: Vec<MasterAction>,
 }
 
@@ -97,17 +98,37 @@ impl<'a> EventContext<'a> {
         secret: HashKey,
         calls: &'a mut NodeCalls,
     ) -> EventContext<'a> {
-        EventContext { now_ms, settings, secret, calls, actions: Vec::new() }
+        EventContext { now_ms, settings, secret, calls, decisions: Vec::new(), actions: Vec::new() }
     }
 
-    /// Returns all actions, in order.
+    /// Removes and returns the decisions that are to be applied, in order.
+    pub fn take_decisions(&mut self) -> Vec<Decision> {
+        std::mem::take(&mut self.decisions)
+    }
+
+    /// Returns the actions of the host, in order.
     pub fn into_actions(self) -> Vec<MasterAction> {
         self.actions
     }
 
-    /// Adds an action.
-    pub fn push(&mut self, action: MasterAction) {
+    /// Adds an action of the host, behind all earlier ones.
+    pub fn act(&mut self, action: MasterAction) {
         self.actions.push(action);
+    }
+
+    /// Adds a decision.
+    pub fn decide(&mut self, decision: Decision) {
+        self.decisions.push(decision);
+    }
+
+    /// Has the host do something.
+    pub fn push(&mut self, action: MasterAction) {
+        self.decide(Decision::Act(Box::new(action)));
+    }
+
+    /// Puts a view in force.
+    pub fn set_view(&mut self, next: NextView) {
+        self.decide(Decision::SetView(Box::new(next)));
     }
 
     /// Changes the store, unless there is nothing to change.

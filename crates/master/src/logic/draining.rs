@@ -26,86 +26,85 @@ use fusee_core::verbs::MnId;
 use fusee_core::view::{PoolPlace, View};
 
 use super::context::EventContext;
+use super::decision::{Decision, NextView};
+use super::facts::ClusterFacts;
 use super::rebalance::{RebalanceItems, ReplicaMoves};
-use super::{MasterState, refused};
+use super::refused;
 use crate::placement::{NodeRoom, roomiest};
 use crate::plan::padded;
 
-impl MasterState {
-    /// Begins or cancels a drain.
-    pub(super) fn drain(
-        &mut self,
-        ctx: &mut EventContext<'_>,
-        node: MnId,
-        cancel: bool,
-    ) -> MasterReply {
-        if self.view().is_none() {
-            return self.not_ready(ctx);
-        }
-        if self.roster.is_drained(node) {
-            return if cancel {
-                refused(format!("{node} has been drained; restart it to join empty"))
-            } else {
-                MasterReply::Done
-            };
-        }
-        if !self.in_view(node) {
-            let names: Vec<String> = self.roster.nodes().map(|m| m.node.to_string()).collect();
-            let names = names.join(", ");
-            return refused(format!("{node} is no member of the cluster; there are {names}"));
-        }
-        match (cancel, self.roster.is_draining(node)) {
-            (true, false) => return refused(format!("{node} is not being drained")),
-            (true, true) => {
-                let write = self.roster.keep(node);
-                ctx.persist(vec![write]);
-                ctx.info(Topic::Drain, format!("{node} stays after all"));
-            }
-            (false, true) => {}
-            (false, false) => {
-                if let Err(reason) = self.check_drain(ctx, node) {
-                    return refused(reason);
-                }
-                let write = self.roster.drain(node);
-                ctx.persist(vec![write]);
-                ctx.info(
-                    Topic::Drain,
-                    format!("{node} is to leave, what it holds moves to others"),
-                );
-            }
-        }
-        self.growth.look_again();
-        MasterReply::Done
+/// Begins or cancels a drain.
+pub(super) fn drain(
+    ctx: &mut EventContext<'_>,
+    cluster: &ClusterFacts,
+    view: &View,
+    node: MnId,
+    cancel: bool,
+) -> MasterReply {
+    if cluster.roster.is_drained(node) {
+        return if cancel {
+            refused(format!("{node} has been drained; restart it to join empty"))
+        } else {
+            MasterReply::Done
+        };
     }
-
-    /// Checks that the others can take over the replicas of a member.
-    fn check_drain(&self, ctx: &EventContext<'_>, node: MnId) -> Result<(), String> {
-        let Some(view) = self.view() else { return Ok(()) };
-        let usable = view.members.iter().filter(|m| m.node != node && self.is_usable(m.node));
-        let left = usable.count();
-        let factors = [
-            ("index_replicas", ctx.settings.index_replicas),
-            ("data_replicas", ctx.settings.data_replicas),
-        ];
-        if let Some((setting, replicas)) = factors.iter().find(|(_, r)| usize::from(*r) > left) {
-            return Err(format!(
-                "without {node} there would be {}, and {setting} is {replicas}; start another memory node first",
-                count_with_noun(left, "memory node")
-            ));
-        }
-        let homeless = self.count_without_room(view, Some(node), &[]);
-        if homeless > 0 {
-            return Err(format!(
-                "the other memory nodes have no room for {homeless} of the subtables and regions on \
-                 {node} and on those that are leaving already; start another memory node first"
-            ));
-        }
-        Ok(())
+    if !cluster.in_view(node) {
+        let names: Vec<String> = cluster.roster.nodes().map(|m| m.node.to_string()).collect();
+        let names = names.join(", ");
+        return refused(format!("{node} is no member of the cluster; there are {names}"));
     }
+    match (cancel, cluster.roster.is_draining(node)) {
+        (true, false) => return refused(format!("{node} is not being drained")),
+        (true, true) => {
+            ctx.decide(Decision::Keep(node));
+            ctx.info(Topic::Drain, format!("{node} stays after all"));
+        }
+        (false, true) => {}
+        (false, false) => {
+            if let Err(reason) = check_drain(ctx, cluster, view, node) {
+                return refused(reason);
+            }
+            ctx.decide(Decision::Drain(node));
+            ctx.info(Topic::Drain, format!("{node} is to leave, what it holds moves to others"));
+        }
+    }
+    ctx.decide(Decision::LookAgain);
+    MasterReply::Done
+}
 
+/// Checks that the others can take over the replicas of a member.
+fn check_drain(
+    ctx: &EventContext<'_>,
+    cluster: &ClusterFacts,
+    view: &View,
+    node: MnId,
+) -> Result<(), String> {
+    let usable = view.members.iter().filter(|m| m.node != node && cluster.is_usable(m.node));
+    let left = usable.count();
+    let factors = [
+        ("index_replicas", ctx.settings.index_replicas),
+        ("data_replicas", ctx.settings.data_replicas),
+    ];
+    if let Some((setting, replicas)) = factors.iter().find(|(_, r)| usize::from(*r) > left) {
+        return Err(format!(
+            "without {node} there would be {}, and {setting} is {replicas}; start another memory node first",
+            count_with_noun(left, "memory node")
+        ));
+    }
+    let homeless = cluster.count_without_room(view, Some(node), &[]);
+    if homeless > 0 {
+        return Err(format!(
+            "the other memory nodes have no room for {homeless} of the subtables and regions on \
+             {node} and on those that are leaving already; start another memory node first"
+        ));
+    }
+    Ok(())
+}
+
+impl ClusterFacts {
     /// Returns the number of replicas, of the members that leave and of `also`, that find no room on other members once
     /// the new regions exist.
-    pub(super) fn count_without_room(
+    pub fn count_without_room(
         &self,
         view: &View,
         also: Option<MnId>,
@@ -145,8 +144,8 @@ impl MasterState {
     }
 
     /// Returns the next moves.
-    pub(super) fn next_moves(&self) -> Option<ReplicaMoves> {
-        let view = self.view()?;
+    pub fn next_moves(&self) -> Option<ReplicaMoves> {
+        let view = self.view.as_ref()?;
         let drained: Vec<MnId> = self.roster.draining().filter(|node| view.uses(*node)).collect();
         let rooms = |regions, bytes: u64| self.rooms(view, regions, padded(bytes));
         let subtables =
@@ -155,38 +154,39 @@ impl MasterState {
         let members = &view.members;
         subtables.next(members, &drained).or_else(|| regions.next(members, &drained))
     }
+}
 
-    /// Goes on without a member that is drained and empty, or gives up its copies. Returns whether there was one.
-    pub(super) fn finish_drain(&mut self, ctx: &mut EventContext<'_>) -> bool {
-        let may_leave =
-            |view: &&View| view.change.is_none() && self.standing.is_settled() && !self.has_bars();
-        let Some(view) = self.view().filter(may_leave) else { return false };
-        let draining: Vec<MnId> = self.roster.draining().collect();
-        // Where there can be no parity, only the copies protect the values.
-        let has_parity = view.regions.iter().all(Region::has_parity);
-        let draining_copies = draining.iter().filter(|_| has_parity);
-        let mut copies = draining_copies.map(|node| copies_alone_on(view, *node));
-        if let Some(copies) = copies.find(|copies| !copies.is_empty()) {
-            let next = view.giving_up(&copies);
-            let text = format!(
-                "view {}: frozen; {} of copies less",
-                next.number,
-                count_with_noun(copies.len(), "region")
-            );
-            self.set_view(ctx, next, Vec::new(), (Topic::Drain, text));
-            return true;
-        }
-        let empty = |node: &MnId| view.member(*node).is_some() && !view.uses(*node);
-        let Some(node) = draining.into_iter().find(empty) else { return false };
-        let next = view.without_member(node);
-        let mut writes = vec![self.members_change(next.number)];
-        self.roster.leave(node, &mut writes);
-        self.presences.forget(node);
-        self.losing.forget(node);
-        let text = format!("view {}: without {node}, which is drained", next.number);
-        self.set_view(ctx, next, writes, (Topic::Drain, text));
-        true
+/// Goes on without a member that is drained and empty, or gives up its copies, if the members may change. Returns
+/// whether there was one.
+pub(super) fn finish_drain(
+    ctx: &mut EventContext<'_>,
+    cluster: &ClusterFacts,
+    may_change_members: bool,
+) -> bool {
+    let may_leave = |view: &&View| view.change.is_none() && may_change_members;
+    let Some(view) = cluster.view.as_ref().filter(may_leave) else { return false };
+    let draining: Vec<MnId> = cluster.roster.draining().collect();
+    // Where there can be no parity, only the copies protect the values.
+    let has_parity = view.regions.iter().all(Region::has_parity);
+    let draining_copies = draining.iter().filter(|_| has_parity);
+    let mut copies = draining_copies.map(|node| copies_alone_on(view, *node));
+    if let Some(copies) = copies.find(|copies| !copies.is_empty()) {
+        let next = view.giving_up(&copies);
+        let text = format!(
+            "view {}: frozen; {} of copies less",
+            next.number,
+            count_with_noun(copies.len(), "region")
+        );
+        ctx.set_view(NextView::new(next, Topic::Drain, text));
+        return true;
     }
+    let empty = |node: &MnId| view.member(*node).is_some() && !view.uses(*node);
+    let Some(node) = draining.into_iter().find(empty) else { return false };
+    let next = view.without_member(node);
+    let text = format!("view {}: without {node}, which is drained", next.number);
+    let next = NextView { is_shown: true, ..NextView::new(next, Topic::Drain, text) };
+    ctx.decide(Decision::Leave { node, view: Box::new(next) });
+    true
 }
 
 /// Returns the regions of copies on a node that holds nothing else. The values that they are copies of have their

@@ -2,7 +2,7 @@
 //!
 //! An operation belongs to the newest epoch that its session knows when it begins. Sessions report the oldest epoch
 //! that one of their operations belongs to. When all sessions are pinned in the newest epoch, and one of them waits for
-//! memory, another epoch begins. The sessions that wait are told the epoch [`Epochs::passed`], before which no
+//! memory, another epoch begins. The sessions that wait are told the epoch [`ClusterEpochs::passed`], before which no
 //! operation runs any more, anywhere. That counts:
 //!
 //! * sessions that have expired, until they are recovered: their verbs may execute until they are fenced, and their
@@ -15,8 +15,9 @@
 
 use fusee_control::master::ClusterEpochs;
 
-use super::MasterState;
 use super::context::EventContext;
+use super::facts::ClusterFacts;
+use super::job_scheduler::JobScheduler;
 use crate::record::{MasterRecord, RecordWrite};
 
 /// The epochs of one write to the store.
@@ -52,29 +53,32 @@ impl EpochCounter {
         }
         self.newest
     }
-}
 
-impl MasterState {
     /// Returns the epochs for answers to sessions.
-    pub(super) fn epochs(&self) -> ClusterEpochs {
-        let newest = self.epochs.newest;
-        let (passed, settled) = self.sessions.epochs().unwrap_or((newest, newest));
-        let held = self.held_epoch().unwrap_or(newest);
+    pub fn epochs(&self, cluster: &ClusterFacts, jobs: &JobScheduler) -> ClusterEpochs {
+        let newest = self.newest;
+        let (passed, settled) = cluster.sessions.epochs().unwrap_or((newest, newest));
+        let held = jobs.held_epoch().unwrap_or(newest);
         ClusterEpochs { newest, passed: passed.min(held), settled: settled.min(held) }
     }
 
     /// Begins another epoch, if one is wanted and all are pinned in the newest one.
-    pub(super) fn next_epoch(&mut self, ctx: &mut EventContext<'_>) {
-        if !self.epochs.wanted
-            || self.view().is_none()
-            || ctx.now_ms < self.epochs.begun_ms + ctx.settings.lease.epoch_ms()
-            || self.epochs().passed < self.epochs.newest
+    pub fn step(
+        &mut self,
+        ctx: &mut EventContext<'_>,
+        cluster: &ClusterFacts,
+        jobs: &JobScheduler,
+    ) {
+        if !self.wanted
+            || cluster.view.is_none()
+            || ctx.now_ms < self.begun_ms + ctx.settings.lease.epoch_ms()
+            || self.epochs(cluster, jobs).passed < self.newest
         {
             return;
         }
-        self.epochs.wanted = false;
-        self.epochs.begun_ms = ctx.now_ms;
-        self.epochs.newest += 1;
-        self.epochs.newest(ctx);
+        self.wanted = false;
+        self.begun_ms = ctx.now_ms;
+        self.newest += 1;
+        self.newest(ctx);
     }
 }

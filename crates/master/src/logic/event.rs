@@ -1,7 +1,7 @@
 //! The inputs of the master's logic, and the actions that it has its host carry out.
 
 use fusee_control::events::{Level, Topic};
-use fusee_control::master::{MasterReply, MasterRequest};
+use fusee_control::master::MasterReply;
 use fusee_control::node::{NodeReply, NodeRequest};
 use fusee_control::rpc::Caller;
 use fusee_core::verbs::{ClientId, MnId};
@@ -9,6 +9,7 @@ use fusee_core::view::{View, ViewError};
 
 use crate::jobs::{JobError, JobReport, MasterJob};
 use crate::record::RecordWrite;
+use crate::request_kinds::LogicRequest;
 
 /// An input of the logic.
 #[derive(Clone, Debug)]
@@ -20,7 +21,7 @@ pub enum MasterEvent {
         /// The origin of the request. Connection 0 is inside of the process, and never closes.
         caller: Caller,
         /// The request.
-        request: MasterRequest,
+        request: LogicRequest,
     },
     /// A connection has ended; no request comes over it any more.
     ConnectionClosed {

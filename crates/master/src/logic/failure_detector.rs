@@ -23,19 +23,16 @@
 //! Listened time never exceeds the time that passed. So a wait here for the end of a lease is longer than the lease by
 //! the clock of its owner, which counts sleep.
 
-use fusee_control::events::Topic;
 use std::collections::BTreeMap;
 
-use fusee_control::master::{MasterReply, MasterReplyId, SessionHeartbeat};
-use fusee_control::node::{MemberBars, NodeReply, NodeRequest};
+use fusee_control::node::{NodeReply, NodeRequest};
 use fusee_core::mutant::{Mutant, removed};
-use fusee_core::verbs::{ClientId, MnId};
+use fusee_core::verbs::MnId;
 use fusee_core::view::Member;
-use fusee_core::view::change::ChangeStage;
 
-use super::MasterState;
 use super::context::{CallPurpose, EventContext};
-use super::held_heartbeats::HeartbeatSender;
+use super::decision::{Decision, Expiry};
+use super::facts::ClusterFacts;
 use crate::sessions::SessionState;
 use crate::settings::LeaseSettings;
 
@@ -94,6 +91,8 @@ pub(super) struct FailureDetector {
     begun_ms: u64,
     /// The time until which ends of connections do not count.
     deaf_until_ms: u64,
+    /// The time at which the view came into force, or this process learned of it.
+    view_heard_ms: u64,
     nodes: BTreeMap<MnId, NodeLiveness>,
     /// Open questions to members whether they still run.
     probes: BTreeMap<MnId, Probe>,
@@ -125,7 +124,7 @@ impl FailureDetector {
     }
 
     /// Returns the listened time at a moment that may lie between two events.
-    pub fn listened_at(&self, now_ms: u64, lease: LeaseSettings) -> u64 {
+    fn listened_at(&self, now_ms: u64, lease: LeaseSettings) -> u64 {
         let step_ms = now_ms.saturating_sub(self.last_ms.unwrap_or(now_ms));
         self.listened_ms + listened(step_ms, lease)
     }
@@ -178,196 +177,145 @@ impl FailureDetector {
         self.nodes.remove(&node);
         self.probes.remove(&node);
     }
-}
 
-impl MasterState {
+    /// Takes note that a view comes into force. Sessions have a lease from now on to follow it.
+    pub fn view_begins(&mut self, now_ms: u64, lease: LeaseSettings) {
+        self.view_heard_ms = self.listened_at(now_ms, lease);
+    }
+
     /// Takes note that a memory node has joined. An ordinary connection does not bind the node: it may report over
     /// another one from now on.
-    pub(super) fn node_joined(&mut self, node: MnId, connection: u64) {
+    pub fn node_joined(&mut self, node: MnId, connection: u64) {
         let connection = (connection == LOCAL).then_some(LOCAL);
-        let heard_ms = self.presences.listened_ms;
-        let heard = NodeLiveness { heard_ms, connection, gone_at_ms: None };
-        self.presences.nodes.insert(node, heard);
+        let heard_ms = self.listened_ms;
+        self.nodes.insert(node, NodeLiveness { heard_ms, connection, gone_at_ms: None });
     }
 
-    /// Takes a memory node's report.
-    pub(super) fn alive(
-        &mut self,
-        ctx: &EventContext<'_>,
-        connection: u64,
-        token: u64,
-        (identity, heard, bars): (u64, Option<MasterReplyId>, MemberBars),
-    ) -> Option<MasterReply> {
-        let found = self.roster.find(identity);
-        let Some(node) = found.map(|member| member.node) else {
-            return Some(self.non_member_reply(identity));
-        };
-        let heard_ms = self.presences.listened_ms;
-        let presence = NodeLiveness { heard_ms, connection: Some(connection), gone_at_ms: None };
-        self.presences.nodes.insert(node, presence);
-        self.losing.forget(node);
-        self.arrived(ctx, node);
-        let is_first = !self.contact.knows(heard);
-        self.contact.alive(node, heard, &bars);
-        if is_first {
-            return Some(self.noted_reply(ctx));
-        }
-        self.wait(ctx, token, HeartbeatSender::Node { identity });
-        None
+    /// Takes note of a memory node's report.
+    pub fn node_heard(&mut self, node: MnId, connection: u64) {
+        let heard_ms = self.listened_ms;
+        let heard = NodeLiveness { heard_ms, connection: Some(connection), gone_at_ms: None };
+        self.nodes.insert(node, heard);
     }
 
-    /// Takes the heartbeats of sessions. Returns their names.
-    pub(super) fn heartbeats(
-        &mut self,
-        connection: u64,
-        heartbeats: &[SessionHeartbeat],
-    ) -> Vec<ClientId> {
-        for heartbeat in heartbeats {
-            self.sessions.heartbeat(self.presences.listened_ms, connection, heartbeat);
-        }
-        heartbeats.iter().map(|heartbeat| heartbeat.client).collect()
-    }
-
-    /// Renews the sessions that last reported over this connection: their process fetches a view, and sends its next
-    /// heartbeat when it has it.
-    pub(super) fn fetching(&mut self, connection: u64) {
-        self.sessions.fetching(self.presences.listened_ms, connection);
-    }
-
-    pub(super) fn connection_closed(&mut self, ctx: &EventContext<'_>, connection: u64) {
+    /// Takes note that a connection has ended. Returns the time at which those count as gone that last reported over
+    /// it; `None` for a connection that never ends.
+    pub fn connection_closed(&mut self, connection: u64, lease: LeaseSettings) -> Option<u64> {
         if connection == LOCAL {
-            return;
+            return None;
         }
-        let gone_at_ms = self.presences.listened_ms.saturating_add(ctx.settings.lease.grace_ms);
-        self.sessions.connection_closed(connection, gone_at_ms);
-        let nodes = self.presences.nodes.values_mut();
+        let gone_at_ms = self.listened_ms.saturating_add(lease.grace_ms);
+        let nodes = self.nodes.values_mut();
         for node in nodes.filter(|node| node.connection == Some(connection)) {
             node.gone_at_ms = Some(gone_at_ms);
         }
+        Some(gone_at_ms)
     }
 
-    /// Expires the sessions that are gone, and notes the members that are gone.
-    pub(super) fn detect_failures(&mut self, ctx: &mut EventContext<'_>) {
+    /// Expires the sessions that are gone, and notes the members that are gone. To be called at ticks only: otherwise a
+    /// word from one of them might still wait in a queue of the host.
+    pub fn step(&mut self, ctx: &mut EventContext<'_>, cluster: &ClusterFacts) {
         let lease = ctx.settings.lease;
-        let gone = self.sessions.open_sessions().filter_map(|(client, session)| {
-            let SessionState { heard_ms, gone_at_ms, .. } = *session;
-            Some((client, self.presences.gone(heard_ms, gone_at_ms, lease)?))
-        });
-        let gone: Vec<(ClientId, &str)> = gone.collect();
-        self.expire(ctx, &gone);
-        if self.presences.is_over(self.view_heard_ms, lease) {
-            // A session whose process fetches the view cannot follow it yet, and counts as heard with every piece. This
-            // is bounded in time, since all others wait.
-            let fetched_for_ms = self.presences.listened_ms.saturating_sub(self.view_heard_ms);
-            let may_fetch = fetched_for_ms <= FETCH_LEASES * lease.lease_ms;
-            let fetches = |session: &SessionState| {
-                let at_ms = session.fetched_ms.filter(|_| may_fetch);
-                at_ms.is_some_and(|at_ms| !self.presences.is_over(at_ms, lease))
-            };
-            let late = self.lagging().filter(|(_, session)| !fetches(session));
-            let late = late.map(|(client, _)| (client, "it does not leave old views behind"));
-            let late: Vec<(ClientId, &str)> = late.collect();
-            self.expire(ctx, &late);
-        }
-        let listened_ms = self.presences.listened_ms;
-        let begun_ms = self.presences.begun_ms;
-        let late = self.presences.probes.iter().filter(|(_, probe)| {
+        let gone = self.gone_sessions(cluster, lease);
+        let late = self.late_sessions(cluster, lease, &gone);
+        ctx.decide(Decision::Expire(gone));
+        ctx.decide(Decision::Expire(late));
+        let listened_ms = self.listened_ms;
+        let begun_ms = self.begun_ms;
+        let late = self.probes.iter().filter(|(_, probe)| {
             probe.asked_ms.max(begun_ms).saturating_add(probe.patience_ms) <= listened_ms
         });
         let late: Vec<MnId> = late.map(|(node, _)| *node).collect();
         for node in late {
-            self.presences.probes.remove(&node);
-            self.suspect(ctx, node, "it does not answer");
+            self.probes.remove(&node);
+            ctx.decide(Decision::Suspect { node, why: "it does not answer".into() });
         }
-        let gone = self.roster.nodes().filter_map(|Member { node, .. }| {
-            Some((*node, self.presences.node_is_gone(*node, lease)?))
-        });
-        let gone: Vec<(MnId, &str)> = gone.collect();
-        for (node, why) in gone {
-            self.roster.departed(node);
-            if self.view().is_some() && !self.in_view(node) {
-                let mut writes = Vec::new();
-                self.forget_candidate(ctx, node, &mut writes);
-                ctx.persist(writes);
-                let text = format!("{node} is forgotten, it was no member yet: {why}");
-                ctx.warn(Topic::Member, text);
-            } else {
-                self.suspect(ctx, node, why);
+        for Member { node, .. } in cluster.roster.nodes() {
+            if let Some(why) = self.node_is_gone(*node, lease) {
+                ctx.decide(Decision::NodeSilent { node: *node, why });
             }
         }
     }
 
-    /// Returns the sessions that keep a stage of a change from ending.
-    pub(super) fn laggards(&self) -> impl Iterator<Item = ClientId> {
-        self.lagging().map(|(client, _)| client)
+    fn gone_sessions(&self, cluster: &ClusterFacts, lease: LeaseSettings) -> Vec<Expiry> {
+        let open = cluster.sessions.open_sessions();
+        let gone = open.filter_map(|(client, session)| {
+            let SessionState { heard_ms, gone_at_ms, .. } = *session;
+            Some(Expiry { client, why: self.gone(heard_ms, gone_at_ms, lease)? })
+        });
+        gone.collect()
     }
 
-    fn lagging(&self) -> impl Iterator<Item = (ClientId, &SessionState)> {
-        let stage = self.view().and_then(|view| view.change.as_ref()).map(|change| change.stage);
-        let number = self.view().map_or(0, |view| view.number);
-        let waits_for = move |session: &SessionState| match stage {
-            Some(ChangeStage::Frozen) => session.pinned_by < number,
-            Some(ChangeStage::Switched) => session.pinned_by < number || session.has_suspended,
-            Some(ChangeStage::Transforming) | None => false,
+    /// Returns the sessions, except those that are gone, for whose step to the view in force all others have waited
+    /// long enough.
+    fn late_sessions(
+        &self,
+        cluster: &ClusterFacts,
+        lease: LeaseSettings,
+        gone: &[Expiry],
+    ) -> Vec<Expiry> {
+        if !self.is_over(self.view_heard_ms, lease) {
+            return Vec::new();
+        }
+        // A session whose process fetches the view cannot follow it yet, and counts as heard with every piece. This is
+        // bounded in time, since all others wait.
+        let fetched_for_ms = self.listened_ms.saturating_sub(self.view_heard_ms);
+        let may_fetch = fetched_for_ms <= FETCH_LEASES * lease.lease_ms;
+        let fetches = |session: &SessionState| {
+            let at_ms = session.fetched_ms.filter(|_| may_fetch);
+            at_ms.is_some_and(|at_ms| !self.is_over(at_ms, lease))
         };
-        let open = self.sessions.open_sessions();
-        open.filter(move |(_, session)| waits_for(session))
+        let is_gone = |client| gone.iter().any(|expiry| expiry.client == client);
+        let late = cluster.lagging();
+        let late = late.filter(|(client, session)| !is_gone(*client) && !fetches(session));
+        let why = "it does not leave old views behind";
+        late.map(|(client, _)| Expiry { client, why }).collect()
     }
 
-    /// Returns whether a lease has passed since a moment, in listened milliseconds, as far as this master knows.
-    pub(super) fn lease_is_over(&self, ctx: &EventContext<'_>, since_ms: u64) -> bool {
-        self.presences.is_over(since_ms, ctx.settings.lease)
+    /// Returns whether a lease has passed since the view came into force, as far as this master knows.
+    pub fn view_lease_is_over(&self, lease: LeaseSettings) -> bool {
+        self.is_over(self.view_heard_ms, lease)
     }
 
     /// Returns whether the leases of all expired sessions have ended by their own clocks. A session whose connection
     /// broke may have been heard a moment before.
-    pub(super) fn expired_leases_are_over(&self, ctx: &EventContext<'_>) -> bool {
-        self.sessions.expired_heard_ms().all(|heard_ms| self.lease_is_over(ctx, heard_ms))
-    }
-
-    /// Expires sessions, each with its reason. From now on they are fenced.
-    pub(super) fn expire(&mut self, ctx: &mut EventContext<'_>, clients: &[(ClientId, &str)]) {
-        let mut writes = Vec::new();
-        for (client, _) in clients {
-            if self.sessions.expire(*client, &mut writes) {
-                self.fences.add(*client);
-            }
-        }
-        ctx.persist(writes);
-        for (client, why) in clients {
-            ctx.warn(Topic::Session, format!("{client} has expired: {why}"));
-        }
+    pub fn expired_leases_are_over(&self, cluster: &ClusterFacts, lease: LeaseSettings) -> bool {
+        cluster.sessions.expired_heard_ms().all(|heard_ms| self.is_over(heard_ms, lease))
     }
 
     /// Asks a member, which another process cannot reach, whether it still runs.
-    pub(super) fn probe(&mut self, ctx: &mut EventContext<'_>, node: MnId) {
-        if self.in_view(node) && !self.presences.probes.contains_key(&node) {
+    pub fn probe(&mut self, ctx: &mut EventContext<'_>, cluster: &ClusterFacts, node: MnId) {
+        if cluster.in_view(node) && !self.probes.contains_key(&node) {
             let patience_ms = (ctx.settings.lease.lease_ms / 2).clamp(MIN_PROBE_MS, MAX_PROBE_MS);
-            let asked_ms = self.presences.listened_ms;
-            self.presences.probes.insert(node, Probe { asked_ms, patience_ms });
-            ctx.call(&self.roster, node, NodeRequest::Describe, CallPurpose::Probe);
+            let asked_ms = self.listened_ms;
+            self.probes.insert(node, Probe { asked_ms, patience_ms });
+            ctx.call(&cluster.roster, node, NodeRequest::Describe, CallPurpose::Probe);
         }
     }
 
     /// Handles the answer to that question, or its failure.
-    pub(super) fn probe_answered(
+    pub fn probe_answered(
         &mut self,
         ctx: &mut EventContext<'_>,
+        cluster: &ClusterFacts,
         node: MnId,
         result: Result<NodeReply, String>,
     ) {
-        let probe = self.presences.probes.remove(&node);
+        let probe = self.probes.remove(&node);
         // The answer was due while this master was away.
-        if result.is_err() && probe.is_some_and(|probe| probe.asked_ms < self.presences.begun_ms) {
-            return self.probe(ctx, node);
+        if result.is_err() && probe.is_some_and(|probe| probe.asked_ms < self.begun_ms) {
+            ctx.decide(Decision::Probe(node));
+            return;
         }
-        let identity = self.roster.identity_of(node);
-        match result {
+        let identity = cluster.roster.identity_of(node);
+        let why = match result {
             Ok(NodeReply::Description(found)) if Some(found.identity) == identity => {
-                self.losing.forget(node);
+                ctx.decide(Decision::Trust(node));
+                return;
             }
-            Ok(_) => self.suspect(ctx, node, "another process is in its place"),
-            Err(cause) => self.suspect(ctx, node, &cause),
-        }
+            Ok(_) => "another process is in its place".into(),
+            Err(cause) => cause,
+        };
+        ctx.decide(Decision::Suspect { node, why });
     }
 }

@@ -13,8 +13,10 @@ use fusee_core::ended_clients::LiveClients;
 use fusee_core::mutant::{Mutant, removed};
 use fusee_core::verbs::{ClientId, MnId};
 
-use super::MasterState;
 use super::context::{CallPurpose, EventContext};
+use super::decision::Decision;
+use super::facts::ClusterFacts;
+use super::job_scheduler::JobScheduler;
 use crate::record::{RecordWrite, repairer_key};
 
 /// The pause after a failure.
@@ -77,66 +79,82 @@ impl Fences {
             self.members.entry(*node).or_insert_with(new);
         }
     }
-}
 
-impl MasterState {
     /// Returns whether a session is to be fenced, and none of its verbs executes at any member any
     /// more.
-    pub(super) fn is_fenced(&self, client: ClientId) -> bool {
+    pub fn is_fenced(&self, cluster: &ClusterFacts, client: ClientId) -> bool {
         if removed(Mutant::RecoveryBeforeTheFence) {
             return true;
         }
-        let mut members = self.view().into_iter().flat_map(|view| &view.members);
-        self.fences.clients.contains(&client)
+        let mut members = cluster.view.iter().flat_map(|view| &view.members);
+        self.clients.contains(&client)
             && members.all(|member| {
-                let told = self.fences.members.get(&member.node);
+                let told = self.members.get(&member.node);
                 told.is_some_and(|told| !told.left.contains(&client))
             })
     }
 
+    /// Returns whether no session keeps the stage of the change from ending.
+    pub fn all_follow(&self, cluster: &ClusterFacts) -> bool {
+        cluster.lagging().next().is_none()
+            && cluster.sessions.expired().all(|client| self.is_fenced(cluster, client))
+    }
+
     /// Tells the members which sessions to fence.
-    pub(super) fn fence_all(&mut self, ctx: &mut EventContext<'_>) {
-        let Some(view) = self.view() else { return };
-        let members: Vec<MnId> = view.members.iter().map(|member| member.node).collect();
-        self.fences.follow(&members);
+    pub fn step(
+        &mut self,
+        ctx: &mut EventContext<'_>,
+        cluster: &ClusterFacts,
+        jobs: &JobScheduler,
+    ) {
+        let members = cluster.members();
+        self.follow(&members);
         for node in members {
-            let Some(told) = self.fences.members.get_mut(&node) else { continue };
+            let Some(told) = self.members.get_mut(&node) else { continue };
             let due = !told.left.is_empty() && told.again_ms <= ctx.now_ms;
             if due && !removed(Mutant::RecoveryBeforeTheFence) {
                 // In case no answer comes at all.
                 told.again_ms = ctx.now_ms.saturating_add(ctx.settings.lease.lease_ms);
                 let clients: Vec<ClientId> = told.left.iter().copied().take(MAX_CLIENTS).collect();
                 let request = NodeRequest::Fence { clients: clients.clone() };
-                ctx.call(&self.roster, node, request, CallPurpose::Fence(clients));
+                ctx.call(&cluster.roster, node, request, CallPurpose::Fence(clients));
             }
         }
-        self.forget_repairers(ctx);
+        self.end_repairers(ctx, cluster, jobs);
     }
 
     /// Ends the repair sessions that are fenced: they leave nothing to recover.
-    fn forget_repairers(&mut self, ctx: &mut EventContext<'_>) {
-        let over: Vec<ClientId> =
-            self.repair.retired().filter(|client| self.is_fenced(*client)).collect();
+    fn end_repairers(
+        &mut self,
+        ctx: &mut EventContext<'_>,
+        cluster: &ClusterFacts,
+        jobs: &JobScheduler,
+    ) {
+        let fenced = jobs.retired().filter(|client| self.is_fenced(cluster, *client));
+        let over: Vec<ClientId> = fenced.collect();
         if over.is_empty() {
             return;
         }
         let removed = over.iter().map(|client| RecordWrite::Remove(repairer_key(*client)));
         ctx.persist(removed.collect());
         for client in over {
-            self.repair.forget_retired(client);
-            self.fences.forget_client(client);
+            self.forget_client(client);
+            ctx.decide(Decision::EndRepairer(client));
         }
     }
 
-    pub(super) fn fence_answered(
+    /// Handles a member's answer to a request to fence sessions, or its failure.
+    pub fn fence_answered(
         &mut self,
         ctx: &mut EventContext<'_>,
+        cluster: &ClusterFacts,
+        jobs: &JobScheduler,
         node: MnId,
         clients: &[ClientId],
         result: &Result<NodeReply, String>,
     ) {
         // A node that is no longer a member has left the cluster, or is lost.
-        let Some(told) = self.fences.members.get_mut(&node) else { return };
+        let Some(told) = self.members.get_mut(&node) else { return };
         if let Ok(NodeReply::Done) = result {
             for client in clients {
                 told.left.remove(client);
@@ -145,20 +163,25 @@ impl MasterState {
             told.fenced += clients.len();
             if told.fenced >= FENCED_TOGETHER {
                 told.fenced = 0;
-                let living = self.living();
-                ctx.call(&self.roster, node, NodeRequest::Living { living }, CallPurpose::Forget);
+                let living = living(cluster, jobs);
+                ctx.call(
+                    &cluster.roster,
+                    node,
+                    NodeRequest::Living { living },
+                    CallPurpose::Forget,
+                );
             }
         } else {
             told.again_ms = ctx.now_ms + PAUSE_MS;
-            self.probe(ctx, node);
+            ctx.decide(Decision::Probe(node));
         }
     }
+}
 
-    /// Returns the sessions that have not ended. An expired one ends when it is recovered.
-    fn living(&self) -> LiveClients {
-        let open = self.sessions.open_sessions().map(|(client, _)| client);
-        let all = open.chain(self.sessions.expired()).chain(self.repair.sessions());
-        let in_order: BTreeSet<ClientId> = all.collect();
-        LiveClients::of(in_order, self.sessions.unused_from())
-    }
+/// Returns the sessions that have not ended. An expired one ends when it is recovered.
+fn living(cluster: &ClusterFacts, jobs: &JobScheduler) -> LiveClients {
+    let open = cluster.sessions.open_sessions().map(|(client, _)| client);
+    let all = open.chain(cluster.sessions.expired()).chain(jobs.sessions());
+    let in_order: BTreeSet<ClientId> = all.collect();
+    LiveClients::of(in_order, cluster.sessions.unused_from())
 }

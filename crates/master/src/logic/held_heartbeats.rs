@@ -5,10 +5,13 @@
 
 use fusee_control::master::{ClusterEpochs, MasterReply};
 use fusee_core::verbs::ClientId;
-use fusee_core::view::Member;
 
+use super::MasterAction;
+use super::contact::Contact;
 use super::context::EventContext;
-use super::{FormationState, MasterAction, MasterState};
+use super::facts::ClusterFacts;
+use super::shortage::MemoryShortage;
+use super::view_updates::ViewUpdateCache;
 
 /// A request that is answered later.
 #[derive(Debug)]
@@ -51,39 +54,49 @@ impl HeldHeartbeats {
     }
 }
 
-impl MasterState {
+/// The facts from which held heartbeats are answered.
+#[derive(Debug)]
+pub(super) struct HeldReplyFacts<'a> {
+    pub cluster: &'a ClusterFacts,
+    pub epochs: ClusterEpochs,
+    pub shortage: &'a MemoryShortage,
+    pub contact: &'a Contact,
+    pub updates: &'a mut ViewUpdateCache,
+}
+
+impl HeldHeartbeats {
     /// Holds an answer back.
-    pub(super) fn wait(&mut self, ctx: &EventContext<'_>, token: u64, asker: HeartbeatSender) {
+    pub fn wait(&mut self, ctx: &EventContext<'_>, token: u64, asker: HeartbeatSender) {
         let until_ms = ctx.now_ms + ctx.settings.lease.hold_ms();
-        self.held.waiting.push(HeldHeartbeat { token, until_ms, asker });
+        self.waiting.push(HeldHeartbeat { token, until_ms, asker });
     }
 
     /// Answers the requests for which there is news, or that have waited long enough.
-    pub(super) fn answer_waiting(&mut self, ctx: &mut EventContext<'_>) {
-        let waiting = std::mem::take(&mut self.held.waiting);
-        let epochs = self.epochs();
-        for asking in &waiting {
+    pub fn step(&mut self, ctx: &mut EventContext<'_>, facts: HeldReplyFacts<'_>) {
+        for asking in &self.waiting {
             if let HeartbeatSender::Sessions { newer_than, .. } = asking.asker
-                && let FormationState::Formed(view) = &self.phase
+                && let Some(view) = &facts.cluster.view
             {
-                self.told.prepare(view, newer_than);
+                facts.updates.prepare(view, newer_than);
             }
         }
-        for asking in waiting {
-            match self.reply_to(ctx, &asking.asker, epochs, asking.until_ms <= ctx.now_ms) {
+        for asking in std::mem::take(&mut self.waiting) {
+            match facts.reply_to(ctx, &asking.asker, asking.until_ms <= ctx.now_ms) {
                 Some(reply) => ctx.push(MasterAction::Reply { token: asking.token, reply }),
-                None => self.held.waiting.push(asking),
+                None => self.waiting.push(asking),
             }
         }
     }
+}
 
+impl HeldReplyFacts<'_> {
     fn reply_to(
         &self,
         ctx: &EventContext<'_>,
         asker: &HeartbeatSender,
-        epochs: ClusterEpochs,
         is_late: bool,
     ) -> Option<MasterReply> {
+        let HeldReplyFacts { cluster, epochs, .. } = *self;
         match asker {
             HeartbeatSender::Sessions {
                 clients,
@@ -94,10 +107,10 @@ impl MasterState {
                 acked,
                 asked_ms,
             } => {
-                let gone = clients.iter().filter(|client| !self.sessions.is_open(**client));
+                let gone = clients.iter().filter(|client| !cluster.sessions.is_open(**client));
                 let expelled: Vec<ClientId> = gone.copied().collect();
-                let newer = self.view().filter(|view| view.number > *newer_than);
-                let view = newer.and_then(|_| self.told.update(*newer_than));
+                let newer = cluster.view.as_ref().filter(|view| view.number > *newer_than);
+                let view = newer.and_then(|_| self.updates.update(*newer_than));
                 let short = self.shortage.calls(clients, *acked);
                 let later = epochs.passed > known.passed || epochs.settled > known.settled;
                 let told = view.is_some()
@@ -107,7 +120,7 @@ impl MasterState {
                     || (*reclaims && later);
                 let mark = *mark;
                 let lease_ms = ctx.settings.lease.lease_ms;
-                let behind_ms = self.behind_ms(*asked_ms);
+                let behind_ms = self.contact.behind_ms(*asked_ms);
                 let reply = MasterReply::Heartbeat {
                     view,
                     expelled,
@@ -120,31 +133,11 @@ impl MasterState {
                 (told || is_late).then_some(reply)
             }
             HeartbeatSender::Node { identity } => {
-                if self.roster.find(*identity).is_none() {
-                    return Some(self.non_member_reply(*identity));
+                if cluster.roster.find(*identity).is_none() {
+                    return Some(cluster.non_member_reply(*identity));
                 }
-                is_late.then(|| self.noted_reply(ctx))
+                is_late.then(|| self.contact.noted_reply(ctx))
             }
-        }
-    }
-
-    /// Returns the answer to a known node.
-    pub(super) fn noted_reply(&self, ctx: &EventContext<'_>) -> MasterReply {
-        let note = self.contact.note(ctx.now_ms);
-        let lease_ms = ctx.settings.lease.lease_ms;
-        MasterReply::Noted { note, lease_ms }
-    }
-
-    /// Returns the answer to a node that is no member: drained, expelled, or unknown to this master. An unknown node
-    /// does not give up its contents for that.
-    pub(super) fn non_member_reply(&self, identity: u64) -> MasterReply {
-        let same = |member: &Member| member.identity == identity;
-        if self.roster.drained().any(same) {
-            MasterReply::Drained
-        } else if self.roster.lost().any(same) {
-            MasterReply::Expelled
-        } else {
-            MasterReply::Unknown
         }
     }
 }

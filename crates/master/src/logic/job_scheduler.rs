@@ -5,18 +5,19 @@
 //! next job has another one. The repairers of an earlier master are retired as well. A job that
 //! began by an older view counts as a session that is still pinned by it.
 
-use fusee_control::count_with_noun;
-use fusee_control::events::{Level, Topic};
 use std::collections::BTreeSet;
 
-use fusee_core::mutant::{Mutant, removed};
-use fusee_core::stats::Damage;
+use fusee_control::events::Topic;
 use fusee_core::verbs::ClientId;
 
+use super::MasterAction;
 use super::context::EventContext;
-use super::{FormationState, MasterAction, MasterState};
-use crate::jobs::{JobError, JobReport, MasterJob, RecoveredClient};
+use super::decision::Decision;
+use super::epochs::EpochCounter;
+use super::facts::ClusterFacts;
+use crate::jobs::{JobError, JobReport, MasterJob};
 use crate::record::{MasterRecord, RecordWrite};
+use crate::sessions::SessionRegistry;
 
 /// The pause after a job failed, which doubles for every failure in a row, and its upper bound.
 const PAUSE_MS: u64 = 50;
@@ -66,6 +67,14 @@ impl JobScheduler {
     }
 }
 
+/// A job that has succeeded.
+#[derive(Debug)]
+pub(super) struct FinishedJob {
+    /// The number of the view by which it worked.
+    pub view: u64,
+    pub report: JobReport,
+}
+
 #[derive(Debug)]
 struct RunningJob {
     token: u64,
@@ -73,158 +82,93 @@ struct RunningJob {
     epoch: u64,
 }
 
-impl MasterState {
-    /// Retires a repair session, perhaps of an earlier master.
-    pub(super) fn retire(&mut self, repairer: ClientId) {
-        if removed(Mutant::EarlierRepairerGoesOn) {
-            return;
-        }
-        self.repair.retired.insert(repairer);
-        self.fences.add(repairer);
+impl JobScheduler {
+    /// Retires a repair session, perhaps of an earlier master. It is still to be fenced.
+    pub fn retire(&mut self, repairer: ClientId) {
+        self.retired.insert(repairer);
     }
 
     /// Returns the epoch of the oldest job whose verbs may still execute.
-    pub(super) fn held_epoch(&self) -> Option<u64> {
-        let retired = (!self.repair.retired.is_empty()).then_some(self.repair.retired_in);
-        let running = self.repair.running.as_ref().map(|running| running.epoch);
+    pub fn held_epoch(&self) -> Option<u64> {
+        let retired = (!self.retired.is_empty()).then_some(self.retired_in);
+        let running = self.running.as_ref().map(|running| running.epoch);
         retired.into_iter().chain(running).min()
     }
 
-    pub(super) fn may_start(&self, ctx: &EventContext<'_>) -> bool {
-        let JobScheduler { running, not_before_ms, retired, .. } = &self.repair;
-        running.is_none() && *not_before_ms <= ctx.now_ms && retired.is_empty()
+    /// Returns whether a job may start now.
+    pub fn may_start(&self, now_ms: u64) -> bool {
+        let JobScheduler { running, not_before_ms, retired, .. } = self;
+        running.is_none() && *not_before_ms <= now_ms && retired.is_empty()
     }
 
-    pub(super) fn start_job(&mut self, ctx: &mut EventContext<'_>, job: MasterJob) {
-        if !self.may_start(ctx) {
+    /// Starts a job, if one may start. It belongs to the newest epoch.
+    pub fn start(
+        &mut self,
+        ctx: &mut EventContext<'_>,
+        cluster: &mut ClusterFacts,
+        epochs: &mut EpochCounter,
+        job: MasterJob,
+    ) {
+        if !self.may_start(ctx.now_ms) {
             return;
         }
-        let Some(client) = self.repairer(ctx) else { return };
-        let Some(view) = self.view().cloned().map(Box::new) else { return };
-        let token = self.repair.next_token;
-        self.repair.next_token += 1;
-        let epoch = self.epochs.newest(ctx);
-        self.repair.running = Some(RunningJob { token, view: view.number, epoch });
+        let Some(client) = self.repairer(ctx, &mut cluster.sessions) else { return };
+        let Some(view) = cluster.view.clone().map(Box::new) else { return };
+        let token = self.next_token;
+        self.next_token += 1;
+        let epoch = epochs.newest(ctx);
+        self.running = Some(RunningJob { token, view: view.number, epoch });
         ctx.push(MasterAction::Job { token, client, view, job });
     }
 
     /// Returns the session of the next job, which is made if there is none.
-    fn repairer(&mut self, ctx: &mut EventContext<'_>) -> Option<ClientId> {
-        if self.repair.current.is_none() {
+    fn repairer(
+        &mut self,
+        ctx: &mut EventContext<'_>,
+        sessions: &mut SessionRegistry,
+    ) -> Option<ClientId> {
+        if self.current.is_none() {
             let mut writes = Vec::new();
-            let client = self.sessions.new_id(&mut writes)?;
+            let client = sessions.new_id(&mut writes)?;
             writes.push(RecordWrite::Put(MasterRecord::Repairer(client)));
             ctx.persist(writes);
-            self.repair.current = Some(client);
+            self.current = Some(client);
         }
-        self.repair.current
+        self.current
     }
 
-    pub(super) fn job_done(
+    /// Takes note that a job has ended. Returns its report, if it was under way and has succeeded.
+    pub fn job_done(
         &mut self,
         ctx: &mut EventContext<'_>,
         token: u64,
         result: Result<JobReport, JobError>,
-    ) {
-        let Some(running) = self.repair.running.take_if(|running| running.token == token) else {
-            return;
-        };
-        match result {
+    ) -> Option<FinishedJob> {
+        let running = self.running.take_if(|running| running.token == token)?;
+        let error = match result {
             Ok(report) => {
-                self.repair.failures = 0;
-                self.job_succeeded(ctx, running.view, report);
+                self.failures = 0;
+                return Some(FinishedJob { view: running.view, report });
             }
-            Err(error) => {
-                let pause = (PAUSE_MS << self.repair.failures.min(8)).min(MAX_PAUSE_MS);
-                self.repair.failures += 1;
-                self.repair.not_before_ms = ctx.now_ms + pause;
-                if let Some(repairer) = self.repair.current.take_if(|_| error.may_linger) {
-                    if self.repair.retired.is_empty() {
-                        self.repair.retired_in = running.epoch;
-                    }
-                    self.retire(repairer);
-                }
-                match error.unreadable {
-                    Some(at) => self.cannot_split(ctx, at),
-                    None => {
-                        let text = format!("a repair stopped, and is tried again: {error}");
-                        ctx.warn(Topic::Repair, text);
-                    }
-                }
-                if let Some(node) = error.node {
-                    self.probe(ctx, node);
-                }
+            Err(error) => error,
+        };
+        let pause = (PAUSE_MS << self.failures.min(8)).min(MAX_PAUSE_MS);
+        self.failures += 1;
+        self.not_before_ms = ctx.now_ms + pause;
+        if let Some(repairer) = self.current.take_if(|_| error.may_linger) {
+            if self.retired.is_empty() {
+                self.retired_in = running.epoch;
             }
+            ctx.decide(Decision::RetireRepairer(repairer));
         }
-    }
-
-    fn job_succeeded(&mut self, ctx: &mut EventContext<'_>, by: u64, report: JobReport) {
-        match report {
-            JobReport::Scrubbed { subtable, first, looked } => {
-                self.take_scrub_findings(ctx, (by, subtable, first), looked);
-            }
-            JobReport::Cleared { slots_changed } => {
-                if self.view().is_some_and(|view| view.number == by) {
-                    if slots_changed > 0 {
-                        let text = format!("{slots_changed} moved entries are cleared");
-                        ctx.info(Topic::Repair, text);
-                    }
-                    // The cleared places may give room to replicas that found none.
-                    self.growth.look_again();
-                    self.advance(ctx);
-                }
-            }
-            JobReport::Transformed { slots_changed, bytes_copied, damaged } => {
-                self.sessions.add_damage(Damage { found: damaged, repaired: 0 });
-                if damaged > 0 {
-                    let text = format!(
-                        "damaged where it was copied from: {}; the copies are of other replicas",
-                        count_with_noun(damaged, "object")
-                    );
-                    ctx.warn(Topic::Damage, text);
-                }
-                if self.view().is_some_and(|view| view.number == by) {
-                    let text = format!(
-                        "replicas are equal: {} changed, {} copied",
-                        count_with_noun(slots_changed, "slot"),
-                        count_with_noun(bytes_copied, "byte")
-                    );
-                    ctx.info(Topic::Repair, text);
-                    self.advance(ctx);
-                }
-            }
-            JobReport::Recovered(recovered) => self.clients_recovered(ctx, recovered),
+        if let Some((subtable, slot)) = error.unreadable {
+            ctx.decide(Decision::CannotSplit { subtable, slot });
+        } else {
+            ctx.warn(Topic::Repair, format!("a repair stopped, and is tried again: {error}"));
         }
-    }
-
-    fn clients_recovered(&mut self, ctx: &mut EventContext<'_>, all: Vec<RecoveredClient>) {
-        let FormationState::Formed(view) = &self.phase else { return };
-        let mut writes = Vec::new();
-        let mut texts = Vec::new();
-        for RecoveredClient { recovery, owned, orphans } in all {
-            let client = recovery.client;
-            let writes_before = writes.len();
-            self.sessions.recovered(client, &owned, &orphans, view, &mut writes);
-            if writes.len() == writes_before {
-                continue;
-            }
-            self.fences.forget_client(client);
-            let text = format!(
-                "{client} is recovered: {}, {} completed, {} withdrawn",
-                count_with_noun(recovery.blocks, "block"),
-                count_with_noun(recovery.committed, "write"),
-                recovery.withdrawn
-            );
-            texts.push((Level::Info, text));
-            if recovery.strange > 0 {
-                let text = format!("{client} left {} things no client leaves", recovery.strange);
-                texts.push((Level::Warn, text));
-            }
-            self.history.recovered(recovery);
+        if let Some(node) = error.node {
+            ctx.decide(Decision::Probe(node));
         }
-        ctx.persist(writes);
-        for (level, text) in texts {
-            ctx.push(MasterAction::Tell(level, Some(Topic::Session), text));
-        }
+        None
     }
 }

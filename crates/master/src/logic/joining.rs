@@ -8,7 +8,10 @@ use fusee_core::verbs::MnId;
 use fusee_core::view::Member;
 
 use super::context::EventContext;
-use super::{FormationState, MasterState, refused};
+use super::decision::Decision;
+use super::facts::ClusterFacts;
+use super::failure_detector::FailureDetector;
+use super::{MasterState, refused};
 use crate::record::RecordWrite;
 use crate::settings::MAX_MEMORY_NODES;
 
@@ -26,39 +29,41 @@ impl MasterState {
         if let Err(what) = check_member(&new) {
             return refused(what);
         }
-        let known = self.roster.find(new.identity);
+        let known = self.cluster.roster.find(new.identity);
         let same = |known: &Member| *known == Member { node: known.node, ..new.clone() };
         if !known.is_some_and(same)
-            && let Err(what) = self.check_fits(&new, elsewhere)
+            && let Err(what) = check_fits(&self.cluster, &new, elsewhere)
         {
             return refused(what);
         }
         if let Some(known) = known.cloned() {
             return self.join_again(ctx, &known, new);
         }
-        if self.roster.lost().any(|lost| lost.identity == new.identity) {
+        if self.cluster.roster.lost().any(|lost| lost.identity == new.identity) {
             return refused("the cluster goes on without this node; restart it to join empty");
         }
-        if self.roster.drained().any(|drained| drained.identity == new.identity) {
+        if self.cluster.roster.drained().any(|drained| drained.identity == new.identity) {
             return refused("this node has been drained; restart it to join empty");
         }
-        let unused = |member: &&Member| !self.in_view(member.node);
-        let old = self.roster.nodes().filter(unused).find(|old| old.control == new.control);
-        let is_full = self.roster.nodes().len() >= MAX_MEMORY_NODES as usize;
-        let old = old.map(|old| old.node).or_else(|| self.idle_candidate().filter(|_| is_full));
-        if !self.roster.has_names() || (is_full && old.is_none()) {
+        let unused = |member: &&Member| !self.cluster.in_view(member.node);
+        let old = self.cluster.roster.nodes().filter(unused).find(|old| old.control == new.control);
+        let is_full = self.cluster.roster.nodes().len() >= MAX_MEMORY_NODES as usize;
+        let old = old
+            .map(|old| old.node)
+            .or_else(|| idle_candidate(&self.cluster, &self.detector).filter(|_| is_full));
+        if !self.cluster.roster.has_names() || (is_full && old.is_none()) {
             return refused("too many memory nodes have joined");
         }
         let mut writes = Vec::new();
         // Before the old node's name comes back.
-        let Some(new) = self.roster.add(new, &mut writes) else {
+        let Some(new) = self.cluster.roster.add(new, &mut writes) else {
             return refused("no name is left");
         };
         let node = new.node;
         if let Some(old) = old {
             ctx.info(Topic::Member, format!("{node} takes the place of {old}"));
             self.forget_candidate(ctx, old, &mut writes);
-            self.abandon_attempt_of(ctx, old);
+            self.formation.abandon_attempt_of(ctx, old);
         }
         self.displace_former_node(ctx, &new, &mut writes);
         ctx.persist(writes);
@@ -66,15 +71,6 @@ impl MasterState {
         ctx.info(Topic::Member, text);
         self.arrived(ctx, node);
         MasterReply::Joined { node }
-    }
-
-    /// Returns a node that is no member, and is absent or has not reported since it joined; an absent one first. It
-    /// makes room for others.
-    fn idle_candidate(&self) -> Option<MnId> {
-        let waits = |node: &MnId| !self.in_view(*node);
-        let nodes = || self.roster.nodes().map(|member| member.node).filter(waits);
-        let absent = nodes().find(|node| !self.roster.is_present(*node));
-        absent.or_else(|| nodes().find(|node| !self.presences.has_spoken(*node)))
     }
 
     /// Forgets a node that no view has ever had. It holds nothing, and no other process knows it: should it come back,
@@ -85,59 +81,12 @@ impl MasterState {
         node: MnId,
         writes: &mut Vec<RecordWrite>,
     ) {
-        debug_assert!(!self.in_view(node), "a member is lost or drained, never forgotten");
-        self.presences.forget(node);
-        self.admitting.forget(node);
+        debug_assert!(!self.cluster.in_view(node), "a member is lost or drained, never forgotten");
+        self.detector.forget(node);
+        self.admission.forget(node);
         // Its answers must not count as those of the next node of that name.
         ctx.calls.cancel_node(node);
-        self.roster.forget(node, writes);
-    }
-
-    /// Checks that every process which reaches the other members can reach this one: sessions need all of them.
-    fn check_fits(&self, new: &Member, elsewhere: bool) -> Result<(), String> {
-        let addresses = [Some(&new.control), new.tcp.as_ref(), new.verbs.as_ref()];
-        for address in addresses.into_iter().flatten() {
-            match reach(address) {
-                AddressScope::Nowhere => {
-                    return Err(format!(
-                        "{address} leads nowhere; listen at an address of the network, or set --advertise"
-                    ));
-                }
-                AddressScope::OneMachine if elsewhere => {
-                    return Err(format!(
-                        "this node announces {address}, which leads to it on its own machine only; listen \
-                         at an address of the network, or set --advertise"
-                    ));
-                }
-                _ => {}
-            }
-        }
-        let in_view = |member: &&Member| self.view().is_none() || self.in_view(member.node);
-        let others = self.roster.nodes().filter(|other| other.identity != new.identity);
-        let others: Vec<&Member> = others.filter(in_view).collect();
-        if is_on_one_machine(new)
-            && let Some(other) = others.iter().find(|other| is_on_the_network(other))
-        {
-            return Err(format!(
-                "this node announces {}, which leads to it on its own machine only, and {} is at {}; \
-                 listen at an address of the network, or set --advertise",
-                new.control, other.node, other.control
-            ));
-        }
-        let Some(common) = common_fabrics(&others, new) else { return Ok(()) };
-        let own = fabrics(new);
-        let missing = common.iter().any(|fabric| !own.contains(fabric));
-        let is_cut_off = !common.is_empty() && !common.iter().any(|fabric| own.contains(fabric));
-        // Before there is a view, the nodes that came first do not decide which fabrics the rest has to serve.
-        if is_cut_off || (missing && self.view().is_some()) {
-            return Err(format!(
-                "the members of this cluster serve {}, and this node {}: clients could not reach all of \
-                 them; serve what they do",
-                common.join(" and "),
-                if own.is_empty() { "nothing".into() } else { own.join(" and ") }
-            ));
-        }
-        Ok(())
+        self.cluster.roster.forget(node, writes);
     }
 
     /// Looks after another process that had this address: it has ended, or the new one announces an address that is not
@@ -148,12 +97,17 @@ impl MasterState {
         new: &Member,
         writes: &mut Vec<RecordWrite>,
     ) {
-        self.roster.take_place(&new.control, writes);
+        self.cluster.roster.take_place(&new.control, writes);
         let here = |member: &&Member| member.control == new.control;
-        let old = self.view().and_then(|view| view.members.iter().find(here)).map(|m| m.node);
+        let old = self
+            .cluster
+            .view
+            .as_ref()
+            .and_then(|view| view.members.iter().find(here))
+            .map(|m| m.node);
         if let Some(old) = old {
             // The identity in the answer tells which of them listens there.
-            self.probe(ctx, old);
+            ctx.decide(Decision::Probe(old));
         }
     }
 
@@ -166,30 +120,88 @@ impl MasterState {
         let node = known.node;
         let new = Member { node, ..new };
         if *known != new {
-            if self.in_view(node) {
+            if self.cluster.in_view(node) {
                 return refused(format!(
                     "{node} is part of the view as {}; restart it to join from elsewhere",
                     known.control
                 ));
             }
-            let write = self.roster.replace(new);
+            let write = self.cluster.roster.replace(new);
             ctx.persist(vec![write]);
-            self.abandon_attempt_of(ctx, node);
+            self.formation.abandon_attempt_of(ctx, node);
         }
         self.arrived(ctx, node);
         MasterReply::Joined { node }
     }
 
+    /// Takes note that a node is present.
     pub(super) fn arrived(&mut self, ctx: &EventContext<'_>, node: MnId) {
-        if !self.roster.arrived(node) {
+        if !self.cluster.roster.arrived(node) {
             return;
         }
         // This node may make possible what was not.
-        match &mut self.phase {
-            FormationState::Forming(forming) => forming.try_at(ctx.now_ms),
-            FormationState::Formed(_) => self.growth.look_again(),
+        if self.cluster.view.is_some() {
+            self.look_again();
+        } else {
+            self.formation.try_at(ctx.now_ms);
         }
     }
+}
+
+/// Returns a node that is no member, and is absent or has not reported since it joined; an absent one first. It
+/// makes room for others.
+fn idle_candidate(cluster: &ClusterFacts, detector: &FailureDetector) -> Option<MnId> {
+    let waits = |node: &MnId| !cluster.in_view(*node);
+    let nodes = || cluster.roster.nodes().map(|member| member.node).filter(waits);
+    let absent = nodes().find(|node| !cluster.roster.is_present(*node));
+    absent.or_else(|| nodes().find(|node| !detector.has_spoken(*node)))
+}
+
+/// Checks that every process which reaches the other members can reach this one: sessions need all of them.
+fn check_fits(cluster: &ClusterFacts, new: &Member, elsewhere: bool) -> Result<(), String> {
+    let addresses = [Some(&new.control), new.tcp.as_ref(), new.verbs.as_ref()];
+    for address in addresses.into_iter().flatten() {
+        match reach(address) {
+            AddressScope::Nowhere => {
+                return Err(format!(
+                    "{address} leads nowhere; listen at an address of the network, or set --advertise"
+                ));
+            }
+            AddressScope::OneMachine if elsewhere => {
+                return Err(format!(
+                    "this node announces {address}, which leads to it on its own machine only; listen \
+                     at an address of the network, or set --advertise"
+                ));
+            }
+            _ => {}
+        }
+    }
+    let in_view = |member: &&Member| cluster.view.is_none() || cluster.in_view(member.node);
+    let others = cluster.roster.nodes().filter(|other| other.identity != new.identity);
+    let others: Vec<&Member> = others.filter(in_view).collect();
+    if is_on_one_machine(new)
+        && let Some(other) = others.iter().find(|other| is_on_the_network(other))
+    {
+        return Err(format!(
+            "this node announces {}, which leads to it on its own machine only, and {} is at {}; \
+             listen at an address of the network, or set --advertise",
+            new.control, other.node, other.control
+        ));
+    }
+    let Some(common) = common_fabrics(&others, new) else { return Ok(()) };
+    let own = fabrics(new);
+    let missing = common.iter().any(|fabric| !own.contains(fabric));
+    let is_cut_off = !common.is_empty() && !common.iter().any(|fabric| own.contains(fabric));
+    // Before there is a view, the nodes that came first do not decide which fabrics the rest has to serve.
+    if is_cut_off || (missing && cluster.view.is_some()) {
+        return Err(format!(
+            "the members of this cluster serve {}, and this node {}: clients could not reach all of \
+             them; serve what they do",
+            common.join(" and "),
+            if own.is_empty() { "nothing".into() } else { own.join(" and ") }
+        ));
+    }
+    Ok(())
 }
 
 /// The places from which an address leads to its node.

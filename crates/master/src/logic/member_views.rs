@@ -21,12 +21,13 @@ use std::collections::BTreeMap;
 
 use fusee_control::node::{NodeReply, NodeRequest};
 use fusee_core::verbs::MnId;
-use fusee_core::view::View;
-use fusee_core::view::change::ChangeStage;
 
-use super::MasterState;
 use super::context::{CallPurpose, EventContext};
+use super::decision::Decision;
+use super::facts::ClusterFacts;
+use super::failure_detector::FailureDetector;
 use crate::record::{FORMER_KEY, MasterRecord, RecordWrite};
+use crate::settings::LeaseSettings;
 
 /// The pause after a failure.
 const PAUSE_MS: u64 = 100;
@@ -104,83 +105,86 @@ impl MemberViews {
             |set: &Vec<MnId>| set.iter().filter(|node| self.members.contains_key(node)).count();
         self.former.iter().all(|set| 2 * left(set) >= set.len())
     }
-}
 
-impl MasterState {
-    /// Prepares for the next view, of this number, which has other members than the one in force. Returns the write to
-    /// be made durable together with that view.
-    pub(super) fn members_change(&mut self, number: u64) -> RecordWrite {
-        let names = |view: &View| view.members.iter().map(|member| member.node).collect();
-        let before: Option<Vec<MnId>> = self.view().map(names);
-        self.standing.former.extend(before);
-        self.standing.number = number;
-        RecordWrite::Put(MasterRecord::Former(self.standing.former.clone()))
+    /// Prepares for the next view, of this number, which has other members than those `before`, or has to be shown by
+    /// all of them. Returns the write to be made durable together with that view.
+    pub fn require(&mut self, number: u64, before: Vec<MnId>) -> RecordWrite {
+        self.former.push(before);
+        self.number = number;
+        RecordWrite::Put(MasterRecord::Former(self.former.clone()))
     }
 
     /// Tells members the number of the view that they have to be at.
-    pub(super) fn stand_all(&mut self, ctx: &mut EventContext<'_>) {
-        let Some(view) = self.view() else { return };
-        let members: Vec<MnId> = view.members.iter().map(|member| member.node).collect();
-        let cluster = view.cluster;
-        let loses = self.loses_a_member();
-        self.standing.follow(&members);
-        if self.standing.is_shown_by_all() {
-            let writes = if loses { Vec::new() } else { self.standing.settle() };
+    pub fn step(&mut self, ctx: &mut EventContext<'_>, cluster: &ClusterFacts) {
+        let Some(view) = &cluster.view else { return };
+        let members = cluster.members();
+        self.follow(&members);
+        if self.is_shown_by_all() {
+            let writes = if cluster.loses_a_member() { Vec::new() } else { self.settle() };
             ctx.persist(writes);
             return;
         }
-        let number = self.standing.number;
+        let number = self.number;
         for node in members {
-            let Some(shown) = self.standing.members.get_mut(&node) else { continue };
+            let Some(shown) = self.members.get_mut(&node) else { continue };
             if shown.number < number && shown.again_ms <= ctx.now_ms {
                 // In case no answer comes at all.
                 shown.again_ms = ctx.now_ms.saturating_add(ctx.settings.lease.lease_ms);
-                let request = NodeRequest::StandAt { cluster, view: number };
-                ctx.call(&self.roster, node, request, CallPurpose::Stand(number));
+                let request = NodeRequest::StandAt { cluster: view.cluster, view: number };
+                ctx.call(&cluster.roster, node, request, CallPurpose::Stand(number));
             }
         }
     }
 
     /// Handles a member's answer to that, or its failure.
-    pub(super) fn stand_answered(
+    pub fn stand_answered(
         &mut self,
         ctx: &mut EventContext<'_>,
         node: MnId,
         number: u64,
         result: Result<NodeReply, String>,
     ) {
-        let Some(shown) = self.standing.members.get_mut(&node) else { return };
+        let Some(shown) = self.members.get_mut(&node) else { return };
         if let Ok(NodeReply::Bars(bars)) = result {
             shown.number = shown.number.max(number);
             shown.again_ms = ctx.now_ms;
-            self.contact.bars(node, bars);
+            ctx.decide(Decision::Bars { node, bars });
         } else {
             shown.again_ms = ctx.now_ms + PAUSE_MS;
-            self.probe(ctx, node);
+            ctx.decide(Decision::Probe(node));
         }
-    }
-
-    /// Returns whether the change under way has lost a member, and has not taken effect.
-    pub(super) fn loses_a_member(&self) -> bool {
-        let change = self.view().and_then(|view| view.change.as_ref());
-        change.is_some_and(|change| change.data_lost && change.stage == ChangeStage::Frozen)
     }
 
     /// Returns whether all members show the number, except those that are gone and that the view cannot do without.
     /// This is enough for a change that loses no member: a session that, by an earlier view, has made backup reads in
     /// place of members that these bar, follows the change by now, or is fenced.
-    pub(super) fn is_shown_by_all_there(&self) -> bool {
-        self.standing.is_shown_by_all_but(|node| self.losing.has(node))
+    fn is_shown_by_all_there(&self, cluster: &ClusterFacts) -> bool {
+        self.is_shown_by_all_but(|node| cluster.failed.has(node))
     }
 
-    /// Returns whether no session reads by an earlier view at a member that the cluster goes on without.
-    pub(super) fn may_take_effect(&self, ctx: &EventContext<'_>) -> bool {
-        if !self.loses_a_member() {
-            return !self.settles_bars() || self.is_shown_by_all_there();
+    /// Returns whether all members have reported their bars at the number of the frozen change.
+    pub fn tell_all_bars(&self, cluster: &ClusterFacts) -> bool {
+        if cluster.loses_a_member() {
+            self.is_shown_by_all()
+        } else {
+            self.is_shown_by_all_there(cluster)
         }
-        let waited = self.lease_is_over(ctx, self.view_heard_ms);
-        self.standing.is_shown_by_all()
-            && (self.standing.are_half() || waited)
-            && self.expired_leases_are_over(ctx)
+    }
+
+    /// Returns whether no session reads by an earlier view at a member that the cluster goes on without. `settles_bars`
+    /// tells whether the frozen change waits for the bars of all members.
+    pub fn may_take_effect(
+        &self,
+        cluster: &ClusterFacts,
+        detector: &FailureDetector,
+        lease: LeaseSettings,
+        settles_bars: bool,
+    ) -> bool {
+        if !cluster.loses_a_member() {
+            return !settles_bars || self.is_shown_by_all_there(cluster);
+        }
+        self.is_shown_by_all()
+            && (self.are_half() || detector.view_lease_is_over(lease))
+            && detector.expired_leases_are_over(cluster, lease)
     }
 }

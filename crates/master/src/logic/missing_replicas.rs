@@ -5,25 +5,25 @@ use fusee_core::data::Redundancy;
 use fusee_core::verbs::MnId;
 use fusee_core::view::{PoolPlace, View};
 
-use super::MasterState;
 use super::context::EventContext;
+use super::facts::ClusterFacts;
 use crate::placement::{NodeRoom, choose_another};
 use crate::plan::{REGIONS, SUBTABLES, padded};
 
 /// The limit on subtables that one change adds.
 const MAX_SUBTABLES: usize = 256;
 
-impl MasterState {
+impl ClusterFacts {
     /// Returns the number of subtables and regions with too few replicas.
-    pub(super) fn missing_replicas(&self, ctx: &EventContext<'_>) -> u64 {
-        let Some(view) = self.view() else { return 0 };
+    pub fn missing_replicas(&self, ctx: &EventContext<'_>) -> u64 {
+        let Some(view) = &self.view else { return 0 };
         (self.poor_subtables(ctx, view).count() + self.poor_regions(ctx, view).count()) as u64
     }
 
     /// Returns whether replicas are missing that could be added: of subtables and replicated regions while there are
     /// enough members, and columns of coded regions while there is room. Present room belongs to them.
-    pub(super) fn owes_replicas(&self, ctx: &EventContext<'_>) -> bool {
-        let Some(view) = self.view() else { return false };
+    pub fn owes_replicas(&self, ctx: &EventContext<'_>) -> bool {
+        let Some(view) = &self.view else { return false };
         let usable = view.members.iter().filter(|member| self.is_usable(member.node)).count();
         let owes = |(_, places): (u32, &[PoolPlace])| places.len() < usable;
         let rooms = self.rooms(view, true, padded(view.geometry.region_bytes));
@@ -42,8 +42,8 @@ impl MasterState {
     }
 
     /// Returns the reason why no member takes the missing replicas.
-    pub(super) fn why_missing(&self, ctx: &EventContext<'_>) -> String {
-        let Some(view) = self.view() else { return String::new() };
+    pub fn why_missing(&self, ctx: &EventContext<'_>) -> String {
+        let Some(view) = &self.view else { return String::new() };
         let members = view.members.iter().filter(|member| self.is_usable(member.node)).count();
         let index = usize::from(ctx.settings.index_replicas);
         let subtables = self.poor_subtables(ctx, view).map(|_| index);
@@ -83,8 +83,8 @@ impl MasterState {
     }
 
     /// Returns the extents to add next, and their node.
-    pub(super) fn choose(&self, ctx: &EventContext<'_>) -> Option<(MnId, Vec<Extent>)> {
-        let view = self.view()?;
+    pub fn choose(&self, ctx: &EventContext<'_>) -> Option<(MnId, Vec<Extent>)> {
+        let view = self.view.as_ref()?;
         let subtable = padded(view.geometry.subtable_bytes());
         let mut rooms = self.rooms(view, false, subtable);
         let mut chosen: Option<(MnId, Vec<Extent>)> = None;
@@ -111,7 +111,7 @@ impl MasterState {
     }
 
     /// Returns the number of missing replicas that find no room on the members once these new regions exist.
-    pub(super) fn missing_without_room(
+    pub fn missing_without_room(
         &self,
         ctx: &EventContext<'_>,
         view: &View,
@@ -151,14 +151,14 @@ impl MasterState {
     }
 
     /// Returns whether replicas may be placed on a node.
-    pub(super) fn is_usable(&self, node: MnId) -> bool {
-        self.in_view(node) && !self.losing.has(node) && !self.roster.is_draining(node)
+    pub fn is_usable(&self, node: MnId) -> bool {
+        self.in_view(node) && !self.failed.has(node) && !self.roster.is_draining(node)
     }
 
     /// Returns the number of extents, subtables or regions, of this padded size that fit on each usable node.
-    pub(super) fn rooms(&self, view: &View, regions: bool, padded_bytes: u64) -> Vec<NodeRoom> {
+    pub fn rooms(&self, view: &View, regions: bool, padded_bytes: u64) -> Vec<NodeRoom> {
         let usable = self.roster.nodes().filter(|member| {
-            self.is_usable(member.node) && !self.growth.is_full(member.node, regions)
+            self.is_usable(member.node) && !self.full.contains(&(member.node, regions))
         });
         let room = usable.map(|member| {
             let left = member.pool_bytes.saturating_sub(used(view, member.node));

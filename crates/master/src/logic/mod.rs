@@ -1,38 +1,41 @@
 //! The master's decisions: a state machine without sockets, clocks, threads or files.
 //!
 //! The host passes in [`MasterEvent`]s and carries out the resulting [`MasterAction`]s in order. The writes of an
-//! [`MasterAction::Persist`] must be durable before any later action is carried out; they may be durable before
-//! earlier ones. The master names memory nodes, forms the cluster once enough of them have joined, and then hands out
-//! client ids and views. Gets and puts never pass it.
+//! [`MasterAction::Persist`] must be durable before any later action is carried out; they may be durable before earlier
+//! ones. The master names memory nodes, forms the cluster once enough of them have joined, and then hands out client
+//! ids and views. Gets and puts never pass it.
+//!
+//! Each concern is a type with a state of its own. It reads the facts of the cluster (`facts`) and decides
+//! (`decision`); `apply` is the one place that carries decisions out.
 //!
 //! Joining and identities:
 //!
 //! * The master leads one cluster, which an operator has asked for, and refuses requests of other clusters
-//!   (`identity`).
+//!   (`cluster_identity`).
 //! * A memory node is known by its identity, a random number that it draws when it starts. A repeated join gives the
 //!   same name (`roster`). The name of a member is never given again (`node_names`).
 //! * A node with a new identity replaces a node with the same control address that no view uses: two processes cannot
 //!   listen at one address, so the old process has ended.
 //! * A node that no view uses may join again with other addresses. A node that a view uses may not: sessions hold its
 //!   addresses in their views.
-//! * Nodes that join a formed cluster become members at once (`admitting`).
+//! * Nodes that join a formed cluster become members at once (`admission`).
 //!
 //! In a formed cluster:
 //!
-//! * `failure_detector` decides which sessions have expired and which memory nodes are lost (`losing`).
+//! * `failure_detector` decides which sessions have expired and which memory nodes are lost (`member_loss`).
 //! * Heartbeats are answered when there is news (`held_heartbeats`).
 //! * Expired sessions are fenced at all members (`fencing`) before anything follows from their end.
-//! * The view goes through its stages (`change`); jobs do the work, and recover clients (`repair`).
-//! * Before a view without a former member takes effect, its members show its number (`standing`).
+//! * The view goes through its stages (`change`); jobs do the work, and recover clients (`job_scheduler`).
+//! * Before a view without a former member takes effect, its members show its number (`member_views`).
 //! * Leases rest on contact with more than half of the members (`contact`).
-//! * Slots that may have been read without a master are settled (`barred`).
-//! * Missing replicas (`missing_replicas`) are added where there is room (`growth`).
+//! * Slots that may have been read without a master are settled (`bar_settlement`).
+//! * Missing replicas (`missing_replicas`) are added where there is room (`replica_addition`).
 //! * Then replicas move until all members have their shares (`rebalance`) and drained members are empty (`draining`).
 //! * The index grows when clients find no free slot (`splitting`).
-//! * Splits, new regions and missing replicas take turns at changing the view (`turns`).
+//! * Splits, new regions and missing replicas take turns at changing the view (`change_rotation`).
 //! * Jobs look for damage in memory that no client reads (`scrubbing`).
 //! * Epochs tell when freed memory may be used again (`epochs`).
-//! * Regions are added when clients find no free block (`adding`).
+//! * Regions are added when clients find no free block (`region_addition`).
 //!
 //! Restarts: names, client ids, sessions and the view come from the store. With a view, all pending work follows from
 //! the view and the sessions; nothing else is stored. Without a view, the master asks the nodes that it knows whether
@@ -40,6 +43,7 @@
 //! an unfinished one has left (see `formation_attempt`).
 
 mod admission;
+mod apply;
 mod bar_settlement;
 mod change;
 mod change_history;
@@ -47,20 +51,24 @@ mod change_rotation;
 mod cluster_identity;
 mod contact;
 mod context;
+mod decision;
 mod draining;
 mod epochs;
 mod event;
+mod facts;
 mod failure_detector;
 mod fencing;
 mod formation;
 mod formation_attempt;
 mod held_heartbeats;
+mod job_reports;
 mod job_scheduler;
 mod joining;
 mod member_loss;
 mod member_views;
 mod missing_replicas;
 mod node_names;
+mod orphans;
 pub(crate) mod rebalance;
 mod region_addition;
 mod replica_addition;
@@ -70,6 +78,7 @@ mod roster;
 mod scrubbing;
 mod shortage;
 mod splitting;
+mod status;
 mod view_updates;
 
 use fusee_control::master::MasterReply;
@@ -79,41 +88,36 @@ use fusee_core::verbs::{ClusterId, MnId};
 use fusee_core::view::View;
 use fusee_core::view::change::ChangeStage;
 
+use self::admission::MemberAdmission;
+use self::bar_settlement::BarSettlement;
+use self::change_history::ChangeHistory;
+use self::change_rotation::ChangeRotation;
+use self::cluster_identity::ClusterIdentity;
+use self::contact::Contact;
+use self::context::{CallPurpose, EventContext, NodeCalls};
+use self::decision::Decision;
+use self::epochs::EpochCounter;
+pub use self::event::{MasterAction, MasterEvent, RestoreError};
+use self::facts::ClusterFacts;
+use self::failure_detector::FailureDetector;
+use self::fencing::Fences;
+use self::formation::{FormationProgress, look_answered};
+use self::held_heartbeats::{HeldHeartbeats, HeldReplyFacts};
+use self::job_scheduler::JobScheduler;
+use self::member_loss::MemberLoss;
+use self::member_views::MemberViews;
+use self::region_addition::RegionAddition;
+use self::replica_addition::ReplicaAddition;
+use self::scrubbing::ScrubState;
+use self::shortage::MemoryShortage;
+use self::splitting::SubtableSplits;
+use self::view_updates::ViewUpdateCache;
 use crate::record::MasterRecord;
-use crate::sessions::{SessionRegistry, SessionState};
+use crate::sessions::SessionState;
 use crate::settings::ClusterSettings;
-use admission::MemberAdmission;
-use bar_settlement::BarSettlement;
-use change_history::ChangeHistory;
-use change_rotation::ChangeRotation;
-use cluster_identity::ClusterIdentity;
-use contact::Contact;
-use context::{CallPurpose, EventContext, NodeCalls};
-use epochs::EpochCounter;
-pub use event::{MasterAction, MasterEvent, RestoreError};
-use failure_detector::FailureDetector;
-use fencing::Fences;
-use formation::FormationProgress;
-use held_heartbeats::HeldHeartbeats;
-use job_scheduler::JobScheduler;
-use member_loss::FailedMembers;
-use member_views::MemberViews;
-use region_addition::RegionAddition;
-use replica_addition::ReplicaAddition;
-use roster::Roster;
-use scrubbing::ScrubState;
-use shortage::MemoryShortage;
-use splitting::SubtableSplits;
-use view_updates::ViewUpdateCache;
 
 /// The pause before forming is tried again, or an absent node is asked again.
 const RETRY_MS: u64 = 1_000;
-
-#[derive(Debug)]
-enum FormationState {
-    Forming(FormationProgress),
-    Formed(View),
-}
 
 /// The master: its settings, the calls that it has made, and its state.
 #[derive(Debug)]
@@ -124,37 +128,31 @@ pub struct MasterLogic {
     state: MasterState,
 }
 
-/// The master's knowledge.
+/// The facts of the cluster, and the concerns. Each concern has its own state, reads the facts, and decides; [`apply`]
+/// carries the decisions out.
 #[derive(Debug)]
 struct MasterState {
+    cluster: ClusterFacts,
     identity: ClusterIdentity,
-    last_attempt: u64,
-    roster: Roster,
-    phase: FormationState,
-    problem: Option<String>,
-    sessions: SessionRegistry,
-    presences: FailureDetector,
-    /// The time, in listened milliseconds, at which the view came into force, or this process learned of it.
-    view_heard_ms: u64,
-    /// See [`MasterLogic::finish`].
-    finishes: bool,
-    held: HeldHeartbeats,
-    losing: FailedMembers,
+    formation: FormationProgress,
+    detector: FailureDetector,
+    loss: MemberLoss,
     fences: Fences,
-    standing: MemberViews,
+    views: MemberViews,
     contact: Contact,
-    settling: BarSettlement,
-    repair: JobScheduler,
-    growth: ReplicaAddition,
-    splitting: SubtableSplits,
-    turns: ChangeRotation,
-    scrubbing: ScrubState,
-    adding: RegionAddition,
+    bars: BarSettlement,
+    jobs: JobScheduler,
+    admission: MemberAdmission,
+    splits: SubtableSplits,
+    regions: RegionAddition,
+    replicas: ReplicaAddition,
+    rotation: ChangeRotation,
+    scrub: ScrubState,
     shortage: MemoryShortage,
-    admitting: MemberAdmission,
-    history: ChangeHistory,
     epochs: EpochCounter,
-    told: ViewUpdateCache,
+    history: ChangeHistory,
+    held: HeldHeartbeats,
+    updates: ViewUpdateCache,
 }
 
 impl MasterLogic {
@@ -177,7 +175,7 @@ impl MasterLogic {
 
     /// Returns the view in force.
     pub fn view(&self) -> Option<&View> {
-        self.state.view()
+        self.state.cluster.view.as_ref()
     }
 
     /// Takes over the settings that a running master may change: see [`ClusterSettings::adjust`].
@@ -188,17 +186,17 @@ impl MasterLogic {
     /// Tells this master that it is to end. From now on it begins no change of the view, nor anything else that the
     /// next master can do as well.
     pub fn finish(&mut self) {
-        self.state.finishes = true;
+        self.state.cluster.finishes = true;
     }
 
     /// Returns whether no process waits for this master: no change is under way, all open sessions know that, and no
     /// session is to be recovered.
     pub fn is_at_rest(&self) -> bool {
-        let state = &self.state;
-        state.view().is_none_or(|view| {
+        let cluster = &self.state.cluster;
+        cluster.view.as_ref().is_none_or(|view| {
             let knows = |session: &SessionState| session.pinned_by >= view.number;
-            let all_know = state.sessions.open_sessions().all(|(_, session)| knows(session));
-            view.change.is_none() && all_know && state.sessions.expired().next().is_none()
+            let all_know = cluster.sessions.open_sessions().all(|(_, session)| knows(session));
+            view.change.is_none() && all_know && cluster.sessions.expired().next().is_none()
         })
     }
 
@@ -216,32 +214,27 @@ impl MasterState {
     /// Returns the state of a master over an empty store.
     fn new(random: u64) -> MasterState {
         MasterState {
+            cluster: ClusterFacts::new(),
             identity: ClusterIdentity::default(),
-            last_attempt: 0,
-            roster: Roster::default(),
-            phase: FormationState::Forming(FormationProgress::default()),
-            problem: None,
-            sessions: SessionRegistry::new(1),
-            presences: FailureDetector::default(),
-            view_heard_ms: 0,
-            finishes: false,
-            held: HeldHeartbeats::default(),
-            losing: FailedMembers::default(),
+            formation: FormationProgress::default(),
+            detector: FailureDetector::default(),
+            loss: MemberLoss::default(),
             fences: Fences::default(),
-            standing: MemberViews::default(),
+            views: MemberViews::default(),
             contact: Contact::new(random),
-            settling: BarSettlement::default(),
-            repair: JobScheduler::default(),
-            growth: ReplicaAddition::default(),
-            splitting: SubtableSplits::default(),
-            turns: ChangeRotation::default(),
-            scrubbing: ScrubState::default(),
-            adding: RegionAddition::default(),
+            bars: BarSettlement::default(),
+            jobs: JobScheduler::default(),
+            admission: MemberAdmission::default(),
+            splits: SubtableSplits::default(),
+            regions: RegionAddition::default(),
+            replicas: ReplicaAddition::default(),
+            rotation: ChangeRotation::default(),
+            scrub: ScrubState::default(),
             shortage: MemoryShortage::new(random),
-            admitting: MemberAdmission::default(),
-            history: ChangeHistory::default(),
             epochs: EpochCounter::default(),
-            told: ViewUpdateCache::default(),
+            history: ChangeHistory::default(),
+            held: HeldHeartbeats::default(),
+            updates: ViewUpdateCache::default(),
         }
     }
 
@@ -260,7 +253,12 @@ impl MasterState {
         for record in records.into_iter().filter(counts) {
             state.recall(record)?;
         }
-        if state.view().is_some_and(|view| state.identity.cluster() != Some(view.cluster)) {
+        if state
+            .cluster
+            .view
+            .as_ref()
+            .is_some_and(|view| state.identity.cluster() != Some(view.cluster))
+        {
             return Err(RestoreError::Cluster);
         }
         Ok(state)
@@ -270,7 +268,7 @@ impl MasterState {
         match record {
             MasterRecord::Cluster(cluster) => self.identity.restore_own(cluster),
             MasterRecord::Attempt(attempt) => {
-                self.last_attempt = attempt;
+                self.cluster.last_attempt = attempt;
                 self.identity.restore_new();
             }
             MasterRecord::NextNode(_)
@@ -278,71 +276,103 @@ impl MasterState {
             | MasterRecord::Member(_)
             | MasterRecord::Lost(_)
             | MasterRecord::Draining(_)
-            | MasterRecord::Drained(_) => self.roster.restore(record),
-            MasterRecord::ClientIds { end } => self.sessions.restore_ids(end),
+            | MasterRecord::Drained(_) => self.cluster.roster.restore(record),
+            MasterRecord::ClientIds { end } => self.cluster.sessions.restore_ids(end),
             MasterRecord::Epochs { end } => self.epochs.restore(end),
             MasterRecord::Session { client, expired, handed_on } => {
-                self.sessions.restore_session(client, expired, handed_on);
+                self.cluster.sessions.restore_session(client, expired, handed_on);
                 if expired {
                     self.fences.add(client);
                 }
             }
             MasterRecord::Repairer(client) => self.retire(client),
-            MasterRecord::Orphan(orphan) => self.sessions.restore_orphan(orphan),
+            MasterRecord::Orphan(orphan) => self.cluster.sessions.restore_orphan(orphan),
             // The host keeps the events.
             MasterRecord::Events { .. } => {}
             MasterRecord::Destroyed(cluster) => self.identity.restore_destroyed(cluster),
-            MasterRecord::Former(former) => self.standing.restore_former(former),
-            MasterRecord::Settled { before, barred } => self.settling.restore(before, barred),
+            MasterRecord::Former(former) => self.views.restore_former(former),
+            MasterRecord::Settled { before, barred } => self.bars.restore(before, barred),
             MasterRecord::View(view) => {
                 view.check()?;
-                self.standing.restore_number(view.number);
+                self.views.restore_number(view.number);
                 let stage = view.change.as_ref().map(|change| change.stage);
-                self.settling.restore_frozen(stage == Some(ChangeStage::Frozen));
-                self.phase = FormationState::Formed(view);
+                self.bars.restore_frozen(stage == Some(ChangeStage::Frozen));
+                self.cluster.view = Some(view);
             }
         }
         Ok(())
-    }
-
-    /// Returns the view in force.
-    fn view(&self) -> Option<&View> {
-        match &self.phase {
-            FormationState::Formed(view) => Some(view),
-            FormationState::Forming(_) => None,
-        }
     }
 
     fn handle(&mut self, ctx: &mut EventContext<'_>, event: MasterEvent) {
         let is_tick = matches!(event, MasterEvent::Tick);
         // Jobs run inside of the host: the end of one does not show that the host has taken in messages.
         if !matches!(event, MasterEvent::JobDone { .. }) {
-            self.presences.pass(ctx.now_ms, ctx.settings.lease);
+            self.detector.pass(ctx.now_ms, ctx.settings.lease);
         }
+        self.take_in(ctx, event);
+        self.apply(ctx);
+        self.step(ctx, is_tick);
+    }
+
+    fn take_in(&mut self, ctx: &mut EventContext<'_>, event: MasterEvent) {
         match event {
             MasterEvent::Request { token, caller, request } => {
-                let reply = self
-                    .identify(ctx, caller.cluster, &request)
-                    .or_else(|| self.answer(ctx, caller, token, request));
-                if let Some(reply) = reply {
+                if let Some(reply) = self.request(ctx, caller, token, request) {
                     ctx.push(MasterAction::Reply { token, reply });
                 }
             }
-            MasterEvent::ConnectionClosed { connection } => self.connection_closed(ctx, connection),
-            MasterEvent::Fetching { connection } => self.fetching(connection),
+            MasterEvent::ConnectionClosed { connection } => {
+                let lease = ctx.settings.lease;
+                if let Some(gone_at_ms) = self.detector.connection_closed(connection, lease) {
+                    self.cluster.sessions.connection_closed(connection, gone_at_ms);
+                }
+            }
+            // Its process fetches a view, and sends its next heartbeat when it has it.
+            MasterEvent::Fetching { connection } => {
+                self.cluster.sessions.fetching(self.detector.listened_ms(), connection);
+            }
             MasterEvent::NodeAnswer { node, token, result } => {
                 if let Some(purpose) = ctx.calls.answered(node, token) {
                     self.node_answered(ctx, node, token, purpose, result);
                 }
             }
-            MasterEvent::JobDone { token, result } => self.job_done(ctx, token, result),
+            MasterEvent::JobDone { token, result } => {
+                if let Some(job) = self.jobs.job_done(ctx, token, result) {
+                    self.take_report(ctx, job);
+                }
+            }
             MasterEvent::Tick => {}
         }
-        self.proceed(ctx);
-        self.reconcile(ctx, is_tick);
-        self.next_epoch(ctx);
-        self.follow_contact(ctx);
-        self.answer_waiting(ctx);
+    }
+
+    /// Has the concerns step, in this order. The decisions of one are carried out before the next one steps.
+    fn step(&mut self, ctx: &mut EventContext<'_>, is_tick: bool) {
+        self.formation.step(ctx, &self.cluster, &self.identity, &self.detector);
+        self.apply(ctx);
+        if self.cluster.view.is_some() {
+            if is_tick {
+                self.detector.step(ctx, &self.cluster);
+                self.apply(ctx);
+            }
+            self.loss.step(ctx, &self.cluster);
+            self.apply(ctx);
+            self.fences.step(ctx, &self.cluster, &self.jobs);
+            self.apply(ctx);
+            self.views.step(ctx, &self.cluster);
+            // Bars, admission, splits, regions, replicas and the scrubber, as the stage of the change allows.
+            self.change_view(ctx);
+        }
+        self.epochs.step(ctx, &self.cluster, &self.jobs);
+        self.contact.step(ctx, &self.cluster, self.views.former(), &self.detector);
+        let facts = HeldReplyFacts {
+            cluster: &self.cluster,
+            epochs: self.epochs.epochs(&self.cluster, &self.jobs),
+            shortage: &self.shortage,
+            contact: &self.contact,
+            updates: &mut self.updates,
+        };
+        self.held.step(ctx, facts);
+        self.apply(ctx);
     }
 
     fn node_answered(
@@ -357,26 +387,27 @@ impl MasterState {
         let is_for_room =
             matches!(purpose, CallPurpose::Grow | CallPurpose::Split | CallPurpose::AddRegions);
         if is_for_room && result.is_err() {
-            self.probe(ctx, node);
+            ctx.decide(Decision::Probe(node));
         }
+        let cluster = &self.cluster;
         match purpose {
-            CallPurpose::Look => self.look_answered(ctx, node, result),
-            CallPurpose::Format => self.format_answered(ctx, node, result),
-            CallPurpose::Probe => self.probe_answered(ctx, node, result),
-            CallPurpose::Fence(clients) => self.fence_answered(ctx, node, &clients, &result),
+            CallPurpose::Look => look_answered(ctx, cluster, node, result),
+            CallPurpose::Format => self.formation.format_answered(ctx, cluster, node, result),
+            CallPurpose::Probe => self.detector.probe_answered(ctx, cluster, node, result),
+            CallPurpose::Fence(clients) => {
+                self.fences.fence_answered(ctx, cluster, &self.jobs, node, &clients, &result);
+            }
             // A lost answer does no harm: the next such call has the same effect.
             CallPurpose::Forget => {}
-            CallPurpose::Stand(number) => self.stand_answered(ctx, node, number, result),
-            CallPurpose::Unbar => self.unbar_answered(ctx, node, result),
-            CallPurpose::Grow => self.grow_answered(ctx, token, result),
-            CallPurpose::Split => self.split_answered(ctx, node, token, result),
-            CallPurpose::Admit => self.admit_answered(ctx, token, result),
-            CallPurpose::AddRegions => self.add_answered(ctx, node, token, result),
+            CallPurpose::Stand(number) => self.views.stand_answered(ctx, node, number, result),
+            CallPurpose::Unbar => self.bars.unbar_answered(ctx, node, result),
+            CallPurpose::Grow => self.replicas.grow_answered(ctx, cluster, token, result),
+            CallPurpose::Split => self.splits.split_answered(ctx, cluster, node, token, result),
+            CallPurpose::Admit => self.admission.admit_answered(ctx, cluster, token, result),
+            CallPurpose::AddRegions => {
+                self.regions.add_answered(ctx, cluster, node, token, result);
+            }
         }
-    }
-
-    fn in_view(&self, node: MnId) -> bool {
-        self.view().is_some_and(|view| view.member(node).is_some())
     }
 }
 

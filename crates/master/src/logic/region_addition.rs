@@ -27,7 +27,8 @@
 //!
 //! *Room for redundancy.* While replicas are missing, a region is added only where room stays for all missing ones that
 //! members could hold: otherwise these would be missing until another node joins. Missing replicas and regions also
-//! take turns ([`turns`](super::turns)), so that clients that write without end do not keep the replicas away.
+//! take turns ([`change_rotation`](super::change_rotation)), so that clients that write without end do not keep the
+//! replicas away.
 //!
 //! *Drains first.* The start of a drain requires that the other members have room for what the node holds. A region is
 //! added only where that stays true.
@@ -51,10 +52,14 @@ use fusee_core::view::{PoolPlace, View};
 
 use super::change_rotation::ChangePurpose;
 use super::context::{CallPurpose, EventContext};
-use super::reservation::{ExtentReservation, NewExtent, PAUSE_MS, ReservationOutcome};
-use super::{MasterState, refused};
+use super::decision::{Decision, NextView};
+use super::facts::ClusterFacts;
+use super::refused;
+use super::reservation::{ExtentReservation, NewExtent, PAUSE_MS, ReservationOutcome, reserve};
+use super::shortage::{MemoryCall, MemoryShortage};
 use crate::placement::{NodeRoom, roomiest};
 use crate::plan::padded;
+use crate::request_kinds::RegionRequest;
 use crate::settings::MAX_REGIONS;
 
 /// The limit on regions that one change adds.
@@ -98,55 +103,53 @@ impl RegionAddition {
         self.coming.clear();
         self.stable = stable;
     }
-}
 
-impl MasterState {
-    /// Handles a client's report that it found no free block, by the view of this number. `call` is the call for memory
-    /// ([`shortage`](super::shortage)) that it has waited for.
-    pub(super) fn region_wanted(
+    /// Handles a client's report that it found no free block.
+    pub fn region_wanted(
         &mut self,
         ctx: &EventContext<'_>,
-        client: ClientId,
-        (number, redundancy): (u64, Redundancy),
-        call: u64,
+        cluster: &ClusterFacts,
+        view: &View,
+        shortage: &mut MemoryShortage,
+        request: RegionRequest,
     ) -> MasterReply {
-        let Some(view) = self.view() else { return self.not_ready(ctx) };
+        let RegionRequest { client, view: number, redundancy, call } = request;
         // Both a change and a reservation end with a newer view.
-        if view.change.is_some() || self.adding.under_way.is_some() {
+        if view.change.is_some() || self.under_way.is_some() {
             if !self.is_on_its_way(view, redundancy, number) {
-                self.adding.askers.entry(redundancy).or_default().insert(client);
+                self.askers.entry(redundancy).or_default().insert(client);
             }
             return MasterReply::Done;
         }
         if view.number > number {
             return MasterReply::Done;
         }
-        if let Some(reason) = self.why_no_region(ctx, redundancy) {
-            let owes = self.owes_replicas(ctx);
+        if let Some(reason) = cluster.why_no_region(ctx, redundancy) {
+            let owes = cluster.owes_replicas(ctx);
             // A restoration ends with a newer view.
-            if owes && self.choose(ctx).is_some() {
+            if owes && cluster.choose(ctx).is_some() {
                 return MasterReply::Done;
             }
-            return match self.call_for_memory(ctx, call) {
-                Ok(call) => MasterReply::Called { call },
-                Err(_) if owes => MasterReply::Degraded { reason },
-                Err(true) => MasterReply::Exhausted,
-                Err(false) => refused(reason),
+            return match shortage.call_for_memory(ctx, &cluster.sessions, call) {
+                MemoryCall::Waits { call } => MasterReply::Called { call },
+                MemoryCall::InVain | MemoryCall::Ended if owes => MasterReply::Degraded { reason },
+                MemoryCall::InVain => MasterReply::Exhausted,
+                MemoryCall::Ended => refused(reason),
             };
         }
-        self.adding.askers.entry(redundancy).or_default().insert(client);
+        self.askers.entry(redundancy).or_default().insert(client);
         MasterReply::Done
     }
 
     /// Returns whether a region of this redundancy is coming, or has come since a client asked by the view of this
     /// number: the client did not know it, or no memory node led it yet.
     fn is_on_its_way(&self, view: &View, redundancy: Redundancy, asked_by: u64) -> bool {
-        let reserving = self.adding.under_way.iter().filter(|it| it.view == view.number);
+        let reserving = self.under_way.iter().filter(|it| it.view == view.number);
         let mut reserved = reserving.flat_map(|reserving| &reserving.items);
         // During a change, a region may have another primary only because one was lost, which makes no room. So views
         // count once they are stable.
-        let has_come = |since: u64| since > asked_by && since <= self.adding.stable;
-        self.adding.coming.contains(&redundancy)
+        let has_come = |since: u64| since > asked_by && since <= self.stable;
+        self.coming.contains(&redundancy)
             || reserved.any(|item| item.redundancy == redundancy)
             || view.regions.iter().any(|region| {
                 let is_there = has_come(region.primary_since()) && region.is_there();
@@ -154,10 +157,111 @@ impl MasterState {
             })
     }
 
+    /// Begins to add the regions that are wanted. Returns whether other changes have to wait for that.
+    pub fn step(&mut self, ctx: &mut EventContext<'_>, cluster: &ClusterFacts) -> bool {
+        let Some(view) = &cluster.view else { return false };
+        let number = view.number;
+        let first = view.regions.len() as u32;
+        if let Some(reserving) = &self.under_way {
+            if reserving.goes_on(ctx.now_ms, number) {
+                return reserving.is_young(ctx.now_ms);
+            }
+            self.under_way = None;
+        }
+        if self.askers.is_empty() || self.not_before_ms > ctx.now_ms {
+            return false;
+        }
+        let askers = std::mem::take(&mut self.askers);
+        let wanted = wanted_regions(view, &askers);
+        let chosen = (first..).zip(cluster.choose_members(ctx, &wanted));
+        let item = |(region, (redundancy, nodes))| {
+            let primary = removed(Mutant::NewRegionLedAtOnce);
+            NewExtent::new(Extent::Region { region, primary }, redundancy, nodes)
+        };
+        let items: Vec<NewExtent> = chosen.map(item).collect();
+        self.under_way = reserve(ctx, cluster, items, &CallPurpose::AddRegions);
+        self.under_way.is_some()
+    }
+
+    /// Handles a node's answer to a request for room, or its failure.
+    pub fn add_answered(
+        &mut self,
+        ctx: &mut EventContext<'_>,
+        cluster: &ClusterFacts,
+        node: MnId,
+        token: u64,
+        result: Result<NodeReply, String>,
+    ) {
+        let Some(reserving) = &mut self.under_way else { return };
+        let heard = reserving.answer(node, token, result);
+        if matches!(heard, ReservationOutcome::Full | ReservationOutcome::Complete { full: true }) {
+            ctx.decide(Decision::NoteFull { node, regions: true });
+        }
+        match heard {
+            ReservationOutcome::Waits | ReservationOutcome::Full => {}
+            ReservationOutcome::Complete { .. } => {
+                if let Some(reserving) = self.under_way.take() {
+                    self.take_regions_in(ctx, cluster, &reserving);
+                }
+            }
+            ReservationOutcome::Problem(problem) => {
+                self.under_way = None;
+                self.not_before_ms = ctx.now_ms + PAUSE_MS;
+                ctx.decide(Decision::MoveToBack(ChangePurpose::Regions));
+                let text = format!("no region is added yet: {problem}");
+                ctx.warn(Topic::Room, text);
+                ctx.decide(Decision::Probe(node));
+            }
+        }
+    }
+
+    /// Makes the view with the new regions, whose room is reserved.
+    fn take_regions_in(
+        &mut self,
+        ctx: &mut EventContext<'_>,
+        cluster: &ClusterFacts,
+        reserving: &ExtentReservation,
+    ) {
+        let Some(view) = &cluster.view else { return };
+        if view.number != reserving.view || view.change.is_some() {
+            return;
+        }
+        let has_all = |item: &&NewExtent| {
+            let replicas = cluster.places_of_new_regions(ctx, view, item.redundancy);
+            replicas.is_some_and(|replicas| item.places().len() >= replicas)
+        };
+        // A region with too few places ends the list: the numbers of those behind it would be wrong.
+        let items = reserving.items.iter().take_while(has_all);
+        let regions: Vec<(Redundancy, Vec<PoolPlace>)> =
+            items.map(|item| (item.redundancy, item.places())).collect();
+        if regions.is_empty() {
+            return;
+        }
+        let next = view.with_new_regions(&regions);
+        if let Err(error) = next.check() {
+            // The offsets come from memory nodes.
+            let text = format!("memory nodes gave room for regions that is none: {error}");
+            ctx.warn(Topic::Room, text);
+            self.not_before_ms = ctx.now_ms + PAUSE_MS;
+            return;
+        }
+        let text = format!(
+            "view {}: frozen; new: {} of {}",
+            next.number,
+            regions.len(),
+            count_with_noun(next.regions.len(), "region")
+        );
+        ctx.decide(Decision::MoveToBack(ChangePurpose::Regions));
+        self.coming = regions.iter().map(|(redundancy, _)| *redundancy).collect();
+        ctx.set_view(NextView::new(next, Topic::Room, text));
+    }
+}
+
+impl ClusterFacts {
     /// Returns the number of regions of replicated values that could be added now, up to [`TOGETHER`], and the reason
     /// if there are none.
-    pub(super) fn more_regions(&self, ctx: &EventContext<'_>) -> (u64, Option<String>) {
-        if self.view().is_none() {
+    pub fn more_regions(&self, ctx: &EventContext<'_>) -> (u64, Option<String>) {
+        if self.view.is_none() {
             return (0, None);
         }
         match self.choose_members(ctx, &[(Redundancy::Replicated, TOGETHER)]).len() {
@@ -168,7 +272,7 @@ impl MasterState {
 
     /// Returns the obstacle to another region of this redundancy, and the remedy; `None` if one can be added.
     fn why_no_region(&self, ctx: &EventContext<'_>, redundancy: Redundancy) -> Option<String> {
-        let view = self.view()?;
+        let view = self.view.as_ref()?;
         let next = "start another memory node";
         if !self.choose_members(ctx, &[(redundancy, 1)]).is_empty() {
             return None;
@@ -201,56 +305,13 @@ impl MasterState {
         ))
     }
 
-    /// Begins to add the regions that are wanted. Returns whether other changes have to wait for that.
-    pub(super) fn add_regions(&mut self, ctx: &mut EventContext<'_>) -> bool {
-        let Some(view) = self.view() else { return false };
-        let number = view.number;
-        let first = view.regions.len() as u32;
-        if let Some(reserving) = &self.adding.under_way {
-            if reserving.goes_on(ctx.now_ms, number) {
-                return reserving.is_young(ctx.now_ms);
-            }
-            self.adding.under_way = None;
-        }
-        if self.adding.askers.is_empty() || self.adding.not_before_ms > ctx.now_ms {
-            return false;
-        }
-        let askers = std::mem::take(&mut self.adding.askers);
-        let wanted = self.wanted(&askers);
-        let chosen = (first..).zip(self.choose_members(ctx, &wanted));
-        let item = |(region, (redundancy, nodes))| {
-            let primary = removed(Mutant::NewRegionLedAtOnce);
-            NewExtent::new(Extent::Region { region, primary }, redundancy, nodes)
-        };
-        let items: Vec<NewExtent> = chosen.map(item).collect();
-        self.adding.under_way = self.reserve(ctx, items, &CallPurpose::AddRegions);
-        self.adding.under_way.is_some()
-    }
-
-    /// Returns the number of regions to add of each redundancy, for these askers.
-    fn wanted(&self, askers: &BTreeMap<Redundancy, BTreeSet<ClientId>>) -> Vec<(Redundancy, u64)> {
-        let Some(view) = self.view() else { return Vec::new() };
-        let blocks = u64::from(view.geometry.blocks_per_region());
-        let most = TOGETHER / (askers.len() as u64).clamp(1, TOGETHER);
-        let count = |(redundancy, askers): (&Redundancy, &BTreeSet<ClientId>)| {
-            let there = view.regions.iter();
-            let there = there.filter(|r| r.redundancy() == *redundancy && r.is_there()).count();
-            // With only one region, nothing could be written while it is copied. Regions for copies (of EC-oriented
-            // values) never move.
-            let alone = if matches!(redundancy, Redundancy::Copies(_)) { 1 } else { 2 };
-            let least = if there == 0 { alone } else { (there as u64).div_ceil(GROWTH) };
-            (*redundancy, (askers.len() as u64).div_ceil(blocks).max(least).min(most))
-        };
-        askers.iter().map(count).collect()
-    }
-
     /// Returns the members for new regions, up to the wanted number of each redundancy, each primary first.
     fn choose_members(
         &self,
         ctx: &EventContext<'_>,
         wanted: &[(Redundancy, u64)],
     ) -> Vec<(Redundancy, Vec<MnId>)> {
-        let Some(view) = self.view() else { return Vec::new() };
+        let Some(view) = &self.view else { return Vec::new() };
         let possible = MAX_REGIONS.min(VACATED_BYTES / view.geometry.region_bytes);
         let possible = possible.saturating_sub(view.regions.len() as u64);
         let mut rooms = self.region_rooms(view);
@@ -334,72 +395,25 @@ impl MasterState {
         rooms.retain(|room| view.member(room.node).is_some());
         rooms
     }
+}
 
-    pub(super) fn add_answered(
-        &mut self,
-        ctx: &mut EventContext<'_>,
-        node: MnId,
-        token: u64,
-        result: Result<NodeReply, String>,
-    ) {
-        let Some(reserving) = &mut self.adding.under_way else { return };
-        let heard = reserving.answer(node, token, result);
-        if matches!(heard, ReservationOutcome::Full | ReservationOutcome::Complete { full: true }) {
-            self.growth.note_full(node, true);
-        }
-        match heard {
-            ReservationOutcome::Waits | ReservationOutcome::Full => {}
-            ReservationOutcome::Complete { .. } => {
-                if let Some(reserving) = self.adding.under_way.take() {
-                    self.take_regions_in(ctx, &reserving);
-                }
-            }
-            ReservationOutcome::Problem(problem) => {
-                self.adding.under_way = None;
-                self.adding.not_before_ms = ctx.now_ms + PAUSE_MS;
-                self.turns.move_to_back(ChangePurpose::Regions);
-                let text = format!("no region is added yet: {problem}");
-                ctx.warn(Topic::Room, text);
-                self.probe(ctx, node);
-            }
-        }
-    }
-
-    /// Makes the view with the new regions, whose room is reserved.
-    fn take_regions_in(&mut self, ctx: &mut EventContext<'_>, reserving: &ExtentReservation) {
-        let Some(view) = self.view() else { return };
-        if view.number != reserving.view || view.change.is_some() {
-            return;
-        }
-        let has_all = |item: &&NewExtent| {
-            let replicas = self.places_of_new_regions(ctx, view, item.redundancy);
-            replicas.is_some_and(|replicas| item.places().len() >= replicas)
-        };
-        // A region with too few places ends the list: the numbers of those behind it would be wrong.
-        let items = reserving.items.iter().take_while(has_all);
-        let regions: Vec<(Redundancy, Vec<PoolPlace>)> =
-            items.map(|item| (item.redundancy, item.places())).collect();
-        if regions.is_empty() {
-            return;
-        }
-        let next = view.with_new_regions(&regions);
-        if let Err(error) = next.check() {
-            // The offsets come from memory nodes.
-            let text = format!("memory nodes gave room for regions that is none: {error}");
-            ctx.warn(Topic::Room, text);
-            self.adding.not_before_ms = ctx.now_ms + PAUSE_MS;
-            return;
-        }
-        let text = format!(
-            "view {}: frozen; new: {} of {}",
-            next.number,
-            regions.len(),
-            count_with_noun(next.regions.len(), "region")
-        );
-        self.turns.move_to_back(ChangePurpose::Regions);
-        self.adding.coming = regions.iter().map(|(redundancy, _)| *redundancy).collect();
-        self.set_view(ctx, next, Vec::new(), (Topic::Room, text));
-    }
+/// Returns the number of regions to add of each redundancy, for these askers.
+fn wanted_regions(
+    view: &View,
+    askers: &BTreeMap<Redundancy, BTreeSet<ClientId>>,
+) -> Vec<(Redundancy, u64)> {
+    let blocks = u64::from(view.geometry.blocks_per_region());
+    let most = TOGETHER / (askers.len() as u64).clamp(1, TOGETHER);
+    let count = |(redundancy, askers): (&Redundancy, &BTreeSet<ClientId>)| {
+        let there = view.regions.iter();
+        let there = there.filter(|r| r.redundancy() == *redundancy && r.is_there()).count();
+        // With only one region, nothing could be written while it is copied. Regions for copies (of EC-oriented
+        // values) never move.
+        let alone = if matches!(redundancy, Redundancy::Copies(_)) { 1 } else { 2 };
+        let least = if there == 0 { alone } else { (there as u64).div_ceil(GROWTH) };
+        (*redundancy, (askers.len() as u64).div_ceil(blocks).max(least).min(most))
+    };
+    askers.iter().map(count).collect()
 }
 
 /// Returns the number of regions that each member leads.

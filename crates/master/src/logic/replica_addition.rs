@@ -14,7 +14,6 @@
 
 use fusee_control::count_with_noun;
 use fusee_control::events::Topic;
-use std::collections::BTreeSet;
 
 use fusee_control::node::{Extent, NodeRefusal, NodeReply, NodeRequest};
 use fusee_core::data::Redundancy;
@@ -24,7 +23,10 @@ use fusee_core::view::change::NewReplica;
 
 use super::change_rotation::ChangePurpose;
 use super::context::{CallPurpose, EventContext};
-use super::{MasterState, reservation};
+use super::decision::{Decision, NextView};
+use super::draining::finish_drain;
+use super::facts::ClusterFacts;
+use super::reservation;
 
 /// The pause after a node did not do what it was asked for.
 const PAUSE_MS: u64 = 1_000;
@@ -35,8 +37,6 @@ const PATIENCE_MS: u64 = 15_000;
 #[derive(Debug, Default)]
 pub(super) struct ReplicaAddition {
     under_way: Option<ReplicaReservation>,
-    /// Nodes without room for a subtable (`false`) or a region (`true`).
-    full: BTreeSet<(MnId, bool)>,
     not_before_ms: u64,
     /// The operator was told that no node has room.
     told: bool,
@@ -73,7 +73,6 @@ impl ReplicaAddition {
 
     /// Takes note that a node has joined: there may be room now.
     pub fn look_again(&mut self) {
-        self.full.clear();
         self.idle_in = None;
     }
 
@@ -84,125 +83,123 @@ impl ReplicaAddition {
         self.under_way.as_ref().is_some_and(|growing| !growing.moves && is_young(growing))
     }
 
-    /// Returns whether a node has no room for a region, or a subtable, as far as it has reported.
-    pub fn is_full(&self, node: MnId, region: bool) -> bool {
-        self.full.contains(&(node, region))
-    }
-
-    /// Takes note that a node refused a region, or a subtable, for lack of room.
-    pub fn note_full(&mut self, node: MnId, region: bool) {
-        self.full.insert((node, region));
-    }
-}
-
-impl MasterState {
     /// Begins to add replicas, if some are missing and there is room. Returns whether other changes have to wait for
     /// that.
-    pub(super) fn add_missing(&mut self, ctx: &mut EventContext<'_>) -> bool {
-        self.drop_stale_reservation(ctx);
-        if self.growth.under_way.is_some() || !self.may_grow(ctx) {
-            return self.growth.adds_missing(ctx.now_ms);
+    pub fn step(&mut self, ctx: &mut EventContext<'_>, cluster: &ClusterFacts) -> bool {
+        self.drop_stale_reservation(ctx, cluster);
+        if self.under_way.is_some() || !self.may_grow(ctx, cluster) {
+            return self.adds_missing(ctx.now_ms);
         }
-        let Some((node, extents)) = self.choose(ctx) else { return false };
+        let Some((node, extents)) = cluster.choose(ctx) else { return false };
         let gains = extents.into_iter().map(|extent| (extent, None)).collect();
-        self.begin(ctx, node, gains);
-        self.growth.adds_missing(ctx.now_ms)
+        self.begin(ctx, cluster, node, gains);
+        self.adds_missing(ctx.now_ms)
     }
 
     /// Forgets a reservation for another view, of a node that is gone, or without an answer in time.
-    fn drop_stale_reservation(&mut self, ctx: &EventContext<'_>) {
-        let Some(growing) = &self.growth.under_way else { return };
-        let number = self.view().map(|view| view.number);
+    fn drop_stale_reservation(&mut self, ctx: &mut EventContext<'_>, cluster: &ClusterFacts) {
+        let Some(growing) = &self.under_way else { return };
         let is_over = growing.asked_ms + PATIENCE_MS <= ctx.now_ms;
-        let is_there = self.roster.identity_of(growing.node) == Some(growing.identity);
+        let is_there = cluster.roster.identity_of(growing.node) == Some(growing.identity);
         if is_over {
-            self.turns.move_to_back(ChangePurpose::Replicas);
-            self.growth.not_before_ms = ctx.now_ms + PAUSE_MS;
+            ctx.decide(Decision::MoveToBack(ChangePurpose::Replicas));
+            self.not_before_ms = ctx.now_ms + PAUSE_MS;
         }
-        if is_over || !is_there || number != Some(growing.view) {
-            self.growth.under_way = None;
+        if is_over || !is_there || cluster.view_number() != Some(growing.view) {
+            self.under_way = None;
         }
     }
 
     /// Moves replicas from the wrong places, once no missing replica can be added.
-    pub(super) fn even_out(&mut self, ctx: &mut EventContext<'_>) {
-        self.drop_stale_reservation(ctx);
-        if self.growth.under_way.is_some() || !self.may_grow(ctx) {
+    pub fn even_out(
+        &mut self,
+        ctx: &mut EventContext<'_>,
+        cluster: &ClusterFacts,
+        may_change_members: bool,
+    ) {
+        self.drop_stale_reservation(ctx, cluster);
+        if self.under_way.is_some() || !self.may_grow(ctx, cluster) {
             return;
         }
-        let missing = self.missing_replicas(ctx);
+        let missing = cluster.missing_replicas(ctx);
         if missing == 0 {
-            self.history.whole(ctx.now_ms);
-            self.move_next(ctx);
-        } else if self.next_moves().is_some() {
+            ctx.decide(Decision::Whole);
+            self.move_next(ctx, cluster, may_change_members);
+        } else if cluster.next_moves().is_some() {
             // Where members are unevenly full, a move makes room.
-            self.move_next(ctx);
-        } else if !self.finish_drain(ctx) {
+            self.move_next(ctx, cluster, may_change_members);
+        } else if !finish_drain(ctx, cluster, may_change_members) {
             let text = format!(
                 "{} missing, of subtables or regions: {}; start another memory node",
                 count_with_noun(missing, "replica"),
-                self.why_missing(ctx)
+                cluster.why_missing(ctx)
             );
-            self.idle_until_next_view(ctx, Some(text));
+            self.idle_until_next_view(ctx, cluster, Some(text));
         }
     }
 
     /// Returns whether a replica may be added now.
-    pub(super) fn may_grow(&self, ctx: &EventContext<'_>) -> bool {
-        let number = self.view().map(|view| view.number);
-        self.growth.not_before_ms <= ctx.now_ms
-            && self.growth.idle_in != number
-            && self.losing.is_empty()
-            && self.sessions.expired().next().is_none()
+    fn may_grow(&self, ctx: &EventContext<'_>, cluster: &ClusterFacts) -> bool {
+        self.not_before_ms <= ctx.now_ms
+            && self.idle_in != cluster.view_number()
+            && cluster.failed.is_empty()
+            && cluster.sessions.expired().next().is_none()
     }
 
-    fn move_next(&mut self, ctx: &mut EventContext<'_>) {
-        if let Some(moves) = self.next_moves() {
-            if self.growth.next_move_ms <= ctx.now_ms {
+    fn move_next(
+        &mut self,
+        ctx: &mut EventContext<'_>,
+        cluster: &ClusterFacts,
+        may_change_members: bool,
+    ) {
+        if let Some(moves) = cluster.next_moves() {
+            if self.next_move_ms <= ctx.now_ms {
                 let gains = moves.extents.into_iter();
                 let gains = gains.map(|(extent, leaving)| (extent, Some(leaving))).collect();
-                self.begin(ctx, moves.to, gains);
+                self.begin(ctx, cluster, moves.to, gains);
             }
-        } else if !self.finish_drain(ctx) {
-            let stuck: Vec<String> = self.roster.draining().map(|node| node.to_string()).collect();
+        } else if !finish_drain(ctx, cluster, may_change_members) {
+            let stuck: Vec<String> =
+                cluster.roster.draining().map(|node| node.to_string()).collect();
             let text = format!(
                 "{} cannot be emptied: no other memory node has room; start another one, or take \
                  the drain back",
                 stuck.join(", ")
             );
-            self.idle_until_next_view(ctx, (!stuck.is_empty()).then_some(text));
+            self.idle_until_next_view(ctx, cluster, (!stuck.is_empty()).then_some(text));
         }
     }
 
     /// Rests until the next view: nothing is left to do in this one, or a problem prevents it.
-    fn idle_until_next_view(&mut self, ctx: &mut EventContext<'_>, problem: Option<String>) {
+    fn idle_until_next_view(
+        &mut self,
+        ctx: &mut EventContext<'_>,
+        cluster: &ClusterFacts,
+        problem: Option<String>,
+    ) {
         match problem {
             Some(text) => {
-                if self.problem.as_ref() != Some(&text) {
+                if cluster.problem.as_ref() != Some(&text) {
                     ctx.warn(Topic::Repair, text.clone());
-                    self.problem = Some(text);
+                    ctx.decide(Decision::SetProblem(Some(text)));
                 }
-                self.growth.told = true;
+                self.told = true;
             }
-            None if std::mem::take(&mut self.growth.told) => self.problem = None,
+            None if std::mem::take(&mut self.told) => ctx.decide(Decision::SetProblem(None)),
             None => {}
         }
-        self.growth.idle_in = self.view().map(|view| view.number);
-    }
-
-    /// Returns whether a replica is moving from one member to another.
-    pub(super) fn is_moving(&self) -> bool {
-        self.view().is_some_and(|view| view.leaving().next().is_some())
+        self.idle_in = cluster.view_number();
     }
 
     fn begin(
         &mut self,
         ctx: &mut EventContext<'_>,
+        cluster: &ClusterFacts,
         node: MnId,
         gains: Vec<(Extent, Option<PoolPlace>)>,
     ) {
-        let (Some(view), Some(member)) = (self.view(), self.roster.get(node)) else { return };
-        let attempt = self.last_attempt;
+        let (Some(view), Some(member)) = (&cluster.view, cluster.roster.get(node)) else { return };
+        let attempt = cluster.last_attempt;
         let requests = gains.iter().map(|(extent, _)| {
             let redundancy = match extent {
                 Extent::Region { region, .. } => view.regions[*region as usize].redundancy(),
@@ -227,28 +224,30 @@ impl MasterState {
         };
         let text = format!("{node} gets replicas of {} extents", gains.len());
         ctx.info(Topic::Repair, text);
-        self.growth.under_way = Some(growing);
-        self.ask_for_room(ctx);
+        self.under_way = Some(growing);
+        self.ask_for_room(ctx, cluster);
     }
 
-    fn ask_for_room(&mut self, ctx: &mut EventContext<'_>) {
-        let Some(growing) = &self.growth.under_way else { return };
+    fn ask_for_room(&mut self, ctx: &mut EventContext<'_>, cluster: &ClusterFacts) {
+        let Some(growing) = &self.under_way else { return };
         let node = growing.node;
         let request = growing.requests[growing.done].clone();
-        let token = ctx.call(&self.roster, node, request, CallPurpose::Grow);
-        if let Some(growing) = &mut self.growth.under_way {
+        let token = ctx.call(&cluster.roster, node, request, CallPurpose::Grow);
+        if let Some(growing) = &mut self.under_way {
             growing.token = token;
             growing.asked_ms = ctx.now_ms;
         }
     }
 
-    pub(super) fn grow_answered(
+    /// Handles a node's answer to a request for room, or its failure.
+    pub fn grow_answered(
         &mut self,
         ctx: &mut EventContext<'_>,
+        cluster: &ClusterFacts,
         token: u64,
         result: Result<NodeReply, String>,
     ) {
-        let Some(growing) = &mut self.growth.under_way else { return };
+        let Some(growing) = &mut self.under_way else { return };
         if growing.token != Some(token) {
             return;
         }
@@ -270,16 +269,16 @@ impl MasterState {
                 None
             }
             (request, Ok(NodeReply::Refused(refusal))) => {
-                let region =
+                let regions =
                     matches!(request, NodeRequest::Reserve { extent: Extent::Region { .. }, .. });
-                self.growth.full.insert((node, region));
+                ctx.decide(Decision::NoteFull { node, regions });
                 if !matches!(refusal, NodeRefusal::PoolFull { .. }) {
-                    self.growth.full.insert((node, !region));
+                    ctx.decide(Decision::NoteFull { node, regions: !regions });
                     let text = format!("{node} gets no replica: {refusal}");
                     ctx.warn(Topic::Repair, text);
                 }
                 if growing.places.is_empty() {
-                    self.growth.under_way = None;
+                    self.under_way = None;
                     return;
                 }
                 // It goes on with the places so far; the last request asks for its identity.
@@ -290,27 +289,33 @@ impl MasterState {
             (_, Err(cause)) => Some(format!("{node} does not answer: {cause}")),
         };
         if let Some(problem) = problem {
-            self.growth.under_way = None;
-            self.turns.move_to_back(ChangePurpose::Replicas);
-            self.growth.not_before_ms = ctx.now_ms + PAUSE_MS;
+            self.under_way = None;
+            ctx.decide(Decision::MoveToBack(ChangePurpose::Replicas));
+            self.not_before_ms = ctx.now_ms + PAUSE_MS;
             ctx.warn(Topic::Repair, format!("no replica is added: {problem}"));
-            return self.probe(ctx, node);
+            ctx.decide(Decision::Probe(node));
+            return;
         }
         growing.done += 1;
         if growing.done < growing.requests.len() {
-            return self.ask_for_room(ctx);
+            return self.ask_for_room(ctx, cluster);
         }
-        let Some(growing) = self.growth.under_way.take() else { return };
-        self.add_replicas(ctx, &growing);
+        let Some(growing) = self.under_way.take() else { return };
+        self.add_replicas(ctx, cluster, &growing);
     }
 
     /// Makes the view with the new replicas, whose room is reserved.
-    fn add_replicas(&mut self, ctx: &mut EventContext<'_>, growing: &ReplicaReservation) {
-        let Some(view) = self.view() else { return };
+    fn add_replicas(
+        &mut self,
+        ctx: &mut EventContext<'_>,
+        cluster: &ClusterFacts,
+        growing: &ReplicaReservation,
+    ) {
+        let Some(view) = &cluster.view else { return };
         if view.number != growing.view || view.change.is_some() {
             return;
         }
-        let Some(member) = self.roster.get(growing.node) else { return };
+        let Some(member) = cluster.roster.get(growing.node) else { return };
         let mut subtables = Vec::new();
         let mut regions = Vec::new();
         let mut moved_bytes = 0;
@@ -327,7 +332,9 @@ impl MasterState {
             // The offsets come from the memory node.
             let text = format!("{} gave room that is none: {error}", member.node);
             ctx.warn(Topic::Repair, text);
-            self.growth.full.extend([(growing.node, false), (growing.node, true)]);
+            for regions in [false, true] {
+                ctx.decide(Decision::NoteFull { node: growing.node, regions });
+            }
             return;
         }
         let text = format!(
@@ -338,10 +345,10 @@ impl MasterState {
             member.node
         );
         let pause_ms = moved_bytes.saturating_mul(1_000) / ctx.settings.move_bytes_per_s;
-        self.growth.next_move_ms = self.growth.next_move_ms.max(ctx.now_ms + pause_ms);
+        self.next_move_ms = self.next_move_ms.max(ctx.now_ms + pause_ms);
         if !growing.moves {
-            self.turns.move_to_back(ChangePurpose::Replicas);
+            ctx.decide(Decision::MoveToBack(ChangePurpose::Replicas));
         }
-        self.set_view(ctx, next, Vec::new(), (Topic::Repair, text));
+        ctx.set_view(NextView::new(next, Topic::Repair, text));
     }
 }

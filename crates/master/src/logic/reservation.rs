@@ -13,8 +13,8 @@ use fusee_core::data::Redundancy;
 use fusee_core::verbs::MnId;
 use fusee_core::view::{PoolPlace, View};
 
-use super::MasterState;
 use super::context::{CallPurpose, EventContext};
+use super::facts::ClusterFacts;
 
 /// The pause after a node did not do what it was asked for.
 pub(super) const PAUSE_MS: u64 = 1_000;
@@ -122,12 +122,7 @@ impl ExtentReservation {
 }
 
 /// Returns the request to reserve an extent of a view.
-pub(super) fn request(
-    view: &View,
-    attempt: u64,
-    extent: Extent,
-    redundancy: Redundancy,
-) -> NodeRequest {
+pub fn request(view: &View, attempt: u64, extent: Extent, redundancy: Redundancy) -> NodeRequest {
     let geometry = &view.geometry;
     let (bytes, block_bytes) = match extent {
         Extent::Region { .. } => (geometry.region_bytes, geometry.block_bytes),
@@ -138,29 +133,24 @@ pub(super) fn request(
     NodeRequest::Reserve { cluster, attempt, view, extent, bytes, block_bytes, redundancy }
 }
 
-impl MasterState {
-    /// Asks for the room of all these items; `None` if there is no node to ask.
-    pub(super) fn reserve(
-        &mut self,
-        ctx: &mut EventContext<'_>,
-        items: Vec<NewExtent>,
-        purpose: &CallPurpose,
-    ) -> Option<ExtentReservation> {
-        let view = self.view()?;
-        let number = view.number;
-        let attempt = self.last_attempt;
-        let asks = items.iter().enumerate().flat_map(|(at, item)| {
-            let request = request(view, attempt, item.extent, item.redundancy);
-            item.nodes.iter().map(move |(node, _)| (at, *node, request.clone()))
-        });
-        let asks: Vec<(usize, MnId, NodeRequest)> = asks.collect();
-        let mut calls = BTreeMap::new();
-        for (at, node, request) in asks {
-            if let Some(token) = ctx.call(&self.roster, node, request, purpose.clone()) {
+/// Asks for the room of all these items; `None` if there is no node to ask.
+pub(super) fn reserve(
+    ctx: &mut EventContext<'_>,
+    cluster: &ClusterFacts,
+    items: Vec<NewExtent>,
+    purpose: &CallPurpose,
+) -> Option<ExtentReservation> {
+    let view = cluster.view.as_ref()?;
+    let mut calls = BTreeMap::new();
+    for (at, item) in items.iter().enumerate() {
+        for (node, _) in &item.nodes {
+            let request = request(view, cluster.last_attempt, item.extent, item.redundancy);
+            if let Some(token) = ctx.call(&cluster.roster, *node, request, purpose.clone()) {
                 calls.insert(token, at);
             }
         }
-        let reserving = ExtentReservation { view: number, items, calls, begun_ms: ctx.now_ms };
-        (!reserving.calls.is_empty()).then_some(reserving)
     }
+    let begun_ms = ctx.now_ms;
+    let reserving = ExtentReservation { view: view.number, items, calls, begun_ms };
+    (!reserving.calls.is_empty()).then_some(reserving)
 }

@@ -20,10 +20,13 @@ use std::ops::Range;
 use fusee_control::master::ScrubStatus;
 use fusee_core::scrub::{DifferingSlot, ScrubFindings, UnreadableSlot};
 use fusee_core::stats::Damage;
+use fusee_core::view::View;
 
-use super::MasterState;
 use super::context::EventContext;
+use super::decision::{Decision, NextView};
+use super::facts::ClusterFacts;
 use crate::jobs::MasterJob;
+use crate::settings::LeaseSettings;
 
 /// The time after which a slot is checked again, in leases: by then a writer is done, or has expired.
 const PATIENCE_LEASES: u64 = 2;
@@ -54,54 +57,58 @@ pub(super) struct ScrubState {
     so_far: ScrubStatus,
 }
 
-impl MasterState {
+/// The slots that a job has looked at.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ScrubbedSlots {
+    pub subtable: u32,
+    /// The first slot.
+    pub first: u64,
+    /// The job worked by the view in force.
+    pub is_current: bool,
+}
+
+impl ScrubState {
     /// Returns the totals of the scrubber.
-    pub(super) fn scrubbed(&self) -> ScrubStatus {
-        self.scrubbing.so_far
+    pub fn scrubbed(&self) -> ScrubStatus {
+        self.so_far
     }
 
     /// Starts the next job of the scrub, or a change that deals with a finding.
-    pub(super) fn scrub(&mut self, ctx: &mut EventContext<'_>) {
-        let Some(view) = self.view() else { return };
+    pub fn step(&mut self, ctx: &mut EventContext<'_>, cluster: &ClusterFacts) {
+        let Some(view) = &cluster.view else { return };
         let rate = ctx.settings.scrub_bytes_per_s;
         if rate == 0 || view.change.is_some() || view.subtables.is_empty() {
             return;
         }
-        if self.settle_what_disagrees(ctx) {
+        if self.settle_what_disagrees(ctx, view) {
             return;
         }
         let bytes = (rate / 2).clamp(MIN_JOB_BYTES, MAX_JOB_BYTES);
-        let patience_ms = self.patience_ms(ctx);
+        let patience_ms = patience_ms(ctx.settings.lease);
         let due = |(_, (_, seen_ms)): &(&(u32, u64), &(Vec<u64>, u64))| {
             seen_ms.saturating_add(patience_ms) <= ctx.now_ms
         };
-        let due = self.scrubbing.suspects.iter().find(due).map(|(at, _)| *at);
+        let due = self.suspects.iter().find(due).map(|(at, _)| *at);
         let job = match due {
             Some((subtable, first)) => MasterJob::Scrub { subtable, first, count: 1, bytes },
-            None if self.scrubbing.not_before_ms > ctx.now_ms => return,
+            None if self.not_before_ms > ctx.now_ms => return,
             None => {
-                let ScrubState { subtable, slot: first, .. } = self.scrubbing;
+                let ScrubState { subtable, slot: first, .. } = *self;
                 MasterJob::Scrub { subtable, first, count: u64::MAX, bytes }
             }
         };
-        self.start_job(ctx, job);
-    }
-
-    fn patience_ms(&self, ctx: &EventContext<'_>) -> u64 {
-        ctx.settings.lease.lease_ms.saturating_mul(PATIENCE_LEASES)
+        ctx.decide(Decision::StartJob(job));
     }
 
     /// Begins a change that deals with findings; returns whether it did.
-    fn settle_what_disagrees(&mut self, ctx: &mut EventContext<'_>) -> bool {
-        let Some(view) = self.view() else { return false };
+    fn settle_what_disagrees(&mut self, ctx: &mut EventContext<'_>, view: &View) -> bool {
         let subtables = view.subtables.len() as u32;
         let regions = view.regions.len() as u32;
-        let found = &self.scrubbing;
-        let unequal: Vec<u32> =
-            found.unequal.iter().copied().filter(|s| *s < subtables).take(TOGETHER).collect();
+        let unequal = self.unequal.iter().copied().filter(|s| *s < subtables);
+        let unequal: Vec<u32> = unequal.take(TOGETHER).collect();
         // One region at a time: no session places objects there meanwhile.
-        let marked: Vec<u32> =
-            found.marked.iter().copied().filter(|r| *r < regions).take(1).collect();
+        let marked = self.marked.iter().copied().filter(|r| *r < regions);
+        let marked: Vec<u32> = marked.take(1).collect();
         if unequal.is_empty() && marked.is_empty() {
             return false;
         }
@@ -112,11 +119,11 @@ impl MasterState {
             count_with_noun(unequal.len(), "subtable"),
             count_with_noun(marked.len(), "region")
         );
-        self.scrubbing.unequal.retain(|subtable| !unequal.contains(subtable));
-        self.scrubbing.marked.retain(|region| !marked.contains(region));
-        self.scrubbing.so_far.settled_subtables += unequal.len() as u64;
-        self.scrubbing.so_far.renewed_regions += marked.len() as u64;
-        self.set_view(ctx, next, Vec::new(), (Topic::Damage, text));
+        self.unequal.retain(|subtable| !unequal.contains(subtable));
+        self.marked.retain(|region| !marked.contains(region));
+        self.so_far.settled_subtables += unequal.len() as u64;
+        self.so_far.renewed_regions += marked.len() as u64;
+        ctx.set_view(NextView::new(next, Topic::Damage, text));
         true
     }
 
@@ -124,10 +131,11 @@ impl MasterState {
     fn tell_lost(
         &mut self,
         ctx: &mut EventContext<'_>,
-        (subtable, slots): (u32, Range<u64>),
+        subtable: u32,
+        slots: Range<u64>,
         lost: &[UnreadableSlot],
     ) {
-        let ScrubState { lost: count, told, .. } = &mut self.scrubbing;
+        let ScrubState { lost: count, told, .. } = self;
         *count += lost.len() as u64;
         // A pair that is no longer lost is forgotten, and would be told anew.
         let before: Vec<(u32, u64)> =
@@ -151,21 +159,22 @@ impl MasterState {
                 ctx.warn(Topic::Damage, text);
             }
         }
-        self.sessions.add_damage(Damage { found: damaged, repaired: 0 });
+        ctx.decide(Decision::AddDamage(Damage { found: damaged, repaired: 0 }));
     }
 
-    /// Takes the findings of a job about a subtable, from this slot on, by the view of this number.
-    pub(super) fn take_scrub_findings(
+    /// Takes the findings of a job about these slots.
+    pub fn take_findings(
         &mut self,
         ctx: &mut EventContext<'_>,
-        (by, subtable, first): (u64, u32, u64),
+        cluster: &ClusterFacts,
+        scrubbed: ScrubbedSlots,
         looked: ScrubFindings,
     ) {
         let ScrubFindings { next, bytes, damage, lost, differing, marked } = looked;
-        self.sessions.add_damage(damage);
-        self.tell_lost(ctx, (subtable, first..next), &lost);
-        let Some(view) = self.view() else { return };
-        let is_current = view.number == by;
+        let ScrubbedSlots { subtable, first, is_current } = scrubbed;
+        ctx.decide(Decision::AddDamage(damage));
+        self.tell_lost(ctx, subtable, first..next, &lost);
+        let Some(view) = &cluster.view else { return };
         let slots = view.geometry.subtable_slots();
         let subtables = view.subtables.len() as u32;
         if damage.found > 0 {
@@ -178,16 +187,15 @@ impl MasterState {
         for region in marked {
             let text = format!("a free bitmap of region {region} marks an object that is in use");
             ctx.warn(Topic::Damage, text);
-            self.scrubbing.marked.insert(region);
+            self.marked.insert(region);
         }
-        let patience_ms = self.patience_ms(ctx);
-        let found = &mut self.scrubbing;
+        let patience_ms = patience_ms(ctx.settings.lease);
         // Earlier differences there have gone, or are among the findings again.
         let within = (subtable, first)..(subtable, next);
         let mut before = BTreeMap::new();
-        while let Some((at, _)) = found.suspects.range(within.clone()).next() {
+        while let Some((at, _)) = self.suspects.range(within.clone()).next() {
             let at = *at;
-            before.extend(found.suspects.remove_entry(&at));
+            before.extend(self.suspects.remove_entry(&at));
         }
         for DifferingSlot { slot, words } in differing {
             let at = (subtable, slot);
@@ -200,29 +208,33 @@ impl MasterState {
                          writing there"
                     );
                     ctx.warn(Topic::Damage, text);
-                    found.unequal.insert(subtable);
+                    self.unequal.insert(subtable);
                 }
-                Some(seen) => drop(found.suspects.insert(at, seen)),
-                None if found.suspects.len() < MAX_SUSPECTS => {
-                    found.suspects.insert(at, (words, ctx.now_ms));
+                Some(seen) => drop(self.suspects.insert(at, seen)),
+                None if self.suspects.len() < MAX_SUSPECTS => {
+                    self.suspects.insert(at, (words, ctx.now_ms));
                 }
                 None => {}
             }
         }
         let rate = ctx.settings.scrub_bytes_per_s.max(1);
-        let found = &mut self.scrubbing;
         // A job that reads little has a cost, too.
         let due = bytes.max(MIN_JOB_BYTES).saturating_mul(1_000);
-        found.not_before_ms = ctx.now_ms + due / rate;
-        found.so_far.bytes += bytes;
-        if (found.subtable, found.slot) == (subtable, first) {
-            (found.subtable, found.slot) =
+        self.not_before_ms = ctx.now_ms + due / rate;
+        self.so_far.bytes += bytes;
+        if (self.subtable, self.slot) == (subtable, first) {
+            (self.subtable, self.slot) =
                 if next < slots { (subtable, next) } else { (subtable + 1, 0) };
-            if found.subtable >= subtables {
-                (found.subtable, found.slot) = (0, 0);
-                found.so_far.passes += 1;
-                found.so_far.lost_pairs = std::mem::take(&mut found.lost);
+            if self.subtable >= subtables {
+                (self.subtable, self.slot) = (0, 0);
+                self.so_far.passes += 1;
+                self.so_far.lost_pairs = std::mem::take(&mut self.lost);
             }
         }
     }
+}
+
+/// Returns the time after which a slot is checked again.
+fn patience_ms(lease: LeaseSettings) -> u64 {
+    lease.lease_ms.saturating_mul(PATIENCE_LEASES)
 }

@@ -20,12 +20,9 @@
 
 use std::collections::BTreeSet;
 
-use fusee_control::master::{MasterReply, Orphan};
-use fusee_control::node::BlockId;
 use fusee_core::verbs::ClientId;
 
 use super::context::EventContext;
-use super::{FormationState, MasterState, refused};
 use crate::sessions::SessionRegistry;
 
 /// The pause after a call, in which no other one begins.
@@ -34,8 +31,6 @@ const PAUSE_MS: u64 = 10;
 /// end of the last one.
 const VALID_CALLS: u64 = 4;
 const VALID_FOR_MS: u64 = 2_000;
-/// For this long, a block that a session has seen to be in use is given out for its own size class only.
-const USED_FOR_MS: u64 = 1_000;
 /// For this long after the pause, a call counts as in vain.
 const IN_VAIN_FOR_MS: u64 = 50;
 /// The longest wait for the sessions.
@@ -126,59 +121,45 @@ impl MemoryShortage {
     }
 }
 
-impl MasterState {
-    /// Answers a session that is short of memory. `waited_for` is the call that it has waited for, or 0. Returns the
-    /// call that it has to wait for. If the call has ended, the error says whether it was in vain.
-    pub(super) fn call_for_memory(
+/// The answer to a session that is short of memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum MemoryCall {
+    /// It has to wait for the end of this call.
+    Waits { call: u64 },
+    /// The call that it has waited for has ended.
+    Ended,
+    /// The call that it has waited for has ended, and was in vain.
+    InVain,
+}
+
+impl MemoryShortage {
+    /// Answers a session that is short of memory. `waited_for` is the call that it has waited for, or 0.
+    pub fn call_for_memory(
         &mut self,
         ctx: &EventContext<'_>,
+        sessions: &SessionRegistry,
         waited_for: u64,
-    ) -> Result<u64, bool> {
-        let shortage = &mut self.shortage;
-        let sessions = &self.sessions;
-        shortage.called.retain(|client| sessions.is_open(*client));
-        shortage.end_in_time(ctx.now_ms, sessions);
-        if shortage.is_over(ctx.now_ms, waited_for) {
-            let is_recent = ctx.now_ms < shortage.not_before_ms + IN_VAIN_FOR_MS;
-            return Err(is_recent && waited_for <= shortage.in_vain);
+    ) -> MemoryCall {
+        self.called.retain(|client| sessions.is_open(*client));
+        self.end_in_time(ctx.now_ms, sessions);
+        if self.is_over(ctx.now_ms, waited_for) {
+            let is_recent = ctx.now_ms < self.not_before_ms + IN_VAIN_FOR_MS;
+            let is_in_vain = is_recent && waited_for <= self.in_vain;
+            return if is_in_vain { MemoryCall::InVain } else { MemoryCall::Ended };
         }
-        if shortage.is_running {
-            let is_known = waited_for == shortage.last;
-            return Ok(if is_known { waited_for } else { shortage.last + 1 });
+        if self.is_running {
+            let is_known = waited_for == self.last;
+            return MemoryCall::Waits { call: if is_known { waited_for } else { self.last + 1 } };
         }
-        if ctx.now_ms < shortage.not_before_ms {
-            return Ok(shortage.last + 1);
+        if ctx.now_ms < self.not_before_ms {
+            return MemoryCall::Waits { call: self.last + 1 };
         }
-        shortage.last += 1;
-        shortage.is_running = true;
-        (shortage.stirs, shortage.handed_on) = (false, sessions.handed_on());
-        shortage.called = sessions.open_sessions().map(|(client, _)| client).collect();
+        self.last += 1;
+        self.is_running = true;
+        (self.stirs, self.handed_on) = (false, sessions.handed_on());
+        self.called = sessions.open_sessions().map(|(client, _)| client).collect();
         let patience = ctx.settings.lease.lease_ms / 2;
-        shortage.until_ms = ctx.now_ms + patience.min(MOST_PATIENCE_MS);
-        Ok(shortage.last)
-    }
-
-    /// Takes over the blocks that a session hands on.
-    pub(super) fn hand_on(
-        &mut self,
-        ctx: &mut EventContext<'_>,
-        (client, serial): (ClientId, u64),
-        (orphans, used): (&[Orphan], &[BlockId]),
-    ) -> MasterReply {
-        let FormationState::Formed(view) = &self.phase else {
-            return refused("no session has been opened yet");
-        };
-        let mut writes = Vec::new();
-        let until_ms = ctx.now_ms + USED_FOR_MS;
-        let handed =
-            self.sessions.hand_on((client, serial), orphans, (used, until_ms), view, &mut writes);
-        ctx.persist(writes);
-        match handed {
-            Ok(()) => MasterReply::Done,
-            Err(reason) => {
-                ctx.complain(format!("{client}: {reason}"));
-                refused(reason)
-            }
-        }
+        self.until_ms = ctx.now_ms + patience.min(MOST_PATIENCE_MS);
+        MemoryCall::Waits { call: self.last }
     }
 }

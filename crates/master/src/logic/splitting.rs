@@ -3,7 +3,7 @@
 //! Clients repeat their request as long as they need it, so nothing of this is stored. When the view is stable, members
 //! are chosen for the siblings of all wanted subtables, and each reserves the room for its replica under the number
 //! that the sibling is going to have. Then the view names the places, and the rest follows from it
-//! ([`Split`](fusee_core::view::change::SplitProgress)).
+//! ([`SplitProgress`](fusee_core::view::change::SplitProgress)).
 //!
 //! *Depth.* A split that separates no keys doubles the directory, and so does the next one. Clients do not ask for such
 //! a split: they look at the keys that are in the way. Whatever clients ask, depth is bounded here by the number of
@@ -32,8 +32,10 @@ use fusee_core::view::{MAX_DEPTH, PoolPlace, View};
 
 use super::change_rotation::ChangePurpose;
 use super::context::{CallPurpose, EventContext};
-use super::reservation::{ExtentReservation, NewExtent, PAUSE_MS, ReservationOutcome};
-use super::{MasterState, refused};
+use super::decision::{Decision, NextView};
+use super::facts::ClusterFacts;
+use super::refused;
+use super::reservation::{ExtentReservation, NewExtent, PAUSE_MS, ReservationOutcome, reserve};
 use crate::placement::{NodeRoom, choose_another};
 use crate::plan::{SUBTABLES, padded};
 
@@ -94,25 +96,24 @@ impl SubtableSplits {
     pub fn problem(&self, now_ms: u64) -> Option<String> {
         self.unreadable.keys().find_map(|subtable| self.reason(now_ms, *subtable))
     }
-}
 
-impl MasterState {
     /// Handles a client's report that it found no free slot in a subtable, by the view of this number.
-    pub(super) fn split_wanted(
+    pub fn split_wanted(
         &mut self,
         ctx: &EventContext<'_>,
+        cluster: &ClusterFacts,
+        view: &View,
         subtable: u32,
         number: u64,
     ) -> MasterReply {
-        let Some(view) = self.view() else { return self.not_ready(ctx) };
         if view.number > number {
             return MasterReply::Done;
         }
         // Another client has asked for the same. Room for one more sibling does not matter then.
-        if self.splitting.is_under_way_for(view, subtable) {
+        if self.is_under_way_for(view, subtable) {
             return MasterReply::Done;
         }
-        if let Some(reason) = self.splitting.reason(ctx.now_ms, subtable) {
+        if let Some(reason) = self.reason(ctx.now_ms, subtable) {
             return refused(reason);
         }
         let replicas = match view.subtables.get(subtable as usize) {
@@ -120,114 +121,81 @@ impl MasterState {
             Some(_) => return MasterReply::TooDeep,
             None => return refused("there is no such subtable"),
         };
-        if self.sibling_rooms(view).iter().filter(|room| room.items > 0).count() < replicas {
+        if sibling_rooms(cluster, view).iter().filter(|room| room.items > 0).count() < replicas {
             return refused(
                 "no memory node has room for a larger index; start another memory node, with a larger pool",
             );
         }
-        self.splitting.wanted.insert(subtable);
+        self.wanted.insert(subtable);
         MasterReply::Done
     }
 
-    /// Returns the number of siblings that fit on each member of the view.
-    fn sibling_rooms(&self, view: &View) -> Vec<NodeRoom> {
-        let mut rooms = self.rooms(view, false, padded(view.geometry.subtable_bytes()));
-        rooms.retain(|room| view.member(room.node).is_some());
-        rooms
-    }
-
     /// Begins to split the wanted subtables. Returns whether other changes have to wait for that.
-    pub(super) fn split(&mut self, ctx: &mut EventContext<'_>) -> bool {
-        let Some(number) = self.view().map(|view| view.number) else { return false };
-        if let Some((reserving, _)) = &self.splitting.under_way {
+    pub fn step(&mut self, ctx: &mut EventContext<'_>, cluster: &ClusterFacts) -> bool {
+        let Some(number) = cluster.view_number() else { return false };
+        if let Some((reserving, _)) = &self.under_way {
             if reserving.goes_on(ctx.now_ms, number) {
                 return reserving.is_young(ctx.now_ms);
             }
-            self.splitting.under_way = None;
+            self.under_way = None;
         }
-        if self.splitting.wanted.is_empty() || self.splitting.not_before_ms > ctx.now_ms {
+        if self.wanted.is_empty() || self.not_before_ms > ctx.now_ms {
             return false;
         }
-        let mut wanted = std::mem::take(&mut self.splitting.wanted);
-        wanted.retain(|subtable| self.splitting.reason(ctx.now_ms, *subtable).is_none());
-        let (items, whose) = self.choose_siblings(ctx, &wanted);
-        let reserving = self.reserve(ctx, items, &CallPurpose::Split);
-        self.splitting.under_way = reserving.map(|reserving| (reserving, whose));
-        self.splitting.under_way.is_some()
+        let mut wanted = std::mem::take(&mut self.wanted);
+        wanted.retain(|subtable| self.reason(ctx.now_ms, *subtable).is_none());
+        let (items, whose) = choose_siblings(ctx, cluster, &wanted);
+        let reserving = reserve(ctx, cluster, items, &CallPurpose::Split);
+        self.under_way = reserving.map(|reserving| (reserving, whose));
+        self.under_way.is_some()
     }
 
     /// Goes on with the change without the split of this subtable: an entry in this slot can be placed in neither half.
-    pub(super) fn cannot_split(
+    pub fn cannot_split(
         &mut self,
         ctx: &mut EventContext<'_>,
-        (subtable, slot): (u32, u64),
+        cluster: &ClusterFacts,
+        subtable: u32,
+        slot: u64,
     ) {
-        self.splitting.unreadable.insert(subtable, (slot, ctx.now_ms + AGAIN_MS));
-        if let Some(reason) = self.splitting.reason(ctx.now_ms, subtable) {
+        self.unreadable.insert(subtable, (slot, ctx.now_ms + AGAIN_MS));
+        if let Some(reason) = self.reason(ctx.now_ms, subtable) {
             ctx.warn(Topic::Split, reason);
         }
-        if let Some(next) = self.view().and_then(|view| view.without_split(subtable)) {
+        if let Some(next) = cluster.view.as_ref().and_then(|view| view.without_split(subtable)) {
             let text = format!("view {}: transforming, without that split", next.number);
-            self.set_view(ctx, next, Vec::new(), (Topic::Split, text));
+            ctx.set_view(NextView::new(next, Topic::Split, text));
         }
     }
 
-    /// Returns the siblings, in the order of their numbers, and the subtables that they are split from.
-    fn choose_siblings(
-        &self,
-        ctx: &EventContext<'_>,
-        wanted: &BTreeSet<u32>,
-    ) -> (Vec<NewExtent>, Vec<u32>) {
-        let mut items = Vec::new();
-        let mut whose = Vec::new();
-        let Some(view) = self.view() else { return (items, whose) };
-        let mut rooms = self.sibling_rooms(view);
-        for of in wanted.iter().take(TOGETHER) {
-            let subtable = (view.subtables.len() + items.len()) as u32;
-            let mut nodes: Vec<MnId> = Vec::new();
-            for _ in 0..ctx.settings.index_replicas {
-                let next = choose_another(SUBTABLES, &rooms, subtable.into(), &nodes);
-                let Some(node) = next else { break };
-                if let Some(room) = rooms.iter_mut().find(|room| room.node == node) {
-                    room.items -= 1;
-                }
-                nodes.push(node);
-            }
-            if nodes.len() < replicas_of(view, *of) {
-                break;
-            }
-            items.push(NewExtent::new(Extent::Subtable { subtable }, Redundancy::default(), nodes));
-            whose.push(*of);
-        }
-        (items, whose)
-    }
-
-    pub(super) fn split_answered(
+    /// Handles a node's answer to a request for room, or its failure.
+    pub fn split_answered(
         &mut self,
         ctx: &mut EventContext<'_>,
+        cluster: &ClusterFacts,
         node: MnId,
         token: u64,
         result: Result<NodeReply, String>,
     ) {
-        let Some((reserving, _)) = &mut self.splitting.under_way else { return };
+        let Some((reserving, _)) = &mut self.under_way else { return };
         let heard = reserving.answer(node, token, result);
         if matches!(heard, ReservationOutcome::Full | ReservationOutcome::Complete { full: true }) {
-            self.growth.note_full(node, false);
+            ctx.decide(Decision::NoteFull { node, regions: false });
         }
         match heard {
             ReservationOutcome::Waits | ReservationOutcome::Full => {}
             ReservationOutcome::Complete { .. } => {
-                if let Some((reserving, whose)) = self.splitting.under_way.take() {
-                    self.split_subtables(ctx, &reserving, &whose);
+                if let Some((reserving, whose)) = self.under_way.take() {
+                    self.split_subtables(ctx, cluster, &reserving, &whose);
                 }
             }
             ReservationOutcome::Problem(problem) => {
-                self.splitting.under_way = None;
-                self.splitting.not_before_ms = ctx.now_ms + PAUSE_MS;
-                self.turns.move_to_back(ChangePurpose::Splits);
+                self.under_way = None;
+                self.not_before_ms = ctx.now_ms + PAUSE_MS;
+                ctx.decide(Decision::MoveToBack(ChangePurpose::Splits));
                 let text = format!("the index does not grow yet: {problem}");
                 ctx.warn(Topic::Split, text);
-                self.probe(ctx, node);
+                ctx.decide(Decision::Probe(node));
             }
         }
     }
@@ -236,10 +204,11 @@ impl MasterState {
     fn split_subtables(
         &mut self,
         ctx: &mut EventContext<'_>,
+        cluster: &ClusterFacts,
         reserving: &ExtentReservation,
         whose: &[u32],
     ) {
-        let Some(view) = self.view() else { return };
+        let Some(view) = &cluster.view else { return };
         if view.number != reserving.view || view.change.is_some() {
             return;
         }
@@ -255,7 +224,7 @@ impl MasterState {
             // The offsets come from memory nodes.
             let text = format!("memory nodes gave room for the index that is none: {error}");
             ctx.warn(Topic::Split, text);
-            self.splitting.not_before_ms = ctx.now_ms + PAUSE_MS;
+            self.not_before_ms = ctx.now_ms + PAUSE_MS;
             return;
         }
         let text = format!(
@@ -265,9 +234,9 @@ impl MasterState {
             count_with_noun(next.subtables.len(), "subtable")
         );
         // Clients that asked meanwhile had not heard of this view.
-        self.splitting.wanted.retain(|subtable| !whose.contains(subtable));
-        self.turns.move_to_back(ChangePurpose::Splits);
-        self.set_view(ctx, next, Vec::new(), (Topic::Split, text));
+        self.wanted.retain(|subtable| !whose.contains(subtable));
+        ctx.decide(Decision::MoveToBack(ChangePurpose::Splits));
+        ctx.set_view(NextView::new(next, Topic::Split, text));
     }
 }
 
@@ -279,4 +248,41 @@ fn deepest(view: &View) -> u32 {
 /// Returns the number of a subtable's replicas, at least 1: a sibling needs one.
 fn replicas_of(view: &View, subtable: u32) -> usize {
     view.subtables.get(subtable as usize).map_or(1, |found| found.replicas().len().max(1))
+}
+
+/// Returns the number of siblings that fit on each member of the view.
+fn sibling_rooms(cluster: &ClusterFacts, view: &View) -> Vec<NodeRoom> {
+    let mut rooms = cluster.rooms(view, false, padded(view.geometry.subtable_bytes()));
+    rooms.retain(|room| view.member(room.node).is_some());
+    rooms
+}
+
+/// Returns the siblings, in the order of their numbers, and the subtables that they are split from.
+fn choose_siblings(
+    ctx: &EventContext<'_>,
+    cluster: &ClusterFacts,
+    wanted: &BTreeSet<u32>,
+) -> (Vec<NewExtent>, Vec<u32>) {
+    let mut items = Vec::new();
+    let mut whose = Vec::new();
+    let Some(view) = &cluster.view else { return (items, whose) };
+    let mut rooms = sibling_rooms(cluster, view);
+    for of in wanted.iter().take(TOGETHER) {
+        let subtable = (view.subtables.len() + items.len()) as u32;
+        let mut nodes: Vec<MnId> = Vec::new();
+        for _ in 0..ctx.settings.index_replicas {
+            let next = choose_another(SUBTABLES, &rooms, subtable.into(), &nodes);
+            let Some(node) = next else { break };
+            if let Some(room) = rooms.iter_mut().find(|room| room.node == node) {
+                room.items -= 1;
+            }
+            nodes.push(node);
+        }
+        if nodes.len() < replicas_of(view, *of) {
+            break;
+        }
+        items.push(NewExtent::new(Extent::Subtable { subtable }, Redundancy::default(), nodes));
+        whose.push(*of);
+    }
+    (items, whose)
 }

@@ -8,6 +8,7 @@ use fusee_core::view::{Geometry, PoolPlace};
 use super::*;
 
 const BLOCK: BlockId = BlockId { region: 0, block: 0 };
+const START: SessionStart = SessionStart { view: 1, epoch: 1 };
 
 fn view() -> View {
     View {
@@ -47,7 +48,7 @@ impl LateRecovery {
     fn new() -> LateRecovery {
         let mut sessions = SessionRegistry::new(1);
         let [died, owner, taker, next_taker] =
-            [(); 4].map(|()| sessions.open(0, 1, (1, 1), &mut Vec::new()).unwrap());
+            [(); 4].map(|()| sessions.open(0, 1, START, &mut Vec::new()).unwrap());
         assert!(sessions.expire(died, &mut Vec::new()));
         LateRecovery { sessions, died, owner, taker, next_taker }
     }
@@ -58,7 +59,7 @@ impl LateRecovery {
 
     fn take(&mut self, client: ClientId) -> Option<Orphan> {
         let class = Some(orphan_of(client).class);
-        self.sessions.take_orphan((client, 1), class, |_| true, &mut Vec::new())
+        self.sessions.take_orphan(OrphanTaker { client, turn: 1 }, class, |_| true, &mut Vec::new())
     }
 
     fn recover(&mut self) {
@@ -82,8 +83,9 @@ fn what_a_recovery_freed_and_another_session_left_since_is_not_lost() {
 fn nor_is_it_lost_while_its_owner_lives() {
     let mut world = LateRecovery::new();
     let orphan = orphan_of(world.owner);
-    let used = (&[][..], 0);
-    world.sessions.hand_on((world.owner, 1), &[orphan], used, &view(), &mut Vec::new()).unwrap();
+    let hand_over =
+        HandOver { client: world.owner, serial: 1, orphans: vec![orphan], used: Vec::new() };
+    world.sessions.hand_on(&hand_over, 0, &view(), &mut Vec::new()).unwrap();
     assert_eq!(world.take(world.taker), Some(orphan));
     world.close(world.taker, &[]);
     world.recover();

@@ -12,7 +12,7 @@ use fusee_master::logic::{MasterAction, MasterEvent};
 use fusee_master::record::MasterRecord;
 
 use super::alive;
-use super::world::{LEASE_MS, TickCluster, settings};
+use super::world::{LEASE_MS, TickCluster, logic_request, settings};
 
 fn join(identity: u64, control: String) -> MasterRequest {
     let tcp = None;
@@ -113,7 +113,7 @@ fn what_comes_late_under_a_name_counts_for_nobody() {
         let token = world.token();
         let request = join(identity, "restless:1".into());
         let caller = Caller { connection: 50_000 + identity, ..Caller::default() };
-        let event = MasterEvent::Request { token, caller, request };
+        let event = MasterEvent::Request { token, caller, request: logic_request(request) };
         let mut name = None;
         for action in world.master.handle(now_ms, event) {
             match action {
@@ -156,7 +156,7 @@ fn a_process_that_answers_the_second_question_in_anothers_place_is_not_admitted(
         let event = MasterEvent::Request {
             token: world.token(),
             caller: Caller { connection: 50_000, ..Caller::default() },
-            request: join(joiner, "fickle:1".into()),
+            request: logic_request(join(joiner, "fickle:1".into())),
         };
         let mut events = vec![event];
         let name = loop {

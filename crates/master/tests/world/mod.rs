@@ -19,8 +19,17 @@ use fusee_core::view::{Geometry, View};
 use fusee_master::jobs::{self, JobContext, JobEnvironment, JobError, JobReport, MasterJob};
 use fusee_master::logic::{MasterAction, MasterEvent, MasterLogic};
 use fusee_master::record::{DESTROYED, MasterRecord, RecordWrite};
+use fusee_master::request_kinds::{LogicRequest, RoutedRequest};
 use fusee_master::settings::{ClusterSettings, LeaseSettings};
 use fusee_memory_node::logic::{HeartbeatReply, NodeEffect, NodeLogic};
+
+/// Returns a request for the logic.
+pub fn logic_request(request: MasterRequest) -> LogicRequest {
+    match RoutedRequest::from(request) {
+        RoutedRequest::Logic(request) => request,
+        RoutedRequest::Host(request) => panic!("the host answers {request:?}"),
+    }
+}
 
 pub const LEASE_MS: u64 = 1_000;
 pub const POOL: u64 = 1 << 20;
@@ -405,7 +414,7 @@ impl TickCluster {
     /// Sends a request with these facts about the caller.
     pub fn send_of(&mut self, caller: Caller, request: MasterRequest) -> u64 {
         let token = self.token();
-        self.feed(MasterEvent::Request { token, caller, request });
+        self.feed(MasterEvent::Request { token, caller, request: logic_request(request) });
         token
     }
 

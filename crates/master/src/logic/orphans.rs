@@ -1,0 +1,104 @@
+//! Blocks that pass from one session to another, and the ends of sessions in order.
+
+use fusee_control::master::{MasterReply, Orphan};
+use fusee_core::layout::BlockShape;
+use fusee_core::verbs::ClientId;
+
+use super::context::EventContext;
+use super::facts::ClusterFacts;
+use super::refused;
+use crate::request_kinds::{HandOver, OrphanRequest};
+use crate::sessions::OrphanTaker;
+
+/// For this long, a block that a session has seen to be in use is given out for its own size class only.
+const USED_FOR_MS: u64 = 1_000;
+
+/// Gives a session an orphaned block. Returns `None` without a view.
+///
+/// No block of a region that is being copied: its new owner would be recorded on replicas whose table has been
+/// copied already. And none to a session that is pinned by an older view: it would not record itself as owner on a
+/// replica that was added since, and what it writes would be taken for a block that it never took over. (Before
+/// another replica is added, the master waits for the sessions that are pinned by this view.)
+pub(super) fn take_orphan(
+    ctx: &mut EventContext<'_>,
+    cluster: &mut ClusterFacts,
+    request: &OrphanRequest,
+) -> Option<MasterReply> {
+    let OrphanRequest { client, turn, class, redundancy, full, view: by, .. } = *request;
+    let ClusterFacts { view, sessions, .. } = cluster;
+    let view = view.as_ref()?;
+    if by != view.number {
+        return Some(MasterReply::Orphan { orphan: None, owner_lives: false });
+    }
+    let mut writes = Vec::new();
+    let block_bytes = view.geometry.block_bytes;
+    // A session that needs room at once cannot use a block whose objects have all been allocated once.
+    let has_room = |orphan: &Orphan| {
+        BlockShape::new(block_bytes, orphan.class).is_some_and(|s| orphan.first < s.objects)
+    };
+    let may_use = |orphan: &Orphan| {
+        let region = view.regions.get(orphan.block.region as usize);
+        region.is_some_and(|region| region.redundancy() == redundancy && region.is_there())
+            && !view.is_region_frozen(orphan.block.region)
+    };
+    // A session that takes a block of any class first gets one without room, so that those with room are left to
+    // sessions that can use them.
+    let has_room = |orphan: &Orphan| has_room(orphan) == class.is_some();
+    let first = |orphan: &Orphan| may_use(orphan) && has_room(orphan);
+    let taker = OrphanTaker { client, turn };
+    sessions.forget_used(ctx.now_ms);
+    let mut orphan = sessions.take_orphan(taker, class, first, &mut writes);
+    if orphan.is_none() && full {
+        // Objects that are not marked as free are found only when memory is short.
+        let is_marked = |left: &Orphan| class.is_none() || left.marked.is_some();
+        let may_use = |orphan: &Orphan| may_use(orphan) && is_marked(orphan);
+        orphan = sessions.take_orphan(taker, class, may_use, &mut writes);
+    }
+    ctx.persist(writes);
+    let owner_lives = orphan.is_some_and(|left| sessions.is_open(left.owner));
+    Some(MasterReply::Orphan { orphan, owner_lives })
+}
+
+/// Takes over the blocks that a session hands on.
+pub(super) fn hand_on(
+    ctx: &mut EventContext<'_>,
+    cluster: &mut ClusterFacts,
+    hand_over: &HandOver,
+) -> MasterReply {
+    let ClusterFacts { view: Some(view), sessions, .. } = cluster else {
+        return refused("no session has been opened yet");
+    };
+    let mut writes = Vec::new();
+    let used_until_ms = ctx.now_ms + USED_FOR_MS;
+    let handed = sessions.hand_on(hand_over, used_until_ms, view, &mut writes);
+    ctx.persist(writes);
+    match handed {
+        Ok(()) => MasterReply::Done,
+        Err(reason) => {
+            ctx.complain(format!("{}: {reason}", hand_over.client));
+            refused(reason)
+        }
+    }
+}
+
+/// Ends a session in order, and takes over the blocks that it hands on.
+pub(super) fn close(
+    ctx: &mut EventContext<'_>,
+    cluster: &mut ClusterFacts,
+    client: ClientId,
+    orphans: &[Orphan],
+) -> MasterReply {
+    let ClusterFacts { view: Some(view), sessions, .. } = cluster else {
+        return refused("no session has been opened yet");
+    };
+    let mut writes = Vec::new();
+    let closed = sessions.close(client, orphans, view, &mut writes);
+    ctx.persist(writes);
+    match closed {
+        Ok(()) => MasterReply::Done,
+        Err(reason) => {
+            ctx.complain(format!("end of {client}: {reason}"));
+            refused(reason)
+        }
+    }
+}

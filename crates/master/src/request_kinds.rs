@@ -1,0 +1,277 @@
+//! Requests by the part of the master that answers them.
+//!
+//! The host of the logic keeps the events and cuts views into pieces, so it answers requests for these. Requests for a
+//! cluster to be formed or destroyed count whatever cluster their sender belongs to; all others only in the cluster
+//! that the master leads.
+
+use fusee_control::master::{
+    ClusterEpochs, MasterReplyId, MasterRequest, Orphan, SessionHeartbeat,
+};
+use fusee_control::node::{BlockId, MemberBars};
+use fusee_core::data::Redundancy;
+use fusee_core::layout::SizeClass;
+use fusee_core::stats::SessionWork;
+use fusee_core::verbs::{ClientId, ClusterId, MnId};
+use fusee_core::view::Member;
+
+/// A request, by the part of the master that answers it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RoutedRequest {
+    /// A request for the host.
+    Host(HostRequest),
+    /// A request for the logic.
+    Logic(LogicRequest),
+}
+
+/// A request that the host of the logic answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HostRequest {
+    /// [`MasterRequest::Events`].
+    Events {
+        /// The serial of the newest event that the asker knows; 0 for none.
+        after: u64,
+    },
+    /// [`MasterRequest::ViewPiece`]. Without a view the logic answers it ([`ClusterRequest::ViewPiece`]).
+    ViewPiece {
+        /// The number of the view.
+        number: u64,
+        /// The first byte of the piece.
+        from: u64,
+    },
+}
+
+/// A request that the logic answers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LogicRequest {
+    /// A request about the cluster as a whole.
+    Identity(IdentityRequest),
+    /// A request within a cluster.
+    Cluster(ClusterRequest),
+}
+
+/// A request to form or destroy a cluster.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum IdentityRequest {
+    /// [`MasterRequest::Form`].
+    Form {
+        /// The name of the new cluster.
+        cluster: ClusterId,
+    },
+    /// [`MasterRequest::Destroy`].
+    Destroy {
+        /// The cluster to give up.
+        cluster: ClusterId,
+        /// Give it up even if memory nodes that hold data are present.
+        with_living_data: bool,
+    },
+}
+
+/// A request within a cluster.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ClusterRequest {
+    /// [`MasterRequest::Join`]. The node's name is yet to be chosen.
+    Join(Member),
+    /// [`MasterRequest::Open`].
+    Open,
+    /// [`MasterRequest::TakeOrphan`].
+    TakeOrphan(OrphanRequest),
+    /// [`MasterRequest::HandOn`].
+    HandOn(HandOver),
+    /// [`MasterRequest::Close`].
+    Close {
+        /// The session.
+        client: ClientId,
+        /// The blocks that it hands on.
+        orphans: Vec<Orphan>,
+        /// Results of its operations since it began.
+        work: Box<SessionWork>,
+    },
+    /// [`MasterRequest::Heartbeat`].
+    Heartbeat(ProcessHeartbeat),
+    /// [`MasterRequest::Abandon`].
+    Abandon {
+        /// The session.
+        client: ClientId,
+    },
+    /// [`MasterRequest::Unreachable`].
+    Unreachable {
+        /// The node.
+        node: MnId,
+    },
+    /// [`MasterRequest::Alive`].
+    Alive(NodeHeartbeat),
+    /// [`MasterRequest::ViewPiece`], of a view that this master does not have.
+    ViewPiece,
+    /// [`MasterRequest::Status`].
+    Status,
+    /// A request that has to wait until the cluster is formed.
+    Formed(FormedRequest),
+}
+
+/// A request that only a formed cluster can answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FormedRequest {
+    /// [`MasterRequest::Split`].
+    Split {
+        /// The subtable.
+        subtable: u32,
+        /// The number of the view in which the subtable was full.
+        view: u64,
+    },
+    /// [`MasterRequest::MoreRoom`].
+    MoreRoom(RegionRequest),
+    /// [`MasterRequest::Drain`].
+    Drain {
+        /// The node.
+        node: MnId,
+        /// Stop draining.
+        cancel: bool,
+    },
+    /// [`MasterRequest::GetView`].
+    GetView {
+        /// The number of the view that the asker has; 0 for none.
+        newer_than: u64,
+    },
+    /// [`MasterRequest::Owners`].
+    Owners,
+}
+
+/// [`MasterRequest::TakeOrphan`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OrphanRequest {
+    /// The session.
+    pub client: ClientId,
+    /// The number of this request in the session.
+    pub turn: u64,
+    /// Blocks that the session has taken over, each with the number of the request that it was given for.
+    pub adopted: Vec<(BlockId, u64)>,
+    /// The size class that the session needs; `None` for any.
+    pub class: Option<SizeClass>,
+    /// The redundancy of the objects of the block's region.
+    pub redundancy: Redundancy,
+    /// Whether the session also takes a block of which all objects were allocated once.
+    pub full: bool,
+    /// The number of the view by which the session will take the block over.
+    pub view: u64,
+}
+
+/// [`MasterRequest::HandOn`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HandOver {
+    /// The session.
+    pub client: ClientId,
+    /// The number of this request in the session.
+    pub serial: u64,
+    /// The blocks.
+    pub orphans: Vec<Orphan>,
+    /// Blocks among these in which the session has just seen objects in use.
+    pub used: Vec<BlockId>,
+}
+
+/// [`MasterRequest::Heartbeat`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ProcessHeartbeat {
+    /// All open sessions of the process.
+    pub sessions: Vec<SessionHeartbeat>,
+    /// The number of the newest view that the process has; 0 for none.
+    pub newer_than: u64,
+    /// The epochs that the process knows.
+    pub known: ClusterEpochs,
+    /// Whether the process waits for later epochs.
+    pub reclaims: bool,
+    /// The last call for memory that it has acknowledged; 0 for none.
+    pub acked: u64,
+}
+
+/// [`MasterRequest::MoreRoom`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RegionRequest {
+    /// The session.
+    pub client: ClientId,
+    /// The number of the view by which the session asked for blocks.
+    pub view: u64,
+    /// The redundancy of the objects to make room for.
+    pub redundancy: Redundancy,
+    /// The call for memory that the session waits for; 0 for none.
+    pub call: u64,
+}
+
+/// [`MasterRequest::Alive`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeHeartbeat {
+    /// The node's identity.
+    pub identity: u64,
+    /// The last answer that the node has received.
+    pub heard: Option<MasterReplyId>,
+    /// The bars of the node, after it has received that answer.
+    pub bars: MemberBars,
+}
+
+impl From<MasterRequest> for RoutedRequest {
+    fn from(request: MasterRequest) -> RoutedRequest {
+        use MasterRequest as Asked;
+        let request = match request {
+            Asked::Events { after } => return RoutedRequest::Host(HostRequest::Events { after }),
+            Asked::ViewPiece { number, from } => {
+                return RoutedRequest::Host(HostRequest::ViewPiece { number, from });
+            }
+            Asked::Form { cluster } => return IdentityRequest::Form { cluster }.into(),
+            Asked::Destroy { cluster, with_living_data } => {
+                return IdentityRequest::Destroy { cluster, with_living_data }.into();
+            }
+            Asked::Join { identity, control, tcp, shm, verbs, pool_bytes } => {
+                let node = MnId(u16::MAX);
+                let new = Member { node, identity, control, tcp, shm, verbs, pool_bytes };
+                ClusterRequest::Join(new)
+            }
+            Asked::Open => ClusterRequest::Open,
+            Asked::TakeOrphan { client, turn, adopted, class, redundancy, full, view } => {
+                let request =
+                    OrphanRequest { client, turn, adopted, class, redundancy, full, view };
+                ClusterRequest::TakeOrphan(request)
+            }
+            Asked::HandOn { client, serial, orphans, used } => {
+                ClusterRequest::HandOn(HandOver { client, serial, orphans, used })
+            }
+            Asked::Close { client, orphans, work } => {
+                ClusterRequest::Close { client, orphans, work }
+            }
+            Asked::Heartbeat { sessions, newer_than, known, reclaims, acked } => {
+                let beat = ProcessHeartbeat { sessions, newer_than, known, reclaims, acked };
+                ClusterRequest::Heartbeat(beat)
+            }
+            Asked::Abandon { client } => ClusterRequest::Abandon { client },
+            Asked::Unreachable { node } => ClusterRequest::Unreachable { node },
+            Asked::Split { subtable, view } => FormedRequest::Split { subtable, view }.into(),
+            Asked::MoreRoom { client, view, redundancy, call } => {
+                FormedRequest::MoreRoom(RegionRequest { client, view, redundancy, call }).into()
+            }
+            Asked::Drain { node, cancel } => FormedRequest::Drain { node, cancel }.into(),
+            Asked::Alive { identity, heard, bars } => {
+                ClusterRequest::Alive(NodeHeartbeat { identity, heard, bars })
+            }
+            Asked::GetView { newer_than } => FormedRequest::GetView { newer_than }.into(),
+            Asked::Status => ClusterRequest::Status,
+            Asked::Owners => FormedRequest::Owners.into(),
+        };
+        RoutedRequest::Logic(LogicRequest::Cluster(request))
+    }
+}
+
+impl From<FormedRequest> for ClusterRequest {
+    fn from(request: FormedRequest) -> ClusterRequest {
+        ClusterRequest::Formed(request)
+    }
+}
+
+impl From<ClusterRequest> for LogicRequest {
+    fn from(request: ClusterRequest) -> LogicRequest {
+        LogicRequest::Cluster(request)
+    }
+}
+
+impl From<IdentityRequest> for RoutedRequest {
+    fn from(request: IdentityRequest) -> RoutedRequest {
+        RoutedRequest::Logic(LogicRequest::Identity(request))
+    }
+}
