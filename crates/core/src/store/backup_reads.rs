@@ -106,9 +106,8 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
         primary: MnId,
         error: Error,
     ) -> Result<(), Error> {
-        // A READ that is still on its way does no harm.
         self.pin.pause();
-        self.unanswered.clear();
+        self.pin.traces.forgive_reads();
         self.store.host.report_unreachable(primary);
         loop {
             let view = self.store.newest_view();

@@ -175,11 +175,13 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
     /// Executes the WRITEs of a repair: one phase.
     async fn post_repair(&mut self) -> Result<(), Error> {
         let is_awaited = !removed(Mutant::RepairNotAwaited);
-        let posted = core::mem::replace(&mut self.pin.posted, is_awaited);
+        let before = self.pin.traces.begin_repair(is_awaited);
         self.phase().await;
-        self.pin.on_its_way &= is_awaited;
+        if !is_awaited {
+            self.pin.traces.clear_on_its_way();
+        }
         self.batch.check().map_err(|f| self.failed(f))?;
-        self.pin.posted = posted;
+        self.pin.traces.restore_posted(before);
         Ok(())
     }
 

@@ -59,7 +59,7 @@ use crate::mutant::{Mutant, removed};
 use crate::race::{BucketWords, Buckets, HashKey, IntoKey, Key, MAX_CANDIDATES};
 use crate::slab::Slabs;
 use crate::stats::{Cost, Counters, OpKind, Stats};
-use crate::verbs::{ClientId, Fabric, FailedVerb, MnId, Ticket, Verb, VerbBatch, VerbError};
+use crate::verbs::{ClientId, Fabric, FailedVerb, MnId, Ticket, VerbBatch};
 use crate::view::{PoolPlace, SlotRef, View};
 
 /// The place where a key was last seen: its slot and the slot's word. The entry of an index cache.
@@ -127,8 +127,6 @@ pub struct Store<F, H> {
     slabs: RefCell<Slabs>,
     batches: RefCell<Vec<VerbBatch>>,
     counters: Arc<Counters>,
-    /// Whether an operation left a write round half-way.
-    half_way: Cell<bool>,
     /// The local epochs in which operations run.
     local_epochs: LocalEpochs,
     /// Objects whose free bits are to be set.
@@ -169,7 +167,6 @@ impl<F: Fabric, H: Host> Store<F, H> {
             slabs: RefCell::new(slabs),
             batches: RefCell::default(),
             counters: Arc::default(),
-            half_way: Cell::new(false),
             local_epochs: LocalEpochs::default(),
             freed: PendingFreeBits::default(),
             looks: Cell::new(0),
@@ -220,7 +217,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
     /// word may stand in a slot, and others wait for its end; or nothing but a recovery ever frees its object. It is
     /// also so if a memory node has not answered a WRITE, which may still execute.
     pub fn needs_recovery(&self) -> bool {
-        self.half_way.get()
+        self.local_epochs.has_half_way()
     }
 
     /// Returns whether operations are under way for which view changes, and the reuse of memory, may have to wait.
@@ -280,7 +277,6 @@ impl<F: Fabric, H: Host> Store<F, H> {
             batch,
             cost: Cost::default(),
             pin,
-            unanswered: Vec::new(),
             made_room: false,
             pauses: 0,
             asks_before: self.asks.begun(),
@@ -305,8 +301,6 @@ struct StoreOp<'s, F: Fabric, H: Host> {
     cost: Cost,
     /// Its pin in a view and an epoch. Tells also whether others may have seen traces of the operation.
     pin: OperationPin<'s, F, H>,
-    /// Memory nodes that did not answer this operation.
-    unanswered: Vec<MnId>,
     /// Whether it has looked for memory.
     made_room: bool,
     /// The number of its pauses. There is one count for the whole operation, so that the host's limit on waiting
@@ -355,13 +349,9 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
     async fn phase(&mut self) {
         if !self.phase_now() {
             let batch = mem::take(&mut self.batch);
-            let before = self.pin.on_its_way;
-            // Set until the answer comes, because the operation may be dropped before that.
-            self.pin.on_its_way |= batch.has_write(|_| true);
+            let before = self.pin.traces.begin_wait(&batch);
             self.batch = self.store.fabric.execute(batch).await;
-            let is_silent = |verb: &Verb| verb.result == Err(VerbError::Unreachable);
-            let is_late = self.batch.has_write(is_silent) && !removed(Mutant::LateObjectsForgotten);
-            self.pin.on_its_way = before || is_late;
+            self.pin.traces.end_wait(before, &self.batch);
             self.phase_done();
         }
     }
@@ -369,7 +359,7 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
     /// Executes the batch if the fabric does so at once; if not, only notes whether the batch has a CAS or FAA. Returns
     /// whether it was executed.
     fn phase_now(&mut self) -> bool {
-        self.pin.posted |= self.batch.atomics() > 0;
+        self.pin.traces.post(&self.batch);
         let now = self.store.fabric.execute_now(&mut self.batch);
         if now {
             self.phase_done();
@@ -380,23 +370,12 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
     fn phase_done(&mut self) {
         let has_failures = self.batch.has_failures();
         if has_failures {
-            self.note_unanswered();
+            self.pin.traces.note_unanswered(&self.batch);
         }
         if has_failures || self.store.silent.any() {
             self.store.silent.note(&self.batch);
         }
         self.cost.add_batch(&self.batch);
-    }
-
-    /// Notes the nodes that did not answer: verbs that were posted to them may still execute.
-    #[cold]
-    fn note_unanswered(&mut self) {
-        for verb in self.batch.verbs() {
-            let silent = verb.result == Err(VerbError::Unreachable);
-            if silent && !self.unanswered.contains(&verb.node) {
-                self.unanswered.push(verb.node);
-            }
-        }
     }
 
     /// Ends the operation: counts it and keeps its batch for the next one.
@@ -408,7 +387,7 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
     /// Returns the operation's error for a failed verb.
     fn failed(&self, failure: FailedVerb) -> Error {
         let FailedVerb { node, error } = failure;
-        let outcome = if self.pin.posted {
+        let outcome = if self.pin.traces.has_posted() {
             FailedWriteOutcome::Unknown
         } else {
             FailedWriteOutcome::NotApplied

@@ -285,7 +285,7 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
             next.advance(end, self.view.geometry.subtable_slots());
             *cursor = next;
             // The pairs are in the batch: `show` may take its time, and use the store.
-            if !self.pin.posted && !self.pin.on_its_way {
+            if !self.pin.traces.is_in_doubt() {
                 self.pin.pause();
             }
             for ScannedSpans { key, value, redundancy } in good {
@@ -321,12 +321,11 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
         error: Error,
     ) -> Result<(), Error> {
         let is_primary = self.view.subtables[subtable as usize].primary().node == node;
-        let is_in_doubt = self.pin.posted || self.pin.on_its_way;
+        let is_in_doubt = self.pin.traces.is_in_doubt();
         if is_primary || is_in_doubt || self.store.silent.times() == times {
             return self.read_without(node, error).await;
         }
-        // A READ that is still on its way does no harm.
-        self.unanswered.clear();
+        self.pin.traces.forgive_reads();
         self.store.host.report_unreachable(node);
         Ok(())
     }

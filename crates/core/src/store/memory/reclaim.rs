@@ -106,13 +106,12 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
     /// Waits until nothing of what was posted to silent nodes can execute any more; whether that
     /// came about.
     async fn outlive_unanswered(&mut self) -> bool {
-        for node in &self.unanswered {
+        for node in self.pin.traces.unanswered() {
             self.store.host.report_unreachable(*node);
         }
         loop {
             let newest = self.store.newest_view();
-            self.unanswered.retain(|node| newest.member(*node).is_some());
-            if self.unanswered.is_empty() {
+            if self.pin.traces.forget_nodes_outside(&newest) {
                 return true;
             }
             if self.pause().await.is_err() {
@@ -127,15 +126,14 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
             return true;
         }
         // Also what is not atomic must not execute later. Of an earlier phase something still may.
-        let before = core::mem::replace(&mut self.pin.posted, true);
-        let on_its_way = self.pin.on_its_way;
+        let before = self.pin.traces.begin_sure_phase();
         self.phase().await;
         let is_good = self.batch.check().is_ok();
         let is_over = is_good || removed(Mutant::LateVerbsNotAwaited);
         if is_over {
-            (self.pin.posted, self.pin.on_its_way) = (before, on_its_way);
+            self.pin.traces.end_sure_phase(before);
         } else if self.outlive_unanswered().await {
-            (self.pin.posted, self.pin.on_its_way) = (before, false);
+            self.pin.traces.end_all_phases(before);
         }
         is_good
     }
@@ -254,7 +252,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
     }
 
     async fn set_all_free(&self) {
-        if self.half_way.get() && !removed(Mutant::MarksHalfWay) {
+        if self.local_epochs.has_half_way() && !removed(Mutant::MarksHalfWay) {
             // What may still execute keeps what it has freed from being settled.
             return;
         }
@@ -294,7 +292,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
         let mut op = self.operation();
         op.set_free_bits(&free_bits).await;
         self.freed.free_bits.replace(free_bits);
-        let lost = op.pin.posted;
+        let lost = op.pin.traces.has_posted();
         op.finish(OpKind::Reclaim);
         // If something may still execute, the session has to be fenced before it is over.
         if !lost {
@@ -355,7 +353,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
         let mut any = false;
         for blocks in blocks.chunks(LOOKED_AT_TOGETHER) {
             any |= op.read_bitmaps_of(blocks).await;
-            if op.pin.posted {
+            if op.pin.traces.has_posted() {
                 break;
             }
         }
@@ -781,7 +779,7 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
         // nothing is set.
         let bytes = self.view.geometry.block_bytes;
         let mut at = BLOCK_HEADER_BYTES + bitmap_bytes(bytes);
-        while at < bytes && is_good && !self.pin.posted {
+        while at < bytes && is_good && !self.pin.traces.has_posted() {
             let count = CHUNK_BYTES.min(bytes - at);
             self.batch.clear();
             let zeros = self.batch.stage(count as u32);
@@ -792,7 +790,7 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
             is_good = self.sure_phase().await;
             at += count;
         }
-        if self.pin.posted {
+        if self.pin.traces.has_posted() {
             // More zeros may come.
             return;
         }

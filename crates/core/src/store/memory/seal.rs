@@ -74,7 +74,7 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
     /// Notes that the WRITEs of these seals are done. If one may still execute, its block must not be used, and the
     /// session does not go on.
     pub(super) fn end_seals(&self, sealing: &[Address], is_good: bool) {
-        if !self.pin.posted {
+        if !self.pin.traces.has_posted() {
             let mut slabs = self.store.slabs.borrow_mut();
             sealing.iter().for_each(|block| slabs.end_seal(*block, is_good));
         }

@@ -4,7 +4,7 @@
 //!
 //! 1. The operation begins *pinned* in the newest view and epoch ([`pinned`]).
 //! 2. Before it posts verbs for a key, it waits until the key's subtable may be read or written ([`resolve`]).
-//! 3. Each phase notes which memory nodes did not answer ([`silent_nodes`]), and what may still execute there.
+//! 3. Each phase notes which memory nodes did not answer ([`silent_nodes`]), and what may still execute ([`traces`]).
 //! 4. An answer that depends on READs alone counts when the members *vouch* for it ([`vouch`]).
 //! 5. A write whose outcome is unknown is *suspended*, and *resolved* in a newer view ([`resolve`]).
 //! 6. At the end the operation is unpinned. If it has left a write half-way it stays pinned, and its session is to be
@@ -13,6 +13,7 @@
 mod pinned;
 mod resolve;
 mod silent_nodes;
+mod traces;
 mod vouch;
 
 pub(super) use pinned::{LocalEpochs, OperationPin, ViewRef, has_one_redundancy};

@@ -17,6 +17,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::cell::{Cell, RefCell};
 
+use super::traces::OperationTraces;
 use crate::host::{Host, PinnedOperations};
 use crate::mutant::{Mutant, removed};
 use crate::store::Store;
@@ -33,6 +34,8 @@ pub(in crate::store) struct LocalEpochs {
     /// Local epochs with the number of their operations; the oldest first. Seldom more than one entry.
     pinned: RefCell<Vec<(u64, usize)>>,
     suspended: Cell<usize>,
+    /// Whether an operation stays pinned for ever, since it was left half-way.
+    half_way: Cell<bool>,
 }
 
 impl LocalEpochs {
@@ -43,6 +46,11 @@ impl LocalEpochs {
     /// Whether anything is pinned or suspended.
     pub(in crate::store) fn has_pinned_or_suspended(&self) -> bool {
         self.oldest().is_some() || self.suspended.get() > 0
+    }
+
+    /// Returns whether an operation was left half-way.
+    pub(in crate::store) fn has_half_way(&self) -> bool {
+        self.half_way.get()
     }
 
     /// Adds an operation. Returns whether the oldest local epoch changed.
@@ -156,14 +164,10 @@ pub(in crate::store) struct OperationPin<'s, F: Fabric, H: Host> {
     local_epoch: Option<u64>,
     /// The newest epoch that the session knew then; 0 if the fabric is immediate.
     epoch: u64,
-    /// Whether this attempt has posted a CAS: from then on a failure may leave work behind that
-    /// recovery can still finish.
-    pub posted: bool,
-    /// Whether a WRITE of the operation may still execute, since its answer has not come. It must not execute when
-    /// the memory may be another owner's, or another object's.
-    pub on_its_way: bool,
+    /// The traces that the operation has left.
+    pub traces: OperationTraces,
     /// Whether the attempt has an object that is neither ended nor given back.
-    pub has_object: bool,
+    has_object: bool,
     /// Whether the operation was suspended, and its write is not resolved yet.
     suspended: bool,
     /// The hold on the memory that it frees then, if it had posted its commit.
@@ -176,24 +180,11 @@ impl<'s, F: Fabric, H: Host> OperationPin<'s, F, H> {
         let (view, local_epoch) = store.begin();
         let local_epoch = Some(local_epoch);
         let epoch = store.epoch();
-        let posted = false;
-        let on_its_way = false;
+        let traces = OperationTraces::default();
         let has_object = false;
         let suspended = false;
         let held = None;
-        (
-            OperationPin {
-                store,
-                local_epoch,
-                epoch,
-                posted,
-                on_its_way,
-                has_object,
-                suspended,
-                held,
-            },
-            view,
-        )
+        (OperationPin { store, local_epoch, epoch, traces, has_object, suspended, held }, view)
     }
 
     /// Returns whether the operation is pinned.
@@ -253,6 +244,17 @@ impl<'s, F: Fabric, H: Host> OperationPin<'s, F, H> {
         self.held.as_ref().is_some_and(|hold| self.store.is_lost(hold))
     }
 
+    /// Notes that the attempt has an object, until [`OperationPin::end_object`].
+    pub fn begin_object(&mut self) {
+        self.has_object = true;
+    }
+
+    /// Notes that the attempt's object is ended, or given back.
+    #[inline]
+    pub fn end_object(&mut self) {
+        self.has_object = false;
+    }
+
     /// Ends the hold: the memory is freed, or left alone.
     pub fn end_hold(&mut self) {
         if let Some(hold) = self.held.take() {
@@ -267,7 +269,7 @@ impl<'s, F: Fabric, H: Host> OperationPin<'s, F, H> {
             suspended.set(suspended.get() - 1);
             self.store.publish();
         }
-        self.posted = false;
+        self.traces.clear_posted();
     }
 }
 
@@ -275,8 +277,8 @@ impl<F: Fabric, H: Host> Drop for OperationPin<'_, F, H> {
     fn drop(&mut self) {
         // The operation stays pinned then, so that no memory that it knows of is reused.
         let keeps_object = self.has_object && !removed(Mutant::DroppedAttemptsKeepObjects);
-        if self.posted || self.on_its_way || keeps_object {
-            self.store.half_way.set(true);
+        if self.traces.is_in_doubt() || keeps_object {
+            self.store.local_epochs.half_way.set(true);
             return;
         }
         self.end_hold();

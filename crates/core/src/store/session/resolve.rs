@@ -84,16 +84,15 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
         node: MnId,
         error: Error,
     ) -> Result<(), Error> {
-        if self.pin.posted || self.pin.on_its_way {
+        if self.pin.traces.is_in_doubt() {
             // A replica there was being repaired. As for a writer, it must be certain that no verb of the repair
             // executes any more.
             self.await_switch(None, &error).await?;
-            self.pin.posted = false;
+            self.pin.traces.clear_posted();
             return Ok(());
         }
-        // A READ that is still on its way does no harm.
         self.pin.pause();
-        self.unanswered.clear();
+        self.pin.traces.forgive_reads();
         self.store.host.report_unreachable(node);
         while self.store.newest_view().member(node).is_some() {
             if self.pause().await.is_err() {
@@ -198,15 +197,15 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
         let round = step.and_then(AttemptStep::round);
         let replaced =
             matches!(step, Some(AttemptStep::Committing(..) | AttemptStep::Withdrawing(_)));
-        for node in &self.unanswered {
+        for node in self.pin.traces.unanswered() {
             self.store.host.report_unreachable(*node);
         }
         loop {
             let newest = self.store.newest_view();
             // Verbs that were posted to a member may still execute there.
-            self.unanswered.retain(|node| newest.member(*node).is_some());
-            if self.unanswered.is_empty() || removed(Mutant::StopsInDoubt) {
-                self.pin.on_its_way = false;
+            let is_over = self.pin.traces.forget_nodes_outside(&newest);
+            if is_over || removed(Mutant::StopsInDoubt) {
+                self.pin.traces.clear_on_its_way();
                 match round {
                     None => self.pin.pause(),
                     _ if self.pin.is_pinned() => self.pin.suspend(replaced),
@@ -229,9 +228,9 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
 
     /// For the end of an operation: notes that verbs to nodes that the view has lost are not on their way any more.
     pub(in crate::store) fn forget_lost(&mut self) {
-        if self.pin.on_its_way {
+        if self.pin.traces.is_on_its_way() {
             let newest = self.store.newest_view();
-            self.pin.on_its_way = self.unanswered.iter().any(|n| newest.member(*n).is_some());
+            self.pin.traces.follow(&newest);
         }
     }
 

@@ -76,7 +76,7 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
     ) -> Result<(), Error> {
         let subtable = Buckets::of(key, &self.view).subtable;
         let primary = self.view.subtables[subtable as usize].primary().node;
-        let is_in_doubt = self.pin.posted || self.pin.on_its_way;
+        let is_in_doubt = self.pin.traces.is_in_doubt();
         let is_calm = self.view.change.is_none() && !is_in_doubt;
         if primary == node && is_calm && !self.beside {
             return self.wait_for_backups(key, node, error).await;
@@ -85,8 +85,7 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
         if shows_slots || is_in_doubt || self.store.silent.times() == times {
             return self.read_without(node, error).await;
         }
-        // A READ that is still on its way does no harm.
-        self.unanswered.clear();
+        self.pin.traces.forgive_reads();
         self.store.host.report_unreachable(node);
         Ok(())
     }

@@ -195,10 +195,9 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
         let reads: Vec<(Ticket, Ticket)> = reads.collect();
         // The operation's own batch keeps what it has READ.
         let own = mem::replace(&mut self.batch, batch);
-        let unanswered = self.unanswered.len();
+        let unanswered = self.pin.traces.unanswered().len();
         self.phase().await;
-        // A READ that is still on its way does no harm.
-        self.unanswered.truncate(unanswered);
+        self.pin.traces.forgive_reads_after(unanswered);
         let batch = mem::replace(&mut self.batch, own);
         let mut vouching = Vec::with_capacity(reads.len());
         for (bars, shows) in reads {

@@ -385,7 +385,7 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
         if !is_known || removed(Mutant::IdentityUsedAgain) {
             return;
         }
-        self.pin.has_object = false;
+        self.pin.end_object();
         match (&attempt.in_place, attempt.step.is_mentioned()) {
             (None, true) => self.store.slabs.borrow_mut().end(&attempt.object),
             (None, false) => self.store.give_back(&attempt.object),
@@ -403,11 +403,11 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
     fn is_known(&mut self, error: &Error) -> bool {
         if removed(Mutant::UnansweredReadsKeepObjects) && matches!(error, Error::Unreachable { .. })
         {
-            self.pin.has_object = false;
+            self.pin.end_object();
             return false;
         }
         self.forget_lost();
-        error.outcome() == FailedWriteOutcome::NotApplied && !self.pin.on_its_way
+        error.outcome() == FailedWriteOutcome::NotApplied && !self.pin.traces.is_on_its_way()
     }
 
     /// Returns the slot's place on each backup, in order.

@@ -490,7 +490,7 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
                 }
                 continue;
             };
-            self.pin.has_object = true;
+            self.pin.begin_object();
             let ended = self.attempt_or_resolve(running).await;
             self.end_attempt(running, &ended);
             hint_held |= running.hint_held;
@@ -521,7 +521,7 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
                 }
                 other => other?,
             };
-            self.pin.posted = false;
+            self.pin.traces.clear_posted();
             match ended {
                 AttemptEnd::Done(place) => {
                     return Ok(WriteProgress::Done(WriteResult { place, hint_held }));
@@ -618,7 +618,7 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
     pub(super) fn clear_posted_if_outcome_known<T>(&mut self, result: &Result<T, Error>) {
         let is_known = |error: &Error| error.outcome() == FailedWriteOutcome::NotApplied;
         if result.as_ref().err().is_none_or(is_known) {
-            self.pin.posted = false;
+            self.pin.traces.clear_posted();
         }
         self.forget_lost();
     }

@@ -175,13 +175,13 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
                     continue;
                 }
             };
-            self.pin.has_object = true;
+            self.pin.begin_object();
             let is_in_place = attempt.in_place.is_some();
             let ended = self.write_and_move(&mut attempt, place).await;
             let ended = self.or_resolve(&attempt, ended).await;
             self.end_attempt(&attempt, &ended);
             let ended = ended?;
-            self.pin.posted = false;
+            self.pin.traces.clear_posted();
             if let AttemptEnd::Done(place) = ended {
                 let how = if place.is_some() { Transition::Moved } else { Transition::Overtaken };
                 return Ok((how, WriteResult { place, hint_held }));

@@ -137,7 +137,7 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
         // All CASes have been answered, and none succeeded.
         let shown = Hint { slot: round.slot, word, seen: HintTrust::Unverified };
         attempt.begins_again();
-        self.pin.posted = false;
+        self.pin.traces.clear_posted();
         Ok(Some(shown))
     }
 }
