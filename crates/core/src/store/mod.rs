@@ -46,7 +46,7 @@ pub use write::{MoveScope, ObjectDemotion, Transition, Watch};
 
 use backup_reads::BackupReads;
 use damage::KeyReread;
-use memory::PendingFreeBits;
+use memory::SessionMemory;
 use session::{LocalEpochs, OperationPin, SilentNodes, ViewRef, VouchRequests};
 use steered::Steering;
 use target::{HintTarget, class_of, replica};
@@ -57,7 +57,6 @@ use crate::host::{GiveUp, Host};
 use crate::layout::{HEADER_BYTES, Identity, Object, SizeClass, Slot, UNIT_BYTES};
 use crate::mutant::{Mutant, removed};
 use crate::race::{BucketWords, Buckets, HashKey, IntoKey, Key, MAX_CANDIDATES};
-use crate::slab::Slabs;
 use crate::stats::{Cost, Counters, OpKind, Stats};
 use crate::verbs::{ClientId, Fabric, FailedVerb, MnId, Ticket, VerbBatch};
 use crate::view::{PoolPlace, SlotRef, View};
@@ -124,23 +123,12 @@ pub struct Store<F, H> {
     client: ClientId,
     hash_key: HashKey,
     view: RefCell<ViewRef>,
-    slabs: RefCell<Slabs>,
     batches: RefCell<Vec<VerbBatch>>,
     counters: Arc<Counters>,
     /// The local epochs in which operations run.
     local_epochs: LocalEpochs,
-    /// Objects whose free bits are to be set.
-    freed: PendingFreeBits,
-    /// The number of phases that have read free bitmaps.
-    looks: Cell<u64>,
-    /// Whether an operation collects free memory.
-    reclaiming: Cell<bool>,
-    /// The mark from which on all blocks may become unverified once more.
-    unverifies_from: Cell<u64>,
-    /// The number of operations that look for memory.
-    allocating: Cell<usize>,
-    /// Whether the pool had no block left when the last one was asked for.
-    pool_was_empty: Cell<bool>,
+    /// The session's blocks, and the objects that it has freed.
+    memory: SessionMemory,
     /// Questions to the members about the view that they are at.
     asks: VouchRequests,
     /// Memory nodes that did not answer.
@@ -156,7 +144,7 @@ pub struct Store<F, H> {
 impl<F: Fabric, H: Host> Store<F, H> {
     /// Creates a session of `client` that follows `view`, which must have passed [`View::check`].
     pub fn new(fabric: F, host: H, client: ClientId, view: Arc<View>) -> Store<F, H> {
-        let slabs = Slabs::new(client, view.geometry.block_bytes);
+        let memory = SessionMemory::new(client, view.geometry.block_bytes);
         let has_one_redundancy = Cell::new(session::has_one_redundancy(&view));
         Store {
             fabric,
@@ -164,16 +152,10 @@ impl<F: Fabric, H: Host> Store<F, H> {
             client,
             hash_key: view.hash_key,
             view: RefCell::new(Rc::new(view)),
-            slabs: RefCell::new(slabs),
             batches: RefCell::default(),
             counters: Arc::default(),
             local_epochs: LocalEpochs::default(),
-            freed: PendingFreeBits::default(),
-            looks: Cell::new(0),
-            reclaiming: Cell::new(false),
-            unverifies_from: Cell::new(0),
-            allocating: Cell::new(0),
-            pool_was_empty: Cell::new(false),
+            memory,
             asks: VouchRequests::default(),
             silent: SilentNodes::default(),
             beside: BackupReads::default(),

@@ -65,7 +65,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
             return;
         }
         let mark = self.host.mark();
-        let mut slabs = self.slabs.borrow_mut();
+        let mut slabs = self.memory.slabs.borrow_mut();
         for ComparedBlock { block, taken, kept, primary_since, .. } in targets {
             let garbage = (0u32..).zip(taken.iter().zip(&kept)).filter(|(_, (t, k))| **t && !**k);
             let garbage = garbage.map(|(object, _)| object).collect();
@@ -77,7 +77,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
     }
 
     fn targets(&self, op: &StoreOp<'_, F, H>) -> Vec<ComparedBlock> {
-        let slabs = self.slabs.borrow();
+        let slabs = self.memory.slabs.borrow();
         let due = slabs.aside().iter();
         let is_quiet = |b: &Block| b.is_quiet() || removed(Mutant::ComparesBesideWrites);
         let due = due.filter(|b| {
@@ -98,7 +98,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
     /// Sets free the garbage of blocks that were compared long enough ago.
     async fn end_comparison(&self) {
         let settled: Vec<(Address, u64, Vec<u32>)> = {
-            let slabs = self.slabs.borrow();
+            let slabs = self.memory.slabs.borrow();
             let quiet = slabs.aside().iter().filter(|b| b.is_quiet());
             let due = quiet.filter_map(|b| match b.verification() {
                 Verification::Compared { mark, garbage } => {
@@ -211,7 +211,7 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
             return;
         }
         let words = {
-            let mut slabs = self.store.slabs.borrow_mut();
+            let mut slabs = self.store.memory.slabs.borrow_mut();
             let Some(found) = slabs.aside_at(block).filter(|b| b.is_quiet()) else { return };
             // Until it has come to its end.
             found.unverify(Verification::Due);
@@ -219,7 +219,7 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
             bits_of(found.shape, garbage)
         };
         let is_marked = self.set_missing_free(block, &words).await;
-        if let Some(found) = self.store.slabs.borrow_mut().aside_at(block) {
+        if let Some(found) = self.store.memory.slabs.borrow_mut().aside_at(block) {
             found.held = false;
             if is_marked {
                 let objects = garbage.len() as u32;

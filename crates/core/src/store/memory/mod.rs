@@ -18,4 +18,93 @@ mod out_of_memory;
 mod reclaim;
 mod seal;
 
-pub(super) use reclaim::{MemoryHold, PendingFreeBits, SET_FREE_TOGETHER, is_frozen};
+pub(super) use reclaim::{MemoryHold, SET_FREE_TOGETHER, is_frozen};
+
+use core::cell::{Cell, RefCell};
+
+use reclaim::PendingFreeBits;
+
+use crate::layout::{Address, Slot};
+use crate::slab::{Allocation, SlabKind, SlabShortage, Slabs};
+use crate::verbs::ClientId;
+use crate::view::View;
+
+/// The memory of a session.
+pub(super) struct SessionMemory {
+    slabs: RefCell<Slabs>,
+    /// Objects whose free bits are to be set.
+    freed: PendingFreeBits,
+    /// The number of phases that have read free bitmaps.
+    looks: Cell<u64>,
+    /// Whether an operation collects free memory.
+    reclaiming: Cell<bool>,
+    /// The mark from which on all blocks may become unverified once more.
+    unverifies_from: Cell<u64>,
+    /// The number of operations that look for memory.
+    allocating: Cell<usize>,
+    /// Whether the pool had no block left when the last one was asked for.
+    pool_was_empty: Cell<bool>,
+}
+
+impl SessionMemory {
+    /// Creates the memory of a session of `client`, without a block.
+    pub fn new(client: ClientId, block_bytes: u64) -> SessionMemory {
+        SessionMemory {
+            slabs: RefCell::new(Slabs::new(client, block_bytes)),
+            freed: PendingFreeBits::default(),
+            looks: Cell::new(0),
+            reclaiming: Cell::new(false),
+            unverifies_from: Cell::new(0),
+            allocating: Cell::new(0),
+            pool_was_empty: Cell::new(false),
+        }
+    }
+
+    /// Notes that the header of an object's block is written.
+    pub fn note_header_written(&self, object: &Allocation) {
+        self.slabs.borrow_mut().header_written(object);
+    }
+
+    /// Ends the write of an object that a CAS has mentioned.
+    #[inline]
+    pub fn end_write(&self, object: &Allocation) {
+        self.slabs.borrow_mut().end(object);
+    }
+
+    /// Begins a Move in place; `None` if the object's block is not the session's, or another Move of the object runs.
+    pub fn begin_move(&self, word: Slot, turn: u16) -> Option<Allocation> {
+        self.slabs.borrow_mut().begin_move(word, turn)
+    }
+
+    /// Ends a Move in place.
+    #[inline]
+    pub fn end_move(&self, object: &Allocation) {
+        self.slabs.borrow_mut().end_move(object);
+    }
+
+    /// Returns whether the block of an object is offered to other sessions.
+    pub fn is_offered(&self, object: Address) -> bool {
+        self.slabs.borrow().is_offered(object)
+    }
+
+    /// Returns a shortage of a slab since the last call; one at a time.
+    #[inline]
+    pub fn take_shortage(&self, kind: SlabKind) -> Option<SlabShortage> {
+        self.slabs.borrow_mut().take_shortage(kind)
+    }
+
+    /// Returns the next object to demote, in a block that is not frozen.
+    pub fn next_to_demote(&self, view: &View) -> Option<(Address, SlabKind)> {
+        self.slabs.borrow_mut().next_to_demote(|block| is_frozen(view, block))
+    }
+
+    /// Forgets the blocks that a view has lost.
+    pub fn forget_lost_blocks(&self, view: &View) {
+        self.slabs.borrow_mut().forget(|block| view.block(block).is_none());
+    }
+
+    /// Returns whether the pool had no block left when the last one was asked for.
+    pub fn pool_was_empty(&self) -> bool {
+        self.pool_was_empty.get()
+    }
+}

@@ -60,13 +60,20 @@ impl<F: Fabric, H: Host> Store<F, H> {
         beside: Option<u32>,
     ) -> Option<Allocation> {
         let best = beside.map(|at| (at, move |block| view.lies_beside(block, at)));
-        self.slabs.borrow_mut().allocate(kind, least, |block| is_frozen(view, block), best)
+        self.memory.slabs.borrow_mut().allocate(kind, least, |block| is_frozen(view, block), best)
+    }
+
+    /// Gives back to its slab an object that no CAS has mentioned.
+    pub(super) fn give_back(&self, object: &Allocation) {
+        let host = &self.host;
+        let mut slabs = self.memory.slabs.borrow_mut();
+        slabs.give_back(object, |mark| host.has_passed(mark), || host.mark());
     }
 
     /// Looks for memory when half of a block is used up, for the time when all of it is. If an object would have been
     /// better beside a subtable and was not, looks for a block there.
     pub(in crate::store) async fn look_ahead(&self, kind: SlabKind, lack: SlabShortage) {
-        let _ends = MemorySearchGuard::begin(&self.allocating);
+        let _ends = MemorySearchGuard::begin(&self.memory.allocating);
         self.take_back();
         self.set_free(1).await;
         if let SlabShortage::Beside(subtable) = lack {
@@ -79,24 +86,24 @@ impl<F: Fabric, H: Host> Store<F, H> {
     /// Writes do without such a block meanwhile, so a failure here is no error. While memory is short a slab has one
     /// block in use, and others have the rest.
     async fn look_beside(&self, kind: SlabKind, subtable: u32) {
-        if !self.slabs.borrow_mut().begin_look(kind) {
+        if !self.memory.slabs.borrow_mut().begin_look(kind) {
             return;
         }
-        let mut looking = BetterBlockGuard { slabs: &self.slabs, kind, found: false };
+        let mut looking = BetterBlockGuard { slabs: &self.memory.slabs, kind, found: false };
         let view = self.newest_view();
         let at = view.subtables.get(subtable as usize);
         let is_one = |region: &Region| {
             let lies_there = at.is_some_and(|at| region.lies_beside(at));
             region.redundancy() == kind.redundancy && lies_there
         };
-        if self.pool_was_empty.get() || !view.regions.iter().any(is_one) {
+        if self.memory.pool_was_empty.get() || !view.regions.iter().any(is_one) {
             return;
         }
         self.collect(kind, USED_AGAIN_AT, Some(subtable), false).await;
         let is_used = || {
             let lies_there = |block| view.lies_beside(block, subtable);
             let is_frozen = |block| is_frozen(&view, block);
-            self.slabs.borrow_mut().use_best(kind, USED_AGAIN_AT, is_frozen, lies_there)
+            self.memory.slabs.borrow_mut().use_best(kind, USED_AGAIN_AT, is_frozen, lies_there)
         };
         // Used at once: a block that is not in use is offered to others, and of no use here until it is taken back.
         looking.found = is_used();
@@ -121,9 +128,9 @@ impl<F: Fabric, H: Host> Store<F, H> {
             if self.has_room(kind, *least, view) || self.newest_view().number > view.number {
                 return Ok(());
             }
-            if self.slabs.borrow_mut().begin_ask(kind) {
-                let _ends = AllocBlockGuard { slabs: &self.slabs, kind };
-                let _allocates = MemorySearchGuard::begin(&self.allocating);
+            if self.memory.slabs.borrow_mut().begin_ask(kind) {
+                let _ends = AllocBlockGuard { slabs: &self.memory.slabs, kind };
+                let _allocates = MemorySearchGuard::begin(&self.memory.allocating);
                 self.take_back();
                 let done = self.alloc_slow(kind, to_delete, least, view).await;
                 self.host.end_search(kind);
@@ -140,11 +147,11 @@ impl<F: Fabric, H: Host> Store<F, H> {
     /// Offers the blocks that are not in use to sessions that are short of memory, unless an operation here is busy
     /// with them. Of a class that is short here, only some blocks are offered.
     pub(in crate::store) fn offer(&self) {
-        if self.allocating.get() == 0 {
+        if self.memory.allocating.get() == 0 {
             // Other sessions may have taken some already.
             self.take_back();
-            let mut slabs = self.slabs.borrow_mut();
-            if self.host.take_memory_call() || self.pool_was_empty.get() {
+            let mut slabs = self.memory.slabs.borrow_mut();
+            if self.host.take_memory_call() || self.memory.pool_was_empty.get() {
                 slabs.use_one();
             }
             let (spare, surplus) = slabs.offer();
@@ -158,14 +165,14 @@ impl<F: Fabric, H: Host> Store<F, H> {
     /// all sessions.
     pub(in crate::store) fn lend(&self, key: Key<'_>) {
         if let Some(kind) = SlabKind::of_logs(key.len()) {
-            self.slabs.borrow_mut().lend(kind);
+            self.memory.slabs.borrow_mut().lend(kind);
             self.offer();
         }
     }
 
     pub(in crate::store) fn take_back(&self) {
         let gone = self.host.take_back();
-        let unmarked = self.slabs.borrow_mut().take_back(&gone);
+        let unmarked = self.memory.slabs.borrow_mut().take_back(&gone);
         self.counters.add_left_to_comparison(unmarked);
     }
 
@@ -180,7 +187,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
         self.set_free(1).await;
         self.collect(kind, *least, None, false).await;
         // If the pool has no block left, to ask for one makes other sessions hand over theirs.
-        if to_delete || self.pool_was_empty.get() {
+        if to_delete || self.memory.pool_was_empty.get() {
             self.await_reclaimable(kind, *least, view).await;
         }
         if self.has_room(kind, *least, view) {
@@ -269,7 +276,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
 
     /// Waits, and meanwhile offers others the memory that is not needed here.
     async fn offer_during<T>(&self, waiting: impl Future<Output = T>) -> T {
-        let _pauses = MemoryWaitGuard::begin(&self.allocating);
+        let _pauses = MemoryWaitGuard::begin(&self.memory.allocating);
         self.offer();
         let done = waiting.await;
         self.take_back();
@@ -277,7 +284,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
     }
 
     fn has_room(&self, kind: SlabKind, least: u32, view: &View) -> bool {
-        self.slabs.borrow().has_room(kind, least, |block| is_frozen(view, block))
+        self.memory.slabs.borrow().has_room(kind, least, |block| is_frozen(view, block))
     }
 
     /// If a class can soon use a block of the session, waits for that, for some time. Returns whether there is room
@@ -291,7 +298,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
                 let any = b.seen.is_some() || b.returned_objects() > 0;
                 any && b.is_worth_reclaiming(kind, least)
             };
-            let any = self.slabs.borrow().aside().iter().any(frees_soon);
+            let any = self.memory.slabs.borrow().aside().iter().any(frees_soon);
             if !any || self.host.pause(attempt).await.is_err() {
                 break;
             }
@@ -330,7 +337,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
             }
             // From now on any free object will do.
             *least = u32::MAX;
-            self.slabs.borrow_mut().set_full_aside(kind);
+            self.memory.slabs.borrow_mut().set_full_aside(kind);
             self.set_free(1).await;
             self.collect(kind, *least, None, false).await;
             if self.has_room(kind, *least, view) {
@@ -344,17 +351,17 @@ impl<F: Fabric, H: Host> Store<F, H> {
     /// block was trusted before.
     fn unverify_all(&self) -> bool {
         let now = self.host.mark();
-        if now < self.unverifies_from.get() {
+        if now < self.memory.unverifies_from.get() {
             return false;
         }
-        self.unverifies_from.set(now + UNVERIFY_PAUSE);
-        self.slabs.borrow_mut().unverify_all()
+        self.memory.unverifies_from.set(now + UNVERIFY_PAUSE);
+        self.memory.slabs.borrow_mut().unverify_all()
     }
 
     /// Returns whether a class has a block whose header is yet to be read.
     fn has_unread(&self, kind: SlabKind) -> bool {
         let epoch = self.window_epoch();
-        self.slabs.borrow_mut().blocks().any(|b| b.kind == kind && b.is_unread(epoch))
+        self.memory.slabs.borrow_mut().blocks().any(|b| b.kind == kind && b.is_unread(epoch))
     }
 
     /// Waits until the headers of a class's blocks are read, or a newer view has come. Returns whether a newer view
@@ -402,14 +409,16 @@ impl<F: Fabric, H: Host> Store<F, H> {
         let grant = match grant {
             Ok(BlockAnswer::Block(grant)) => grant,
             Ok(BlockAnswer::Called) => {
-                self.pool_was_empty.set(true);
+                self.memory.pool_was_empty.set(true);
                 return Ok(BlockRequestResult::Called);
             }
             Ok(BlockAnswer::Later) => return Ok(BlockRequestResult::Later),
             Ok(BlockAnswer::NewerView) => return Ok(BlockRequestResult::NewerView),
             Err(Error::OutOfMemory) => {
                 // If no block lies beside a subtable, that says nothing about the pool.
-                self.pool_was_empty.set(self.pool_was_empty.get() || beside.is_none());
+                self.memory
+                    .pool_was_empty
+                    .set(self.memory.pool_was_empty.get() || beside.is_none());
                 return Ok(BlockRequestResult::Nothing);
             }
             Err(error) => return Err(error),
@@ -418,13 +427,13 @@ impl<F: Fabric, H: Host> Store<F, H> {
         if self.newest_view().block(grant.address).is_none() {
             return Ok(BlockRequestResult::NewerView);
         }
-        if !self.slabs.borrow_mut().add_block(kind, grant) {
+        if !self.memory.slabs.borrow_mut().add_block(kind, grant) {
             return Err(Error::Corrupt { what: "a granted block has no room for one object" });
         }
         if self.await_headers(kind, view).await? {
             return Ok(BlockRequestResult::NewerView);
         }
-        self.pool_was_empty.set(grant.pool_is_empty);
+        self.memory.pool_was_empty.set(grant.pool_is_empty);
         Ok(if grant.pool_is_empty {
             BlockRequestResult::LastBlock
         } else {

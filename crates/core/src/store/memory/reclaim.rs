@@ -62,7 +62,7 @@ pub(super) struct FreeBits {
 
 /// Freed objects that are not set free yet.
 #[derive(Debug, Default)]
-pub(in crate::store) struct PendingFreeBits {
+pub(super) struct PendingFreeBits {
     /// Words that kept what is free now.
     words: RefCell<Vec<Slot>>,
     /// Kept for the next time that some are set free.
@@ -189,34 +189,34 @@ pub(in crate::store) fn is_frozen(view: &View, block: Address) -> bool {
 
 impl<F: Fabric, H: Host> Store<F, H> {
     fn free(&self, word: Slot, since: u64) {
-        self.freed.words.borrow_mut().push(word);
+        self.memory.freed.words.borrow_mut().push(word);
         self.waits_since(since);
     }
 
     /// Something is freed, or held, by an operation that is pinned in this local epoch.
     fn waits_since(&self, since: u64) {
         // The operation that frees first need not be the one that began first.
-        if self.freed.since.get().is_none_or(|oldest| since < oldest) {
-            self.freed.since.set(Some(since));
+        if self.memory.freed.since.get().is_none_or(|oldest| since < oldest) {
+            self.memory.freed.since.set(Some(since));
             self.host.publish_older(since);
         }
     }
 
     /// An operation that is pinned in this local epoch is about to be suspended, and may have replaced a word.
     pub(in crate::store) fn hold(&self, since: u64) -> MemoryHold {
-        self.freed.held.borrow_mut().push(since);
+        self.memory.freed.held.borrow_mut().push(since);
         self.waits_since(since);
-        MemoryHold { since, times_left: self.freed.times_left.get() }
+        MemoryHold { since, times_left: self.memory.freed.times_left.get() }
     }
 
     /// Whether what is held was left to a comparison.
     pub(in crate::store) fn is_lost(&self, hold: &MemoryHold) -> bool {
-        hold.times_left != self.freed.times_left.get()
+        hold.times_left != self.memory.freed.times_left.get()
     }
 
     /// The operation has freed what it held, or leaves it alone.
     pub(in crate::store) fn end_hold(&self, hold: &MemoryHold) {
-        let freed = &self.freed;
+        let freed = &self.memory.freed;
         let mut held = freed.held.borrow_mut();
         let at = held.iter().position(|since| *since == hold.since && !self.is_lost(hold));
         if let Some(at) = at {
@@ -230,7 +230,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
 
     /// Whether nothing is freed that is not set free, nor held. Else what is held alone waits since it is.
     fn nothing_waits(&self) -> bool {
-        let freed = &self.freed;
+        let freed = &self.memory.freed;
         if freed.words.borrow().is_empty() {
             freed.since.set(freed.held.borrow().iter().copied().min());
         }
@@ -240,7 +240,8 @@ impl<F: Fabric, H: Host> Store<F, H> {
     /// Whether so much was freed that it is to be set free now.
     #[inline]
     pub(in crate::store) fn sets_free(&self, least: usize) -> bool {
-        self.freed.words.borrow().len() >= least.max(1) && !self.freed.setting_free.get()
+        self.memory.freed.words.borrow().len() >= least.max(1)
+            && !self.memory.freed.setting_free.get()
     }
 
     /// Sets free what was freed, if it is so much.
@@ -256,18 +257,18 @@ impl<F: Fabric, H: Host> Store<F, H> {
             // What may still execute keeps what it has freed from being settled.
             return;
         }
-        self.freed.setting_free.set(true);
-        let _ends = FreeBitsGuard(&self.freed.setting_free);
+        self.memory.freed.setting_free.set(true);
+        let _ends = FreeBitsGuard(&self.memory.freed.setting_free);
         // Others are being freed while copies are looked for: they come next time.
-        let count = self.freed.words.borrow().len();
-        let keeping = self.with_copies(&self.freed.words.borrow());
+        let count = self.memory.freed.words.borrow().len();
+        let keeping = self.with_copies(&self.memory.freed.words.borrow());
         let copies = if keeping.is_empty() { Vec::new() } else { self.copies_of(&keeping).await };
         // Nothing is awaited between this question and the posting of the bits. If the answer is no, all that was told
         // is revoked, and so are they.
         let may_set = self.host.may_set_free();
-        let mut free_bits = self.freed.free_bits.take();
+        let mut free_bits = self.memory.freed.free_bits.take();
         {
-            let mut words = self.freed.words.borrow_mut();
+            let mut words = self.memory.freed.words.borrow_mut();
             let taken = if may_set { count } else { words.len() };
             let view = self.view.borrow();
             let objects = words[..taken].iter();
@@ -279,8 +280,8 @@ impl<F: Fabric, H: Host> Store<F, H> {
             }
             words.drain(..taken);
             if !may_set {
-                self.freed.held.borrow_mut().clear();
-                self.freed.times_left.set(self.freed.times_left.get() + 1);
+                self.memory.freed.held.borrow_mut().clear();
+                self.memory.freed.times_left.set(self.memory.freed.times_left.get() + 1);
             }
             drop(words);
             self.nothing_waits();
@@ -291,13 +292,13 @@ impl<F: Fabric, H: Host> Store<F, H> {
         }
         let mut op = self.operation();
         op.set_free_bits(&free_bits).await;
-        self.freed.free_bits.replace(free_bits);
+        self.memory.freed.free_bits.replace(free_bits);
         let lost = op.pin.traces.has_posted();
         op.finish(OpKind::Reclaim);
         // If something may still execute, the session has to be fenced before it is over.
         if !lost {
             self.nothing_waits();
-            self.host.publish_freed(self.freed.since.get());
+            self.host.publish_freed(self.memory.freed.since.get());
         }
     }
 
@@ -313,12 +314,12 @@ impl<F: Fabric, H: Host> Store<F, H> {
         beside: Option<u32>,
         short: bool,
     ) -> CollectResult {
-        if self.reclaiming.replace(true) {
+        if self.memory.reclaiming.replace(true) {
             return CollectResult::Waiting;
         }
-        let _ends = ReclaimGuard(&self.reclaiming);
+        let _ends = ReclaimGuard(&self.memory.reclaiming);
         if short {
-            self.slabs.borrow_mut().set_aside();
+            self.memory.slabs.borrow_mut().set_aside();
             self.set_free(1).await;
         }
         self.read_headers().await;
@@ -335,7 +336,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
                 || *b.verification() != Verification::Verified
                 || !b.is_quiet()
         };
-        let waits = self.slabs.borrow().aside().iter().any(waits);
+        let waits = self.memory.slabs.borrow().aside().iter().any(waits);
         // A session that is short looks once more when all that was seen can be used.
         let seen = if short && waits { false } else { self.read_free_bitmaps(kind, short).await };
         match () {
@@ -363,7 +364,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
 
     /// The blocks that were not looked at for longest, first those of a class.
     fn to_look_at(&self, kind: SlabKind, limit: usize, op: &StoreOp<'_, F, H>) -> Vec<Address> {
-        let slabs = self.slabs.borrow();
+        let slabs = self.memory.slabs.borrow();
         let due = |b: &&Block| {
             let is_known = self.awaits_epochs(b) || *b.verification() != Verification::Verified;
             !is_known && b.scrubbed.is_none() && !b.is_free()
@@ -389,8 +390,8 @@ impl<F: Fabric, H: Host> Store<F, H> {
 
     /// Reclaims what has become reclaimable, unless another operation does.
     pub(super) async fn reclaim_what_is_due(&self, kind: SlabKind, least: u32) {
-        if !self.reclaiming.replace(true) {
-            let _ends = ReclaimGuard(&self.reclaiming);
+        if !self.memory.reclaiming.replace(true) {
+            let _ends = ReclaimGuard(&self.memory.reclaiming);
             self.reclaim_due(kind, least, None).await;
         }
     }
@@ -399,12 +400,12 @@ impl<F: Fabric, H: Host> Store<F, H> {
     /// what is set free in the one where that is most.
     async fn reclaim_due(&self, kind: SlabKind, least: u32, beside: Option<u32>) {
         let has_passed = |mark| self.host.has_passed(mark);
-        for block in self.slabs.borrow_mut().blocks() {
+        for block in self.memory.slabs.borrow_mut().blocks() {
             block.take_returned(has_passed, || self.host.mark());
         }
         let mut op = self.operation();
         let best = {
-            let slabs = self.slabs.borrow();
+            let slabs = self.memory.slabs.borrow();
             let reclaimable =
                 |b: &&Block| b.seen.as_ref().is_some_and(|seen| self.is_reclaimable(seen));
             let may_be = |b: &Block| {
@@ -447,7 +448,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
                     if self.waits_for_its_window(block) {
                         continue;
                     }
-                    self.slabs.borrow_mut().remove(block);
+                    self.memory.slabs.borrow_mut().remove(block);
                     self.host.free_block(block, &op.view.clone()).await;
                     freed = true;
                 }
@@ -467,7 +468,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
     /// Whether an emptied block must not be used yet. Then the session waits for later epochs.
     fn waits_for_its_window(&self, block: Address) -> bool {
         let epoch = self.window_epoch();
-        let mut slabs = self.slabs.borrow_mut();
+        let mut slabs = self.memory.slabs.borrow_mut();
         let waits = |b: &&mut Block| b.waits_for_its_window(epoch);
         let Some(found) = slabs.aside_at(block).filter(waits) else { return false };
         found.scrubbed = Some(BlockZeroing::Done(self.host.mark()));
@@ -477,7 +478,8 @@ impl<F: Fabric, H: Host> Store<F, H> {
     /// Whether some block waits for its window. Then the session wants later epochs.
     pub(super) fn any_waits_for_its_window(&self) -> bool {
         let epoch = self.window_epoch();
-        let waits = self.slabs.borrow().aside().iter().any(|b| b.waits_for_its_window(epoch));
+        let waits =
+            self.memory.slabs.borrow().aside().iter().any(|b| b.waits_for_its_window(epoch));
         if waits {
             self.host.mark();
         }
@@ -488,7 +490,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
     pub(super) async fn read_headers(&self) {
         let epoch = self.window_epoch();
         let unread: Vec<Address> = {
-            let mut slabs = self.slabs.borrow_mut();
+            let mut slabs = self.memory.slabs.borrow_mut();
             let unread = slabs.blocks().filter(|b| b.scrubbed.is_none() && b.is_unread(epoch));
             unread.map(|block| block.address).collect()
         };
@@ -504,11 +506,11 @@ impl<F: Fabric, H: Host> Store<F, H> {
     }
 
     fn is_seen(&self, block: Address) -> bool {
-        self.slabs.borrow_mut().aside_at(block).is_some_and(|b| b.seen.is_some())
+        self.memory.slabs.borrow_mut().aside_at(block).is_some_and(|b| b.seen.is_some())
     }
 
     fn to_return(&self, kind: SlabKind, short: bool) -> Vec<(Address, Option<BlockZeroing>)> {
-        let slabs = self.slabs.borrow();
+        let slabs = self.memory.slabs.borrow();
         let mut kept: Vec<SlabKind> = Vec::new();
         let mut blocks = Vec::new();
         let is_reclaimable =
@@ -602,9 +604,9 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
         let is_good = self.sure_phase().await;
         // After the look: an operation that was pinned before it may know what was set free.
         let mark = before.unwrap_or_else(|| self.store.host.mark());
-        let mut slabs = self.store.slabs.borrow_mut();
-        let look = self.store.looks.get() + 1;
-        self.store.looks.set(look);
+        let mut slabs = self.store.memory.slabs.borrow_mut();
+        let look = self.store.memory.looks.get() + 1;
+        self.store.memory.looks.set(look);
         let mut any = false;
         for (block, primary_since, read) in reads {
             let Ok(bytes) = self.batch.data(read) else { continue };
@@ -644,7 +646,7 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
     async fn reclaim(&mut self, block: Address) {
         let primary_since = self.primary_since(block);
         let (objects, cleared) = {
-            let mut slabs = self.store.slabs.borrow_mut();
+            let mut slabs = self.store.memory.slabs.borrow_mut();
             let Some(found) = slabs.aside_at(block).filter(|b| b.is_quiet()) else { return };
             let Some(seen) = found.seen.take() else { return };
             // If this ends early, it is not known which bits are set.
@@ -664,7 +666,7 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
     /// clear. If some may still be cleared later the block stays unverified, for its next owner: until this
     /// session is fenced it is pinned, so no session settles on what its bitmap tells.
     fn release_block(&self, block: Address, free: Option<&[u32]>) {
-        if let Some(found) = self.store.slabs.borrow_mut().aside_at(block) {
+        if let Some(found) = self.store.memory.slabs.borrow_mut().aside_at(block) {
             found.held = false;
             if let Some(objects) = free {
                 found.reclaim(objects);
@@ -702,7 +704,7 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
     /// speculative write of a dead client left may stand on any. Whether all are known then.
     pub(in crate::store) async fn learn(&mut self, block: Address, objects: &[u32]) -> bool {
         let unknown: Vec<(u32, u64)> = {
-            let mut slabs = self.store.slabs.borrow_mut();
+            let mut slabs = self.store.memory.slabs.borrow_mut();
             let Some(found) = slabs.find(block) else { return false };
             let shape = found.shape;
             found.unknown(objects).map(|object| (object, shape.offset(object))).collect()
@@ -723,7 +725,7 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
             if self.batch.check().is_err() {
                 return false;
             }
-            let mut slabs = self.store.slabs.borrow_mut();
+            let mut slabs = self.store.memory.slabs.borrow_mut();
             let Some(found) = slabs.find(block) else { return false };
             for (object, reads) in reads {
                 let standing = reads
@@ -748,7 +750,7 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
             reads.push((*block, places.into_iter().map(read).collect::<PerPlace<Ticket>>()));
         }
         self.phase().await;
-        let mut slabs = self.store.slabs.borrow_mut();
+        let mut slabs = self.store.memory.slabs.borrow_mut();
         for (block, reads) in reads {
             let bytes = reads.iter().map(|read| self.batch.data(*read));
             let Ok(bytes) = bytes.collect::<Result<PerPlace<&[u8]>, _>>() else { continue };
@@ -764,7 +766,7 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
     async fn zero_block(&mut self, block: Address) {
         let places: PerPlace<PoolPlace> = self.places_in(block, 0).collect();
         let header = {
-            let mut slabs = self.store.slabs.borrow_mut();
+            let mut slabs = self.store.memory.slabs.borrow_mut();
             // It may have been taken into use meanwhile.
             let Some(found) = slabs.aside_at(block).filter(|b| b.may_zero()) else { return };
             found.begin_zeroing(self.store.host.epoch());
@@ -798,7 +800,7 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
             is_good = self.write_header(&places, &header).await;
         }
         let mark = self.store.host.mark();
-        if let Some(found) = self.store.slabs.borrow_mut().aside_at(block) {
+        if let Some(found) = self.store.memory.slabs.borrow_mut().aside_at(block) {
             if is_good { found.end_zeroing(mark) } else { found.forget() }
         }
     }

@@ -29,9 +29,9 @@ impl<F: Fabric, H: Host> Store<F, H> {
     pub async fn leave(&self) -> Vec<BlockRemainder> {
         self.take_back();
         self.set_free(1).await;
-        self.slabs.borrow_mut().set_aside();
+        self.memory.slabs.borrow_mut().set_aside();
         let blocks: Vec<(Address, Vec<Address>)> = {
-            let slabs = self.slabs.borrow();
+            let slabs = self.memory.slabs.borrow();
             let idle = |b: &Block| (b.address, b.not_set_free().collect::<Vec<Address>>());
             slabs.aside().iter().map(idle).collect()
         };
@@ -45,7 +45,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
             let is_sealed = op.is_sealed(block) || removed(Mutant::MarksInUse);
             by_word(&op.view, objects.iter().copied(), &mut free_bits);
             let is_good = objects.is_empty() || is_sealed && op.set_free_bits(&free_bits).await;
-            if let Some(found) = self.slabs.borrow_mut().aside_at(block) {
+            if let Some(found) = self.memory.slabs.borrow_mut().aside_at(block) {
                 op.primary_since(block)
                     .into_iter()
                     .for_each(|primary_since| found.follow(primary_since));
@@ -55,7 +55,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
             }
         }
         op.finish(OpKind::Reclaim);
-        self.slabs.borrow_mut().take_remainders()
+        self.memory.slabs.borrow_mut().take_remainders()
     }
 }
 
@@ -75,20 +75,20 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
     /// session does not go on.
     pub(super) fn end_seals(&self, sealing: &[Address], is_good: bool) {
         if !self.pin.traces.has_posted() {
-            let mut slabs = self.store.slabs.borrow_mut();
+            let mut slabs = self.store.memory.slabs.borrow_mut();
             sealing.iter().for_each(|block| slabs.end_seal(*block, is_good));
         }
     }
 
     /// Returns whether the header of a block that is not in use says on all replicas that it is sealed.
     pub(super) fn is_sealed(&self, block: Address) -> bool {
-        self.store.slabs.borrow_mut().aside_at(block).is_some_and(|found| found.is_sealed())
+        self.store.memory.slabs.borrow_mut().aside_at(block).is_some_and(|found| found.is_sealed())
     }
 
     /// Posts the headers that tell recovery not to walk through these blocks. Returns the blocks that can be sealed.
     pub(super) fn post_seals(&mut self, blocks: &[Address]) -> Vec<Address> {
         let sealing: Vec<(Address, BlockHeader)> = {
-            let slabs = self.store.slabs.borrow();
+            let slabs = self.store.memory.slabs.borrow();
             let quiet = slabs.aside().iter().filter(|b| b.may_seal());
             let quiet = quiet.filter(|b| blocks.contains(&b.address));
             quiet.filter_map(|b| Some((b.address, slabs.sealed(b.address)?))).collect()
@@ -98,7 +98,7 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
             if self.is_frozen(block) {
                 continue;
             }
-            if let Some(found) = self.store.slabs.borrow_mut().aside_at(block) {
+            if let Some(found) = self.store.memory.slabs.borrow_mut().aside_at(block) {
                 found.held = true;
             }
             let header = header.encode();

@@ -118,7 +118,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
     #[cold]
     fn follow(&self, newer: Arc<View>) {
         if newer.regions.iter().any(|region| !region.is_there()) {
-            self.slabs.borrow_mut().forget(|block| newer.block(block).is_none());
+            self.memory.forget_lost_blocks(&newer);
         }
         self.has_one_redundancy.set(has_one_redundancy(&newer));
         *self.view.borrow_mut() = Rc::new(newer);

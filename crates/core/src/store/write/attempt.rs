@@ -369,9 +369,9 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
     /// Notes that the headers of the attempt's blocks are written, if there were any to write.
     #[cold]
     fn note_headers_written(&self, attempt: &Attempt<'_>) {
-        let mut slabs = self.store.slabs.borrow_mut();
-        slabs.header_written(&attempt.object);
-        attempt.copies.iter().for_each(|copy| slabs.header_written(copy));
+        let memory = &self.store.memory;
+        memory.note_header_written(&attempt.object);
+        attempt.copies.iter().for_each(|copy| memory.note_header_written(copy));
     }
 
     /// Ends an attempt: its object is not under way any more. If the outcome is unknown, the object stays under way,
@@ -387,9 +387,9 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
         }
         self.pin.end_object();
         match (&attempt.in_place, attempt.step.is_mentioned()) {
-            (None, true) => self.store.slabs.borrow_mut().end(&attempt.object),
+            (None, true) => self.store.memory.end_write(&attempt.object),
             (None, false) => self.store.give_back(&attempt.object),
-            (Some(_), _) => self.store.slabs.borrow_mut().end_move(&attempt.object),
+            (Some(_), _) => self.store.memory.end_move(&attempt.object),
         }
         if !attempt.copies.is_empty() || attempt.in_place.is_some() {
             self.end_copies(attempt, ended);

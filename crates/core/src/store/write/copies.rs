@@ -104,13 +104,6 @@ impl<F: Fabric, H: Host> Store<F, H> {
         Ok(self.allocate(slab, least, view, None).ok_or(slab))
     }
 
-    /// Gives back to its slab an object that no CAS has mentioned.
-    pub(super) fn give_back(&self, object: &Allocation) {
-        let host = &self.host;
-        let mut slabs = self.slabs.borrow_mut();
-        slabs.give_back(object, |mark| host.has_passed(mark), || host.mark());
-    }
-
     /// Returns those of these words that keep copies beside their object.
     pub(in crate::store) fn with_copies(&self, words: &[Slot]) -> Vec<Slot> {
         let view = self.view.borrow();
@@ -167,7 +160,7 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
                 self.store.give_back(copy);
                 continue;
             }
-            self.store.slabs.borrow_mut().end(copy);
+            self.store.memory.end_write(copy);
             if !stands {
                 self.free_copy(copy.identity());
             }

@@ -9,7 +9,6 @@ use crate::data::Redundancy;
 use crate::error::Error;
 use crate::host::Host;
 use crate::layout::{Address, Chunk, Object, SizeClass, Slot};
-use crate::store::memory::is_frozen;
 use crate::store::{MoveScope, Store, StoreOp, Transition};
 use crate::verbs::Fabric;
 
@@ -37,7 +36,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
         // Blocks that are offered to other sessions are not touched, and the oldest block may be among them.
         self.take_back();
         let view = self.newest_view();
-        let next = self.slabs.borrow_mut().next_to_demote(|block| is_frozen(&view, block));
+        let next = self.memory.next_to_demote(&view);
         let Some((address, kind)) = next else { return Ok(ObjectDemotion::AllDone) };
         let Redundancy::Oriented(of) = kind.redundancy else { return Ok(ObjectDemotion::Nothing) };
         let Some((key, bytes)) = self.pair_at(address, kind.class).await? else {
@@ -54,7 +53,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
 
     /// Returns whether the pool had no block left when this session last asked for one.
     pub fn found_no_block(&self) -> bool {
-        self.pool_was_empty.get()
+        self.memory.pool_was_empty()
     }
 
     /// Returns the key, and the length of the value, of the pair whose object is at an address, as one of the

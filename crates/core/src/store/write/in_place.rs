@@ -68,11 +68,11 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
             _ if removed(Mutant::TurnGoesBack) && next > 2 => next - 2,
             _ => next,
         };
-        if self.store.slabs.borrow().is_offered(word.address()) {
+        if self.store.memory.is_offered(word.address()) {
             self.store.take_back();
             self.made_room = true;
         }
-        let object = self.store.slabs.borrow_mut().begin_move(word, turn);
+        let object = self.store.memory.begin_move(word, turn);
         let object = if removed(Mutant::StrangerMovesInPlace) {
             object.unwrap_or_else(|| stranger(word, turn, of))
         } else {
@@ -84,7 +84,7 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
             match self.store.allocate_copies(intent, &object, least, &view) {
                 Ok(Ok(copies)) => attempt.copies = copies,
                 short => {
-                    self.store.slabs.borrow_mut().end_move(&object);
+                    self.store.memory.end_move(&object);
                     return short.ok().map(|short| short.map(|_| attempt));
                 }
             }

@@ -268,7 +268,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
         if self.sets_free(SET_FREE_TOGETHER) {
             self.set_free(SET_FREE_TOGETHER).await;
         }
-        let lack = self.slabs.borrow_mut().take_shortage(slab);
+        let lack = self.memory.take_shortage(slab);
         if let Some(lack) = lack {
             // On the heap: it is rare, and the futures of operations stay small.
             Box::pin(self.look_ahead(slab, lack)).await;
