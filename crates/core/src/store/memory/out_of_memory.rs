@@ -64,7 +64,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
     }
 
     /// Gives back to its slab an object that no CAS has mentioned.
-    pub(super) fn give_back(&self, object: &Allocation) {
+    pub(in crate::store) fn give_back(&self, object: &Allocation) {
         let host = &self.host;
         let mut slabs = self.memory.slabs.borrow_mut();
         slabs.give_back(object, |mark| host.has_passed(mark), || host.mark());
@@ -108,7 +108,9 @@ impl<F: Fabric, H: Host> Store<F, H> {
         // Used at once: a block that is not in use is offered to others, and of no use here until it is taken back.
         looking.found = is_used();
         if !looking.found {
-            let _ = self.ask_for_block(kind, false, Some(subtable), &view).await;
+            let least = &mut { USED_AGAIN_AT };
+            let search = MemorySearch { store: self, kind, to_delete: false, least, view: &view };
+            let _ = search.ask_for_block(false, Some(subtable)).await;
             looking.found = is_used();
         }
     }
@@ -124,24 +126,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
         view: &Arc<View>,
     ) -> Result<(), Error> {
         self.take_back();
-        for attempt in 0.. {
-            if self.has_room(kind, *least, view) || self.newest_view().number > view.number {
-                return Ok(());
-            }
-            if self.memory.slabs.borrow_mut().begin_ask(kind) {
-                let _ends = AllocBlockGuard { slabs: &self.memory.slabs, kind };
-                let _allocates = MemorySearchGuard::begin(&self.memory.allocating);
-                self.take_back();
-                let done = self.alloc_slow(kind, to_delete, least, view).await;
-                self.host.end_search(kind);
-                return done;
-            }
-            if self.host.pause(attempt).await.is_err() {
-                let waiting_for = "a block that another operation asked for";
-                return Err(Error::GaveUp { waiting_for, outcome: FailedWriteOutcome::NotApplied });
-            }
-        }
-        unreachable!("the loop ends by return")
+        MemorySearch { store: self, kind, to_delete, least, view }.run().await
     }
 
     /// Offers the blocks that are not in use to sessions that are short of memory, unless an operation here is busy
@@ -176,94 +161,6 @@ impl<F: Fabric, H: Host> Store<F, H> {
         self.counters.add_left_to_comparison(unmarked);
     }
 
-    /// Gets memory to allocate from, unless a newer view comes.
-    async fn alloc_slow(
-        &self,
-        kind: SlabKind,
-        to_delete: bool,
-        least: &mut u32,
-        view: &Arc<View>,
-    ) -> Result<(), Error> {
-        self.set_free(1).await;
-        self.collect(kind, *least, None, false).await;
-        // If the pool has no block left, to ask for one makes other sessions hand over theirs.
-        if to_delete || self.memory.pool_was_empty.get() {
-            self.await_reclaimable(kind, *least, view).await;
-        }
-        if self.has_room(kind, *least, view) {
-            return Ok(());
-        }
-        let mut asked = self.ask(kind, to_delete, least, view).await?;
-        while asked == BlockRequestResult::Block && !self.has_room(kind, *least, view) {
-            if to_delete {
-                // Better a little later than with one of the last blocks.
-                self.collect(kind, *least, None, false).await;
-                if self.await_reclaimable(kind, *least, view).await {
-                    return Ok(());
-                }
-            }
-            asked = self.ask(kind, to_delete, least, view).await?;
-        }
-        // From now on any free object will do.
-        *least = u32::MAX;
-        let mut together = 1;
-        let mut in_vain = 0;
-        let mut attempt = 0;
-        loop {
-            let is_newer =
-                asked == BlockRequestResult::NewerView || self.newest_view().number > view.number;
-            if is_newer || self.has_room(kind, *least, view) {
-                return Ok(());
-            }
-            match self.collect(kind, *least, None, true).await {
-                CollectResult::Waiting => {}
-                // The memory that was waited for has just come.
-                CollectResult::Nothing if self.has_room(kind, *least, view) => return Ok(()),
-                CollectResult::Freed | CollectResult::Nothing
-                    if asked == BlockRequestResult::Called =>
-                {
-                    self.await_others().await;
-                    attempt += PAUSES_PER_WAIT;
-                    asked = self.ask(kind, to_delete, least, view).await?;
-                }
-                // A block comes out of its window in some seconds. Other sessions may return blocks before that.
-                CollectResult::Nothing
-                    if asked == BlockRequestResult::Nothing && self.any_waits_for_its_window() =>
-                {
-                    if attempt % ASKED_EVERY == 0 {
-                        asked = self.ask(kind, to_delete, least, view).await?;
-                    }
-                }
-                CollectResult::Nothing if asked == BlockRequestResult::Nothing => {
-                    if !self.unverify_all() {
-                        // Other sessions may have needed all their memory when they were asked. If no session did
-                        // anything, there was a time in this operation at which no memory could be had.
-                        in_vain += 1;
-                        if self.host.is_exhausted() || in_vain == ASKED_IN_VAIN {
-                            return Err(Error::OutOfMemory);
-                        }
-                        asked = self.ask(kind, to_delete, least, view).await?;
-                    }
-                }
-                // There are more blocks where the last one came from. Do not take all of them at once: others need
-                // some.
-                CollectResult::Freed | CollectResult::Nothing => {
-                    for _ in 0..together {
-                        asked = self.ask(kind, to_delete, least, view).await?;
-                        if asked != BlockRequestResult::LastBlock {
-                            break;
-                        }
-                    }
-                    together = (together * 2).min(ASKED_TOGETHER);
-                }
-            }
-            if self.pause_and_offer(attempt).await.is_err() {
-                return Err(Error::OutOfMemory);
-            }
-            attempt += 1;
-        }
-    }
-
     /// Waits a little for blocks that others hand on.
     async fn await_others(&self) {
         self.offer_during(self.host.await_others()).await;
@@ -283,69 +180,6 @@ impl<F: Fabric, H: Host> Store<F, H> {
         done
     }
 
-    fn has_room(&self, kind: SlabKind, least: u32, view: &View) -> bool {
-        self.memory.slabs.borrow().has_room(kind, least, |block| is_frozen(view, block))
-    }
-
-    /// If a class can soon use a block of the session, waits for that, for some time. Returns whether there is room
-    /// then.
-    async fn await_reclaimable(&self, kind: SlabKind, least: u32, view: &View) -> bool {
-        for attempt in 0..RECLAIM_PAUSES {
-            if self.has_room(kind, least, view) {
-                return true;
-            }
-            let frees_soon = |b: &Block| {
-                let any = b.seen.is_some() || b.returned_objects() > 0;
-                any && b.is_worth_reclaiming(kind, least)
-            };
-            let any = self.memory.slabs.borrow().aside().iter().any(frees_soon);
-            if !any || self.host.pause(attempt).await.is_err() {
-                break;
-            }
-            self.reclaim_what_is_due(kind, least).await;
-        }
-        self.has_room(kind, least, view)
-    }
-
-    /// Asks for a block; for a DELETE first for one that is kept back for DELETEs. If the block comes later, looks
-    /// meanwhile for memory that the session has freed itself.
-    async fn ask(
-        &self,
-        kind: SlabKind,
-        to_delete: bool,
-        least: &mut u32,
-        view: &Arc<View>,
-    ) -> Result<BlockRequestResult, Error> {
-        loop {
-            let mut asked = BlockRequestResult::Nothing;
-            if to_delete {
-                asked = self.ask_for_block(kind, true, None, view).await?;
-            }
-            if asked == BlockRequestResult::Nothing {
-                asked = self.ask_for_block(kind, false, None, view).await?;
-            }
-            if asked != BlockRequestResult::Later {
-                return Ok(asked);
-            }
-            // While this operation waits, others must not have to wait for its memory.
-            self.offer_during(self.host.await_pool(view)).await;
-            if self.newest_view().number > view.number {
-                return Ok(BlockRequestResult::NewerView);
-            }
-            if removed(Mutant::AwaitsOnlyThePool) {
-                continue;
-            }
-            // From now on any free object will do.
-            *least = u32::MAX;
-            self.memory.slabs.borrow_mut().set_full_aside(kind);
-            self.set_free(1).await;
-            self.collect(kind, *least, None, false).await;
-            if self.has_room(kind, *least, view) {
-                return Ok(BlockRequestResult::Block);
-            }
-        }
-    }
-
     /// Has all blocks compared with the index: the last resort, once in a while. Bits that a session did not set in
     /// time never come (`Epochs::may_set_free`), and it is not known where they are missing. Returns whether any
     /// block was trusted before.
@@ -357,25 +191,215 @@ impl<F: Fabric, H: Host> Store<F, H> {
         self.memory.unverifies_from.set(now + UNVERIFY_PAUSE);
         self.memory.slabs.borrow_mut().unverify_all()
     }
+}
+
+/// The search for memory for one slab.
+struct MemorySearch<'s, F, H> {
+    store: &'s Store<F, H>,
+    kind: SlabKind,
+    /// Whether the memory is for a DELETE, which may have blocks that are kept back.
+    to_delete: bool,
+    /// A block that is not in use already is taken if one in so many of its objects is free.
+    least: &'s mut u32,
+    /// The view by which memory is searched.
+    view: &'s Arc<View>,
+}
+
+impl<F: Fabric, H: Host> MemorySearch<'_, F, H> {
+    /// Waits until there is memory to allocate from, or a newer view has come. One operation of a slab at a time
+    /// searches.
+    async fn run(&mut self) -> Result<(), Error> {
+        let Self { store, kind, .. } = *self;
+        for attempt in 0.. {
+            if self.has_room() || self.has_newer_view() {
+                return Ok(());
+            }
+            if store.memory.slabs.borrow_mut().begin_ask(kind) {
+                let _ends = AllocBlockGuard { slabs: &store.memory.slabs, kind };
+                let _allocates = MemorySearchGuard::begin(&store.memory.allocating);
+                store.take_back();
+                let done = self.search().await;
+                store.host.end_search(kind);
+                return done;
+            }
+            if store.host.pause(attempt).await.is_err() {
+                let waiting_for = "a block that another operation asked for";
+                return Err(Error::GaveUp { waiting_for, outcome: FailedWriteOutcome::NotApplied });
+            }
+        }
+        unreachable!("the loop ends by return")
+    }
+
+    /// Gets memory to allocate from, unless a newer view comes.
+    async fn search(&mut self) -> Result<(), Error> {
+        let Self { store, kind, to_delete, .. } = *self;
+        store.set_free(1).await;
+        store.collect(kind, *self.least, None, false).await;
+        // If the pool has no block left, to ask for one makes other sessions hand over theirs.
+        if to_delete || store.memory.pool_was_empty.get() {
+            self.await_reclaimable().await;
+        }
+        if self.has_room() {
+            return Ok(());
+        }
+        let mut asked = self.ask().await?;
+        while asked == BlockRequestResult::Block && !self.has_room() {
+            if to_delete {
+                // Better a little later than with one of the last blocks.
+                store.collect(kind, *self.least, None, false).await;
+                if self.await_reclaimable().await {
+                    return Ok(());
+                }
+            }
+            asked = self.ask().await?;
+        }
+        // From now on any free object will do.
+        *self.least = u32::MAX;
+        let mut together = 1;
+        let mut in_vain = 0;
+        let mut attempt = 0;
+        loop {
+            let is_newer = asked == BlockRequestResult::NewerView || self.has_newer_view();
+            if is_newer || self.has_room() {
+                return Ok(());
+            }
+            match store.collect(kind, *self.least, None, true).await {
+                CollectResult::Waiting => {}
+                // The memory that was waited for has just come.
+                CollectResult::Nothing if self.has_room() => return Ok(()),
+                CollectResult::Freed | CollectResult::Nothing
+                    if asked == BlockRequestResult::Called =>
+                {
+                    store.await_others().await;
+                    attempt += PAUSES_PER_WAIT;
+                    asked = self.ask().await?;
+                }
+                // A block comes out of its window in some seconds. Other sessions may return blocks before that.
+                CollectResult::Nothing
+                    if asked == BlockRequestResult::Nothing && store.any_waits_for_its_window() =>
+                {
+                    if attempt % ASKED_EVERY == 0 {
+                        asked = self.ask().await?;
+                    }
+                }
+                CollectResult::Nothing if asked == BlockRequestResult::Nothing => {
+                    if !store.unverify_all() {
+                        // Other sessions may have needed all their memory when they were asked. If no session did
+                        // anything, there was a time in this operation at which no memory could be had.
+                        in_vain += 1;
+                        if store.host.is_exhausted() || in_vain == ASKED_IN_VAIN {
+                            return Err(Error::OutOfMemory);
+                        }
+                        asked = self.ask().await?;
+                    }
+                }
+                // There are more blocks where the last one came from. Do not take all of them at once: others need
+                // some.
+                CollectResult::Freed | CollectResult::Nothing => {
+                    for _ in 0..together {
+                        asked = self.ask().await?;
+                        if asked != BlockRequestResult::LastBlock {
+                            break;
+                        }
+                    }
+                    together = (together * 2).min(ASKED_TOGETHER);
+                }
+            }
+            if store.pause_and_offer(attempt).await.is_err() {
+                return Err(Error::OutOfMemory);
+            }
+            attempt += 1;
+        }
+    }
+
+    fn has_room(&self) -> bool {
+        let slabs = self.store.memory.slabs.borrow();
+        slabs.has_room(self.kind, *self.least, |block| is_frozen(self.view, block))
+    }
+
+    fn has_newer_view(&self) -> bool {
+        self.store.newest_view().number > self.view.number
+    }
+
+    /// If a class can soon use a block of the session, waits for that, for some time. Returns whether there is room
+    /// then.
+    async fn await_reclaimable(&self) -> bool {
+        let Self { store, kind, .. } = *self;
+        let least = *self.least;
+        for attempt in 0..RECLAIM_PAUSES {
+            if self.has_room() {
+                return true;
+            }
+            let frees_soon = |b: &Block| {
+                let any = b.seen.is_some() || b.returned_objects() > 0;
+                any && b.is_worth_reclaiming(kind, least)
+            };
+            let any = store.memory.slabs.borrow().aside().iter().any(frees_soon);
+            if !any || store.host.pause(attempt).await.is_err() {
+                break;
+            }
+            store.reclaim_what_is_due(kind, least).await;
+        }
+        self.has_room()
+    }
+
+    /// Asks for a block; for a DELETE first for one that is kept back for DELETEs. If the block comes later, looks
+    /// meanwhile for memory that the session has freed itself.
+    async fn ask(&mut self) -> Result<BlockRequestResult, Error> {
+        let Self { store, kind, to_delete, .. } = *self;
+        loop {
+            let mut asked = BlockRequestResult::Nothing;
+            if to_delete {
+                asked = self.ask_for_block(true, None).await?;
+            }
+            if asked == BlockRequestResult::Nothing {
+                asked = self.ask_for_block(false, None).await?;
+            }
+            if asked != BlockRequestResult::Later {
+                return Ok(asked);
+            }
+            // While this operation waits, others must not have to wait for its memory.
+            store.offer_during(store.host.await_pool(self.view)).await;
+            if self.has_newer_view() {
+                return Ok(BlockRequestResult::NewerView);
+            }
+            if removed(Mutant::AwaitsOnlyThePool) {
+                continue;
+            }
+            // From now on any free object will do.
+            *self.least = u32::MAX;
+            store.memory.slabs.borrow_mut().set_full_aside(kind);
+            store.set_free(1).await;
+            store.collect(kind, *self.least, None, false).await;
+            if self.has_room() {
+                return Ok(BlockRequestResult::Block);
+            }
+        }
+    }
 
     /// Returns whether a class has a block whose header is yet to be read.
-    fn has_unread(&self, kind: SlabKind) -> bool {
-        let epoch = self.window_epoch();
-        self.memory.slabs.borrow_mut().blocks().any(|b| b.kind == kind && b.is_unread(epoch))
+    fn has_unread(&self) -> bool {
+        let epoch = self.store.window_epoch();
+        self.store
+            .memory
+            .slabs
+            .borrow_mut()
+            .blocks()
+            .any(|b| b.kind == self.kind && b.is_unread(epoch))
     }
 
     /// Waits until the headers of a class's blocks are read, or a newer view has come. Returns whether a newer view
     /// has come.
-    async fn await_headers(&self, kind: SlabKind, view: &Arc<View>) -> Result<bool, Error> {
+    async fn await_headers(&self) -> Result<bool, Error> {
         for attempt in 0.. {
-            self.read_headers().await;
-            if !self.has_unread(kind) {
+            self.store.read_headers().await;
+            if !self.has_unread() {
                 return Ok(false);
             }
-            if self.newest_view().number > view.number {
+            if self.has_newer_view() {
                 return Ok(true);
             }
-            if self.host.pause(attempt).await.is_err() {
+            if self.store.host.pause(attempt).await.is_err() {
                 let waiting_for = "a memory node to show the header of a block";
                 return Err(Error::GaveUp { waiting_for, outcome: FailedWriteOutcome::NotApplied });
             }
@@ -386,54 +410,54 @@ impl<F: Fabric, H: Host> Store<F, H> {
     /// Adds a block, unless a newer view comes or there is none; with `beside`, only a block beside that subtable.
     async fn ask_for_block(
         &self,
-        kind: SlabKind,
-        to_delete: bool,
+        kept_back: bool,
         beside: Option<u32>,
-        view: &Arc<View>,
     ) -> Result<BlockRequestResult, Error> {
+        let Self { store, kind, .. } = *self;
         // Otherwise one block after the other would come from a memory node that answers, and none would be of use.
-        if self.has_unread(kind) && self.await_headers(kind, view).await? {
+        if self.has_unread() && self.await_headers().await? {
             return Ok(BlockRequestResult::NewerView);
         }
         // Pinned by this view until the block is recorded on all replicas: no replica that would not know of the
         // block is added meanwhile.
-        let (mut pin, newest) = OperationPin::new(self);
-        if newest.number > view.number {
+        let (mut pin, newest) = OperationPin::new(store);
+        if newest.number > self.view.number {
             return Ok(BlockRequestResult::NewerView);
         }
         if removed(Mutant::AsksUnpinned) {
             pin.pause();
         }
-        let grant = self.host.alloc_block(kind, to_delete, beside, view).await;
+        let grant = store.host.alloc_block(kind, kept_back, beside, self.view).await;
         drop(pin);
         let grant = match grant {
             Ok(BlockAnswer::Block(grant)) => grant,
             Ok(BlockAnswer::Called) => {
-                self.memory.pool_was_empty.set(true);
+                store.memory.pool_was_empty.set(true);
                 return Ok(BlockRequestResult::Called);
             }
             Ok(BlockAnswer::Later) => return Ok(BlockRequestResult::Later),
             Ok(BlockAnswer::NewerView) => return Ok(BlockRequestResult::NewerView),
             Err(Error::OutOfMemory) => {
                 // If no block lies beside a subtable, that says nothing about the pool.
-                self.memory
+                store
+                    .memory
                     .pool_was_empty
-                    .set(self.memory.pool_was_empty.get() || beside.is_none());
+                    .set(store.memory.pool_was_empty.get() || beside.is_none());
                 return Ok(BlockRequestResult::Nothing);
             }
             Err(error) => return Err(error),
         };
         // The block was lost while the session asked for it.
-        if self.newest_view().block(grant.address).is_none() {
+        if store.newest_view().block(grant.address).is_none() {
             return Ok(BlockRequestResult::NewerView);
         }
-        if !self.memory.slabs.borrow_mut().add_block(kind, grant) {
+        if !store.memory.slabs.borrow_mut().add_block(kind, grant) {
             return Err(Error::Corrupt { what: "a granted block has no room for one object" });
         }
-        if self.await_headers(kind, view).await? {
+        if self.await_headers().await? {
             return Ok(BlockRequestResult::NewerView);
         }
-        self.memory.pool_was_empty.set(grant.pool_is_empty);
+        store.memory.pool_was_empty.set(grant.pool_is_empty);
         Ok(if grant.pool_is_empty {
             BlockRequestResult::LastBlock
         } else {
