@@ -26,13 +26,12 @@
 use alloc::vec;
 use alloc::vec::Vec;
 
+use super::MemoryUpkeep;
 use crate::host::Host;
 use crate::layout::{Address, BlockShape, Slot, UNIT_BYTES, bitmap_bytes};
 use crate::mutant::{Mutant, removed};
 use crate::slab::{Block, SeenFreeBits, Verification};
-use crate::stats::OpKind;
 use crate::store::Store;
-use crate::store::StoreOp;
 use crate::verbs::Fabric;
 use crate::view::{MAX_REPLICAS, PoolPlace};
 
@@ -53,14 +52,14 @@ impl<F: Fabric, H: Host> Store<F, H> {
     /// Goes on with the comparison of all unverified blocks.
     pub(super) async fn compare_unverified(&self) {
         self.end_comparison().await;
-        let mut op = self.operation();
-        let mut targets = self.targets(&op);
+        let mut upkeep = self.upkeep();
+        let mut targets = self.targets(&upkeep);
         if targets.is_empty() {
-            op.finish(OpKind::Reclaim);
+            upkeep.finish();
             return;
         }
-        let compared = op.compare(&mut targets).await;
-        op.finish(OpKind::Reclaim);
+        let compared = upkeep.compare(&mut targets).await;
+        upkeep.finish();
         if !compared {
             return;
         }
@@ -76,7 +75,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
         }
     }
 
-    fn targets(&self, op: &StoreOp<'_, F, H>) -> Vec<ComparedBlock> {
+    fn targets(&self, upkeep: &MemoryUpkeep<'_, F, H>) -> Vec<ComparedBlock> {
         let slabs = self.memory.slabs.borrow();
         let due = slabs.aside().iter();
         let is_quiet = |b: &Block| b.is_quiet() || removed(Mutant::ComparesBesideWrites);
@@ -86,7 +85,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
         let target = |b: &Block| {
             let shape = b.shape;
             let taken = b.taken();
-            let primary_since = op.primary_since(b.address)?;
+            let primary_since = upkeep.primary_since(b.address)?;
             let kept = vec![false; taken.len()];
             Some(ComparedBlock { block: b.address, shape, taken, kept, primary_since })
         };
@@ -111,17 +110,17 @@ impl<F: Fabric, H: Host> Store<F, H> {
             due.collect()
         };
         for (block, mark, garbage) in settled {
-            let mut op = self.operation();
-            op.set_garbage_free(block, mark, &garbage).await;
-            op.finish(OpKind::Reclaim);
+            let mut upkeep = self.upkeep();
+            upkeep.set_garbage_free(block, mark, &garbage).await;
+            upkeep.finish();
         }
     }
 }
 
-impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
+impl<F: Fabric, H: Host> MemoryUpkeep<'_, F, H> {
     /// Reads the index and notes which objects its slots keep. False if that could not be done.
     async fn compare(&mut self, targets: &mut [ComparedBlock]) -> bool {
-        let view = self.view.clone();
+        let view = self.op.view.clone();
         let bytes = view.geometry.subtable_bytes();
         let together = (PHASE_BYTES / (bytes * MAX_REPLICAS as u64)).max(1) as usize;
         if view.change.is_some() {
@@ -145,11 +144,11 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
     async fn note_copies(&mut self, mut keeping: Vec<Slot>, targets: &mut [ComparedBlock]) -> bool {
         keeping.sort_unstable_by_key(|word| word.0);
         keeping.dedup();
-        let Some(copies) = self.copies_of(&keeping).await else { return false };
+        let Some(copies) = self.op.copies_of(&keeping).await else { return false };
         for copy in &copies {
             self.note_object(copy.address(), targets);
         }
-        !self.newer_view_has_come()
+        !self.op.newer_view_has_come()
     }
 
     /// One phase: reads these replicas of subtables. False if it is to be done
@@ -162,32 +161,33 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
         keeping: &mut Vec<Slot>,
     ) -> bool {
         let of_copies = |target: &ComparedBlock| {
-            let region = self.view.region_of(target.block);
+            let region = self.op.view.region_of(target.block);
             region.is_some_and(|(region, _)| region.copies_on().is_some())
         };
         let follows = targets.iter().any(of_copies) && !removed(Mutant::CompareIgnoresCopies);
-        self.batch.clear();
+        self.op.batch.clear();
         let mut reads = Vec::new();
         for place in replicas {
             for at in (0..bytes).step_by(PHASE_BYTES as usize) {
                 let count = PHASE_BYTES.min(bytes - at);
-                reads.push(self.batch.read(place.node, place.offset + at, count as u32));
+                reads.push(self.op.batch.read(place.node, place.offset + at, count as u32));
             }
         }
-        self.phase().await;
+        self.op.phase().await;
         // A view change must not wait for this.
-        if self.newer_view_has_come() {
+        if self.op.newer_view_has_come() {
             return false;
         }
         for read in reads {
-            let Ok(bytes) = self.batch.data(read) else { return false };
+            let Ok(bytes) = self.op.batch.data(read) else { return false };
             let few = removed(Mutant::ComparesFewSlots);
             for word in bytes.as_chunks().0.iter().take(if few { 8 } else { usize::MAX }) {
                 let word = Slot(u64::from_le_bytes(*word));
                 if let Some(object) = word.object() {
                     self.note_object(object, targets);
                 }
-                if follows && self.view.object_of(word).is_some_and(|object| object.has_copy(word))
+                if follows
+                    && self.op.view.object_of(word).is_some_and(|object| object.has_copy(word))
                 {
                     keeping.push(word);
                 }
@@ -197,7 +197,7 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
     }
 
     fn note_object(&self, object: Address, targets: &mut [ComparedBlock]) {
-        let Some((block, offset)) = self.view.geometry.block_of(object) else { return };
+        let Some((block, offset)) = self.op.view.geometry.block_of(object) else { return };
         let Ok(at) = targets.binary_search_by_key(&block, |target| target.block) else { return };
         if let Some(object) = targets[at].shape.object_at(offset) {
             targets[at].kept[object as usize] = true;
@@ -211,7 +211,7 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
             return;
         }
         let words = {
-            let mut slabs = self.store.memory.slabs.borrow_mut();
+            let mut slabs = self.op.store.memory.slabs.borrow_mut();
             let Some(found) = slabs.aside_at(block).filter(|b| b.is_quiet()) else { return };
             // Until it has come to its end.
             found.unverify(Verification::Due);
@@ -219,7 +219,7 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
             bits_of(found.shape, garbage)
         };
         let is_marked = self.set_missing_free(block, &words).await;
-        if let Some(found) = self.store.memory.slabs.borrow_mut().aside_at(block) {
+        if let Some(found) = self.op.store.memory.slabs.borrow_mut().aside_at(block) {
             found.held = false;
             if is_marked {
                 let objects = garbage.len() as u32;
@@ -242,11 +242,11 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
     /// Reads the free bitmap of a block, in one phase.
     async fn read_free_bitmap(&mut self, block: Address) -> Option<Vec<u64>> {
         let place = self.bitmap(block)?;
-        let bytes = bitmap_bytes(self.view.geometry.block_bytes) as u32;
-        self.batch.clear();
-        let read = self.batch.read(place.node, place.offset, bytes);
-        self.phase().await;
-        let bytes = self.batch.data(read).ok()?;
+        let bytes = bitmap_bytes(self.op.view.geometry.block_bytes) as u32;
+        self.op.batch.clear();
+        let read = self.op.batch.read(place.node, place.offset, bytes);
+        self.op.phase().await;
+        let bytes = self.op.batch.data(read).ok()?;
         Some(bytes.as_chunks().0.iter().map(|w| u64::from_le_bytes(*w)).collect())
     }
 }

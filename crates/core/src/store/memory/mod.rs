@@ -24,9 +24,12 @@ use core::cell::{Cell, RefCell};
 
 use reclaim::PendingFreeBits;
 
+use super::{Store, StoreOp};
+use crate::host::Host;
 use crate::layout::{Address, Slot};
 use crate::slab::{Allocation, SlabKind, SlabShortage, Slabs};
-use crate::verbs::ClientId;
+use crate::stats::OpKind;
+use crate::verbs::{ClientId, Fabric};
 use crate::view::View;
 
 /// The memory of a session.
@@ -106,5 +109,22 @@ impl SessionMemory {
     /// Returns whether the pool had no block left when the last one was asked for.
     pub fn pool_was_empty(&self) -> bool {
         self.pool_was_empty.get()
+    }
+}
+
+/// An operation of the session that looks after its own blocks.
+struct MemoryUpkeep<'s, F: Fabric, H: Host> {
+    op: StoreOp<'s, F, H>,
+}
+
+impl<F: Fabric, H: Host> Store<F, H> {
+    fn upkeep(&self) -> MemoryUpkeep<'_, F, H> {
+        MemoryUpkeep { op: self.operation() }
+    }
+}
+
+impl<F: Fabric, H: Host> MemoryUpkeep<'_, F, H> {
+    fn finish(self) {
+        self.op.finish(OpKind::Reclaim);
     }
 }

@@ -380,12 +380,8 @@ impl<F: Fabric, H: Host> MemorySearch<'_, F, H> {
     /// Returns whether a class has a block whose header is yet to be read.
     fn has_unread(&self) -> bool {
         let epoch = self.store.window_epoch();
-        self.store
-            .memory
-            .slabs
-            .borrow_mut()
-            .blocks()
-            .any(|b| b.kind == self.kind && b.is_unread(epoch))
+        let mut slabs = self.store.memory.slabs.borrow_mut();
+        slabs.blocks().any(|b| b.kind == self.kind && b.is_unread(epoch))
     }
 
     /// Waits until the headers of a class's blocks are read, or a newer view has come. Returns whether a newer view
@@ -439,10 +435,8 @@ impl<F: Fabric, H: Host> MemorySearch<'_, F, H> {
             Ok(BlockAnswer::NewerView) => return Ok(BlockRequestResult::NewerView),
             Err(Error::OutOfMemory) => {
                 // If no block lies beside a subtable, that says nothing about the pool.
-                store
-                    .memory
-                    .pool_was_empty
-                    .set(store.memory.pool_was_empty.get() || beside.is_none());
+                let was_empty = &store.memory.pool_was_empty;
+                was_empty.set(was_empty.get() || beside.is_none());
                 return Ok(BlockRequestResult::Nothing);
             }
             Err(error) => return Err(error),

@@ -33,12 +33,12 @@
 use alloc::vec::Vec;
 use core::cell::{Cell, RefCell};
 
+use super::MemoryUpkeep;
 use crate::data::{MAX_PLACES, PerPlace};
 use crate::host::Host;
 use crate::layout::{Address, BLOCK_HEADER_BYTES, HEADER_BYTES, Object, Slot, bitmap_bytes};
 use crate::mutant::{Mutant, removed};
 use crate::slab::{Block, BlockZeroing, ReplicaHeaders, SeenFreeBits, SlabKind, Verification};
-use crate::stats::OpKind;
 use crate::store::{Store, StoreOp};
 use crate::verbs::{Fabric, MAX_BATCH_VERBS, Ticket};
 use crate::view::{PoolPlace, View};
@@ -102,19 +102,21 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
             self.free(own.withdrawn());
         }
     }
+}
 
+impl<F: Fabric, H: Host> MemoryUpkeep<'_, F, H> {
     /// Waits until nothing of what was posted to silent nodes can execute any more; whether that
     /// came about.
     async fn outlive_unanswered(&mut self) -> bool {
-        for node in self.pin.traces.unanswered() {
-            self.store.host.report_unreachable(*node);
+        for node in self.op.pin.traces.unanswered() {
+            self.op.store.host.report_unreachable(*node);
         }
         loop {
-            let newest = self.store.newest_view();
-            if self.pin.traces.forget_nodes_outside(&newest) {
+            let newest = self.op.store.newest_view();
+            if self.op.pin.traces.forget_nodes_outside(&newest) {
                 return true;
             }
-            if self.pause().await.is_err() {
+            if self.op.pause().await.is_err() {
                 return false;
             }
         }
@@ -122,18 +124,18 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
 
     /// One phase whose outcome has to be known before the operation may end. Whether all went well.
     pub(super) async fn sure_phase(&mut self) -> bool {
-        if self.batch.verbs().is_empty() {
+        if self.op.batch.verbs().is_empty() {
             return true;
         }
         // Also what is not atomic must not execute later. Of an earlier phase something still may.
-        let before = self.pin.traces.begin_sure_phase();
-        self.phase().await;
-        let is_good = self.batch.check().is_ok();
+        let before = self.op.pin.traces.begin_sure_phase();
+        self.op.phase().await;
+        let is_good = self.op.batch.check().is_ok();
         let is_over = is_good || removed(Mutant::LateVerbsNotAwaited);
         if is_over {
-            self.pin.traces.end_sure_phase(before);
+            self.op.pin.traces.end_sure_phase(before);
         } else if self.outlive_unanswered().await {
-            self.pin.traces.end_all_phases(before);
+            self.op.pin.traces.end_all_phases(before);
         }
         is_good
     }
@@ -142,13 +144,13 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
     pub(super) async fn set_free_bits(&mut self, free_bits: &[FreeBits]) -> bool {
         let mut is_good = true;
         for free_bits in free_bits.chunks(MAX_BATCH_VERBS) {
-            self.batch.clear();
+            self.op.batch.clear();
             for FreeBits { block, word, bits } in free_bits {
                 let Some(bitmap) = self.bitmap(*block) else { continue };
                 let offset = bitmap.offset + u64::from(*word) * 8;
                 // They lie anywhere in the pool: let them come all together.
-                self.store.fabric.prefetch(bitmap.node, offset);
-                self.batch.faa(bitmap.node, offset, *bits);
+                self.op.store.fabric.prefetch(bitmap.node, offset);
+                self.op.batch.faa(bitmap.node, offset, *bits);
             }
             is_good &= self.sure_phase().await;
         }
@@ -156,7 +158,7 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
     }
 
     pub(in crate::store) fn is_frozen(&self, block: Address) -> bool {
-        is_frozen(&self.view, block)
+        is_frozen(&self.op.view, block)
     }
 
     /// The replicas of a block, or with `offset` more of a place in it.
@@ -165,18 +167,18 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
         block: Address,
         offset: u64,
     ) -> impl Iterator<Item = PoolPlace> + use<'_, F, H> {
-        let places = self.view.block(block).into_iter().flat_map(|found| found.places());
+        let places = self.op.view.block(block).into_iter().flat_map(|found| found.places());
         places.map(move |place| place.plus(offset))
     }
 
     /// Returns the view since which the free bitmap of a block is where it is.
     pub(super) fn primary_since(&self, block: Address) -> Option<u64> {
-        self.view.block(block).map(|found| found.primary_since())
+        self.op.view.block(block).map(|found| found.primary_since())
     }
 
     /// Returns the place of the free bitmap of a block.
     pub(super) fn bitmap(&self, block: Address) -> Option<PoolPlace> {
-        self.view.block(block).map(|found| found.bitmap())
+        self.op.view.block(block).map(|found| found.bitmap())
     }
 }
 
@@ -290,11 +292,11 @@ impl<F: Fabric, H: Host> Store<F, H> {
                 return;
             }
         }
-        let mut op = self.operation();
-        op.set_free_bits(&free_bits).await;
+        let mut upkeep = self.upkeep();
+        upkeep.set_free_bits(&free_bits).await;
         self.memory.freed.free_bits.replace(free_bits);
-        let lost = op.pin.traces.has_posted();
-        op.finish(OpKind::Reclaim);
+        let lost = upkeep.op.pin.traces.has_posted();
+        upkeep.finish();
         // If something may still execute, the session has to be fenced before it is over.
         if !lost {
             self.nothing_waits();
@@ -348,22 +350,27 @@ impl<F: Fabric, H: Host> Store<F, H> {
 
     /// Reads the free bitmaps of some blocks, and tells those that can be sealed.
     async fn read_free_bitmaps(&self, kind: SlabKind, all: bool) -> bool {
-        let mut op = self.operation();
+        let mut upkeep = self.upkeep();
         let limit = if all { usize::MAX } else { LOOKED_AT_TOGETHER };
-        let blocks = self.to_look_at(kind, limit, &op);
+        let blocks = self.to_look_at(kind, limit, &upkeep);
         let mut any = false;
         for blocks in blocks.chunks(LOOKED_AT_TOGETHER) {
-            any |= op.read_bitmaps_of(blocks).await;
-            if op.pin.traces.has_posted() {
+            any |= upkeep.read_bitmaps_of(blocks).await;
+            if upkeep.op.pin.traces.has_posted() {
                 break;
             }
         }
-        op.finish(OpKind::Reclaim);
+        upkeep.finish();
         any
     }
 
     /// The blocks that were not looked at for longest, first those of a class.
-    fn to_look_at(&self, kind: SlabKind, limit: usize, op: &StoreOp<'_, F, H>) -> Vec<Address> {
+    fn to_look_at(
+        &self,
+        kind: SlabKind,
+        limit: usize,
+        upkeep: &MemoryUpkeep<'_, F, H>,
+    ) -> Vec<Address> {
         let slabs = self.memory.slabs.borrow();
         let due = |b: &&Block| {
             let is_known = self.awaits_epochs(b) || *b.verification() != Verification::Verified;
@@ -374,7 +381,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
             slabs.aside().iter().filter(due).map(order).collect();
         due.sort_unstable();
         due.truncate(limit);
-        let known = |(.., block): &(bool, u64, Address)| op.bitmap(*block).map(|_| *block);
+        let known = |(.., block): &(bool, u64, Address)| upkeep.bitmap(*block).map(|_| *block);
         due.iter().filter_map(known).collect()
     }
 
@@ -403,14 +410,14 @@ impl<F: Fabric, H: Host> Store<F, H> {
         for block in self.memory.slabs.borrow_mut().blocks() {
             block.take_returned(has_passed, || self.host.mark());
         }
-        let mut op = self.operation();
+        let mut upkeep = self.upkeep();
         let best = {
             let slabs = self.memory.slabs.borrow();
             let reclaimable =
                 |b: &&Block| b.seen.as_ref().is_some_and(|seen| self.is_reclaimable(seen));
             let may_be = |b: &Block| {
-                let lies_there = |subtable| op.view.lies_beside(b.address, subtable);
-                beside.is_none_or(lies_there) && !op.is_frozen(b.address)
+                let lies_there = |subtable| upkeep.op.view.lies_beside(b.address, subtable);
+                beside.is_none_or(lies_there) && !upkeep.is_frozen(b.address)
             };
             // Else headers may be under way that say from where on the block is in use.
             let can_be =
@@ -421,9 +428,9 @@ impl<F: Fabric, H: Host> Store<F, H> {
             best.filter(|_| !slabs.aside().iter().any(is_there))
         };
         if let Some(block) = best {
-            op.reclaim(block).await;
+            upkeep.reclaim(block).await;
         }
-        op.finish(OpKind::Reclaim);
+        upkeep.finish();
     }
 
     /// Wholly free blocks go back to the pool, all but one of each class; if memory is short all but one
@@ -431,16 +438,16 @@ impl<F: Fabric, H: Host> Store<F, H> {
     async fn return_blocks(&self, kind: SlabKind, short: bool) -> bool {
         let mut freed = false;
         for (block, state) in self.to_return(kind, short) {
-            let mut op = self.operation();
-            if op.is_frozen(block) {
+            let mut upkeep = self.upkeep();
+            if upkeep.is_frozen(block) {
                 continue;
             }
             match state {
                 None => {
                     if self.is_seen(block) {
-                        op.reclaim(block).await;
+                        upkeep.reclaim(block).await;
                     }
-                    op.zero_block(block).await;
+                    upkeep.zero_block(block).await;
                 }
                 Some(BlockZeroing::Done(mark))
                     if self.host.has_passed(mark) || removed(Mutant::ZeroedBlockReturnedAtOnce) =>
@@ -449,12 +456,12 @@ impl<F: Fabric, H: Host> Store<F, H> {
                         continue;
                     }
                     self.memory.slabs.borrow_mut().remove(block);
-                    self.host.free_block(block, &op.view.clone()).await;
+                    self.host.free_block(block, &upkeep.op.view.clone()).await;
                     freed = true;
                 }
                 _ => {}
             }
-            op.finish(OpKind::Reclaim);
+            upkeep.finish();
         }
         freed
     }
@@ -497,12 +504,12 @@ impl<F: Fabric, H: Host> Store<F, H> {
         if unread.is_empty() {
             return;
         }
-        let mut op = self.operation();
-        let places = unread.iter().map(|block| op.places_in(*block, 0).count()).max();
+        let mut upkeep = self.upkeep();
+        let places = unread.iter().map(|block| upkeep.places_in(*block, 0).count()).max();
         for blocks in unread.chunks(MAX_BATCH_VERBS / places.unwrap_or(1).max(1)) {
-            op.read_headers(blocks, epoch).await;
+            upkeep.read_headers(blocks, epoch).await;
         }
-        op.finish(OpKind::Reclaim);
+        upkeep.finish();
     }
 
     fn is_seen(&self, block: Address) -> bool {
@@ -594,22 +601,22 @@ pub(super) fn by_word(
     });
 }
 
-impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
+impl<F: Fabric, H: Host> MemoryUpkeep<'_, F, H> {
     /// One phase: a look at these bitmaps. Whether anything new is set free.
     async fn read_bitmaps_of(&mut self, blocks: &[Address]) -> bool {
-        self.batch.clear();
+        self.op.batch.clear();
         let reads = self.post_looks(blocks);
         let sealing = self.post_seals(blocks);
-        let before = removed(Mutant::MarksBeforeTheLook).then(|| self.store.host.mark());
+        let before = removed(Mutant::MarksBeforeTheLook).then(|| self.op.store.host.mark());
         let is_good = self.sure_phase().await;
         // After the look: an operation that was pinned before it may know what was set free.
-        let mark = before.unwrap_or_else(|| self.store.host.mark());
-        let mut slabs = self.store.memory.slabs.borrow_mut();
-        let look = self.store.memory.looks.get() + 1;
-        self.store.memory.looks.set(look);
+        let mark = before.unwrap_or_else(|| self.op.store.host.mark());
+        let mut slabs = self.op.store.memory.slabs.borrow_mut();
+        let look = self.op.store.memory.looks.get() + 1;
+        self.op.store.memory.looks.set(look);
         let mut any = false;
         for (block, primary_since, read) in reads {
-            let Ok(bytes) = self.batch.data(read) else { continue };
+            let Ok(bytes) = self.op.batch.data(read) else { continue };
             let words = (0u32..).zip(bytes.as_chunks().0).map(|(i, w)| (i, u64::from_le_bytes(*w)));
             let words: Vec<(u32, u64)> = words.filter(|(_, bits)| *bits != 0).collect();
             let Some(block) = slabs.find(block) else { continue };
@@ -632,12 +639,12 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
     }
 
     fn post_looks(&mut self, blocks: &[Address]) -> Vec<(Address, u64, Ticket)> {
-        let bytes = bitmap_bytes(self.view.geometry.block_bytes) as u32;
+        let bytes = bitmap_bytes(self.op.view.geometry.block_bytes) as u32;
         let places =
             blocks.iter().filter_map(|b| Some((*b, self.primary_since(*b)?, self.bitmap(*b)?)));
         let places: Vec<(Address, u64, PoolPlace)> = places.collect();
         let read = |(block, primary_since, place): (Address, u64, PoolPlace)| {
-            (block, primary_since, self.batch.read(place.node, place.offset, bytes))
+            (block, primary_since, self.op.batch.read(place.node, place.offset, bytes))
         };
         places.into_iter().map(read).collect()
     }
@@ -646,7 +653,7 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
     async fn reclaim(&mut self, block: Address) {
         let primary_since = self.primary_since(block);
         let (objects, cleared) = {
-            let mut slabs = self.store.memory.slabs.borrow_mut();
+            let mut slabs = self.op.store.memory.slabs.borrow_mut();
             let Some(found) = slabs.aside_at(block).filter(|b| b.is_quiet()) else { return };
             let Some(seen) = found.seen.take() else { return };
             // If this ends early, it is not known which bits are set.
@@ -666,7 +673,7 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
     /// clear. If some may still be cleared later the block stays unverified, for its next owner: until this
     /// session is fenced it is pinned, so no session settles on what its bitmap tells.
     fn release_block(&self, block: Address, free: Option<&[u32]>) {
-        if let Some(found) = self.store.memory.slabs.borrow_mut().aside_at(block) {
+        if let Some(found) = self.op.store.memory.slabs.borrow_mut().aside_at(block) {
             found.held = false;
             if let Some(objects) = free {
                 found.reclaim(objects);
@@ -689,9 +696,9 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
         let Some(bitmap) = self.bitmap(block) else { return false };
         let words: Vec<(u32, u64)> = words.collect();
         for words in words.chunks(MAX_BATCH_VERBS) {
-            self.batch.clear();
+            self.op.batch.clear();
             for (word, add) in words {
-                self.batch.faa(bitmap.node, bitmap.offset + u64::from(*word) * 8, *add);
+                self.op.batch.faa(bitmap.node, bitmap.offset + u64::from(*word) * 8, *add);
             }
             if !self.sure_phase().await {
                 return false;
@@ -704,33 +711,33 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
     /// speculative write of a dead client left may stand on any. Whether all are known then.
     pub(in crate::store) async fn learn(&mut self, block: Address, objects: &[u32]) -> bool {
         let unknown: Vec<(u32, u64)> = {
-            let mut slabs = self.store.memory.slabs.borrow_mut();
+            let mut slabs = self.op.store.memory.slabs.borrow_mut();
             let Some(found) = slabs.find(block) else { return false };
             let shape = found.shape;
             found.unknown(objects).map(|object| (object, shape.offset(object))).collect()
         };
         let places = self.places_in(block, 0).count().max(1);
         for unknown in unknown.chunks(MAX_BATCH_VERBS / places) {
-            self.batch.clear();
+            self.op.batch.clear();
             let mut reads = Vec::new();
             for (object, offset) in unknown {
                 let places: PerPlace<PoolPlace> = self.places_in(block, *offset).collect();
                 if places.is_empty() {
                     return false;
                 }
-                let read = |p: PoolPlace| self.batch.read(p.node, p.offset, HEADER_BYTES as u32);
+                let read = |p: PoolPlace| self.op.batch.read(p.node, p.offset, HEADER_BYTES as u32);
                 reads.push((*object, places.into_iter().map(read).collect::<PerPlace<Ticket>>()));
             }
-            self.phase().await;
-            if self.batch.check().is_err() {
+            self.op.phase().await;
+            if self.op.batch.check().is_err() {
                 return false;
             }
-            let mut slabs = self.store.memory.slabs.borrow_mut();
+            let mut slabs = self.op.store.memory.slabs.borrow_mut();
             let Some(found) = slabs.find(block) else { return false };
             for (object, reads) in reads {
                 let standing = reads
                     .into_iter()
-                    .map(|read| self.batch.data(read).expect("checked"))
+                    .map(|read| self.op.batch.data(read).expect("checked"))
                     .map(Object::header_identity)
                     .take(if removed(Mutant::LearnsFromOneReplica) { 1 } else { MAX_PLACES });
                 found.learn(object, standing);
@@ -742,17 +749,18 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
     /// One phase: the headers of these blocks, on all replicas. Where one does not answer, it is to be
     /// done again.
     async fn read_headers(&mut self, blocks: &[Address], epoch: u64) {
-        self.batch.clear();
+        self.op.batch.clear();
         let mut reads = Vec::new();
         for block in blocks {
             let places: PerPlace<PoolPlace> = self.places_in(*block, 0).collect();
-            let read = |p: PoolPlace| self.batch.read(p.node, p.offset, BLOCK_HEADER_BYTES as u32);
+            let read =
+                |p: PoolPlace| self.op.batch.read(p.node, p.offset, BLOCK_HEADER_BYTES as u32);
             reads.push((*block, places.into_iter().map(read).collect::<PerPlace<Ticket>>()));
         }
-        self.phase().await;
-        let mut slabs = self.store.memory.slabs.borrow_mut();
+        self.op.phase().await;
+        let mut slabs = self.op.store.memory.slabs.borrow_mut();
         for (block, reads) in reads {
-            let bytes = reads.iter().map(|read| self.batch.data(*read));
+            let bytes = reads.iter().map(|read| self.op.batch.data(*read));
             let Ok(bytes) = bytes.collect::<Result<PerPlace<&[u8]>, _>>() else { continue };
             if let Some(found) = slabs.find(block).filter(|_| !bytes.is_empty()) {
                 found.read(&ReplicaHeaders::of(bytes.into_iter()), epoch);
@@ -766,10 +774,10 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
     async fn zero_block(&mut self, block: Address) {
         let places: PerPlace<PoolPlace> = self.places_in(block, 0).collect();
         let header = {
-            let mut slabs = self.store.memory.slabs.borrow_mut();
+            let mut slabs = self.op.store.memory.slabs.borrow_mut();
             // It may have been taken into use meanwhile.
             let Some(found) = slabs.aside_at(block).filter(|b| b.may_zero()) else { return };
-            found.begin_zeroing(self.store.host.epoch());
+            found.begin_zeroing(self.op.store.host.epoch());
             slabs.sealed(block).map(|header| header.encode())
         };
         let Some(header) = header else { return };
@@ -779,39 +787,39 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
         }
         // The header stays: a block without one is taken for one that was never used. In the bitmap
         // nothing is set.
-        let bytes = self.view.geometry.block_bytes;
+        let bytes = self.op.view.geometry.block_bytes;
         let mut at = BLOCK_HEADER_BYTES + bitmap_bytes(bytes);
-        while at < bytes && is_good && !self.pin.traces.has_posted() {
+        while at < bytes && is_good && !self.op.pin.traces.has_posted() {
             let count = CHUNK_BYTES.min(bytes - at);
-            self.batch.clear();
-            let zeros = self.batch.stage(count as u32);
-            self.batch.bytes_mut(zeros).fill(0);
+            self.op.batch.clear();
+            let zeros = self.op.batch.stage(count as u32);
+            self.op.batch.bytes_mut(zeros).fill(0);
             for place in &places {
-                self.batch.write(place.node, place.offset + at, zeros);
+                self.op.batch.write(place.node, place.offset + at, zeros);
             }
             is_good = self.sure_phase().await;
             at += count;
         }
-        if self.pin.traces.has_posted() {
+        if self.op.pin.traces.has_posted() {
             // More zeros may come.
             return;
         }
         if removed(Mutant::ZeroesBeforeTheBase) {
             is_good = self.write_header(&places, &header).await;
         }
-        let mark = self.store.host.mark();
-        if let Some(found) = self.store.memory.slabs.borrow_mut().aside_at(block) {
+        let mark = self.op.store.host.mark();
+        if let Some(found) = self.op.store.memory.slabs.borrow_mut().aside_at(block) {
             if is_good { found.end_zeroing(mark) } else { found.forget() }
         }
     }
 
     /// One phase: the header of a block, on these replicas. Whether it is done.
     async fn write_header(&mut self, places: &[PoolPlace], header: &[u8]) -> bool {
-        self.batch.clear();
-        let span = self.batch.stage(header.len() as u32);
-        self.batch.bytes_mut(span).copy_from_slice(header);
+        self.op.batch.clear();
+        let span = self.op.batch.stage(header.len() as u32);
+        self.op.batch.bytes_mut(span).copy_from_slice(header);
         for place in places {
-            self.batch.write(place.node, place.offset, span);
+            self.op.batch.write(place.node, place.offset, span);
         }
         self.sure_phase().await
     }

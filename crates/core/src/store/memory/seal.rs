@@ -11,14 +11,14 @@
 
 use alloc::vec::Vec;
 
+use super::MemoryUpkeep;
 use super::reclaim::{LOOKED_AT_TOGETHER, by_word};
 use crate::data::PerPlace;
 use crate::host::Host;
 use crate::layout::{Address, BlockHeader};
 use crate::mutant::{Mutant, removed};
 use crate::slab::{Block, BlockRemainder, Verification};
-use crate::stats::OpKind;
-use crate::store::{Store, StoreOp};
+use crate::store::Store;
 use crate::verbs::Fabric;
 use crate::view::PoolPlace;
 
@@ -35,18 +35,19 @@ impl<F: Fabric, H: Host> Store<F, H> {
             let idle = |b: &Block| (b.address, b.not_set_free().collect::<Vec<Address>>());
             slabs.aside().iter().map(idle).collect()
         };
-        let mut op = self.operation();
+        let mut upkeep = self.upkeep();
         let to_seal = blocks.iter().filter(|(_, idle)| !idle.is_empty()).map(|(block, _)| *block);
         for blocks in to_seal.collect::<Vec<Address>>().chunks(LOOKED_AT_TOGETHER) {
-            op.seal(blocks).await;
+            upkeep.seal(blocks).await;
         }
         let mut free_bits = Vec::new();
         for (block, objects) in blocks {
-            let is_sealed = op.is_sealed(block) || removed(Mutant::MarksInUse);
-            by_word(&op.view, objects.iter().copied(), &mut free_bits);
-            let is_good = objects.is_empty() || is_sealed && op.set_free_bits(&free_bits).await;
+            let is_sealed = upkeep.is_sealed(block) || removed(Mutant::MarksInUse);
+            by_word(&upkeep.op.view, objects.iter().copied(), &mut free_bits);
+            let is_good = objects.is_empty() || is_sealed && upkeep.set_free_bits(&free_bits).await;
             if let Some(found) = self.memory.slabs.borrow_mut().aside_at(block) {
-                op.primary_since(block)
+                upkeep
+                    .primary_since(block)
                     .into_iter()
                     .for_each(|primary_since| found.follow(primary_since));
                 if !is_good {
@@ -54,18 +55,18 @@ impl<F: Fabric, H: Host> Store<F, H> {
                 }
             }
         }
-        op.finish(OpKind::Reclaim);
+        upkeep.finish();
         self.memory.slabs.borrow_mut().take_remainders()
     }
 }
 
-impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
+impl<F: Fabric, H: Host> MemoryUpkeep<'_, F, H> {
     /// Writes into the headers of these blocks that they are sealed, if that can be. Takes one phase.
     pub(in crate::store) async fn seal(&mut self, blocks: &[Address]) {
         if removed(Mutant::MarksInUse) {
             return;
         }
-        self.batch.clear();
+        self.op.batch.clear();
         let sealing = self.post_seals(blocks);
         let is_good = self.sure_phase().await;
         self.end_seals(&sealing, is_good);
@@ -74,21 +75,27 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
     /// Notes that the WRITEs of these seals are done. If one may still execute, its block must not be used, and the
     /// session does not go on.
     pub(super) fn end_seals(&self, sealing: &[Address], is_good: bool) {
-        if !self.pin.traces.has_posted() {
-            let mut slabs = self.store.memory.slabs.borrow_mut();
+        if !self.op.pin.traces.has_posted() {
+            let mut slabs = self.op.store.memory.slabs.borrow_mut();
             sealing.iter().for_each(|block| slabs.end_seal(*block, is_good));
         }
     }
 
     /// Returns whether the header of a block that is not in use says on all replicas that it is sealed.
     pub(super) fn is_sealed(&self, block: Address) -> bool {
-        self.store.memory.slabs.borrow_mut().aside_at(block).is_some_and(|found| found.is_sealed())
+        self.op
+            .store
+            .memory
+            .slabs
+            .borrow_mut()
+            .aside_at(block)
+            .is_some_and(|found| found.is_sealed())
     }
 
     /// Posts the headers that tell recovery not to walk through these blocks. Returns the blocks that can be sealed.
     pub(super) fn post_seals(&mut self, blocks: &[Address]) -> Vec<Address> {
         let sealing: Vec<(Address, BlockHeader)> = {
-            let slabs = self.store.memory.slabs.borrow();
+            let slabs = self.op.store.memory.slabs.borrow();
             let quiet = slabs.aside().iter().filter(|b| b.may_seal());
             let quiet = quiet.filter(|b| blocks.contains(&b.address));
             quiet.filter_map(|b| Some((b.address, slabs.sealed(b.address)?))).collect()
@@ -98,15 +105,15 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
             if self.is_frozen(block) {
                 continue;
             }
-            if let Some(found) = self.store.memory.slabs.borrow_mut().aside_at(block) {
+            if let Some(found) = self.op.store.memory.slabs.borrow_mut().aside_at(block) {
                 found.held = true;
             }
             let header = header.encode();
-            let span = self.batch.stage(header.len() as u32);
-            self.batch.bytes_mut(span).copy_from_slice(&header);
+            let span = self.op.batch.stage(header.len() as u32);
+            self.op.batch.bytes_mut(span).copy_from_slice(&header);
             let places: PerPlace<PoolPlace> = self.places_in(block, 0).collect();
             for place in places {
-                self.batch.write(place.node, place.offset, span);
+                self.op.batch.write(place.node, place.offset, span);
             }
             posted.push(block);
         }

@@ -33,6 +33,7 @@ use crate::host::Host;
 use crate::layout::{Chunk, Identity, Opcode, Pair, Slot};
 use crate::mutant::{Mutant, removed};
 use crate::slab::{Allocation, SlabKind};
+use crate::store::memory::is_frozen;
 use crate::store::{Hint, StoreOp};
 use crate::verbs::{Fabric, Ticket, Verb, VerbOp};
 
@@ -59,7 +60,7 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
         };
         let next = word.turn() + 1;
         let (block, _) = view.geometry.block_of(word.address())?;
-        if wanted != intent.slab.redundancy || self.is_frozen(block) {
+        if wanted != intent.slab.redundancy || is_frozen(&view, block) {
             return None;
         }
         let opcode = self.opcode_read(at)?;
