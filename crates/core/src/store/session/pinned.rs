@@ -20,8 +20,8 @@ use core::cell::{Cell, RefCell};
 use super::traces::OperationTraces;
 use crate::host::{Host, PinnedOperations};
 use crate::mutant::{Mutant, removed};
-use crate::store::Store;
 use crate::store::memory::MemoryHold;
+use crate::store::{HintTrust, Store, StoreOp};
 use crate::verbs::Fabric;
 use crate::view::View;
 
@@ -284,5 +284,13 @@ impl<F: Fabric, H: Host> Drop for OperationPin<'_, F, H> {
         self.end_hold();
         self.resolved();
         self.pause();
+    }
+}
+
+impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
+    /// Returns the epoch to remember with words that this operation sees now: see [`Hint::seen`].
+    pub(in crate::store) fn seen(&self) -> HintTrust {
+        let since = self.pin.epoch().filter(|_| !self.store.fabric.is_immediate());
+        since.map_or(HintTrust::Unverified, HintTrust::FreshSince)
     }
 }

@@ -32,7 +32,7 @@ use crate::layout::{Identity, Opcode, Pair, Slot};
 use crate::mutant::{Mutant, removed};
 use crate::race::Key;
 use crate::slab::{Allocation, SlabKind};
-use crate::store::{Hint, KeyProof, StoreOp};
+use crate::store::{Hint, KeyProof, Store, StoreOp};
 use crate::verbs::{Fabric, Span, Ticket, VerbBatch};
 use crate::view::{MAX_REPLICAS, PoolPlace, SlotRef, View};
 
@@ -296,6 +296,20 @@ impl<'i> Attempt<'i> {
     }
 }
 
+/// The reason for which an attempt cannot begin.
+pub(super) enum CannotBegin {
+    /// This slab has no room.
+    NoRoom(SlabKind),
+    /// The write fails.
+    Failed(Error),
+}
+
+impl From<Error> for CannotBegin {
+    fn from(error: Error) -> CannotBegin {
+        CannotBegin::Failed(error)
+    }
+}
+
 /// The end of an attempt.
 pub(in crate::store) enum AttemptEnd {
     /// The write is done; with the place for the cache, if it is known.
@@ -308,6 +322,33 @@ pub(in crate::store) enum AttemptEnd {
     RedundancyDiffers(Option<Hint>),
     /// The view changes while the attempt waits for another writer.
     Suspended,
+}
+
+impl<F: Fabric, H: Host> Store<F, H> {
+    /// Begins an attempt with an object to write, and with its copies if it has any.
+    #[inline]
+    pub(super) fn begin_attempt<'i>(
+        &self,
+        intent: &'i Intent<'i>,
+        hint: Option<Hint>,
+        least: u32,
+        view: &View,
+    ) -> Result<Attempt<'i>, CannotBegin> {
+        let beside = self.best_beside(hint, intent.slab, view);
+        let object = self.allocate(intent.slab, least, view, beside);
+        let object = object.ok_or(CannotBegin::NoRoom(intent.slab))?;
+        let mut attempt = Attempt::new(intent, hint, object);
+        if intent.slab.turns() > 1 {
+            match self.allocate_copies(intent, &object, least, view) {
+                Ok(copies) => attempt.copies = copies,
+                Err(why) => {
+                    self.give_back(&object);
+                    return Err(why);
+                }
+            }
+        }
+        Ok(attempt)
+    }
 }
 
 impl<F: Fabric, H: Host> StoreOp<'_, F, H> {

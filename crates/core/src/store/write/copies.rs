@@ -14,7 +14,7 @@
 
 use alloc::vec::Vec;
 
-use super::attempt::{Attempt, AttemptEnd, Intent, WriteValue};
+use super::attempt::{Attempt, AttemptEnd, CannotBegin, Intent, WriteValue};
 use crate::data::{MAX_PLACES, Redundancy, RedundancyError};
 use crate::error::Error;
 use crate::host::Host;
@@ -22,40 +22,13 @@ use crate::layout::{Address, Identity, MAX_COPIES, Opcode, Pair, Slot};
 use crate::mutant::{Mutant, removed};
 use crate::slab::{Allocation, SlabKind};
 use crate::stats::OpKind;
-use crate::store::{Hint, Store, StoreOp};
+use crate::store::{Store, StoreOp};
 use crate::verbs::{Fabric, MAX_BATCH_VERBS, MnId};
 use crate::view::View;
 
 impl<F: Fabric, H: Host> Store<F, H> {
-    /// Begins an attempt with an object to write, and with its copies if it has any. Else returns the slab that has
-    /// no room.
-    #[inline]
-    pub(super) fn begin_attempt<'i>(
-        &self,
-        intent: &'i Intent<'i>,
-        hint: Option<Hint>,
-        least: u32,
-        view: &View,
-    ) -> Result<Result<Attempt<'i>, SlabKind>, Error> {
-        let beside = self.best_beside(hint, intent.slab, view);
-        let Some(object) = self.allocate(intent.slab, least, view, beside) else {
-            return Ok(Err(intent.slab));
-        };
-        let mut attempt = Attempt::new(intent, hint, object);
-        if intent.slab.turns() > 1 {
-            match self.allocate_copies(intent, &object, least, view) {
-                Ok(Ok(copies)) => attempt.copies = copies,
-                other => {
-                    self.give_back(&object);
-                    return other.map(|short| short.map(|_| attempt));
-                }
-            }
-        }
-        Ok(Ok(attempt))
-    }
-
-    /// Allocates all copies of an EC-oriented object, on the nodes where they belong. Else returns the slab that has
-    /// no room. If there are too few nodes for all copies there are fewer, but never none.
+    /// Allocates all copies of an EC-oriented object, on the nodes where they belong. If there are too few nodes for
+    /// all copies there are fewer, but never none.
     #[cold]
     pub(super) fn allocate_copies(
         &self,
@@ -63,7 +36,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
         object: &Allocation,
         least: u32,
         view: &View,
-    ) -> Result<Result<Vec<Allocation>, SlabKind>, Error> {
+    ) -> Result<Vec<Allocation>, CannotBegin> {
         let at = view.object(object.address, object.kind.class.bytes());
         let at =
             at.ok_or(Error::Corrupt { what: "a granted block lies outside of every region" })?;
@@ -71,29 +44,29 @@ impl<F: Fabric, H: Host> Store<F, H> {
         if nodes.is_empty() {
             let coding = intent.slab.redundancy.coding().expect("it is EC-oriented");
             let members = view.members.len();
-            return Err(Error::Redundancy(RedundancyError::TooFewNodes { coding, members }));
+            return Err(Error::Redundancy(RedundancyError::TooFewNodes { coding, members }).into());
         }
         let mut copies = Vec::new();
         for node in nodes {
             match self.allocate_copy(intent, node, least, view) {
-                Ok(Ok(copy)) => copies.push(copy),
-                other => {
+                Ok(copy) => copies.push(copy),
+                Err(why) => {
                     copies.iter().for_each(|copy| self.give_back(copy));
-                    return other.map(|short| short.map(|_| copies));
+                    return Err(why);
                 }
             }
         }
-        Ok(Ok(copies))
+        Ok(copies)
     }
 
-    /// Allocates a copy on this node. Else returns the slab that has no room.
+    /// Allocates a copy on this node.
     fn allocate_copy(
         &self,
         intent: &Intent<'_>,
         node: MnId,
         least: u32,
         view: &View,
-    ) -> Result<Result<Allocation, SlabKind>, Error> {
+    ) -> Result<Allocation, CannotBegin> {
         let key = intent.key.len();
         let value = intent.value.len();
         let slab = SlabKind::of(Redundancy::Copies(node), key, value);
@@ -101,7 +74,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
             bytes: value,
             max_bytes: view.geometry.max_value_bytes as usize,
         })?;
-        Ok(self.allocate(slab, least, view, None).ok_or(slab))
+        self.allocate(slab, least, view, None).ok_or(CannotBegin::NoRoom(slab))
     }
 
     /// Returns those of these words that keep copies beside their object.

@@ -26,7 +26,7 @@
 //! copy words goes on out of place. All Moves put their words into the same places, so if the words of one Move stand
 //! in all of them, those of another stand in none.
 
-use super::attempt::{Attempt, InPlaceMove, Intent, WriteValue};
+use super::attempt::{Attempt, CannotBegin, InPlaceMove, Intent, WriteValue};
 use crate::data::{ObjectLocation, Orientation, PerCopy, Redundancy};
 use crate::error::Error;
 use crate::host::Host;
@@ -38,14 +38,13 @@ use crate::store::{Hint, StoreOp};
 use crate::verbs::{Fabric, Ticket, Verb, VerbOp};
 
 impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
-    /// Begins an attempt that moves the pair in place, or returns the slab that has no room for a copy. `None` if the
-    /// pair cannot be moved in place.
+    /// Begins an attempt that moves the pair in place. `None` if the pair cannot be moved in place.
     pub(super) fn begin_in_place<'i>(
         &mut self,
         intent: &'i Intent<'i>,
         found: Hint,
         least: u32,
-    ) -> Option<Result<Attempt<'i>, SlabKind>> {
+    ) -> Option<Result<Attempt<'i>, CannotBegin>> {
         let word = found.word;
         let view = self.view.clone();
         let at = view.object_of(word)?;
@@ -83,10 +82,10 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
         attempt.in_place = Some(InPlaceMove { opcode, old_copies: PerCopy::new() });
         if intent.slab.turns() > 1 {
             match self.store.allocate_copies(intent, &object, least, &view) {
-                Ok(Ok(copies)) => attempt.copies = copies,
-                short => {
+                Ok(copies) => attempt.copies = copies,
+                Err(why) => {
                     self.store.memory.end_move(&object);
-                    return short.ok().map(|short| short.map(|_| attempt));
+                    return matches!(why, CannotBegin::NoRoom(_)).then_some(Err(why));
                 }
             }
         }

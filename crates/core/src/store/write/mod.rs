@@ -47,7 +47,7 @@ use crate::store::memory::SET_FREE_TOGETHER;
 use crate::store::target::{live, may_hold};
 use crate::store::{Hint, StaleWord, Store, StoreOp, WriteResult};
 use crate::verbs::{Fabric, VerbBatch, VerbError};
-use attempt::{Intent, KeepRedundancy, WriteValue};
+use attempt::{CannotBegin, Intent, KeepRedundancy, WriteValue};
 use uncontended::{AttemptAction, SlowPathReason};
 
 impl<F: Fabric, H: Host> Store<F, H> {
@@ -464,13 +464,17 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
                 self.await_writable(intent.key).await?;
                 let used = attempt.map(|attempt| attempt.object);
                 let begun = match used.filter(|_| removed(Mutant::IdentityUsedAgain)) {
-                    None => self.store.begin_attempt(intent, hint, least, &self.view)?,
+                    None => self.store.begin_attempt(intent, hint, least, &self.view),
                     Some(object) => Ok(Attempt::new(intent, hint, object)),
                 };
-                if let Err(slab) = begun {
-                    short = slab;
-                }
-                attempt = begun.ok();
+                attempt = match begun {
+                    Ok(begun) => Some(begun),
+                    Err(CannotBegin::NoRoom(slab)) => {
+                        short = slab;
+                        None
+                    }
+                    Err(CannotBegin::Failed(error)) => return Err(error),
+                };
             }
             let Some(running) = &mut attempt else {
                 // Otherwise others that this operation waits for could wait for it.

@@ -22,7 +22,7 @@
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
-use super::attempt::{Attempt, AttemptEnd, Intent, KeepRedundancy, WriteValue};
+use super::attempt::{Attempt, AttemptEnd, CannotBegin, Intent, KeepRedundancy, WriteValue};
 use crate::data::Redundancy;
 use crate::error::{Error, FailedWriteOutcome};
 use crate::host::Host;
@@ -165,11 +165,12 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
                     let written = WriteResult { place: Some(place), hint_held };
                     return Ok((Transition::Unchanged, written));
                 }
-                None => self.store.begin_attempt(&intent, Some(place), least, &self.view)?,
+                None => self.store.begin_attempt(&intent, Some(place), least, &self.view),
             };
             let mut attempt = match begun {
                 Ok(attempt) => attempt,
-                Err(short) => {
+                Err(CannotBegin::Failed(error)) => return Err(error),
+                Err(CannotBegin::NoRoom(short)) => {
                     self.await_room_to_move(short, &mut least).await?;
                     hint = Some(place.uncertain());
                     continue;

@@ -65,12 +65,6 @@ impl<F: Fabric, H: Host> Store<F, H> {
 }
 
 impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
-    /// Returns the epoch to remember with words that this operation sees now: see [`Hint::seen`].
-    pub(in crate::store) fn seen(&self) -> HintTrust {
-        let since = self.pin.epoch().filter(|_| !self.store.fabric.is_immediate());
-        since.map_or(HintTrust::Unverified, HintTrust::FreshSince)
-    }
-
     /// Returns whether the attempt may begin with a speculative write by this hint.
     pub(super) fn may_speculate(&self, hint: Hint, attempt: &Attempt<'_>) -> bool {
         let Hint { slot, word, seen: HintTrust::FreshSince(seen) } = hint else { return false };
