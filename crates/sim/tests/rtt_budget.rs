@@ -9,8 +9,9 @@ use std::time::Duration;
 use fusee_core::data::{Orientation, Redundancy, RedundancyError, RedundancyRules};
 use fusee_core::erasure::Coding;
 use fusee_core::error::Error;
+use fusee_core::race::IntoKey;
 use fusee_core::stats::{OpKind, Stats};
-use fusee_core::store::{Hint, ScanCursor, ScanLimits, Transition, WriteResult};
+use fusee_core::store::{Hint, ScanCursor, ScanLimits, Transition, WriteRequest, WriteResult};
 use fusee_core::view::Geometry;
 use fusee_sim::{ClusterOptions, Sim, SimCluster, SimStore};
 
@@ -30,6 +31,10 @@ fn run(index_replicas: u8, scenario: impl AsyncFnOnce(&SimStore)) -> Stats {
     let store = cluster.client();
     cluster.block_on(store.process, scenario(&store));
     store.stats()
+}
+
+async fn write<'k>(store: &SimStore, request: WriteRequest<'_, impl IntoKey<'k>>) -> WriteResult {
+    store.write(request).await.expect("it can be written")
 }
 
 fn phases(stats: &Stats, kind: OpKind) -> u32 {
@@ -356,7 +361,12 @@ fn run_coded_with(
     let redundancy = Redundancy::Coded(Coding::try_from(code).unwrap());
     let scenario = async {
         // This write waits until there is a region for coded values.
-        open().await.store().insert_as(b"first", &[7; 1024], redundancy).await.unwrap();
+        open()
+            .await
+            .store()
+            .write(WriteRequest::insert(b"first", &[7; 1024]).placed(redundancy))
+            .await
+            .unwrap();
         let session = open().await;
         scenario(session.store()).await;
         session.stats()
@@ -373,18 +383,24 @@ fn coded_values_take_the_same_phases() {
     let redundancy = Redundancy::Coded(coding);
     for replicas in 1..=5 {
         let stats = run_coded(replicas, async |store| {
-            let written = store.insert_as(b"key", &value, redundancy).await.unwrap();
+            let written =
+                write(store, WriteRequest::insert(b"key", &value).placed(redundancy)).await;
             let found = store.search(b"key", None).await.unwrap();
             assert_eq!(found.value(), Some(&value[..]));
             drop(found);
-            store.update_as(b"key", &value, redundancy, written.place).await.unwrap();
+            write(
+                store,
+                WriteRequest::update(b"key", &value).placed(redundancy).hinted(written.place),
+            )
+            .await;
         });
         assert_eq!(phases(&stats, OpKind::Search), 2);
         let fewer = u32::from(replicas == 1);
         assert_eq!(phases(&stats, OpKind::Insert), 4 - fewer);
         assert_eq!(phases(&stats, OpKind::Update), 3 - fewer);
         let stats = run_coded(replicas, async |store| {
-            let hint = store.upsert_as(b"key", &value, redundancy, None).await.unwrap().place;
+            let hint =
+                write(store, WriteRequest::upsert(b"key", &value).placed(redundancy)).await.place;
             let found = store.search(b"key", hint).await.unwrap();
             assert_eq!(found.value(), Some(&value[..]));
             assert_eq!(found.hint(), hint);
@@ -411,41 +427,49 @@ fn a_write_keeps_the_redundancy_of_the_pair() {
             assert_eq!((found.redundancy(), found.hint()), (Some(has), written.place));
         };
         let stats = run_coded(3, async |store| {
-            let hint = store.insert_as(b"key", &value, has).await.unwrap().place;
+            let hint = write(store, WriteRequest::insert(b"key", &value).placed(has)).await.place;
             let hint = hint.map(Hint::uncertain);
-            let written = store.update_as(b"key", &value, wanted, hint).await.unwrap();
+            let written =
+                write(store, WriteRequest::update(b"key", &value).placed(wanted).hinted(hint))
+                    .await;
             assert!(written.hint_held);
             keeps(store, written).await;
         });
         assert_eq!(phases(&stats, OpKind::Update), 3, "{has}");
         let stats = run_coded(3, async |store| {
-            store.insert_as(b"foo", &value, says).await.unwrap();
-            store.insert_as(b"key", &value, has).await.unwrap();
-            let written = store.update_as(b"key", &value, wanted, None).await.unwrap();
+            write(store, WriteRequest::insert(b"foo", &value).placed(says)).await;
+            write(store, WriteRequest::insert(b"key", &value).placed(has)).await;
+            let written = write(store, WriteRequest::update(b"key", &value).placed(wanted)).await;
             keeps(store, written).await;
             let wanted = rules(has).wanted(value.len());
-            let written = store.upsert_as(b"key", &value, wanted, None).await.unwrap();
+            let written = write(store, WriteRequest::upsert(b"key", &value).placed(wanted)).await;
             keeps(store, written).await;
         });
         assert_eq!(phases(&stats, OpKind::Update), 4 + 1, "{has}");
         assert_eq!(phases(&stats, OpKind::Upsert), 4, "{has}");
         // A write that names a redundancy gets it. If the redundancy of the pair cannot be kept, the rules decide.
         run_coded(3, async |store| {
-            let hint = store.insert_as(b"key", &value, has).await.unwrap().place;
+            let hint = write(store, WriteRequest::insert(b"key", &value).placed(has)).await.place;
             let named = rules(has).named(says);
-            let hint = store.upsert_as(b"key", &value, named, hint).await.unwrap().place;
+            let hint =
+                write(store, WriteRequest::upsert(b"key", &value).placed(named).hinted(hint))
+                    .await
+                    .place;
             let found = store.search(b"key", hint).await.unwrap();
             assert_eq!(found.redundancy(), Some(says));
             drop(found);
-            let gone = store.insert_as(b"gone", &value, has).await.unwrap().place;
+            let gone = write(store, WriteRequest::insert(b"gone", &value).placed(has)).await.place;
             store.delete(b"gone", gone).await.unwrap();
             let gone = gone.map(Hint::uncertain);
-            store.upsert_as(b"gone", &value, wanted, gone).await.unwrap();
+            write(store, WriteRequest::upsert(b"gone", &value).placed(wanted).hinted(gone)).await;
             let found = store.search(b"gone", None).await.unwrap();
             assert_eq!(found.redundancy(), Some(says), "a new pair has nothing to keep");
             drop(found);
             let wanted = rules(coded).wanted(5);
-            let hint = store.upsert_as(b"key", b"short", wanted, hint).await.unwrap().place;
+            let hint =
+                write(store, WriteRequest::upsert(b"key", b"short").placed(wanted).hinted(hint))
+                    .await
+                    .place;
             let found = store.search(b"key", hint).await.unwrap();
             assert_eq!(found.redundancy(), Some(Redundancy::Replicated));
         });
@@ -460,8 +484,12 @@ fn coded_reads_and_writes_move_no_more_bytes_than_they_must() {
     let redundancy = Redundancy::Coded(coding);
     let chunk = redundancy.class(3, value.len()).unwrap().bytes();
     let stats = run_coded(3, async |store| {
-        let hint = store.insert_as(b"key", &value, redundancy).await.unwrap().place;
-        let hint = store.update_as(b"key", &value, redundancy, hint).await.unwrap().place;
+        let hint =
+            write(store, WriteRequest::insert(b"key", &value).placed(redundancy)).await.place;
+        let hint =
+            write(store, WriteRequest::update(b"key", &value).placed(redundancy).hinted(hint))
+                .await
+                .place;
         assert!(store.search(b"key", hint).await.unwrap().value().is_some());
     });
     assert_eq!(stats.kind(OpKind::Search).bytes, 8 + 3 * chunk);
@@ -503,8 +531,9 @@ fn moves_take_the_bytes_of_the_value(
             for hinted in [true, false] {
                 let stats = run_large(replicas, (code, data_replicas), async |store| {
                     // From now on the session has blocks for both redundancies.
-                    store.insert_as(b"foo", &value, then).await.unwrap();
-                    let written = store.insert_as(b"key", &value, first).await.unwrap();
+                    write(store, WriteRequest::insert(b"foo", &value).placed(then)).await;
+                    let written =
+                        write(store, WriteRequest::insert(b"key", &value).placed(first)).await;
                     let hint = written.place.filter(|_| hinted);
                     let (went, moved) = store.set_redundancy(b"key", then, hint).await.unwrap();
                     assert_eq!((went, moved.hint_held), (Transition::Moved, hinted));
@@ -541,8 +570,10 @@ fn values_without_redundancy_take_the_same_phases_and_fewer_writes() {
             let value = &value;
             run_large(replicas, ((4, 1), 2), async move |store| {
                 // From now on the session has a block, whose header is written.
-                store.insert_as(b"foo", value, redundancy).await.unwrap();
-                let hint = store.insert_as(b"key", value, redundancy).await.unwrap().place;
+                write(store, WriteRequest::insert(b"foo", value).placed(redundancy)).await;
+                let hint = write(store, WriteRequest::insert(b"key", value).placed(redundancy))
+                    .await
+                    .place;
                 let found = store.search(b"key", hint).await.unwrap();
                 assert_eq!(
                     (found.value(), found.redundancy()),
@@ -550,7 +581,12 @@ fn values_without_redundancy_take_the_same_phases_and_fewer_writes() {
                 );
                 drop(found);
                 assert!(store.search(b"key", None).await.unwrap().value().is_some());
-                let hint = store.update_as(b"key", value, redundancy, hint).await.unwrap().place;
+                let hint = write(
+                    store,
+                    WriteRequest::update(b"key", value).placed(redundancy).hinted(hint),
+                )
+                .await
+                .place;
                 store.delete(b"key", hint).await.unwrap();
                 assert_eq!(store.search(b"key", None).await.unwrap().value(), None);
             })
@@ -584,12 +620,16 @@ fn ec_oriented_values_take_the_same_phases() {
     for (replicas, copies) in [(1, 1), (2, 1), (3, 1), (4, 1), (5, 1), (1, 2), (3, 2)] {
         let oriented = oriented(1 + copies, CODING);
         let stats = run_coded(replicas, async |store| {
-            store.insert_as(b"foo", &value, oriented).await.unwrap();
-            let hint = store.insert_as(b"key", &value, oriented).await.unwrap().place;
+            write(store, WriteRequest::insert(b"foo", &value).placed(oriented)).await;
+            let hint =
+                write(store, WriteRequest::insert(b"key", &value).placed(oriented)).await.place;
             let found = store.search(b"key", hint).await.unwrap();
             assert_eq!((found.value(), found.redundancy()), (Some(&value[..]), Some(oriented)));
             drop(found);
-            let hint = store.update_as(b"key", &value, oriented, hint).await.unwrap().place;
+            let hint =
+                write(store, WriteRequest::update(b"key", &value).placed(oriented).hinted(hint))
+                    .await
+                    .place;
             // A log object is replicated, so this DELETE could be speculative with a certain hint.
             store.delete(b"key", hint.map(Hint::uncertain)).await.unwrap();
             assert_eq!(store.search(b"key", None).await.unwrap().value(), None);
@@ -640,9 +680,12 @@ fn moves_in_place_take_fewer_bytes(code: (u8, u8), r: u8, index_replicas: RangeI
                     // From now on there are blocks for the stripe and its copies, and for the next objects, because a
                     // Move that waits for a block repeats its look.
                     for other in [b"foo0", b"foo1", b"foo2", b"foo3"] {
-                        store.insert_as(other, value, oriented).await.unwrap();
+                        write(store, WriteRequest::insert(other, value).placed(oriented)).await;
                     }
-                    let mut hint = store.insert_as(b"key", value, oriented).await.unwrap().place;
+                    let mut hint =
+                        write(store, WriteRequest::insert(b"key", value).placed(oriented))
+                            .await
+                            .place;
                     for turn in 0..turns {
                         let then = if turn % 2 == 0 { coded } else { oriented };
                         let before = hint.unwrap().word.address();
@@ -683,7 +726,8 @@ fn moves_that_cannot_be_change_nothing() {
         let refused = RedundancyError::ValueTooSmall { coding, bytes: 5, min_bytes: 3 * 256 };
         assert_eq!(error, Error::Redundancy(refused));
         assert_eq!(store.search(b"short", None).await.unwrap().value(), Some(&b"value"[..]));
-        let place = store.insert_as(b"key", &[7; 1024], coded).await.unwrap().place;
+        let place =
+            write(store, WriteRequest::insert(b"key", &[7; 1024]).placed(coded)).await.place;
         let (went, written) = store.set_redundancy(b"key", coded, place).await.unwrap();
         assert_eq!((went, written.place), (Transition::Unchanged, place));
         let wide = Redundancy::Coded(Coding::new(4, 2).unwrap());
@@ -722,14 +766,23 @@ fn pairs_that_cannot_be_coded_are_refused_and_nothing_changes() {
     let coding = Coding::try_from(CODING).unwrap();
     let redundancy = Redundancy::Coded(coding);
     let stats = run_coded(3, async |store| {
-        let error = store.insert_as(b"key", b"short", redundancy).await.unwrap_err();
+        let error = store
+            .write(WriteRequest::insert(b"key", b"short").placed(redundancy))
+            .await
+            .unwrap_err();
         let refused = RedundancyError::ValueTooSmall { coding, bytes: 5, min_bytes: 3 * 256 };
         assert_eq!(error, Error::Redundancy(refused));
-        let error = store.insert_as(&[b'k'; 64][..], &[7; 1000], redundancy).await.unwrap_err();
+        let error = store
+            .write(WriteRequest::insert(&[b'k'; 64][..], &[7; 1000]).placed(redundancy))
+            .await
+            .unwrap_err();
         let refused = RedundancyError::KeyTooLarge { coding, bytes: 64, max_bytes: 336 / 8 };
         assert_eq!(error, Error::Redundancy(refused));
         let wide = Coding::new(4, 2).unwrap();
-        let error = store.insert_as(b"key", &[7; 1024], Redundancy::Coded(wide)).await.unwrap_err();
+        let error = store
+            .write(WriteRequest::insert(b"key", &[7; 1024]).placed(Redundancy::Coded(wide)))
+            .await
+            .unwrap_err();
         let refused = RedundancyError::TooFewNodes { coding: wide, members: 5 };
         assert_eq!(error, Error::Redundancy(refused));
         assert_eq!(store.search(b"key", None).await.unwrap().value(), None);

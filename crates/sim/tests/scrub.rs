@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use fusee_core::layout::{BLOCK_HEADER_BYTES, BlockHeader, Chunk, Object, Slot, copy_of};
 use fusee_core::scrub::check_slots;
-use fusee_core::store::Transition;
+use fusee_core::store::{Transition, WriteRequest};
 use fusee_core::verbs::MnId;
 use fusee_core::view::{Geometry, PoolPlace, SlotRef};
 use fusee_sim::{ClusterOptions, Sim, SimCluster};
@@ -74,7 +74,12 @@ fn copies_are_found_without_headers(chunk: usize) {
         let store = session.store();
         let value = [7; 1500];
         let redundancy: fusee_core::data::Redundancy = "eor:2:3+1".parse().unwrap();
-        let hint = store.insert_as(b"key", &value, redundancy).await.unwrap().place.unwrap();
+        let hint = store
+            .write(WriteRequest::insert(b"key", &value).placed(redundancy))
+            .await
+            .unwrap()
+            .place
+            .unwrap();
         let view = store.view();
         let object = view.object_of(hint.word).unwrap();
         let named = cluster.network().word_at(object.copy_words(hint.word).next().unwrap());
@@ -129,7 +134,12 @@ fn chunks_are_made_of_copies(redundancy: &str, rotten: &[usize]) {
         keeper.open(session.gate().clone());
         let store = session.store();
         let value = [7; 1500];
-        let hint = store.insert_as(b"key", &value, redundancy).await.unwrap().place.unwrap();
+        let hint = store
+            .write(WriteRequest::insert(b"key", &value).placed(redundancy))
+            .await
+            .unwrap()
+            .place
+            .unwrap();
         let view = store.view();
         let object = view.object_of(hint.word).unwrap();
         let words: Vec<PoolPlace> = object.copy_words(hint.word).take(3).collect();

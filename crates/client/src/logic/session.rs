@@ -11,10 +11,11 @@ use std::time::Duration;
 
 use fusee_control::master::{MasterReply, MasterRequest, Orphan};
 use fusee_core::data::{Demotion, Policy, Redundancy, RedundancyDemand, RedundancyRules};
-use fusee_core::layout::Opcode;
 use fusee_core::race::Key;
 use fusee_core::stats::{SessionWork, Stats};
-use fusee_core::store::{Hint, ScanCursor, ScanLimits, ScannedPair, SearchKey, Transition};
+use fusee_core::store::{
+    Hint, ScanCursor, ScanLimits, ScannedPair, SearchKey, Transition, WriteRequest,
+};
 use fusee_core::verbs::{ClientId, Fabric};
 use fusee_core::view::View;
 use fusee_core::{Error, Store};
@@ -345,7 +346,8 @@ impl<F: Fabric, E: Environment> SessionLogic<F, E> {
             Some(table) => Box::pin(self.register_change(table, &key, Some(value))).await?,
             None => None,
         };
-        let written = self.store.insert_as(key, value, wanted).await?;
+        let request = WriteRequest::insert(key, value).placed(wanted);
+        let written = self.store.write(request).await?;
         self.cache.with(|cache| cache.written(&key, None, written));
         Ok(())
     }
@@ -365,12 +367,12 @@ impl<F: Fabric, E: Environment> SessionLogic<F, E> {
             Box::pin(self.demote_some()).await;
         }
         let key = self.store.key(key);
+        let request = WriteRequest::update(key, value).placed(wanted);
         if let Some(table) = &self.table {
-            let set = (Opcode::Update, key, value, wanted);
-            return Box::pin(self.set_by(table, set)).await;
+            return Box::pin(self.set_by(table, request)).await;
         }
         let hint = self.hint(&key);
-        let result = self.store.update_as(key, value, wanted, hint).await;
+        let result = self.store.write(request.hinted(hint)).await;
         self.forget_if_absent(&key, &result);
         let written = result?;
         self.cache.with(|cache| cache.written(&key, hint, written));
@@ -410,12 +412,12 @@ impl<F: Fabric, E: Environment> SessionLogic<F, E> {
             Box::pin(self.demote_some()).await;
         }
         let key = self.store.key(key);
+        let request = WriteRequest::upsert(key, value).placed(wanted);
         if let Some(table) = &self.table {
-            let set = (Opcode::Upsert, key, value, wanted);
-            return Box::pin(self.set_by(table, set)).await;
+            return Box::pin(self.set_by(table, request)).await;
         }
         let hint = self.hint(&key);
-        let written = self.store.upsert_as(key, value, wanted, hint).await?;
+        let written = self.store.write(request.hinted(hint)).await?;
         self.cache.with(|cache| cache.written(&key, hint, written));
         Ok(())
     }
@@ -436,16 +438,17 @@ impl<F: Fabric, E: Environment> SessionLogic<F, E> {
         let wanted = self.redundancy.wanted(value_bytes);
         let fill = RefCell::new(fill);
         let fill = |value: &mut [u8]| fill.borrow_mut()(value);
+        let request = WriteRequest::upsert_filled(key, value_bytes, &fill).placed(wanted);
         if let Some(table) = &self.table {
             // Composed in a separate buffer, because followers may take this value, too.
-            self.store.check_write(key, value_bytes, wanted)?;
+            self.store.check_write(&request)?;
             let mut value = vec![0; value_bytes];
             fill(&mut value);
-            let set = (Opcode::Upsert, key, &value[..], wanted);
-            return Box::pin(self.set_by(table, set)).await;
+            let request = WriteRequest::upsert(key, &value).placed(wanted);
+            return Box::pin(self.set_by(table, request)).await;
         }
         let hint = self.hint(&key);
-        let written = self.store.upsert_filled(key, value_bytes, &fill, wanted, hint).await?;
+        let written = self.store.write(request.hinted(hint)).await?;
         self.cache.with(|cache| cache.written(&key, hint, written));
         Ok(())
     }

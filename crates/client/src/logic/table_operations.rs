@@ -7,11 +7,10 @@ use std::pin::pin;
 use std::sync::Arc;
 
 use fusee_core::Error;
-use fusee_core::data::RedundancyDemand;
 use fusee_core::host::Epochs;
 use fusee_core::layout::Opcode;
 use fusee_core::race::Key;
-use fusee_core::store::Hint;
+use fusee_core::store::{Hint, WriteRequest};
 use fusee_core::verbs::Fabric;
 use futures_util::future::join;
 
@@ -72,10 +71,14 @@ impl<F: Fabric, E: Environment> SessionLogic<F, E> {
     pub(super) async fn set_by(
         &self,
         table: &Arc<RequestTable>,
-        (opcode, key, value, wanted): (Opcode, Key<'_>, &[u8], RedundancyDemand),
+        request: WriteRequest<'_, Key<'_>>,
     ) -> Result<(), Error> {
         // Checked here, because an absorbed write is not checked again.
-        self.store().check_write(key, value.len(), wanted)?;
+        self.store().check_write(&request)?;
+        let opcode = request.opcode();
+        let key = request.key();
+        let mut room = Vec::new();
+        let value = request.value().bytes(&mut room);
         let slot = self.hint(&key).map(|hint| hint.slot);
         let lead = match table.set(opcode, &key, Some(value), slot, self.epoch()) {
             SetRole::Alone => None,
@@ -101,11 +104,7 @@ impl<F: Fabric, E: Environment> SessionLogic<F, E> {
                 lead.commits();
             }
         };
-        let store = self.store();
-        let result = match opcode {
-            Opcode::Update => store.update_watched(key, value, wanted, hint, &watch).await,
-            _ => store.upsert_watched(key, value, wanted, hint, &watch).await,
-        };
+        let result = self.store().write(request.hinted(hint).watched(&watch)).await;
         if let Some(lead) = lead {
             lead.land_set(result.as_ref().map(|written| written.place), value);
         }

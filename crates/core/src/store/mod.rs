@@ -42,7 +42,7 @@ use arrayvec::ArrayVec;
 pub use scan::{ParseCursorError, ScanCursor, ScanLimits, ScannedPair};
 pub use search::SearchResult;
 pub use search_many::SearchKey;
-pub use write::{MoveScope, ObjectDemotion, Transition, Watch};
+pub use write::{MoveScope, ObjectDemotion, Transition, Watch, WriteRequest};
 
 use backup_reads::BackupReads;
 use damage::KeyReread;

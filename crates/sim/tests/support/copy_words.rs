@@ -6,7 +6,7 @@ use fusee_control::master::MasterReply;
 use fusee_core::data::{Orientation, Redundancy};
 use fusee_core::erasure::Coding;
 use fusee_core::layout::{Identity, copy_of};
-use fusee_core::store::Transition;
+use fusee_core::store::{Transition, WriteRequest};
 use fusee_core::view::PoolPlace;
 use fusee_sim::check::{check_quiescent, check_replicas_agree};
 use fusee_sim::{ClusterOptions, Sim, SimCluster};
@@ -31,8 +31,10 @@ pub fn left_copy_word(seed: u64) {
         let session = cluster.open(process, options.session).await.expect("a master leads");
         keeper.open(session.gate().clone());
         let store = session.store();
-        let put =
-            store.insert_as(b"key".as_slice(), &VALUE, oriented).await.expect("there is room");
+        let put = store
+            .write(WriteRequest::insert(b"key".as_slice(), &VALUE).placed(oriented))
+            .await
+            .expect("there is room");
         sim.sleep(20_000_000).await;
         let first = put.place.expect("it is there").word;
         let to_coded = store.set_redundancy(b"key".as_slice(), Redundancy::Coded(coding), None);

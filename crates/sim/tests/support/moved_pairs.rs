@@ -16,7 +16,7 @@ use fusee_core::erasure::{Coding, ReedSolomon};
 use fusee_core::error::Error;
 use fusee_core::layout::{BLOCK_HEADER_BYTES, Opcode, Pair, Slot, copy_of};
 use fusee_core::stats::OpKind::{self, Delete, Move, Search, Update, Upsert};
-use fusee_core::store::Transition;
+use fusee_core::store::{Transition, WriteRequest};
 use fusee_core::view::{Geometry, PoolPlace, SlotRef};
 use fusee_sim::check::{check_quiescent, check_replicas_agree};
 use fusee_sim::{ClusterOptions, NetworkOptions, Rng, Sim, SimCluster, SimSession, SimWorkload};
@@ -225,7 +225,11 @@ pub fn copies_compared(seed: u64) {
         for number in 0..400u64 {
             let key = format!("key {}", rng.below(200));
             let value = vec![number as u8; 600 + rng.below(300)];
-            match session.store().upsert_as(key.as_bytes(), &value, oriented, None).await {
+            match session
+                .store()
+                .write(WriteRequest::upsert(key.as_bytes(), &value).placed(oriented))
+                .await
+            {
                 Ok(_) => drop(kept.insert(key, value)),
                 Err(Error::OutOfMemory | Error::IndexFull) => {
                     let gone = kept.keys().nth(rng.below(kept.len().max(1))).cloned();
@@ -282,7 +286,7 @@ pub fn two_nodes_lost(seed: u64) {
                 *known = version;
                 let key = key(number);
                 let value = value(number, version);
-                let put = store.upsert_as(&key[..], &value, oriented, None);
+                let put = store.write(WriteRequest::upsert(&key[..], &value).placed(oriented));
                 put.await.expect("there is room");
                 for turn in 0..rng.below(3) {
                     let to = if turn % 2 == 0 { Redundancy::Coded(coding) } else { oriented };
@@ -308,7 +312,9 @@ pub fn two_nodes_lost(seed: u64) {
         // Pairs get fewer copies if there are too few nodes. Pairs are refused if there is no node for a copy, or no
         // room for a block.
         for number in (0..PAIRS).step_by(2) {
-            let put = store.upsert_as(&key(number)[..], &value(number, 2), oriented, None).await;
+            let put = store
+                .write(WriteRequest::upsert(&key(number)[..], &value(number, 2)).placed(oriented))
+                .await;
             match put {
                 Ok(_) => versions[number] = 2,
                 Err(Error::Redundancy(RedundancyError::TooFewNodes { .. })) => {}
@@ -362,7 +368,10 @@ pub fn older_parity(seed: u64) {
         let store = session.store();
         let value = [7; 900];
         let older = [8; 900];
-        let written = store.insert_as(b"key", &value, oriented).await.expect("there is room");
+        let written = store
+            .write(WriteRequest::insert(b"key", &value).placed(oriented))
+            .await
+            .expect("there is room");
         let hint = written.place.expect("it has been put somewhere");
         // The checkers are off, because within a run no client meets such leftovers of an equal identity.
         cluster.never_watch();
@@ -408,7 +417,10 @@ pub fn torn_headers(seed: u64) {
         keeper.open(session.gate().clone());
         let store = session.store();
         let value = [7; 900];
-        let written = store.insert_as(b"key", &value, redundancy).await.expect("there is room");
+        let written = store
+            .write(WriteRequest::insert(b"key", &value).placed(redundancy))
+            .await
+            .expect("there is room");
         let word = written.place.expect("it has been put somewhere").word;
         let view = store.view();
         let (block, _) = view.geometry.block_of(word.address()).expect("it lies in a block");
@@ -464,7 +476,11 @@ pub fn resting_block(seed: u64) {
         keeper.open(reader.gate().clone());
         let value = vec![1; 900];
         let put = async |key: &[u8], value: &[u8]| {
-            mover.store().upsert_as(key, value, oriented, None).await.expect("there is room");
+            mover
+                .store()
+                .write(WriteRequest::upsert(key, value).placed(oriented))
+                .await
+                .expect("there is room");
         };
         put(b"moved", &value).await;
         for number in 0..60u8 {
@@ -510,7 +526,10 @@ pub fn silent_chunk(seed: u64) {
         let session = cluster.open(process, options.session).await.expect("a master leads");
         keeper.open(session.gate().clone());
         let store = session.store();
-        let put = store.insert_as(b"key", &[7; 900], oriented).await.expect("there is room");
+        let put = store
+            .write(WriteRequest::insert(b"key", &[7; 900]).placed(oriented))
+            .await
+            .expect("there is room");
         // The regions of the pair are new, and this waits until the change that adds them has ended, because it checks
         // their contents.
         sim.sleep(PATIENCE_NS / 4).await;

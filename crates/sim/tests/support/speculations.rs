@@ -17,7 +17,7 @@ use fusee_core::error::Error;
 use fusee_core::layout::{HEADER_BYTES, Object};
 use fusee_core::race::Buckets;
 use fusee_core::slab::WINDOW_EPOCHS;
-use fusee_core::store::{Hint, HintTrust};
+use fusee_core::store::{Hint, HintTrust, WriteRequest};
 use fusee_core::view::Geometry;
 use fusee_core::view::change::NewReplica;
 use fusee_sim::check::check_replicas_agree;
@@ -174,10 +174,13 @@ fn turned(seed: u64, again: Option<Hint>) -> Option<Hint> {
         };
         let writer = open().await;
         let other = open().await;
-        let put = writer.store().upsert_as(KEY, &[1; 700], oriented, None).await;
+        let put = writer.store().write(WriteRequest::upsert(KEY, &[1; 700]).placed(oriented)).await;
         put.expect("there is room");
         // This gives the session a block.
-        let put = other.store().upsert_as(b"other", &[2; 700], Redundancy::Replicated, None).await;
+        let put = other
+            .store()
+            .write(WriteRequest::upsert(b"other", &[2; 700]).placed(Redundancy::Replicated))
+            .await;
         put.expect("there is room");
         let turn = writer.store().set_redundancy(KEY, Redundancy::Coded(coding), None);
         let overwrite = async {
@@ -185,7 +188,10 @@ fn turned(seed: u64, again: Option<Hint>) -> Option<Hint> {
                 other.gate().publish_epoch(WINDOW_EPOCHS / 2);
                 sim.sleep(rng.below_u64(20_000)).await;
                 let replicated = Redundancy::Replicated;
-                let put = other.store().upsert_as(KEY, &[3; 700], replicated, again).await;
+                let put = other
+                    .store()
+                    .write(WriteRequest::upsert(KEY, &[3; 700]).placed(replicated).hinted(again))
+                    .await;
                 put.expect("it is written");
             }
         };
@@ -220,10 +226,12 @@ pub fn lost_single(seed: u64) {
         let writer = open().await;
         let other = open().await;
         let store = writer.store();
-        let put = store.upsert_as(KEY, &[1; 100], Redundancy::None, None).await;
+        let put = store.write(WriteRequest::upsert(KEY, &[1; 100]).placed(Redundancy::None)).await;
         let hint = put.expect("there is room").place.expect("it is there");
         // This gives the session a block.
-        let put = store.upsert_as(b"other", &[2; 100], Redundancy::Replicated, None).await;
+        let put = store
+            .write(WriteRequest::upsert(b"other", &[2; 100]).placed(Redundancy::Replicated))
+            .await;
         put.expect("there is room");
         let object = cluster.view().object_of(hint.word).expect("it leads there").places().next();
         cluster.crash_node(object.expect("a place").node);

@@ -8,7 +8,7 @@ use std::time::Duration;
 use fusee_control::master::MasterReply;
 use fusee_core::data::{Orientation, Redundancy};
 use fusee_core::erasure::Coding;
-use fusee_core::store::{Hint, Transition};
+use fusee_core::store::{Hint, Transition, WriteRequest};
 use fusee_core::verbs::MnId;
 use fusee_core::view::PoolPlace;
 use fusee_sim::check::{check_quiescent, check_replicas_agree};
@@ -96,8 +96,11 @@ pub async fn pair_apart(
 ) -> (Vec<u8>, Hint, MnId) {
     for number in 0..60 {
         let key = format!("key {number}").into_bytes();
-        let put =
-            session.store().insert_as(&key[..], &VALUE, redundancy).await.expect("there is room");
+        let put = session
+            .store()
+            .write(WriteRequest::insert(&key[..], &VALUE).placed(redundancy))
+            .await
+            .expect("there is room");
         // The first pair makes the master add regions.
         cluster.sim().sleep(20_000_000).await;
         assert!(cluster.view().change.is_none());

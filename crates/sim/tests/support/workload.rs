@@ -14,7 +14,7 @@ use fusee_core::data::Redundancy;
 use fusee_core::error::Error;
 use fusee_core::race::Buckets;
 use fusee_core::stats::OpKind;
-use fusee_core::store::{Hint, SearchKey};
+use fusee_core::store::{Hint, SearchKey, WriteRequest};
 use fusee_core::verbs::ClientId;
 use fusee_core::view::View;
 use fusee_linearizability::{HistoryAnswer, HistoryCall, HistoryOperation, HistoryValue, check};
@@ -126,16 +126,24 @@ impl StepWorkload {
             OpKind::SearchMany => return self.search_many(store).await,
             OpKind::Insert => (
                 begin(HistoryCall::Insert(value)),
-                store.insert_as(&name, &bytes, redundancy).await,
+                store.write(WriteRequest::insert(&name, &bytes).placed(redundancy)).await,
             ),
             OpKind::Update => {
-                let update =
-                    async move { session.store().update_as(&name, &bytes, redundancy, hint).await };
+                let update = async move {
+                    session
+                        .store()
+                        .write(WriteRequest::update(&name, &bytes).placed(redundancy).hinted(hint))
+                        .await
+                };
                 (begin(HistoryCall::Update(value)), store.fabric().write(update).await)
             }
             OpKind::Upsert => {
-                let upsert =
-                    async move { session.store().upsert_as(&name, &bytes, redundancy, hint).await };
+                let upsert = async move {
+                    session
+                        .store()
+                        .write(WriteRequest::upsert(&name, &bytes).placed(redundancy).hinted(hint))
+                        .await
+                };
                 (begin(HistoryCall::Upsert(value)), store.fabric().write(upsert).await)
             }
             OpKind::Delete => {

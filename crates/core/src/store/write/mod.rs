@@ -21,6 +21,7 @@ mod full_buckets;
 mod in_place;
 mod insert;
 mod moving;
+mod request;
 mod round;
 mod speculation;
 mod uncontended;
@@ -32,6 +33,7 @@ use alloc::vec::Vec;
 pub use attempt::Watch;
 pub use demote::ObjectDemotion;
 pub use moving::{MoveScope, Transition};
+pub use request::WriteRequest;
 
 pub(super) use attempt::{Attempt, AttemptEnd, AttemptStep, WriteRound};
 
@@ -42,7 +44,6 @@ use crate::layout::{Fill, Opcode, Slot, Value, value_in};
 use crate::mutant::{Mutant, removed};
 use crate::race::{BucketWords, Buckets, IntoKey, Key};
 use crate::slab::{SlabKind, USED_AGAIN_AT};
-use crate::stats::OpKind;
 use crate::store::memory::SET_FREE_TOGETHER;
 use crate::store::target::{live, may_hold};
 use crate::store::{Hint, StaleWord, Store, StoreOp, WriteResult};
@@ -52,91 +53,32 @@ use uncontended::{AttemptAction, SlowPathReason};
 
 impl<F: Fabric, H: Host> Store<F, H> {
     /// Adds a key that must not exist.
-    pub async fn insert<'k>(
+    pub fn insert<'k>(
         &self,
         key: impl IntoKey<'k>,
         value: &[u8],
-    ) -> Result<WriteResult, Error> {
-        self.insert_as(key, value, Redundancy::Replicated).await
+    ) -> impl Future<Output = Result<WriteResult, Error>> {
+        self.write(WriteRequest::insert(key, value))
     }
 
     /// Replaces the value of a key that must exist.
-    pub async fn update<'k>(
+    pub fn update<'k>(
         &self,
         key: impl IntoKey<'k>,
         value: &[u8],
         hint: Option<Hint>,
-    ) -> Result<WriteResult, Error> {
-        self.update_as(key, value, Redundancy::Replicated, hint).await
+    ) -> impl Future<Output = Result<WriteResult, Error>> {
+        self.write(WriteRequest::update(key, value).hinted(hint))
     }
 
     /// Adds the key, or replaces its value.
-    pub async fn upsert<'k>(
+    pub fn upsert<'k>(
         &self,
         key: impl IntoKey<'k>,
         value: &[u8],
         hint: Option<Hint>,
-    ) -> Result<WriteResult, Error> {
-        self.upsert_as(key, value, Redundancy::Replicated, hint).await
-    }
-
-    // From here to `write` no function is async: each future in another one is one more copy of all arguments.
-
-    /// Does the same as [`Store::insert`], with a value of this redundancy.
-    pub fn insert_as<'k>(
-        &self,
-        key: impl IntoKey<'k>,
-        value: &[u8],
-        redundancy: impl Into<RedundancyDemand>,
     ) -> impl Future<Output = Result<WriteResult, Error>> {
-        let opcode = Opcode::Insert;
-        let kind = OpKind::Insert;
-        self.write(opcode, kind, self.key(key), Value::Bytes(value), redundancy.into(), None, None)
-    }
-
-    /// Does the same as [`Store::update`], with a value of this redundancy, or of the earlier value's
-    /// ([`RedundancyDemand::keeps`]).
-    pub fn update_as<'k>(
-        &self,
-        key: impl IntoKey<'k>,
-        value: &[u8],
-        redundancy: impl Into<RedundancyDemand>,
-        hint: Option<Hint>,
-    ) -> impl Future<Output = Result<WriteResult, Error>> {
-        let opcode = Opcode::Update;
-        let kind = OpKind::Update;
-        self.write(opcode, kind, self.key(key), Value::Bytes(value), redundancy.into(), hint, None)
-    }
-
-    /// Does the same as [`Store::upsert`], with a value of this redundancy, or of the earlier value's
-    /// ([`RedundancyDemand::keeps`]).
-    pub fn upsert_as<'k>(
-        &self,
-        key: impl IntoKey<'k>,
-        value: &[u8],
-        redundancy: impl Into<RedundancyDemand>,
-        hint: Option<Hint>,
-    ) -> impl Future<Output = Result<WriteResult, Error>> {
-        let opcode = Opcode::Upsert;
-        let kind = OpKind::Upsert;
-        self.write(opcode, kind, self.key(key), Value::Bytes(value), redundancy.into(), hint, None)
-    }
-
-    /// Does the same as [`Store::upsert_as`], with a value of `value_bytes` bytes that `fill` writes into its place,
-    /// which holds zeros before. `fill` is called once, before the operation is pinned: it may take its time, and use
-    /// the store.
-    pub fn upsert_filled<'k>(
-        &self,
-        key: impl IntoKey<'k>,
-        value_bytes: usize,
-        fill: &Fill<'_>,
-        redundancy: impl Into<RedundancyDemand>,
-        hint: Option<Hint>,
-    ) -> impl Future<Output = Result<WriteResult, Error>> {
-        let opcode = Opcode::Upsert;
-        let kind = OpKind::Upsert;
-        let value = Value::Filled(value_bytes, fill);
-        self.write(opcode, kind, self.key(key), value, redundancy.into(), hint, None)
+        self.write(WriteRequest::upsert(key, value).hinted(hint))
     }
 
     /// Removes a key that must exist.
@@ -145,86 +87,33 @@ impl<F: Fabric, H: Host> Store<F, H> {
         key: impl IntoKey<'k>,
         hint: Option<Hint>,
     ) -> impl Future<Output = Result<WriteResult, Error>> {
-        let opcode = Opcode::Delete;
-        let kind = OpKind::Delete;
-        let wanted = Redundancy::Replicated.into();
-        self.write(opcode, kind, self.key(key), Value::Bytes(&[]), wanted, hint, None)
+        self.write(WriteRequest::delete(key).hinted(hint))
     }
 
-    /// Does the same as [`Store::update_as`], and calls `watch` before it posts its commit. If it succeeds without
-    /// that call, others have decided the write: it lost, or a view change has committed it.
-    pub fn update_watched<'k>(
-        &self,
-        key: impl IntoKey<'k>,
-        value: &[u8],
-        redundancy: impl Into<RedundancyDemand>,
-        hint: Option<Hint>,
-        watch: &Watch<'_>,
-    ) -> impl Future<Output = Result<WriteResult, Error>> {
-        let opcode = Opcode::Update;
-        let kind = OpKind::Update;
-        self.write(
-            opcode,
-            kind,
-            self.key(key),
-            Value::Bytes(value),
-            redundancy.into(),
-            hint,
-            Some(watch),
-        )
-    }
-
-    /// Does the same as [`Store::upsert_as`], and calls `watch` like [`Store::update_watched`].
-    pub fn upsert_watched<'k>(
-        &self,
-        key: impl IntoKey<'k>,
-        value: &[u8],
-        redundancy: impl Into<RedundancyDemand>,
-        hint: Option<Hint>,
-        watch: &Watch<'_>,
-    ) -> impl Future<Output = Result<WriteResult, Error>> {
-        let opcode = Opcode::Upsert;
-        let kind = OpKind::Upsert;
-        self.write(
-            opcode,
-            kind,
-            self.key(key),
-            Value::Bytes(value),
-            redundancy.into(),
-            hint,
-            Some(watch),
-        )
-    }
-
-    /// Checks the arguments of a write: returns the error that the write would have whatever the store holds.
-    pub fn check_write<'k>(
-        &self,
-        key: impl IntoKey<'k>,
-        value_bytes: usize,
-        redundancy: impl Into<RedundancyDemand>,
-    ) -> Result<(), Error> {
-        let key = self.key(key);
-        let wanted = redundancy.into();
+    /// Checks a write: returns the error that it would have whatever the store holds.
+    pub fn check_write(&self, request: &WriteRequest<'_, Key<'_>>) -> Result<(), Error> {
+        let WriteRequest { key, value, redundancy: wanted, .. } = *request;
         self.check_key(&key)?;
-        self.check_value(value_bytes)?;
-        match self.slab_of(wanted.redundancy, key.len(), value_bytes) {
+        self.check_value(value.len())?;
+        match self.slab_of(wanted.redundancy, key.len(), value.len()) {
             // The existing pair may have another redundancy, which the write keeps; or the write is replicated.
             Err(Error::Redundancy(error)) if wanted.keeps || wanted.falls_back(&error) => Ok(()),
             other => other.map(|_| ()),
         }
     }
 
-    #[expect(clippy::too_many_arguments, reason = "one call for all kinds of writes")]
-    async fn write(
+    /// Executes a write.
+    pub fn write<'k>(
         &self,
-        opcode: Opcode,
-        kind: OpKind,
-        key: Key<'_>,
-        value: Value<'_>,
-        wanted: RedundancyDemand,
-        hint: Option<Hint>,
-        watch: Option<&Watch<'_>>,
-    ) -> Result<WriteResult, Error> {
+        request: WriteRequest<'_, impl IntoKey<'k>>,
+    ) -> impl Future<Output = Result<WriteResult, Error>> {
+        // Not async: each future in another one is one more copy of the request.
+        self.execute(request.hashed(|key| self.key(key)))
+    }
+
+    async fn execute(&self, request: WriteRequest<'_, Key<'_>>) -> Result<WriteResult, Error> {
+        let kind = request.kind();
+        let WriteRequest { opcode, key, value, redundancy: wanted, hint, watch } = request;
         self.check_key(&key)?;
         self.check_value(value.len())?;
         let kept = if wanted.keeps { self.kept_by(hint, wanted, &key, value.len()) } else { None };

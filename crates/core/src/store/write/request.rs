@@ -1,0 +1,103 @@
+//! The request of a write: everything that its caller decides.
+
+use super::attempt::Watch;
+use crate::data::{Redundancy, RedundancyDemand};
+use crate::layout::{Fill, Opcode, Value};
+use crate::race::Key;
+use crate::stats::OpKind;
+use crate::store::Hint;
+
+/// A write of one key, for [`Store::write`](crate::Store::write); `key` is a [`Key`](crate::race::Key), or its bytes.
+/// By default the pair is replicated, there is no hint, and nothing watches.
+#[derive(Clone, Copy)]
+pub struct WriteRequest<'a, K> {
+    pub(super) opcode: Opcode,
+    pub(super) key: K,
+    pub(super) value: Value<'a>,
+    pub(super) redundancy: RedundancyDemand,
+    pub(super) hint: Option<Hint>,
+    pub(super) watch: Option<&'a Watch<'a>>,
+}
+
+impl<'a, K> WriteRequest<'a, K> {
+    fn new(opcode: Opcode, key: K, value: Value<'a>) -> WriteRequest<'a, K> {
+        let redundancy = Redundancy::Replicated.into();
+        WriteRequest { opcode, key, value, redundancy, hint: None, watch: None }
+    }
+
+    /// Adds a key that must not exist.
+    pub fn insert(key: K, value: &'a [u8]) -> WriteRequest<'a, K> {
+        WriteRequest::new(Opcode::Insert, key, Value::Bytes(value))
+    }
+
+    /// Replaces the value of a key that must exist.
+    pub fn update(key: K, value: &'a [u8]) -> WriteRequest<'a, K> {
+        WriteRequest::new(Opcode::Update, key, Value::Bytes(value))
+    }
+
+    /// Adds the key, or replaces its value.
+    pub fn upsert(key: K, value: &'a [u8]) -> WriteRequest<'a, K> {
+        WriteRequest::new(Opcode::Upsert, key, Value::Bytes(value))
+    }
+
+    /// Does the same as [`WriteRequest::upsert`], with a value of `value_bytes` bytes that `fill` writes into its
+    /// place, which holds zeros before. `fill` is called once, before the operation is pinned: it may take its time,
+    /// and use the store.
+    pub fn upsert_filled(key: K, value_bytes: usize, fill: &'a Fill<'a>) -> WriteRequest<'a, K> {
+        WriteRequest::new(Opcode::Upsert, key, Value::Filled(value_bytes, fill))
+    }
+
+    /// Removes a key that must exist.
+    pub fn delete(key: K) -> WriteRequest<'a, K> {
+        WriteRequest::new(Opcode::Delete, key, Value::Bytes(&[]))
+    }
+
+    /// Returns the request for a pair of this redundancy.
+    pub fn placed(self, redundancy: impl Into<RedundancyDemand>) -> WriteRequest<'a, K> {
+        WriteRequest { redundancy: redundancy.into(), ..self }
+    }
+
+    /// Returns the request with a hint, if there is one.
+    pub fn hinted(self, hint: Option<Hint>) -> WriteRequest<'a, K> {
+        WriteRequest { hint, ..self }
+    }
+
+    /// Returns the request of a write that calls `watch` before it posts its commit. If the write succeeds without
+    /// that call, others have decided it: it lost, or a view change has committed it.
+    pub fn watched(self, watch: &'a Watch<'a>) -> WriteRequest<'a, K> {
+        WriteRequest { watch: Some(watch), ..self }
+    }
+
+    /// Returns the opcode.
+    pub fn opcode(&self) -> Opcode {
+        self.opcode
+    }
+
+    /// Returns the value.
+    pub fn value(&self) -> &Value<'a> {
+        &self.value
+    }
+
+    /// Returns the request with its key hashed.
+    pub(super) fn hashed<'k>(self, hash: impl FnOnce(K) -> Key<'k>) -> WriteRequest<'a, Key<'k>> {
+        let WriteRequest { opcode, key, value, redundancy, hint, watch } = self;
+        WriteRequest { opcode, key: hash(key), value, redundancy, hint, watch }
+    }
+
+    /// Returns the kind as which statistics count the write.
+    pub(super) fn kind(&self) -> OpKind {
+        match self.opcode {
+            Opcode::Insert => OpKind::Insert,
+            Opcode::Update => OpKind::Update,
+            Opcode::Delete => OpKind::Delete,
+            _ => OpKind::Upsert,
+        }
+    }
+}
+
+impl<'k> WriteRequest<'_, Key<'k>> {
+    /// Returns the key.
+    pub fn key(&self) -> Key<'k> {
+        self.key
+    }
+}
