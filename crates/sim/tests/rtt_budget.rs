@@ -421,7 +421,7 @@ fn a_write_keeps_the_redundancy_of_the_pair() {
     let coded = Redundancy::Coded(Coding::try_from(CODING).unwrap());
     let rules = |redundancy| RedundancyRules::from_length(0, redundancy);
     for (has, says) in [(coded, Redundancy::Replicated), (Redundancy::Replicated, coded)] {
-        let wanted = rules(says).wanted(value.len());
+        let wanted = rules(says).placement(value.len());
         let keeps = async |store: &SimStore, written: WriteResult| {
             let found = store.search(b"key", None).await.unwrap();
             assert_eq!((found.redundancy(), found.hint()), (Some(has), written.place));
@@ -441,7 +441,7 @@ fn a_write_keeps_the_redundancy_of_the_pair() {
             write(store, WriteRequest::insert(b"key", &value).placed(has)).await;
             let written = write(store, WriteRequest::update(b"key", &value).placed(wanted)).await;
             keeps(store, written).await;
-            let wanted = rules(has).wanted(value.len());
+            let wanted = rules(has).placement(value.len());
             let written = write(store, WriteRequest::upsert(b"key", &value).placed(wanted)).await;
             keeps(store, written).await;
         });
@@ -450,7 +450,7 @@ fn a_write_keeps_the_redundancy_of_the_pair() {
         // A write that names a redundancy gets it. If the redundancy of the pair cannot be kept, the rules decide.
         run_coded(3, async |store| {
             let hint = write(store, WriteRequest::insert(b"key", &value).placed(has)).await.place;
-            let named = rules(has).named(says);
+            let named = rules(has).exactly(says);
             let hint =
                 write(store, WriteRequest::upsert(b"key", &value).placed(named).hinted(hint))
                     .await
@@ -465,7 +465,7 @@ fn a_write_keeps_the_redundancy_of_the_pair() {
             let found = store.search(b"gone", None).await.unwrap();
             assert_eq!(found.redundancy(), Some(says), "a new pair has nothing to keep");
             drop(found);
-            let wanted = rules(coded).wanted(5);
+            let wanted = rules(coded).placement(5);
             let hint =
                 write(store, WriteRequest::upsert(b"key", b"short").placed(wanted).hinted(hint))
                     .await

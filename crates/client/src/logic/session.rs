@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use fusee_control::master::{MasterReply, MasterRequest, Orphan};
-use fusee_core::data::{Demotion, Policy, Redundancy, RedundancyDemand, RedundancyRules};
+use fusee_core::data::{Demotion, Placement, Policy, Redundancy, RedundancyRules};
 use fusee_core::race::Key;
 use fusee_core::stats::{SessionWork, Stats};
 use fusee_core::store::{
@@ -329,15 +329,10 @@ impl<F: Fabric, E: Environment> SessionLogic<F, E> {
 
     /// Adds a key; [`Error::AlreadyExists`] if the key exists.
     pub fn insert(&self, key: &[u8], value: &[u8]) -> impl Future<Output = Result<(), Error>> {
-        self.insert_by(key, value, self.redundancy.wanted(value.len()))
+        self.insert_by(key, value, self.redundancy.placement(value.len()))
     }
 
-    async fn insert_by(
-        &self,
-        key: &[u8],
-        value: &[u8],
-        wanted: RedundancyDemand,
-    ) -> Result<(), Error> {
+    async fn insert_by(&self, key: &[u8], value: &[u8], placement: Placement) -> Result<(), Error> {
         if self.demotes() {
             Box::pin(self.demote_some()).await;
         }
@@ -346,7 +341,7 @@ impl<F: Fabric, E: Environment> SessionLogic<F, E> {
             Some(table) => Box::pin(self.register_change(table, &key, Some(value))).await?,
             None => None,
         };
-        let request = WriteRequest::insert(key, value).placed(wanted);
+        let request = WriteRequest::insert(key, value).placed(placement);
         let written = self.store.write(request).await?;
         self.cache.with(|cache| cache.written(&key, None, written));
         Ok(())
@@ -354,20 +349,15 @@ impl<F: Fabric, E: Environment> SessionLogic<F, E> {
 
     /// Replaces the value of a key; [`Error::NotFound`] if the key does not exist.
     pub fn update(&self, key: &[u8], value: &[u8]) -> impl Future<Output = Result<(), Error>> {
-        self.update_by(key, value, self.redundancy.wanted(value.len()))
+        self.update_by(key, value, self.redundancy.placement(value.len()))
     }
 
-    async fn update_by(
-        &self,
-        key: &[u8],
-        value: &[u8],
-        wanted: RedundancyDemand,
-    ) -> Result<(), Error> {
+    async fn update_by(&self, key: &[u8], value: &[u8], placement: Placement) -> Result<(), Error> {
         if self.demotes() {
             Box::pin(self.demote_some()).await;
         }
         let key = self.store.key(key);
-        let request = WriteRequest::update(key, value).placed(wanted);
+        let request = WriteRequest::update(key, value).placed(placement);
         if let Some(table) = &self.table {
             return Box::pin(self.set_by(table, request)).await;
         }
@@ -381,7 +371,7 @@ impl<F: Fabric, E: Environment> SessionLogic<F, E> {
 
     /// Adds a key, or replaces its value.
     pub fn put(&self, key: &[u8], value: &[u8]) -> impl Future<Output = Result<(), Error>> {
-        self.put_by(key, value, self.redundancy.wanted(value.len()))
+        self.put_by(key, value, self.redundancy.placement(value.len()))
     }
 
     /// Puts a key by options.
@@ -389,30 +379,17 @@ impl<F: Fabric, E: Environment> SessionLogic<F, E> {
         &self,
         key: &[u8],
         value: &[u8],
-        options: &PutOptions,
-    ) -> Result<(), Error> {
-        let wanted = match options.redundancy {
-            Some(redundancy) => self.redundancy.named(redundancy),
-            None => self.redundancy.wanted(value.len()),
-        };
-        match options.condition {
-            PutCondition::Any => self.put_by(key, value, wanted).await,
-            PutCondition::Absent => self.insert_by(key, value, wanted).await,
-            PutCondition::Present => self.update_by(key, value, wanted).await,
-        }
+        redundancy: Redundancy,
+    ) -> impl Future<Output = Result<(), Error>> {
+        self.put_by(key, value, self.redundancy.exactly(redundancy))
     }
 
-    async fn put_by(
-        &self,
-        key: &[u8],
-        value: &[u8],
-        wanted: RedundancyDemand,
-    ) -> Result<(), Error> {
+    async fn put_by(&self, key: &[u8], value: &[u8], placement: Placement) -> Result<(), Error> {
         if self.demotes() {
             Box::pin(self.demote_some()).await;
         }
         let key = self.store.key(key);
-        let request = WriteRequest::upsert(key, value).placed(wanted);
+        let request = WriteRequest::upsert(key, value).placed(placement);
         if let Some(table) = &self.table {
             return Box::pin(self.set_by(table, request)).await;
         }
@@ -435,16 +412,16 @@ impl<F: Fabric, E: Environment> SessionLogic<F, E> {
             Box::pin(self.demote_some()).await;
         }
         let key = self.store.key(key);
-        let wanted = self.redundancy.wanted(value_bytes);
+        let placement = self.redundancy.placement(value_bytes);
         let fill = RefCell::new(fill);
         let fill = |value: &mut [u8]| fill.borrow_mut()(value);
-        let request = WriteRequest::upsert_filled(key, value_bytes, &fill).placed(wanted);
+        let request = WriteRequest::upsert_filled(key, value_bytes, &fill).placed(placement);
         if let Some(table) = &self.table {
             // Composed in a separate buffer, because followers may take this value, too.
             self.store.check_write(&request)?;
             let mut value = vec![0; value_bytes];
             fill(&mut value);
-            let request = WriteRequest::upsert(key, &value).placed(wanted);
+            let request = WriteRequest::upsert(key, &value).placed(placement);
             return Box::pin(self.set_by(table, request)).await;
         }
         let hint = self.hint(&key);

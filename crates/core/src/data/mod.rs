@@ -60,7 +60,7 @@ pub(crate) use object_reads::{
     Fetch, FetchResult, KeyReadResult, ObjectReadResult, ObjectReads, ReplicaContents,
 };
 pub use policy::{
-    Demotion, Fallback, MAX_PROMOTE_AFTER, MAX_RULES, Policy, PolicyError, PolicyField,
+    Demotion, Fallback, MAX_PROMOTE_AFTER, MAX_RULES, Placement, Policy, PolicyError, PolicyField,
     PromotedRedundancy, Promotion, RedundancyDemand, RedundancyRules, SizeRule, Transitions,
 };
 pub use redundancy::{

@@ -306,48 +306,66 @@ impl RedundancyRules {
         last.map_or(self.default, |rule| rule.redundancy)
     }
 
-    /// Returns the demand of a write that names no redundancy.
+    /// Returns the placement of a write that names no redundancy.
     #[inline]
-    pub fn wanted(&self, value_bytes: usize) -> RedundancyDemand {
+    pub fn placement(&self, value_bytes: usize) -> Placement {
         let redundancy = self.of(value_bytes);
         let falls_back = self.fallback == Fallback::Replicated;
-        RedundancyDemand { redundancy, keeps: true, falls_back_by_length: true, falls_back }
+        let otherwise = RedundancyDemand { redundancy, falls_back_by_length: true, falls_back };
+        Placement::LikeExisting { otherwise }
     }
 
-    /// Returns the demand of a write that names this redundancy.
-    pub fn named(&self, redundancy: Redundancy) -> RedundancyDemand {
+    /// Returns the placement of a write that names this redundancy.
+    pub fn exactly(&self, redundancy: Redundancy) -> Placement {
         let falls_back = self.fallback == Fallback::Replicated;
-        RedundancyDemand {
-            falls_back_by_length: falls_back,
-            falls_back,
-            ..RedundancyDemand::from(redundancy)
-        }
+        let falls_back_by_length = falls_back;
+        Placement::Exactly(RedundancyDemand { redundancy, falls_back_by_length, falls_back })
     }
 }
 
-/// The redundancy that a write demands.
+/// The choice of a write between the redundancy that it demands and that of the pair that it replaces.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Placement {
+    /// The redundancy that the write demands.
+    Exactly(RedundancyDemand),
+    /// The redundancy of the existing pair, if the new value can have it.
+    LikeExisting {
+        /// The redundancy of a new pair, and of one that cannot keep its own.
+        otherwise: RedundancyDemand,
+    },
+}
+
+impl From<Redundancy> for Placement {
+    /// Demands this redundancy; if the pair cannot have it, the write fails.
+    fn from(redundancy: Redundancy) -> Placement {
+        let falls_back_by_length = false;
+        let falls_back = false;
+        Placement::Exactly(RedundancyDemand { redundancy, falls_back_by_length, falls_back })
+    }
+}
+
+impl Placement {
+    /// Returns the demand for a new pair.
+    pub fn of_new_pair(&self) -> &RedundancyDemand {
+        let (Placement::Exactly(demand) | Placement::LikeExisting { otherwise: demand }) = self;
+        demand
+    }
+
+    /// Returns whether an existing pair keeps its redundancy.
+    pub fn keeps_existing(&self) -> bool {
+        matches!(self, Placement::LikeExisting { .. })
+    }
+}
+
+/// A redundancy, and the treatment of a pair that cannot have it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RedundancyDemand {
-    /// The redundancy of a new pair.
+    /// The redundancy.
     pub redundancy: Redundancy,
-    /// Whether an existing pair keeps its own redundancy.
-    pub keeps: bool,
     /// Whether, if key and value do not fit this redundancy, the pair is replicated; otherwise the write fails.
     pub falls_back_by_length: bool,
     /// Whether, if there are too few memory nodes, the pair is replicated; otherwise the write fails.
     pub falls_back: bool,
-}
-
-impl From<Redundancy> for RedundancyDemand {
-    /// Demands this redundancy; if the pair cannot have it, the write fails.
-    fn from(redundancy: Redundancy) -> RedundancyDemand {
-        RedundancyDemand {
-            redundancy,
-            keeps: false,
-            falls_back_by_length: false,
-            falls_back: false,
-        }
-    }
 }
 
 impl RedundancyDemand {
@@ -468,13 +486,16 @@ mod tests {
         let few = RedundancyError::TooFewNodes { coding, members: 3 };
         let small = RedundancyError::ValueTooSmall { coding, bytes: 1, min_bytes: 1024 };
         let refuses = RedundancyRules::from_length(0, redundancy("ec:4+2"));
-        let by_rule = refuses.wanted(10);
-        let by_name = refuses.named(redundancy("ec:4+2"));
-        assert!(!by_rule.falls_back(&few) && by_rule.falls_back(&small) && by_rule.keeps);
-        assert!(!by_name.falls_back(&few) && !by_name.falls_back(&small) && !by_name.keeps);
+        let by_rule = refuses.placement(10);
+        let by_name = refuses.exactly(redundancy("ec:4+2"));
+        assert!(by_rule.keeps_existing() && !by_name.keeps_existing());
+        let [by_rule, by_name] = [by_rule, by_name].map(|placement| *placement.of_new_pair());
+        assert!(!by_rule.falls_back(&few) && by_rule.falls_back(&small));
+        assert!(!by_name.falls_back(&few) && !by_name.falls_back(&small));
         let replicates = refuses.with_fallback(Fallback::Replicated);
-        let by_rule = replicates.wanted(10);
-        let by_name = replicates.named(redundancy("ec:4+2"));
+        let by_rule = replicates.placement(10);
+        let by_name = replicates.exactly(redundancy("ec:4+2"));
+        let [by_rule, by_name] = [by_rule, by_name].map(|placement| *placement.of_new_pair());
         assert!(by_rule.falls_back(&few) && by_rule.falls_back(&small));
         assert!(by_name.falls_back(&few) && by_name.falls_back(&small));
         assert!(!by_name.falls_back(&RedundancyError::CopiesAlone));

@@ -24,8 +24,9 @@ use core::mem;
 
 use arrayvec::ArrayVec;
 
+use super::placement::KeepRedundancy;
 use crate::conflict_rules::Winner;
-use crate::data::{ObjectLocation, PerCopy, Redundancy};
+use crate::data::{ObjectLocation, PerCopy};
 use crate::error::{Error, FailedWriteOutcome};
 use crate::host::Host;
 use crate::layout::{Identity, Opcode, Pair, Slot};
@@ -69,17 +70,6 @@ impl WriteValue<'_> {
             WriteValue::Staged(_, bytes) => *bytes,
         }
     }
-}
-
-/// Whether a write keeps the redundancy of the pair that it replaces.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(in crate::store) enum KeepRedundancy {
-    /// No: the slab is the right one, whatever redundancy the pair has.
-    No,
-    /// Yes. The slab is that of a new pair.
-    IfItExists,
-    /// Yes. The slab is that of the pair that a hint shows; a new pair gets this redundancy.
-    AsHinted(Redundancy),
 }
 
 /// A function that is called before a write posts its commit. Until then no reader takes the write's word on the
@@ -316,10 +306,9 @@ pub(in crate::store) enum AttemptEnd {
     Done(Option<Hint>),
     /// Other writers were faster, and may have seen the object: the write starts again with a new one.
     Retry,
-    /// The attempt has the wrong redundancy, and no CAS has mentioned its object: the pair is at this place, and
-    /// keeps another redundancy; or there is no pair, and the attempt has the redundancy of the pair that the hint
-    /// showed, which a new pair is not to have.
-    RedundancyDiffers(Option<Hint>),
+    /// The attempt has the wrong redundancy for the pair at this place, or if there is none, for a new pair. No CAS
+    /// has mentioned its object.
+    Misplaced(Option<Hint>),
     /// The view changes while the attempt waits for another writer.
     Suspended,
 }

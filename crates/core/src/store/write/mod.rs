@@ -21,6 +21,7 @@ mod full_buckets;
 mod in_place;
 mod insert;
 mod moving;
+mod placement;
 mod request;
 mod round;
 mod speculation;
@@ -37,10 +38,9 @@ pub use request::WriteRequest;
 
 pub(super) use attempt::{Attempt, AttemptEnd, AttemptStep, WriteRound};
 
-use crate::data::{Redundancy, RedundancyDemand, RedundancyError};
 use crate::error::{Error, FailedWriteOutcome};
 use crate::host::{Host, IndexGrowthAnswer};
-use crate::layout::{Fill, Opcode, Slot, Value, value_in};
+use crate::layout::{Fill, Opcode, Value, value_in};
 use crate::mutant::{Mutant, removed};
 use crate::race::{BucketWords, Buckets, IntoKey, Key};
 use crate::slab::{SlabKind, USED_AGAIN_AT};
@@ -48,7 +48,8 @@ use crate::store::memory::SET_FREE_TOGETHER;
 use crate::store::target::{live, may_hold};
 use crate::store::{Hint, StaleWord, Store, StoreOp, WriteResult};
 use crate::verbs::{Fabric, VerbBatch, VerbError};
-use attempt::{CannotBegin, Intent, KeepRedundancy, WriteValue};
+use attempt::{CannotBegin, Intent, WriteValue};
+use placement::{NotWritten, PlacedWrite};
 use uncontended::{AttemptAction, SlowPathReason};
 
 impl<F: Fabric, H: Host> Store<F, H> {
@@ -92,14 +93,9 @@ impl<F: Fabric, H: Host> Store<F, H> {
 
     /// Checks a write: returns the error that it would have whatever the store holds.
     pub fn check_write(&self, request: &WriteRequest<'_, Key<'_>>) -> Result<(), Error> {
-        let WriteRequest { key, value, redundancy: wanted, .. } = *request;
-        self.check_key(&key)?;
-        self.check_value(value.len())?;
-        match self.slab_of(wanted.redundancy, key.len(), value.len()) {
-            // The existing pair may have another redundancy, which the write keeps; or the write is replicated.
-            Err(Error::Redundancy(error)) if wanted.keeps || wanted.falls_back(&error) => Ok(()),
-            other => other.map(|_| ()),
-        }
+        self.check_key(&request.key)?;
+        self.check_value(request.value.len())?;
+        self.check_placement(request)
     }
 
     /// Executes a write.
@@ -113,23 +109,15 @@ impl<F: Fabric, H: Host> Store<F, H> {
 
     async fn execute(&self, request: WriteRequest<'_, Key<'_>>) -> Result<WriteResult, Error> {
         let kind = request.kind();
-        let WriteRequest { opcode, key, value, redundancy: wanted, hint, watch } = request;
+        let WriteRequest { opcode, key, value, watch, .. } = request;
         self.check_key(&key)?;
         self.check_value(value.len())?;
-        let kept = if wanted.keeps { self.kept_by(hint, wanted, &key, value.len()) } else { None };
-        let slab = kept.map_or_else(|| self.slab_of(wanted.redundancy, key.len(), value.len()), Ok);
-        let keeps = match (wanted.keeps, kept) {
-            (false, _) => KeepRedundancy::No,
-            (true, None) => KeepRedundancy::IfItExists,
-            (true, Some(_)) => KeepRedundancy::AsHinted(wanted.redundancy),
-        };
-        let (slab, hint) = match slab {
-            Ok(slab) => (slab, hint),
+        let placed = match self.place(&request) {
+            Ok(placed) => placed,
             // On the heap: it is rare, and the futures of operations stay small.
-            Err(error) => {
-                Box::pin(self.slab_instead(opcode, key, value.len(), wanted, error)).await?
-            }
+            Err(error) => Box::pin(self.place_by_search(&request, error)).await?,
         };
+        let PlacedWrite { slab, keeps, hint } = placed;
         let mut batch = self.batch();
         let mut room = Vec::new();
         let value = match value {
@@ -144,10 +132,12 @@ impl<F: Fabric, H: Host> Store<F, H> {
         let result = match op.write_now(&intent, hint) {
             Ok(written) => Ok(written),
             Err(begun) => match op.write(&intent, hint, begun).await {
-                Ok(WriteProgress::Done(written)) => Ok(written),
-                Err(error) if !matches!(error, Error::Redundancy(_)) => Err(error),
+                Ok(written) => Ok(written),
+                Err(NotWritten::Failed(error)) if !matches!(error, Error::Redundancy(_)) => {
+                    Err(error)
+                }
                 // On the heap: it is rare, and the futures of operations stay small.
-                other => Box::pin(op.write_with_other_slab(&intent, other, wanted)).await,
+                Err(why) => Box::pin(op.write_with_other_slab(&request, &intent, why)).await,
             },
         };
         op.clear_posted_if_outcome_known(&result);
@@ -171,93 +161,6 @@ impl<F: Fabric, H: Host> Store<F, H> {
         result
     }
 
-    /// Returns the slab of the redundancy that the pair has by a hint, if the new value can have it.
-    #[inline]
-    fn kept_by(
-        &self,
-        hint: Option<Hint>,
-        wanted: RedundancyDemand,
-        key: &[u8],
-        value_bytes: usize,
-    ) -> Option<SlabKind> {
-        // If all pairs are replicated, and new ones are to be, the result is always replicated.
-        if self.has_one_redundancy.get() && wanted.redundancy.is_replicated() {
-            return None;
-        }
-        self.slab_of_word(hint?.word, key, value_bytes)
-    }
-
-    /// Returns the slab of the redundancy that a word shows, if a value can have it.
-    #[cold]
-    fn slab_of_word(&self, word: Slot, key: &[u8], value_bytes: usize) -> Option<SlabKind> {
-        let redundancy = self.view.borrow().object_of(word)?.redundancy_of(word);
-        self.slab_of(redundancy, key.len(), value_bytes).ok()
-    }
-
-    /// Returns the slab for a write that cannot have the redundancy that it asks for: that of the pair that it
-    /// replaces, or a replicated one.
-    async fn slab_instead(
-        &self,
-        opcode: Opcode,
-        key: Key<'_>,
-        value_bytes: usize,
-        wanted: RedundancyDemand,
-        error: Error,
-    ) -> Result<(SlabKind, Option<Hint>), Error> {
-        let Error::Redundancy(reason) = &error else { return Err(error) };
-        if wanted.keeps && matches!(opcode, Opcode::Update | Opcode::Upsert) {
-            let found = self.search(key, None).await?;
-            let is_there = found.value().is_some();
-            let found = found.hint();
-            let kept = found.and_then(|found| self.slab_of_word(found.word, &key, value_bytes));
-            match kept {
-                Some(slab) => return Ok((slab, found.map(Hint::uncertain))),
-                None if !is_there && opcode == Opcode::Update => return Err(Error::NotFound),
-                None => {}
-            }
-        }
-        if !wanted.falls_back(reason) {
-            return Err(error);
-        }
-        Ok((self.slab_of_new(wanted, &key, value_bytes)?, None))
-    }
-
-    /// Returns the slab for a new pair: of the redundancy that is asked for, or of the one that it falls back to.
-    fn slab_of_new(
-        &self,
-        wanted: RedundancyDemand,
-        key: &[u8],
-        value_bytes: usize,
-    ) -> Result<SlabKind, Error> {
-        match self.slab_of(wanted.redundancy, key.len(), value_bytes) {
-            Err(Error::Redundancy(error)) if wanted.falls_back(&error) => {
-                self.host.report_fallback();
-                self.slab_of(Redundancy::Replicated, key.len(), value_bytes)
-            }
-            slab => slab,
-        }
-    }
-
-    /// Returns the slab for the object of a write.
-    #[inline]
-    pub(super) fn slab_of(
-        &self,
-        redundancy: Redundancy,
-        key_bytes: usize,
-        value_bytes: usize,
-    ) -> Result<SlabKind, Error> {
-        if !redundancy.is_replicated() {
-            redundancy.check(key_bytes, value_bytes).map_err(Error::Redundancy)?;
-            self.check_members(redundancy)?;
-        }
-        SlabKind::of(redundancy, key_bytes, value_bytes).ok_or_else(|| Error::ValueTooLarge {
-            bytes: value_bytes,
-            max_bytes: self.view.borrow().geometry.max_value_bytes as usize,
-        })
-    }
-}
-
-impl<F: Fabric, H: Host> Store<F, H> {
     /// Returns the error of a write that finds no memory: if the write would have changed nothing, the error for
     /// that.
     async fn without_memory(&self, intent: &Intent<'_>) -> Error {
@@ -266,35 +169,6 @@ impl<F: Fabric, H: Host> Store<F, H> {
             (Opcode::Insert, Ok(true)) => Error::AlreadyExists,
             (Opcode::Update | Opcode::Delete, Ok(false)) => Error::NotFound,
             _ => self.no_room_in(intent.slab),
-        }
-    }
-
-    /// Returns whether there are regions for this redundancy, or enough members for one.
-    #[cold]
-    fn check_members(&self, redundancy: Redundancy) -> Result<(), Error> {
-        let view = self.view.borrow();
-        let members = view.members.len();
-        match redundancy.coding() {
-            Some(coding)
-                if members < coding.chunks()
-                    && view.regions.iter().all(|region| region.redundancy() != redundancy) =>
-            {
-                Err(Error::Redundancy(RedundancyError::TooFewNodes { coding, members }))
-            }
-            _ => Ok(()),
-        }
-    }
-
-    /// Returns the error of a write that found no room: its redundancy needs more members, or memory is full.
-    pub(super) fn no_room_in(&self, slab: SlabKind) -> Error {
-        let (Some(coding), members) = (slab.redundancy.coding(), self.view.borrow().members.len())
-        else {
-            return Error::OutOfMemory;
-        };
-        if members < coding.chunks() {
-            Error::Redundancy(RedundancyError::TooFewNodes { coding, members })
-        } else {
-            Error::OutOfMemory
         }
     }
 }
@@ -316,15 +190,6 @@ fn stage_filled<'v>(
     WriteValue::Staged(object, bytes)
 }
 
-/// The result of a write from one of the slabs.
-enum WriteProgress {
-    Done(WriteResult),
-    /// Nothing is written, because the slab has the wrong redundancy: the pair at this place keeps another one; or
-    /// there is no pair, and the slab has the redundancy of the pair that the hint showed, which a new pair is not to
-    /// have.
-    RedundancyDiffers(Option<Hint>),
-}
-
 /// The place in which the key was found.
 #[expect(clippy::large_enum_variant, reason = "moved once; a box would be an allocation per op")]
 enum KeyLocation {
@@ -341,12 +206,11 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
         intent: &'i Intent<'i>,
         mut hint: Option<Hint>,
         begun: Option<Attempt<'i>>,
-    ) -> Result<WriteProgress, Error> {
-        let slab = intent.slab;
+    ) -> Result<WriteResult, NotWritten> {
         let mut least = USED_AGAIN_AT;
         let mut is_running = begun.is_some();
         let mut attempt = begun;
-        let mut short = slab;
+        let mut short = intent.slab;
         let mut hint_held = false;
         loop {
             if !is_running {
@@ -362,25 +226,11 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
                         short = slab;
                         None
                     }
-                    Err(CannotBegin::Failed(error)) => return Err(error),
+                    Err(CannotBegin::Failed(error)) => return Err(error.into()),
                 };
             }
             let Some(running) = &mut attempt else {
-                // Otherwise others that this operation waits for could wait for it.
-                if !removed(Mutant::WaitsWhileItActs) {
-                    self.pin.pause();
-                }
-                let to_delete = intent.opcode == Opcode::Delete;
-                let view = self.view.clone();
-                // On the heap: it is rare, and the futures of operations stay small.
-                let room = Box::pin(self.store.await_room(short, to_delete, &mut least, &view));
-                self.made_room = true;
-                match room.await {
-                    Err(Error::OutOfMemory) => {
-                        return Err(Box::pin(self.store.without_memory(intent)).await);
-                    }
-                    other => other?,
-                }
+                self.await_room_to_write(intent, short, &mut least).await?;
                 continue;
             };
             self.pin.begin_object();
@@ -389,26 +239,12 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
             hint_held |= running.hint_held;
             (is_running, hint) = (false, None);
             let ended = match ended {
-                Err(Error::IndexFull) => {
-                    self.pin.pause();
-                    let full = Buckets::of(intent.key, &self.view).subtable;
-                    // On the heap: it is rare, and the futures of operations stay small.
-                    match Box::pin(self.store.host.grow_index(full, &self.view.clone())).await {
-                        IndexGrowthAnswer::NewerView => AttemptEnd::Retry,
-                        IndexGrowthAnswer::Full => return Err(Error::IndexFull),
-                        IndexGrowthAnswer::TooDeep => return Err(Error::KeysHashAlike),
-                        IndexGrowthAnswer::GaveUp => {
-                            let waiting_for = "a larger index";
-                            let outcome = FailedWriteOutcome::NotApplied;
-                            return Err(Error::GaveUp { waiting_for, outcome });
-                        }
-                    }
-                }
+                Err(Error::IndexFull) => self.grow_index_for(intent.key).await?,
                 // This answer depends on READs alone.
                 Err(error @ (Error::AlreadyExists | Error::NotFound)) => {
                     let is_known = removed(Mutant::WritesAnswerUnheard);
                     if is_known || self.is_vouched_for(intent.key).await? {
-                        return Err(error);
+                        return Err(error.into());
                     }
                     AttemptEnd::Retry
                 }
@@ -416,64 +252,52 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
             };
             self.pin.traces.clear_posted();
             match ended {
-                AttemptEnd::Done(place) => {
-                    return Ok(WriteProgress::Done(WriteResult { place, hint_held }));
-                }
-                AttemptEnd::RedundancyDiffers(found) => {
-                    return Ok(WriteProgress::RedundancyDiffers(found));
-                }
+                AttemptEnd::Done(place) => return Ok(WriteResult { place, hint_held }),
+                AttemptEnd::Misplaced(found) => return Err(NotWritten::Misplaced(found)),
                 AttemptEnd::Retry | AttemptEnd::Suspended => {}
             }
             if self.pause().await.is_err() {
                 let waiting_for = "a key or bucket that others keep changing";
-                return Err(Error::GaveUp { waiting_for, outcome: FailedWriteOutcome::NotApplied });
+                let outcome = FailedWriteOutcome::NotApplied;
+                return Err(Error::GaveUp { waiting_for, outcome }.into());
             }
         }
     }
 
-    /// Goes on with another slab than the write began with. That is the slab of the pair that the write replaces; it
-    /// is tried once, so that the write ends even if others change the pair again and again. Or it is the slab of a new
-    /// pair, if there is no pair, or no room for the redundancy that the pair has. Or it is a replicated one, if there
-    /// are too few memory nodes for the redundancy.
-    async fn write_with_other_slab(
+    /// Waits, not pinned, until there is memory for the slab that has none, or a newer view has come.
+    async fn await_room_to_write(
         &mut self,
         intent: &Intent<'_>,
-        came: Result<WriteProgress, Error>,
-        wanted: RedundancyDemand,
-    ) -> Result<WriteResult, Error> {
-        let Intent { opcode, key, watch, .. } = *intent;
-        let mut room = Vec::new();
-        let value = self.bytes_of(intent, &mut room);
-        let (kept, found) = match &came {
-            Ok(WriteProgress::RedundancyDiffers(Some(found))) => {
-                (self.store.slab_of_word(found.word, &key, value.len()), Some(found.uncertain()))
-            }
-            Ok(WriteProgress::RedundancyDiffers(None)) => {
-                match self.store.slab_of_new(wanted, &key, value.len())? {
-                    slab if slab == intent.slab => (None, None),
-                    slab => (Some(slab), None),
-                }
-            }
-            // There is no room any more for the redundancy that the pair has.
-            Err(_) if matches!(intent.keeps, KeepRedundancy::AsHinted(_)) => {
-                (self.store.slab_of_new(wanted, &key, value.len()).ok(), None)
-            }
-            Err(Error::Redundancy(error)) if wanted.falls_back(error) => {
-                self.store.host.report_fallback();
-                (SlabKind::of(Redundancy::Replicated, key.len(), value.len()), None)
-            }
-            _ => (None, None),
-        };
-        if let (None, Err(error)) = (kept, &came) {
-            return Err(error.clone());
+        short: SlabKind,
+        least: &mut u32,
+    ) -> Result<(), Error> {
+        // Otherwise others that this operation waits for could wait for it.
+        if !removed(Mutant::WaitsWhileItActs) {
+            self.pin.pause();
         }
-        let slab = kept.unwrap_or(intent.slab);
+        let to_delete = intent.opcode == Opcode::Delete;
+        let view = self.view.clone();
+        self.made_room = true;
+        // On the heap: it is rare, and the futures of operations stay small.
+        match Box::pin(self.store.await_room(short, to_delete, least, &view)).await {
+            Err(Error::OutOfMemory) => Err(Box::pin(self.store.without_memory(intent)).await),
+            other => other,
+        }
+    }
+
+    /// Waits, not pinned, until the index is larger where the key belongs.
+    async fn grow_index_for(&mut self, key: Key<'_>) -> Result<AttemptEnd, Error> {
         self.pin.pause();
-        let value = WriteValue::Bytes(value);
-        let intent = Intent { opcode, key, value, slab, keeps: KeepRedundancy::No, watch };
-        match self.write(&intent, found, None).await? {
-            WriteProgress::Done(written) => Ok(WriteResult { hint_held: false, ..written }),
-            WriteProgress::RedundancyDiffers(_) => unreachable!("it does not keep what it finds"),
+        let full = Buckets::of(key, &self.view).subtable;
+        // On the heap: it is rare, and the futures of operations stay small.
+        match Box::pin(self.store.host.grow_index(full, &self.view.clone())).await {
+            IndexGrowthAnswer::NewerView => Ok(AttemptEnd::Retry),
+            IndexGrowthAnswer::Full => Err(Error::IndexFull),
+            IndexGrowthAnswer::TooDeep => Err(Error::KeysHashAlike),
+            IndexGrowthAnswer::GaveUp => {
+                let waiting_for = "a larger index";
+                Err(Error::GaveUp { waiting_for, outcome: FailedWriteOutcome::NotApplied })
+            }
         }
     }
 
@@ -487,23 +311,6 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
                 room
             }
         }
-    }
-
-    /// Returns whether the pair is to keep the redundancy that its word shows, and that is not the attempt's.
-    pub(super) fn keeps_other_redundancy(&self, attempt: &Attempt<'_>, found: Hint) -> bool {
-        let Intent { keeps, key, value, slab, .. } = attempt.intent;
-        let kept = match keeps {
-            KeepRedundancy::No => None,
-            _ => self.store.slab_of_word(found.word, key, value.len()),
-        };
-        kept.is_some_and(|kept| kept.redundancy != slab.redundancy)
-    }
-
-    /// Returns whether a new pair is to have another redundancy than the attempt, which has that of a pair that does
-    /// not exist.
-    pub(super) fn new_pair_differs(&self, attempt: &Attempt<'_>) -> bool {
-        let Intent { keeps, slab, .. } = attempt.intent;
-        matches!(keeps, KeepRedundancy::AsHinted(redundancy) if *redundancy != slab.redundancy)
     }
 
     /// Notes that a write has ended with this result: if the outcome is known, its posted CASes are over.
@@ -573,11 +380,11 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
                 (KeyLocation::Absent(_), Opcode::Update | Opcode::Delete) => {
                     return Err(Error::NotFound);
                 }
-                (KeyLocation::Slot(found), _) if self.keeps_other_redundancy(attempt, found) => {
-                    return Ok(AttemptEnd::RedundancyDiffers(Some(found)));
+                (KeyLocation::Slot(found), _) if !self.is_well_placed(attempt, Some(found)) => {
+                    return Ok(AttemptEnd::Misplaced(Some(found)));
                 }
-                (KeyLocation::Absent(_), _) if self.new_pair_differs(attempt) => {
-                    return Ok(AttemptEnd::RedundancyDiffers(None));
+                (KeyLocation::Absent(_), _) if !self.is_well_placed(attempt, None) => {
+                    return Ok(AttemptEnd::Misplaced(None));
                 }
                 (KeyLocation::Slot(found), _) => {
                     if self.compete(attempt, found) {

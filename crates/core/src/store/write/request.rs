@@ -1,7 +1,7 @@
 //! The request of a write: everything that its caller decides.
 
 use super::attempt::Watch;
-use crate::data::{Redundancy, RedundancyDemand};
+use crate::data::{Placement, Redundancy};
 use crate::layout::{Fill, Opcode, Value};
 use crate::race::Key;
 use crate::stats::OpKind;
@@ -14,15 +14,15 @@ pub struct WriteRequest<'a, K> {
     pub(super) opcode: Opcode,
     pub(super) key: K,
     pub(super) value: Value<'a>,
-    pub(super) redundancy: RedundancyDemand,
+    pub(super) placement: Placement,
     pub(super) hint: Option<Hint>,
     pub(super) watch: Option<&'a Watch<'a>>,
 }
 
 impl<'a, K> WriteRequest<'a, K> {
     fn new(opcode: Opcode, key: K, value: Value<'a>) -> WriteRequest<'a, K> {
-        let redundancy = Redundancy::Replicated.into();
-        WriteRequest { opcode, key, value, redundancy, hint: None, watch: None }
+        let placement = Redundancy::Replicated.into();
+        WriteRequest { opcode, key, value, placement, hint: None, watch: None }
     }
 
     /// Adds a key that must not exist.
@@ -52,9 +52,9 @@ impl<'a, K> WriteRequest<'a, K> {
         WriteRequest::new(Opcode::Delete, key, Value::Bytes(&[]))
     }
 
-    /// Returns the request for a pair of this redundancy.
-    pub fn placed(self, redundancy: impl Into<RedundancyDemand>) -> WriteRequest<'a, K> {
-        WriteRequest { redundancy: redundancy.into(), ..self }
+    /// Returns the request with this placement, or exactly this redundancy.
+    pub fn placed(self, placement: impl Into<Placement>) -> WriteRequest<'a, K> {
+        WriteRequest { placement: placement.into(), ..self }
     }
 
     /// Returns the request with a hint, if there is one.
@@ -80,8 +80,8 @@ impl<'a, K> WriteRequest<'a, K> {
 
     /// Returns the request with its key hashed.
     pub(super) fn hashed<'k>(self, hash: impl FnOnce(K) -> Key<'k>) -> WriteRequest<'a, Key<'k>> {
-        let WriteRequest { opcode, key, value, redundancy, hint, watch } = self;
-        WriteRequest { opcode, key: hash(key), value, redundancy, hint, watch }
+        let WriteRequest { opcode, key, value, placement, hint, watch } = self;
+        WriteRequest { opcode, key: hash(key), value, placement, hint, watch }
     }
 
     /// Returns the kind as which statistics count the write.

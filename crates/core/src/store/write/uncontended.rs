@@ -178,7 +178,7 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
         let inserts = matches!(attempt.intent.opcode, Opcode::Insert | Opcode::Upsert);
         let is_alone = self.view.subtables[buckets.subtable as usize].backups().is_empty();
         let is_new = inserts && !is_alone && live(&words).next().is_none();
-        if !is_new || self.new_pair_differs(attempt) {
+        if !is_new || !self.is_well_placed(attempt, None) {
             return Ok(Some(SlowPathReason::Find(Box::new(words))));
         }
         let Some(round) = self.round_on_new(attempt, &words) else {
@@ -256,11 +256,7 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
         let key = attempt.intent.key;
         let leads = may_hold(shown.word, key) && self.steered(steered, shown, key)?.is_some();
         attempt.hint_held = leads && attempt.hint.is_some_and(|hint| hint.word == shown.word);
-        Ok(if leads && !self.keeps_other_redundancy(attempt, shown) {
-            Ok(shown)
-        } else {
-            Err(shown)
-        })
+        Ok(if leads && self.is_well_placed(attempt, Some(shown)) { Ok(shown) } else { Err(shown) })
     }
 
     /// Posts the CASes of the backups for the slot in which the key was found. Returns whether there are any.

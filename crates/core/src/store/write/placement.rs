@@ -1,0 +1,262 @@
+//! The redundancy of a write's pair, and with it the slab of its object.
+//!
+//! 1. *Before the write* a slab is chosen by the request's placement. Of the pair that the write replaces only the hint
+//!    is known.
+//! 2. *When the pair is found*, or found missing, the slab is checked, before any CAS mentions the object
+//!    ([`StoreOp::is_well_placed`]).
+//! 3. *If the slab is wrong*, or has no room, the write goes on with another one. That is done once, so that the write
+//!    ends even if others change the pair again and again.
+
+use alloc::vec::Vec;
+
+use super::attempt::{Attempt, Intent, WriteValue};
+use super::request::WriteRequest;
+use crate::data::{Redundancy, RedundancyDemand, RedundancyError};
+use crate::error::Error;
+use crate::host::Host;
+use crate::layout::{Opcode, Slot};
+use crate::race::Key;
+use crate::slab::SlabKind;
+use crate::store::{Hint, Store, StoreOp, WriteResult};
+use crate::verbs::Fabric;
+
+/// Whether a write keeps the redundancy of the pair that it replaces.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(in crate::store) enum KeepRedundancy {
+    /// No: the slab is the right one, whatever redundancy the pair has.
+    No,
+    /// Yes. The slab is that of a new pair.
+    IfItExists,
+    /// Yes. The slab is that of the pair that a hint shows; a new pair gets this redundancy.
+    AsHinted(Redundancy),
+}
+
+/// A write with its slab.
+pub(super) struct PlacedWrite {
+    pub slab: SlabKind,
+    /// Whether a pair that exists keeps its redundancy.
+    pub keeps: KeepRedundancy,
+    /// The place where the key may be.
+    pub hint: Option<Hint>,
+}
+
+/// The reason for which nothing is written from a slab.
+pub(super) enum NotWritten {
+    /// The slab has the wrong redundancy for the pair at this place, or if there is none, for a new pair.
+    Misplaced(Option<Hint>),
+    /// The write fails.
+    Failed(Error),
+}
+
+impl From<Error> for NotWritten {
+    fn from(error: Error) -> NotWritten {
+        NotWritten::Failed(error)
+    }
+}
+
+impl<F: Fabric, H: Host> Store<F, H> {
+    /// Returns the error of a write whose pair can have no redundancy that the placement allows, whatever the pair
+    /// has that the write replaces.
+    pub(super) fn check_placement(&self, request: &WriteRequest<'_, Key<'_>>) -> Result<(), Error> {
+        let WriteRequest { key, value, placement, .. } = request;
+        let demand = placement.of_new_pair();
+        match self.slab_of(demand.redundancy, key.len(), value.len()) {
+            Err(Error::Redundancy(error))
+                if placement.keeps_existing() || demand.falls_back(&error) =>
+            {
+                Ok(())
+            }
+            other => other.map(|_| ()),
+        }
+    }
+
+    /// Chooses the slab of a write: that of the pair that the hint shows, if the pair is to keep its redundancy; else
+    /// that of a new pair.
+    #[inline]
+    pub(super) fn place(&self, request: &WriteRequest<'_, Key<'_>>) -> Result<PlacedWrite, Error> {
+        let WriteRequest { key, placement, hint, .. } = request;
+        let redundancy = placement.of_new_pair().redundancy;
+        let value_bytes = request.value.len();
+        // If all pairs are replicated, and new ones are to be, the result is always replicated.
+        let is_always_replicated = self.has_one_redundancy.get() && redundancy.is_replicated();
+        let keeps = placement.keeps_existing();
+        let kept = hint.filter(|_| keeps && !is_always_replicated);
+        let kept = kept.and_then(|hint| self.slab_of_word(hint.word, key, value_bytes));
+        let (slab, keeps) = match kept {
+            Some(slab) => (slab, KeepRedundancy::AsHinted(redundancy)),
+            None => {
+                let slab = self.slab_of(redundancy, key.len(), value_bytes)?;
+                (slab, if keeps { KeepRedundancy::IfItExists } else { KeepRedundancy::No })
+            }
+        };
+        Ok(PlacedWrite { slab, keeps, hint: *hint })
+    }
+
+    /// Chooses the slab of a write of which only the `error` is known that a new pair would have: that of the pair
+    /// that it replaces, or a replicated one.
+    pub(super) async fn place_by_search(
+        &self,
+        request: &WriteRequest<'_, Key<'_>>,
+        error: Error,
+    ) -> Result<PlacedWrite, Error> {
+        let WriteRequest { opcode, key, placement, .. } = *request;
+        let Error::Redundancy(reason) = &error else { return Err(error) };
+        let keeps = placement.keeps_existing();
+        let value_bytes = request.value.len();
+        let placed = |slab, hint| {
+            let keeps = if keeps { KeepRedundancy::IfItExists } else { KeepRedundancy::No };
+            PlacedWrite { slab, keeps, hint }
+        };
+        if keeps && matches!(opcode, Opcode::Update | Opcode::Upsert) {
+            let found = self.search(key, None).await?;
+            let is_there = found.value().is_some();
+            let found = found.hint();
+            let kept = found.and_then(|found| self.slab_of_word(found.word, &key, value_bytes));
+            match kept {
+                Some(slab) => return Ok(placed(slab, found.map(Hint::uncertain))),
+                None if !is_there && opcode == Opcode::Update => return Err(Error::NotFound),
+                None => {}
+            }
+        }
+        let demand = placement.of_new_pair();
+        if !demand.falls_back(reason) {
+            return Err(error);
+        }
+        Ok(placed(self.slab_of_new(demand, &key, value_bytes)?, None))
+    }
+
+    /// Chooses the slab after the one of this intent has proved wrong; with a hint for the next attempt. If the pair
+    /// that was found cannot keep its redundancy, the slab is right after all.
+    fn place_again(
+        &self,
+        request: &WriteRequest<'_, Key<'_>>,
+        intent: &Intent<'_>,
+        why: NotWritten,
+    ) -> Result<PlacedWrite, Error> {
+        let WriteRequest { key, value, placement, .. } = request;
+        let demand = placement.of_new_pair();
+        let of_new = || self.slab_of_new(demand, key, value.len());
+        let (slab, hint) = match why {
+            NotWritten::Misplaced(Some(found)) => {
+                let kept = self.slab_of_word(found.word, key, value.len());
+                (kept.unwrap_or(intent.slab), Some(found.uncertain()))
+            }
+            NotWritten::Misplaced(None) => (of_new()?, None),
+            // There is no room any more for the redundancy that the pair has.
+            NotWritten::Failed(error) if matches!(intent.keeps, KeepRedundancy::AsHinted(_)) => {
+                (of_new().map_err(|_| error)?, None)
+            }
+            NotWritten::Failed(Error::Redundancy(error)) if demand.falls_back(&error) => {
+                self.host.report_fallback();
+                let slab = SlabKind::of(Redundancy::Replicated, key.len(), value.len());
+                (slab.ok_or(Error::Redundancy(error))?, None)
+            }
+            NotWritten::Failed(error) => return Err(error),
+        };
+        Ok(PlacedWrite { slab, keeps: KeepRedundancy::No, hint })
+    }
+
+    /// Returns the slab of the redundancy that a word shows, if a value can have it.
+    #[cold]
+    fn slab_of_word(&self, word: Slot, key: &[u8], value_bytes: usize) -> Option<SlabKind> {
+        let redundancy = self.view.borrow().object_of(word)?.redundancy_of(word);
+        self.slab_of(redundancy, key.len(), value_bytes).ok()
+    }
+
+    /// Returns the slab for a new pair: of the redundancy that is demanded, or of the one that it falls back to.
+    fn slab_of_new(
+        &self,
+        demand: &RedundancyDemand,
+        key: &[u8],
+        value_bytes: usize,
+    ) -> Result<SlabKind, Error> {
+        match self.slab_of(demand.redundancy, key.len(), value_bytes) {
+            Err(Error::Redundancy(error)) if demand.falls_back(&error) => {
+                self.host.report_fallback();
+                self.slab_of(Redundancy::Replicated, key.len(), value_bytes)
+            }
+            slab => slab,
+        }
+    }
+
+    /// Returns the slab for the object of a write.
+    #[inline]
+    pub(super) fn slab_of(
+        &self,
+        redundancy: Redundancy,
+        key_bytes: usize,
+        value_bytes: usize,
+    ) -> Result<SlabKind, Error> {
+        if !redundancy.is_replicated() {
+            redundancy.check(key_bytes, value_bytes).map_err(Error::Redundancy)?;
+            self.check_members(redundancy)?;
+        }
+        SlabKind::of(redundancy, key_bytes, value_bytes).ok_or_else(|| Error::ValueTooLarge {
+            bytes: value_bytes,
+            max_bytes: self.view.borrow().geometry.max_value_bytes as usize,
+        })
+    }
+
+    /// Returns whether there are regions for this redundancy, or enough members for one.
+    #[cold]
+    fn check_members(&self, redundancy: Redundancy) -> Result<(), Error> {
+        let view = self.view.borrow();
+        let members = view.members.len();
+        match redundancy.coding() {
+            Some(coding)
+                if members < coding.chunks()
+                    && view.regions.iter().all(|region| region.redundancy() != redundancy) =>
+            {
+                Err(Error::Redundancy(RedundancyError::TooFewNodes { coding, members }))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Returns the error of a write that found no room: its redundancy needs more members, or memory is full.
+    pub(super) fn no_room_in(&self, slab: SlabKind) -> Error {
+        let (Some(coding), members) = (slab.redundancy.coding(), self.view.borrow().members.len())
+        else {
+            return Error::OutOfMemory;
+        };
+        if members < coding.chunks() {
+            Error::Redundancy(RedundancyError::TooFewNodes { coding, members })
+        } else {
+            Error::OutOfMemory
+        }
+    }
+}
+
+impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
+    /// Returns whether the slab of an attempt is right for the pair that was found, or if there is none, for a new one.
+    pub(super) fn is_well_placed(&self, attempt: &Attempt<'_>, found: Option<Hint>) -> bool {
+        let Intent { keeps, key, value, slab, .. } = attempt.intent;
+        match (keeps, found) {
+            (KeepRedundancy::No, _) | (KeepRedundancy::IfItExists, None) => true,
+            (KeepRedundancy::AsHinted(of_new), None) => *of_new == slab.redundancy,
+            (_, Some(found)) => {
+                let kept = self.store.slab_of_word(found.word, key, value.len());
+                kept.is_none_or(|kept| kept.redundancy == slab.redundancy)
+            }
+        }
+    }
+
+    /// Goes on with another slab than the write began with.
+    pub(super) async fn write_with_other_slab(
+        &mut self,
+        request: &WriteRequest<'_, Key<'_>>,
+        intent: &Intent<'_>,
+        why: NotWritten,
+    ) -> Result<WriteResult, Error> {
+        let PlacedWrite { slab, keeps, hint } = self.store.place_again(request, intent, why)?;
+        let mut room = Vec::new();
+        let value = WriteValue::Bytes(self.bytes_of(intent, &mut room));
+        self.pin.pause();
+        let intent = Intent { value, slab, keeps, ..*intent };
+        match self.write(&intent, hint, None).await {
+            Ok(written) => Ok(WriteResult { hint_held: false, ..written }),
+            Err(NotWritten::Failed(error)) => Err(error),
+            Err(NotWritten::Misplaced(_)) => unreachable!("its slab is right for any pair"),
+        }
+    }
+}
