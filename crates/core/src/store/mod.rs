@@ -506,15 +506,14 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
     }
 
     /// Finds which of these slots, as a node has shown them, refers to the key. Takes one phase, or none if there are
-    /// no candidates. Objects that prove nothing are re-read, in a phase or two each. `Err(Stale)` if one of the
-    /// slots has changed meanwhile. A word that can refer to no object, or only to damaged replicas, is an error only
+    /// no candidates. Objects that prove nothing are re-read, in a phase or two each. A word that can refer to no object, or only to damaged replicas, is an error only
     /// if no other word refers to the key.
     async fn find_key(
         &mut self,
         candidates: impl Iterator<Item = (SlotRef, Slot)>,
         shown_on: MnId,
         key: Key<'_>,
-    ) -> Result<Result<Option<Hint>, StaleWord>, Error> {
+    ) -> Result<KeySearch, Error> {
         self.batch.next_phase();
         let mut reads = Candidates::new();
         let mut broken = None;
@@ -523,7 +522,7 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
                 Some(ticket) => {
                     reads.push((Hint { slot, word, seen: HintTrust::Unverified }, ticket));
                 }
-                None if self.view.is_being_lost(word) => return Ok(Err(StaleWord)),
+                None if self.view.is_being_lost(word) => return Ok(KeySearch::Stale),
                 None if self.is_gone(word) => {}
                 None => broken = Some(BROKEN_WORD),
             }
@@ -534,7 +533,7 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
         let mut unproved = ArrayVec::<Hint, MAX_CANDIDATES>::new();
         for (hint, ticket) in reads {
             match self.check_key_of(ticket, hint.word, key).map_err(|f| self.failed(f))? {
-                KeyCheck::Same => return Ok(Ok(Some(hint))),
+                KeyCheck::Same => return Ok(KeySearch::Found(hint)),
                 KeyCheck::Other => {}
                 KeyCheck::Unproved => unproved.push(hint),
             }
@@ -543,7 +542,7 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
             // On the heap: it is rare, and the futures of operations stay small.
             return Box::pin(self.find_among(unproved, broken, shown_on, key)).await;
         }
-        broken.map_or(Ok(Ok(None)), Err)
+        broken.map_or(Ok(KeySearch::Absent), Err)
     }
 
     /// Returns whether the pair of a word was lost with its only node, and counts such pairs.
@@ -562,17 +561,17 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
         mut broken: Option<Error>,
         shown_on: MnId,
         key: Key<'_>,
-    ) -> Result<Result<Option<Hint>, StaleWord>, Error> {
+    ) -> Result<KeySearch, Error> {
         for hint in unproved {
             match self.look_again(hint, shown_on, key).await {
-                Ok(KeyReread::Value(_)) => return Ok(Ok(Some(hint))),
+                Ok(KeyReread::Value(_)) => return Ok(KeySearch::Found(hint)),
                 Ok(KeyReread::OtherKey) => {}
-                Ok(KeyReread::Stale) => return Ok(Err(StaleWord)),
+                Ok(KeyReread::Stale) => return Ok(KeySearch::Stale),
                 Err(error @ Error::Corrupt { .. }) => broken = Some(error),
                 Err(error) => return Err(error),
             }
         }
-        broken.map_or(Ok(Ok(None)), Err)
+        broken.map_or(Ok(KeySearch::Absent), Err)
     }
 }
 
@@ -607,5 +606,12 @@ const BROKEN_WORD: Error = Error::Corrupt { what: "a slot refers to no possible 
 /// Slots that may refer to a key, each with the READ of its object.
 type Candidates = ArrayVec<(Hint, Ticket), MAX_CANDIDATES>;
 
-/// A word that was read earlier is out of date: start again.
-struct StaleWord;
+/// The result of a search for a key among some slots.
+enum KeySearch {
+    /// The key is in this slot.
+    Found(Hint),
+    /// None of the slots refers to the key.
+    Absent,
+    /// One of the slots has changed meanwhile.
+    Stale,
+}

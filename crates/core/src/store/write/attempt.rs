@@ -59,7 +59,10 @@ pub(in crate::store) enum WriteValue<'a> {
     Bytes(&'a [u8]),
     /// An object staged in the operation's batch, which [keeps](VerbBatch::keep) it, and the length of the value that
     /// already is at its place there. Each attempt sends the object from there, with the attempt's identity.
-    Staged(Span, usize),
+    Staged {
+        object: Span,
+        value_bytes: usize,
+    },
 }
 
 impl WriteValue<'_> {
@@ -67,7 +70,7 @@ impl WriteValue<'_> {
     pub fn len(&self) -> usize {
         match self {
             WriteValue::Bytes(bytes) => bytes.len(),
-            WriteValue::Staged(_, bytes) => *bytes,
+            WriteValue::Staged { value_bytes, .. } => *value_bytes,
         }
     }
 }
@@ -352,9 +355,9 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
         let at = object_at(&self.view, object)?;
         let value = match intent.value {
             WriteValue::Bytes(value) => value,
-            WriteValue::Staged(object, bytes) => {
+            WriteValue::Staged { object, value_bytes } => {
                 let pair = Pair { key: &intent.key, value: &[], identity, opcode };
-                write_around(at, &mut self.batch, &pair, (object, bytes));
+                write_around(at, &mut self.batch, &pair, object, value_bytes);
                 return Ok(());
             }
         };
@@ -452,9 +455,10 @@ fn write_around(
     at: ObjectLocation<'_>,
     batch: &mut VerbBatch,
     pair: &Pair<'_>,
-    staged: (Span, usize),
+    object: Span,
+    value_bytes: usize,
 ) {
-    at.write_around(batch, pair, staged.0, staged.1);
+    at.write_around(batch, pair, object, value_bytes);
 }
 
 /// Returns the places of an object by this view.

@@ -33,7 +33,7 @@ use crate::host::Host;
 use crate::layout::Slot;
 use crate::mutant::{Mutant, removed};
 use crate::race::{BucketWords, Buckets, Key};
-use crate::store::{Hint, StoreOp};
+use crate::store::{Hint, KeySearch, StoreOp};
 use crate::verbs::{Fabric, MnId};
 use crate::view::SlotRef;
 
@@ -199,7 +199,7 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
             return Ok(false);
         }
         let unknown = unknown(words, own, known_other);
-        Ok(!matches!(self.find_key(unknown, shown_on, key).await?, Ok(None)))
+        Ok(!matches!(self.find_key(unknown, shown_on, key).await?, KeySearch::Absent))
     }
 
     /// Executes an INSERT with one index replica.

@@ -46,7 +46,7 @@ use crate::race::{BucketWords, Buckets, IntoKey, Key};
 use crate::slab::{SlabKind, USED_AGAIN_AT};
 use crate::store::memory::SET_FREE_TOGETHER;
 use crate::store::target::{live, may_hold};
-use crate::store::{Hint, StaleWord, Store, StoreOp, WriteResult};
+use crate::store::{Hint, KeySearch, Store, StoreOp, WriteResult};
 use crate::verbs::{Fabric, VerbBatch, VerbError};
 use attempt::{CannotBegin, Intent, WriteValue};
 use placement::{NotWritten, PlacedWrite};
@@ -122,7 +122,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
         let mut room = Vec::new();
         let value = match value {
             Value::Filled(bytes, fill) if slab.redundancy.is_replicated() => {
-                stage_filled(&mut batch, slab, &key, (bytes, fill))
+                stage_filled(&mut batch, slab, &key, bytes, fill)
             }
             // A stripe is made of the whole value, and its copies need the same value.
             value => WriteValue::Bytes(value.bytes(&mut room)),
@@ -179,15 +179,16 @@ fn stage_filled<'v>(
     batch: &mut VerbBatch,
     slab: SlabKind,
     key: &[u8],
-    (bytes, fill): (usize, &Fill<'_>),
+    value_bytes: usize,
+    fill: &Fill<'_>,
 ) -> WriteValue<'v> {
     batch.clear();
     let object = batch.stage(slab.class.bytes() as u32);
     batch.keep();
-    let value = &mut batch.bytes_mut(object)[value_in(key.len(), bytes)];
+    let value = &mut batch.bytes_mut(object)[value_in(key.len(), value_bytes)];
     value.fill(0);
     fill(value);
-    WriteValue::Staged(object, bytes)
+    WriteValue::Staged { object, value_bytes }
 }
 
 /// The place in which the key was found.
@@ -197,6 +198,8 @@ enum KeyLocation {
     Slot(Hint),
     /// None; with the words of the key's buckets.
     Absent(BucketWords),
+    /// One of the slots has changed meanwhile.
+    Unknown,
 }
 
 impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
@@ -305,8 +308,8 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
     fn bytes_of<'v>(&self, intent: &Intent<'v>, room: &'v mut Vec<u8>) -> &'v [u8] {
         match intent.value {
             WriteValue::Bytes(bytes) => bytes,
-            WriteValue::Staged(object, bytes) => {
-                let value = value_in(intent.key.len(), bytes);
+            WriteValue::Staged { object, value_bytes } => {
+                let value = value_in(intent.key.len(), value_bytes);
                 room.extend_from_slice(&self.batch.bytes(object)[value]);
                 room
             }
@@ -371,11 +374,8 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
                     }
                 }
             };
-            let target = match found {
-                Ok(target) => target,
-                Err(StaleWord) => return Ok(AttemptEnd::Retry),
-            };
-            match (target, attempt.intent.opcode) {
+            match (found, attempt.intent.opcode) {
+                (KeyLocation::Unknown, _) => return Ok(AttemptEnd::Retry),
                 (KeyLocation::Slot(_), Opcode::Insert) => return Err(Error::AlreadyExists),
                 (KeyLocation::Absent(_), Opcode::Update | Opcode::Delete) => {
                     return Err(Error::NotFound);
@@ -403,37 +403,29 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
     }
 
     /// Follows the word that the slot of a wrong hint has shown.
-    async fn follow(
-        &mut self,
-        shown: Hint,
-        key: Key<'_>,
-    ) -> Result<Result<KeyLocation, StaleWord>, Error> {
+    async fn follow(&mut self, shown: Hint, key: Key<'_>) -> Result<KeyLocation, Error> {
         if may_hold(shown.word, key) {
             let shown_on = self.primary(shown.slot).node;
             let only = [(shown.slot, shown.word)].into_iter();
-            if let Ok(Some(found)) = Box::pin(self.find_key(only, shown_on, key)).await? {
-                return Ok(Ok(KeyLocation::Slot(found)));
+            if let KeySearch::Found(found) = Box::pin(self.find_key(only, shown_on, key)).await? {
+                return Ok(KeyLocation::Slot(found));
             }
         }
         Box::pin(self.find_anew(key)).await
     }
 
-    async fn find_anew(&mut self, key: Key<'_>) -> Result<Result<KeyLocation, StaleWord>, Error> {
+    async fn find_anew(&mut self, key: Key<'_>) -> Result<KeyLocation, Error> {
         let buckets = Buckets::of(key, &self.view);
         let words = self.fetch_words(&buckets).await.map_err(|f| self.failed(f))?;
         self.find_in(words, key).await
     }
 
-    async fn find_in(
-        &mut self,
-        words: BucketWords,
-        key: Key<'_>,
-    ) -> Result<Result<KeyLocation, StaleWord>, Error> {
+    async fn find_in(&mut self, words: BucketWords, key: Key<'_>) -> Result<KeyLocation, Error> {
         let shown_on = self.view.subtables[words.subtable() as usize].primary().node;
         Ok(match self.find_key(live(&words), shown_on, key).await? {
-            Ok(Some(found)) => Ok(KeyLocation::Slot(found)),
-            Ok(None) => Ok(KeyLocation::Absent(words)),
-            Err(StaleWord) => Err(StaleWord),
+            KeySearch::Found(found) => KeyLocation::Slot(found),
+            KeySearch::Absent => KeyLocation::Absent(words),
+            KeySearch::Stale => KeyLocation::Unknown,
         })
     }
 }

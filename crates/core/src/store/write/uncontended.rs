@@ -55,6 +55,14 @@ pub(super) enum SlowPathReason {
     Install(Box<BucketWords>),
 }
 
+/// The result of a first phase by a hint.
+enum HintCheck {
+    /// The key is in this slot.
+    Right(Hint),
+    /// The slot shows this word, which does not lead to the key.
+    Wrong(Hint),
+}
+
 impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
     /// Posts the next phase, after the phase that the attempt has posted, if any, is executed.
     #[inline]
@@ -65,11 +73,11 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
                 AttemptStep::ReadingHint(led) => {
                     let led = *led;
                     match self.check_hint_reads(attempt, led)? {
-                        Ok(found) if self.compete(attempt, found) => {
+                        HintCheck::Right(found) if self.compete(attempt, found) => {
                             return Ok(AttemptAction::Phase);
                         }
-                        Ok(_) => {}
-                        Err(shown) => {
+                        HintCheck::Right(_) => {}
+                        HintCheck::Wrong(shown) => {
                             return Ok(AttemptAction::SlowPath(SlowPathReason::Follow(shown)));
                         }
                     }
@@ -223,12 +231,12 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
     }
 
     /// Evaluates the executed first phase. Returns the hint, if the slot still holds its word and that leads to the
-    /// key; else, as an error, the slot with the word that it holds.
+    /// key; else the slot with the word that it holds.
     fn check_hint_reads(
         &mut self,
         attempt: &mut Attempt<'_>,
         led: HintReads,
-    ) -> Result<Result<Hint, Hint>, Error> {
+    ) -> Result<HintCheck, Error> {
         self.check_object_written(attempt)?;
         let hint = attempt.hint.expect("it was led by one");
         let word = self.slot_word(led.slot).map_err(|f| self.failed(f))?;
@@ -239,9 +247,9 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
         let leads = self.is_proved(led.proof, word, attempt.intent.key)?;
         if (word == hint.word && leads) || removed(Mutant::HintIsTrusted) {
             attempt.hint_held = true;
-            return Ok(Ok(hint));
+            return Ok(HintCheck::Right(hint));
         }
-        Ok(Err(shown))
+        Ok(HintCheck::Wrong(shown))
     }
 
     /// Evaluates the first phase of a doubted hint, for which the switch may have brought the object that the slot
@@ -252,11 +260,15 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
         attempt: &mut Attempt<'_>,
         steered: Ticket,
         shown: Hint,
-    ) -> Result<Result<Hint, Hint>, Error> {
+    ) -> Result<HintCheck, Error> {
         let key = attempt.intent.key;
         let leads = may_hold(shown.word, key) && self.steered(steered, shown, key)?.is_some();
         attempt.hint_held = leads && attempt.hint.is_some_and(|hint| hint.word == shown.word);
-        Ok(if leads && self.is_well_placed(attempt, Some(shown)) { Ok(shown) } else { Err(shown) })
+        Ok(if leads && self.is_well_placed(attempt, Some(shown)) {
+            HintCheck::Right(shown)
+        } else {
+            HintCheck::Wrong(shown)
+        })
     }
 
     /// Posts the CASes of the backups for the slot in which the key was found. Returns whether there are any.
