@@ -32,7 +32,7 @@ use crate::error::{Error, FailedWriteOutcome};
 use crate::host::Host;
 use crate::layout::Slot;
 use crate::mutant::{Mutant, removed};
-use crate::race::{BucketWords, Buckets, Key};
+use crate::race::{BucketWords, Buckets};
 use crate::store::{Hint, KeySearch, StoreOp};
 use crate::verbs::{Fabric, MnId};
 use crate::view::SlotRef;
@@ -51,66 +51,6 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
         Some(WriteRound { slot, old, own: if is_plain { own } else { own.tentative() } })
     }
 
-    /// Puts a key that is in none of the slots of `words` into a free one. `None` if its word is being confirmed.
-    pub(super) async fn insert_into_free(
-        &mut self,
-        attempt: &mut Attempt<'_>,
-        words: &BucketWords,
-    ) -> Result<Option<AttemptEnd>, Error> {
-        let Some(round) = self.round_on_new(attempt, words) else {
-            return Err(Box::pin(self.full_buckets_error(attempt.intent.key, words)).await);
-        };
-        let buckets = Buckets::of(attempt.intent.key, &self.view);
-        if self.view.subtables[round.slot.subtable as usize].backups().is_empty() {
-            return self.insert_alone(attempt, words, &buckets, round).await.map(Some);
-        }
-        self.post_round(attempt, round, Some(&buckets));
-        self.phase().await;
-        self.installed(attempt, words).await
-    }
-
-    /// Goes on after the CASes of a free slot's backups, and the look, are answered. `words` are the buckets as they
-    /// were shown before. `None` if the word is being confirmed.
-    pub(super) async fn installed(
-        &mut self,
-        attempt: &mut Attempt<'_>,
-        words: &BucketWords,
-    ) -> Result<Option<AttemptEnd>, Error> {
-        let round = *attempt.step().round().expect("it has competed");
-        let WriteRound { slot, old, .. } = round;
-        let buckets = Buckets::of(attempt.intent.key, &self.view);
-        let (winner, look) = match self.decide(attempt, Some(&buckets)).await? {
-            RoundOutcome::Won(winner, Some(look)) => (winner, look),
-            RoundOutcome::Won(_, None) => unreachable!("a winner with backups has looked"),
-            RoundOutcome::Lost => {
-                self.store.counters.add_lost_round();
-                let Some(end) = self.await_end(slot, old).await? else {
-                    return Ok(Some(AttemptEnd::Suspended));
-                };
-                self.free_lost(attempt.own_word(), end);
-                if removed(Mutant::InsertLoserSucceeds) {
-                    return Ok(Some(AttemptEnd::Done(None)));
-                }
-                return Ok(Some(AttemptEnd::Retry));
-            }
-        };
-        match self.key_is_elsewhere(attempt.intent.key, slot, words, &look, &buckets).await {
-            Ok(false) => {}
-            Ok(true) => {
-                self.withdraw(attempt, winner, round).await?;
-                return Ok(Some(AttemptEnd::Retry));
-            }
-            Err(error) => {
-                // Otherwise a tentative entry would stay behind and block the slot.
-                self.withdraw(attempt, winner, round).await?;
-                return Err(withdrawn(error));
-            }
-        }
-        self.post_confirmation(attempt, winner, round);
-        self.phase().await;
-        Ok(None)
-    }
-
     /// As the winner, posts the CASes of the backups to the word without the tentative bit.
     pub(super) fn post_confirmation(
         &mut self,
@@ -127,60 +67,121 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
         let is_unknown = || unknown(look, own, first).next().is_some();
         removed(Mutant::InsertDoesNotLook) || !is_unknown() && !is_unanswered(look, own, first)
     }
+}
+
+/// A new key on its way into a free slot.
+pub(super) struct NewPair<'o, 's, 'a, 'i, F: Fabric, H: Host> {
+    op: &'o mut StoreOp<'s, F, H>,
+    attempt: &'a mut Attempt<'i>,
+    /// The key's slots as the primary showed them before the first CAS.
+    first: &'a BucketWords,
+    buckets: Buckets,
+}
+
+impl<'o, 's, 'a, 'i, F: Fabric, H: Host> NewPair<'o, 's, 'a, 'i, F, H> {
+    /// Makes the way of an attempt's key into one of its slots, which the primary has shown as `first`.
+    pub fn new(
+        op: &'o mut StoreOp<'s, F, H>,
+        attempt: &'a mut Attempt<'i>,
+        first: &'a BucketWords,
+    ) -> NewPair<'o, 's, 'a, 'i, F, H> {
+        let buckets = Buckets::of(attempt.intent.key, &op.view);
+        NewPair { op, attempt, first, buckets }
+    }
+
+    /// Puts the key, which is in none of its slots, into a free one. `None` if its word is being confirmed.
+    pub async fn insert(mut self) -> Result<Option<AttemptEnd>, Error> {
+        let Some(round) = self.op.round_on_new(self.attempt, self.first) else {
+            return Err(
+                Box::pin(self.op.full_buckets_error(self.attempt.intent.key, self.first)).await
+            );
+        };
+        if self.op.view.subtables[round.slot.subtable as usize].backups().is_empty() {
+            return self.insert_alone(round).await.map(Some);
+        }
+        self.op.post_round(self.attempt, round, Some(&self.buckets));
+        self.op.phase().await;
+        self.installed().await
+    }
+
+    /// Goes on after the CASes of a free slot's backups, and the look, are answered. `None` if the word is being
+    /// confirmed.
+    pub async fn installed(&mut self) -> Result<Option<AttemptEnd>, Error> {
+        let round = *self.attempt.step().round().expect("it has competed");
+        let WriteRound { slot, old, .. } = round;
+        let (winner, look) = match self.op.decide(self.attempt, Some(&self.buckets)).await? {
+            RoundOutcome::Won(winner, Some(look)) => (winner, look),
+            RoundOutcome::Won(_, None) => unreachable!("a winner with backups has looked"),
+            RoundOutcome::Lost => {
+                self.op.store.counters.add_lost_round();
+                let Some(end) = self.op.await_end(slot, old).await? else {
+                    return Ok(Some(AttemptEnd::Suspended));
+                };
+                self.op.free_lost(self.attempt.own_word(), end);
+                if removed(Mutant::InsertLoserSucceeds) {
+                    return Ok(Some(AttemptEnd::Done(None)));
+                }
+                return Ok(Some(AttemptEnd::Retry));
+            }
+        };
+        match self.key_is_elsewhere(slot, &look).await {
+            Ok(false) => {}
+            Ok(true) => {
+                self.withdraw(winner, round).await?;
+                return Ok(Some(AttemptEnd::Retry));
+            }
+            Err(error) => {
+                // Otherwise a tentative entry would stay behind and block the slot.
+                self.withdraw(winner, round).await?;
+                return Err(withdrawn(error));
+            }
+        }
+        self.op.post_confirmation(self.attempt, winner, round);
+        self.op.phase().await;
+        Ok(None)
+    }
 
     /// Returns whether another slot holds the key, by the look of a winner, and by the primary if that may show the
     /// key.
-    async fn key_is_elsewhere(
-        &mut self,
-        key: Key<'_>,
-        own: SlotRef,
-        first: &BucketWords,
-        look: &BucketWords,
-        buckets: &Buckets,
-    ) -> Result<bool, Error> {
+    async fn key_is_elsewhere(&mut self, own: SlotRef, look: &BucketWords) -> Result<bool, Error> {
         let [primary, looked_on] = self.first_nodes(own);
-        if self.has_other(look, looked_on, own, first, key).await? {
+        if self.has_other(look, looked_on, own).await? {
             return Ok(true);
         }
-        if !is_unanswered(look, own, first) {
+        if !is_unanswered(look, own, self.first) {
             return Ok(false);
         }
-        let words = self.fetch_words(buckets).await.map_err(|f| self.failed(f))?;
-        self.has_other(&words, primary, own, first, key).await
+        let words = self.op.fetch_words(&self.buckets).await.map_err(|f| self.op.failed(f))?;
+        self.has_other(&words, primary, own).await
     }
 
     /// Returns the node of the primary, and the node on which an INSERT looks: that of the first backup.
     fn first_nodes(&self, slot: SlotRef) -> [MnId; 2] {
-        let subtable = &self.view.subtables[slot.subtable as usize];
+        let subtable = &self.op.view.subtables[slot.subtable as usize];
         [subtable.primary().node, subtable.backups()[0].node]
     }
 
     /// Withdraws a tentative entry that won its round.
-    async fn withdraw(
-        &mut self,
-        attempt: &mut Attempt<'_>,
-        winner: Winner,
-        round: WriteRound,
-    ) -> Result<(), Error> {
-        attempt.enter_step(AttemptStep::Withdrawing(round));
+    async fn withdraw(&mut self, winner: Winner, round: WriteRound) -> Result<(), Error> {
+        self.attempt.enter_step(AttemptStep::Withdrawing(round));
         let left = word_of_withdrawal(round.own, round.old);
         if !removed(Mutant::WithdrawsPrimaryFirst) {
-            self.rewrite_backups(&winner, round.slot, round.own, left).await?;
+            self.op.rewrite_backups(&winner, round.slot, round.own, left).await?;
         }
-        self.batch.next_phase();
-        let primary = self.primary(round.slot);
-        let cas = self.batch.cas(primary.node, primary.offset, round.old.0, left.0);
-        self.phase().await;
-        if self.batch.found(cas).map_err(|f| self.failed(f))? != round.old.0 {
+        self.op.batch.next_phase();
+        let primary = self.op.primary(round.slot);
+        let cas = self.op.batch.cas(primary.node, primary.offset, round.old.0, left.0);
+        self.op.phase().await;
+        if self.op.batch.found(cas).map_err(|f| self.op.failed(f))? != round.old.0 {
             return Err(Error::Interrupted { what: "the primary changed under its winner" });
         }
         if removed(Mutant::WithdrawsPrimaryFirst) {
-            self.rewrite_backups(&winner, round.slot, round.own, left).await?;
+            self.op.rewrite_backups(&winner, round.slot, round.own, left).await?;
         }
-        attempt.enter_step(AttemptStep::Mentioned);
+        self.attempt.enter_step(AttemptStep::Mentioned);
         // The slot keeps the attempt's own object now.
         let keeps_old = removed(Mutant::WithdrawnObjectFreed);
-        self.free(if keeps_old { round.own } else { round.old });
+        self.op.free(if keeps_old { round.own } else { round.old });
         Ok(())
     }
 
@@ -192,57 +193,52 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
         words: &BucketWords,
         shown_on: MnId,
         own: SlotRef,
-        known_other: &BucketWords,
-        key: Key<'_>,
     ) -> Result<bool, Error> {
         if removed(Mutant::InsertDoesNotLook) {
             return Ok(false);
         }
-        let unknown = unknown(words, own, known_other);
-        Ok(!matches!(self.find_key(unknown, shown_on, key).await?, KeySearch::Absent))
+        let unknown = unknown(words, own, self.first);
+        Ok(!matches!(
+            self.op.find_key(unknown, shown_on, self.attempt.intent.key).await?,
+            KeySearch::Absent
+        ))
     }
 
     /// Executes an INSERT with one index replica.
-    async fn insert_alone(
-        &mut self,
-        attempt: &mut Attempt<'_>,
-        words: &BucketWords,
-        buckets: &Buckets,
-        round: WriteRound,
-    ) -> Result<AttemptEnd, Error> {
+    async fn insert_alone(&mut self, round: WriteRound) -> Result<AttemptEnd, Error> {
         let WriteRound { slot, old, own } = round;
         let tentative = own.tentative();
-        attempt.enter_step(AttemptStep::Mentioned);
-        self.batch.next_phase();
-        let place = self.primary(slot);
-        let cas = self.batch.cas(place.node, place.offset, old.0, tentative.0);
-        let tickets = self.read_buckets(buckets);
-        self.phase().await;
-        if self.batch.found(cas).map_err(|f| self.failed(f))? != old.0 {
-            self.free(own.withdrawn());
+        self.attempt.enter_step(AttemptStep::Mentioned);
+        self.op.batch.next_phase();
+        let place = self.op.primary(slot);
+        let cas = self.op.batch.cas(place.node, place.offset, old.0, tentative.0);
+        let tickets = self.op.read_buckets(&self.buckets);
+        self.op.phase().await;
+        if self.op.batch.found(cas).map_err(|f| self.op.failed(f))? != old.0 {
+            self.op.free(own.withdrawn());
             return Ok(AttemptEnd::Retry);
         }
-        let look = buckets.words(&self.batch, tickets).map_err(|f| self.failed(f))?;
-        let RoundOutcome::Won(winner, _) = self.contend(attempt, round, None).await? else {
+        let look = self.buckets.words(&self.op.batch, tickets).map_err(|f| self.op.failed(f))?;
+        let RoundOutcome::Won(winner, _) = self.op.contend(self.attempt, round, None).await? else {
             unreachable!("without backups nobody else can win");
         };
-        let other = self.has_other(&look, place.node, slot, words, attempt.intent.key).await;
+        let other = self.has_other(&look, place.node, slot).await;
         if !matches!(other, Ok(false)) {
-            attempt.enter_step(AttemptStep::Withdrawing(round));
-            self.batch.next_phase();
+            self.attempt.enter_step(AttemptStep::Withdrawing(round));
+            self.op.batch.next_phase();
             let left = word_of_withdrawal(tentative, old);
-            let cas = self.batch.cas(place.node, place.offset, tentative.0, left.0);
-            self.phase().await;
-            if self.batch.found(cas).map_err(|f| self.failed(f))? != tentative.0 {
+            let cas = self.op.batch.cas(place.node, place.offset, tentative.0, left.0);
+            self.op.phase().await;
+            if self.op.batch.found(cas).map_err(|f| self.op.failed(f))? != tentative.0 {
                 return Err(Error::Interrupted { what: "a tentative slot changed" });
             }
-            attempt.enter_step(AttemptStep::Mentioned);
-            self.free(old);
+            self.attempt.enter_step(AttemptStep::Mentioned);
+            self.op.free(old);
             return other.map(|_| AttemptEnd::Retry).map_err(withdrawn);
         }
-        if self.commit(attempt, winner, round, tentative).await? {
-            self.free(old);
-            Ok(AttemptEnd::Done(Some(Hint { slot, word: own, seen: self.seen() })))
+        if self.op.commit(self.attempt, winner, round, tentative).await? {
+            self.op.free(old);
+            Ok(AttemptEnd::Done(Some(Hint { slot, word: own, seen: self.op.seen() })))
         } else {
             Err(Error::Interrupted { what: "a tentative slot changed" })
         }

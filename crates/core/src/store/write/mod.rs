@@ -49,6 +49,7 @@ use crate::store::target::{live, may_hold};
 use crate::store::{Hint, KeySearch, Store, StoreOp, WriteResult};
 use crate::verbs::{Fabric, VerbBatch, VerbError};
 use attempt::{CannotBegin, Intent, WriteValue};
+use insert::NewPair;
 use placement::{NotWritten, PlacedWrite};
 use uncontended::{AttemptAction, SlowPathReason};
 
@@ -368,7 +369,7 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
                     Box::pin(self.find_in(*words, attempt.intent.key)).await?
                 }
                 AttemptAction::SlowPath(SlowPathReason::Install(words)) => {
-                    match Box::pin(self.installed(attempt, &words)).await? {
+                    match Box::pin(NewPair::new(self, attempt, &words).installed()).await? {
                         Some(ended) => return Ok(ended),
                         None => continue,
                     }
@@ -394,7 +395,8 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
                 (KeyLocation::Absent(words), _) => {
                     // On the heap, like everything that an update with a right hint does not need: the futures of
                     // operations are moved, and stay small.
-                    if let Some(ended) = Box::pin(self.insert_into_free(attempt, &words)).await? {
+                    let new = NewPair::new(self, attempt, &words);
+                    if let Some(ended) = Box::pin(new.insert()).await? {
                         return Ok(ended);
                     }
                 }
