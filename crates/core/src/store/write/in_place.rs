@@ -27,26 +27,26 @@
 //! in all of them, those of another stand in none.
 
 use super::attempt::{Attempt, CannotBegin, InPlaceMove, Intent, WriteValue};
+use super::moving::PairMove;
 use crate::data::{ObjectLocation, Orientation, PerCopy, Redundancy};
 use crate::error::Error;
 use crate::host::Host;
 use crate::layout::{Chunk, Identity, Opcode, Pair, Slot};
 use crate::mutant::{Mutant, removed};
 use crate::slab::{Allocation, SlabKind};
+use crate::store::Hint;
 use crate::store::memory::is_frozen;
-use crate::store::{Hint, StoreOp};
 use crate::verbs::{Fabric, Ticket, Verb, VerbOp};
 
-impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
+impl<F: Fabric, H: Host> PairMove<'_, '_, '_, F, H> {
     /// Begins an attempt that moves the pair in place. `None` if the pair cannot be moved in place.
     pub(super) fn begin_in_place<'i>(
         &mut self,
         intent: &'i Intent<'i>,
         found: Hint,
-        least: u32,
     ) -> Option<Result<Attempt<'i>, CannotBegin>> {
         let word = found.word;
-        let view = self.view.clone();
+        let view = self.op.view.clone();
         let at = view.object_of(word)?;
         let of = match view.region_of(word.address())?.0.redundancy() {
             Redundancy::Oriented(of) => of,
@@ -68,11 +68,11 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
             _ if removed(Mutant::TurnGoesBack) && next > 2 => next - 2,
             _ => next,
         };
-        if self.store.memory.is_offered(word.address()) {
-            self.store.take_back();
-            self.made_room = true;
+        if self.op.store.memory.is_offered(word.address()) {
+            self.op.store.take_back();
+            self.op.made_room = true;
         }
-        let object = self.store.memory.begin_move(word, turn);
+        let object = self.op.store.memory.begin_move(word, turn);
         let object = if removed(Mutant::StrangerMovesInPlace) {
             object.unwrap_or_else(|| stranger(word, turn, of))
         } else {
@@ -81,10 +81,10 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
         let mut attempt = Attempt::new(intent, Some(found), object);
         attempt.in_place = Some(InPlaceMove { opcode, old_copies: PerCopy::new() });
         if intent.slab.turns() > 1 {
-            match self.store.allocate_copies(intent, &object, least, &view) {
+            match self.op.store.allocate_copies(intent, &object, self.least, &view) {
                 Ok(copies) => attempt.copies = copies,
                 Err(why) => {
-                    self.store.memory.end_move(&object);
+                    self.op.store.memory.end_move(&object);
                     return matches!(why, CannotBegin::NoRoom(_)).then_some(Err(why));
                 }
             }
@@ -97,10 +97,10 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
         let columns = at.columns()?;
         let mut chunks = at.places().zip(columns.chunks()).filter_map(|(place, chunk)| {
             let is_of = |verb: &&Verb| (verb.node, verb.offset) == (place.node, place.offset);
-            let verb = self.batch.verbs().iter().find(is_of)?;
+            let verb = self.op.batch.verbs().iter().find(is_of)?;
             let VerbOp::Read { buf, .. } = verb.op else { return None };
             verb.result.ok()?;
-            Chunk::decode(self.batch.bytes(buf), columns.coding(), (*chunk).into()).ok()
+            Chunk::decode(self.op.batch.bytes(buf), columns.coding(), (*chunk).into()).ok()
         });
         chunks.next().map(|chunk| chunk.opcode())
     }
@@ -117,16 +117,16 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
         let Some(InPlaceMove { opcode, .. }) = attempt.in_place else { return Ok(true) };
         let copies: PerCopy<Identity> = attempt.copies.iter().map(Allocation::identity).collect();
         let word = found.word;
-        let view = self.view.clone();
+        let view = self.op.view.clone();
         let at = view.object_of(word).expect("it was read there");
-        self.batch.clear();
-        self.post_header(&attempt.object)?;
+        self.op.batch.clear();
+        self.op.post_header(&attempt.object)?;
         if !copies.is_empty() {
-            self.post_copies(attempt)?;
-            let put = at.put_copy_words(&mut self.batch, attempt.own_word(), &copies);
-            let slot = self.read_slot(found.slot);
-            self.phase().await;
-            let stands = put.stands(&self.batch).map_err(|f| self.failed(f))?;
+            self.op.post_copies(attempt)?;
+            let put = at.put_copy_words(&mut self.op.batch, attempt.own_word(), &copies);
+            let slot = self.op.read_slot(found.slot);
+            self.op.phase().await;
+            let stands = put.stands(&self.op.batch).map_err(|f| self.op.failed(f))?;
             return Ok(stands && self.still_shows(slot, word)?);
         }
         if parity {
@@ -134,18 +134,18 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
                 unreachable!("a Move has read its value")
             };
             let identity = at.identity_of(word);
-            at.write_parity(&mut self.batch, &Pair { key, value, identity, opcode });
+            at.write_parity(&mut self.op.batch, &Pair { key, value, identity, opcode });
         }
-        let words = at.read_copy_words(&mut self.batch, word);
-        let slot = self.read_slot(found.slot);
-        self.phase().await;
+        let words = at.read_copy_words(&mut self.op.batch, word);
+        let slot = self.op.read_slot(found.slot);
+        self.op.phase().await;
         if !self.still_shows(slot, word)? {
             return Ok(false);
         }
         // If a column does not answer, one of the copies may stay unknown here: it is left to a comparison.
-        let mut old_copies = words.named(&self.batch).known();
+        let mut old_copies = words.named(&self.op.batch).known();
         if removed(Mutant::CopiesFreedBeforeCommit) {
-            old_copies.drain(..).for_each(|copy| self.free_copy(copy));
+            old_copies.drain(..).for_each(|copy| self.op.free_copy(copy));
         }
         attempt.in_place = Some(InPlaceMove { opcode, old_copies });
         Ok(true)
@@ -153,7 +153,7 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
 
     /// Returns whether the slot, as it was read after the Move had begun, shows the word that the Move is to replace.
     fn still_shows(&self, slot: Ticket, word: Slot) -> Result<bool, Error> {
-        let shown = self.slot_word(slot).map_err(|f| self.failed(f))?;
+        let shown = self.op.slot_word(slot).map_err(|f| self.op.failed(f))?;
         Ok(shown == word || removed(Mutant::MovesStaleInPlace))
     }
 }

@@ -86,12 +86,15 @@ impl<F: Fabric, H: Host> Store<F, H> {
         key: impl IntoKey<'k>,
         redundancy: Redundancy,
         hint: Option<Hint>,
-        reach: MoveScope,
+        scope: MoveScope,
     ) -> Result<(Transition, WriteResult), Error> {
         let key = self.key(key);
         self.check_key(&key)?;
         let mut op = self.operation();
-        let result = Box::pin(op.set_redundancy(key, redundancy, hint, reach)).await;
+        let least = USED_AGAIN_AT;
+        let leaves_its_place = false;
+        let mut moving = PairMove { op: &mut op, key, redundancy, scope, least, leaves_its_place };
+        let result = Box::pin(moving.run(hint)).await;
         op.clear_posted_if_outcome_known(&result);
         let made_room = op.made_room;
         op.finish(OpKind::Move);
@@ -103,124 +106,154 @@ impl<F: Fabric, H: Host> Store<F, H> {
     }
 }
 
-impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
-    async fn set_redundancy(
-        &mut self,
-        key: Key<'_>,
-        redundancy: Redundancy,
-        given: Option<Hint>,
-        reach: MoveScope,
-    ) -> Result<(Transition, WriteResult), Error> {
-        let mut least = USED_AGAIN_AT;
+/// A Move under way.
+pub(super) struct PairMove<'o, 's, 'k, F: Fabric, H: Host> {
+    pub op: &'o mut StoreOp<'s, F, H>,
+    key: Key<'k>,
+    redundancy: Redundancy,
+    scope: MoveScope,
+    /// A block that is not in use already is taken if one in so many of its objects is free.
+    pub least: u32,
+    /// Whether an attempt in place has failed: the next one is out of place.
+    leaves_its_place: bool,
+}
+
+/// The pair of a Move, as the primary has shown it since the operation was last pinned.
+enum MovedPair {
+    /// The pair, with its value.
+    At { place: Hint, value: Vec<u8> },
+    /// There is no pair.
+    Absent,
+    /// It is not known: try again.
+    Unknown,
+}
+
+/// The progress of a Move.
+enum MoveProgress {
+    /// The Move has ended; with the key's place.
+    Done(Transition, Option<Hint>),
+    /// Try again, with this hint.
+    Retry(Option<Hint>),
+}
+
+impl<F: Fabric, H: Host> PairMove<'_, '_, '_, F, H> {
+    async fn run(&mut self, given: Option<Hint>) -> Result<(Transition, WriteResult), Error> {
         let mut hint = given;
         let mut hint_held = false;
-        let mut goes_elsewhere = false;
         loop {
             if !removed(Mutant::MovesWhileFrozen) {
-                self.await_writable(key).await?;
-            } else if !self.pin.is_pinned() {
-                self.view = self.pin.resume();
+                self.op.await_writable(self.key).await?;
+            } else if !self.op.pin.is_pinned() {
+                self.op.view = self.op.pin.resume();
             }
-            let Some(found) = self.find_value(key, hint).await? else { continue };
-            let Some((place, value)) = found else {
-                if self.is_vouched_for(key).await? { return Err(Error::NotFound) } else { continue }
+            let (place, value) = match self.find_value(hint).await? {
+                MovedPair::At { place, value } => (place, value),
+                MovedPair::Absent => {
+                    if self.op.is_vouched_for(self.key).await? {
+                        return Err(Error::NotFound);
+                    }
+                    continue;
+                }
+                MovedPair::Unknown => continue,
             };
             hint_held |= given.is_some_and(|given| given.leads_like(&place));
-            hint = None;
-            let object = self.view.object_of(place.word);
-            let has = object.map(|object| object.redundancy_of(place.word));
-            if has == Some(redundancy) || !reach.covers(place.word) {
-                if self.is_vouched_for(key).await? {
-                    let written = WriteResult { place: Some(place), hint_held };
-                    return Ok((Transition::Unchanged, written));
-                } else {
-                    continue;
+            match self.move_value(place, &value).await? {
+                MoveProgress::Done(how, place) => {
+                    return Ok((how, WriteResult { place, hint_held }));
                 }
+                MoveProgress::Retry(next) => hint = next,
             }
-            let slab = match self.store.slab_of(redundancy, key.len(), value.len()) {
-                Ok(slab) => slab,
-                // The error depends on words that were READ.
-                Err(error) => {
-                    if self.is_vouched_for(key).await? {
-                        return Err(error);
-                    } else {
-                        continue;
-                    }
-                }
-            };
-            let opcode = Opcode::Move;
-            let intent = Intent {
-                opcode,
-                key,
-                value: WriteValue::Bytes(&value),
-                slab,
-                keeps: KeepRedundancy::No,
-                watch: None,
-            };
-            let in_place =
-                if goes_elsewhere { None } else { self.begin_in_place(&intent, place, least) };
-            let begun = match in_place {
-                Some(begun) => begun,
-                // Another session has the block, or another operation is under way there.
-                None if matches!(reach, MoveScope::InPlaceAt(_)) => {
-                    let written = WriteResult { place: Some(place), hint_held };
-                    return Ok((Transition::Unchanged, written));
-                }
-                None => self.store.begin_attempt(&intent, Some(place), least, &self.view),
-            };
-            let mut attempt = match begun {
-                Ok(attempt) => attempt,
-                Err(CannotBegin::Failed(error)) => return Err(error),
-                Err(CannotBegin::NoRoom(short)) => {
-                    self.await_room_to_move(short, &mut least).await?;
-                    hint = Some(place.uncertain());
-                    continue;
-                }
-            };
-            self.pin.begin_object();
-            let is_in_place = attempt.in_place.is_some();
-            let ended = self.write_and_move(&mut attempt, place).await;
-            let ended = self.or_resolve(&attempt, ended).await;
-            self.end_attempt(&attempt, &ended);
-            let ended = ended?;
-            self.pin.traces.clear_posted();
-            if let AttemptEnd::Done(place) = ended {
-                let how = if place.is_some() { Transition::Moved } else { Transition::Overtaken };
-                return Ok((how, WriteResult { place, hint_held }));
-            }
-            goes_elsewhere |= is_in_place;
-            self.pause_to_move("a key that others keep changing").await?;
         }
     }
 
-    /// Returns the pair as the primary shows it since the operation was last pinned: its place and its value. `None`
-    /// if the caller is to try again.
-    async fn find_value(
+    /// Makes one attempt to move the pair at this place, which has this value.
+    async fn move_value(&mut self, place: Hint, value: &[u8]) -> Result<MoveProgress, Error> {
+        let object = self.op.view.object_of(place.word);
+        let has = object.map(|object| object.redundancy_of(place.word));
+        let unchanged = MoveProgress::Done(Transition::Unchanged, Some(place));
+        if has == Some(self.redundancy) || !self.scope.covers(place.word) {
+            return self.if_vouched(Ok(unchanged)).await;
+        }
+        let slab = match self.op.store.slab_of(self.redundancy, self.key.len(), value.len()) {
+            Ok(slab) => slab,
+            // The error depends on words that were READ.
+            Err(error) => return self.if_vouched(Err(error)).await,
+        };
+        let intent = Intent {
+            opcode: Opcode::Move,
+            key: self.key,
+            value: WriteValue::Bytes(value),
+            slab,
+            keeps: KeepRedundancy::No,
+            watch: None,
+        };
+        let in_place =
+            if self.leaves_its_place { None } else { self.begin_in_place(&intent, place) };
+        let begun = match in_place {
+            Some(begun) => begun,
+            // Another session has the block, or another operation is under way there.
+            None if matches!(self.scope, MoveScope::InPlaceAt(_)) => return Ok(unchanged),
+            None => self.op.store.begin_attempt(&intent, Some(place), self.least, &self.op.view),
+        };
+        let mut attempt = match begun {
+            Ok(attempt) => attempt,
+            Err(CannotBegin::Failed(error)) => return Err(error),
+            Err(CannotBegin::NoRoom(short)) => {
+                self.await_room(short).await?;
+                return Ok(MoveProgress::Retry(Some(place.uncertain())));
+            }
+        };
+        self.op.pin.begin_object();
+        let ended = self.write_and_compete(&mut attempt, place).await;
+        let ended = self.op.or_resolve(&attempt, ended).await;
+        self.op.end_attempt(&attempt, &ended);
+        let ended = ended?;
+        self.op.pin.traces.clear_posted();
+        if let AttemptEnd::Done(place) = ended {
+            let how = if place.is_some() { Transition::Moved } else { Transition::Overtaken };
+            return Ok(MoveProgress::Done(how, place));
+        }
+        self.leaves_its_place |= attempt.in_place.is_some();
+        self.pause("a key that others keep changing").await?;
+        Ok(MoveProgress::Retry(None))
+    }
+
+    /// Returns a result that depends on READs alone, if the members vouch for them.
+    async fn if_vouched(
         &mut self,
-        key: Key<'_>,
-        hint: Option<Hint>,
-    ) -> Result<Option<Option<(Hint, Vec<u8>)>>, Error> {
-        let silent = self.store.silent.times();
-        let found = match self.search_by_view(key, hint).await {
+        result: Result<MoveProgress, Error>,
+    ) -> Result<MoveProgress, Error> {
+        if self.op.is_vouched_for(self.key).await? { result } else { Ok(MoveProgress::Retry(None)) }
+    }
+
+    /// Finds the pair and its value.
+    async fn find_value(&mut self, hint: Option<Hint>) -> Result<MovedPair, Error> {
+        let silent = self.op.store.silent.times();
+        let found = match self.op.search_by_view(self.key, hint).await {
             Err(error @ Error::Unreachable { node, error: VerbError::Unreachable, .. }) => {
-                self.read_elsewhere(key, node, silent, error).await?;
-                return Ok(None);
+                self.op.read_elsewhere(self.key, node, silent, error).await?;
+                return Ok(MovedPair::Unknown);
             }
             found => found?,
         };
         // A word that backups show beside their primary is not known to be committed. If a newer view has come on the
         // way, the slot may be frozen by it.
-        let may_write = self.may_write_now(key) || removed(Mutant::MovesWhileFrozen);
-        if self.beside || !may_write {
-            self.pin.pause();
-            self.pause_to_move("the primary of the key, or the end of a change").await?;
-            return Ok(None);
+        let may_write = self.op.may_write_now(self.key) || removed(Mutant::MovesWhileFrozen);
+        if self.op.beside || !may_write {
+            self.op.pin.pause();
+            self.pause("the primary of the key, or the end of a change").await?;
+            return Ok(MovedPair::Unknown);
         }
-        Ok(Some(found.map(|(place, span)| (place, self.batch.bytes(span).to_vec()))))
+        Ok(match found {
+            Some((place, span)) => {
+                MovedPair::At { place, value: self.op.batch.bytes(span).to_vec() }
+            }
+            None => MovedPair::Absent,
+        })
     }
 
     /// Writes the object, and competes for the slot.
-    async fn write_and_move(
+    async fn write_and_compete(
         &mut self,
         attempt: &mut Attempt<'_>,
         found: Hint,
@@ -228,37 +261,37 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
         let late = removed(Mutant::ParityAfterCas);
         if attempt.in_place.is_some() {
             if !self.write_in_place(attempt, found, !late).await? {
-                self.check_object_written(attempt)?;
+                self.op.check_object_written(attempt)?;
                 return Ok(AttemptEnd::Retry);
             }
         } else {
-            self.batch.clear();
-            self.post_object(attempt)?;
-            self.phase().await;
+            self.op.batch.clear();
+            self.op.post_object(attempt)?;
+            self.op.phase().await;
         }
-        self.check_object_written(attempt)?;
-        if self.compete(attempt, found) {
-            self.phase().await;
+        self.op.check_object_written(attempt)?;
+        if self.op.compete(attempt, found) {
+            self.op.phase().await;
         }
-        let ended = self.attempt(attempt).await;
+        let ended = self.op.attempt(attempt).await;
         if late {
             self.write_in_place(attempt, found, true).await?;
         }
         ended
     }
 
-    async fn await_room_to_move(&mut self, slab: SlabKind, least: &mut u32) -> Result<(), Error> {
-        self.pin.pause();
-        self.made_room = true;
-        let view = self.view.clone();
-        match self.store.await_room(slab, false, least, &view).await {
-            Err(Error::OutOfMemory) => Err(self.store.no_room_in(slab)),
+    async fn await_room(&mut self, slab: SlabKind) -> Result<(), Error> {
+        self.op.pin.pause();
+        self.op.made_room = true;
+        let view = self.op.view.clone();
+        match self.op.store.await_room(slab, false, &mut self.least, &view).await {
+            Err(Error::OutOfMemory) => Err(self.op.store.no_room_in(slab)),
             other => other,
         }
     }
 
-    async fn pause_to_move(&mut self, waiting_for: &'static str) -> Result<(), Error> {
-        let gave_up = Error::GaveUp { waiting_for, outcome: FailedWriteOutcome::NotApplied };
-        self.pause().await.map_err(|_| gave_up)
+    async fn pause(&mut self, waiting_for: &'static str) -> Result<(), Error> {
+        let outcome = FailedWriteOutcome::NotApplied;
+        self.op.pause().await.map_err(|_| Error::GaveUp { waiting_for, outcome })
     }
 }
