@@ -585,6 +585,24 @@ mod switch {
 #[cfg(feature = "mutants")]
 pub use switch::{activate, removed};
 
+/// Returns whether a guard acts: its condition holds, and the countermeasure is not removed.
+#[inline(always)]
+pub fn guard(mutant: Mutant, condition: bool) -> bool {
+    condition && !removed(mutant)
+}
+
+/// Returns whether a check passes: its condition holds, or the countermeasure is removed.
+#[inline(always)]
+pub fn passes(mutant: Mutant, condition: bool) -> bool {
+    condition || removed(mutant)
+}
+
+/// Returns the right value; the faulty one if the countermeasure is removed.
+#[inline(always)]
+pub fn right_or<T>(mutant: Mutant, right: T, faulty: T) -> T {
+    if removed(mutant) { faulty } else { right }
+}
+
 /// Returns whether this countermeasure is removed.
 #[cfg(not(feature = "mutants"))]
 pub const fn removed(_: Mutant) -> bool {

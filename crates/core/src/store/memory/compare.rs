@@ -29,7 +29,7 @@ use alloc::vec::Vec;
 use super::MemoryUpkeep;
 use crate::host::Host;
 use crate::layout::{Address, BlockShape, Slot, UNIT_BYTES, bitmap_bytes};
-use crate::mutant::{Mutant, removed};
+use crate::mutant::{Mutant, guard, passes, right_or};
 use crate::slab::{Block, SeenFreeBits, Verification};
 use crate::store::Store;
 use crate::verbs::Fabric;
@@ -78,7 +78,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
     fn targets(&self, upkeep: &MemoryUpkeep<'_, F, H>) -> Vec<ComparedBlock> {
         let slabs = self.memory.slabs.borrow();
         let due = slabs.aside().iter();
-        let is_quiet = |b: &Block| b.is_quiet() || removed(Mutant::ComparesBesideWrites);
+        let is_quiet = |b: &Block| passes(Mutant::ComparesBesideWrites, b.is_quiet());
         let due = due.filter(|b| {
             *b.verification() == Verification::Due && is_quiet(b) && b.scrubbed.is_none()
         });
@@ -101,8 +101,8 @@ impl<F: Fabric, H: Host> Store<F, H> {
             let quiet = slabs.aside().iter().filter(|b| b.is_quiet());
             let due = quiet.filter_map(|b| match b.verification() {
                 Verification::Compared { mark, garbage } => {
-                    let is_settled =
-                        self.host.is_settled(*mark) || removed(Mutant::ComparedIsNotSettled);
+                    let is_settled = self.host.is_settled(*mark);
+                    let is_settled = passes(Mutant::ComparedIsNotSettled, is_settled);
                     is_settled.then(|| (b.address, *mark, garbage.clone()))
                 }
                 Verification::Verified | Verification::Due => None,
@@ -127,8 +127,7 @@ impl<F: Fabric, H: Host> MemoryUpkeep<'_, F, H> {
             return false;
         }
         for subtables in view.subtables.chunks(together) {
-            let few = removed(Mutant::ComparesPrimariesOnly);
-            let most = if few { 1 } else { MAX_REPLICAS };
+            let most = right_or(Mutant::ComparesPrimariesOnly, MAX_REPLICAS, 1);
             let replicas = subtables.iter().flat_map(|s| s.replicas().iter().take(most)).copied();
             let mut keeping = Vec::new();
             if !self.note_all(replicas, bytes, targets, &mut keeping).await
@@ -164,7 +163,7 @@ impl<F: Fabric, H: Host> MemoryUpkeep<'_, F, H> {
             let region = self.op.view.region_of(target.block);
             region.is_some_and(|(region, _)| region.copies_on().is_some())
         };
-        let follows = targets.iter().any(of_copies) && !removed(Mutant::CompareIgnoresCopies);
+        let follows = guard(Mutant::CompareIgnoresCopies, targets.iter().any(of_copies));
         self.op.batch.clear();
         let mut reads = Vec::new();
         for place in replicas {
@@ -180,8 +179,8 @@ impl<F: Fabric, H: Host> MemoryUpkeep<'_, F, H> {
         }
         for read in reads {
             let Ok(bytes) = self.op.batch.data(read) else { return false };
-            let few = removed(Mutant::ComparesFewSlots);
-            for word in bytes.as_chunks().0.iter().take(if few { 8 } else { usize::MAX }) {
+            let most = right_or(Mutant::ComparesFewSlots, usize::MAX, 8);
+            for word in bytes.as_chunks().0.iter().take(most) {
                 let word = Slot(u64::from_le_bytes(*word));
                 if let Some(object) = word.object() {
                     self.note_object(object, targets);
@@ -207,7 +206,7 @@ impl<F: Fabric, H: Host> MemoryUpkeep<'_, F, H> {
     async fn set_garbage_free(&mut self, block: Address, mark: u64, garbage: &[u32]) {
         let Some(primary_since) = self.primary_since(block) else { return };
         self.seal(&[block]).await;
-        if !self.is_sealed(block) && !removed(Mutant::MarksInUse) {
+        if guard(Mutant::MarksInUse, !self.is_sealed(block)) {
             return;
         }
         let words = {

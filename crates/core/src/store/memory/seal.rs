@@ -16,7 +16,7 @@ use super::reclaim::{LOOKED_AT_TOGETHER, by_word};
 use crate::data::PerPlace;
 use crate::host::Host;
 use crate::layout::{Address, BlockHeader};
-use crate::mutant::{Mutant, removed};
+use crate::mutant::{Mutant, passes, removed};
 use crate::slab::{Block, BlockRemainder, Verification};
 use crate::store::Store;
 use crate::verbs::Fabric;
@@ -42,7 +42,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
         }
         let mut free_bits = Vec::new();
         for (block, objects) in blocks {
-            let is_sealed = upkeep.is_sealed(block) || removed(Mutant::MarksInUse);
+            let is_sealed = passes(Mutant::MarksInUse, upkeep.is_sealed(block));
             by_word(&upkeep.op.view, objects.iter().copied(), &mut free_bits);
             let is_good = objects.is_empty() || is_sealed && upkeep.set_free_bits(&free_bits).await;
             if let Some(found) = self.memory.slabs.borrow_mut().aside_at(block) {

@@ -19,7 +19,7 @@ use core::cell::{Cell, RefCell};
 
 use super::traces::OperationTraces;
 use crate::host::{Host, PinnedOperations};
-use crate::mutant::{Mutant, removed};
+use crate::mutant::{Mutant, guard};
 use crate::store::memory::MemoryHold;
 use crate::store::{HintTrust, Store, StoreOp};
 use crate::verbs::Fabric;
@@ -226,7 +226,7 @@ impl<'s, F: Fabric, H: Host> OperationPin<'s, F, H> {
         if let Some(since) = self.local_epoch.filter(|_| replaced && self.held.is_none()) {
             self.held = Some(self.store.hold(since));
         }
-        if !self.suspended && !removed(Mutant::SuspendedIsForgotten) {
+        if guard(Mutant::SuspendedIsForgotten, !self.suspended) {
             self.suspended = true;
             let suspended = &self.store.local_epochs.suspended;
             suspended.set(suspended.get() + 1);
@@ -276,7 +276,7 @@ impl<'s, F: Fabric, H: Host> OperationPin<'s, F, H> {
 impl<F: Fabric, H: Host> Drop for OperationPin<'_, F, H> {
     fn drop(&mut self) {
         // The operation stays pinned then, so that no memory that it knows of is reused.
-        let keeps_object = self.has_object && !removed(Mutant::DroppedAttemptsKeepObjects);
+        let keeps_object = guard(Mutant::DroppedAttemptsKeepObjects, self.has_object);
         if self.traces.is_in_doubt() || keeps_object {
             self.store.local_epochs.half_way.set(true);
             return;

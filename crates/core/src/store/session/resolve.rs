@@ -29,7 +29,7 @@
 use crate::error::{Error, FailedWriteOutcome};
 use crate::host::Host;
 use crate::layout::{Opcode, Slot};
-use crate::mutant::{Mutant, removed};
+use crate::mutant::{Mutant, guard, passes, removed};
 use crate::race::{Buckets, Key};
 use crate::store::write::{Attempt, AttemptEnd, AttemptStep, WriteRound};
 use crate::store::{Hint, HintTrust, StoreOp};
@@ -55,10 +55,10 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
 
     /// Returns whether the key's subtable may be written by the view that the operation is pinned by.
     pub(in crate::store) fn may_write_now(&self, key: Key<'_>) -> bool {
-        let held_back =
-            self.view.holds_objects_back() && !removed(Mutant::WritesBesideLostReplicas);
+        let held_back = self.view.holds_objects_back();
+        let held_back = guard(Mutant::WritesBesideLostReplicas, held_back);
         let waits = self.stage_of(key).is_some() || held_back;
-        !waits || removed(Mutant::WritesWhileFrozen)
+        passes(Mutant::WritesWhileFrozen, !waits)
     }
 
     /// Waits until the key's subtable may be read. Then the operation is pinned by the newest view.
@@ -68,10 +68,9 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
                 self.view = self.pin.resume();
             }
             let is_frozen = self.stage_of(key) == Some(ChangeStage::Frozen);
-            if !is_frozen
-                || !self.view.is_without_primary(Buckets::of(key, &self.view).subtable)
-                || removed(Mutant::ReadsBackupsWhileFrozen)
-            {
+            let subtable = Buckets::of(key, &self.view).subtable;
+            let may_read = !is_frozen || !self.view.is_without_primary(subtable);
+            if passes(Mutant::ReadsBackupsWhileFrozen, may_read) {
                 return Ok(());
             }
             self.wait_for_change().await?;
@@ -138,7 +137,7 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
                 | AttemptStep::Mentioned => Ok(AttemptEnd::Retry),
                 AttemptStep::Committing(round, _) => {
                     // If the word was replaced in place, its copies are freed with the attempt's.
-                    if !round.is_in_place() && !removed(Mutant::ResolvedFreesNothing) {
+                    if guard(Mutant::ResolvedFreesNothing, !round.is_in_place()) {
                         self.free(round.old);
                     }
                     Ok(AttemptEnd::Done(live(round, round.own)))
@@ -204,7 +203,7 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
             let newest = self.store.newest_view();
             // Verbs that were posted to a member may still execute there.
             let is_over = self.pin.traces.forget_nodes_outside(&newest);
-            if is_over || removed(Mutant::StopsInDoubt) {
+            if passes(Mutant::StopsInDoubt, is_over) {
                 self.pin.traces.clear_on_its_way();
                 match round {
                     None => self.pin.pause(),

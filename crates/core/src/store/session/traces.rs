@@ -5,7 +5,7 @@
 
 use alloc::vec::Vec;
 
-use crate::mutant::{Mutant, removed};
+use crate::mutant::{Mutant, guard};
 use crate::verbs::{MnId, Verb, VerbBatch, VerbError};
 use crate::view::View;
 
@@ -63,7 +63,7 @@ impl OperationTraces {
     /// Notes the answers to a batch.
     pub fn end_wait(&mut self, before: TracesBefore, batch: &VerbBatch) {
         let is_silent = |verb: &Verb| verb.result == Err(VerbError::Unreachable);
-        let is_late = batch.has_write(is_silent) && !removed(Mutant::LateObjectsForgotten);
+        let is_late = guard(Mutant::LateObjectsForgotten, batch.has_write(is_silent));
         self.is_on_its_way = before.is_on_its_way || is_late;
     }
 

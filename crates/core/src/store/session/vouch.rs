@@ -28,7 +28,7 @@ use core::mem;
 use crate::error::{Error, FailedWriteOutcome};
 use crate::host::Host;
 use crate::layout::{BARS_BYTES, HeaderWord, has_bar};
-use crate::mutant::{Mutant, removed};
+use crate::mutant::{Mutant, guard, passes, removed};
 use crate::race::{Buckets, Key};
 use crate::store::{Store, StoreOp};
 use crate::verbs::{Fabric, MnId, Ticket};
@@ -77,7 +77,7 @@ fn is_majority(vouching: usize, members: usize) -> bool {
 impl<F: Fabric, H: Host> Store<F, H> {
     /// Returns whether the session has a valid lease.
     pub(in crate::store) fn has_valid_lease(&self) -> bool {
-        self.host.has_valid_lease() || removed(Mutant::ReadsUnheard)
+        passes(Mutant::ReadsUnheard, self.host.has_valid_lease())
     }
 }
 
@@ -108,7 +108,7 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
     /// the members are at no later view. In a later view perhaps none of these backups is left; then no fence has kept
     /// the session from reading them.
     pub(in crate::store) async fn is_vouched_for_backups(&mut self) -> Result<bool, Error> {
-        if self.store.has_valid_lease() || removed(Mutant::BesideAsksNobody) {
+        if passes(Mutant::BesideAsksNobody, self.store.has_valid_lease()) {
             return Ok(true);
         }
         Box::pin(self.await_vouching(&[])).await
@@ -211,8 +211,7 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
         let voters = voters(&view);
         if is_majority(vouching.len(), voters) {
             let counts = |node: MnId| {
-                let by =
-                    |bars: &&&[u8]| !has_bar(bars, node) || removed(Mutant::BarredIsVouchedFor);
+                let by = |bars: &&&[u8]| passes(Mutant::BarredIsVouchedFor, !has_bar(bars, node));
                 is_majority(vouching.iter().filter(by).count(), voters)
             };
             let members = view.members.iter().map(|member| member.node);
@@ -229,7 +228,7 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
 fn voters(view: &View) -> usize {
     let lost = view.change.as_ref().map_or(0, |change| usize::from(change.lost));
     let all = view.members.len() + lost;
-    let counts = all > 2 && !removed(Mutant::LostBarsForgotten);
+    let counts = guard(Mutant::LostBarsForgotten, all > 2);
     if counts { all } else { view.members.len() }
 }
 

@@ -30,7 +30,7 @@ use crate::data::{ObjectLocation, PerCopy};
 use crate::error::{Error, FailedWriteOutcome};
 use crate::host::Host;
 use crate::layout::{Identity, Opcode, Pair, Slot};
-use crate::mutant::{Mutant, removed};
+use crate::mutant::{Mutant, guard, removed, right_or};
 use crate::race::Key;
 use crate::slab::{Allocation, SlabKind};
 use crate::store::{Hint, KeyProof, Store, StoreOp};
@@ -281,8 +281,10 @@ impl<'i> Attempt<'i> {
     pub fn round_on(&self, found: Hint) -> WriteRound {
         let Attempt { intent, object, .. } = self;
         let own = match intent.opcode {
-            Opcode::Delete if removed(Mutant::DeleteWritesZero) => Slot(0),
-            Opcode::Delete => Slot::tombstone(object.address, object.generation),
+            Opcode::Delete => {
+                let tombstone = Slot::tombstone(object.address, object.generation);
+                right_or(Mutant::DeleteWritesZero, tombstone, Slot(0))
+            }
             _ => self.own_word(),
         };
         WriteRound { slot: found.slot, old: found.word, own }
@@ -415,7 +417,7 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
             Ok(_) => true,
             Err(error) => self.is_known(error),
         };
-        if !is_known || removed(Mutant::IdentityUsedAgain) {
+        if !guard(Mutant::IdentityUsedAgain, is_known) {
             return;
         }
         self.pin.end_object();

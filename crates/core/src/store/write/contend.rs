@@ -23,7 +23,7 @@ use crate::conflict_rules::{RoundRule, RoundVerdict, Winner, evaluate};
 use crate::error::Error;
 use crate::host::Host;
 use crate::layout::Slot;
-use crate::mutant::{Mutant, removed};
+use crate::mutant::{Mutant, guard, passes, removed, right_or};
 use crate::race::{BucketWords, Buckets};
 use crate::store::StoreOp;
 use crate::verbs::{Fabric, Ticket};
@@ -176,7 +176,7 @@ impl ConflictRules for SnapshotRules {
         posted: &PostedRound,
     ) -> Result<RoundOutcome, Error> {
         let seen = op.found_on_backups(round, posted)?;
-        let counts = seen.first() == Some(&round.own) || removed(Mutant::LookOfALostCasCounts);
+        let counts = passes(Mutant::LookOfALostCasCounts, seen.first() == Some(&round.own));
         let mut looked = op.look_result(look, posted.look)?.filter(|_| counts);
         let winner = match evaluate(round.own.identity(), seen.iter().map(|s| s.identity())) {
             RoundVerdict::Won(winner) => winner,
@@ -191,8 +191,7 @@ impl ConflictRules for SnapshotRules {
         };
         let foreign: PerBackup<(PoolPlace, Slot)> =
             op.backups(round.slot).into_iter().zip(seen).filter(|(_, s)| *s != round.own).collect();
-        let left_alone = removed(Mutant::BackupsNotFixed) && look.is_none();
-        if !foreign.is_empty() && !left_alone {
+        if !foreign.is_empty() && (look.is_some() || guard(Mutant::BackupsNotFixed, true)) {
             // A look counts only after the own word stands on the first backup: look again if another writer's word
             // stood there.
             let again = if looked.is_none() { look } else { None };
@@ -238,7 +237,7 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
 
     fn post_look(&mut self, look: Option<&Buckets>) -> Option<[Ticket; 2]> {
         let buckets = look?;
-        let replica = if removed(Mutant::LooksOnPrimary) { 0 } else { 1 };
+        let replica = right_or(Mutant::LooksOnPrimary, 1, 0);
         let place = self.view.subtables[buckets.subtable as usize].replicas()[replica];
         Some(buckets.read(&mut self.batch, place))
     }

@@ -19,7 +19,7 @@ use crate::data::{MAX_PLACES, Redundancy, RedundancyError};
 use crate::error::Error;
 use crate::host::Host;
 use crate::layout::{Address, Identity, MAX_COPIES, Opcode, Pair, Slot};
-use crate::mutant::{Mutant, removed};
+use crate::mutant::{Mutant, guard, passes, right_or};
 use crate::slab::{Allocation, SlabKind};
 use crate::stats::OpKind;
 use crate::store::{Store, StoreOp};
@@ -80,7 +80,8 @@ impl<F: Fabric, H: Host> Store<F, H> {
     /// Returns those of these words that keep copies beside their object.
     pub(in crate::store) fn with_copies(&self, words: &[Slot]) -> Vec<Slot> {
         let view = self.view.borrow();
-        if !view.regions.iter().any(|region| region.is_oriented()) || removed(Mutant::CopiesLeak) {
+        let is_oriented = view.regions.iter().any(|region| region.is_oriented());
+        if !guard(Mutant::CopiesLeak, is_oriented) {
             return Vec::new();
         }
         let has_copy =
@@ -138,7 +139,7 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
                 self.free_copy(copy.identity());
             }
         }
-        let frees_old = stands || removed(Mutant::CopiesFreedByLoser);
+        let frees_old = passes(Mutant::CopiesFreedByLoser, stands);
         let old_copies = attempt.in_place.iter().flat_map(|in_place| &in_place.old_copies);
         for copy in old_copies.filter(|_| frees_old).take(copies_found()) {
             self.free_copy(*copy);
@@ -180,5 +181,5 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
 
 /// Returns the largest number of copies of one object that are found.
 fn copies_found() -> usize {
-    if removed(Mutant::SecondCopyLeaks) { 1 } else { MAX_COPIES }
+    right_or(Mutant::SecondCopyLeaks, MAX_COPIES, 1)
 }

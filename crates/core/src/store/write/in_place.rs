@@ -28,12 +28,12 @@
 
 use super::attempt::{Attempt, CannotBegin, InPlaceMove, Intent, WriteValue};
 use super::moving::PairMove;
-use crate::data::{ObjectLocation, Orientation, PerCopy, Redundancy};
+use crate::data::{ObjectLocation, PerCopy, Redundancy};
 use crate::error::Error;
 use crate::host::Host;
 use crate::layout::{Chunk, Identity, Opcode, Pair, Slot};
-use crate::mutant::{Mutant, removed};
-use crate::slab::{Allocation, SlabKind};
+use crate::mutant::{Mutant, passes, removed, right_or};
+use crate::slab::Allocation;
 use crate::store::Hint;
 use crate::store::memory::is_frozen;
 use crate::verbs::{Fabric, Ticket, Verb, VerbOp};
@@ -63,21 +63,18 @@ impl<F: Fabric, H: Host> PairMove<'_, '_, '_, F, H> {
             return None;
         }
         let opcode = self.opcode_read(at)?;
-        let turn = match next {
-            Slot::TURNS.. => return None,
-            _ if removed(Mutant::TurnGoesBack) && next > 2 => next - 2,
-            _ => next,
-        };
+        if next >= Slot::TURNS {
+            return None;
+        }
+        let turn = right_or(Mutant::TurnGoesBack, next, if next > 2 { next - 2 } else { next });
         if self.op.store.memory.is_offered(word.address()) {
             self.op.store.take_back();
             self.op.made_room = true;
         }
         let object = self.op.store.memory.begin_move(word, turn);
-        let object = if removed(Mutant::StrangerMovesInPlace) {
-            object.unwrap_or_else(|| stranger(word, turn, of))
-        } else {
-            object?
-        };
+        #[cfg(feature = "mutants")]
+        let object = object.or_else(|| stranger(word, turn, of));
+        let object = object?;
         let mut attempt = Attempt::new(intent, Some(found), object);
         attempt.in_place = Some(InPlaceMove { opcode, old_copies: PerCopy::new() });
         if intent.slab.turns() > 1 {
@@ -154,15 +151,20 @@ impl<F: Fabric, H: Host> PairMove<'_, '_, '_, F, H> {
     /// Returns whether the slot, as it was read after the Move had begun, shows the word that the Move is to replace.
     fn still_shows(&self, slot: Ticket, word: Slot) -> Result<bool, Error> {
         let shown = self.op.slot_word(slot).map_err(|f| self.op.failed(f))?;
-        Ok(shown == word || removed(Mutant::MovesStaleInPlace))
+        Ok(passes(Mutant::MovesStaleInPlace, shown == word))
     }
 }
 
 /// Makes the allocation by which a mutant moves an object in a block of another session.
-fn stranger(word: Slot, turn: u16, of: Orientation) -> Allocation {
+#[cfg(feature = "mutants")]
+fn stranger(word: Slot, turn: u16, of: crate::data::Orientation) -> Option<Allocation> {
+    use crate::slab::SlabKind;
+    if !removed(Mutant::StrangerMovesInPlace) {
+        return None;
+    }
     let class = word.class().expect("it leads to an object");
     let kind = SlabKind { class, redundancy: Redundancy::Oriented(of) };
     let address = word.address();
     let generation = word.at_turn(turn).generation();
-    Allocation { address, kind, generation, header: None }
+    Some(Allocation { address, kind, generation, header: None })
 }

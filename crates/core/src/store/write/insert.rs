@@ -31,7 +31,7 @@ use crate::conflict_rules::Winner;
 use crate::error::{Error, FailedWriteOutcome};
 use crate::host::Host;
 use crate::layout::Slot;
-use crate::mutant::{Mutant, removed};
+use crate::mutant::{Mutant, guard, passes, removed, right_or};
 use crate::race::{BucketWords, Buckets};
 use crate::store::{Hint, KeySearch, StoreOp};
 use crate::verbs::{Fabric, MnId};
@@ -47,7 +47,7 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
         let (slot, old) = words.slot_for_new(&self.view)?;
         let own = attempt.own_word();
         let is_alone = self.view.subtables[slot.subtable as usize].backups().is_empty();
-        let is_plain = is_alone || removed(Mutant::NeverTentative);
+        let is_plain = passes(Mutant::NeverTentative, is_alone);
         Some(WriteRound { slot, old, own: if is_plain { own } else { own.tentative() } })
     }
 
@@ -64,8 +64,8 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
 
     /// Returns whether the look of a winner alone shows that no other slot has the key.
     pub(super) fn is_only(&self, own: SlotRef, first: &BucketWords, look: &BucketWords) -> bool {
-        let is_unknown = || unknown(look, own, first).next().is_some();
-        removed(Mutant::InsertDoesNotLook) || !is_unknown() && !is_unanswered(look, own, first)
+        let is_unknown = unknown(look, own, first).next().is_some();
+        passes(Mutant::InsertDoesNotLook, !is_unknown && !is_unanswered(look, own, first))
     }
 }
 
@@ -118,10 +118,9 @@ impl<'o, 's, 'a, 'i, F: Fabric, H: Host> NewPair<'o, 's, 'a, 'i, F, H> {
                     return Ok(Some(AttemptEnd::Suspended));
                 };
                 self.op.free_lost(self.attempt.own_word(), end);
-                if removed(Mutant::InsertLoserSucceeds) {
-                    return Ok(Some(AttemptEnd::Done(None)));
-                }
-                return Ok(Some(AttemptEnd::Retry));
+                let ended = AttemptEnd::Retry;
+                let ended = right_or(Mutant::InsertLoserSucceeds, ended, AttemptEnd::Done(None));
+                return Ok(Some(ended));
             }
         };
         match self.key_is_elsewhere(slot, &look).await {
@@ -180,8 +179,7 @@ impl<'o, 's, 'a, 'i, F: Fabric, H: Host> NewPair<'o, 's, 'a, 'i, F, H> {
         }
         self.attempt.enter_step(AttemptStep::Mentioned);
         // The slot keeps the attempt's own object now.
-        let keeps_old = removed(Mutant::WithdrawnObjectFreed);
-        self.op.free(if keeps_old { round.own } else { round.old });
+        self.op.free(right_or(Mutant::WithdrawnObjectFreed, round.old, round.own));
         Ok(())
     }
 
@@ -253,25 +251,20 @@ fn unknown<'w>(
     own: SlotRef,
     known_other: &'w BucketWords,
 ) -> impl Iterator<Item = (SlotRef, Slot)> + 'w {
-    let settled = |w: Slot| !w.is_tentative() || removed(Mutant::TentativeIsKnown);
+    let settled = |w: Slot| passes(Mutant::TentativeIsKnown, !w.is_tentative());
     let known = move |s: SlotRef, w: Slot| settled(w) && known_other.word(s) == Some(w);
     words.matching().filter(move |(s, w)| *s != own && !known(*s, *w))
 }
 
 /// Returns whether a free slot other than `own` shows another word than the primary did at first.
 fn is_unanswered(look: &BucketWords, own: SlotRef, first: &BucketWords) -> bool {
-    !removed(Mutant::FreedSlotNotDoubted) && look.is_freed_since(first, own)
+    guard(Mutant::FreedSlotNotDoubted, look.is_freed_since(first, own))
 }
 
 /// Returns the word that an INSERT that withdraws leaves in its slot: a free one that has never been seen before.
 fn word_of_withdrawal(own: Slot, old: Slot) -> Slot {
-    if removed(Mutant::WithdrawalWritesZero) {
-        return Slot(0);
-    }
-    if removed(Mutant::WithdrawalRestoresOldWord) {
-        return old;
-    }
-    own.withdrawn()
+    let left = right_or(Mutant::WithdrawalRestoresOldWord, own.withdrawn(), old);
+    right_or(Mutant::WithdrawalWritesZero, left, Slot(0))
 }
 
 /// Returns the error of an INSERT that failed and has withdrawn its entry.

@@ -28,7 +28,7 @@ use crate::data::Redundancy;
 use crate::error::{Error, FailedWriteOutcome};
 use crate::host::Host;
 use crate::layout::{Address, Opcode, Slot};
-use crate::mutant::{Mutant, removed};
+use crate::mutant::{Mutant, passes, removed};
 use crate::race::{IntoKey, Key};
 use crate::slab::{SlabKind, USED_AGAIN_AT};
 use crate::stats::OpKind;
@@ -238,7 +238,7 @@ impl<F: Fabric, H: Host> PairMove<'_, '_, '_, F, H> {
         };
         // A word that backups show beside their primary is not known to be committed. If a newer view has come on the
         // way, the slot may be frozen by it.
-        let may_write = self.op.may_write_now(self.key) || removed(Mutant::MovesWhileFrozen);
+        let may_write = passes(Mutant::MovesWhileFrozen, self.op.may_write_now(self.key));
         if self.op.beside || !may_write {
             self.op.pin.pause();
             self.pause("the primary of the key, or the end of a change").await?;

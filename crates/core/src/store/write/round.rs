@@ -23,7 +23,7 @@ use crate::conflict_rules::Winner;
 use crate::error::{Error, FailedWriteOutcome};
 use crate::host::Host;
 use crate::layout::{Opcode, Slot};
-use crate::mutant::{Mutant, removed};
+use crate::mutant::{Mutant, guard, passes, removed};
 use crate::store::{Hint, StoreOp};
 use crate::verbs::{Fabric, Ticket};
 use crate::view::SlotRef;
@@ -129,7 +129,7 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
                 let waiting_for = "the winner of a write conflict to finish";
                 return Err(Error::GaveUp { waiting_for, outcome: FailedWriteOutcome::Unknown });
             }
-            if self.newer_view_has_come() && !removed(Mutant::LoserIgnoresNewView) {
+            if guard(Mutant::LoserIgnoresNewView, self.newer_view_has_come()) {
                 self.view = self.pin.resume();
                 if self.view.stage_of(slot.subtable).is_some() {
                     return Ok(None);
@@ -154,35 +154,51 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
                 let done = self.commit(attempt, winner, round, round.old).await?;
                 Ok(self.ended(attempt, done))
             }
-            RoundOutcome::Lost => {
-                self.store.counters.add_lost_round();
-                let hurries = attempt.intent.opcode == Opcode::Move
-                    && removed(Mutant::OvertakenMoveDoesNotWait);
-                if removed(Mutant::LoserDoesNotWait) {
-                    return Ok(lost(attempt.intent, round.old));
-                }
-                if (removed(Mutant::LoserFreesAtOnce) || hurries) && !round.is_in_place() {
-                    self.free(round.own.withdrawn());
-                }
-                if hurries {
-                    return Ok(AttemptEnd::Done(None));
-                }
-                let judged = removed(Mutant::MoveLoserJudgesByBackups);
-                let judged = if judged { Some(self.fetch_backup(round.slot).await?) } else { None };
-                let Some(end) = self.await_end(round.slot, round.old).await? else {
-                    return Ok(AttemptEnd::Suspended);
-                };
-                if !removed(Mutant::LoserFreesAtOnce) && !round.is_in_place() {
-                    self.free_lost(round.own, end);
-                }
-                let end = judged.unwrap_or(end);
-                // Others may have read the winner's word from the backups before this operation began.
-                let counts = self.store.has_valid_lease()
-                    || removed(Mutant::LosersDoNotAsk)
-                    || self.is_vouched_for_now(attempt.intent.key).await;
-                Ok(if counts { lost(attempt.intent, end) } else { AttemptEnd::Retry })
-            }
+            RoundOutcome::Lost => self.end_lost_round(attempt, round).await,
         }
+    }
+
+    async fn end_lost_round(
+        &mut self,
+        attempt: &Attempt<'_>,
+        round: WriteRound,
+    ) -> Result<AttemptEnd, Error> {
+        self.store.counters.add_lost_round();
+        #[cfg(feature = "mutants")]
+        if let Some(ended) = self.end_lost_round_at_once(attempt, &round) {
+            return Ok(ended);
+        }
+        let judged = removed(Mutant::MoveLoserJudgesByBackups);
+        let judged = if judged { Some(self.fetch_backup(round.slot).await?) } else { None };
+        let Some(end) = self.await_end(round.slot, round.old).await? else {
+            return Ok(AttemptEnd::Suspended);
+        };
+        if guard(Mutant::LoserFreesAtOnce, !round.is_in_place()) {
+            self.free_lost(round.own, end);
+        }
+        let end = judged.unwrap_or(end);
+        // Others may have read the winner's word from the backups before this operation began.
+        let counts = passes(Mutant::LosersDoNotAsk, self.store.has_valid_lease())
+            || self.is_vouched_for_now(attempt.intent.key).await;
+        Ok(if counts { lost(attempt.intent, end) } else { AttemptEnd::Retry })
+    }
+
+    /// Does what mutants do that do not wait for the end of a lost round.
+    #[cfg(feature = "mutants")]
+    fn end_lost_round_at_once(
+        &mut self,
+        attempt: &Attempt<'_>,
+        round: &WriteRound,
+    ) -> Option<AttemptEnd> {
+        if removed(Mutant::LoserDoesNotWait) {
+            return Some(lost(attempt.intent, round.old));
+        }
+        let is_move = attempt.intent.opcode == Opcode::Move;
+        let hurries = is_move && removed(Mutant::OvertakenMoveDoesNotWait);
+        if (removed(Mutant::LoserFreesAtOnce) || hurries) && !round.is_in_place() {
+            self.free(round.own.withdrawn());
+        }
+        hurries.then_some(AttemptEnd::Done(None))
     }
 
     /// Returns the end of an attempt whose CAS of the primary is executed. Its own word stands there, or with one
@@ -219,10 +235,8 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
 /// has shown since the round has ended.
 fn lost(intent: &Intent<'_>, end: Slot) -> AttemptEnd {
     match intent.opcode {
-        Opcode::Delete if !removed(Mutant::DeleteLoserSucceeds) => AttemptEnd::Retry,
-        Opcode::Update | Opcode::Upsert
-            if end.is_moved() && !removed(Mutant::MoveLoserSucceeds) =>
-        {
+        Opcode::Delete if guard(Mutant::DeleteLoserSucceeds, true) => AttemptEnd::Retry,
+        Opcode::Update | Opcode::Upsert if guard(Mutant::MoveLoserSucceeds, end.is_moved()) => {
             AttemptEnd::Retry
         }
         _ => AttemptEnd::Done(None),

@@ -30,7 +30,7 @@ use crate::data::Redundancy;
 use crate::error::Error;
 use crate::host::Host;
 use crate::layout::{Opcode, Slot};
-use crate::mutant::{Mutant, removed};
+use crate::mutant::{Mutant, guard, passes, removed};
 use crate::race::Buckets;
 use crate::slab::{SlabKind, WINDOW_EPOCHS};
 use crate::store::{Hint, HintTrust, Store, StoreOp};
@@ -41,7 +41,8 @@ use crate::view::View;
 /// several words in one life, so there are fewer.
 fn window(view: &View, word: Slot) -> u64 {
     let region = view.region_of(word.address()).map(|(region, _)| region.redundancy());
-    if matches!(region, Some(Redundancy::Oriented(_))) && !removed(Mutant::TurnsAreLives) {
+    let is_oriented = matches!(region, Some(Redundancy::Oriented(_)));
+    if guard(Mutant::TurnsAreLives, is_oriented) {
         WINDOW_EPOCHS / u64::from(Slot::TURNS)
     } else {
         WINDOW_EPOCHS
@@ -83,15 +84,14 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
         }
         // A pair that was lost with its only memory node leaves its word in the slot. And for a region that is not in
         // this view, it cannot be told how often its words change.
-        if self.view.object_of(word).is_none() && !removed(Mutant::SpeculatesOnLostPairs) {
+        if guard(Mutant::SpeculatesOnLostPairs, self.view.object_of(word).is_none()) {
             return false;
         }
         debug_assert!(attempt.intent.opcode != Opcode::Insert, "an INSERT has no hint");
         debug_assert!(is_old || !self.view.is_without_primary(slot.subtable), "it may be written");
         let has_backups = !self.view.subtables[slot.subtable as usize].backups().is_empty();
-        let holds = self.view.lies_beside(attempt.object.address, slot.subtable)
-            || removed(Mutant::SpeculationsAnywhere);
-        has_backups && holds
+        let holds = self.view.lies_beside(attempt.object.address, slot.subtable);
+        has_backups && passes(Mutant::SpeculationsAnywhere, holds)
     }
 
     /// Posts the object and the CASes for the round of the hint's word, in one phase.
@@ -124,7 +124,7 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
         let found = self.found_on_backups(round, posted)?;
         let word = self.slot_word(*slot).map_err(|f| self.failed(f))?;
         let is_open = word == round.old || found.contains(&round.own);
-        if is_open || removed(Mutant::StaleSpeculationLoses) {
+        if passes(Mutant::StaleSpeculationLoses, is_open) {
             attempt.speculated_right();
             return Ok(None);
         }

@@ -24,7 +24,7 @@ use super::attempt::{Attempt, AttemptStep, HintReads, WriteRound};
 use crate::error::Error;
 use crate::host::Host;
 use crate::layout::Opcode;
-use crate::mutant::{Mutant, removed};
+use crate::mutant::{Mutant, passes};
 use crate::race::{BucketWords, Buckets};
 use crate::store::target::{HintTarget, live, may_hold};
 use crate::store::{Hint, HintTrust, KeyProof, StoreOp};
@@ -245,7 +245,7 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
             return self.check_steered_hint(attempt, steered, shown);
         }
         let leads = self.is_proved(led.proof, word, attempt.intent.key)?;
-        if (word == hint.word && leads) || removed(Mutant::HintIsTrusted) {
+        if passes(Mutant::HintIsTrusted, word == hint.word && leads) {
             attempt.hint_held = true;
             return Ok(HintCheck::Right(hint));
         }
