@@ -1,7 +1,7 @@
 ------------------------------ MODULE Session ------------------------------
 (***************************************************************************)
 (* What a client does between two batches.                                 *)
-(* Code: crates/core/src/store/{write/*,search}.rs.                        *)
+(* Code: crates/core/src/store/{write/*,read/search}.rs.                   *)
 (*                                                                         *)
 (* A session is a record. Its field `net` holds the verbs of the running   *)
 (* batch, one queue for each memory node: verbs to one node execute in     *)

@@ -379,9 +379,17 @@ impl<F: Fabric, E: Environment> SessionLogic<F, E> {
         &self,
         key: &[u8],
         value: &[u8],
-        redundancy: Redundancy,
-    ) -> impl Future<Output = Result<(), Error>> {
-        self.put_by(key, value, self.redundancy.exactly(redundancy))
+        options: &PutOptions,
+    ) -> Result<(), Error> {
+        let placement = match options.redundancy {
+            Some(redundancy) => self.redundancy.exactly(redundancy),
+            None => self.redundancy.placement(value.len()),
+        };
+        match options.condition {
+            PutCondition::Any => self.put_by(key, value, placement).await,
+            PutCondition::Absent => self.insert_by(key, value, placement).await,
+            PutCondition::Present => self.update_by(key, value, placement).await,
+        }
     }
 
     async fn put_by(&self, key: &[u8], value: &[u8], placement: Placement) -> Result<(), Error> {

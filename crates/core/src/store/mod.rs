@@ -19,15 +19,9 @@
 //! | INSERT, UPSERT of a new key | – | 4 | 3 |
 //! | Move | 4 | 5 | 3 / 4 |
 
-mod backup_reads;
-mod damage;
 mod memory;
-mod scan;
-mod search;
-mod search_many;
+mod read;
 mod session;
-mod steered;
-mod target;
 mod write;
 
 use alloc::boxed::Box;
@@ -39,17 +33,12 @@ use core::mem;
 
 use arrayvec::ArrayVec;
 
-pub use scan::{ParseCursorError, ScanCursor, ScanLimits, ScannedPair};
-pub use search::SearchResult;
-pub use search_many::SearchKey;
+pub use read::{ParseCursorError, ScanCursor, ScanLimits, ScannedPair, SearchKey, SearchResult};
 pub use write::{MoveScope, ObjectDemotion, Transition, Watch, WriteRequest};
 
-use backup_reads::BackupReads;
-use damage::KeyReread;
 use memory::SessionMemory;
+use read::{HintTarget, KeyReread, ReadState, SteeredRead, class_of, replica, reread_for_key};
 use session::{LocalEpochs, OperationPin, SilentNodes, ViewRef, VouchRequests};
-use steered::Steering;
-use target::{HintTarget, class_of, replica};
 
 use crate::data::Fetch;
 use crate::error::{Error, FailedWriteOutcome};
@@ -133,10 +122,8 @@ pub struct Store<F, H> {
     asks: VouchRequests,
     /// Memory nodes that did not answer.
     silent: SilentNodes,
-    /// Barred primaries, whose slots are read from backups.
-    beside: BackupReads,
-    /// Results of steered READs.
-    steering: Steering,
+    /// The state of reads.
+    reads: ReadState,
     /// Whether all regions of the view are replicated.
     has_one_redundancy: Cell<bool>,
 }
@@ -158,8 +145,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
             memory,
             asks: VouchRequests::default(),
             silent: SilentNodes::default(),
-            beside: BackupReads::default(),
-            steering: Steering::default(),
+            reads: ReadState::default(),
             has_one_redundancy,
         }
     }
@@ -262,7 +248,6 @@ impl<F: Fabric, H: Host> Store<F, H> {
             made_room: false,
             pauses: 0,
             asks_before: self.asks.begun(),
-            beside: false,
         }
     }
 
@@ -290,8 +275,6 @@ struct StoreOp<'s, F: Fabric, H: Host> {
     pauses: u32,
     /// The number of questions to the members that had begun before it.
     asks_before: u64,
-    /// Whether it has read slots from backups although there is a primary.
-    beside: bool,
 }
 
 /// Proof that an object is the key's. The slot leads to the object at the moment when the slot is read; from then on
@@ -304,7 +287,7 @@ enum KeyProof {
     /// was made, gave way to this one. Only the CRC shows that no part of the other one was read.
     Whole(Ticket),
     /// A steered READ of a doubted hint: perhaps the object that the slot leads to.
-    Steered(Ticket),
+    Steered(SteeredRead),
 }
 
 /// Returns the number of bytes of an object that have to be read to compare its key.
@@ -513,7 +496,7 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
         candidates: impl Iterator<Item = (SlotRef, Slot)>,
         shown_on: MnId,
         key: Key<'_>,
-    ) -> Result<KeySearch, Error> {
+    ) -> Result<KeySlot, Error> {
         self.batch.next_phase();
         let mut reads = Candidates::new();
         let mut broken = None;
@@ -522,7 +505,7 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
                 Some(ticket) => {
                     reads.push((Hint { slot, word, seen: HintTrust::Unverified }, ticket));
                 }
-                None if self.view.is_being_lost(word) => return Ok(KeySearch::Stale),
+                None if self.view.is_being_lost(word) => return Ok(KeySlot::Stale),
                 None if self.is_gone(word) => {}
                 None => broken = Some(BROKEN_WORD),
             }
@@ -533,7 +516,7 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
         let mut unproved = ArrayVec::<Hint, MAX_CANDIDATES>::new();
         for (hint, ticket) in reads {
             match self.check_key_of(ticket, hint.word, key).map_err(|f| self.failed(f))? {
-                KeyCheck::Same => return Ok(KeySearch::Found(hint)),
+                KeyCheck::Same => return Ok(KeySlot::Found(hint)),
                 KeyCheck::Other => {}
                 KeyCheck::Unproved => unproved.push(hint),
             }
@@ -542,7 +525,7 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
             // On the heap: it is rare, and the futures of operations stay small.
             return Box::pin(self.find_among(unproved, broken, shown_on, key)).await;
         }
-        broken.map_or(Ok(KeySearch::Absent), Err)
+        broken.map_or(Ok(KeySlot::Absent), Err)
     }
 
     /// Returns whether the pair of a word was lost with its only node, and counts such pairs.
@@ -561,17 +544,17 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
         mut broken: Option<Error>,
         shown_on: MnId,
         key: Key<'_>,
-    ) -> Result<KeySearch, Error> {
+    ) -> Result<KeySlot, Error> {
         for hint in unproved {
-            match self.look_again(hint, shown_on, key).await {
-                Ok(KeyReread::Value(_)) => return Ok(KeySearch::Found(hint)),
+            match reread_for_key(self, hint, shown_on, key).await {
+                Ok(KeyReread::Value(_)) => return Ok(KeySlot::Found(hint)),
                 Ok(KeyReread::OtherKey) => {}
-                Ok(KeyReread::Stale) => return Ok(KeySearch::Stale),
+                Ok(KeyReread::Stale) => return Ok(KeySlot::Stale),
                 Err(error @ Error::Corrupt { .. }) => broken = Some(error),
                 Err(error) => return Err(error),
             }
         }
-        broken.map_or(Ok(KeySearch::Absent), Err)
+        broken.map_or(Ok(KeySlot::Absent), Err)
     }
 }
 
@@ -607,7 +590,7 @@ const BROKEN_WORD: Error = Error::Corrupt { what: "a slot refers to no possible 
 type Candidates = ArrayVec<(Hint, Ticket), MAX_CANDIDATES>;
 
 /// The result of a search for a key among some slots.
-enum KeySearch {
+enum KeySlot {
     /// The key is in this slot.
     Found(Hint),
     /// None of the slots refers to the key.

@@ -1,8 +1,8 @@
 //! Memory nodes that did not answer this session: objects are read from other replicas.
 //!
 //! All replicas of an object are equal, so a READ of an object need not wait until the view has changed, nor does it
-//! need a master. A slot is only read from its primary: the operation waits for that ([`StoreOp::read_without`]), or if
-//! there is no master either, reads the slot from the backups ([`StoreOp::wait_for_backups`]).
+//! need a master. A slot is only read from its primary: the operation waits for that (`StoreOp::read_without`), or if
+//! there is no master either, reads the slot from the backups ([`read`](crate::store::read)).
 //!
 //! A node is silent from a verb that it did not answer until one that it did. It is asked less, not never: slots
 //! whose primary lies there are still read there, and so are objects that have no other replica.
@@ -10,11 +10,7 @@
 use alloc::vec::Vec;
 use core::cell::{Cell, RefCell};
 
-use crate::error::Error;
-use crate::host::Host;
-use crate::race::{Buckets, Key};
-use crate::store::StoreOp;
-use crate::verbs::{Fabric, MnId, VerbBatch, VerbError};
+use crate::verbs::{MnId, VerbBatch, VerbError};
 
 /// The memory nodes that did not answer the session's latest verb to them.
 #[derive(Debug, Default)]
@@ -60,33 +56,5 @@ impl SilentNodes {
             }
         }
         self.any.set(!nodes.is_empty());
-    }
-}
-
-impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
-    /// Goes on after a READ for this key had no answer from a node. Returns if the next attempt reads elsewhere,
-    /// because a node has become silent since [`SilentNodes::times`] was `times`; else waits until the node is not a
-    /// member of the view any more.
-    pub(in crate::store) async fn read_elsewhere(
-        &mut self,
-        key: Key<'_>,
-        node: MnId,
-        times: u64,
-        error: Error,
-    ) -> Result<(), Error> {
-        let subtable = Buckets::of(key, &self.view).subtable;
-        let primary = self.view.subtables[subtable as usize].primary().node;
-        let is_in_doubt = self.pin.traces.is_in_doubt();
-        let is_calm = self.view.change.is_none() && !is_in_doubt;
-        if primary == node && is_calm && !self.beside {
-            return self.wait_for_backups(key, node, error).await;
-        }
-        let shows_slots = primary == node || self.view.is_without_primary(subtable);
-        if shows_slots || is_in_doubt || self.store.silent.times() == times {
-            return self.read_without(node, error).await;
-        }
-        self.pin.traces.forgive_reads();
-        self.store.host.report_unreachable(node);
-        Ok(())
     }
 }

@@ -12,7 +12,7 @@
 //! operation began: until a view without the node that was READ takes effect, the node shows what all sessions see,
 //! and afterwards no session changes anything there. So a question serves all operations that began before it.
 //!
-//! Members also show which nodes they *bar* ([`backup_reads`](crate::store::backup_reads)): a member that bars a node
+//! Members also show which nodes they *bar* (backup reads: [`read`](crate::store::read)): a member that bars a node
 //! does not vouch for words that the node has shown. If there is no vouching for a primary because it is barred, its
 //! backups are read.
 //!

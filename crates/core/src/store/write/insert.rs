@@ -33,7 +33,7 @@ use crate::host::Host;
 use crate::layout::Slot;
 use crate::mutant::{Mutant, guard, passes, removed, right_or};
 use crate::race::{BucketWords, Buckets};
-use crate::store::{Hint, KeySearch, StoreOp};
+use crate::store::{Hint, KeySlot, StoreOp};
 use crate::verbs::{Fabric, MnId};
 use crate::view::SlotRef;
 
@@ -198,7 +198,7 @@ impl<'o, 's, 'a, 'i, F: Fabric, H: Host> NewPair<'o, 's, 'a, 'i, F, H> {
         let unknown = unknown(words, own, self.first);
         Ok(!matches!(
             self.op.find_key(unknown, shown_on, self.attempt.intent.key).await?,
-            KeySearch::Absent
+            KeySlot::Absent
         ))
     }
 

@@ -45,8 +45,8 @@ use crate::mutant::{Mutant, guard, removed};
 use crate::race::{BucketWords, Buckets, IntoKey, Key};
 use crate::slab::{SlabKind, USED_AGAIN_AT};
 use crate::store::memory::SET_FREE_TOGETHER;
-use crate::store::target::{live, may_hold};
-use crate::store::{Hint, KeySearch, Store, StoreOp, WriteResult};
+use crate::store::read::{live, may_hold};
+use crate::store::{Hint, KeySlot, Store, StoreOp, WriteResult};
 use crate::verbs::{Fabric, VerbBatch, VerbError};
 use attempt::{CannotBegin, Intent, WriteValue};
 use insert::NewPair;
@@ -409,7 +409,7 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
         if may_hold(shown.word, key) {
             let shown_on = self.primary(shown.slot).node;
             let only = [(shown.slot, shown.word)].into_iter();
-            if let KeySearch::Found(found) = Box::pin(self.find_key(only, shown_on, key)).await? {
+            if let KeySlot::Found(found) = Box::pin(self.find_key(only, shown_on, key)).await? {
                 return Ok(KeyLocation::Slot(found));
             }
         }
@@ -425,9 +425,9 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
     async fn find_in(&mut self, words: BucketWords, key: Key<'_>) -> Result<KeyLocation, Error> {
         let shown_on = self.view.subtables[words.subtable() as usize].primary().node;
         Ok(match self.find_key(live(&words), shown_on, key).await? {
-            KeySearch::Found(found) => KeyLocation::Slot(found),
-            KeySearch::Absent => KeyLocation::Absent(words),
-            KeySearch::Stale => KeyLocation::Unknown,
+            KeySlot::Found(found) => KeyLocation::Slot(found),
+            KeySlot::Absent => KeyLocation::Absent(words),
+            KeySlot::Stale => KeyLocation::Unknown,
         })
     }
 }

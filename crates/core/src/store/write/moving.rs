@@ -33,8 +33,9 @@ use crate::race::{IntoKey, Key};
 use crate::slab::{SlabKind, USED_AGAIN_AT};
 use crate::stats::OpKind;
 use crate::store::memory::SET_FREE_TOGETHER;
+use crate::store::read::{KeySearch, LocatedPair, SearchAttempt};
 use crate::store::{Hint, Store, StoreOp, WriteResult};
-use crate::verbs::{Fabric, VerbError};
+use crate::verbs::Fabric;
 
 /// The result of giving a pair another redundancy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -228,25 +229,22 @@ impl<F: Fabric, H: Host> PairMove<'_, '_, '_, F, H> {
 
     /// Finds the pair and its value.
     async fn find_value(&mut self, hint: Option<Hint>) -> Result<MovedPair, Error> {
-        let silent = self.op.store.silent.times();
-        let found = match self.op.search_by_view(self.key, hint).await {
-            Err(error @ Error::Unreachable { node, error: VerbError::Unreachable, .. }) => {
-                self.op.read_elsewhere(self.key, node, silent, error).await?;
-                return Ok(MovedPair::Unknown);
-            }
-            found => found?,
+        let mut search = KeySearch::new(self.op, self.key);
+        let SearchAttempt::Done(found) = search.attempt(hint).await? else {
+            return Ok(MovedPair::Unknown);
         };
+        let from_backups = search.has_used_backups();
         // A word that backups show beside their primary is not known to be committed. If a newer view has come on the
         // way, the slot may be frozen by it.
         let may_write = passes(Mutant::MovesWhileFrozen, self.op.may_write_now(self.key));
-        if self.op.beside || !may_write {
+        if from_backups || !may_write {
             self.op.pin.pause();
             self.pause("the primary of the key, or the end of a change").await?;
             return Ok(MovedPair::Unknown);
         }
         Ok(match found {
-            Some((place, span)) => {
-                MovedPair::At { place, value: self.op.batch.bytes(span).to_vec() }
+            Some(LocatedPair { place, value }) => {
+                MovedPair::At { place, value: self.op.batch.bytes(value).to_vec() }
             }
             None => MovedPair::Absent,
         })

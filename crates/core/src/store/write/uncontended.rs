@@ -26,7 +26,7 @@ use crate::host::Host;
 use crate::layout::Opcode;
 use crate::mutant::{Mutant, passes};
 use crate::race::{BucketWords, Buckets};
-use crate::store::target::{HintTarget, live, may_hold};
+use crate::store::read::{HintTarget, SteeredRead, live, may_hold};
 use crate::store::{Hint, HintTrust, KeyProof, StoreOp};
 use crate::verbs::{Fabric, Ticket};
 
@@ -215,7 +215,7 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
         }
         let slot = target.read_slot(&mut self.batch);
         let proof = if target.hint.is_doubted() && target.is_beside_its_slot() {
-            KeyProof::Steered(target.read_steered(&mut self.batch))
+            KeyProof::Steered(SteeredRead::post(target, &mut self.batch))
         } else {
             self.read_proof(target, attempt.intent.key)
         };
@@ -258,11 +258,14 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
     fn check_steered_hint(
         &mut self,
         attempt: &mut Attempt<'_>,
-        steered: Ticket,
+        steered: SteeredRead,
         shown: Hint,
     ) -> Result<HintCheck, Error> {
         let key = attempt.intent.key;
-        let leads = may_hold(shown.word, key) && self.steered(steered, shown, key)?.is_some();
+        let leads = may_hold(shown.word, key) && {
+            let value = steered.value(shown, key, self.store, &self.view, &self.batch);
+            value.map_err(|failure| self.failed(failure))?.is_some()
+        };
         attempt.hint_held = leads && attempt.hint.is_some_and(|hint| hint.word == shown.word);
         Ok(if leads && self.is_well_placed(attempt, Some(shown)) {
             HintCheck::Right(shown)

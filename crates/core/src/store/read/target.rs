@@ -2,24 +2,24 @@
 //!
 //! Words come from memory that others write, hints from a cache: neither is certain to be right.
 
-use super::session::SilentNodes;
-use super::{Hint, StoreOp};
 use crate::data::Fetch;
 use crate::host::Host;
 use crate::layout::{Address, SizeClass, Slot};
 use crate::mutant::{Mutant, removed};
 use crate::race::{BucketWords, Key};
+use crate::store::session::SilentNodes;
+use crate::store::{Hint, StoreOp};
 use crate::verbs::{Fabric, MnId, Ticket, VerbBatch};
 use crate::view::{PoolPlace, SlotRef, View};
 
 /// Returns whether a word of the primary may refer to the key.
 #[inline]
-pub(super) fn may_hold(word: Slot, key: Key<'_>) -> bool {
+pub(in crate::store) fn may_hold(word: Slot, key: Key<'_>) -> bool {
     !word.is_free() && !word.is_tentative() && word.fingerprint() == key.fingerprint()
 }
 
 /// Returns those slots of a key that may refer to it, as a writer sees them.
-pub(super) fn live(words: &BucketWords) -> impl Iterator<Item = (SlotRef, Slot)> + '_ {
+pub(in crate::store) fn live(words: &BucketWords) -> impl Iterator<Item = (SlotRef, Slot)> + '_ {
     let shown = removed(Mutant::WritersSeeTentative);
     words.matching().filter(move |(_, w)| !w.is_tentative() || shown)
 }
@@ -27,14 +27,14 @@ pub(super) fn live(words: &BucketWords) -> impl Iterator<Item = (SlotRef, Slot)>
 /// Returns the size class of the object that a word refers to, if a client of this cluster can have written such an
 /// object.
 #[inline]
-pub(super) fn class_of(view: &View, word: Slot) -> Option<SizeClass> {
+pub(in crate::store) fn class_of(view: &View, word: Slot) -> Option<SizeClass> {
     word.class().filter(|class| view.geometry.has_class(*class))
 }
 
 /// Returns the replica from which an object of this class is read: the one on this node if there is one
 /// ([`data`](crate::data)). `None` if there can be no such object.
 #[inline]
-pub(super) fn replica(
+pub(in crate::store) fn replica(
     view: &View,
     silent: &SilentNodes,
     address: Address,
@@ -46,7 +46,7 @@ pub(super) fn replica(
 }
 
 /// The slot and the object to which a hint leads.
-pub(super) struct HintTarget {
+pub(in crate::store) struct HintTarget {
     pub hint: Hint,
     /// The slot on its primary.
     pub slot: PoolPlace,
@@ -71,26 +71,31 @@ impl HintTarget {
         Some(HintTarget { hint, slot, object, class, is_whole })
     }
 
+    /// Returns the target of a hint for a reader; `None` if the hint cannot be right, or the slot is not read from
+    /// its primary.
+    #[inline]
+    pub fn of_reader<F: Fabric, H: Host>(
+        op: &StoreOp<'_, F, H>,
+        hint: Hint,
+        key: Key<'_>,
+    ) -> Option<HintTarget> {
+        let target = HintTarget::new(&op.view, &op.store.silent, hint, key)?;
+        (!op.store.reads.backups.has(&op.view, hint.slot.subtable)).then_some(target)
+    }
+
     /// Posts the READ of the slot.
     pub fn read_slot(&self, batch: &mut VerbBatch) -> Ticket {
         batch.read(self.slot.node, self.slot.offset, 8)
     }
 
-    /// Posts the READs of slot and value, the slot first.
+    /// Posts the READs for the value.
     #[inline]
-    pub fn read_pair(
-        &self,
-        view: &View,
-        silent: &SilentNodes,
-        batch: &mut VerbBatch,
-    ) -> (Ticket, Fetch) {
-        let slot = self.read_slot(batch);
-        let fetch = if self.is_whole {
+    pub fn fetch(&self, view: &View, silent: &SilentNodes, batch: &mut VerbBatch) -> Fetch {
+        if self.is_whole {
             Fetch::whole(self.read_object(batch))
         } else {
             self.fetch_chunks(view, silent, batch)
-        };
-        (slot, fetch)
+        }
     }
 
     #[cold]
@@ -111,24 +116,8 @@ impl HintTarget {
         self.is_whole && self.object.node == self.slot.node
     }
 
-    /// Posts a READ of as many bytes as the hint's object has, which may be steered to the object that the slot leads
-    /// to.
-    pub fn read_steered(&self, batch: &mut VerbBatch) -> Ticket {
-        batch.steered(self.slot.node, self.slot.offset, self.class.bytes() as u32)
-    }
-
     /// Posts the READ of everything at the place where the key is read.
     pub fn read_object(&self, batch: &mut VerbBatch) -> Ticket {
         batch.read(self.object.node, self.object.offset, self.class.bytes() as u32)
-    }
-}
-
-impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
-    /// Returns the target of a hint for a reader; `None` if the hint cannot be right, or the slot is not read from
-    /// its primary.
-    #[inline]
-    pub(super) fn target(&self, hint: Hint, key: Key<'_>) -> Option<HintTarget> {
-        let target = HintTarget::new(&self.view, &self.store.silent, hint, key)?;
-        (!self.reads_backups(hint.slot.subtable)).then_some(target)
     }
 }

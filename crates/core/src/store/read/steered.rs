@@ -18,15 +18,14 @@
 
 use core::cell::Cell;
 
-use super::target::{HintTarget, may_hold};
-use super::{Hint, HintTrust, Store, StoreOp, slot_word};
-use crate::data::FetchResult;
-use crate::error::Error;
+use super::target::HintTarget;
 use crate::host::Host;
 use crate::layout::{Object, Slot};
-use crate::mutant::{Mutant, removed};
+use crate::mutant::{Mutant, passes, removed};
 use crate::race::Key;
-use crate::verbs::{Fabric, MnId, Span, Ticket, VerbBatch, VerbError};
+use crate::store::{Hint, Store};
+use crate::verbs::{Fabric, FailedVerb, Span, Ticket, VerbBatch, VerbError};
+use crate::view::View;
 
 /// The number of steered READs after which a session decides whether they are worth it.
 const ROUND: u32 = 64;
@@ -46,15 +45,11 @@ pub(super) struct Steering {
 }
 
 impl Steering {
-    /// Returns whether the next one is worth it.
-    fn is_worth_it(&self) -> bool {
-        match self.without.get() {
-            0 => true,
-            left => {
-                self.without.set(left - 1);
-                false
-            }
-        }
+    /// Returns whether the next one is worth it; if not, counts that the session does without it.
+    fn takes_turn(&self) -> bool {
+        let left = self.without.get();
+        self.without.set(left.saturating_sub(1));
+        left == 0
     }
 
     fn note(&self, brought: bool) {
@@ -73,90 +68,69 @@ impl Steering {
 
 impl<F: Fabric, H: Host> Store<F, H> {
     /// Returns whether a hint that is likely to be wrong should be given all the same, as
-    /// [doubted](super::HintTrust::LikelyStale).
+    /// [likely stale](crate::store::HintTrust::LikelyStale).
     #[inline]
     pub fn asks_switches(&self) -> bool {
-        self.fabric.may_steer() && self.steering.is_worth_it()
+        self.fabric.may_steer() && self.reads.steering.takes_turn()
     }
 }
 
-impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
-    /// Returns the pair that the slot of a doubted hint leads to. Takes one phase, or two if the switch does not know
-    /// the object.
-    pub(super) async fn search_steered(
-        &mut self,
-        key: Key<'_>,
-        target: HintTarget,
-    ) -> Result<Option<(Hint, Span)>, Error> {
-        let slot = target.read_slot(&mut self.batch);
-        let steered = target.read_steered(&mut self.batch);
-        self.phase().await;
-        let word = slot_word(&self.batch, slot).map_err(|f| self.failed(f))?;
-        let shown = Hint { slot: target.hint.slot, word, seen: HintTrust::Unverified };
-        if !may_hold(word, key) {
-            return Ok(None);
-        }
-        match self.steered(steered, shown, key)? {
-            Some(span) => Ok(Some((Hint { seen: self.seen(), ..shown }, span))),
-            None => self.search_by_word(key, shown, target.slot.node).await,
-        }
+/// A steered READ that was posted.
+#[derive(Clone, Copy)]
+pub(in crate::store) struct SteeredRead(Ticket);
+
+impl SteeredRead {
+    /// Posts a READ of as many bytes as the hint's object has, which may be steered to the object that the slot leads
+    /// to.
+    pub fn post(target: &HintTarget, batch: &mut VerbBatch) -> SteeredRead {
+        SteeredRead(batch.steered(
+            target.slot.node,
+            target.slot.offset,
+            target.class.bytes() as u32,
+        ))
     }
 
-    /// Follows the word that the slot of a hint shows, which may lead to the key: one phase, to its object.
-    pub(super) async fn search_by_word(
-        &mut self,
-        key: Key<'_>,
-        shown: Hint,
-        shown_on: MnId,
-    ) -> Result<Option<(Hint, Span)>, Error> {
-        self.batch.next_phase();
-        let Some(object) = self.fetch(shown_on, shown.word) else { return Ok(None) };
-        self.phase().await;
-        Ok(match self.fetched(object, shown.word, key)? {
-            FetchResult::Value(span) => Some((Hint { seen: self.seen(), ..shown }, span)),
-            FetchResult::OtherKey | FetchResult::Stale => None,
-        })
-    }
-
-    /// Returns the value that a steered READ has brought, if it is that of the key, in the object of the word that
-    /// the slot has shown.
+    /// Returns the value that it has brought, if that is the key's, in the object of the word that the slot has shown.
     #[cold]
-    pub(super) fn steered(
-        &mut self,
-        steered: Ticket,
+    pub fn value<F: Fabric, H: Host>(
+        self,
         shown: Hint,
         key: Key<'_>,
-    ) -> Result<Option<Span>, Error> {
-        let bytes = match self.batch.data_span(steered) {
+        store: &Store<F, H>,
+        view: &View,
+        batch: &VerbBatch,
+    ) -> Result<Option<Span>, FailedVerb> {
+        let bytes = match batch.data_span(self.0) {
             Ok(span) => Some(span),
             // The READ was steered beyond the pool, or would have gone beyond it from the slot.
             Err(failure) if failure.error == VerbError::OutOfBounds => None,
-            Err(failure) => return Err(self.failed(failure)),
+            Err(failure) => return Err(failure),
         };
-        let target = HintTarget::new(&self.view, &self.store.silent, shown, key);
+        let target = HintTarget::new(view, &store.silent, shown, key);
         // The place where the object is READ without a switch.
         let target = target.filter(|target| target.is_beside_its_slot());
         let brought = match (bytes, target) {
             (Some(bytes), Some(target)) => {
                 let bytes_of = target.class.bytes() as u32;
                 let whole = (bytes_of <= bytes.len).then(|| bytes.part(0, bytes_of));
-                whole.and_then(|bytes| value_in(&self.batch, bytes, shown.word, key))
+                whole.and_then(|bytes| value_in(batch, bytes, shown.word, key))
             }
             _ => None,
         };
-        self.store.steering.note(brought.is_some());
-        self.store.counters.add_steered(brought.is_some());
+        store.reads.steering.note(brought.is_some());
+        store.counters.add_steered(brought.is_some());
         Ok(brought)
     }
 }
 
 /// Returns the value of a key, if these bytes are the object of a word and have the key.
-fn value_in(batch: &VerbBatch, bytes: Span, word: Slot, key: Key<'_>) -> Option<Span> {
+fn value_in(batch: &VerbBatch, at: Span, word: Slot, key: Key<'_>) -> Option<Span> {
+    let bytes = batch.bytes(at);
     let object = if removed(Mutant::SteeredByItsKey) {
-        Object::decode(batch.bytes(bytes)).ok()?
+        Object::decode(bytes)
     } else {
-        Object::decode_of(batch.bytes(bytes), word.object_identity()).ok()?
+        Object::decode_of(bytes, word.object_identity())
     };
-    let is_of_key = object.key() == &*key || removed(Mutant::KeysNotCompared);
-    is_of_key.then(|| bytes.part(object.value_offset() as u32, object.value().len() as u32))
+    let object = object.ok()?;
+    passes(Mutant::KeysNotCompared, object.key() == &*key).then(|| at.part(object.value_offset() as u32, object.value().len() as u32))
 }

@@ -1,0 +1,117 @@
+//! Backup reads: reads of slots from their backups while the primary does not answer and the master is silent.
+//!
+//! ```text
+//! bar    the other members are asked to bar the primary; a lease is waited for     (no verbs)
+//! look   READ both buckets from all backups, which must all answer and agree       (1 phase)
+//! ```
+//!
+//! A slot is normally read from its primary, because its backups show a word before it is committed. A session that
+//! is only cut off from the primary could read there a word that other sessions do not see yet. So more than half of
+//! all members, and all backups that are read, *bar* the primary first: from then on no lease is granted, and no
+//! majority vouches for words that the primary shows. When all leases have run out, no session relies on the primary
+//! any more, and the word of a slot is the one on which all of its backups agree
+//! (`docs/decisions/0030-reads-without-a-master.md`, which has the argument).
+//!
+//! This holds for one view: an operation that is pinned by the view holds up the change that settles the words it has
+//! read. If the backups do not agree, or one of them does not answer, the operation waits.
+//!
+//! A word read in this way is no hint: it is not known to be committed.
+
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::cell::{Cell, RefCell};
+
+use arrayvec::ArrayVec;
+
+use crate::host::Host;
+use crate::race::{BucketWords, Buckets};
+use crate::store::{Store, StoreOp};
+use crate::verbs::{Fabric, FailedVerb, MnId, Ticket};
+use crate::view::{MAX_REPLICAS, Subtable, View};
+
+/// The primaries whose slots a session reads from the backups.
+#[derive(Debug, Default)]
+pub(super) struct BackupReads {
+    /// The number of the view by which it does so; 0 if it does not. Usually 0: this is checked for every object that
+    /// is read.
+    view: Cell<u64>,
+    barred: RefCell<Vec<PrimaryBars>>,
+}
+
+/// A primary, with all members that bar it.
+#[derive(Debug)]
+struct PrimaryBars {
+    node: MnId,
+    by: Vec<MnId>,
+}
+
+impl BackupReads {
+    /// Returns whether the slots of a subtable are read from its backups by this view, although the subtable has a
+    /// primary.
+    #[inline]
+    pub fn has(&self, view: &View, subtable: u32) -> bool {
+        self.view.get() == view.number
+            && self.is_barred_by_backups(&view.subtables[subtable as usize])
+    }
+
+    #[cold]
+    fn is_barred_by_backups(&self, subtable: &Subtable) -> bool {
+        let primary = subtable.primary();
+        let backups = subtable.backups();
+        let barred = self.barred.borrow();
+        let found = barred.iter().find(|barred| barred.node == primary.node);
+        let all = |by: &[MnId]| backups.iter().all(|backup| by.contains(&backup.node));
+        !backups.is_empty() && found.is_some_and(|barred| all(&barred.by))
+    }
+
+    fn add(&self, primary: PrimaryBars, view: u64) {
+        let mut barred = self.barred.borrow_mut();
+        if self.view.replace(view) != view {
+            barred.clear();
+        }
+        barred.retain(|known| known.node != primary.node);
+        barred.push(primary);
+    }
+}
+
+impl<F: Fabric, H: Host> Store<F, H> {
+    /// Returns whether a session without a valid lease may read a subtable's slots from its backups by this view. If
+    /// so, the session reads them there from now on, until the view changes. If not, this call has taken the steps
+    /// towards it that are due.
+    pub(in crate::store) async fn may_read_backups(&self, subtable: u32, view: &Arc<View>) -> bool {
+        let backup_reads = &self.reads.backups;
+        if backup_reads.has(view, subtable) {
+            return true;
+        }
+        let places = &view.subtables[subtable as usize];
+        if self.has_valid_lease() || view.change.is_some() || places.backups().is_empty() {
+            return false;
+        }
+        let node = places.primary().node;
+        let Some(by) = self.host.bar(node, view).await else { return false };
+        backup_reads.add(PrimaryBars { node, by }, view.number);
+        backup_reads.has(view, subtable)
+    }
+}
+
+/// Reads all slots of the key from all replicas of its subtable from this one on, in one phase, and returns the words
+/// to which these replicas are going to be settled; `None` if that is not certain.
+pub(super) async fn fetch_agreed<F: Fabric, H: Host>(
+    op: &mut StoreOp<'_, F, H>,
+    buckets: &Buckets,
+    first: usize,
+) -> Result<Option<BucketWords>, FailedVerb> {
+    op.batch.next_phase();
+    let view = op.view.clone();
+    let places = &view.subtables[buckets.subtable as usize].replicas()[first..];
+    let mut reads = ArrayVec::<[Ticket; 2], MAX_REPLICAS>::new();
+    for place in places {
+        reads.push(buckets.read(&mut op.batch, *place));
+    }
+    op.phase().await;
+    let mut replicas = ArrayVec::<BucketWords, MAX_REPLICAS>::new();
+    for tickets in reads {
+        replicas.push(buckets.words(&op.batch, tickets)?);
+    }
+    Ok(BucketWords::settled(&replicas))
+}

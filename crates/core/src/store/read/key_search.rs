@@ -1,0 +1,330 @@
+//! The search for one key, as a part of an operation: by a hint, then by the buckets.
+//!
+//! Order of calls: [`KeySearch::run`] for a SEARCH; or, for the caller of a larger operation, each time that the
+//! operation is pinned by a view that may be read, [`KeySearch::attempt`], and then [`KeySearch::has_used_backups`].
+
+use alloc::boxed::Box;
+
+use arrayvec::ArrayVec;
+
+use super::backup_reads::fetch_agreed;
+use super::damage::{KeyReread, reread_for_key};
+use super::lookup::{LocatedPair, Lookup, LookupResult};
+use super::target::HintTarget;
+use crate::error::{Error, FailedWriteOutcome};
+use crate::host::Host;
+use crate::layout::Slot;
+use crate::mutant::{Mutant, guard, removed};
+use crate::race::{BucketWords, Buckets, Key, MAX_CANDIDATES};
+use crate::store::{BROKEN_WORD, Hint, HintTrust, StoreOp};
+use crate::verbs::{Fabric, MnId, VerbError};
+use crate::view::SlotRef;
+
+/// IndexCandidates of a key are fetched together up to this many bytes, including the one that goes beyond.
+const MAX_FETCHED_BYTES: u64 = 64 << 20;
+
+/// The search for one key, as a part of an operation.
+pub(in crate::store) struct KeySearch<'o, 's, F: Fabric, H: Host> {
+    op: &'o mut StoreOp<'s, F, H>,
+    key: Key<'o>,
+    /// Whether the attempt has read slots from backups although there is a primary.
+    from_backups: bool,
+}
+
+/// The result of one attempt to find a key.
+pub(in crate::store) enum SearchAttempt {
+    /// The key's pair, or none.
+    Done(Option<LocatedPair>),
+    /// A memory node did not answer. The next attempt reads elsewhere.
+    Again,
+}
+
+/// The result of one look into the buckets of a key.
+enum IndexLook {
+    /// The key's pair, or none.
+    Done(Option<LocatedPair>),
+    /// The slots can be read after a change of the view.
+    AwaitsChange,
+    /// A slot has changed meanwhile.
+    SlotChanged,
+}
+
+/// All slots of a key, as a node has shown them, or as all backups agree.
+struct ShownSlots {
+    words: BucketWords,
+    /// The node, or the first of the backups.
+    shown_on: MnId,
+    /// The trust in places that are found by them.
+    seen: HintTrust,
+}
+
+/// Slots that may refer to the key, after the READs of their objects were posted.
+struct IndexCandidates {
+    shown_on: MnId,
+    lookups: ArrayVec<Lookup, MAX_CANDIDATES>,
+    /// Those of which the objects are still to be read, or to be read from all places.
+    unproved: ArrayVec<Hint, MAX_CANDIDATES>,
+    /// The error if no other candidate has the key.
+    broken: Option<Error>,
+    /// Whether the pair of one of them is being lost.
+    is_being_lost: bool,
+}
+
+impl<'o, 's, F: Fabric, H: Host> KeySearch<'o, 's, F, H> {
+    /// Returns the search for a key by this operation.
+    pub fn new(op: &'o mut StoreOp<'s, F, H>, key: Key<'o>) -> KeySearch<'o, 's, F, H> {
+        KeySearch { op, key, from_backups: false }
+    }
+
+    /// Whether the last attempt has read slots from backups although there is a primary.
+    pub fn has_used_backups(&self) -> bool {
+        self.from_backups
+    }
+
+    /// Returns the key's pair at a moment since the operation began.
+    pub(super) async fn run(&mut self, hint: Option<Hint>) -> Result<Option<LocatedPair>, Error> {
+        loop {
+            self.op.await_readable(self.key).await?;
+            let SearchAttempt::Done(found) = self.attempt(hint).await? else { continue };
+            let counts = if self.from_backups {
+                self.op.is_vouched_for_backups().await?
+            } else {
+                self.op.is_vouched_for(self.key).await?
+            };
+            if counts {
+                return Ok(found);
+            }
+        }
+    }
+
+    /// Returns the key's pair by the view that the operation is pinned by. It counts only if the view is vouched for.
+    pub async fn attempt(&mut self, hint: Option<Hint>) -> Result<SearchAttempt, Error> {
+        let times = self.op.store.silent.times();
+        match self.by_view(hint).await {
+            Err(error @ Error::Unreachable { node, error: VerbError::Unreachable, .. }) => {
+                self.read_elsewhere(node, times, error).await?;
+                Ok(SearchAttempt::Again)
+            }
+            other => other.map(SearchAttempt::Done),
+        }
+    }
+
+    async fn by_view(&mut self, hint: Option<Hint>) -> Result<Option<LocatedPair>, Error> {
+        self.op.batch.clear();
+        self.from_backups = false;
+        if let Some(target) = hint.and_then(|hint| HintTarget::of_reader(self.op, hint, self.key))
+            && let Some(found) = self.by_hint(target).await?
+        {
+            return Ok(Some(found));
+        }
+        // On the heap: otherwise the future of every search would have room for all slots of a key.
+        Box::pin(self.by_index()).await
+    }
+
+    /// Follows a hint: one phase, and another one if its slot has changed.
+    async fn by_hint(&mut self, target: HintTarget) -> Result<Option<LocatedPair>, Error> {
+        let shown_on = target.slot.node;
+        let op = &mut *self.op;
+        let lookup = if target.hint.is_doubted() && target.is_beside_its_slot() {
+            Lookup::of_switch(&target, &mut op.batch)
+        } else {
+            Lookup::of_hint(&target, op.store, &op.view, &mut op.batch)
+        };
+        op.phase().await;
+        let mut result = self.advance(lookup)?;
+        if let LookupResult::Follow(shown) = result {
+            self.op.batch.next_phase();
+            let Some(lookup) = Lookup::of_word(self.op, shown, shown_on) else { return Ok(None) };
+            self.op.phase().await;
+            result = self.advance(lookup)?;
+        }
+        let LookupResult::Found(LocatedPair { place, value }) = result else { return Ok(None) };
+        Ok(Some(LocatedPair { place: Hint { seen: self.op.seen(), ..place }, value }))
+    }
+
+    fn advance(&mut self, lookup: Lookup) -> Result<LookupResult, Error> {
+        let op = &mut *self.op;
+        let result = lookup.advance(self.key, op.store, &op.view, &mut op.batch);
+        result.map_err(|failure| op.failed(failure))
+    }
+
+    /// Does the work of [`Store::word_in`](crate::store::Store::word_in).
+    pub(super) async fn word_in(&mut self, slot: SlotRef) -> Result<Option<Slot>, Error> {
+        self.op.await_readable(self.key).await?;
+        let op = &mut *self.op;
+        op.batch.clear();
+        let is_read = op.view.has_slot(slot)
+            && !op.view.is_without_primary(slot.subtable)
+            && !op.store.reads.backups.has(&op.view, slot.subtable);
+        if !is_read {
+            return Ok(None);
+        }
+        let ticket = op.read_slot(slot);
+        op.phase().await;
+        // If the node did not answer, a SEARCH finds out, and waits for it.
+        let Ok(word) = op.slot_word(ticket) else { return Ok(None) };
+        // The word of a pair that is lost, or is being lost, stands in the slot: a SEARCH finds out which.
+        if guard(Mutant::FollowersReadWhatIsLost, op.view.leads_to_lost(word)) {
+            return Ok(None);
+        }
+        Ok(op.is_vouched_for(self.key).await?.then_some(word))
+    }
+
+    /// Searches the buckets of the key: two phases, or one if no slot may refer to it.
+    async fn by_index(&mut self) -> Result<Option<LocatedPair>, Error> {
+        loop {
+            match self.look_at_index().await? {
+                IndexLook::Done(found) => return Ok(found),
+                IndexLook::AwaitsChange => {
+                    self.op.wait_for_change().await?;
+                    self.op.await_readable(self.key).await?;
+                }
+                // Others have made progress: look again.
+                IndexLook::SlotChanged => {
+                    if self.op.pause().await.is_err() {
+                        let waiting_for = "a slot that others keep changing";
+                        let outcome = FailedWriteOutcome::NotApplied;
+                        return Err(Error::GaveUp { waiting_for, outcome });
+                    }
+                }
+            }
+        }
+    }
+
+    /// Reads the buckets of the key, and the objects of the slots that may refer to it.
+    async fn look_at_index(&mut self) -> Result<IndexLook, Error> {
+        let Some(slots) = self.read_slots().await? else { return Ok(IndexLook::AwaitsChange) };
+        let mut candidates = self.post_candidates(slots);
+        if !candidates.lookups.is_empty() {
+            self.op.phase().await;
+        }
+        for lookup in &candidates.lookups {
+            match self.advance(*lookup)? {
+                LookupResult::Found(found) => return Ok(IndexLook::Done(Some(found))),
+                LookupResult::OtherKey => {}
+                LookupResult::Follow(hint) | LookupResult::Unproved(hint) => {
+                    candidates.unproved.push(hint);
+                }
+            }
+        }
+        let mut is_stale = false;
+        for place in &candidates.unproved {
+            // The objects that were read before are not needed any more.
+            self.op.batch.clear();
+            match reread_for_key(self.op, *place, candidates.shown_on, self.key).await {
+                Ok(KeyReread::Value(value)) => {
+                    return Ok(IndexLook::Done(Some(LocatedPair { place: *place, value })));
+                }
+                Ok(KeyReread::OtherKey) => {}
+                Ok(KeyReread::Stale) => is_stale = true,
+                Err(error @ Error::Corrupt { .. }) => candidates.broken = Some(error),
+                Err(error) => return Err(error),
+            }
+        }
+        if candidates.is_being_lost {
+            return Ok(IndexLook::AwaitsChange);
+        }
+        if is_stale {
+            return Ok(IndexLook::SlotChanged);
+        }
+        candidates.broken.map_or(Ok(IndexLook::Done(None)), Err)
+    }
+
+    /// Reads all slots of the key, in one phase: from the primary, or if that is lost or barred from the backups.
+    /// `None` if these do not agree.
+    async fn read_slots(&mut self) -> Result<Option<ShownSlots>, Error> {
+        let op = &mut *self.op;
+        // A change that was waited for may have split the subtable.
+        let buckets = Buckets::of(self.key, &op.view);
+        op.batch.clear();
+        self.from_backups = op.store.reads.backups.has(&op.view, buckets.subtable);
+        let first = usize::from(self.from_backups);
+        let is_by_backups = self.from_backups || op.view.is_without_primary(buckets.subtable);
+        let words = if is_by_backups {
+            fetch_agreed(op, &buckets, first).await
+        } else {
+            op.fetch_words(&buckets).await.map(Some)
+        };
+        let Some(words) = words.map_err(|failure| op.failed(failure))? else { return Ok(None) };
+        let shown_on = op.view.subtables[buckets.subtable as usize].replicas()[first].node;
+        // Words of backups count for this read only.
+        let seen = if is_by_backups { HintTrust::Unverified } else { op.seen() };
+        Ok(Some(ShownSlots { words, shown_on, seen }))
+    }
+
+    /// Posts the READs for the objects of the slots that may refer to the key.
+    fn post_candidates(&mut self, slots: ShownSlots) -> IndexCandidates {
+        let ShownSlots { words, shown_on, seen } = slots;
+        let mut candidates = IndexCandidates {
+            shown_on,
+            lookups: ArrayVec::new(),
+            unproved: ArrayVec::new(),
+            broken: None,
+            is_being_lost: false,
+        };
+        let op = &mut *self.op;
+        op.batch.next_phase();
+        let shows_tentative = removed(Mutant::ReadersSeeTentative);
+        let live = words.matching().filter(|(_, word)| !word.is_tentative() || shows_tentative);
+        for (slot, word) in live {
+            let has_lookups = !candidates.lookups.is_empty();
+            if has_lookups && op.batch.touched_bytes() > MAX_FETCHED_BYTES {
+                // Fingerprints collide, or the index is damaged: read the further objects one by one.
+                candidates.unproved.push(Hint { slot, word, seen: HintTrust::Unverified });
+                continue;
+            }
+            match Lookup::of_word(op, Hint { slot, word, seen }, shown_on) {
+                Some(lookup) => candidates.lookups.push(lookup),
+                None if op.view.is_being_lost(word) => candidates.is_being_lost = true,
+                None if op.is_gone(word) => {}
+                None => candidates.broken = Some(BROKEN_WORD),
+            }
+        }
+        candidates
+    }
+
+    /// Goes on after a READ had no answer from a node. Returns if the next attempt reads elsewhere, because a node has
+    /// become silent since `SilentNodes::times` was `times`; else waits until the node is not a member of the view any
+    /// more.
+    async fn read_elsewhere(&mut self, node: MnId, times: u64, error: Error) -> Result<(), Error> {
+        let op = &mut *self.op;
+        let subtable = Buckets::of(self.key, &op.view).subtable;
+        let primary = op.view.subtables[subtable as usize].primary().node;
+        let is_in_doubt = op.pin.traces.is_in_doubt();
+        let is_calm = op.view.change.is_none() && !is_in_doubt;
+        if primary == node && is_calm && !self.from_backups {
+            return self.wait_for_backups(node, error).await;
+        }
+        let shows_slots = primary == node || op.view.is_without_primary(subtable);
+        if shows_slots || is_in_doubt || op.store.silent.times() == times {
+            return op.read_without(node, error).await;
+        }
+        op.pin.traces.forgive_reads();
+        op.store.host.report_unreachable(node);
+        Ok(())
+    }
+
+    /// Goes on after the primary of the key's subtable did not answer, in a stable view. Returns when the next
+    /// attempt reads the backups, or follows a view without this primary.
+    async fn wait_for_backups(&mut self, primary: MnId, error: Error) -> Result<(), Error> {
+        let op = &mut *self.op;
+        op.pin.pause();
+        op.pin.traces.forgive_reads();
+        op.store.host.report_unreachable(primary);
+        loop {
+            let view = op.store.newest_view();
+            let subtable = Buckets::of(self.key, &view).subtable;
+            // By now the subtable may have another primary, which has not been asked.
+            if view.subtables[subtable as usize].primary().node != primary {
+                return Ok(());
+            }
+            // On the heap: it is rare, and the futures of operations stay small.
+            if Box::pin(op.store.may_read_backups(subtable, &view)).await {
+                return Ok(());
+            }
+            if op.pause().await.is_err() {
+                return Err(error);
+            }
+        }
+    }
+}

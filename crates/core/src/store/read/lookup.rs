@@ -1,0 +1,145 @@
+//! The lookup of a key through one slot: follow a hint, compare the slot, check the key.
+//!
+//! ```text
+//! of_hint     READ the slot, READ the object of the hint's word                       (1 phase)
+//! of_switch   READ the slot, steered READ of the object that the slot leads to        (1 phase)
+//! of_word     READ the object of a word that the slot has shown                       (1 phase)
+//! ```
+//!
+//! A [`Lookup`] names the phase whose READs it has posted. [`Lookup::advance`] takes their answers, and returns what
+//! they show. It executes nothing and waits for nothing, so that its caller is free in how to execute phases: on the
+//! spot, awaited, or together with those of other keys.
+//!
+//! *A hint is right if the slot still holds its word*: then the object that was read in the same phase is the key's
+//! current pair. A word that the slot shows instead may lead to the key, to be followed in the next phase.
+
+use super::steered::SteeredRead;
+use super::target::{HintTarget, may_hold};
+use crate::data::{Fetch, FetchResult};
+use crate::host::Host;
+use crate::mutant::{Mutant, removed};
+use crate::race::Key;
+use crate::store::{Hint, HintTrust, Store, StoreOp, slot_word};
+use crate::verbs::{Fabric, FailedVerb, MnId, Span, Ticket, VerbBatch};
+use crate::view::{SlotRef, View};
+
+/// A pair that was found: its place, and its value in the batch of the phase.
+#[derive(Clone, Copy)]
+pub(in crate::store) struct LocatedPair {
+    pub place: Hint,
+    pub value: Span,
+}
+
+/// A lookup, by the READs that it has posted.
+#[derive(Clone, Copy)]
+pub(super) enum Lookup {
+    /// Of a hint: its slot, and the object of its word.
+    Hint { hint: Hint, slot: Ticket, object: Fetch },
+    /// Of a hint that is likely stale: its slot, and the object that a switch steers to.
+    Switch { at: SlotRef, slot: Ticket, object: SteeredRead },
+    /// Of a word that a slot has shown.
+    Word { shown: Hint, object: Fetch },
+}
+
+/// The result of one phase of a lookup.
+pub(super) enum LookupResult {
+    /// The key's pair.
+    Found(LocatedPair),
+    /// The slot shows this word, which may lead to the key.
+    Follow(Hint),
+    /// Neither the slot nor the object leads to the key.
+    OtherKey,
+    /// The object of this word proves nothing: it is reused, being written, or damaged.
+    Unproved(Hint),
+}
+
+impl Lookup {
+    /// Posts the READs of a hint's slot and of its object.
+    #[inline]
+    pub fn of_hint<F: Fabric, H: Host>(
+        target: &HintTarget,
+        store: &Store<F, H>,
+        view: &View,
+        batch: &mut VerbBatch,
+    ) -> Lookup {
+        let slot = target.read_slot(batch);
+        let object = target.fetch(view, &store.silent, batch);
+        Lookup::Hint { hint: target.hint, slot, object }
+    }
+
+    /// Posts the READ of a hint's slot, and the READ that a switch may steer to the object to which the slot leads.
+    #[cold]
+    pub fn of_switch(target: &HintTarget, batch: &mut VerbBatch) -> Lookup {
+        let slot = target.read_slot(batch);
+        Lookup::Switch { at: target.hint.slot, slot, object: SteeredRead::post(target, batch) }
+    }
+
+    /// Posts the READs of the object of a word, which was read on this node. `None` if the word refers to no object.
+    pub fn of_word<F: Fabric, H: Host>(
+        op: &mut StoreOp<'_, F, H>,
+        shown: Hint,
+        shown_on: MnId,
+    ) -> Option<Lookup> {
+        let object = op.fetch(shown_on, shown.word)?;
+        Some(Lookup::Word { shown, object })
+    }
+
+    /// Returns what the executed phase shows of the key.
+    #[inline]
+    pub fn advance<F: Fabric, H: Host>(
+        self,
+        key: Key<'_>,
+        store: &Store<F, H>,
+        view: &View,
+        batch: &mut VerbBatch,
+    ) -> Result<LookupResult, FailedVerb> {
+        match self {
+            Lookup::Hint { hint, slot, object } => {
+                let word = slot_word(batch, slot)?;
+                if word != hint.word && !removed(Mutant::HintIsTrusted) {
+                    return Ok(followed(Hint { word, seen: HintTrust::Unverified, ..hint }, key));
+                }
+                checked(object, hint, key, batch)
+            }
+            Lookup::Switch { at, slot, object } => {
+                let word = slot_word(batch, slot)?;
+                let shown = Hint { slot: at, word, seen: HintTrust::Unverified };
+                let next = followed(shown, key);
+                let LookupResult::Follow(_) = next else { return Ok(next) };
+                let value = object.value(shown, key, store, view, batch)?;
+                Ok(value
+                    .map_or(next, |value| LookupResult::Found(LocatedPair { place: shown, value })))
+            }
+            Lookup::Word { shown, object } => checked(object, shown, key, batch),
+        }
+    }
+
+    /// Returns the same lookup without a look at the slot.
+    pub fn without_slot(self) -> Lookup {
+        match self {
+            Lookup::Hint { hint, object, .. } => Lookup::Word { shown: hint, object },
+            other => other,
+        }
+    }
+}
+
+/// Returns the step after a slot that does not hold the word that was expected.
+#[inline]
+fn followed(shown: Hint, key: Key<'_>) -> LookupResult {
+    if may_hold(shown.word, key) { LookupResult::Follow(shown) } else { LookupResult::OtherKey }
+}
+
+/// Checks the key of a word's object, which was read.
+#[inline]
+fn checked(
+    object: Fetch,
+    place: Hint,
+    key: Key<'_>,
+    batch: &mut VerbBatch,
+) -> Result<LookupResult, FailedVerb> {
+    Ok(match object.of_key(batch, place.word, &key)? {
+        FetchResult::Value(value) => LookupResult::Found(LocatedPair { place, value }),
+        FetchResult::OtherKey => LookupResult::OtherKey,
+        FetchResult::Stale => LookupResult::Unproved(place),
+    })
+}

@@ -1,0 +1,359 @@
+//! SCAN: all pairs, piece by piece, in the order of the index.
+//!
+//! A piece is one operation of two phases: READ some slots of a subtable from its primary, then the objects that
+//! their words lead to, as a SEARCH without a hint does. So each pair is shown as it was at some moment of the piece.
+//! Nothing is held between pieces: however long a scan takes, it holds up neither view changes nor the reuse of
+//! memory.
+//!
+//! *A pair that exists from the beginning of a scan to its end is shown exactly once.* It stays in its slot as long
+//! as it exists: an UPDATE replaces the word of the slot, and so does a Move. Only a split takes it elsewhere, into
+//! the slot of the same number of its subtable's sibling ([`repair::split`](crate::repair)). So the rest of a scan is
+//! described by parts of the hash space, each with a slot number: the slots of the part from that number on are still
+//! to be read ([`ScanCursor`]). If a part's subtable has been split, each half is a part from the same slot on. A word
+//! that a split has not cleared from the old subtable yet belongs to the sibling: the key says so.
+//!
+//! A pair that is deleted and inserted again meanwhile may be shown twice, or not at all: at some moment of the scan
+//! it did not exist.
+//!
+//! An object that proves nothing is re-read from all places, with its slot ([`damage`](super::damage)). If too little
+//! of it is undamaged, the pair counts as damaged, and the scan goes on.
+
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+
+use super::damage::{PairReread, reread_pair};
+use super::scan_cursor::{ScanCursor, ScanStep};
+use crate::data::{Fetch, Redundancy};
+use crate::error::{Error, FailedWriteOutcome};
+use crate::host::Host;
+use crate::layout::Slot;
+use crate::mutant::{Mutant, removed};
+use crate::race::Buckets;
+use crate::stats::OpKind;
+use crate::store::{Hint, HintTrust, Store, StoreOp};
+use crate::verbs::{Fabric, MAX_BATCH_VERBS, MnId, Span, VerbError};
+use crate::view::SlotRef;
+
+/// Re-reads of a slot that others change meanwhile, before its piece is begun anew.
+const MAX_LOOKS: u32 = 4;
+
+/// The largest amount that one piece of a scan reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ScanLimits {
+    /// Slots of the index; one at least.
+    pub slots: u32,
+    /// Bytes, unless a single object has more.
+    pub bytes: u64,
+}
+
+impl ScanLimits {
+    /// Returns limits of this many slots, and 2 MiB.
+    pub fn of_slots(slots: u32) -> ScanLimits {
+        ScanLimits { slots, bytes: 2 << 20 }
+    }
+}
+
+/// A pair, as a scan shows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ScannedPair<'b> {
+    /// Its key.
+    pub key: &'b [u8],
+    /// Its value.
+    pub value: &'b [u8],
+    /// The way in which it survives failures.
+    pub redundancy: Redundancy,
+}
+
+/// A pair that is to be shown.
+struct ScannedSpans {
+    key: Span,
+    value: Span,
+    redundancy: Redundancy,
+}
+
+/// A pair that was asked for.
+struct AskedPair {
+    place: Hint,
+    object: Fetch,
+}
+
+/// A piece that is being read.
+struct ScanPiece {
+    subtable: u32,
+    good: Vec<ScannedSpans>,
+    /// The slot behind the slots that were read so far.
+    end: u32,
+    /// Pairs of which too little is undamaged, and words that lead to no object.
+    damaged: u64,
+    /// Whether a pair is being lost: the piece is to be read anew.
+    is_being_lost: bool,
+}
+
+impl<F: Fabric, H: Host> Store<F, H> {
+    /// Shows the next pairs of a scan to `show`, and moves the cursor on. Returns the number of pairs that were
+    /// passed over because too little of them is undamaged. After an error nothing was shown, and the cursor is as it
+    /// was.
+    ///
+    /// Two phases, and more only where something is damaged or changes.
+    pub async fn scan(
+        &self,
+        cursor: &mut ScanCursor,
+        limits: ScanLimits,
+        show: impl FnMut(ScannedPair<'_>),
+    ) -> Result<u64, Error> {
+        let mut op = self.operation();
+        let limits = ScanLimits { slots: limits.slots.max(1), ..limits };
+        let result = PieceScan { op: &mut op, limits }.run(cursor, show).await;
+        op.finish(OpKind::Scan);
+        result
+    }
+}
+
+/// One piece of a scan, as a part of an operation.
+struct PieceScan<'o, 's, F: Fabric, H: Host> {
+    op: &'o mut StoreOp<'s, F, H>,
+    limits: ScanLimits,
+}
+
+impl<F: Fabric, H: Host> PieceScan<'_, '_, F, H> {
+    async fn run(
+        &mut self,
+        cursor: &mut ScanCursor,
+        mut show: impl FnMut(ScannedPair<'_>),
+    ) -> Result<u64, Error> {
+        loop {
+            let mut next = cursor.clone();
+            let (subtable, first) = match next.next(&self.op.view) {
+                ScanStep::Subtable(subtable, first) => (subtable, first),
+                ScanStep::Nothing => {
+                    *cursor = next;
+                    return Ok(0);
+                }
+                // The cursor comes from a session that knows of a split of which this session has not heard yet.
+                ScanStep::Ahead => {
+                    self.op.wait_for_change().await?;
+                    self.op.view = self.op.pin.resume();
+                    continue;
+                }
+            };
+            if !self.is_readable(subtable).await? {
+                continue;
+            }
+            let times = self.op.store.silent.times();
+            // On the heap, like everything that does not belong to an operation on a key.
+            let piece = match Box::pin(self.read(subtable, first)).await {
+                Ok(piece) => piece,
+                Err(error @ Error::Unreachable { node, error: VerbError::Unreachable, .. }) => {
+                    self.read_elsewhere(subtable, node, times, error).await?;
+                    continue;
+                }
+                Err(error) => return Err(error),
+            };
+            let Some(ScanPiece { good, end, damaged, .. }) = piece else { continue };
+            if !removed(Mutant::ScansUnheard) && !self.op.is_vouched_for_in(subtable).await? {
+                continue;
+            }
+            next.advance(end, self.op.view.geometry.subtable_slots());
+            *cursor = next;
+            // The pairs are in the batch: `show` may take its time, and use the store.
+            if !self.op.pin.traces.is_in_doubt() {
+                self.op.pin.pause();
+            }
+            for ScannedSpans { key, value, redundancy } in good {
+                let [key, value] = [key, value].map(|span| self.op.batch.bytes(span));
+                show(ScannedPair { key, value, redundancy });
+            }
+            return Ok(damaged);
+        }
+    }
+
+    /// Returns whether a subtable may be read by the view that the operation is pinned by. If not, the operation is
+    /// now pinned by the newest view, or has waited for a change. Backups are not read instead: a scan takes its time
+    /// anyway.
+    async fn is_readable(&mut self, subtable: u32) -> Result<bool, Error> {
+        let op = &mut *self.op;
+        if !op.pin.is_pinned() || op.newer_view_has_come() {
+            op.view = op.pin.resume();
+            return Ok(false);
+        }
+        if op.view.is_without_primary(subtable) || op.store.reads.backups.has(&op.view, subtable) {
+            op.wait_for_change().await?;
+            return Ok(false);
+        }
+        Ok(true)
+    }
+
+    /// Goes on after a memory node did not answer. Objects are read from another node next, if there is one. A
+    /// primary is waited for, until the view does without it.
+    async fn read_elsewhere(
+        &mut self,
+        subtable: u32,
+        node: MnId,
+        times: u64,
+        error: Error,
+    ) -> Result<(), Error> {
+        let op = &mut *self.op;
+        let is_primary = op.view.subtables[subtable as usize].primary().node == node;
+        let is_in_doubt = op.pin.traces.is_in_doubt();
+        if is_primary || is_in_doubt || op.store.silent.times() == times {
+            return op.read_without(node, error).await;
+        }
+        op.pin.traces.forgive_reads();
+        op.store.host.report_unreachable(node);
+        Ok(())
+    }
+
+    /// Reads the pairs of some slots, from this one on. `None` if they have to be read anew.
+    async fn read(&mut self, subtable: u32, first: u32) -> Result<Option<ScanPiece>, Error> {
+        let mut piece =
+            ScanPiece { subtable, good: Vec::new(), end: first, damaged: 0, is_being_lost: false };
+        let words = self.read_words(subtable, first).await?;
+        if words.is_empty() {
+            return Ok(Some(piece));
+        }
+        let asked = self.post_objects(&mut piece, words);
+        if piece.is_being_lost {
+            self.op.wait_for_change().await?;
+            return Ok(None);
+        }
+        if !asked.is_empty() {
+            self.op.phase().await;
+        }
+        let mut unproved = Vec::new();
+        for AskedPair { place, object } in asked {
+            if !self.add(&mut piece, place.word, object)? {
+                unproved.push(place);
+            }
+        }
+        for place in unproved.into_iter().filter(|_| !removed(Mutant::ScansPassUnproved)) {
+            if !self.reread(&mut piece, place).await? {
+                return Ok(None);
+            }
+        }
+        Ok(Some(piece))
+    }
+
+    /// Reads the words of some slots, from this one on: one phase, or none if no slots are left.
+    async fn read_words(&mut self, subtable: u32, first: u32) -> Result<Vec<Slot>, Error> {
+        let op = &mut *self.op;
+        let primary = op.view.subtables[subtable as usize].primary();
+        let left = op.view.geometry.subtable_slots().saturating_sub(first.into());
+        if left == 0 {
+            return Ok(Vec::new());
+        }
+        let slots = left.min(self.limits.slots.into()) as u32;
+        op.batch.clear();
+        let at = primary.offset + u64::from(first) * 8;
+        let read = op.batch.read(primary.node, at, slots * 8);
+        op.phase().await;
+        let bytes = op.batch.data(read).map_err(|f| op.failed(f))?.as_chunks().0;
+        Ok(bytes.iter().map(|word| Slot(u64::from_le_bytes(*word))).collect())
+    }
+
+    /// Posts the READs for the objects of as many of these words as fit into the piece, which it begins with.
+    fn post_objects(&mut self, piece: &mut ScanPiece, words: Vec<Slot>) -> Vec<AskedPair> {
+        let op = &mut *self.op;
+        let view = op.view.clone();
+        let primary = view.subtables[piece.subtable as usize].primary().node;
+        let mut verbs = 0;
+        let mut asked = Vec::new();
+        op.batch.next_phase();
+        for (slot, word) in (piece.end..).zip(words) {
+            if !word.is_free() && !word.is_tentative() {
+                let takes = view.object_of(word).map_or(0, |object| object.fetch_verbs());
+                let is_too_much =
+                    verbs + takes > MAX_BATCH_VERBS || op.batch.touched_bytes() > self.limits.bytes;
+                if verbs > 0 && is_too_much {
+                    piece.end += u32::from(removed(Mutant::ScansPassFullPieces));
+                    break;
+                }
+                match op.fetch(primary, word) {
+                    Some(object) => {
+                        let slot = SlotRef { subtable: piece.subtable, slot };
+                        let place = Hint { slot, word, seen: HintTrust::Unverified };
+                        asked.push(AskedPair { place, object });
+                    }
+                    None if view.is_being_lost(word) => {
+                        piece.is_being_lost = true;
+                        break;
+                    }
+                    None if op.is_gone(word) => {}
+                    None => piece.damaged += 1,
+                }
+                verbs += takes;
+            }
+            piece.end = slot + 1;
+        }
+        asked
+    }
+
+    /// Re-reads a slot whose object proves nothing. Returns false if its piece has to be begun anew.
+    async fn reread(&mut self, piece: &mut ScanPiece, mut hint: Hint) -> Result<bool, Error> {
+        let primary = self.op.primary(hint.slot).node;
+        for _ in 0..=MAX_LOOKS {
+            match reread_pair(self.op, hint, primary).await {
+                Ok(PairReread::Pair { key, value }) => {
+                    piece.add(self.op, hint.word, key, value);
+                    return Ok(true);
+                }
+                Err(Error::Corrupt { .. }) => {
+                    piece.damaged += 1;
+                    return Ok(true);
+                }
+                Ok(PairReread::OtherKey | PairReread::Stale) => {}
+                Err(error) => return Err(error),
+            }
+            // Another operation has changed the slot.
+            let op = &mut *self.op;
+            op.batch.next_phase();
+            let read = op.read_slot(hint.slot);
+            op.phase().await;
+            hint.word = op.slot_word(read).map_err(|f| op.failed(f))?;
+            if op.view.is_being_lost(hint.word) {
+                op.wait_for_change().await?;
+                return Ok(false);
+            }
+            if hint.word.is_free() || hint.word.is_tentative() || op.is_gone(hint.word) {
+                return Ok(true);
+            }
+            // The object of that word is complete and stays until this operation has ended. The word need not be
+            // there any more when the slot is read once more.
+            op.batch.next_phase();
+            let Some(object) = op.fetch(primary, hint.word) else { continue };
+            op.phase().await;
+            if self.add(piece, hint.word, object)? {
+                return Ok(true);
+            }
+        }
+        // If the piece is begun again, the pairs that were read are not needed.
+        let waiting_for = "a slot that others keep changing";
+        let gave_up = Error::GaveUp { waiting_for, outcome: FailedWriteOutcome::NotApplied };
+        self.op.pause().await.map_or(Err(gave_up), |()| Ok(false))
+    }
+
+    /// Adds the pair of a word's object, which was read. Returns false if the object proves nothing.
+    fn add(&mut self, piece: &mut ScanPiece, word: Slot, object: Fetch) -> Result<bool, Error> {
+        let op = &mut *self.op;
+        let shown = object.pair(&mut op.batch, word).map_err(|f| op.failed(f))?;
+        let Some((key, value)) = shown else { return Ok(false) };
+        piece.add(op, word, key, value);
+        Ok(true)
+    }
+}
+
+impl ScanPiece {
+    /// Adds a pair that was read, if it belongs to the subtable in which it was found.
+    fn add<F: Fabric, H: Host>(
+        &mut self,
+        op: &StoreOp<'_, F, H>,
+        word: Slot,
+        key: Span,
+        value: Span,
+    ) {
+        let belongs_to = Buckets::of(op.batch.bytes(key), &op.view).subtable;
+        let Some(redundancy) = op.view.redundancy_of(word) else { return };
+        if belongs_to == self.subtable || removed(Mutant::ScansUnclearedEntries) {
+            self.good.push(ScannedSpans { key, value, redundancy });
+        }
+    }
+}

@@ -1,0 +1,173 @@
+//! SEARCH: the slot from the primary, the object from a data replica.
+//!
+//! With a hint, both are read in one phase ([`Lookup`]). The operation takes effect when the primary slot is read. If
+//! the slot has changed, its word is followed; if that does not lead to the key either, the buckets are read as
+//! without a hint.
+//!
+//! Only the primary is ever read, unless it is lost or barred ([`backup_reads`](super::backup_reads)), and with one
+//! index replica tentative slots are skipped. So a reader never sees a key twice while two INSERTs of it decide which
+//! one stays.
+
+use core::mem;
+
+use super::key_search::KeySearch;
+use super::lookup::{LocatedPair, Lookup, LookupResult};
+use super::target::HintTarget;
+use crate::data::Redundancy;
+use crate::error::Error;
+use crate::host::Host;
+use crate::layout::Slot;
+use crate::mutant::{Mutant, right_or};
+use crate::race::{IntoKey, Key};
+use crate::stats::{Cost, OpKind};
+use crate::store::{Hint, Store};
+use crate::verbs::{Fabric, Span, VerbBatch};
+use crate::view::{SlotRef, View};
+
+/// The result of a SEARCH. Holds the value in the memory into which it was fetched.
+pub struct SearchResult<'s, F: Fabric, H: Host> {
+    store: &'s Store<F, H>,
+    batch: VerbBatch,
+    found: Option<LocatedPair>,
+    /// Whether it was read from backups although there is a primary: then the word may not be committed.
+    from_backups: bool,
+}
+
+impl<F: Fabric, H: Host> SearchResult<'_, F, H> {
+    /// Returns the value; `None` if the key does not exist.
+    pub fn value(&self) -> Option<&[u8]> {
+        self.found.map(|found| self.batch.bytes(found.value))
+    }
+
+    /// Returns the redundancy of the value; `None` if the key does not exist.
+    pub fn redundancy(&self) -> Option<Redundancy> {
+        let word = self.found?.place.word;
+        let view = self.store.view();
+        // By now the region may be lost.
+        let (region, _) = view.region_of(word.address())?;
+        Some(region.redundancy_of(word))
+    }
+
+    /// Returns the key's place for the index cache. `None` if the key does not exist, or was read from backups although
+    /// there is a primary.
+    pub fn hint(&self) -> Option<Hint> {
+        self.found.map(|found| found.place).filter(|_| !self.from_backups)
+    }
+}
+
+impl<F: Fabric, H: Host> Drop for SearchResult<'_, F, H> {
+    fn drop(&mut self) {
+        self.store.recycle(mem::take(&mut self.batch));
+    }
+}
+
+impl<F: Fabric, H: Host> Store<F, H> {
+    /// Looks a key up. Takes 1 phase if the hint is right, else 2, and one more if the slot of the hint holds another
+    /// key by now.
+    pub async fn search<'k>(
+        &self,
+        key: impl IntoKey<'k>,
+        hint: Option<Hint>,
+    ) -> Result<SearchResult<'_, F, H>, Error> {
+        let key = self.key(key);
+        self.check_key(&key)?;
+        let mut hint = hint;
+        let mut cost = Cost::default();
+        if let Some(first) = hint.filter(|_| self.fabric.is_immediate()) {
+            let mut batch = self.batches.borrow_mut().pop().unwrap_or_default();
+            match self.search_now(&mut batch, key, first, &mut cost) {
+                Ok(value) => {
+                    self.counters.add_reads(OpKind::Search, &batch);
+                    // Made here and not in `search_now`: it is large.
+                    let found = Some(LocatedPair { place: first, value });
+                    return Ok(SearchResult { store: self, batch, found, from_backups: false });
+                }
+                Err(next) => {
+                    self.recycle(batch);
+                    hint = next;
+                }
+            }
+        }
+        let mut op = self.operation();
+        op.cost = cost;
+        let mut search = KeySearch::new(&mut op, key);
+        let result = search.run(hint).await;
+        let from_backups = search.has_used_backups();
+        let batch = mem::take(&mut op.batch);
+        self.counters.add(OpKind::Search, &op.cost);
+        match result {
+            Ok(found) => Ok(SearchResult { store: self, batch, found, from_backups }),
+            Err(error) => {
+                self.recycle(batch);
+                Err(error)
+            }
+        }
+    }
+
+    /// Returns the word of a slot on its primary, at a moment since this call began, if a SEARCH of the key would go
+    /// by that; `None` if the word cannot be told. Takes one phase of 8 bytes. A caller that knows for certain which
+    /// pair the word leads to has looked the key up.
+    pub async fn word_in<'k>(
+        &self,
+        key: impl IntoKey<'k>,
+        slot: SlotRef,
+    ) -> Result<Option<Slot>, Error> {
+        let key = self.key(key);
+        self.check_key(&key)?;
+        let mut op = self.operation();
+        let result = KeySearch::new(&mut op, key).word_in(slot).await;
+        op.finish(OpKind::Search);
+        result
+    }
+
+    /// Looks a key up by its hint on an immediate fabric, in one phase, without the overhead of an operation that may
+    /// wait. If that does not find the key, returns the hint for such an operation, and adds the phase to `cost`.
+    fn search_now(
+        &self,
+        batch: &mut VerbBatch,
+        key: Key<'_>,
+        hint: Hint,
+        cost: &mut Cost,
+    ) -> Result<Span, Option<Hint>> {
+        let (view, local_epoch) = self.begin();
+        let found = self.look_up_now(&view, batch, key, hint, cost);
+        // A session without a valid lease takes the long way, and asks the members.
+        let found = found.and_then(|value| {
+            if self.has_valid_lease() {
+                return Ok(value);
+            }
+            cost.add_batch(batch);
+            Err(Some(hint))
+        });
+        self.end(local_epoch);
+        found
+    }
+
+    /// Reads the pair that a hint leads to, in one phase. If the hint is not right, returns the hint to follow, if
+    /// any, and counts the phase.
+    fn look_up_now(
+        &self,
+        view: &View,
+        batch: &mut VerbBatch,
+        key: Key<'_>,
+        hint: Hint,
+        cost: &mut Cost,
+    ) -> Result<Span, Option<Hint>> {
+        let target = HintTarget::new(view, &self.silent, hint, key).ok_or(None)?;
+        batch.clear();
+        let lookup = Lookup::of_hint(&target, self, view, batch);
+        if !self.fabric.execute_now(batch) {
+            return Err(Some(hint));
+        }
+        let lookup = right_or(Mutant::SearchNowTrustsHint, lookup, lookup.without_slot());
+        let next = match lookup.advance(key, self, view, batch) {
+            Ok(LookupResult::Found(found)) => return Ok(found.value),
+            Ok(LookupResult::Follow(shown)) => Some(shown),
+            Ok(LookupResult::OtherKey | LookupResult::Unproved(_)) => None,
+            // A node did not answer: the operation that follows finds out, and waits for it.
+            Err(_) => Some(hint),
+        };
+        cost.add_batch(batch);
+        Err(next)
+    }
+}
