@@ -1,8 +1,8 @@
 ------------------------------ MODULE Steered ------------------------------
 (***************************************************************************)
 (* When a reader may use the result of a READ that a switch redirected to  *)
-(* any address.                                                            *)
-(* Code: core/src/store/steered.rs, memory-node/src/logic.rs (release).    *)
+(* any address.  Code: core/src/store/read/steered.rs,                     *)
+(* memory-node/src/logic.rs (release).                                     *)
 (*                                                                         *)
 (* There is one slot, whose objects all have one address. They differ in   *)
 (* their generations, of which there are G, and which wrap around. The     *)

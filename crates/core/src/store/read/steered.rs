@@ -132,5 +132,6 @@ fn value_in(batch: &VerbBatch, at: Span, word: Slot, key: Key<'_>) -> Option<Spa
         Object::decode_of(bytes, word.object_identity())
     };
     let object = object.ok()?;
-    passes(Mutant::KeysNotCompared, object.key() == &*key).then(|| at.part(object.value_offset() as u32, object.value().len() as u32))
+    passes(Mutant::KeysNotCompared, object.key() == &*key)
+        .then(|| at.part(object.value_offset() as u32, object.value().len() as u32))
 }
