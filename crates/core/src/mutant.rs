@@ -585,6 +585,12 @@ mod switch {
 #[cfg(feature = "mutants")]
 pub use switch::{activate, removed};
 
+/// Returns whether this countermeasure is removed.
+#[cfg(not(feature = "mutants"))]
+pub const fn removed(_: Mutant) -> bool {
+    false
+}
+
 /// Returns whether a guard acts: its condition holds, and the countermeasure is not removed.
 #[inline(always)]
 pub fn guard(mutant: Mutant, condition: bool) -> bool {
@@ -601,10 +607,4 @@ pub fn passes(mutant: Mutant, condition: bool) -> bool {
 #[inline(always)]
 pub fn right_or<T>(mutant: Mutant, right: T, faulty: T) -> T {
     if removed(mutant) { faulty } else { right }
-}
-
-/// Returns whether this countermeasure is removed.
-#[cfg(not(feature = "mutants"))]
-pub const fn removed(_: Mutant) -> bool {
-    false
 }

@@ -132,6 +132,6 @@ fn value_in(batch: &VerbBatch, at: Span, word: Slot, key: Key<'_>) -> Option<Spa
         Object::decode_of(bytes, word.object_identity())
     };
     let object = object.ok()?;
-    passes(Mutant::KeysNotCompared, object.key() == &*key)
-        .then(|| at.part(object.value_offset() as u32, object.value().len() as u32))
+    let is_of_key = passes(Mutant::KeysNotCompared, object.key() == &*key);
+    is_of_key.then(|| at.part(object.value_offset() as u32, object.value().len() as u32))
 }

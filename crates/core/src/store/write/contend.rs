@@ -23,7 +23,7 @@ use crate::conflict_rules::{RoundRule, RoundVerdict, Winner, evaluate};
 use crate::error::Error;
 use crate::host::Host;
 use crate::layout::Slot;
-use crate::mutant::{Mutant, guard, passes, removed, right_or};
+use crate::mutant::{Mutant, passes, removed, right_or};
 use crate::race::{BucketWords, Buckets};
 use crate::store::StoreOp;
 use crate::verbs::{Fabric, Ticket};
@@ -191,7 +191,7 @@ impl ConflictRules for SnapshotRules {
         };
         let foreign: PerBackup<(PoolPlace, Slot)> =
             op.backups(round.slot).into_iter().zip(seen).filter(|(_, s)| *s != round.own).collect();
-        if !foreign.is_empty() && (look.is_some() || guard(Mutant::BackupsNotFixed, true)) {
+        if !foreign.is_empty() && (look.is_some() || !removed(Mutant::BackupsNotFixed)) {
             // A look counts only after the own word stands on the first backup: look again if another writer's word
             // stood there.
             let again = if looked.is_none() { look } else { None };

@@ -41,7 +41,7 @@ pub(super) use attempt::{Attempt, AttemptEnd, AttemptStep, WriteRound};
 use crate::error::{Error, FailedWriteOutcome};
 use crate::host::{Host, IndexGrowthAnswer};
 use crate::layout::{Fill, Opcode, Value, value_in};
-use crate::mutant::{Mutant, guard, removed};
+use crate::mutant::{Mutant, removed};
 use crate::race::{BucketWords, Buckets, IntoKey, Key};
 use crate::slab::{SlabKind, USED_AGAIN_AT};
 use crate::store::memory::SET_FREE_TOGETHER;
@@ -276,7 +276,7 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
         least: &mut u32,
     ) -> Result<(), Error> {
         // Otherwise others that this operation waits for could wait for it.
-        if guard(Mutant::WaitsWhileItActs, true) {
+        if !removed(Mutant::WaitsWhileItActs) {
             self.pin.pause();
         }
         let to_delete = intent.opcode == Opcode::Delete;

@@ -235,7 +235,7 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
 /// has shown since the round has ended.
 fn lost(intent: &Intent<'_>, end: Slot) -> AttemptEnd {
     match intent.opcode {
-        Opcode::Delete if guard(Mutant::DeleteLoserSucceeds, true) => AttemptEnd::Retry,
+        Opcode::Delete if !removed(Mutant::DeleteLoserSucceeds) => AttemptEnd::Retry,
         Opcode::Update | Opcode::Upsert if guard(Mutant::MoveLoserSucceeds, end.is_moved()) => {
             AttemptEnd::Retry
         }
