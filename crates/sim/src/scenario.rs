@@ -127,7 +127,7 @@ pub enum Scenario {
     /// Processes stop and resume, messages and completions are lost, and the master restarts.
     Unsteady,
     /// Client processes crash, and are recovered while others run.
-    // Client processes crash and are recovered while other clients run.
+    // Promise REC-1: Clients that die at any step are recovered beside living ones. | scenario `crashes`
     Crashes,
     /// Memory nodes are lost under running clients, up to all replicas but one, and clients crash too.
     // Promise CHG-1: A lost index replica is settled; no write is lost. | scenario `losses`
@@ -136,7 +136,7 @@ pub enum Scenario {
     // Promise CHG-7: The index grows beside working and dying clients. | scenario `growth`
     Growth,
     /// Memory is short and reused at once, while clients, memory nodes and the master crash.
-    // Memory is short and is reused at once, while clients, memory nodes and the master crash.
+    // Promise MEM-1 | scenario `reuse`
     Reuse,
     /// The pool grows region by region, and memory nodes join and are drained, while clients, memory nodes and the
     /// master crash.
