@@ -1,5 +1,5 @@
-//! Parts of operations, measured one at a time. `cargo bench -p fusee-bench` measures; `cargo test` runs each once, so
-//! that none rots.
+//! Benchmarks of the parts of an operation, each part alone. `cargo bench -p fusee-bench` measures them; `cargo test`
+//! runs each part once, so that none stops working unnoticed.
 
 use std::hint::black_box;
 
@@ -15,7 +15,7 @@ use fusee_core::verbs::{ClusterId, MnId};
 use fusee_core::view::{Geometry, PoolPlace, SlotRef, Subtable};
 
 const HASH_KEY: HashKey = HashKey::new([7; 16]);
-/// Keys that are cached.
+/// Number of keys in the index cache.
 const KEYS: u32 = 100_000;
 const VALUE_BYTES: [usize; 3] = [48, 1008, 65_536];
 
@@ -25,7 +25,7 @@ fn key(number: u32) -> [u8; 16] {
     key
 }
 
-/// Returns numbers below a bound, in no order.
+/// Returns an endless sequence of pseudo-random numbers below a bound.
 fn scattered(below: u32) -> impl Iterator<Item = u32> {
     let mut state = 0u32;
     std::iter::repeat_with(move || {

@@ -11,7 +11,7 @@ use serde::{Serialize, Serializer};
 use super::value::HEADER_BYTES;
 use fusee_workload::KEY_BYTES;
 
-/// The smallest pair: a key, and the header of a value.
+/// Bytes of the smallest pair, which has a key and the header of a value.
 pub const MIN_PAIR_BYTES: usize = KEY_BYTES + HEADER_BYTES;
 
 /// The cluster to measure: an existing one, or one that is made for the purpose.
@@ -57,18 +57,18 @@ impl ClusterArgs {
         replicas.min(u8::try_from(self.memory_nodes).unwrap_or(u8::MAX))
     }
 
-    /// Replicas of the index.
+    /// Returns the number of replicas of the index.
     pub fn index_replicas(&self) -> u8 {
         self.index_replicas.unwrap_or_else(|| self.at_most_nodes(3))
     }
 
-    /// Replicas of keys and values.
+    /// Returns the number of replicas of keys and values.
     pub fn data_replicas(&self) -> u8 {
         self.data_replicas.unwrap_or_else(|| self.at_most_nodes(2))
     }
 }
 
-/// The load to put on it.
+/// The load to put on the measured cluster.
 #[derive(Args, Clone, Debug, Serialize)]
 pub struct LoadArgs {
     /// Bytes of key and value together; keys have 16

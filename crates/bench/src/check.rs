@@ -1,8 +1,8 @@
-//! `--check`: the judgement whether the history of a run is linearizable.
+//! `--check`: tells whether the recorded history of a run is linearizable.
 //!
-//! Real processes, real memory, real time: the recorded history of a run is judged by the same
-//! checker as the simulator's. It finds errors that the verification of the final state cannot: a
-//! stale read in the middle, a key that came back for a moment, two INSERTs that both succeeded.
+//! The run uses real processes, real memory and real time; the checker is the simulator's. The checker finds errors
+//! that the verification of the final state cannot find: a stale read in the middle of the run, a key that came back
+//! for a moment, or two INSERTs of one key that both succeeded.
 
 use std::fmt::Write as _;
 use std::time::Instant;
@@ -15,23 +15,23 @@ use super::record::{PackedOperation, RecordedOperation, name_of};
 /// The result of the check.
 #[derive(Clone, Debug, Serialize)]
 pub struct CheckReport {
-    /// Operations that were checked, loading and reading back included.
+    /// Operations that were checked, including those that load keys and read them back.
     pub operations: u64,
     /// Keys that were checked.
     pub keys: u64,
-    /// Operations that began before an earlier one on the same key had ended.
+    /// Operations that began before an earlier operation on the same key had ended.
     pub overlapping: u64,
     /// Writes of unknown outcome among the operations.
     pub pending: u64,
     /// The duration of the check.
     pub duration_s: f64,
-    /// The most situations that a key may have been in at a time: a measure of the overlap.
+    /// The largest number of states that one key was possibly in at one time; it grows with the overlap of operations.
     pub peak_frontier: usize,
-    /// Keys on which too many operations overlapped to tell.
+    /// Keys for which the checker came to no decision, because too many operations overlapped.
     pub undecided_keys: u64,
     /// Keys whose history is not linearizable.
     pub violations: u64,
-    /// Operations on the first of these keys that show the violation, one a line.
+    /// The operations that show the violation on the first such key, one a line.
     pub explanation: Option<String>,
 }
 
@@ -64,7 +64,7 @@ fn explain(refutation: &Refutation) -> String {
 }
 
 impl CheckReport {
-    /// Whether every key was decided, and its history is linearizable.
+    /// Tells whether the history of every key was decided and is linearizable.
     pub fn is_clean(&self) -> bool {
         self.violations == 0 && self.undecided_keys == 0
     }
@@ -81,7 +81,7 @@ impl CheckReport {
         })
     }
 
-    /// Returns the lines for people.
+    /// Returns the report's lines for people.
     pub fn table(&self) -> String {
         let mut text = format!(
             "checked     {} operations on {} keys, {} overlapped earlier ones, {} pending: {} \
@@ -119,7 +119,7 @@ mod tests {
         RecordedEnd::Answered(time * 1000, answer)
     }
 
-    /// Two workers in turn; the reader is a third.
+    /// Returns a history in which two workers write a key in turn, and a third one reads it.
     fn entries() -> Vec<PackedOperation> {
         let mut entries =
             vec![entry(0, HistoryCall::Insert(value_of(0, 0)), 1, done(2, HistoryAnswer::Done))];
@@ -151,7 +151,7 @@ mod tests {
         assert!(report.table().contains("do not quote"));
     }
 
-    /// Two values of two reads, exchanged: as if a write had been late.
+    /// The values of two reads are exchanged, as if a write had taken effect too late; the check reports that.
     #[test]
     fn a_doctored_history_is_reported() {
         let mut doctored = entries();
@@ -172,7 +172,7 @@ mod tests {
         assert_eq!((report.violations, report.operations), (1, 199));
         let explanation = report.explanation.clone().unwrap();
         assert!(explanation.starts_with("key number 3: of 199 operations"), "{explanation}");
-        // The write of the value comes after the read that found it.
+        // The write of the value begins after the end of the read that returned the value.
         let lines: Vec<&str> = explanation.lines().skip(1).collect();
         assert!(lines.len() <= 4, "{explanation}");
         let marked: Vec<&&str> = lines.iter().filter(|l| l.contains("<- cannot")).collect();

@@ -1,7 +1,7 @@
-//! One of several client processes of a benchmark: `fusee-bench client`, which is not for people.
+//! One of several client processes of a benchmark: `fusee-bench client`, which only benchmarks start.
 //!
-//! It joins the cluster, runs its share of the workers through the phases, in step with the other
-//! processes, and hands over their counts and records. See [`super::message`].
+//! The process joins the cluster, runs its share of the workers through the phases in step with the other client
+//! processes, and hands its counts and records to the benchmark. See [`super::message`].
 
 use std::io::{BufRead, Write, stdin, stdout};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -76,7 +76,7 @@ fn run_spec() -> Result<(), Failure> {
     write_records(&outcome.entries)
 }
 
-/// Obeys the commands of the benchmark.
+/// Obeys the benchmark's commands from the standard input, and ends the process when the input ends.
 fn listen(go: &Sender<()>) {
     for line in stdin().lock().lines() {
         match line.as_deref() {
@@ -85,11 +85,11 @@ fn listen(go: &Sender<()>) {
             _ => break,
         }
     }
-    // The benchmark has ended, so the results have no reader.
+    // The end of the input means that the benchmark has ended, so nothing would read the results.
     std::process::exit(1);
 }
 
-/// Waits for the benchmark's command before every phase.
+/// Waits for the benchmark's command before each phase.
 struct PhaseCommands(Receiver<()>);
 
 impl PhaseObserver for PhaseCommands {
@@ -98,7 +98,7 @@ impl PhaseObserver for PhaseCommands {
     }
 
     fn begin(&mut self) {
-        // If the benchmark has ended, the end of the input ends this process.
+        // If the benchmark has ended, sending fails; the thread in [`listen`] then ends this process.
         let _ = send_message(&BenchClientMessage::Ready);
         let _ = self.0.recv();
     }

@@ -1,59 +1,59 @@
 //! The clocks of the benchmarks, in nanoseconds.
 //!
-//! *Alone*, the processor's time-stamp counter: reading it costs about 10 ns, a third of
-//! `Instant::now`; an operation on shared memory takes about a microsecond. Where the counter is
-//! unusable, `quanta` falls back to the system's clock.
+//! *Alone*: for the times of one process, the processor's time-stamp counter. Reading the counter costs about 10 ns, a
+//! third of `Instant::now`, while an operation on shared memory takes about a microsecond. If the counter is unusable,
+//! `quanta` falls back to the system's clock.
 //!
-//! *Shared*, for times that are compared between processes: the system's monotonic clock, which
-//! is one for all processes of a host and costs twice as much.
+//! *Shared*: for times that are compared between processes, the system's monotonic clock. All processes of a host have
+//! the same monotonic clock, and reading it costs twice as much.
 //!
-//! The counter is read out of order: the processor may read it while earlier instructions are
-//! still under way, or later ones already. Latencies do not suffer from tens of nanoseconds, but
-//! a verdict on which of two writes of two threads came first could be wrong. So a write counts
-//! as begun [`SLACK_NS`] before it was seen to begin; that is more than a full reorder buffer of
-//! cache misses, and than the offset between the counters of two cores. The monotonic clock waits
-//! for earlier instructions and is corrected for the offset; what remains is that the first few
-//! of the later ones may overtake it: [`SHARED_SLACK_NS`].
+//! The counter is read out of order: the processor can read it while earlier instructions still run, or after later
+//! instructions have started. An error of tens of nanoseconds does not matter for latencies, but it could make the
+//! verifier take the later of two threads' writes for the earlier one. Therefore the verifier assumes that a write
+//! began [`SLACK_NS`] before its measured begin. This is longer than a full reorder buffer of cache misses takes, and
+//! longer than the offset between the counters of two cores. The monotonic clock waits for earlier instructions, and is
+//! corrected for the offset; only a few later instructions can still overtake the read, for which [`SHARED_SLACK_NS`]
+//! allows.
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// The time by which a write may have begun earlier than measured, for the verifier.
+/// The time by which a write has possibly begun before its measured begin, for the verifier.
 pub const SLACK_NS: u64 = 1000;
-/// The same for the shared clock, for the check of the whole history. The longer it is, the more
-/// operations are falsely taken for concurrent.
+/// The same slack for the shared clock, for the check of the whole history. The longer the slack is, the more
+/// operations are wrongly taken for concurrent.
 pub const SHARED_SLACK_NS: u64 = 100;
 
-/// Nanoseconds since the clock was made; the same for all its clones.
+/// A clock of nanoseconds since its creation; all clones of a clock show the same time.
 #[derive(Clone, Debug)]
 pub enum BenchClock {
-    /// For this process.
+    /// A clock for this process.
     Alone {
-        /// The counter.
+        /// Reads the time-stamp counter.
         clock: quanta::Clock,
-        /// Its value in the beginning.
+        /// The counter's value at the creation of this clock.
         origin: u64,
     },
-    /// For all processes of this host.
+    /// A clock for all processes of this host.
     Shared {
-        /// The value of the monotonic clock in the beginning.
+        /// The value of the monotonic clock at the start of this clock.
         origin_ns: u64,
     },
 }
 
 impl BenchClock {
-    /// Starts at [`SLACK_NS`], so that no write has begun before 0.
+    /// Creates a clock that starts at [`SLACK_NS`], so that no write seems to begin before 0.
     pub fn start() -> BenchClock {
         let clock = quanta::Clock::new();
         let origin = clock.raw();
         BenchClock::Alone { clock, origin }
     }
 
-    /// Returns the same time in all processes that pass the same [`monotonic_ns`].
+    /// Returns a clock that shows the same time in all processes that pass the same [`monotonic_ns`].
     pub fn shared(origin_ns: u64) -> BenchClock {
         BenchClock::Shared { origin_ns }
     }
 
-    /// Returns the nanoseconds.
+    /// Returns the time of this clock.
     pub fn now(&self) -> u64 {
         let since = match self {
             BenchClock::Alone { clock, origin } => clock.delta_as_nanos(*origin, clock.raw()),
@@ -63,7 +63,7 @@ impl BenchClock {
     }
 }
 
-/// Returns the time of the system's monotonic clock.
+/// Returns the time of the system's monotonic clock, in nanoseconds.
 pub fn monotonic_ns() -> u64 {
     let time = clock_gettime(ClockId::Monotonic);
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64

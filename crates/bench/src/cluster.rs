@@ -1,9 +1,9 @@
 //! The cluster that a benchmark measures.
 //!
 //! An embedded cluster is sized from the workload: every write takes a new object, and there is room for all writes of
-//! a run, so that nothing depends on how fast memory comes back (`churn` measures that). The system provides
-//! pages of a pool when they are used, so pages that a run does not touch cost nothing. A run that could use up more
-//! than the memory of the machine is refused before it starts.
+//! a run, so that no result depends on how fast freed memory is reclaimed (`churn` measures that). The system allocates
+//! a page of a pool at its first use, so pages that a run does not touch cost nothing. A run that could use more than
+//! the memory of the machine is refused before it starts.
 
 use fusee_cli::connect;
 use fusee_cli::failure::Failure;
@@ -28,43 +28,43 @@ use fusee_workload::KEY_BYTES;
 
 /// Share of the available memory that a run may use, in percent.
 const USABLE_PERCENT: u64 = 85;
-/// Retries after conflicts write new objects: an addition to the requested writes, in percent.
+/// Additional objects, in percent of the requested writes, because a retry after a conflict writes a new object.
 const RETRIES_PERCENT: u64 = 25;
 
-/// A growing index is at least this full, except for its first subtables.
+/// Minimum fill of a growing index in percent, apart from its first subtables.
 const LEAST_LOAD_PERCENT: u64 = 25;
 
-/// The writes that a run may make.
+/// The writes of a run, as upper bounds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ClusterDemand {
-    /// Keys that may exist at a time.
+    /// Maximum number of keys that exist at one time.
     pub keys: u64,
-    /// Keys that the index is made for; it grows when there are more.
+    /// Number of keys for which the index is created; with more keys it grows.
     pub index_keys: u64,
-    /// Objects with a pair, for INSERTs and UPDATEs.
+    /// Objects with key and value, which INSERTs and UPDATEs write.
     pub pairs: u64,
     /// The redundancy of the pairs.
     pub redundancy: Redundancy,
-    /// Objects with a key only, for DELETEs.
+    /// Objects with a key only, which DELETEs write.
     pub deletes: u64,
-    /// Processes with clients, this one not counted.
+    /// Number of processes with clients, without this process.
     pub processes: u64,
 }
 
 /// An embedded cluster that satisfies a demand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BenchClusterPlan {
-    /// Sizes.
+    /// Sizes of regions, blocks and subtables.
     pub geometry: Geometry,
     /// Memory of each node, in bytes.
     pub pool_bytes: u64,
-    /// Memory of all nodes that a run will really touch, in bytes.
+    /// Memory of all nodes together that a run really touches, in bytes.
     pub touched_bytes: u64,
-    /// The memory that a node needs for one region and its part of the index.
+    /// Minimum memory of a node, for one region and the node's part of the index, in bytes.
     pub least_pool_bytes: u64,
 }
 
-/// Bytes that one write takes on all memory nodes together.
+/// Returns the bytes that one write takes on all memory nodes together.
 pub fn bytes_per_pair(pair_bytes: usize, data_replicas: u8) -> u64 {
     let class = Object::class(KEY_BYTES, pair_bytes - KEY_BYTES);
     class.map_or(u64::MAX, |class| class.bytes()).saturating_mul(data_replicas.into())
@@ -73,12 +73,12 @@ pub fn bytes_per_pair(pair_bytes: usize, data_replicas: u8) -> u64 {
 /// Returns the number of pairs that a run may write without using more than the available memory.
 pub fn affordable_pairs(load: &LoadArgs, cluster: &ClusterArgs, available: Option<u64>) -> u64 {
     let usable = available.unwrap_or(u64::MAX) / 100 * USABLE_PERCENT;
-    // Half a share for the index, the rests of blocks and the logs of the benchmark.
+    // Half of the usable memory is left for the index, the unused ends of blocks and the benchmark's logs.
     let objects = usable / 2 / bytes_per_pair(load.pair_bytes, cluster.data_replicas());
     objects * 100 / (100 + RETRIES_PERCENT)
 }
 
-/// Sizes a cluster.
+/// Computes the sizes of a cluster that satisfies a demand.
 pub fn plan(
     demand: ClusterDemand,
     load: &LoadArgs,
@@ -97,7 +97,7 @@ pub fn plan(
         redundancy: Default::default(),
     };
     settings.check().map_err(|error| Failure::usage(flags::with_flag_names(&error.to_string())))?;
-    // One session per thread, the clients' own and the verifier's, each with an open block.
+    // Each thread, each process with clients (this one included) and the verifier have a session with an open block.
     let sessions = u64::from(load.threads) + demand.processes + 2;
     let objects = |count: u64| count + count * RETRIES_PERCENT / 100;
     let value_bytes = load.pair_bytes - KEY_BYTES;
@@ -112,16 +112,16 @@ pub fn plan(
     let extents = if redundancy == logs {
         regions(pair_blocks + delete_blocks) * replicas
     } else {
-        // A cluster is formed with a replicated region for each node.
+        // A cluster is formed with one replicated region for each node.
         regions(pair_blocks) * places + regions(delete_blocks).max(nodes) * replicas
     };
     let index_bytes = settings.subtables() * geometry.subtable_bytes();
     let grown_bytes = grown_index_bytes(&demand, &geometry);
-    // Regions spread over the nodes; of each subtable a node holds one replica at most. One
-    // region more, as extents are aligned.
+    // The regions are spread evenly over the nodes, and a node holds at most one replica of each subtable. One more
+    // region is added because extents are aligned.
     let regions_per_node = extents.div_ceil(nodes) + 1;
     let region_bytes = regions_per_node * geometry.region_bytes;
-    // Room for the index to grow, and for a region or two that are reserved meanwhile.
+    // Room for the growth of the index, and for one or two regions that are reserved meanwhile.
     let pool_bytes = region_bytes + index_bytes + 2 * grown_bytes;
     let touched_bytes = (pair_blocks * places + delete_blocks * replicas) * geometry.block_bytes
         + (index_bytes + grown_bytes) * u64::from(cluster.index_replicas());
@@ -129,7 +129,7 @@ pub fn plan(
     Ok(BenchClusterPlan { geometry, pool_bytes, touched_bytes, least_pool_bytes })
 }
 
-/// Returns the bytes that one replica of the index may grow, beyond the size it is made for.
+/// Returns by how many bytes one replica of the index can grow beyond its size at creation.
 fn grown_index_bytes(demand: &ClusterDemand, geometry: &Geometry) -> u64 {
     if demand.keys <= demand.index_keys {
         return 0;
@@ -161,10 +161,10 @@ fn blocks(
     Ok(objects.div_ceil(shape.objects.into()) + sessions)
 }
 
-/// Options with smaller values that make a run fit.
+/// The options that a user can lower to make a run fit.
 const LESS: &str = "--operations, --keys, --pair-bytes or --data-replicas";
 
-/// Refuses a run that does not fit into the memory; `less` names the options to lower.
+/// Refuses a run that does not fit into the available memory; `less` names the options to lower.
 pub fn check_memory(touched_bytes: u64, less: &str, available: Option<u64>) -> Result<(), Failure> {
     let Some(available) = available else { return Ok(()) };
     let usable = available / 100 * USABLE_PERCENT;
@@ -181,7 +181,7 @@ pub fn check_memory(touched_bytes: u64, less: &str, available: Option<u64>) -> R
 
 /// The cluster that is measured.
 pub struct MeasuredCluster {
-    /// A client of the cluster. Dropped before the servers end.
+    /// A client of the cluster. As the first field, it is dropped before the servers end.
     pub client: BlockingClient,
     /// The processes of the cluster, if the benchmark started them.
     pub servers: Option<Servers>,
@@ -223,7 +223,7 @@ pub fn open(
     };
     check_pool(pool_bytes, plan.least_pool_bytes)?;
     if cluster.pool.is_some() {
-        // Pages that the run does not touch cost nothing, so this is only a warning.
+        // Pages that the run does not touch cost nothing, so pools larger than the memory cause only a warning.
         memory::warn_of_pools(pool_bytes, cluster.memory_nodes.into());
     }
     check_memory(touched_bytes, LESS, available)?;
@@ -248,7 +248,7 @@ pub fn open(
         .with_index_keys(demand.index_keys)
         .with_client(options);
     let client = Client::embedded(embedded).map_err(|error| match cluster.pool {
-        // Everything else has been checked.
+        // All other settings have been checked, so the error is about `--pool`.
         Some(_) => Failure::usage(flags::with_flag_names(&error.to_string())),
         None => error.into(),
     })?;
@@ -266,8 +266,8 @@ fn start_servers(
         memory_nodes: cluster.memory_nodes,
         index_replicas: cluster.index_replicas(),
         data_replicas: cluster.data_replicas(),
-        // Whole regions: the index then has room at either end, and a memory node that takes the
-        // place of another one, with the index first, holds as much.
+        // Each pool is a whole number of regions. The index then has room at either end of the pool, and a memory node
+        // that replaces another one, and receives the index first, can hold as much.
         pool_bytes: plan.pool_bytes.next_multiple_of(plan.geometry.region_bytes),
         index_keys: demand.index_keys,
         port: 0,
@@ -281,7 +281,7 @@ fn start_servers(
     })
 }
 
-/// Returns the length of the longest key that the cluster takes.
+/// Returns the length of the longest key that the cluster accepts.
 pub fn max_key_bytes(cluster: &ClusterArgs) -> Result<usize, Failure> {
     let geometry = match &cluster.master {
         None => EmbeddedOptions::default().geometry,
@@ -293,13 +293,13 @@ pub fn max_key_bytes(cluster: &ClusterArgs) -> Result<usize, Failure> {
     Ok(geometry.max_key_bytes as usize)
 }
 
-/// Refuses pairs that even an empty cluster cannot hold at a time. Memory of replaced pairs is used again there,
-/// so the writes of a run may take many times as much.
+/// Refuses pairs that even an empty cluster cannot hold at one time. The cluster uses the memory of replaced pairs
+/// again, so all writes of a run together are allowed to take many times the memory.
 fn check_capacity(demand: ClusterDemand, load: &LoadArgs, view: &View) -> Result<(), Failure> {
     let geometry = &view.geometry;
     let value_bytes = load.pair_bytes - KEY_BYTES;
     let blocks = blocks(geometry, demand.redundancy, demand.keys, value_bytes, 0)?;
-    // The replicas of the existing replicated regions; new ones have as many.
+    // The number of replicas of the existing replicated regions; new replicated regions have as many.
     let replicated = view.regions.iter().filter(|r| r.redundancy() == Redundancy::default());
     let replicas = replicated.map(|region| region.places().len()).max().unwrap_or(1);
     let replicas = demand.redundancy.places(replicas);
@@ -316,7 +316,7 @@ fn check_capacity(demand: ClusterDemand, load: &LoadArgs, view: &View) -> Result
     )))
 }
 
-/// Refuses a --pool that is too small to hold anything.
+/// Refuses a `--pool` that is too small for one region and the index.
 fn check_pool(pool_bytes: u64, least: u64) -> Result<(), Failure> {
     if pool_bytes >= least {
         return Ok(());

@@ -1,9 +1,9 @@
 //! The phases of a benchmark on threads, each with a session and some coroutines.
 //!
-//! Every thread opens its session; then all go through the phases together: no thread starts a
-//! phase before all have finished the previous one. A phase is timed from the moment when the last
-//! thread is ready to the moment when the last one is done. The sessions stay the same, so their
-//! caches still know in the run what they learned while loading.
+//! Every thread opens its session. Then all threads go through the phases together: no thread starts a phase before all
+//! threads have finished the previous one. A phase is timed from the moment when the last thread is ready to the moment
+//! when the last thread is done. Sessions stay open between phases, so in the run phase their index caches still hold
+//! what they learned in the load phase.
 
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -26,44 +26,44 @@ use super::verify::{Mismatch, Verifier, WriteLog, self_check};
 use super::worker::{Worker, WorkerContext};
 use fusee_workload::KeyNaming;
 
-/// Reads of the verification that run at the same time.
+/// Number of reads of the verification that run at the same time.
 const VERIFY_COROUTINES: u64 = 16;
-/// Keys after which the bar of the verification moves.
+/// Number of verified keys after which the progress bar moves.
 const VERIFY_SHOWN: u64 = 1024;
 
-/// The number of workers, and their place among those of all processes.
+/// The number of workers of this process, and their position among the workers of all processes.
 #[derive(Clone, Copy, Debug)]
 pub struct WorkerLayout {
-    /// Threads, each with a session.
+    /// Number of threads, each with a session.
     pub threads: usize,
-    /// Workers of a thread.
+    /// Number of workers per thread.
     pub coroutines: usize,
-    /// Threads of other processes that are counted before these.
+    /// Number of threads of other processes that are numbered before the threads of this process.
     pub first_thread: usize,
 }
 
-/// An observer of the phases, outside of the threads.
+/// An observer of the phases, which the main thread calls.
 pub trait PhaseObserver {
-    /// Returns whether to draw the progress.
+    /// Returns whether to draw the progress bar.
     fn shows_progress(&self) -> bool {
         true
     }
 
-    /// Is called when all threads are ready for the next phase, which begins when this returns.
+    /// Called when all threads are ready for the next phase. The phase begins when this method returns.
     fn begin(&mut self) {}
 
-    /// Is called when a phase has ended. Times are of the monotonic clock.
+    /// Called when a phase has ended. The times are those of the monotonic clock.
     fn phase_ended(&mut self, _from_ns: u64, _to_ns: u64) {}
 }
 
-/// No observer.
+/// Observes nothing.
 impl PhaseObserver for () {}
 
 /// The results of all phases.
 pub struct DriverOutcome {
-    /// By phase.
+    /// The results, by phase.
     pub results: Vec<PhaseResult>,
-    /// By worker.
+    /// The writes, by worker.
     pub logs: Vec<WriteLog>,
     /// The recorded operations, by worker and in the order of their ends.
     pub entries: Vec<PackedOperation>,
@@ -75,11 +75,12 @@ pub type PhaseCosts = [KindStats; OpKind::ALL.len()];
 /// The result of a phase.
 #[derive(Clone, Debug, Default)]
 pub struct PhaseResult {
-    /// From the first operation to the end of the last.
+    /// Time from the begin of the first operation to the end of the last operation.
     pub duration: Duration,
-    /// Latencies, errors, mismatches.
+    /// Latencies, errors and mismatches.
     pub tally: OperationTally,
-    /// Phases, verbs and bytes. If an earlier phase had the same kind, the maximum covers both.
+    /// Round trips, verbs and bytes. If an earlier phase had operations of the same kind, the maximum of round trips
+    /// covers both phases.
     pub costs: PhaseCosts,
     /// The outcomes of accesses to the index caches, if the workers ran in this process.
     pub cache: CacheStats,
@@ -156,7 +157,7 @@ fn into_inner<T>(mutex: Mutex<T>) -> T {
     mutex.into_inner().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Ends the process when its thread panics: the others would wait for that thread for ever.
+/// Ends the process when a thread panics, because the other threads would wait for that thread for ever.
 struct ExitOnPanic;
 
 impl Drop for ExitOnPanic {
@@ -181,7 +182,8 @@ impl<S: BenchStore> BenchDriverState<'_, S> {
             }
             let progress = PhaseProgress::start(phase, &self.counters, steps.shows_progress());
             steps.begin();
-            // Taken before the workers start: this thread may run again only after they ended.
+            // The time is taken before the workers start, because this thread possibly runs again only after they have
+            // ended.
             let start = Instant::now();
             let from_ns = monotonic_ns();
             self.barrier.wait();
@@ -264,12 +266,12 @@ pub struct ReadBackResult {
     pub tally: OperationTally,
     /// Keys that were read.
     pub keys: u64,
-    /// The reads, if the board keeps records of all operations.
+    /// The reads, if records of all operations are kept.
     pub entries: Vec<PackedOperation>,
 }
 
-/// Reads every key that was ever inserted, through a new session with an empty cache, and compares
-/// it with the logs. Ends at the first error, or when the user interrupts.
+/// Reads every key that was ever inserted, through a new session with an empty cache, and compares the values with the
+/// logs of writes. Ends at the first error, or when the user interrupts.
 pub fn verify(
     store: &impl BenchStore,
     board: &WorkerContext,
@@ -338,14 +340,13 @@ pub fn verify(
     Ok(verified.into_inner())
 }
 
-/// Removes the keys `0..keys` that exist, and those that follow: an interrupted benchmark may have
-/// left them.
+/// Removes the keys `0..keys` that exist, and the keys after them, which an interrupted benchmark possibly left.
 pub fn clean_up<S: BenchStore>(store: &S, keys: u64) -> Result<(), Failure> {
     clean_up_named(store, &KeyNaming::Numbered, keys, VERIFY_COROUTINES)
 }
 
-/// Does the same with keys of these names. Keys of files have no followers; of others, the next one
-/// is looked for among `holes` keys.
+/// Removes keys like [`clean_up`], but keys with these names. Keys named by files have no keys after them. Other keys
+/// are removed until `holes` numbers in a row have no key.
 pub fn clean_up_named<S: BenchStore>(
     store: &S,
     names: &KeyNaming,
@@ -384,7 +385,7 @@ pub mod tests {
     use crate::clock::BenchClock;
     use crate::message::RunSpec;
 
-    /// Lets keys come and go on an empty store, and judges all its answers.
+    /// Lets keys come and go on an empty store, and checks all answers of the store.
     pub fn drive(store: &impl BenchStore) {
         let mut board = WorkerContext::new(64, 1);
         board.clock = BenchClock::shared(monotonic_ns());

@@ -1,5 +1,5 @@
-//! The results of several processes, put together as if of one: processes of one host
-//! ([`super::processes`]), or drivers on several ([`super::rendezvous`]).
+//! Merges the results of several processes into results as of one process. The processes run on one host
+//! ([`super::processes`]), or are drivers on several hosts ([`super::rendezvous`]).
 
 use std::time::Duration;
 
@@ -11,26 +11,26 @@ use super::processes::{ProcessMessage, read_message};
 use super::record::{PackedOperation, RecordedOperation};
 use super::verify::WriteLog;
 
-/// Phases that every process goes through.
+/// Number of phases that every process goes through: loading and running.
 pub const PHASES: usize = 2;
 
 /// The results of all processes together.
 pub struct GatheredResults {
-    /// The results as if of one process.
+    /// The merged results.
     pub outcome: DriverOutcome,
-    /// The bound of key numbers, exclusive.
+    /// The exclusive upper bound of key numbers.
     pub keys: u64,
-    /// Whether one of them ended early, because of errors.
+    /// Whether any process ended early because of errors.
     pub broken: bool,
 }
 
 /// The results of one process.
 pub struct ProcessResults {
-    /// The part of that process.
+    /// The share of the workload that the process ran.
     pub part: WorkloadShare,
-    /// By phase: begin and end, of a clock that is the same for all.
+    /// Begin and end of each phase, by a clock that is the same for all processes.
     pub times: Vec<(u64, u64)>,
-    /// Counts.
+    /// The counts of the process.
     pub results: ResultsMessage,
     /// The recorded operations.
     pub entries: Vec<PackedOperation>,
@@ -43,7 +43,7 @@ impl ProcessResults {
         Duration::from_nanos(to.saturating_sub(from))
     }
 
-    /// Returns the bytes, in the format of a client process.
+    /// Encodes the results, in the format of a client process's output.
     pub fn to_bytes(&self) -> Result<Vec<u8>, String> {
         let mut bytes = Vec::new();
         let times =
@@ -56,7 +56,7 @@ impl ProcessResults {
         Ok(bytes)
     }
 
-    /// Reads the bytes of [`ProcessResults::to_bytes`].
+    /// Decodes the bytes of [`ProcessResults::to_bytes`].
     pub fn from_bytes(part: WorkloadShare, mut bytes: &[u8]) -> Result<ProcessResults, String> {
         let mut times = Vec::new();
         loop {
@@ -73,7 +73,7 @@ impl ProcessResults {
     }
 }
 
-/// Puts together the results of `workers` workers.
+/// Merges the results of all processes, which have `workers` workers together.
 pub fn gather(shares: Vec<ProcessResults>, workers: usize) -> GatheredResults {
     let mut results = vec![PhaseResult::default(); PHASES];
     for (phase, result) in results.iter_mut().enumerate() {

@@ -1,19 +1,21 @@
 //! Benchmarks that check what they measure.
 //!
-//! `ycsb` runs the YCSB workloads (P §6.3), `micro` the microbenchmark of P §6.2, both on a cluster
-//! inside the process or on an existing one. Every value that is written names its write,
-//! every value that is read is checked, and in the end all keys are read back and compared with
-//! what was acknowledged; a run with a single error or mismatch fails.
+//! `ycsb` runs the YCSB workloads (P §6.3) and `micro` the microbenchmark of P §6.2, each on a cluster inside the
+//! process or on an existing cluster. Every value names the write that wrote it, and every value that is read is
+//! checked. At the end all keys are read back and compared with the acknowledged writes. A run with a single error or
+//! mismatch fails.
 //!
-//! Reading order: `fusee_workload` (the requests), `value` and `verify` (how results are checked), `store` and
-//! `redundant` (the stores), `worker`, `phase` and `driver` (how the load is run), `message`, `client_process`,
-//! `processes` and `gather` (the same in several processes), `rendezvous` (and on several hosts), `cluster` (the
-//! cluster to measure), `record` and `check` (whether the history is linearizable), `tally`, `series`, `spread` and
-//! `report` (the results), and the benchmarks themselves, in `suite`: some show what the store does, some (`limit`,
-//! `counts`, `peers`, `raw`) compare the cost of its operations with other costs.
+//! Reading order: `fusee_workload` (the requests), `value` and `verify` (the checks of results), `store` and
+//! `redundant` (the stores under test), `worker`, `phase` and `driver` (the load in one process), `message`,
+//! `client_process`, `processes` and `gather` (the load in several processes), `rendezvous` (the load on several
+//! hosts), `cluster` (the cluster to measure), `record` and `check` (the check that the history is linearizable),
+//! `tally`, `series`, `spread` and `report` (the results), and `suite` (the benchmarks themselves). Some benchmarks
+//! show what the store does; others (`limit`, `counts`, `peers`, `raw`) compare the cost of its operations with other
+//! costs.
 //!
-//! The clients that a benchmark starts are commands of this same program, `fusee-bench`, and the servers run the
-//! program `fusee` beside it. `src/bin/fusee-bench` has the program, and the commands of the simulator.
+//! The clients that a benchmark starts are commands of this same program, `fusee-bench`. The servers that it starts run
+//! the program `fusee`, which lies in the same directory. `src/bin/fusee-bench` has the program, and the commands of
+//! the simulator.
 
 mod args;
 mod check;

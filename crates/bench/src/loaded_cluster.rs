@@ -1,4 +1,4 @@
-//! A loaded cluster with one session, and the operations to measure.
+//! A loaded cluster with one session, and the operations that several benchmarks measure on it.
 
 use std::hint::black_box;
 
@@ -38,11 +38,11 @@ pub struct LoadedClusterArgs {
     pub huge_pages: bool,
 }
 
-/// Memory nodes of a cluster, by default.
+/// Default number of memory nodes of a cluster.
 pub const NODES: u16 = 3;
 
 impl LoadedClusterArgs {
-    /// Bytes of each pool: twice what the pairs take, and room for the index and some blocks.
+    /// Returns the bytes of each pool: twice what the pairs take, and room for the index and some blocks.
     fn pool_bytes(&self, memory_nodes: u16) -> u64 {
         let pair = u64::from(self.pair_bytes) + 256;
         let data =
@@ -52,8 +52,8 @@ impl LoadedClusterArgs {
     }
 }
 
-/// Returns a key. Other benchmarks write the number in decimal digits; here a key costs nothing to make, since that
-/// would be counted.
+/// Returns the key with this number. Other benchmarks write the number in decimal digits; here the key must be cheap to
+/// make, because the measurement would include the cost of making it.
 pub fn key(number: u32) -> [u8; KEY_BYTES] {
     let mut bytes = *b"key-000000000000";
     bytes[8..].copy_from_slice(&u64::from(number).to_le_bytes());
@@ -66,7 +66,8 @@ pub fn numbers(below: u32, count: u32, seed: u64) -> Vec<u32> {
     (0..count).map(|_| rng.random_range(0..below)).collect()
 }
 
-/// The way through a list in which the next place depends on a byte that the last step has read.
+/// A walk through a list, in which each index depends on a byte that the previous step has read, so that the processor
+/// cannot overlap the steps.
 pub struct DependencyChain {
     pub at: usize,
     none: usize,
@@ -84,31 +85,31 @@ impl DependencyChain {
     }
 }
 
-/// Returns the last byte, if there is one.
+/// Returns the last byte, or 0 if there is none.
 pub fn last_byte(bytes: &[u8]) -> u8 {
     bytes.last().copied().unwrap_or(0)
 }
 
-/// A cluster that holds all keys, and a session that knows their places.
+/// A cluster that holds all keys, and a session that has all of them in its index cache.
 pub struct LoadedCluster {
     pub session: Session,
     pub value: Vec<u8>,
-    // Dropped after its session.
+    // Declared last, so that the client is dropped after its session.
     pub client: BlockingClient,
 }
 
 impl LoadedCluster {
-    /// Starts it over shared memory.
+    /// Starts the cluster over shared memory.
     pub fn new(size: &LoadedClusterArgs) -> Result<LoadedCluster, Failure> {
         LoadedCluster::over(size, FabricKind::Shm)
     }
 
-    /// Starts it over this fabric.
+    /// Starts the cluster over this fabric.
     pub fn over(size: &LoadedClusterArgs, fabric: FabricKind) -> Result<LoadedCluster, Failure> {
         LoadedCluster::with_keys(size, fabric, NODES, key)
     }
 
-    /// Starts it with keys that this function makes of their number.
+    /// Starts the cluster with keys that `key` makes from their numbers.
     pub fn with_keys(
         size: &LoadedClusterArgs,
         fabric: FabricKind,
@@ -162,7 +163,7 @@ impl LoadedCluster {
         })
     }
 
-    /// Inserts these keys, one after the other: none of them exists.
+    /// Inserts these keys, one after the other; none of them exists before.
     pub fn inserts(&self, numbers: &[u32]) -> Result<(), Failure> {
         self.session.block_on(async {
             for number in numbers {
@@ -172,7 +173,7 @@ impl LoadedCluster {
         })
     }
 
-    /// Deletes these keys, one after the other: all of them exist.
+    /// Deletes these keys, one after the other; all of them exist before.
     pub fn deletes(&self, numbers: &[u32]) -> Result<(), Failure> {
         self.session.block_on(async {
             for number in numbers {

@@ -1,9 +1,9 @@
 //! Messages between the benchmark and its client processes.
 //!
-//! The client's standard input carries its [`ClientSpec`], one line of JSON; then `go` once for every
-//! phase, and `stop` if the client is to end early. Its standard output carries one line of JSON
-//! for every [`BenchClientMessage`], and after `Results` the packed entries, as many as it announces. A client
-//! ends at the end of its input, so none outlives the benchmark; nothing is left on disk.
+//! The standard input of a client process carries its [`ClientSpec`] as one line of JSON, then a line `go` for every
+//! phase, and a line `stop` if the client is to end early. Its standard output carries one line of JSON for every
+//! [`BenchClientMessage`]; the message `Results` announces a number of packed entries, which follow it. A client ends
+//! at the end of its input, so that no client outlives the benchmark. Nothing is left on disk.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -24,39 +24,40 @@ pub const GO: &str = "go";
 /// The line that ends a phase early.
 pub const STOP: &str = "stop";
 
-/// The operations to run; the same for all processes except for the share.
+/// The operations to run. All processes have the same ones, except for their share.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct RunSpec {
-    /// The name of the workload.
+    /// The workload.
     pub workload: YcsbWorkload,
-    /// Keys that are loaded, by all processes.
+    /// Number of keys that all processes together load.
     pub keys: u64,
     /// The distribution of the requests over the keys.
     pub distribution: Distribution,
     /// The skew of the distribution.
     pub theta: f64,
-    /// Start of all random sequences.
+    /// The start of all random sequences.
     pub seed: u64,
-    /// Operations of the run phase: the process's own, or those of all if they come from files.
+    /// Number of operations of the run phase: those of this process, or those of all processes if the operations come
+    /// from files.
     pub operations: u64,
-    /// Length of the run phase, if it is limited.
+    /// Maximum length of the run phase, in seconds.
     pub seconds: Option<f64>,
-    /// The files of keys and operations, if these are not drawn at random.
+    /// The files of keys and operations, if keys and operations are not drawn at random.
     pub files: Option<TraceFiles>,
-    /// Workers of all processes.
+    /// Number of workers of all processes together.
     pub workers: u64,
-    /// Whether each process requests only the keys that it has loaded.
+    /// Whether each process requests only keys that it has loaded itself.
     pub own_keys: bool,
 }
 
-/// Files of operations.
+/// The files of a trace.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct TraceFiles {
-    /// The keys to load.
+    /// The file of keys to load.
     pub load: PathBuf,
-    /// The operations to run.
+    /// The file of operations to run.
     pub trans: PathBuf,
-    /// The length above which keys are refused.
+    /// The maximum length of a key; longer keys are refused.
     pub max_key_bytes: usize,
 }
 
@@ -69,13 +70,12 @@ impl TraceFiles {
 }
 
 impl RunSpec {
-    /// Returns the phases: loading, and running. `trace` is the content of the files, if there are
-    /// any.
+    /// Returns the two phases, loading and running. `trace` is the content of the files, if there are any.
     pub fn phases(&self, part: WorkloadShare, trace: Option<&Arc<YcsbTrace>>) -> [BenchPhase; 2] {
         let workers = self.workers;
         let operations = self.operations;
         let (run, budget) = match trace {
-            // Every worker knows its own operations.
+            // The trace tells every worker its own operations, so no budget limits them.
             Some(trace) => {
                 (PhaseJob::Trace { trace: trace.clone(), workers, operations }, u64::MAX)
             }
@@ -99,35 +99,35 @@ impl RunSpec {
 /// The task of a client process.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct ClientSpec {
-    /// Address of the master.
+    /// The address of the master.
     pub master: String,
-    /// shm, tcp, verbs or auto.
+    /// The fabric: shm, tcp, verbs or auto.
     pub fabric: String,
-    /// The switch in the path, if any.
+    /// The switch in the path to the memory nodes, if any.
     pub switch: Option<String>,
-    /// Entries of the index cache of a process or of a session.
+    /// Number of entries of an index cache.
     pub cache_entries: usize,
-    /// Whether the cache belongs to a session.
+    /// Whether each session has an index cache of its own, instead of one cache for the process.
     pub cache_per_session: bool,
-    /// The threshold above which a key bypasses the cache.
+    /// The share of wrong hints above which a key bypasses the index cache.
     pub cache_threshold: f64,
-    /// off, strict or relaxed.
+    /// The work table: off, strict or relaxed.
     pub work_table: String,
     /// Bytes of key and value together.
     pub pair_bytes: usize,
-    /// Threads of this process.
+    /// Number of threads of this process.
     pub threads: usize,
-    /// Threads of the processes before this one.
+    /// Number of threads of the processes before this one.
     pub first_thread: usize,
-    /// Workers of a thread.
+    /// Number of workers per thread.
     pub coroutines: usize,
-    /// The part of this process.
+    /// The share of the workload that this process runs.
     pub part: WorkloadShare,
     /// The operations, with the share of this process.
     pub run: RunSpec,
-    /// The records to hand over in the end.
+    /// The records to hand over at the end.
     pub keep: RecordScope,
-    /// The time from which all recorded times are counted.
+    /// The origin of all recorded times, by the monotonic clock.
     pub origin_ns: u64,
 }
 
@@ -136,20 +136,20 @@ pub struct ClientSpec {
 pub enum BenchClientMessage {
     /// The process is ready for the next phase.
     Ready,
-    /// The phase has ended. Times are of the monotonic clock.
+    /// The phase has ended. The times are those of the monotonic clock.
     Ended {
-        /// When it began.
+        /// The begin of the phase.
         from_ns: u64,
-        /// When it ended.
+        /// The end of the phase.
         to_ns: u64,
     },
-    /// All phases have ended.
+    /// All phases have ended, with these results.
     Results(ResultsMessage),
-    /// The process ends with this code.
+    /// The process ends early, with this exit code.
     Failed {
-        /// The exit code.
+        /// The exit code of the process.
         code: u8,
-        /// The reason.
+        /// The reason for the failure.
         message: String,
     },
 }
@@ -157,13 +157,13 @@ pub enum BenchClientMessage {
 /// The results of all phases.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct ResultsMessage {
-    /// By phase.
+    /// The counts, by phase.
     pub phases: Vec<PhaseCounts>,
-    /// Keys that the process has claimed of its own.
+    /// Number of keys that the process has claimed in its own share.
     pub claimed: u64,
     /// Whether the process ended early because of errors.
     pub broken: bool,
-    /// The number of packed entries that follow.
+    /// Number of packed entries that follow this message.
     pub entries: u64,
 }
 
@@ -171,7 +171,7 @@ pub struct ResultsMessage {
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct PhaseCounts {
     tally: OperationTally,
-    /// By kind, the fields of [`KindStats`] in their order.
+    /// Costs by kind of operation: the fields of [`KindStats`] in their order.
     costs: [[u64; 6]; OpKind::ALL.len()],
 }
 
@@ -184,12 +184,12 @@ impl PhaseCounts {
         PhaseCounts { tally: result.tally.clone(), costs }
     }
 
-    /// Returns the errors and successes.
+    /// Returns the latencies, errors and mismatches.
     pub fn tally(&self) -> &OperationTally {
         &self.tally
     }
 
-    /// Adds the counts to those of other processes.
+    /// Adds these counts to the sum over processes.
     pub fn add_to(self, sum: &mut PhaseResult) {
         sum.tally.merge(&self.tally);
         let costs: &mut PhaseCosts = &mut sum.costs;

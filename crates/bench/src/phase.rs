@@ -1,4 +1,4 @@
-//! Phases of a benchmark: the job of every worker, and its duration.
+//! Phases of a benchmark: the job of the workers, and its limits.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -11,57 +11,57 @@ use super::store::BenchSession;
 use super::worker::{Worker, WorkerContext};
 use fusee_workload::{KeyChooser, WorkloadOperation, YcsbTrace, YcsbWorkload};
 
-/// Operations that a thread takes from the common budget at a time.
+/// Number of operations that a thread takes from the common budget at a time.
 const CHUNK: u64 = 32;
 
 /// The job of the workers.
 #[derive(Clone, Debug)]
 pub enum PhaseJob {
-    /// Insert new keys, up to this number of the process's own keys.
+    /// Insert new keys, until the process has this number of keys of its own.
     Insert {
-        /// Keys there will be at most.
+        /// Maximum number of keys.
         keys: u64,
     },
-    /// Update the keys that the worker inserted, in turn.
+    /// Update the keys that the worker inserted, one after the other.
     Update,
-    /// Read the keys that the worker inserted, in turn.
+    /// Read the keys that the worker inserted, one after the other.
     Search,
     /// Delete the keys that the worker inserted.
     Delete,
-    /// A mix of operations on the keys of all workers.
+    /// Run a mix of operations on the keys of all workers.
     Ycsb {
-        /// The mix.
+        /// The mix of operations.
         workload: YcsbWorkload,
         /// The choice of keys.
         chooser: KeyChooser,
-        /// The keys that all processes loaded.
+        /// Number of keys that all processes together loaded.
         keys: u64,
         /// Whether the process requests only its own keys.
         own: bool,
     },
-    /// The operations of files, a part for each worker.
+    /// Run the operations of files, of which each worker has a part.
     Trace {
-        /// The operations.
+        /// The content of the files.
         trace: Arc<YcsbTrace>,
-        /// Workers of all processes, which share the operations.
+        /// Number of workers of all processes, which share the operations.
         workers: u64,
-        /// Operations of all of them together.
+        /// Number of operations of all workers together.
         operations: u64,
     },
 }
 
-/// A job and its end: the first of these limits.
+/// A job with its limits; the phase ends at the first limit that is reached.
 #[derive(Clone, Debug)]
 pub struct BenchPhase {
     /// The job.
     pub job: PhaseJob,
-    /// Operations of all workers together.
+    /// Number of operations of all workers together.
     pub operations: u64,
-    /// The time in which workers start new operations.
+    /// The time after which workers start no new operations.
     pub time: Option<Duration>,
 }
 
-/// The operations that are left to a phase.
+/// The operations that workers have not yet taken from a phase.
 #[derive(Debug)]
 pub struct PhaseBudget {
     taken: AtomicU64,
@@ -75,7 +75,7 @@ impl PhaseBudget {
     }
 }
 
-/// A thread's part of the budget, which its workers share.
+/// The operations that one thread has taken from the budget for its workers.
 pub struct BudgetShare<'a> {
     budget: &'a PhaseBudget,
     left: Cell<u64>,
@@ -100,7 +100,7 @@ impl BudgetShare<'_> {
 }
 
 impl BenchPhase {
-    /// Runs one worker through the phase; `done` counts for the progress bar.
+    /// Runs one worker through the phase, and counts its operations in `done` for the progress bar.
     pub async fn run<S: BenchSession>(
         &self,
         board: &WorkerContext,
@@ -123,13 +123,14 @@ impl BenchPhase {
                 None => break,
             }
             turn += 1;
-            // Only this thread adds: a load and a store are enough, and cheaper.
+            // Only this thread writes the counter. Therefore a load and a store suffice, which are cheaper than an
+            // atomic addition.
             done.store(done.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
             worker.take_turns().await;
         }
     }
 
-    /// Runs one operation; returns its end, or `None` if there is nothing left to do.
+    /// Runs one operation and returns the time of its end, or `None` if nothing is left to do.
     async fn step<S: BenchSession>(
         &self,
         board: &WorkerContext,
@@ -146,7 +147,7 @@ impl BenchPhase {
                     return Some(worker.insert_new(key).await);
                 }
                 let loaded = board.part.count(*keys);
-                // Of the keys that came later a process knows only its own.
+                // Of the keys that were inserted after loading, a process knows only its own.
                 let more = board.frontier.acknowledged().saturating_sub(loaded);
                 let first = if *own { loaded } else { *keys };
                 let key = match chooser.next(&mut worker.rng, first + more) {

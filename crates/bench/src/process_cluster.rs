@@ -1,4 +1,4 @@
-//! A cluster of processes that a benchmark starts because it kills some of them.
+//! A cluster of several processes, for benchmarks that kill some of them.
 
 use clap::Args;
 use fusee_cli::failure::Failure;
@@ -10,7 +10,8 @@ use serde::Serialize;
 use super::args::{ClusterArgs, LoadArgs, MIN_PAIR_BYTES};
 use super::cluster::{self, ClusterDemand, MeasuredCluster};
 
-/// The cluster, and the pairs to put into it. Reports describe the resulting cluster.
+/// The cluster, and the pairs to put into it. Reports describe the started cluster instead of the fields that are not
+/// serialized.
 #[derive(Args, Clone, Debug, Serialize)]
 pub struct ProcessClusterArgs {
     /// shm, tcp, verbs, or auto, which means shm
@@ -48,12 +49,12 @@ pub struct ProcessClusterArgs {
 }
 
 impl ProcessClusterArgs {
-    /// Memory nodes.
+    /// Returns the number of memory nodes.
     pub fn memory_nodes(&self) -> u16 {
         self.memory_nodes.unwrap_or(3)
     }
 
-    /// Returns the arguments in the form of the other benchmarks.
+    /// Returns the arguments of the cluster in the form that other benchmarks use.
     pub fn cluster(&self) -> ClusterArgs {
         ClusterArgs {
             master: None,
@@ -66,8 +67,7 @@ impl ProcessClusterArgs {
         }
     }
 
-    /// Starts the cluster for a load of `threads` threads. The demand must count at least one other
-    /// process.
+    /// Starts the cluster for a load of `threads` threads. The demand must count at least one other process.
     pub fn open(
         &self,
         demand: ClusterDemand,
@@ -81,7 +81,7 @@ impl ProcessClusterArgs {
         Ok((target, servers))
     }
 
-    /// Returns the bytes of a value.
+    /// Returns the length of a value in bytes.
     pub fn value_bytes(&self) -> usize {
         self.pair_bytes.saturating_sub(MIN_PAIR_BYTES) + super::value::HEADER_BYTES
     }

@@ -1,9 +1,9 @@
-//! The client processes of a benchmark, from outside.
+//! The benchmark's side of its client processes.
 //!
-//! Every process is this same program ([`super::client_process`]), in a process group of its
-//! own, so that Ctrl-C in a terminal reaches only the benchmark, which tells the others. They go
-//! through the phases in step; then their results are put together ([`super::gather`]).
-//! A process that ends early ends the benchmark: its records are lost with it.
+//! Every client process runs this same program ([`super::client_process`]), in a process group of its own: Ctrl-C in a
+//! terminal reaches only the benchmark, which then tells the client processes to stop. The client processes go through
+//! the phases in step. At the end their results are merged ([`super::gather`]). If a client process ends early, its
+//! records are lost and the benchmark ends too.
 
 use std::collections::VecDeque;
 use std::io::{BufRead, BufReader, Write};
@@ -20,10 +20,11 @@ use super::gather::{GatheredResults, PHASES, ProcessResults, gather};
 use super::message::{BenchClientMessage, ClientSpec, GO, ResultsMessage, STOP};
 use super::record::{ENTRY_BYTES, PackedOperation};
 
-/// The period of looks whether the user wants to stop.
+/// The interval at which the benchmark checks whether the user wants to stop.
 const TICK: Duration = Duration::from_millis(50);
 
-/// Runs a process for each spec, through all phases. `workers` is the number of workers in all.
+/// Starts a process for each spec and leads the processes through all phases. `workers` is the number of workers of all
+/// processes together.
 pub fn run(specs: &[ClientSpec], workers: usize) -> Result<GatheredResults, Failure> {
     let mut crew = ClientProcesses::start(specs)?;
     let mut times: Vec<Vec<(u64, u64)>> = specs.iter().map(|_| Vec::new()).collect();
@@ -56,18 +57,18 @@ pub fn run(specs: &[ClientSpec], workers: usize) -> Result<GatheredResults, Fail
     Ok(gather(shares.collect(), workers))
 }
 
-/// A message of a process.
+/// A message of a client process.
 pub enum ProcessMessage {
-    /// A message on the way.
+    /// A message before the results.
     Said(BenchClientMessage),
-    /// All its results.
+    /// All results of the process, with the recorded operations.
     Results(ResultsMessage, Vec<PackedOperation>),
 }
 
-/// The next thing that a process's output shows.
+/// The next item in a process's output.
 enum ProcessOutput {
     Message(ProcessMessage),
-    /// It ended, or sent something invalid.
+    /// The process ended, or sent something invalid.
     EndedEarly(String),
 }
 
@@ -79,7 +80,7 @@ struct NumberedOutput {
 struct ClientProcesses {
     children: Vec<(Child, Option<ChildStdin>)>,
     heard: Receiver<NumberedOutput>,
-    /// By process: output that was not read yet. One process may be ahead of the others.
+    /// Output that was not handled yet, by process, because one process is possibly ahead of the others.
     told: Vec<VecDeque<ProcessOutput>>,
     stopped: bool,
 }
@@ -87,7 +88,7 @@ struct ClientProcesses {
 impl Drop for ClientProcesses {
     fn drop(&mut self) {
         for (child, _) in &mut self.children {
-            // An error means that it has ended already.
+            // An error means that the process has ended already.
             let _ = child.kill();
             let _ = child.wait();
         }
@@ -123,7 +124,7 @@ impl ClientProcesses {
 
     fn tell_one(&mut self, number: usize, line: &str) {
         if let Some(stdin) = &mut self.children[number].1 {
-            // If the process has ended, the end of its output shows it.
+            // A write fails if the process has ended, which the end of its output shows as well.
             let _ = writeln!(stdin, "{line}").and_then(|()| stdin.flush());
         }
     }
@@ -132,8 +133,8 @@ impl ClientProcesses {
         (0..self.children.len()).for_each(|number| self.tell_one(number, line));
     }
 
-    /// Waits for the next message of every process, which must be the wanted one; returns them by
-    /// process.
+    /// Waits for the next message of every process, and returns what `wanted` takes from the messages, by process.
+    /// Another message than the wanted one is an error.
     fn receive_from_each<T>(
         &mut self,
         wanted: impl Fn(usize, ProcessMessage) -> Option<T>,
@@ -161,7 +162,7 @@ impl ClientProcesses {
         Ok(got)
     }
 
-    /// Returns the next output of a process. Ends as soon as any of them has ended early.
+    /// Returns the next output of a process. Fails as soon as any process has ended early.
     fn next(&mut self, number: usize) -> Result<ProcessOutput, Failure> {
         loop {
             if let Some(heard) = self.told[number].pop_front() {
@@ -189,7 +190,7 @@ impl ClientProcesses {
         }
     }
 
-    /// Waits until the processes end.
+    /// Waits until all processes have ended.
     fn wait(&mut self) {
         for (child, _) in &mut self.children {
             let _ = child.wait();
@@ -197,7 +198,7 @@ impl ClientProcesses {
     }
 }
 
-/// Passes on the messages of a process, until it has sent everything.
+/// Passes on the messages of a process, until the process has sent its results or ended.
 fn listen(number: usize, stdout: ChildStdout, tell: &Sender<NumberedOutput>) {
     let mut stdout = BufReader::new(stdout);
     loop {
@@ -212,7 +213,7 @@ fn listen(number: usize, stdout: ChildStdout, tell: &Sender<NumberedOutput>) {
     }
 }
 
-/// Reads the next message of a process.
+/// Reads the next message from the output of a process.
 pub fn read_message(stdout: &mut impl BufRead) -> Result<ProcessMessage, String> {
     let mut line = String::new();
     match stdout.read_line(&mut line) {

@@ -1,4 +1,4 @@
-//! A progress bar on a terminal, and nothing elsewhere.
+//! A progress bar, which appears only on a terminal.
 
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{RecvTimeoutError, channel};
@@ -9,7 +9,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use super::driver::PaddedCounter;
 use super::phase::{BenchPhase, PhaseJob};
 
-/// The period of the bar.
+/// The interval at which the bar moves.
 const TICK: Duration = Duration::from_millis(100);
 
 /// Returns an empty bar on standard error, if `shown` and standard error is a terminal.
@@ -25,7 +25,7 @@ pub fn bar(name: &'static str, total: u64, shown: bool) -> ProgressBar {
 pub struct PhaseProgress<'a> {
     bar: ProgressBar,
     counters: &'a [PaddedCounter],
-    /// The time of a phase that ends by time.
+    /// The length of the phase, if its end is a matter of time.
     time: Option<Duration>,
 }
 
@@ -52,7 +52,7 @@ impl<'a> PhaseProgress<'a> {
         PhaseProgress { bar: bar(name, total, shown), counters, time: phase.time }
     }
 
-    /// Moves the bar until `wait` returns.
+    /// Moves the bar until `wait` returns, and returns its result.
     pub fn watch<T>(&self, wait: impl FnOnce() -> T) -> T {
         if self.bar.is_hidden() {
             return wait();

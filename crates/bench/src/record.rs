@@ -1,13 +1,14 @@
 //! Records of operations, for the check of the whole history: one [`RecordedOperation`] per operation.
 //!
-//! A run of millions of operations keeps all entries, so they are packed into 32 bytes:
+//! A run of millions of operations keeps all records, so each record is packed into 32 bytes (widths of fields in
+//! bits):
 //!
 //! ```text
 //! | key 32, worker 32 | value 64 | invoked 56, call 8 | returned 56, answer 8 |
 //! ```
 //!
-//! A value is identified by its writer and by the number of the write among the writer's (see
-//! [`super::value`]): 24 and 40 bits. Times are nanoseconds of a clock that all processes share.
+//! A value is identified by its writer (24 bits) and by the write's number among the writes of that writer (40 bits,
+//! see [`super::value`]). Times are nanoseconds of a clock that all processes share.
 
 use fusee_linearizability::{
     HistoryAnswer, HistoryCall, HistoryOperation, HistoryRecord, HistoryValue,
@@ -17,15 +18,15 @@ use super::clock::SHARED_SLACK_NS;
 use super::value::ValueOrigin;
 use super::verify::{LoggedWrite, WriteEffect, WriteOutcome};
 
-/// Bytes of a packed entry.
+/// Bytes of a packed record.
 pub const ENTRY_BYTES: usize = 32;
-/// The bound of key numbers, exclusive.
+/// The exclusive upper bound of key numbers.
 pub const MAX_KEYS: u64 = 1 << 32;
-/// The bound of worker numbers, exclusive.
+/// The exclusive upper bound of worker numbers.
 pub const MAX_WORKERS: u64 = 1 << WORKER_BITS;
 
-/// The difference in speed of the monotonic clocks of two hosts, at most: each may be corrected by
-/// 0.05 % (`adjtimex(2)`), its crystal included.
+/// Maximum difference in speed of the monotonic clocks of two hosts, per mille: the clock of each host, with its
+/// crystal's error and all corrections (`adjtimex(2)`), is wrong by at most 0.05 %.
 pub const MAX_DRIFT_PER_MILLE: u64 = 1;
 
 const SEQUENCE_BITS: u32 = 40;
@@ -35,9 +36,9 @@ const TIME_BITS: u32 = 56;
 /// The operations of which workers keep records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Deserialize, serde::Serialize)]
 pub enum RecordScope {
-    /// None: the logs of the writes suffice.
+    /// No operation, because the logs of writes suffice.
     Nothing,
-    /// Writes, from which another process makes logs.
+    /// Writes only, from which another process makes the logs of writes.
     Writes,
     /// Every operation.
     All,
@@ -46,15 +47,15 @@ pub enum RecordScope {
 /// The end of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RecordedEnd {
-    /// With this answer, at this time.
+    /// The operation was answered at this time, with this answer.
     Answered(u64, HistoryAnswer),
-    /// The operation may have taken effect, or may still.
+    /// The outcome is unknown: the operation has possibly taken effect, or still can.
     Unknown,
     /// The operation had no effect.
     NotApplied,
 }
 
-/// One operation of one worker.
+/// The record of one operation of one worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecordedOperation {
     /// The number of the key.
@@ -65,11 +66,11 @@ pub struct RecordedOperation {
     pub call: HistoryCall,
     /// The time of the call.
     pub invoked: u64,
-    /// The result.
+    /// The end of the operation.
     pub end: RecordedEnd,
 }
 
-/// Returns the identification of a value.
+/// Returns the number that identifies a value, by its writer and the number of its write.
 pub fn value_of(writer: u64, sequence: u64) -> HistoryValue {
     writer << SEQUENCE_BITS | sequence & ((1 << SEQUENCE_BITS) - 1)
 }
@@ -85,12 +86,12 @@ pub fn name_of(value: HistoryValue) -> String {
     format!("w{}.{}", value >> SEQUENCE_BITS, value & ((1 << SEQUENCE_BITS) - 1))
 }
 
-/// An entry in 32 bytes.
+/// A record, packed into 32 bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PackedOperation([u64; 4]);
 
 impl PackedOperation {
-    /// Returns the bytes, as they go from process to process on one host.
+    /// Returns the bytes, as processes of one host exchange them.
     pub fn to_bytes(self) -> [u8; ENTRY_BYTES] {
         let mut bytes = [0; ENTRY_BYTES];
         for (chunk, word) in bytes.chunks_exact_mut(8).zip(self.0) {
@@ -99,7 +100,7 @@ impl PackedOperation {
         bytes
     }
 
-    /// Reads an entry from these bytes.
+    /// Reads a record from these bytes.
     pub fn from_bytes(bytes: &[u8; ENTRY_BYTES]) -> PackedOperation {
         let (words, _) = bytes.as_chunks::<8>();
         let mut packed = [0; 4];
@@ -111,9 +112,9 @@ impl PackedOperation {
 }
 
 impl RecordedOperation {
-    /// Returns the entry by another clock. The entry's clock may be ahead of that by `least` to
-    /// `most`, and by up to [`MAX_DRIFT_PER_MILLE`] of the time since its begin: the operation
-    /// began and ended within the returned times.
+    /// Returns the record with times by another clock. The clock of `self` is ahead of the other clock by `least` to
+    /// `most` nanoseconds, and the difference grows by at most [`MAX_DRIFT_PER_MILLE`] of the time since the clock's
+    /// start. The operation began and ended within the returned times.
     pub fn by_another_clock(self, least: u64, most: u64) -> RecordedOperation {
         let invoked = self.invoked.saturating_sub(most);
         let end = match self.end {
@@ -185,8 +186,8 @@ impl From<PackedOperation> for RecordedOperation {
 }
 
 impl RecordedOperation {
-    /// Converts the entry for the check of the history; `None` if the operation was not applied, or is
-    /// a read without an answer.
+    /// Converts the record for the check of the history. Returns `None` if the operation had no effect, or is a read
+    /// without an answer.
     pub fn record(&self) -> Option<HistoryRecord> {
         let returned = match self.end {
             RecordedEnd::Answered(time, answer) => Some((time, answer)),
@@ -199,7 +200,7 @@ impl RecordedOperation {
         Some(HistoryRecord { key: self.key, client: self.worker as u32, operation })
     }
 
-    /// Converts the entry for the log of the worker's writes; `None` if it is no write.
+    /// Converts the record for the log of the worker's writes; `None` if the operation is a read.
     pub fn write(&self) -> Option<LoggedWrite> {
         let effect = match self.call {
             HistoryCall::Search => return None,

@@ -1,6 +1,6 @@
-//! Pairs of one redundancy: a store that writes them, and the number of memory nodes they survive.
+//! A store that writes all pairs with one redundancy, and the number of memory nodes whose loss such pairs survive.
 //!
-//! Only the client knows which redundancies there are: benchmarks take all that it understands.
+//! Only the client library knows which redundancies exist; benchmarks accept all that it understands.
 
 use std::fmt::Display;
 use std::future::Future;
@@ -12,14 +12,14 @@ use serde::Serializer;
 
 use crate::store::{BenchSession, BenchStore};
 
-/// A client whose sessions write with one redundancy, whatever the client's rules say.
+/// A client whose sessions write with one redundancy, whatever the cluster's policy says.
 #[derive(Clone, Copy)]
 pub struct RedundantClient<'a> {
     pub client: &'a BlockingClient,
     pub redundancy: Redundancy,
 }
 
-/// A session of this store.
+/// A session of [`RedundantClient`].
 pub struct RedundantSession {
     pub session: fusee_client::Session,
     redundancy: Redundancy,
@@ -79,10 +79,10 @@ impl BenchSession for RedundantSession {
     }
 }
 
-/// Returns how many memory nodes may be lost at once, whichever they are, where regions have this
-/// many replicas.
+/// Returns how many memory nodes can be lost at once, in any combination, without loss of a pair. `data_replicas` is
+/// the number of replicas of a replicated region.
 pub fn survivable_losses(redundancy: Redundancy, data_replicas: u8) -> usize {
-    // The cluster goes on without such a region; its pairs are lost.
+    // The cluster goes on without a lost region of this redundancy, but the region's pairs are lost.
     if redundancy == Redundancy::None {
         return 0;
     }
@@ -97,7 +97,7 @@ pub fn survivable_losses(redundancy: Redundancy, data_replicas: u8) -> usize {
     (1..=count).take_while(|losses| survives(*losses)).count()
 }
 
-/// Serializes a value for reports in the form of the command line.
+/// Serializes a value for reports as it is written on the command line.
 pub fn by_name<S: Serializer>(value: &impl Display, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_str(value)
 }

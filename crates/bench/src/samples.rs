@@ -1,8 +1,8 @@
-//! Repeated measurements of one thing, round by round: comparisons are of the same round.
+//! Repeated measurements of one operation, one for each round. Only measurements of the same round are compared.
 
 use crate::spread::Spread;
 
-/// Nanoseconds of one operation, of every round.
+/// Nanoseconds per operation, one value for each round.
 #[derive(Clone, Debug, Default)]
 pub struct RoundSamples(Vec<f64>);
 
@@ -12,23 +12,26 @@ impl RoundSamples {
         self.0.push(value);
     }
 
-    /// Returns every value over the other one of the same round.
+    /// Returns each value divided by the value of the same round in `other`.
     pub fn over(&self, other: &RoundSamples) -> RoundSamples {
         RoundSamples(self.0.iter().zip(&other.0).map(|(a, b)| a / b).collect())
     }
 
-    /// Returns the sums of every value and the other one of the same round.
+    /// Returns the sums of each value and the value of the same round in `other`.
     pub fn plus(&self, other: &RoundSamples) -> RoundSamples {
         RoundSamples(self.0.iter().zip(&other.0).map(|(a, b)| a + b).collect())
     }
 
+    /// Returns the median and the extremes of all rounds.
+    ///
     /// # Panics
-    /// If nothing was measured.
+    ///
+    /// Panics if nothing was measured.
     pub fn spread(&self) -> Spread {
         self.try_spread().expect("something was measured")
     }
 
-    /// `None` if nothing was measured.
+    /// Returns the median and the extremes of all rounds; `None` if nothing was measured.
     pub fn try_spread(&self) -> Option<Spread> {
         Spread::of(self.0.iter().copied())
     }

@@ -1,11 +1,10 @@
-//! Latencies over time, taken from threads that go on working.
+//! Latencies over time, taken from threads without stopping them.
 //!
-//! Every thread notes its operations in a [`OperationMeter`]; the time series takes the contents of all
-//! meters once in an interval. Operations are kept apart by whether the view was *changing*
-//! meanwhile, as the session itself saw it: a view with a change under way was in force when the
-//! operation began, or a newer view came before it had ended. That costs two loads of a word per
-//! operation. A session learns of the begin of a change, and of its end, some time after the
-//! master; its operations depend on the time when it learns.
+//! Every thread notes its operations in an [`OperationMeter`]; the time series takes the contents of all meters once in
+//! an interval. Operations while the view was *changing*, as the session itself saw it, are kept apart: a view with a
+//! change under way was in force when the operation began, or a newer view came before the operation had ended. This
+//! distinction costs two loads of a word per operation. A session learns of the begin and the end of a change some time
+//! after the master; the session's operations depend on the time when the session learns.
 //!
 //! An operation belongs to the interval in which it ended.
 
@@ -18,12 +17,12 @@ use serde::Serialize;
 use super::tally::{Latencies, OperationTally};
 use super::worker::Worker;
 
-/// Operations that ended in some time.
+/// The operations that ended within some time.
 #[derive(Debug, Default)]
 pub struct IntervalSample {
-    /// Operations during which the view was at rest.
+    /// Operations during which the view did not change.
     pub calm: OperationTally,
-    /// Operations during all or part of which it was changing.
+    /// Operations during at least a part of which the view was changing.
     pub changing: OperationTally,
 }
 
@@ -42,12 +41,12 @@ impl IntervalSample {
     }
 }
 
-/// The operations that a thread has noted since they were taken last.
+/// The operations that a thread has noted since the contents were last taken.
 #[derive(Debug, Default)]
 pub struct OperationMeter(Mutex<IntervalSample>);
 
 impl OperationMeter {
-    /// Takes the contents.
+    /// Returns the contents, and empties the meter.
     pub fn take(&self) -> IntervalSample {
         std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
@@ -59,14 +58,14 @@ impl OperationMeter {
     }
 }
 
-/// Takes the contents of all meters.
+/// Takes the contents of all meters, and returns their sum.
 pub fn take_all(meters: &[OperationMeter]) -> IntervalSample {
     let mut all = IntervalSample::default();
     meters.iter().for_each(|meter| all.merge(&meter.take()));
     all
 }
 
-/// Notes the operations of a session in a meter.
+/// A session whose operations are noted in a meter.
 pub struct MeteredSession<'a> {
     session: &'a Session,
     meter: &'a OperationMeter,
@@ -74,7 +73,7 @@ pub struct MeteredSession<'a> {
 }
 
 impl<'a> MeteredSession<'a> {
-    /// Notes into this meter.
+    /// Returns a session whose operations are noted in this meter.
     pub fn new(
         client: &BlockingClient,
         session: &'a Session,
@@ -83,8 +82,8 @@ impl<'a> MeteredSession<'a> {
         MeteredSession { session, meter, view: client.view() }
     }
 
-    /// Runs an operation of a worker of the session, and notes it if it succeeds. Returns the time
-    /// of its end.
+    /// Runs an operation of a worker of the session, and notes the operation if it succeeds. Returns the time of the
+    /// operation's end.
     pub fn run<'w>(
         &mut self,
         worker: &mut Worker<'w, Session>,
@@ -100,7 +99,7 @@ impl<'a> MeteredSession<'a> {
         end
     }
 
-    /// Returns whether there is a newer view.
+    /// Takes the newer view, if there is one. Returns whether there was.
     fn update_view(&mut self) -> bool {
         let newer = self.session.newer_view(self.view.number);
         let came = newer.is_some();
@@ -116,15 +115,15 @@ impl<'a> MeteredSession<'a> {
 pub struct LatencySummary {
     /// Operations that succeeded.
     pub count: u64,
-    /// Operations that succeeded, by the second.
+    /// Operations that succeeded, per second.
     pub per_s: f64,
-    /// Median, in microseconds.
+    /// Median latency, in microseconds.
     pub p50_us: f64,
-    /// 99th percentile.
+    /// 99th percentile of latency.
     pub p99_us: f64,
-    /// 99.9th percentile.
+    /// 99.9th percentile of latency.
     pub p999_us: f64,
-    /// The slowest.
+    /// Largest latency.
     pub max_us: f64,
 }
 
@@ -153,10 +152,10 @@ impl LatencySummary {
     pub const HEADER: &str = "       count     p50 us     p99 us   p99.9 us      max us";
 }
 
-/// Latencies by kind of operation, in the paper's names.
+/// Latencies by kind of operation, under the paper's names.
 pub type LatencyByOperation = BTreeMap<&'static str, LatencySummary>;
 
-/// Returns the latencies of a tally that was filled for this time.
+/// Returns the latencies of a tally that covers this number of seconds.
 pub fn operations(tally: &OperationTally, seconds: f64) -> LatencyByOperation {
     let kinds = OpKind::ALL.into_iter();
     kinds
@@ -166,7 +165,7 @@ pub fn operations(tally: &OperationTally, seconds: f64) -> LatencyByOperation {
         .collect()
 }
 
-/// Returns up to `most` of the rows of a series, evenly spread, the last one included.
+/// Returns at most `most` rows of a series, evenly spread, with the last row.
 pub fn thinned<T>(rows: &[T], most: usize) -> impl Iterator<Item = &T> {
     let step = rows.len().div_ceil(most.max(1)).max(1);
     let skipped = rows.len().checked_sub(1).map_or(0, |last| last % step);

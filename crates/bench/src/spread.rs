@@ -1,4 +1,4 @@
-//! Repeated measurements of one thing: the median, and the extremes.
+//! The median and the extremes of repeated measurements of one thing.
 
 use serde::Serialize;
 

@@ -1,11 +1,11 @@
 //! The store under test, and a thread's access to it.
 //!
-//! Workers ([`crate::worker`]), phases, verification and the stores beside FUSEE use a store through these traits
-//! alone. To drive another store, implement [`BenchStore`] and [`Session`] for it; to let it take part in
-//! `fusee-bench peers`, also [`PipelinedSession`] and [`crate::suite::peers::PeerStore`].
+//! Workers ([`crate::worker`]), phases and verification use every store, FUSEE and others, through these traits alone.
+//! To drive another store, implement [`BenchStore`] and [`BenchSession`] for it. To let it take part in `fusee-bench
+//! peers`, also implement [`PipelinedSession`] and [`crate::suite::peers::PeerStore`].
 //!
-//! Calls are resolved at compile time, and FUSEE's own futures are returned unchanged, but for errors of reads: driving it
-//! through the traits costs as much as driving its sessions.
+//! Calls are resolved at compile time, and FUSEE's own futures are returned unchanged, except that errors of reads are
+//! converted. Therefore driving FUSEE through the traits costs as much as driving its sessions.
 
 use std::fmt::Display;
 use std::future::Future;
@@ -26,7 +26,7 @@ pub trait BenchStore: Sync {
     fn open(&self) -> Result<Self::Session, <Self::Session as BenchSession>::Error>;
 }
 
-/// A thread's access to a store, with as many operations under way as futures are polled on it.
+/// A thread's access to a store. As many operations are under way as futures are polled on it.
 pub trait BenchSession {
     /// The error of an operation.
     type Error: OperationError;
@@ -34,7 +34,8 @@ pub trait BenchSession {
     /// Runs operations to their end.
     fn block_on<T>(&self, operations: impl Future<Output = T>) -> T;
 
-    /// Reads a key; `found` gets its value, or `None`. The value is borrowed from the buffer it was read to.
+    /// Reads a key, and returns the result of `found`. `found` gets the key's value, borrowed from the buffer into
+    /// which it was read, or `None` if the key does not exist.
     fn get_with<R>(
         &self,
         key: &[u8],
@@ -50,28 +51,28 @@ pub trait BenchSession {
     /// Removes a key that exists.
     fn delete(&self, key: &[u8]) -> impl Future<Output = Result<(), Self::Error>>;
 
-    /// Whether an operation may end without ever having waited. Then the workers of a session have to give way to each
-    /// other.
+    /// Returns whether an operation can end without having waited. If so, the workers of a session have to yield to
+    /// each other.
     fn is_immediate(&self) -> bool;
 
-    /// Returns the costs of its operations, as far as the store counts them.
+    /// Returns the costs of this session's operations, as far as the store counts them.
     fn stats(&self) -> Stats {
         Stats::default()
     }
 
-    /// Returns the counts of accesses to its index cache, if it has one.
+    /// Returns the counts of accesses to this session's index cache, if it has one.
     fn cache_stats(&self) -> CacheStats {
         CacheStats::default()
     }
 }
 
-/// Sessions that send several requests before they wait for answers, in their own best way.
+/// Sessions that send several requests before they wait for answers, in the way that suits the store best.
 pub trait PipelinedSession: BenchSession {
-    /// Executes requests on keys that exist, with `depth` in flight. Every update writes the key's value, and every get
-    /// must find a value of the same length and the same end.
+    /// Executes requests on keys that exist, with `depth` requests in flight. Every update writes the key's value, and
+    /// every get has to find a value of the same length and with the same end.
     ///
     /// # Panics
-    /// If a key is not there, or has another value.
+    /// Panics if a key does not exist, or has another value.
     fn run(
         &self,
         requests: &[PipelinedRequest],
@@ -92,18 +93,18 @@ pub enum PipelinedRequest {
 /// A key of the benchmarks.
 pub type BenchKey = [u8; fusee_workload::KEY_BYTES];
 
-/// The error of an operation, as it is counted and judged.
+/// The error of an operation, with what benchmarks need to count and to judge it.
 pub trait OperationError: Display {
-    /// A short name, for counting.
+    /// Returns a short name of the error, for counting.
     fn kind(&self) -> &'static str;
 
-    /// Returns the answer of the operation, if the failure is an answer: the key exists, or it does not.
+    /// Returns the operation's answer, if the error is an answer: that the key exists, or that it does not.
     fn answer(&self) -> Option<HistoryAnswer>;
 
-    /// Returns whether the failed write may have taken effect, or may still.
+    /// Returns whether the failed write has possibly taken effect, or still can.
     fn may_have_effect(&self) -> bool;
 
-    /// Returns whether the store is full. Such an answer may take as long as the store looks for room.
+    /// Returns whether the store is full. A store that looks for room first can take long to give this answer.
     fn is_full(&self) -> bool;
 }
 
@@ -143,7 +144,7 @@ impl BenchSession for fusee_client::Session {
     }
 
     fn is_immediate(&self) -> bool {
-        // Over a network every operation waits, and others run meanwhile.
+        // Over a network every operation waits, and other operations run meanwhile.
         self.fabric() == FabricKind::Shm
     }
 
@@ -215,7 +216,7 @@ impl OperationError for WriteError {
     }
 }
 
-/// Runs operations of a store that never waits to their end: they only give way to each other.
+/// Runs operations of a store that never waits, until they end. Pending operations have only yielded to each other.
 pub fn poll_to_end<T>(operations: impl Future<Output = T>) -> T {
     let mut operations = pin!(operations);
     let mut context = Context::from_waker(Waker::noop());

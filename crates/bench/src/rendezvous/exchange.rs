@@ -1,4 +1,4 @@
-//! The thread that writes a driver's page and reads the others.
+//! The thread that writes a driver's own page and reads the pages of other drivers.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -12,20 +12,20 @@ use super::SILENCE;
 use super::keys::{DriverStatus, RendezvousEnd, RendezvousKeys};
 use crate::clock::monotonic_ns;
 
-/// The period at which a page changes in any case.
+/// The longest time between two writes of a page.
 const BEAT: Duration = Duration::from_millis(250);
-/// The period at which the pages of others are read.
+/// The interval at which the pages of other drivers are read.
 const LOOK: Duration = Duration::from_millis(50);
-/// The same period while this driver waits for a step.
+/// The interval at which these pages are read while this driver waits for a step to begin.
 const LOOK_WHILE_WAITING: Duration = Duration::from_micros(500);
 
-/// A look that comes later than this counts as if it had come after this time.
+/// The longest time that one read of an unchanged page adds to the silence of the page's driver.
 const LONGEST_LOOK: Duration = Duration::from_millis(500);
 
-/// The content of a driver's page when it was read last.
+/// The page of another driver, as this driver last read it.
 struct ObservedStatus {
     page: DriverStatus,
-    /// The time without a change, as far as this driver was looking.
+    /// The time without a change of the page, counted only while this driver was reading it.
     silent: Duration,
     looked: Instant,
 }
@@ -33,13 +33,13 @@ struct ObservedStatus {
 #[derive(Default)]
 struct ExchangeState {
     own: DriverStatus,
-    /// Whether the page has to be written.
+    /// Whether the page has changed since it was last written.
     is_news: bool,
-    /// By driver, including this one.
+    /// The pages by driver, with the page of this driver.
     seats: Vec<Option<ObservedStatus>>,
     /// The step that this driver is ready for.
     ready: u32,
-    /// By step: a moment when it had not begun, by the monotonic clock.
+    /// By step that has begun: a time when the step had not yet begun, by the monotonic clock.
     begun: Vec<u64>,
     /// The reason why the meeting cannot go on.
     failure: Option<String>,
@@ -58,9 +58,10 @@ impl ObservedStatus {
         ObservedStatus { page, silent: Duration::ZERO, looked: Instant::now() }
     }
 
-    /// Notes the present content of the page; returns for how long it has been the same.
+    /// Notes the content of the page as just read; returns how long the page has been unchanged.
     fn look(&mut self, page: DriverStatus) -> Duration {
-        // A driver that slept has not looked, and knows nothing of the others' silence.
+        // While this driver slept it did not read the page, so it cannot take that time for silence of the other
+        // driver.
         let since = self.looked.elapsed().min(LONGEST_LOOK);
         let is_same = page.beat == self.page.beat;
         self.silent = if is_same { self.silent + since } else { Duration::ZERO };
@@ -69,7 +70,7 @@ impl ObservedStatus {
     }
 }
 
-/// The thread, and the state that it shares.
+/// The handle of the thread, and the state that is shared with it.
 pub struct StatusExchange {
     shared: Arc<SharedExchangeState>,
     thread: Option<JoinHandle<()>>,
@@ -117,25 +118,25 @@ impl StatusExchange {
         StatusExchange { shared, thread: Some(std::thread::spawn(move || speaker.run())) }
     }
 
-    /// Waits until all drivers are ready for this step, or the run has ended.
+    /// Waits until all drivers are ready for this step, or until the run has ended.
     pub fn begin(&self, step: u32) {
         let mut state = self.shared.state();
         state.ready = step;
         self.shared.changed.notify_all();
         while state.begun.len() < step as usize && !self.shared.ended.load(Ordering::Relaxed) {
-            // A time limit: the end of the run may be signalled without this lock.
+            // The wait has a time limit, because the end of the run is possibly signalled without this lock.
             let waited = self.shared.changed.wait_timeout(state, LOOK);
             state = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
     }
 
-    /// Returns a moment when the step had not begun, by the monotonic clock.
+    /// Returns a time when the step had not yet begun, by the monotonic clock; `None` if the step has not begun.
     pub fn last_unbegun_ns(&self, step: u32) -> Option<u64> {
         self.shared.state().begun.get(step as usize - 1).copied()
     }
 
-    /// Returns the pages of the drivers that have come, including this one. Other drivers than the
-    /// first know only their own page and that of the first.
+    /// Returns the pages of the drivers that have joined, with the page of this driver. The first driver knows all
+    /// pages; each other driver knows its own page and the first driver's.
     pub fn pages(&self) -> Vec<Option<DriverStatus>> {
         let state = self.shared.state();
         state.seats.iter().map(|seen| seen.as_ref().map(|seen| seen.page.clone())).collect()
@@ -146,18 +147,18 @@ impl StatusExchange {
         self.shared.state().failure.clone()
     }
 
-    /// Returns the driver whose user has ended the run.
+    /// Returns the driver whose user has ended the run, if there is one.
     pub fn interrupted(&self) -> Option<usize> {
         self.shared.state().interrupted
     }
 
-    /// Returns how the first driver has ended the meeting.
+    /// Returns how the first driver has ended the meeting, if it has.
     pub fn first_end(&self) -> Option<RendezvousEnd> {
         let state = self.shared.state();
         state.seats.first()?.as_ref()?.page.end.clone()
     }
 
-    /// Writes to the others how the meeting ends.
+    /// Tells the other drivers how the meeting ends.
     pub fn end(&self, end: RendezvousEnd) {
         let mut state = self.shared.state();
         state.own.end = Some(end);
@@ -176,21 +177,21 @@ impl Drop for StatusExchange {
     fn drop(&mut self) {
         self.stop();
         if let Some(thread) = self.thread.take() {
-            // The panic has been reported.
+            // An error means that the thread has panicked, which was reported then.
             let _ = thread.join();
         }
     }
 }
 
-/// The thread itself.
+/// The state that only the thread uses.
 struct StatusExchangeThread {
     shared: Arc<SharedExchangeState>,
     book: RendezvousKeys,
     number: usize,
     drivers: usize,
-    /// A moment when the next step had not begun.
+    /// A time when the next step had not yet begun, by the monotonic clock.
     not_yet_ns: u64,
-    /// The step that the first driver wants to begin, and when it first tried to write so.
+    /// In the first driver: the step that it last tried to begin, and the time of its first attempt to write so.
     attempt: Option<(u32, u64)>,
 }
 
@@ -202,7 +203,7 @@ impl StatusExchangeThread {
             let done = self.write(&mut written).and_then(|()| self.read());
             match done {
                 Ok(()) => trouble = None,
-                // The store may be busy with a failure of its own.
+                // The store is possibly busy with a failure of its own, so errors are tolerated for a while.
                 Err(_) if trouble.get_or_insert_with(Instant::now).elapsed() < SILENCE => {
                     self.shared.state().is_news = true;
                 }
@@ -220,7 +221,7 @@ impl StatusExchangeThread {
         }
     }
 
-    /// Writes the page if it is due.
+    /// Writes the page if [`StatusExchangeThread::due_status`] returns it.
     fn write(&mut self, written: &mut Option<Instant>) -> Result<(), Failure> {
         let Some(page) = self.due_status(*written) else { return Ok(()) };
         let at_ns = monotonic_ns();
@@ -241,7 +242,7 @@ impl StatusExchangeThread {
         Ok(())
     }
 
-    /// Returns the page if it has to be written.
+    /// Returns the page if it has changed, or was not written for [`BEAT`].
     fn due_status(&self, written: Option<Instant>) -> Option<DriverStatus> {
         let mut state = self.shared.state();
         let state = &mut *state;
@@ -277,7 +278,7 @@ impl StatusExchangeThread {
         }
     }
 
-    /// Reads the pages of others: the first driver reads all, the others read that of the first.
+    /// Reads the pages of other drivers: the first driver reads all, each other driver reads the first driver's.
     fn read(&mut self) -> Result<(), Failure> {
         let drivers = if self.number == 0 { 1..self.drivers } else { 0..1 };
         for driver in drivers {
@@ -294,7 +295,8 @@ impl StatusExchangeThread {
         let name = format!("driver {driver} ({page})");
         if driver == 0 {
             self.begin(page.step, self.not_yet_ns);
-            // No later step has begun: a step needs this driver, which is not ready for it.
+            // When the page was read, no later step had begun, because a step begins only when this driver is ready for
+            // it.
             self.not_yet_ns = asked_ns;
         }
         let mut state = self.shared.state();
@@ -333,7 +335,7 @@ impl StatusExchangeThread {
         };
         let has_ended = page.end.is_some();
         let name = format!("driver {driver} ({page})");
-        // The last page of the first driver is kept: it shows how the meeting has ended.
+        // The last page of the first driver is kept, because it shows how the meeting has ended.
         if driver != 0 {
             *seat = None;
         }

@@ -1,11 +1,11 @@
-//! Joining a meeting: one driver opens it, the others take seats.
+//! Joining a meeting: one driver opens the meeting, and the other drivers take numbers in it.
 //!
-//! A driver joins a meeting only while the first driver lives, that is, while it sees that driver's
-//! page change. A meeting that a dead driver left behind is taken over: its id is replaced, and all
-//! other keys of a meeting contain its id. Two drivers that take it over at once read the id again
-//! after [`SETTLE`]; the one that does not find its own id joins the other. If one is so late that
-//! it replaces the id of a meeting that has begun, the first driver of that meeting notices, and
-//! ends it.
+//! A driver joins a meeting only while the meeting's first driver lives, that is, while the first driver's page
+//! changes. A meeting that a dead driver left behind is taken over: its stored id is replaced by a new id, and all
+//! other keys of a meeting contain the meeting's id. If two drivers take over a meeting at once, both read the id again
+//! after [`SETTLE`], and the driver that does not find its own id joins the meeting of the other driver. If a driver is
+//! so late that it replaces the id of a meeting that has begun, the first driver of that meeting notices the new id and
+//! ends its meeting.
 
 use std::time::{Duration, Instant};
 
@@ -16,14 +16,14 @@ use serde_json::{Map, Value};
 
 use super::keys::{DriverStatus, RendezvousKeys};
 
-/// Drivers of a meeting, at most.
+/// Maximum number of drivers of a meeting.
 pub const MAX_DRIVERS: u16 = 256;
-/// The silence after which a first driver is taken for dead. Longer than [`super::SILENCE`]: by
-/// then the other drivers of that meeting have noticed as well.
+/// The time without a change of the first driver's page after which that driver is taken for dead. It is longer than
+/// [`super::SILENCE`], so that the other drivers of that meeting have noticed the death by then.
 pub const LEFT_OVER: Duration = Duration::from_secs(10);
-/// The time after a takeover in which others may take over too.
+/// The time after a takeover in which other drivers possibly take over the same meeting.
 const SETTLE: Duration = Duration::from_millis(500);
-/// The period of looks.
+/// The interval between two reads of an id or a page.
 const LOOK: Duration = Duration::from_millis(50);
 
 /// The participants and the purpose of a meeting.
@@ -32,17 +32,17 @@ pub struct RendezvousOptions<'a> {
     pub name: &'a str,
     /// The number of drivers.
     pub drivers: usize,
-    /// The settings, which must be the same for all drivers.
+    /// The settings, which all drivers must have in common.
     pub settings: Map<String, Value>,
-    /// The time limit for the others to come.
+    /// The time limit within which the other drivers have to join.
     pub timeout: Duration,
 }
 
-/// A seat at a meeting.
+/// The membership of a driver in a meeting.
 pub struct RendezvousMember {
     /// The keys of the meeting.
     pub book: RendezvousKeys,
-    /// The number of this driver; the first, 0, has opened the meeting.
+    /// The number of this driver. The first driver, which has opened the meeting, is 0.
     pub number: usize,
     /// The page of this driver.
     pub page: DriverStatus,
@@ -71,7 +71,8 @@ pub fn join_or_open(
             }
             FirstDriverState::LeftOver => {}
             FirstDriverState::Lives(first) => {
-                // A meeting that has begun or is ending is waited for: runs may follow each other.
+                // If the meeting has begun or is ending, this driver waits for its end, and then joins or opens the
+                // next one.
                 if first.end.is_none() && first.interrupted.is_none() && first.step == 0 {
                     compare(&invitation.settings, &first)?;
                     for number in 1..invitation.drivers {
@@ -94,7 +95,7 @@ pub fn join_or_open(
 }
 
 fn open(own: &RendezvousKeys, page: &DriverStatus) -> Result<bool, Failure> {
-    // The page comes first: a driver that finds the meeting then finds its first driver.
+    // The page is stored first, so that a driver that finds the meeting also finds its first driver's page.
     own.claim_number(0, page)?;
     let opened = own.open();
     if !matches!(opened, Ok(true)) {
@@ -115,8 +116,7 @@ fn take_over(
         own.leave(0)?;
         return Ok(false);
     }
-    // The id in the first key is not that of the old meeting any more: only keys with its id are
-    // removed.
+    // The first key no longer has the id of the abandoned meeting, so this removes only keys that contain that id.
     left_over.remove_all(MAX_DRIVERS.into())?;
     Ok(true)
 }
@@ -127,7 +127,7 @@ enum FirstDriverState {
     Gone,
 }
 
-/// Watches the first driver until it turns out to be alive or dead.
+/// Watches the first driver's page until the driver turns out to be alive or dead.
 fn watch(book: &RendezvousKeys) -> Result<FirstDriverState, Failure> {
     let begun = Instant::now();
     let before = book.page(0)?;
@@ -151,7 +151,7 @@ fn pause() -> Result<(), Failure> {
     interrupt::failure().map_or(Ok(()), Err)
 }
 
-/// Refuses settings that differ from the first driver's.
+/// Refuses settings that differ from the settings of the first driver.
 fn compare(own: &Map<String, Value>, first: &DriverStatus) -> Result<(), Failure> {
     let names = own.keys().chain(first.settings.keys());
     for name in names {

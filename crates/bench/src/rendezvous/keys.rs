@@ -1,13 +1,13 @@
 //! The keys and values of a meeting in the store.
 //!
 //! ```text
-//! fusee-bench/NAME               the id of the meeting: the driver that inserts this key opens it
+//! fusee-bench/NAME               the id of the meeting; the driver that inserts this key opens the meeting
 //! fusee-bench/NAME/ID/N          the page of driver N, which that driver alone writes
-//! fusee-bench/NAME/ID/N/results  a piece of what it hands over, until the first driver takes it
+//! fusee-bench/NAME/ID/N/results  a piece of driver N's results, until the first driver takes it
 //! ```
 //!
-//! The store is linearizable and an INSERT never makes a key twice: exactly one of several drivers
-//! opens the meeting, and each seat is taken once.
+//! The store is linearizable, and an INSERT never creates a key that exists. Therefore exactly one of several drivers
+//! opens the meeting, and each driver number is taken once.
 
 use std::fmt;
 
@@ -17,35 +17,35 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-/// Bytes of a piece of results, at most.
+/// Maximum bytes of a piece of results.
 const PIECE_BYTES: usize = 1 << 20;
-/// Bytes before the results: the number of the piece, and whether it is the last.
+/// Bytes of a piece before the results: the piece's number, and whether it is the last piece.
 const PIECE_HEADER_BYTES: usize = 5;
 
-/// The page of a driver, which tells the others its state.
+/// The page of a driver, which shows its state to the other drivers.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub struct DriverStatus {
-    /// A number that changes while the driver lives.
+    /// A counter that the driver increases while it lives.
     pub beat: u64,
     /// The host of the driver.
     pub host: String,
-    /// The id of its process.
+    /// The process id of the driver.
     pub pid: u32,
     /// The arguments of the driver.
     pub settings: Map<String, Value>,
-    /// The last step, from 1, that the driver is ready for; on the page of the first driver, the
-    /// last step that has begun.
+    /// The last step, counted from 1, for which the driver is ready. On the first driver's page: the last step that has
+    /// begun.
     pub step: u32,
-    /// The driver whose user has ended the run.
+    /// The driver whose user has ended the run, if there is one.
     pub interrupted: Option<usize>,
-    /// The end of the meeting as this driver sees it.
+    /// The end of the meeting as this driver sees it, if it has ended.
     pub end: Option<RendezvousEnd>,
 }
 
 /// The end of a meeting.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 pub enum RendezvousEnd {
-    /// The run is over; on the page of the first driver: with this problem.
+    /// The run is over. The first driver's page adds the run's problem, if it had one.
     Done(Option<String>),
     /// The driver cannot go on, for this reason.
     Failed(String),
@@ -76,7 +76,7 @@ pub struct RendezvousKeys {
 
 /// A piece of results.
 pub struct ReportPiece {
-    /// Its number, from 0.
+    /// The number of the piece, from 0.
     pub number: u32,
     /// Whether this is the last piece.
     pub is_last: bool,
@@ -85,7 +85,7 @@ pub struct ReportPiece {
 }
 
 impl RendezvousKeys {
-    /// Returns the keys of a meeting with this id, which need not exist.
+    /// Returns the keys of the meeting with this id; the meeting need not exist.
     pub fn new(client: BlockingClient, name: &str, id: u64) -> RendezvousKeys {
         RendezvousKeys { client, name: name.to_owned(), id }
     }
@@ -112,12 +112,12 @@ impl RendezvousKeys {
         self.read(&self.head_key())
     }
 
-    /// Opens this meeting, unless another one is open. Returns whether this one is open.
+    /// Opens this meeting, unless another meeting of this name is open. Returns whether this meeting is open.
     pub fn open(&self) -> Result<bool, Failure> {
         match self.client.insert(&self.head_key(), &json(&self.id)?) {
             Ok(()) => Ok(true),
             Err(WriteError::AlreadyExists) => Ok(false),
-            // The INSERT may have taken effect: the stored id shows it.
+            // The INSERT has possibly taken effect, which the stored id shows.
             Err(error) => match self.open_id() {
                 Ok(Some(id)) => Ok(id == self.id),
                 _ => Err(cannot("open", &error)),
@@ -125,7 +125,7 @@ impl RendezvousKeys {
         }
     }
 
-    /// Opens this meeting in the place of an abandoned one.
+    /// Opens this meeting in place of an abandoned one.
     pub fn take_over(&self) -> Result<(), Failure> {
         match self.client.update(&self.head_key(), &json(&self.id)?) {
             Ok(()) | Err(WriteError::NotFound) => Ok(()),
@@ -133,7 +133,7 @@ impl RendezvousKeys {
         }
     }
 
-    /// Takes a seat, unless it is taken. Returns whether this driver has the seat.
+    /// Takes a driver number by storing the driver's page. Returns `false` if another driver has the number.
     pub fn claim_number(&self, driver: usize, page: &DriverStatus) -> Result<bool, Failure> {
         match self.client.insert(&self.page_key(driver), &json(page)?) {
             Ok(()) => Ok(true),
@@ -142,7 +142,7 @@ impl RendezvousKeys {
         }
     }
 
-    /// Writes a driver's page; `false` if the page has been removed.
+    /// Writes a driver's page; returns `false` if the page has been removed.
     pub fn write(&self, driver: usize, page: &DriverStatus) -> Result<bool, Failure> {
         match self.client.update(&self.page_key(driver), &json(page)?) {
             Ok(()) => Ok(true),
@@ -156,8 +156,8 @@ impl RendezvousKeys {
         self.read(&self.page_key(driver))
     }
 
-    /// Stores a piece of results, unless the previous one is still there. Returns whether it was
-    /// stored.
+    /// Stores a piece of results, unless the driver's previous piece has not been taken yet. Returns whether the piece
+    /// was stored.
     pub fn store_piece(&self, driver: usize, piece: &ReportPiece) -> Result<bool, Failure> {
         let header = piece.number.to_le_bytes();
         let value = [&header[..], &[piece.is_last.into()], &piece.bytes].concat();
@@ -188,14 +188,14 @@ impl RendezvousKeys {
         max.saturating_sub(PIECE_HEADER_BYTES).clamp(1, PIECE_BYTES)
     }
 
-    /// Removes the keys of a driver.
+    /// Removes the keys of one driver.
     pub fn leave(&self, driver: usize) -> Result<(), Failure> {
         self.remove(&self.results_key(driver))?;
         self.remove(&self.page_key(driver))
     }
 
-    /// Removes all keys of a meeting of this number of drivers: the first key first, so that no
-    /// driver joins.
+    /// Removes all keys of a meeting with this number of drivers. The first key is removed first, so that no driver
+    /// joins any more.
     pub fn remove_all(&self, drivers: usize) -> Result<(), Failure> {
         if self.open_id()? == Some(self.id) {
             self.remove(&self.head_key())?;

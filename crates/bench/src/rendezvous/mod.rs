@@ -1,23 +1,22 @@
-//! Drivers on several hosts that meet in the store that they measure.
+//! Drivers on several hosts, which meet in the store that they measure.
 //!
-//! They need a place where exactly one of them opens a meeting, and where each sees the writings of
-//! all others. INSERT and a linearizable store provide this. The master could provide it too, but
-//! would need a new version of its protocol for something that is no part of a store.
+//! The drivers need a place where exactly one of them opens a *meeting*, and where each driver sees what all others
+//! have written. A linearizable store with INSERT is such a place. The master could be one too, but its protocol would
+//! need a new version for something that is not part of a store.
 //!
-//! The first driver is the one that opens the meeting. The others watch its page, and it watches
-//! theirs. A thread of each driver writes the driver's own page and reads the others ([`talk`]).
+//! The *first* driver is the one that opens the meeting. Each driver has a *page*: a value in the store that shows the
+//! driver's state. A thread of each driver writes the driver's own page and reads other pages ([`exchange`]): the first
+//! driver reads all pages, and each other driver reads the first driver's page.
 //!
-//! *Begin together.* A driver is *ready* for a step; once all are ready, the first driver writes
-//! that the step has begun. No clocks are compared. Each driver notes, by its own clock, when it
-//! last asked and saw that the step had not begun: as the store is linearizable, the step really
-//! had not begun then. The time from that point to the driver's own begin is its *lateness*: an
-//! upper bound of how much later it began than the step. The skew of a step is at most the largest
-//! lateness of all drivers.
+//! *Begin together.* When all drivers are *ready* for a step, the first driver writes on its page that the step has
+//! begun. The clocks of different hosts are not compared. Each driver notes, by its own clock, when it issued the last
+//! read which showed that the step had not begun. Because the store is linearizable, the step had really not begun at
+//! that time. The driver's *lateness* is the time from there to its own begin of the step: the driver began at most
+//! that much later than the step. The begins of any two drivers differ at most by the largest lateness of all drivers.
 //!
-//! *End.* A driver is taken for dead if its page has not changed for [`SILENCE`], by the clock of
-//! the driver that watches it. Then the run has failed: the first driver writes so, and all others
-//! leave. If the first driver is the silent one, each of the others notices this by itself. The
-//! user of any driver may end the run early.
+//! *End.* A driver is taken for dead if its page has not changed for [`SILENCE`], by the clock of the driver that reads
+//! the page. Then the run has failed: the first driver writes so on its page, and all other drivers leave. If the first
+//! driver is dead, each other driver notices that by itself. The user of any driver can end the run early.
 
 mod exchange;
 mod join;
@@ -37,12 +36,12 @@ pub use join::{MAX_DRIVERS, RendezvousOptions};
 pub use keys::{DriverStatus, RendezvousEnd};
 use keys::{RendezvousKeys, ReportPiece};
 
-/// The silence after which a driver is taken for dead.
+/// The time without a change of a driver's page after which the driver is taken for dead.
 pub const SILENCE: Duration = Duration::from_secs(5);
-/// The period of looks at something that takes long.
+/// The interval between checks for something that takes long.
 const LOOK: Duration = Duration::from_millis(2);
 
-/// A seat at a meeting that goes on.
+/// The membership of this driver in a meeting.
 pub struct Rendezvous {
     book: RendezvousKeys,
     number: usize,
@@ -50,14 +49,14 @@ pub struct Rendezvous {
     name: String,
     talk: StatusExchange,
     step: u32,
-    /// By step: its begin and end, counted from a moment when it had certainly not begun.
+    /// Begin and end of each step, in nanoseconds since a time when the step had certainly not begun.
     times: Vec<(u64, u64)>,
-    /// By the monotonic clock: a moment when the first step had not begun, and one when it had.
+    /// Two times by the monotonic clock: one when the first step had not yet begun, and one when it had.
     first_step: Option<(u64, u64)>,
 }
 
 impl Rendezvous {
-    /// Joins, or opens the meeting. Once it ends, for whatever reason, `ended` is set.
+    /// Joins the meeting, or opens it. `ended` is set as soon as the meeting ends, for whatever reason.
     pub fn join(
         client: &BlockingClient,
         invitation: &RendezvousOptions<'_>,
@@ -86,7 +85,7 @@ impl Rendezvous {
         self.number
     }
 
-    /// Waits until all drivers have come. Only for the first driver.
+    /// Waits until all drivers have joined. Only the first driver calls this.
     pub fn wait_for_all(&mut self, timeout: Duration) -> Result<(), Failure> {
         let end = Instant::now() + timeout;
         loop {
@@ -118,7 +117,7 @@ impl Rendezvous {
         }
     }
 
-    /// Fails if the meeting has ended before its time.
+    /// Fails if the meeting has failed.
     pub fn check_active(&self) -> Result<(), Failure> {
         self.talk.failure().map_or(Ok(()), |why| Err(Failure::operation(why)))
     }
@@ -133,7 +132,7 @@ impl Rendezvous {
         self.talk.interrupted()
     }
 
-    /// Names a driver for people.
+    /// Returns a driver's name for people.
     pub fn name_of(&self, driver: usize) -> String {
         match self.pages().get(driver) {
             Some(Some(page)) => format!("driver {driver} ({page})"),
@@ -141,19 +140,19 @@ impl Rendezvous {
         }
     }
 
-    /// Returns begin and end by step, in nanoseconds since a moment when the step had certainly not
-    /// begun anywhere.
+    /// Returns begin and end of each step, in nanoseconds since a time when the step had certainly not begun on any
+    /// host.
     pub fn times(&self) -> &[(u64, u64)] {
         &self.times
     }
 
-    /// Returns two moments by the monotonic clock of this host: one when the first step had
-    /// certainly not begun anywhere, and one when it had. Both are 0 if there was no step.
+    /// Returns two times by the monotonic clock of this host: one when the first step had certainly not begun on any
+    /// host, and one when it had begun. Both are 0 if no step has begun.
     pub fn first_step(&self) -> (u64, u64) {
         self.first_step.unwrap_or_default()
     }
 
-    /// Hands over the results of this driver to the first one.
+    /// Hands over the results of this driver to the first driver.
     pub fn send_results(&self, bytes: &[u8]) -> Result<(), Failure> {
         let pieces = bytes.chunks(self.book.piece_bytes());
         let last = pieces.len().saturating_sub(1);
@@ -171,14 +170,14 @@ impl Rendezvous {
         Ok(())
     }
 
-    /// Takes the results of a driver.
+    /// Takes the results of a driver out of the store.
     pub fn receive_results(&self, driver: usize) -> Result<Vec<u8>, Failure> {
         let mut bytes = Vec::new();
         let mut wanted = 0;
         loop {
             self.check_active()?;
             match self.book.take_piece(driver)? {
-                // A piece that came twice: its INSERT had an unknown outcome.
+                // The driver stored this piece twice, because its first INSERT had an unknown outcome.
                 Some(piece) if piece.number != wanted => {}
                 Some(piece) => {
                     bytes.extend(piece.bytes);
@@ -192,8 +191,8 @@ impl Rendezvous {
         }
     }
 
-    /// Ends the meeting, by its first driver: all others learn how, and leave. Then, before another
-    /// meeting can be opened, `clean_up` removes what the run has left in the store.
+    /// Ends the meeting. Only the first driver calls this. All other drivers learn how the meeting has ended, and
+    /// leave. Before another meeting can be opened, `clean_up` removes what the run has left in the store.
     pub fn close(
         self,
         end: RendezvousEnd,
@@ -209,8 +208,8 @@ impl Rendezvous {
         self.book.remove_all(self.drivers).and(cleaned)
     }
 
-    /// Leaves the meeting once the first driver has ended it, and returns how it has ended. If the
-    /// first driver died, one of the remaining drivers runs `clean_up` and removes the meeting.
+    /// Leaves the meeting once the first driver has ended it, and returns how the meeting has ended. If the first
+    /// driver died, one of the remaining drivers runs `clean_up` and removes the keys of the meeting.
     pub fn leave(
         self,
         clean_up: impl FnOnce() -> Result<(), Failure>,
@@ -234,7 +233,7 @@ impl Rendezvous {
         Ok(end)
     }
 
-    /// Reports to the first driver that this one cannot go on.
+    /// Reports to the first driver that this driver cannot go on.
     pub fn give_up(&self, why: &Failure) {
         self.talk.end(RendezvousEnd::Failed(why.to_string()));
     }
@@ -251,7 +250,7 @@ impl PhaseObserver for Rendezvous {
     }
 
     fn phase_ended(&mut self, from_ns: u64, to_ns: u64) {
-        // If the meeting ended before this step began, no moment is known.
+        // If the meeting ended before this step began, no earlier time is known.
         let not_yet = self.talk.last_unbegun_ns(self.step).unwrap_or(from_ns).min(from_ns);
         self.first_step.get_or_insert((not_yet, from_ns));
         self.times.push((from_ns - not_yet, to_ns.saturating_sub(not_yet)));

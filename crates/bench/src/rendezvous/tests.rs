@@ -27,7 +27,7 @@ fn nothing_is_left(client: &BlockingClient, id: u64) {
     }
 }
 
-/// Steps begin together, results of many pieces arrive complete, and each driver learns the end.
+/// Steps begin together, results of many pieces arrive complete, and each driver learns how the meeting has ended.
 #[test]
 fn drivers_meet_step_hand_over_and_part() {
     let client = Client::embedded(EmbeddedOptions::default()).unwrap().blocking();
@@ -67,7 +67,7 @@ fn drivers_meet_step_hand_over_and_part() {
     nothing_is_left(&client, id);
 }
 
-/// If the first driver vanishes without a word, the other one notices, and cleans up.
+/// If the first driver vanishes without ending the meeting, the other driver notices it and removes the meeting's keys.
 #[test]
 fn who_is_left_alone_tidies_up() {
     let client = Client::embedded(EmbeddedOptions::default()).unwrap().blocking();

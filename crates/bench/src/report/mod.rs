@@ -1,10 +1,10 @@
-//! Reports of benchmarks: a table for people, or one JSON object for programs, and a picture.
+//! Reports of benchmarks: a table for people or one JSON object for programs, and possibly a chart.
 //!
-//! A benchmark has arguments, a run, and results ([`BenchFindings`]). The rest is here, the same for
-//! all: the machine, the commit and the command, the cluster, the verdict, the order of the table,
+//! Each benchmark brings its arguments, its run, and its results ([`BenchFindings`]). This module has what is the same
+//! for all benchmarks: the description of machine, commit, command and cluster, the verdict, the order of the table,
 //! `--json`, `--plot`, and the exit code.
 //!
-//! Units are in the names: `_us` microseconds, `_s` seconds, `_bytes` bytes. Operations have the
+//! The names of fields contain their units: `_us` microseconds, `_s` seconds, `_bytes` bytes. Operations have the
 //! paper's names: search, insert, update, delete.
 
 mod operations;
@@ -32,7 +32,7 @@ pub struct BenchOutputArgs {
 }
 
 impl BenchOutputArgs {
-    /// Whether the report is for programs.
+    /// Returns whether the report is one JSON object.
     pub fn is_json(&self) -> bool {
         self.json
     }
@@ -51,23 +51,23 @@ pub struct BenchPlotArgs {
 
 /// The results of a benchmark.
 pub trait BenchFindings: Serialize + Sized {
-    /// The settings of the run: the arguments, usually.
+    /// The settings of the run, usually the arguments.
     type Settings: Serialize;
 
     /// Returns the first line of the table.
     fn title(report: &BenchReport<'_, Self>) -> String;
 
-    /// Returns the lines below the cluster and above the verdict.
+    /// Returns the lines of the table between the cluster and the verdict.
     fn summary(_report: &BenchReport<'_, Self>) -> String {
         String::new()
     }
 
-    /// Returns the rows below the verdict.
+    /// Returns the rows of the table below the verdict.
     fn rows(_report: &BenchReport<'_, Self>) -> String {
         String::new()
     }
 
-    /// Returns the picture, if the results can be drawn.
+    /// Returns the chart, if the results can be drawn.
     fn chart(_report: &BenchReport<'_, Self>) -> Option<Chart> {
         None
     }
@@ -77,26 +77,26 @@ pub trait BenchFindings: Serialize + Sized {
         false
     }
 
-    /// Returns why the run fails, beside the reasons of the verdict.
+    /// Returns why the run fails, in addition to the reasons in the verdict.
     fn problems(&self) -> Vec<String> {
         Vec::new()
     }
 }
 
-/// The results of a benchmark, with all that a reader has to know. Its fields are those of the
-/// JSON.
+/// The results of a benchmark, with the circumstances that a reader has to know. The fields are those of the JSON
+/// object.
 #[derive(Serialize)]
 pub struct BenchReport<'a, F: BenchFindings> {
     benchmark: &'static str,
     version: &'static str,
-    /// The commit of a release build.
+    /// The commit, in a release build.
     commit: Option<&'static str>,
     command: String,
     pub settings: &'a F::Settings,
     pub machine: HostMachine,
     #[serde(flatten)]
     pub setup: Option<MeasuredSetup>,
-    /// Whether the user ended the run.
+    /// Whether the user ended the run early.
     pub interrupted: bool,
     #[serde(flatten)]
     pub findings: F,
@@ -118,8 +118,8 @@ impl BenchInvocation {
         BenchInvocation { name, drawing, machine: HostMachine::here() }
     }
 
-    /// Begins a benchmark that can be drawn. If the picture cannot be written, this fails now, not
-    /// after the run.
+    /// Begins a benchmark whose results can be drawn. Fails if the chart could not be written, so that this does not
+    /// show only after the run.
     pub fn begin_drawing(
         name: &'static str,
         drawing: &BenchPlotArgs,
@@ -131,13 +131,13 @@ impl BenchInvocation {
         })
     }
 
-    /// Returns the bytes of available memory, if the system tells them.
+    /// Returns the bytes of available memory, if the system reports them.
     pub fn available(&self) -> Option<u64> {
         self.machine.available_memory_bytes
     }
 
-    /// Draws and prints the results, with the cluster and the verdict. Fails if anything was wrong,
-    /// or the run is not complete.
+    /// Draws and prints the results, with the cluster and the verdict. Fails if anything was wrong, or if the run is
+    /// not complete.
     pub fn print_results<F: BenchFindings>(
         self,
         settings: &F::Settings,
@@ -178,12 +178,12 @@ impl BenchInvocation {
 }
 
 impl<F: BenchFindings> BenchReport<'_, F> {
-    /// Names the fabric, if there is a cluster.
+    /// Returns the name of the fabric, or an empty string if there is no cluster.
     pub fn fabric(&self) -> &str {
         self.setup.as_ref().map_or("", |setup| &setup.fabric)
     }
 
-    /// Returns an addition to a title, if the user ended the run.
+    /// Returns an addition to the title that says whether the user ended the run early.
     pub fn ended_early(&self) -> &'static str {
         if self.interrupted { ", INTERRUPTED" } else { "" }
     }

@@ -1,6 +1,6 @@
-//! Operations of a phase: their latencies and their costs.
+//! Latencies and costs of the operations of a phase.
 //!
-//! Costs (phases, verbs) count every operation that ended, latencies those that succeeded.
+//! Costs (round trips, verbs) include every operation that ended; latencies include only operations that succeeded.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -11,7 +11,7 @@ use serde::Serialize;
 use crate::driver::PhaseResult;
 use crate::tally::Latencies;
 
-/// A distribution function has a point per hundredth, and these points.
+/// The quantiles at which a latency distribution has a point, in addition to each hundredth.
 const CDF_TAIL: [f64; 4] = [0.995, 0.999, 0.9999, 1.0];
 
 /// Latencies and costs of one kind of operation.
@@ -19,25 +19,25 @@ const CDF_TAIL: [f64; 4] = [0.995, 0.999, 0.9999, 1.0];
 pub struct OperationReport {
     /// Operations that succeeded.
     pub count: u64,
-    /// Median latency.
+    /// Median latency, in microseconds.
     pub p50_us: f64,
-    /// 99th percentile.
+    /// 99th percentile of latency.
     pub p99_us: f64,
-    /// 99.9th percentile.
+    /// 99.9th percentile of latency.
     pub p999_us: f64,
-    /// The slowest.
+    /// Largest latency.
     pub max_us: f64,
-    /// Round trips, on average.
+    /// Mean round trips of an operation.
     pub phases_mean: f64,
     /// The most round trips that one operation took.
     pub phases_max: u32,
-    /// READs, WRITEs and atomics, on average.
+    /// Mean READs, WRITEs and atomics of an operation.
     pub verbs_mean: f64,
-    /// CASes and FAAs, on average.
+    /// Mean CASes and FAAs of an operation.
     pub atomics_mean: f64,
-    /// Bytes moved, on average.
+    /// Mean bytes that an operation moved.
     pub bytes_mean: f64,
-    /// Points (latency in microseconds, share of operations that were not slower).
+    /// Points of the latency distribution: latency in microseconds, and share of operations that were not slower.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub cdf: Vec<(f64, f64)>,
 }
@@ -69,16 +69,16 @@ impl OperationReport {
 pub struct PhaseReport {
     /// Operations that succeeded.
     pub operations: u64,
-    /// From the first operation to the end of the last.
+    /// Time from the begin of the first operation to the end of the last operation, in seconds.
     pub duration_s: f64,
-    /// Operations that succeeded, by the second.
+    /// Operations that succeeded, per second.
     pub throughput_ops_per_s: f64,
-    /// By kind.
+    /// Latencies and costs, by kind of operation.
     pub per_operation: BTreeMap<&'static str, OperationReport>,
 }
 
 impl PhaseReport {
-    /// Reports a phase, with distribution functions or without.
+    /// Creates the report of a phase, with latency distributions or without.
     pub fn new(result: &PhaseResult, with_cdf: bool) -> PhaseReport {
         let operations = result.tally.operations();
         let duration_s = result.duration.as_secs_f64();
@@ -129,7 +129,7 @@ pub fn operations_table<'a>(
 mod tests {
     use super::*;
 
-    /// Figures of a machine with other work, in nanoseconds and seconds.
+    /// The columns stay apart even with the large figures of a busy machine.
     #[test]
     fn columns_stay_apart_however_long_their_numbers_are() {
         let of = OperationReport {

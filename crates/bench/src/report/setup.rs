@@ -1,27 +1,27 @@
-//! The cluster that was measured.
+//! The measured cluster, as reports describe it.
 
 use fusee_client::BlockingClient;
 use serde::Serialize;
 
-/// The measured cluster, and the way to it.
+/// The measured cluster, and the fabric to it.
 #[derive(Clone, Debug, Serialize)]
 pub struct MeasuredSetup {
-    /// The fabric, or several by name.
+    /// The name of the fabric, or the names of several.
     pub fabric: String,
-    /// The cluster, if there was one, or several that are alike.
+    /// The cluster, if there was one. Several clusters are described as one if they have the same sizes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cluster: Option<ClusterReport>,
 }
 
 impl MeasuredSetup {
-    /// Describes the cluster of a client: whether it is in this process, or was started as
-    /// processes.
+    /// Describes the cluster of a client. `embedded` tells that the cluster runs inside this process, and `started`
+    /// that the benchmark started its processes.
     pub fn of(client: &BlockingClient, started: bool, embedded: bool) -> MeasuredSetup {
         let cluster = Some(ClusterReport::of(client, started, embedded));
         MeasuredSetup { fabric: client.fabric().to_string(), cluster }
     }
 
-    /// Returns the line for people.
+    /// Returns the line of the table that describes the cluster.
     pub fn line(&self) -> String {
         let Some(cluster) = &self.cluster else { return String::new() };
         format!(
@@ -39,20 +39,20 @@ impl MeasuredSetup {
     }
 }
 
-/// A cluster.
+/// The description of a cluster.
 #[derive(Clone, Debug, Serialize)]
 pub struct ClusterReport {
-    /// Whether it ran inside the benchmark's process.
+    /// Whether the cluster ran inside the benchmark's process.
     pub embedded: bool,
-    /// Whether the benchmark started its processes.
+    /// Whether the benchmark started the cluster's processes.
     pub started: bool,
-    /// Memory nodes.
+    /// Number of memory nodes.
     pub memory_nodes: usize,
-    /// Replicas of the index.
+    /// Number of replicas of the index.
     pub index_replicas: usize,
-    /// Replicas of keys and values.
+    /// Number of replicas of keys and values.
     pub data_replicas: usize,
-    /// Memory that all nodes lend.
+    /// Bytes that all nodes together lend.
     pub pool_bytes: u64,
 }
 

@@ -8,34 +8,34 @@ use serde::Serialize;
 
 use crate::tally::OperationTally;
 
-/// Failed operations.
+/// Numbers of failed operations.
 #[derive(Clone, Debug, Serialize)]
 pub struct ErrorCounts {
-    /// Operations that failed.
+    /// Number of operations that failed.
     pub total: u64,
-    /// By the kind of error.
+    /// Number of failed operations, by kind of error.
     pub by_kind: BTreeMap<String, u64>,
 }
 
 /// The verdict whether the store kept what it acknowledged.
 #[derive(Clone, Debug, Serialize)]
 pub struct BenchVerdict {
-    /// Operations that failed, of all phases.
+    /// Operations that failed, in all phases.
     pub errors: ErrorCounts,
     /// Keys that were read back at the end.
     pub verified_keys: u64,
-    /// Inadmissible values, during the run or at the end.
+    /// Number of reads whose value contradicts the acknowledged writes, during the run or at the end.
     pub mismatches: u64,
-    /// By what was wrong.
+    /// Number of mismatches, by kind of mismatch.
     pub mismatches_by_kind: BTreeMap<String, u64>,
-    /// Some errors and mismatches in words.
+    /// Descriptions of some errors and mismatches.
     pub examples: Vec<String>,
-    /// Steps after the measurement that could not be done: reading all keys back, removing them.
+    /// Failures of steps after the measurement: reading all keys back, and removing them.
     pub problems: Vec<String>,
 }
 
 impl BenchVerdict {
-    /// Judges a tally of all phases.
+    /// Judges the tally of all phases.
     pub fn new(tally: &OperationTally, verified_keys: u64, problems: Vec<String>) -> BenchVerdict {
         BenchVerdict {
             errors: ErrorCounts { total: tally.error_count(), by_kind: tally.errors.clone() },
@@ -47,7 +47,7 @@ impl BenchVerdict {
         }
     }
 
-    /// Returns the lines for people.
+    /// Returns the verdict's lines of the table.
     pub fn table(&self) -> String {
         let mut text = format!(
             "verified    {} keys read back, {} mismatches, {} errors\n",
@@ -72,7 +72,8 @@ impl BenchVerdict {
     }
 }
 
-/// Does a step after the measurement. If it fails, the report still appears, with this problem.
+/// Returns the result of a step after the measurement. If the step failed, notes this problem, so that the report still
+/// appears.
 pub fn attempt<T: Default>(problems: &mut Vec<String>, step: Result<T, Failure>) -> T {
     step.unwrap_or_else(|failure| {
         problems.push(failure.to_string());

@@ -1,14 +1,14 @@
-//! `fusee-bench capacity`: the number of pairs that fit, by redundancy.
+//! `fusee-bench capacity`: the number of pairs that fit into the pools, by redundancy.
 //!
-//! Each redundancy has a cluster of its own, inside this process, which is filled until it refuses: memory of one
-//! redundancy is never given to another. All pairs are read back and judged.
+//! Each redundancy has a cluster of its own inside this process, because memory of one redundancy is never given to
+//! another. The cluster is filled until it refuses further pairs. Then all pairs are read back and checked.
 //!
-//! Memory without pairs is reported by its use. A cluster is formed with a replicated region for each node
-//! ([`fusee_master`]'s plan), so coded pairs do not get that memory: with few regions in a pool that is much of it. Of
-//! each region the block table takes the room of one block. Objects are rounded up to their size class, and a block to
-//! whole objects. Defaults are chosen so that values of 1 MiB lose the same there whatever their redundancy: 7 objects
-//! of 1.125 MiB, or 28 of 288 KiB, fill a block of 8 MiB alike; and regions are small, so that the replicated ones take
-//! little.
+//! The report also says what takes the memory without pairs. A cluster is formed with a replicated region for each node
+//! ([`fusee_master`]'s plan), which coded pairs cannot use; if a pool has few regions, this is a large part of it. In
+//! each region the block table takes the room of one block. Objects are rounded up to their size class, and blocks hold
+//! only whole objects. With the defaults, values of 1 MiB lose the same room by rounding whatever their redundancy: 7
+//! objects of 1.125 MiB, or 28 of 288 KiB, fill the same part of a block of 8 MiB. Regions are small by default, so
+//! that the replicated ones take little.
 
 use std::fmt::Write as _;
 
@@ -148,12 +148,12 @@ impl CapacityArgs {
         Geometry::with_blocks(self.region_bytes.0, self.block_bytes.0)
     }
 
-    /// Returns the memory that all nodes lend.
+    /// Returns the bytes that all nodes lend together.
     fn lent_bytes(&self) -> u64 {
         self.pool.0.saturating_mul(self.memory_nodes.into())
     }
 
-    /// Returns a number of pairs above what can fit.
+    /// Returns an upper bound of the number of pairs that fit.
     fn most_pairs(&self) -> u64 {
         self.lent_bytes() / (self.value_bytes.0 + KEY_BYTES as u64) + 1
     }
@@ -189,15 +189,15 @@ struct FullCluster {
     #[serde(serialize_with = "by_name")]
     redundancy: Redundancy,
     pairs: u64,
-    /// The pairs over those of the first redundancy.
+    /// Number of pairs, divided by the number for the first redundancy.
     ratio: f64,
-    /// Memory of all nodes, for each pair.
+    /// Bytes that all nodes lend together, divided by the number of pairs.
     lent_bytes_per_pair: f64,
-    /// Bytes of a pair by its layout on all places, without rounding.
+    /// Bytes of a pair's objects on all places, rounded up to the size class.
     object_bytes: u64,
-    /// Bytes of a pair when blocks are rounded to whole objects.
+    /// Bytes of a pair on all places, with its part of the unused ends of blocks.
     block_bytes: f64,
-    /// On all places: regions of this redundancy, regions of others, and memory in no region.
+    /// Bytes on all places: in regions of this redundancy, then in other regions, then in no region.
     region_bytes: u64,
     other_region_bytes: u64,
     rest_bytes: u64,
@@ -238,7 +238,7 @@ struct CapacityReport {
     full: Vec<FullCluster>,
 }
 
-/// The sums over all clusters.
+/// Sums over all clusters.
 #[derive(Default)]
 struct CapacityTotals {
     tally: OperationTally,
@@ -269,7 +269,7 @@ pub fn run(args: &CapacityArgs) -> Result<(), Failure> {
     shell.print_results(args, sum.setup, found, Some(verdict))
 }
 
-/// Fills a cluster, and reads all pairs back.
+/// Fills a cluster, and reads all its pairs back.
 fn fill(
     args: &CapacityArgs,
     redundancy: Redundancy,
@@ -289,7 +289,7 @@ fn fill(
     let present: Vec<u64> = (0..filled.taken).filter(|key| model.is_present(*key)).collect();
     let pairs = present.len() as u64;
     let keys = ChurnKeys::listed(present);
-    // New sessions, with empty caches.
+    // New sessions with empty caches read the pairs.
     let checked = ChurnWorkerPool::run(&client, &model, load, |crew| {
         crew.run_task(ChurnTask::Check, keys, |_| {})
     })?;

@@ -19,7 +19,7 @@ const EXAMPLES: &str = "Examples:\n  \
 /// Benchmarks of FUSEE, which verify every value; its simulator, and the papers' evaluations in virtual time
 #[derive(Parser, Debug)]
 #[command(name = "fusee-bench", version, arg_required_else_help = true, propagate_version = true)]
-// The last of repeated flags counts, so that aliases and scripts can set defaults.
+// If a flag is repeated, its last value applies, so that aliases and scripts can set defaults.
 #[command(args_override_self = true)]
 #[command(after_help = format!("{EXAMPLES}{EXIT_CODES}"))]
 pub struct BenchCli {
@@ -50,11 +50,11 @@ pub enum BenchCommand {
 }
 
 impl BenchCommand {
-    /// Returns how the command runs.
+    /// Returns the command's default log, and whether a panic ends the process.
     pub fn conduct(&self) -> Conduct {
         let (usual_log, ends_on_panic) = match self {
             BenchCommand::Benchmark(_) => (DefaultVerbosity::Problems, false),
-            // Problems are the normal state of simulated clusters.
+            // Simulated clusters report problems all the time, because the simulator injects faults.
             BenchCommand::Lab(_) | BenchCommand::Sim(_) => (DefaultVerbosity::Nothing, false),
             BenchCommand::Completions(_) | BenchCommand::Man(_) => {
                 (DefaultVerbosity::Problems, true)

@@ -1,6 +1,6 @@
 //! The program `fusee-bench`: benchmarks, lab and simulator.
 //!
-//! The benchmarks are in `fusee_bench`, the lab is in `fusee-lab`, and the simulator in `fusee-sim`; this program has
+//! The benchmarks are in `fusee_bench`, the lab is in `fusee-lab`, and the simulator is in `fusee-sim`; this program is
 //! their command line. Servers that a benchmark starts run the program `fusee`, which lies in the same directory.
 #![forbid(unsafe_code)]
 #![deny(clippy::print_stdout, clippy::print_stderr)] // These macros panic if the output is closed.

@@ -1,14 +1,14 @@
 //! `fusee-bench cache`: the effect of the threshold of the adaptive index cache (P Fig. 16).
 //!
-//! The index cache of a session hints at the place of a key, as it was seen last. If another session has written the
-//! key since, the hint is wrong, and an object was read for nothing; without a hint the key's buckets are read, and its
-//! object after them. So a hint trades bytes for round trips, and the *threshold* is the share of wrong hints up to
-//! which a key's hint is used: at 0 one wrong hint bypasses a key, at 1 none does.
+//! The index cache of a session gives hints: where a key was last seen. With a right hint one round trip reads the
+//! object. If another session has written the key since then, the hint is wrong, and an object is read for nothing.
+//! Without a hint the key's buckets are read first, and its object after them. Thus a hint trades bytes for round
+//! trips. The *threshold* is the share of wrong hints up to which a key's hints are used: with 0 one wrong hint makes
+//! the key bypass the cache, with 1 no key bypasses it.
 //!
 //! Over shared memory a round trip costs little, so the report counts phases, bytes and wrong hints per operation. Runs
-//! with different settings take turns, so that a disturbance of the machine affects all alike; of several rounds the
-//! report has the medians. Every value that is read is checked, and every key is read back.
-//! is read back.
+//! with different settings take turns, so that a disturbance of the machine affects all settings alike. The report has
+//! the medians of all rounds. Every value that is read is checked, and at the end every key is read back.
 
 mod report;
 
@@ -103,12 +103,12 @@ pub struct CacheArgs {
     drawing: BenchPlotArgs,
 }
 
-/// The condition for a key to bypass the cache.
+/// The condition under which a key bypasses the index cache.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum CacheThreshold {
-    /// There is no cache.
+    /// There is no index cache.
     Off,
-    /// Above this share of wrong hints.
+    /// A key with more than this share of wrong hints bypasses the cache.
     Above(f64),
 }
 
@@ -181,7 +181,8 @@ impl CacheArgs {
             coroutines: self.coroutines,
             seed: self.seed,
             cache_entries: threshold.ratio().map_or(0, |_| self.cache_entries),
-            // Sessions stand for processes here: they make each other's hints wrong.
+            // Each session has its own cache, as if it were a process: the writes of one make the hints of others
+            // wrong.
             cache_per_session: true,
             cache_threshold: threshold.ratio().unwrap_or_default(),
             work_table: fusee_client::WorkTable::Off,
@@ -205,7 +206,7 @@ impl CacheArgs {
         settings
     }
 
-    /// Returns the memory for all updates: how fast memory comes back is not the question here.
+    /// Returns the memory for all updates without reuse, because this benchmark does not measure reclamation.
     fn demand(&self, workload: YcsbWorkload) -> ClusterDemand {
         let updates = self.operations as f64 * workload.updates_percent() as f64 / 100.0;
         let pairs = self.keys + (updates + 3.0 * updates.sqrt()).ceil() as u64;
@@ -228,7 +229,7 @@ impl CacheArgs {
     }
 }
 
-/// No bars: those of single runs would only flicker.
+/// Shows no progress bars, because the bars of many short runs would only flicker.
 struct NoProgressBar;
 
 impl PhaseObserver for NoProgressBar {
@@ -237,7 +238,7 @@ impl PhaseObserver for NoProgressBar {
     }
 }
 
-/// The sums over all runs, beside their measurements.
+/// The sums over all runs, in addition to the measurements of each run.
 #[derive(Default)]
 struct CacheTotals {
     tally: OperationTally,
@@ -246,7 +247,7 @@ struct CacheTotals {
     setup: Option<MeasuredSetup>,
 }
 
-/// Makes one run on a cluster of its own; `None` if it was interrupted.
+/// Makes one run on a cluster of its own; returns `None` if the run was interrupted.
 fn measure(
     args: &CacheArgs,
     setting: CacheSetting,

@@ -16,7 +16,7 @@ use fusee_report::plot::{Chart, ChartLine, HorizontalAxis, Panel};
 /// The results.
 #[derive(Serialize)]
 pub struct CacheReport {
-    /// By fabric, workload and threshold, in the order of the arguments.
+    /// The medians by fabric, workload and threshold, in the order of the arguments.
     pub results: Vec<CacheMedians>,
 }
 
@@ -27,7 +27,7 @@ pub struct CacheRunResult {
     counts: CacheMeanCosts,
 }
 
-/// Means per operation, get or update.
+/// Mean costs of an operation, which is a get or an update.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct CacheMeanCosts {
     /// Round trips.
@@ -36,15 +36,15 @@ pub struct CacheMeanCosts {
     verbs_mean: f64,
     /// Bytes moved.
     bytes_mean: f64,
-    /// Objects read for nothing, since the hint was wrong.
+    /// Objects that were read for nothing, because the hint was wrong.
     wasted_reads_mean: f64,
     /// Operations for which the cache was bypassed.
     bypassed_mean: f64,
-    /// Operations whose key the cache did not know.
+    /// Operations on keys without a hint in the cache.
     unknown_mean: f64,
 }
 
-/// Medians of all runs of a setting, and what each of them did.
+/// Medians of all runs of a setting.
 #[derive(Serialize)]
 pub struct CacheMedians {
     #[serde(flatten)]
@@ -54,11 +54,11 @@ pub struct CacheMedians {
     throughput_max_ops_per_s: f64,
     #[serde(flatten)]
     counts: CacheMeanCosts,
-    /// Median latency in microseconds, and mean round trips, by kind of operation.
+    /// Medians by kind of operation.
     per_operation: BTreeMap<&'static str, CacheOperationMedians>,
 }
 
-/// The figures of one kind of operation.
+/// The medians of one kind of operation.
 #[derive(Clone, Copy, Debug, Serialize)]
 struct CacheOperationMedians {
     p50_us: f64,
@@ -90,7 +90,7 @@ fn middle(values: impl IntoIterator<Item = f64>) -> Option<f64> {
     Spread::of(values).map(|spread| spread.median)
 }
 
-/// Returns the medians of all runs of a setting, if there were any.
+/// Returns the medians of all runs of a setting; `None` if there were no runs.
 pub fn median(runs: &[CacheRunResult]) -> Option<CacheMedians> {
     let first = runs.first()?;
     let throughput = Spread::of(runs.iter().map(|run| run.phase.throughput_ops_per_s))?;
@@ -153,7 +153,7 @@ impl BenchFindings for CacheReport {
 }
 
 impl CacheReport {
-    /// Returns the rows, by fabric and workload.
+    /// Returns the rows of the table, by fabric and workload.
     fn table(&self) -> String {
         let mut text = String::new();
         for group in self.groups() {
@@ -208,7 +208,7 @@ impl CacheReport {
         self.results.chunk_by(|a, b| of(a) == of(b)).collect()
     }
 
-    /// Draws the picture: the axis is the threshold; runs without a cache are horizontal lines.
+    /// Draws the chart. The threshold is the horizontal axis; runs without a cache are horizontal lines.
     fn chart(&self, title: String) -> Chart {
         let panel = |label: &str, of: &dyn Fn(&CacheMedians) -> f64, fabric: Option<FabricKind>| {
             let shown =

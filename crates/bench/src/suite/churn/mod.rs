@@ -1,10 +1,10 @@
-//! `fusee-bench churn`: memory comes back, on real processes.
+//! `fusee-bench churn`: checks on real processes that freed memory is used again.
 //!
-//! Two loads on small pools, each on a cluster of its own: updates of all pairs, many times as much
-//! as there is memory for ([`updates`]); and filling a pool until memory is used up, deleting half,
-//! and filling it again ([`rounds`]). Several sessions do both, so that most objects freed by one
-//! lie in blocks of another. Every value that is read is judged ([`model`]), in the end by new
-//! sessions with empty caches.
+//! Two loads run on small pools, each on a cluster of its own. The first load updates all pairs, and writes many times
+//! as much as there is memory for ([`updates`]). The second load fills a pool until memory is used up, deletes half of
+//! the pairs, and fills the pool again ([`rounds`]). Several sessions run each load, so that most objects that one
+//! session frees lie in blocks of another session. Every value that is read is checked ([`model`]), and at the end new
+//! sessions with empty caches read all keys.
 
 pub mod model;
 mod plan;
@@ -28,7 +28,7 @@ use plan::ChurnClusterSizes;
 use report::{ChurnMemorySizes, ChurnReport};
 use workers::ChurnLoad;
 
-/// The period of requests to the memory nodes while sessions work.
+/// The interval at which memory nodes are asked for their memory use while sessions work.
 const LOOK_PERIOD: Duration = Duration::from_millis(25);
 
 /// The arguments.
@@ -111,19 +111,19 @@ impl ChurnArgs {
     }
 }
 
-/// The sums over both parts.
+/// Sums over both loads.
 #[derive(Default)]
 struct ChurnTotals {
     /// Errors and mismatches.
     tally: OperationTally,
-    /// Keys that were read back.
+    /// Number of keys that were read back.
     read_back: u64,
     problems: Vec<String>,
     setup: Option<MeasuredSetup>,
 }
 
 impl ChurnTotals {
-    /// Describes the cluster of a part; both are alike.
+    /// Describes the cluster of one load; the cluster of the other load has the same sizes.
     fn describe(&mut self, client: &BlockingClient) {
         self.setup = Some(MeasuredSetup::of(client, true, false));
     }

@@ -61,20 +61,20 @@ pub struct SimArgs {
     pub json: bool,
 }
 
-/// The runs to do.
+/// The runs that the arguments select.
 #[derive(Clone, Debug)]
 pub struct SimPlan {
     /// The first seed.
     pub first: u64,
-    /// Number of seeds; `None`: until the time is over.
+    /// Number of seeds; `None` if the time limit ends the runs.
     pub seeds: Option<u64>,
-    /// Time limit.
+    /// Time limit of all runs together.
     pub time: Option<Duration>,
-    /// Scenarios, one seed each in turn.
+    /// Scenarios, which take turns from seed to seed.
     pub scenarios: Vec<Scenario>,
-    /// Threads.
+    /// Number of threads.
     pub jobs: usize,
-    /// Whether to list faults and events.
+    /// Whether to list the faults and events that happened, with their numbers.
     pub counts: bool,
     ops: Option<usize>,
     clients: Option<usize>,
@@ -130,7 +130,7 @@ impl SimArgs {
 }
 
 impl SimPlan {
-    /// Returns the run of a seed.
+    /// Returns the options of the run with this seed.
     pub fn options(&self, seed: u64) -> RunOptions {
         let turn = seed % self.scenarios.len() as u64;
         RunOptions {

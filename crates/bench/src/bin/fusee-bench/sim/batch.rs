@@ -13,21 +13,21 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use super::args::SimPlan;
 
-/// Maximum number of runs to shorten one failure.
+/// Maximum number of runs for the shortening of one failed run.
 const SHRINK_RUNS: usize = 200;
-/// Maximum number of failures that are shortened; others are reported as found.
+/// Maximum number of failed runs that are shortened; further ones are reported as they were found.
 const MAX_SHRUNK: usize = 3;
 
-/// Sums over runs.
+/// Sums over several runs.
 #[derive(Clone, Debug, Default)]
 pub struct RunSums {
-    /// Runs.
+    /// Number of runs.
     pub runs: u64,
-    /// Operations checked.
+    /// Number of operations that were checked.
     pub operations: u64,
-    /// Events.
+    /// Number of events in the simulator.
     pub events: u64,
-    /// Virtual nanoseconds.
+    /// Virtual time, in nanoseconds.
     pub virtual_ns: u64,
 }
 
@@ -42,20 +42,20 @@ pub struct BrokenRun {
     pub outcome: SimOutcome,
 }
 
-/// Result of many runs.
+/// The result of many runs.
 #[derive(Clone, Debug, Default)]
 pub struct SimBatch {
-    /// Runs done.
+    /// Number of runs that were done.
     pub runs: u64,
     /// Sums by scenario.
     pub scenarios: BTreeMap<Scenario, RunSums>,
-    /// Faults and events, by name.
+    /// How often each fault and event happened, by name.
     pub counts: BTreeMap<&'static str, u64>,
     /// Digest of all traces, independent of the order of the runs.
     pub digest: u64,
     /// Failed runs.
     pub failures: Vec<BrokenRun>,
-    /// Time that the runs took.
+    /// Real time that the runs took.
     pub elapsed: Duration,
     /// Whether a signal asked to stop.
     pub interrupted: bool,
@@ -69,7 +69,7 @@ impl SimBatch {
         let lines = ProgressLines::begin();
         let next = AtomicU64::new(0);
         let batch = Mutex::new(SimBatch::default());
-        // A panic is a broken promise, and is reported as one; the hook need not report it again.
+        // A panic is a broken promise: the batch reports it as a failed run, so the panic hook prints nothing.
         let hook = panic::take_hook();
         panic::set_hook(Box::new(|_| ()));
         std::thread::scope(|scope| {
@@ -91,7 +91,7 @@ impl SimBatch {
                         if failed {
                             let few = locked().failures.len() < MAX_SHRUNK;
                             let shortened = few.then(|| shrink(&options, SHRINK_RUNS));
-                            // A signal may have stopped the shortening before it began.
+                            // If a signal came before the shortening began, its outcome has no failure and is dropped.
                             let shortened = shortened.filter(|(_, short)| short.failure.is_some());
                             let (short, outcome) =
                                 shortened.unwrap_or_else(|| (options.clone(), outcome));

@@ -1,8 +1,8 @@
 //! `fusee-bench sim`: whole clusters under simulated faults, one seed after the other.
 //!
-//! A seed determines a run of a scenario (`fusee-sim`). Runs are independent, so each thread takes the next
-//! seed. A run that breaks a promise is shortened and printed with the command that replays it; the same seed
-//! of the same program gives the same run, bit for bit.
+//! A seed determines a run of a scenario (`fusee-sim`). Runs are independent, so each thread takes the next seed. A run
+//! that breaks a promise is shortened, then printed with the command that replays it. The same seed of the same program
+//! gives the same run, bit for bit.
 
 mod args;
 mod batch;
