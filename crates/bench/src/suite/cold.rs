@@ -1,9 +1,9 @@
 //! `fusee-bench cold`: the time before the first answer.
 //!
 //! In every round a client joins the cluster as if its program had just been started, with connections, threads and a
-//! session of its own, reads a key and writes it twice, and leaves. Then a client that stays opens another session,
-//! which writes a key and ends. At last the program `fusee` is run, to read and to write a key. So a machine that is
-//! busy for a while slows all steps alike.
+//! session of its own. It reads a key, writes the key twice, and leaves. Then a client that stays through all rounds
+//! opens another session, which writes a key and ends. At last the program `fusee` runs twice, to read and to write a
+//! key. As each round has all steps, a machine that is busy for a while slows all of them alike.
 
 use std::fmt::Write as _;
 use std::io;
@@ -95,7 +95,7 @@ struct ColdReport {
     rows: Vec<ColdRow>,
 }
 
-/// One step over one fabric, in microseconds.
+/// The times of one step over one fabric, in microseconds.
 #[derive(Debug, Serialize)]
 struct ColdRow {
     fabric: String,
@@ -197,7 +197,7 @@ fn session(
     Ok(())
 }
 
-/// Runs the program `fusee` as a shell script does.
+/// Runs the program `fusee`, as a shell script would.
 fn program(
     fusee: &Path,
     master: &str,

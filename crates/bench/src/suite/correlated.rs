@@ -1,9 +1,9 @@
-//! `fusee-bench correlated`: requests for one key at one time, with and without a work table (E §6,
-//! experiment 3).
+//! `fusee-bench correlated`: requests for one key at the same time, with and without a work table (E §6, experiment 3).
 //!
-//! In every round each redundancy and each kind of table gets a set with three gets right behind it, and four gets, all
-//! of them from one session. So a machine that is busy for a while slows all alike. The time of a request begins when
-//! it is issued; *overall* lasts until the last one is answered.
+//! There are two cases: a set with three gets issued right behind it, and four gets; one session issues all four
+//! requests. Every round has both cases with each redundancy and each kind of work table, so that a machine that is
+//! busy for a while slows all of them alike. The time of a request begins when the request is issued. The *overall*
+//! time lasts until the last of the four requests is answered.
 
 use std::fmt::Write as _;
 use std::time::Instant;
@@ -64,7 +64,7 @@ pub struct CorrelatedArgs {
     output: BenchOutputArgs,
 }
 
-/// The requests that are issued at one time.
+/// The requests that are issued at the same time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 enum CorrelatedCase {
@@ -82,7 +82,8 @@ impl CorrelatedCase {
         }
     }
 
-    /// Returns the figures of tables 2 and 3 of the paper, with its table: microseconds of each request, and overall.
+    /// Returns the figures of tables 2 and 3 of the paper, with the paper's work table: microseconds of each of the
+    /// four requests, then the overall time.
     fn paper_us(self) -> [f64; 5] {
         match self {
             CorrelatedCase::GetAfterSet => [952.0, 13.0, 7.0, 6.0, 1038.0],
@@ -93,21 +94,21 @@ impl CorrelatedCase {
 
 const TABLES: [WorkTable; 3] = [WorkTable::Off, WorkTable::Strict, WorkTable::Relaxed];
 
-/// Requests at one time.
+/// Number of requests that are issued at the same time.
 const REQUESTS: usize = 4;
 
-/// The figures of one case, by one redundancy and table.
+/// The figures of one case with one redundancy and one work table.
 #[derive(Debug, Serialize)]
 struct CorrelatedRow {
     case: CorrelatedCase,
     redundancy: String,
     table: String,
-    /// By request, in the order in which they were issued.
+    /// Microseconds of each request, in the order in which the requests were issued.
     request_us: Vec<Spread>,
     overall_us: Spread,
-    /// Over the time without a table in the same round.
+    /// The overall time, divided by the overall time without a work table in the same round.
     overall_over_off: Spread,
-    /// Mean of all four requests.
+    /// Mean verbs, and mean bytes, of all four requests of a round together.
     verbs: f64,
     bytes: f64,
 }
@@ -115,7 +116,7 @@ struct CorrelatedRow {
 #[derive(Debug, Serialize)]
 struct CorrelatedReport {
     rows: Vec<CorrelatedRow>,
-    /// Answers that were neither the value before nor the one that was being written.
+    /// Number of answers that were neither the value before the set nor the value that was being set.
     wrong_values: u64,
 }
 
@@ -160,7 +161,7 @@ pub fn run(args: &CorrelatedArgs) -> Result<(), Failure> {
     shell.print_results(args, setup, found, None)
 }
 
-/// Starts a cluster for values of this length by (k, m, r) = (4, 1, 2).
+/// Starts a cluster for values of this length, with (k, m, r) = (4, 1, 2) as in the paper.
 fn start(args: &CorrelatedArgs) -> Result<Servers, Failure> {
     let geometry = Geometry::default();
     let chunks = args.redundancy.iter().map(|redundancy| match redundancy {
@@ -184,7 +185,7 @@ fn start(args: &CorrelatedArgs) -> Result<Servers, Failure> {
     })
 }
 
-/// One case, by one redundancy and table, round by round.
+/// The measurements of one case with one redundancy and one work table, round by round.
 struct CorrelatedSeries {
     case: CorrelatedCase,
     redundancy: Redundancy,
@@ -200,7 +201,7 @@ struct CorrelatedSeries {
     wrong_values: u64,
 }
 
-/// The result of a request, and its time.
+/// The answer to a request, and the time of the request in microseconds.
 type TimedAnswer = (Result<Option<Vec<u8>>, WriteError>, f64);
 
 impl CorrelatedSeries {
@@ -212,7 +213,7 @@ impl CorrelatedSeries {
         args: &CorrelatedArgs,
     ) -> Result<CorrelatedSeries, Failure> {
         let session = client.session()?;
-        // The key is short, as every chunk contains it.
+        // The key is short, because every chunk contains it.
         let key = format!("{redundancy} {table} {}", case as u8).into_bytes();
         let value = vec![0; args.value_bytes as usize];
         session.block_on(session.put_with(
@@ -275,7 +276,7 @@ impl CorrelatedSeries {
         Ok(())
     }
 
-    /// Returns verbs and bytes of its session so far, of sets and gets.
+    /// Returns the verbs and the bytes of all sets and gets of this session so far.
     fn cost(&self) -> (u64, u64) {
         let stats = self.session.stats();
         let kinds = [OpKind::Search, OpKind::Upsert].map(|kind| *stats.kind(kind));

@@ -1,8 +1,9 @@
-//! `fusee-bench limit`: the time of operations beside the time of their raw verbs.
+//! `fusee-bench limit`: the time of operations compared with the time of their raw verbs.
 //!
-//! In every round each thing is done a number of times, on random keys, one after the other; ratios are of the same
-//! round. So a machine that is busy for a while slows both. The next key depends on the data of the last READ:
-//! otherwise a processor would overlap some operations, the more the shorter they are.
+//! In every round each measured operation runs a number of times, on random keys, one after the other. Ratios are of
+//! the same round, so that a machine that is busy for a while slows both sides. The next key depends on the data of the
+//! last READ, because otherwise the processor would overlap successive operations, and the more so the shorter they
+//! are.
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -45,13 +46,13 @@ pub struct LimitArgs {
 
 #[derive(Debug, Serialize)]
 struct LimitReport {
-    /// Nanoseconds.
+    /// Nanoseconds of one copy, one sequence of raw verbs, or one operation.
     memcpy_ns: Spread,
     raw_get_ns: Spread,
     get_ns: Spread,
     raw_update_ns: Spread,
     update_ns: Spread,
-    /// Ratios of the same round.
+    /// The time of an operation divided by the time of its raw verbs in the same round.
     get_over_raw: Spread,
     update_over_raw: Spread,
 }
@@ -112,7 +113,7 @@ fn time<T>(
     Ok(())
 }
 
-/// Plain copies of as many bytes as a get reads, from a memory of the same size.
+/// Plain copies of as many bytes as a pair has, from a buffer with room for all pairs.
 struct PlainCopies {
     from: Vec<u8>,
     into: Vec<u8>,

@@ -1,10 +1,10 @@
 //! The microbenchmark (P §6.2).
 //!
-//! Latency: one client does each of INSERT, UPDATE, SEARCH and DELETE a number of times, one after
-//! the other, on distinct keys. Throughput: all clients insert distinct keys for half a second,
-//! then each updates and then reads its own keys for some seconds, and then deletes them for half a
-//! second. After each part all keys are read back: those that are left must hold the value written
-//! last, the others must be absent.
+//! Latency: one client does each of INSERT, UPDATE, SEARCH and DELETE a number of times, one after the other, on
+//! distinct keys. Throughput: all clients insert distinct keys for half a second; then each client updates and then
+//! reads its own keys for some seconds each, and at last deletes them for half a second. After each of these two parts
+//! all keys are read back: keys that were not deleted must have the value written last, and deleted keys must be
+//! absent.
 
 use std::time::Duration;
 
@@ -25,11 +25,11 @@ use crate::tally::OperationTally;
 use crate::worker::WorkerContext;
 use fusee_report::machine::HostMachine;
 
-/// The time of the inserts, and of the deletes.
+/// The duration of the phase of inserts, and of the phase of deletes.
 const INSERT_TIME: Duration = Duration::from_millis(500);
-/// More inserts than a processor can do in that time.
+/// An upper bound of the inserts that one core can do in [`INSERT_TIME`].
 const MOST_INSERTS_PER_CORE: u64 = 150_000;
-/// More updates than a processor can do in a second.
+/// An upper bound of the updates that one core can do in a second.
 const MOST_UPDATES_PER_CORE_AND_SECOND: f64 = 400_000.0;
 
 /// The arguments.
@@ -63,7 +63,7 @@ pub struct MicroArgs {
     output: BenchOutputArgs,
 }
 
-/// The writes of all clients together that fit into the memory.
+/// The numbers of writes of all clients together that fit into the memory.
 struct MicroWriteLimits {
     keys: u64,
     updates: u64,
@@ -116,8 +116,8 @@ impl MicroArgs {
 /// The names of the phases, in order.
 const NAMES: [&str; 4] = ["insert", "update", "search", "delete"];
 
-/// The results: the phases in the order in which they ran. A phase that the user's interruption cut
-/// off counts 0 operations.
+/// The results: the phases in the order in which they ran. A phase has 0 operations if the user interrupted the run
+/// before it.
 #[derive(Serialize)]
 struct MicroReport {
     latency: Vec<NamedPhase>,
@@ -177,7 +177,7 @@ fn run_part(
     let verified = attempt(problems, driver::verify(client, &board, outcome.logs));
     total.tally.merge_failures(&verified.tally);
     total.verified_keys += verified.keys;
-    // Keys that were not deleted in time.
+    // Removes the keys that the phase of deletes did not reach in time.
     attempt(problems, driver::clean_up(client, board.frontier.claimed()));
     let mut named = Vec::new();
     for (operation, result) in NAMES.into_iter().zip(&outcome.results) {
@@ -187,7 +187,7 @@ fn run_part(
     Ok(named)
 }
 
-/// The sums over both parts, beside their measurements.
+/// Sums over both parts, in addition to the measurements of each part.
 #[derive(Default)]
 struct MicroTotals {
     tally: OperationTally,

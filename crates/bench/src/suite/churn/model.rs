@@ -1,14 +1,13 @@
-//! The expected state of every key: the last acknowledged version, and the last begun.
+//! The expected state of every key: the version that was acknowledged last, and the version that was begun last.
 //!
-//! A value names its key, its writer and its *version*. No key has two writers at a time, so two
-//! numbers per key suffice: the version that was *acknowledged* last, and the one that was *begun*
-//! last; 0 is no value. A reader takes the former before the read and the latter after it. The
-//! value read must be one of the two, or between them: anything older is lost or has come back,
-//! anything newer was never written. A log of all writes, as other benchmarks keep it, would take
-//! more memory here than the pairs themselves.
+//! A value names its key, its writer and its *version*. No key has two writers at one time, so two numbers per key
+//! suffice: the last *acknowledged* version and the last *begun* version; version 0 means that the key does not exist.
+//! A reader takes the acknowledged version before its read, and the begun version after it. The version that the read
+//! returns must be one of these two, or between them: an older version was overwritten, a newer version was never
+//! written. A log of all writes, as other benchmarks keep it, would take more memory here than the pairs themselves.
 //!
-//! * A write of unknown outcome leaves the two apart: both are right until the next one is
-//! * A write without effect takes back what it began.
+//! * A write of unknown outcome leaves the two versions apart: both are right until the next write is acknowledged.
+//! * A write without effect takes back the version that it has begun.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -33,7 +32,8 @@ pub struct ChurnModel {
     keys: Vec<KeyVersions>,
 }
 
-// Sequentially consistent throughout: if a version was read, every thread sees that it has begun.
+// All accesses are sequentially consistent: if a read returned a version, every thread sees that this version was
+// begun.
 const ORDER: Ordering = Ordering::SeqCst;
 
 impl ChurnModel {
@@ -56,7 +56,7 @@ impl ChurnModel {
         self.key(key).acknowledged.load(ORDER)
     }
 
-    /// Whether the key certainly exists.
+    /// Returns whether the key certainly exists.
     pub fn is_present(&self, key: u64) -> bool {
         let KeyVersions { acknowledged, begun } = self.key(key);
         acknowledged.load(ORDER) != ABSENT && begun.load(ORDER) != ABSENT
@@ -67,7 +67,7 @@ impl ChurnModel {
         self.key(key).begun.store(version, ORDER);
     }
 
-    /// Notes that the write has ended.
+    /// Notes that the write of this version has ended.
     pub fn end(&self, key: u64, version: u32, result: &Result<(), WriteError>) {
         let key = self.key(key);
         match result {
@@ -77,7 +77,7 @@ impl ChurnModel {
         }
     }
 
-    /// Judges a read that began when `before` was the acknowledged version and has just ended.
+    /// Checks a read that has just ended; `before` was the acknowledged version when the read began.
     pub fn check(
         &self,
         key: u64,

@@ -1,11 +1,11 @@
 //! The cluster of `fusee-bench churn`, and the number of pairs that fit.
 //!
-//! Pools are small here, so that they are full soon, and regions and blocks are small in
-//! proportion: a session holds one block per size class, which others cannot use. Blocks stay large
-//! enough for the largest value.
+//! Pools are small here, so that they are full soon, and regions and blocks are small in proportion, because each
+//! session holds one block per size class that other sessions cannot use. Blocks stay large enough for the largest
+//! value.
 //!
-//! The *data memory* is the part of all pools that regions can take, over the number of replicas:
-//! all figures of this benchmark are for one replica, as keys and values are counted.
+//! The *data memory* is the part of all pools that regions can take, divided by the number of replicas. All figures of
+//! this benchmark are for one replica, just as keys and values are counted once.
 
 use fusee_cli::connect;
 use fusee_cli::failure::Failure;
@@ -24,29 +24,29 @@ use crate::cluster::check_memory;
 use crate::process_cluster::ProcessClusterArgs;
 use fusee_workload::KEY_BYTES;
 
-/// Approximate regions of a pool.
+/// Approximate number of regions of a pool.
 const REGIONS_PER_POOL: u64 = 8;
-/// Approximate blocks of a region, if blocks of that size are possible.
+/// Approximate number of blocks of a region, if blocks of that size are possible.
 const BLOCKS_PER_REGION: u64 = 32;
 /// The smallest block that holds the largest value.
 const LEAST_BLOCK_BYTES: u64 = 2 << 20;
-/// The bound of other clusters that benchmarks start.
+/// The largest block and the largest region, as in other clusters that benchmarks start.
 const MOST_BLOCK_BYTES: u64 = 4 << 20;
 const MOST_REGION_BYTES: u64 = 128 << 20;
-/// The smallest region: in a region with very few blocks memory nodes keep none back for DELETEs.
+/// The smallest region. If a region had fewer blocks, memory nodes would keep no block back for DELETEs.
 const LEAST_REGION_BYTES: u64 = 16 * LEAST_BLOCK_BYTES;
 /// The smallest pool.
 const LEAST_POOL_BYTES: u64 = 2 * LEAST_REGION_BYTES;
 
-/// Sizes.
+/// Sizes of the cluster, and of the pairs in it.
 #[derive(Clone, Debug)]
 pub struct ChurnClusterSizes {
     pub geometry: Geometry,
-    /// Bytes of each node's pool.
+    /// Bytes of the pool of each node.
     pub pool_bytes: u64,
-    /// Blocks of all regions that there is room for.
+    /// Number of blocks in all regions for which there is room, counted once for all replicas.
     pub blocks: u64,
-    /// Pairs in a block.
+    /// Number of pairs in a block.
     pub pairs_per_block: u64,
     /// Bytes of a pair: key, value, overhead, and the rest of the size class.
     pub object_bytes: u64,
@@ -56,7 +56,7 @@ pub struct ChurnClusterSizes {
 impl ChurnClusterSizes {
     /// Computes the sizes for a cluster.
     pub fn new(cluster: &ProcessClusterArgs) -> Result<ChurnClusterSizes, Failure> {
-        // There is a default.
+        // The command line has a default, so the argument is always there.
         let pool_bytes = cluster.pool.map_or(LEAST_POOL_BYTES, |ByteSize(bytes)| bytes);
         if pool_bytes < LEAST_POOL_BYTES {
             return Err(Failure::usage(format!(
@@ -80,7 +80,7 @@ impl ChurnClusterSizes {
         let nodes = u64::from(cluster.memory_nodes());
         let replicas = cluster.cluster();
         let data_replicas = u64::from(replicas.data_replicas());
-        // The index has room for as many keys as would fit if there were no index.
+        // The index is created for as many keys as pairs would fit if there were no index.
         sizes.index_keys = pool_bytes * nodes / data_replicas / sizes.object_bytes;
         let settings = sizes.settings(cluster);
         settings
@@ -115,17 +115,17 @@ impl ChurnClusterSizes {
         self.blocks * self.geometry.block_bytes
     }
 
-    /// Returns the pairs that take this share of the data memory.
+    /// Returns the number of pairs that take this share of the data memory.
     pub fn pairs(&self, fill: f64) -> u64 {
         ((self.data_bytes() as f64 * fill) as u64 / self.object_bytes).max(1)
     }
 
-    /// Returns a number of pairs above what can fit.
+    /// Returns an upper bound of the number of pairs that fit.
     pub fn most_pairs(&self) -> u64 {
         self.index_keys
     }
 
-    /// Refuses pools that exceed the machine's memory: they are filled.
+    /// Refuses pools that exceed the machine's available memory, because this benchmark fills them.
     pub fn check_memory(
         &self,
         cluster: &ProcessClusterArgs,
@@ -162,7 +162,7 @@ impl ChurnClusterSizes {
     }
 }
 
-/// Returns the largest power of two that is not above.
+/// Returns the largest power of two that is not above `bytes`.
 fn power_of_two_below(bytes: u64) -> u64 {
     1 << bytes.max(1).ilog2()
 }

@@ -12,10 +12,10 @@ use super::updates::ChurnUpdatesReport;
 use crate::report::{BenchFindings, BenchReport};
 use crate::series::{LatencySummary, thinned};
 
-/// Rows of a table for people.
+/// Maximum number of rows of the table for people.
 const ROWS: usize = 24;
 
-/// Sizes, for one replica.
+/// Sizes of the cluster, for one replica.
 #[derive(Debug, Serialize)]
 pub struct ChurnMemorySizes {
     pub region_bytes: u64,

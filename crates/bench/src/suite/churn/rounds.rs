@@ -1,13 +1,13 @@
-//! Second part of `fusee-bench churn`: the pool is filled until memory is used up, or up to a share of
-//! it, every second key is deleted, and again.
+//! Second load of `fusee-bench churn`: in each round the pool is filled until memory is used up, or up to a share of
+//! it, and then every second key is deleted.
 //!
-//! As many pairs as fitted at first have to fit every time, but for what sessions hold back:
-//! objects that are not marked yet, and blocks of log objects, which only deletes need. Keys that
-//! were deleted are inserted again in the next round, with another version. After every step all
-//! keys are read: those that are there must have their version, the others must be absent.
+//! In every round as many pairs have to fit as in the first round, apart from the memory that sessions hold back:
+//! objects that are not yet marked as free, and blocks of log objects, which only deletes need. Deleted keys are
+//! inserted again in the next round, with another version. After every step all keys are read: existing keys must have
+//! their version, and all other keys must be absent.
 //!
-//! A delete needs a log object, and where nothing is free it may be refused. It is tried again when
-//! other sessions have freed something; if no session makes progress, that is a problem.
+//! A delete needs a log object, so it can be refused if no memory is free. A refused delete is tried again after other
+//! sessions have freed memory. If no session makes progress, the report has this as a problem.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,34 +22,34 @@ use super::workers::{ChurnKeys, ChurnTask, ChurnTaskResult, ChurnWorkerPool};
 use super::{ChurnArgs, ChurnTotals};
 use crate::progress::bar;
 
-/// Times in a row that all sessions have to be refused before a round is given up.
+/// Number of successive attempts of all sessions without a single delete after which a round is given up.
 const ATTEMPTS_IN_VAIN: u32 = 3;
 
-/// A round.
+/// The figures of one round.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct ChurnRound {
-    /// Counted from 1.
+    /// The number of the round, from 1.
     pub round: u32,
-    /// Pairs that exist when no session can insert another one, or all that are wanted.
+    /// Number of pairs when no session can insert another pair, or when the requested number is reached.
     pub fit: u64,
-    /// Their bytes over the data memory.
+    /// Bytes of these pairs, divided by the data memory.
     pub fill: f64,
-    /// Memory that was in use then.
+    /// Memory in use when the pool has been filled.
     pub in_use_bytes: u64,
-    /// Bytes in use by blocks of smaller objects than the pairs': the log objects of deletes.
+    /// Bytes of blocks in use for objects smaller than the pairs' objects: the log objects of deletes.
     pub log_blocks_bytes: u64,
     /// Objects in these blocks that are not marked as free.
     pub log_objects_bytes: u64,
-    /// Inserts refused for lack of memory: at most one for each session.
+    /// Number of inserts refused for lack of memory: at most one for each session.
     pub inserts_refused: u64,
-    /// The longest time until such a refusal.
+    /// The longest time that a refused insert or delete took.
     pub slowest_refusal_ms: f64,
     pub fill_s: f64,
-    /// Pairs that were deleted afterwards.
+    /// Number of pairs that were deleted after the pool had been filled.
     pub deleted: u64,
-    /// Deletes refused for lack of memory; they were tried again.
+    /// Number of deletes refused for lack of memory; refused deletes were tried again.
     pub deletes_refused: u64,
-    /// Pairs that could not be deleted at all.
+    /// Number of pairs that could not be deleted at all.
     pub undeleted: u64,
     pub delete_s: f64,
     /// Memory in use after the deletes.
@@ -60,17 +60,17 @@ pub struct ChurnRound {
 #[derive(Clone, Debug, Serialize)]
 pub struct ChurnRoundsReport {
     pub rounds: Vec<ChurnRound>,
-    /// Pairs that fitted in the first round, in the worst one and in the last one.
+    /// Number of pairs that fitted in the first round; then the number of the worst round, and of the last round.
     pub first_fit: u64,
     pub least_fit: u64,
     pub last_fit: u64,
-    /// The worst fit over the first.
+    /// Number of pairs in the worst round, divided by the number in the first round.
     pub least_share: f64,
-    /// Reads that were judged, of keys that exist and of keys that do not.
+    /// Number of reads that were checked, of keys that exist and of keys that do not.
     pub reads: u64,
 }
 
-/// Runs this part.
+/// Runs this load.
 pub fn run(
     args: &ChurnArgs,
     sizes: &ChurnClusterSizes,
@@ -89,7 +89,7 @@ pub fn run(
         sum,
     };
     let rounds = ChurnWorkerPool::run(&client, &model, args.load(), |crew| course.rounds(crew))?;
-    // New sessions, with empty caches.
+    // New sessions with empty caches read all keys.
     ChurnWorkerPool::run(&client, &model, args.load(), |crew| course.check(crew))?;
     let reads = course.reads;
     let problem = course.watch.problem.take();
@@ -111,13 +111,13 @@ pub fn run(
     Ok(ChurnRoundsReport { rounds, first_fit, least_fit, last_fit, least_share, reads })
 }
 
-/// The way through the rounds.
+/// The state of this load from round to round.
 struct ChurnRoundRunner<'a> {
     args: &'a ChurnArgs,
     sizes: &'a ChurnClusterSizes,
     model: &'a ChurnModel,
     watch: ChurnMemoryMonitor<'a>,
-    /// Keys from 0 on that were ever tried.
+    /// The exclusive upper bound of the key numbers that sessions have tried to insert.
     known: u64,
     reads: u64,
     sum: &'a mut ChurnTotals,
@@ -174,9 +174,9 @@ impl ChurnRoundRunner<'_> {
         round.fill_s = done.duration.as_secs_f64();
     }
 
-    /// Deletes every second key, as far as that is possible.
+    /// Deletes every second key, as far as memory allows.
     fn delete(&mut self, crew: &ChurnWorkerPool<'_>, round: &mut ChurnRound) {
-        // The other half is deleted next time, so that no key stays for ever.
+        // The next round deletes the other half, so that no key stays for ever.
         let half = self.present().skip(round.round as usize % 2).step_by(2);
         let mut left: Vec<u64> = half.collect();
         let all = left.len() as u64;

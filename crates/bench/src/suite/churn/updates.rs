@@ -1,10 +1,10 @@
-//! First part of `fusee-bench churn`: the pool is filled to a share of its memory, and then every key is
-//! updated again and again.
+//! First load of `fusee-bench churn`: the pool is filled to a share of its memory, and then every key is updated again
+//! and again.
 //!
-//! The number of pairs and their memory stay the same. If replaced objects were not used again, the
-//! pool would be full within less than a pass. So the first result is that no operation is out of
-//! memory, and the second one the *factor*: the most memory in use at any time during the passes,
-//! over the memory of the pairs.
+//! The number of pairs and the memory that they take stay the same. If replaced objects were not used again, the pool
+//! would be full within less than one pass. Therefore the first result is that no operation runs out of memory. The
+//! second result is the *factor*: the largest memory in use at any time during the passes, divided by the memory of the
+//! pairs.
 
 use std::time::{Duration, Instant};
 
@@ -20,19 +20,19 @@ use crate::progress::bar;
 use crate::series::{LatencyByOperation, operations};
 use crate::tally::OperationTally;
 
-/// Failed operations after which no further pass begins: each may take seconds.
+/// Number of failed operations after which no further pass begins, because each of them can take seconds.
 const MOST_ERRORS: u64 = 16;
 
-/// A pass over all keys.
+/// The figures of one pass over all keys.
 #[derive(Clone, Debug, Serialize)]
 pub struct ChurnPass {
-    /// Counted from 1.
+    /// The number of the pass, from 1.
     pub pass: u32,
-    /// Updates and reads that succeeded, by the second.
+    /// Updates and reads that succeeded, per second.
     pub ops_per_s: f64,
-    /// The most memory in use during the pass.
+    /// The largest memory in use during the pass.
     pub most_in_use_bytes: u64,
-    /// The memory at its end.
+    /// The memory in use at the end of the pass.
     #[serde(flatten)]
     pub usage: ChurnMemoryUse,
 }
@@ -40,29 +40,29 @@ pub struct ChurnPass {
 /// The results.
 #[derive(Clone, Debug, Serialize)]
 pub struct ChurnUpdatesReport {
-    /// Pairs.
+    /// Number of pairs.
     pub keys: u64,
     /// Bytes of the pairs, with all overhead.
     pub live_bytes: u64,
-    /// These bytes over the data memory.
+    /// Bytes of the pairs, divided by the data memory.
     pub fill: f64,
-    /// Memory in use when all had been inserted.
+    /// Memory in use when all pairs had been inserted.
     pub loaded_in_use_bytes: u64,
-    /// Passes that were begun.
+    /// Number of passes that were begun.
     pub passes_done: u32,
-    /// Every n-th of them, and the last.
+    /// Every n-th pass, and the last pass.
     pub passes: Vec<ChurnPass>,
-    /// The most memory that was in use during the passes.
+    /// The largest memory in use during the passes.
     pub most_in_use_bytes: u64,
-    /// The most memory over `live_bytes`.
+    /// The largest memory in use, divided by `live_bytes`.
     pub factor: f64,
-    /// Of all passes.
+    /// Latencies in all passes, by kind of operation.
     pub operations: LatencyByOperation,
-    /// Keys that were read in the end, by new sessions.
+    /// Number of keys that new sessions read at the end.
     pub read_back: u64,
 }
 
-/// Runs this part.
+/// Runs this load.
 pub fn run(
     args: &ChurnArgs,
     sizes: &ChurnClusterSizes,

@@ -1,9 +1,9 @@
-//! The memory that sessions own, as memory nodes report it (the same answer that `fusee status`
-//! shows): blocks with an owner, of all blocks.
+//! The memory that sessions own: blocks with an owner, of all blocks, as memory nodes report them (`fusee status` shows
+//! the same answer).
 //!
-//! A block is counted at the first replica of its region, so figures are for one replica. The nodes
-//! are asked a few times a second while sessions work, and once in the end of every step; the
-//! largest figure is kept.
+//! A block is counted only at the first replica of its region, so figures are for one replica. The nodes are asked at
+//! the end of every step, and during updates also every [`LOOK_PERIOD`](super::LOOK_PERIOD); the largest figure is
+//! kept.
 
 use std::collections::BTreeMap;
 
@@ -13,15 +13,15 @@ use serde::Serialize;
 /// The blocks of one memory node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct NodeUse {
-    /// Replicas of regions.
+    /// Number of replicas of regions on the node.
     pub regions: u64,
-    /// Blocks of the regions for which this node is the primary.
+    /// Number of blocks in the regions for which this node is the primary.
     pub blocks: u64,
-    /// Blocks among them that have an owner.
+    /// Number of these blocks that have an owner.
     pub blocks_in_use: u64,
 }
 
-/// All memory nodes, by name.
+/// The blocks of all memory nodes, by name of the node.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct ChurnMemoryUse {
     pub nodes: BTreeMap<String, NodeUse>,
@@ -29,21 +29,20 @@ pub struct ChurnMemoryUse {
     pub in_use_bytes: u64,
 }
 
-/// The bytes of all blocks of some size classes, and of the objects in them that are not marked as
-/// free.
+/// The bytes of all blocks of some size classes, and of the objects in these blocks that are not marked as free.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SizeClassUse {
     pub blocks: u64,
     pub objects: u64,
 }
 
-/// An observer that remembers the largest figure.
+/// Observes the memory in use, and remembers the largest figure.
 pub struct ChurnMemoryMonitor<'a> {
     client: &'a BlockingClient,
     block_bytes: u64,
-    /// The largest figure so far, in bytes.
+    /// The largest memory in use so far, in bytes.
     pub most_bytes: u64,
-    /// The reason of the first answer that failed, if any did.
+    /// The reason for the first failed request, if any failed.
     pub problem: Option<String>,
 }
 
@@ -52,7 +51,7 @@ impl<'a> ChurnMemoryMonitor<'a> {
         ChurnMemoryMonitor { client, block_bytes, most_bytes: 0, problem: None }
     }
 
-    /// Asks all memory nodes.
+    /// Asks all memory nodes for their use of memory.
     pub fn look(&mut self) -> ChurnMemoryUse {
         let mut all = ChurnMemoryUse::default();
         let view = self.client.view();
@@ -76,7 +75,7 @@ impl<'a> ChurnMemoryMonitor<'a> {
         all
     }
 
-    /// Returns the memory of the size classes of objects smaller than this.
+    /// Returns the memory of all size classes with objects smaller than `object_bytes`.
     pub fn use_of_classes_below(&mut self, object_bytes: u64) -> SizeClassUse {
         let survey = match self.client.admin().survey_memory() {
             Ok(survey) => survey,

@@ -1,13 +1,13 @@
-//! Sessions that work in step: all do one task, then all wait for the next one.
+//! Sessions that work in step: all sessions do one task, then all wait for the next task.
 //!
-//! The sessions stay the same from task to task, with their blocks and caches. A task is done key
-//! by key; a free session takes the next key. So over time every session writes every key, and
-//! objects freed by one session lie in blocks of another. No other session writes the key
-//! meanwhile, as the [`ChurnModel`] demands.
+//! The sessions stay the same from task to task, with their blocks and caches. A task is one operation on each of its
+//! keys; a session that is free takes the next key. Over time every session therefore writes every key, and objects
+//! that one session frees lie in blocks of another. No two sessions write one key at the same time, as the
+//! [`ChurnModel`] demands.
 //!
-//! Where running out of memory is the aim, it is no error: a session that fills then ends its task,
-//! and one that deletes goes on with other keys. A session that gets this answer several times in a
-//! row gives up for the rest of the task: such an answer may take seconds.
+//! In a task that aims at running out of memory, doing so is no error: a session that fills then ends its task, and a
+//! session that deletes goes on with other keys. A session that runs out of memory several times in a row gives up for
+//! the rest of the task, because each such answer can take seconds.
 
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -28,28 +28,28 @@ use crate::tally::OperationTally;
 use crate::value::{ValueOrigin, mix};
 use fusee_workload::key_bytes;
 
-/// The period of looks whether a task is done.
+/// The interval between checks whether a task is done.
 const POLL: Duration = Duration::from_millis(2);
-/// Refusals in a row after which a session gives up.
+/// Number of refusals in a row after which a session gives up.
 const REFUSALS_IN_A_ROW: u32 = 4;
-/// Failed operations after which a task ends early.
+/// Number of failed operations after which a task ends early.
 const MAX_ERRORS: u64 = 1000;
 
-/// The operation on every key.
+/// The operation that a task runs on every key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChurnTask {
     /// Insert this version. Running out of memory is an error.
     Insert(u32),
     /// Insert this version, until memory is used up.
     Fill(u32),
-    /// Replace the value by this version, and read any key.
+    /// Replace the value by this version, and read a random key of the task.
     Update(u32),
     Delete,
     /// Read the key, whether it exists or not.
     Check,
 }
 
-/// The keys of a task: first the listed ones, then those from `first` on; `count` in all.
+/// The keys of a task: first the listed keys, then the keys from `first` on; `count` keys in all.
 #[derive(Clone, Debug, Default)]
 pub struct ChurnKeys {
     pub listed: Arc<Vec<u64>>,
@@ -58,7 +58,7 @@ pub struct ChurnKeys {
 }
 
 impl ChurnKeys {
-    /// Returns the keys from 0 on.
+    /// Returns the keys from 0 up to `count`.
     pub fn below(count: u64) -> ChurnKeys {
         ChurnKeys { count, ..ChurnKeys::default() }
     }
@@ -78,11 +78,11 @@ impl ChurnKeys {
 #[derive(Debug, Default)]
 pub struct ChurnTaskResult {
     pub tally: OperationTally,
-    /// Keys that sessions took.
+    /// Number of keys that sessions took.
     pub taken: u64,
-    /// Operations refused for lack of memory, where that is no error.
+    /// Number of operations refused for lack of memory, in tasks where that is no error.
     pub refused: u64,
-    /// The longest time until such a refusal.
+    /// The longest time that a refused operation took.
     pub slowest_refusal: Duration,
     /// Whether a session gave up.
     pub gave_up: bool,
@@ -110,7 +110,7 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The number of sessions, and their pairs.
+/// The sessions of a load, and the pairs that they write.
 #[derive(Clone, Copy, Debug)]
 pub struct ChurnLoad {
     pub sessions: u16,
@@ -120,7 +120,7 @@ pub struct ChurnLoad {
 }
 
 impl<'a> ChurnWorkerPool<'a> {
-    /// Opens the sessions, and runs `conduct`, which gives them their tasks.
+    /// Opens the sessions, and runs `conduct`, which gives the sessions their tasks.
     pub fn run<R>(
         client: &'a BlockingClient,
         model: &'a ChurnModel,
@@ -163,7 +163,7 @@ impl<'a> ChurnWorkerPool<'a> {
         })
     }
 
-    /// Whether to go on.
+    /// Returns whether the sessions are to go on.
     pub fn goes_on(&self) -> bool {
         !interrupt::is_requested() && !self.is_broken()
     }
@@ -172,7 +172,8 @@ impl<'a> ChurnWorkerPool<'a> {
         self.errors.load(Ordering::Relaxed) >= MAX_ERRORS
     }
 
-    /// Gives all sessions a task, and calls `meanwhile` with the number of keys that were taken.
+    /// Gives all sessions a task, waits for its end, and meanwhile calls `meanwhile` with the number of keys taken so
+    /// far.
     pub fn run_task(
         &self,
         task: ChurnTask,
@@ -234,7 +235,7 @@ impl<'a> ChurnWorkerPool<'a> {
     }
 }
 
-/// One session at work.
+/// The state of one session.
 struct ChurnWorker<'a> {
     crew: &'a ChurnWorkerPool<'a>,
     session: RedundantSession,
@@ -248,7 +249,7 @@ struct ChurnWorker<'a> {
 impl ChurnWorker<'_> {
     fn work(&mut self, task: ChurnTask, keys: &ChurnKeys) {
         self.refusals_in_a_row = 0;
-        // The final state is read back also after an interruption.
+        // The final state is read back even after an interruption.
         let goes_on = || match task {
             ChurnTask::Check => !self.crew.is_broken(),
             _ => self.crew.goes_on(),
@@ -311,7 +312,7 @@ impl ChurnWorker<'_> {
         }
     }
 
-    /// Reads a key, and judges the result.
+    /// Reads a key, and checks its value.
     fn read(&self, key: u64) {
         let model = self.crew.model;
         let len = self.crew.value_bytes;

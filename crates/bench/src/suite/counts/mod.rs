@@ -2,8 +2,9 @@
 //!
 //! The program runs itself under valgrind's callgrind, which counts only the instructions inside [`measured`]. The
 //! count does not depend on other work of the machine. It depends on the compiler, on the processor (as far as valgrind
-//! knows its instructions), and by a few per cent on the memory's layout. The source files tell which part of the
-//! program an instruction belongs to: [`parts`]. [`profile`] samples the same work by time instead of instructions.
+//! knows its instructions), and by a few per cent on the layout of the memory. The source file of an instruction tells
+//! to which part of the program it belongs ([`parts`]). [`profile`] samples the same work by time instead of
+//! instructions.
 
 mod parts;
 mod perf;
@@ -86,18 +87,18 @@ impl CountedOperation {
     }
 }
 
-/// Keys in the cluster: few, since loading them is slow there.
+/// Number of keys in the cluster. It is small, because loading keys is slow under valgrind.
 const KEYS: u32 = 1000;
 
-/// The results: instructions of one operation. A get, an update and a delete have a right hint in the cache, and an
-/// insert has none.
+/// The results: instructions of one operation. Gets, updates and deletes have a right hint in the cache; inserts have
+/// no hint.
 #[derive(Debug, Serialize)]
 struct CountsReport {
     get_instructions: u64,
     update_instructions: u64,
     insert_instructions: u64,
     delete_instructions: u64,
-    /// Of one operation, by part of the program.
+    /// Instructions of one operation, by part of the program.
     parts: Vec<PartInstructions>,
 }
 
@@ -159,7 +160,7 @@ pub fn run(args: &CountsArgs) -> Result<(), Failure> {
         update_instructions: update.0,
         insert_instructions: insert.0,
         delete_instructions: delete.0,
-        // callgrind sees nothing of the kernel.
+        // callgrind does not see instructions of the kernel.
         parts: ProgramPart::ALL
             .into_iter()
             .filter(|part| *part != ProgramPart::Kernel)
@@ -169,9 +170,9 @@ pub fn run(args: &CountsArgs) -> Result<(), Failure> {
     shell.print_results(args, None, found, None)
 }
 
-/// Returns the instructions of one operation, and of all of them by part.
+/// Returns the instructions of one operation, and the instructions of all counted operations by part.
 fn count(args: &CountsArgs, kind: CountedOperation) -> Result<(u64, ProgramPartCounts), Failure> {
-    // All keys that are counted exist, each once.
+    // A counted insert or delete takes a key of its own, so the cluster has a key for each of them.
     let keys = match kind {
         CountedOperation::Get | CountedOperation::Update => KEYS,
         CountedOperation::Insert | CountedOperation::Delete => args.operations,
@@ -204,7 +205,7 @@ fn count(args: &CountsArgs, kind: CountedOperation) -> Result<(u64, ProgramPartC
     Ok((count / u64::from(args.operations), parts))
 }
 
-/// Does the work under valgrind, or perf.
+/// Does the work that valgrind or perf observes.
 pub fn work(args: &WorkArgs) -> Result<(), Failure> {
     let loaded = LoadedCluster::over(&args.size, args.fabric)?;
     let all: Vec<u32> = (0..args.size.keys).collect();
@@ -227,7 +228,7 @@ pub fn work(args: &WorkArgs) -> Result<(), Failure> {
     }
 }
 
-/// The function whose name valgrind looks for.
+/// Does the counted work. Valgrind finds this function by its name.
 #[inline(never)]
 fn measured(
     loaded: &LoadedCluster,

@@ -1,8 +1,8 @@
-//! The part of the program that an instruction belongs to, by its source file.
+//! The part of the program to which an instruction belongs, by its source file.
 //!
-//! callgrind writes, for each function, lines with the instructions of one line of source, and names the file where
-//! that changes, also within a function that others are inlined into. Code of the standard library that is inlined
-//! counts to the function that contains it.
+//! For each function callgrind writes lines with the instructions of one line of source, and names the source file
+//! wherever it changes, also within a function that has others inlined. Inlined code of the standard library is counted
+//! for the function that contains it.
 
 use std::collections::BTreeMap;
 
@@ -12,34 +12,34 @@ use serde::Serialize;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ProgramPart {
-    /// Steps of the protocol, of one operation.
+    /// The steps of the protocol in one operation.
     Protocol,
-    /// Words, headers, keys, views: computations on bytes.
+    /// Computations on bytes: words, headers, keys and views.
     Layouts,
-    /// Blocks, objects, free bits.
+    /// The allocation of blocks and objects, and free bitmaps.
     Memory,
     /// The pins of views and epochs.
     Epochs,
     /// The batch of an operation, and its execution.
     Verbs,
-    /// Copies of bytes.
+    /// Copying of bytes.
     Copies,
-    /// CRCs.
+    /// Computation of CRCs.
     Checksum,
     /// The index cache.
     IndexCache,
     /// The other work of a session: futures, statistics, waiting.
     Session,
-    /// The heap, in the system's library.
+    /// The heap allocator of the system's library.
     Heap,
     /// System calls, and all other work of the kernel.
     Kernel,
-    /// The caller, and all other code.
+    /// The calling code, and all other code.
     Rest,
 }
 
 impl ProgramPart {
-    /// All, in the order in which they are shown.
+    /// All parts, in the order in which reports show them.
     pub const ALL: [ProgramPart; 12] = [
         ProgramPart::Protocol,
         ProgramPart::Layouts,
@@ -73,7 +73,7 @@ impl ProgramPart {
         }
     }
 
-    /// Returns the part of a source file, if the file decides it.
+    /// Returns the part to which a source file belongs; `None` if the file does not decide that.
     pub fn of_file(file: &str) -> Option<ProgramPart> {
         const FILES: [(&str, ProgramPart); 16] = [
             ("crates/fabric/src/copy", ProgramPart::Copies),
@@ -96,7 +96,7 @@ impl ProgramPart {
         FILES.iter().find(|(part_of, _)| file.contains(part_of)).map(|(_, part)| *part)
     }
 
-    /// Returns the part of a function whose file is not known.
+    /// Returns the part to which a function belongs, if its source file is not known.
     pub fn of_function(function: &str) -> ProgramPart {
         const FUNCTIONS: [(&str, ProgramPart); 7] = [
             ("mem", ProgramPart::Copies),
@@ -112,13 +112,14 @@ impl ProgramPart {
     }
 }
 
-/// Instructions by part.
+/// Instructions or samples, by part.
 pub type ProgramPartCounts = BTreeMap<ProgramPart, u64>;
 
-/// Reads what callgrind has written.
+/// Adds up the instructions in callgrind's output, by part.
 ///
 /// # Errors
-/// The line that is not of its format.
+///
+/// Returns the first line that does not have callgrind's format.
 pub fn parse_callgrind(written: &str) -> Result<ProgramPartCounts, String> {
     let mut names = CallgrindNames::default();
     let mut parts = ProgramPartCounts::new();
@@ -147,7 +148,8 @@ pub fn parse_callgrind(written: &str) -> Result<ProgramPartCounts, String> {
                 }
                 "cfi" | "cfl" => drop(names.of(CallgrindNameKind::File, name).ok_or_else(wrong)?),
                 "cfn" => drop(names.of(CallgrindNameKind::Function, name).ok_or_else(wrong)?),
-                // The next line has the cost of the call, which the callee's own lines have as well.
+                // The next line has the cost of the whole call, which the callee's own lines contain as well. It is
+                // skipped.
                 "calls" => is_inclusive = true,
                 _ => {}
             }
@@ -167,7 +169,7 @@ enum CallgrindNameKind {
     Function,
 }
 
-/// A name is written once, with a number, and then by its number.
+/// Names in callgrind's output, which writes each name in full once, with a number, and later only the number.
 #[derive(Default)]
 struct CallgrindNames(BTreeMap<(CallgrindNameKind, String), String>);
 
@@ -219,7 +221,7 @@ fn=(3) malloc
 0 4
 ";
         let found = parse_callgrind(written).unwrap();
-        // Work of the standard library inside of `write` counts as that of `write`.
+        // Work of the standard library that is inlined into `write` is counted for `write`.
         let expected = [
             (ProgramPart::Protocol, 14),
             (ProgramPart::Verbs, 10),

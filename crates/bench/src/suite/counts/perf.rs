@@ -1,8 +1,9 @@
 //! The samples that perf takes of one run of the work, and the part of the program of each sample.
 //!
-//! A pipe tells perf when to begin and when to end, so that loading is not sampled; by another pipe perf answers that
-//! it has. The work reports the address of the program in its memory: a sample is an address there, and the program's
-//! debug information has its line of source. Only the thread that does the work counts.
+//! The work tells perf through one pipe when to begin and when to end, so that loading is not sampled; through another
+//! pipe perf confirms this. The work also reports the address at which the program is mapped. A sample is an address in
+//! memory, for which the program's debug information has the line of source. Only samples of the thread that does the
+//! work are counted.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
@@ -19,7 +20,7 @@ use super::parts::{ProgramPart, ProgramPartCounts};
 /// Samples per second.
 const RATE: u32 = 10_000;
 
-/// Pipes to perf and back, its samples, and the report of the work.
+/// Names of files: the pipe to perf, the pipe back, perf's samples, and the report of the work.
 const CONTROL: &str = "control";
 const ANSWER: &str = "answer";
 const SAMPLES: &str = "samples";
@@ -41,7 +42,7 @@ pub fn work(
     measured()?;
     let took = begun.elapsed();
     tell("disable\n")?;
-    // The program's first byte: what is mapped there comes first in its file.
+    // The address of the program's first byte in memory: the first mapping of its file has the file's beginning.
     let maps = fs::read_to_string("/proc/self/maps")?;
     let program = std::env::current_exe()?;
     let is_program = |line: &&str| line.ends_with(&*program.to_string_lossy());
@@ -51,13 +52,13 @@ pub fn work(
     Ok(fs::write(directory.join(ABOUT), about)?)
 }
 
-/// Samples of the work by part, and the nanoseconds that it took.
+/// Samples of the work, by part, and the nanoseconds that the work took.
 pub struct PerfSamples {
     pub parts: ProgramPartCounts,
     pub ns: f64,
 }
 
-/// Lets perf sample a command, which does the work.
+/// Lets perf sample a command that does the work.
 pub fn sample(
     directory: &Path,
     command: impl FnOnce(&mut Command),
@@ -69,7 +70,7 @@ pub fn sample(
     let path = |name: &str| directory.join(name).display().to_string();
     let mut perf = Command::new("perf");
     perf.args(["record", "--delay", "-1", "--event", "cpu-clock", "--freq", &RATE.to_string()]);
-    // Without this, perf copies the program into a cache in the home directory, which is never emptied.
+    // Without this option, perf copies the program into a cache in the home directory, which is never emptied.
     perf.arg("--no-buildid-cache");
     perf.args(["--control", &format!("fifo:{},{}", path(CONTROL), path(ANSWER))]);
     perf.args(["--output", &path(SAMPLES), "--"]).arg(std::env::current_exe()?);
@@ -101,7 +102,7 @@ fn run(command: &mut Command) -> Result<String, Failure> {
     }
 }
 
-/// Returns the samples of a thread by part.
+/// Returns the samples of one thread, by part.
 fn count_samples(written: &str, thread: &str, base: u64) -> Result<ProgramPartCounts, Failure> {
     let program = std::env::current_exe()?;
     let loader = Loader::new(&program)
@@ -125,7 +126,8 @@ fn count_samples(written: &str, thread: &str, base: u64) -> Result<ProgramPartCo
     Ok(parts)
 }
 
-/// Returns the part of an address. Inlined code of the standard library counts to the function that contains it.
+/// Returns the part to which an address belongs. Inlined code of the standard library is counted for the function that
+/// contains it.
 fn of_address(loader: &Loader, address: u64) -> ProgramPart {
     let Ok(mut frames) = loader.find_frames(address) else { return ProgramPart::Rest };
     while let Ok(Some(frame)) = frames.next() {

@@ -1,9 +1,9 @@
-//! `fusee-bench profile`: where the time of an operation goes, by samples.
+//! `fusee-bench profile`: the parts of the program in which an operation spends its time, by samples.
 //!
-//! Each kind of operation is done some hundred thousand times in a process of its own, over a cluster in that process,
-//! and perf samples the place of its thread ten thousand times a second ([`sampled`]). The time of one operation is
-//! divided by the shares of the samples. [`counts`](super) has the instructions of the same work: where a part takes
-//! more of the time than of the instructions, it waits for memory.
+//! Each kind of operation runs some hundred thousand times in a process of its own, over a cluster in that process, and
+//! perf samples the position of its thread ten thousand times per second ([`perf`]). The time of one operation is
+//! divided among the parts in proportion to their samples. [`counts`](super) has the instructions of the same work: if
+//! a part takes a larger share of the time than of the instructions, it waits for memory.
 
 use fusee_cli::failure::Failure;
 use fusee_client::FabricKind;
@@ -51,12 +51,12 @@ struct ProfileReport {
     kinds: Vec<OperationProfile>,
 }
 
-/// One kind of operation, its hint right where it has one.
+/// The figures of one kind of operation. Gets, updates and deletes have a right hint; inserts have no hint.
 #[derive(Debug, Serialize)]
 struct OperationProfile {
     kind: CountedOperation,
     operations: u32,
-    /// The time of one operation.
+    /// The time of one operation, in nanoseconds.
     ns: f64,
     samples: u64,
     parts: Vec<PartProfile>,

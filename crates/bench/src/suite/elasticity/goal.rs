@@ -1,9 +1,9 @@
 //! The goal of a step: a memory node has become a member, or has left.
 //!
-//! Whether a node has joined is read where the sessions have their view; they use it from then on.
-//! Only the master knows whether a node is drained. The drain is ordered by the request that `fusee
-//! drain` sends, and the master is asked a few times a second. A goal is reached once. A master
-//! that does not answer is asked again until the time limit; then its last message is reported.
+//! Whether a node has joined is read from the view of the sessions' client, because sessions use the node from that
+//! view on. Only the master knows whether a node is drained. The benchmark orders the drain by the request that `fusee
+//! drain` sends, and then asks the master every [`PERIOD`]. A goal is reported as reached only once. If the master does
+//! not answer, it is asked again until the time limit; then its last message is reported.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -16,18 +16,18 @@ use fusee_control::rpc::{MasterClient, Runtime};
 
 use super::report::{DrainedNode, JoinedNode};
 
-/// The period of requests to the master.
+/// The interval between requests to the master.
 const PERIOD: Duration = Duration::from_millis(50);
-/// The time limit for its answer: the time series waits as well.
+/// The time limit for the master's answer. It is short, because the time series waits for the answer as well.
 const TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The event that ends a phase.
 pub enum StepGoal {
-    /// Nothing.
+    /// The phase has no goal.
     None,
-    /// A member beside these.
+    /// A memory node that is not one of these has become a member.
     Member(BTreeSet<MnId>),
-    /// The end of a drain.
+    /// The drain has ended.
     Drained(DrainInProgress),
 }
 
@@ -38,13 +38,13 @@ pub enum ReachedGoal {
 }
 
 impl StepGoal {
-    /// Returns the goal of one more member than now.
+    /// Returns the goal that the cluster has one more member than in this view.
     pub fn member(view: &View) -> StepGoal {
         StepGoal::Member(names(view))
     }
 
-    /// Checks whether the goal is reached. `from_s` and `took_s` are the time of the step and the
-    /// time since then.
+    /// Returns the event of the goal if the goal has just been reached. `from_s` is the time of the step, and `took_s`
+    /// the time since then.
     pub fn look(
         &mut self,
         client: &BlockingClient,
@@ -65,7 +65,7 @@ impl StepGoal {
         }
     }
 
-    /// Returns why the goal is not reached.
+    /// Returns why the goal was not reached within `limit` seconds, if there is a goal.
     pub fn missed(&self, limit: f64) -> Option<String> {
         match self {
             StepGoal::None => None,
@@ -84,13 +84,13 @@ pub struct DrainInProgress {
     node: MnId,
     address: String,
     master: MasterClient,
-    /// The replicas of the node at the beginning.
+    /// The replicas on the node when the drain began.
     first: DrainStatus,
     moved_bytes: u64,
     asked: Instant,
-    /// The last message of the master, if it said something.
+    /// The last message of the master, or the failure of the last request, if there was one.
     heard: Option<String>,
-    /// The runtime of the calls.
+    /// The runtime of the requests to the master.
     _runtime: Runtime,
 }
 
@@ -137,7 +137,7 @@ impl DrainInProgress {
                     Some(format!("{subtables} subtables and {regions} regions left{problem}"));
                 standing.is_drained(self.node)
             }
-            // The master may answer again.
+            // The master possibly answers a later request, so the failure is only noted.
             Err(failure) => {
                 self.heard = Some(failure.to_string());
                 Ok(false)

@@ -1,7 +1,7 @@
-//! Sessions that come and go on demand, and read and update in between.
+//! Sessions that come and go on demand, and that read and update while they exist.
 //!
-//! Thread n has a session while more than n are wanted. It opens a new one every time, like a new
-//! client, so that joining and leaving are a part of the measurement.
+//! Thread n has a session while more than n sessions are wanted. Each time it opens a new session, as a new client
+//! would, so that joining and leaving are a part of the measurement.
 
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
@@ -18,7 +18,7 @@ use crate::verify::WriteLog;
 use crate::worker::{Worker, WorkerContext};
 use fusee_workload::{KeyChooser, WorkloadOperation, YcsbWorkload};
 
-/// The period at which a thread without a session checks whether it is wanted.
+/// The interval at which a thread without a session checks whether it is wanted.
 const LOOK: Duration = Duration::from_millis(2);
 
 /// The state that threads share.
@@ -27,15 +27,15 @@ pub struct ElasticityLoad<'a> {
     pub board: &'a WorkerContext,
     pub workload: YcsbWorkload,
     pub chooser: &'a KeyChooser,
-    /// Keys that exist.
+    /// Number of keys that exist.
     pub keys: u64,
     /// The time between the beginnings of two operations of a session, if they are paced.
     pub interval: Option<Duration>,
-    /// The number of the next writer.
+    /// The writer number of the next session.
     pub writers: AtomicU64,
-    /// Sessions that are wanted.
+    /// Number of sessions that are wanted.
     pub wanted: AtomicU16,
-    /// Sessions that exist.
+    /// Number of sessions that exist.
     pub working: AtomicU16,
     /// Whether to stop.
     pub over: AtomicBool,
@@ -50,9 +50,9 @@ pub struct ElasticitySessionResult {
 }
 
 impl ElasticityLoad<'_> {
-    /// Whether to go on.
+    /// Returns whether the load is to go on.
     pub fn goes_on(&self) -> bool {
-        // Relaxed, as everywhere here: the change becomes visible soon enough.
+        // Relaxed order suffices here and in the whole module, because the change becomes visible soon enough.
         !self.over.load(Ordering::Relaxed) && !self.board.is_broken() && !interrupt::is_requested()
     }
 
@@ -60,7 +60,7 @@ impl ElasticityLoad<'_> {
         self.goes_on() && self.wanted.load(Ordering::Relaxed) > number
     }
 
-    /// Runs a thread until all is over.
+    /// Runs a thread until the load is over.
     pub fn thread(
         &self,
         number: u16,

@@ -1,14 +1,14 @@
-//! `fusee-bench elasticity`: throughput while sessions come and go, a memory node joins and another
-//! one is drained.
+//! `fusee-bench elasticity`: throughput while sessions come and go, a memory node joins and another memory node is
+//! drained.
 //!
-//! P Fig. 21 shows YCSB C while 16 clients become 32 and 16 again. Here a script contains the steps
-//! and their times; sessions work at a steady pace (or as fast as they can), so that the result
-//! shows whether the store follows, not how many processors there are. The results are a time
-//! series, a summary of every phase between two steps, and the replicas of every memory node at its
-//! end. Every value that is read is checked, and in the end every key is.
+//! P Fig. 21 shows YCSB C while 16 clients become 32 and then 16 again. Here a script contains the steps and their
+//! times. Sessions work at a steady pace (or as fast as they can), so that the result shows whether the store follows,
+//! and not how many processors there are. The results are a time series, a summary of every phase between two steps,
+//! and the replicas on every memory node at the end of every phase. Every value that is read is checked, and at the end
+//! every key is read back.
 //!
-//! A new kind of step needs a variant of [`ElasticityStep`] and its line in [`ElasticityStepRunner::run_step`]. If
-//! the effect of a step takes time, its phase lasts until a [`goal`](goal::StepGoal) is reached.
+//! A new kind of step needs a variant of [`ElasticityStep`], and a line in [`ElasticityStepRunner::run_step`]. If the
+//! effect of a step takes time, the step's phase lasts until a [`goal`](goal::StepGoal) is reached.
 
 mod goal;
 mod load;
@@ -38,9 +38,9 @@ use load::{ElasticityLoad, ElasticitySessionResult};
 use report::ElasticityReport;
 use steps::{ElasticityStep, ElasticityStepRunner, ElasticityTimeline};
 
-/// The skew of YCSB.
+/// The skew of YCSB's key distribution.
 const THETA: f64 = 0.99;
-/// Threads that load the keys.
+/// Number of threads that load the keys.
 const LOADERS: usize = 2;
 
 /// The arguments.
@@ -134,7 +134,7 @@ impl ElasticityArgs {
         let operations = f64::from(self.sessions + self.more) * self.rate as f64;
         let operations = (operations * self.phase * phases).ceil() as u64;
         let updates = operations * self.workload.updates_percent() / 100;
-        // Every session may exist twice, each time with a block of its own.
+        // Each thread is counted for two sessions, each with a block of its own.
         let processes = 2 * u64::from(self.sessions + self.more);
         let pairs = self.keys + updates;
         ClusterDemand {
@@ -155,7 +155,7 @@ pub fn run(args: &ElasticityArgs) -> Result<(), Failure> {
     let threads = args.sessions + args.more;
     let (target, mut servers) = args.cluster.open(args.demand(), threads, shell.available())?;
     let client = &target.client;
-    // Described before memory nodes come and go.
+    // The cluster is described before memory nodes come and go.
     let setup = MeasuredSetup::of(client, true, false);
     let board = WorkerContext::new(args.cluster.pair_bytes, args.cluster.seed);
     let crew = WorkerLayout { threads: LOADERS, coroutines: 1, first_thread: 0 };
@@ -191,7 +191,7 @@ pub fn run(args: &ElasticityArgs) -> Result<(), Failure> {
     )
 }
 
-/// Runs the load through the script.
+/// Runs the load while the script's steps are taken.
 fn run_script(
     args: &ElasticityArgs,
     client: &BlockingClient,

@@ -19,7 +19,7 @@ use fusee_report::plot::{Chart, ChartLine, ChartMark, HorizontalAxis, Panel};
 
 /// Maximum number of rows of the time series in the table for people.
 const ROWS: usize = 40;
-/// The operations of the load.
+/// The kinds of operations in the load.
 const KINDS: [&str; 2] = ["search", "update"];
 
 /// A row of the time series.
@@ -27,9 +27,9 @@ const KINDS: [&str; 2] = ["search", "update"];
 pub struct ElasticityInterval {
     pub from_s: f64,
     pub to_s: f64,
-    /// Sessions that worked at the end of the interval.
+    /// Number of sessions that worked at the end of the interval.
     pub sessions: u16,
-    /// Memory nodes in the view at that time.
+    /// Number of memory nodes in the view at the end of the interval.
     pub members: usize,
     pub ops_per_s: f64,
     pub operations: LatencyByOperation,
@@ -56,10 +56,10 @@ impl ElasticityInterval {
     }
 }
 
-/// The time from one step to the next.
+/// The phase from one step to the next.
 #[derive(Debug, Serialize)]
 pub struct PhaseRow {
-    /// The step at its beginning.
+    /// The step at the beginning of the phase.
     pub step: String,
     pub from_s: f64,
     pub to_s: f64,
@@ -67,11 +67,11 @@ pub struct PhaseRow {
     pub operations: LatencyByOperation,
     /// Operations during which the view was changing.
     pub changing: LatencyByOperation,
-    /// The replicas of each memory node at its end.
+    /// The replicas on each memory node at the end of the phase.
     pub nodes: BTreeMap<String, NodeReplicaCounts>,
 }
 
-/// Replicas on a memory node.
+/// Numbers of replicas on a memory node.
 #[derive(Debug, Default, Serialize)]
 pub struct NodeReplicaCounts {
     pub subtables: u64,
@@ -101,7 +101,7 @@ impl PhaseRow {
     }
 }
 
-/// An event.
+/// An event of the run.
 #[derive(Clone, Debug, Serialize)]
 pub struct ElasticityEvent {
     pub at_s: f64,
@@ -112,9 +112,9 @@ pub struct ElasticityEvent {
 #[derive(Clone, Debug, Serialize)]
 pub struct JoinedNode {
     pub node: String,
-    /// The time at which its process was started.
+    /// The time at which the node's process was started, in seconds.
     pub from_s: f64,
-    /// From then until the sessions had a view with it.
+    /// The time from then until the sessions had a view with the node, in seconds.
     pub took_s: f64,
 }
 
@@ -122,18 +122,18 @@ pub struct JoinedNode {
 #[derive(Clone, Debug, Serialize)]
 pub struct DrainedNode {
     pub node: String,
-    /// The time at which the master got the order.
+    /// The time at which the master got the order to drain the node, in seconds.
     pub from_s: f64,
-    /// From then until the cluster went on without it.
+    /// The time from then until the cluster went on without the node, in seconds.
     pub took_s: f64,
-    /// Replicas that it held at that time, all of which had to move.
+    /// Replicas on the node when the drain began. All of them had to move.
     pub subtables: u64,
     pub regions: u64,
-    /// The bytes of these in the pools: that much was copied, since they move as a whole.
+    /// The bytes of these replicas in the pools. Replicas move as a whole, so this much was copied.
     pub moved_bytes: u64,
 }
 
-/// Returns the master's state of every memory node, by name; as in `fusee status`.
+/// Returns the master's state of every memory node, by the node's name, as `fusee status` shows it.
 pub fn members(client: &BlockingClient) -> Result<BTreeMap<String, &'static str>, Failure> {
     let status = client.admin().status()?;
     let states = status.members.iter().map(|m| (m.node.to_string(), state_name(m.state)));
@@ -161,9 +161,9 @@ fn count_replicas(view: &View) -> BTreeMap<String, NodeReplicaCounts> {
 pub struct ElasticityReport {
     pub joined: Option<JoinedNode>,
     pub drained: Option<DrainedNode>,
-    /// The states of all memory nodes in the end.
+    /// The states of all memory nodes at the end of the run.
     pub members: BTreeMap<String, &'static str>,
-    /// The steps, and when their goals were reached.
+    /// The steps, and the times when their goals were reached.
     pub events: Vec<ElasticityEvent>,
     pub phases: Vec<PhaseRow>,
     pub intervals: Vec<ElasticityInterval>,

@@ -1,7 +1,7 @@
 //! The steps of `fusee-bench elasticity`, one after the other, and the time series.
 //!
-//! The phase of a step lasts as long as requested, and until the goal of the step is reached or its
-//! time is over. A step that fails is a problem in the report; the load goes on, so that its
+//! The phase of a step lasts as long as requested. If the step has a goal, the phase also lasts until the goal is
+//! reached or its time limit is over. A step that fails is a problem in the report, but the load goes on, so that its
 //! operations are reported too.
 
 use std::sync::atomic::Ordering;
@@ -19,17 +19,17 @@ use super::report::{DrainedNode, ElasticityEvent, ElasticityInterval, JoinedNode
 use crate::progress::bar;
 use crate::series::{IntervalSample, OperationMeter, take_all};
 
-/// The period of looks at the clock.
+/// The interval between two looks at the clock.
 const POLL: Duration = Duration::from_millis(2);
 
-/// Something that changes the cluster or its load.
+/// A step that changes the cluster or its load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ElasticityStep {
-    /// This number of sessions work from now on.
+    /// From now on this number of sessions work.
     Sessions(u16),
     /// One more memory node is started.
     Join,
-    /// The memory node that has been a member for longest is drained.
+    /// The memory node that has been a member for the longest time is drained.
     Drain,
 }
 
@@ -43,7 +43,7 @@ impl ElasticityStep {
     }
 }
 
-/// The observations.
+/// The observations of the whole run.
 #[derive(Default)]
 pub struct ElasticityTimeline {
     pub events: Vec<ElasticityEvent>,
@@ -51,11 +51,11 @@ pub struct ElasticityTimeline {
     pub intervals: Vec<ElasticityInterval>,
     pub joined: Option<JoinedNode>,
     pub drained: Option<DrainedNode>,
-    /// Steps that failed.
+    /// The failures of steps.
     pub problems: Vec<String>,
 }
 
-/// Takes the steps.
+/// Takes the steps of the script.
 pub struct ElasticityStepRunner<'a> {
     args: &'a ElasticityArgs,
     load: &'a ElasticityLoad<'a>,
@@ -77,7 +77,7 @@ impl<'a> ElasticityStepRunner<'a> {
         ElasticityStepRunner { args, load, meters, servers, start, timeline }
     }
 
-    /// Takes a step, and watches the phase that begins with it.
+    /// Takes a step, and observes the phase that begins with it.
     pub fn run_step(&mut self, step: ElasticityStep) {
         if !self.load.goes_on() {
             return;
@@ -142,7 +142,7 @@ impl<'a> ElasticityStepRunner<'a> {
         self.timeline.phases.push(PhaseRow::new(step.text(), &view, from, begun, &all));
     }
 
-    /// Checks the goal of a step; sets it to none when it was reached or missed.
+    /// Checks the goal of a step, and removes the goal when it has been reached or missed.
     fn look(&mut self, goal: &mut StepGoal, from: Duration) {
         let now = self.start.elapsed();
         let took_s = (now - from).as_secs_f64();

@@ -1,10 +1,10 @@
-//! The load that goes on while a memory node dies: half reads, half updates, at a steady pace.
+//! The load that goes on while memory nodes die: half reads, half updates, at a steady pace.
 //!
-//! Every thread has a session and makes one operation at a time. A lost session is followed by
-//! another one, as in an application. Histories name *writers*, one for each session there ever
-//! was, so that they stay apart.
+//! Every thread has a session and runs one operation at a time. If the session is lost, the thread opens another
+//! session, as an application would. Each session has a *writer* number of its own in histories, so that the operations
+//! of successive sessions stay apart.
 //!
-//! The pace bounds the records that a run takes. After a pause the load does not catch up.
+//! The pace bounds the memory that the records of a run take. After a pause the load does not catch up.
 
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -21,7 +21,7 @@ use crate::verify::WriteLog;
 use crate::worker::{Worker, WorkerContext};
 use fusee_workload::{KeyChooser, WorkloadOperation, YcsbWorkload};
 
-/// The wait before another session is requested after a refusal.
+/// The wait between a refused session and the next request for one.
 const RETRY: Duration = Duration::from_millis(5);
 
 /// The state that threads share.
@@ -29,11 +29,11 @@ pub struct FailoverLoad<'a> {
     pub store: RedundantClient<'a>,
     pub board: &'a WorkerContext,
     pub chooser: &'a KeyChooser,
-    /// Keys that exist.
+    /// Number of keys that exist.
     pub keys: u64,
     /// The time between the beginnings of two operations of a session.
     pub interval: Duration,
-    /// The number of the next writer; writer 0 loads the keys.
+    /// The writer number of the next session; writer 0 loads the keys.
     pub writers: AtomicU64,
     /// Whether to stop.
     pub over: AtomicBool,
@@ -41,9 +41,9 @@ pub struct FailoverLoad<'a> {
 
 /// The results of a thread.
 pub struct FailoverTrace {
-    /// By writer: its writes, and all its operations.
+    /// The writes and all recorded operations, by writer.
     pub writers: Vec<(u64, WriteLog, Vec<PackedOperation>)>,
-    /// Latencies, errors, mismatches.
+    /// Latencies, errors and mismatches.
     pub tally: OperationTally,
 }
 
@@ -61,7 +61,7 @@ impl FailoverLoad<'_> {
         FailoverTrace { writers, tally: tally.into_inner() }
     }
 
-    /// Waits until this number of threads have their first session.
+    /// Waits until this number of threads have opened their first session.
     pub fn wait_for_sessions(&self, threads: u64) {
         while self.writers.load(Ordering::Relaxed) <= threads && self.goes_on() {
             sleep(RETRY);
@@ -69,11 +69,11 @@ impl FailoverLoad<'_> {
     }
 
     fn goes_on(&self) -> bool {
-        // Relaxed: the change becomes visible soon enough.
+        // Relaxed order suffices, because the change becomes visible soon enough.
         !self.over.load(Ordering::Relaxed) && !self.board.is_broken() && !interrupt::is_requested()
     }
 
-    /// Works with one session until it is lost, or the load is over; `None` if no session could be
+    /// Works with one session until the session is lost or the load is over. Returns `None` if no session could be
     /// opened.
     fn session(
         &self,

@@ -1,13 +1,13 @@
-//! `fusee-bench failover`: memory nodes are killed under load, and nothing may be lost.
+//! `fusee-bench failover`: checks that nothing is lost when memory nodes are killed under load.
 //!
-//! The benchmark starts a cluster of processes; sessions in this process read and write pairs of
-//! one redundancy. After some seconds memory nodes get SIGKILL, one after the other or several at
-//! once, and the load goes on. Every operation is recorded: the history of every key must be
-//! linearizable, and in the end every key must hold an admissible value. Errors are reported but
-//! do not fail a run: a write with an unknown outcome is allowed, a wrong answer is not.
+//! The benchmark starts a cluster of processes, and sessions in this process read and write pairs of one redundancy.
+//! After some seconds memory nodes are killed by SIGKILL, one after the other or several at once, and the load goes on.
+//! Every operation is recorded: the history of every key must be linearizable, and at the end every key must have a
+//! value that the writes allow. Errors are reported but do not fail a run: a write may end with an unknown outcome, but
+//! no answer may be wrong.
 //!
-//! The cluster has as many replicas of index and data as the losses demand: coded pairs survive
-//! only in a cluster that goes on ([`plan`]).
+//! The cluster has as many replicas of index and data as the losses demand, because coded pairs survive only if the
+//! cluster as a whole goes on ([`plan`]).
 
 mod load;
 mod pauses;
@@ -46,15 +46,15 @@ use pauses::Pauses;
 use report::{FailoverLoss, FailoverPeriod, FailoverReport, FailoverStageTimes};
 use watch::FailoverMonitor;
 
-/// The pair size of coded values: 16 KiB.
+/// The default pair size for redundancies other than plain replication: a value of 16 KiB and its key.
 const CODED_PAIR_BYTES: &str = "16400";
-/// The skew of YCSB.
+/// The skew of YCSB's key distribution.
 const THETA: f64 = 0.99;
-/// The time limit for the return of missing replicas and columns.
+/// The time limit for the restoration of missing replicas and columns.
 const WHOLE_TIMEOUT: Duration = Duration::from_secs(60);
-/// The time limit for spares to join.
+/// The time limit for spare nodes to join.
 const JOIN_TIMEOUT: Duration = Duration::from_secs(10);
-/// The period of looks at something that takes long.
+/// The interval between checks for something that takes long.
 const POLL: Duration = Duration::from_millis(5);
 
 /// The arguments.
@@ -134,7 +134,7 @@ pub struct FailoverArgs {
 }
 
 impl FailoverArgs {
-    /// The nodes to kill, in this order.
+    /// Returns the nodes to kill, in this order.
     fn victims(&self, client: &BlockingClient) -> Result<Vec<MnId>, Failure> {
         let mut nodes: Vec<MnId> = client.view().members.iter().map(|m| m.node).collect();
         nodes.sort_unstable();
@@ -155,9 +155,9 @@ impl FailoverArgs {
     fn demand(&self) -> ClusterDemand {
         let kills = f64::from(self.losses().div_ceil(self.at_once));
         let operations = (self.rate as f64 * (self.before + self.after * kills)).ceil() as u64;
-        // Half of the operations, and three standard deviations more.
+        // Half of the operations are updates; three standard deviations are added.
         let updates = operations / 2 + (3.0 * (operations as f64).sqrt()) as u64;
-        // Every session may be replaced by another one.
+        // Every session is possibly replaced by another one.
         let processes = u64::from(self.threads) + 1;
         ClusterDemand {
             keys: self.keys,
@@ -179,13 +179,14 @@ pub fn run(args: &FailoverArgs) -> Result<(), Failure> {
     let (target, mut servers) = args.cluster.open(args.demand(), args.threads, available)?;
     let client = &target.client;
     let victims = args.victims(client)?;
-    // Described before it loses memory nodes.
+    // The cluster is described before it loses memory nodes.
     let setup = MeasuredSetup::of(client, true, false);
     let store = RedundantClient { client, redundancy: args.redundancy };
     let mut board = WorkerContext::new(args.cluster.pair_bytes, args.cluster.seed);
     board.clock = BenchClock::shared(monotonic_ns());
     board.keep = RecordScope::All;
-    // Loaded before there are spares: they would get a share of the keys, and the victims fewer.
+    // The keys are loaded before spare nodes are started; otherwise the spares would hold a share of the keys, and the
+    // victims fewer.
     let loaded = load_keys(store, &board, args.keys)?;
     if args.spare {
         victims.iter().try_for_each(|_| servers.add_memory_node())?;
@@ -223,24 +224,24 @@ fn load_keys(
     Ok(FailoverTrace { writers, tally: tally.into_inner() })
 }
 
-/// Memory nodes that were killed at once.
+/// Memory nodes that were killed at the same time.
 struct FailoverKill<'a> {
     nodes: Vec<MnId>,
     at: u64,
     watch: FailoverMonitor<'a>,
 }
 
-/// A run. Times are nanoseconds of the board's clock.
+/// The observations of a run. Times are nanoseconds of the clock in [`WorkerContext`].
 struct FailoverRun<'a> {
-    /// By thread.
+    /// The operations, by thread.
     traces: Vec<FailoverTrace>,
     begun: u64,
-    /// The kills in their order.
+    /// The kills, in their order.
     kills: Vec<FailoverKill<'a>>,
     ended: u64,
 }
 
-/// Runs the load, kills the nodes, and watches.
+/// Runs the load, kills the nodes meanwhile, and observes the cluster.
 fn run_with_kills<'a>(
     args: &FailoverArgs,
     store: RedundantClient<'a>,
@@ -278,7 +279,7 @@ fn run_with_kills<'a>(
     Ok(disturbed)
 }
 
-/// Does the steps of the run, beside the threads of the load.
+/// Takes the steps of the run while the threads of the load work.
 fn kill_nodes<'a>(
     args: &FailoverArgs,
     client: &'a BlockingClient,
@@ -294,7 +295,7 @@ fn kill_nodes<'a>(
     let mut kills: Vec<FailoverKill<'_>> = Vec::new();
     for nodes in victims.chunks(args.at_once.into()) {
         if let Some(FailoverKill { watch, .. }) = kills.last_mut() {
-            // The redundancy lost before may be what the next losses need.
+            // The next losses possibly need the redundancy that the last ones took away, so it is awaited.
             while !watch.is_over() && watch.elapsed() < WHOLE_TIMEOUT && !interrupt::is_requested()
             {
                 watch.look()?;
@@ -314,7 +315,7 @@ fn kill_nodes<'a>(
     Ok(FailoverRun { traces: Vec::new(), begun, kills, ended: board.clock.now() })
 }
 
-/// Counts the operations that were answered between two moments.
+/// Counts the operations that were answered between two times.
 fn answered(traces: &[FailoverTrace], counts: fn(HistoryCall) -> bool, from: u64, to: u64) -> u64 {
     let entries = traces.iter().flat_map(|trace| &trace.writers).flat_map(|(.., kept)| kept);
     let within = |packed: &&PackedOperation| {
@@ -325,7 +326,7 @@ fn answered(traces: &[FailoverTrace], counts: fn(HistoryCall) -> bool, from: u64
 }
 
 impl FailoverPeriod {
-    /// Summarizes what the sessions did between two moments.
+    /// Summarizes the operations of the sessions between two times.
     fn of(traces: &[FailoverTrace], from: u64, to: u64) -> FailoverPeriod {
         FailoverPeriod {
             operations: answered(traces, |_| true, from, to),
@@ -355,7 +356,7 @@ impl FailoverLoss {
         }
     }
 
-    /// Returns the problems, which do not depend on the machine.
+    /// Returns the problems that do not depend on the speed of the machine.
     fn problems(&self, args: &FailoverArgs) -> Vec<String> {
         let nodes = self.nodes.join(" and ");
         let mut problems = Vec::new();
@@ -365,7 +366,7 @@ impl FailoverLoss {
             let missing = self.missing_replicas;
             problems.push(format!("{missing} replicas or columns of {nodes} did not come back"));
         }
-        // Among so many operations there must be reads.
+        // Among this many operations some are reads.
         let expected = args.rate as f64 * args.after;
         if expected >= 100.0 && self.period.searches == 0 {
             problems.push(format!("no read was answered after {nodes} had been killed"));
@@ -374,7 +375,7 @@ impl FailoverLoss {
     }
 }
 
-/// Reads everything back, and checks the history.
+/// Reads all keys back, and checks the history.
 fn verify_run(
     args: &FailoverArgs,
     client: &BlockingClient,
@@ -429,7 +430,7 @@ fn verify_run(
     }
 }
 
-/// Returns the logs by writer, and all operations.
+/// Returns the logs of writes by writer, and all recorded operations.
 fn merge_traces(
     traces: impl Iterator<Item = FailoverTrace>,
 ) -> (Vec<WriteLog>, Vec<PackedOperation>) {

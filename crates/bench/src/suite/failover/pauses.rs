@@ -1,8 +1,7 @@
-//! Pauses: the longest time between two writes that were acknowledged, or between two reads that
-//! were answered.
+//! Pauses: the longest time between two acknowledged writes, or between two answered reads.
 //!
-//! The ends of the period count as answers, so a session that never goes on is seen. Times are
-//! nanoseconds of one clock.
+//! The begin and the end of the period count as answers, so that a session that never goes on shows a long pause. Times
+//! are nanoseconds of one clock.
 
 use serde::Serialize;
 
@@ -13,19 +12,19 @@ use fusee_linearizability::{HistoryAnswer, HistoryCall};
 /// The longest pauses of a period, in milliseconds.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Pauses {
-    /// Of all sessions together: no operation of any session ended for this time.
+    /// The longest time in which no operation of any session ended.
     pub overall_ms: f64,
-    /// By session.
+    /// The longest pause of each session.
     pub per_session_ms: Vec<f64>,
 }
 
 impl Pauses {
-    /// Returns the pauses in the sessions' writes between two moments.
+    /// Returns the pauses in the sessions' writes between two times.
     pub fn of_writes(traces: &[FailoverTrace], from: u64, to: u64) -> Pauses {
         Pauses::between(traces, false, from, to)
     }
 
-    /// Returns the pauses in their reads.
+    /// Returns the pauses in the sessions' reads between two times.
     pub fn of_reads(traces: &[FailoverTrace], from: u64, to: u64) -> Pauses {
         Pauses::between(traces, true, from, to)
     }
@@ -42,13 +41,13 @@ impl Pauses {
         }
     }
 
-    /// Returns the pause of the session that had to wait longest.
+    /// Returns the longest pause of any session.
     pub fn worst_session_ms(&self) -> f64 {
         self.per_session_ms.iter().copied().fold(0.0, f64::max)
     }
 }
 
-/// Returns when the reads of a session were answered, or its writes acknowledged.
+/// Returns the times at which the reads of a session were answered, or its writes acknowledged.
 fn answered(trace: &FailoverTrace, reads: bool) -> Vec<u64> {
     let entries = trace.writers.iter().flat_map(|(_, _, entries)| entries);
     let times = entries.filter_map(|packed| {

@@ -1,8 +1,8 @@
 //! The plan for the losses: a cluster and pairs that survive them.
 //!
-//! Without spares all losses add up; with spares only those that come at once, since the next ones
-//! wait until the redundancy is back. Index and replicated regions have to survive the losses as
-//! well as the pairs: otherwise the cluster does not go on.
+//! Without spare nodes all losses add up. With spare nodes only simultaneous losses add up, because the next losses
+//! wait until the redundancy has been restored. The index and the replicated regions have to survive the losses as the
+//! pairs do, because otherwise the cluster does not go on.
 
 use fusee_cli::failure::Failure;
 use fusee_cli::quantity::count_with_noun;
@@ -15,7 +15,7 @@ use crate::redundant::survivable_losses;
 use fusee_workload::KEY_BYTES;
 
 impl FailoverArgs {
-    /// Memory nodes to kill.
+    /// Returns the number of memory nodes to kill.
     pub(super) fn losses(&self) -> u16 {
         self.losses.unwrap_or_else(|| match self.redundancy {
             Redundancy::Replicated => 1,
@@ -28,7 +28,7 @@ impl FailoverArgs {
         if self.spare { self.at_once } else { self.losses() }
     }
 
-    /// Returns the arguments with a cluster that fits, except where the user chose one.
+    /// Returns the arguments with a cluster that survives the losses. Sizes that the user chose stay.
     pub(super) fn planned(&self) -> Result<FailoverArgs, Failure> {
         self.check()?;
         let left = self.missing().saturating_add(1);

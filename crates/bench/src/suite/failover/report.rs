@@ -10,7 +10,7 @@ use super::pauses::Pauses;
 use crate::check::CheckReport;
 use crate::report::{BenchFindings, BenchReport, ErrorCounts};
 
-/// The stages of the change, in milliseconds, as the master measured them.
+/// The durations of the stages of the change, in milliseconds, as the master measured them.
 #[derive(Debug, Serialize)]
 pub struct FailoverStageTimes {
     pub subtables: u64,
@@ -24,7 +24,7 @@ pub struct FailoverStageTimes {
 pub struct FailoverPeriod {
     /// Operations that were answered.
     pub operations: u64,
-    /// The reads among them.
+    /// The number of reads among these operations.
     pub searches: u64,
     /// The longest times without an acknowledged write.
     pub writes: Pauses,
@@ -32,43 +32,43 @@ pub struct FailoverPeriod {
     pub reads: Pauses,
 }
 
-/// Memory nodes that were killed at once, and the events after that.
+/// Memory nodes that were killed at the same time, and what happened afterwards.
 #[derive(Debug, Serialize)]
 pub struct FailoverLoss {
     pub nodes: Vec<String>,
-    /// The period until the next ones are killed, or the load ends.
+    /// The period until the next nodes are killed, or until the load ends.
     #[serde(flatten)]
     pub period: FailoverPeriod,
-    /// From the kill until the sessions had a stable view without them.
+    /// The time from the kill until the sessions had a stable view without these nodes.
     pub stable_ms: Option<f64>,
     pub stages: Option<FailoverStageTimes>,
-    /// From the kill until no replica or column was missing; `None` if that was never reached.
+    /// The time from the kill until no replica or column was missing; `None` if that never happened.
     pub whole_ms: Option<f64>,
-    /// Subtables that lack a replica in the end, and regions that lack a replica or a column.
+    /// Number of subtables that lack a replica at the end, and of regions that lack a replica or a column.
     pub missing_replicas: u64,
 }
 
 /// The results.
 #[derive(Debug, Serialize)]
 pub struct FailoverReport {
-    /// Before the first kill, for comparison.
+    /// The period before the first kill, for comparison.
     pub before: FailoverPeriod,
-    /// In the order in which they were killed.
+    /// The losses, in the order in which the nodes were killed.
     pub losses: Vec<FailoverLoss>,
-    /// Sessions that replaced others.
+    /// Number of sessions that replaced lost sessions.
     pub sessions_again: u64,
     pub errors: ErrorCounts,
     pub acknowledged_writes: u64,
     /// Keys whose final value contradicts the acknowledged writes.
     pub lost_writes: u64,
-    /// Reads during the run that returned an inadmissible value.
+    /// Number of reads during the run whose value contradicts the writes.
     pub wrong_reads: u64,
     pub verified_keys: u64,
     pub linearizable: bool,
     pub check: CheckReport,
-    /// Other problems.
+    /// Other problems, which fail the run.
     pub problems: Vec<String>,
-    /// Some errors and wrong values in words.
+    /// Descriptions of some errors and wrong values.
     pub examples: Vec<String>,
 }
 

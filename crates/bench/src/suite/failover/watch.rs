@@ -1,7 +1,7 @@
-//! The changes of the view after memory nodes were killed, and their times.
+//! Changes of the view after memory nodes have been killed, and their times.
 //!
-//! The view is read where the load's sessions have it: the time that counts is when they can act by
-//! the stable one. Only the master knows whether replicas or columns are missing.
+//! The view is read from the client of the load's sessions, because the time that matters is when these sessions can
+//! work with the stable view. Only the master knows whether replicas or columns are missing.
 
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -10,34 +10,34 @@ use fusee_cli::failure::Failure;
 use fusee_client::{BlockingClient, MnId, View};
 use fusee_control::master::Reconfiguration;
 
-/// The period of looks for the next view.
+/// The interval between looks for the next view.
 const VIEW_POLL: Duration = Duration::from_micros(200);
-/// The period of requests to the master.
+/// The interval between requests to the master.
 const STATUS_POLL: Duration = Duration::from_millis(20);
-/// The views that a loss takes: frozen, transforming, switched, stable.
+/// Number of views in the change after one loss: frozen, transforming, switched, stable.
 const VIEWS: u64 = 4;
 
-/// An observer from the moment of the kill on.
+/// Observes the cluster from the moment of the kill on.
 pub struct FailoverMonitor<'a> {
     client: &'a BlockingClient,
     victims: Vec<MnId>,
     /// The number of the view before the kill.
     before: u64,
     killed: Instant,
-    /// From the kill until a view without the nodes was stable.
+    /// The time from the kill until a view without the nodes was stable.
     pub stable: Option<Duration>,
-    /// From the kill until no replica or column was missing any more.
+    /// The time from the kill until no replica or column was missing any more.
     pub whole: Option<Duration>,
-    /// Subtables and regions that lacked a replica or column when the master was asked last.
+    /// Number of subtables and regions that lacked a replica or a column by the master's last answer.
     pub missing: u64,
-    /// Whether there is no room for what is missing.
+    /// Whether the cluster has no room to restore what is missing.
     pub hopeless: bool,
     /// The change as the master describes it.
     pub change: Option<Reconfiguration>,
 }
 
 impl FailoverMonitor<'_> {
-    /// Starts to watch; to be called at the moment of the kill.
+    /// Starts to observe. The caller calls this at the moment of the kill.
     pub fn start(client: &BlockingClient, victims: Vec<MnId>) -> FailoverMonitor<'_> {
         FailoverMonitor {
             client,
@@ -57,12 +57,12 @@ impl FailoverMonitor<'_> {
         self.killed.elapsed()
     }
 
-    /// Whether all awaited events have come, or cannot come.
+    /// Returns whether all awaited events have happened, or cannot happen.
     pub fn is_over(&self) -> bool {
         self.stable.is_some() && (self.whole.is_some() || self.hopeless)
     }
 
-    /// Whether one of the victims is still a member.
+    /// Returns whether one of the victims is still a member of this view.
     fn is_in(&self, view: &View) -> bool {
         view.members.iter().any(|member| self.victims.contains(&member.node))
     }
@@ -86,7 +86,8 @@ impl FailoverMonitor<'_> {
         Ok(())
     }
 
-    /// Asks the master, when no session learns of views any more.
+    /// Asks the master for the change and for missing replicas. This works even if no session learns of new views any
+    /// more.
     pub fn poll_master(&mut self) -> Result<(), Failure> {
         let status = self.client.admin().status()?;
         let view = status.view.as_ref();

@@ -1,9 +1,9 @@
 //! Sessions that insert, read and update while the index grows.
 //!
-//! A session that inserts takes the next key as soon as the last one is done. Reads and updates are
-//! of keys that have been inserted, each as likely as any other, so that they go to all subtables;
-//! they come at a steady pace, and after a pause the load does not catch up. The inserts bound the
-//! updates, and thereby the memory that a run takes.
+//! A session that inserts takes the next key as soon as it has inserted the previous one. Reads and updates choose
+//! among the inserted keys, each with the same probability, so that they reach all subtables. They come at a steady
+//! pace; after a pause they do not catch up. The number of inserts bounds the number of updates, and thereby the memory
+//! that a run takes.
 
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -20,7 +20,7 @@ use crate::tally::OperationTally;
 use crate::verify::WriteLog;
 use crate::worker::{Worker, WorkerContext};
 
-/// Inserts for each update, at least.
+/// Minimum number of inserts for each update.
 pub const INSERTS_PER_UPDATE: u64 = 2;
 
 /// The role of a thread.
@@ -35,13 +35,13 @@ pub enum GrowthRole {
 pub struct GrowthLoad<'a> {
     pub client: &'a BlockingClient,
     pub board: &'a WorkerContext,
-    /// Keys to insert.
+    /// Number of keys to insert.
     pub keys: u64,
     /// The time between the beginnings of two reads or updates of a session.
     pub interval: Duration,
-    /// Sessions that update.
+    /// Number of sessions that update.
     pub writers: u64,
-    /// Sessions that have not finished inserting.
+    /// Number of sessions that have not finished inserting.
     pub inserters_left: AtomicUsize,
     /// Whether to stop.
     pub over: AtomicBool,
@@ -56,9 +56,9 @@ pub struct GrowthThreadResult {
 }
 
 impl GrowthLoad<'_> {
-    /// Whether there is something left to insert, and no reason to stop.
+    /// Returns whether keys are left to insert, and nothing asks the load to stop.
     pub fn goes_on(&self) -> bool {
-        // Relaxed: the change becomes visible soon enough.
+        // Relaxed order suffices, because the change becomes visible soon enough.
         !self.over.load(Ordering::Relaxed)
             && self.inserters_left.load(Ordering::Relaxed) > 0
             && !self.board.is_broken()

@@ -1,13 +1,11 @@
-//! `fusee-bench growth`: an index of one subtable takes many keys, while other sessions read and
-//! write.
+//! `fusee-bench growth`: an index of one subtable takes many keys, while other sessions read and write.
 //!
-//! Some sessions insert as fast as they can, others read and update existing keys, at a steady pace
-//! ([`load`]). Meanwhile the index is split again and again. The results are a time series, the
-//! latencies of operations while the view was changing beside those of the others (see
-//! [`crate::series`] for the meaning of that), how full the index was whenever it grew, and how
-//! long the stages of the changes took. In the end every key is read back.
+//! Some sessions insert as fast as they can; others read and update existing keys at a steady pace ([`load`]).
+//! Meanwhile the index is split again and again. The results are a time series, the latencies of operations while the
+//! view was changing and while it was not ([`crate::series`] defines this), the load factor of the index at each
+//! growth, and the durations of the stages of the changes. At the end every key is read back.
 //!
-//! The load factor is the number of the benchmark's keys over the slots of all subtables.
+//! The load factor is the number of the benchmark's keys divided by the slots of all subtables.
 
 mod load;
 mod report;
@@ -35,9 +33,9 @@ use load::{GrowthLoad, GrowthRole, GrowthThreadResult};
 use report::{GrowthInterval, GrowthReport};
 use watch::{GrowthMonitor, GrowthStageTimes};
 
-/// The period of looks for the next view.
+/// The interval between looks for the next view.
 const POLL: Duration = Duration::from_micros(500);
-/// The period of the bar.
+/// The interval at which the progress bar moves.
 const SHOWN: Duration = Duration::from_millis(100);
 
 /// The arguments.
@@ -118,8 +116,8 @@ impl GrowthArgs {
 
     fn demand(&self) -> ClusterDemand {
         let pairs = self.keys + self.keys / load::INSERTS_PER_UPDATE;
-        // An index for one key has one subtable. The servers are processes: the master's messages
-        // to clients are a part of the cost of growth.
+        // An index for one key has one subtable. The servers are processes, because the master's messages to clients
+        // are a part of the cost of growth.
         ClusterDemand {
             keys: self.keys,
             index_keys: 1,
@@ -183,7 +181,7 @@ struct GrowthRun<'a> {
     stages: GrowthStageTimes,
 }
 
-/// Runs the load until all keys are there.
+/// Runs the load until all keys have been inserted.
 fn run_load<'a>(
     args: &GrowthArgs,
     client: &'a BlockingClient,
@@ -220,14 +218,14 @@ fn run_load<'a>(
         let done = threads.into_iter().map(|thread| thread.join().expect("it does not panic"));
         let done: Vec<GrowthThreadResult> = done.collect::<Result<_, _>>()?;
         let mut grown = steered?;
-        // The operations after the last interval.
+        // Adds the operations that ended after the last interval.
         grown.all.merge(&take_all(&meters));
         grown.done = done;
         Ok(grown)
     })
 }
 
-/// Watches the load, beside the threads: the time series.
+/// Observes the load while its threads work, and collects the time series.
 fn watch_load<'a>(
     args: &GrowthArgs,
     load: &GrowthLoad<'a>,

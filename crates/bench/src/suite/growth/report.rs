@@ -15,9 +15,9 @@ use fusee_report::plot::{Chart, ChartLine, ChartMark, HorizontalAxis, Panel};
 
 /// Maximum number of rows of the time series in the table for people.
 const ROWS: usize = 24;
-/// Maximum number of splits that the picture marks.
+/// Maximum number of splits that the chart marks. If there were more splits, it marks none.
 const MARKS: usize = 50;
-/// The operations of the load, in this order.
+/// The kinds of operations in the load, in the order of the report.
 const KINDS: [&str; 3] = ["insert", "search", "update"];
 
 /// A row of the time series.
@@ -25,9 +25,9 @@ const KINDS: [&str; 3] = ["insert", "search", "update"];
 pub struct GrowthInterval {
     pub from_s: f64,
     pub to_s: f64,
-    /// Keys at its end.
+    /// Number of keys at the end of the interval.
     pub keys: u64,
-    /// Subtables at its end.
+    /// Number of subtables at the end of the interval.
     pub subtables: usize,
     pub load_factor: f64,
     /// Operations that ended in the interval.
@@ -59,7 +59,7 @@ impl GrowthInterval {
 /// The results.
 #[derive(Debug, Serialize)]
 pub struct GrowthReport {
-    /// The time until the last key was inserted.
+    /// The time until the last key was inserted, in seconds.
     pub duration_s: f64,
     pub slots_per_bucket: u8,
     pub subtable_slots: u64,
@@ -68,9 +68,9 @@ pub struct GrowthReport {
     /// The changes in which the index grew.
     pub growth: Vec<GrowthChange>,
     pub stages: GrowthStageTimes,
-    /// Operations while the view was at rest. (`per_s` is of the whole run.)
+    /// Latencies of operations during which the view did not change. Their `per_s` refers to the whole run.
     pub calm: LatencyByOperation,
-    /// Operations while the view was changing.
+    /// Latencies of operations during which the view was changing.
     pub changing: LatencyByOperation,
 }
 
@@ -227,7 +227,7 @@ impl GrowthReport {
                 panel("keys / slots", false, vec![load, when_it_grew]),
                 panel("subtables", false, vec![subtables]),
             ],
-            // More marks would hide the lines.
+            // More marks would hide the lines of the chart.
             mark_name: "splits of the index",
             marks: match self.growth.len() {
                 0..=MARKS => self.growth.iter().map(|g| ChartMark::at(g.at_s)).collect(),

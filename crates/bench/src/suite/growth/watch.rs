@@ -1,8 +1,8 @@
 //! The growth of the index, and the durations of the stages of the changes.
 //!
-//! Growth is seen where the load's sessions have their views, by looking often: a change may be
-//! seen late if the machine is busy. The stages are the master's figures, in whole milliseconds,
-//! added up since it was asked last.
+//! Growth is observed in the views of the load's sessions, by frequent looks; on a busy machine a change is possibly
+//! seen late. The durations of the stages are the master's figures in whole milliseconds. Each request to the master
+//! adds the changes since the previous request.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -12,7 +12,7 @@ use serde::Serialize;
 
 use crate::worker::WorkerContext;
 
-/// The views that a change takes: frozen, transforming, switched, stable.
+/// Number of views in a change: frozen, transforming, switched, stable.
 const VIEWS: u64 = 4;
 
 /// A change of the view in which the index grew.
@@ -20,15 +20,15 @@ const VIEWS: u64 = 4;
 pub struct GrowthChange {
     /// The time at which the change was first seen, in seconds.
     pub at_s: f64,
-    /// The time at which it was seen to be over.
+    /// The time at which the end of the change was first seen, in seconds.
     pub ended_s: f64,
-    /// Keys at its beginning.
+    /// Number of keys at the beginning of the change.
     pub keys: u64,
-    /// Subtables before.
+    /// Number of subtables before the change.
     pub subtables: usize,
-    /// Subtables afterwards.
+    /// Number of subtables after the change.
     pub subtables_after: usize,
-    /// The load factor at its beginning, 0 to 1.
+    /// The load factor at the beginning of the change, 0 to 1.
     pub load_factor: f64,
 }
 
@@ -37,7 +37,7 @@ pub fn load_factor(keys: u64, subtables: usize, view: &View) -> f64 {
     keys as f64 / (subtables as u64 * view.geometry.subtable_slots()) as f64
 }
 
-/// An observer of the view.
+/// Observes the view.
 pub struct GrowthMonitor<'a> {
     client: &'a BlockingClient,
     board: &'a WorkerContext,
@@ -45,12 +45,12 @@ pub struct GrowthMonitor<'a> {
     seen: Arc<View>,
     /// The number of the first view of the change that is under way, and the change so far.
     under_way: Option<(u64, GrowthChange)>,
-    /// The changes that are over.
+    /// The changes that have ended.
     pub growth: Vec<GrowthChange>,
 }
 
 impl<'a> GrowthMonitor<'a> {
-    /// Starts to watch.
+    /// Starts to observe.
     pub fn start(
         client: &'a BlockingClient,
         board: &'a WorkerContext,
@@ -86,7 +86,7 @@ impl<'a> GrowthMonitor<'a> {
                 subtables_after: subtables,
                 load_factor: load_factor(keys, subtables, &view),
             };
-            // Some stages of this change may have been missed.
+            // The first views of this change were possibly missed, so their number follows from the stage.
             let stages = view.change.as_ref().map_or(VIEWS - 1, |change| change.stage as u64);
             self.under_way = Some((view.number - stages.min(view.number), growth));
         }
@@ -105,31 +105,31 @@ impl<'a> GrowthMonitor<'a> {
     }
 }
 
-/// The stages of all changes since the beginning, added up, in milliseconds.
+/// The durations of the stages of all changes since the beginning, added up, in milliseconds.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct GrowthStageTimes {
-    /// Changes of the view.
+    /// Number of changes of the view.
     pub changes: u64,
-    /// Changes whose times the master reported: the sums are of these.
+    /// Number of changes whose durations the master reported. The sums below are of these changes.
     pub timed: u64,
-    /// Until all sessions had stopped in the scope.
+    /// The time until all sessions had stopped their writes in the scope of the change.
     pub frozen_ms: u64,
-    /// Until the new subtables were filled.
+    /// The time until the new subtables were filled.
     pub transforming_ms: u64,
-    /// Until all sessions had learned the outcome, and the moved entries were cleared.
+    /// The time until all sessions had learned the outcome, and the moved entries were cleared.
     pub switched_ms: u64,
-    /// Changes that were complete when the master was asked last.
+    /// Number of changes that were complete at the last request to the master.
     #[serde(skip)]
     seen: u64,
 }
 
 impl GrowthStageTimes {
-    /// Starts from the master's present figures.
+    /// Starts from the figures that the master has now.
     pub fn start(status: &Status) -> GrowthStageTimes {
         GrowthStageTimes { seen: status.reconfigurations, ..GrowthStageTimes::default() }
     }
 
-    /// Adds the changes that have been completed since.
+    /// Adds the changes that have been completed since the last call.
     pub fn add(&mut self, status: &Status) {
         let new = status.reconfigurations.saturating_sub(self.seen);
         self.seen = status.reconfigurations;
