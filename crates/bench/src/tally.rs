@@ -1,10 +1,9 @@
-//! Counts of the workers: latencies, errors, mismatches.
+//! Counts of the workers' operations: latencies, errors and mismatches.
 //!
-//! A latency is the time from calling an operation until its result is there, measured with the
-//! processor's time-stamp counter. It includes whatever the other coroutines of the same session
-//! did meanwhile, and the waiting of a writer for the winner of a conflict; it does not include
-//! making the value, checking what was read, or the worker's turn-taking between operations.
-//! Failed operations are counted as errors and leave no latency.
+//! A latency is the time from the call of an operation until its result is there, measured with the processor's
+//! time-stamp counter. It includes the work of other coroutines of the same session in that time, and the wait of a
+//! writer for the winner of a conflict. It does not include making the value, checking the value that was read, or the
+//! worker's yielding between operations. A failed operation is counted as an error and has no latency.
 
 use std::collections::BTreeMap;
 
@@ -15,11 +14,11 @@ use serde::{Deserialize, Serialize};
 use super::store::OperationError;
 use super::verify::Mismatch;
 
-/// Examples of errors and mismatches that are kept in words.
+/// Maximum number of errors and mismatches that are kept in words.
 const MAX_EXAMPLES: usize = 5;
-/// Latencies above this count as this.
+/// Longer latencies are recorded as this one.
 const MAX_LATENCY_NS: u64 = 600_000_000_000;
-/// Digits to which latencies are kept.
+/// Number of significant decimal digits of recorded latencies.
 const SIGNIFICANT_DIGITS: u8 = 3;
 
 /// Latencies in nanoseconds.
@@ -30,16 +29,16 @@ pub fn empty_latencies() -> Latencies {
     Histogram::new_with_max(MAX_LATENCY_NS, SIGNIFICANT_DIGITS).expect("constants are in range")
 }
 
-/// Counts of one thread, or of all.
+/// Counts of one thread, or sums over several.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub struct OperationTally {
     #[serde(with = "recorded")]
     latencies: [Option<Latencies>; OpKind::ALL.len()],
-    /// Failed operations by the kind of error.
+    /// Number of failed operations, by kind of error.
     pub errors: BTreeMap<String, u64>,
-    /// Wrong reads by the kind of mismatch.
+    /// Number of wrong reads, by kind of mismatch.
     pub mismatches: BTreeMap<String, u64>,
-    /// A few of them in words.
+    /// A few errors and mismatches in words.
     pub examples: Vec<String>,
 }
 
@@ -57,7 +56,7 @@ impl OperationTally {
         self.example(|| format!("{} of key number {key}: {error}", kind.name()));
     }
 
-    /// Counts a read that returned an inadmissible value.
+    /// Counts a read whose value contradicts the writes.
     pub fn mismatch(&mut self, key: u64, mismatch: &Mismatch) {
         *self.mismatches.entry(mismatch.kind().to_string()).or_default() += 1;
         self.example(|| format!("mismatch at key number {key}: {mismatch}"));
@@ -80,7 +79,7 @@ impl OperationTally {
         self.merge_failures(other);
     }
 
-    /// Adds errors and mismatches of another thread or phase, but not its latencies.
+    /// Adds the errors and mismatches of another thread or phase, but not the latencies.
     pub fn merge_failures(&mut self, other: &OperationTally) {
         for (kind, count) in &other.errors {
             *self.errors.entry(kind.clone()).or_default() += count;
@@ -92,28 +91,28 @@ impl OperationTally {
         self.examples.extend(other.examples.iter().take(room).cloned());
     }
 
-    /// The latencies of the operations of a kind that succeeded, if there were any.
+    /// Returns the latencies of the operations of this kind that succeeded, if there were any.
     pub fn latencies(&self, kind: OpKind) -> Option<&Latencies> {
         self.latencies[kind as usize].as_ref()
     }
 
-    /// The number of operations that succeeded.
+    /// Returns the number of operations that succeeded.
     pub fn operations(&self) -> u64 {
         self.latencies.iter().flatten().map(Latencies::len).sum()
     }
 
-    /// The number of operations that failed.
+    /// Returns the number of operations that failed.
     pub fn error_count(&self) -> u64 {
         self.errors.values().sum()
     }
 
-    /// The number of wrong reads.
+    /// Returns the number of wrong reads.
     pub fn mismatch_count(&self) -> u64 {
         self.mismatches.values().sum()
     }
 }
 
-/// Histograms as `(latency, count)`, from process to process.
+/// Encodes histograms as pairs of latency and count, for messages between processes.
 mod recorded {
     use serde::{Deserialize, Deserializer, Serialize, Serializer};
 

@@ -1,8 +1,7 @@
-//! Temporary processes of other programs, and temporary directories, which are removed in the end
-//! in any case.
+//! Temporary directories, and temporary processes of other programs. They are removed and ended in any case.
 //!
-//! Dropping a [`TemporaryHandle`] ends it. A signal ends this process without dropping anything: then all
-//! of them are ended here.
+//! Dropping a [`TemporaryHandle`] ends its process and removes its directory. A signal ends this process without
+//! dropping anything; [`end_with_signals`] makes it end all temporary processes and directories first.
 
 use std::io;
 use std::net::TcpListener;
@@ -14,7 +13,7 @@ use fusee_cli::failure::Failure;
 use fusee_cli::interrupt;
 use tempfile::TempDir;
 
-/// All that exist.
+/// All temporary directories and processes that exist.
 static ALL: Mutex<Vec<Option<TemporaryResource>>> = Mutex::new(Vec::new());
 
 fn all() -> MutexGuard<'static, Vec<Option<TemporaryResource>>> {
@@ -23,7 +22,7 @@ fn all() -> MutexGuard<'static, Vec<Option<TemporaryResource>>> {
 
 struct TemporaryResource {
     process: Option<Child>,
-    // Dropped last.
+    // Declared last, so that the directory is removed after the process has ended.
     _directory: TempDir,
 }
 
@@ -36,7 +35,7 @@ impl Drop for TemporaryResource {
     }
 }
 
-/// A directory, perhaps with a process.
+/// A temporary directory, possibly with a process.
 pub struct TemporaryHandle {
     number: usize,
     path: PathBuf,
@@ -49,7 +48,7 @@ impl TemporaryHandle {
         TemporaryHandle::new(|_| Ok(None))
     }
 
-    /// Starts a program without input and output, with a directory.
+    /// Starts a program without input and output, and with a directory.
     pub fn process(
         program: &str,
         args: impl FnOnce(&Path) -> Vec<String>,
@@ -61,7 +60,7 @@ impl TemporaryHandle {
         })
     }
 
-    /// Starts a program with its output in files of its directory: see [`TemporaryHandle::output_so_far`].
+    /// Starts a program whose output goes to files in its directory: see [`TemporaryHandle::output_so_far`].
     pub fn with_output_files(command: &mut Command) -> io::Result<TemporaryHandle> {
         TemporaryHandle::new(|path| {
             let file = |name| std::fs::File::create(path.join(name));
@@ -71,7 +70,7 @@ impl TemporaryHandle {
     }
 
     fn new(start: impl FnOnce(&Path) -> io::Result<Option<Child>>) -> io::Result<TemporaryHandle> {
-        // The end of all waits for this one.
+        // The lock lets a signal wait until this process is in the list, so that the signal ends it too.
         let mut all = all();
         let directory = tempfile::tempdir()?;
         let path = directory.path().to_owned();
@@ -90,14 +89,14 @@ impl TemporaryHandle {
         self.id
     }
 
-    /// Returns the status with which the process ended, if it has.
+    /// Returns the status with which the process has ended, if it has ended.
     pub fn ended(&self) -> io::Result<Option<ExitStatus>> {
         let mut all = all();
         let process = all[self.number].as_mut().and_then(|held| held.process.as_mut());
         process.map_or(Ok(None), Child::try_wait)
     }
 
-    /// Returns its standard output and its standard error so far.
+    /// Returns the standard output and the standard error of the process so far.
     pub fn output_so_far(&self) -> (String, String) {
         let text = |name| std::fs::read(self.path.join(name)).unwrap_or_default();
         let text = |name| String::from_utf8_lossy(&text(name)).into_owned();
@@ -112,12 +111,12 @@ impl Drop for TemporaryHandle {
     }
 }
 
-/// Ends everything at SIGINT, SIGTERM and SIGHUP, then this process.
+/// Makes SIGINT, SIGTERM and SIGHUP end all temporary processes and directories, then this process.
 pub fn end_with_signals() -> Result<(), Failure> {
     interrupt::end_after(|| {
         let mut all = all();
         all.clear();
-        // Never unlocked: no other one is started.
+        // The lock stays taken, so that no further process is started.
         std::mem::forget(all);
     })
 }

@@ -1,36 +1,35 @@
-//! Values that name their write, and that reveal a mixture of two writes.
+//! Values that name their write, and that show if they are a mixture of two writes.
 //!
 //! ```text
 //! offset 0          8              16               24
 //!        | key no 8 | writer id 8  | sequence no 8  | fill words ... |
 //! ```
 //!
-//! The fill follows from the three numbers, and all its words differ. So a value that was put
-//! together from two writes, or cut short, or belongs to another key, is recognised by itself,
-//! without knowing which writes there were.
+//! The fill follows from the three numbers, and all its words differ. Therefore a value that is a mixture of two
+//! writes, that was cut short, or that belongs to another key is recognised by itself, without a list of the writes.
 
 /// Bytes before the fill; a value has at least this many.
 pub const HEADER_BYTES: usize = 24;
 
-/// A number of 64 bits that looks random (the finalizer of SplitMix64).
+/// Returns a number that looks random (the finalizer of SplitMix64).
 pub fn mix(x: u64) -> u64 {
     let x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     x ^ (x >> 31)
 }
 
-/// The write that a value comes from.
+/// The write that has written a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ValueOrigin {
     /// The number of the key.
     pub key: u64,
     /// The number of the writer.
     pub writer: u64,
-    /// The number of the write among the writer's.
+    /// The number of the write among the writes of this writer.
     pub sequence: u64,
 }
 
-/// The error of a value that is not whole.
+/// The error for a value that is not one whole write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TornValue;
 
@@ -51,7 +50,7 @@ impl ValueOrigin {
     /// Writes the value of this origin over all of `value`.
     ///
     /// # Panics
-    /// If the value is shorter than [`HEADER_BYTES`].
+    /// Panics if the value is shorter than [`HEADER_BYTES`].
     pub fn encode(&self, value: &mut [u8]) {
         let (header, fill) = value.split_at_mut(HEADER_BYTES);
         header.copy_from_slice(&self.header());
@@ -75,7 +74,7 @@ impl ValueOrigin {
         let mut next = || words.next().expect("the header has three words");
         let origin = ValueOrigin { key: next(), writer: next(), sequence: next() };
         let mut word = origin.fill_seed();
-        // Without branches in the loop, so that several words are compared at a time.
+        // The loop has no branches, so that the compiler can compare several words at a time.
         let mut differences = 0;
         let words = fill.chunks_exact(8);
         let rest = words.remainder();
@@ -92,7 +91,7 @@ fn word_of(bytes: &[u8]) -> u64 {
     u64::from_le_bytes(bytes.try_into().expect("chunks of 8 bytes have 8 bytes"))
 }
 
-/// The next word of the fill; an odd step, so that no word comes twice in a value.
+/// Returns the next word of the fill. The step is odd, so that no word comes twice in a value.
 fn next_word(word: u64) -> u64 {
     word.wrapping_add(0x9e37_79b9_7f4a_7c15)
 }
@@ -135,7 +134,7 @@ mod tests {
         let two = value(1, 2, 4, 128);
         for cut in (8..128).step_by(8) {
             let mixed = [&one[..cut], &two[cut..]].concat();
-            // Up to the sequence number both are the same: a cut there gives the second value.
+            // Both values are the same up to the sequence number, so a cut before it gives the second value.
             let expected = if cut <= 16 {
                 Ok(ValueOrigin { key: 1, writer: 2, sequence: 4 })
             } else {

@@ -1,7 +1,8 @@
-//! The verbs that an operation cannot do without, on the same fabric, with no key-value store around
-//! them: on a cluster that was loaded like the one beside it, the same slots and the same objects.
+//! The verbs that an operation cannot do without, on the same fabric, but without a key-value store around them. They
+//! access the slots and objects of a cluster that was loaded like the cluster under comparison.
 //!
-//! `fusee-bench limit` has them beside operations, `fusee-bench raw` single ones beside other people's.
+//! `fusee-bench limit` compares these verbs with operations; `fusee-bench raw` compares single verbs with other
+//! projects' transports.
 
 use std::collections::BTreeSet;
 use std::fmt::Display;
@@ -22,30 +23,31 @@ use fusee_workload::KEY_BYTES;
 
 /// Bytes of a slot.
 const SLOT_BYTES: u32 = 8;
-/// A name that no session gets.
+/// A client id that no session gets.
 const CLIENT: ClientId = ClientId(u32::MAX);
 
-/// A cluster, and a way to its memory that knows nothing of keys.
+/// A loaded cluster, and an access to its memory that knows nothing of keys.
 pub struct RawCluster {
     fabric: AnyFabric,
     batch: VerbBatch,
     pairs: Vec<RawPair>,
     object_bytes: u32,
-    /// Objects without a pair: writes there damage none.
+    /// Objects without a pair; WRITEs to them damage no pair.
     free: Vec<RawPlaces>,
-    /// The object that the next update writes: one after the other, as a slab hands them out.
+    /// The index of the free object that the next update writes. Updates take one after the other, as a slab hands them
+    /// out.
     next: usize,
-    // Dropped last.
+    // Declared last, so that it is dropped last.
     loaded: LoadedCluster,
 }
 
-/// The places of a pair: no more than a hint says, already looked up in the view.
+/// The places of a pair: what a hint says, already looked up in the view.
 #[derive(Clone, Copy, Debug)]
 pub struct RawPair {
     word: Slot,
-    /// The slot on the primary, then on the backups.
+    /// The slot's replicas: the primary, then the backups.
     slots: RawPlaces,
-    /// The object's replicas, the one that is read first.
+    /// The object's replicas. The first one is read.
     objects: RawPlaces,
 }
 
@@ -72,7 +74,7 @@ fn failed(what: impl Display) -> Failure {
     Failure::operation(format!("a raw verb failed: {what}"))
 }
 
-/// Waits for a phase: over shared memory it ends at its first poll.
+/// Waits until a phase has ended. Over shared memory a phase ends at its first poll.
 fn wait<T>(fabric: &AnyFabric, future: impl Future<Output = T>) -> T {
     let waker = fabric.waker();
     let mut future = pin!(future);
@@ -103,7 +105,7 @@ impl RawCluster {
         let free = Vec::new();
         let mut raw = RawCluster { fabric, batch, pairs, object_bytes, free, next: 0, loaded };
         let numbers: Vec<u32> = (0..size.keys).collect();
-        // An update leaves the object of the pair free.
+        // An update leaves the old object of the pair free.
         let before = raw.find_all(&numbers, &view)?;
         raw.loaded.updates(&numbers)?;
         raw.pairs = raw.find_all(&numbers, &view)?;
@@ -122,8 +124,7 @@ impl RawCluster {
         numbers.iter().map(|number| self.find(&key(*number), view)).collect()
     }
 
-    /// Fails if a pair does not hold the value that was put: raw verbs must leave the store
-    /// unchanged.
+    /// Fails if a pair does not have the value that was put, because raw verbs must leave the store unchanged.
     pub fn verify(&self) -> Result<(), Failure> {
         let LoadedCluster { session, value, .. } = &self.loaded;
         session.block_on(async {
@@ -138,7 +139,7 @@ impl RawCluster {
         })
     }
 
-    /// Looks for a key as an operation without a hint would.
+    /// Looks a key up, as an operation without a hint would.
     fn find(&mut self, key: &[u8], view: &View) -> Result<RawPair, Failure> {
         let buckets = Buckets::of(key, view);
         let primary = view.subtables[buckets.subtable as usize].primary();
@@ -171,7 +172,7 @@ impl RawCluster {
         RawPair { word, slots, objects }
     }
 
-    /// The pairs of these keys, in this order.
+    /// Returns the pairs of these keys, in this order.
     pub fn pairs(&self, numbers: &[u32]) -> Vec<RawPair> {
         numbers.iter().map(|number| self.pairs[*number as usize]).collect()
     }
@@ -184,7 +185,7 @@ impl RawCluster {
         self.batch.check().map_err(|failure| failed(format!("{failure:?}")))
     }
 
-    /// READs the slot and the object in one phase. Returns the last byte.
+    /// READs the slot and the object in one phase. Returns the last byte of the object.
     pub fn get(&mut self, pair: &RawPair) -> Result<u8, Failure> {
         self.batch.clear();
         let slot = pair.slots.places[0];
@@ -195,8 +196,8 @@ impl RawCluster {
         Ok(last_byte(self.batch.data(object).expect("checked")))
     }
 
-    /// WRITEs a free object to its replicas and READs the slot; then CASes the backups; then CASes
-    /// the primary. The words of the slots stay the same.
+    /// WRITEs a free object to its replicas and READs the slot; then CASes the backups; then CASes the primary. The
+    /// slot words stay the same.
     pub fn update(&mut self, pair: &RawPair) -> Result<(), Failure> {
         self.batch.clear();
         let span = self.batch.stage(self.object_bytes);
@@ -222,7 +223,7 @@ impl RawCluster {
         self.phase()
     }
 
-    /// Executes one verb, on the first pair.
+    /// Executes one verb on the first pair.
     pub fn verb(&mut self, verb: RawVerb) -> Result<(), Failure> {
         let RawPair { word, slots, objects } = self.pairs[0];
         let slot = slots.places[0];
@@ -248,7 +249,7 @@ impl RawCluster {
     }
 }
 
-/// A verb, with its length. It leaves the slot as it is.
+/// A verb, with its length in bytes. It does not change the slot word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum RawVerb {
     Read(u32),

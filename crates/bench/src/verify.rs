@@ -1,20 +1,19 @@
 //! A check of the final state against all writes: the store must have kept what it acknowledged.
 //!
-//! Every writer logs its writes: the key, when the call began, when it returned, and how. All
-//! threads use one clock. After the last write each key is read back, and its value names the write
-//! that made it. That write is *admissible* unless an acknowledged write of the same key began after
-//! it had ended. Such a later write comes after it in every order that respects real
-//! time, so the later value, or a still later one, must be there instead. Overlapping writes may
-//! have taken effect in either order.
+//! Every writer logs its writes: the key, the time at which the call began, the time at which it returned, and the
+//! outcome. All threads use one clock. After the last write each key is read back, and its value names the write that
+//! wrote it. That write is *admissible* unless an acknowledged write of the same key began after it had ended. In every
+//! order that respects real time, the acknowledged write is then later than the named write, so the key must have the
+//! value of the acknowledged write or a still later value. Overlapping writes can have taken effect in either order.
 //!
-//! * A write with an unknown outcome may take effect at any time after its start: it stays
-//!   admissible for ever, and excludes no other write, as it may never have taken effect.
+//! * A write with an unknown outcome can take effect at any time after its start. Therefore it stays admissible for
+//!   ever. It excludes no other write, because it has possibly never taken effect.
 //! * A write that failed without effect is never admissible.
-//! * Loading a key is a write like any other. A delete is a write of no value. Before its first
-//!   write a key counts as deleted at time 0.
+//! * Loading a key is a write like any other. A delete is a write of no value. Before its first write a key is taken
+//!   for deleted at time 0.
 //!
-//! This finds lost updates, values that came back after they had been replaced, values of other
-//! keys, torn values, keys that vanished, and keys that survived their delete.
+//! The check finds lost updates, values that came back after they had been replaced, values of other keys, torn values,
+//! keys that vanished, and keys that survived their delete.
 
 // Promise CHK-7: The verifier finds lost, resurrected, torn and foreign values.
 
@@ -25,7 +24,7 @@ use super::value::{TornValue, ValueOrigin};
 pub enum WriteOutcome {
     /// The write was acknowledged at this time.
     Acknowledged(u64),
-    /// The write may have taken effect, or may still do so.
+    /// The write has possibly taken effect, or still can.
     Unknown,
     /// The write had no effect.
     NotApplied,
@@ -34,9 +33,9 @@ pub enum WriteOutcome {
 /// The state that a write leaves behind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WriteEffect {
-    /// The value that its writer and sequence number make.
+    /// The key has the value that the writer and the sequence number determine.
     Value,
-    /// No key.
+    /// The key does not exist.
     Absent,
 }
 
@@ -60,7 +59,7 @@ pub struct WriteLog {
 }
 
 impl WriteLog {
-    /// The sequence number of the next write.
+    /// Returns the sequence number of the next write.
     pub fn next_sequence(&self) -> u64 {
         self.writes.len() as u64
     }
@@ -74,7 +73,7 @@ impl WriteLog {
 /// A fault in the final state of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Mismatch {
-    /// Length or fill match no write.
+    /// The value's length or fill does not match any write.
     #[error("the value is torn: its bytes do not come from one write")]
     Torn,
     /// The value belongs to another key.
@@ -91,7 +90,7 @@ pub enum Mismatch {
         /// The number of the write.
         sequence: u64,
     },
-    /// A newer acknowledged write is lost, or this value came back.
+    /// The value is older than an acknowledged write: that write is lost, or this value came back.
     #[error("the value of write {sequence} of writer {writer}, although a newer one was confirmed")]
     Overwritten {
         /// The writer of the value.
@@ -99,7 +98,7 @@ pub enum Mismatch {
         /// The number of the write.
         sequence: u64,
     },
-    /// The key must have a value, and has none.
+    /// The key must have a value, but does not exist.
     #[error("the key is missing")]
     Missing,
 }
@@ -117,16 +116,16 @@ impl Mismatch {
     }
 }
 
-/// The demands of all writes of one key.
+/// What the writes of one key demand of its final state.
 #[derive(Clone, Copy, Debug, Default)]
 struct KeyState {
-    /// The time at which the last acknowledged write began. Writes that ended before are excluded.
+    /// The latest begin of an acknowledged write. A write that ended before this time is not admissible.
     last_start: u64,
-    /// The end of the last write that removes the key.
+    /// The latest end of a write that removes the key.
     absent_end: u64,
 }
 
-/// The judge of final states.
+/// The verifier of final states, which knows all writes.
 #[derive(Debug)]
 pub struct Verifier {
     logs: Vec<WriteLog>,
@@ -134,11 +133,10 @@ pub struct Verifier {
 }
 
 impl Verifier {
-    /// Takes the logs of all writes of the keys `0..keys`; the index of a log is the id of its
-    /// writer.
+    /// Takes the logs of all writes of the keys `0..keys`. The index of a log is the number of its writer.
     ///
     /// # Panics
-    /// If a log names a key that is out of range.
+    /// Panics if a log names a key that is out of range.
     pub fn new(keys: u64, logs: Vec<WriteLog>) -> Verifier {
         let mut states = vec![KeyState::default(); keys as usize];
         for write in logs.iter().flat_map(|log| &log.writes) {
@@ -158,8 +156,7 @@ impl Verifier {
         Verifier { logs, keys: states }
     }
 
-    /// Judges the result of a read of this key after all writes had ended. Values have `value_len`
-    /// bytes.
+    /// Checks the result of a read of this key that began after all writes had ended. Values have `value_len` bytes.
     pub fn check(&self, key: u64, found: Option<&[u8]>, value_len: usize) -> Result<(), Mismatch> {
         let state = self.keys[key as usize];
         let Some(value) = found else {
@@ -188,7 +185,7 @@ impl Verifier {
     }
 }
 
-/// Judges a value by itself: it must be whole and belong to this key.
+/// Checks a value by itself: it must be whole and belong to this key.
 pub fn self_check(key: u64, value: &[u8], value_len: usize) -> Result<ValueOrigin, Mismatch> {
     let origin = ValueOrigin::decode(value, value_len).map_err(|TornValue| Mismatch::Torn)?;
     if origin.key == key { Ok(origin) } else { Err(Mismatch::ForeignKey { key: origin.key }) }
@@ -200,7 +197,7 @@ mod tests {
 
     const LEN: usize = 64;
 
-    /// Builds a history: each entry is (writer, key, effect, start, fate).
+    /// Builds a verifier of a history; each entry is (writer, key, effect, start, fate).
     fn verifier(writes: &[(usize, u64, WriteEffect, u64, WriteOutcome)]) -> Verifier {
         let writers = writes.iter().map(|w| w.0 + 1).max().unwrap_or(0);
         let mut logs = vec![WriteLog::default(); writers];
@@ -233,7 +230,7 @@ mod tests {
 
     #[test]
     fn a_lost_update_of_another_writer_is_noticed() {
-        // Loaded, then writer 1 updates; the loaded value is still there.
+        // The key is loaded, then writer 1 updates it, but the loaded value is still there.
         let v = verifier(&[(0, 1, Value, 10, Ack(20)), (1, 1, Value, 21, Ack(30))]);
         assert_eq!(check(&v, 0, 0), Err(Mismatch::Overwritten { writer: 0, sequence: 0 }));
         assert_eq!(check(&v, 1, 0), Ok(()));
@@ -249,7 +246,7 @@ mod tests {
         assert_eq!(check(&v, 0, 0), Ok(()));
         assert_eq!(check(&v, 1, 0), Ok(()));
         assert_eq!(check(&v, 2, 0), Ok(()));
-        // A fourth write that begins when two of them have ended leaves the third admissible.
+        // A fourth write begins when two of the first three have ended; the third of them stays admissible.
         let v = verifier(&[
             (0, 1, Value, 10, Ack(30)),
             (1, 1, Value, 20, Ack(40)),
@@ -264,7 +261,7 @@ mod tests {
 
     #[test]
     fn an_older_value_that_came_back_is_noticed() {
-        // The last two writes overlap each other, but not the one that resurfaces.
+        // The last two writes overlap each other, but the write whose value comes back ended before both.
         let v = verifier(&[
             (0, 1, Value, 10, Ack(20)),
             (1, 1, Value, 30, Ack(50)),
@@ -281,7 +278,7 @@ mod tests {
         assert_eq!(v.check(1, Some(&value(1, 0, 0)[..63]), LEN), Err(Mismatch::Torn));
         let foreign = value(2, 0, 1);
         assert_eq!(v.check(1, Some(&foreign), LEN), Err(Mismatch::ForeignKey { key: 2 }));
-        // The value names key 1, but that write went to key 2.
+        // The value names key 1, but the named write wrote key 2.
         let never = Err(Mismatch::NeverWritten { writer: 0, sequence: 1 });
         assert_eq!(check(&v, 0, 1), never);
     }
@@ -306,7 +303,7 @@ mod tests {
         assert_eq!(check(&v, 1, 0), Ok(()));
         assert_eq!(check(&v, 2, 0), Ok(()));
         assert_eq!(check(&v, 0, 0), Err(Mismatch::Overwritten { writer: 0, sequence: 0 }));
-        // A newer acknowledged write does not exclude it either: it may take effect late.
+        // A newer acknowledged write does not exclude a write of unknown outcome, which can take effect late.
         let v = verifier(&[(1, 1, Value, 30, Unknown), (0, 1, Value, 90, Ack(95))]);
         assert_eq!(check(&v, 1, 0), Ok(()));
         assert_eq!(check(&v, 0, 0), Ok(()));
@@ -318,14 +315,14 @@ mod tests {
         let v = verifier(&[(0, 1, Value, 10, Ack(20)), (0, 1, Absent, 30, Ack(40))]);
         assert_eq!(v.check(1, None, LEN), Ok(()));
         assert_eq!(check(&v, 0, 0), Err(Mismatch::Overwritten { writer: 0, sequence: 0 }));
-        // The value of a delete does not exist.
+        // A delete has no value, so no value can name it.
         assert_eq!(check(&v, 0, 1), Err(Mismatch::NeverWritten { writer: 0, sequence: 1 }));
         assert_eq!(v.check(2, None, LEN), Ok(()));
-        // After an insert of unknown outcome, the key may be there or not.
+        // After an insert of unknown outcome, both a present and an absent key are right.
         let v = verifier(&[(0, 1, Value, 10, Unknown)]);
         assert_eq!(v.check(1, None, LEN), Ok(()));
         assert_eq!(check(&v, 0, 0), Ok(()));
-        // Inserted again after the delete.
+        // The key is inserted again after the delete.
         let v = verifier(&[(0, 1, Absent, 30, Ack(40)), (1, 1, Value, 41, Ack(50))]);
         assert_eq!(v.check(1, None, LEN), Err(Mismatch::Missing));
         assert_eq!(check(&v, 1, 0), Ok(()));

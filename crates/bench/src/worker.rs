@@ -1,9 +1,9 @@
 //! One client of a benchmark: a coroutine on a session of any store, which runs operations, and times, logs and checks
 //! them.
 //!
-//! Every value that a worker writes names the write (see [`super::value`]), every write is logged
-//! with its times and outcome (see [`super::verify`]), and every value that is read is checked to
-//! be whole and of the right key before the next operation.
+//! Every value that a worker writes names the write (see [`super::value`]), and every write is logged with its times
+//! and outcome (see [`super::verify`]). Every value that is read is checked before the next operation: it must be whole
+//! and belong to the right key.
 
 use std::cell::RefCell;
 use std::collections::HashSet;
@@ -25,42 +25,45 @@ use super::value::{HEADER_BYTES, ValueOrigin, mix};
 use super::verify::{LoggedWrite, Mismatch, WriteEffect, WriteLog, WriteOutcome, self_check};
 use fusee_workload::{Frontier, KEY_BYTES, KeyNaming, WorkloadShare};
 
-/// Failed operations after which a run stops early: something is broken, and with a timeout for each the run could take
-/// for ever.
+/// Number of failed operations after which a run stops early. Something is broken then, and if each operation ran into
+/// its timeout, the run could take for ever.
 const MAX_ERRORS: u64 = 1000;
 
-/// Refusals for lack of memory after which a run stops: no memory will be freed, and each refusal takes as long as the
-/// cluster looks for some.
+/// Number of refusals for lack of memory after which a run stops early. No memory will be freed then, and each refusal
+/// takes as long as the cluster looks for memory.
 const MAX_REFUSALS: u64 = 16;
 
 /// The state that all workers share.
 pub struct WorkerContext {
-    /// The clock of times that are compared across threads.
+    /// The clock of times that are compared between threads.
     pub clock: BenchClock,
-    /// The process's own keys that exist.
+    /// The keys of this process's share that exist.
     pub frontier: Frontier,
-    /// The part of this process among those that share the workload.
+    /// The share of the workload that this process runs.
     pub part: WorkloadShare,
-    /// The operations to record, beside the logs.
+    /// The operations to record, in addition to the logs of writes.
     pub keep: RecordScope,
     /// The names of the keys.
     pub keys: KeyNaming,
-    /// Whether any key may exist or not: then both answers are right.
+    /// Whether any key possibly exists or not at any time, so that both answers are right.
     pub keys_come_and_go: bool,
     /// Bytes of key and value together.
     pub pair_bytes: usize,
-    /// Start of all random sequences.
+    /// The start of all random sequences.
     pub seed: u64,
-    /// Set by others to end the phases.
+    /// Set from outside to end the phases.
     pub is_over: Arc<AtomicBool>,
     errors: AtomicU64,
-    /// Keys whose insert failed: they may be missing.
+    /// Keys whose insert failed, so that they are possibly missing.
     doubtful: Mutex<HashSet<u64>>,
 }
 
 impl WorkerContext {
+    /// Returns the state before the first operation.
+    ///
     /// # Panics
-    /// If pairs are too small for a key and the smallest value.
+    ///
+    /// Panics if pairs are too small for a key and the smallest value.
     pub fn new(pair_bytes: usize, seed: u64) -> WorkerContext {
         assert!(pair_bytes >= KEY_BYTES + HEADER_BYTES, "pairs must hold a key and a header");
         WorkerContext {
@@ -83,17 +86,17 @@ impl WorkerContext {
         self.pair_bytes - self.keys.name(key).len()
     }
 
-    /// Returns whether this key may exist or not.
+    /// Returns whether this key possibly exists or not, so that both answers are right.
     fn comes_and_goes(&self, key: u64) -> bool {
         self.keys_come_and_go || self.keys.may_be_absent(key)
     }
 
-    /// Returns whether so much went wrong that going on is pointless.
+    /// Returns whether so many operations have failed that it is pointless to go on.
     pub fn is_broken(&self) -> bool {
         self.errors.load(Ordering::Relaxed) >= MAX_ERRORS
     }
 
-    /// Returns whether to start no more operations, for reasons of this process or of others.
+    /// Returns whether to start no more operations, because of errors in this process or because the phases were ended.
     pub fn has_ended(&self) -> bool {
         self.is_broken() || self.is_over.load(Ordering::Relaxed)
     }
@@ -111,23 +114,24 @@ impl WorkerContext {
 pub struct Worker<'a, S> {
     board: &'a WorkerContext,
     session: &'a S,
-    /// Counts of the worker's thread.
+    /// The counts of the worker's thread.
     tally: &'a RefCell<OperationTally>,
     writer: u64,
     log: WriteLog,
     entries: Vec<PackedOperation>,
     value: Vec<u8>,
-    /// The random numbers for its choices.
+    /// The random numbers for the worker's choices.
     pub rng: SmallRng,
-    /// The keys that it has inserted and not deleted, where a phase works on its own keys.
+    /// The keys that the worker has inserted and not deleted, for phases in which a worker uses its own keys.
     pub own_keys: Vec<u64>,
-    /// The last operation that succeeded: its kind and its time in nanoseconds.
+    /// The last operation that succeeded: its kind, and its latency in nanoseconds.
     pub latest: Option<(OpKind, u64)>,
     takes_turns: bool,
 }
 
 impl<'a, S: BenchSession> Worker<'a, S> {
-    /// `writer` is its number among all workers, `takes_turns` whether others run on its session.
+    /// Creates a worker. `writer` is its number among all workers; `takes_turns` tells whether other workers run on its
+    /// session.
     pub fn new(
         board: &'a WorkerContext,
         session: &'a S,
@@ -150,18 +154,18 @@ impl<'a, S: BenchSession> Worker<'a, S> {
         }
     }
 
-    /// Returns its number among all workers.
+    /// Returns the worker's number among all workers.
     pub fn number(&self) -> u64 {
         self.writer
     }
 
-    /// Returns its number, the log of its writes, and its recorded operations.
+    /// Returns the worker's number, the log of its writes, and its recorded operations.
     pub fn into_log(self) -> (u64, WriteLog, Vec<PackedOperation>) {
         (self.writer, self.log, self.entries)
     }
 
-    /// Lets the other workers of the session run: where an operation may end without ever having waited, a worker that
-    /// is waiting for its turn in a conflict would starve.
+    /// Lets the other workers of the session run. If an operation can end without ever having waited, a worker that
+    /// waits for its turn in a conflict would starve without this.
     pub async fn take_turns(&self) {
         if !self.takes_turns {
             return;
@@ -177,7 +181,7 @@ impl<'a, S: BenchSession> Worker<'a, S> {
         .await;
     }
 
-    /// Reads a key that exists, and checks the result. Returns the time of the end.
+    /// Reads a key that exists, and checks the result. Returns the time at which the operation ended.
     pub async fn search(&mut self, key: u64) -> u64 {
         let bytes = self.board.keys.name(key);
         let len = self.board.pair_bytes - bytes.len();
@@ -187,7 +191,7 @@ impl<'a, S: BenchSession> Worker<'a, S> {
         let result = self
             .session
             .get_with(&bytes, |found| {
-                // The operation has ended; the check is not a part of it.
+                // The operation ends here; its latency does not include the check.
                 end = clock.now();
                 match found {
                     Some(value) => self_check(key, value, len).map(HistoryAnswer::from),
@@ -223,14 +227,14 @@ impl<'a, S: BenchSession> Worker<'a, S> {
         end
     }
 
-    /// Adds a key that the worker has claimed. Returns the time of the end.
+    /// Adds a key that the worker has claimed. Returns the time at which the operation ended.
     pub async fn insert_new(&mut self, key: u64) -> u64 {
         let end = self.insert(key).await;
         self.board.frontier.finish(self.board.part.index(key));
         end
     }
 
-    /// Adds a key that does not exist. Returns the time of the end.
+    /// Adds a key that does not exist. Returns the time at which the operation ended.
     pub async fn insert(&mut self, key: u64) -> u64 {
         let number = self.next_value(key);
         let start = self.board.clock.now();
@@ -243,7 +247,7 @@ impl<'a, S: BenchSession> Worker<'a, S> {
         self.record_write(OpKind::Insert, key, HistoryCall::Insert(number), start, result)
     }
 
-    /// Replaces the value of a key that exists. Returns the time of the end.
+    /// Replaces the value of a key that exists. Returns the time at which the operation ended.
     pub async fn update(&mut self, key: u64) -> u64 {
         let number = self.next_value(key);
         let start = self.board.clock.now();
@@ -253,14 +257,14 @@ impl<'a, S: BenchSession> Worker<'a, S> {
         self.record_write(OpKind::Update, key, HistoryCall::Update(number), start, result)
     }
 
-    /// Removes a key that exists. Returns the time of the end.
+    /// Removes a key that exists. Returns the time at which the operation ended.
     pub async fn delete(&mut self, key: u64) -> u64 {
         let start = self.board.clock.now();
         let result = self.session.delete(&self.board.keys.name(key)).await;
         self.record_write(OpKind::Delete, key, HistoryCall::Delete, start, result)
     }
 
-    /// Makes the next value; returns its identification.
+    /// Encodes the worker's next value, for this key; returns the number that identifies the value.
     fn next_value(&mut self, key: u64) -> u64 {
         let sequence = self.log.next_sequence();
         let len = self.board.value_bytes(key);

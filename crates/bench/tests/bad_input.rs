@@ -1,4 +1,4 @@
-//! Addresses at which no master answers.
+//! Benchmarks against addresses at which no master answers.
 
 use std::io::Write;
 use std::net::TcpListener;
@@ -33,7 +33,7 @@ fn a_listener_that_is_no_master_is_named() {
     let talks = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = talks.local_addr().unwrap().to_string();
     thread::spawn(move || {
-        // Kept open: closed connections would be another case.
+        // The connections are kept open, because closed connections would be another case.
         let mut streams = Vec::new();
         for mut stream in talks.incoming().flatten() {
             let _ = stream.write_all(b"220 mail.example ESMTP\r\n");

@@ -1,4 +1,4 @@
-//! The benchmarks: no errors, no mismatches, and a report of the promised shape.
+//! YCSB and micro run without errors and mismatches, and their reports have the promised form.
 
 // Promise API-4: YCSB and micro find no wrong value, at every replication factor.
 
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use fusee_testing::{CommandOutput, UpCluster, finish, fusee_bench};
 use serde_json::Value;
 
-/// Many clients on few keys, so that most operations have a concurrent one on the same key.
+/// Many clients use few keys, so that most operations overlap another one on the same key.
 const HOT: [&str; 10] = [
     "--keys",
     "20",
@@ -57,7 +57,7 @@ fn ycsb_keeps_every_acknowledged_write_with_other_replication() {
         }
     }
     ycsb("a", &["--memory-nodes", "5", "--index-replicas", "5", "--data-replicas", "3"]);
-    // As many replicas as memory nodes.
+    // By default there are as many replicas as memory nodes, if there are few.
     for nodes in [1, 2] {
         let report = ycsb("a", &["--memory-nodes", &nodes.to_string()]);
         assert_eq!(report["cluster"]["index_replicas"], nodes);
@@ -129,7 +129,7 @@ fn the_ycsb_report_says_what_was_measured() {
         assert!(us("p99_us") <= us("p999_us") && us("p999_us") <= us("max_us"), "{operation:#}");
     }
     assert_eq!(count, 8000);
-    // The minimum cost of operations: one round trip to read, three to update.
+    // An operation costs at least one round trip to read, and three to update.
     assert!(report["per_operation"]["search"]["phases_mean"].as_f64().unwrap() >= 1.0);
     assert!(report["per_operation"]["update"]["phases_mean"].as_f64().unwrap() >= 3.0);
     assert_eq!(report["load"]["per_operation"]["insert"]["count"], 20);
@@ -193,7 +193,7 @@ fn an_existing_cluster_is_measured_and_left_as_it_was() {
     assert_eq!(up.run(&["get", "mine"]).expect_code(0).stdout, b"kept");
     run_against(&up, &["--operations", "100", "--keep"]).expect_code(0);
     assert_eq!(up.run(&["get", "user000000000001"]).expect_code(0).stdout.len(), 1008);
-    // Pairs that a run left behind do not disturb the next one.
+    // Pairs that an earlier run has left do not disturb a run.
     run_against(&up, &["--operations", "100", "--fabric", "tcp"]).expect_code(0);
 }
 
@@ -205,7 +205,7 @@ fn writes_of_others_are_noticed() {
         (&["put", "user000000000007", "garbage"][..], "torn"),
         (&["delete", "user000000000007"][..], "missing"),
     ] {
-        // On a busy machine the run may have ended before the other process writes.
+        // On a busy machine the run has possibly ended before the other process writes.
         let disturbed = || {
             let line = ["--workload", "c", "--seconds", "3"];
             thread::scope(|scope| {
@@ -246,8 +246,8 @@ fn impossible_benchmarks_are_refused_before_they_start() {
     }
 }
 
-/// A memory node dies during the run: nothing can be verified or removed any more, but the measurements are
-/// still reported.
+/// If a memory node dies during the run, nothing can be verified or removed any more, but the measurements are still
+/// reported.
 #[test]
 fn a_memory_node_that_dies_does_not_take_the_report_with_it() {
     let up = UpCluster::start(&["--pool", "512MiB", "--memory-nodes", "1"]);
@@ -305,7 +305,7 @@ fn pairs_that_a_running_cluster_cannot_hold_are_refused_first() {
 #[test]
 fn a_run_out_of_memory_stops_soon() {
     let up = UpCluster::start(&["--pool", "160MiB", "--memory-nodes", "3"]);
-    // The pairs would fit into the pools, but not into whole regions.
+    // The pairs would fit into the pools, but not into the whole regions in them.
     let line = ["ycsb", "--workload", "c", "--keys", "200000", "--operations", "1000"];
     let mut command = fusee_bench(&line);
     let output = finish(command.args(["--json", "--master", &up.master])).expect_code(1);
@@ -316,7 +316,7 @@ fn a_run_out_of_memory_stops_soon() {
     assert_eq!(report["errors"]["by_kind"]["out_of_memory"], errors, "{report:#}");
 }
 
-/// The run succeeds: the system provides memory as it is used.
+/// The run succeeds, because the system provides memory only as it is used.
 #[test]
 fn a_pool_above_the_machines_memory_is_warned_of() {
     let meminfo = std::fs::read_to_string("/proc/meminfo").unwrap();

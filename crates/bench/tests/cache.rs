@@ -22,7 +22,7 @@ fn the_threshold_trades_wasted_reads_for_round_trips() {
     command.args(["--rounds=2"]).args(TINY).arg("--plot").arg(&plot);
     let report = finish(&mut command).expect_code(0).json();
     assert_eq!((&report["errors"]["total"], &report["mismatches"]), (&0.into(), &0.into()));
-    // 50 keys after each of 2 x 4 runs on both fabrics, twice.
+    // Each of two rounds has 8 runs on each of two fabrics, and each run verifies 50 keys.
     assert_eq!(report["verified_keys"], 50 * 16 * 2);
     let rows = report["results"].as_array().unwrap();
     assert_eq!(rows.len(), 16);
@@ -47,10 +47,10 @@ fn the_threshold_trades_wasted_reads_for_round_trips() {
         }
         assert!(phases(always) < phases(off), "{always:#}, {off:#}");
         if always["fabric"] == "shm" {
-            // A run this short may end before a second thread gets a processor.
+            // A run this short has possibly ended before a second thread gets a processor.
             continue;
         }
-        // 4 sessions write the same keys.
+        // Four sessions write the same keys, so hints become wrong.
         assert!(wasted(never) < wasted(some) && wasted(some) < wasted(always), "{rows:#?}");
         assert!(wasted(some) < 0.35, "{some:#}");
         assert!(number(some, "bypassed_mean") > 0.0, "{some:#}");
@@ -79,7 +79,7 @@ fn the_table_is_for_people_and_nonsense_is_refused() {
     }
 }
 
-/// The results so far are drawn, and marked as incomplete.
+/// If a run is interrupted, the results so far are drawn, and the chart is marked as incomplete.
 #[test]
 fn a_picture_of_an_interrupted_run_says_so() {
     let scratch = Scratch::new();

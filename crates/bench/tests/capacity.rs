@@ -23,14 +23,14 @@ fn a_code_holds_more_pairs_than_replicas_do() {
     );
     let pairs: Vec<u64> = full.iter().map(|full| full["pairs"].as_u64().unwrap()).collect();
     assert_eq!(report["verified_keys"].as_u64(), Some(pairs.iter().sum()), "{report:#}");
-    // Three replicas take 3 times the value, the code 1.5 times; a few regions are replicated in any case.
+    // Three replicas take 3 times the value's bytes, the code 1.5 times. A few regions are replicated in any case.
     let ratio = full[1]["ratio"].as_f64().unwrap();
     assert!((1.5..2.1).contains(&ratio), "{report:#}");
     for full in full {
         let bytes = |name: &str| full[name].as_u64().unwrap();
         let parts = bytes("region_bytes") + bytes("other_region_bytes") + bytes("rest_bytes");
         assert_eq!(Some(parts), report["lent_bytes"].as_u64(), "{report:#}");
-        // The pairs fill the regions, except for the block of each that has the block table.
+        // The pairs fill the regions, except for one block of each region, which has the block table.
         let held = full["block_bytes"].as_f64().unwrap() * bytes("pairs") as f64;
         let room = bytes("region_bytes") as f64 / 2.0;
         assert!(held > 0.9 * room && held < 1.001 * room, "{held} of {room}: {report:#}");

@@ -1,4 +1,4 @@
-//! `fusee-bench ycsb --check`: real processes, with a check of every operation.
+//! `fusee-bench ycsb --check` with real processes: every operation is checked.
 
 // Promise LIN-2: Operations of real client processes are linearizable.
 
@@ -10,7 +10,7 @@ use std::time::Duration;
 use fusee_testing::{Scratch, UpCluster, eventually, finish, fusee_bench, is_alive, signal, wait};
 use serde_json::Value;
 
-/// Few keys, so that most operations have a concurrent one on the same key.
+/// There are few keys, so that most operations overlap another one on the same key.
 const HOT: [&str; 8] =
     ["ycsb", "--check", "--keys", "5", "--operations", "6000", "--json", "--seed=3"];
 
@@ -23,7 +23,7 @@ fn checked(more: &[&str]) -> Value {
     let check = &report["check"];
     assert_eq!((&check["violations"], &check["undecided_keys"]), (&0.into(), &0.into()));
     assert_eq!((&check["pending"], &check["explanation"]), (&0.into(), &Value::Null));
-    // Operations of the loading, of the run, and of the final reads.
+    // The check includes the operations of the loading, of the run, and of the final reads.
     let operations = report["operations"].as_u64().unwrap() + 5 + check["keys"].as_u64().unwrap();
     assert_eq!(check["operations"], operations, "{report:#}");
     report
@@ -49,7 +49,7 @@ fn two_processes_over_tcp_are_linearizable() {
     }
 }
 
-/// Threads of one process share a table; the processes do not.
+/// Threads of one process share a work table; processes do not.
 #[test]
 fn two_processes_with_strict_work_tables_are_linearizable() {
     for workload in ["a", "churn"] {
@@ -101,7 +101,7 @@ fn a_run_ends_when_no_more_is_recorded() {
     assert_eq!(report["check"]["operations"], 1000);
 }
 
-/// Writes of others are not in the history: it cannot be explained, and the report says so.
+/// Writes of other processes are not in the history. So the history cannot be explained, and the report says that.
 #[test]
 fn what_others_write_is_a_violation() {
     let up = UpCluster::start(&["--pool", "512MiB"]);
@@ -109,7 +109,7 @@ fn what_others_write_is_a_violation() {
     let more = ["--master", &up.master, "--seconds", "3", "--processes", "2"];
     let output = thread::scope(|scope| {
         let running = scope.spawn(|| finish(fusee_bench(&line).args(more)));
-        // As soon as the key is there: the time to start depends on the load of the machine.
+        // The key is deleted as soon as it exists, because the time to start depends on the load of the machine.
         while up.run(&["delete", "user000000000002"]).code != Some(0) {
             assert!(!running.is_finished(), "{}", running.join().unwrap().stderr);
             thread::sleep(Duration::from_millis(50));
@@ -138,7 +138,7 @@ fn the_table_says_that_a_checked_run_is_no_measurement() {
     assert!(text.contains("2 processes, together 4 threads"), "{text}");
 }
 
-/// Returns the children of a process, and their children.
+/// Returns the children of a process, and in turn their children.
 fn descendants(parent: u32) -> Vec<u32> {
     let started_by = |pid: &u32| {
         let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
@@ -203,7 +203,7 @@ fn impossible_checks_are_refused() {
     ] {
         finish(fusee_bench(&["ycsb"]).args(more)).expect_error(2, says);
     }
-    // The command is not for people, and says so.
+    // The command `client` is not for people, and says so.
     finish(&mut fusee_bench(&["client"])).expect_error(2, "for the benchmark itself");
     let help = finish(&mut fusee_bench(&["--help"])).expect_code(0).text();
     let lists = |line: &str| line.trim_start().starts_with("client ");

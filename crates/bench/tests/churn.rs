@@ -3,7 +3,7 @@
 use fusee_testing::{finish, fusee_bench};
 use serde_json::Value;
 
-/// Pools with regions of 32 MiB and blocks of 2 MiB: 60 blocks for one replica.
+/// Pools with regions of 32 MiB and blocks of 2 MiB: 60 blocks, counted for one replica.
 const SMALL: [&str; 3] = ["churn", "--pool=128MiB", "--pair-bytes=4096"];
 
 fn number(value: &Value) -> f64 {
@@ -58,14 +58,14 @@ fn updates_go_on_when_hardly_anything_is_free() {
     update(&[], 10, 0.7);
 }
 
-/// Checks a report of rounds, of a good run or not. Returns how many pairs fitted in each round.
+/// Checks the rounds of a report, of a run that succeeded or failed. Returns how many pairs fitted in each round.
 fn check_rounds(report: &Value) -> Vec<u64> {
     assert_eq!((&report["errors"]["total"], &report["mismatches"]), (&0.into(), &0.into()));
     let rounds = &report["rounds"];
     let fits = rounds["rounds"].as_array().unwrap().iter().map(|round| {
         let fit = round["fit"].as_u64().unwrap();
         let left = round["undeleted"].as_u64().unwrap();
-        // Every second pair was deleted, beginning with the first or the second.
+        // Every second pair was deleted, beginning with the first or the second pair.
         let half = round["deleted"].as_u64().unwrap() + left;
         assert!((fit / 2..=fit.div_ceil(2)).contains(&half), "{round:#}");
         let told = report["problems"].to_string().contains("could not be deleted");
@@ -76,7 +76,7 @@ fn check_rounds(report: &Value) -> Vec<u64> {
     assert_eq!(rounds["first_fit"], fits[0]);
     assert_eq!(rounds["last_fit"], fits[fits.len() - 1]);
     assert_eq!(rounds["least_fit"], *fits.iter().min().unwrap());
-    // All keys are read twice a round, and once more at the end.
+    // Each round reads all keys twice, and all keys are read once more at the end.
     let reads = (2 * fits.len() as u64 + 1) * fits[0];
     assert!(report["verified_keys"].as_u64().unwrap() >= reads, "{report:#}");
     fits
@@ -96,7 +96,7 @@ fn a_full_pool_can_be_emptied_and_filled_again() {
     let line = ["--passes=0", "--rounds=3", "--sessions=2", "--json"];
     let report = finish(fusee_bench(&SMALL).args(line)).expect_code(0).json();
     assert_eq!(check_rounds(&report).len(), 3);
-    // By default, nine tenths of the pairs that fitted at first have to fit every time.
+    // By default, nine tenths of the pairs of the first round have to fit in every round.
     let fill = &report["rounds"]["rounds"][0]["fill"];
     let least = &report["rounds"]["least_share"];
     assert!(number(fill) > 0.6 && number(least) >= 0.9, "{report:#}");

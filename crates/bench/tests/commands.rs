@@ -1,9 +1,9 @@
-//! Tests of the program `fusee-bench` as users run it. They form one test program, because most of them wait for
-//! processes, and so they do side by side. `cargo test -p fusee-bench --test commands churn::` runs those of
+//! Tests of the program `fusee-bench` as users run it. They form one test program, so that they run concurrently,
+//! because most of them wait for processes. `cargo test -p fusee-bench --test commands churn::` runs the tests of
 //! `churn.rs`.
 //!
-//! Some start servers, which run the program `fusee`. `cargo test --workspace` builds it; before tests of this package
-//! alone, `cargo build -p fusee` does.
+//! Some tests start servers, which run the program `fusee`. `cargo test --workspace` builds that program; before tests
+//! of this package alone, run `cargo build -p fusee`.
 
 mod bad_input;
 mod bench;

@@ -1,5 +1,5 @@
-//! Benchmarks that compare operations with their raw verbs, with other stores and other transports. Each runs
-//! once, tiny, to show that it works. Its results are not judged.
+//! Benchmarks that compare operations with their raw verbs, with other stores and with other transports. Each runs
+//! once, with little work, to show that it works. The results are not judged.
 
 // Promise API-6
 
@@ -43,7 +43,7 @@ fn correlated_requests_are_measured_with_every_table() {
         };
         rows.iter().find(is_it).expect("it is there")["verbs"].as_f64().unwrap()
     };
-    // A get READs the slot and four chunks; a follower READs the slot (strict) or nothing (relaxed).
+    // A get READs the slot and four chunks. A follower READs the slot (strict) or nothing (relaxed).
     assert!(verbs("get_after_get", "off") > 19.0, "{report}");
     assert!(verbs("get_after_get", "strict") < 10.0, "{report}");
     assert!(verbs("get_after_get", "relaxed") < 6.0, "{report}");
@@ -76,7 +76,7 @@ fn short_values_are_measured_beside_long_ones() {
 
 #[test]
 fn time_is_told_apart_by_parts() {
-    // perf may be missing, or forbidden.
+    // perf is possibly missing or forbidden.
     let home = Scratch::new();
     let mut command = fusee_bench(&["profile", "--keys=2000", "--operations=20000", "--json"]);
     let output = command.env("HOME", home.path()).output().unwrap();
@@ -115,7 +115,7 @@ fn cold_starts_are_measured_step_by_step() {
 
 #[test]
 fn peers_do_the_same_work() {
-    // Peers that are not installed are named.
+    // The report names the peers that are not installed.
     let output = bench("peers --keys 100 --rounds 2 --operations 60 --depths 1,16 --json");
     assert!(output.status.success(), "{output:?}");
     let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
@@ -124,7 +124,7 @@ fn peers_do_the_same_work() {
     let absent = report["absent"].as_array().unwrap().len();
     for run in runs {
         assert_eq!(run["ns"].as_object().unwrap().len() + absent, 7, "{report}");
-        // Stores with a server of their own.
+        // These stores have a server of their own, whose processor time is measured.
         for name in ["fusee-tcp", "redis-tcp", "memcached-unix"] {
             let is_there = !run["ns"][name].is_null();
             assert_eq!(run["server_cpu_ns"][name].is_object(), is_there, "{report}");
@@ -139,7 +139,7 @@ fn peers_do_the_same_work() {
         table.contains("YCSB A, 3 threads, 16 in flight") && table.contains("x fusee-tcp"),
         "{table}"
     );
-    // Depths below the number of connections, and not a multiple of it.
+    // Depths can be below the number of connections, and need not be a multiple of it.
     let one_node = bench(
         "peers --keys 50 --rounds 1 --operations 20 --depths 1,4 --connections 3 --memory-nodes 1 \
          --index-replicas 1 --data-replicas 1",
@@ -165,7 +165,7 @@ fn is_installed(program: &str) -> bool {
     std::env::split_paths(&dirs).any(|dir| dir.join(program).is_file())
 }
 
-/// Measures our verbs and those of others.
+/// Measures the verbs of these transports, and checks the report.
 fn raw(transports: &str) {
     let small = "raw --rounds 2 --operations 500 --trips 20 --bytes 8,65536 --json --only";
     let output = bench(&format!("{small} {transports}"));
@@ -221,7 +221,7 @@ fn a_signal_leaves_no_process_behind() {
     let mut command = fusee_bench(&["peers"]);
     command.args(["--keys=1000", "--rounds=1000000", "--only=redis-unix,memcached-unix"]);
     let mut perf = command.stderr(Stdio::piped()).spawn().unwrap();
-    // Once all servers are loaded, or known to be missing.
+    // This line comes once all servers are loaded, or known to be missing.
     let lines = BufReader::new(perf.stderr.take().unwrap()).lines().map(Result::unwrap);
     let mut lines = lines.skip_while(|line| !line.starts_with("YCSB"));
     assert!(lines.next().is_some());

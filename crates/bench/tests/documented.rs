@@ -1,7 +1,7 @@
 //! Every command shown in the documents exists, with its subcommands and options.
 //!
-//! Other tests cover what commands do. Here each one is run with `--help` appended, which prints the help once
-//! all arguments before it have been parsed. Placeholders, like `N` or `HOST:PORT`, may be refused.
+//! Other tests cover what commands do. Here each command is run with `--help` appended, which prints the help once all
+//! arguments before it have been parsed. Placeholders, like `N` or `HOST:PORT`, are allowed to be refused.
 
 // Promise API-12: The programs know the commands in README and docs.
 
@@ -23,7 +23,7 @@ struct Shown {
     arguments: String,
 }
 
-/// Ways to start a program in documents.
+/// The beginnings of commands in documents, each with the program that it starts.
 const STARTS: [(&str, Program); 4] = [
     ("fusee ", Program::Fusee),
     ("cargo run --release -- ", Program::Fusee),
@@ -85,7 +85,7 @@ fn collect(directory: &Path, files: &mut Vec<PathBuf>) {
     for entry in read_dir(directory).unwrap_or_else(|e| panic!("{}: {e}", directory.display())) {
         let path = entry.expect("the directory can be read").path();
         match path.is_dir() {
-            // Results and decisions describe the past.
+            // Results and decisions describe the past, so their commands are allowed to be obsolete.
             true if path.ends_with("decisions") || path.ends_with("results") => {}
             true => collect(&path, files),
             false if path.extension().is_some_and(|extension| extension == "md") => {
@@ -96,12 +96,12 @@ fn collect(directory: &Path, files: &mut Vec<PathBuf>) {
     }
 }
 
-/// Whether the command contains a placeholder, like `NAME`.
+/// Returns whether the command contains a placeholder, like `NAME`.
 fn stands_for_others(command: &str) -> bool {
     command.split_whitespace().any(|word| word.chars().all(|letter| letter.is_ascii_uppercase()))
 }
 
-/// Returns the arguments of the commands in code blocks, then of those in code within the text.
+/// Returns the commands in code blocks, then the commands in code within the text.
 fn shown(text: &str) -> Vec<Shown> {
     let mut lines = Vec::new();
     let mut prose = String::new();
@@ -121,7 +121,7 @@ fn shown(text: &str) -> Vec<Shown> {
 
 fn arguments(code: &str) -> Option<Shown> {
     let mut code = code.trim().trim_start_matches("$ ");
-    // Variables of the environment.
+    // Assignments of environment variables before the command are skipped.
     while let Some((first, rest)) = code.split_once(' ')
         && first.contains('=')
         && first.starts_with(|letter: char| letter.is_ascii_uppercase())

@@ -1,4 +1,4 @@
-//! `fusee-bench ycsb --join`: drivers that meet in the store, and run together.
+//! `fusee-bench ycsb --join`: drivers meet in the store and run together.
 
 // Promise API-14: Drivers give one report, or name the missing or dead one.
 
@@ -36,7 +36,7 @@ fn output(mut child: Child) -> CommandOutput {
     CommandOutput { code: status.code(), stdout, stderr }
 }
 
-/// Starts drivers at once. Returns the report of the first one, then those of the others.
+/// Starts drivers at the same time. Returns the report of the first driver, then the reports of the others.
 #[track_caller]
 fn together(up: &UpCluster, drivers: usize, more: &[&str]) -> (Value, Vec<Value>) {
     let children: Vec<Child> = (0..drivers).map(|_| start(driver(up, drivers, more))).collect();
@@ -61,7 +61,7 @@ fn expect_empty(up: &UpCluster) {
     }
 }
 
-/// Waits until the keys are loaded, and so long that the run has probably begun.
+/// Waits until the keys are loaded, and then until the run has probably begun.
 fn wait_for_run(up: &UpCluster) {
     eventually("keys are loaded", || up.run(&["get", "user000000000119"]).code == Some(0));
     thread::sleep(Duration::from_millis(300));
@@ -78,7 +78,7 @@ fn three_drivers_give_one_report_of_the_sum() {
             assert_eq!(report["operations"], 3001, "{report:#}");
             assert_eq!(report["load"]["per_operation"]["insert"]["count"], 120);
             let inserts = report["per_operation"]["insert"]["count"].as_u64().unwrap_or(0);
-            // The keys that each driver would have inserted next are looked up as well.
+            // The keys that each driver would have inserted next are read back as well.
             assert!(report["verified_keys"].as_u64().unwrap() >= 120 + inserts, "{report:#}");
             let drivers = report["together"]["drivers"].as_array().unwrap();
             let parts: Vec<u64> =
@@ -118,7 +118,7 @@ fn drivers_share_the_lines_of_files() {
     let report = report.iter().find(|value| value.get("benchmark").is_some()).unwrap();
     assert_eq!(report["operations"], 101, "{report:#}");
     assert_eq!((&report["verified_keys"], &report["mismatches"]), (&40.into(), &0.into()));
-    // A file of the same name may have other content.
+    // A driver whose file has other content is refused.
     let first = drive(&trans);
     eventually("a driver has come", || up.run(&["get", "fusee-bench/ycsb"]).code == Some(0));
     let other = scratch.file("other", lines("READ", 101).as_bytes());
@@ -161,7 +161,7 @@ fn a_driver_that_does_not_come_is_not_waited_for_for_ever() {
     expect_empty(&up);
 }
 
-/// One of three drivers is killed, the first or another one; the others report which.
+/// If one of three drivers is killed, the first or another one, the remaining drivers report which.
 #[test]
 fn a_driver_that_is_killed_ends_the_run_of_the_others() {
     let up = cluster();
@@ -169,7 +169,7 @@ fn a_driver_that_is_killed_ends_the_run_of_the_others() {
         let more = ["--workload", "d", "--seconds", "60", "--pair-bytes", "64"];
         let mut drivers = Vec::new();
         for _ in 0..3 {
-            // One after the other, so that the first one is known.
+            // The drivers start one after the other, so that it is known which one is the first.
             drivers.push(start(driver(&up, 3, &more)));
             eventually("it has come", || up.run(&["get", "fusee-bench/ycsb"]).code == Some(0));
         }
@@ -189,7 +189,7 @@ fn a_driver_that_is_killed_ends_the_run_of_the_others() {
     }
 }
 
-/// All drivers of a meeting are killed. Later drivers do not join it.
+/// If all drivers of a meeting are killed, later drivers do not join that meeting.
 #[test]
 fn a_meeting_that_was_left_over_is_not_joined() {
     let up = cluster();

@@ -1,4 +1,4 @@
-//! `fusee-bench elasticity` and `fusee-bench sizes`: tiny runs, and their reports.
+//! `fusee-bench elasticity` and `fusee-bench sizes`: runs with little work, and their reports.
 
 // Promise CHG-11
 
@@ -24,7 +24,7 @@ fn sessions_and_memory_nodes_come_and_go() {
         let all = ["2 sessions", "4 sessions", "2 sessions", "a memory node joins"];
         assert_eq!(steps, [&all[..], &["a memory node is drained"]].concat());
         let rate = |phase: usize| phases[phase]["ops_per_s"].as_f64().unwrap();
-        // The rate is limited by the pace; on a busy machine it may be any lower rate.
+        // The pace limits the rate from above; on a busy machine the rate is possibly lower.
         assert!(
             rate(1) < 900.0 && [0, 2, 3, 4].iter().all(|phase| rate(*phase) < 450.0),
             "{report:#}"
@@ -50,7 +50,8 @@ fn sessions_and_memory_nodes_come_and_go() {
     }
 }
 
-/// Asserts that a fourth memory node joined, that the first was drained, and that the cluster shows this.
+/// Asserts that a fourth memory node joined, that the first was drained, and that the master's states of the nodes
+/// agree.
 fn joined_and_drained(report: &Value) {
     let members = ["drained", "in_view", "in_view", "in_view"].into_iter().enumerate();
     let members: serde_json::Map<String, Value> =
@@ -59,9 +60,9 @@ fn joined_and_drained(report: &Value) {
     let joined = &report["joined"];
     let drained = &report["drained"];
     assert_eq!((&joined["node"], &drained["node"]), (&"mn3".into(), &"mn0".into()));
-    // The index has one subtable and three replicas: the first memory node had one of them.
+    // The index has one subtable with three replicas, one of them on the first memory node.
     assert_eq!(drained["subtables"], 1, "{report:#}");
-    // The run itself limits the time.
+    // The run has a time limit of its own, so the test has none.
     assert!(drained["took_s"].as_f64().unwrap() > 0.0, "{report:#}");
     let moved = &drained["moved_bytes"];
     let regions = drained["regions"].as_u64().unwrap();
@@ -85,7 +86,7 @@ fn a_memory_node_that_does_not_come_or_go_in_time_is_a_problem() {
     let report = output.expect_code(1).json();
     let problems = report["problems"].as_array().unwrap();
     let is_told = |says| problems.iter().any(|problem| problem.as_str().unwrap().contains(says));
-    // A region cannot move in that time, but a member may join.
+    // A region cannot move in that time, but a memory node possibly becomes a member.
     assert!(is_told("mn0 is"), "{report:#}");
     let in_time = !report["joined"].is_null();
     assert!(is_told("no memory node became a member in 0.001 s") || in_time, "{report:#}");
@@ -118,7 +119,8 @@ fn sizes_are_told_for_every_distribution() {
         let whole = ratio("object_per_user") * ratio("block_per_object");
         assert!((whole / ratio("block_per_user") - 1.0).abs() < 1e-9, "{row:#}");
     }
-    // 64 bytes take an object of 128. 16 + 1008 + 40 bytes take 17 units of 64 bytes, in the class of 18.
+    // Pairs of 64 bytes take objects of 128 bytes. 16 + 1008 + 40 bytes take 17 units of 64 bytes, in the class of 18
+    // units.
     assert_eq!(rows[0]["object_per_user"], 2.0);
     assert_eq!(rows[1]["object_per_user"], 1152.0 / 1024.0);
     let text = finish(&mut fusee_bench(&["sizes", "--pairs=10", "--values=uniform:1-9"]));

@@ -19,7 +19,7 @@ fn failover(more: &[&str]) -> Value {
     let losses = report["losses"].as_array().unwrap();
     assert!(!losses.is_empty());
     for loss in losses {
-        // Every session went on, with reads and with writes.
+        // Every session went on to read and to write.
         for of in ["reads", "writes"] {
             let pauses = loss[of]["per_session_ms"].as_array().unwrap();
             assert_eq!(pauses.len(), 4);
@@ -32,7 +32,7 @@ fn failover(more: &[&str]) -> Value {
     report
 }
 
-/// Small values, small pools.
+/// A coded redundancy, with small values and few keys.
 const CODED: [&str; 3] = ["--redundancy=ec:2+2", "--pair-bytes=2000", "--keys=50"];
 
 // Promise DUR-1: A memory node killed under load loses no acknowledged write.

@@ -11,7 +11,7 @@ use std::time::Duration;
 use fusee_testing::{Scratch, UpCluster, finish, fusee_bench, signal};
 use serde_json::Value;
 
-/// More than the 24,576 slots of a subtable hold.
+/// More keys than fit into the 24,576 slots of one subtable.
 const KEYS: u64 = 40_000;
 
 /// Checks what all reports must show.

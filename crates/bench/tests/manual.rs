@@ -17,7 +17,7 @@ fn completions_know_every_command() {
     }
 }
 
-/// Both programs write their pages into one directory, as a package does.
+/// Both programs can write their pages into one directory, as a package does.
 #[test]
 fn every_command_has_a_manual_page_and_none_is_of_both_programs() {
     let [of_servers, of_benchmarks, both] = [(); 3].map(|()| Scratch::new());
@@ -31,7 +31,7 @@ fn every_command_has_a_manual_page_and_none_is_of_both_programs() {
     }
     for command in COMMANDS {
         let path = of_benchmarks.path().join(format!("fusee-bench-{command}.1"));
-        // In roff a hyphen of the text is `\-`.
+        // In roff a hyphen of the text is written `\-`.
         let page = read_to_string(&path).unwrap_or_else(|error| panic!("{path:?}: {error}"));
         let page = page.replace("\\-", "-");
         assert!(page.contains(&format!("fusee-bench {command}")), "an example: {page}");

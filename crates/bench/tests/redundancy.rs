@@ -1,4 +1,4 @@
-//! `fusee-bench redundancy`: a small run. Its times are not judged, but its reads and writes are.
+//! `fusee-bench redundancy`: a small run. The test does not judge times, but the run checks its reads and writes.
 
 use std::fs;
 
@@ -21,7 +21,7 @@ fn transitions_move_what_the_layouts_and_the_paper_say() {
     command.args(["--value-bytes=256B,16KiB,60KiB", "--json"]).arg("--plot").arg(&plot);
     let report = finish(&mut command).expect_code(0).json();
     assert_eq!((&report["errors"]["total"], &report["mismatches"]), (&0.into(), &0.into()));
-    // Values of 256 bytes are replicated only, the others have three groups of keys.
+    // Values of 256 bytes can only be replicated; each other length has three groups of keys.
     assert_eq!((&report["verified_keys"], &report["fabric"]), (&21.into(), &"tcp".into()));
     let refused = report["refused"].as_array().unwrap();
     assert!(refused.len() == 1 && refused[0].as_str().unwrap().contains("512"), "{report:#}");
@@ -42,7 +42,8 @@ fn transitions_move_what_the_layouts_and_the_paper_say() {
                 (&table_1.into(), &6.into())
             );
             let number = |name: &str| way[name].as_f64().unwrap();
-            // A slot or two are added; and a session that has to wait for a block reads the value again.
+            // A transition also accesses a slot or two, and a session that has to wait for a block reads the value
+            // again.
             let over = number("lengths") / number("lengths_by_class");
             assert!((1.0..1.5).contains(&over), "{over}: {report:#}");
             assert!(number("lengths_by_class") < 1.125 * table_1 + 0.1, "{report:#}");

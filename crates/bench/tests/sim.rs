@@ -102,7 +102,7 @@ fn the_scenarios_are_listed_with_their_faults() {
     }
 }
 
-/// A signal ends a run in the middle, however long it would have taken.
+/// A signal ends a run in the middle, however long the run would have taken.
 #[test]
 fn a_signal_stops_a_run_that_has_begun() {
     for (signal, code) in [("-TERM", 143), ("-INT", 130)] {

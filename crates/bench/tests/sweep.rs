@@ -1,4 +1,4 @@
-//! `fusee-bench sweep`: every axis once, tiny. The results are not judged.
+//! `fusee-bench sweep`: every axis once, with little work. The results are not judged.
 
 // Promise API-5: `fusee-bench sweep` measures and draws every axis.
 // Promise API-6: Ctrl-C ends a benchmark with a report, and leaves nothing behind.
@@ -85,7 +85,7 @@ fn an_interrupted_sweep_reports_and_leaves() {
     command.args(["--rounds=1000", "--seconds=0.05", "--warm-up=0.05"]);
     let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = child.spawn().unwrap();
-    // The line comes once the command listens for signals; after that it loads, or runs rounds.
+    // The line appears once the command listens for signals. After it the command loads, or runs rounds.
     let mut said = String::new();
     BufReader::new(child.stderr.as_mut().unwrap()).read_line(&mut said).unwrap();
     assert!(said.contains("loading"), "{said}");

@@ -1,4 +1,4 @@
-//! Benchmarks behind `fusee switch`: hot keys, and the end of a switch.
+//! Benchmarks with `fusee switch` in the path: hot keys, and the end of a switch.
 
 // Promise API-15
 
@@ -9,8 +9,8 @@ use fusee_testing::switch::SwitchUnderTest;
 use fusee_testing::{UpCluster, finish, fusee_bench, signal, wait};
 use serde_json::Value;
 
-/// All sessions change the same few keys, as processes would, so hints are nearly always stale. With the
-/// switch, a stale hint costs no phase if the switch knows better.
+/// All sessions change the same few keys, each with hints of its own as if it were a process, so hints are nearly
+/// always stale. A stale hint costs no additional phase if the switch knows where the slot leads.
 #[test]
 fn hot_keys_take_fewer_phases_behind_a_switch() {
     let up = UpCluster::start(&["--memory-nodes", "2", "--fabric", "tcp", "--switch"]);
@@ -45,7 +45,7 @@ fn hot_keys_take_fewer_phases_behind_a_switch() {
     assert!(with[1] < without[1], "{with:?} with the switch, {without:?} without");
 }
 
-/// A switch is told to stop, or killed, during a benchmark: the operations that are cut off fail, and the
+/// If a switch is told to stop, or is killed, during a benchmark, then the operations that are cut off fail, and the
 /// history is linearizable.
 #[test]
 fn a_switch_that_ends_under_load_loses_nothing() {

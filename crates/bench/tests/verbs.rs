@@ -14,7 +14,7 @@ use fusee_testing::{UpCluster, finish, fusee_bench};
 fn has_device() -> bool {
     let found = fs::read_dir("/sys/class/infiniband").is_ok_and(|mut all| all.next().is_some());
     if !found {
-        // Not by println, which the test harness captures.
+        // The harness of the tests captures what println prints, so this writes to standard error.
         let _told = std::io::Write::write_fmt(
             &mut std::io::stderr(),
             format_args!("SKIPPED: no RDMA device, so no cluster over verbs\n"),
@@ -52,7 +52,7 @@ fn other_processes_put_and_get_over_verbs() {
         run(&["delete", "k"]).expect_code(0);
         run(&["get", "k"]).expect_error(1, "key `k` not found");
     }
-    // No fabric that needs the node's processor is offered.
+    // The node offers no fabric that needs its processor.
     for fabric in ["shm", "tcp"] {
         let refused = up.run(&["get", "k", "--fabric", fabric]);
         refused.expect_error(3, "does not offer this fabric");
@@ -81,15 +81,16 @@ fn what_two_processes_do_over_verbs_is_linearizable() {
 fn processor_time(pids: &[u32]) -> Duration {
     let ticks = |pid: &u32| {
         let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
-        // Behind the name in brackets: fields 14 and 15 of proc(5).
+        // Fields 14 and 15 of proc(5) are counted from behind the name in brackets.
         let fields: Vec<&str> = stat.rsplit_once(')').unwrap().1.split_whitespace().collect();
         fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()
     };
-    // Linux counts a hundred ticks a second.
+    // Linux counts a hundred ticks per second.
     Duration::from_millis(pids.iter().map(ticks).sum::<u64>() * 10)
 }
 
-/// The device does all that an operation needs of a memory node (here: the kernel, in interrupts).
+/// The RDMA device does all that an operation needs of a memory node (an emulated device does it in the kernel, in
+/// interrupts).
 #[test]
 fn memory_nodes_do_nothing_while_others_read() {
     if !has_device() {
@@ -109,7 +110,7 @@ fn memory_nodes_do_nothing_while_others_read() {
         }
         processor_time(nodes) - before
     };
-    // Idle nodes renew their leases, which takes time on an emulated machine.
+    // Idle nodes renew their leases, which takes processor time on an emulated machine.
     let idle = during(&mut || std::thread::sleep(Duration::from_millis(50)));
     let mut reads = 0;
     let busy = during(&mut || {

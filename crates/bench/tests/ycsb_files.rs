@@ -9,7 +9,7 @@ use serde_json::Value;
 
 const KEYS: usize = 50;
 
-/// Returns a key in the form of YCSB's; one of them is longer than any of the prototype's.
+/// Returns a key in YCSB's form. Key 7 is longer than any key of the paper's prototype.
 fn name(number: usize) -> String {
     match number {
         7 => format!("user{}", "7".repeat(300)),
@@ -17,7 +17,7 @@ fn name(number: usize) -> String {
     }
 }
 
-/// Writes a file to load, and one with searches and updates of all keys, and inserts and deletes of a few.
+/// Writes a file to load, and a file with searches and updates of all keys, and inserts and deletes of a few keys.
 fn files(scratch: &Scratch) -> [String; 4] {
     let mut load = "\"recordcount\"=\"50\"\n".to_owned();
     let mut trans = String::new();
@@ -61,7 +61,7 @@ fn every_line_is_done_once() {
         let report = run(&files, more);
         counts(&report, [50, 50, 5, 5]);
         assert_eq!(report["ended_by"], "operations");
-        // Inserted keys are verified as well.
+        // Keys that the run inserted are verified as well.
         assert_eq!(report["verified_keys"], KEYS + 5);
         assert_eq!(report["settings"]["keys"], KEYS);
     }
@@ -73,7 +73,7 @@ fn the_file_is_done_over_and_over_if_more_is_asked_for() {
     let files = files(&scratch);
     let report = run(&files, &["--operations", "330", "--threads", "3", "--coroutines", "2"]);
     counts(&report, [150, 150, 15, 15]);
-    // Half of the file.
+    // 55 operations are half of the file.
     assert_eq!(run(&files, &["--operations", "55"])["operations"], 55);
     let report = run(&files, &["--seconds", "0.5"]);
     assert!(report["operations"].as_u64().unwrap() > LINES, "{report:#}");
@@ -105,7 +105,7 @@ fn nothing_of_the_files_is_left_in_a_cluster() {
     }
     run(&files, &["--master", &up.master, "--keep", "--operations", "1"]);
     assert_eq!(up.run(&["get", &name(0)]).expect_code(0).stdout.len(), 1024 - name(0).len());
-    // Pairs that a run left behind do not disturb the next one.
+    // Pairs that an earlier run has left do not disturb a run.
     run(&files, &["--master", &up.master]);
 }
 
@@ -120,7 +120,7 @@ fn a_pair_that_somebody_else_wrote_is_noticed() {
     let output = std::thread::scope(|scope| {
         let line = [&line[..], &["--load-file", &load, "--trans-file", &trans]].concat();
         let running = scope.spawn(move || finish(&mut fusee_bench(&line)));
-        // Loading may take a while: `get` finds the key once it is loaded.
+        // Loading possibly takes a while; `get` finds the key once it is loaded.
         fusee_testing::eventually("it is loaded", || up.run(&["get", "a"]).code == Some(0));
         up.run(&["put", "a", "garbage"]).expect_code(0);
         running.join().unwrap()

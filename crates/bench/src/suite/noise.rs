@@ -1,9 +1,9 @@
-//! `fusee-bench noise`: latencies of short gets beside a session that moves long values.
+//! `fusee-bench noise`: latencies of short gets while another session moves long values.
 //!
-//! In every round one session reads short values, one after the other, first alone, then beside another session that
-//! reads a long value all the time, then beside one that writes it. So a machine that is busy for a while slows all
-//! alike. The other session has a thread of its own; on a machine with few processors it takes one from the memory
-//! nodes as well.
+//! In every round one session reads short values, one after the other: first alone, then while another session reads a
+//! long value all the time, then while the other session writes the long value. As every round has all three parts, a
+//! machine that is busy for a while slows all of them alike. The other session has a thread of its own; on a machine
+//! with few processors this thread also takes processor time from the memory nodes.
 
 use std::fmt::Write as _;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -23,7 +23,7 @@ use serde::Serialize;
 use crate::report::{BenchFindings, BenchInvocation, BenchOutputArgs, BenchReport, MeasuredSetup};
 use crate::tally::empty_latencies;
 
-/// Short values.
+/// Number of short values.
 const KEYS: u32 = 1_000;
 
 /// The arguments.
@@ -85,7 +85,7 @@ impl NoiseLoad {
         }
     }
 
-    /// Makes the load until it is told to stop; returns the number of operations.
+    /// Runs the load until `stop` is set; returns the number of operations.
     fn run_until_stopped(
         self,
         client: &BlockingClient,
@@ -117,7 +117,7 @@ struct NoiseReport {
     rows: Vec<NoiseRow>,
 }
 
-/// Gets of short values beside this load, of all rounds.
+/// The gets of short values beside one load, in all rounds.
 #[derive(Debug, Serialize)]
 struct NoiseRow {
     beside: NoiseLoad,
@@ -204,7 +204,7 @@ fn key(number: u32) -> Vec<u8> {
     format!("a short value {number}").into_bytes()
 }
 
-/// Makes reads one after the other for this time.
+/// Reads values one after the other for this number of seconds.
 fn reads(
     seconds: f64,
     mut read: impl FnMut(u32) -> Result<(), WriteError>,
@@ -218,7 +218,7 @@ fn reads(
     Ok(())
 }
 
-/// Measures beside a load; returns how many long values were moved meanwhile.
+/// Runs `measure` beside a load; returns how many long values the load has moved meanwhile.
 fn measure_beside(
     client: &BlockingClient,
     noise: NoiseLoad,

@@ -1,10 +1,10 @@
-//! `fusee-bench sizes`: the bytes of the pools that pairs of some sizes take.
+//! `fusee-bench sizes`: the bytes of the pools that pairs of certain sizes take.
 //!
-//! Sizes are drawn, and no cluster runs: the layouts decide. An *object* is as long as the size
-//! class of the pair, with header and log entry; a *block* holds objects of one class, its header,
-//! its bitmap, and a rest at its end. The bytes of blocks are those of full blocks, on all places
-//! of a redundancy. A pair that is too short for the redundancy is replicated. In addition, a
-//! session holds one block for every class and redundancy that it writes, full or not.
+//! Sizes are drawn, and no cluster runs, because the layouts decide the result. An *object* is as long as the size
+//! class of the pair with its header and log entry. A *block* holds objects of one class, and loses its header, its
+//! bitmap, and a rest at its end. The bytes of blocks are those of full blocks, on all places of a redundancy. A pair
+//! that is too short for the redundancy is replicated. In addition, a session holds one block for every class and
+//! redundancy that it writes, full or not; the result does not include this.
 
 use std::fmt;
 use std::fmt::Write as _;
@@ -71,7 +71,7 @@ pub struct SizesArgs {
     output: BenchOutputArgs,
 }
 
-/// A distribution of sizes, in bytes; both ends are included.
+/// A distribution of sizes in bytes. The bounds are included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SizeDistribution {
     Fixed(u32),
@@ -134,22 +134,22 @@ impl fmt::Display for SizeDistribution {
     }
 }
 
-/// The memory of pairs of one distribution.
+/// The memory that pairs of one distribution take.
 #[derive(Debug, Serialize)]
 struct SizesRow {
     values: String,
     #[serde(serialize_with = "by_name")]
     redundancy: Redundancy,
-    /// Pairs with this redundancy; the others are replicated.
+    /// Number of pairs with this redundancy; the other pairs are replicated.
     pairs_of_it: u64,
-    /// Keys and values.
+    /// Bytes of keys and values.
     user_bytes: u64,
     object_bytes: u64,
     block_bytes: f64,
     object_per_user: f64,
     block_per_object: f64,
     block_per_user: f64,
-    /// Size classes that occurred: as many blocks are open in a session.
+    /// Number of size classes that occurred. A session has as many open blocks.
     classes: usize,
 }
 
@@ -298,7 +298,7 @@ mod tests {
 
     #[test]
     fn what_fixed_sizes_take_is_what_the_layouts_say() {
-        // 16 + 48 bytes of a pair and 40 of the object make two units of 64 bytes, on three replicas.
+        // 16 + 48 bytes of a pair and 40 bytes of the object take two units of 64 bytes, on each of three replicas.
         let replicated = Redundancy::default();
         let args = args("fixed:48", 10);
         let row = row(&args, SizeDistribution::Fixed(48), replicated).unwrap();
@@ -332,7 +332,7 @@ mod tests {
             assert!(seen[3..=9].iter().all(|n| *n > 100) && seen[..3] == [0; 3], "{seen:?}");
             assert_eq!(seen.iter().sum::<u32>(), 10_000);
         }
-        // As many sizes below 1 KiB as above.
+        // As many sizes are below 1 KiB as above.
         let octaves = SizeDistribution::LogUniform(1, (1 << 20) - 1);
         let below = (0..10_000).filter(|_| octaves.draw(&mut rng) < 1 << 10).count();
         assert!((4_700..5_300).contains(&below), "{below}");

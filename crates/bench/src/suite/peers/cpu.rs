@@ -1,19 +1,19 @@
-//! The time that threads of a process have been on a processor.
+//! The processor time of a process's threads.
 
 use std::fs;
 use std::io;
 use std::path::PathBuf;
 
-/// A thread.
+/// A thread of a process, as its directory in `/proc`.
 #[derive(Clone, Debug)]
 pub struct ProcessThread(PathBuf);
 
-/// Returns the threads of a process, or those with this name.
+/// Returns all threads of a process, or only the threads with this name.
 pub fn process_threads(process: u32, name: Option<&str>) -> io::Result<Vec<ProcessThread>> {
     let mut tasks = Vec::new();
     for task in fs::read_dir(format!("/proc/{process}/task"))? {
         let path = task?.path();
-        // Other threads may end meanwhile.
+        // A thread that ends meanwhile has no name any more.
         let own_name = fs::read_to_string(path.join("comm")).unwrap_or_default();
         if name.is_none_or(|name| own_name.trim_end() == name) {
             tasks.push(ProcessThread(path));
@@ -22,7 +22,7 @@ pub fn process_threads(process: u32, name: Option<&str>) -> io::Result<Vec<Proce
     Ok(tasks)
 }
 
-/// Returns the sum of their times, in nanoseconds.
+/// Returns the sum of the threads' processor times, in nanoseconds.
 pub fn time_ns(tasks: &[ProcessThread]) -> io::Result<u64> {
     let time = |task: &ProcessThread| {
         let text = fs::read_to_string(task.0.join("schedstat"))?;
@@ -45,7 +45,7 @@ mod tests {
             let own = process_threads(std::process::id(), Some("a name")).unwrap();
             assert_eq!(own.len(), 1);
             let before = time_ns(&own).unwrap();
-            // The system updates the figure at the latest when it switches threads.
+            // The system updates the time at the latest when it switches threads.
             while time_ns(&own).unwrap() == before {
                 std::thread::sleep(std::time::Duration::from_millis(1));
             }

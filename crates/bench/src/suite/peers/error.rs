@@ -6,7 +6,7 @@ use fusee_linearizability::HistoryAnswer;
 
 use crate::store::OperationError;
 
-/// The reason of a failure.
+/// The reason for which an operation failed.
 #[derive(Debug, thiserror::Error)]
 pub enum PeerError {
     /// An insert found that the key exists.
@@ -15,7 +15,7 @@ pub enum PeerError {
     /// An update or delete did not find the key.
     #[error("the key does not exist")]
     Absent,
-    /// The connection to the server broke, or the answer has another form.
+    /// The connection to the server broke, or an answer does not have the expected form.
     #[error("{0}")]
     Io(#[from] io::Error),
     /// An error of LMDB.

@@ -1,4 +1,4 @@
-//! FUSEE, in this process: its memory nodes, and a session of each thread.
+//! FUSEE as a peer: memory nodes in this process, and a session for each client thread.
 
 use fusee_cli::failure::Failure;
 use fusee_client::{BatchWrite, BlockingClient, FabricKind, Session, WriteError};
@@ -10,9 +10,9 @@ use crate::loaded_cluster::{LoadedCluster, last_byte};
 use crate::store::{BenchStore, PipelinedRequest, PipelinedSession};
 use fusee_workload::key_bytes;
 
-/// Requests in flight while a session learns where the keys are.
+/// Number of requests in flight while a session fills its index cache.
 const LEARNED_TOGETHER: usize = 16;
-/// The threads that stand for the NIC.
+/// The name of the threads that execute verbs over TCP, in place of a NIC.
 const SERVERS: &str = "fusee-tcp";
 
 pub struct FuseePeer {
@@ -43,7 +43,7 @@ impl FuseePeer {
 impl BenchStore for FuseePeer {
     type Session = Session;
 
-    /// Opens a session that knows the place of every key.
+    /// Opens a session that has every key in its index cache.
     fn open(&self) -> Result<Session, WriteError> {
         let session = self.client.session()?;
         let all = (0..self.keys).map(|number| PipelinedRequest::Get(key_bytes(number.into())));
@@ -81,9 +81,9 @@ impl PipelinedSession for Session {
     }
 }
 
-/// Over shared memory an operation is over at once, so there is never more than one in flight. But a caller with
-/// several requests can hand them over together: then successive reads wait for memory together, and so do
-/// updates. (Updates of a batch come before its reads.)
+/// Over shared memory an operation ends at once, so there is never more than one in flight. But a caller with several
+/// requests can hand them over as a batch: then the reads of the batch wait for memory together, and so do its updates.
+/// (The updates of a batch run before its reads.)
 async fn run_in_batches(
     session: &Session,
     requests: &[PipelinedRequest],

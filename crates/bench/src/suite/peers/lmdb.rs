@@ -1,4 +1,4 @@
-//! LMDB, in this process: a transaction for each operation, and nothing is ever synced.
+//! LMDB as a peer, in this process: each operation is a transaction, and nothing is ever synced to a disk.
 
 use fusee_cli::failure::Failure;
 use heed::types::Bytes;
@@ -15,7 +15,7 @@ use fusee_workload::key_bytes;
 pub struct Lmdb {
     env: Env,
     database: Database<Bytes, Bytes>,
-    // Dropped last.
+    // Declared last, so that the directory is removed after the store has been closed.
     _directory: TemporaryHandle,
 }
 
@@ -53,8 +53,9 @@ impl Lmdb {
 
 #[allow(unsafe_code)]
 fn open(mut options: EnvOpenOptions, directory: &TemporaryHandle) -> Result<Env, heed::Error> {
-    // SAFETY: the directory is new, and no other code knows of it: the files are opened once. The flags give up the
-    // survival of the files beyond the system, which is not wanted.
+    // SAFETY: LMDB requires that nothing else opens or changes its files while they are mapped. The directory is new
+    // and no other code knows it, and this call opens the files once. With these flags a crash of the system can damage
+    // the files, which are not needed after that.
     unsafe {
         options.flags(EnvFlags::NO_SYNC | EnvFlags::WRITE_MAP);
         options.open(directory.path())
@@ -75,14 +76,14 @@ impl PeerStore for Lmdb {
     }
 }
 
-/// The access of one thread.
+/// A thread's access to the store.
 pub struct LmdbSession {
     env: Env,
     database: Database<Bytes, Bytes>,
 }
 
 impl LmdbSession {
-    /// Writes a key; `is_there` selects an existing or a new one.
+    /// Writes a key; `is_there` tells whether the key has to exist, or must not exist.
     fn write(&self, key: &[u8], value: &[u8], is_there: bool) -> Result<(), PeerError> {
         let mut transaction = self.env.write_txn()?;
         match (self.database.get(&transaction, key)?.is_some(), is_there) {
@@ -132,7 +133,7 @@ impl BenchSession for LmdbSession {
 }
 
 impl PipelinedSession for LmdbSession {
-    /// One request at a time: each is over at once.
+    /// Executes one request at a time, because each request ends at once.
     fn run(
         &self,
         requests: &[PipelinedRequest],

@@ -1,16 +1,16 @@
-//! `fusee-bench peers`: FUSEE beside the stores that a user might choose instead.
+//! `fusee-bench peers`: FUSEE compared with the stores that a user might choose instead.
 //!
-//! Every round is one sequence of operations. Each peer executes it, one operation after the other, from one thread or
-//! from several, each a part of it: YCSB A (half of them updates), B (one in twenty) or C (none), on Zipfian keys. The
-//! order of the peers changes with every round. Ratios are of the same round, so that a machine that is busy for a
-//! while slows all.
+//! Every round is one sequence of operations on Zipfian keys: YCSB A (half of them are updates), B (one in twenty) or C
+//! (none). Each peer executes the sequence, in one thread or divided among several threads. The order of the peers
+//! changes with every round. Ratios are of the same round, so that a machine that is busy for a while slows all peers
+//! alike.
 //!
-//! Memcached and Redis run in processes of their own, started here, without persistence. LMDB runs in this
-//! process, on files that it never syncs. FUSEE keeps three replicas of the index and two of the data;
-//! the others keep one copy.
+//! Memcached and Redis run in processes of their own, started here, without persistence. LMDB runs in this process, on
+//! files that it never syncs. FUSEE keeps three replicas of the index and two of the data; the other stores keep one
+//! copy.
 //!
-//! Beside the time of an operation stands the processor time of the server: memory nodes are meant to be weak machines.
-//! Over shared memory, and in LMDB, there is no server.
+//! Next to the time of an operation the report has the processor time of the server, because memory nodes are meant to
+//! be weak machines. FUSEE over shared memory and LMDB have no server.
 
 mod cpu;
 mod error;
@@ -48,11 +48,11 @@ use server::{Memcached, Redis};
 pub use values::PeerValues;
 use workers::PeerWorkerPool;
 
-/// The longest value, as with --pair-bytes.
+/// Maximum length of a value, the same as for --pair-bytes.
 const MAX_VALUE_BYTES: u32 = 65_536;
 /// The skew of YCSB.
 const THETA: f64 = 0.99;
-/// The seed of the choice of popular keys: the same in every round.
+/// The seed that decides which keys are popular. It is the same in every round.
 const POPULAR: u64 = 1;
 
 /// The arguments.
@@ -125,10 +125,10 @@ pub struct PeersArgs {
     output: BenchOutputArgs,
 }
 
-/// A store that takes part. When it is made, all pairs have been put, and sessions that it opens know the places of
-/// all.
+/// A store that takes part. Once a value of this type exists, all pairs have been put, and every session that it opens
+/// knows where all pairs are.
 pub trait PeerStore: BenchStore<Session: PipelinedSession> + Send + 'static {
-    /// Returns the threads of its server; none if there is no server.
+    /// Returns the threads of the store's server; none if it has no server.
     fn server_threads(&self) -> Result<Vec<ProcessThread>, Failure>;
 }
 
@@ -147,7 +147,7 @@ impl PeerSettings {
         PeerValues::new(self.values)
     }
 
-    /// Lets a peer take part.
+    /// Starts the client threads of a peer.
     fn crew<P: PeerStore>(
         &self,
         peer: Result<P, Failure>,
@@ -157,10 +157,10 @@ impl PeerSettings {
     }
 }
 
-/// Starts a peer with so many client threads.
+/// Starts a peer with this number of client threads.
 type StartPeer = fn(&PeerSettings, u16) -> Result<PeerWorkerPool, Failure>;
 
-/// All peers, with the program that has to be installed.
+/// All peers, each with the program that has to be installed, if it needs one.
 const ALL: [(&str, Option<&str>, StartPeer); 7] = [
     ("fusee-shm", None, |way, n| way.crew(FuseePeer::new(way, FabricKind::Shm), n)),
     ("fusee-tcp", None, |way, n| way.crew(FuseePeer::new(way, FabricKind::Tcp), n)),
@@ -176,23 +176,23 @@ const REDIS: &str = "redis-server";
 
 #[derive(Debug, Serialize)]
 struct PeersReport {
-    /// The distribution of lengths, if values differ in length.
+    /// The distribution of the values' lengths, if they differ.
     values: Option<String>,
     absent: Vec<String>,
     runs: Vec<PeersRun>,
 }
 
-/// One workload, with numbers of threads and of requests in flight in each.
+/// The results of one workload with one number of threads, and of requests in flight in each thread.
 #[derive(Debug, Serialize)]
 struct PeersRun {
     workload: String,
     depth: u16,
     threads: u16,
-    /// Nanoseconds from one operation to the next, of all threads together.
+    /// By peer: the time of the run divided by the operations of all threads, in nanoseconds.
     ns: BTreeMap<String, Spread>,
-    /// Nanoseconds that the server's threads were on a processor, by operation; of peers that have a server.
+    /// By peer with a server: processor time of the server's threads per operation, in nanoseconds.
     server_cpu_ns: BTreeMap<String, Spread>,
-    /// The time of the others over the time of a peer of ours, in the same round.
+    /// By FUSEE peer: the times of the other peers, divided by the time of the FUSEE peer in the same round.
     times_of: BTreeMap<String, BTreeMap<String, Spread>>,
 }
 
@@ -242,7 +242,7 @@ pub fn run(args: &PeersArgs) -> Result<(), Failure> {
     shell.print_results(args, None, PeersReport { values, absent, runs }, None)
 }
 
-/// All rounds of one workload.
+/// Runs all rounds of one workload.
 fn measure_workload(
     args: &PeersArgs,
     peers: &[(&str, PeerWorkerPool)],
@@ -296,7 +296,7 @@ fn name_of(workload: YcsbWorkload) -> String {
     workload.to_string().to_uppercase()
 }
 
-/// Returns the requests of a round, the same for all peers.
+/// Returns the requests of a round, which are the same for all peers.
 fn requests(
     args: &PeersArgs,
     workload: YcsbWorkload,
@@ -370,7 +370,7 @@ impl PeersRun {
 pub mod tests {
     use super::*;
 
-    /// Few small pairs.
+    /// Returns the size of a cluster with few small pairs.
     pub fn small() -> LoadedClusterArgs {
         LoadedClusterArgs {
             keys: 1000,

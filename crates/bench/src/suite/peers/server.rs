@@ -1,4 +1,4 @@
-//! Memcached and Redis: a server, started here and stopped in the end, and connections to it.
+//! Memcached and Redis as peers: a server that is started here and stopped at the end, and connections to it.
 
 use std::cell::RefCell;
 use std::io::{self, Write};
@@ -17,18 +17,18 @@ use crate::store::{BenchSession, BenchStore, PipelinedRequest, PipelinedSession,
 use crate::temporary::{TemporaryHandle, free_port};
 use fusee_workload::{KEY_BYTES, key_bytes};
 
-/// The time limit for a server to answer.
+/// The time limit for a server to answer after its start.
 const START_PATIENCE: Duration = Duration::from_secs(10);
-/// Requests that are sent together while loading.
+/// Number of requests that are sent together while loading.
 const LOADED_TOGETHER: usize = 64;
 
-/// The condition for storing a value.
+/// The condition under which a server stores a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SetCondition {
     Always,
-    /// If the key does not exist.
+    /// Only if the key does not exist.
     Absent,
-    /// If the key exists.
+    /// Only if the key exists.
     There,
 }
 
@@ -60,11 +60,11 @@ impl PeerAddress {
     }
 }
 
-/// A server, and the way to it.
+/// A server, and its address.
 pub struct PeerServer<P> {
     process: TemporaryHandle,
     address: PeerAddress,
-    /// Of each client thread.
+    /// Number of connections of each client thread.
     connections: u16,
     protocol: PhantomData<fn() -> P>,
 }
@@ -129,7 +129,7 @@ impl<P: PeerProtocol + 'static> PeerStore for PeerServer<P> {
     }
 }
 
-/// Connections, with `depth` requests in flight on all of them together.
+/// The connections of one client thread. `depth` requests are in flight on all of them together.
 pub struct PeerSession<P> {
     connections: RefCell<Vec<PeerConnection>>,
     protocol: PhantomData<fn() -> P>,
@@ -193,7 +193,7 @@ impl<P: PeerProtocol> BenchSession for PeerSession<P> {
         }
     }
 
-    /// The thread waits within an operation.
+    /// An operation blocks its thread until its answer has come.
     fn is_immediate(&self) -> bool {
         true
     }
@@ -242,7 +242,7 @@ impl<P: PeerProtocol> PipelinedSession for PeerSession<P> {
     }
 }
 
-/// Receives the value that an answer announces, up to the end of its line.
+/// Receives the value that an answer announces, and the end of its line.
 fn value(connection: &mut PeerConnection, len: usize) -> io::Result<Option<&[u8]>> {
     let bytes = connection.bytes(len + 2)?;
     Ok(Some(&bytes[..len]))
@@ -280,7 +280,7 @@ fn socket(dir: &Path) -> PathBuf {
     dir.join("socket")
 }
 
-/// The meta commands, which are the shortest.
+/// Speaks memcached's meta commands, which are the shortest.
 impl PeerProtocol for Memcached {
     fn get(out: &mut Vec<u8>, key: &[u8]) {
         out.extend_from_slice(b"mg ");
@@ -420,7 +420,7 @@ mod tests {
     use crate::suite::sizes::SizeDistribution;
     use crate::temporary::is_installed;
 
-    /// Drives the server; returns at once if it is not installed.
+    /// Drives the server as any store, or does nothing if the server is not installed.
     fn drive<P: PeerProtocol>(
         program: &str,
         start: fn(&PeerSettings) -> Result<PeerServer<P>, Failure>,

@@ -1,4 +1,4 @@
-//! The values of the pairs: each key has a length of its own, which updates keep.
+//! The values of the pairs. The length of a value depends on its key, so updates keep it.
 
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
@@ -17,7 +17,7 @@ pub struct PeerValues {
 }
 
 impl PeerValues {
-    /// Draws the lengths: the same in every run.
+    /// Draws the lengths, which are the same in every run.
     pub fn new(sizes: SizeDistribution) -> PeerValues {
         let mut rng = SmallRng::seed_from_u64(1);
         let lengths: Vec<u32> = (0..LENGTHS).map(|_| sizes.draw(&mut rng)).collect();
@@ -27,7 +27,7 @@ impl PeerValues {
 
     /// Returns the value of a key.
     pub fn of(&self, key: &BenchKey) -> &[u8] {
-        // Keys end in the digits of their number.
+        // The last 8 bytes of a key are digits of its number.
         let number = u64::from_le_bytes(*key.last_chunk().expect("a key has 16 bytes"));
         let which = number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56;
         &self.longest[..self.lengths[which as usize] as usize]

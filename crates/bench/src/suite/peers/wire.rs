@@ -1,4 +1,4 @@
-//! A connection to a server, with requests in a row, and their answers.
+//! A connection to a server, on which several requests can be sent before their answers are received.
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
@@ -37,7 +37,7 @@ impl PeerSocket {
     }
 }
 
-/// Requests that wait to be sent, and received bytes that were not read yet.
+/// A connection, with requests that wait to be sent and received bytes that were not read yet.
 pub struct PeerConnection {
     socket: PeerSocket,
     out: Vec<u8>,
@@ -56,7 +56,7 @@ impl PeerConnection {
         &mut self.out
     }
 
-    /// Sends the requests, in one call.
+    /// Sends all requests of the buffer in one call.
     pub fn send(&mut self) -> io::Result<()> {
         self.socket.write_all(&self.out)?;
         self.out.clear();
@@ -110,7 +110,7 @@ impl PeerConnection {
     }
 }
 
-/// Returns the number behind a prefix of a line.
+/// Returns the number that follows this prefix in a line.
 pub fn number(line: &[u8], prefix: &[u8]) -> io::Result<usize> {
     let digits = line.strip_prefix(prefix).and_then(|digits| str::from_utf8(digits).ok());
     let number = digits.and_then(|digits| digits.trim().parse().ok());

@@ -1,4 +1,4 @@
-//! The client threads of a peer, which wait for work.
+//! The client threads of a peer, which wait for jobs.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use super::cpu::ProcessThread;
 use super::{PeerStore, PeerValues};
 use crate::store::{OperationError, PipelinedRequest, PipelinedSession};
 
-/// A part of the requests.
+/// The part of a round's requests that one thread executes.
 struct PeerJob {
     requests: Arc<Vec<PipelinedRequest>>,
     part: Range<usize>,
@@ -27,7 +27,7 @@ struct PeerThread {
 impl Drop for PeerThread {
     fn drop(&mut self) {
         self.jobs = None;
-        // If the thread panicked, it has reported that, and its caller has failed.
+        // If the thread panicked, it has reported that, and the caller that waited for it has failed.
         let _ended = self.handle.take().map(JoinHandle::join);
     }
 }
@@ -35,12 +35,12 @@ impl Drop for PeerThread {
 /// A peer with threads, each with a session of its own.
 pub struct PeerWorkerPool {
     threads: Vec<PeerThread>,
-    // Keeps the peer, which ends after the threads.
+    // Keeps the peer alive. Declared last, so that the peer ends after the threads.
     server: Box<dyn Fn() -> Result<Vec<ProcessThread>, Failure>>,
 }
 
 impl PeerWorkerPool {
-    /// Starts the threads. The pairs of the peer have these values.
+    /// Starts the threads. `values` are the values of the peer's pairs.
     pub fn new<P: PeerStore>(
         peer: P,
         values: PeerValues,
@@ -68,7 +68,7 @@ impl PeerWorkerPool {
         (self.server)()
     }
 
-    /// Executes the requests: each of `threads` threads a part, with `depth` in flight.
+    /// Executes the requests in `threads` threads: each executes a part, with `depth` requests in flight.
     pub fn run(
         &self,
         requests: &Arc<Vec<PipelinedRequest>>,

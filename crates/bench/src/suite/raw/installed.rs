@@ -1,4 +1,4 @@
-//! Installed programs that measure other transports: their calls and their output.
+//! Installed programs that measure other transports: their command lines, and the parsing of their output.
 
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -8,17 +8,17 @@ use fusee_cli::failure::Failure;
 use crate::temporary::{TemporaryHandle, free_port};
 use crate::verbs::RawVerb;
 
-/// More time than any of their runs takes.
+/// A time limit longer than any run of these programs.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// The time limit for a server to listen.
 const START_PATIENCE: Duration = Duration::from_secs(5);
-/// The period of looks whether a program has ended.
+/// The interval between checks whether a program has ended.
 const POLL: Duration = Duration::from_millis(2);
 
 const UCX: &str = "ucx_perftest";
 const FI: &str = "fi_pingpong";
 
-/// Nanoseconds of an operation of UCX on posix shared memory.
+/// Returns the nanoseconds of one operation of UCX over POSIX shared memory.
 pub fn ucx(verb: RawVerb, operations: u32) -> Result<f64, Failure> {
     let (test, layout, bytes) = match verb {
         RawVerb::Read(bytes) => ("get", "bcopy", bytes),
@@ -35,7 +35,7 @@ pub fn ucx(verb: RawVerb, operations: u32) -> Result<f64, Failure> {
     rate.map(|rate| 1e9 / rate).ok_or_else(|| failed(UCX, &said))
 }
 
-/// Nanoseconds that a message of libfabric over TCP takes one way.
+/// Returns the nanoseconds that a message of libfabric over TCP takes one way.
 pub fn fi_pingpong(bytes: u32, trips: u32) -> Result<f64, Failure> {
     let port = free_port()?.to_string();
     let common = |command: &mut Command| {
@@ -56,7 +56,7 @@ pub fn fi_pingpong(bytes: u32, trips: u32) -> Result<f64, Failure> {
                 let us = us.ok_or_else(|| failed(FI, &said))?;
                 return Ok(us * 1000.0);
             }
-            // It does not listen yet.
+            // The server does not listen yet.
             Err(_) if Instant::now() < end && server.ended()?.is_none() => {
                 std::thread::sleep(Duration::from_millis(20));
             }
@@ -69,7 +69,7 @@ fn failed(program: &str, what: &str) -> Failure {
     Failure::operation(format!("{program} failed: {what}"))
 }
 
-/// Waits for a program and returns its output if it has ended well.
+/// Waits until a program has ended, and returns its output if the program succeeded.
 fn finish(program: &'static str, running: &TemporaryHandle) -> Result<String, Failure> {
     let end = Instant::now() + PATIENCE;
     loop {
@@ -88,7 +88,7 @@ fn finish(program: &'static str, running: &TemporaryHandle) -> Result<String, Fa
     }
 }
 
-/// Returns a number of the last row of a table: that in the column of this name.
+/// Returns the number in the last row of a table, in the column with this name.
 fn column(text: &str, separator: char, name: &str) -> Option<f64> {
     let cells = |line: &str| -> Vec<String> {
         let cells = line.split(separator).map(str::trim).filter(|cell| !cell.is_empty());

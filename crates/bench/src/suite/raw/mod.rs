@@ -1,16 +1,18 @@
-//! `fusee-bench raw`: the verbs of our fabrics beside the transports of other projects, without a key-value store
-//! around them.
+//! `fusee-bench raw`: the verbs of FUSEE's fabrics compared with the transports of other projects, without a key-value
+//! store around them.
 //!
-//! Verbs run one at a time on the same memory, so it is in the processor's cache. In every round all transports have
-//! their turn, and ratios are of the same round.
+//! Verbs run one at a time on the same memory, which therefore is in the processor's cache. In every round all
+//! transports take their turn, and ratios are of the same round.
 //!
-//! * *UCX over posix shared memory* is `ucx_perftest`, on the transport itself (UCT), which talks to itself (`-l`): one
-//!   process maps the memory and accesses it directly, as ours does. `get` with buffered copy is our READ; `put_bw`
-//!   with short messages, each of which is over before the next one, is our WRITE; `cswap` and `fadd` are our CAS and
-//!   FAA. (`put_lat` is something else: two processes that wait for each other's bytes.)
-//! * *libfabric over TCP* is `fi_pingpong` on connected endpoints: messages of n bytes to and fro between two
-//!   processes; it prints half of the round trip. A READ of n bytes is a small message and an answer of n bytes, a
-//!   WRITE the other way round: both stand beside one way of [`SMALL`] bytes and one of n.
+//! * *UCX over POSIX shared memory* is `ucx_perftest` on the transport itself (UCT), in a mode in which the program
+//!   talks to itself (`-l`): one process maps the memory and accesses it directly, as FUSEE's shared memory does. `get`
+//!   with buffered copy corresponds to READ; `put_bw` with short messages, each of which ends before the next one
+//!   begins, corresponds to WRITE; `cswap` and `fadd` correspond to CAS and FAA. (`put_lat` measures something else:
+//!   two processes that wait for each other's bytes.)
+//! * *libfabric over TCP* is `fi_pingpong` on connected endpoints. It sends messages of n bytes to and fro between two
+//!   processes, and prints half of the round trip. A READ of n bytes is a small message and an answer of n bytes, a
+//!   WRITE is a long message and a small answer: each is compared with one way of [`SMALL`] bytes plus one way of n
+//!   bytes.
 
 mod installed;
 
@@ -30,7 +32,7 @@ use crate::temporary::{self, is_installed};
 use crate::verbs::{RawCluster, RawVerb};
 use installed::{fi_pingpong, ucx};
 
-/// A request without data, or an answer.
+/// Bytes of a message without data: a request, or an answer.
 const SMALL: u32 = 32;
 /// Bytes of an atomic operation.
 const WORD_BYTES: u32 = 8;
@@ -88,7 +90,7 @@ impl RawTransport {
         ["shm", "ucx-posix", "tcp", "libfabric-tcp"][self as usize]
     }
 
-    /// Returns the program that the transport needs, and where to find it.
+    /// Returns the program that the transport needs, and the package that contains it.
     fn program(self) -> Option<(&'static str, &'static str)> {
         match self {
             RawTransport::Shm | RawTransport::Tcp => None,
@@ -104,7 +106,7 @@ impl RawTransport {
     /// Returns the verbs that the transport can execute with these numbers of bytes.
     fn verbs(self, bytes: &[u32]) -> Vec<RawVerb> {
         match self {
-            // Messages, one way.
+            // libfabric's verbs are messages one way.
             RawTransport::LibfabricTcp => {
                 let mut all: Vec<u32> = bytes.iter().copied().chain([SMALL]).collect();
                 all.sort_unstable();
@@ -126,7 +128,7 @@ struct RawReport {
     runs: Vec<RawComparison>,
 }
 
-/// A verb of ours, beside its counterpart.
+/// A verb of FUSEE and its counterpart.
 #[derive(Debug, Serialize)]
 struct RawComparison {
     transport: &'static str,
@@ -134,10 +136,10 @@ struct RawComparison {
     bytes: u32,
     /// Nanoseconds.
     ns: Spread,
-    /// The counterpart.
+    /// The name of the counterpart.
     beside: Option<&'static str>,
     beside_ns: Option<Spread>,
-    /// The time of ours over the time of the counterpart, in the same round.
+    /// The time of FUSEE's verb divided by the counterpart's, in the same round.
     times: Option<Spread>,
 }
 
@@ -164,7 +166,7 @@ pub fn run(args: &RawArgs) -> Result<(), Failure> {
     shell.print_results(args, None, RawReport { absent, runs: compare_verbs(&all) }, None)
 }
 
-/// Returns the transports that take part, and those that cannot.
+/// Returns the transports that take part, and the names of those that cannot.
 fn select_transports(args: &RawArgs) -> Result<(Vec<RawTransport>, Vec<&'static str>), Failure> {
     let mut transports = Vec::new();
     let mut absent = Vec::new();
@@ -189,7 +191,7 @@ fn select_transports(args: &RawArgs) -> Result<(Vec<RawTransport>, Vec<&'static 
     Ok((transports, absent))
 }
 
-/// Our fabrics.
+/// The clusters for FUSEE's fabrics.
 #[derive(Default)]
 struct RawFabrics {
     shm: Option<RawCluster>,
@@ -198,7 +200,7 @@ struct RawFabrics {
 
 impl RawFabrics {
     fn new(transports: &[RawTransport], largest: u32) -> Result<RawFabrics, Failure> {
-        // One object of the largest length.
+        // A cluster with one object of the largest length.
         let pair_bytes = largest.max(1024);
         let size = LoadedClusterArgs {
             keys: 1,
@@ -218,7 +220,7 @@ impl RawFabrics {
     }
 }
 
-/// Returns the nanoseconds of one verb.
+/// Returns the mean nanoseconds of one verb.
 fn measure(
     args: &RawArgs,
     own: &mut RawFabrics,
@@ -247,7 +249,7 @@ fn bytes(verb: RawVerb) -> u32 {
     }
 }
 
-/// Returns our verbs, beside the others.
+/// Returns FUSEE's verbs, each with its counterpart.
 fn compare_verbs(all: &RawSamples) -> Vec<RawComparison> {
     let row = |(transport, verb): (RawTransport, RawVerb), series: &RoundSamples| {
         let beside = find_counterpart(all, transport, verb);
@@ -271,7 +273,7 @@ fn compare_verbs(all: &RawSamples) -> Vec<RawComparison> {
     all.iter().map(|(key, series)| row(*key, series)).collect()
 }
 
-/// Returns the counterpart of a verb of ours, if it took part.
+/// Returns the counterpart of a verb of FUSEE, if the counterpart took part.
 fn find_counterpart(
     all: &RawSamples,
     transport: RawTransport,

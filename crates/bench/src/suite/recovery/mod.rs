@@ -1,13 +1,13 @@
 //! `fusee-bench recovery`: how long a killed client blocks others (P §6.5, Table 1).
 //!
-//! A client process updates keys in a loop and is killed (SIGKILL) in the middle of an update. Then
-//! a survivor in this process writes all of its keys; the time until the last of these writes has
-//! succeeded is the time that an application sees. The master's own figures divide it into parts.
+//! A client process updates keys in a loop and is killed (SIGKILL) in the middle of an update. Then a survivor in this
+//! process writes all of the client's keys. The time until the last of these writes has succeeded is the time that an
+//! application sees; the master's own figures divide it into parts.
 //!
-//! Most moments of an update block no other session: a slot waits for its writer only between the
-//! first CAS on a backup and the one on the primary. So the client is stopped (SIGSTOP) again and
-//! again, for a moment, until a write of the survivor finds a slot blocked; there it is killed. A
-//! round without such a moment is counted as one that blocked nothing.
+//! At most moments of an update, the update blocks no other session: a slot waits for its writer only between the
+//! writer's first CAS on a backup and its CAS on the primary. Therefore the client is stopped (SIGSTOP) again and again
+//! for a moment, until a write of the survivor finds a slot blocked; then the client is killed. A round in which no
+//! stop finds a blocked slot is counted as one that blocked nothing.
 
 mod report;
 mod survivor;
@@ -31,12 +31,12 @@ use report::{PAPER, RecoveryBenchReport, RecoveryRound, RecoverySummary};
 use survivor::{SurvivorPassResult, SurvivorThread};
 use victim::{VictimProcess, VictimTask};
 
-/// Updates beyond the requested ones that a client may make before it is dead.
+/// Maximum number of updates that a client makes after the requested ones, until it is dead.
 const MORE_UPDATES: u64 = 20_000;
 /// Maximum number of stops of a client in a round.
 const MOST_STOPS: u32 = 50;
-/// A pass over all keys is taken for blocked when it takes this many times as long as usual, within
-/// these bounds. A client that is stopped for longer than a lease would expire.
+/// A pass over all keys is taken for blocked if it takes this many times as long as usual, within the following bounds.
+/// They are short because a client that is stopped for longer than a lease would expire.
 const BLOCKED_FACTOR: u32 = 10;
 const LEAST_PATIENCE: Duration = Duration::from_millis(20);
 const MOST_PATIENCE: Duration = Duration::from_millis(300);
@@ -94,7 +94,7 @@ impl RecoveryArgs {
     }
 }
 
-/// Measures it and prints a report.
+/// Runs the benchmark and prints its report.
 pub fn run(args: &RecoveryArgs) -> Result<(), Failure> {
     let shell = BenchInvocation::begin("recovery", &args.output);
     interrupt::watch()?;
@@ -104,7 +104,7 @@ pub fn run(args: &RecoveryArgs) -> Result<(), Failure> {
     let mut tally = OperationTally::default();
     let mut note = |done: &SurvivorPassResult| tally.merge_failures(&done.tally);
     note(&writer.load()?);
-    // The first pass fills the cache.
+    // The first pass fills the index cache.
     let mut undisturbed = Duration::ZERO;
     for _ in 0..2 {
         let start = Instant::now();
@@ -148,7 +148,7 @@ struct RecoveryRoundRunner<'a> {
 }
 
 impl RecoveryRoundRunner<'_> {
-    /// Lets a client work, kills it, and waits until it blocks nothing.
+    /// Lets a client work, kills it, and waits until the dead client blocks nothing.
     fn run_round(&self, number: u64) -> Result<(RecoveryRound, Vec<SurvivorPassResult>), Failure> {
         let mut victim = VictimProcess::start(&VictimTask {
             master: self.servers.master().to_string(),
@@ -181,8 +181,8 @@ impl RecoveryRoundRunner<'_> {
         Ok((round, all))
     }
 
-    /// Stops the client in the middle of an update. Returns the number of stops, whether a pass
-    /// over its keys is blocked (and under way), and the results of the passes that were not.
+    /// Stops the client in the middle of an update. Returns the number of stops, whether a pass over the client's keys
+    /// is blocked (and still runs), and the results of the passes that were not blocked.
     fn stop_half_way(
         &self,
         victim: &VictimProcess,
@@ -197,8 +197,8 @@ impl RecoveryRoundRunner<'_> {
                 Some(done) => passes.push(done),
             }
             victim.go_on()?;
-            // Over a network the client must get through some round trips; the time differs at each
-            // stop.
+            // Over a network the client has to get through some round trips before the next stop. The time varies from
+            // stop to stop.
             if self.client.fabric() != FabricKind::Shm {
                 sleep(TCP_STEP * (stops % 8));
             }

@@ -1,8 +1,8 @@
 //! The report of `fusee-bench recovery`, beside the paper's Table 1.
 //!
-//! The parts are not the same ones: reading the logs and ending the requests they show are one walk
-//! here, and making the replicas of the block tables agree has no counterpart there. Nor are the
-//! machines: the paper's 163 ms go to connections and memory registration of RDMA.
+//! The parts of a recovery differ from the paper's: here one walk over the objects both reads the logs and ends the
+//! requests in them, and the paper has no counterpart to the step that makes the replicas of the block tables agree.
+//! The machines differ too: the paper's 163 ms are for RDMA connections and memory registration.
 
 use std::fmt::Write as _;
 
@@ -36,16 +36,16 @@ pub const PAPER: PaperRecoveryTimes = PaperRecoveryTimes {
     total_ms: 177.0,
 };
 
-/// One death.
+/// The death of one client.
 #[derive(Debug, Serialize)]
 pub struct RecoveryRound {
-    /// From the kill until a write to every key of the dead client had succeeded.
+    /// The time from the kill until a write to every key of the dead client had succeeded.
     pub writable_ms: f64,
-    /// From the kill until the master reported that the client is recovered.
+    /// The time from the kill until the master reported the client as recovered.
     pub recovered_ms: f64,
-    /// Stops of the client, until it stood at a point where a slot is blocked.
+    /// Number of stops of the client, until it was at a point where a slot is blocked.
     pub stops: u32,
-    /// Whether a slot was blocked when it was killed.
+    /// Whether a slot was blocked when the client was killed.
     pub blocked: bool,
     /// The recovery as the master describes it.
     pub recovery: RecoveryReport,
@@ -54,7 +54,7 @@ pub struct RecoveryRound {
 /// The medians of all rounds.
 #[derive(Debug, Serialize)]
 pub struct RecoverySummary {
-    /// Of the rounds in which a slot was blocked.
+    /// Only of rounds in which a slot was blocked.
     pub writable_ms: Option<Spread>,
     pub recovered_ms: Option<Spread>,
     pub reconnect_ms: Option<Spread>,

@@ -1,7 +1,7 @@
-//! The survivor: a thread with a session that writes every key once on demand.
+//! The survivor: a thread with a session that writes every key once when it is told to.
 //!
-//! All writes of a pass run side by side, so that one that has to wait for a dead client does not
-//! delay the others. Every end is noted; a pass that does not end shows which keys are blocked.
+//! All writes of a pass run concurrently, so that a write that has to wait for a dead client does not delay other
+//! writes. A pass that does not end in time shows that a key is blocked.
 
 use std::cell::RefCell;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -17,9 +17,9 @@ use crate::value::ValueOrigin;
 use crate::verify::{Mismatch, self_check};
 use fusee_workload::key_bytes;
 
-/// The number of the survivor in the values.
+/// The writer number of the survivor.
 pub const SURVIVOR: u64 = 0;
-/// More time than a blocked write waits before it gives up.
+/// A time limit longer than a blocked write waits before it gives up.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 enum SurvivorOrder {
@@ -27,20 +27,20 @@ enum SurvivorOrder {
     Load,
     /// Write every key.
     Pass,
-    /// Read every key; one of them may hold a value of this writer.
+    /// Read every key. One key is allowed to hold a value of this writer.
     Check { dead: u64 },
 }
 
 /// The result of a pass.
 #[derive(Debug, Default)]
 pub struct SurvivorPassResult {
-    /// The end of the last write.
+    /// The time at which the last write ended.
     pub last: Option<Instant>,
     /// Errors and wrong values.
     pub tally: OperationTally,
 }
 
-/// The thread, from outside.
+/// The handle of the thread.
 pub struct SurvivorThread {
     orders: Option<Sender<SurvivorOrder>>,
     done: Receiver<Result<SurvivorPassResult, Failure>>,
@@ -78,9 +78,8 @@ impl SurvivorThread {
         self.order(SurvivorOrder::Pass);
     }
 
-    /// Reads all keys back: each must hold the value of the last pass. One may hold the value that
-    /// the dead client had begun to write, since that write may take effect at any time until the
-    /// client is recovered.
+    /// Reads all keys back: each must hold the value of the last pass. One key is allowed to hold the value that the
+    /// dead client had begun to write, because that write can take effect at any time until the client is recovered.
     pub fn check(&self, dead: u64) -> Result<SurvivorPassResult, Failure> {
         self.order(SurvivorOrder::Check { dead });
         self.finish()
@@ -88,12 +87,12 @@ impl SurvivorThread {
 
     fn order(&self, order: SurvivorOrder) {
         if let Some(orders) = &self.orders {
-            // The send fails only if the thread has ended; then there is no answer either.
+            // Sending fails only if the thread has ended; then there is no answer either.
             let _ended = orders.send(order);
         }
     }
 
-    /// Returns the result of the pass, if it ends within this time.
+    /// Returns the result of the pass if the pass ends within this time.
     pub fn finish_within(&self, time: Duration) -> Result<Option<SurvivorPassResult>, Failure> {
         match self.done.recv_timeout(time) {
             Ok(done) => done.map(Some),
@@ -104,7 +103,7 @@ impl SurvivorThread {
         }
     }
 
-    /// Returns the result of the pass.
+    /// Waits for the end of the pass, and returns its result.
     pub fn finish(&self) -> Result<SurvivorPassResult, Failure> {
         let done = self.finish_within(PATIENCE)?;
         done.ok_or_else(|| Failure::operation(format!("writes did not end within {PATIENCE:?}")))
@@ -115,7 +114,7 @@ impl Drop for SurvivorThread {
     fn drop(&mut self) {
         self.orders.take();
         if let Some(thread) = self.thread.take() {
-            // If the thread panicked, there was no answer, and that has been reported.
+            // If the thread panicked, it gave no answer, and that has been reported.
             let _panicked = thread.join();
         }
     }
@@ -125,7 +124,7 @@ struct SurvivorSession {
     session: Session,
     keys: u64,
     value_bytes: usize,
-    /// Of the last pass: the sequence number in its values.
+    /// The number of the last pass, which is the sequence number in the pass's values.
     number: u64,
 }
 

@@ -1,8 +1,8 @@
-//! The client process that is killed: `fusee-bench doomed`, which is not for people.
+//! The client process that is killed: `fusee-bench doomed`, which only the benchmark starts.
 //!
-//! Its standard input contains its [`VictimTask`], one line of JSON. It updates the keys in turn and
-//! reports in one line ([`VictimMessage`]) when it has made the requested updates. Then it goes on, so that
-//! it is in the middle of an update whenever it dies. It ends at the end of its input: none
+//! The standard input of the process has its [`VictimTask`] as one line of JSON. The process updates the keys in turn,
+//! and reports in one line ([`VictimMessage`]) when it has made the requested updates. Then it goes on to update, so
+//! that it is in the middle of an update whenever it is killed. The process ends at the end of its input, so that none
 //! outlives the benchmark.
 
 use std::io::{BufRead, BufReader, Read, Write, stdin};
@@ -22,29 +22,29 @@ use fusee_workload::key_bytes;
 /// The work to do until the process is killed.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct VictimTask {
-    /// Address of the master.
+    /// The address of the master.
     pub master: String,
-    /// shm, tcp, verbs or auto.
+    /// The fabric: shm, tcp, verbs or auto.
     pub fabric: String,
-    /// Keys to update in turn; all exist.
+    /// Number of keys to update in turn; all of them exist.
     pub keys: u64,
-    /// Updates before the process reports that it is ready.
+    /// Number of updates before the process reports that it is ready.
     pub updates: u64,
     /// Bytes of a value.
     pub value_bytes: usize,
-    /// The number of its writer in the values.
+    /// The writer number of the process.
     pub writer: u64,
 }
 
 /// A message of the process.
 #[derive(Debug, Deserialize, Serialize)]
 enum VictimMessage {
-    /// The updates are made.
+    /// The requested updates have been made.
     Ready {
-        /// The name of its session.
+        /// The name of the process's session.
         client: String,
     },
-    /// The process ends by itself.
+    /// The process has failed, and ends.
     Failed {
         /// The reason.
         message: String,
@@ -73,7 +73,8 @@ fn work() -> Result<(), Failure> {
     });
     let fabric = task.fabric.parse::<FabricChoice>().map_err(Failure::usage)?;
     let options = Options::default().with_fabric(fabric);
-    // On a thread of its own, whose session ends with it: one session shall die, not two.
+    // The client joins on a thread of its own, whose session ends with the thread, so that the kill ends one session
+    // and not two.
     let master = task.master.clone();
     let joining = std::thread::spawn(move || connect::join(&master, options));
     let client =
@@ -98,7 +99,7 @@ fn send_message(said: &VictimMessage) -> Result<(), Failure> {
     fusee_cli::output::line(&json)
 }
 
-/// The process, from outside. Dropping it kills the process.
+/// The handle of the process. Dropping the handle kills the process.
 pub struct VictimProcess {
     child: Child,
     _stdin: Option<ChildStdin>,
@@ -106,7 +107,7 @@ pub struct VictimProcess {
 }
 
 impl VictimProcess {
-    /// Starts the process in a group of its own: Ctrl-C in a terminal reaches the benchmark alone.
+    /// Starts the process in a process group of its own, so that Ctrl-C in a terminal reaches only the benchmark.
     pub fn start(task: &VictimTask) -> Result<VictimProcess, Failure> {
         let cannot = |error: String| {
             Failure::operation(format!("cannot start the client that is to die: {error}"))
@@ -120,7 +121,7 @@ impl VictimProcess {
         let stdout = child.stdout.take();
         let json = serde_json::to_string(task).map_err(|error| cannot(error.to_string()))?;
         if let Some(stdin) = &mut stdin {
-            // If the process has ended, the end of its output shows it.
+            // A write fails if the process has ended, which the end of its output shows as well.
             let _ = writeln!(stdin, "{json}").and_then(|()| stdin.flush());
         }
         Ok(VictimProcess { child, _stdin: stdin, stdout: stdout.map(BufReader::new) })
@@ -139,12 +140,12 @@ impl VictimProcess {
         }
     }
 
-    /// Stops the process at any point.
+    /// Stops the process at whatever point it is.
     pub fn stop(&self) -> Result<(), Failure> {
         self.signal(Signal::STOP)
     }
 
-    /// Lets the process go on.
+    /// Lets the stopped process go on.
     pub fn go_on(&self) -> Result<(), Failure> {
         self.signal(Signal::CONT)
     }
@@ -155,7 +156,7 @@ impl VictimProcess {
     }
 
     fn signal(&self, signal: Signal) -> Result<(), Failure> {
-        // The process is not waited for before the drop, so the number is still its own.
+        // The process is not waited for before the handle is dropped, so the process id still belongs to the process.
         let pid = Pid::from_child(&self.child);
         kill_process(pid, signal)
             .map_err(|error| Failure::operation(format!("cannot send {signal:?}: {error}")))

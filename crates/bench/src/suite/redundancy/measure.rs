@@ -1,9 +1,10 @@
-//! One set on one cluster, with values of one length: reads, writes and transitions in turn.
+//! The measurement of one set of redundancies on one cluster, with values of one length: reads, writes and transitions
+//! in turn.
 //!
-//! A session does one operation at a time. Each redundancy, and each pair of redundancies, has keys
-//! of its own. In every round all have their turn, another one first every time, so that a machine
-//! that is busy for a while slows all. There is no other writer, so every read must find the value
-//! that was written last; in the end a session with an empty cache reads all keys.
+//! A session does one operation at a time. Each redundancy, and each pair of redundancies, has keys of its own. In
+//! every round each of these groups of keys has its turn, and each round begins with another group, so that a machine
+//! that is busy for a while slows all of them alike. There is no other writer, so every read must find the value that
+//! was written last. At the end a session with an empty cache reads all keys.
 
 use std::cmp::Ordering;
 use std::time::Instant;
@@ -21,59 +22,59 @@ use crate::value::ValueOrigin;
 use crate::verify::{Mismatch, self_check};
 use fusee_workload::key_bytes;
 
-/// The amount of work.
+/// The amount of work of a measurement.
 #[derive(Clone, Copy, Debug)]
 pub struct WorkAmount {
-    /// Operations of a kind in a round: the number of keys of each redundancy, and of each pair of
-    /// them.
+    /// Number of operations of each kind in a round. This is also the number of keys of each redundancy, and of each
+    /// pair of redundancies.
     pub operations: u64,
     pub value_bytes: usize,
 }
 
-/// Reads and writes of one redundancy: microseconds, median of each round.
+/// Reads and writes with one redundancy: the median of each round, in microseconds.
 pub struct AccessSamples {
     pub redundancy: Redundancy,
     pub read: RoundSamples,
     pub write: RoundSamples,
 }
 
-/// Transitions one way.
+/// Transitions from one redundancy to another.
 pub struct TransitionSamples {
     pub from: Redundancy,
     pub to: Redundancy,
-    /// Microseconds, median of each round.
+    /// The median of each round, in microseconds.
     pub time: RoundSamples,
-    /// Transitions that took place.
+    /// Number of transitions that took place.
     pub transitions: u64,
-    /// Bytes that they read and wrote.
+    /// Bytes that these transitions read and wrote.
     pub bytes: u64,
-    /// The most round trips that one took.
+    /// The most round trips that one transition took.
     pub phases: u32,
 }
 
 /// The measurements.
 pub struct RedundancyMeasurements {
     pub accesses: Vec<AccessSamples>,
-    /// Forth and back, for each two redundancies.
+    /// For each pair of redundancies, the transitions forth and the transitions back.
     pub ways: Vec<[TransitionSamples; 2]>,
     pub tally: OperationTally,
     pub read_back: u64,
     pub problems: Vec<String>,
 }
 
-/// A bench of one cluster.
+/// The measurement on one cluster.
 pub struct RedundancyBench<'a> {
     client: &'a BlockingClient,
     session: Session,
     amount: WorkAmount,
     value: Vec<u8>,
-    /// By key, the number of writes.
+    /// Number of writes of each key.
     versions: Vec<u64>,
     measured: RedundancyMeasurements,
 }
 
 impl<'a> RedundancyBench<'a> {
-    /// Writes all keys, and does every operation once.
+    /// Writes all keys, and runs every operation once.
     pub fn new(
         client: &'a BlockingClient,
         set: &RedundancySet,
@@ -126,19 +127,19 @@ impl<'a> RedundancyBench<'a> {
         self.measured.accesses.len() + self.measured.ways.len()
     }
 
-    /// Returns whether an operation has failed: then going on is pointless.
+    /// Returns whether an operation has failed, so that it is pointless to go on.
     pub fn has_failed(&self) -> bool {
         self.measured.tally.error_count() + self.measured.tally.mismatch_count() > 0
     }
 
-    /// Gives one redundancy, or one pair of them, its turn.
+    /// Runs the turn of one redundancy, or of one pair of redundancies.
     pub fn turn(&mut self, number: usize) {
         let keys = self.keys(number);
         match number.checked_sub(self.measured.accesses.len()) {
             None => self.access(number, keys),
             Some(pair) => {
-                // Written anew: a pair that changes in place would end up elsewhere after a few
-                // turns.
+                // The keys are written anew in each turn. If they only changed in place, their pairs would lie
+                // elsewhere after a few turns.
                 let from = self.measured.ways[pair][0].from;
                 for key in keys.clone() {
                     self.write(key, from);
@@ -150,7 +151,7 @@ impl<'a> RedundancyBench<'a> {
         }
     }
 
-    /// Returns the keys of a redundancy, or of a pair of them.
+    /// Returns the keys of a redundancy, or of a pair of redundancies.
     fn keys(&self, group: usize) -> std::ops::Range<u64> {
         let first = group as u64 * self.amount.operations;
         first..first + self.amount.operations
@@ -169,7 +170,7 @@ impl<'a> RedundancyBench<'a> {
         }
     }
 
-    /// Changes all keys one way.
+    /// Changes the redundancy of all these keys, one way.
     fn transitions(&mut self, pair: usize, way: usize, keys: std::ops::Range<u64>) {
         let to = self.measured.ways[pair][way].to;
         let before = *self.session.stats().kind(OpKind::Move);
@@ -185,7 +186,7 @@ impl<'a> RedundancyBench<'a> {
         Spread::of(times).into_iter().for_each(|spread| way.time.push(spread.median));
     }
 
-    /// Gives a key its next value; returns the time in microseconds.
+    /// Writes the next value of a key; returns the time in microseconds.
     fn write(&mut self, key: u64, redundancy: Redundancy) -> Option<f64> {
         let version = &mut self.versions[key as usize];
         *version += 1;
@@ -243,9 +244,9 @@ impl<'a> RedundancyBench<'a> {
             .map(|value| (value, time))
     }
 
-    /// Reads everything back.
+    /// Reads all keys back.
     pub fn end(mut self) -> Result<RedundancyMeasurements, Failure> {
-        // A session with an empty cache.
+        // The new session has an empty cache.
         self.session = self.client.session()?;
         let groups = self.turns();
         for group in 0..groups {

@@ -1,10 +1,10 @@
-//! `fusee-bench redundancy`: the costs of pairs in one redundancy or another, and of changing it (ElasticMem,
-//! experiments 1 and 2).
+//! `fusee-bench redundancy`: the costs of pairs with different redundancies, and of changing the redundancy of a pair
+//! (ElasticMem, experiments 1 and 2).
 //!
-//! For each *set* of redundancies and each length of values there is a cluster inside this process,
-//! over TCP by default, so that lengths count. One session reads, writes and changes redundancy, one
-//! operation at a time ([`measure`]). Bytes are those of the session's verbs; beside them stands
-//! ElasticMem's Table 1 ([`set`]). A transition here is a Move: it reads the value and writes it anew.
+//! For each *set* of redundancies and each length of values there is a cluster inside this process, over TCP by
+//! default, so that the lengths matter. One session reads, writes and changes the redundancy, one operation at a time
+//! ([`measure`]). The report has the bytes of the session's verbs next to ElasticMem's Table 1 ([`set`]). A transition
+//! here is a Move: it reads the value and writes it anew.
 
 mod measure;
 mod report;
@@ -26,14 +26,14 @@ use measure::{RedundancyBench, RedundancyMeasurements, WorkAmount};
 use report::{RedundancyReport, ValueLengthReport};
 use set::RedundancySet;
 
-/// As ElasticMem's test bed.
+/// Default number of memory nodes, as on ElasticMem's test bed.
 const NODES: usize = 6;
-/// Blocks as in a cluster of `fusee master`: a Move that has to wait for a block reads the value again, so
-/// how many values a block holds counts.
+/// Bytes of a block, as in a cluster of `fusee master`. A Move that has to wait for a block reads the value again, so
+/// the result depends on the number of values in a block.
 const BLOCK_BYTES: u64 = 16 << 20;
-/// Small ones, as there are few pairs.
+/// Bytes of a region. Regions are small, because there are few pairs.
 const REGION_BYTES: u64 = 64 << 20;
-/// For the few keys there are.
+/// Number of keys for which the index is created; there are few.
 const INDEX_KEYS: u64 = 1000;
 
 /// The arguments.
@@ -156,7 +156,7 @@ fn geometry() -> Geometry {
     Geometry::with_blocks(REGION_BYTES, BLOCK_BYTES)
 }
 
-/// The sums over all clusters.
+/// Sums over all clusters.
 #[derive(Default)]
 struct RedundancyTotals {
     tally: OperationTally,
@@ -198,7 +198,7 @@ pub fn run(args: &RedundancyArgs) -> Result<(), Failure> {
     shell.print_results(&settings, Some(setup), found, Some(verdict))
 }
 
-/// Returns the redundancies that values of this length can have, and why others are impossible.
+/// Returns the redundancies that values of this length can have, and why the other redundancies are impossible.
 fn possible(set: &RedundancySet, value_bytes: u64) -> (RedundancySet, Vec<String>) {
     let mut redundancies = Vec::new();
     let mut refused = Vec::new();

@@ -17,23 +17,23 @@ use fusee_report::plot::{Chart, ChartLine, HorizontalAxis, Panel};
 const EXPERIMENT_1: &str = "\
 ElasticMem, Fig. 8, EC(4,2) beside Rep(3): with growing values reads of EC come to outperform those of\n\
 Rep, as they are done in parallel, and writes of EC are notably faster, as they write half as much.\n";
-/// Results of its experiment 2 (Fig. 9) and Table 1.
+/// Results of ElasticMem's experiment 2 (Fig. 9) and Table 1.
 const EXPERIMENT_2: &str = "\
 ElasticMem, Table 1, times the value's length: Rep -> EC (2k+m)/k, EC -> Rep r+1. With its EC-oriented\n\
 replication (k+m)/k and r, which takes 8 to 35 % less time to EC and 3 to 26 % less back (Fig. 9).\n";
 
-/// One redundancy, and values of one length.
+/// Reads and writes with one redundancy, of values of one length.
 #[derive(Debug, Serialize)]
 pub struct AccessReport {
     redundancy: String,
     read_us: Spread,
     write_us: Spread,
-    /// Ratios to the first redundancy of the set, in the same round.
+    /// Times divided by the times of the first redundancy of the set, in the same round.
     read_ratio: Spread,
     write_ratio: Spread,
 }
 
-/// Transitions one way, of values of one length.
+/// Transitions from one redundancy to another, of values of one length.
 #[derive(Debug, Serialize)]
 pub struct TransitionCostReport {
     from: String,
@@ -41,13 +41,13 @@ pub struct TransitionCostReport {
     time_us: Spread,
     transitions: u64,
     phases_max: u32,
-    /// Bytes read and written by a transition.
+    /// Mean bytes that a transition reads and writes.
     bytes_mean: f64,
-    /// The same over the value's length.
+    /// Mean bytes divided by the length of a value.
     lengths: f64,
-    /// The expected ratio by the size classes of the bytes read and written.
+    /// The ratio that is expected by the size classes of the bytes read and written.
     lengths_by_class: f64,
-    /// The expected ratio by ElasticMem's Table 1, which knows no size classes.
+    /// The ratio that is expected by ElasticMem's Table 1, which does not know size classes.
     lengths_by_table_1: Option<f64>,
 }
 
@@ -64,7 +64,7 @@ pub struct ValueLengthReport {
 /// The results.
 #[derive(Debug, Default, Serialize)]
 pub struct RedundancyReport {
-    /// By set and length.
+    /// The measurements, by set of redundancies and length of values.
     pub sized: Vec<ValueLengthReport>,
     /// Redundancies that values of some length cannot have.
     pub refused: Vec<String>,
@@ -109,7 +109,7 @@ impl TransitionCostReport {
 }
 
 impl ValueLengthReport {
-    /// Builds the report if a round ran to its end.
+    /// Builds the report; `None` if no round ran to its end.
     pub fn new(
         set: &RedundancySet,
         value_bytes: u64,
@@ -251,8 +251,8 @@ impl RedundancyReport {
     }
 }
 
-/// Returns the lines of a chart: values of the same name make a line, in the order in which names come first. A line
-/// that several sets have is drawn once, for the first of them.
+/// Returns the lines of a chart. Values of one name make a line, in the order in which the names first occur. If
+/// several sets have a line of the same name, it is drawn once, for the first of these sets.
 fn lines(values: impl Iterator<Item = (String, f64, Spread)>) -> Vec<ChartLine> {
     let mut lines: Vec<ChartLine> = Vec::new();
     for (name, at, spread) in values {

@@ -7,7 +7,7 @@ use fusee_client::Redundancy;
 
 use fusee_workload::KEY_BYTES;
 
-/// Redundancies on a cluster with this number of data replicas. As text: `3:replicated,ec:4+2`.
+/// The redundancies to compare on a cluster with this number of data replicas. As text: `3:replicated,ec:4+2`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RedundancySet {
     pub data_replicas: u8,
@@ -45,14 +45,14 @@ impl fmt::Display for RedundancySet {
 }
 
 impl RedundancySet {
-    /// Returns the memory nodes that its pairs take.
+    /// Returns the number of memory nodes that the pairs of this set need.
     pub fn places(&self) -> usize {
         let replicas = usize::from(self.data_replicas);
         let places = self.redundancies.iter().map(|redundancy| redundancy.places(replicas));
         places.max().unwrap_or(0).max(replicas)
     }
 
-    /// Returns the name of a redundancy among several sets.
+    /// Returns the name of a redundancy, such that it is unique among several sets.
     pub fn name(&self, redundancy: Redundancy) -> String {
         match redundancy {
             Redundancy::Replicated => format!("replicated ({})", self.data_replicas),
@@ -60,15 +60,15 @@ impl RedundancySet {
         }
     }
 
-    /// Returns all pairs of redundancies, for transitions forth and back.
+    /// Returns all pairs of redundancies, whose transitions are measured forth and back.
     pub fn pairs(&self) -> Vec<(Redundancy, Redundancy)> {
         let all = &self.redundancies;
         let pairs_of = |at: usize| all[at + 1..].iter().map(move |to| (all[at], *to));
         (0..all.len()).flat_map(pairs_of).collect()
     }
 
-    /// Returns the bytes that a transition reads and writes, over the value's length, by ElasticMem's Table 1, if it
-    /// has the transition.
+    /// Returns the bytes that a transition reads and writes, divided by the length of the value, by ElasticMem's Table
+    /// 1. Returns `None` if the table does not have the transition.
     pub fn table_1(&self, from: Redundancy, to: Redundancy) -> Option<f64> {
         use Redundancy::{Coded, Oriented, Replicated};
         let in_place = in_place(from, to);
@@ -81,7 +81,7 @@ impl RedundancySet {
         }
     }
 
-    /// Returns the same by the size classes: objects and chunks are rounded up to these. Slots are left out.
+    /// Returns the same ratio by the size classes, to which objects and chunks are rounded up. Slots are left out.
     pub fn by_class(&self, from: Redundancy, to: Redundancy, value_bytes: u64) -> Option<f64> {
         let bytes = |redundancy: Redundancy, parts: usize| {
             let class = redundancy.class(KEY_BYTES, value_bytes as usize)?;
@@ -99,7 +99,7 @@ impl RedundancySet {
     }
 }
 
-/// Whether a pair may change from one redundancy to the other in place.
+/// Returns whether a pair can change from one redundancy to the other in place.
 fn in_place(from: Redundancy, to: Redundancy) -> bool {
     use Redundancy::{Coded, Oriented};
     match (from, to) {

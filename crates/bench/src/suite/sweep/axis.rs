@@ -1,4 +1,4 @@
-//! The setting that a sweep varies, and the other settings.
+//! The setting that a sweep varies, and the defaults of the other settings.
 
 use clap::ValueEnum;
 use fusee_cli::failure::Failure;
@@ -7,9 +7,9 @@ use fusee_cli::quantity::ByteSize;
 use crate::args::{ClusterArgs, MIN_PAIR_BYTES};
 use fusee_workload::{Distribution, KEY_BYTES, MAX_KEYS};
 
-/// The largest number of replicas.
+/// Maximum number of replicas.
 const MAX_REPLICAS: u64 = 5;
-/// The largest number of sessions of a point.
+/// Maximum number of sessions at a point.
 const MAX_SESSIONS: u64 = 1024;
 
 /// The setting that is varied.
@@ -65,7 +65,7 @@ impl SweepAxis {
         }
     }
 
-    /// Returns the least and the most value of a point.
+    /// Returns the smallest and the largest value of a point.
     fn range(self) -> (u64, u64) {
         match self {
             SweepAxis::ValueBytes => ((MIN_PAIR_BYTES - KEY_BYTES) as u64, 1 << 20),
@@ -88,7 +88,7 @@ impl SweepAxis {
         }
     }
 
-    /// Returns the label of a point in a picture.
+    /// Returns the label of a point in a chart.
     pub fn tick(self, point: u64) -> String {
         match self {
             SweepAxis::ValueBytes => ByteSize(point).to_string(),
@@ -104,7 +104,7 @@ impl SweepAxis {
         }
     }
 
-    /// Returns the default point: settings that are neither given nor varied.
+    /// Returns the default point, for settings that are neither given nor varied.
     pub fn base(self) -> SweepPoint {
         SweepPoint {
             keys: if self == SweepAxis::ValueBytes { 20_000 } else { 100_000 },
@@ -115,7 +115,7 @@ impl SweepAxis {
         }
     }
 
-    /// Returns the memory nodes of all points.
+    /// Returns the default number of memory nodes at every point.
     pub fn memory_nodes(self) -> u16 {
         match self {
             SweepAxis::IndexReplicas | SweepAxis::DataReplicas => MAX_REPLICAS as u16,
@@ -123,7 +123,8 @@ impl SweepAxis {
         }
     }
 
-    /// Returns the distribution of the requests. The number of keys matters most if none is popular.
+    /// Returns the default distribution of the requests. It is uniform if the number of keys varies, because that
+    /// number matters most if no key is popular.
     pub fn distribution(self) -> Distribution {
         if self == SweepAxis::Keys { Distribution::Uniform } else { Distribution::Zipfian }
     }
@@ -141,11 +142,11 @@ impl SweepAxis {
     }
 }
 
-/// One cluster with its load.
+/// The sizes of one cluster and its load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SweepPoint {
     pub keys: u64,
-    /// Key and value together.
+    /// Bytes of key and value together.
     pub pair_bytes: usize,
     pub sessions: u16,
     pub index_replicas: u8,
@@ -174,7 +175,7 @@ mod tests {
             assert_eq!(axis.to_possible_value().unwrap().get_name(), axis.name());
             let base = axis.base();
             let points: Vec<SweepPoint> = axis.points().iter().map(|p| axis.at(*p, base)).collect();
-            // Updates are no part of a cluster; of any other axis at most one point equals the default.
+            // Updates are not part of a point. For any other axis at most one point equals the default point.
             let same = points.iter().filter(|point| **point == base).count();
             let expected =
                 if *axis == SweepAxis::Updates { same == points.len() } else { same <= 1 };

@@ -1,13 +1,13 @@
-//! `fusee-bench sweep`: throughput against one setting, all others unchanged.
+//! `fusee-bench sweep`: throughput for several values of one setting, with all other settings unchanged.
 //!
 //! Every point of the axis has a cluster of its own in this process, loaded and warmed up. In every round each point
-//! has its turn with every share of updates while the others wait ([`turns`]). The results are the median of the rounds
-//! and their spread, as a table, as JSON and as a picture.
+//! has its turn with every share of updates, while the other points wait ([`turns`]). The results are the median of the
+//! rounds and their spread, as a table, as JSON and as a chart.
 //!
-//! Memory: pools have room for twice the pairs and some blocks of each session, so memory of replaced pairs is used
-//! again. Sessions remember all keys: the cost of a small cache is another question (`ycsb --cache-entries`).
-//! Values are made and checked as in every benchmark here. That is a part of the throughput, larger for larger values,
-//! and not of the latencies.
+//! Pools have room for twice the pairs and for some blocks of each session, so that memory of replaced pairs is used
+//! again. The index caches have room for all keys, because the cost of a small cache is another question (`ycsb
+//! --cache-entries`). Values are made and checked as in every benchmark here. This lowers the throughput, and the more
+//! so the larger the values are; latencies do not include it.
 
 mod axis;
 mod report;
@@ -35,14 +35,14 @@ use turns::{BEFORE, SweepPointTurns, SweepTurns};
 
 /// The skew of YCSB.
 const THETA: f64 = 0.99;
-/// Cache entries of a session for every key: not every key may use every entry.
+/// Number of index cache entries of a session for each key. More than one, because a key cannot use every entry.
 const CACHE_PER_KEY: u64 = 2;
-/// Times the pairs that pools have room for,
+/// Pools have room for this multiple of the pairs.
 const ROOM: u64 = 2;
-/// and blocks of each session that they have room for: memory that a session has replaced comes back to that session,
-/// and others cannot use it meanwhile.
+/// Pools also have room for this number of blocks of each session, because memory that a session has replaced comes
+/// back to that session, and other sessions cannot use it meanwhile.
 const BLOCKS_PER_SESSION: u64 = 8;
-/// Options with smaller values that make the sweep fit.
+/// The options that a user can lower to make the sweep fit.
 const LESS: &str = "--keys, --pair-bytes, --data-replicas or the --points";
 
 /// The arguments.
@@ -155,7 +155,7 @@ impl SweepArgs {
         self.points().iter().try_for_each(|point| self.load(point).check())
     }
 
-    /// The values of the axis.
+    /// Returns the values of the axis.
     fn values(&self) -> Vec<u64> {
         if self.points.is_empty() { self.axis.points().to_vec() } else { self.points.clone() }
     }
@@ -171,12 +171,12 @@ impl SweepArgs {
         }
     }
 
-    /// Returns the points of these values.
+    /// Returns the points for these values.
     fn points(&self) -> Vec<SweepPoint> {
         self.values().iter().map(|value| self.axis.at(*value, self.base())).collect()
     }
 
-    /// Returns the shares of updates at a value.
+    /// Returns the shares of updates to measure at a value.
     fn updates(&self, value: u64) -> Vec<u8> {
         match self.updates.as_slice() {
             _ if self.axis == SweepAxis::Updates => vec![value as u8],
@@ -234,7 +234,7 @@ impl SweepArgs {
         }
     }
 
-    /// Returns the phases of a point: load, warm up, and a turn for each share in every round.
+    /// Returns the phases of a point: loading, warming up, and in every round a turn for each share of updates.
     fn phases(&self, point: &SweepPoint, updates: &[u8]) -> Vec<BenchPhase> {
         let chooser = KeyChooser::new(self.distribution(), point.keys, THETA, self.seed);
         let phase = |updates: u8, seconds: f64| {
@@ -279,11 +279,11 @@ fn open(args: &SweepArgs, available: Option<u64>) -> Result<Vec<MeasuredCluster>
 /// The results of one point.
 struct SweepPointResult {
     outcome: DriverOutcome,
-    /// By phase, whether it ran to its end.
+    /// By phase: whether the phase ran to its end.
     whole: Vec<bool>,
 }
 
-/// Runs all points, in turn.
+/// Runs all points, which take turns.
 fn measure(
     args: &SweepArgs,
     targets: &[MeasuredCluster],
@@ -319,7 +319,7 @@ fn measure(
     done.into_iter().collect()
 }
 
-/// Returns the rounds of a point that ran to their end, by share of updates.
+/// Returns the results of a point by share of updates, from the rounds that ran to their end.
 fn mixes(updates: &[u8], done: &SweepPointResult) -> Vec<UpdateMixReport> {
     let of = |number: usize| {
         let phases = done.outcome.results.iter().zip(&done.whole).skip(BEFORE + number);
@@ -355,7 +355,7 @@ pub fn run(args: &SweepArgs) -> Result<(), Failure> {
         tally.merge_failures(&verified.tally);
         keys += verified.keys;
     }
-    // Every point has a cluster of its own.
+    // Every point has a cluster of its own, so no single cluster is described here.
     let setup = MeasuredSetup { fabric: targets[0].client.fabric().to_string(), cluster: None };
     let found = SweepReport { axis: args.axis.name(), varied: args.axis, points };
     let verdict = BenchVerdict::new(&tally, keys, problems);

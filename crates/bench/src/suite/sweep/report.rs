@@ -13,17 +13,17 @@ use crate::spread::Spread;
 use fusee_report::plot::{Chart, ChartLine, HorizontalAxis, Panel};
 use fusee_workload::Distribution;
 
-/// The settings of the sweep.
+/// The settings of the sweep. The varied setting has its value at the first point.
 #[derive(Debug, Serialize)]
 pub struct SweepSettings {
-    /// The varied setting has its value of the first point.
+    /// Number of keys.
     pub keys: u64,
     pub pair_bytes: usize,
     pub sessions: u16,
     pub coroutines: u16,
     pub distribution: Distribution,
     pub theta: f64,
-    /// Cache entries of a session, for every key in the store.
+    /// Number of index cache entries of a session for each key in the store.
     pub cache_per_key: u64,
     pub rounds: u32,
     pub round_s: f64,
@@ -31,22 +31,22 @@ pub struct SweepSettings {
     pub seed: u64,
 }
 
-/// One share of updates at one point.
+/// The results of one share of updates at one point.
 #[derive(Debug, Serialize)]
 pub struct UpdateMixReport {
     pub updates_percent: u8,
-    /// Rounds that ran to their end.
+    /// Number of rounds that ran to their end.
     pub rounds: usize,
-    /// Of all sessions together; the benchmark's own work of making and checking values is
-    /// included.
+    /// Operations per second of all sessions together. The time includes the benchmark's own work of making and
+    /// checking values.
     pub ops_per_s: Spread,
-    /// Medians of the rounds' median latencies, of the operation alone.
+    /// Medians of the rounds' median latencies, which do not include that work.
     pub search_p50_us: Option<Spread>,
     pub update_p50_us: Option<Spread>,
 }
 
 impl UpdateMixReport {
-    /// Builds the row if a round ran to its end.
+    /// Builds the row; `None` if no round ran to its end.
     pub fn new(updates_percent: u8, rounds: &[&PhaseResult]) -> Option<UpdateMixReport> {
         let rate = |round: &&PhaseResult| {
             round.tally.operations() as f64 / round.duration.as_secs_f64().max(1e-9)
@@ -65,7 +65,7 @@ impl UpdateMixReport {
     }
 }
 
-/// A point of the axis.
+/// The results at one point of the axis.
 #[derive(Debug, Serialize)]
 pub struct SweepPointReport {
     pub value: u64,
@@ -154,7 +154,7 @@ impl SweepReport {
         text
     }
 
-    /// Draws the picture.
+    /// Draws the chart.
     fn chart(&self, title: String) -> Chart {
         type Value<'a> = &'a dyn Fn(&UpdateMixReport) -> Option<Spread>;
         let names = self.points.iter().map(|point| self.varied.tick(point.value)).collect();
@@ -209,7 +209,7 @@ impl SweepReport {
         }
     }
 
-    /// Returns the mixes with the number of their point.
+    /// Returns all mixes, each with the number of its point.
     fn mixes(&self) -> impl Iterator<Item = (f64, &UpdateMixReport)> {
         let points = self.points.iter().enumerate();
         points.flat_map(|(number, point)| point.mixes.iter().map(move |mix| (number as f64, mix)))

@@ -1,7 +1,8 @@
-//! Turns of the points: all exist at the same time, and one works while the others wait.
+//! Turns of the points: the clusters of all points exist at the same time, and one point works while the others wait.
 //!
-//! Every point goes through phases of its own: it loads, warms up, and then there are rounds. In every round each point
-//! has its turn, another one first every time, so that a machine that is busy for a while slows all.
+//! Every point goes through phases of its own: loading, warming up, and then the rounds. In every round each point has
+//! its turn, and each round begins with another point, so that a machine that is busy for a while slows all points
+//! alike.
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
@@ -14,7 +15,7 @@ pub const BEFORE: usize = 2;
 
 /// The order of all turns.
 pub struct SweepTurns {
-    /// The points in their order.
+    /// The points, in the order of their turns.
     order: Vec<usize>,
     state: Mutex<SweepTurnState>,
     moved: Condvar,
@@ -22,7 +23,7 @@ pub struct SweepTurns {
 
 struct SweepTurnState {
     at: usize,
-    /// Points that have no more turns.
+    /// By point: whether it has no more turns.
     gone: Vec<bool>,
 }
 
@@ -63,12 +64,12 @@ impl SweepTurns {
     }
 }
 
-/// The place of a point among the others. A dropped seat gives its turns away.
+/// The turns of one point. Dropping this value gives up the point's remaining turns.
 pub struct SweepPointTurns<'a> {
     turns: &'a SweepTurns,
     point: usize,
     name: &'a str,
-    /// By ended phase, whether it ran to its end.
+    /// By ended phase: whether it ran to its end.
     pub whole: Vec<bool>,
 }
 
@@ -124,7 +125,7 @@ mod tests {
                 let done = &done;
                 scope.spawn(move || {
                     let mut seat = SweepPointTurns::new(all, point, "a point");
-                    // The last point leaves after it has been loaded.
+                    // The last point leaves after its loading phase.
                     let phases = if point == 2 { 1 } else { BEFORE + rounds * turns };
                     for _ in 0..phases {
                         seat.begin();

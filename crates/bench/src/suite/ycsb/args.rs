@@ -12,9 +12,9 @@ use crate::record::{self, RecordScope};
 use crate::rendezvous::MAX_DRIVERS;
 use crate::report::BenchOutputArgs;
 
-/// Operations that are recorded at most.
+/// Default for the maximum number of recorded operations.
 const DEFAULT_CHECK_OPS: u64 = 2_000_000;
-/// Skew of the requests.
+/// Default skew of the requests.
 const DEFAULT_THETA: f64 = 0.99;
 
 /// The arguments.
@@ -190,17 +190,17 @@ impl YcsbArgs {
         }
     }
 
-    /// Returns the drivers of the run.
+    /// Returns the number of drivers of the run.
     pub fn drivers(&self) -> u16 {
         self.join.unwrap_or(1)
     }
 
-    /// Returns the time limit for other drivers.
+    /// Returns the time limit for other drivers to join.
     pub fn join_timeout(&self) -> Duration {
         Duration::from_secs_f64(self.join_timeout)
     }
 
-    /// Returns the clients of all processes.
+    /// Returns the number of clients of all processes together.
     pub fn workers(&self) -> u64 {
         u64::from(self.drivers()) * u64::from(self.load.threads) * u64::from(self.load.coroutines)
     }
@@ -220,8 +220,8 @@ impl YcsbArgs {
         self.distribution.unwrap_or(self.workload.distribution())
     }
 
-    /// Returns the operations to record. If several processes write, the judge of their logs needs
-    /// the writes.
+    /// Returns the operations to record. If several processes write, their writes are recorded, because the
+    /// verification needs the writes of all.
     pub fn keep(&self) -> RecordScope {
         match (self.check, self.processes.max(self.drivers())) {
             (true, _) => RecordScope::All,

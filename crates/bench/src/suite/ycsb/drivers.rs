@@ -1,14 +1,14 @@
-//! The YCSB benchmark by several drivers, which meet in the store ([`crate::meeting`]).
+//! The YCSB benchmark with several drivers, which meet in the store ([`crate::rendezvous`]).
 //!
-//! Each driver loads its part of the keys, and runs its share of the operations, with the same code
-//! as a run by itself. Then all hand over their counts and writes to the first driver, which puts
-//! them together as it does with client processes ([`crate::gather`]), reads all keys back, removes
-//! them, and prints the report. The others print a line.
+//! Each driver loads its part of the keys and runs its share of the operations, with the same code as a driver that
+//! runs alone. Then all drivers hand over their counts and writes to the first driver. The first driver merges them as
+//! it does with client processes ([`crate::gather`]), reads all keys back, removes them, and prints the report. Each
+//! other driver prints a line.
 //!
-//! Writes of several hosts are judged by one clock, which counts from the begin of the loading. A
-//! host knows that begin up to its lateness; so every write is taken to have begun as early, and
-//! ended as late, as that allows, widened by the clocks' difference in speed. A write reported as
-//! lost is lost; of writes that were close together, either may be the last.
+//! Writes of several hosts are judged by one clock, which starts at the begin of the loading. A host knows that begin
+//! only up to its lateness. Therefore every write is assumed to have begun as early, and to have ended as late, as the
+//! lateness and the clocks' difference in speed allow. A write reported as lost is lost; of writes that were close
+//! together in time, either is accepted as the last one.
 
 use std::fmt::Write as _;
 
@@ -30,14 +30,14 @@ use crate::rendezvous::{DriverStatus, Rendezvous, RendezvousEnd, RendezvousOptio
 use crate::report::BenchInvocation;
 use crate::worker::WorkerContext;
 
-/// The phase that is reported by driver.
+/// The number of the phase whose figures are reported for each driver.
 const RUN: usize = 1;
 
-/// Drivers that ran together.
+/// What drivers did that ran together.
 #[derive(Serialize)]
 pub struct YcsbDrivers {
     drivers: Vec<DriverReport>,
-    /// By phase: the time between the first driver's begin and the last one's, at most.
+    /// By phase: an upper bound of the time between the first driver's begin and the last driver's begin.
     skew_us: Vec<f64>,
     /// The driver whose user has ended the run, if it is not this driver.
     pub interrupted: Option<String>,
@@ -113,7 +113,7 @@ impl YcsbDrivers {
     }
 }
 
-/// Runs the part of this driver, and the report if it is the first.
+/// Runs the part of this driver; the first driver also makes the report.
 pub fn run(
     task: &YcsbRunPlan,
     shell: BenchInvocation,
@@ -131,7 +131,7 @@ pub fn run(
     };
     let mut meeting = Rendezvous::join(&target.client, &invitation, board.is_over.clone())?;
     board.part = WorkloadShare { number: meeting.number() as u64, of: drivers as u64 };
-    // Up to one INSERT of each worker may be missing below the last key of its driver.
+    // Below the last key of a driver, up to one INSERT of each of its workers is possibly missing.
     let holes = args.workers() + drivers as u64;
     let remove = || {
         if args.keep {
@@ -160,19 +160,19 @@ pub fn run(
             RendezvousEnd::Failed(format!("{} was interrupted", meeting.name_of(0)))
         }
         (Err(failure), false) => RendezvousEnd::Failed(failure.to_string()),
-        // The meeting knows which user that was.
+        // The user of another driver ended the run. The meeting knows which driver that is.
         (Err(failure), true) if !interrupt::is_requested() => {
             RendezvousEnd::Done(Some(failure.to_string()))
         }
         _ => RendezvousEnd::Done(None),
     };
-    // A report removes the keys.
+    // The report has removed the keys already.
     let closed = meeting.close(end, || if is_reported { Ok(()) } else { remove() });
     reported.and(closed)
 }
 
-/// Does the work of the first driver: it waits for the others, empties the store, takes its own
-/// part, and collects the parts of all.
+/// Does the work of the first driver, which waits for the other drivers, empties the store, takes its own part, and
+/// collects the parts of all drivers.
 fn run_first_driver(
     task: &YcsbRunPlan,
     target: &MeasuredCluster,
@@ -198,7 +198,7 @@ fn run_first_driver(
     Ok(shares)
 }
 
-/// Returns the settings that must be the same for all drivers.
+/// Returns the settings that all drivers must have in common.
 fn settings(task: &YcsbRunPlan, operations: u64) -> Map<String, Value> {
     let settings = serde_json::to_value(task.settings(operations)).unwrap_or_default();
     let Value::Object(mut settings) = settings else { return Map::new() };
@@ -213,7 +213,7 @@ fn settings(task: &YcsbRunPlan, operations: u64) -> Map<String, Value> {
     settings
 }
 
-/// Loads and runs this driver's part, in step with the others.
+/// Loads and runs this driver's part, in step with the other drivers.
 fn take_part(
     task: &YcsbRunPlan,
     target: &MeasuredCluster,
@@ -259,7 +259,7 @@ fn hand_over(meeting: &Rendezvous, share: &ProcessResults) -> Result<(), Failure
     meeting.send_results(&bytes)
 }
 
-/// Prints this driver's line once the first driver has ended the meeting.
+/// Waits until the first driver has ended the meeting, and prints this driver's line.
 fn leave(
     task: &YcsbRunPlan,
     meeting: Rendezvous,

@@ -1,9 +1,9 @@
 //! The YCSB benchmark (P §6.3).
 //!
-//! Load: all workers insert the keys. Run: every worker draws operations and keys until the
-//! operations or the seconds are used up, or does its lines of a file ([`fusee_workload::YcsbTrace`]).
-//! Then all keys are read back and judged. Settings are those of the paper by default: 100,000
-//! keys, pairs of 1024 bytes, Zipfian with theta 0.99.
+//! In the load phase all workers insert the keys. In the run phase every worker draws operations and keys at random, or
+//! runs its lines of a file ([`fusee_workload::YcsbTrace`]), until the operations or the seconds are used up. Then all
+//! keys are read back and checked. The default settings are the paper's: 100,000 keys, pairs of 1024 bytes, Zipfian
+//! with theta 0.99.
 
 mod args;
 mod drivers;
@@ -32,17 +32,17 @@ use task::YcsbRunPlan;
 /// The results of a workload.
 struct YcsbRunResult {
     outcome: DriverOutcome,
-    /// The board, with the keys that exist.
+    /// The state that the workers shared, with the keys that exist.
     board: WorkerContext,
     /// Whether the run ended early because of errors.
     broken: bool,
-    /// The number of keys beyond the known ones among which one may have been inserted.
+    /// Maximum number of unused key numbers in a row before another existing key.
     holes: u64,
-    /// The drivers, if drivers ran it.
+    /// What each driver did, if several drivers ran the workload.
     together: Option<YcsbDrivers>,
 }
 
-/// Runs the workload, in this process or in others of this host.
+/// Runs the workload, in this process or in several processes of this host.
 fn measure(
     task: &YcsbRunPlan,
     target: &MeasuredCluster,

@@ -12,11 +12,11 @@ use crate::report::{BenchFindings, BenchReport, OperationReport, PhaseReport, op
 pub struct YcsbReport {
     /// The name of the workload, or `files`.
     pub workload: String,
-    /// Lines of the file of operations, which are done over and over.
+    /// Number of lines in the file of operations, which is repeated as often as the run takes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub file_operations: Option<u64>,
     pub load: PhaseReport,
-    /// `operations`, `seconds`, `memory` (of an embedded cluster), `check_ops`, `errors` or
+    /// Why the run ended: `operations`, `seconds`, `memory` (of an embedded cluster), `check_ops`, `errors` or
     /// `interrupted`.
     pub ended_by: &'static str,
     #[serde(flatten)]

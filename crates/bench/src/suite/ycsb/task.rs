@@ -11,14 +11,14 @@ use crate::message::{ClientSpec, RunSpec, TraceFiles};
 use crate::value::HEADER_BYTES;
 use fusee_report::machine::HostMachine;
 
-/// Operations of a run that is not limited by time.
+/// Default number of operations of a run that is not limited by time.
 const DEFAULT_OPERATIONS: u64 = 1_000_000;
-/// More operations a second than a processor can do: the size of a run limited by time.
+/// An upper bound of the operations per second of one core, for the size of a run that is limited by time.
 const OPERATIONS_PER_CORE_AND_SECOND: f64 = 2_000_000.0;
 
-/// A run to do.
+/// The plan of a run.
 pub struct YcsbRunPlan {
-    /// The given arguments; for files, with the number of keys that are loaded.
+    /// The given arguments. If there are files, `keys` is the number of keys that they load.
     pub args: YcsbArgs,
     files: Option<TraceFiles>,
     /// The contents of the files.
@@ -66,30 +66,30 @@ impl YcsbRunPlan {
         self.trace.as_ref().map_or_else(|| self.args.workload.to_string(), |_| "files".to_owned())
     }
 
-    /// Whether any key may exist or not. For keys of files it is known which exist.
+    /// Returns whether every key is possibly absent at any time. If keys come from files, it is known which ones exist.
     pub fn keys_come_and_go(&self) -> bool {
         self.trace.is_none() && self.args.workload.removes_keys()
     }
 
-    /// Returns the number of possible keys, without those that workload D adds.
+    /// Returns the number of possible keys, without the keys that workload D adds.
     pub fn keys(&self) -> u64 {
         self.trace.as_ref().map_or(self.args.keys, |trace| trace.keys())
     }
 
-    /// Returns the operations of the run that are recorded at most; other records are for loading
-    /// and reading back.
+    /// Returns the maximum number of recorded operations in the run phase. The other records are for loading and
+    /// reading back.
     pub fn checked_operations(&self) -> u64 {
         self.args.check_ops().saturating_sub(self.args.keys + self.keys())
     }
 
-    /// Returns the most operations that the run may take.
+    /// Returns the maximum number of operations in the run phase.
     pub fn operations(&self, machine: &HostMachine) -> u64 {
         let operations = self.unrecorded_operations(machine);
         if self.args.check { operations.min(self.checked_operations()) } else { operations }
     }
 
-    /// Returns the same without a check. A run that is limited by time alone also ends when it has
-    /// used up the memory of an embedded cluster.
+    /// Returns this number for a run without `--check`. A run that is limited by time alone also ends when it has used
+    /// up the memory of an embedded cluster.
     fn unrecorded_operations(&self, machine: &HostMachine) -> u64 {
         let args = &self.args;
         let once = self.trace.as_ref().map_or(DEFAULT_OPERATIONS, |trace| trace.operations());
@@ -106,7 +106,7 @@ impl YcsbRunPlan {
         let available = machine.available_memory_bytes;
         let pairs = cluster::affordable_pairs(&args.load, &args.cluster, available);
         let affordable = pairs.saturating_sub(self.keys()).saturating_mul(100);
-        // Reads need no memory: if there are only reads, only the time is a limit.
+        // Reads need no memory, so a run with nothing but reads is limited by time alone.
         match affordable.checked_div(self.writes_percent()) {
             Some(affordable) => (possible as u64).min(affordable).max(1),
             None => MAX_KEYS / 2,
@@ -146,7 +146,7 @@ impl YcsbRunPlan {
                 ..ClusterDemand::default()
             };
         }
-        // The shares are drawn by chance: three standard deviations more than the mean.
+        // Operations are drawn at random, so three standard deviations are added to the mean.
         let drawn = |percent: u64| {
             let mean = operations as f64 * percent as f64 / 100.0;
             if percent == 0 { 0 } else { (mean + 3.0 * mean.sqrt()).ceil() as u64 }
@@ -170,7 +170,7 @@ impl YcsbRunPlan {
         }
     }
 
-    /// Returns the operations of all processes.
+    /// Returns the operations of the run, for all processes together.
     pub fn run(&self, operations: u64) -> RunSpec {
         RunSpec {
             workload: self.args.workload,
@@ -235,7 +235,7 @@ impl YcsbRunPlan {
     }
 }
 
-/// Returns the part of a run for one process. Operations of files are shared out by lines.
+/// Returns the part of a run for one process. Each process knows its lines of the files, so such a run is not divided.
 pub fn own_run(run: &RunSpec, part: WorkloadShare) -> RunSpec {
     match run.files {
         Some(_) => run.clone(),
@@ -243,7 +243,7 @@ pub fn own_run(run: &RunSpec, part: WorkloadShare) -> RunSpec {
     }
 }
 
-/// Returns a part's share of a number: the amount before it, and its own amount.
+/// Returns a part's share of a number: the sum of the shares before it, and its own share.
 pub fn share(part: WorkloadShare, number: u64) -> (u64, u64) {
     let until = |parts: u64| number / part.of * parts + number % part.of * parts / part.of;
     let before = until(part.number);
