@@ -31,7 +31,7 @@ pub struct CheckReport {
     pub undecided_keys: u64,
     /// Keys whose history is not linearizable.
     pub violations: u64,
-    /// The operations that show the violation on the first such key, one a line.
+    /// The operations that show the violation on the first key that has one, one operation a line.
     pub explanation: Option<String>,
 }
 

@@ -26,7 +26,7 @@ use super::args::{ClusterArgs, LoadArgs};
 use super::report::MeasuredSetup;
 use fusee_workload::KEY_BYTES;
 
-/// Share of the available memory that a run may use, in percent.
+/// Share of the available memory that a run is allowed to use, in percent.
 const USABLE_PERCENT: u64 = 85;
 /// Additional objects, in percent of the requested writes, because a retry after a conflict writes a new object.
 const RETRIES_PERCENT: u64 = 25;
@@ -39,7 +39,7 @@ const LEAST_LOAD_PERCENT: u64 = 25;
 pub struct ClusterDemand {
     /// Maximum number of keys that exist at one time.
     pub keys: u64,
-    /// Number of keys for which the index is created; with more keys it grows.
+    /// Number of keys for which the index is created; with more keys the index grows.
     pub index_keys: u64,
     /// Objects with key and value, which INSERTs and UPDATEs write.
     pub pairs: u64,
@@ -70,7 +70,7 @@ pub fn bytes_per_pair(pair_bytes: usize, data_replicas: u8) -> u64 {
     class.map_or(u64::MAX, |class| class.bytes()).saturating_mul(data_replicas.into())
 }
 
-/// Returns the number of pairs that a run may write without using more than the available memory.
+/// Returns the number of pairs that a run can write without using more than the available memory.
 pub fn affordable_pairs(load: &LoadArgs, cluster: &ClusterArgs, available: Option<u64>) -> u64 {
     let usable = available.unwrap_or(u64::MAX) / 100 * USABLE_PERCENT;
     // Half of the usable memory is left for the index, the unused ends of blocks and the benchmark's logs.
@@ -121,7 +121,7 @@ pub fn plan(
     // region is added because extents are aligned.
     let regions_per_node = extents.div_ceil(nodes) + 1;
     let region_bytes = regions_per_node * geometry.region_bytes;
-    // Room for the growth of the index, and for one or two regions that are reserved meanwhile.
+    // Room for the growth of the index, and for one or two regions that are reserved while the index grows.
     let pool_bytes = region_bytes + index_bytes + 2 * grown_bytes;
     let touched_bytes = (pair_blocks * places + delete_blocks * replicas) * geometry.block_bytes
         + (index_bytes + grown_bytes) * u64::from(cluster.index_replicas());
@@ -266,8 +266,8 @@ fn start_servers(
         memory_nodes: cluster.memory_nodes,
         index_replicas: cluster.index_replicas(),
         data_replicas: cluster.data_replicas(),
-        // Each pool is a whole number of regions. The index then has room at either end of the pool, and a memory node
-        // that replaces another one, and receives the index first, can hold as much.
+        // Each pool is a whole number of regions. The index then has room at either end of the pool. Thus a memory node
+        // that replaces another one, and receives the index before the regions, can hold as much as the other one.
         pool_bytes: plan.pool_bytes.next_multiple_of(plan.geometry.region_bytes),
         index_keys: demand.index_keys,
         port: 0,

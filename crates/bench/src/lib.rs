@@ -53,14 +53,14 @@ use suite::{
     noise, peers, raw, recovery, redundancy, sizes, sweep, ycsb,
 };
 
-/// A benchmark.
+/// The benchmarks, which are subcommands of `fusee-bench`.
 #[derive(Subcommand, Debug)]
 pub enum Benchmark {
     /// Run a YCSB workload: load keys, then read and write them
     Ycsb(ycsb::YcsbArgs),
     /// Measure INSERT, UPDATE, SEARCH and DELETE one by one: latency, then throughput
     Micro(micro::MicroArgs),
-    /// Kill client processes in the middle of an update: how long they are in the way
+    /// Kill client processes in the middle of an update: how long they block others
     Recovery(recovery::RecoveryArgs),
     /// Kill a memory node under load: how long writes pause, and whether anything is lost
     Failover(failover::FailoverArgs),

@@ -24,7 +24,7 @@ pub const GO: &str = "go";
 /// The line that ends a phase early.
 pub const STOP: &str = "stop";
 
-/// The operations to run. All processes have the same ones, except for their share.
+/// The operations to run. Processes differ only in their share of the operations.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct RunSpec {
     /// The workload.

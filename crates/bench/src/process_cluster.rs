@@ -67,7 +67,8 @@ impl ProcessClusterArgs {
         }
     }
 
-    /// Starts the cluster for a load of `threads` threads. The demand must count at least one other process.
+    /// Starts the cluster for a load of `threads` threads. `demand.processes` must be at least 1, so that the cluster
+    /// consists of processes.
     pub fn open(
         &self,
         demand: ClusterDemand,

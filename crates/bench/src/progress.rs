@@ -25,7 +25,7 @@ pub fn bar(name: &'static str, total: u64, shown: bool) -> ProgressBar {
 pub struct PhaseProgress<'a> {
     bar: ProgressBar,
     counters: &'a [PaddedCounter],
-    /// The length of the phase, if its end is a matter of time.
+    /// The length of the phase, if a time limit ends the phase.
     time: Option<Duration>,
 }
 

@@ -1,8 +1,8 @@
 //! Latencies over time, taken from threads without stopping them.
 //!
 //! Every thread notes its operations in an [`OperationMeter`]; the time series takes the contents of all meters once in
-//! an interval. Operations while the view was *changing*, as the session itself saw it, are kept apart: a view with a
-//! change under way was in force when the operation began, or a newer view came before the operation had ended. This
+//! an interval. Operations while the view was *changing* are kept apart. These are the operations for which, as their
+//! session saw it, a view with a change under way was in force at the begin, or a newer view came before the end. This
 //! distinction costs two loads of a word per operation. A session learns of the begin and the end of a change some time
 //! after the master; the session's operations depend on the time when the session learns.
 //!

@@ -2,9 +2,10 @@
 //!
 //! Every writer logs its writes: the key, the time at which the call began, the time at which it returned, and the
 //! outcome. All threads use one clock. After the last write each key is read back, and its value names the write that
-//! wrote it. That write is *admissible* unless an acknowledged write of the same key began after it had ended. In every
-//! order that respects real time, the acknowledged write is then later than the named write, so the key must have the
-//! value of the acknowledged write or a still later value. Overlapping writes can have taken effect in either order.
+//! wrote it. The named write is *admissible* unless an acknowledged write of the same key began after the named write
+//! had ended. In every order that respects real time, the acknowledged write is then later than the named write, so the
+//! key must have the value of the acknowledged write or a still later value. Overlapping writes can have taken effect
+//! in either order.
 //!
 //! * A write with an unknown outcome can take effect at any time after its start. Therefore it stays admissible for
 //!   ever. It excludes no other write, because it has possibly never taken effect.

@@ -62,7 +62,7 @@ fn joined_and_drained(report: &Value) {
     assert_eq!((&joined["node"], &drained["node"]), (&"mn3".into(), &"mn0".into()));
     // The index has one subtable with three replicas, one of them on the first memory node.
     assert_eq!(drained["subtables"], 1, "{report:#}");
-    // The run has a time limit of its own, so the test has none.
+    // The run has a time limit of its own, so this test does not limit the time.
     assert!(drained["took_s"].as_f64().unwrap() > 0.0, "{report:#}");
     let moved = &drained["moved_bytes"];
     let regions = drained["regions"].as_u64().unwrap();

@@ -1,7 +1,7 @@
-//! The verbs fabric from the command line: processes, an RDMA device, and memory nodes without work.
+//! The verbs fabric from the command line: real processes, an RDMA device, and memory nodes that stay idle.
 //!
-//! The tests need an RDMA device; without one they say so, and fail if `FUSEE_RDMA_REQUIRED` is 1.
-//! `tests/rdma/run` has two devices, and takes this test and the programs (`--copy`).
+//! The tests need an RDMA device. Without one they print that they are skipped, and fail if `FUSEE_RDMA_REQUIRED` is 1.
+//! `tests/rdma/run` provides a virtual machine with two devices, into which `--copy` copies this test and the programs.
 
 // Promise FAB-10: Over verbs, memory nodes stay idle and histories are linearizable.
 

@@ -60,7 +60,7 @@ impl ObservedStatus {
 
     /// Notes the content of the page as just read; returns how long the page has been unchanged.
     fn look(&mut self, page: DriverStatus) -> Duration {
-        // While this driver slept it did not read the page, so it cannot take that time for silence of the other
+        // While this driver slept, it did not read the page. So it does not take that time for silence of the other
         // driver.
         let since = self.looked.elapsed().min(LONGEST_LOOK);
         let is_same = page.beat == self.page.beat;
@@ -191,7 +191,8 @@ struct StatusExchangeThread {
     drivers: usize,
     /// A time when the next step had not yet begun, by the monotonic clock.
     not_yet_ns: u64,
-    /// In the first driver: the step that it last tried to begin, and the time of its first attempt to write so.
+    /// In the first driver: the step that this driver last tried to begin, and the time of its first attempt to write
+    /// this.
     attempt: Option<(u32, u64)>,
 }
 

@@ -15,8 +15,8 @@
 //! that much later than the step. The begins of any two drivers differ at most by the largest lateness of all drivers.
 //!
 //! *End.* A driver is taken for dead if its page has not changed for [`SILENCE`], by the clock of the driver that reads
-//! the page. Then the run has failed: the first driver writes so on its page, and all other drivers leave. If the first
-//! driver is dead, each other driver notices that by itself. The user of any driver can end the run early.
+//! the page. Then the run has failed: the first driver writes this on its own page, and all other drivers leave. If the
+//! first driver is dead, each other driver notices that by itself. The user of any driver can end the run early.
 
 mod exchange;
 mod join;

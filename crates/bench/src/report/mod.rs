@@ -41,7 +41,7 @@ impl BenchOutputArgs {
 /// The form of a report that can be drawn.
 #[derive(clap::Args, Clone, Debug, Default)]
 pub struct BenchPlotArgs {
-    /// Draw it into this file, as SVG
+    /// Draw the results into this file, as SVG
     #[arg(long, value_name = "FILE")]
     plot: Option<PathBuf>,
 

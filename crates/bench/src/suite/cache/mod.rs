@@ -181,8 +181,8 @@ impl CacheArgs {
             coroutines: self.coroutines,
             seed: self.seed,
             cache_entries: threshold.ratio().map_or(0, |_| self.cache_entries),
-            // Each session has its own cache, as if it were a process: the writes of one make the hints of others
-            // wrong.
+            // Each session has its own cache, as if it were a process: the writes of one session make the hints of
+            // other sessions wrong.
             cache_per_session: true,
             cache_threshold: threshold.ratio().unwrap_or_default(),
             work_table: fusee_client::WorkTable::Off,

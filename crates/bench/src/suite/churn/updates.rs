@@ -1,8 +1,7 @@
 //! First load of `fusee-bench churn`: the pool is filled to a share of its memory, and then every key is updated again
 //! and again.
-//!
 //! The number of pairs and the memory that they take stay the same. If replaced objects were not used again, the pool
-//! would be full within less than one pass. Therefore the first result is that no operation runs out of memory. The
+//! would be full within less than one pass. Therefore the first result is whether any operation runs out of memory. The
 //! second result is the *factor*: the largest memory in use at any time during the passes, divided by the memory of the
 //! pairs.
 

@@ -148,8 +148,8 @@ pub fn parse_callgrind(written: &str) -> Result<ProgramPartCounts, String> {
                 }
                 "cfi" | "cfl" => drop(names.of(CallgrindNameKind::File, name).ok_or_else(wrong)?),
                 "cfn" => drop(names.of(CallgrindNameKind::Function, name).ok_or_else(wrong)?),
-                // The next line has the cost of the whole call, which the callee's own lines contain as well. It is
-                // skipped.
+                // The next line has the cost of the whole call, which the callee's own lines contain as well. Therefore
+                // the next line is skipped.
                 "calls" => is_inclusive = true,
                 _ => {}
             }

@@ -3,8 +3,8 @@
 //! The benchmark starts a cluster of processes, and sessions in this process read and write pairs of one redundancy.
 //! After some seconds memory nodes are killed by SIGKILL, one after the other or several at once, and the load goes on.
 //! Every operation is recorded: the history of every key must be linearizable, and at the end every key must have a
-//! value that the writes allow. Errors are reported but do not fail a run: a write may end with an unknown outcome, but
-//! no answer may be wrong.
+//! value that the writes allow. Errors are reported but do not fail a run: a write is allowed to end with an unknown
+//! outcome, but no answer is allowed to be wrong.
 //!
 //! The cluster has as many replicas of index and data as the losses demand, because coded pairs survive only if the
 //! cluster as a whole goes on ([`plan`]).
@@ -85,7 +85,7 @@ pub struct FailoverArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=99))]
     losses: Option<u16>,
 
-    /// Kill so many of them at once, then as many again
+    /// Kill this many memory nodes at once, then as many again
     #[arg(long, default_value_t = 1, value_name = "N",
           value_parser = clap::value_parser!(u16).range(1..=99))]
     at_once: u16,
@@ -295,7 +295,7 @@ fn kill_nodes<'a>(
     let mut kills: Vec<FailoverKill<'_>> = Vec::new();
     for nodes in victims.chunks(args.at_once.into()) {
         if let Some(FailoverKill { watch, .. }) = kills.last_mut() {
-            // The next losses possibly need the redundancy that the last ones took away, so it is awaited.
+            // The next losses possibly need the redundancy that the last ones took away, so it is restored first.
             while !watch.is_over() && watch.elapsed() < WHOLE_TIMEOUT && !interrupt::is_requested()
             {
                 watch.look()?;

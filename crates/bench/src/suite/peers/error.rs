@@ -1,4 +1,4 @@
-//! Errors of operations on a store beside FUSEE.
+//! Errors of operations on the peers other than FUSEE.
 
 use std::io;
 

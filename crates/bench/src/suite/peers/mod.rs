@@ -182,7 +182,7 @@ struct PeersReport {
     runs: Vec<PeersRun>,
 }
 
-/// The results of one workload with one number of threads, and of requests in flight in each thread.
+/// The results of one workload with one number of threads, and one number of requests in flight in each thread.
 #[derive(Debug, Serialize)]
 struct PeersRun {
     workload: String,

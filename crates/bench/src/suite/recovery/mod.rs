@@ -36,7 +36,7 @@ const MORE_UPDATES: u64 = 20_000;
 /// Maximum number of stops of a client in a round.
 const MOST_STOPS: u32 = 50;
 /// A pass over all keys is taken for blocked if it takes this many times as long as usual, within the following bounds.
-/// They are short because a client that is stopped for longer than a lease would expire.
+/// The upper bound is below a lease, because a client that is stopped for longer would expire.
 const BLOCKED_FACTOR: u32 = 10;
 const LEAST_PATIENCE: Duration = Duration::from_millis(20);
 const MOST_PATIENCE: Duration = Duration::from_millis(300);
@@ -64,7 +64,7 @@ pub struct RecoveryArgs {
           value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
     updates: u64,
 
-    /// Keys that it updates, in turn
+    /// Keys that a client updates, in turn
     #[arg(long, default_value_t = 100, value_name = "N",
           value_parser = clap::value_parser!(u64).range(1..=100_000))]
     keys: u64,

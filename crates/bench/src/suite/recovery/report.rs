@@ -1,4 +1,4 @@
-//! The report of `fusee-bench recovery`, beside the paper's Table 1.
+//! The report of `fusee-bench recovery`, next to the paper's Table 1.
 //!
 //! The parts of a recovery differ from the paper's: here one walk over the objects both reads the logs and ends the
 //! requests in them, and the paper has no counterpart to the step that makes the replicas of the block tables agree.

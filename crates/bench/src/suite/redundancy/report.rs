@@ -1,4 +1,4 @@
-//! The report of `fusee-bench redundancy`, beside ElasticMem's figures.
+//! The report of `fusee-bench redundancy`, next to ElasticMem's figures.
 
 use std::fmt::Write as _;
 

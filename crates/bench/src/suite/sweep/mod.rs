@@ -59,8 +59,8 @@ pub struct SweepArgs {
     #[arg(long)]
     axis: SweepAxis,
 
-    /// Its values [default: 64 B to 64 KiB, 1 to 16 sessions, 1 to 5 replicas, 0 to 100 %, 100,000
-    /// to 10,000,000 keys]
+    /// Values of the setting [default: 64 B to 64 KiB, 1 to 16 sessions, 1 to 5 replicas, 0 to 100 %, 100,000 to
+    /// 10,000,000 keys]
     #[arg(long, value_delimiter = ',', value_name = "N,N")]
     points: Vec<u64>,
 

@@ -90,7 +90,7 @@ pub struct YcsbArgs {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub join: Option<u16>,
 
-    /// The name under which they meet: runs of other names on the same cluster must not overlap
+    /// The name under which the drivers meet: runs of other names on the same cluster must not overlap
     #[arg(long, value_name = "NAME", default_value = "ycsb", requires = "join")]
     #[serde(skip)]
     pub join_name: String,
@@ -138,7 +138,7 @@ pub struct YcsbArgs {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum YcsbDriverKeys {
-    /// Keys that it has loaded.
+    /// Keys that the driver has loaded.
     Own,
     /// Keys that any driver has loaded.
     Shared,

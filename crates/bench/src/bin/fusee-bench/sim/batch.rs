@@ -91,7 +91,8 @@ impl SimBatch {
                         if failed {
                             let few = locked().failures.len() < MAX_SHRUNK;
                             let shortened = few.then(|| shrink(&options, SHRINK_RUNS));
-                            // If a signal came before the shortening began, its outcome has no failure and is dropped.
+                            // If a signal came before the shortening began, the shortened run has no failure and is
+                            // dropped.
                             let shortened = shortened.filter(|(_, short)| short.failure.is_some());
                             let (short, outcome) =
                                 shortened.unwrap_or_else(|| (options.clone(), outcome));
@@ -119,7 +120,7 @@ impl SimBatch {
         batch
     }
 
-    /// Adds a run. Returns whether it failed.
+    /// Adds a run. Returns whether the run failed.
     fn add(&mut self, options: &RunOptions, outcome: &SimOutcome) -> bool {
         self.runs += 1;
         let sums = self.scenarios.entry(options.scenario).or_default();
