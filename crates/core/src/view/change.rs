@@ -64,6 +64,7 @@
 //!   in the scope, nor relies on a READ from a lost memory node.
 //! * *Switched* ends when all sessions have acknowledged it and have no suspended operation left. Until then no session
 //!   can overwrite the words by which suspended operations find out their outcomes.
+//!
 //! [`settled_word`]: crate::conflict_rules::settled_word
 //! [`scrub`]: crate::scrub
 
