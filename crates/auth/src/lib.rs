@@ -364,7 +364,8 @@ impl Side {
     }
 }
 
-/// The bit that distinguishes hashes for the keys of codes from proofs. It is added to the side.
+/// The bit that is added to the number of a side in hashes that become keys of codes, so that these hashes differ from
+/// proofs.
 const CODES: u8 = 0x10;
 
 /// The code key and the frame count of one direction of a connection.
@@ -598,7 +599,7 @@ mod tests {
         let fifth = one.sent.next(b"x");
         assert_ne!(fourth, fifth);
         assert!(!other.received.is_next(b"x", &fifth));
-        // A code is valid neither for the side that has sent it, nor in another connection, nor for another frame.
+        // A code is rejected by the end that has sent it, in another connection, and for another frame.
         let elsewhere = said(b"", &asker, &asker);
         for (side, said, frame) in [
             (Side::Asker, &here, &b"x"[..]),

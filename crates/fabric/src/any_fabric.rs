@@ -295,8 +295,8 @@ impl AnyFabric {
         }
     }
 
-    /// Sets the time after which a memory node that owes an answer is taken for lost, on the fabrics that notice a
-    /// loss only by silence (TCP and verbs).
+    /// Sets the time after which a memory node that owes an answer counts as lost, on the fabrics that notice a loss
+    /// only by silence (TCP and verbs).
     pub fn set_silence(&self, silence: Duration) {
         match self {
             AnyFabric::Shm(..) => {}
@@ -349,8 +349,8 @@ impl AnyFabric {
         }
     }
 
-    /// Ends the session with all memory nodes, so that a node that fences the client later need not kill this
-    /// process. Over shared memory, waits up to `patience` for each node to be sure of that.
+    /// Ends the session with all memory nodes, so that a node that fences the client later need not kill this process.
+    /// Over shared memory, waits up to `patience` for each node to record the end of the session.
     pub fn leave(&self, patience: Duration) {
         match self {
             AnyFabric::Shm(shm, _) => shm.leave(patience),

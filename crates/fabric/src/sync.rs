@@ -26,7 +26,7 @@ impl Patience {
         Patience { end: Instant::now() + time, looks: 0 }
     }
 
-    /// Waits a little. Returns false when the wait is over. Time in which this process did not run is not taken for
+    /// Waits a little. Returns false when the wait is over. Time in which this process did not run does not count as
     /// silence of the other process.
     pub(crate) fn wait(&mut self) -> bool {
         back_off(self.looks);

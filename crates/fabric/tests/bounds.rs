@@ -197,7 +197,7 @@ fn silent_connections_make_room_for_who_says_hello() {
     let mut socket = UnixStream::connect(&path).unwrap();
     socket.set_read_timeout(Some(WAIT)).unwrap();
     say_hello(&mut socket, SHM, &key(served.identity), &shm_hello(1));
-    // The node has read the hello: it refuses a process that serves the memory itself with this status.
+    // This status refuses a client in the node's own process. So the node has read the hello.
     assert_eq!(rest(&mut socket).unwrap()[16..20], [2, 0, 0, 0]);
     drop(silent);
 }

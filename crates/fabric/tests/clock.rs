@@ -9,7 +9,8 @@ use std::process::Command;
 
 use fusee_fabric::Clock;
 
-/// The environment variable that marks a process in a time namespace, which sees as much sleep as the test chooses.
+/// The environment variable that marks the child process of this test. The child runs in a time namespace, in which the
+/// machine seems to have slept for as long as the test chooses.
 const SEES: &str = "FUSEE_CLOCK_SEES";
 
 #[test]

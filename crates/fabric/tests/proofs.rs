@@ -136,7 +136,7 @@ fn a_recorded_connection_is_of_no_use_and_nonces_differ() {
     }
 }
 
-/// A proof can begin with the byte with which records of TLS begin. The node must not take such a proof for TLS.
+/// A proof can begin with the byte with which records of TLS begin. The node must not mistake such a proof for TLS.
 #[test]
 fn a_proof_may_begin_with_any_byte() {
     let served = node(2 * START, None);

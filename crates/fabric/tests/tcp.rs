@@ -118,7 +118,7 @@ fn strangers_are_sent_away() {
 #[test]
 fn who_does_not_say_hello_is_sent_away_and_holds_up_nobody() {
     let served = node(START + 4096, None);
-    // The machine can stand still for longer than the wait for strangers, but not every time.
+    // One of five attempts must be quick. Others can be slow because the machine stands still meanwhile.
     let is_held_up = || {
         let silent = dial(&served);
         let mut slow = dial(&served);
@@ -461,7 +461,7 @@ fn nodes_that_left_leave_nothing_behind() {
     assert_eq!(probe(&served), 78);
 }
 
-/// Time in which the session did not look is not taken for a node's silence, because this process may have been
+/// Time in which the session did not look does not count as a node's silence, because this process may have been
 /// stopped, and the node with it.
 #[test]
 fn a_session_that_was_stopped_gives_its_nodes_time() {

@@ -380,8 +380,9 @@ fn strangers_are_sent_away() {
     assert_eq!((answer.len(), answer[8]), (ANSWER_BYTES, 1), "a call for another node");
     nodes[0].fabrics.fence(&[ClientId(3)]);
     assert_eq!(status(say_proved(&nodes[0], &hello(identity, 3, 3), &[])), (80, Some(1)));
-    // An address that leads nowhere is refused by the NIC (status 2), or gets a queue pair that is never used. In
-    // the second case, the connection is closed because the client sends more.
+    // The NIC refuses an address that leads nowhere (status 2), or makes a queue pair for it that is never used (status
+    // 0). In the second case, the node closes the connection because of the byte that the client sends behind its
+    // hello.
     let (bytes, answered) = status(say_proved(&nodes[0], &hello(identity, 4, 3), &[0]));
     assert!(bytes == 80 && (answered == Some(0) || answered == Some(2)), "{bytes} {answered:?}");
     wait_for_sessions(&nodes[0], 1);

@@ -544,7 +544,7 @@ struct Model {
     released: Option<Place>,
 }
 
-/// The name of an extent, whether a region's place is primary or not.
+/// The name of an extent. It does not say whether a region's place is the primary.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum Place {
     Region(u32),

@@ -318,8 +318,8 @@ fn cut_off(run: &SimRun, process: ProcessId, time: Nanos) {
 }
 
 /// Cuts off a client and a memory node together for longer than a lease. The cluster goes on without both of them, and
-/// the two can still reach each other. No more than half of the memory nodes are cut off at a time, because the
-/// protocol documents this as a limit.
+/// the two can still reach each other. No more than half of the memory nodes are cut off at a time: together with more
+/// of them the client could return old values, which is a documented limit.
 fn cut_together(run: &SimRun) {
     let (Some(client), Some(node)) = (some_client(run), some_primary(run)) else { return };
     let Some(process) = run.cluster.process_of(node) else { return };

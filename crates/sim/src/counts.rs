@@ -42,14 +42,15 @@ counts! {
     client_crashes,
     /// Batches of a crashed client that executed only in part.
     cut_batches,
-    /// Batches on an immediate network between whose verbs other verbs executed, or could have.
+    /// Batches over simulated shared memory that paused between two pieces, so that other processes could run.
     interrupted_batches,
     /// SEARCHes that were answered by `Store::search_now`.
     searches_now,
-    /// Writes on an immediate network that took no more phases than `Op::write_now` takes.
+    /// Writes over simulated shared memory that took no more phases than `Op::write_now`, the path without waits,
+    /// takes.
     writes_now,
-    /// Writes on an immediate network that used the first bytes of an object as proof for a word that the slot had held
-    /// earlier, where the slot is on another node.
+    /// Writes over simulated shared memory that READ a slot on one node and then, on another node, the first bytes of
+    /// the object of the hint's word, which prove that the word is the key's.
     proofs_across_nodes,
     /// Batches that wrote an object and CASed backups with its word: writes that began as speculative writes.
     speculations,
@@ -123,7 +124,7 @@ counts! {
     left_to_comparison,
     /// Memory nodes that were lost together with pairs without redundancy.
     nodes_lost_with_pairs,
-    /// Slot words of pairs lost with their only memory node that sessions met.
+    /// Times that a session found a slot word that leads to a pair lost with its only memory node.
     gone_words,
     /// Memory nodes that were drained and then ended.
     drained_nodes,

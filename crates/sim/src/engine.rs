@@ -48,10 +48,10 @@ pub(crate) enum SimEvent {
     Poll(usize),
     /// A timer ends.
     Wake(Waker),
-    /// A lane of a batch takes a step. The event is void if the lane has moved on to another turn since it was
-    /// scheduled.
+    /// The verbs of a batch for one memory node (a lane) take a step. The event is ignored if it has been replaced by
+    /// an earlier event since it was scheduled: then `turn` is no longer the lane's.
     Lane { flight: Rc<BatchFlight>, lane: usize, turn: u32 },
-    /// The verbs of a batch for one node come to the end of a leg of their way, on a testbed.
+    /// On a testbed, the verbs of a batch for one node, or their answers, come to the end of a leg of their way.
     Ride { ride: Rc<TestbedBatch>, node: MnId, leg: TestbedLeg },
     /// Any other event, such as the arrival of a message.
     Call(Box<dyn FnOnce()>),
@@ -59,9 +59,9 @@ pub(crate) enum SimEvent {
 
 struct ScheduledEvent {
     at: Nanos,
-    /// A random number that orders events of one time.
+    /// A random number that orders events at the same time.
     tie: u32,
-    /// The event's number, which orders events of one time and tie.
+    /// The event's number, which orders events with the same time and the same `tie`.
     number: u64,
     event: SimEvent,
 }
@@ -195,7 +195,8 @@ impl Sim {
         self.0.now.get()
     }
 
-    /// Returns the time on the clock of a process. The clock is up to 4 % too fast or too slow, always by one factor.
+    /// Returns the time on the clock of a process. The clock is up to 4 % too fast or too slow, always by the same
+    /// factor.
     pub fn clock_of(&self, process: ProcessId) -> Duration {
         if removed(Mutant::ClocksStandStill) {
             return Duration::from_nanos(self.now() - self.stopped_for(process));
@@ -256,7 +257,7 @@ impl Sim {
         Some(next.event)
     }
 
-    /// Executes events until `done` returns true. None of these events may be a step of a task.
+    /// Executes events until `done` returns true. A step of a task is not allowed among these events.
     ///
     /// # Panics
     /// If `done` is still false after `limit` events.

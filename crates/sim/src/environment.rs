@@ -44,7 +44,7 @@ impl Drop for SimEnvironment {
     }
 }
 
-/// Bounds of the steps of a wait in a stepwise cluster.
+/// Limits on the random number of steps that a short wait and a long wait take in a stepwise cluster.
 const SHORT_STEPS: usize = 32;
 const LONG_STEPS: usize = 128;
 /// The shortest sleep that counts as a deadline for an answer in a stepwise cluster. There every answer comes, so such

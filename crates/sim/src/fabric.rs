@@ -74,8 +74,8 @@ struct NodeLane {
     state: LaneState,
     /// The number of times that a switch has held the lane's verbs so far; `None` if no switch is on the link.
     switched: Option<u32>,
-    /// The turn of the scheduled event that is valid. When a link is released, the lane gets an earlier event with a
-    /// new turn, and its old event becomes void.
+    /// The number of the lane's valid event. When a link is released, the lane gets an earlier event with the next
+    /// number, and the event with the old number is ignored.
     turn: u32,
     /// Whether the lane waits for the release of a held link.
     parked: bool,
@@ -83,11 +83,11 @@ struct NodeLane {
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum LaneState {
-    /// On the way to the switch, which this many of the lane's verbs have passed.
+    /// The verbs are on the way to the switch, which this many of them have passed.
     Sent(usize),
-    /// On the way from the switch to the node, or between two verbs.
+    /// The current verb has not begun: the verbs are on the way to the node, or the previous verb has just finished.
     Waiting,
-    /// Within the current verb, of which some pieces have executed.
+    /// Some pieces of the current verb have executed.
     Begun,
     /// All verbs have executed, and the completions are on the way back to the switch.
     Answering,
@@ -123,7 +123,8 @@ impl Fabric for SimFabric {
         flight.batch.take()
     }
 
-    /// Declines if the batch could not be interrupted between two verbs. Then [`Fabric::execute`] executes it.
+    /// Returns false, without executing anything, if the batch could not be interrupted between two verbs. Then the
+    /// caller uses [`Fabric::execute`].
     fn execute_now(&self, batch: &mut VerbBatch) -> bool {
         self.is_immediate() && self.execute_on_stack(batch)
     }
@@ -310,7 +311,7 @@ impl BatchFlight {
         self.sim().schedule(1, SimEvent::Lane { flight: self.clone(), lane, turn });
     }
 
-    /// Takes one step of a lane, if the event's turn is still valid.
+    /// Takes one step of a lane, if `turn` is still the number of the lane's valid event.
     pub(crate) fn step(self: Rc<BatchFlight>, lane: usize, turn: u32) {
         let mut lanes = self.lanes.borrow_mut();
         if lanes[lane].turn != turn {

@@ -43,7 +43,7 @@ use crate::counts::count;
 use crate::fabric::SimFabric;
 use crate::stack_future::{self, StackFuture};
 
-/// The fewest phases of a write to an occupied slot whose subtable has backups.
+/// The number of phases of a write with a right hint and without a conflict, if the subtable has backups.
 const PHASES_WITH_HINT: u64 = 3;
 
 /// The progress of a batch.

@@ -356,8 +356,9 @@ impl Network {
                     all.iter().filter(|(_, _, s)| s == slot).map(|(place, ..)| *place).collect();
                 let count = replicas.len();
                 let needed = self.reuse().needed_at(*at);
-                // Copies, and stripes that have copies, are never damaged: with copies instead of parity only one chunk
-                // may be lost, and a node may already be lost; or a chunk is already lost and only copies are left.
+                // Copies, and stripes that have copies, are never damaged. A stripe with copies instead of parity
+                // survives the loss of only one chunk, and the node of one chunk is possibly lost already. Then only
+                // the copies can restore it.
                 let is_like_it = |place: &PoolPlace| self.reuse().needed_at(*place) == needed;
                 if self.reuse().holds_copies(*at) || !replicas.iter().all(is_like_it) {
                     return false;
@@ -548,7 +549,7 @@ impl Network {
     ///
     /// # Panics
     /// If the WRITE writes an object while a replica holds another object of the same identity, because a reader would
-    /// take one object for the other.
+    /// mistake one object for the other.
     // Promise LIN-15: No object is written where a replica holds its identity.
     pub(crate) fn check_identity(&self, who: ClientId, place: PoolPlace, bytes: &[u8]) {
         let Some(header) = bytes.get(..HEADER_BYTES as usize) else { return };

@@ -293,11 +293,10 @@ impl SimRun {
         let orphans = self.cluster.take_orphans();
         check_quiescent(&self.cluster, &orphans);
         let counts = self.sim.counts();
-        // A session that compares blocks with the index tells the other sessions not to wait for objects that it may
-        // free. A session that gives up is recovered like a crashed one. Both sessions leave objects to later
-        // comparisons.
+        // Sessions can have left objects to later comparisons of blocks with the index. The same is true of a session
+        // that gives up, which is recovered like a crashed one.
         let is_left = counts.left_to_comparison.get() + counts.client_recoveries.get() > 0
-            // A region whose primary has moved has another free bitmap.
+            // A region whose primary has moved has a new free bitmap, in which bits can be missing.
             || counts.moves.get() > 0;
         let is_fine = |fault: &Fault| [Fault::Delay, Fault::Tear].contains(fault);
         if !is_left && self.faults.iter().all(is_fine) {
@@ -449,8 +448,8 @@ impl SimRun {
             };
             let session = session.with_work_table(table.clone()).with_cache(self.cache.clone());
             let session = Rc::new(session);
-            // In clusters with a policy for this, every second session demotes pairs, and the other sessions promote
-            // pairs.
+            // In clusters with a policy of demotion and promotion, every second session is told that memory is short,
+            // and demotes pairs; the other sessions promote pairs.
             session.gate().tell_short(session.id().0.is_multiple_of(2));
             keeper.open(session.gate().clone());
             self.clients.borrow_mut().insert(process, Some(session.id()));
@@ -498,7 +497,8 @@ impl SimRun {
                 left.set(left.get() - 1);
                 let (kind, key) = self.draw();
                 let went = self.workload.run(&self.op_rng, session, kind, key).await;
-                // Moves that a session runs for its policy fail silently, so the session itself is asked.
+                // Moves that a session runs for its policy report no failure, so the session itself is asked whether it
+                // needs recovery.
                 let shifts = self.shape.cluster.policy.promotion.is_some();
                 if went == CallOutcome::Lost || (shifts && session.store().needs_recovery()) {
                     lost.set(true);

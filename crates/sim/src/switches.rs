@@ -29,8 +29,8 @@ pub(crate) const HELD_TIMES: u32 = 40;
 pub struct SwitchMistakes {
     /// A switch forgets part of its knowledge before one of this many verbs; 0: never.
     pub forgets_one_in: usize,
-    /// One of this many steerable verbs is sent to a wrong place; 0: none is. With the same rate, the knowledge of
-    /// [unsound](Switches::unsound) switches is taken for so old that slot words have recurred.
+    /// One of this many steerable verbs is sent to a wrong place; 0: none is. At the same rate, an
+    /// [unsound](Switches::unsound) switch acts as if its knowledge were so old that slot words have recurred.
     pub errs_one_in: usize,
 }
 

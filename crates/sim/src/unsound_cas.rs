@@ -69,8 +69,8 @@ impl Forger {
         Forger { unsound, known, forged: HashMap::new() }
     }
 
-    /// Handles a verb with this number at a switch. If `is_old`, the switch's knowledge is taken for so old that words
-    /// have recurred.
+    /// Handles a verb with this number at a switch. If `is_old`, the switch acts as if its knowledge were so old that
+    /// words have recurred.
     pub(crate) fn request(&mut self, switch: usize, number: u64, verb: &Verb, is_old: bool) {
         if let Some(forged) = self.known[switch].request(self.unsound, verb, is_old) {
             self.forged.insert(number, forged);

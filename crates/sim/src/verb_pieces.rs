@@ -161,7 +161,8 @@ impl SimFabric {
         }
         let mut cuts = vec![0, len];
         let places = (len - first_cut).div_ceil(8);
-        // The first words are more important than the rest of a long value.
+        // In half of the draws, only the first eight words are cut, because they matter more than the rest of a long
+        // value.
         let near = rng.pick(&[places, places.min(8)]);
         cuts.extend((0..1 + rng.below(4)).map(|_| first_cut + 8 * rng.below(near)));
         cuts.sort_unstable();

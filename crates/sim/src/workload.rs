@@ -1,8 +1,8 @@
 //! Random operations on a few keys, recorded as one history per key.
 //!
 //! Each value identifies the write that wrote it. Each invocation and each return has a time of its own, so operations
-//! that did not overlap are not taken for concurrent. An operation whose process crashed, or that failed with an
-//! unknown outcome, stays in the history without an answer. An operation that certainly had no effect is removed.
+//! that did not overlap do not count as concurrent. An operation whose process crashed, or that failed with an unknown
+//! outcome, stays in the history without an answer. An operation that certainly had no effect is removed.
 //!
 //! Answers that no history may contain cause a panic at once: torn values, and errors that no fault excuses.
 

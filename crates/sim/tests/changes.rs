@@ -10,8 +10,8 @@ use crate::support::failures::{FailureCounts, for_all};
 use crate::support::reuse::reuse;
 use crate::support::steered_changes::{doubtful_backups, left_behind, settler_dies};
 
-/// Asserts that some clusters shared their memory: SEARCHes were answered without waiting, and objects proved slot
-/// words of other nodes.
+/// Asserts that some clusters shared their memory: there SEARCHes were answered without waiting, and writes checked the
+/// key of a slot by the first bytes of an object on another node than the slot.
 fn assert_immediate(events: &FailureCounts) {
     assert!(events.searches_now > 300 && events.proofs_across_nodes > 1_000, "{events:?}");
 }
@@ -54,8 +54,8 @@ fn replicas_move_beside_working_clients() {
     assert_immediate(&events);
 }
 
-/// Only the master has lost a node, and clients at an older view still read from the node. No client reads an older
-/// value after a newer one.
+/// A memory node is cut off from the master only, and clients at an older view still read from the node. No client
+/// reads an older value after a newer one.
 #[test]
 fn nobody_reads_an_older_value_after_a_newer_one() {
     for_all(2_000, cut_off_primary);
@@ -99,7 +99,7 @@ fn nobody_reads_what_a_settler_that_died_leaves_in_doubt() {
     assert!(events.crashed > 300 && events.cut_off > 500, "{events:?}");
 }
 
-/// Memory is reused while some sessions still know its earlier contents. No session takes the new contents for the
+/// Memory is reused while some sessions still know its earlier contents. No session mistakes the new contents for the
 /// earlier ones.
 // Promise MEM-2: MEM-1, with few keys and dying clients.
 #[test]

@@ -218,7 +218,7 @@ fn what_the_loss_of_a_node_leaves_damaged_is_an_error() {
     }
 }
 
-/// No replica of the pair is whole. Every operation soon fails with an error, and none takes the key for absent or for
+/// No replica of the pair is whole. Every operation soon fails with an error, and none treats the key as absent or as
 /// another key.
 // Promise DMG-2: Damage of all replicas is an error at once.
 #[test]

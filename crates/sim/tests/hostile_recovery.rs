@@ -208,8 +208,9 @@ fn recovery_takes_as_many_phases_as_it_says() {
     assert_eq!(firsts, [301 - per_block, per_block]);
 }
 
-/// A client had used a block from its object 9 on, and then uses it from its object 5 on. The client dies in its first
-/// speculative write there: header, object and slot word have reached only one memory node. Recovery commits the write.
+/// By the old header of a block, its owner allocated objects from number 9 on; by the new header, from number 5 on. The
+/// owner dies in its first speculative write after that: the new header and object 5 have reached only one memory node,
+/// and the slot word only the backup. Recovery commits the write.
 #[test]
 fn what_a_speculation_left_beside_a_newer_header_is_found() {
     let options =
@@ -255,8 +256,8 @@ fn what_a_speculation_left_beside_a_newer_header_is_found() {
     }
 }
 
-/// A client sealed blocks, and died before all replicas had its header, or its latest header. Objects that the header
-/// of any replica shows as allocated must not be treated as never allocated.
+/// A client died while it sealed a block: one replica has the new header, the others still have an earlier one.
+/// Recovery must not treat an object as never allocated if the header on any replica shows it as allocated.
 #[test]
 fn of_headers_at_rest_the_one_that_leaves_least_as_new_counts() {
     let options =

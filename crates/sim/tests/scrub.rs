@@ -58,7 +58,7 @@ fn no_header_is_needed_to_find_a_copy() {
     }
 }
 
-/// Runs this with the loss of the node of data chunk `chunk`.
+/// Runs the scene of `no_header_is_needed_to_find_a_copy` with the loss of the node of data chunk `chunk`.
 fn copies_are_found_without_headers(chunk: usize) {
     let sim = Sim::new(1);
     let defaults = ClusterOptions::default();

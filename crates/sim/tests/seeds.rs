@@ -45,8 +45,8 @@ fn a_session_asks_for_no_block_before_it_knows_the_last_one() {
     holds(Scenario::Unsteady, 94, None, None);
 }
 
-/// Recovery took zeros in a block for objects that had never been allocated, although their bits were set. With two
-/// such objects, recovery took a freed pair for the last object.
+/// Recovery treated zeros in a block as objects that had never been allocated, although their bits were set. With two
+/// such objects, recovery treated a freed pair as the last object.
 #[test]
 fn what_had_been_allocated_is_not_new() {
     for seed in [80_000_091, 80_000_245, 80_000_850, 80_003_105, 80_003_435] {
@@ -187,7 +187,7 @@ fn what_a_silent_node_has_is_not_lost() {
 }
 
 /// A session was fenced while it overwrote an emptied block with zeros: one replica had zeros, the other ones the
-/// earlier contents. A repair copied the earlier contents over the zeros, and the checker took this for an identity
+/// earlier contents. A repair copied the earlier contents over the zeros, and the checker treated this as an identity
 /// that recurred.
 #[test]
 fn what_is_zero_on_one_replica_has_not_gone() {

@@ -100,8 +100,8 @@ fn sets_that_wait_are_absorbed_by_the_last() {
     });
 }
 
-/// Sets are absorbed only by sets of their own kind, so an absorbed set gives the answer that it would have given by
-/// itself.
+/// A set is absorbed (acknowledged together with a later set) only if both sets are of the same kind. So an absorbed
+/// set gives the answer that it would have given by itself.
 #[test]
 fn sets_are_absorbed_by_their_like_only() {
     with_sessions(false, 4, async |sessions, table| {

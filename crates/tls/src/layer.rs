@@ -179,7 +179,7 @@ impl TlsLayer {
         TlsLayer { connection, is_over: false }
     }
 
-    /// Takes some of the received bytes, and removes them from `received`.
+    /// Passes some of the received bytes to TLS, and removes them from `received`.
     fn take(&mut self, received: &mut &[u8], socket: &mut impl Write) -> io::Result<()> {
         self.connection.read_tls(received)?;
         self.process_received(socket)?;
@@ -190,7 +190,7 @@ impl TlsLayer {
         Ok(())
     }
 
-    /// Decrypts the bytes taken so far, and sends the protocol's answers.
+    /// Decrypts the bytes passed to TLS so far, and sends the protocol's answers.
     fn process_received(&mut self, socket: &mut impl Write) -> io::Result<()> {
         let digested = self.connection.process_new_packets();
         // The answers are also sent after an error, because they tell the other end what it has done wrong.

@@ -71,11 +71,11 @@ pub enum TlsError {
     /// The certificate cannot be used with the key.
     #[error("{} cannot be used with {}: {cause}", cert.display(), key.display())]
     Pair {
-        /// The certificate file.
-        cert: PathBuf,
         /// The path of the certificate file.
-        key: PathBuf,
+        cert: PathBuf,
         /// The path of the key file.
+        key: PathBuf,
+        /// The reason.
         cause: String,
     },
     /// The dialled host is neither a name nor an address, so no certificate can be for it.

@@ -49,9 +49,9 @@ pub trait FabricLink: fmt::Debug + Sized {
     /// begins with a look. Otherwise queued batches gather until the next turn, so that the batches of many tasks
     /// share a system call, and each turn asks the system which links have answers.
     const USER_SPACE: bool;
-    /// The number of looks after which a spin ends, although fewer than half of the batches in flight are complete
-    /// (looks that find none complete are not counted). Tasks that go on together share the system calls of their
-    /// next batches.
+    /// A spin ends when half of the batches in flight are complete, or after this number of looks that find any
+    /// complete batch. Before that, it waits for further batches, because tasks that go on together share the system
+    /// calls of their next batches.
     const LOOKS_THAT_FIND_SOME: u32;
     /// The value of [`Fabric::waits_for_reads`](fusee_core::verbs::Fabric::waits_for_reads).
     const WAITS_FOR_READS: bool;

@@ -42,7 +42,8 @@ impl<L: FabricLink> LinkEntry<L> {
     }
 }
 
-/// Returns a function that fails one part of the batch in a slot: the verbs to this node that have no result yet.
+/// Returns a function that ends one part of the batch in a given slot: the batch's verbs to this node that have no
+/// result yet get `result`.
 fn fail_parts(node: MnId, result: VerbError, slots: &mut BatchSlots) -> impl FnMut(usize) {
     move |slot| {
         if let Some(batch) = slots.awaited_batch(slot) {
@@ -235,8 +236,8 @@ impl<L: FabricLink> Links<L> {
         })
     }
 
-    /// Returns the longest time to sleep: until a silent node has to be taken for lost, and less than a pause that
-    /// [`Links::lose_silent`] would take for a stop of this process.
+    /// Returns the longest time to sleep. The sleep ends when a silent node has to be given up, and is shorter than a
+    /// pause that [`Links::lose_silent`] would mistake for a stop of this process.
     pub(super) fn bounded(
         &mut self,
         max_wait: Option<Duration>,

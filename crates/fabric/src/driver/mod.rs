@@ -4,10 +4,9 @@
 //! and receive the answers. The driver does the rest: it keeps the batches in flight and the tasks that wait for
 //! them, spins and sleeps, and handles nodes that come, go, fail or fall silent.
 //!
-//! A batch is queued when its future is first polled. [`Driver::turn`] posts queued batches, takes answers, and
-//! wakes the tasks whose batches are complete, so an executor must call it while tasks wait. A turn spins for a
-//! while before it sleeps. A node that owes an answer and sends nothing for [`DriverOptions::silence`] is taken for
-//! lost.
+//! A batch is queued when its future is first polled. [`Driver::turn`] posts queued batches, takes answers, and wakes
+//! the tasks whose batches are complete, so an executor must call it while tasks wait. A turn spins for a while before
+//! it sleeps. A node that owes an answer and sends nothing for [`DriverOptions::silence`] counts as lost.
 //!
 //! The kind of link is a type parameter, so the driver makes no calls through pointers.
 //!
@@ -46,11 +45,11 @@ use crate::spin::{DEFAULT_SPIN, Spin};
 pub struct DriverOptions {
     /// The time in which a node has to accept a connection, and again to answer the hello.
     pub connect: Duration,
-    /// The time after which a node that owes an answer and sends nothing is taken for lost. Over verbs it must be
+    /// The time after which a node that owes an answer and sends nothing counts as lost. Over verbs this time must be
     /// longer than the time for which NICs repeat verbs.
     pub silence: Duration,
-    /// The time to spin for answers before sleeping; zero: sleep at once. If answers take longer than this, the
-    /// session soon sleeps at once most of the time.
+    /// The time to spin for answers before sleeping; zero: sleep at once. If answers take longer than this, the session
+    /// soon stops spinning before most of its sleeps.
     pub spin: Duration,
 }
 
@@ -172,7 +171,7 @@ impl<L: FabricLink> Driver<L> {
         self.keys.replace(Some(keys.clone()));
     }
 
-    /// Sets the silence after which a node is taken for lost (see [`DriverOptions::silence`]).
+    /// Sets the silence after which a node counts as lost (see [`DriverOptions::silence`]).
     pub fn set_silence(&self, silence: Duration) {
         self.silence.set(silence);
     }

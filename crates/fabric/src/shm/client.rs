@@ -33,7 +33,7 @@ use crate::hello::{self, ContinueFn, LOOK};
 use crate::pool::{Pool, VerbOrder};
 use crate::sys;
 
-/// The time in which a memory node has to answer a hello before it is taken for unreachable.
+/// The time in which a memory node has to answer a hello before it counts as unreachable.
 const WELCOME_WAIT: Duration = Duration::from_secs(2);
 
 /// The entry of a session in its memory node's list. Dropping it tells the node that the session has ended, so the
@@ -143,8 +143,8 @@ impl ShmFabric {
         }
     }
 
-    /// Ends the session with all memory nodes, and waits up to `patience` for each node to record that. Such a node
-    /// does not find the session when it fences the client later.
+    /// Ends the session with all memory nodes, and waits up to `patience` for each node to record the end of the
+    /// session. A node that has recorded the end does not find the session any more when it fences the client later.
     pub fn leave(&self, patience: Duration) {
         if !self.links.is_here() {
             return;
@@ -194,8 +194,8 @@ impl ShmFabric {
         let hello = [&proof[..], &hello].concat();
         socket.write_all(&hello).map_err(AttachCause::Unreachable)?;
         let (file, pool_bytes) = receive_welcome(&socket, goes_on).inspect_err(|_| {
-            // The node has possibly listed the session, which has no memory yet, so it gets a goodbye. If the node
-            // has ended, its list has ended too.
+            // The node has possibly added the session to its list. The session has no memory yet, so it can say
+            // goodbye. An error of the write does not matter, because a node that has ended has no list.
             let _ = (&socket).write_all(&[GOODBYE]);
         })?;
         let gate = Arc::new(Gate::new());

@@ -20,7 +20,7 @@
 //!   attach. All sessions and all other work of a killed process end, so a process that must survive should not
 //!   attach to nodes of other processes over shared memory.
 //! - A session that ends by itself also says goodbye, as soon as it cannot execute verbs any more. If a connection
-//!   closes without goodbye, the session is taken for attached until its process has exited.
+//!   closes without goodbye, the session counts as attached until its process has exited.
 //! - A session in the memory node's own process is fenced directly: the fence shuts the gate.
 //!
 //! # Loss of the memory node

@@ -20,8 +20,8 @@ use super::peer::Peer;
 use crate::sync::{Mutex, MutexGuard, Patience};
 
 /// The time in which a process has to say goodbye after it was told of a fence. Then it is killed. The time is the
-/// usual length of a lease: a process that is only starved gets to run within it, and a stopped process delays the
-/// fence by little more than its lease has already done.
+/// usual length of a lease: a process that is only starved gets to run within it. A stopped process delays the fence by
+/// about as much again as the expiry of its lease has delayed it.
 const GOODBYE_WAIT: Duration = Duration::from_secs(1);
 
 /// The way in which a session reaches the pool. It decides how the session is fenced.

@@ -19,9 +19,9 @@ use super::buffer::Buffer;
 
 /// The bytes of requests that a connection can hold without a budget, and also the bytes of replies.
 pub(super) const FREE_BYTES: usize = 128 << 10;
-/// The capacity in bytes beyond which a buffer is taken for one that holds a large frame.
+/// The capacity in bytes beyond which a buffer counts as holding a large frame.
 const LARGE_BYTES: usize = 2 << 20;
-/// The bytes that a connection has to move to be taken for making progress.
+/// The number of bytes that a connection has to send or receive to count as making progress.
 const PROGRESS_BYTES: usize = 1 << 20;
 
 /// The budget for the frames of one direction.

@@ -43,7 +43,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// the verb is forwarded.
 const HELD: Duration = Duration::from_micros(50);
 const HELD_TIMES: u32 = 20;
-/// The number of bytes at the start of a WRITE that the switch sees.
+/// The largest number of bytes, from the start of a WRITE, that are shown to the [`Switch`].
 const START_BYTES: usize = 64;
 
 /// A function that returns number and address of the memory node with a given name

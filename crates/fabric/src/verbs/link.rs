@@ -17,12 +17,12 @@
 //!
 //! # Missing results
 //!
-//! If packets are lost, Linux' software RoCE can complete a CAS or FAA without its result. It acknowledges a
-//! repeated WRITE by the number of the last request that was executed (`duplicate_request` in `rxe_resp.c`). If
-//! that request is an atomic, the atomic's sender takes it for done (`check_ack` in `rxe_comp.c`; seen with Linux
-//! 6.1). The arena then still has the bytes of an earlier verb. So over a software device, a *filler*, a random
-//! word, is put where the last word of a verb's result will be, before the verb is posted. If the filler is still
-//! there after the completion, the link fails.
+//! If packets are lost, Linux' software RoCE can complete a CAS or FAA without its result. It acknowledges a repeated
+//! WRITE by the number of the last request that was executed (`duplicate_request` in `rxe_resp.c`). If that request is
+//! an atomic, the atomic's sender treats the atomic as completed (`check_ack` in `rxe_comp.c`; seen with Linux 6.1).
+//! The arena then still has the bytes of an earlier verb. So over a software device, a *filler*, a random word, is put
+//! where the last word of a verb's result will be, before the verb is posted. If the filler is still there after the
+//! completion, the link fails.
 
 use std::collections::VecDeque;
 use std::hash::{BuildHasher, Hasher, RandomState};

@@ -36,11 +36,11 @@ pub use switch::{Tamper, TamperStage};
 /// A session's connections to memory nodes over RDMA.
 ///
 /// A batch is handed to the NICs when its future is first polled, with one doorbell for each of its memory nodes. A
-/// session takes a node for lost in four cases: its own NIC has repeated a verb in vain (`device` says how often),
-/// the node's NIC refuses a verb, the connection of the hello ends, or a verb gets no completion for
-/// [`DriverOptions::silence`](crate::driver::DriverOptions::silence), because a NIC or its driver hangs. Then all
-/// verbs in flight to the node fail, and the queue pair is destroyed, so that none of these verbs executes later.
-/// No more verbs are posted to the node.
+/// session treats a node as lost in four cases: its own NIC has repeated a verb in vain (`device` says how often), the
+/// node's NIC refuses a verb, the connection of the hello ends, or a verb gets no completion for
+/// [`DriverOptions::silence`](crate::driver::DriverOptions::silence), because a NIC or its driver hangs. Then all verbs
+/// in flight to the node fail, and the queue pair is destroyed, so that none of these verbs executes later. No more
+/// verbs are posted to the node.
 pub type VerbsFabric = crate::driver::Driver<VerbsLink>;
 
 impl VerbsFabric {

@@ -106,7 +106,7 @@ impl VerbsNode {
     /// Fences a client for ever. Returns when none of the client's verbs executes here any more.
     ///
     /// # Panics
-    /// If the driver does not destroy a queue pair, because then the client must not be taken for fenced.
+    /// If the driver does not destroy a queue pair, because then the client must not count as fenced.
     pub fn fence(&self, client: ClientId) {
         let fenced = self.server.fence(client);
         fenced.expect("the verbs server destroys the client's queue pairs");

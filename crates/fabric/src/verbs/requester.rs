@@ -26,7 +26,8 @@ const VERBS: u32 = 512;
 const INLINE_BYTES: u32 = 220;
 /// The length of an arena in bytes.
 pub(super) const ARENA_BYTES: u32 = 512 << 10;
-/// In a run of verbs without signal, every verb with this number is signalled, to show that the NIC makes progress.
+/// If this number of successive verbs would have no signal, the last of them is signalled, to show that the NIC makes
+/// progress.
 const SIGNAL_VERBS: u32 = 128;
 /// The number of completions that are taken at once.
 const AT_ONCE: usize = 32;

@@ -16,8 +16,8 @@
 //! Before the hello, both ends prove that they know the node's key (`challenge`). The field `node` is the name of
 //! that key. The hello has a packet of its own, because switches on the wire look for such packets.
 //!
-//! The connection stays open as long as the session, and is the session's lease. When it closes, the node destroys
-//! the queue pair, and the session takes the node for lost.
+//! The connection stays open as long as the session, and is the session's lease. When it closes, the node destroys the
+//! queue pair, and the session treats the node as lost.
 
 use fusee_core::layout::{LAYOUT_VERSION, LAYOUTS};
 use fusee_core::verbs::ClientId;

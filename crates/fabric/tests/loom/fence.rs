@@ -305,7 +305,7 @@ fn attaching_beside_a_fence_with_membarrier() {
     fence_beside_a_whole_session();
 }
 
-/// The end of a node ends sessions as a fence does, but those of all clients.
+/// The end of a node ends the sessions of all clients, as a fence ends those of one client.
 #[test]
 fn no_verb_after_the_end_of_the_node() {
     choose(Membarrier::Works);

@@ -29,10 +29,10 @@ loom::lazy_static! {
 
 /// Marks a step of the model. Must be called before every access.
 ///
-/// Loom reorders only steps that touch the same variable, and for each variable it remembers only the last access.
-/// So a thread that loads a word and then swaps it, as a WRITE of a part does, hides from loom that another thread
-/// has read the word before, and loom leaves out orders. Therefore all steps also store to one common variable,
-/// which makes loom try all orders of all steps. No thread loads that variable, so it synchronizes nothing.
+/// Loom reorders only steps that touch the same variable, and for each variable it remembers only the last access. So a
+/// thread that loads a word and then swaps it, as a WRITE of a part of a word does, hides from loom that another thread
+/// has read the word before, and loom leaves out orders. Therefore all steps also store to one common variable, which
+/// makes loom try all orders of all steps. No thread loads that variable, so it synchronizes nothing.
 fn step() {
     STEP.store(0, Ordering::Relaxed);
     sys::interrupt();
@@ -61,7 +61,7 @@ pub(crate) fn fence(order: Ordering) {
 /// Does nothing, because loom does not reorder as compilers do: it lets every load be early anyway.
 pub(crate) fn compiler_fence(_: Ordering) {}
 
-/// A wait for processes that always answer, so it has no end.
+/// A wait for another process. It has no time limit, because the processes of a model always answer.
 #[derive(Debug)]
 pub(crate) struct Patience;
 
@@ -86,7 +86,7 @@ macro_rules! atomic {
         #[derive(Debug)]
         pub(crate) struct $name(loomed::$name);
 
-        // Each module uses only some of the methods, and other ones for each width.
+        // The modules under test do not use every method of both types.
         #[allow(dead_code)]
         impl $name {
             pub(crate) fn new(value: $int) -> $name {

@@ -255,7 +255,7 @@ fn of_several_cas_one_wins() {
         let [word]: [u64; 1] = pool.read_words(&mut VerbOrder::default(), 0);
         let winner = u64::from_le(word);
         for (swap, found) in (1..).zip(&found) {
-            // Losers find the winner's value, and the winner finds the value before.
+            // Losers find the winner's value, and the winner finds the initial value.
             assert_eq!(*found, if swap == winner { OLD } else { winner });
         }
     });

@@ -6,7 +6,7 @@
 //! member's slots agree on (`docs/decisions/0030-reads-without-a-master.md`).
 //!
 //! * A bar is in the pool's header before any process is told of the bar.
-//! * A bar stays until a view change has completed that has settled the words that were possibly read.
+//! * A bar stays until the end of a view change that settles the words which sessions have possibly read.
 //! * A node at view N sets no bar for a session that is pinned by an earlier view. So the answer to
 //!   [`StandAt`](fusee_control::node::NodeRequest::StandAt) tells the master of every bar that is for an earlier
 //!   view; bars that are set afterwards are for view N or later ones.

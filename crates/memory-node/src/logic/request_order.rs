@@ -1,10 +1,10 @@
 //! The ordering of the requests of sessions and of the master's jobs.
 //!
 //! A session that gives a request up does not know whether the request will still arrive. The request may be on a
-//! stalled connection, and arrive long after later requests of the session that took another connection. A late
-//! ALLOC would give a block to a session that has ended, and a late `SetOwner` would take a block from its present
-//! owner. So requests have numbers, and each request says which requests of its session have ended. A request is
-//! refused if a later one has said that it has ended.
+//! stalled connection, and arrive long after later requests of the session that took another connection. A late ALLOC
+//! would give a block to a session that has ended, and a late `SetOwner` would take a block from its present owner. So
+//! requests have numbers, and each request says which requests of its session have ended. A request is refused if a
+//! later request has said that the earlier one has ended.
 //!
 //! The same holds for jobs. A job that got no answer has ended, and the next job begins. A late request of the old
 //! job, with for example an outdated table of owners, can arrive when the new job is complete and sessions have

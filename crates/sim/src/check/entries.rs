@@ -147,7 +147,7 @@ impl LiveEntries {
     }
 }
 
-/// Returns whether readers can take a word of a primary for an entry.
+/// Returns whether readers treat a word of a primary as an entry.
 fn is_live(word: Slot) -> bool {
     !word.is_free() && !word.is_tentative()
 }

@@ -2,7 +2,7 @@
 //!
 //! *Replicas are equal.* The replicas of the index are equal word for word, and so are the replicas of each live
 //! entry's object. Free bitmaps are an exception: only the bitmap on the first replica of a region is used. The bitmaps
-//! on its other replicas must be zeros, so that no object is taken for free when another replica becomes the first.
+//! on its other replicas must be zeros, so that no object seems free when another replica becomes the first.
 //!
 //! *No referenced object is free.* Every word of the index keeps an object: the pair that the word refers to, or the
 //! log object of the operation that freed the slot. No two words keep one object. The object's free bit is not set, and

@@ -232,7 +232,7 @@ pub fn cut_off_single_of(seed: u64, is_told: bool) -> FailureCounts {
             while !leader.is_done.get() {
                 run.workload.run(reader, OpKind::Search, 0).await;
             }
-            // A get that follows another get of the lost pair does this.
+            // A get that has waited for another get of the lost pair READs the slot in this way.
             let word = reader.session.store().word_in(first, slot).await.expect("it is read");
             let is_lost = word.is_some_and(|word| run.cluster.view().leads_to_lost(word));
             assert!(!is_lost, "the word of a lost pair counts");

@@ -140,7 +140,7 @@ pub fn asks_too_much(seed: u64) {
         let mut splits = 0;
         loop {
             let view = cluster.view().clone();
-            // This is always the half with the same keys.
+            // Directory entry 0 always leads to one half of the subtable that was split last.
             let request = MasterRequest::Split { subtable: view.directory[0], view: view.number };
             match cluster.peek_master(request) {
                 Some(MasterReply::Done) => {}

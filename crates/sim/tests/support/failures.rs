@@ -38,7 +38,7 @@ use super::{
 pub struct FailureCounts {
     /// Clients that died during an operation.
     pub crashed: u64,
-    /// Slot words of pairs lost with their only memory node that sessions met.
+    /// Times that a session found a slot word that leads to a pair lost with its only memory node.
     pub gone: u64,
     /// Recoveries and other jobs that were cut off.
     pub cut_off: u64,

@@ -71,7 +71,7 @@ fn run(seed: u64, is_lossy: bool, redundancies: Vec<Redundancy>, (kinds, haste):
     let geometry = Geometry { block_bytes: 1 << 13, max_value_bytes: 1024, ..defaults.geometry };
     let options = ClusterOptions {
         memory_nodes: 6,
-        // With a minority of three or four backups, a writer has lost and its word is still on a backup.
+        // With three or four backups, a writer can lose its round while its word is still on a minority of them.
         index_replicas: if haste > 1 { 4 + seed as u8 % 2 } else { 2 + seed as u8 % 4 },
         geometry,
         lease_ms: Some(LEASE.as_millis() as u64),

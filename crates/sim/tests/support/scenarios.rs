@@ -208,7 +208,8 @@ pub fn rounds(seed: u64) {
     run.conclude(run.tasks(&stores, plans), &stores[0]);
 }
 
-/// Operations run as in [`mixed`]. All clients crash at some step, and a node of the index is lost.
+/// Operations run as in [`mixed`]. All clients crash together after a random number of steps, and then a memory node
+/// with a part of the index is lost.
 pub fn crash(seed: u64) {
     let run = StepRun::new(seed, &[2, 3, 4, 5], few_keys);
     let stores = run.sessions(1);
@@ -219,7 +220,8 @@ pub fn crash(seed: u64) {
     run.lose_a_replica();
 }
 
-/// Operations run as in [`bursts`]. All clients crash, and a node of the index is lost.
+/// Operations run as in [`bursts`]. All clients crash together, and then a memory node with a part of the index is
+/// lost.
 pub fn bursts_crash(seed: u64) {
     let run = StepRun::new(seed, &[2, 3, 4, 5], alike_keys);
     let stores = run.sessions(1);

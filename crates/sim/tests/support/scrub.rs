@@ -132,8 +132,8 @@ pub fn settles(seed: u64, replicas: u8, bits: impl Iterator<Item = usize>) {
 }
 
 /// Flips bits as [`settles`] does, but only on backups, while other slots of the subtable are written all the time.
-/// Every write must be found later. (A writer may take a damaged slot of a primary for a free one.) Returns the number
-/// of writes.
+/// Every write must be found later. (On a primary, a writer could treat a damaged slot as a free one.) Returns the
+/// number of writes.
 pub fn settles_beside_writes(seed: u64, replicas: u8, bits: impl Iterator<Item = usize>) -> usize {
     let written = Cell::new(0);
     held(seed, replicas, async |held| {

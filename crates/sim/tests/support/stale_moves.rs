@@ -21,7 +21,7 @@ const HELD_NS: u64 = 10_000_000;
 const VALUE: [u8; 900] = [1; 900];
 
 /// The second Move has READ the slot and all chunks but one, which is on a node without the slot and answers late. Then
-/// it finds the word of the first Move in the slot, and must not take it for its own.
+/// the second Move finds the word of the first Move in the slot, and must not mistake that word for its own.
 pub fn stale_move(seed: u64) {
     let sim = Sim::new(seed);
     let defaults = ClusterOptions::default();

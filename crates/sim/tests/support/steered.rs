@@ -167,7 +167,7 @@ pub fn freed_slot(seed: u64) -> bool {
 /// D is about to insert a key. The slot of its first choice is taken by a key that is deleted. Then A inserts D's key
 /// into that slot. A updates the key by a speculative write, no verb of which reaches the primary's node, because the
 /// link is held. D tries another slot, and sees A's word on the first backup. The object is missing on the other node,
-/// so if D read it there, D would take it for another key's.
+/// so if D read it there, D would mistake it for an object of another key.
 pub fn speculated_entry(seed: u64) -> bool {
     let (slot, [gone, _]) = rivals();
     let replicas =

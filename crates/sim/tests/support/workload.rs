@@ -2,7 +2,7 @@
 //!
 //! All clients of a run share one [`StepWorkload`]. It draws values, each of which identifies its write, and hints: the
 //! newest place where any client saw the key, an older place, or none, so operations meet hints that are wrong in every
-//! way. Each invocation and each return has a time of its own, so operations that did not overlap are not taken for
+//! way. Each invocation and each return has a time of its own, so operations that did not overlap do not count as
 //! concurrent. An operation whose task is dropped stays in the history without an answer.
 //!
 //! Answers that no history may contain cause a panic at once: torn values, a SEARCH of many keys that answers twice or

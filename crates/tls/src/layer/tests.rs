@@ -196,7 +196,7 @@ fn any_bytes_are_an_error_at_most() {
         };
         let mut sent: Vec<u8> = (0..random() % 5_000).map(|_| random() as u8).collect();
         match random() % 3 {
-            // The bytes begin like a record with a plausible length.
+            // This makes the bytes begin like a TLS record with a plausible length.
             0 if sent.len() > 5 => {
                 let len = (random() % 300) as u16;
                 sent[..3].copy_from_slice(&[[22, 23, 21, 20][random() % 4], 3, 3]);

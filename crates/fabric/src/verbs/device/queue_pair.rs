@@ -15,8 +15,8 @@ use crate::verbs::wire::QueuePairAddress;
 /// The timeout after which a session's NIC repeats a request that was not acknowledged. 15 stands for 4.096 µs ·
 /// 2^15 = 134 ms; a NIC can take up to four times that (IBTA vol. 1, 9.7.6.1.3).
 const TIMEOUT: u8 = 15;
-/// The number of repetitions. With them a verb executes within 0.9 to 3.8 s or never. 7 is avoided because some
-/// NICs take it for infinity.
+/// The number of repetitions. With them a verb executes within 0.9 to 3.8 s or never. 7 is avoided because some NICs
+/// treat it as infinity.
 const RETRIES: u8 = 6;
 /// The largest number of routers that a packet can pass.
 const HOPS: u8 = 64;
@@ -77,7 +77,7 @@ impl QueuePair {
         // SAFETY: protection domain and completion queue are alive and belong to one device.
         let qp = unsafe { (device.library.create_qp)(device.pd.as_ptr(), &raw mut init) };
         let qp = NonNull::new(qp).ok_or_else(|| device.last_error("make a queue pair"))?;
-        // The first number is random, so that packets of an earlier queue pair with this number are not taken for
+        // The first number is random, so that packets of an earlier queue pair with this number are not mistaken for
         // packets of this one.
         let first_packet = RandomState::new().hash_one(0) as u32 & 0xff_ffff;
         let address = QueuePairAddress {

@@ -7,10 +7,10 @@
 //!
 //! # Repeated requests
 //!
-//! A lost request is sent again, and the node's NIC takes it for the same request only if it has the same address.
-//! So the switch remembers its decisions about the last steered READs of a connection, and repeats them. These
-//! decisions are not soft state that a [`Switch`] is allowed to forget: if a switch is restarted while the wire
-//! loses packets, a session can lose its connection.
+//! A lost request is sent again, and the node's NIC recognizes the repetition only if the address is the same. So the
+//! switch remembers its decisions about the last steered READs of a connection, and repeats them. These decisions are
+//! not soft state that a [`Switch`] is allowed to forget: if a switch is restarted while the wire loses packets, a
+//! session can lose its connection.
 //!
 //! A READ whose answer takes several packets can be repeated from its middle, where it looks like another READ. So
 //! such a READ is not steered, and neither is its repeated rest.
@@ -568,8 +568,8 @@ mod tests {
         let from = world.client.gid;
         let old = object(9).1.0;
         let cas = |to, swap| made::cas(from, to, 1, SLOT + 64, [old, swap]);
-        // The favourite, the CAS to 10, has passed to the first place only, so the CAS to 20 waits at the second
-        // place.
+        // The CAS to 10 came first, so 10 is to win the round. This CAS has passed to the first place only, so the CAS
+        // to 20 waits at the second place.
         world.pass(cas(world.node, 10));
         world.pass(cas(others, 20));
         let mut elsewhere = made::cas(from, others, 2, SLOT + 128, [old, 20]);

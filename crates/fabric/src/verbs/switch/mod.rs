@@ -25,8 +25,8 @@ use crate::error::ServeError;
 use crate::sys;
 use connection_table::{FrameDecision, RoceConnectionTable};
 
-/// The time between two looks at a held frame. With `HELD_TIMES`, the most looks, a frame is held for far less than
-/// the time after which NICs repeat a request.
+/// The time between two looks at a held frame. After `HELD_TIMES` looks the frame is forwarded in any case, long before
+/// NICs repeat a request.
 const HELD: Duration = Duration::from_micros(50);
 const HELD_TIMES: u32 = 20;
 /// The largest number of frames held on one connection, and of connections with held frames. Further frames are not

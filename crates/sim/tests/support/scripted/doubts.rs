@@ -13,7 +13,7 @@ use fusee_core::view::PoolPlace;
 use super::{HostScript, ScriptedCluster, ScriptedStore, VALUE, poll_until, run};
 
 /// An object is being written, and its word is not in the index yet. Meanwhile another operation is short of memory and
-/// compares the block with the index. The comparison must not take the object for garbage.
+/// compares the block with the index. The comparison must not treat the object as garbage.
 pub fn beside_a_write(seed: u64) {
     let stage = ScriptedCluster::new(seed);
     // The block is unverified.

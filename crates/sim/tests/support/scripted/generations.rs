@@ -158,7 +158,8 @@ pub fn takeover(seed: u64) {
 }
 
 /// A block is handed to another session after its objects have had more generations than the header shows. The next
-/// generation follows that of the object, not the base, which the object had a few generations ago.
+/// generation follows the object's latest one, not the base in the block's header, which the object has passed a few
+/// generations ago.
 // Promise MEM-26: The next owner of a wrapped block continues its generations.
 pub fn wrapped(seed: u64) {
     let lives = GenerationSession::new(seed);

@@ -22,7 +22,7 @@ fn prepared(
 }
 
 /// Free bits of objects are set, and then the region gets another first replica with an empty bitmap. The next owner of
-/// the blocks must not take this bitmap for complete.
+/// the blocks must not treat this bitmap as complete.
 pub fn left_behind(seed: u64) {
     let stage = ScriptedCluster::new(seed);
     let (store, script) = prepared(&stage, |_| ());

@@ -49,7 +49,7 @@ const POLLS: usize = 100_000;
 
 type Step = Box<dyn FnOnce()>;
 
-/// A verb without an answer, which its session takes for lost.
+/// A verb without an answer, which its session treats as lost.
 struct LostVerb {
     verb: Verb,
     bytes: Vec<u8>,
@@ -96,7 +96,7 @@ impl HostScript {
         self.loses.set(verbs);
     }
 
-    /// Returns the number of verbs that the session takes for lost and that can still execute.
+    /// Returns the number of verbs that the session treats as lost but that can still execute.
     pub fn late(&self) -> usize {
         self.late.borrow().len()
     }
@@ -489,7 +489,7 @@ impl ScriptedCluster {
         self.cluster.network().word_at(at).0 & bit != 0
     }
 
-    /// Checks that the next owner of these blocks finds all their free objects, if it takes their bitmaps for complete,
+    /// Checks that the next owner of these blocks finds all their free objects, if it treats their bitmaps as complete,
     /// and that no object that a word keeps is marked as free.
     pub fn check(&self, rests: &[BlockRemainder]) {
         let kept = self.kept();

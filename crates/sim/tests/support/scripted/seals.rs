@@ -107,7 +107,7 @@ pub fn unread(seed: u64) {
     its.grant_remainder(rest);
     its.lose(is_header_read);
     its.grant(large_class(), block(&stage, 3), None);
-    // While the session waits for the header, another of its operations looks at its blocks.
+    // While the session waits for the header, another operation of the session looks at the session's blocks.
     let store = Rc::new(store);
     its.then({
         let store = store.clone();
