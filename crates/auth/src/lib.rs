@@ -432,7 +432,7 @@ impl fmt::Debug for Direction {
     }
 }
 
-/// Everything that both ends of a connection have said, as far as proofs and keys of codes cover it.
+/// Everything that both ends of a connection have said, as far as proofs and the keys of codes depend on it.
 #[derive(Clone, Copy, Debug)]
 pub struct AuthTranscript<'a> {
     /// The kind of connection, with the version of its protocol.

@@ -57,7 +57,7 @@ fn number_process(running: &AtomicU32) -> u32 {
     sys::register_again();
     let next = LAST.fetch_add(1, Ordering::Relaxed) + 1;
     let named = running.compare_exchange(0, next, Ordering::Relaxed, Ordering::Relaxed);
-    // If two threads number the process, one of them succeeds, and both use the number of the one that did.
+    // If two threads number the process, one of them succeeds, and both use that thread's number.
     named.map_or_else(|found| found, |_| next)
 }
 

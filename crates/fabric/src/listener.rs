@@ -217,7 +217,7 @@ impl<G: FabricConnection> FabricListener<G> {
         self.open.extract_if(is_of).map(|(_, guest)| guest).collect()
     }
 
-    /// Ends the counting of a session whose connection has ended and is no longer in the list.
+    /// Removes a session from the counts when its connection has ended and is no longer in the list.
     pub(crate) fn release_session(&mut self, guest: &G) {
         if guest.client().is_some() {
             self.doors.leave(guest.peer_ip());

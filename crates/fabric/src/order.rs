@@ -19,9 +19,8 @@ pub struct VerbOrder {
 }
 
 impl VerbOrder {
-    /// Executes the barrier before a READ, if one is due. Without it, if two sessions each WRITE one place and then
-    /// READ the place that the other one WRITEs, both could miss the other's WRITE, although each posted its verbs
-    /// in order.
+    /// Executes the barrier before a READ, if one is due. Without this barrier, if two sessions each WRITE a place of
+    /// their own and then READ the other session's place, neither might see the other's WRITE.
     fn before_read(&mut self) {
         if self.stored {
             fence(Ordering::SeqCst);

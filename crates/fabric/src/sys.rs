@@ -142,8 +142,8 @@ pub(crate) fn map_sealed(file: &OwnedFd, bytes: u64) -> io::Result<Mapping> {
     Mapping::new(file, usize::try_from(file_bytes).map_err(overflow)?)
 }
 
-/// Makes a vector of `len` copies of a value, in huge pages if the system has free ones. For large tables with
-/// random reads, which spend most of their time on address translation.
+/// Makes a vector of `len` copies of a value, in huge pages if the system has free ones. Meant for large tables that
+/// are read at random places, because such reads spend most of their time on address translation.
 pub fn huge_page_vec<T: Copy>(value: T, len: usize) -> Vec<T> {
     let mut filled: Vec<T> = Vec::with_capacity(len);
     let bytes = len * size_of::<T>();

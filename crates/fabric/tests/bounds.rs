@@ -109,7 +109,8 @@ fn long_frames_that_do_not_come_whole_go_when_others_need_the_memory() {
     let honest = session(&served, 100);
     let mut first = greet(&served, 1);
     write_half(&mut first);
-    // Other sessions go on meanwhile, and a connection that delays no other one is not closed.
+    // Other sessions go on meanwhile. A connection with an incomplete frame is not closed while it delays no other
+    // connection.
     copy(&honest, 1 << 20).unwrap();
     assert!(is_open(&mut first));
     // The node's budget does not suffice for two long frames, so the stuck connection is closed.
@@ -149,7 +150,8 @@ fn replies_that_nobody_fetches_go_when_others_need_the_memory() {
         stream.write_all(&bytes).unwrap();
     }
     copy(&honest, 1 << 20).unwrap();
-    // Each lazy connection except the last is closed once another connection needs the memory of its reply.
+    // Each connection that does not fetch its reply, except the last one, is closed when another connection needs the
+    // memory of that reply.
     let end = Instant::now() + WAIT;
     let mut got = vec![0; lazy.len()];
     while got.iter().filter(|got| **got > 0).count() < 3 {

@@ -1,12 +1,12 @@
 //! Runs the conformance suite on every fabric, in one process and across processes.
 //!
-//! The rigs: shared memory with nodes in this process; TCP over loopback, and through a switch; clients of both
-//! fabrics at the same nodes; and both fabrics again with each node in a process of its own, which `kill` kills for
-//! good. With an RDMA device, verbs in both arrangements; without one the test says so, and fails if
-//! `FUSEE_RDMA_REQUIRED=1` (`tests/rdma/run` provides devices). With a wire for a switch, verbs through that switch
-//! as well. Clients over shared memory that are fenced or killed run in child processes, too. A child process is
-//! this binary, started with [`ROLE`] set. It takes commands on its standard input and answers on its standard
-//! output, so that it ends when this process does.
+//! The rigs: shared memory with nodes in this process; TCP over loopback, and through a switch; clients of both fabrics
+//! at the same nodes; and both fabrics again with each node in a process of its own, which `kill` kills for good. With
+//! an RDMA device, verbs in both arrangements; without one the test says so, and fails if `FUSEE_RDMA_REQUIRED=1`
+//! (`tests/rdma/run` provides devices). With a wire for a switch, verbs through that switch as well. Clients over
+//! shared memory that are fenced or killed run in child processes, too. A child process is this binary, started with
+//! [`ROLE`] set. The child takes commands on its standard input and answers on its standard output. It ends when its
+//! input is closed, and therefore with this process.
 //!
 //! This test has its own `main` because of the child processes. Arguments are parts of names, as for the usual
 //! harness:

@@ -377,7 +377,8 @@ fn a_client_says_nothing_at_a_socket_of_another_user() {
     std::fs::remove_dir_all(&kept).unwrap();
 }
 
-/// A node refuses a process that it has no permission to kill before it reads anything, and reveals nothing to it.
+/// If a node has no permission to kill a process, the node refuses the process before it reads anything from it, and
+/// reveals nothing.
 // Promise SEC-18: As root: neither side speaks to another user's process at a socket.
 #[test]
 fn a_node_lets_no_process_speak_that_it_may_not_kill() {

@@ -78,7 +78,8 @@ fn a_socket_put_in_the_place_of_ours_stays() {
     let scratch = Scratch::new();
     let path = scratch.socket();
     let served = node(2 * START, Some(path.clone()));
-    // The other socket is made before the old one is removed, so that it cannot get the old one's inode.
+    // The other socket is made before the old one is removed, so that the other socket cannot get the inode of the old
+    // one.
     let other = scratch.socket();
     let _listener = UnixListener::bind(&other).unwrap();
     fs::rename(&other, &path).unwrap();

@@ -96,7 +96,7 @@ fn a_read_is_steered_to_where_the_slot_leads() {
 
 /// Returns whether a frame is a READ that can be steered.
 fn is_steerable(frame: &[u8], first_read: &AtomicU32) -> bool {
-    // The other READ of the batch is for 8 bytes.
+    // The READ that can be steered is as long as the object; the other READ of the batch is for 8 bytes.
     frame.len() > BTH + 28
         && frame[BTH] == READ_REQUEST
         && frame[BTH + 24..BTH + 28] == (OBJECT_BYTES as u32).to_be_bytes()

@@ -1,9 +1,9 @@
 //! A running memory node: the pool, its fabrics, the control service, and the connection to the master.
 //!
-//! Requests are decided one at a time under a lock, and their effects on the pool are carried out before the lock
-//! is released. So the copy of the block table in the pool changes in the order of the decisions. Fencing can take
-//! long, because it sometimes has to wait for a process to die. It happens outside of the lock, on a thread of its
-//! own, and the reply waits until it is complete.
+//! Requests are decided one at a time under a lock, and their effects on the pool are carried out before the lock is
+//! released. So the copy of the block table in the pool changes in the order of the decisions. Fencing can take long,
+//! because it sometimes has to wait for a process to die. So fences are carried out outside of the lock, on a thread of
+//! their own, and the reply to a request waits until the request's fence is complete.
 //!
 //! [`MemoryNode::start`] opens ports and joins a master; [`MemoryNode::start_local`] makes a node for a cluster
 //! inside one process, without a control port.

@@ -928,7 +928,7 @@ fn a_member_leaves_only_at_the_word_of_a_master_that_knows_it() {
 
 #[test]
 fn a_node_that_got_nothing_of_a_cluster_has_nothing_to_keep() {
-    // The node died before it became a member, the master forgot it, and it comes back.
+    // The node was formatted for a cluster, but the cluster's master forgot the node before it became a member.
     let mut bound = node(POOL);
     assert_eq!((bound.cluster(), bound.held_cluster()), (Some(CLUSTER), None));
     assert_eq!(

@@ -401,7 +401,7 @@ impl SimCluster {
         }
     }
 
-    /// Breaks the connection of a crashed process to the master. Mostly the master notices.
+    /// Breaks the connection of a crashed process to the master. In most cases the master notices this.
     fn process_crashed(&self, process: ProcessId) {
         let master = self.0.master.process.get();
         let control = &self.0.control;

@@ -50,7 +50,7 @@ counts! {
     /// takes.
     writes_now,
     /// Writes over simulated shared memory that READ a slot on one node and then, on another node, the first bytes of
-    /// the object of the hint's word, which prove that the word is the key's.
+    /// the hint's object, as proof that the slot is the key's.
     proofs_across_nodes,
     /// Batches that wrote an object and CASed backups with its word: writes that began as speculative writes.
     speculations,

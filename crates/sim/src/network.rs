@@ -47,8 +47,8 @@ pub struct NetworkOptions {
     pub verb_timeout_ns: Nanos,
     /// One of this many lanes loses its completion; 0: none does.
     pub lost_completions_one_in: usize,
-    /// Whether verbs that a client has given up, because their link was held or their node was stopped, execute once
-    /// they get through, unless the client's session is fenced. If not, such verbs never execute.
+    /// Whether verbs that a client has given up (because their link was held, or their node was stopped) execute when
+    /// they get through at last. Verbs of a fenced session do not. If false, no such verb executes.
     pub late_verbs: bool,
     /// Whether the client's processor executes verbs, as over shared memory: in the order in which they were posted,
     /// even for different nodes, and only while the client lives. Then links and NICs have no effect.
@@ -350,7 +350,7 @@ impl Network {
                 !damaged.contains(&DamagedReplica { node, offset, identity, bytes })
             };
             // One replica of each object, or enough of its chunks, is never damaged: a reader that reads all replicas
-            // one after the other must find one that was whole all the time.
+            // one after the other must find a replica that was whole all the time.
             let keeps_another = |(at, object, slot): &&(PoolPlace, &Rc<[u8]>, SlotRef)| {
                 let replicas: Vec<PoolPlace> =
                     all.iter().filter(|(_, _, s)| s == slot).map(|(place, ..)| *place).collect();

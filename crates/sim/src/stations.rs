@@ -380,7 +380,8 @@ mod tests {
     fn what_passes_through_a_free_station_is_there_with_its_last_byte() {
         let mut station = Station::new(1);
         assert_eq!(station.pass(100, 40), 100);
-        // Both messages come from elsewhere at full speed, so the second one has to wait for the first one.
+        // The last byte of each message arrives before the station has passed the bytes before it, so both messages
+        // have to wait.
         assert_eq!([station.pass(110, 40), station.pass(115, 40)], [140, 180]);
     }
 

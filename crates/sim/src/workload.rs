@@ -206,7 +206,7 @@ impl SimWorkload {
     }
 
     /// Returns the redundancy that a write asks for. If the pairs of this run have several redundancies, every second
-    /// write asks for the one that the rules give, and the other writes keep that of the pair.
+    /// write asks for the redundancy that the rules give, and the other writes keep the pair's redundancy.
     fn named(
         &self,
         session: &SimSession,

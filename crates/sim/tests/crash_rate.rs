@@ -136,7 +136,8 @@ impl CrashRateRun<'_> {
         }
     }
 
-    /// Starts clients, and crashes each of them at the end of its lifetime, wherever it is then.
+    /// Starts clients, and crashes each client at the end of its lifetime, at whatever point of an operation it is
+    /// then.
     async fn fate(&self, every: Nanos) {
         let sim = self.cluster.sim();
         let mut number = 0;

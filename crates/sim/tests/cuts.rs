@@ -50,8 +50,8 @@ fn who_is_cut_off_with_a_memory_node_reads_nothing_old() {
 fn who_is_heard_asks_nobody() {
     for scenario in [Scenario::Mixed, Scenario::Crashes, Scenario::Damage] {
         for seed in 0..5 {
-            // These runs leave out crashes of the master during jobs. A restarted master grants leases only when it has heard from
-            // more than half of the memory nodes, and leases run out meanwhile.
+            // These runs leave out crashes of the master during jobs. A restarted master grants leases only when it has
+            // heard from more than half of the memory nodes, and leases run out meanwhile.
             let without = [Fault::RecoveryCrash].into();
             let outcome = outcome(&RunOptions { without, ..RunOptions::new(scenario, seed) });
             assert_eq!(count(&outcome, "views_asked"), 0, "{} {seed}", scenario.name());

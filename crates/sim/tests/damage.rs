@@ -248,7 +248,7 @@ fn damage_on_all_replicas_is_an_error_at_once() {
 }
 
 /// The first bytes of a damaged object that is too large to be read whole are believed only if they show the wanted
-/// key. They do not make the object another key's.
+/// key. If they show another key, the object can still be that of the wanted key.
 #[test]
 fn the_start_of_a_large_object_does_not_make_it_anothers() {
     let value = vec![9; 3_000];

@@ -256,7 +256,7 @@ fn hints_whose_slots_went_to_other_keys_are_given_up_together() {
         for key in &keys[..100] {
             writer.session.delete(key).await.unwrap();
         }
-        // Other keys take their slots, and the deleted keys come back in other slots.
+        // Other keys take the slots of the deleted keys, and the deleted keys come back in other slots.
         insert_all(writer, &keys[100..], b"other").await;
         insert_all(writer, &keys[..100], b"new").await;
     });

@@ -31,9 +31,9 @@ fn inserts_of_one_key_among_moving_slots_are_linearizable() {
     for_all(5_000, scenarios::fight);
 }
 
-/// All clients crash together after a random number of steps, and then a memory node with a part of the index is lost.
-/// The slots that it held are settled in each way that the rules allow. New clients see every write that was
-/// acknowledged or observed.
+/// All clients crash together after a random number of steps, and then a memory node with index replicas is lost. The
+/// slots that it held are settled in each way that the rules allow. New clients see every write that was acknowledged
+/// or observed.
 #[test]
 fn what_crashed_clients_leave_survives_the_loss_of_an_index_node() {
     for_all(3_000, scenarios::crash);

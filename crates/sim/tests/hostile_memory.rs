@@ -65,7 +65,8 @@ fn bad_words_do_not_hide_a_key() {
             assert!(seen.get());
             store.update(b"key", b"new", None).await.unwrap();
             store.delete(b"key", None).await.unwrap();
-            // From now on any of the bad words could lead to the key.
+            // The DELETE has removed the only slot that shows the key. Now any of the bad words could lead to the key,
+            // so it is not certain that the key is absent.
             let absent = store.search(b"key", None).await.map(|found| found.hint());
             assert!(matches!(absent, Err(Error::Corrupt { .. })), "{absent:?}");
             let insert = store.insert(b"key", b"x").await;

@@ -1,4 +1,4 @@
-//! Tests in which clients and index nodes fail, under the interleavings of thousands of seeds.
+//! Tests in which clients and memory nodes with index replicas fail, under the interleavings of thousands of seeds.
 //!
 //! A failure prints its seed; `FUSEE_SIM_SEED=<seed>` runs only that seed again.
 
@@ -32,8 +32,8 @@ fn dead_inserts_are_recovered_beside_living_ones() {
     assert!(events.withdrawn > 100 && events.committed > 100, "{events:?}");
 }
 
-/// Clients die and a node of the index is lost: slots are settled (P §5.2), then the clients are recovered (P §5.3), in
-/// the order of P §5.4.
+/// Clients die and a memory node with index replicas is lost. First the slots are settled (P §5.2), then the clients
+/// are recovered (P §5.3): this is the order of P §5.4.
 #[test]
 fn what_dead_clients_left_survives_the_loss_of_an_index_node() {
     let Some(events) = for_all(2_000, index_node_loss) else { return };

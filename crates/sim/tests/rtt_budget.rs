@@ -547,7 +547,7 @@ fn moves_take_the_bytes_of_the_value(
                 assert_eq!(phases, if hinted { 4 } else { 5 } - fewer);
                 let (read, written) =
                     if then == coded { (object, (k + m) * chunk) } else { (k * chunk, r * object) };
-                // The rest is the slot or both buckets, the CASes, and block headers.
+                // The other bytes of the Move are the slot or both buckets, the CASes, and block headers.
                 let rest = stats.kind(OpKind::Move).bytes - read - written;
                 assert!(rest < 1000, "{rest} bytes more");
                 let to_coded = (2 * k + m) as f64 / k as f64;
@@ -602,7 +602,7 @@ fn values_without_redundancy_take_the_same_phases_and_fewer_writes() {
         }
         let others = u64::from(ClusterOptions::default().data_replicas) - 1;
         assert_eq!(verbs(&replicated, OpKind::Update) - verbs(&single, OpKind::Update), others);
-        // These are two objects, and the header of their block.
+        // For each further replica, the INSERTs WRITE two objects and the header of their block.
         assert_eq!(verbs(&replicated, OpKind::Insert) - verbs(&single, OpKind::Insert), 3 * others);
     }
 }

@@ -30,8 +30,8 @@ fn dead_speculations_are_recovered_beside_living_ones() {
     assert!(events.committed > 50, "{events:?}");
 }
 
-/// Clients die within speculative writes, and an index node is lost. Settling completes the objects of the words that
-/// it chooses.
+/// Clients die within speculative writes, and a memory node with index replicas is lost. Settling completes the objects
+/// of the words that it chooses.
 #[test]
 fn what_dead_speculations_left_survives_the_loss_of_an_index_node() {
     let Some(events) = for_all(seeds(2_000), index_loss) else { return };

@@ -63,7 +63,7 @@ fn a_doubted_hint_costs_one_phase_where_the_switch_knows_and_two_where_it_does_n
                 place = writer.update(b"key", &[round], place).await.unwrap().place;
                 let found = reader.search(b"key", doubted(first)).await.unwrap();
                 assert_eq!((found.value(), found.hint()), (Some(&[round][..]), place));
-                // The first READ shows the switch that this slot is wanted.
+                // The switch does not steer the first READ, which only shows it that sessions read this slot.
                 let expected = if slots == 0 || round == 0 { 2 } else { 1 };
                 assert_eq!(phases.next(), expected, "round {round}, room for {slots}");
             }

@@ -170,7 +170,7 @@ fn server_config_with(cert: &Path, key: &Path) -> Result<ServerConfig, TlsError>
 #[derive(Debug)]
 pub(crate) struct TlsLayer {
     connection: Connection,
-    /// Whether the other end sends nothing any more.
+    /// Whether the other end has ended its side of the connection.
     is_over: bool,
 }
 

@@ -211,8 +211,8 @@ impl<L: FabricLink> Driver<L> {
         }
         let can_wait = max_wait != NO_WAIT && links.slots.complete() == 0;
         let found = can_wait && links.spin(&mut self.spin.borrow_mut(), &self.alarm);
-        // With links that use system calls, only the system knows which links have answers, so it is asked even if
-        // there is no time to wait.
+        // With links that use system calls, only the system knows which links have answers. So the system is asked even
+        // if there is no time to wait.
         let polls = !found && (can_wait || !L::USER_SPACE);
         if polls {
             let is_idle = can_wait && links.slots.complete() == 0;

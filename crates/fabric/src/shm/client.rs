@@ -217,7 +217,7 @@ impl ShmFabric {
         let (verbs, memory) = batch.parts_mut();
         for verb in verbs {
             if inside.as_ref().is_none_or(|(link, _)| link.node != verb.node) {
-                // One gate is left before the next one is entered, so that a fence never waits for both.
+                // The session leaves one gate before it enters the next one, so that a fence never waits for two gates.
                 drop(inside.take());
                 let link = links.iter().find(|link| link.node == verb.node);
                 inside = link.map(|link| (link, link.gate.enter()));
@@ -285,8 +285,8 @@ fn call(
         return Err(AttachCause::StrangerAtSocket { uid });
     }
     let call = ClientChallenge::new(&PROTOCOL, key)?;
-    // A node that has no permission to kill this process refuses and closes the connection before it reads
-    // anything, so the answer is read even if this write fails.
+    // A node without permission to kill this process refuses, and closes the connection, before it reads anything. So
+    // the answer is read even if this write fails.
     let said = socket.write_all(call.bytes());
     match receive(&socket, goes_on) {
         Ok((answer, _)) => Ok((socket, call, answer)),

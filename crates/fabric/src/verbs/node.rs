@@ -4,10 +4,10 @@
 //! So a fence is a message to the loop. The loop records the client, destroys the client's queue pairs, and reports
 //! when the last one is destroyed. A later hello of the client is refused.
 //!
-//! A queue pair reaches only memory that its protection domain has registered, which is the pool, and only with an
-//! RDMA key of the pool. One key is for the lent memory, one for READs of the header, and a third, if there is one,
-//! for READs of the lent memory that switches are allowed to steer. The NIC refuses everything else, and ends the
-//! connection of a session that tries. No client can stop this loop by the bytes that it sends.
+//! A queue pair reaches only memory that its protection domain has registered, which is the pool, and only with an RDMA
+//! key of the pool. One key is for the lent memory, one for READs of the header, and a third, if there is one, for
+//! steered READs of the lent memory. The NIC refuses everything else, and ends the connection of a session that tries.
+//! No client can stop this loop by the bytes that it sends.
 
 use std::io::{self, Read, Write};
 use std::net::SocketAddr;
@@ -282,8 +282,8 @@ impl VerbsNodeLoop {
             base: self.header.base(),
             address: responder.address(),
         };
-        // From here on the session is in the connection, so the code that ends the connection also ends the
-        // session's counting.
+        // From here on the session is in the connection, so the code that ends the connection also removes the session
+        // from the counts.
         connection.session = Some((hello.client, responder));
         // The write does not block, because the buffer of a new connection has room.
         connection.stream.write_all(&welcome.encode())?;

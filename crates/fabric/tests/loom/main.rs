@@ -42,8 +42,8 @@ mod words;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The number of executions of a model that ended in a certain way. It uses the standard library's atomics, because
-/// it outlives the executions and is not part of them.
+/// The number of executions of a model that ended in a certain way. The counter uses the standard library's atomics,
+/// because it outlives the executions and is not part of them.
 #[derive(Debug, Default)]
 struct Tally(AtomicU64);
 

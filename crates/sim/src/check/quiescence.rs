@@ -213,7 +213,7 @@ fn check_entry_objects(cluster: &SimCluster, view: &View, slot: SlotRef, word: S
 }
 
 /// Checks that an object whose parity may be missing survives the loss of as many nodes as the object has copies. For
-/// this it needs all its data chunks, and either its parity or all its copies, each copy on a node of its own.
+/// this the object needs all data chunks, and either the parity or all copies, each copy on a node of its own.
 fn check_redundancy(
     cluster: &SimCluster,
     view: &View,
@@ -289,7 +289,7 @@ fn bytes_at(cluster: &SimCluster, place: PoolPlace, bytes: u64) -> Vec<u8> {
 }
 
 /// Checks that each memory node knows the owners that the table in its pool shows, because a node that becomes the
-/// first of a region hands out the blocks that are free in its table.
+/// primary of a region hands out the blocks that its own table shows as free.
 // Promise MEM-16: Memory nodes go by the owner tables in their pools.
 fn check_owner_tables(cluster: &SimCluster, view: &View) {
     for (region, places) in (0u32..).zip(view.regions.iter().map(|region| region.places())) {

@@ -214,8 +214,8 @@ fn begin(mutant: Mutant, scenario: &MutantScenario) -> u64 {
     }
 }
 
-/// Returns the scenario in virtual time that must notice the mutant as well, if there is one in which many seeds notice
-/// it.
+/// Returns the scenario in virtual time that must notice the mutant as well; `None` if no such scenario notices the
+/// mutant with many seeds.
 fn timed_scenario(mutant: Mutant) -> Option<&'static MutantScenario> {
     use Mutant::*;
     Some(match mutant {

@@ -420,7 +420,8 @@ pub const LOST_ANSWERS: MutantScenario = named("lost answers", |seed| {
     fail_if_broken(&RunOptions { operations, with: [LostMessage].into(), ..options });
 });
 
-/// These runs are short, so that more of them end with leftovers, which the final checks see.
+/// Clients crash in short runs. A short run more often ends while leftovers of a crash remain, which the final checks
+/// then see.
 pub const TIMED_SHORT_CRASHES: MutantScenario = named("short crashes", |seed| {
     let options = RunOptions::new(fusee_sim::Scenario::Crashes, seed);
     fail_if_broken(&RunOptions { operations: Some(150), ..options });

@@ -1,8 +1,8 @@
 //! TLC, the model checker: its download, and its runs on models.
 //!
 //! TLC is a Java archive. Maven's dependency plugin fetches it once into the target directory of the build; its digest
-//! is pinned. A run of TLC writes all its files into a directory of its own, which is removed afterwards, and is killed
-//! when its time has passed.
+//! is pinned. A run of TLC is killed when its time has passed. The run writes all its files into a directory of its
+//! own, which is removed afterwards.
 //!
 //! The result of a model is stored in the target directory, by the digest of all inputs of the model. A model is
 //! checked again only if one of its inputs has changed, or if `FUSEE_SPEC_AGAIN` is set.

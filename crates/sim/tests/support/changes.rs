@@ -1,10 +1,10 @@
 //! Runs in which memory nodes are lost while clients work, under random schedules, each from one seed. A run that
 //! breaks a promise panics.
 //!
-//! A [`ViewChanger`] stands in for the master: it makes the views and waits for acknowledgements, by the sessions' own
-//! gates, and publishes each view to the sessions at different times. A lost node has crashed, or is only cut off; then
-//! sessions at an older view still use it. Some clients die, and are recovered when the view is stable again. In any
-//! stage another node may be lost. New replicas are filled while clients write.
+//! A [`ViewChanger`] stands in for the master: it makes the views, publishes each view to the sessions at different
+//! times, and waits until the sessions' own gates acknowledge the view. A lost node has crashed, or is only cut off;
+//! then sessions at an older view still use it. Some clients die, and are recovered when the view is stable again. In
+//! any stage another node may be lost. New replicas are filled while clients write.
 //!
 //! Every run checks the promises of [`failures`](super::failures), and that every task ends.
 

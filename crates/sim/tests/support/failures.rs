@@ -1,12 +1,12 @@
-//! Runs in which clients and index nodes fail, under random schedules, each from one seed. A run that breaks a promise
-//! panics.
+//! Runs in which clients and memory nodes with index replicas fail, under random schedules, each from one seed. A run
+//! that breaks a promise panics.
 //!
 //! * [`client_crash`]: some clients die at random steps while other clients run. Each dead client is recovered a random
 //!   time later, while other clients run, and its recovery may be cut off and repeated. The remainders of its blocks go
 //!   to other clients, some of which die as well.
 //! * [`insert_crash`]: the same happens to clients whose INSERTs find each other.
-//! * [`index_node_loss`]: all clients die, then a node of the index is lost, then its slots are settled and the clients
-//!   are recovered.
+//! * [`index_node_loss`]: all clients die, then a memory node with index replicas is lost, then the slots that it held
+//!   are settled and the clients are recovered.
 //!
 //! Every run checks that no key is live twice at any step, that no task waits for ever, that replicas agree at rest,
 //! that the history of every key is linearizable, and that a second recovery changes nothing.
@@ -137,13 +137,13 @@ pub fn crash_and_recover(run: FailureRun) -> FailureCounts {
     run.end()
 }
 
-/// All clients die at once, a node of the index is lost and its slots are settled. Then the clients are recovered in
-/// the view without the node. There are 2 to 5 index replicas.
+/// All clients die at once. A memory node with index replicas is lost, and the slots that it held are settled. Then the
+/// clients are recovered in the view without the node. There are 2 to 5 index replicas.
 pub fn index_node_loss(seed: u64) -> FailureCounts {
     all_die_and_a_node(FailureRun::new(seed, 2 + seed as u8 % 4, PlanKind::Mixed))
 }
 
-/// All clients die at once, and then a node of the index is lost.
+/// All clients die at once, and then a memory node with index replicas is lost.
 pub fn all_die_and_a_node(run: FailureRun) -> FailureCounts {
     run.work(&[false]);
     let before = run.clients.borrow().len();
@@ -290,8 +290,8 @@ impl FailureRun {
         stepper.run(MAX_STEPS, || ());
     }
 
-    /// Returns the life of a client that will crash. In half of the cases only steps count at which replicas differ, so
-    /// that some client, perhaps this one, is within a write round when this client crashes.
+    /// Returns the life of a client that will crash. In half of the cases, only steps at which the replicas of some
+    /// slot differ shorten the life. Then some client, perhaps this one, is within a write round at the crash.
     pub fn short_life(&self) -> ClientLife<'_> {
         match self.rng.below(2) {
             0 => ClientLife::new(Some(1 + self.rng.below(400) as u64), || true),
@@ -429,8 +429,8 @@ impl FailureRun {
         self.count(|e| e.crashed += u64::from(life.crashed()));
     }
 
-    /// Crashes a node of the index, and settles the remaining replicas of its subtables, possibly after jobs that are
-    /// cut off.
+    /// Crashes a memory node with index replicas, and settles the remaining replicas of its subtables, possibly after
+    /// jobs that are cut off.
     fn settle(&self, lost: MnId) {
         self.cluster.crash_node(lost);
         let fabric = operator_fabric(&self.cluster);

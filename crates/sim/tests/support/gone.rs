@@ -1,5 +1,5 @@
-//! The whole cluster is lost: neither its memory nodes nor its master answer any more. Waiting operations end by their
-//! own time limit, whatever they try meanwhile, or by the deadline of their caller if there is one.
+//! The whole cluster is lost: neither its memory nodes nor its master answer any more. A waiting operation ends at its
+//! own time limit, whatever it tries meanwhile, or at the deadline of its caller if there is one.
 
 use std::pin::{Pin, pin};
 use std::time::Duration;

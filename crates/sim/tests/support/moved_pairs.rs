@@ -530,8 +530,8 @@ pub fn silent_chunk(seed: u64) {
             .write(WriteRequest::insert(b"key", &[7; 900]).placed(oriented))
             .await
             .expect("there is room");
-        // The regions of the pair are new, and this waits until the change that adds them has ended, because it checks
-        // their contents.
+        // The regions of the pair are new. This waits until the change that adds the regions has ended, because that
+        // change checks their contents.
         sim.sleep(PATIENCE_NS / 4).await;
         assert!(cluster.view().change.is_none());
         let word = put.place.expect("it is there").word;

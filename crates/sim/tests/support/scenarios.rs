@@ -88,7 +88,7 @@ impl StepRun {
         self.workload.assert_linearizable();
     }
 
-    /// Loses a node of the index after all clients have crashed, and then runs new clients.
+    /// Loses a memory node with index replicas after all clients have crashed, and then runs new clients.
     fn lose_a_replica(&self) {
         lose_index_replica(&self.rng, &self.cluster);
         check_replicas_agree(&self.cluster);
@@ -209,7 +209,7 @@ pub fn rounds(seed: u64) {
 }
 
 /// Operations run as in [`mixed`]. All clients crash together after a random number of steps, and then a memory node
-/// with a part of the index is lost.
+/// with index replicas is lost.
 pub fn crash(seed: u64) {
     let run = StepRun::new(seed, &[2, 3, 4, 5], few_keys);
     let stores = run.sessions(1);
@@ -220,8 +220,7 @@ pub fn crash(seed: u64) {
     run.lose_a_replica();
 }
 
-/// Operations run as in [`bursts`]. All clients crash together, and then a memory node with a part of the index is
-/// lost.
+/// Operations run as in [`bursts`]. All clients crash together, and then a memory node with index replicas is lost.
 pub fn bursts_crash(seed: u64) {
     let run = StepRun::new(seed, &[2, 3, 4, 5], alike_keys);
     let stores = run.sessions(1);

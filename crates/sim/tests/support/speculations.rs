@@ -64,7 +64,7 @@ pub fn crash(seed: u64) -> FailureCounts {
     failures::crash_and_recover(speculating(FailureRun::of(seed, &shape(seed), plans(seed))))
 }
 
-/// All clients die at once, and a node of the index is lost.
+/// All clients die at once, and a memory node with index replicas is lost.
 pub fn index_loss(seed: u64) -> FailureCounts {
     failures::all_die_and_a_node(speculating(FailureRun::of(seed, &shape(seed), PlanKind::Mixed)))
 }

@@ -86,7 +86,7 @@ fn silent_nodes_do_not_vouch(seed: u64) {
         let found = client.search(key, None).await;
         found.map(|found| found.value().is_some())
     };
-    // The first SEARCH may ask before the memory nodes know the first view, and then asks again.
+    // The first SEARCH possibly asks the memory nodes before they know the first view, and then asks again.
     assert_eq!(cluster.block_on(client.process, search(b"absent")), Ok(false));
     let phases = || client.stats().kind(OpKind::Search).phases;
     let before = phases();

@@ -65,7 +65,7 @@ impl StepWorkload {
         fusee_sim::SimWorkload::keys(view, colliding, others)
     }
 
-    /// Makes all operations that can use a hint get one from now on, mostly.
+    /// From now on, gives a hint to most operations that can use one.
     pub fn use_hints(&self) {
         self.with_hints.set(true);
     }

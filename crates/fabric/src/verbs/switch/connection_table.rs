@@ -1,9 +1,9 @@
 //! The connections between queue pairs that a switch knows, and its decisions about their packets.
 //!
-//! The switch observes the hellos of sessions and the welcomes of memory nodes (`wire`). By these it learns which
-//! two queue pairs belong together, at which address they use the pool, and which key marks READs that it is
-//! allowed to steer. It believes a message only about the sender's own address, so that strangers cannot speak for
-//! others. Packets of other connections pass unchanged.
+//! The switch observes the hellos of sessions and the welcomes of memory nodes (`wire`). From these messages the switch
+//! learns which two queue pairs belong together, at which address they use the pool, and which RDMA key marks READs
+//! that can be steered. The switch believes a message only about the sender's own address, so that strangers cannot
+//! speak for others. Packets of other connections pass unchanged.
 //!
 //! # Repeated requests
 //!

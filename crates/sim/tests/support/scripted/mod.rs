@@ -489,8 +489,8 @@ impl ScriptedCluster {
         self.cluster.network().word_at(at).0 & bit != 0
     }
 
-    /// Checks that the next owner of these blocks finds all their free objects, if it treats their bitmaps as complete,
-    /// and that no object that a word keeps is marked as free.
+    /// Checks that the next owner of these blocks finds all their free objects if it treats the blocks' bitmaps as
+    /// complete. Also checks that no object that a word keeps is marked as free.
     pub fn check(&self, rests: &[BlockRemainder]) {
         let kept = self.kept();
         let view = self.cluster.view();
