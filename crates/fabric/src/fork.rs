@@ -53,7 +53,7 @@ impl OriginProcess {
 #[cold]
 fn number_process(running: &AtomicU32) -> u32 {
     static LAST: AtomicU32 = AtomicU32::new(0);
-    // The parent's registration is possibly not valid in the child.
+    // The parent's registration for membarrier is possibly not valid in the child, so the child registers too.
     sys::register_again();
     let next = LAST.fetch_add(1, Ordering::Relaxed) + 1;
     let named = running.compare_exchange(0, next, Ordering::Relaxed, Ordering::Relaxed);

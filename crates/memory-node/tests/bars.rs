@@ -53,7 +53,8 @@ fn a_node_bars_for_who_hears_no_master_and_shows_it() {
     assert_eq!(node.handle(bar(4, 5)).reply, done, "it is barred already");
     assert_eq!(refusal(node.handle(bar(9, 5))), NodeRefusal::HearsMaster);
 
-    // A bar for a later view replaces the bar for the earlier view, and stays when the earlier bar is settled.
+    // A bar for a later view replaces the bar for the earlier view, and stays after a change that settles only the
+    // words read because of the earlier bar.
     assert_eq!(refusal(node.handle(bar(4, 6))), NodeRefusal::HearsMaster);
     node.pass(2_002);
     let step = node.handle(bar(4, 6));

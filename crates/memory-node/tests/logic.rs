@@ -937,7 +937,7 @@ fn a_node_that_got_nothing_of_a_cluster_has_nothing_to_keep() {
     );
     offset_of(&bound.handle(region(0, true)));
     assert_eq!(bound.held_cluster(), Some(CLUSTER));
-    // A member that holds nothing can get something at any time.
+    // A member that holds nothing can get something at any time, so it counts as holding something of its cluster.
     let mut member = node(POOL);
     member.handle(NodeRequest::StandAt { cluster: CLUSTER, view: 3 });
     assert_eq!(member.held_cluster(), Some(CLUSTER));

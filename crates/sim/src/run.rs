@@ -293,8 +293,8 @@ impl SimRun {
         let orphans = self.cluster.take_orphans();
         check_quiescent(&self.cluster, &orphans);
         let counts = self.sim.counts();
-        // Sessions can have left objects to later comparisons of blocks with the index. The same is true of a session
-        // that gives up, which is recovered like a crashed one.
+        // Sessions leave some objects to later comparisons of their blocks with the index, and so do sessions that give
+        // up and are recovered like crashed ones. Such objects would seem lost to the stricter check below.
         let is_left = counts.left_to_comparison.get() + counts.client_recoveries.get() > 0
             // A region whose primary has moved has a new free bitmap, in which bits can be missing.
             || counts.moves.get() > 0;

@@ -170,7 +170,7 @@ pub(crate) struct MasterHost {
     scrubs: Cell<bool>,
 }
 
-/// Time between two ticks of the logic, as in a real master. Very short leases make it shorter.
+/// Time between two ticks of the logic, as in a real master. With very short leases this time is shorter.
 const TICK_NS: Nanos = 5_000_000;
 /// Time for which a job waits for a memory node's answer.
 const PATIENCE_NS: Nanos = 5_000_000;

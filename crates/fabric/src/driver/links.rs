@@ -23,7 +23,7 @@ struct LinkEntry<L> {
 }
 
 impl<L: FabricLink> LinkEntry<L> {
-    /// Calls `work`, which returns whether answers came. If it fails, the link must be ended.
+    /// Calls `work`, which returns whether answers came. If `work` fails, the link must be ended.
     fn attempt(
         &mut self,
         slots: &mut BatchSlots,

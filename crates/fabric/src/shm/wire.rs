@@ -28,7 +28,7 @@ pub(crate) const PROTOCOL: Protocol = Protocol::new("FUSEsm", "the shared-memory
 pub(crate) const HELLO_BYTES: usize = 16;
 pub(crate) const WELCOME_BYTES: usize = 24;
 pub(crate) const GOODBYE: u8 = b'b';
-/// The message by which a node fences. No other message of a node begins with this byte.
+/// The message by which a node tells a client that it is fenced. No other message of a node begins with this byte.
 pub(crate) const FENCED: u8 = b'f';
 
 /// A node's decision about a hello.

@@ -258,8 +258,8 @@ impl TcpNodeLoop {
         }
         if self.stuck_look <= Instant::now() {
             self.stuck_look = Instant::now() + STUCK_LOOK;
-            // Idle connections are not stuck, but have possibly kept memory since others began to wait. So their
-            // memory is taken back first.
+            // Idle connections are not stuck, but possibly still keep memory for which others wait. So the memory of
+            // idle connections is taken back first.
             self.release();
             self.close_stuck_connections();
         }

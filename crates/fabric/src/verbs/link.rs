@@ -439,8 +439,8 @@ fn filler_at(op: &VerbOp, place: u32, len: u32) -> Option<u32> {
 }
 
 impl Fragment {
-    /// Returns whether the filler is still in place of a result. For a batch whose future was dropped the result
-    /// does not matter, so the answer is false.
+    /// Returns whether a fragment's result has not arrived, because the filler is still in its place. For a batch whose
+    /// future was dropped the result does not matter, so the answer is false.
     fn is_unfetched(
         &self,
         requester: &Requester,

@@ -153,7 +153,8 @@ pub fn asks_too_much(seed: u64) {
             splits += 1;
             check_depth(&cluster.view());
         }
-        // Each split adds a subtable, so the bound grows with the logarithm of the number of splits.
+        // Each split adds a subtable, so the master's bound on the depth of the index grows with the logarithm of the
+        // number of splits.
         assert!((UNEVEN_BITS..UNEVEN_BITS + 6).contains(&splits), "{splits}");
         let session = cluster.open(process, options().session).await.expect("a master leads");
         session.put(b"key", b"value").await.expect("the cluster goes on");

@@ -68,7 +68,7 @@ pub struct FailureCounts {
     pub proofs_across_nodes: u64,
     /// Writes that began with a speculative write.
     pub speculations: u64,
-    /// Entries moved by splits, and replicas moved.
+    /// Entries that splits moved, and replicas that view changes moved.
     pub moved: u64,
     /// Words of live objects that were damaged.
     pub damaged: u64,

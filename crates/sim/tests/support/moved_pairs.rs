@@ -373,7 +373,8 @@ pub fn older_parity(seed: u64) {
             .await
             .expect("there is room");
         let hint = written.place.expect("it has been put somewhere");
-        // The checkers are off, because within a run no client meets such leftovers of an equal identity.
+        // The checkers are off, because they do not allow such leftovers with an equal identity: in other runs no
+        // client ever meets any.
         cluster.never_watch();
         let view = store.view();
         let object = view.object_of(hint.word).expect("it leads there");

@@ -12,7 +12,7 @@ use super::late_repairs::wait_for_all_replicas;
 
 const LEASE: Duration = Duration::from_millis(50);
 const MS: Nanos = 1_000_000;
-/// Number of changes after which each kind has had a turn, and one kind its second turn.
+/// Number of view changes among which each requested kind occurs at least once, because the kinds take turns.
 const PATIENT_CHANGES: usize = 5;
 /// Number of sessions that die together.
 const DYING: usize = 20;
@@ -135,7 +135,8 @@ pub fn many_deaths(seed: u64) {
         }
         for (node, _) in cluster.node_processes() {
             let remembered = cluster.network().remembered(node);
-            // The sessions of the last rounds were not recovered yet when the node last learnt which sessions live.
+            // The node still remembers the sessions of the last rounds, which were not recovered yet when the node last
+            // learnt which sessions live.
             assert!(remembered < 4 * DYING, "{node} remembers {remembered} clients");
         }
     });

@@ -93,7 +93,8 @@ pub fn default_device() -> Result<RdmaDevice, RdmaError> {
     })
 }
 
-/// Opens all devices of this machine. Leaves out those that cannot be opened, unless none can.
+/// Opens all devices of this machine. Leaves out devices that cannot be opened; if no device can be opened, returns the
+/// error.
 fn all() -> Result<Vec<Arc<Device>>, RdmaError> {
     let library = ffi::library()?;
     let mut open = OPEN.get().lock().unwrap_or_else(PoisonError::into_inner);
