@@ -117,7 +117,7 @@ impl Mismatch {
     }
 }
 
-/// What the writes of one key demand of its final state.
+/// The final states of a key that its writes allow.
 #[derive(Clone, Copy, Debug, Default)]
 struct KeyState {
     /// The latest begin of an acknowledged write. A write that ended before this time is not admissible.

@@ -139,7 +139,8 @@ impl ClientContext {
         // The keeper has a connection of its own, which a slow answer to another request cannot break: soon after it
         // loses this connection, a client is taken for dead.
         let kept = keeper.clone();
-        let link = RpcKeeperEnvironment { master: master.apart(), clock: Clock::of(kind) };
+        let link =
+            RpcKeeperEnvironment { master: master.with_own_connection(), clock: Clock::of(kind) };
         let keeping = runtime.handle().spawn(async move { kept.keep(&link).await });
         let table = match options.work_table {
             WorkTable::Off => None,

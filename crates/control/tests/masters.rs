@@ -209,7 +209,7 @@ fn a_master_of_another_cluster_is_passed_over_and_named() {
     // Clones, and clients with separate connections, belong to the same cluster.
     let alone = client(&runtime, &[&stranger.addr]);
     let clone = alone.clone();
-    let apart = alone.apart();
+    let apart = alone.with_own_connection();
     alone.join(own);
     let wrong =
         RpcError::WrongCluster { addr: stranger.addr.clone(), own: Some(own), found: Some(OTHER) };

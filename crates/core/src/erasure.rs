@@ -70,7 +70,8 @@ impl Coding {
 impl TryFrom<(u8, u8)> for Coding {
     type Error = CodingError;
 
-    fn try_from((k, m): (u8, u8)) -> Result<Coding, CodingError> {
+    fn try_from(chunks: (u8, u8)) -> Result<Coding, CodingError> {
+        let (k, m) = chunks;
         Coding::new(k, m)
     }
 }

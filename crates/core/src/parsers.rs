@@ -6,8 +6,8 @@
 
 use crate::erasure::Coding;
 use crate::layout::{
-    BLOCK_HEADER_BYTES, BlockHeader, Chunk, HEADER_BYTES, Identity, OVERHEAD_BYTES, Object, Pair,
-    PoolHeader, Slot, Stripe,
+    BLOCK_HEADER_BYTES, BlockHeader, Chunk, HEADER_BYTES, Identity, KeyInPrefix, OVERHEAD_BYTES,
+    Object, Pair, PoolHeader, Slot, Stripe,
 };
 use alloc::vec;
 
@@ -16,13 +16,13 @@ pub fn object(bytes: &[u8]) -> bool {
     let Some(identity) = Object::header_identity(bytes) else { return false };
     let other = Identity::from_word(!identity.word());
     let start = Object::prefix_key(bytes, identity);
-    if let Ok(Ok(key)) = start {
+    if let Ok(KeyInPrefix::Whole(key)) = start {
         assert!(HEADER_BYTES as usize + key.len() <= bytes.len());
         assert_eq!(Object::prefix_has_key(bytes, identity, key), Ok(true));
     }
     assert!(Object::prefix_has_key(bytes, other, b"key").is_err());
     let Ok(object) = Object::decode(bytes) else { return false };
-    assert_eq!(start, Ok(Ok(object.key())), "the start shows the same key");
+    assert_eq!(start, Ok(KeyInPrefix::Whole(object.key())), "the start shows the same key");
     assert_eq!(object.identity(), identity);
     assert!(Object::decode_of(bytes, identity).is_ok());
     assert!(Object::decode_of(bytes, other).is_err());

@@ -100,7 +100,8 @@ pub async fn check_slots<F: Fabric>(
     fabric: &F,
     view: &View,
     subtable: u32,
-    (first, count): (u64, u64),
+    first: u64,
+    count: u64,
     bytes: u64,
 ) -> Result<ScrubFindings, FailedVerb> {
     let found = ScrubFindings { next: first, ..ScrubFindings::default() };
@@ -274,7 +275,7 @@ impl<'w, F: Fabric> SubtableScrub<'w, F> {
         let value = found.value_of_copies(&self.batch, &copies, &reads)?;
         let Some(value) = value else { return Ok(false) };
         self.batch.next_phase();
-        found.mend_by_copy(&mut self.batch, object, (word, &copies), value);
+        found.mend_by_copy(&mut self.batch, object, word, &copies, value);
         Ok(true)
     }
 

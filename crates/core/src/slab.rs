@@ -344,7 +344,10 @@ impl Slabs {
         let address = word.address();
         let block_bytes = self.block_bytes;
         let block = self.blocks().find(|block| block.holds(address, block_bytes))?;
-        let header = block.open_for(address, owner)?;
+        if !block.open_for(address) {
+            return None;
+        }
+        let header = block.header_to_write(owner);
         let kind = block.kind;
         let generation = word.at_turn(turn).generation();
         Some(Allocation { address, kind, generation, header })

@@ -236,7 +236,7 @@ pub async fn run<F: Fabric, R: JobEnvironment>(
             Ok(JobReport::Transformed { slots_changed, bytes_copied, damaged: objects_repaired })
         }
         MasterJob::Scrub { subtable, first, count, bytes } => {
-            let looked = scrub::check_slots(fabric, view, subtable, (first, count), bytes).await?;
+            let looked = scrub::check_slots(fabric, view, subtable, first, count, bytes).await?;
             Ok(JobReport::Scrubbed { subtable, first, looked })
         }
         MasterJob::Clear => {

@@ -48,7 +48,7 @@ type WordAddress = (MnId, u64);
 #[derive(Debug)]
 pub(crate) struct Forger {
     unsound: UnsoundCas,
-    /// What each switch knows, by its number.
+    /// The knowledge of each switch, by its number.
     known: Vec<ForgerKnowledge>,
     /// The changed CASes, by their numbers.
     forged: HashMap<u64, ForgedCas>,

@@ -171,8 +171,9 @@ fn chunks_are_made_of_copies(redundancy: &str, rotten: &[usize]) {
                 .flip(PoolPlace { offset: place.offset + 8 * chunk as u64, ..place }, 2);
             assert!(!is_whole());
             if scrubs {
-                let slots = (0, view.geometry.subtable_slots());
-                let looked = check_slots(store.fabric(), &view, 0, slots, u64::MAX).await.unwrap();
+                let slots = view.geometry.subtable_slots();
+                let looked = check_slots(store.fabric(), &view, 0, 0, slots, u64::MAX).await;
+                let looked = looked.unwrap();
                 assert_eq!((looked.damage.found, looked.damage.repaired), (1, 1));
                 assert_eq!(looked.lost, []);
             } else {

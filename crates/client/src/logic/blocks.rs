@@ -522,7 +522,7 @@ impl<E: Environment> BlockSource<E> {
             if matches!(redundancy, Redundancy::Copies(owner) if owner != node) {
                 continue;
             }
-            match self.allocate_at((node, first), redundancy, which, view).await {
+            match self.allocate_at(node, first, redundancy, which, view).await {
                 Ok(Some(block)) => return Ok(block),
                 Ok(None) => {}
                 Err(failure) => last_failure = Some(failure),
@@ -538,7 +538,8 @@ impl<E: Environment> BlockSource<E> {
     /// may have one later.
     async fn allocate_at(
         &self,
-        (node, turn): (MnId, usize),
+        node: MnId,
+        turn: usize,
         redundancy: Redundancy,
         which: AcceptedBlocks,
         view: &View,
@@ -546,7 +547,7 @@ impl<E: Environment> BlockSource<E> {
         let mut frozen = Vec::new();
         let copied = format!("{node}: what it has free is being copied");
         while frozen.len() <= FROZEN_GRANTS {
-            let request = alloc_request(redundancy, which, (node, turn), &frozen, view);
+            let request = alloc_request(redundancy, which, node, turn, &frozen, view);
             let Some(request) = request else { return Ok(None) };
             match self.ask(node, request).await {
                 Ok(NodeReply::Allocated { block })
@@ -739,7 +740,8 @@ impl<E: Environment> BlockSource<E> {
 fn alloc_request(
     redundancy: Redundancy,
     which: AcceptedBlocks,
-    (node, turn): (MnId, usize),
+    node: MnId,
+    turn: usize,
     given: &[u32],
     view: &View,
 ) -> Option<BlockRequest> {

@@ -107,7 +107,7 @@ fn class() -> SizeClass {
 }
 
 /// Gives a block to an owner, with a header, and sets the free bits of some of its objects.
-fn give(memory: &TwoNodeFabric, (region, block): (u32, u32), owner: u32, marked: &[u32]) {
+fn give(memory: &TwoNodeFabric, region: u32, block: u32, owner: u32, marked: &[u32]) {
     let (entry, at) = places(region, block);
     memory.put(entry, &owner.to_le_bytes());
     let header = BlockHeader {
@@ -167,10 +167,10 @@ fn expect_sums(survey: &MemorySurvey) {
 #[test]
 fn every_block_is_counted_by_node_by_class_and_by_owner() {
     let memory = TwoNodeFabric::new();
-    give(&memory, (0, 0), 7, &[0, 2, 19]);
-    give(&memory, (0, 14), 8, &[]);
-    give(&memory, (1, 3), 9, &[1]);
-    give(&memory, (1, 4), 9, &[]);
+    give(&memory, 0, 0, 7, &[0, 2, 19]);
+    give(&memory, 0, 14, 8, &[]);
+    give(&memory, 1, 3, 9, &[1]);
+    give(&memory, 1, 4, 9, &[]);
     // This block has an owner but was never written, so it has no header yet.
     memory.put(places(1, 5).0, &7u32.to_le_bytes());
     // An entry on a backup must not be counted.
@@ -222,10 +222,10 @@ fn every_block_is_counted_by_node_by_class_and_by_owner() {
 fn what_no_correct_client_writes_is_counted_and_no_more() {
     let memory = TwoNodeFabric::new();
     let (_, at) = places(0, 0);
-    give(&memory, (0, 0), 7, &[0]);
+    give(&memory, 0, 0, 7, &[0]);
     memory.put(PoolPlace { offset: at.offset + 8, ..at }, &[1]);
     // A header with a class whose objects are larger than a block, and a free bit at the place of the header.
-    give(&memory, (0, 1), 7, &[]);
+    give(&memory, 0, 1, 7, &[]);
     let (_, at) = places(0, 1);
     let header = BlockHeader {
         class: SizeClass::MAX,
@@ -236,7 +236,7 @@ fn what_no_correct_client_writes_is_counted_and_no_more() {
         base: GenerationBase::default(),
     };
     memory.put(at, &header.encode());
-    give(&memory, (0, 2), 100, &[1]);
+    give(&memory, 0, 2, 100, &[1]);
     let (_, at) = places(0, 2);
     memory.put(PoolPlace { offset: at.offset + BLOCK_HEADER_BYTES, ..at }, &[1]);
     let survey = read(&memory, &owners(&[7])).unwrap();
@@ -250,7 +250,7 @@ fn what_no_correct_client_writes_is_counted_and_no_more() {
 #[test]
 fn a_header_that_was_being_written_is_read_once_more() {
     let memory = TwoNodeFabric::new();
-    give(&memory, (1, 2), 7, &[5]);
+    give(&memory, 1, 2, 7, &[5]);
     let (_, at) = places(1, 2);
     let whole = memory.pools.borrow()[&at.node][at.offset as usize..][..64].to_vec();
     memory.put(PoolPlace { offset: at.offset + 32, ..at }, &[1; 32]);

@@ -20,7 +20,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, timeout_at};
 
 use super::RpcError;
-use super::codec::{AnswerEnvelope, CallFailure, Envelope, encode, ms_left};
+use super::codec::{AnswerEnvelope, CallFailure, RequestEnvelope, encode, ms_left};
 use super::frames::{FrameReader, send};
 
 /// Limit of requests that are queued for writing.
@@ -167,7 +167,7 @@ impl<R> PendingCall<R> {
             let closed = || RpcError::Closed { addr: addr() };
             let protocol = |what| RpcError::Protocol { addr: addr(), what };
             let place = requests.reserve().await.map_err(|_| closed())?;
-            let call = encode(&Envelope::Call { id, ms_left: ms_left(deadline), request });
+            let call = encode(&RequestEnvelope::Call { id, ms_left: ms_left(deadline), request });
             place.send(Ok(call.map_err(|error| protocol(error.to_string()))?));
             let outcome = (&mut self.outcome).await.map_err(|_| closed())?;
             outcome.map_err(|failure| match failure {
@@ -177,7 +177,7 @@ impl<R> PendingCall<R> {
         };
         timeout_at(deadline, answered).await.unwrap_or_else(|_| {
             // Not necessary, because the server knows the deadline; so it is left out if the queue is full.
-            let _full = requests.try_send(encode(&Envelope::<()>::Cancel { id }));
+            let _full = requests.try_send(encode(&RequestEnvelope::<()>::Cancel { id }));
             Err(RpcError::TimedOut { addr: addr() })
         })
     }
@@ -199,9 +199,9 @@ mod tests {
     impl ServerEnd {
         /// Returns the id of the next request; `None` if the next message is a cancellation.
         async fn asked(&mut self) -> Option<u64> {
-            match self.requests.next::<Envelope<Vec<u8>>>().await.unwrap().unwrap() {
-                Envelope::Call { id, .. } => Some(id),
-                Envelope::Cancel { .. } => None,
+            match self.requests.next::<RequestEnvelope<Vec<u8>>>().await.unwrap().unwrap() {
+                RequestEnvelope::Call { id, .. } => Some(id),
+                RequestEnvelope::Cancel { .. } => None,
             }
         }
 
@@ -304,6 +304,6 @@ mod tests {
         };
         assert_eq!(tokio::join!(call.answer(vec![7u8], soon()), serves).0, Ok(5));
         drop(call);
-        assert!(server.requests.next::<Envelope<Vec<u8>>>().await.unwrap().is_none());
+        assert!(server.requests.next::<RequestEnvelope<Vec<u8>>>().await.unwrap().is_none());
     }
 }

@@ -16,9 +16,9 @@ use tokio::sync::Mutex;
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::calls::{ClientConnection, PendingCall};
-use super::hello::{self, HelloError, Stranger};
-use super::runtime::Trust;
-use super::wire::Wire;
+use super::hello::{self, HelloError, UnexpectedPeer};
+use super::runtime::RpcCredentials;
+use super::wire::RpcStream;
 use super::{DEFAULT_DEADLINE, HELLO_TIMEOUT, REUSE_TIMEOUT, RpcError, Runtime, Service, Stamped};
 
 /// The time after which an address that accepts no connection is considered unreachable.
@@ -30,7 +30,7 @@ const PARTING: Duration = Duration::from_secs(5);
 
 /// A client of one service at one address.
 pub struct RpcClient<S: Service> {
-    shared: Arc<Shared<S>>,
+    shared: Arc<RpcEndpoint<S>>,
     deadline: Duration,
     /// The cluster with which requests are stamped.
     cluster: Option<ClusterId>,
@@ -49,9 +49,9 @@ impl<S: Service> fmt::Debug for RpcClient<S> {
     }
 }
 
-struct Shared<S: Service> {
+struct RpcEndpoint<S: Service> {
     runtime: Handle,
-    trust: Trust,
+    trust: RpcCredentials,
     addr: String,
     /// Whether a broken connection can be replaced. False for a service in the same process.
     reconnect: bool,
@@ -62,7 +62,7 @@ struct Shared<S: Service> {
 /// Closes a connection that was given up because the peer was silent, after some time. A peer that was only slow would
 /// take the end of the connection for the end of this process, unless it has had a request of this process over another
 /// connection before.
-fn part_later<R: Send + 'static>(connection: ClientConnection<R>) {
+fn close_later<R: Send + 'static>(connection: ClientConnection<R>) {
     tokio::spawn(async move {
         tokio::time::sleep(PARTING).await;
         drop(connection);
@@ -98,7 +98,7 @@ impl<S: Service> RpcClient<S> {
 
     fn of(
         runtime: &Handle,
-        trust: &Trust,
+        trust: &RpcCredentials,
         addr: String,
         connection: Option<ClientConnection<S::Reply>>,
     ) -> RpcClient<S> {
@@ -106,7 +106,7 @@ impl<S: Service> RpcClient<S> {
         let trust = trust.clone();
         let reconnect = connection.is_none();
         let connection = Mutex::new(connection);
-        let shared = Shared { runtime, trust, addr, reconnect, connection };
+        let shared = RpcEndpoint { runtime, trust, addr, reconnect, connection };
         RpcClient { shared: Arc::new(shared), deadline: DEFAULT_DEADLINE, cluster: None }
     }
 
@@ -121,7 +121,7 @@ impl<S: Service> RpcClient<S> {
     }
 
     /// Returns a client of the same service over another connection, if the connection can be replaced.
-    pub(super) fn apart(&self) -> RpcClient<S> {
+    pub(super) fn with_own_connection(&self) -> RpcClient<S> {
         if !self.shared.reconnect {
             return self.clone();
         }
@@ -175,7 +175,7 @@ impl<S: Service> RpcClient<S> {
     }
 }
 
-impl<S: Service> Shared<S> {
+impl<S: Service> RpcEndpoint<S> {
     /// Begins a call on the connection, which is replaced if necessary.
     async fn begin(&self) -> Result<PendingCall<S::Reply>, RpcError> {
         // A connection inside the process is never closed for being idle.
@@ -188,7 +188,7 @@ impl<S: Service> Shared<S> {
         if !self.reconnect {
             return Err(closed());
         }
-        current.take().into_iter().for_each(part_later);
+        current.take().into_iter().for_each(close_later);
         let (wire, codes) = self.dial().await?;
         let connection = ClientConnection::start(wire, codes, self.addr.clone());
         let call = connection.begin(Duration::MAX).ok_or_else(closed)?;
@@ -205,7 +205,7 @@ impl<S: Service> Shared<S> {
             && let Ok(mut current) = current
             && let Some(silent) = current.take_if(|current| current.is(silent))
         {
-            part_later(silent);
+            close_later(silent);
         }
     }
 
@@ -213,7 +213,7 @@ impl<S: Service> Shared<S> {
         RpcError::Unreachable { addr: self.addr.clone(), cause: cause.into() }
     }
 
-    async fn dial(&self) -> Result<(Wire, Option<FrameCodes>), RpcError> {
+    async fn dial(&self) -> Result<(RpcStream, Option<FrameCodes>), RpcError> {
         let addr = || self.addr.clone();
         let unreachable = |cause: String| self.unreachable(&cause);
         let stream = timeout(CONNECT_TIMEOUT, TcpStream::connect(&self.addr))
@@ -223,16 +223,16 @@ impl<S: Service> Shared<S> {
         // Requests and replies are small, so it would only add latency to wait until a segment is full.
         stream.set_nodelay(true).map_err(|error| unreachable(error.to_string()))?;
         let greeted = async {
-            let mut wire = Wire::dial(stream, &self.addr, self.trust.tls.as_ref()).await?;
+            let mut wire = RpcStream::dial(stream, &self.addr, self.trust.tls.as_ref()).await?;
             let codes = hello::ask(&mut wire, S::ROLE, &self.trust).await?;
             Ok((wire, codes))
         };
         match greeted.await {
             Ok(greeted) => Ok(greeted),
-            Err(HelloError::Stranger(Stranger::Version(error))) => {
+            Err(HelloError::UnexpectedPeer(UnexpectedPeer::Version(error))) => {
                 Err(RpcError::Version { addr: addr(), error })
             }
-            Err(HelloError::Stranger(Stranger::Other(found))) => {
+            Err(HelloError::UnexpectedPeer(UnexpectedPeer::Other(found))) => {
                 Err(RpcError::WrongService { addr: addr(), expected: S::ROLE, found })
             }
             // In all of these cases the request was not sent, so it cannot take effect.

@@ -17,7 +17,7 @@ use super::{MAX_DEADLINE, MAX_FRAME_BYTES};
 
 /// A message of a client.
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) enum Envelope<R> {
+pub(super) enum RequestEnvelope<R> {
     /// A request. Its id differs from those of all other running calls over the connection.
     Call { id: u64, ms_left: u32, request: R },
     /// The sign that no caller waits for the answer to this request any more.
@@ -75,15 +75,15 @@ mod tests {
     use super::*;
     use crate::node::NodeRequest;
 
-    type NodeEnvelope = Envelope<NodeRequest>;
+    type NodeEnvelope = RequestEnvelope<NodeRequest>;
 
     #[test]
     fn a_call_comes_back_with_a_bounded_deadline() {
-        let call = Envelope::Call { id: 7, ms_left: u32::MAX, request: NodeRequest::Usage };
+        let call = RequestEnvelope::Call { id: 7, ms_left: u32::MAX, request: NodeRequest::Usage };
         let bytes = encode(&call).unwrap();
         // The bytes are: the kind, the id, the time, and the request.
         assert_eq!(bytes, [0, 7, 0xff, 0xff, 0xff, 0xff, 0x0f, 10]);
-        let Envelope::Call { id, ms_left: left, request } = decode(&bytes).unwrap() else {
+        let RequestEnvelope::Call { id, ms_left: left, request } = decode(&bytes).unwrap() else {
             panic!("a call became something else");
         };
         assert_eq!((id, request), (7, NodeRequest::Usage));

@@ -9,7 +9,7 @@
 //!
 //! A frame is received in pieces. Memory is allocated for bytes that have arrived, not for the announced length:
 //! otherwise four bytes from an unauthenticated peer could cost 16 MiB. A server counts the memory of incomplete and of
-//! complete frames ([`Guest`]). The memory of a frame is freed with the frame; a connection keeps a few KiB.
+//! complete frames ([`RpcConnection`]). The memory of a frame is freed with the frame; a connection keeps a few KiB.
 
 use std::io;
 
@@ -20,7 +20,7 @@ use tokio::sync::mpsc;
 
 use super::MAX_FRAME_BYTES;
 use super::codec::{decode, invalid};
-use super::guests::{FREE_FRAME_BYTES, Guest};
+use super::connections::{FREE_FRAME_BYTES, RpcConnection};
 
 /// Number of bytes of a frame's length field.
 const HEAD_BYTES: usize = 4;
@@ -31,7 +31,7 @@ pub(super) struct FrameReader<I> {
     /// The bytes of the next frame that have arrived.
     frame: Vec<u8>,
     /// The connection for which the memory is counted; `None` on clients, which do not count it.
-    guest: Option<Guest>,
+    guest: Option<RpcConnection>,
     /// The codes to check; `None` if no key was proved, or TLS protects the connection.
     codes: Option<ReceivedCodes>,
 }
@@ -39,7 +39,7 @@ pub(super) struct FrameReader<I> {
 impl<I: AsyncBufRead + Unpin> FrameReader<I> {
     pub(super) fn new(
         input: I,
-        guest: Option<Guest>,
+        guest: Option<RpcConnection>,
         codes: Option<ReceivedCodes>,
     ) -> FrameReader<I> {
         FrameReader { input, frame: Vec::new(), guest, codes }
@@ -74,7 +74,7 @@ impl<I: AsyncBufRead + Unpin> FrameReader<I> {
         }
         let frame = std::mem::take(&mut self.frame);
         if let Some(guest) = &self.guest {
-            guest.has_whole(frame.len())?;
+            guest.note_whole_frame(frame.len())?;
         }
         let mut message = &frame[HEAD_BYTES..];
         if let Some(codes) = &mut self.codes {
@@ -129,10 +129,10 @@ mod tests {
 
     use super::*;
     use crate::node::NodeRequest;
-    use crate::rpc::codec::{Envelope, encode};
-    use crate::rpc::guests::{Guests, Limits, Refusal};
+    use crate::rpc::codec::{RequestEnvelope, encode};
+    use crate::rpc::connections::{Limits, RpcCloseReason, RpcConnections};
 
-    type NodeEnvelope = Envelope<NodeRequest>;
+    type NodeEnvelope = RequestEnvelope<NodeRequest>;
 
     /// The receiving end of a connection, in memory, and the peer's end.
     struct Receiver {
@@ -141,7 +141,7 @@ mod tests {
     }
 
     impl Receiver {
-        fn new(guest: Option<Guest>, codes: Option<ReceivedCodes>) -> Receiver {
+        fn new(guest: Option<RpcConnection>, codes: Option<ReceivedCodes>) -> Receiver {
             let (peer, input) = duplex(32 << 20);
             let frames = FrameReader::new(BufReader::new(input), guest, codes);
             Receiver { peer, frames }
@@ -196,7 +196,7 @@ mod tests {
             let come = server.receives(&[*byte]).unwrap();
             let expected = ((at + 1) % length == 0).then_some(at / length);
             let id = come.map(|come| match come {
-                Envelope::Cancel { id } => id as usize,
+                RequestEnvelope::Cancel { id } => id as usize,
                 call => panic!("{call:?}"),
             });
             assert_eq!(id, expected);
@@ -235,14 +235,16 @@ mod tests {
         let mut receiver = Receiver::new(None, None);
         let clients = vec![fusee_core::verbs::ClientId(7); 4 << 20];
         let request = NodeRequest::Fence { clients };
-        let call = encode(&Envelope::Call { id: 1, ms_left: 1, request: &request }).unwrap();
+        let call = encode(&RequestEnvelope::Call { id: 1, ms_left: 1, request: &request }).unwrap();
         let sent = frames_of(&[call], None);
         assert!(sent.len() > 4 << 20);
         let mut come = 0;
         for piece in sent.chunks(10_000) {
             come += piece.len();
             match receiver.receives(piece).unwrap() {
-                Some(Envelope::Call { id: 1, request: whole, .. }) => assert_eq!(whole, request),
+                Some(RequestEnvelope::Call { id: 1, request: whole, .. }) => {
+                    assert_eq!(whole, request)
+                }
                 Some(other) => panic!("{other:?}"),
                 None => {
                     assert!(come < sent.len());
@@ -270,7 +272,7 @@ mod tests {
     fn what_is_half_received_is_bounded_for_each_peer_and_in_total() {
         for (frame_bytes, frame_bytes_per_peer) in [(2 << 20, 1 << 30), (1 << 30, 2 << 20)] {
             let limits = Limits { frame_bytes, frame_bytes_per_peer, ..Limits::default() };
-            let guests = Guests::new(limits);
+            let guests = RpcConnections::new(limits);
             let mut half = (MAX_FRAME_BYTES as u32).to_be_bytes().to_vec();
             half.resize(700_000, 0);
             let mut held = Vec::new();
@@ -293,14 +295,14 @@ mod tests {
     #[test]
     fn whoever_is_gone_or_has_come_whole_holds_nothing() {
         let limits = Limits { frame_bytes: 1 << 20, ..Limits::default() };
-        let guests = Guests::new(limits);
+        let guests = RpcConnections::new(limits);
         let peer = [127, 0, 0, 1].into();
         for number in 0..10 {
             let guest = guests.enter(number, peer);
             assert_eq!(guest.holds(900_000), Ok(()));
-            assert_eq!(guest.holds(2 << 20), Err(Refusal::FrameBytes));
+            assert_eq!(guest.holds(2 << 20), Err(RpcCloseReason::FrameBytes));
             if number % 2 == 0 {
-                assert_eq!(guest.has_whole(0), Ok(()));
+                assert_eq!(guest.note_whole_frame(0), Ok(()));
                 assert_eq!(guest.holds(900_000), Ok(()));
             }
         }

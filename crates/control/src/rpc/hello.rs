@@ -38,8 +38,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::timeout;
 
 use super::HELLO_TIMEOUT;
-use super::runtime::Trust;
-use super::wire::{Binding, Wire};
+use super::runtime::RpcCredentials;
+use super::wire::{ChannelBinding, RpcStream};
 
 const MAGIC: &[u8; 5] = b"FUSEE";
 /// The version of the control protocol. 5: a block is taken over once; and a session that loses to a Move starts again
@@ -86,16 +86,16 @@ pub const CONTROL: VersionRange = VersionRange::only("control protocol", VERSION
 
 /// The other end of a connection that is not the expected service.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Stranger {
+pub(super) enum UnexpectedPeer {
     /// Something else, described by a text.
     Other(String),
     /// The expected kind of service, but of another version.
     Version(VersionError),
 }
 
-impl From<String> for Stranger {
-    fn from(what: String) -> Stranger {
-        Stranger::Other(what)
+impl From<String> for UnexpectedPeer {
+    fn from(what: String) -> UnexpectedPeer {
+        UnexpectedPeer::Other(what)
     }
 }
 
@@ -103,7 +103,7 @@ impl From<String> for Stranger {
 #[derive(Debug)]
 pub(super) enum HelloError {
     /// The other end is not the expected service.
-    Stranger(Stranger),
+    UnexpectedPeer(UnexpectedPeer),
     /// The other end sent nothing in time.
     Silent,
     /// The other end closed the connection.
@@ -126,8 +126,10 @@ const REFUSED: &str = "it does not take the key: that is of another secret";
 impl fmt::Display for HelloError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            HelloError::Stranger(Stranger::Other(what)) => write!(f, "the other end is {what}"),
-            HelloError::Stranger(Stranger::Version(error)) => error.fmt(f),
+            HelloError::UnexpectedPeer(UnexpectedPeer::Other(what)) => {
+                write!(f, "the other end is {what}")
+            }
+            HelloError::UnexpectedPeer(UnexpectedPeer::Version(error)) => error.fmt(f),
             HelloError::Silent => f.write_str("no hello in time"),
             HelloError::Closed => f.write_str("closed before the hello"),
             HelloError::Keys(what) => f.write_str(what),
@@ -152,17 +154,17 @@ pub(super) fn encode(role: Role, says: u8) -> [u8; START_BYTES] {
 pub(super) fn decode(
     bytes: &[u8; START_BYTES],
     own: ConnectionEnd,
-) -> Result<(Role, u8), Stranger> {
+) -> Result<(Role, u8), UnexpectedPeer> {
     if !bytes.starts_with(MAGIC) {
         return Err("something that does not speak FUSEE's control protocol".to_owned().into());
     }
-    CONTROL.check(own, bytes[5].into()).map_err(Stranger::Version)?;
+    CONTROL.check(own, bytes[5].into()).map_err(UnexpectedPeer::Version)?;
     let role = Role::from_code(bytes[6]);
     let role = role.ok_or_else(|| format!("an unknown FUSEE service ({})", bytes[6]))?;
     Ok((role, bytes[7]))
 }
 
-async fn receive<const N: usize>(stream: &mut Wire) -> Result<[u8; N], HelloError> {
+async fn receive<const N: usize>(stream: &mut RpcStream) -> Result<[u8; N], HelloError> {
     let mut bytes = [0; N];
     match timeout(HELLO_TIMEOUT, stream.read_exact(&mut bytes)).await {
         Err(_) => Err(HelloError::Silent),
@@ -171,7 +173,7 @@ async fn receive<const N: usize>(stream: &mut Wire) -> Result<[u8; N], HelloErro
     }
 }
 
-async fn send(stream: &mut Wire, parts: &[&[u8]]) -> Result<(), HelloError> {
+async fn send(stream: &mut RpcStream, parts: &[&[u8]]) -> Result<(), HelloError> {
     let sent = async {
         stream.write_all(&parts.concat()).await?;
         stream.flush().await
@@ -185,7 +187,7 @@ fn nonce(keys: Option<&Keyring>) -> Result<Nonce, HelloError> {
 }
 
 /// Returns the data that proofs cover.
-fn about(hello: &[u8], welcome: &[u8], binding: Option<Binding>) -> Vec<u8> {
+fn about(hello: &[u8], welcome: &[u8], binding: Option<ChannelBinding>) -> Vec<u8> {
     [hello, welcome, binding.as_ref().map_or(&[], |binding| binding)].concat()
 }
 
@@ -195,7 +197,7 @@ fn codes(
     who: PeerKind,
     side: Side,
     said: &AuthTranscript<'_>,
-    binding: Option<Binding>,
+    binding: Option<ChannelBinding>,
 ) -> Option<FrameCodes> {
     if binding.is_some() { None } else { keys.codes(who, side, said) }
 }
@@ -203,9 +205,9 @@ fn codes(
 /// Runs the client's side of a hello. Fails unless the other end has `role`, and has the keys that this process has.
 /// Returns the codes for the frames that follow; `None` without keys, and over TLS.
 pub(super) async fn ask(
-    stream: &mut Wire,
+    stream: &mut RpcStream,
     role: Role,
-    trust: &Trust,
+    trust: &RpcCredentials,
 ) -> Result<Option<FrameCodes>, HelloError> {
     let keys = trust.keys.as_deref();
     let binding = stream.binding()?;
@@ -213,13 +215,14 @@ pub(super) async fn ask(
     let hello = encode(role, keys.map_or(0, |keys| keys.acts_as().code()));
     send(stream, &[&hello, &own]).await?;
     let welcome = receive(stream).await?;
-    let (found, wants) = decode(&welcome, ConnectionEnd::Client).map_err(HelloError::Stranger)?;
+    let (found, wants) =
+        decode(&welcome, ConnectionEnd::Client).map_err(HelloError::UnexpectedPeer)?;
     if wants & TLS != 0 {
         return Err(HelloError::Tls(WANTS_TLS.into()));
     }
     let has_secret = wants & SECRET != 0;
     if found != role {
-        return Err(HelloError::Stranger(found.to_string().into()));
+        return Err(HelloError::UnexpectedPeer(found.to_string().into()));
     }
     let (theirs, proof): (Nonce, Proof) = (receive(stream).await?, receive(stream).await?);
     let Some(keys) = keys else {
@@ -244,7 +247,7 @@ pub(super) async fn ask(
 }
 
 /// Tells a client that only one of the two ends speaks TLS.
-async fn other_way(stream: &mut Wire, role: Role, wants: u8) -> Result<(), HelloError> {
+async fn other_way(stream: &mut RpcStream, role: Role, wants: u8) -> Result<(), HelloError> {
     // If bytes are unread when a connection is closed, data that was sent before can be lost. So they are read.
     let _nothing = stream.socket().try_read(&mut [0; 4096]);
     send(stream, &[&encode(role, wants), &[0; BYTES], &[0; BYTES]]).await
@@ -254,9 +257,9 @@ async fn other_way(stream: &mut Wire, role: Role, wants: u8) -> Result<(), Hello
 /// key, if this process has keys. Returns the client's kind of peer, or `None` if no proof is demanded; and the codes
 /// for the frames that follow.
 pub(super) async fn answer(
-    stream: &mut Wire,
+    stream: &mut RpcStream,
     role: Role,
-    trust: &Trust,
+    trust: &RpcCredentials,
 ) -> Result<(Option<PeerKind>, Option<FrameCodes>), HelloError> {
     let keys = trust.keys.as_deref();
     let binding = stream.binding()?;
@@ -275,7 +278,7 @@ pub(super) async fn answer(
                 // read.
                 let _rest = timeout(HELLO_TIMEOUT, stream.read(&mut [0; BYTES])).await;
             }
-            return Err(HelloError::Stranger(what));
+            return Err(HelloError::UnexpectedPeer(what));
         }
     };
     if binding.is_none() && trust.tls.as_ref().is_some_and(TlsSettings::has_certificate) {
@@ -291,7 +294,7 @@ pub(super) async fn answer(
     let proof = keys.zip(who).and_then(|(keys, who)| keys.proof(who, Side::Answerer, &said));
     send(stream, &[&welcome, &own, &proof.unwrap_or([0; BYTES])]).await?;
     if wanted != role {
-        return Err(HelloError::Stranger(format!("looking for {wanted}").into()));
+        return Err(HelloError::UnexpectedPeer(format!("looking for {wanted}").into()));
     }
     let Some(keys) = keys else { return Ok((None, None)) };
     let Some(who) = who else { return Err(HelloError::Keys("it has no key")) };
@@ -313,7 +316,8 @@ mod tests {
             assert_eq!(decode(&encode(role, 2), ConnectionEnd::Client), Ok((role, 2)));
         }
         let says = |bytes| {
-            HelloError::Stranger(decode(bytes, ConnectionEnd::Client).unwrap_err()).to_string()
+            HelloError::UnexpectedPeer(decode(bytes, ConnectionEnd::Client).unwrap_err())
+                .to_string()
         };
         assert!(says(b"HTTP/1.1").contains("does not speak"));
         assert!(says(&[b'F', b'U', b'S', b'E', b'E', VERSION, 9, 0]).contains("unknown"));

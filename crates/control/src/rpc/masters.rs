@@ -42,13 +42,13 @@ type One = RpcClient<MasterService>;
 /// A client of the master, whichever one leads. Clones share their connections, and know the same leader.
 #[derive(Clone)]
 pub struct MasterClient {
-    masters: Arc<Masters>,
+    masters: Arc<MasterList>,
     deadline: Duration,
     /// The number of the cluster that the client belongs to; 0 for none.
     cluster: Arc<AtomicU64>,
 }
 
-struct Masters {
+struct MasterList {
     /// The list of addresses as it was given.
     addrs: String,
     listed: Vec<One>,
@@ -74,7 +74,7 @@ impl MasterClient {
 
     fn of(addrs: String, listed: Vec<One>) -> MasterClient {
         let first = Mutex::new(listed[0].clone());
-        let masters = Masters { addrs, listed, first, long: tokio::sync::Mutex::default() };
+        let masters = MasterList { addrs, listed, first, long: tokio::sync::Mutex::default() };
         let cluster = Arc::default();
         MasterClient { masters: Arc::new(masters), deadline: DEFAULT_DEADLINE, cluster }
     }
@@ -98,8 +98,8 @@ impl MasterClient {
     }
 
     /// Returns a client of the same masters over other connections. Inside a process all clients share one connection.
-    pub fn apart(&self) -> MasterClient {
-        let listed = self.masters.listed.iter().map(RpcClient::apart).collect();
+    pub fn with_own_connection(&self) -> MasterClient {
+        let listed = self.masters.listed.iter().map(RpcClient::with_own_connection).collect();
         let masters = MasterClient::of(self.masters.addrs.clone(), listed);
         let cluster = Arc::clone(&self.cluster);
         MasterClient { deadline: self.deadline, cluster, ..masters }
@@ -160,7 +160,7 @@ impl fmt::Debug for MasterClient {
     }
 }
 
-impl Masters {
+impl MasterList {
     async fn call(
         &self,
         request: &MasterRequest,

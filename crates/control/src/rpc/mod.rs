@@ -26,8 +26,8 @@
 mod calls;
 mod client;
 mod codec;
+mod connections;
 mod frames;
-mod guests;
 mod hello;
 mod masters;
 #[doc(hidden)]
@@ -45,7 +45,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 pub use client::RpcClient;
-pub use guests::Limits;
+pub use connections::Limits;
 pub use hello::{CONTROL, Role};
 pub use masters::MasterClient;
 pub use runtime::Runtime;
@@ -84,7 +84,7 @@ pub trait Service: Send + Sync + 'static {
     const ROLE: Role;
 
     /// Returns the kind of peer that is allowed to make a request, if peers have to prove their kind.
-    fn needs(request: &Self::Request) -> PeerKind;
+    fn required_peer(request: &Self::Request) -> PeerKind;
 
     /// Returns the name of a request.
     fn name(request: &Self::Request) -> &'static str;
@@ -99,7 +99,7 @@ impl Service for NodeService {
     type Reply = NodeReply;
     const ROLE: Role = Role::MemoryNode;
 
-    fn needs(request: &NodeRequest) -> PeerKind {
+    fn required_peer(request: &NodeRequest) -> PeerKind {
         use NodeRequest::*;
         match request {
             Describe | Usage | Alloc { .. } | SetOwner { .. } | InTurn { .. } | Bar { .. } => {
@@ -148,7 +148,7 @@ impl Service for MasterService {
     type Reply = MasterReply;
     const ROLE: Role = Role::Master;
 
-    fn needs(request: &MasterRequest) -> PeerKind {
+    fn required_peer(request: &MasterRequest) -> PeerKind {
         use MasterRequest::*;
         match request {
             Form { .. } | Destroy { .. } | Drain { .. } => PeerKind::Admin,

@@ -14,7 +14,7 @@ use serde::de::DeserializeOwned;
 use tokio::io::BufReader;
 use tokio::time::Instant;
 
-use super::codec::{AnswerEnvelope, Envelope, deadline, decode, encode};
+use super::codec::{AnswerEnvelope, RequestEnvelope, deadline, decode, encode};
 use super::frames::FrameReader;
 use super::{MAX_DEADLINE, MasterService, NodeService, Service, Stamped, hello};
 use crate::master::MasterReply;
@@ -42,12 +42,12 @@ pub fn drawn<T: DeserializeOwned>(bytes: &[u8]) -> Option<T> {
 }
 
 /// A frame to a service.
-type ServiceEnvelope<S> = Envelope<Stamped<<S as Service>::Request>>;
+type ServiceEnvelope<S> = RequestEnvelope<Stamped<<S as Service>::Request>>;
 
 /// Parses a frame to a service: a call, or its cancellation.
 fn call<S: Service>(bytes: &[u8]) -> bool {
     let frame: Option<ServiceEnvelope<S>> = decode(bytes).ok();
-    if let Some(Envelope::Call { ms_left, .. }) = &frame {
+    if let Some(RequestEnvelope::Call { ms_left, .. }) = &frame {
         assert!(deadline(*ms_left) <= Instant::now() + MAX_DEADLINE);
     }
     frame.is_some()

@@ -22,9 +22,9 @@ use tokio::io::{AsyncBufRead, AsyncRead, AsyncWrite, BufReader};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep_until};
 
-use super::codec::{AnswerEnvelope, CallFailure, Envelope, deadline, encode};
+use super::codec::{AnswerEnvelope, CallFailure, RequestEnvelope, deadline, encode};
+use super::connections::{RpcConnection, RpcRequestMemory};
 use super::frames::{FrameReader, send};
-use super::guests::{Guest, Held};
 use super::times::RequestTimes;
 use super::{Caller, MAX_REQUESTS_PER_CONNECTION, Service, Stamped};
 
@@ -60,7 +60,7 @@ impl<S: Service> RequestHandler<S> {
         &self,
         caller: Caller,
         request: S::Request,
-        held: Option<Held>,
+        held: Option<RpcRequestMemory>,
     ) -> impl Future<Output = Result<S::Reply, CallFailure>> + use<S> {
         let name = S::name(&request);
         let times = self.times();
@@ -87,7 +87,7 @@ pub(super) async fn answer<S: Service>(
     codes: Option<FrameCodes>,
     handler: Arc<RequestHandler<S>>,
     from: Caller,
-    guest: Option<Guest>,
+    guest: Option<RpcConnection>,
 ) -> io::Result<()> {
     let (input, output) = tokio::io::split(stream);
     let (sent, received) = codes.map(|codes| (codes.sent, codes.received)).unzip();
@@ -108,7 +108,7 @@ struct RequestReader<S: Service> {
     handler: Arc<RequestHandler<S>>,
     from: Caller,
     /// The server's entry of the connection; `None` for a connection inside the process.
-    guest: Option<Guest>,
+    guest: Option<RpcConnection>,
     /// The queue of answers. Its capacity is the number of places.
     answers: mpsc::Sender<io::Result<Vec<u8>>>,
     /// The requests that are not answered yet, and some that have ended, by their ids. Dropping a request's sender
@@ -124,10 +124,10 @@ impl<S: Service> RequestReader<S> {
         // The sending half ends only with an error, which it reports itself.
         while let Ok(place) = self.answers.clone().reserve_owned().await {
             match frames.next().await? {
-                Some(Envelope::Call { id, ms_left, request }) => {
+                Some(RequestEnvelope::Call { id, ms_left, request }) => {
                     self.start(id, deadline(ms_left), request, place)?;
                 }
-                Some(Envelope::Cancel { id }) => drop(self.underway.remove(&id)),
+                Some(RequestEnvelope::Cancel { id }) => drop(self.underway.remove(&id)),
                 None => break,
             }
         }
@@ -150,9 +150,10 @@ impl<S: Service> RequestReader<S> {
             // Ignored: two answers would have the same id.
             return Ok(());
         }
-        let (asking, held) = self.guest.as_ref().map(Guest::asks).transpose()?.unzip();
+        let (asking, held) =
+            self.guest.as_ref().map(RpcConnection::begin_request).transpose()?.unzip();
         let Stamped { cluster, request } = request;
-        let needs = S::needs(&request);
+        let needs = S::required_peer(&request);
         if self.from.who.is_some_and(|who| !who.has_rights_of(needs)) {
             let outcome: Result<S::Reply, _> = Err(denied(needs));
             place.send(encode(&AnswerEnvelope { id, outcome }));
@@ -220,13 +221,17 @@ mod tests {
             ClientEnd { requests, answers, handled }
         }
 
-        async fn send(&self, message: Envelope<Stamped<NodeRequest>>) {
+        async fn send(&self, message: RequestEnvelope<Stamped<NodeRequest>>) {
             self.requests.send(encode(&message)).await.unwrap();
         }
 
         async fn call(&self, id: u64, ms_left: u32, request: NodeRequest) {
-            self.send(Envelope::Call { id, ms_left, request: Stamped { cluster: None, request } })
-                .await;
+            self.send(RequestEnvelope::Call {
+                id,
+                ms_left,
+                request: Stamped { cluster: None, request },
+            })
+            .await;
         }
 
         /// Returns the id of the next answer.
@@ -244,7 +249,7 @@ mod tests {
         let mut client = ClientEnd::start();
         for id in 0..MANY {
             client.call(id, LONG, NodeRequest::Describe).await;
-            client.send(Envelope::Cancel { id }).await;
+            client.send(RequestEnvelope::Cancel { id }).await;
         }
         client.call(MANY, LONG, NodeRequest::Usage).await;
         assert_eq!(client.answered().await, MANY);

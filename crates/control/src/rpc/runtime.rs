@@ -19,19 +19,19 @@ const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 /// The thread that carries control messages, with the keys and certificates for its connections.
 #[derive(Clone, Debug)]
 pub struct Runtime {
-    owned: Arc<Owned>,
-    trust: Trust,
+    owned: Arc<OwnedRuntime>,
+    trust: RpcCredentials,
 }
 
 /// The keys and certificates by which connections prove their identity, and check their peers.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Trust {
+pub(super) struct RpcCredentials {
     pub(super) keys: Option<Arc<Keyring>>,
     pub(super) tls: Option<TlsSettings>,
 }
 
 #[derive(Debug)]
-struct Owned {
+struct OwnedRuntime {
     runtime: Option<tokio::runtime::Runtime>,
 }
 
@@ -50,8 +50,8 @@ impl Runtime {
             .enable_io()
             .enable_time()
             .build()?;
-        let owned = Arc::new(Owned { runtime: Some(runtime) });
-        Ok(Runtime { owned, trust: Trust { keys: keys.map(Arc::new), tls: None } })
+        let owned = Arc::new(OwnedRuntime { runtime: Some(runtime) });
+        Ok(Runtime { owned, trust: RpcCredentials { keys: keys.map(Arc::new), tls: None } })
     }
 
     /// Sets the certificates. All outgoing connections then use TLS, and a server demands TLS of all incoming ones.
@@ -70,7 +70,7 @@ impl Runtime {
         self.trust.tls.as_ref()
     }
 
-    pub(super) fn trust(&self) -> &Trust {
+    pub(super) fn trust(&self) -> &RpcCredentials {
         &self.trust
     }
 
@@ -89,7 +89,7 @@ impl Runtime {
     }
 }
 
-impl Drop for Owned {
+impl Drop for OwnedRuntime {
     fn drop(&mut self) {
         let Some(runtime) = self.runtime.take() else { return };
         // A runtime must not wait for itself, so a task that drops the last clone does not wait.

@@ -14,11 +14,11 @@ use tokio::sync::oneshot;
 use tokio::task::{JoinHandle, JoinSet};
 
 use super::calls::ClientConnection;
-use super::guests::{Guest, Guests, Limits, Refusal};
+use super::connections::{Limits, RpcCloseReason, RpcConnection, RpcConnections};
 use super::requests::{self, RequestHandler};
-use super::runtime::Trust;
+use super::runtime::RpcCredentials;
 use super::times::RequestTimes;
-use super::wire::Wire;
+use super::wire::RpcStream;
 use super::{Caller, RpcClient, Runtime, ServeError, Service, hello};
 
 /// The pause after the operating system had no file descriptor for a new connection.
@@ -141,7 +141,7 @@ where
     let times = handler.times();
     let trust = runtime.trust().clone();
     let greeting = Greeting::<S> { handler, trust, closed: Arc::new(closed) };
-    let accepting = accept(listener, greeting, stopped, Guests::new(limits));
+    let accepting = accept(listener, greeting, stopped, RpcConnections::new(limits));
     Ok(Server {
         runtime: runtime.handle().clone(),
         addr: Some(addr),
@@ -181,7 +181,7 @@ async fn accept<S: Service>(
     listener: TcpListener,
     greeting: Greeting<S>,
     mut stopped: oneshot::Receiver<()>,
-    guests: Guests,
+    guests: RpcConnections,
 ) {
     let mut number = 0;
     let mut connections = JoinSet::new();
@@ -195,7 +195,7 @@ async fn accept<S: Service>(
                 continue;
             }
             accepted = async {
-                guests.room().await;
+                guests.wait_for_room().await;
                 listener.accept().await
             } => accepted,
         };
@@ -215,7 +215,7 @@ async fn accept<S: Service>(
         connections.spawn(async move {
             tokio::select! {
                 () = open.greet(stream, guest.clone()) => {}
-                why = guest.overstays() => send_away(peer, why),
+                why = guest.wait_for_close() => send_away(peer, why),
             }
             drop((open, guest));
         });
@@ -226,10 +226,10 @@ async fn accept<S: Service>(
 }
 
 /// Logs the reason why the server closes a connection.
-fn send_away(peer: SocketAddr, why: Refusal) {
+fn send_away(peer: SocketAddr, why: RpcCloseReason) {
     match why {
         // Debug only: an idle connection is no problem, and many connections at a time may have to make room.
-        Refusal::Idle | Refusal::MakesRoom => {
+        RpcCloseReason::Idle | RpcCloseReason::MakesRoom => {
             tracing::debug!(%peer, "control connection closed: {why}")
         }
         _ => tracing::warn!(%peer, "control connection closed: {why}"),
@@ -250,7 +250,7 @@ fn log_end(peer: &str, ended: io::Result<()>) {
 /// The state that all connections of a server share.
 struct Greeting<S: Service> {
     handler: Arc<RequestHandler<S>>,
-    trust: Trust,
+    trust: RpcCredentials,
     /// The function to call with the number of each connection that has ended.
     closed: Arc<dyn Fn(u64) + Send + Sync>,
 }
@@ -277,14 +277,14 @@ impl<S: Service> Drop for OpenConnection<S> {
 
 impl<S: Service> OpenConnection<S> {
     /// Runs the hello with the client, and answers its requests until the connection ends.
-    async fn greet(&self, stream: TcpStream, guest: Guest) {
+    async fn greet(&self, stream: TcpStream, guest: RpcConnection) {
         let Greeting { handler, trust, .. } = &self.greeting;
         let peer = self.peer;
         if let Err(error) = stream.set_nodelay(true) {
             tracing::debug!(%peer, %error, "no TCP_NODELAY");
         }
         let greeted = async {
-            let mut wire = Wire::answer(stream, trust.tls.as_ref()).await?;
+            let mut wire = RpcStream::answer(stream, trust.tls.as_ref()).await?;
             hello::answer(&mut wire, S::ROLE, trust).await.map(|proved| (wire, proved))
         };
         let (wire, (who, codes)) = match greeted.await {

@@ -24,27 +24,27 @@ use super::HELLO_TIMEOUT;
 use super::hello::HelloError;
 
 /// A secret that only the two ends of one TLS connection know.
-pub(super) type Binding = [u8; 32];
+pub(super) type ChannelBinding = [u8; 32];
 #[cfg(feature = "tls")]
 const LABEL: &[u8] = b"EXPORTER-fusee-control";
 
 /// A connection.
 #[derive(Debug)]
-pub(super) enum Wire {
+pub(super) enum RpcStream {
     Plain(TcpStream),
     #[cfg(feature = "tls")]
     Tls(Box<TlsStream<TcpStream>>),
 }
 
-impl Wire {
+impl RpcStream {
     /// Makes the client's end of a connection to this host and port.
     pub(super) async fn dial(
         stream: TcpStream,
         addr: &str,
         tls: Option<&TlsSettings>,
-    ) -> Result<Wire, HelloError> {
+    ) -> Result<RpcStream, HelloError> {
         match tls {
-            None => Ok(Wire::Plain(stream)),
+            None => Ok(RpcStream::Plain(stream)),
             #[cfg(feature = "tls")]
             Some(tls) => {
                 let failed = |error: fusee_tls::TlsError| HelloError::Tls(error.to_string());
@@ -52,7 +52,7 @@ impl Wire {
                 let connecting = TlsConnector::from(tls.client_config()).connect(name, stream);
                 let stream = timeout(HELLO_TIMEOUT, connecting).await;
                 let stream = stream.map_err(|_| HelloError::Silent)?.map_err(failure)?;
-                Ok(Wire::Tls(Box::new(stream.into())))
+                Ok(RpcStream::Tls(Box::new(stream.into())))
             }
             #[cfg(not(feature = "tls"))]
             Some(_) => unreachable!("there is no TLS without the feature, for {addr}"),
@@ -64,7 +64,7 @@ impl Wire {
     pub(super) async fn answer(
         stream: TcpStream,
         tls: Option<&TlsSettings>,
-    ) -> Result<Wire, HelloError> {
+    ) -> Result<RpcStream, HelloError> {
         #[cfg(feature = "tls")]
         if let Some(config) = tls.and_then(TlsSettings::server_config) {
             let mut first = [0];
@@ -77,28 +77,28 @@ impl Wire {
                 let accepting = TlsAcceptor::from(config).accept(stream);
                 let stream = timeout(HELLO_TIMEOUT, accepting).await;
                 let stream = stream.map_err(|_| HelloError::Silent)?.map_err(failure)?;
-                return Ok(Wire::Tls(Box::new(stream.into())));
+                return Ok(RpcStream::Tls(Box::new(stream.into())));
             }
         }
         let _plain = tls;
-        Ok(Wire::Plain(stream))
+        Ok(RpcStream::Plain(stream))
     }
 
     /// Returns the underlying TCP connection.
     pub(super) fn socket(&self) -> &TcpStream {
         match self {
-            Wire::Plain(stream) => stream,
+            RpcStream::Plain(stream) => stream,
             #[cfg(feature = "tls")]
-            Wire::Tls(stream) => stream.get_ref().0,
+            RpcStream::Tls(stream) => stream.get_ref().0,
         }
     }
 
     /// Returns the secret of this TLS connection; `None` without TLS.
-    pub(super) fn binding(&self) -> Result<Option<Binding>, HelloError> {
+    pub(super) fn binding(&self) -> Result<Option<ChannelBinding>, HelloError> {
         match self {
-            Wire::Plain(_) => Ok(None),
+            RpcStream::Plain(_) => Ok(None),
             #[cfg(feature = "tls")]
-            Wire::Tls(stream) => {
+            RpcStream::Tls(stream) => {
                 let failed =
                     |error: tokio_rustls::rustls::Error| HelloError::Tls(error.to_string());
                 let binding = match &**stream {
@@ -123,16 +123,16 @@ fn failure(error: io::Error) -> HelloError {
     }
 }
 
-impl AsyncRead for Wire {
+impl AsyncRead for RpcStream {
     fn poll_read(
         self: Pin<&mut Self>,
         context: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         match self.get_mut() {
-            Wire::Plain(stream) => Pin::new(stream).poll_read(context, buf),
+            RpcStream::Plain(stream) => Pin::new(stream).poll_read(context, buf),
             #[cfg(feature = "tls")]
-            Wire::Tls(stream) => match Pin::new(&mut **stream).poll_read(context, buf) {
+            RpcStream::Tls(stream) => match Pin::new(&mut **stream).poll_read(context, buf) {
                 // The end of a connection without a TLS close message is accepted, because frames contain their
                 // lengths, so that a cut frame is detected.
                 Poll::Ready(Err(error)) if error.kind() == io::ErrorKind::UnexpectedEof => {
@@ -144,32 +144,32 @@ impl AsyncRead for Wire {
     }
 }
 
-impl AsyncWrite for Wire {
+impl AsyncWrite for RpcStream {
     fn poll_write(
         self: Pin<&mut Self>,
         context: &mut Context<'_>,
         buf: &[u8],
     ) -> Poll<io::Result<usize>> {
         match self.get_mut() {
-            Wire::Plain(stream) => Pin::new(stream).poll_write(context, buf),
+            RpcStream::Plain(stream) => Pin::new(stream).poll_write(context, buf),
             #[cfg(feature = "tls")]
-            Wire::Tls(stream) => Pin::new(&mut **stream).poll_write(context, buf),
+            RpcStream::Tls(stream) => Pin::new(&mut **stream).poll_write(context, buf),
         }
     }
 
     fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self.get_mut() {
-            Wire::Plain(stream) => Pin::new(stream).poll_flush(context),
+            RpcStream::Plain(stream) => Pin::new(stream).poll_flush(context),
             #[cfg(feature = "tls")]
-            Wire::Tls(stream) => Pin::new(&mut **stream).poll_flush(context),
+            RpcStream::Tls(stream) => Pin::new(&mut **stream).poll_flush(context),
         }
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self.get_mut() {
-            Wire::Plain(stream) => Pin::new(stream).poll_shutdown(context),
+            RpcStream::Plain(stream) => Pin::new(stream).poll_shutdown(context),
             #[cfg(feature = "tls")]
-            Wire::Tls(stream) => Pin::new(&mut **stream).poll_shutdown(context),
+            RpcStream::Tls(stream) => Pin::new(&mut **stream).poll_shutdown(context),
         }
     }
 }

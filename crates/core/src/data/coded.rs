@@ -426,7 +426,8 @@ pub(super) fn mend_by_copy(
     batch: &mut VerbBatch,
     coding: Coding,
     pair: &Pair<'_>,
-    (turn, copies): (u16, &Copies),
+    turn: u16,
+    copies: &Copies,
     damaged: &[PlaceRead],
     bytes: u32,
 ) {

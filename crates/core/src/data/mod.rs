@@ -80,6 +80,13 @@ const _: () = assert!(MAX_REPLICAS <= MAX_PLACES);
 /// Finds the place of the copy with this address and length; `None` if the copy is lost.
 pub(crate) type PlaceOfCopy<'v> = dyn Fn(Address, u64) -> Option<PoolPlace> + 'v;
 
+/// The parts of a view that a job needs to fill places of a region.
+#[derive(Clone, Copy)]
+pub(crate) struct CopyContext<'v> {
+    pub geometry: &'v Geometry,
+    pub place_of_copy: &'v PlaceOfCopy<'v>,
+}
+
 /// One item for each place of a region, without heap allocation.
 pub(crate) type PerPlace<T> = ArrayVec<T, MAX_PLACES>;
 
@@ -365,17 +372,18 @@ impl Region {
     pub(crate) async fn copy_to<F: Fabric>(
         &self,
         fabric: &F,
-        (geometry, copies): (&Geometry, &PlaceOfCopy<'_>),
-        (joining, leaving): (PoolPlace, Option<PoolPlace>),
+        context: CopyContext<'_>,
+        joining: PoolPlace,
+        leaving: Option<PoolPlace>,
         copied: &mut CopyResult,
     ) -> Result<(), FailedVerb> {
         match &self.scheme {
             Scheme::Replicated | Scheme::Alone(_) => {
-                replicated::copy_to(self, fabric, geometry, joining, copied).await
+                replicated::copy_to(self, fabric, context.geometry, joining, copied).await
             }
             Scheme::Coded(columns) => {
-                let to = (joining, self.scheme.next_chunk(self.position(leaving)));
-                coded::copy_to(columns, self, fabric, (geometry, copies), to, copied).await
+                let chunk = self.scheme.next_chunk(self.position(leaving));
+                coded::copy_to(columns, self, fabric, context, joining, chunk, copied).await
             }
         }
     }
@@ -385,13 +393,13 @@ impl Region {
     pub(crate) async fn write_parity<F: Fabric>(
         &self,
         fabric: &F,
-        (geometry, copies): (&Geometry, &PlaceOfCopy<'_>),
+        context: CopyContext<'_>,
         copied: &mut CopyResult,
     ) -> Result<(), FailedVerb> {
         match &self.scheme {
             Scheme::Replicated | Scheme::Alone(_) => Ok(()),
             Scheme::Coded(columns) => {
-                coded::write_parity(columns, self, fabric, (geometry, copies), copied).await
+                coded::write_parity(columns, self, fabric, context, copied).await
             }
         }
     }
@@ -641,7 +649,8 @@ impl ObjectReadResult {
         &self,
         batch: &mut VerbBatch,
         object: ObjectLocation<'_>,
-        (word, copies): (Slot, &Copies),
+        word: Slot,
+        copies: &Copies,
         value: Span,
     ) {
         let (Some((chunk, key)), Some(columns)) = (self.part, object.columns()) else { return };
@@ -650,8 +659,9 @@ impl ObjectReadResult {
         let [key, value] = [key, value].map(|span| batch.bytes(span).to_vec());
         let identity = object.identity_of(word);
         let pair = Pair { key: &key, value: &value, identity, opcode };
-        let named = (word.turn(), copies);
-        coded::mend_by_copy(batch, columns.coding(), &pair, named, &self.damaged, chunk.len);
+        let turn = word.turn();
+        let damaged = &self.damaged;
+        coded::mend_by_copy(batch, columns.coding(), &pair, turn, copies, damaged, chunk.len);
     }
 
     /// Posts WRITEs over the damaged parts, unless too little is left to make them from. Returns the number of bytes

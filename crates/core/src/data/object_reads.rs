@@ -2,7 +2,7 @@
 
 use super::PerPlace;
 use crate::erasure::{Coding, MAX_CHUNKS};
-use crate::layout::{Chunk, HEADER_BYTES, Identity, Object, Opcode, SizeClass, Slot};
+use crate::layout::{Chunk, HEADER_BYTES, Identity, KeyInPrefix, Object, Opcode, SizeClass, Slot};
 use crate::mutant::{Mutant, removed};
 use crate::verbs::{FailedVerb, Span, Ticket, VerbBatch};
 use crate::view::PoolPlace;
@@ -156,8 +156,8 @@ impl ObjectReads {
         let Some(Some(start)) = starts.next() else { return Ok(KeyReadResult::Nothing) };
         Ok(match start {
             _ if starts.any(|other| other != Some(start)) => KeyReadResult::Nothing,
-            Ok(key) => KeyReadResult::Key(key),
-            Err(key_bytes) => KeyReadResult::Longer(HEADER_BYTES + key_bytes),
+            KeyInPrefix::Whole(key) => KeyReadResult::Key(key),
+            KeyInPrefix::CutOff { key_bytes } => KeyReadResult::Longer(HEADER_BYTES + key_bytes),
         })
     }
 }

@@ -127,7 +127,8 @@ impl Orientation {
 impl TryFrom<(u8, Coding)> for Orientation {
     type Error = OrientationError;
 
-    fn try_from((replicas, coding): (u8, Coding)) -> Result<Orientation, OrientationError> {
+    fn try_from(parts: (u8, Coding)) -> Result<Orientation, OrientationError> {
+        let (replicas, coding) = parts;
         Orientation::new(replicas, coding)
     }
 }

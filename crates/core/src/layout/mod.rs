@@ -28,8 +28,8 @@ pub use bytes::crc32c;
 pub use chunk::{Chunk, RestoredPair, Stripe, copy_of};
 pub(crate) use chunk::{MAX_COPIES, copy_word, copy_words_at};
 pub use object::{
-    Fill, HEADER_BYTES, LOG_ENTRY_BYTES, OVERHEAD_BYTES, Object, ObjectError, Opcode, Pair, Value,
-    object_bytes, value_in,
+    Fill, HEADER_BYTES, KeyInPrefix, LOG_ENTRY_BYTES, OVERHEAD_BYTES, Object, ObjectError, Opcode,
+    Pair, Value, object_bytes, value_in,
 };
 pub use pool::{
     BARS_BYTES, HeaderWord, LAYOUT_VERSION, LAYOUT_WORD, LAYOUTS, MAX_BARRED_VIEW, MAX_BARS,

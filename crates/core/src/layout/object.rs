@@ -207,6 +207,18 @@ impl fmt::Display for ObjectError {
     }
 }
 
+/// The key at the start of an object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KeyInPrefix<'a> {
+    /// The start has the whole key.
+    Whole(&'a [u8]),
+    /// The start ends before the key does.
+    CutOff {
+        /// The length of the key.
+        key_bytes: u64,
+    },
+}
+
 /// A complete object, as read from a memory node.
 #[derive(Clone, Copy, Debug)]
 pub struct Object<'a> {
@@ -256,17 +268,14 @@ impl<'a> Object<'a> {
         Ok(same_length && prefix.get(HEADER_BYTES as usize..end) == Some(key))
     }
 
-    /// Returns the key at the start of an object, or the length of the key if `prefix` is too short for it. Does not
+    /// Returns the key at the start of an object, or the key's length if `prefix` is too short for the key. Does not
     /// check the CRC: the caller has to know that the object is complete.
-    pub fn prefix_key(
-        prefix: &[u8],
-        identity: Identity,
-    ) -> Result<Result<&[u8], u64>, ObjectError> {
+    pub fn prefix_key(prefix: &[u8], identity: Identity) -> Result<KeyInPrefix<'_>, ObjectError> {
         Object::check_prefix(prefix, identity)?;
         let key_bytes = u32_at(prefix, 4);
         let key =
             prefix.get(HEADER_BYTES as usize..).and_then(|rest| rest.get(..key_bytes as usize));
-        Ok(key.ok_or(key_bytes.into()))
+        Ok(key.map_or(KeyInPrefix::CutOff { key_bytes: key_bytes.into() }, KeyInPrefix::Whole))
     }
 
     fn check_prefix(prefix: &[u8], identity: Identity) -> Result<(), ObjectError> {

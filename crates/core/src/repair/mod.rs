@@ -32,7 +32,7 @@ pub mod split;
 
 pub use outcome::{RepairError, TransformResult};
 
-use crate::data::{CopyResult, PlaceOfCopy, clear_bitmaps, copy_bytes};
+use crate::data::{CopyContext, CopyResult, clear_bitmaps, copy_bytes};
 use crate::mutant::{Mutant, removed};
 use crate::verbs::Fabric;
 use crate::view::View;
@@ -60,18 +60,17 @@ pub async fn transform<F: Fabric>(fabric: &F, view: &View) -> Result<TransformRe
         }
     }
     let place_of_copy = |address, bytes| view.object(address, bytes)?.places().next();
-    let sizes: (&_, &PlaceOfCopy<'_>) = (&view.geometry, &place_of_copy);
+    let context = CopyContext { geometry: &view.geometry, place_of_copy: &place_of_copy };
     for change in &change.regions {
         let region = &view.regions[change.region as usize];
         if change.renewed {
             clear_bitmaps(fabric, &view.geometry, region, &mut result.cost).await?;
         }
         if change.adds_parity && !removed(Mutant::ParityNotCompleted) {
-            region.write_parity(fabric, sizes, &mut copied).await?;
+            region.write_parity(fabric, context, &mut copied).await?;
         }
         if let Some(joining) = change.joining {
-            let exchange = (joining, change.leaving);
-            region.copy_to(fabric, sizes, exchange, &mut copied).await?;
+            region.copy_to(fabric, context, joining, change.leaving, &mut copied).await?;
         }
     }
     result.add(&copied);

@@ -320,29 +320,33 @@ impl Block {
         BlockHeader { class, owner, first, fresh, sealed: false, base }
     }
 
-    /// Begins to move an object of the block in place, so that an operation is under way in the block. Returns the
-    /// header that has to say so first, unless the present header does; `None` if the object cannot be moved now.
-    pub(super) fn open_for(
-        &mut self,
-        object: Address,
-        owner: ClientId,
-    ) -> Option<Option<(Address, BlockHeader)>> {
-        let index = self.shape.object_at(object.bytes() - self.address.bytes())?;
+    /// Begins to move an object of the block in place, so that an operation is under way in the block. Returns false if
+    /// the object cannot be moved now.
+    pub(super) fn open_for(&mut self, object: Address) -> bool {
+        let Some(index) = self.shape.object_at(object.bytes() - self.address.bytes()) else {
+            return false;
+        };
         let is_ours = !self.held && !self.offered && self.scrubbed.is_none();
         if !is_ours || !self.generations.is_known() || self.moving.contains(&index) {
-            return None;
+            return false;
         }
         let is_walked = self.written == Some(false) && self.in_use_from <= index;
         if !is_walked && !removed(Mutant::RestingBlockNotWalked) {
             // Of two headers that are on their way, the earlier could arrive last.
             if !self.is_quiet() {
-                return None;
+                return false;
             }
             (self.in_use_from, self.was_fresh, self.written) = (0, self.fresh, None);
         }
         self.in_flight += 1;
         self.moving.push(index);
-        Some(self.written.is_none().then(|| (self.address, self.header_in_use(owner))))
+        true
+    }
+
+    /// Returns the header that has to be written before the block is used, and its address; `None` if the present header
+    /// will do.
+    pub(super) fn header_to_write(&self, owner: ClientId) -> Option<(Address, BlockHeader)> {
+        self.written.is_none().then(|| (self.address, self.header_in_use(owner)))
     }
 
     /// Whether an object lies in the block.

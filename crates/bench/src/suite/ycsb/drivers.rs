@@ -33,7 +33,7 @@ use crate::worker::WorkerContext;
 /// The number of the phase whose figures are reported for each driver.
 const RUN: usize = 1;
 
-/// What drivers did that ran together.
+/// The work of drivers that ran together.
 #[derive(Serialize)]
 pub struct YcsbDrivers {
     drivers: Vec<DriverReport>,

@@ -38,7 +38,7 @@ struct YcsbRunResult {
     broken: bool,
     /// Maximum number of unused key numbers in a row before another existing key.
     holes: u64,
-    /// What each driver did, if several drivers ran the workload.
+    /// The work of each driver, if several drivers ran the workload.
     together: Option<YcsbDrivers>,
 }
 

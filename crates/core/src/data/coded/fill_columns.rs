@@ -10,7 +10,7 @@ use alloc::vec::Vec;
 
 use super::{Columns, take_copy_words};
 use crate::data::bulk_copy::{CHUNK_BYTES, CopyResult, copy_bytes};
-use crate::data::{PerPlace, PlaceOfCopy, Region, is_copy, named_in};
+use crate::data::{CopyContext, PerPlace, PlaceOfCopy, Region, is_copy, named_in};
 use crate::erasure::{Coding, MAX_CHUNKS, ReedSolomon};
 use crate::layout::{
     BLOCK_HEADER_BYTES, BlockHeader, BlockShape, Chunk, Identity, Object, Pair, SizeClass, Slot,
@@ -25,11 +25,12 @@ pub(crate) async fn copy_to<F: Fabric>(
     columns: &Columns,
     region: &Region,
     fabric: &F,
-    sizes: (&Geometry, &PlaceOfCopy<'_>),
-    to: (PoolPlace, u8),
+    context: CopyContext<'_>,
+    to: PoolPlace,
+    chunk: u8,
     copied: &mut CopyResult,
 ) -> Result<(), FailedVerb> {
-    ColumnFill::new(columns, region, fabric, sizes, copied).fill(to).await
+    ColumnFill::new(columns, region, fabric, context, copied).fill(to, chunk).await
 }
 
 /// See [`Region::write_parity`].
@@ -37,10 +38,10 @@ pub(crate) async fn write_parity<F: Fabric>(
     columns: &Columns,
     region: &Region,
     fabric: &F,
-    sizes: (&Geometry, &PlaceOfCopy<'_>),
+    context: CopyContext<'_>,
     copied: &mut CopyResult,
 ) -> Result<(), FailedVerb> {
-    ColumnFill::new(columns, region, fabric, sizes, copied).write_parity().await
+    ColumnFill::new(columns, region, fabric, context, copied).write_parity().await
 }
 
 /// The state of the work that fills columns of a region.
@@ -64,9 +65,10 @@ impl<'r, F: Fabric> ColumnFill<'r, F> {
         columns: &Columns,
         region: &Region,
         fabric: &'r F,
-        (geometry, place_of_copy): (&'r Geometry, &'r PlaceOfCopy<'r>),
+        context: CopyContext<'r>,
         result: &'r mut CopyResult,
     ) -> ColumnFill<'r, F> {
+        let CopyContext { geometry, place_of_copy } = context;
         let coding = columns.coding;
         let is_oriented = columns.is_oriented();
         let code = ReedSolomon::new(coding);
@@ -75,7 +77,7 @@ impl<'r, F: Fabric> ColumnFill<'r, F> {
     }
 
     /// Fills all of a new column except the free bitmaps.
-    async fn fill(mut self, (to, chunk): (PoolPlace, u8)) -> Result<(), FailedVerb> {
+    async fn fill(mut self, to: PoolPlace, chunk: u8) -> Result<(), FailedVerb> {
         let geometry = self.geometry;
         let leaving = self.from.iter().find(|(_, from)| *from == chunk);
         let leaving = leaving.map(|(place, _)| *place);
@@ -89,7 +91,7 @@ impl<'r, F: Fabric> ColumnFill<'r, F> {
             if let Some(shape) = shape {
                 match leaving {
                     Some(leaving) => {
-                        self.copy_objects(block, shape, (leaving, chunk), to).await?;
+                        self.copy_objects(block, shape, leaving, chunk, to).await?;
                     }
                     None => self.make_objects(block, shape, &[(to, chunk)], false).await?,
                 }
@@ -175,7 +177,8 @@ impl<'r, F: Fabric> ColumnFill<'r, F> {
         &mut self,
         block: u64,
         shape: BlockShape,
-        (leaving, chunk): (PoolPlace, u8),
+        leaving: PoolPlace,
+        chunk: u8,
         to: PoolPlace,
     ) -> Result<(), FailedVerb> {
         let together = (CHUNK_BYTES / shape.object_bytes).max(1) as u32;

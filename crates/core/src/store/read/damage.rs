@@ -171,7 +171,7 @@ impl<F: Fabric, H: Host> Reread<'_, '_, F, H> {
         let found = shows.damaged() as u64;
         if is_committed && found > 0 {
             let mend = |batch: &mut VerbBatch| {
-                shows.mend_by_copy(batch, object, (word, &copies), value);
+                shows.mend_by_copy(batch, object, word, &copies, value);
             };
             self.repair(found, mend).await?;
         }

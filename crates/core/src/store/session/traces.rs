@@ -22,7 +22,7 @@ pub(in crate::store) struct OperationTraces {
     unanswered: Vec<MnId>,
 }
 
-/// What is known of an operation before a phase that may leave it in doubt.
+/// The knowledge about an operation before a phase that may leave it in doubt.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::store) struct TracesBefore {
     has_posted: bool,

@@ -49,7 +49,7 @@ pub struct SimBatch {
     pub runs: u64,
     /// Sums by scenario.
     pub scenarios: BTreeMap<Scenario, RunSums>,
-    /// How often each fault and event happened, by name.
+    /// Counts of faults and events, by name.
     pub counts: BTreeMap<&'static str, u64>,
     /// Digest of all traces, independent of the order of the runs.
     pub digest: u64,

@@ -87,21 +87,21 @@ impl Default for Limits {
 
 /// All connections of a server.
 #[derive(Clone, Debug)]
-pub(super) struct Guests {
-    shared: Arc<Shared>,
+pub(super) struct RpcConnections {
+    shared: Arc<RpcConnectionsInner>,
 }
 
 #[derive(Debug)]
-struct Shared {
+struct RpcConnectionsInner {
     limits: Limits,
-    book: Mutex<Book>,
+    book: Mutex<RpcConnectionTable>,
 }
 
 #[derive(Debug, Default)]
-struct Book {
+struct RpcConnectionTable {
     /// The entries of connections, by number of the connection.
-    entries: HashMap<u64, Entry>,
-    peers: HashMap<IpAddr, Peer>,
+    entries: HashMap<u64, RpcConnectionEntry>,
+    peers: HashMap<IpAddr, RpcPeerUsage>,
     newcomers: usize,
     /// Counted bytes of all incomplete frames.
     frame_bytes: usize,
@@ -111,7 +111,7 @@ struct Book {
 
 /// The resources that the connections of one address take.
 #[derive(Debug, Default)]
-struct Peer {
+struct RpcPeerUsage {
     connections: usize,
     guests: usize,
     frame_bytes: usize,
@@ -120,7 +120,7 @@ struct Peer {
 }
 
 #[derive(Debug)]
-struct Entry {
+struct RpcConnectionEntry {
     peer: IpAddr,
     has_asked: bool,
     /// Number of running requests.
@@ -136,21 +136,21 @@ struct Entry {
     leave: Arc<Notify>,
 }
 
-impl Shared {
-    fn book(&self) -> MutexGuard<'_, Book> {
+impl RpcConnectionsInner {
+    fn book(&self) -> MutexGuard<'_, RpcConnectionTable> {
         // A poisoned lock is accepted, because no code that holds the lock can panic half-way through a change.
         self.book.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Guests {
-    pub(super) fn new(limits: Limits) -> Guests {
-        Guests { shared: Arc::new(Shared { limits, book: Mutex::default() }) }
+impl RpcConnections {
+    pub(super) fn new(limits: Limits) -> RpcConnections {
+        RpcConnections { shared: Arc::new(RpcConnectionsInner { limits, book: Mutex::default() }) }
     }
 
     /// Waits until there is room for another connection. Clients that connect meanwhile wait in the queue of the
     /// operating system. If too many connections are silent, the oldest ones are closed.
-    pub(super) async fn room(&self) {
+    pub(super) async fn wait_for_room(&self) {
         while let Some(wait) = self.make_room() {
             tokio::time::sleep(wait).await;
         }
@@ -163,7 +163,7 @@ impl Guests {
         if book.newcomers < newcomers {
             return None;
         }
-        book.send_newcomers_away(newcomer_grace);
+        book.evict_unauthenticated(newcomer_grace);
         // The tasks of the connections to be closed end soon.
         Some(LOOK)
     }
@@ -171,18 +171,18 @@ impl Guests {
     /// Closes connections that are idle or have sent nothing, because the operating system has no room for another one.
     pub(super) fn make_way(&self) {
         let mut book = self.shared.book();
-        if book.send_newcomers_away(self.shared.limits.newcomer_grace) == 0 {
-            book.send_idle_away(None);
+        if book.evict_unauthenticated(self.shared.limits.newcomer_grace) == 0 {
+            book.evict_idle(None);
         }
     }
 
     /// Makes the entry of a new connection.
-    pub(super) fn enter(&self, number: u64, peer: IpAddr) -> Guest {
+    pub(super) fn enter(&self, number: u64, peer: IpAddr) -> RpcConnection {
         let leave = Arc::new(Notify::new());
         let mut book = self.shared.book();
         book.newcomers += 1;
         book.peers.entry(peer).or_default().connections += 1;
-        let entry = Entry {
+        let entry = RpcConnectionEntry {
             peer,
             has_asked: false,
             requests: 0,
@@ -194,11 +194,13 @@ impl Guests {
         };
         book.entries.insert(number, entry);
         drop(book);
-        Guest { place: Arc::new(Place { guests: self.clone(), number, leave }) }
+        RpcConnection {
+            place: Arc::new(RpcConnectionGuard { guests: self.clone(), number, leave }),
+        }
     }
 }
 
-impl Book {
+impl RpcConnectionTable {
     /// Subtracts the bytes of ended requests from the counts of an address.
     fn end_requests(&mut self, address: IpAddr, bytes: usize) {
         self.request_bytes -= bytes;
@@ -211,9 +213,10 @@ impl Book {
 
     /// Closes the oldest unauthenticated connections that have existed for at least `grace`, a few at a time. Returns
     /// their number.
-    fn send_newcomers_away(&self, grace: Duration) -> usize {
-        let had_time = |entry: &&Entry| !entry.has_asked && entry.since.elapsed() >= grace;
-        let mut silent: Vec<&Entry> = self.entries.values().filter(had_time).collect();
+    fn evict_unauthenticated(&self, grace: Duration) -> usize {
+        let had_time =
+            |entry: &&RpcConnectionEntry| !entry.has_asked && entry.since.elapsed() >= grace;
+        let mut silent: Vec<&RpcConnectionEntry> = self.entries.values().filter(had_time).collect();
         silent.sort_by_key(|entry| entry.since);
         silent.truncate(AT_A_TIME);
         if let Some(oldest) = silent.first() {
@@ -227,8 +230,8 @@ impl Book {
 
     /// Closes the authenticated connection that has been idle for the longest time, of one address or of all. Returns
     /// false if none is idle.
-    fn send_idle_away(&mut self, of: Option<IpAddr>) -> bool {
-        let is_idle = |entry: &&mut Entry| {
+    fn evict_idle(&mut self, of: Option<IpAddr>) -> bool {
+        let is_idle = |entry: &&mut RpcConnectionEntry| {
             entry.has_asked && entry.requests == 0 && of.is_none_or(|peer| entry.peer == peer)
         };
         let idle = self.entries.values_mut().filter(is_idle).min_by_key(|entry| entry.since);
@@ -242,18 +245,18 @@ impl Book {
 
 /// A connection with an entry. When the last clone is dropped, the entry is removed.
 #[derive(Clone, Debug)]
-pub(super) struct Guest {
-    place: Arc<Place>,
+pub(super) struct RpcConnection {
+    place: Arc<RpcConnectionGuard>,
 }
 
 #[derive(Debug)]
-struct Place {
-    guests: Guests,
+struct RpcConnectionGuard {
+    guests: RpcConnections,
     number: u64,
     leave: Arc<Notify>,
 }
 
-impl Drop for Place {
+impl Drop for RpcConnectionGuard {
     fn drop(&mut self) {
         let mut book = self.guests.shared.book();
         let Some(entry) = book.entries.remove(&self.number) else { return };
@@ -268,9 +271,9 @@ impl Drop for Place {
 }
 
 /// A running request of a connection.
-pub(super) struct Asking(Guest);
+pub(super) struct RpcRequestGuard(RpcConnection);
 
-impl Drop for Asking {
+impl Drop for RpcRequestGuard {
     fn drop(&mut self) {
         self.0.change(|entry| {
             entry.requests = entry.requests.saturating_sub(1);
@@ -280,13 +283,13 @@ impl Drop for Asking {
 }
 
 /// The memory of a request, counted until its handler ends, even if the connection has ended before.
-pub(super) struct Held {
-    shared: Arc<Shared>,
+pub(super) struct RpcRequestMemory {
+    shared: Arc<RpcConnectionsInner>,
     peer: IpAddr,
     bytes: usize,
 }
 
-impl Drop for Held {
+impl Drop for RpcRequestMemory {
     fn drop(&mut self) {
         self.shared.book().end_requests(self.peer, self.bytes);
     }
@@ -294,7 +297,7 @@ impl Drop for Held {
 
 /// The reason why a connection is refused or closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub(super) enum Refusal {
+pub(super) enum RpcCloseReason {
     #[error("as many connections have requests under way as this server takes")]
     Full,
     #[error(
@@ -315,19 +318,21 @@ pub(super) enum Refusal {
     MakesRoom,
 }
 
-impl From<Refusal> for io::Error {
-    fn from(refusal: Refusal) -> io::Error {
+impl From<RpcCloseReason> for io::Error {
+    fn from(refusal: RpcCloseReason) -> io::Error {
         io::Error::other(refusal)
     }
 }
 
-impl Guest {
-    fn change<T>(&self, change: impl FnOnce(&mut Entry) -> T) -> Option<T> {
+impl RpcConnection {
+    fn change<T>(&self, change: impl FnOnce(&mut RpcConnectionEntry) -> T) -> Option<T> {
         self.place.guests.shared.book().entries.get_mut(&self.place.number).map(change)
     }
 
     /// Records that a whole request is about to be handled.
-    pub(super) fn asks(&self) -> Result<(Asking, Option<Held>), Refusal> {
+    pub(super) fn begin_request(
+        &self,
+    ) -> Result<(RpcRequestGuard, Option<RpcRequestMemory>), RpcCloseReason> {
         let shared = &self.place.guests.shared;
         let mut book = shared.book();
         let book = &mut *book;
@@ -339,14 +344,12 @@ impl Guest {
             let total = book.entries.len() - book.newcomers;
             let of_peer = book.peers.get(&peer).map_or(0, |peer| peer.guests);
             // A connection that is being closed keeps its entry for a moment.
-            if of_peer >= limits.guests_per_peer && !book.send_idle_away(Some(peer)) {
-                return Err(Refusal::PeerFull);
+            if of_peer >= limits.guests_per_peer && !book.evict_idle(Some(peer)) {
+                return Err(RpcCloseReason::PeerFull);
             }
-            if total >= limits.guests
-                && of_peer < limits.guests_per_peer
-                && !book.send_idle_away(None)
+            if total >= limits.guests && of_peer < limits.guests_per_peer && !book.evict_idle(None)
             {
-                return Err(Refusal::Full);
+                return Err(RpcCloseReason::Full);
             }
             book.newcomers -= 1;
             book.peers.entry(peer).or_default().guests += 1;
@@ -355,13 +358,13 @@ impl Guest {
             entry.has_asked = true;
             entry.requests += 1;
             let bytes = std::mem::take(&mut entry.come_bytes);
-            Held { shared: Arc::clone(shared), peer: entry.peer, bytes }
+            RpcRequestMemory { shared: Arc::clone(shared), peer: entry.peer, bytes }
         });
-        Ok((Asking(self.clone()), held))
+        Ok((RpcRequestGuard(self.clone()), held))
     }
 
     /// Records that the incomplete frame takes this many bytes.
-    pub(super) fn holds(&self, bytes: usize) -> Result<(), Refusal> {
+    pub(super) fn holds(&self, bytes: usize) -> Result<(), RpcCloseReason> {
         let counted = bytes.saturating_sub(FREE_FRAME_BYTES);
         let shared = &self.place.guests.shared;
         let mut book = shared.book();
@@ -373,7 +376,7 @@ impl Guest {
         if book.frame_bytes + more > shared.limits.frame_bytes
             || peer.frame_bytes + more > shared.limits.frame_bytes_per_peer
         {
-            return Err(Refusal::FrameBytes);
+            return Err(RpcCloseReason::FrameBytes);
         }
         entry.frame_bytes += more;
         peer.frame_bytes += more;
@@ -382,7 +385,7 @@ impl Guest {
     }
 
     /// Records that the frame is complete and has this many bytes.
-    pub(super) fn has_whole(&self, bytes: usize) -> Result<(), Refusal> {
+    pub(super) fn note_whole_frame(&self, bytes: usize) -> Result<(), RpcCloseReason> {
         let shared = &self.place.guests.shared;
         let mut book = shared.book();
         let book = &mut *book;
@@ -396,7 +399,7 @@ impl Guest {
         if book.request_bytes + more > shared.limits.request_bytes
             || peer.request_bytes + more > shared.limits.request_bytes_per_peer
         {
-            return Err(Refusal::RequestBytes);
+            return Err(RpcCloseReason::RequestBytes);
         }
         entry.come_bytes += more;
         peer.request_bytes += more;
@@ -405,7 +408,7 @@ impl Guest {
     }
 
     /// Waits until this connection must be closed, and returns the reason.
-    pub(super) async fn overstays(&self) -> Refusal {
+    pub(super) async fn wait_for_close(&self) -> RpcCloseReason {
         loop {
             let (deadline, why) = self.deadline();
             if deadline <= Instant::now() {
@@ -413,28 +416,31 @@ impl Guest {
             }
             tokio::select! {
                 () = sleep_until(deadline) => {}
-                () = self.place.leave.notified() => return Refusal::MakesRoom,
+                () = self.place.leave.notified() => return RpcCloseReason::MakesRoom,
             }
         }
     }
 
     /// Returns the time of the next check, and the reason to close the connection if nothing has changed by
     /// then.
-    fn deadline(&self) -> (Instant, Refusal) {
+    fn deadline(&self) -> (Instant, RpcCloseReason) {
         let limits = self.place.guests.shared.limits;
         let deadline = self.change(|entry| {
-            let frame = entry.frame_since.map(|since| (since + limits.frame, Refusal::SlowFrame));
+            let frame =
+                entry.frame_since.map(|since| (since + limits.frame, RpcCloseReason::SlowFrame));
             let rest = match entry.requests {
-                _ if !entry.has_asked => (entry.since + limits.first_request, Refusal::Silent),
-                0 => (entry.since + limits.idle, Refusal::Idle),
-                _ => (Instant::now() + limits.idle, Refusal::Idle),
+                _ if !entry.has_asked => {
+                    (entry.since + limits.first_request, RpcCloseReason::Silent)
+                }
+                0 => (entry.since + limits.idle, RpcCloseReason::Idle),
+                _ => (Instant::now() + limits.idle, RpcCloseReason::Idle),
             };
             frame.into_iter().chain([rest]).min_by_key(|(at, _)| *at).unwrap_or(rest)
         });
         // A frame may begin at any time, and its time limit is shorter than that of an idle connection, so the next
         // check comes early enough for that.
         let soon = Instant::now() + limits.frame.min(limits.idle).min(limits.first_request);
-        let (at, why) = deadline.unwrap_or((soon, Refusal::Idle));
+        let (at, why) = deadline.unwrap_or((soon, RpcCloseReason::Idle));
         if at <= Instant::now() { (at, why) } else { (at.min(soon), why) }
     }
 }
