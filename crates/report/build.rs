@@ -1,4 +1,4 @@
-//! Lets the reports of release builds name the commit from which they were built, without which a figure means little.
+//! Makes release builds know the commit from which they were built, so that their reports can name it.
 //!
 //! If the sources are in no repository, the environment variable `FUSEE_COMMIT` names the commit. Debug builds are not
 //! used for measurements, and are not rebuilt for every commit.

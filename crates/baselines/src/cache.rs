@@ -63,7 +63,7 @@ mod tests {
         second.put(1, 20);
         second.learn_from(&first);
         assert_eq!([1, 2, 3, 4].map(|key| second.get(key)), [Some(20), Some(10), Some(10), None]);
-        // Neither cache sees the entries that the other one adds after that.
+        // Neither cache sees the entries that the other one adds after `learn_from`.
         first.put(2, 11);
         second.put(3, 21);
         assert_eq!([first.get(2), first.get(3)], [Some(11), Some(10)]);

@@ -49,8 +49,8 @@ mutants! {
     /// Lets a SEARCH of many keys read the first backup of a subtable without a primary as if that backup were the
     /// primary.
     ManyReadsBackups,
-    /// Lets the loser of a round ignore a new view and wait on for a dead winner, whose recovery waits for the view
-    /// change to end.
+    /// Lets the loser of a round ignore a new view and go on waiting for a dead winner. The recovery of that winner
+    /// waits for the view change to end, so neither ends.
     LoserIgnoresNewView,
     /// Omits from a session's report that its suspended writes have not yet read their slots again. Other sessions can
     /// then overwrite the words that these writes look for.
@@ -69,12 +69,14 @@ mutants! {
     SwitchDoesNotWait,
     /// Lets a suspended write read its slot again before the replicas are equal.
     LooksBeforeTheSwitch,
-    /// Settles a slot on the primary before the backups: if the primary is lost, so is a word that readers have seen.
+    /// Settles a slot on the primary before the backups: if the primary is lost, a word that readers have seen is lost
+    /// too.
     SettlesPrimaryFirst,
     /// Suspends a write for a view change although a verb that the write has posted can still execute.
     StopsInDoubt,
-    /// Clears a slot that has been split off on the primary before the backups: if the split is interrupted between the
-    /// two steps, the backups are never cleared.
+    /// Lets a split clear moved slots of the old subtable first on the primary, then on the backups. If the split is
+    /// interrupted between these steps, the backups are never cleared, because the primary no longer shows which slots
+    /// were moved.
     ClearsPrimaryFirst,
     /// Copies a region together with its free bitmap: if the copy becomes the primary, its bitmap has bits of objects
     /// that are in use again.
@@ -92,8 +94,8 @@ mutants! {
     /// Uses the object of the previous attempt again for the next attempt of a write: words that remain from the lost
     /// round seem to be part of the new round.
     IdentityUsedAgain,
-    /// Allocates an object again at once if no CAS has contained its identity: the object can use up all generations
-    /// within one epoch.
+    /// Allocates an object again at once if its identity was in no CAS: the object can use up all generations within
+    /// one epoch.
     GivenBackAtOnce,
     /// Lets the generations of an emptied block begin where those of its last owner began.
     BasesStay,
@@ -102,17 +104,18 @@ mutants! {
     ZeroesBeforeTheBase,
     /// Computes the base of an emptied block although some of its objects are many generations behind the other ones.
     LaggardsForgotten,
-    /// Lets a block that was emptied without a base be used before a window of epochs has passed.
+    /// Lets a block that was emptied without a new base be used before a window of epochs has passed.
     EmptiedDoesNotWait,
     /// Lets recovery treat objects that a dead client had begun to write, and that no replica holds whole, as never
     /// allocated: the next owner of the block writes the same identities.
     TornObjectsAreNew,
     /// Lets recovery treat objects that contain only zeros as never allocated, although they had been allocated before.
     ZerosAreNew,
-    /// Lets the objects of a wrapped block (one that was emptied without a base) begin with the base again, whatever
-    /// generations their headers contain.
+    /// Lets the objects of a wrapped block (one that was emptied without a new base) begin with its old base again,
+    /// whatever generations their headers contain.
     WrappedLivesStartAnew,
-    /// Lets recovery decide by one header of a block alone, the preferred one, which of its objects had been allocated.
+    /// Lets recovery decide by a single header of a block which objects of the block had been allocated, although
+    /// another replica's header possibly shows more of them.
     FreshFromBestHeader,
     /// Lets a session set the free bits of its own objects in blocks whose headers still say that the blocks are in
     /// use.
@@ -129,8 +132,8 @@ mutants! {
     AnyValueWinsRule3,
     /// Applies Rule 3 without a READ of the primary: a round that has ended gets a second winner.
     Rule3WithoutPrimary,
-    /// Compares whole words in the rules instead of identities: a writer that confirms or withdraws is taken for two
-    /// writers.
+    /// Compares whole words in the rules instead of identities: the two words of a writer that confirms or withdraws
+    /// count as those of two writers.
     WholeWordsCompared,
     /// Lets the winner leave other writers' words on the backups: the replicas never become equal again.
     BackupsNotFixed,
@@ -154,11 +157,11 @@ mutants! {
     /// Accepts a look although the CAS in front of it failed: the next INSERT that looks on that backup does not see
     /// this INSERT.
     LookOfALostCasCounts,
-    /// Takes a slot that has just become free on the backups for free, although the primary may still show the key as
-    /// live there.
+    /// Treats a slot that has just become free on the backups as free, although the primary possibly still shows the
+    /// key there.
     FreedSlotNotDoubted,
     /// Inserts without the tentative bit: when the primary's node dies, an entry that was about to be withdrawn as a
-    /// duplicate is taken for a committed one.
+    /// duplicate is treated as a committed one.
     NeverTentative,
     /// Lets a withdrawing INSERT end its round on the primary before the backups: the next writer of the slot finds
     /// words of the INSERT on the backups.
@@ -168,16 +171,16 @@ mutants! {
     TentativeIsKnown,
     /// With one index replica: shows readers entries that may still be withdrawn.
     ReadersSeeTentative,
-    /// With one index replica: lets writers take an entry that may still be withdrawn for the entry of the key.
+    /// With one index replica: lets writers use an entry that may still be withdrawn as the entry of the key.
     WritersSeeTentative,
 
     // Places where a key is found.
     /// Reads buckets from a backup: operations see words that are not committed.
     ReadsABackup,
-    /// Uses a hint without comparing its word with the slot: an old value is read, or a write that belongs to an old
-    /// round is taken for one that has lost.
+    /// Uses a hint without comparing its word with the slot: a get returns an old value, or a write joins a round that
+    /// is over, and is reported as its loser.
     HintIsTrusted,
-    /// Takes keys with equal fingerprints for one key, without comparing them.
+    /// Treats keys with equal fingerprints as one key, without comparing them.
     KeysNotCompared,
     /// Accepts the first bytes of an object as proof of its key although they may have been read before the slot, when
     /// the memory possibly held another object, or parts of two objects.
@@ -189,9 +192,9 @@ mutants! {
     WriteNowWinsUnseen,
 
     // Damage.
-    /// Takes an object that fails its CRC for the object of another key: an INSERT adds the key a second time.
+    /// Treats an object that fails its CRC as the object of another key: an INSERT adds the key a second time.
     DamagedIsAnotherKeys,
-    /// Takes an object for another key's because its first bytes show another key, although its CRC was not checked.
+    /// Treats an object as another key's because its first bytes show another key, although its CRC was not checked.
     OtherKeyByItsStart,
     /// Leaves a damaged replica damaged: when the good replicas are lost, the pair is lost.
     DamageStays,
@@ -201,8 +204,8 @@ mutants! {
     /// Repairs the object of a word that is not committed, although the object possibly is not yet on its other
     /// replicas.
     RepairsUncommitted,
-    /// Reports the object of an uncommitted word as damaged although the session's view knows no replica of the object
-    /// on the node that shows the word.
+    /// Reports the object of an uncommitted word as damaged although its only complete replica is possibly on a node
+    /// that has a replica of the object only in a newer view.
     NewerViewIsDamage,
     /// Treats chunks of an EC-oriented pair on a silent node as lost.
     SilentChunkIsLost,
@@ -244,9 +247,9 @@ mutants! {
     /// Lets a losing UPDATE look at a backup to see whether the winner is a Move, instead of at the primary after the
     /// end of the round.
     MoveLoserJudgesByBackups,
-    /// Lets a suspended loser that finds the word of a Move take itself for overwritten and report success.
+    /// Lets a suspended loser report success, as if it had been overwritten, when it finds the word of a Move.
     StoppedMoveLoserSucceeds,
-    /// Lets a Move that loses free its object and report the loss before the round has ended.
+    /// Lets a losing Move free its object, and report that it has lost, before the round has ended.
     OvertakenMoveDoesNotWait,
     /// Lets a Move begin before a view change has ended.
     MovesWhileFrozen,
@@ -266,11 +269,12 @@ mutants! {
     /// Lets a get accept its leader's value without comparing the word that the get READs with the word that the leader
     /// found.
     GetComparesNoWords,
-    /// Acknowledges a set together with a set that was posted before it.
+    /// Acknowledges the sets that waited for a set when that set ends, as if it had overwritten them. But its verbs
+    /// were posted before they began.
     PostedSetAbsorbs,
-    /// Acknowledges an UPDATE together with an UPSERT: the UPDATE succeeds without an existing key.
+    /// Lets a waiting UPDATE be absorbed by an UPSERT: the UPDATE succeeds although the key did not exist.
     OtherSetsAbsorb,
-    /// Acknowledges a set together with a set that has failed.
+    /// Acknowledges sets that were absorbed by a set that fails.
     FailedSetAbsorbs,
 
     // Coded regions.
@@ -290,18 +294,18 @@ mutants! {
     /// After the loss of pairs without redundancy, settles only those subtables that have lost a replica: a round whose
     /// old word leads to a lost pair goes on after other sessions have seen that the key does not exist.
     LossSettlesFew,
-    /// Takes a key for lost before the view change has switched: other sessions still read the lost node, or win a
+    /// Treats a key as lost before the view change has switched: other sessions still read the lost node, or win a
     /// round that began from the key's word.
     GoneBeforeTheSwitch,
-    /// Lets recovery take a slot whose pair is lost for occupied: the words that an INSERT has left in that slot
+    /// Lets recovery treat a slot whose pair is lost as occupied: the words that a dead INSERT has left in that slot
     /// remain.
     RecoveryKnowsNothingGone,
     /// Lets a get that only compares words answer with a lost pair, as long as the pair's word is in the slot.
     FollowersReadWhatIsLost,
 
     // EC-oriented regions.
-    /// Writes no parity for the objects of a region whose places change: a lost chunk takes the copy with it, or the
-    /// copy comes to lie on the node of another chunk.
+    /// Changes the places of a region with EC-oriented objects without writing their parity. An object then loses a
+    /// chunk together with its copy, or its copy comes to lie on the node of another chunk.
     ParityNotCompleted,
     /// Writes the parity of an object after its new word has been put in the slot: the object loses its copy before it
     /// has parity.
@@ -317,8 +321,8 @@ mutants! {
     /// Lets a Move in place rely on a word that was read before another Move of the session ended: both Moves write one
     /// turn.
     MovesStaleInPlace,
-    /// Leaves it out of a block's header that one of the block's objects is being moved: recovery does not look for the
-    /// Move's word.
+    /// Does not write into a block's header that one of the block's objects is being moved: recovery does not look for
+    /// the Move's word.
     RestingBlockNotWalked,
     /// Lets recovery look for only the first word of an object, not for the words of its later turns.
     RecoveryKnowsOneTurn,
@@ -326,7 +330,7 @@ mutants! {
     CompareIgnoresCopies,
     /// Lets a Move in place overwrite existing copy words.
     CopyWordsOverwritten,
-    /// Lets a session that puts copy words check only the first one, and take the other ones for its own.
+    /// Lets a session that writes copy words check only the first of them, and treat the other ones as its own.
     FirstCopyWordDecides,
     /// Rebuilds a chunk without its copy words: when the other chunks are lost, the copies cannot be found.
     ChunksWithoutCopyWords,
@@ -353,13 +357,13 @@ mutants! {
     ObjectOnOneReplica,
 
     // Memory that is used again.
-    /// Uses a freed object again while operations that know it run. The generation does not advance, as if this had
-    /// happened once for every generation.
+    /// Uses a freed object again while operations that know it run. The generation does not advance, as if the object
+    /// had been reused once for every generation.
     ReusedAtOnce,
     /// Gives every use of an object the same generation: a hint of an earlier use leads to the new object.
     GenerationStays,
-    /// Treats the bits that a READ of the free bitmap shows as seen before that READ: an operation that began between
-    /// that time and the READ may know the objects.
+    /// Dates the bits that a READ of the free bitmap shows to the time before that READ: an operation that began
+    /// between that time and the READ may know the objects.
     MarksBeforeTheLook,
     /// Learns the generation of an object from its first replica only: a generation that is on another replica recurs.
     LearnsFromOneReplica,
@@ -370,12 +374,13 @@ mutants! {
     ResolvedFreesNothing,
     /// Lets a withdrawing INSERT free its own object, which the slot still names.
     WithdrawnObjectFreed,
-    /// Uses an object that no slot keeps again, although the session that freed it can still set the object's free bit.
+    /// Reuses objects that a comparison has found to be garbage, although the session that freed them can still set
+    /// their free bits.
     ComparedIsNotSettled,
     /// Keeps an operation pinned while it waits for memory: objects that the operation may know never become
     /// reclaimable.
     WaitsWhileItActs,
-    /// Lets a keeper take an epoch for ended when only the epoch before it has ended.
+    /// Lets a keeper treat an epoch as ended when only the epoch before it has ended.
     EpochsPassEarly,
     /// Returns a block to the pool as soon as it is overwritten with zeros: an operation that knows an object of the
     /// block meets another object with the same generation.
@@ -384,14 +389,14 @@ mutants! {
     ComparesFewSlots,
     /// Compares only primaries: a slot may still be settled on a word that a lost write has left on a backup.
     ComparesPrimariesOnly,
-    /// Compares also blocks with running writes: objects that no slot keeps yet are taken for garbage.
+    /// Compares also blocks with running writes: objects to which no slot leads yet are treated as garbage.
     ComparesBesideWrites,
     /// Lets a session overlook that a block has another free bitmap than before: the session does not miss the bits
     /// that were lost with the old bitmap.
     AnotherBitmapUnnoticed,
     /// Clears bits that were seen in one free bitmap in the bitmap that has replaced it.
     MarksOfAnotherBitmap,
-    /// Lets a session that failed after it had set some bits go on, and then report that all bits are set.
+    /// Lets a session go on after a failure to set some of its free bits, and then report that all bits are set.
     MarksHalfWay,
     /// Treats a verb that sets a free bit and had no answer as one that never executes: a comparison sets the same bit,
     /// and the verb may then set it a second time.
@@ -406,7 +411,8 @@ mutants! {
     LivingAreOver,
     /// Splits a subtable a second time for sessions that asked during its first split.
     SplitsTwice,
-    /// Lets a kind of view change that is always wanted keep all later kinds from their turn.
+    /// Always begins with the same kinds of view changes: a kind that is always wanted keeps the kinds behind it from
+    /// ever being executed.
     NobodyYields,
     /// Lets a writer that waits for a larger index ask for the split only once.
     AsksForSplitsOnce,
@@ -430,7 +436,7 @@ mutants! {
     UnansweredReadsKeepObjects,
     /// Lets a write that is dropped between two phases keep its object allocated, although its session leaves in order.
     DroppedAttemptsKeepObjects,
-    /// Lets recovery take an INSERT that was still withdrawing for one that has withdrawn everywhere.
+    /// Lets recovery treat an INSERT that was still withdrawing as one that has withdrawn on all replicas.
     RecoveryIgnoresWithdrawnCopies,
     /// Lets recovery confirm or withdraw an INSERT on the primary without doing so on all backups first.
     RecoveryLeavesOwnBackups,
@@ -463,8 +469,8 @@ mutants! {
     /// Lets a speculative write ignore which nodes its object is on: if only the word survives a loss, the word leads
     /// nowhere.
     SpeculationsAnywhere,
-    /// Lets a speculative write without proof that its hint was right take itself for the loser of a round that
-    /// possibly ended before the write began.
+    /// Lets a speculative write without proof that its hint was right end as the loser of a round that possibly ended
+    /// before the write began.
     StaleSpeculationLoses,
     /// Lets recovery look for objects on only one replica of a block.
     RecoveryWalksOneReplica,
@@ -534,9 +540,9 @@ mutants! {
     ScansHalvesAnew,
     /// Skips an object that does not match its slot on one replica, without reading the other replicas.
     ScansPassUnproved,
-    /// Skips the slot at which a piece is full.
+    /// Skips the first slot whose object has no room in a piece.
     ScansPassFullPieces,
-    /// Lets a session that does not know of a split yet drop the parts of the cursor that are in the two halves.
+    /// Lets a session that does not know of a split yet drop those parts of the cursor that refer to the two halves.
     ScansDropPartsAhead,
     /// Lets a scan without a valid lease return what it has read without asking the members.
     ScansUnheard,

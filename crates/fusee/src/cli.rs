@@ -60,8 +60,9 @@ impl FuseeCli {
     }
 }
 
-/// Adds a suggestion to the error about an unknown command: our command of that meaning if the name is from another
-/// store, which clap finds too unlike ours, or `fusee-bench` if the command is one of that program's.
+/// Adds a suggestion to the error about an unknown command. If other stores have a command of this name, the suggestion
+/// is our command with the same meaning, which clap does not find because the names differ too much. If the command is
+/// one of `fusee-bench`, the suggestion is that program.
 fn with_suggestion(mut error: clap::Error) -> clap::Error {
     if error.kind() == ErrorKind::InvalidSubcommand
         && let Some(ContextValue::String(name)) = error.get(ContextKind::InvalidSubcommand)

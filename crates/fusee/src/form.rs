@@ -152,8 +152,8 @@ fn wait(
                 format!("{joined} of {expected} memory nodes have joined")
             }
             Ok(MasterReply::Refused { reason }) => {
-                // More memory nodes can help, unless the master now refuses to form this cluster at all. The repeated
-                // request tells.
+                // The cluster can possibly be formed when more memory nodes have joined. If the master now refuses to
+                // form it at all, the repeated request fails.
                 ask(master, address, cluster)?;
                 format!("cannot be formed yet: {}", flags::with_flag_names(&reason))
             }

@@ -88,8 +88,8 @@ fn pairs_go_into_a_file_and_into_a_cluster_of_another_geometry() {
     assert_eq!(other.run(&["get", "picture"]).stdout, [7; 100_000]);
     assert_eq!(other.run(&["redundancy", "get", "picture"]).text(), "ec:2+1\n");
 
-    // The pairs go through pipes, to a cluster with too few memory nodes for the code. So its rules decide on the
-    // redundancy.
+    // The pairs go through pipes, to a cluster that has too few memory nodes for the erasure code of one pair. So the
+    // rules of that cluster decide on the redundancy of that pair.
     let small = UpCluster::start(&["--memory-nodes", "2"]);
     let stream = other.run(&["export", "-"]).expect_code(0);
     let report = finish_with(&mut small.command(&["import", "-", "--json"]), &stream.stdout);

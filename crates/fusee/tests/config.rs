@@ -186,7 +186,8 @@ impl LoggedServer {
         LoggedServer { child, log, announced }
     }
 
-    /// Makes the server read its settings again. Returns the lines logged after that, when they contain `until`.
+    /// Makes the server read its settings again, and waits until the log contains `until`. Returns the lines logged
+    /// since the call.
     fn reload(&self, until: &str) -> String {
         let said = || fs::read_to_string(&self.log).unwrap();
         let before = said().len();

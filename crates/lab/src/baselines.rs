@@ -126,7 +126,7 @@ fn most_used(setup: &LabSetup, keys: usize) -> Vec<u128> {
     }
     let mut all: Vec<(u64, u64)> = counts.into_iter().map(|(key, count)| (count, key)).collect();
     all.sort_unstable_by_key(|of| std::cmp::Reverse(*of));
-    // The switch takes an empty list for all keys.
+    // An empty list would mean all keys to the switch. Therefore the list has at least one key.
     let named = |(_, key): &(u64, u64)| u128::from_le_bytes(key_bytes(*key));
     all.iter().take(keys.max(1)).map(named).collect()
 }
@@ -154,7 +154,7 @@ pub(crate) fn published(
         cache_threshold: setup.cached.then_some(setup.cache_threshold),
         ..variant(parameters)
     };
-    // Possibly every operation allocates an object and none is reused.
+    // In the worst case every operation allocates an object, and no object is reused.
     let objects = keys + setup.operations + setup.operations / 4;
     let parameters = parameters.with_blocks(BLOCK_BYTES, REGION_BYTES).with_room_for(
         objects,
@@ -191,7 +191,7 @@ struct TestbedRpc<S> {
     client: ClientId,
     machine: MachineId,
     server: Rc<RefCell<S>>,
-    /// Additional time of each way: the kernels' share, if messages go over sockets.
+    /// Additional time of each message: that of the kernels, if messages go over sockets, otherwise 0.
     besides: Nanos,
 }
 

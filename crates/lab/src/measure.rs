@@ -192,8 +192,8 @@ struct MeasurementRun<'r, S> {
     missed: Cell<u64>,
     /// Time from which operations that end are counted.
     begun: Cell<Nanos>,
-    /// Time at which the last counted operation ended. Other operations are under way then, as at the first counted
-    /// one.
+    /// Time at which the last counted operation ended. Other operations are under way at that time, as they are at
+    /// `begun`.
     ended: Cell<Nanos>,
     /// Number of operations that ended in each window of the timeline.
     windows: RefCell<Vec<u64>>,
@@ -295,7 +295,7 @@ impl<S: Subject> MeasurementRun<'_, S> {
         }
     }
 
-    /// Inserts a key, and repeats that until a SEARCH finds the key if the system loses keys.
+    /// Inserts a key. If the system can lose keys, repeats the INSERT until a SEARCH finds the key.
     async fn load(&self, session: &S::Session, key: &[u8], value: &[u8]) -> Result<(), String> {
         if !session.execute(WorkloadOperation::Insert, key, value).await? {
             return Err("there is such a key".into());
@@ -498,7 +498,7 @@ fn latencies_by_kind(
     latencies.into_iter().map(of).collect()
 }
 
-/// Returns, for each kind of machine, the busiest part of each kind.
+/// Returns the busiest part of each kind (such as cores), separately for memory nodes and for other machines.
 fn uses(busy: &[BusyTime], took: Nanos) -> Vec<HardwareUse> {
     let mut uses: Vec<HardwareUse> = Vec::new();
     for busy in busy {

@@ -265,20 +265,20 @@ impl Default for LabSetup {
     }
 }
 
-/// A timeout of operations that none reaches.
+/// A timeout of operations that is never reached.
 const LONG: Duration = Duration::from_secs(100);
 /// Smallest size of a block. Blocks of long pairs are larger.
 const BLOCK_BYTES: u64 = 1 << 18;
-/// Smallest number of pairs for which a block has room, up to the maximum size.
+/// Number of pairs for which every block has room, unless such a block would exceed [`MAX_BLOCK_BYTES`].
 const PAIRS_IN_BLOCK: u64 = 16;
 /// Maximum size of a block (see [`Geometry`]).
 const MAX_BLOCK_BYTES: u64 = 16 << 20;
-/// Smallest size of a region in bytes, and smallest number of blocks in a region.
+/// Smallest size of a region in bytes. A region also has at least `BLOCKS_IN_REGION` blocks.
 const REGION_BYTES: u64 = 1 << 25;
 const BLOCKS_IN_REGION: u64 = 8;
 /// Number of regions for which each node has room in addition to those for the pairs.
 const SPARE_REGIONS: u64 = 16;
-/// Number of such regions if pairs are not only replicated, because each redundancy has its own regions.
+/// Number of these additional regions if some pairs are not replicated, because each redundancy has its own regions.
 const SPARE_CODED_REGIONS: u64 = 64;
 
 impl LabSetup {
@@ -373,7 +373,7 @@ pub struct LabResults {
     pub missed: u64,
     /// The part of the hardware that was busy for the largest share of the time.
     pub busiest: HardwareUse,
-    /// For each kind of machine, the busiest part of each kind.
+    /// The busiest part of each kind (such as cores), separately for memory nodes and for other machines.
     pub uses: Vec<HardwareUse>,
     /// The work of the switch; `None` without a switch.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -414,12 +414,12 @@ pub struct LabLatency {
     pub p50_ns: Nanos,
     /// 99th percentile.
     pub p99_ns: Nanos,
-    /// Mean number of phases of all operations, also of those before the count; `None` if the system does not report
+    /// Mean number of phases of the operations, including those of the warm-up; `None` if the system does not report
     /// it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub phases: Option<f64>,
-    /// Mean number of bytes of pools that the verbs of an operation touched, for the same operations, without
-    /// background work.
+    /// Mean number of bytes of pools that the verbs of an operation touched, including operations of the warm-up,
+    /// without background work.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bytes: Option<f64>,
 }

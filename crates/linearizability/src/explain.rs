@@ -1,9 +1,9 @@
 //! Explanations of verdicts, for human readers.
 //!
 //! A history that is not linearizable has a first *unexplained* return: some order explains the events before this
-//! return, but none explains the return as well. The explanation consists of as few as possible of the operations up to
-//! that return. With the answer of the unexplained operation, these operations are not linearizable; without the
-//! answer, they are. The explanation contains the write of every value that it reads.
+//! return, but no order explains these events and the return. The explanation consists of as few as possible of the
+//! operations up to that return. With the answer of the unexplained operation, these operations are not linearizable;
+//! without the answer, they are. The explanation contains the write of every value that it reads.
 //!
 //! To drop operations, halves of the history are tried first, then ever smaller pieces (Zeller and Hildebrandt,
 //! "Simplifying and isolating failure-inducing input", 2002).

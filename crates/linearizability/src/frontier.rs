@@ -11,8 +11,8 @@ pub struct Situation<B> {
     pub state: KeyPresence,
     /// The open operations that have had their instant, by their places in the search's `open`.
     pub done: B,
-    /// The number of removing operations that are only counted and have had their instant; below it, the number of
-    /// creating ones. Counted operations never return.
+    /// Of the counted operations, which never return, the number of removing ones that have had their instant;
+    /// `created` is that of creating ones.
     pub removed: u32,
     pub created: u32,
 }
@@ -33,8 +33,8 @@ pub fn reduced<B: BitSet>(mut situations: Vec<Situation<B>>) -> Vec<Situation<B>
         return situations;
     }
     situations.sort_unstable();
-    // The situations are sorted by `removed`, so among equal states and sets, the last kept situation has created
-    // least.
+    // The situations are sorted by state, set and `removed`. So of the kept situations with the same state and set, the
+    // last one has the smallest `created`.
     situations.dedup_by(|next, kept| {
         next.state == kept.state && next.done == kept.done && kept.created <= next.created
     });

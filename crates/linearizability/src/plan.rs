@@ -18,8 +18,8 @@ pub type ValueId = u32;
 pub struct ValueUse {
     /// Number of operations that wrote the value or possibly wrote it.
     pub writers: u32,
-    /// The rank of the latest invocation of a SEARCH that returns the value; below it, the rank of the latest return of
-    /// such a SEARCH.
+    /// The rank of the latest invocation of a SEARCH that returns the value. The next field is the rank of the latest
+    /// return of such a SEARCH.
     pub last_invoked: Rank,
     pub last_returned: Rank,
 }
@@ -115,7 +115,8 @@ impl<'a> PreparedHistory<'a> {
     pub fn new(history: &'a [HistoryOperation]) -> PreparedHistory<'a> {
         let mut times = Vec::with_capacity(2 * history.len());
         for (index, operation) in history.iter().enumerate() {
-            // At equal times invocations come first, so that operations that only touch count as concurrent.
+            // At equal times invocations come first, so that an operation is concurrent with another one that returns
+            // at the time of its invocation.
             times.push((operation.invoked, false, index));
             if let Some((time, _)) = operation.returned {
                 assert!(time >= operation.invoked, "{operation:?} returns before it is invoked");

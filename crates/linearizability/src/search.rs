@@ -82,8 +82,8 @@ struct Searcher<'a, B> {
     frontier: Vec<Situation<B>>,
     seen: SeenSituations<B>,
     now: Rank,
-    /// The number of counted operations that have been invoked and can remove the key; below it, of those that can
-    /// create it.
+    /// The number of counted operations that have been invoked and can remove the key. The next field is the number of
+    /// those that can create it.
     removers: u32,
     creators: u32,
     /// Number of DELETEs that have not returned yet, including those that have not been invoked.
@@ -174,8 +174,8 @@ impl<'a, B: BitSet> Searcher<'a, B> {
         open.filter(|(place, _)| !situation.done.has(*place))
     }
 
-    /// Gives all operations their instant now for which no later instant is better. Makes the key's value unread if no
-    /// later SEARCH returns it.
+    /// Gives an instant now to all operations for which a later instant has no advantage. Makes the key's value unread
+    /// if no later SEARCH returns it.
     fn settle(&self, situation: &mut Situation<B>) {
         self.see(situation);
         if let KeyPresence::Present(Some(value)) = situation.state
@@ -207,7 +207,7 @@ impl<'a, B: BitSet> Searcher<'a, B> {
         }
     }
 
-    /// Gives all operations their instant now that change nothing and are possible in this state.
+    /// Gives an instant now to all operations that change nothing and are possible in this state.
     fn see(&self, situation: &mut Situation<B>) {
         for (place, open) in self.open.iter().enumerate() {
             if let Some(OpenOperation { effect, .. }) = open

@@ -275,8 +275,8 @@ fn long_histories_of_many_clients_are_checked() {
     }
 }
 
-/// Returns what [`brute_force`] returns, but for longer histories, because no set of operations is tried twice in one
-/// state.
+/// Returns the same as [`brute_force`], but fast enough for longer histories, because no set of operations is tried
+/// twice in one state.
 fn any_order(
     history: &[HistoryOperation],
     had: u32,

@@ -8,9 +8,9 @@
 //! # The published design can lose updates
 //! In the published design ([`ChainTrust::Sent`]) the switch regards an entry as the last one as soon as the CAS that
 //! appends it passes. That CAS possibly fails, because the switch had forgotten the chain, or because the chain has
-//! grown on another path. Then the next CAS is steered to an entry that is in no chain: its client is told that the CAS
-//! has succeeded, and readers of the key do not find the new value. A failed CAS makes the switch forget everything (S
-//! §5), but that comes too late for a CAS that was steered before.
+//! grown by a CAS that did not pass this switch. Then the next CAS is steered to an entry that is in no chain: its
+//! client is told that the CAS has succeeded, and readers of the key do not find the new value. A failed CAS makes the
+//! switch forget everything (S §5), but that comes too late for a CAS that was steered before.
 //!
 //! With [`ChainTrust::Answered`] an entry becomes the last one when the answer to its CAS passes, and other CASes of
 //! the same key wait until then. So a CAS is only ever steered to an entry that was in the chain of its key. If the CAS
@@ -18,16 +18,17 @@
 //! searches the end of the chain from the entry that it knew, and the switch forgets the key. That costs time, even if
 //! the client's entry was the last one.
 //!
-//! (`crates/baselines/tests/promises/switched.rs` has the shortest history. Over switches that forget, most runs of the
-//! published design lose updates or do not end, because clients search the end of a chain for ever. With a single
-//! switch that forgets nothing and knows the same keys throughout, no CAS of these keys fails.)
+//! (`crates/baselines/tests/promises/switched.rs` has the shortest history. With switches that forget, most runs of the
+//! published design either lose updates or do not end, because a client searches the end of a chain for ever. With a
+//! single switch that forgets nothing and knows the same keys throughout, no CAS of these keys fails.)
 //!
 //! Neither design is safe if the switch's table is wrong instead of incomplete: a CAS that is steered to the chain of
 //! another key succeeds there.
 //!
 //! # Details that the published design leaves out
-//! * A client whose CAS was steered does not know which entry its own one follows, and names to the metadata server the
-//!   entry that it knew. So some entries are never freed: every second one, if two clients take turns.
+//! * A client whose CAS was steered does not know which entry its own one follows. It reports to the metadata server
+//!   that its entry follows the one that it knew, which is false. So some entries are never freed: every second one, if
+//!   two clients take turns.
 //! * An entry's word contains the entry's version, and a CAS expects the version of the entry for which it was made.
 //!   Therefore the switch steers no CAS to an entry with another version.
 

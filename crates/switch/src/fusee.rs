@@ -8,21 +8,21 @@
 //! unchanged. Then the READ returns bytes of the index, which the client drops.
 //!
 //! *Why that is safe.* The client accepts the bytes as the word's object only under these conditions: the bytes show
-//! the identity of the word that the same batch READ before, their CRC is good, they contain the requested key, and the
-//! client's view has that object on the node. No other object on that node has that identity ([`fusee_core::store`],
-//! "steered READs"), so these bytes are that object's, wherever they came from. The client drops all other bytes, as if
-//! it had not posted the READ.
+//! the identity of the word that the same batch READ before, their CRC is good, they contain the requested key, and by
+//! the client's view the node has a replica of that object. No other object on that node has that identity
+//! ([`fusee_core::store`], "steered READs"), so these bytes are that object's, wherever they came from. The client
+//! drops all other bytes, as if it had not posted the READ.
 //!
 //! *How the switch learns.* It remembers the last WRITEs of each connection by the identities with which their objects
-//! begin. The CAS of a slot names the identity of the new object. If steered READs have asked for that slot, and the
-//! same connection has written the object, the switch remembers both. When the node answers that the CAS has found the
-//! expected word, the switch knows that the slot leads to that object.
+//! begin. The CAS of a slot names the identity of the new object. If there were steered READs of that slot, and the
+//! same connection has written the object, the switch remembers slot and object. When the node answers that the CAS has
+//! found the expected word, the switch knows that the slot leads to that object.
 //!
 //! # Ordered CASes
 //! CASes that expect the same word belong to one round. The new word of the first CAS that passes is the *favourite*. A
-//! CAS with another new word waits until the favourite's CAS has passed to the same place. So the favourite wins on all
-//! replicas, and no session needs rules 2 and 3 of conflict resolution. The rules work without the switch, because
-//! every network can delay verbs, so nothing depends on the waiting.
+//! CAS with another new word waits until the favourite's CAS has passed to the same replica of the slot. So the
+//! favourite wins on all replicas, and no session needs rules 2 and 3 of conflict resolution. The rules also work
+//! without the switch: a delay by the switch is only one of the delays that every network can cause.
 
 use alloc::collections::{BTreeMap, VecDeque};
 
@@ -34,8 +34,7 @@ use crate::{
     SwitchDecision, SwitchMemory, SwitchRequest, SwitchVerb, push,
 };
 
-/// Largest number of places for which the switch remembers that a favourite has passed: the largest number of replicas
-/// of a slot.
+/// Largest number of replicas of a slot. For each of them a round records that the favourite has passed.
 const PLACES: usize = 5;
 
 /// The sizes of the switch's tables. A size of 0 turns a function off.

@@ -4,10 +4,10 @@ use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec;
 use alloc::vec::Vec;
 
-/// Counters in a row of the sketch, for each key that the table has room for, and the smallest length of a row.
+/// Number of counters in a row of the sketch per key that the table has room for. A row has at least `LEAST_COUNTERS`.
 const COUNTERS: usize = 8;
 const LEAST_COUNTERS: usize = 1 << 8;
-/// Number of accesses for each counter of a row after which all counts are halved.
+/// All counts are halved after this many accesses per counter of a row.
 const FADES_AFTER: u32 = 4;
 
 /// A table from keys to values that counts the accesses to each key. If the table is full, a new key replaces the one

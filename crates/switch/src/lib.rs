@@ -154,7 +154,7 @@ pub struct SwitchMemory {
 }
 
 impl SwitchMemory {
-    /// Returns the sum.
+    /// Returns the bytes for all parts of the knowledge together.
     pub fn sum(self) -> u64 {
         self.keys + self.connections
     }

@@ -1,6 +1,6 @@
 //! Requests of the YCSB workloads: operations, keys, and their distributions.
 //!
-//! This crate does not depend on the store, which may be measured or simulated.
+//! This crate does not depend on the store, so benchmarks of real processes and simulations can both use it.
 
 mod keys;
 mod requests;

@@ -9,8 +9,8 @@
 //! | `updX` | 100-X % | X % | | Zipfian |
 //! | `churn` | 30 % | 20 % | 25 % | Zipfian |
 //!
-//! `churn` is not a workload of YCSB. Its INSERTs, and as many DELETEs, are of keys that were loaded, so that a key may
-//! exist or not, and both answers are right.
+//! `churn` is not a workload of YCSB. It inserts and deletes keys that were loaded, each in 25 % of the operations. So
+//! a loaded key possibly does not exist, and an operation on it may find it or not.
 //!
 //! The key with number n has 16 bytes: `user`, and n in 12 digits.
 //!

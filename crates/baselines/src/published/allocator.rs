@@ -1,4 +1,5 @@
-//! A memory node's allocator. It gives blocks to clients, or single objects in the variant where nodes allocate alone.
+//! A memory node's allocator. It gives blocks to clients. In the variant where nodes allocate every object, it gives
+//! single objects.
 //!
 //! The paper's block allocation table, which names the owners of blocks for recovery, is left out, because this system
 //! does not recover.

@@ -350,8 +350,8 @@ impl<R: Rpc<Allocator>> PublishedMemory<R> {
         for _ in 0..LOOKS {
             let blocks = self.slabs.borrow()[usize::from(units)].blocks.clone();
             blocks.into_iter().for_each(|block| self.look_at(units, block));
-            // Other tasks of this client are possibly looking at all blocks. Then no chore is queued, and this READ
-            // makes the phase a pause.
+            // If other tasks of this client are already looking at all blocks, no chore is queued here. Then this READ,
+            // whose result is not used, makes the phase last long enough for those tasks to finish.
             phase.batch.clear();
             let place = self.layout.slot(0, 0);
             phase.batch.read(place.node, place.offset, 8);

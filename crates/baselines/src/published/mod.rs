@@ -9,7 +9,7 @@
 //! | FUSEE | [`PublishedParameters::published`] | |
 //! | FUSEE-CR | [`PublishedParameters::one_by_one`] | the replicas of a slot are CASed one after the other (P §6.1) |
 //! | FUSEE-NC | [`PublishedParameters::without_cache`] | there is no index cache (P §6.1) |
-//! | allocated by nodes | [`PublishedParameters::allocated_by_nodes`] | a request an object (P §6.3, Figure 17) |
+//! | allocated by nodes | [`PublishedParameters::allocated_by_nodes`] | one request per object (P §6.3, Figure 17) |
 //!
 //! # Phases
 //!

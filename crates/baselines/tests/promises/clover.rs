@@ -110,8 +110,8 @@ fn one_chain_is_linearizable() {
     }
 }
 
-/// The store has few entries more than the sessions hold. So entries are reused constantly, while other sessions READ
-/// their earlier use.
+/// The store has only a few more entries than the sessions hold. So entries are reused constantly, while other sessions
+/// READ them in their earlier use.
 #[test]
 fn entries_that_are_used_again_are_not_taken_for_what_they_were() {
     for replicas in 1..=2 {

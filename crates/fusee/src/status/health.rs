@@ -66,13 +66,13 @@ pub struct ClusterMemory {
     pub pool_bytes: u64,
     /// Bytes of the pools that regions and the index take.
     pub reserved_bytes: u64,
-    /// Bytes of the reserved memory that the index takes, and blocks that have an owner.
+    /// Bytes of the index and of all blocks that have an owner, together.
     pub used_bytes: u64,
     /// Number of blocks that writes can still get. `blocks` is the number of all blocks.
     pub free_blocks: u64,
     pub blocks: u64,
-    /// Number of regions of replicated values that could be added now. At most as many are counted as are added at
-    /// once.
+    /// Number of regions of replicated values that could be added now. Not more are counted than the master adds in one
+    /// change.
     pub more_regions: u64,
     /// The reason for which no region can be added.
     pub no_region: Option<String>,

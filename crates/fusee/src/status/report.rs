@@ -41,7 +41,7 @@ pub struct NodeReport {
     pub reserved_bytes: Option<u64>,
     pub primary_blocks: Option<u64>,
     pub primary_blocks_owned: Option<u64>,
-    /// Bytes of the reserved memory that subtables take, and blocks that have an owner.
+    /// Bytes of subtables and of blocks that have an owner, together.
     pub used_bytes: Option<u64>,
     /// Number of blocks with their primary on this node that writes can still get.
     pub free_blocks: Option<u64>,

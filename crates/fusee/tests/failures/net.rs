@@ -250,7 +250,7 @@ pub fn command_in(path: Option<&str>, program: &str) -> Command {
     command
 }
 
-/// Mounts a file system of `mib` MiB in memory, which vanishes with the inner run of the test.
+/// Mounts a file system of `mib` MiB in memory. It vanishes when the [inner run](is_inside) of the test ends.
 pub fn mount_small(dir: &std::path::Path, mib: u32) {
     fs::create_dir_all(dir).unwrap();
     shell(&format!("mount -t tmpfs -o size={mib}m,mode=700 none '{}'", dir.display()));

@@ -598,9 +598,9 @@ fn run(fabric: &'static str, length: Duration, with: SoakMeans) {
     let (master, nodes) = hosts.leak().split_once(',').expect("FUSEE_SOAK_HOSTS are two");
     let mut cluster = FaultyCluster::of(ClusterShape {
         fabric,
-        // The pool has to have room to grow. Regions are added before unverified blocks of lost nodes are compared with
-        // the index, and are not removed: in 50 minutes, 20 regions of 16 MiB were added. Pools for RDMA are smaller,
-        // because they are pinned and the machine has little memory.
+        // The pool has to have room to grow. The cluster adds regions before it compares unverified blocks of lost
+        // nodes with the index, and never removes regions: in 50 minutes it added 20 regions of 16 MiB. Pools for RDMA
+        // are smaller, because they are pinned and the machine has little memory.
         pool: if fabric == "verbs" { "384MiB" } else { "1GiB" },
         // Over shared memory a fence kills the process. A cut of the master can seem longer than it is, because TCP
         // waits before it sends again. So the lease is longer there.

@@ -27,8 +27,9 @@ use super::net::command_in;
 
 /// The environment variable that makes this binary a client.
 const ROLE: &str = "FUSEE_TEST_WRITER";
-/// Timeout of an operation. A writer can have to wait for another one that was stopped: for the lease
-/// ([`super::cluster::LONG_LEASE_MS`]), one second for a goodbye over shared memory, and the recovery.
+/// Timeout of an operation. A writer possibly has to wait for another one that was stopped: until the lease
+/// ([`super::cluster::LONG_LEASE_MS`]) has run out, then over shared memory one second until the fence kills the
+/// process, then until it is recovered.
 const OP_TIMEOUT: Duration = Duration::from_secs(15);
 /// The message that tells a client process to fork.
 const FORK: &[u8] = b"f";

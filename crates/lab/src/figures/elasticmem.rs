@@ -177,8 +177,8 @@ const E2: Figure = Figure {
     remarks: &["encoding and decoding take no time in the model"],
 };
 
-/// Returns the time of an EC-oriented transition, divided by that of the naive one. `most` selects the smallest or the
-/// largest ratio over these settings and all lengths.
+/// Returns the time of an EC-oriented transition, divided by that of the naive one. Of the ratios for these settings
+/// and all lengths, `most` selects the smallest or the largest.
 fn left(
     medians: &Medians,
     way: &str,

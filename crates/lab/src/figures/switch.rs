@@ -96,7 +96,7 @@ const S3: Figure = Figure {
     points: || {
         let of = |keys: u64| {
             let setup = clover(64, published(ALL_KEYS));
-            // The inserts that load the keys pass the switch, so the run need not use every key.
+            // The switch learns all keys when they are inserted, so a few operations are enough.
             let setup = LabSetup { keys, operations: 2_000, cached: false, ..setup };
             let quantity = Quantity::SwitchBytes;
             FigurePoint { series: PUBLISHED.into(), x: keys as f64, setup, quantity }
@@ -171,7 +171,7 @@ fn ours(slots: usize, rounds: usize, replicas: u8) -> LabSetup {
         memory_nodes: replicas.into(),
         index_replicas: replicas,
         load: LabLoad::Ycsb(YcsbWorkload::A),
-        // A client comes back to a key only after many operations.
+        // There are many operations, because a client uses most keys again only after many others.
         operations: 300_000,
         switch,
         ..LabSetup::default()

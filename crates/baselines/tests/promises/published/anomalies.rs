@@ -9,8 +9,8 @@ use fusee_linearizability::{HistoryAnswer, HistoryCall, HistoryRecord, Refutatio
 use super::parameters;
 use super::scene::{Act, SteeredScene};
 
-/// Time from the start of a phase after which its verbs have been executed, but not answered. If a link is held from
-/// then on, it delays the next phase only.
+/// Time from the start of a phase at which its verbs have executed, but their answers have not arrived. A hold of a
+/// link that begins then delays only the verbs of the next phase.
 const EXECUTED_NS: u64 = 1_200;
 
 /// Runs two calls on one key at the same time, after the calls of `before`, and then a SEARCH.

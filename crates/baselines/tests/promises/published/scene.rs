@@ -111,7 +111,7 @@ impl SteeredScene {
         self.sim.sleep(ns).await;
     }
 
-    /// Holds all verbs and answers between a client and a node until [`release`](SteeredScene::release).
+    /// Holds back the client's verbs that the node has not executed yet, until [`release`](SteeredScene::release).
     pub fn hold(&self, client: usize, node: u16) {
         self.rack.network().hold(ClientId(client as u32 + 1), MnId(node), 900_000_000);
     }

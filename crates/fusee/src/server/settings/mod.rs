@@ -2,7 +2,7 @@
 //!
 //! A server's settings are one struct. From it clap derives the flags, environment variables, help and defaults, and
 //! serde the lines of a file. [`GivenSettings`] holds the settings of the command line and the environment, and the
-//! name of the file. [`EffectiveSettings`] merges these over the file's settings, and those over the defaults. A
+//! name of the file. In [`EffectiveSettings`] these override the file's settings, which override the defaults. A
 //! setting under the heading [`LIVE`] can change while the server runs.
 
 // Promise API-22

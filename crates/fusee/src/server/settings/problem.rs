@@ -66,8 +66,8 @@ impl SettingProblems {
         if self.0.is_empty() { Ok(value) } else { Err(self) }
     }
 
-    /// Adds the origin to each mistake. It is that of the mistake's setting, or of the first setting that the message
-    /// names and a source sets, or the file.
+    /// Adds the origin to each mistake: the origin of the mistake's setting, if a source sets that setting; else the
+    /// origin of the first setting that the message names and a source sets; else the file of settings.
     pub fn located(mut self, origins: &SettingOrigins) -> SettingProblems {
         for problem in &mut self.0 {
             let own = problem.setting.iter().map(String::as_str);

@@ -83,7 +83,8 @@ pub const X1: Figure = Figure {
                     machines: clients / 8,
                     memory_nodes: nodes,
                     index_replicas: 2,
-                    // One machine simulates all clients, so its memory holds all their caches.
+                    // There are few keys, because the memory of the machine that runs the lab has to hold all clients'
+                    // caches.
                     keys: 20_000,
                     operations: 200 * clients as u64,
                     ..LabSetup::default()

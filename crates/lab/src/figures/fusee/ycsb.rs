@@ -219,8 +219,8 @@ pub const F15: Figure = Figure {
     remarks: &[],
 };
 
-/// Returns the largest ratio between the values of neighbouring mixes. A ratio of at most 1 shows that no step raises
-/// the throughput.
+/// Returns the largest ratio of the throughput of a mix to that of the mix to its left in the figure. A ratio of at
+/// most 1 shows that no step raises the throughput.
 fn most_of_steps(medians: &Medians, system: &str) -> Option<f64> {
     let steps = [(25.0, 0.0), (50.0, 25.0), (75.0, 50.0), (100.0, 75.0)];
     let ratios = steps.iter().map(|(x, over)| ratio(medians, "mix", system, *x, *over));
