@@ -318,8 +318,8 @@ mutants! {
     TurnGoesBack,
     /// Lets a session move an object in place although another session owns the block.
     StrangerMovesInPlace,
-    /// Lets a Move in place rely on a word that was read before another Move of the session ended: both Moves write one
-    /// turn.
+    /// Lets a Move in place rely on a word that was read before another Move of the session ended: both Moves write the
+    /// same turn.
     MovesStaleInPlace,
     /// Does not write into a block's header that one of the block's objects is being moved: recovery does not look for
     /// the Move's word.
@@ -391,8 +391,8 @@ mutants! {
     ComparesPrimariesOnly,
     /// Compares also blocks with running writes: objects to which no slot leads yet are treated as garbage.
     ComparesBesideWrites,
-    /// Lets a session overlook that a block has another free bitmap than before: the session does not miss the bits
-    /// that were lost with the old bitmap.
+    /// Lets a session overlook that a block has another free bitmap than before: the session does not look for free
+    /// objects whose bits were lost with the old bitmap.
     AnotherBitmapUnnoticed,
     /// Clears bits that were seen in one free bitmap in the bitmap that has replaced it.
     MarksOfAnotherBitmap,
@@ -406,8 +406,7 @@ mutants! {
     MissedBesideGrants,
     /// Lets an operation ask for a block without being pinned: the view in which the block was recorded may have ended.
     AsksUnpinned,
-    /// Lets memory nodes treat also those sessions as ended that are listed as living, if their ids are below the
-    /// bound.
+    /// Lets memory nodes treat all sessions with ids below the bound as ended, even those that are listed as living.
     LivingAreOver,
     /// Splits a subtable a second time for sessions that asked during its first split.
     SplitsTwice,
@@ -416,7 +415,7 @@ mutants! {
     NobodyYields,
     /// Lets a writer that waits for a larger index ask for the split only once.
     AsksForSplitsOnce,
-    /// Keeps a master that never listens for long from ever treating a member or session as gone.
+    /// Treats no member or session as gone if the master is never present for a whole lease without a gap.
     GapsForgiveForEver,
     /// Counts part of the time for which a master was away as time in which it listened.
     GapsAreListened,
@@ -488,7 +487,7 @@ mutants! {
     // Memory that no operation reads.
     /// Lets a scrubber report damage without a second READ of the slot, which may hold another word by then.
     ScrubLooksOnce,
-    /// Settles slots whose replicas differ on words that lead to damaged or missing objects.
+    /// If the replicas of a slot differ, settles the slot even on a word that leads to a damaged or missing object.
     SettlesOnDamage,
     /// Lets a free word of unknown origin win over an entry when a slot is settled.
     FreeWordsCount,
@@ -524,13 +523,14 @@ mutants! {
     /// Acknowledges a suspended loser, or a speculative write whose round possibly ended before the write began,
     /// although the winner's value was possibly read before.
     SuspendedLoserEnds,
-    /// Removes bars when a member learns of the change that is to settle the slots that were read because of these
-    /// bars, instead of after the settling.
+    /// Removes a bar as soon as the member learns of the view change, and not after the change has settled the slots
+    /// that were read because of the bar.
     BarsFallEarly,
-    /// Lets a backup read skip the question for a later view: the backups of an outdated view cannot know of that view.
+    /// Lets a backup read skip the question whether any member shows a later view. The backups of an outdated view
+    /// possibly do not show it.
     BesideAsksNobody,
-    /// Accepts more than half of the remaining members as enough to vouch during a change, without counting the lost
-    /// ones.
+    /// During a change, lets more than half of the remaining members vouch, instead of more than half of all members
+    /// including the lost ones.
     LostBarsForgotten,
 
     // Scans.

@@ -61,7 +61,8 @@ pub(crate) fn clover(
         value_bytes: setup.value_bytes() as u32,
         keys: setup.keys + new_keys(setup),
         spare: clover::CloverShape::spare_for(setup.clients, setup.coroutines)
-            // A switch that steers a CAS can prevent the freeing of entries (see `fusee_switch::clover`).
+            // With a switch more entries are needed, because entries whose CASes were steered are possibly never freed
+            // (see `fusee_switch::clover`).
             + setup.switch.map_or(0, |_| 2 * setup.operations),
     };
     let costs = clover::CloverCosts::FITTED;

@@ -30,7 +30,7 @@ fn equal_setups_measure_the_same() {
 fn clients_are_the_limit_where_nothing_else_is() {
     let setup = LabSetup { pair_bytes: 64, theta: 0.0, ..small() };
     let measured = measured(&setup);
-    // A SEARCH with a hint READs its slot and its pair in one phase.
+    // A SEARCH with a hint READs the key's slot and pair in one phase.
     let Testbed { operation_ns, post_ns, .. } = Testbed::CONNECTX_3;
     let limit = 16.0 * 1e9 / (operation_ns + 2 * post_ns) as f64;
     let share = measured.ops_per_s / limit;

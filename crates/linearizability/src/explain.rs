@@ -21,7 +21,7 @@ const MAX_EFFORT: usize = 20_000_000;
 /// Limit of the number of situations in one attempt. An attempt that exceeds the limit is not accepted as an
 /// explanation.
 const MAX_SITUATIONS: usize = 1 << 16;
-/// Length up to which all pairs of operations of an explanation are tried.
+/// Largest length of an explanation for which dropping any two operations together is tried.
 const SHORT: usize = 100;
 
 /// The return of an operation. Returns are ordered by time.

@@ -275,7 +275,7 @@ impl<'a, B: BitSet> Searcher<'a, B> {
             after.done.set(place);
             next.push(after);
         }
-        // A counted operation has its instant only after the operations with the same effect that return.
+        // Of operations with the same effect, a counted one has its instant only after all those that return.
         let absent = situation.state == KeyPresence::Absent;
         if absent && !creates && situation.created < self.creators {
             let created = situation.created + 1;

@@ -134,7 +134,8 @@ pub trait Switch {
 pub struct SwitchCounts {
     /// Verbs that have passed the switch.
     pub seen: u64,
-    /// Verbs that the switch could have steered if it had known their target.
+    /// Verbs that the switch steers if it knows their target: those that it steered, and those whose target it did not
+    /// know.
     pub asked: u64,
     /// Verbs that were steered.
     pub steered: u64,

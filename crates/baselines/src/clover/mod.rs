@@ -10,10 +10,10 @@
 //!   the metadata server for the chain.
 //! * UPDATE with one replica, two phases: WRITE the new entry; CAS it to the end of the chain. If the CAS fails, the
 //!   client READs to the end of the chain and CASes there.
-//! * UPDATE with more replicas, three phases: WRITE the new entry, and CAS the first word of the last entry to
-//!   uncommitted, still without a follower; WRITE that word with the follower to all replicas, still uncommitted; WRITE
-//!   it to all replicas, committed. A reader treats an uncommitted entry as the last one. A writer waits until the
-//!   entry is committed.
+//! * UPDATE with more replicas, three phases: WRITE the new entry, and mark the last entry as uncommitted by a CAS of
+//!   its first word; WRITE that word, which now names the follower but is still uncommitted, to all replicas; WRITE the
+//!   word to all replicas without the mark. A reader treats an uncommitted entry as the last one. A writer waits until
+//!   the entry is committed.
 //! * INSERT, one phase, and a request that opens the key. There is no DELETE.
 //!
 //! Before an operation the client requests new entries if it has used all that it had, and queries the chain of a key

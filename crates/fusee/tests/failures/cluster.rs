@@ -42,7 +42,7 @@ pub fn setting<T: std::str::FromStr>(name: &str, default: T) -> T {
     })
 }
 
-/// Number of journal notes by which every writer has to advance.
+/// Number of notes by which each writer's journal has to grow, as a proof that the writer works.
 const SOME_NOTES: u64 = 200;
 /// Microseconds between two operations of a writer. The pause leaves processor time to the servers.
 const LOAD_PAUSE_US: u64 = 50;

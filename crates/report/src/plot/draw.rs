@@ -63,7 +63,7 @@ impl Chart {
     fn panel(&self, panel: &Panel, is_first: bool, area: &Area<'_>) -> DrawResult<()> {
         let (low, mut high) = panel.range();
         if is_first && self.marks.iter().any(|mark| !mark.text.is_empty()) {
-            // The texts of marks are above all lines.
+            // This makes room for the texts of marks, which are above all lines.
             high += (high - low) * 0.08 * f64::from(TEXT_LINES);
         }
         let place = self.one_place();
