@@ -3,6 +3,8 @@
 //!
 //! `cargo run -p fusee-client --example blobs`
 
+// Promise API-9: The examples run. | `examples/`
+
 mod support;
 
 use std::collections::HashMap;

@@ -95,8 +95,8 @@ fn cached_keys_share_one_phase_on_all_memory_nodes() {
     });
 }
 
-/// `update_many` runs its writes concurrently: all of them together take about as long as one write.
-// Promise PHA-7: `update_many` of 64 keys takes less than four updates' time.
+/// `write_many` runs its writes concurrently: all of them together take about as long as one write.
+// Promise PHA-7: `write_many` of 64 updates takes less than four updates' time.
 #[test]
 fn many_writes_share_the_time_of_their_phases() {
     let cluster = cluster();
