@@ -374,8 +374,8 @@ fn keys_racing_for_slots_are_not_lost() {
     }
 }
 
-/// An index of one small subtable grows to thousands of keys while these keys are read and changed.
-// Promise CHG-8: CHG-7, on real fabrics.
+/// An index of one small subtable grows to thousands of keys, while they are read and changed.
+// Promise CHG-8: The index grows on real fabrics.
 #[test]
 fn the_index_grows_with_its_keys() {
     const THREADS: u32 = 4;

@@ -34,7 +34,7 @@ macro_rules! mutants {
 }
 
 mutants! {
-    // Changes of the view.
+    // Faults in changes of the view.
     /// Lets writers go on in a subtable or region that a view change has frozen.
     WritesWhileFrozen,
     /// Lets readers use the backups of a subtable whose primary is lost before all sessions have stopped using the
@@ -82,7 +82,7 @@ mutants! {
     /// that are in use again.
     CopiesBitmaps,
 
-    // Words that recur in a slot.
+    // Faults that let words recur in a slot.
     /// Lets every DELETE leave the same word: two sessions that delete one key both win, and a CAS of an earlier round
     /// succeeds on the emptied slot.
     DeleteWritesZero,
@@ -123,7 +123,7 @@ mutants! {
     /// Writes the header of a block before the header was read: the base in the header is lost.
     SealsUnread,
 
-    // Winners of rounds.
+    // Faults in the choice of the winner of a round.
     /// Counts half of the backups as a majority: two writers win by Rule 2.
     HalfIsAMajority,
     /// Overlooks that another writer has a majority of the backups: the writer with the smallest identity wins as well.
@@ -138,7 +138,7 @@ mutants! {
     /// Lets the winner leave other writers' words on the backups: the replicas never become equal again.
     BackupsNotFixed,
 
-    // Answers of losers, and their time.
+    // Faults in what losers answer, and when.
     /// Reports success for an INSERT that lost its slot to another key: the pair of the INSERT is lost.
     InsertLoserSucceeds,
     /// Reports success for a DELETE that lost to an UPDATE, although the key still exists.
@@ -147,7 +147,7 @@ mutants! {
     /// UPDATEs.
     LoserDoesNotWait,
 
-    // INSERTs of one key into two slots.
+    // Faults that let INSERTs put one key into two slots.
     /// Commits an INSERT without a look for another entry of its key.
     InsertDoesNotLook,
     /// Lets an INSERT look for its key on the primary, which does not yet show entries that are not committed.
@@ -174,7 +174,7 @@ mutants! {
     /// With one index replica: lets writers use an entry that may still be withdrawn as the entry of the key.
     WritersSeeTentative,
 
-    // Places where a key is found.
+    // Faults in the search for a key.
     /// Reads buckets from a backup: operations see words that are not committed.
     ReadsABackup,
     /// Uses a hint without comparing its word with the slot: a get returns an old value, or a write joins a round that
@@ -191,7 +191,7 @@ mutants! {
     /// Lets a synchronous write ignore the results of its CASes: two writers win one round.
     WriteNowWinsUnseen,
 
-    // Damage.
+    // Faults in the handling of damage, and in limits of time and of splits.
     /// Treats an object that fails its CRC as the object of another key: an INSERT adds the key a second time.
     DamagedIsAnotherKeys,
     /// Treats an object as another key's because its first bytes show another key, although its CRC was not checked.
@@ -240,7 +240,7 @@ mutants! {
     /// pool.
     OwnOrphansTakenMeanwhile,
 
-    // Moves.
+    // Faults in Moves.
     /// Reports success for a losing UPDATE although the winner is a Move, which wrote the old value again (breaks Rule
     /// L).
     MoveLoserSucceeds,
@@ -254,7 +254,7 @@ mutants! {
     /// Lets a Move begin before a view change has ended.
     MovesWhileFrozen,
 
-    // The work table.
+    // Faults in the work table.
     /// Lets a get share the result of another get that was posted earlier: the get misses a write that ended before the
     /// get began.
     GetJoinsPosted,
@@ -277,7 +277,7 @@ mutants! {
     /// Acknowledges sets that were absorbed by a set that fails.
     FailedSetAbsorbs,
 
-    // Coded regions.
+    // Faults in coded regions.
     /// Lets a speculative write put the word of a coded object on backups before the object's chunks are complete: no
     /// job can complete the object.
     StripeGuessed,
@@ -290,7 +290,7 @@ mutants! {
     /// Rebuilds no chunk of a block whose header is incomplete on all columns.
     TornHeadersHideObjects,
 
-    // Pairs without redundancy.
+    // Faults in the loss of pairs without redundancy.
     /// After the loss of pairs without redundancy, settles only those subtables that have lost a replica: a round whose
     /// old word leads to a lost pair goes on after other sessions have seen that the key does not exist.
     LossSettlesFew,
@@ -303,7 +303,7 @@ mutants! {
     /// Lets a get that only compares words answer with a lost pair, as long as the pair's word is in the slot.
     FollowersReadWhatIsLost,
 
-    // EC-oriented regions.
+    // Faults in EC-oriented regions.
     /// Changes the places of a region with EC-oriented objects without writing their parity. An object then loses a
     /// chunk together with its copy, or its copy comes to lie on the node of another chunk.
     ParityNotCompleted,
@@ -352,11 +352,11 @@ mutants! {
     // Promise RED-12 | mutant `OlderParityCounts`
     OlderParityCounts,
 
-    // Objects.
+    // Faults in writes of objects.
     /// Writes an object to its first replica only: the object is lost with that node.
     ObjectOnOneReplica,
 
-    // Memory that is used again.
+    // Faults in the reuse of memory.
     /// Uses a freed object again while operations that know it run. The generation does not advance, as if the object
     /// had been reused once for every generation.
     ReusedAtOnce,
@@ -422,7 +422,7 @@ mutants! {
     /// Keeps an operation that waits for a new region from using memory of its own session that becomes free.
     AwaitsOnlyThePool,
 
-    // Recovery of clients, and settling after the loss of a memory node.
+    // Faults in the recovery of clients, and in settling after the loss of a memory node.
     /// Lets recovery read the backups' slots before the primary's.
     RecoveryReadsBackupsFirst,
     /// Lets recovery commit a tentative INSERT, which was possibly about to find a duplicate.
@@ -450,7 +450,7 @@ mutants! {
     /// Settles slots on tentative words.
     SettleKeepsTentative,
 
-    // Speculative writes: UPDATEs and DELETEs that CAS the backups before they have read the slot.
+    // Faults in speculative writes: UPDATEs and DELETEs that CAS the backups before they have read the slot.
     /// Lets a speculative write post its CAS before the object: its word is then on a node that lacks the object.
     SpeculationCasesBeforeItWrites,
     /// Lets a speculative write use a hint of any age: the hint's word may have recurred and be on its way to the
@@ -484,7 +484,7 @@ mutants! {
     /// remains in the index.
     RegionsCopiedIncomplete,
 
-    // Memory that no operation reads.
+    // Faults in the scrubber, and in settling of damage that it has found.
     /// Lets a scrubber report damage without a second READ of the slot, which may hold another word by then.
     ScrubLooksOnce,
     /// If the replicas of a slot differ, settles the slot even on a word that leads to a damaged or missing object.
@@ -492,7 +492,7 @@ mutants! {
     /// Lets a free word of unknown origin win over an entry when a slot is settled.
     FreeWordsCount,
 
-    // Sessions that are cut off together with a memory node.
+    // Faults in reads of sessions that are cut off together with a memory node.
     /// Lets a session without a valid lease return what it has read, whatever views the members have.
     ReadsUnheard,
     /// Accepts half of the members as enough to vouch for reads.
@@ -506,7 +506,7 @@ mutants! {
     /// Lets a write report that the key exists, or does not exist, without asking the members.
     WritesAnswerUnheard,
 
-    // Backup reads.
+    // Faults in backup reads.
     /// Treats a primary as barred although no more than half of the members bar it.
     BarsOnHalf,
     /// Reads backups as soon as the primary is barred, while other sessions still have valid leases and read the
@@ -533,7 +533,7 @@ mutants! {
     /// including the lost ones.
     LostBarsForgotten,
 
-    // Scans.
+    // Faults in scans.
     /// Shows an entry of a split subtable in its old slot, which the split has not cleared yet.
     ScansUnclearedEntries,
     /// Scans the two halves of a subtable that is split during the scan from their beginning.
@@ -547,11 +547,11 @@ mutants! {
     /// Lets a scan without a valid lease return what it has read without asking the members.
     ScansUnheard,
 
-    // Switches.
+    // Faults in steered READs.
     /// Accepts the result of a steered READ if it is any object of the key, perhaps an old one.
     SteeredByItsKey,
 
-    // Rates and counters.
+    // Faults in rates and counters.
     /// Demotes pairs without charging them to the demotion rate.
     DemotionSpendsNothing,
     /// Promotes pairs without charging them to the promotion rate.
@@ -559,7 +559,7 @@ mutants! {
     /// Reports a session's number of verbs as the number of bytes that it has moved.
     BytesAreVerbs,
 
-    // Callers of recovery.
+    // Faults in the order of fences and jobs of the master.
     /// Lets a master start its repairs without fencing those of an earlier master, whose verbs then execute among its
     /// own.
     EarlierRepairerGoesOn,

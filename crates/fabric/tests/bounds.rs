@@ -3,7 +3,7 @@
 //!
 //! The memory that strangers cost is measured on whole processes, in `crates/fusee/tests/strangers.rs`.
 
-// Promise SEC-4: SEC-3, at fabrics.
+// Promise SEC-4: Strangers hold a bounded part of fabric servers.
 
 mod support;
 

@@ -217,7 +217,7 @@ fn a_lost_node_and_a_dead_client_are_put_right() {
     assert_eq!(status.problem, None);
 }
 
-// Promise CHG-2: Losses are put right, whatever the master crashes between.
+// Promise CHG-2: Losses are put right, whenever the master crashes.
 #[test]
 fn a_master_that_crashes_anywhere_in_between_goes_on() {
     let (_, ticks) = lose_a_node_and_a_client(None);

@@ -423,7 +423,7 @@ fn a_join_that_makes_no_sense_is_refused_and_leaves_no_trace() {
     assert_eq!(world.disk.len(), 1, "{:?}", world.disk);
 }
 
-// Promise MST-1: A cluster is formed, whatever the master crashes between.
+// Promise MST-1: A cluster is formed, whenever the master crashes.
 #[test]
 fn a_crash_after_any_action_ends_in_a_formed_cluster() {
     let mut longest = 0;

@@ -549,8 +549,8 @@ impl Network {
     ///
     /// # Panics
     /// If the WRITE writes an object while a replica holds another object of the same identity, because a reader would
-    /// mistake one object for the other.
-    // Promise LIN-15: No object is written where a replica holds its identity.
+    /// take one object for the other.
+    // Promise LIN-15: No object is written where a replica has its identity already.
     pub(crate) fn check_identity(&self, who: ClientId, place: PoolPlace, bytes: &[u8]) {
         let Some(header) = bytes.get(..HEADER_BYTES as usize) else { return };
         let replicas = self.reuse().replicas_of(place);

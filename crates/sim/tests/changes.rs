@@ -92,7 +92,7 @@ fn nobody_reads_what_a_second_loss_may_undo() {
 }
 
 /// A master dies while it settles slots, and then the primary is lost. Values that readers saw meanwhile remain.
-// Promise CHG-20: Values read beside a settling master stay if it dies.
+// Promise CHG-20: Values read while a master settles remain if it dies.
 #[test]
 fn nobody_reads_what_a_settler_that_died_leaves_in_doubt() {
     let Some(events) = for_all(1_000, settler_dies) else { return };
@@ -101,7 +101,7 @@ fn nobody_reads_what_a_settler_that_died_leaves_in_doubt() {
 
 /// Memory is reused while some sessions still know its earlier contents. No session mistakes the new contents for the
 /// earlier ones.
-// Promise MEM-2: MEM-1, with few keys and dying clients.
+// Promise MEM-2: Memory is reused safely while clients die.
 #[test]
 fn memory_is_used_again_beside_who_knows_it() {
     let Some(events) = for_all(1_500, reuse) else { return };

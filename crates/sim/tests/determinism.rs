@@ -3,7 +3,7 @@
 //! Two runs of one seed in two threads are compared event by event, because seeds of hash maps and addresses of memory
 //! differ between threads. A run may break a promise here, but then both runs must break it in the same way.
 
-// Promise CHK-1: Equal seeds are equal runs.
+// Promise CHK-1: Equal seeds give equal runs.
 
 use std::collections::BTreeSet;
 use std::thread;

@@ -98,14 +98,14 @@ fn nobody_writes_beside_a_replica_that_others_still_read() {
     for_all(1000, steered_changes::beside_lost_replica);
 }
 
-// Promise MEM-6: A READ of a free bitmap counts from its end.
+// Promise MEM-6: Free bits count as seen when their READ ends.
 #[test]
 fn what_a_look_sees_is_as_old_as_its_end() {
     for_all(1000, steered_reuse::early_mark);
 }
 
 /// Runs every script, without any mutant.
-// Promise MEM-7: Late marks, objects and repairs, and replaced bitmaps, do no harm.
+// Promise MEM-7: Late free bits, objects and repairs, and replaced bitmaps, do no harm.
 #[test]
 fn sessions_promise_what_their_surroundings_rely_on() {
     let scripts: [fn(u64); 24] = [

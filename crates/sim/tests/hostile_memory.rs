@@ -49,7 +49,7 @@ fn bad_words() -> [u64; 4] {
     ]
 }
 
-// Promise DMG-10: A bad word hides no good one.
+// Promise DMG-10: A damaged slot word hides no other slot.
 #[test]
 fn bad_words_do_not_hide_a_key() {
     for word in bad_words() {

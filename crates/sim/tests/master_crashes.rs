@@ -1,7 +1,7 @@
 //! Tests in which the master dies at a step of its reaction to a lost memory node, and another master continues from
 //! the dead one's store. For some runs every step is tried.
 
-// Promise CHG-3: CHG-2, beside working clients.
+// Promise CHG-3: Losses are put right while clients work and masters crash.
 
 use std::collections::BTreeSet;
 

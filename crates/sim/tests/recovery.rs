@@ -50,7 +50,7 @@ fn an_insert_that_died_before_it_withdrew_is_withdrawn() {
 }
 
 /// A recovery that decides by Rule 3 READs the primary again, and gives up if another writer has replaced the word.
-// Promise REC-3: Rule 3 needs its READ in recovery as well.
+// Promise REC-3: Recovery READs the primary before it applies Rule 3.
 #[test]
 fn a_recovery_that_was_overtaken_gives_up_its_round() {
     let Some(events) = for_all(2_000, recovery_overtaken) else { return };

@@ -36,7 +36,7 @@ fn replicas_that_nobody_reads_are_written_anew() {
 
 /// Every data chunk of an EC-oriented object without parity is needed. A reader or the scrubber restores a damaged
 /// chunk from the copy.
-// Promise RED-12: A rotten chunk without parity is made of a good copy.
+// Promise RED-12: A damaged chunk without parity is restored from a good copy.
 #[test]
 fn a_chunk_without_parity_is_made_of_the_copy() {
     chunks_are_made_of_copies("eor:2:3+2", &[]);

@@ -58,7 +58,8 @@ fn subtable_bytes(parameters: &PublishedParameters) -> u64 {
     u64::from(groups(parameters)) / parameters.subtables as u64 * u64::from(GROUP_SLOTS) * 8
 }
 
-/// Returns the offset of the regions in each pool. It lies behind the largest number of subtable replicas of any node.
+/// Returns the offset of the regions in each pool. Before that offset every pool has room for the largest number of
+/// subtable replicas that a node has.
 fn data(parameters: &PublishedParameters, nodes: usize) -> u64 {
     let rows = parameters.subtables.div_ceil(nodes) * parameters.index_replicas;
     (POOL_HEADER_BYTES + rows as u64 * subtable_bytes(parameters)).next_multiple_of(4096)

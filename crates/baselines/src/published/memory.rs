@@ -22,7 +22,7 @@ use crate::{BaselineError, Rpc};
 
 /// Largest number of chores in one phase.
 const MOST_CHORES: usize = 64;
-/// Phases in which a client looks for free objects before it regards the store as full.
+/// Number of phases in which a client looks for free objects before it regards the store as full.
 const LOOKS: usize = 256;
 /// A client READs a block's bitmap after every `n / PARTS_PER_LOOK` allocations, where `n` is a block's number of
 /// objects.

@@ -6,7 +6,7 @@
 //! the node (docs/decisions/0029). This client only reads, because its writes would end for other reasons. The
 //! histories of all clients are judged together.
 
-// Promise SIL-7: SIL-2, with cuts of a real network.
+// Promise SIL-7: A client that a real network cuts off reads nothing old.
 
 use std::thread::sleep;
 use std::time::Duration;

@@ -1,7 +1,7 @@
 //! A pool that grows and shrinks under load: regions are added when needed, a memory node joins, and another is
 //! drained.
 
-// Promise CHG-11: CHG-9, with processes under load.
+// Promise CHG-11: Regions and nodes come and go in clusters of processes.
 
 use std::collections::BTreeMap;
 

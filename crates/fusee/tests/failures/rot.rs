@@ -32,7 +32,7 @@ fn places(pool: &PathBuf, bytes: &[u8]) -> Vec<u64> {
     starts.filter(|(_, found)| *found == bytes).map(|(at, _)| at as u64).collect()
 }
 
-// Promise DMG-6: DMG-5, on real memory.
+// Promise DMG-6: The scrubber repairs damage of real memory.
 #[test]
 fn what_rots_in_a_pool_is_put_right() {
     let cluster = FaultyCluster::with_long_leases("shm");

@@ -378,7 +378,7 @@ fn what_was_handed_on_is_not_handed_on_again_by_a_repetition() {
 /// A session was given the same block twice, under the same name: its owner had got it again from the pool. The
 /// session's report about the first time may come before it has heard of the second one: then the second gift does not
 /// count as taken over.
-// Promise MEM-10: A late report does not count for a block given again.
+// Promise MEM-10: A late report about a block does not affect its next owner.
 #[test]
 fn who_has_taken_over_a_block_says_when_it_was_given_that() {
     for is_late in [false, true] {
@@ -893,7 +893,7 @@ fn add_a_region(crash_after: Option<usize>, dies_after: Option<usize>) -> (TickC
     (world, ticks)
 }
 
-// Promise CHG-10: CHG-9, whatever the master crashes between.
+// Promise CHG-10: Regions and nodes come, whenever the master crashes.
 #[test]
 fn a_master_that_crashes_while_a_region_comes_goes_on() {
     let (_, ticks) = add_a_region(None, None);

@@ -56,9 +56,8 @@ pub fn torn(seed: u64) {
 }
 
 /// A client gave back an object that was never written, and dies while it seals the block: one replica has the new
-/// header. Recovery prefers the other header, but must still treat the objects as allocated that the new header shows
-/// as allocated.
-// Promise REC-9: Objects that any header calls allocated are not new.
+/// header. Objects that this header shows as allocated must be treated so, although recovery prefers the other header.
+// Promise REC-9: An object is allocated if any replica's block header says so.
 pub fn half_sealed(seed: u64) {
     let lives = GenerationSession::new(seed);
     run(lives.store.insert(b"a", &VALUE)).expect("there is room");
