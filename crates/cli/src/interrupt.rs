@@ -57,7 +57,7 @@ fn at_signals(then: impl Fn(u8) + Send + 'static) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Acts as if a first signal had come: the process that started this one received it.
+/// Acts as if the first signal had come, because the parent of this process has received it.
 pub fn request() {
     CODE.store(130, Ordering::Relaxed);
 }

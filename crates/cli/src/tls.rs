@@ -56,8 +56,8 @@ pub fn of_client() -> Result<Option<TlsSettings>, Failure> {
     Ok(TLS.get_or_init(|| tls).clone())
 }
 
-/// Returns the TLS settings of a server, which also opens connections. The files are those of flags, or else these, in
-/// the order of [`TlsFiles`]'s fields.
+/// Returns the TLS settings of a server, which also opens connections. A file that no flag names is taken from
+/// `configured`, which has the order of [`TlsFiles`]'s fields.
 pub fn of_server(configured: [Option<PathBuf>; 3]) -> Result<Option<TlsSettings>, Failure> {
     let (flags, [ca, cert, key]) = (files(), configured);
     let [ca, cert, key] = [flags.ca.or(ca), flags.cert.or(cert), flags.key.or(key)];

@@ -187,7 +187,7 @@ fn commands_end_quietly_whose_output_nobody_reads() {
     for line in [&["get", "k"][..], &["status"], &["keys"], &["--help"]] {
         assert_eq!(unread(line), (Some(0), String::new()), "{line:?}");
     }
-    // An export is an exception, because it is incomplete then.
+    // An export is an exception, because it is incomplete if its reader has gone.
     let (code, says) = unread(&["export", "-"]);
     assert!(code == Some(1) && says.contains("cannot be written"), "{code:?}: {says}");
 }

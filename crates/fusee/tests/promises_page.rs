@@ -23,7 +23,7 @@ struct Promise {
     tests: Vec<Test>,
 }
 
-/// A test in the form that tables show: its file, unless it is a text of its own, and its name.
+/// A test as tables show it: by its file and the name of its function, or by the text of its marker.
 #[derive(Debug, PartialEq)]
 struct Test {
     file: Option<String>,
@@ -171,7 +171,7 @@ fn marker(line: &str) -> Option<((String, usize), &str)> {
     is_family.then_some(((family.to_owned(), number), &rest[digits..]))
 }
 
-/// Returns the name of the function that a line of Rust or of a script defines, or of a test in a list: `name("...")`.
+/// Returns the name that a line defines: of a function in Rust or in a script, or of a test in a list (`name("...")`).
 fn function(line: &str) -> Option<&str> {
     let is_name = |name: &str| name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_');
     let name = match line.split_once("fn ") {

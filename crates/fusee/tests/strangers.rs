@@ -92,7 +92,7 @@ fn half_received_writes_cost_a_memory_node_a_bounded_part() {
     let pid = up.pids()[1];
     let client = Client::connect(&up.master).unwrap().blocking();
     let member = client.view().members[0].clone();
-    // This warms the memory node up.
+    // This makes the memory node allocate what it needs for requests, before its memory is measured.
     is_served(&up);
     let before = held(pid, "RssAnon");
     let mut half = Vec::new();

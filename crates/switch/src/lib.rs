@@ -6,8 +6,8 @@
 //! the packets calls it for every verb and every answer that passes: the simulator, or a process that forwards bytes.
 //!
 //! # Soft state
-//! The knowledge of a switch is *soft state*: all results are those of a system without a switch, and only come later.
-//! This holds whatever and whenever the switch forgets, for any number of switches and of paths around them, and
+//! The knowledge of a switch is *soft state*: all results are those of a system without a switch, although some come
+//! later. This holds whatever and whenever the switch forgets, for any number of switches and of paths around them, and
 //! whatever is lost or sent twice.
 //!
 //! An answer names the request to which it belongs, but not what a switch did to that request, and the switch has

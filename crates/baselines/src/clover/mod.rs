@@ -61,7 +61,7 @@ pub use server::{
 pub use session::{CloverClient, CloverCounts};
 pub use shape::{CloverEntry, CloverShape};
 
-/// Replicas of entries that the metadata server hands out together.
+/// Number of replicas of entries that the metadata server hands out in one reply.
 pub const ENTRIES_AT_A_TIME: usize = 16;
 
 /// Largest number of entries that a client retires together.

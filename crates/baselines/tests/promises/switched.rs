@@ -1,5 +1,5 @@
 //! Clover behind a switch that steers its CASes. With the published switch an update is lost; with a switch that waits
-//! for answers none is.
+//! for answers, no update is lost.
 
 // Promise LIN-20: Clover's published switch loses updates; one that waits does not.
 

@@ -4,7 +4,6 @@
 //! memory node without its control port, or a master that no longer decides. Other processes would wait for the server,
 //! and no supervisor would notice. Therefore the server ends with the exit code of a panic, and its supervisor restarts
 //! it.
-//! it.
 
 // Promise SEC-16: A panic in any thread or task ends the server.
 

@@ -148,7 +148,7 @@ fn cannot(path: &Path, error: &dyn std::fmt::Display) -> Failure {
     Failure::operation(format!("{}: {error}", path.display()))
 }
 
-/// Writes the rest of the export, or its part until a signal comes. Returns whether the export has all pairs.
+/// Writes the rest of the export. Stops when a signal comes. Returns whether the export has all pairs.
 fn write<W: Write>(
     args: &ExportArgs,
     client: &BlockingClient,
@@ -309,7 +309,8 @@ fn export_to_file(
     went.map_err(failed)
 }
 
-/// Writes the rest of the export, or its part until a signal comes, and renames a complete file.
+/// Writes the rest of the export. If a signal comes before the end, the file stays a part; otherwise it gets its final
+/// name.
 fn finish(
     args: &ExportArgs,
     client: &BlockingClient,
@@ -330,7 +331,7 @@ fn finish(
     Ok(report(client, file.display().to_string(), true, totals, seconds))
 }
 
-/// Locks the part, so that no other process writes into it, or removes it as the part of an interrupted export.
+/// Locks the part. So no other process writes into it, and none removes it as the part of an interrupted export.
 fn lock_part(file: &File, part: &Path) -> Result<(), Failure> {
     let taken =
         |_| Failure::operation(format!("{}: another process writes it now", part.display()));

@@ -36,7 +36,7 @@ pub struct ExportFile {
 pub struct ExportListing {
     /// Complete exports, the oldest first.
     pub whole: Vec<ExportFile>,
-    /// Files that have names of exports, but are damaged or incomplete, and the reason.
+    /// Files that have names of exports, but are damaged or incomplete, each with the reason.
     pub others: Vec<(PathBuf, FormatError)>,
 }
 

@@ -146,7 +146,8 @@ impl UpArgs {
         self.http.or_else(|| beside.filter(is_free)).unwrap_or(0)
     }
 
-    /// Reports mistakes in the policy that the master would refuse, and rules that need more memory nodes.
+    /// Returns a failure if the master would refuse the policy, or if a rule needs more memory nodes than `up` starts
+    /// and no fallback is allowed.
     fn check_policy(&self) -> Result<(), Failure> {
         let UpConfigFile { redundancy } = settings::of_file(self.config.as_deref())?;
         let given = self.redundancy.as_ref().and_then(|rules| rules.parse().ok());

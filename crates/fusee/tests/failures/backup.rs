@@ -13,7 +13,7 @@ use fusee_export::format::{ExportBlock, ExportHead, ExportPart, ExportReader};
 use super::cluster::{ClusterShape, FaultyCluster};
 
 const WRITERS: u32 = 4;
-/// Number of keys that always exist, and of keys of each writer that are inserted and deleted repeatedly.
+/// Number of keys that always exist. In addition each writer inserts and deletes `LOOSE_KEYS` keys again and again.
 const KEYS: u32 = 4_000;
 const LOOSE_KEYS: u32 = 200;
 

@@ -107,7 +107,7 @@ fn a_number_is_not_formed_again_over_an_empty_store_while_its_cluster_lives() {
         if waits {
             sleep(A_WHILE);
         }
-        // This is a further node, of which a cluster could be formed.
+        // The master could form a cluster of this additional node.
         cluster.start_node();
         cluster.run(&["form", "--id", &own]).expect_error(1, "exists already");
         // No client gets an empty store.

@@ -10,8 +10,8 @@
 //!
 //! *Nothing is left behind.* A test that needs a network runs itself once more, inside namespaces for networks and
 //! mounts ([`is_inside`]). These vanish with the last process in them, together with their addresses, rules and mounts.
-//! A process that ends at the end of its standard input holds each namespace. Servers and clients also end at the end
-//! of their standard input, and so does the inner run of the test, which therefore ends with the outer run.
+//! Each namespace is kept by a process, which ends at the end of its standard input. Servers and clients also end at
+//! the end of their standard input, and so does the inner run of the test, which therefore ends with the outer run.
 //!
 //! This needs root, `ip`, `nft`, `unshare` and `nsenter`. If one is missing, the tests print SKIPPED; with
 //! `FUSEE_NETNS_REQUIRED=1` they fail.
@@ -29,7 +29,8 @@ use super::cluster;
 const INSIDE: &str = "FUSEE_TEST_INSIDE";
 
 /// Returns whether this is the inner run of the test with this name. Otherwise executes the inner run, asserts that it
-/// succeeds, or skips it, and returns false. Then the caller has to return.
+/// succeeds, and returns false; the caller has to return then. If the machine lacks something, the inner run is
+/// skipped.
 #[track_caller]
 pub fn is_inside(test: &str) -> bool {
     if std::env::var_os(INSIDE).is_some() {

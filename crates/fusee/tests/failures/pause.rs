@@ -145,8 +145,8 @@ fn the_master_is_stopped_over_tcp() {
     stop_the_master("tcp");
 }
 
-/// The master is stopped for so long that all processes close their connections. When it continues, it finds that the
-/// old connections are closed, and requests on new connections.
+/// The master is stopped for so long that all processes close their connections. When it continues, it finds the old
+/// connections closed, and requests waiting on new connections.
 fn stop_the_master_for_long(fabric: &'static str) {
     let mut cluster = FaultyCluster::with_long_leases(fabric);
     cluster.load(2, 2);

@@ -117,7 +117,7 @@ fn with_a_wrong_answer(mut records: Vec<HistoryRecord>) -> Vec<HistoryRecord> {
     records
 }
 
-/// Adds a put of a new key that ends, and then a SEARCH that does not find the key.
+/// Adds a put of a new key, which succeeds, and then a SEARCH that does not find this key.
 fn with_a_lost_write(mut records: Vec<HistoryRecord>) -> Vec<HistoryRecord> {
     let end = records.iter().filter_map(|record| record.operation.returned).map(|(at, _)| at);
     let end = end.max().expect("operations have ended");
