@@ -40,7 +40,7 @@ pub enum CloverRequest {
     Open(KeyNumber, CloverEntry),
     /// Asks for new entries.
     Allocate,
-    /// Retires entries that have followers, at most [`RETIRED_TOGETHER`].
+    /// Retires entries that have followers; at most [`RETIRED_TOGETHER`] in one request.
     Retire(Vec<RetiredEntry>),
 }
 

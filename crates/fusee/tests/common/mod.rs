@@ -1,4 +1,5 @@
-//! Parts that the tests share: [`fusee_testing`], and clients of two protocols that only servers of these tests need.
+//! Parts that the tests share: [`fusee_testing`], and minimal clients of HTTP and of the software NIC, which only these
+//! tests need.
 #![allow(dead_code, unused_imports)] // Every test program uses only some of the parts.
 
 pub mod http;
