@@ -3,8 +3,6 @@
 //!
 //! `cargo run -p fusee-client --example session_store`
 
-// Promise API-9: The examples run. | `examples/`
-
 mod support;
 
 use std::error::Error;

@@ -343,8 +343,8 @@ impl Block {
         true
     }
 
-    /// Returns the header that has to be written before the block is used, and its address; `None` if the present header
-    /// will do.
+    /// Returns the header that has to be written before the block is used, and its address; `None` if the present
+    /// header will do.
     pub(super) fn header_to_write(&self, owner: ClientId) -> Option<(Address, BlockHeader)> {
         self.written.is_none().then(|| (self.address, self.header_in_use(owner)))
     }

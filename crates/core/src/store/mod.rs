@@ -489,8 +489,8 @@ impl<F: Fabric, H: Host> StoreOp<'_, F, H> {
     }
 
     /// Finds which of these slots, as a node has shown them, refers to the key. Takes one phase, or none if there are
-    /// no candidates. Objects that prove nothing are re-read, in a phase or two each. A word that can refer to no object, or only to damaged replicas, is an error only
-    /// if no other word refers to the key.
+    /// no candidates. Objects that prove nothing are re-read, in a phase or two each. A word that can refer to no
+    /// object, or only to damaged replicas, is an error only if no other word refers to the key.
     async fn find_key(
         &mut self,
         candidates: impl Iterator<Item = (SlotRef, Slot)>,
