@@ -1,7 +1,7 @@
 //! Limits on similar log lines, so that strangers and broken peers cannot fill the log.
 //!
-//! Lines of one *kind* come from one place of the code, and their texts differ only in numbers. Of each kind [`BURST`]
-//! lines are logged at once, and then one every [`REFILL`]. Further lines are omitted and counted. The counts are
+//! Lines of one *kind* come from one place of the code, and their texts differ only in numbers. Of each kind `BURST`
+//! lines are logged at once, and then one every `REFILL`. Further lines are omitted and counted. The counts are
 //! logged once a minute, by kind, and at the end of the process. Lines of the levels `debug` and `trace` are never
 //! omitted.
 //!

@@ -6,7 +6,7 @@
 //!
 //! * Every connection starts with a hello (module `hello`), which detects a wrong port, or a master in place of a
 //!   memory node. In the hello, both ends prove that they have the cluster's secret or a key derived from it, if they
-//!   have one. The keys are those of the [`Runtime`]. [`Service::needs`] tells which key a request needs.
+//!   have one. The keys are those of the [`Runtime`]. [`Service::required_peer`] tells which key a request needs.
 //! * If the runtime has certificates, the TLS handshake comes before the hello (module `wire`).
 //! * Frames follow: length (4 bytes, big-endian), one message in postcard encoding, and a code (16 bytes) if keys were
 //!   proved. A frame has at most [`MAX_FRAME_BYTES`]. Bytes that cannot be decoded close their connection, with a line
