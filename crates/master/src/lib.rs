@@ -1,10 +1,9 @@
-//! The master: it names memory nodes, forms the cluster, hands out client ids and publishes views.
+//! The master: it names memory nodes, forms the cluster, assigns client ids and publishes views.
 //!
-//! [`logic`] decides, without sockets, clocks or files. [`store`] keeps the records, and [`server`]
-//! connects both to the network. [`plan`] and [`placement`] choose the memory nodes that hold each
-//! part of index and data. Gets and puts never pass the master: while it is down, sessions go on,
-//! and only new sessions wait. With the feature `etcd`, several masters elect a leader in etcd and
-//! keep their records there.
+//! [`logic`] decides, without sockets, clocks or files. [`store`] keeps the records, and [`server`] connects [`logic`]
+//! and [`store`] to the network. [`plan`] and [`placement`] choose the memory nodes that hold each part of index and
+//! data. No get or put passes through the master: while no master runs, open sessions go on, and only new sessions
+//! wait. With the feature `etcd`, several masters elect a leader in etcd and keep their records there.
 #![forbid(unsafe_code)]
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 

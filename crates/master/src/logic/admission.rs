@@ -1,12 +1,12 @@
 //! Memory nodes that join a formed cluster become members at once.
 //!
-//! The node is bound to the cluster ([`NodeRequest::Format`], which it refuses if it serves another one), and tells its
-//! identity once more. Then the next view has it, with nothing on it. This needs no change in stages: the node is used
-//! only after a later change places something there, and that change waits until all sessions know a view with the
-//! node. From then on new regions and siblings may go there, and replicas move there until it has its share
-//! (`rebalance`).
+//! The master binds the node to the cluster ([`NodeRequest::Format`], which the node refuses if it serves another
+//! cluster), and asks for the node's identity once more. Then the next view lists the node, which holds nothing yet.
+//! This needs no change in stages: the node is used only after a later change places something there, and that change
+//! waits until all sessions know a view that lists the node. From then on, new regions and siblings can be placed on
+//! the node, and replicas move there until it has its share (`rebalance`).
 //!
-//! Nothing of this is stored before the view; a master that starts anew asks again.
+//! Nothing of this is stored before the view; a master that restarts asks the node again.
 
 use fusee_control::events::Topic;
 use std::collections::BTreeSet;
@@ -19,14 +19,14 @@ use super::decision::{Decision, NextView};
 use super::facts::ClusterFacts;
 use super::reservation::PAUSE_MS;
 
-/// The longest wait for an answer.
+/// The longest wait for the node's answer.
 const PATIENCE_MS: u64 = 2_000;
 
-/// The node that is being admitted, and those that cannot be.
+/// The node that is being admitted, and the nodes that have refused.
 #[derive(Debug, Default)]
 pub(super) struct MemberAdmission {
     under_way: Option<AdmissionCandidate>,
-    /// Nodes that have refused.
+    /// Nodes that have refused to become members.
     unfit: BTreeSet<MnId>,
     not_before_ms: u64,
 }
@@ -37,7 +37,7 @@ struct AdmissionCandidate {
     identity: u64,
     token: Option<u64>,
     until_ms: u64,
-    /// It has answered: it becomes a member with the next stable view, however long that takes.
+    /// The node has given all answers: it becomes a member with the next stable view, however long that takes.
     is_ready: bool,
 }
 
@@ -53,8 +53,8 @@ impl MemberAdmission {
         self.unfit.remove(&node);
     }
 
-    /// Begins to make a member of a waiting node, if there is one and the members may change. Returns whether that is
-    /// under way.
+    /// Begins to make a member of a waiting node, if there is such a node and members are allowed to change. Returns
+    /// whether an admission is under way.
     pub fn step(
         &mut self,
         ctx: &mut EventContext<'_>,
@@ -100,7 +100,8 @@ impl MemberAdmission {
         };
         let problem = match result {
             Ok(NodeReply::Done) => {
-                // If this answer has the expected identity, the same process has given the answer before.
+                // If the answer to `Describe` has the expected identity, the process that gives it also gave the answer
+                // to `Format`.
                 let token =
                     ctx.call(&cluster.roster, node, NodeRequest::Describe, CallPurpose::Admit);
                 let until_ms = ctx.now_ms + PATIENCE_MS;
@@ -128,8 +129,8 @@ impl MemberAdmission {
         ctx.warn(Topic::Member, text);
     }
 
-    /// Makes a node that has answered a member, in a stable view whose members may change. Returns whether there was
-    /// one.
+    /// Makes the admitted node a member, once it has given all answers. The view must be stable, and members allowed to
+    /// change. Returns whether a node became a member.
     pub fn take_member_in(&mut self, ctx: &mut EventContext<'_>, cluster: &ClusterFacts) -> bool {
         let ready = self.under_way.take_if(|candidate| candidate.is_ready);
         let Some(AdmissionCandidate { node, identity, .. }) = ready else { return false };

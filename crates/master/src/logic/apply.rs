@@ -1,8 +1,9 @@
-//! The one place that carries decisions out.
+//! The only place that carries decisions out.
 //!
-//! Concerns decide ([`Decision`]); here a decision changes the facts of the cluster, reaches the other concerns that it
-//! is for, and becomes actions of the host: records for the store, replies, calls, jobs and texts. Decisions are
-//! carried out in the order in which they were made, and what follows from one comes before the next.
+//! Concerns make decisions ([`Decision`]). Here a decision changes the facts of the cluster, calls other concerns that
+//! it affects, and becomes actions for the host: records for the store, replies, calls, jobs and texts. Decisions are
+//! carried out in the order in which they were made; decisions that follow from one are carried out before the next
+//! one.
 
 use std::collections::VecDeque;
 
@@ -21,7 +22,7 @@ use super::{MasterAction, MasterState};
 use crate::record::{CLUSTER_KEY, MasterRecord, RecordWrite, VIEW_KEY};
 
 impl MasterState {
-    /// Carries out all decisions made so far. The actions of the host stay in the context.
+    /// Carries out all decisions made so far. The resulting actions for the host stay in the context.
     pub(super) fn apply(&mut self, ctx: &mut EventContext<'_>) {
         let mut left = VecDeque::from(ctx.take_decisions());
         while let Some(decision) = left.pop_front() {
@@ -82,7 +83,7 @@ impl MasterState {
         }
     }
 
-    /// Puts a view in force, and has it stored before that is told.
+    /// Puts a view in force; it is stored before any process learns of it.
     fn set_view(&mut self, ctx: &mut EventContext<'_>, next: NextView) {
         let NextView { view, is_shown, mut writes, topic, text } = next;
         view.check().expect("a view that follows from a good one is good");
@@ -108,7 +109,7 @@ impl MasterState {
             count_with_noun(view.regions.len(), "region"),
             count_with_noun(view.subtables.len(), "index subtable")
         );
-        // From this record on, a failed attempt no longer releases memory: data may lie there.
+        // From this record on, a failed attempt no longer releases memory, because the memory can hold data.
         ctx.persist(vec![RecordWrite::Put(MasterRecord::View(view.clone()))]);
         ctx.info(Topic::Cluster, text);
         self.cluster.problem = None;
@@ -171,7 +172,7 @@ impl MasterState {
         }
     }
 
-    /// Retires the session of failed jobs, perhaps of an earlier master.
+    /// Retires the session of failed jobs, possibly of an earlier master's: it is fenced.
     pub(super) fn retire(&mut self, repairer: ClientId) {
         if !removed(Mutant::EarlierRepairerGoesOn) {
             self.jobs.retire(repairer);
@@ -179,7 +180,7 @@ impl MasterState {
         }
     }
 
-    /// Looks for room again: there may be some now.
+    /// Makes the master look for room again, because some node possibly has room now.
     pub(super) fn look_again(&mut self) {
         self.cluster.full.clear();
         self.replicas.look_again();
@@ -195,7 +196,7 @@ impl MasterState {
         ctx.warn(Topic::Cluster, format!("cluster {cluster} is destroyed, as somebody asked"));
         let waiting = self.held.take();
         let identity = self.identity.without_own();
-        // Answers to calls and jobs of the old cluster may still come, so their tokens are not used again.
+        // Answers to calls and jobs of the old cluster can still arrive, so their tokens are not used again.
         let jobs = self.jobs.for_new_cluster();
         *self = MasterState { identity, jobs, ..MasterState::new(ctx.calls.next_token()) };
         ctx.calls.cancel_all();

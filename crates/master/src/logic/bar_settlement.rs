@@ -1,19 +1,19 @@
-//! The settling of slots that may have been read from backups beside barred primaries.
+//! The settling of slots that sessions possibly read from backups, because the primary was barred.
 //!
-//! While no master is heard, members *bar* a silent primary, and sessions read the value on which the backups of its
-//! slots agree (`docs/decisions/0030-reads-without-a-master.md`). The master that comes back settles these slots,
-//! before any session relies on the primary again:
+//! While no master answers, members *bar* a silent primary, and sessions read the value on which the backups of its
+//! slots agree (`docs/decisions/0030-reads-without-a-master.md`). The next master settles these slots before any
+//! session trusts the primary again:
 //!
-//! * It makes a change whose scope has all subtables with a primary on the barred member. The change loses no member;
-//!   if the barred member is lost, a change without it does the same.
-//! * Members go to the number of that change, and report their bars. From then on they bar no member for sessions that
-//!   are pinned by an earlier view. So before the change leaves *frozen*, its scope is widened by the bars that became
-//!   known.
-//! * Once the change is complete, and not before, members are told to take back the bars that it has settled: those by
-//!   views before its own.
+//! * The master makes a change whose scope has all subtables with a primary on the barred member. The change loses no
+//!   member; if the barred member is lost, the change that removes it settles these subtables as well.
+//! * Members raise the view number that they show to the number of that change, and report their bars. From then on
+//!   they bar no member for sessions that are pinned by an earlier view. So before the change leaves *frozen*, its
+//!   scope is widened by the subtables of all bars that were reported.
+//! * When the change is complete, and not before, the master tells members to take back the bars that the change has
+//!   settled: bars by views before the change's own.
 //!
-//! The step by which a change leaves *frozen* stores which bars it settles: otherwise a master that is restarted often
-//! would settle them again and again. While there are bars, no member is added, and none leaves.
+//! The step by which a change leaves *frozen* also stores which bars the change settles: otherwise a master that is
+//! restarted often would settle them again and again. While there are bars, no member is added, and none leaves.
 
 use fusee_control::count_with_noun;
 use fusee_control::events::Topic;
@@ -30,32 +30,33 @@ use super::facts::ClusterFacts;
 use super::failure_detector::FailureDetector;
 use crate::record::{MasterRecord, RecordWrite, SETTLED_KEY};
 
-/// The pause after a failure.
+/// The pause after a member failed to answer.
 const PAUSE_MS: u64 = 100;
 
-/// The bars that are being settled, and those that are settled.
+/// The state of the settlement: whether a change settles bars, and which bars are settled.
 #[derive(Debug, Default)]
 pub(super) struct BarSettlement {
-    /// The frozen change was made to settle bars, or may have been.
+    /// The frozen change settles bars; after a restart, it possibly does.
     is_frozen: bool,
-    /// Bars of these members, by views before this one, are settled when the change is complete.
+    /// A view number and members: bars of these members, by views before that number, are settled when the change is
+    /// complete.
     settled: Option<(u64, BTreeSet<MnId>)>,
-    /// The times at which members are told again to take bars back, unless an answer comes.
+    /// The times at which members are told again to take bars back, unless they answer earlier.
     again_ms: BTreeMap<MnId, u64>,
 }
 
 impl BarSettlement {
-    /// Restores from the store.
+    /// Restores from the store which bars are settled.
     pub fn restore(&mut self, before: u64, barred: BTreeSet<MnId>) {
         self.settled = Some((before, barred));
     }
 
-    /// Restores from the store whether a change is frozen. The store does not tell why it was made.
+    /// Restores from the store whether a change is frozen. The store does not tell whether that change settles bars.
     pub fn restore_frozen(&mut self, is_frozen: bool) {
         self.is_frozen = is_frozen;
     }
 
-    /// Returns whether a bar no longer counts, once the view is stable.
+    /// Returns whether a bar has no further effect once the view is stable.
     fn is_settled(&self, cluster: &ClusterFacts, bar: &Bar) -> bool {
         let by_change = |(before, barred): &(u64, BTreeSet<MnId>)| {
             bar.view < *before && barred.contains(&bar.node)
@@ -64,18 +65,18 @@ impl BarSettlement {
         is_by_no_view || !cluster.in_view(bar.node) || self.settled.as_ref().is_some_and(by_change)
     }
 
-    /// Returns whether the frozen change waits until all members show its number, to learn of their bars.
+    /// Returns whether the frozen change waits until all members show its number, so that their bars are known.
     pub fn settles_bars(&self) -> bool {
         self.is_frozen
     }
 
-    /// Takes note that a change is frozen for another reason.
+    /// Records that the change that is frozen now has another reason than bars.
     pub fn cancel(&mut self) {
         self.is_frozen = false;
     }
 
-    /// Fixes the scope of a change that leaves *frozen*: all bars of members at `number`, if all of them show it.
-    /// Returns the write to be made durable together with that step.
+    /// Decides which bars a change settles when it leaves *frozen*: if all members show `before`, all bars that they
+    /// have reported, otherwise none. Returns the write to be made durable together with that step.
     pub fn fix_scope(
         &mut self,
         cluster: &ClusterFacts,
@@ -98,8 +99,8 @@ impl BarSettlement {
         write
     }
 
-    /// Widens the scope of a change, whose number all members show and which is about to leave *frozen*, by the
-    /// subtables of all barred members. Returns whether any was missing.
+    /// Widens the scope of a change by the subtables of all barred primaries. All members show the number of the
+    /// change, which is about to leave *frozen*. Returns whether any subtable was missing in the scope.
     pub fn widen_scope(
         &self,
         ctx: &mut EventContext<'_>,
@@ -123,8 +124,8 @@ impl BarSettlement {
         true
     }
 
-    /// In a stable view: takes back bars that are settled, and settles the others. Returns whether all else has to wait
-    /// for that.
+    /// In a stable view: has members take back bars that are settled, and begins to settle the others. Returns whether
+    /// all other changes have to wait for that.
     pub fn step(
         &mut self,
         ctx: &mut EventContext<'_>,
@@ -135,7 +136,7 @@ impl BarSettlement {
         let mut settled: BTreeMap<MnId, Vec<Bar>> = BTreeMap::new();
         let bars = contact.all_bars(cluster);
         for (node, bar) in bars.filter(|(_, bar)| self.is_settled(cluster, bar)) {
-            // A member that is gone, and that the view cannot do without, is not waited for.
+            // The master does not wait for a failed member that the view cannot do without.
             if !cluster.failed.has(node) {
                 settled.entry(node).or_default().push(bar);
             }
@@ -144,7 +145,7 @@ impl BarSettlement {
         for (node, bars) in &settled {
             let again_ms = self.again_ms.entry(*node).or_default();
             if *again_ms <= ctx.now_ms {
-                // In case no answer comes at all.
+                // The request is repeated then in case that no answer comes at all.
                 *again_ms = ctx.now_ms.saturating_add(ctx.settings.lease.lease_ms);
                 let request = NodeRequest::Unbar { cluster: view.cluster, bars: bars.clone() };
                 ctx.call(&cluster.roster, *node, request, CallPurpose::Unbar);
@@ -162,7 +163,8 @@ impl BarSettlement {
     ) -> bool {
         let open = contact.all_bars(cluster).filter(|(_, bar)| !self.is_settled(cluster, bar));
         let open = open.map(|(_, bar)| bar.node);
-        // A member that has not been heard may be lost; then the change without it settles the same.
+        // A member that has not reported to this master is possibly lost; then the change that removes it settles the
+        // same slots.
         let may_be_waited_for = |node: &MnId| {
             let is_local = detector.is_local(*node);
             (is_local || contact.is_heard(*node)) && !cluster.failed.has(*node)
@@ -181,7 +183,7 @@ impl BarSettlement {
         true
     }
 
-    /// Handles a member's answer to the request to take bars back, or its failure.
+    /// Handles a member's answer to the request to take bars back, or the failure of that request.
     pub fn unbar_answered(
         &mut self,
         ctx: &mut EventContext<'_>,

@@ -1,23 +1,24 @@
-//! The stages of a change of the view; jobs do the work in between.
+//! The stages of a change of the view; jobs do the work between the stages.
 //!
 //! The next step follows from the stored view and the stored sessions:
 //!
 //! | view | waits for | then |
 //! |---|---|---|
 //! | any stage | – | a member is lost: *frozen*, without it |
-//! | frozen | all open sessions pinned by it, all expired ones fenced, no job running (1) | transforming |
+//! | frozen | all open sessions pinned by this view, all expired ones fenced, no job running (1) | transforming |
 //! | transforming | the job that makes the replicas equal | switched |
 //! | switched | as for frozen, and no suspended write; the job that clears moved entries and places (2) | stable |
 //! | stable | the recovery of expired sessions, some at a time | the next wanted change (3) |
 //!
-//! 1. If the change loses a member, see `member_views`; if any member is barred, see `bar_settlement`.
-//! 2. After a split or a move.
-//! 3. Full subtables are split, regions and missing replicas are added, in turns
-//!    ([`change_rotation`](super::change_rotation)); members are added; then replicas move. If this master is told to
-//!    end, it begins none of these, nor a change for a loss: the next master does.
+//! 1. If the change loses a member, also for the conditions in `member_views`; if any member is barred, for those in
+//!    `bar_settlement`.
+//! 2. Only after a split or a move.
+//! 3. Splits, new regions and missing replicas take turns ([`change_rotation`](super::change_rotation)); then members
+//!    are added; then replicas move. A master that is about to end begins none of these, nor a change that removes a
+//!    lost member: the next master does.
 //!
-//! Jobs are in `job_scheduler`, losses in `member_loss`. If the last replica of anything is lost, the view stays as it
-//! is: no better view exists.
+//! Jobs are in `job_scheduler`, losses in `member_loss`. If the last replica of a subtable or region is lost, the view
+//! stays as it is, because no better view exists.
 
 use fusee_control::events::Topic;
 use fusee_core::mutant::{Mutant, removed};
@@ -35,7 +36,7 @@ use crate::jobs::MasterJob;
 const TOGETHER: usize = 32;
 
 impl MasterState {
-    /// Takes the steps of the change of the view that are due, or begins the next change.
+    /// Takes all steps of the change that are due, or begins the next change.
     pub(super) fn change_view(&mut self, ctx: &mut EventContext<'_>) {
         while self.take_step(ctx) {
             self.apply(ctx);
@@ -43,7 +44,7 @@ impl MasterState {
         self.apply(ctx);
     }
 
-    /// Takes a step if one is due. Returns whether another may follow at once.
+    /// Takes a step if one is due. Returns whether another step can follow at once.
     fn take_step(&mut self, ctx: &mut EventContext<'_>) -> bool {
         match self.cluster.stage() {
             Some(ChangeStage::Frozen)
@@ -74,8 +75,8 @@ impl MasterState {
                 true
             }
             Some(ChangeStage::Transforming) => {
-                // All sessions that had expired before this stage are fenced, even if this master has yet to hear of
-                // it.
+                // All sessions that expired before this stage are fenced, even if this master has not yet received the
+                // acknowledgements.
                 let dead = self.cluster.sessions.expired().collect();
                 ctx.decide(Decision::StartJob(MasterJob::Transform { dead }));
                 false
@@ -90,10 +91,10 @@ impl MasterState {
         }
     }
 
-    /// Begins the next change in a stable view, or a job. Returns whether another step may follow at once.
+    /// Begins the next change in a stable view, or a job. Returns whether another step can follow at once.
     fn begin_change(&mut self, ctx: &mut EventContext<'_>) -> bool {
         self.regions.note_stable_view(self.cluster.view_number().unwrap_or(0));
-        // One change of the members after the other, and all members show its number before the next.
+        // Members change one at a time, and all members show the number of one such view before the next.
         let may_change_members = self.views.is_settled() && !self.contact.has_bars(&self.cluster);
         if may_change_members && self.admission.take_member_in(ctx, &self.cluster) {
             return true;
@@ -104,18 +105,18 @@ impl MasterState {
             return false;
         }
         let admits = self.admission.step(ctx, &self.cluster, may_change_members);
-        // However long the reservation takes.
+        // Replicas do not move while room for a split or a region is being reserved, however long that takes.
         let reserves_room = self.splits.has_begun() || self.regions.has_begun();
         if !admits && !begun && !reserves_room {
             self.replicas.even_out(ctx, &self.cluster, may_change_members);
-            // The scrubber works by the view that this has led to.
+            // The scrubber reads the view that results from these decisions.
             self.apply(ctx);
             self.scrub.step(ctx, &self.cluster);
         }
         false
     }
 
-    /// Begins the next wanted change in the line ([`change_rotation`](super::change_rotation)). Returns whether all
+    /// Begins the next wanted change, in the order of [`change_rotation`](super::change_rotation). Returns whether all
     /// other changes wait for it.
     fn begin_next(&mut self, ctx: &mut EventContext<'_>) -> bool {
         let MasterState { cluster, splits, regions, replicas, rotation, .. } = self;
@@ -133,7 +134,7 @@ impl MasterState {
         })
     }
 
-    /// Recovers some of the sessions that have expired and are fenced.
+    /// Starts a job that recovers up to [`TOGETHER`] sessions that have expired and are fenced.
     fn recover(&self, ctx: &mut EventContext<'_>) {
         if self.jobs.may_start(ctx.now_ms) {
             let MasterState { cluster, fences, .. } = self;
@@ -146,7 +147,7 @@ impl MasterState {
         }
     }
 
-    /// Goes on to the next stage.
+    /// Takes the change to its next stage.
     pub(super) fn advance(&mut self, ctx: &mut EventContext<'_>) {
         let MasterState { cluster, views, bars, contact, .. } = self;
         let mut writes = Vec::new();

@@ -1,7 +1,6 @@
-//! The times that changes and recoveries took, for operators.
+//! The durations of changes and recoveries, for operators.
 //!
-//! Only those of this process, and only the last ones; the totals count all. Times are
-//! milliseconds.
+//! Only those of this process, and only the latest of each; the totals count all. Times are in milliseconds.
 
 use std::collections::VecDeque;
 
@@ -13,19 +12,19 @@ use fusee_core::view::change::ChangeStage;
 /// The number of entries of each kind that are kept.
 const KEPT: usize = 100;
 
-/// The past changes and recoveries.
+/// The past changes and recoveries of this process.
 #[derive(Debug, Default)]
 pub(super) struct ChangeHistory {
-    /// The time at which the view came into force, or became known.
+    /// The time at which the view came into force, or became known to this process.
     since_ms: u64,
     recoveries: u64,
     last_recoveries: VecDeque<ClientRecovery>,
     reconfigurations: u64,
     last_reconfigurations: VecDeque<Reconfiguration>,
-    /// Losses that the next view contains.
+    /// Members whose loss is in the next view, not yet in an entry.
     lost: Vec<MnId>,
-    /// The time since which replicas are missing because of a loss; the entries of these losses
-    /// wait for its end.
+    /// The time since which replicas are missing because of a loss. The entries of these losses get their
+    /// `whole_after_ms` when no replica is missing any more.
     degraded_since_ms: Option<u64>,
 }
 
@@ -35,24 +34,24 @@ impl ChangeHistory {
         self.since_ms
     }
 
-    /// Takes note that a view is in force now.
+    /// Records that a view is in force now.
     pub fn view_since(&mut self, now_ms: u64) {
         self.since_ms = now_ms;
     }
 
-    /// Takes note that members are lost; the view without them follows.
+    /// Records that members are lost; the view without them follows.
     pub fn lost(&mut self, now_ms: u64, lost: &[MnId]) {
         self.lost.extend_from_slice(lost);
         self.degraded_since_ms.get_or_insert(now_ms);
     }
 
-    /// Takes note that a view replaces another one.
+    /// Records that a view replaces another one.
     pub fn view_changes(&mut self, now_ms: u64, old: &View, new: &View) {
         let passed = now_ms.saturating_sub(self.since_ms);
         self.since_ms = now_ms;
         let was = old.change.as_ref();
         if was.is_none() && new.change.is_none() {
-            // One member more or less, and no other change.
+            // Only a member was added or has left.
             return;
         }
         if was.is_none() || self.last_reconfigurations.is_empty() {
@@ -84,7 +83,7 @@ impl ChangeHistory {
         }
     }
 
-    /// Takes note that no replica is missing.
+    /// Records that no replica is missing.
     pub fn whole(&mut self, now_ms: u64) {
         let Some(since_ms) = self.degraded_since_ms.take() else { return };
         let waiting = self.last_reconfigurations.iter_mut();
@@ -102,12 +101,12 @@ impl ChangeHistory {
         self.last_recoveries.push_back(recovery);
     }
 
-    /// Returns the number of recoveries, and the last ones.
+    /// Returns the number of recoveries, and the latest of them.
     pub fn recoveries(&self) -> (u64, Vec<ClientRecovery>) {
         (self.recoveries, self.last_recoveries.iter().copied().collect())
     }
 
-    /// Returns the number of completed changes of the view, and the last ones that began.
+    /// Returns the number of completed changes of the view, and the latest changes that began.
     pub fn reconfigurations(&self) -> (u64, Vec<Reconfiguration>) {
         (self.reconfigurations, self.last_reconfigurations.iter().cloned().collect())
     }

@@ -1,24 +1,25 @@
-//! The order of changes, if several are wanted.
+//! The order of changes of different kinds.
 //!
-//! In a stable view there may be subtables to split, regions to add, and missing replicas to restore. Each change does
-//! one of these, and its kind then goes to the end of the line: so a kind that is always wanted does not keep the
-//! others away. A reservation of room for this view is completed first, since a change of another kind would end it.
-//! But a memory node that takes long to answer does not hold up the other kinds.
+//! In a stable view, subtables to split, regions to add, and missing replicas to restore can be waiting at the same
+//! time. Each change does one of these, and its kind then goes to the end of a queue. So a kind that is always wanted
+//! does not keep the other kinds waiting. If a kind has begun to reserve room for this view, its change comes first,
+//! because a change of another kind would make the reservation useless. But if a memory node takes long to answer, the
+//! other kinds go on.
 
 use fusee_core::mutant::{Mutant, removed};
 
 /// The purpose of a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ChangePurpose {
-    /// Full subtables ([`splitting`](super::splitting)).
+    /// Splits full subtables ([`splitting`](super::splitting)).
     Splits,
-    /// New regions ([`region_addition`](super::region_addition)).
+    /// Adds new regions ([`region_addition`](super::region_addition)).
     Regions,
-    /// Missing replicas ([`replica_addition`](super::replica_addition)).
+    /// Adds missing replicas ([`replica_addition`](super::replica_addition)).
     Replicas,
 }
 
-/// The line of the kinds of changes, the next one first.
+/// The queue of the kinds of changes, the next kind first.
 #[derive(Debug)]
 pub(super) struct ChangeRotation([ChangePurpose; 3]);
 
@@ -29,12 +30,12 @@ impl Default for ChangeRotation {
 }
 
 impl ChangeRotation {
-    /// Returns the line, the next one first.
+    /// Returns the queue, the next kind first.
     pub fn line(&self) -> [ChangePurpose; 3] {
         self.0
     }
 
-    /// Takes note that a change of this kind has begun, or was impossible.
+    /// Moves a kind to the end of the queue: a change of it has begun, or was impossible.
     pub fn move_to_back(&mut self, kind: ChangePurpose) {
         if removed(Mutant::NobodyYields) {
             return;

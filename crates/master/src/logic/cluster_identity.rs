@@ -1,25 +1,26 @@
 //! The identity of the cluster, and the refusal of processes of other clusters.
 //!
-//! *Forming* is asked for by an operator ([`IdentityRequest::Form`](crate::request_kinds::IdentityRequest)); the start
-//! of a master never forms a cluster. A master with an empty store may have been started over the wrong store. Until it
-//! is asked, it answers every request that it has no cluster, and writes nothing.
+//! *Forming.* An operator requests a cluster ([`IdentityRequest::Form`](crate::request_kinds::IdentityRequest)); a
+//! master that starts never forms one by itself, because a master with an empty store was possibly started on the wrong
+//! store. Until the request comes, the master answers every other request that it has no cluster, and writes nothing.
 //!
-//! *Destroying* is asked for as well ([`IdentityRequest::Destroy`](crate::request_kinds::IdentityRequest)), by the
-//! cluster's number. While memory nodes that hold data are present, the request must also allow for them
-//! (`with_living_data`). One write removes the records of view and cluster, and adds a record that the cluster was
-//! destroyed. Its memory nodes are told that they are expelled, and its sessions that they are fenced, whenever they
-//! come.
+//! *Destroying.* An operator requests this as well
+//! ([`IdentityRequest::Destroy`](crate::request_kinds::IdentityRequest)), and names the cluster's number. While memory
+//! nodes that hold data are present, the request also needs the flag `with_living_data`. One write removes the records
+//! of view and cluster, and adds a record that the cluster was destroyed. From then on the master answers memory nodes
+//! of that cluster that they are expelled, and sessions that they are fenced.
 //!
-//! *A number is formed once.* A master over an empty store, or over an old copy, may be asked to form a cluster that is
-//! alive. The members and clients of that cluster come to this master, since they keep looking for theirs. So a number
-//! is refused once a process has named it as its own. If such a process comes after the request and before there is a
-//! view, no view is made: a second cluster of the same number would silently get the clients of the first one, and show
-//! them an empty cluster. The master's store remembers that by naming no cluster, as before the request. A master
-//! listens for such processes before it forms a cluster, also if an earlier process was asked.
+//! *A number is formed only once.* An operator can ask a master over an empty store, or over an old copy of a store, to
+//! form a cluster that already exists. The members and clients of that cluster come to this master, because they keep
+//! looking for theirs. So the master refuses a number that some process has named as its own cluster. If such a process
+//! comes after the request and before there is a view, the master makes no view: a second cluster of the same number
+//! would silently get the clients of the first one, and show them an empty cluster. The master then removes the
+//! cluster's record from the store, so that its next process does not form the cluster either. Before it forms a
+//! cluster, a master listens for such processes, also if an earlier process of the master got the request.
 //!
-//! Members and clients name their cluster in every request. A request that names another cluster is refused before
-//! anything else is looked at. So it has no effect here, and unless that cluster was destroyed here, no answer of this
-//! master expels its memory nodes.
+//! Members and clients name their cluster in every request. The master refuses a request that names another cluster
+//! before it examines anything else. So the request has no effect here, and the answer expels a memory node only if
+//! that node's cluster was destroyed here.
 
 use fusee_control::count_with_noun;
 use fusee_control::events::Topic;
@@ -36,36 +37,36 @@ use crate::record::{CLUSTER_KEY, MasterRecord, RecordWrite};
 use crate::request_kinds::{ClusterRequest, ProcessHeartbeat};
 use crate::settings::LeaseSettings;
 
-/// Limits on the other clusters whose members or clients come: the number that is mentioned in the log, each once, and
-/// the number that is remembered.
+/// Limits on the other clusters whose members or clients come: how many the log mentions (each once), and how many the
+/// master remembers.
 const MAX_MENTIONED: usize = 16;
 const MAX_STRANGERS: usize = 1024;
 
 /// The cluster that this master leads, and the other clusters that it knows of.
 #[derive(Debug, Default)]
 pub(super) struct ClusterIdentity {
-    /// `None` until an operator asks for a cluster.
+    /// The cluster that this master leads; `None` until an operator requests one.
     own: Option<ClusterId>,
     /// Clusters that were destroyed here.
     destroyed: BTreeSet<ClusterId>,
     /// Other clusters whose members or clients have come here.
     strangers: BTreeSet<ClusterId>,
-    /// The own cluster was asked for by a request, to this process or an earlier one.
+    /// An operator has requested the own cluster, from this process or an earlier one of this master.
     is_new: bool,
-    /// The store has records of a cluster that this master no longer leads.
+    /// The store has records of a cluster, but does not name that cluster.
     has_leftovers: bool,
-    /// Set if the own cluster exists already, though it has yet to be formed here: the kind of process that has shown
-    /// it.
+    /// The kind of process that has shown that the own cluster exists already, though this master has not formed it;
+    /// `None` if no process has.
     exists: Option<&'static str>,
 }
 
 impl ClusterIdentity {
-    /// Returns the cluster that the master leads; `None` until an operator asks for one.
+    /// Returns the cluster that the master leads; `None` until an operator requests one.
     pub fn cluster(&self) -> Option<ClusterId> {
         self.own
     }
 
-    /// Returns whether the own cluster was asked for by a request, to this process or an earlier one.
+    /// Returns whether an operator has requested the own cluster, from this process or an earlier one of this master.
     pub fn is_new(&self) -> bool {
         self.is_new
     }
@@ -75,22 +76,22 @@ impl ClusterIdentity {
         self.exists.is_some()
     }
 
-    /// Restores from the store: the master leads this cluster.
+    /// Restores from the store that the master leads this cluster.
     pub fn restore_own(&mut self, cluster: ClusterId) {
         self.own = Some(cluster);
     }
 
-    /// Restores from the store: the own cluster was asked for.
+    /// Restores from the store that an operator has requested the own cluster.
     pub fn restore_new(&mut self) {
         self.is_new = true;
     }
 
-    /// Restores from the store: there are records, but no cluster.
+    /// Restores from the store that it has records, but names no cluster.
     pub fn restore_leftovers(&mut self) {
         self.has_leftovers = true;
     }
 
-    /// Restores from the store: this cluster was destroyed here.
+    /// Restores from the store that this cluster was destroyed here.
     pub fn restore_destroyed(&mut self, cluster: ClusterId) {
         self.destroyed.insert(cluster);
     }
@@ -101,7 +102,8 @@ impl ClusterIdentity {
         ClusterIdentity { destroyed, ..ClusterIdentity::default() }
     }
 
-    /// Returns the answer to a request of another cluster, or to any while there is no cluster.
+    /// Returns the refusal of a request that names another cluster, or of any request while this master has no cluster;
+    /// `None` if the request is to be answered.
     pub fn refuse_stranger(
         &mut self,
         ctx: &mut EventContext<'_>,
@@ -122,7 +124,7 @@ impl ClusterIdentity {
         if asker.is_some() {
             self.detect_existing_cluster(ctx, facts, request);
         }
-        // An operator may ask for the status even so.
+        // An operator is allowed to ask for the status even without a cluster.
         if own.is_none() && *request != ClusterRequest::Status {
             return Some(MasterReply::WrongCluster { cluster: None });
         }
@@ -148,7 +150,8 @@ impl ClusterIdentity {
                 if std::mem::take(&mut self.has_leftovers) {
                     ctx.push(MasterAction::Clear);
                 }
-                // The record of the attempt tells the next process that the cluster was asked for.
+                // The record of the attempt tells the next process of this master that an operator requested the
+                // cluster.
                 let asked = [MasterRecord::Cluster(cluster), MasterRecord::Attempt(last_attempt)];
                 ctx.persist(asked.map(RecordWrite::Put).into());
                 let text = format!(
@@ -168,7 +171,7 @@ impl ClusterIdentity {
         }
     }
 
-    /// Handles the request to give up a cluster.
+    /// Handles the request to destroy a cluster.
     pub fn destroy(
         &self,
         ctx: &mut EventContext<'_>,
@@ -200,7 +203,7 @@ impl ClusterIdentity {
                     names(&there)
                 ));
             }
-            // After this master's start, members have a lease to report.
+            // After a start of this master, members have a lease in which to report.
             if !unheard.is_empty() {
                 return refused(format!(
                     "{NOT_KNOWN_YET} whether {} of cluster {cluster} are there, who hold data; nothing was changed",
@@ -212,8 +215,9 @@ impl ClusterIdentity {
         MasterReply::Done
     }
 
-    /// Notes that a request names the own cluster. Before that is formed, only memory nodes that this master has named
-    /// may know its number; any other process knows it from an earlier view.
+    /// Notes that a request names the own cluster. Before that cluster is formed, only memory nodes that this master
+    /// has named know its number; any other process knows the number from an earlier view, so the cluster exists
+    /// already.
     fn detect_existing_cluster(
         &mut self,
         ctx: &mut EventContext<'_>,
@@ -230,14 +234,15 @@ impl ClusterIdentity {
         let Some(own) = self.own else { return };
         if facts.view.is_none() && self.exists.is_none() {
             self.exists = Some(whose);
-            // The store then names no cluster. Otherwise the next process would form it, unless it found out the same
-            // in time.
+            // The store then names no cluster. Otherwise the next process of this master would form the cluster, unless
+            // another such request reached that process in time.
             ctx.persist(vec![RecordWrite::Remove(CLUSTER_KEY.into())]);
             ctx.decide(Decision::GiveFormingUp(why_exists(own, whose)));
         }
     }
 
-    /// Returns the last answer that members and sessions of a cluster get after it was destroyed here.
+    /// Returns the answer that members and sessions of a cluster get after it was destroyed here; `None` for other
+    /// requests and clusters.
     fn reply_after_destroy(
         &self,
         ctx: &EventContext<'_>,
@@ -273,7 +278,7 @@ impl ClusterIdentity {
     }
 }
 
-/// Returns the members that hold a part of the view, and are not known to be lost.
+/// Returns the members that hold a part of index or data, and are not known to be lost.
 fn holders(facts: &ClusterFacts) -> impl Iterator<Item = MnId> {
     let view = facts.view.as_ref();
     let members = view.into_iter().flat_map(|view| view.members.iter().map(|m| m.node));
@@ -283,7 +288,7 @@ fn holders(facts: &ClusterFacts) -> impl Iterator<Item = MnId> {
     })
 }
 
-/// Returns the reason why a cluster is not formed.
+/// Returns the reason why a cluster that exists already is not formed.
 fn why_exists(cluster: ClusterId, whose: &str) -> String {
     format!(
         "cluster {cluster} exists already: {whose} of it come here, and this master's store knows nothing of them. To \
@@ -292,7 +297,7 @@ fn why_exists(cluster: ClusterId, whose: &str) -> String {
     )
 }
 
-/// Returns the reply that none of these sessions goes on.
+/// Returns the reply that all of these sessions are expelled.
 pub(super) fn expel(
     expelled: Vec<ClientId>,
     epochs: ClusterEpochs,

@@ -1,24 +1,24 @@
-//! Contact: the time from which leases run, and the bars of memory nodes.
+//! Contact, from which leases are counted, and the bars of memory nodes.
 //!
-//! A session with a valid lease reads primaries without a question. But without a master, sessions may read from the
-//! backups of a silent primary, once more than half of all members *bar* it
-//! (`docs/decisions/0030-reads-without-a-master.md`). So no lease may run from a later time than that. With every
-//! heartbeat, each member reports which answer of this master it has received last, and which members it bars.
-//! *Contact* is the latest time such that more than half of the members have received an answer that was given since,
-//! and barred no member when they reported that. A lease runs from contact, if that is earlier than the heartbeat was
-//! sent.
+//! A session with a valid lease trusts the primaries that it reads. But without a master, sessions read from the
+//! backups of a silent primary, once more than half of all members *bar* that primary
+//! (`docs/decisions/0030-reads-without-a-master.md`). So no lease is allowed to begin after that majority set its bars.
+//! With every heartbeat, each member reports the latest answer of this master that it has received, and which members
+//! it bars. *Contact* is the latest time such that more than half of the members have received an answer given at that
+//! time or later, and barred no member when they reported this. A lease begins at contact, or when the heartbeat was
+//! sent if that is earlier.
 //!
-//! *Why that is enough.* An answer counts only if the member reported it while it barred no member. So a member that
-//! bars another one has received the last answer that counts before it set the bar. Any two majorities have a member in
-//! common. The members of each earlier view that a session may still be pinned by count as a set of their own
-//! (`member_views`).
+//! *Why that is enough.* The master uses only answers that a member reported while it barred no member. So a member
+//! that bars another one received the latest of these answers before it set the bar. Any two majorities have a member
+//! in common. For each earlier view by which a session is possibly still pinned, more than half of its members are
+//! required as well (`member_views`).
 //!
-//! * A master that has just begun has no contact: it answers the first heartbeat at once.
+//! * A master that has just begun has no contact. It answers the first heartbeat of each member at once.
 //! * While bars are known, contact does not advance. When a change that loses members leaves *frozen*, all bars are
-//!   known, and from then on the smaller set of members decides.
+//!   known; from then on a majority of the remaining members is enough.
 //! * A master that finds a change past *frozen* waits until all members have reported their bars.
-//! * Nodes inside of this process end with it, and are always in contact. So are clusters of one or two members:
-//!   without the primary no majority is left, so there are no backup reads.
+//! * Memory nodes inside of this process end with it, so they are always in contact. So are clusters of one or two
+//!   members: without the primary no majority is left, so there are no backup reads.
 
 use std::collections::BTreeMap;
 
@@ -32,10 +32,10 @@ use super::context::EventContext;
 use super::facts::ClusterFacts;
 use super::failure_detector::FailureDetector;
 
-/// The reports of the members.
+/// The members' reports to this master, and the time of contact.
 #[derive(Debug, Default)]
 pub(super) struct Contact {
-    /// The name of this master in its answers.
+    /// A random number that identifies this master in its answers.
     by: u64,
     members: BTreeMap<MnId, ContactReport>,
     latest_ms: Option<u64>,
@@ -44,7 +44,7 @@ pub(super) struct Contact {
 /// The reports of one member to this master.
 #[derive(Debug, Default)]
 struct ContactReport {
-    /// The time of the last answer of this master that the member has received, as reported without bars.
+    /// The time of the latest answer of this master that the member has received, from reports without bars.
     answered_ms: Option<u64>,
     bars: Option<MemberBars>,
 }
@@ -55,24 +55,25 @@ impl Contact {
         Contact { by: random, ..Contact::default() }
     }
 
-    /// Returns the note for an answer to a memory node at this time.
+    /// Returns the identification of an answer that a memory node gets at this time.
     fn note(&self, now_ms: u64) -> MasterReplyId {
         MasterReplyId { by: self.by, at_ms: now_ms }
     }
 
-    /// Returns the answer to a known node.
+    /// Returns the answer to the heartbeat of a known node.
     pub fn noted_reply(&self, ctx: &EventContext<'_>) -> MasterReply {
         let note = self.note(ctx.now_ms);
         let lease_ms = ctx.settings.lease.lease_ms;
         MasterReply::Noted { note, lease_ms }
     }
 
-    /// Returns whether a node has received an answer of this master.
+    /// Returns whether a node has received an answer of this master. `heard` is the latest answer that the node
+    /// reported.
     pub fn knows(&self, heard: Option<MasterReplyId>) -> bool {
         heard.is_some_and(|note| note.by == self.by)
     }
 
-    /// Takes a member's bars. Older ones than those known change nothing.
+    /// Records a member's bars, unless later ones are known.
     pub fn bars(&mut self, node: MnId, bars: MemberBars) {
         let said = self.members.entry(node).or_default();
         if said.bars.as_ref().is_none_or(|known| known.changes <= bars.changes) {
@@ -80,7 +81,7 @@ impl Contact {
         }
     }
 
-    /// Takes a member's heartbeat.
+    /// Records a member's heartbeat.
     pub fn alive(&mut self, node: MnId, heard: Option<MasterReplyId>, bars: &MemberBars) {
         self.bars(node, bars.clone());
         let own = heard.filter(|note| note.by == self.by && bars.bars.is_empty());
@@ -99,7 +100,7 @@ impl Contact {
         bars.map_or(&[], |bars| &bars.bars)
     }
 
-    /// Returns all bars that members of the view have reported.
+    /// Returns all bars that members of the view have reported, each with the member that set it.
     pub fn all_bars(&self, cluster: &ClusterFacts) -> impl Iterator<Item = (MnId, Bar)> {
         let members = cluster.view.iter().flat_map(|view| &view.members);
         members.flat_map(|member| self.barred_by(member.node).iter().map(|bar| (member.node, *bar)))
@@ -115,25 +116,26 @@ impl Contact {
         self.members.retain(|node, _| sets.iter().any(|set| set.contains(node)));
     }
 
-    /// Returns the latest time such that more than half of these members have received an answer since.
+    /// Returns the latest time such that more than half of these members have received an answer given then or later.
     fn of(&self, members: &[MnId], answered: impl Fn(MnId) -> Option<u64>) -> Option<u64> {
         let mut all: Vec<Option<u64>> = members.iter().map(|node| answered(*node)).collect();
         all.sort_unstable_by(|a, b| b.cmp(a));
         all.get(members.len() / 2).copied().flatten()
     }
 
-    /// Returns how long before a question that arrived at `asked_ms` the asker's lease begins, in milliseconds;
+    /// Returns the time from the begin of the asker's lease until its question arrived at `asked_ms`, in milliseconds;
     /// `u64::MAX` without contact.
     pub fn behind_ms(&self, asked_ms: u64) -> u64 {
         if removed(Mutant::LeasesWithoutContact) {
             return 0;
         }
-        // Both times are rounded down.
+        // One millisecond is added because both times are rounded down.
         let since = |latest_ms| (asked_ms + 1).saturating_sub(latest_ms);
         self.latest_ms.map_or(u64::MAX, since)
     }
 
-    /// Updates the time of contact. `former` are the members of earlier views that a session may still be pinned by.
+    /// Updates the time of contact. `former` has the members of each earlier view by which a session is possibly still
+    /// pinned.
     pub fn step(
         &mut self,
         ctx: &EventContext<'_>,
@@ -160,7 +162,7 @@ impl Contact {
                 self.members.get(&node).and_then(|said| said.answered_ms)
             }
         };
-        // With at most two members, no majority is left beside one of them, so none is ever barred.
+        // Among at most two members, no majority remains without one of them, so none is ever barred.
         let of = |set: &Vec<MnId>| match set.len() {
             ..=2 => Some(ctx.now_ms),
             _ => self.of(set, answered),

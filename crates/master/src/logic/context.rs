@@ -1,7 +1,7 @@
 //! The context in which the master handles one event: the time, the settings, and the decisions so far.
 //!
-//! Calls to memory nodes are registered here: the call's token leads from an answer to the purpose of the call. A
-//! cancelled call has no purpose any more.
+//! Calls to memory nodes are recorded here. The token of a call leads from the answer to the purpose of the call;
+//! answers to cancelled calls are ignored.
 
 use std::collections::BTreeMap;
 
@@ -19,27 +19,27 @@ use crate::settings::ClusterSettings;
 /// The purpose of a call to a memory node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum CallPurpose {
-    /// Find out whether it still runs, while the cluster forms.
+    /// Asks whether the node still runs, while the cluster forms.
     Look,
-    /// Reserve memory for the first view.
+    /// Reserves memory for the first view.
     Format,
-    /// Find out whether a member still runs that another process cannot reach.
+    /// Asks whether a member still runs, because another process could not reach it or a call to it failed.
     Probe,
-    /// Fence these sessions.
+    /// Has the member fence these sessions.
     Fence(Vec<ClientId>),
-    /// Forget the fences of ended sessions.
+    /// Has the member forget the fences of ended sessions.
     Forget,
-    /// Be at the view of this number.
+    /// Has the member show this view number, or a later one.
     Stand(u64),
-    /// Take bars back.
+    /// Has the member take bars back.
     Unbar,
-    /// Reserve room for replicas.
+    /// Reserves room for replicas.
     Grow,
-    /// Reserve room for siblings of subtables.
+    /// Reserves room for siblings of subtables.
     Split,
-    /// Reserve room for regions.
+    /// Reserves room for regions.
     AddRegions,
-    /// Become a member.
+    /// Binds a node to the cluster, so that it becomes a member.
     Admit,
 }
 
@@ -56,7 +56,8 @@ impl NodeCalls {
         self.next_token
     }
 
-    /// Ends a call by its answer. Returns `None` for an answer to a cancelled call, or of a node that was not called.
+    /// Removes the call that this answer belongs to, and returns its purpose; `None` if the call was cancelled or went
+    /// to another node.
     pub fn answered(&mut self, node: MnId, token: u64) -> Option<CallPurpose> {
         let (called, purpose) = self.by_token.remove(&token)?;
         (called == node).then_some(purpose)
@@ -106,12 +107,12 @@ impl<'a> EventContext<'a> {
         std::mem::take(&mut self.decisions)
     }
 
-    /// Returns the actions of the host, in order.
+    /// Returns the actions for the host, in order.
     pub fn into_actions(self) -> Vec<MasterAction> {
         self.actions
     }
 
-    /// Adds an action of the host, behind all earlier ones.
+    /// Adds an action for the host, behind all earlier actions.
     pub fn act(&mut self, action: MasterAction) {
         self.actions.push(action);
     }
@@ -121,39 +122,41 @@ impl<'a> EventContext<'a> {
         self.decisions.push(decision);
     }
 
-    /// Has the host do something.
+    /// Decides that the host carries out an action.
     pub fn push(&mut self, action: MasterAction) {
         self.decide(Decision::Act(Box::new(action)));
     }
 
-    /// Puts a view in force.
+    /// Decides that this view comes into force.
     pub fn set_view(&mut self, next: NextView) {
         self.decide(Decision::SetView(Box::new(next)));
     }
 
-    /// Changes the store, unless there is nothing to change.
+    /// Decides that these writes go to the store, if there are any.
     pub fn persist(&mut self, writes: Vec<RecordWrite>) {
         if !writes.is_empty() {
             self.push(MasterAction::Persist(writes));
         }
     }
 
-    /// Tells the operator of an ordinary event.
+    /// Decides that the operator is told of an ordinary event.
     pub fn info(&mut self, topic: Topic, text: impl Into<String>) {
         self.push(MasterAction::Tell(Level::Info, Some(topic), text.into()));
     }
 
-    /// Tells the operator of an event that deserves attention.
+    /// Decides that the operator is told of an event that deserves attention.
     pub fn warn(&mut self, topic: Topic, text: impl Into<String>) {
         self.push(MasterAction::Tell(Level::Warn, Some(topic), text.into()));
     }
 
-    /// Logs a client's mistake. It is no event, since a client may repeat it as often as it likes.
+    /// Decides that a client's mistake is logged. It is no event, because a client can repeat the mistake without
+    /// limit.
     pub fn complain(&mut self, text: impl Into<String>) {
         self.push(MasterAction::Tell(Level::Warn, None, text.into()));
     }
 
-    /// Calls a member or candidate, once. Returns `None` if there is no such node.
+    /// Decides that a member or candidate is called, once. Returns the call's token, or `None` if there is no such
+    /// node.
     pub fn call(
         &mut self,
         roster: &Roster,

@@ -1,8 +1,8 @@
 //! The decisions of the concerns.
 //!
-//! A concern changes its own state only. Everything else that is to follow is a decision, added to the
-//! [`EventContext`](super::context::EventContext); [`apply`](super::apply) is the one place that carries decisions out,
-//! in the order in which they were made.
+//! A concern changes only its own state. Every other consequence is a decision, added to the
+//! [`EventContext`](super::context::EventContext). Only [`apply`](super::apply) carries decisions out, in the order in
+//! which they were made.
 
 use fusee_control::events::Topic;
 use fusee_control::node::MemberBars;
@@ -18,57 +18,58 @@ use crate::record::RecordWrite;
 /// The consequence of an event for the cluster, or for another concern.
 #[derive(Debug)]
 pub(super) enum Decision {
-    /// Have the host do this.
+    /// Have the host carry out this action.
     Act(Box<MasterAction>),
     /// Put a view in force.
     SetView(Box<NextView>),
-    /// Go on without members that are gone, by this view.
+    /// Put this view in force, which removes failed members.
     Lose { nodes: Vec<MnId>, view: Box<NextView> },
-    /// Go on without a member that is drained and empty.
+    /// Put this view in force, which lacks a member that is drained and empty.
     Leave { node: MnId, view: Box<NextView> },
-    /// Take note that a member is gone, as far as the cluster is concerned.
+    /// Record that a member has failed; the next view removes it if possible.
     Suspect { node: MnId, why: String },
-    /// Take note that a node is silent: a member is suspected, a candidate forgotten.
+    /// Record that a node is silent: a member counts as failed, a candidate is forgotten.
     NodeSilent { node: MnId, why: &'static str },
-    /// Take note that a node has spoken, and is no longer suspected.
+    /// Record that a member has answered, and no longer counts as failed.
     Trust(MnId),
-    /// Take note that a node is absent.
+    /// Record that a node is absent.
     Departed(MnId),
-    /// Take note that a node is present.
+    /// Record that a node is present.
     Arrived(MnId),
-    /// Ask a member, which another process cannot reach, whether it still runs.
+    /// Ask a member whether it still runs, because another process could not reach it or a call to it failed.
     Probe(MnId),
-    /// Take a member's bars.
+    /// Record the bars that a member has reported.
     Bars { node: MnId, bars: MemberBars },
-    /// Expire sessions. From now on they are fenced.
+    /// Record that sessions have expired; then they are fenced.
     Expire(Vec<Expiry>),
-    /// Retire the session of failed jobs: it is fenced.
+    /// Retire the session of failed jobs, so that it is fenced.
     RetireRepairer(ClientId),
-    /// Forget the session of failed jobs: all members have fenced it.
+    /// Forget the retired session of failed jobs, because all members have fenced it.
     EndRepairer(ClientId),
-    /// Go on with the change without the split of this subtable: an entry in this slot can be placed in neither half.
+    /// Continue the change without splitting this subtable, because an entry in this slot can be placed in neither
+    /// half.
     CannotSplit { subtable: u32, slot: u64 },
     /// Start a job, unless one is under way.
     StartJob(MasterJob),
-    /// Take note that a node has no room for a region, or a subtable.
+    /// Record that a node has no room for a region (`regions`), or for a subtable.
     NoteFull { node: MnId, regions: bool },
-    /// Look for room again: there may be some now.
+    /// Look for room again on all nodes, because some node possibly has room now.
     LookAgain,
-    /// Take note that a change for this purpose has begun, or was impossible.
+    /// Move this purpose to the end of the rotation: a change for it has begun, or was impossible.
     MoveToBack(ChangePurpose),
-    /// Take note that no replica is missing.
+    /// Record that no replica is missing.
     Whole,
-    /// Count damage that a job found.
+    /// Add the damage that a job found to the totals.
     AddDamage(Damage),
-    /// Show this problem, or none.
+    /// Show operators this problem, or none.
     SetProblem(Option<String>),
     /// Begin the attempt of this number to form the cluster.
     BeginAttempt(u64),
-    /// The cluster is formed.
+    /// Put the first view in force: the cluster is formed.
     Formed(Box<View>),
-    /// Give up the forming of the cluster.
+    /// Stop forming the cluster, for this reason.
     GiveFormingUp(String),
-    /// Give up the cluster.
+    /// Destroy the cluster.
     DestroyCluster,
     /// Begin the drain of a member.
     Drain(MnId),
@@ -76,13 +77,13 @@ pub(super) enum Decision {
     Keep(MnId),
 }
 
-/// The next view, with what is made durable and told together with it.
+/// The next view, with the records that are stored and the text that is told together with it.
 #[derive(Debug)]
 pub(super) struct NextView {
     pub view: View,
-    /// Whether all members have to show its number before it takes effect, or before the next such view.
+    /// Whether all members have to show this view's number before it takes effect, or before the next such view.
     pub is_shown: bool,
-    /// Further records of the same step.
+    /// Further records that are stored together with the view.
     pub writes: Vec<RecordWrite>,
     pub topic: Topic,
     pub text: String,

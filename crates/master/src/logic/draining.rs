@@ -1,22 +1,22 @@
-//! Memory nodes that leave the cluster in order.
+//! The drain: memory nodes that leave the cluster at an operator's request.
 //!
-//! An operator asks for a drain; it is recorded, and survives a restart of the master. From then on the node gets no
-//! new replicas, and those that it holds move to others as in any rebalancing (`rebalance`). It serves until it is
-//! empty. Then the next view lacks it, it is recorded as drained, and learns that with the answer to its next
-//! heartbeat. No session uses it any more by then: every move has waited until all sessions had left the old place.
+//! The request is recorded, and survives a restart of the master. From then on the node gets no new replicas, and its
+//! replicas move to other nodes as in any rebalancing (`rebalance`). The node serves until it is empty. Then the next
+//! view lacks the node, and the node is recorded as drained; the answer to its next heartbeat tells it so. No session
+//! uses the node any more by then, because every move has waited until all sessions had left the old place.
 //!
 //! | node | consequence |
 //! |---|---|
-//! | is lost meanwhile | a loss like any other; the drain is forgotten with the node |
+//! | is lost during the drain | a loss like any other; the drain is forgotten with the node |
 //! | is to stay after all | the record is removed, and the node gets its share again |
 //! | has been drained | its record stays until another process has its address |
 //!
-//! Regions of copies do not move. When the node holds nothing else, they are given up: the values that they are copies
-//! of have their parity by then, since another node got their column from this one.
+//! Regions of copies do not move. When the node holds nothing else, these regions are given up: the values that have
+//! copies there have their parity by then, because another node got their column from this one.
 //!
-//! A drain is refused if the other members cannot take over, by their number or by their room, some of which is needed
-//! by the members that already leave. No region is added where this room is needed. If the others lose room otherwise,
-//! by the loss of a node or as the index grows, the drain waits, and the status says so.
+//! The master refuses a drain if the other members are too few, or have too little room. Members that already leave
+//! need some of that room. The master adds no region that would use the room which drains need. If the other members
+//! later lack room for another reason (a node is lost, or the index grows), the drain waits, and the status says so.
 
 use fusee_control::count_with_noun;
 use fusee_control::events::Topic;
@@ -102,8 +102,8 @@ fn check_drain(
 }
 
 impl ClusterFacts {
-    /// Returns the number of replicas, of the members that leave and of `also`, that find no room on other members once
-    /// the new regions exist.
+    /// Returns the number of replicas that find no room on other members, after new regions are added on the nodes of
+    /// `new_regions`. The replicas are those on members that leave, and on `also`.
     pub fn count_without_room(
         &self,
         view: &View,
@@ -143,7 +143,7 @@ impl ClusterFacts {
         homeless
     }
 
-    /// Returns the next moves.
+    /// Returns the next moves of replicas, if any replica has to move.
     pub fn next_moves(&self) -> Option<ReplicaMoves> {
         let view = self.view.as_ref()?;
         let drained: Vec<MnId> = self.roster.draining().filter(|node| view.uses(*node)).collect();
@@ -156,8 +156,8 @@ impl ClusterFacts {
     }
 }
 
-/// Goes on without a member that is drained and empty, or gives up its copies, if the members may change. Returns
-/// whether there was one.
+/// If members are allowed to change: removes a member that is drained and empty, or gives up the copies on a member
+/// that holds nothing else. Returns whether it did either.
 pub(super) fn finish_drain(
     ctx: &mut EventContext<'_>,
     cluster: &ClusterFacts,
@@ -166,7 +166,7 @@ pub(super) fn finish_drain(
     let may_leave = |view: &&View| view.change.is_none() && may_change_members;
     let Some(view) = cluster.view.as_ref().filter(may_leave) else { return false };
     let draining: Vec<MnId> = cluster.roster.draining().collect();
-    // Where there can be no parity, only the copies protect the values.
+    // Where a region lacks its parity, only the copies protect its values.
     let has_parity = view.regions.iter().all(Region::has_parity);
     let draining_copies = draining.iter().filter(|_| has_parity);
     let mut copies = draining_copies.map(|node| copies_alone_on(view, *node));
@@ -189,8 +189,8 @@ pub(super) fn finish_drain(
     true
 }
 
-/// Returns the regions of copies on a node that holds nothing else. The values that they are copies of have their
-/// parity.
+/// Returns the regions of copies on a node that holds nothing else; otherwise none. The values that have copies there
+/// have their parity.
 fn copies_alone_on(view: &View, node: MnId) -> Vec<u32> {
     let there = (0u32..).zip(&view.regions).filter(|(_, region)| region.lies_on(node));
     let there: Vec<(u32, &Region)> = there.collect();

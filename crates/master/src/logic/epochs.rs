@@ -1,17 +1,17 @@
-//! Epochs, which tell when freed memory may be used again (P §4.4).
+//! Epochs, which tell when freed memory can be used again (P §4.4).
 //!
-//! An operation belongs to the newest epoch that its session knows when it begins. Sessions report the oldest epoch
-//! that one of their operations belongs to. When all sessions are pinned in the newest epoch, and one of them waits for
-//! memory, another epoch begins. The sessions that wait are told the epoch [`ClusterEpochs::passed`], before which no
-//! operation runs any more, anywhere. That counts:
+//! An operation belongs to the newest epoch that its session knows when the operation begins. Sessions report the
+//! oldest epoch to which one of their operations belongs. When all sessions are pinned in the newest epoch, and one of
+//! them waits for memory, another epoch begins. The waiting sessions learn the epoch [`ClusterEpochs::passed`]: no
+//! operation of an earlier epoch runs any more, anywhere. The following count as pinned, too:
 //!
-//! * sessions that have expired, until they are recovered: their verbs may execute until they are fenced, and their
+//! * sessions that have expired, until they are recovered: their verbs can execute until they are fenced, and their
 //!   unfinished writes are completed later;
-//! * the master's jobs, also failed ones until their session is fenced;
-//! * sessions that this master has not heard yet, as if they were pinned in the first epoch.
+//! * the master's jobs, and failed jobs until their session is fenced;
+//! * sessions that have not reported to this master yet, as if they were pinned in the first epoch.
 //!
-//! Epochs never go back, not even when another master takes over: like client ids, they come from ranges that are
-//! recorded first.
+//! Epochs never decrease, not even when another master takes over: like client ids, they come from ranges that are
+//! stored before their first number is used.
 
 use fusee_control::master::ClusterEpochs;
 
@@ -20,14 +20,14 @@ use super::facts::ClusterFacts;
 use super::job_scheduler::JobScheduler;
 use crate::record::{MasterRecord, RecordWrite};
 
-/// The epochs of one write to the store.
+/// The number of epochs that one write to the store reserves.
 const EPOCHS_PER_RECORD: u64 = 1 << 16;
 
-/// The newest epoch.
+/// The newest epoch, and whether another one is to begin.
 #[derive(Debug, Default)]
 pub(super) struct EpochCounter {
     newest: u64,
-    /// The end of the recorded range.
+    /// The end of the stored range.
     end: u64,
     begun_ms: u64,
     /// A session waits for a later epoch.
@@ -35,17 +35,17 @@ pub(super) struct EpochCounter {
 }
 
 impl EpochCounter {
-    /// Restores from the store: epochs before `end` may have begun.
+    /// Restores from the store that epochs before `end` have possibly begun.
     pub fn restore(&mut self, end: u64) {
         (self.newest, self.end) = (end, end);
     }
 
-    /// Takes note that a session waits for a later epoch.
+    /// Records that a session waits for a later epoch.
     pub fn want(&mut self) {
         self.wanted = true;
     }
 
-    /// Returns the newest epoch, after recording that it may be told.
+    /// Returns the newest epoch. Before sessions learn it, the range that includes it is stored.
     pub fn newest(&mut self, ctx: &mut EventContext<'_>) -> u64 {
         if self.newest == self.end {
             self.end += EPOCHS_PER_RECORD;
@@ -54,7 +54,7 @@ impl EpochCounter {
         self.newest
     }
 
-    /// Returns the epochs for answers to sessions.
+    /// Returns the epochs that answers tell sessions.
     pub fn epochs(&self, cluster: &ClusterFacts, jobs: &JobScheduler) -> ClusterEpochs {
         let newest = self.newest;
         let (passed, settled) = cluster.sessions.epochs().unwrap_or((newest, newest));
@@ -62,7 +62,8 @@ impl EpochCounter {
         ClusterEpochs { newest, passed: passed.min(held), settled: settled.min(held) }
     }
 
-    /// Begins another epoch, if one is wanted and all are pinned in the newest one.
+    /// Begins another epoch, if one is wanted, all sessions are pinned in the newest epoch, and it has lasted long
+    /// enough.
     pub fn step(
         &mut self,
         ctx: &mut EventContext<'_>,

@@ -1,4 +1,4 @@
-//! The inputs of the master's logic, and the actions that it has its host carry out.
+//! The inputs of the master's logic, and the actions that the host carries out for it.
 
 use fusee_control::events::{Level, Topic};
 use fusee_control::master::MasterReply;
@@ -14,11 +14,11 @@ use crate::request_kinds::LogicRequest;
 /// An input of the logic.
 #[derive(Clone, Debug)]
 pub enum MasterEvent {
-    /// A request has arrived. Its reply carries the same token, and may come much later.
+    /// A request has arrived. Its reply has the same token, and possibly comes much later.
     Request {
         /// The request's token.
         token: u64,
-        /// The origin of the request. Connection 0 is inside of the process, and never closes.
+        /// The origin of the request. Connection 0 comes from inside of the process, and never closes.
         caller: Caller,
         /// The request.
         request: LogicRequest,
@@ -42,27 +42,28 @@ pub enum MasterEvent {
         /// The answer, or the reason why there is none.
         result: Result<NodeReply, String>,
     },
-    /// A job has ended: no verb of it is posted any more.
+    /// A job has ended: it posts no further verb.
     JobDone {
         /// The job's token.
         token: u64,
         /// The result.
         result: Result<JobReport, JobError>,
     },
-    /// Time has passed, and the host has passed on all that had arrived by then. Only a tick declares processes dead:
-    /// otherwise a word from one might still wait in a queue.
+    /// Time has passed, and the host has passed on everything that arrived before. Only a tick declares processes dead:
+    /// at other times, a message of such a process could still wait in a queue.
     ///
-    /// To be given at the start, and then at least eight times in a lease. Longer steps count for less
-    /// (`failure_detector`), and after half a lease without any event the master counts as having been away.
+    /// The host sends a tick at the start, and then at least eight in a lease. A longer interval counts only in part as
+    /// time in which a process was silent (`failure_detector`). After half a lease without any event the master treats
+    /// itself as having been away.
     Tick,
 }
 
 /// A task for the host.
 #[derive(Clone, Debug, PartialEq, Eq)]
-// Only a few actions exist at a time: each is carried out soon after it is made.
+// The variants differ in size, but only a few actions exist at a time: each is carried out soon after it is made.
 #[allow(clippy::large_enum_variant)]
 pub enum MasterAction {
-    /// Change the store: all of these or none, durably before any later action.
+    /// Apply all of these writes to the store, or none, and make them durable before any later action.
     Persist(Vec<RecordWrite>),
     /// Answer a request.
     Reply {
@@ -71,21 +72,21 @@ pub enum MasterAction {
         /// The answer.
         reply: MasterReply,
     },
-    /// Call a memory node, once, and report the answer.
+    /// Call a memory node once, and report the answer.
     Call {
         /// The node.
         node: MnId,
         /// Host and port of its control service.
         control: String,
-        /// Comes back with the answer.
+        /// A number that comes back with the answer.
         token: u64,
         /// The request.
         request: NodeRequest,
     },
-    /// Run a job ([`jobs::run`](crate::jobs::run)) over a fabric session of its own to all members of the view, and
-    /// report once both have ended. At most one job runs at a time.
+    /// Run a job ([`jobs::run`](crate::jobs::run)) over a fabric session of its own to all members of the view. Report
+    /// when both the job and its session have ended. At most one job runs at a time.
     Job {
-        /// Comes back with the result.
+        /// A number that comes back with the result.
         token: u64,
         /// The client id of the fabric session.
         client: ClientId,
@@ -94,20 +95,20 @@ pub enum MasterAction {
         /// The job.
         job: MasterJob,
     },
-    /// Remove all records but those of destroyed clusters, in several steps: none of the removed records counts any
-    /// more. To be done before any action of a later event.
+    /// Remove all records but those of destroyed clusters. This can take several steps, because none of the removed
+    /// records has an effect any more. It has to be done before any action of a later event.
     Clear,
     /// Tell the operator: in the log and, with a topic, as an event.
     Tell(Level, Option<Topic>, String),
 }
 
-/// Reasons why a master cannot go on from the contents of a store.
+/// Reasons why a master cannot continue from the contents of a store.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RestoreError {
-    /// The view is broken.
+    /// The stored view is invalid.
     #[error("the stored view is unusable: {0}")]
     View(#[from] ViewError),
-    /// The view is of another cluster than the store.
+    /// The stored view belongs to another cluster than the store's.
     #[error("the stored view is of another cluster than the store: restore the store from a copy")]
     Cluster,
 }

@@ -1,7 +1,8 @@
 //! The facts of the cluster. Every concern reads them; [`apply`](super::apply) and inputs from outside change them.
 //!
-//! The view in force, the memory nodes, the sessions, and what is known about both. A concern gets them by a shared
-//! reference, and what is to change it adds to the context as a [`Decision`](super::decision::Decision).
+//! The facts are the view in force, the memory nodes, the sessions, and what is known about nodes and sessions. A
+//! concern gets a shared reference to them. To change a fact, it adds a [`Decision`](super::decision::Decision) to the
+//! context.
 
 use std::collections::BTreeSet;
 
@@ -23,13 +24,13 @@ pub(super) struct ClusterFacts {
     pub last_attempt: u64,
     pub roster: Roster,
     pub sessions: SessionRegistry,
-    /// Members that are gone and still in the view.
+    /// Members that have failed and are still in the view.
     pub failed: FailedMembers,
     /// Nodes without room for a subtable (`false`) or a region (`true`), as far as they have reported.
     pub full: BTreeSet<(MnId, bool)>,
-    /// The problem that the status shows.
+    /// Nodes that have reported that they have no room for a subtable (`false`) or a region (`true`).
     pub problem: Option<String>,
-    /// See [`MasterLogic::finish`](super::MasterLogic::finish).
+    /// This master is about to end: see [`MasterLogic::finish`](super::MasterLogic::finish).
     pub finishes: bool,
 }
 
@@ -69,7 +70,7 @@ impl ClusterFacts {
         self.view.as_ref().and_then(|view| view.change.as_ref()).map(|change| change.stage)
     }
 
-    /// Returns whether the change under way has lost a member, and has not taken effect.
+    /// Returns whether the change under way removes a failed member, and is still *frozen*.
     pub fn loses_a_member(&self) -> bool {
         let change = self.view.as_ref().and_then(|view| view.change.as_ref());
         change.is_some_and(|change| change.data_lost && change.stage == ChangeStage::Frozen)
@@ -80,7 +81,7 @@ impl ClusterFacts {
         self.view.as_ref().is_some_and(|view| view.leaving().next().is_some())
     }
 
-    /// Returns the sessions that keep a stage of a change from ending.
+    /// Returns the open sessions for which the present stage of the change waits.
     pub fn lagging(&self) -> impl Iterator<Item = (ClientId, &SessionState)> {
         let stage = self.stage();
         let number = self.view_number().unwrap_or(0);
@@ -92,8 +93,8 @@ impl ClusterFacts {
         self.sessions.open_sessions().filter(move |(_, session)| waits_for(session))
     }
 
-    /// Returns the answer to a node that is no member: drained, expelled, or unknown to this master. An unknown node
-    /// does not give up its contents for that.
+    /// Returns the answer to a node that is no member: that it is drained, expelled, or unknown to this master. A node
+    /// that is unknown here keeps its contents.
     pub fn non_member_reply(&self, identity: u64) -> MasterReply {
         let same = |member: &Member| member.identity == identity;
         if self.roster.drained().any(same) {

@@ -1,27 +1,27 @@
-//! Failure detection: leases and closed connections.
+//! Failure detection by leases and closed connections.
 //!
-//! Sessions and memory nodes report again and again (`held_heartbeats` answers them). A process that is silent for a
-//! lease counts as gone. So does a process whose connection has closed, after a short grace, unless it reports over
-//! another connection. Then a session expires, and a memory node is lost.
+//! Sessions and memory nodes send heartbeats (`held_heartbeats` answers them). A process that is silent for a lease
+//! counts as dead. A process whose connection has closed counts as dead after a short grace period, unless it sends a
+//! heartbeat over another connection. When a process is dead, its sessions expire, or the memory node is lost.
 //!
-//! A session that sends heartbeats but does not leave old views behind also expires after a lease: all others would
-//! wait for it.
+//! A session that sends heartbeats but does not acknowledge the newest view also expires after a lease, because all
+//! others would wait for it.
 //!
-//! Only detection rests on these clocks. Silence is counted in *listened* time, in which the master took in events: a
-//! process that is stopped, gets no processor, or sleeps with its machine hears nothing. Therefore:
+//! Only failure detection depends on these clocks. Silence is counted in *listened* time, in which the master took in
+//! events: a master that is stopped, gets no processor, or sleeps with its machine receives nothing. Therefore:
 //!
-//! * A step between two events counts at most an eighth of a lease, and at most 125 ms, whatever the clock says.
-//! * After half a lease without an event the master was *away*. That step counts a millisecond, and every process has a
-//!   whole lease from the master's return. In that lease, ends of connections do not count: a process that got no
-//!   answer meanwhile has given up its connection, and the end of the old connection may be read before the first word
-//!   over the new one.
-//! * A master that is never present for a whole lease takes a process for gone that is silent for four leases of
-//!   listened time.
-//! * A question that was asked before the master was away gets its whole time from the return. If it failed, it is
-//!   asked again.
+//! * The time between two events counts at most as an eighth of a lease, and at most as 125 ms, whatever the clock
+//!   says.
+//! * After half a lease without an event the master was *away*. That time counts as one millisecond, and every process
+//!   has a whole lease from the master's return. In that lease, ends of connections have no effect: a process that got
+//!   no answer has closed its connection, and the master possibly reads the end of the old connection before the first
+//!   message over the new one.
+//! * If no lease passes without a gap, a process counts as dead when it is silent for four leases of listened time.
+//! * A member that was probed before the master was away has the whole time for its answer from the return. If the call
+//!   failed, the member is asked again.
 //!
-//! Listened time never exceeds the time that passed. So a wait here for the end of a lease is longer than the lease by
-//! the clock of its owner, which counts sleep.
+//! Listened time never exceeds the time that has passed. So when the master waits for the end of a lease here, the
+//! lease has also ended by the clock of its owner, which includes sleep.
 
 use std::collections::BTreeMap;
 
@@ -36,33 +36,34 @@ use super::facts::ClusterFacts;
 use crate::sessions::SessionState;
 use crate::settings::LeaseSettings;
 
-/// Bounds of the time that a suspected member has to answer a question, in milliseconds; between them it is half a
+/// Bounds of the time in which a probed member has to answer, in milliseconds; between these bounds the time is half a
 /// lease.
 const MAX_PROBE_MS: u64 = 500;
 const MIN_PROBE_MS: u64 = 20;
-/// A view must be fetched within this many leases.
+/// The number of leases in which a session's process has to fetch a view.
 const FETCH_LEASES: u64 = 20;
-/// The connection that never closes, inside of the process.
+/// The number of the connection inside of the process, which never closes.
 const LOCAL: u64 = 0;
 
-/// The bound on the listened time of a step where leases are short, in milliseconds: two ticks of the host.
+/// The upper bound on the listened time between two events where leases are short, in milliseconds: two ticks of the
+/// host.
 const MIN_STEP_MS: u64 = 10;
-/// The bound where leases are long: a few steps must not use up the time for a question.
+/// The upper bound where leases are long, in milliseconds: a few events must not use up the time of a probe.
 const MAX_STEP_MS: u64 = MAX_PROBE_MS / 4;
 
-/// The listened time of a step in which the master was away. It is not 0, so that times before the gap differ from
+/// The listened time of a gap, in which the master was away. It is not 0, so that times before the gap differ from
 /// times after it.
 const GAP_MS: u64 = 1;
 
-/// This many leases with gaps count as one without.
+/// A silence of this many leases with gaps counts as one lease without gaps.
 const LEASES_WITH_GAPS: u64 = 4;
 
-/// Returns whether the master was away during this step.
+/// Returns whether the master was away for this time between two events.
 fn is_gap(step_ms: u64, lease: LeaseSettings) -> bool {
     step_ms > lease.lease_ms / 2
 }
 
-/// Returns the listened time of a step, in milliseconds.
+/// Returns the listened time between two events, in milliseconds.
 fn listened(step_ms: u64, lease: LeaseSettings) -> u64 {
     if is_gap(step_ms, lease) && !removed(Mutant::GapsAreListened) {
         return GAP_MS;
@@ -70,44 +71,44 @@ fn listened(step_ms: u64, lease: LeaseSettings) -> u64 {
     step_ms.min((lease.lease_ms / 8).clamp(MIN_STEP_MS, MAX_STEP_MS))
 }
 
-/// The last report of a memory node. All times here are in listened milliseconds.
+/// The last heartbeat of a memory node. All times here are in listened milliseconds.
 #[derive(Debug, Default)]
 struct NodeLiveness {
     heard_ms: u64,
-    /// The connection of the last report.
+    /// The connection of the last heartbeat.
     connection: Option<u64>,
-    /// The time at which the node counts as gone, unless it reports over another connection.
+    /// The time at which the node counts as dead because its connection has closed, unless it uses another connection.
     gone_at_ms: Option<u64>,
 }
 
-/// The reports of memory nodes, and the time in which the master has listened.
+/// The heartbeats of memory nodes, and the time in which the master has listened.
 #[derive(Debug, Default)]
 pub(super) struct FailureDetector {
     /// The time of the last event, by the clock.
     last_ms: Option<u64>,
     /// The listened time so far.
     listened_ms: u64,
-    /// The end of the last gap.
+    /// The listened time at the end of the last gap.
     begun_ms: u64,
-    /// The time until which ends of connections do not count.
+    /// The listened time until which ends of connections have no effect.
     deaf_until_ms: u64,
-    /// The time at which the view came into force, or this process learned of it.
+    /// The listened time at which the view came into force, or this process learned of it.
     view_heard_ms: u64,
     nodes: BTreeMap<MnId, NodeLiveness>,
-    /// Open questions to members whether they still run.
+    /// The members that were asked whether they still run, and have not answered.
     probes: BTreeMap<MnId, Probe>,
 }
 
-/// A question to a member whether it still runs.
+/// A call that asks a member whether it still runs.
 #[derive(Clone, Copy, Debug)]
 struct Probe {
     asked_ms: u64,
-    /// The time for the answer, counted while the master was present.
+    /// The listened time that the member has for its answer.
     patience_ms: u64,
 }
 
 impl FailureDetector {
-    /// Takes note of the time of an event from outside.
+    /// Records the time of an event from outside.
     pub fn pass(&mut self, now_ms: u64, lease: LeaseSettings) {
         let step_ms = now_ms.saturating_sub(self.last_ms.unwrap_or(now_ms));
         self.last_ms = Some(now_ms);
@@ -123,14 +124,14 @@ impl FailureDetector {
         self.listened_ms
     }
 
-    /// Returns the listened time at a moment that may lie between two events.
+    /// Returns the listened time at a moment, possibly between two events.
     fn listened_at(&self, now_ms: u64, lease: LeaseSettings) -> u64 {
         let step_ms = now_ms.saturating_sub(self.last_ms.unwrap_or(now_ms));
         self.listened_ms + listened(step_ms, lease)
     }
 
-    /// Returns whether a lease without a gap has passed since a moment. If the master is never present for that long,
-    /// several leases of listened time do: every living process is heard in one of them.
+    /// Returns whether a lease without a gap has passed since a moment, or several leases of listened time with gaps:
+    /// within these, every living process sends a heartbeat that the master receives.
     fn is_over(&self, since_ms: u64, lease: LeaseSettings) -> bool {
         let with_gaps_ms = self.listened_ms.saturating_sub(since_ms);
         let without_ms = self.listened_ms.saturating_sub(since_ms.max(self.begun_ms));
@@ -138,7 +139,7 @@ impl FailureDetector {
         without_ms > lease.lease_ms || is_long && !removed(Mutant::GapsForgiveForEver)
     }
 
-    /// Returns the reason why a process that was last heard at `heard_ms` counts as gone, if it does.
+    /// Returns the reason why a process counts as dead, if it does. `heard_ms` is the time of its last heartbeat.
     fn gone(
         &self,
         heard_ms: u64,
@@ -167,7 +168,7 @@ impl FailureDetector {
         connection == Some(LOCAL)
     }
 
-    /// Returns whether a node has reported since it joined.
+    /// Returns whether a node has sent a heartbeat since it joined.
     pub fn has_spoken(&self, node: MnId) -> bool {
         self.nodes.get(&node).is_some_and(|presence| presence.connection.is_some())
     }
@@ -178,28 +179,28 @@ impl FailureDetector {
         self.probes.remove(&node);
     }
 
-    /// Takes note that a view comes into force. Sessions have a lease from now on to follow it.
+    /// Records that a view comes into force. From now on, sessions have a lease in which to acknowledge it.
     pub fn view_begins(&mut self, now_ms: u64, lease: LeaseSettings) {
         self.view_heard_ms = self.listened_at(now_ms, lease);
     }
 
-    /// Takes note that a memory node has joined. An ordinary connection does not bind the node: it may report over
-    /// another one from now on.
+    /// Records that a memory node has joined. The node is not bound to an ordinary connection, because its heartbeats
+    /// can come over another one.
     pub fn node_joined(&mut self, node: MnId, connection: u64) {
         let connection = (connection == LOCAL).then_some(LOCAL);
         let heard_ms = self.listened_ms;
         self.nodes.insert(node, NodeLiveness { heard_ms, connection, gone_at_ms: None });
     }
 
-    /// Takes note of a memory node's report.
+    /// Records a memory node's heartbeat.
     pub fn node_heard(&mut self, node: MnId, connection: u64) {
         let heard_ms = self.listened_ms;
         let heard = NodeLiveness { heard_ms, connection: Some(connection), gone_at_ms: None };
         self.nodes.insert(node, heard);
     }
 
-    /// Takes note that a connection has ended. Returns the time at which those count as gone that last reported over
-    /// it; `None` for a connection that never ends.
+    /// Records that a connection has ended. Returns the time at which processes count as dead whose last heartbeat came
+    /// over that connection; `None` for a connection that never ends.
     pub fn connection_closed(&mut self, connection: u64, lease: LeaseSettings) -> Option<u64> {
         if connection == LOCAL {
             return None;
@@ -212,8 +213,8 @@ impl FailureDetector {
         Some(gone_at_ms)
     }
 
-    /// Expires the sessions that are gone, and notes the members that are gone. To be called at ticks only: otherwise a
-    /// word from one of them might still wait in a queue of the host.
+    /// Expires the sessions that are dead, and reports dead memory nodes. To be called at ticks only: at other times, a
+    /// message of a process could still wait in a queue of the host.
     pub fn step(&mut self, ctx: &mut EventContext<'_>, cluster: &ClusterFacts) {
         let lease = ctx.settings.lease;
         let gone = self.gone_sessions(cluster, lease);
@@ -246,8 +247,8 @@ impl FailureDetector {
         gone.collect()
     }
 
-    /// Returns the sessions, except those that are gone, for whose step to the view in force all others have waited
-    /// long enough.
+    /// Returns the sessions that have not acknowledged the view in force in time. All others wait for these sessions.
+    /// Sessions in `gone` are left out.
     fn late_sessions(
         &self,
         cluster: &ClusterFacts,
@@ -257,8 +258,8 @@ impl FailureDetector {
         if !self.is_over(self.view_heard_ms, lease) {
             return Vec::new();
         }
-        // A session whose process fetches the view cannot follow it yet, and counts as heard with every piece. This is
-        // bounded in time, since all others wait.
+        // A session whose process is fetching the view cannot acknowledge it yet; every piece that is fetched counts as
+        // a heartbeat. The time for this is bounded, because all others wait.
         let fetched_for_ms = self.listened_ms.saturating_sub(self.view_heard_ms);
         let may_fetch = fetched_for_ms <= FETCH_LEASES * lease.lease_ms;
         let fetches = |session: &SessionState| {
@@ -272,18 +273,18 @@ impl FailureDetector {
         late.map(|(client, _)| Expiry { client, why }).collect()
     }
 
-    /// Returns whether a lease has passed since the view came into force, as far as this master knows.
+    /// Returns whether a lease has passed since the view came into force, or since this master learned of it.
     pub fn view_lease_is_over(&self, lease: LeaseSettings) -> bool {
         self.is_over(self.view_heard_ms, lease)
     }
 
-    /// Returns whether the leases of all expired sessions have ended by their own clocks. A session whose connection
-    /// broke may have been heard a moment before.
+    /// Returns whether the leases of all expired sessions have ended by their own clocks. A session can expire because
+    /// its connection broke, right after a heartbeat.
     pub fn expired_leases_are_over(&self, cluster: &ClusterFacts, lease: LeaseSettings) -> bool {
         cluster.sessions.expired_heard_ms().all(|heard_ms| self.is_over(heard_ms, lease))
     }
 
-    /// Asks a member, which another process cannot reach, whether it still runs.
+    /// Asks a member whether it still runs, because another process could not reach it or a call to it failed.
     pub fn probe(&mut self, ctx: &mut EventContext<'_>, cluster: &ClusterFacts, node: MnId) {
         if cluster.in_view(node) && !self.probes.contains_key(&node) {
             let patience_ms = (ctx.settings.lease.lease_ms / 2).clamp(MIN_PROBE_MS, MAX_PROBE_MS);
@@ -293,7 +294,7 @@ impl FailureDetector {
         }
     }
 
-    /// Handles the answer to that question, or its failure.
+    /// Handles the answer to a probe, or the failure of that call.
     pub fn probe_answered(
         &mut self,
         ctx: &mut EventContext<'_>,
@@ -302,7 +303,7 @@ impl FailureDetector {
         result: Result<NodeReply, String>,
     ) {
         let probe = self.probes.remove(&node);
-        // The answer was due while this master was away.
+        // If the answer was due while this master was away, the member is asked again.
         if result.is_err() && probe.is_some_and(|probe| probe.asked_ms < self.begun_ms) {
             ctx.decide(Decision::Probe(node));
             return;

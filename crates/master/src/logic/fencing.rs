@@ -1,10 +1,9 @@
-//! Fencing of sessions that have expired, and of the master's own repair sessions that must not go
-//! on.
+//! Fencing of sessions that have expired, and of the master's own repair sessions that have failed.
 //!
-//! Every member of the view is told until it acknowledges: by one request at a time, about all
-//! fences that it has not acknowledged, up to [`MAX_CLIENTS`]. Only a session that all members have
-//! fenced counts as gone: before, a CAS of it may still arrive. Acknowledgements are kept in memory
-//! only. A master that restarts asks again, which changes nothing.
+//! The master sends each member one request at a time, which lists all fences that the member has not acknowledged, up
+//! to [`MAX_CLIENTS`]. Only a session that all members have fenced counts as gone, because until then one of its CASes
+//! can still arrive. Acknowledgements are kept in memory only. A master that restarts asks the members again, which
+//! changes nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,13 +18,13 @@ use super::facts::ClusterFacts;
 use super::job_scheduler::JobScheduler;
 use crate::record::{RecordWrite, repairer_key};
 
-/// The pause after a failure.
+/// The pause after a member failed to answer.
 const PAUSE_MS: u64 = 100;
 
-/// After so many fences a member is told which sessions live, and forgets the fences of ended ones.
+/// After this many fences, the master tells a member which sessions live, and the member forgets the fences of others.
 const FENCED_TOGETHER: usize = 16;
 
-/// The fences, and the members that have still to acknowledge them.
+/// The fences, and for each member those that it has still to acknowledge.
 #[derive(Debug, Default)]
 pub(super) struct Fences {
     /// The sessions to fence.
@@ -33,19 +32,19 @@ pub(super) struct Fences {
     members: BTreeMap<MnId, MemberFences>,
 }
 
-/// The state of one member.
+/// The fences of one member.
 #[derive(Debug, Default)]
 struct MemberFences {
-    /// The sessions whose fence it has not acknowledged.
+    /// The sessions whose fence the member has not acknowledged.
     left: BTreeSet<ClientId>,
-    /// The time at which it is told again, unless an answer comes.
+    /// The time at which the member is told again, unless an answer comes.
     again_ms: u64,
-    /// Fences since it was last told which sessions live.
+    /// The number of fences since the member was last told which sessions live.
     fenced: usize,
 }
 
 impl Fences {
-    /// Fences a session.
+    /// Adds a session, which all members have to fence.
     pub fn add(&mut self, client: ClientId) {
         self.clients.insert(client);
         for told in self.members.values_mut() {
@@ -61,10 +60,10 @@ impl Fences {
         }
     }
 
-    /// Takes note of the present members. A new one has been told of no fence, and is told of none whose session is
-    /// recovered by then. Such a session costs a block if it reaches the new member at an address at which it knows a
-    /// lost one: it takes the new one for that one, is granted a block, and the region's other places refuse. Its
-    /// process was stopped, and its keeper has not heard yet that it has expired.
+    /// Adopts the present members. A new member knows no fence, and does not learn of fences whose sessions are
+    /// recovered already. Such a session costs a block in one case: its process was stopped and does not know yet that
+    /// the session expired, and the new member has the address of a lost one. Then the session takes the new member for
+    /// the lost one and gets a block from it, which the region's other places refuse.
     fn follow(&mut self, members: &[MnId]) {
         if members.len() == self.members.len()
             && members.iter().all(|node| self.members.contains_key(node))
@@ -73,14 +72,15 @@ impl Fences {
         }
         self.members.retain(|node, _| members.contains(node));
         for node in members {
-            // So that the fences of former masters are forgotten with the next one, too.
+            // The count begins at its limit, so that after its first fence the member also forgets fences of former
+            // masters.
             let fenced = FENCED_TOGETHER;
             let new = || MemberFences { left: self.clients.clone(), again_ms: 0, fenced };
             self.members.entry(*node).or_insert_with(new);
         }
     }
 
-    /// Returns whether a session is to be fenced, and none of its verbs executes at any member any
+    /// Returns whether a session is to be fenced and all members have fenced it, so that none of its verbs executes any
     /// more.
     pub fn is_fenced(&self, cluster: &ClusterFacts, client: ClientId) -> bool {
         if removed(Mutant::RecoveryBeforeTheFence) {
@@ -94,7 +94,7 @@ impl Fences {
             })
     }
 
-    /// Returns whether no session keeps the stage of the change from ending.
+    /// Returns whether the stage of the change waits for no session.
     pub fn all_follow(&self, cluster: &ClusterFacts) -> bool {
         cluster.lagging().next().is_none()
             && cluster.sessions.expired().all(|client| self.is_fenced(cluster, client))
@@ -113,7 +113,7 @@ impl Fences {
             let Some(told) = self.members.get_mut(&node) else { continue };
             let due = !told.left.is_empty() && told.again_ms <= ctx.now_ms;
             if due && !removed(Mutant::RecoveryBeforeTheFence) {
-                // In case no answer comes at all.
+                // The request is repeated then in case that no answer comes at all.
                 told.again_ms = ctx.now_ms.saturating_add(ctx.settings.lease.lease_ms);
                 let clients: Vec<ClientId> = told.left.iter().copied().take(MAX_CLIENTS).collect();
                 let request = NodeRequest::Fence { clients: clients.clone() };
@@ -123,7 +123,7 @@ impl Fences {
         self.end_repairers(ctx, cluster, jobs);
     }
 
-    /// Ends the repair sessions that are fenced: they leave nothing to recover.
+    /// Ends the repair sessions that are fenced. Unlike clients' sessions, they need no recovery.
     fn end_repairers(
         &mut self,
         ctx: &mut EventContext<'_>,
@@ -143,7 +143,7 @@ impl Fences {
         }
     }
 
-    /// Handles a member's answer to a request to fence sessions, or its failure.
+    /// Handles a member's answer to a request to fence sessions, or the failure of that request.
     pub fn fence_answered(
         &mut self,
         ctx: &mut EventContext<'_>,
@@ -153,7 +153,7 @@ impl Fences {
         clients: &[ClientId],
         result: &Result<NodeReply, String>,
     ) {
-        // A node that is no longer a member has left the cluster, or is lost.
+        // A node that is no longer a member has left the cluster or is lost, so its answer does not matter.
         let Some(told) = self.members.get_mut(&node) else { return };
         if let Ok(NodeReply::Done) = result {
             for client in clients {
@@ -178,7 +178,7 @@ impl Fences {
     }
 }
 
-/// Returns the sessions that have not ended. An expired one ends when it is recovered.
+/// Returns the sessions that have not ended. An expired session ends when it is recovered.
 fn living(cluster: &ClusterFacts, jobs: &JobScheduler) -> LiveClients {
     let open = cluster.sessions.open_sessions().map(|(client, _)| client);
     let all = open.chain(cluster.sessions.expired()).chain(jobs.sessions());

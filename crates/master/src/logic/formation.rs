@@ -1,13 +1,13 @@
-//! The way from the request for a cluster, and memory nodes that joined, to the first view.
+//! The forming of a cluster, from an operator's request until the first view.
 //!
-//! A master over an empty store only waits for the request ([`Form`](fusee_control::master::MasterRequest::Form)): it
-//! may have been started over the wrong store, and the memory nodes that it would take in may belong to a cluster that
-//! is alive. See `cluster_identity`.
+//! A master over an empty store only waits for the request ([`Form`](fusee_control::master::MasterRequest::Form)): the
+//! master was possibly started on the wrong store, and the memory nodes that join possibly belong to a cluster that
+//! exists. See `cluster_identity`.
 //!
-//! Once enough nodes are present, the first of them by name are planned for and asked for memory. Any failure ends the
-//! attempt with a text for the operator, which sessions are told as well. Another attempt follows after a pause, or
-//! when another node joins. No attempt is made before processes that belong to this cluster already have had the time
-//! to report (`cluster_identity`).
+//! When enough nodes are present, the master makes a plan for the first of them by name, and asks them to reserve
+//! memory. Any failure ends the attempt, with a text for the operator that sessions receive as well. Another attempt
+//! follows after a pause, or when another node joins. Before the first attempt, the master waits so long that processes
+//! of an existing cluster with this number have had the time to report (`cluster_identity`).
 
 use fusee_control::count_with_noun;
 use fusee_control::events::Topic;
@@ -28,18 +28,18 @@ use crate::plan::PlacementPlan;
 /// master that does not answer.
 const LISTENS_MS: u64 = 300;
 
-/// The progress to the first view.
+/// The progress towards the first view.
 #[derive(Debug, Default)]
 pub(super) struct FormationProgress {
     attempt: Option<FormationAttempt>,
     /// The time of the next attempt; `u64::MAX` if only another node can help.
     try_at_ms: u64,
-    /// The time at which absent nodes are asked next.
+    /// The time at which absent nodes are asked next whether they still run.
     look_at_ms: u64,
 }
 
 impl FormationProgress {
-    /// Schedules the next attempt: what was impossible may be possible then.
+    /// Schedules the next attempt, because an attempt that was impossible can be possible then.
     pub fn try_at(&mut self, at_ms: u64) {
         self.try_at_ms = at_ms;
     }
@@ -49,7 +49,7 @@ impl FormationProgress {
         self.try_at_ms == u64::MAX
     }
 
-    /// Does all that is due: repeats calls, looks for absent nodes, starts to form the cluster.
+    /// Repeats calls, asks absent nodes whether they still run, and starts an attempt, as far as these are due.
     pub fn step(
         &mut self,
         ctx: &mut EventContext<'_>,
@@ -60,7 +60,7 @@ impl FormationProgress {
         if cluster.view.is_some() {
             return;
         }
-        // Otherwise no cluster was asked for.
+        // Without an own cluster, no operator has requested one.
         let Some(own) = identity.cluster() else { return };
         let mut calls = Vec::new();
         if let Some(attempt) = &mut self.attempt {
@@ -107,7 +107,8 @@ impl FormationProgress {
             count_with_noun(plan.members().len(), "memory node")
         );
         ctx.info(Topic::Cluster, text);
-        // A new key for each attempt: no session hashes by a key before its view is stored.
+        // Each attempt has a key of its own. That is safe, because no session hashes by a key before its view is
+        // stored.
         let hash_key = ctx.secret.derived((own.word(), number));
         let begun = FormationAttempt::new(plan, own, hash_key, number);
         for (node, request) in begun.first_calls() {
@@ -116,7 +117,8 @@ impl FormationProgress {
         self.attempt = Some(begun);
     }
 
-    /// Ends the attempt, if one runs; the next one begins at `try_at_ms`, or when another node joins.
+    /// Reports the problem and ends the attempt, if one runs. The next one begins at `try_at_ms`, or when another node
+    /// joins.
     fn hold(
         &mut self,
         ctx: &mut EventContext<'_>,
@@ -128,7 +130,7 @@ impl FormationProgress {
         self.abandon_attempt(ctx, try_at_ms);
     }
 
-    /// Gives up the forming of the cluster.
+    /// Stops forming the cluster until another node joins.
     pub fn give_up(&mut self, ctx: &mut EventContext<'_>, cluster: &ClusterFacts, problem: String) {
         self.hold(ctx, cluster, u64::MAX, problem);
     }
@@ -139,15 +141,15 @@ impl FormationProgress {
         ctx.calls.cancel(&CallPurpose::Format);
     }
 
-    /// Ends the attempt if the node takes part in it: the node has another identity or address now, and the calls were
-    /// not for that.
+    /// Ends the attempt if the node takes part in it: the node has another identity or address now, to which the calls
+    /// were not addressed.
     pub fn abandon_attempt_of(&mut self, ctx: &mut EventContext<'_>, node: MnId) {
         if self.attempt.as_ref().is_some_and(|attempt| attempt.includes(node)) {
             self.abandon_attempt(ctx, ctx.now_ms);
         }
     }
 
-    /// Handles a node's answer to a request of the attempt, or its failure.
+    /// Handles a node's answer to a request of the attempt, or the failure of that request.
     pub fn format_answered(
         &mut self,
         ctx: &mut EventContext<'_>,
@@ -163,7 +165,7 @@ impl FormationProgress {
             FormationOutcome::Wait => {}
             FormationOutcome::Repeat(problem) => report(ctx, cluster, problem),
             FormationOutcome::Abort(problem) => {
-                // If another process has taken its place, a join or the next look shows that.
+                // If another process has taken the node's place, a join or the next look shows this.
                 ctx.decide(Decision::Departed(node));
                 self.hold(ctx, cluster, ctx.now_ms + RETRY_MS, problem);
             }
@@ -175,7 +177,7 @@ impl FormationProgress {
     }
 }
 
-/// Handles an absent node's answer to a look, or its failure.
+/// Handles the answer of an absent node that was asked whether it still runs, or the failure of that call.
 pub(super) fn look_answered(
     ctx: &mut EventContext<'_>,
     cluster: &ClusterFacts,
@@ -189,7 +191,7 @@ pub(super) fn look_answered(
     }
 }
 
-/// Reports a problem once.
+/// Reports a problem, unless it is the last one reported.
 fn report(ctx: &mut EventContext<'_>, cluster: &ClusterFacts, problem: String) {
     if cluster.problem.as_ref() != Some(&problem) {
         ctx.warn(Topic::Cluster, format!("cannot form the cluster: {problem}"));

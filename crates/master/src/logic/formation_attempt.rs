@@ -1,13 +1,11 @@
 //! The forming of a cluster: one attempt to reserve the memory of a plan.
 //!
-//! All memory nodes go through the same steps, side by side. A node forgets the reservations of an
-//! earlier attempt (no client has seen a view yet, so nothing is lost), reserves the extents of the
-//! plan one after the other, and tells its identity once more. This last answer shows whether
-//! another process has taken the place of the planned one: the process that gives it has given all
-//! answers before.
+//! All memory nodes go through the same steps concurrently. A node forgets the reservations of an earlier attempt (no
+//! client has seen a view yet, so no data is lost), reserves the extents of the plan one after the other, and tells its
+//! identity once more. If the identity in this last answer is the planned one, the same process has given all answers.
 //!
-//! An attempt is kept in memory only, except for its number, by which memory nodes recognize late
-//! requests of an earlier attempt. A master that restarts in the middle starts a new attempt.
+//! The attempt is kept in memory only, except for its number, by which memory nodes recognize late requests of an
+//! earlier attempt. A master that restarts before the attempt ends starts a new one.
 
 use std::collections::HashMap;
 
@@ -18,10 +16,10 @@ use fusee_core::view::View;
 
 use crate::plan::PlacementPlan;
 
-/// The pause before a call is repeated, which doubles for every failure in a row.
+/// The pause before a call is repeated; it doubles with every failure in a row.
 const FIRST_PAUSE_MS: u64 = 100;
-/// The number of failures in a row that ends the attempt: other nodes may form the cluster without
-/// this one.
+/// The number of failures of a node in a row that ends the attempt, because other nodes can possibly form the cluster
+/// without it.
 const MAX_FAILURES: u32 = 5;
 
 /// An attempt under way.
@@ -37,7 +35,7 @@ pub(super) struct FormationAttempt {
 struct NodeFormatProgress {
     identity: u64,
     steps: Vec<NodeRequest>,
-    /// The number of steps done, and the offsets that they gave.
+    /// The number of steps done.
     done: usize,
     offsets: Vec<u64>,
     failures: u32,
@@ -45,18 +43,18 @@ struct NodeFormatProgress {
     repeat_at_ms: Option<u64>,
 }
 
-/// The consequence of an answer.
+/// The consequence of a node's answer.
 #[derive(Debug)]
 pub(super) enum FormationOutcome {
-    /// Ask the node this next.
+    /// Send this request to the node next.
     Call(NodeRequest),
-    /// This node is done, and others are not.
+    /// This node has done all steps, and other nodes have not.
     Wait,
-    /// Repeat the call later; the text is for the operator.
+    /// Repeat the call later, because it failed; the text tells the operator why.
     Repeat(String),
-    /// End the attempt, which cannot succeed; the text is for the operator.
+    /// End the attempt, because it cannot succeed; the text tells the operator why.
     Abort(String),
-    /// All nodes are done: this is the view.
+    /// All nodes have done all steps, and this is the first view.
     Formed(Box<View>),
 }
 
@@ -87,7 +85,7 @@ impl FormationAttempt {
         FormationAttempt { plan, cluster, hash_key, nodes }
     }
 
-    /// Returns whether the node takes part.
+    /// Returns whether the node takes part in the attempt.
     pub(super) fn includes(&self, node: MnId) -> bool {
         self.nodes.contains_key(&node)
     }
@@ -111,7 +109,7 @@ impl FormationAttempt {
         calls
     }
 
-    /// Takes a node's answer to the last request.
+    /// Handles a node's answer to the last request that it got.
     pub(super) fn answer(
         &mut self,
         now_ms: u64,

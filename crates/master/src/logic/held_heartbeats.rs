@@ -1,7 +1,7 @@
-//! Held answers: those to sessions and memory nodes that report again and again.
+//! Heartbeats of sessions and memory nodes, whose answers the master holds back.
 //!
-//! Each of these requests is answered when there is news, or a part of the lease later, so that the next one comes in
-//! time.
+//! The master answers each of these requests when it has something new to say. Otherwise it answers after a part of the
+//! lease, so that the next heartbeat comes in time.
 
 use fusee_control::master::{ClusterEpochs, MasterReply};
 use fusee_core::verbs::ClientId;
@@ -13,7 +13,7 @@ use super::facts::ClusterFacts;
 use super::shortage::MemoryShortage;
 use super::view_updates::ViewUpdateCache;
 
-/// A request that is answered later.
+/// A heartbeat that is answered later.
 #[derive(Debug)]
 struct HeldHeartbeat {
     token: u64,
@@ -21,11 +21,11 @@ struct HeldHeartbeat {
     asker: HeartbeatSender,
 }
 
-/// The process whose answer is held back.
+/// The sender of a heartbeat whose answer is held back.
 #[derive(Debug)]
 pub(super) enum HeartbeatSender {
-    /// The keeper of these sessions. `known` are the epochs that it knows, and `mark` was the newest epoch when it
-    /// asked.
+    /// The keeper of these sessions. `known` has the epochs that the keeper knows, and `mark` was the newest epoch when
+    /// its heartbeat arrived.
     Sessions {
         clients: Vec<ClientId>,
         newer_than: u64,
@@ -40,21 +40,21 @@ pub(super) enum HeartbeatSender {
     },
 }
 
-/// The requests whose answers are held back.
+/// The heartbeats whose answers are held back.
 #[derive(Debug, Default)]
 pub(super) struct HeldHeartbeats {
     waiting: Vec<HeldHeartbeat>,
 }
 
 impl HeldHeartbeats {
-    /// Removes all of them, and returns them with their tokens: the caller answers them.
+    /// Removes all heartbeats, and returns their tokens and senders. The caller answers them.
     pub fn take(&mut self) -> Vec<(u64, HeartbeatSender)> {
         let waiting = std::mem::take(&mut self.waiting).into_iter();
         waiting.map(|asking| (asking.token, asking.asker)).collect()
     }
 }
 
-/// The facts from which held heartbeats are answered.
+/// The facts from which the answers to held heartbeats are made.
 #[derive(Debug)]
 pub(super) struct HeldReplyFacts<'a> {
     pub cluster: &'a ClusterFacts,
@@ -65,13 +65,13 @@ pub(super) struct HeldReplyFacts<'a> {
 }
 
 impl HeldHeartbeats {
-    /// Holds an answer back.
+    /// Holds the answer to a heartbeat back.
     pub fn wait(&mut self, ctx: &EventContext<'_>, token: u64, asker: HeartbeatSender) {
         let until_ms = ctx.now_ms + ctx.settings.lease.hold_ms();
         self.waiting.push(HeldHeartbeat { token, until_ms, asker });
     }
 
-    /// Answers the requests for which there is news, or that have waited long enough.
+    /// Answers the heartbeats for which there is something new to say, and those held back for long enough.
     pub fn step(&mut self, ctx: &mut EventContext<'_>, facts: HeldReplyFacts<'_>) {
         for asking in &self.waiting {
             if let HeartbeatSender::Sessions { newer_than, .. } = asking.asker

@@ -13,7 +13,7 @@ use super::{MasterAction, MasterState};
 use crate::jobs::{JobReport, RecoveredClient};
 
 impl MasterState {
-    /// Takes the report of a job.
+    /// Handles the report of a job that has succeeded.
     pub(super) fn take_report(&mut self, ctx: &mut EventContext<'_>, job: FinishedJob) {
         let is_current = self.cluster.view_number() == Some(job.view);
         match job.report {
@@ -28,7 +28,7 @@ impl MasterState {
                         let text = format!("{slots_changed} moved entries are cleared");
                         ctx.info(Topic::Repair, text);
                     }
-                    // The cleared places may give room to replicas that found none.
+                    // The cleared places are possibly room for replicas that found none.
                     ctx.decide(Decision::LookAgain);
                     self.advance(ctx);
                 }

@@ -1,9 +1,9 @@
 //! The jobs: work on the members' memory by verbs, which the host does.
 //!
-//! One job runs at a time, under the session of the *repairer*. If a job fails, its verbs may still
-//! be on their way: then the repairer is retired, that is, fenced like an expired session, and the
-//! next job has another one. The repairers of an earlier master are retired as well. A job that
-//! began by an older view counts as a session that is still pinned by it.
+//! One job runs at a time, under the session of the *repairer*. If a job fails, some of its verbs can still be under
+//! way. Then the repairer is retired, that is, fenced like an expired session, and the next job has another repairer.
+//! The repairers of an earlier master are retired as well. While a job runs that began by an older view, it is like a
+//! session that is pinned by that view.
 
 use std::collections::BTreeSet;
 
@@ -19,19 +19,19 @@ use crate::jobs::{JobError, JobReport, MasterJob};
 use crate::record::{MasterRecord, RecordWrite};
 use crate::sessions::SessionRegistry;
 
-/// The pause after a job failed, which doubles for every failure in a row, and its upper bound.
+/// The pause after a job failed, which doubles with every failure in a row, and its upper bound.
 const PAUSE_MS: u64 = 50;
 const MAX_PAUSE_MS: u64 = 1_600;
 
-/// The job under way, and the sessions of jobs.
+/// The job under way, and the sessions under which jobs run.
 #[derive(Debug, Default)]
 pub(super) struct JobScheduler {
-    /// The session of the present jobs; recorded.
+    /// The session under which jobs run now; stored.
     current: Option<ClientId>,
-    /// Sessions of failed jobs and of earlier masters; recorded until they are fenced.
+    /// Sessions of failed jobs and of earlier masters; stored until all members have fenced them.
     retired: BTreeSet<ClientId>,
-    /// The epoch of the oldest of the failed jobs, or 0: the epochs of an earlier master's jobs are
-    /// not known.
+    /// The epoch of the oldest failed job whose session is not fenced, or 0 if an earlier master's job is among them:
+    /// its epoch is unknown.
     retired_in: u64,
     running: Option<RunningJob>,
     next_token: u64,
@@ -40,8 +40,8 @@ pub(super) struct JobScheduler {
 }
 
 impl JobScheduler {
-    /// Returns the state for another cluster. A job may still be under way, so its token is not
-    /// used again.
+    /// Returns the state for another cluster. A job of the old cluster can still be under way, so its token is not used
+    /// again.
     pub fn for_new_cluster(&self) -> JobScheduler {
         JobScheduler { next_token: self.next_token, ..JobScheduler::default() }
     }
@@ -51,12 +51,12 @@ impl JobScheduler {
         self.retired.iter().copied()
     }
 
-    /// Returns all sessions of jobs that have not ended.
+    /// Returns all sessions of jobs that have not ended: retired ones and the present one.
     pub fn sessions(&self) -> impl Iterator<Item = ClientId> {
         self.retired().chain(self.current)
     }
 
-    /// Forgets a retired session, which is fenced.
+    /// Forgets a retired session, because all members have fenced it.
     pub fn forget_retired(&mut self, repairer: ClientId) {
         self.retired.remove(&repairer);
     }
@@ -70,7 +70,7 @@ impl JobScheduler {
 /// A job that has succeeded.
 #[derive(Debug)]
 pub(super) struct FinishedJob {
-    /// The number of the view by which it worked.
+    /// The number of the view by which the job worked.
     pub view: u64,
     pub report: JobReport,
 }
@@ -83,7 +83,7 @@ struct RunningJob {
 }
 
 impl JobScheduler {
-    /// Retires a repair session, perhaps of an earlier master. It is still to be fenced.
+    /// Retires a repair session, possibly of an earlier master. The caller has it fenced.
     pub fn retire(&mut self, repairer: ClientId) {
         self.retired.insert(repairer);
     }
@@ -95,13 +95,13 @@ impl JobScheduler {
         retired.into_iter().chain(running).min()
     }
 
-    /// Returns whether a job may start now.
+    /// Returns whether a job is allowed to start now.
     pub fn may_start(&self, now_ms: u64) -> bool {
         let JobScheduler { running, not_before_ms, retired, .. } = self;
         running.is_none() && *not_before_ms <= now_ms && retired.is_empty()
     }
 
-    /// Starts a job, if one may start. It belongs to the newest epoch.
+    /// Starts a job, if one is allowed to start. The job belongs to the newest epoch.
     pub fn start(
         &mut self,
         ctx: &mut EventContext<'_>,
@@ -121,7 +121,7 @@ impl JobScheduler {
         ctx.push(MasterAction::Job { token, client, view, job });
     }
 
-    /// Returns the session of the next job, which is made if there is none.
+    /// Returns the session for the next job; a new one if there is none.
     fn repairer(
         &mut self,
         ctx: &mut EventContext<'_>,
@@ -137,7 +137,7 @@ impl JobScheduler {
         self.current
     }
 
-    /// Takes note that a job has ended. Returns its report, if it was under way and has succeeded.
+    /// Records that a job has ended. Returns its report, if it was the job under way and has succeeded.
     pub fn job_done(
         &mut self,
         ctx: &mut EventContext<'_>,

@@ -1,4 +1,4 @@
-//! Memory nodes that offer themselves. The module above explains names and identities.
+//! Memory nodes that join. The parent module explains names and identities.
 
 use fusee_control::events::Topic;
 use std::net::IpAddr;
@@ -19,7 +19,7 @@ use crate::settings::MAX_MEMORY_NODES;
 const MAX_ADDRESS_BYTES: usize = 512;
 
 impl MasterState {
-    /// Handles a join. `elsewhere`: the node is on another machine than this master, as far as that is known.
+    /// Handles a join. `elsewhere` tells that the node is known to be on another machine than this master.
     pub(super) fn join(
         &mut self,
         ctx: &mut EventContext<'_>,
@@ -55,7 +55,7 @@ impl MasterState {
             return refused("too many memory nodes have joined");
         }
         let mut writes = Vec::new();
-        // Before the old node's name comes back.
+        // The new node gets its name before the old node's name becomes free.
         let Some(new) = self.cluster.roster.add(new, &mut writes) else {
             return refused("no name is left");
         };
@@ -73,8 +73,8 @@ impl MasterState {
         MasterReply::Joined { node }
     }
 
-    /// Forgets a node that no view has ever had. It holds nothing, and no other process knows it: should it come back,
-    /// it joins anew. Its name comes back.
+    /// Forgets a node that no view has ever listed. The node holds nothing, and no other process knows it; if it comes
+    /// back, it joins anew. Its name becomes free.
     pub(super) fn forget_candidate(
         &mut self,
         ctx: &mut EventContext<'_>,
@@ -84,13 +84,13 @@ impl MasterState {
         debug_assert!(!self.cluster.in_view(node), "a member is lost or drained, never forgotten");
         self.detector.forget(node);
         self.admission.forget(node);
-        // Its answers must not count as those of the next node of that name.
+        // Otherwise the node's late answers would count as those of the next node of that name.
         ctx.calls.cancel_node(node);
         self.cluster.roster.forget(node, writes);
     }
 
-    /// Looks after another process that had this address: it has ended, or the new one announces an address that is not
-    /// its own.
+    /// Deals with another node of the same control address: either the old process has ended, or the new node announces
+    /// an address that is not its own. A lost or drained node is forgotten; a member is asked whether it still runs.
     fn displace_former_node(
         &mut self,
         ctx: &mut EventContext<'_>,
@@ -106,7 +106,7 @@ impl MasterState {
             .and_then(|view| view.members.iter().find(here))
             .map(|m| m.node);
         if let Some(old) = old {
-            // The identity in the answer tells which of them listens there.
+            // The identity in the answer tells which of the two processes listens at the address.
             ctx.decide(Decision::Probe(old));
         }
     }
@@ -134,12 +134,12 @@ impl MasterState {
         MasterReply::Joined { node }
     }
 
-    /// Takes note that a node is present.
+    /// Records that a node is present.
     pub(super) fn arrived(&mut self, ctx: &EventContext<'_>, node: MnId) {
         if !self.cluster.roster.arrived(node) {
             return;
         }
-        // This node may make possible what was not.
+        // With this node, an attempt to form the cluster or to place replicas can succeed that failed before.
         if self.cluster.view.is_some() {
             self.look_again();
         } else {
@@ -148,8 +148,8 @@ impl MasterState {
     }
 }
 
-/// Returns a node that is no member, and is absent or has not reported since it joined; an absent one first. It
-/// makes room for others.
+/// Returns a candidate that can be forgotten to make room for another one: an absent one, otherwise one that has not
+/// sent a heartbeat since it joined.
 fn idle_candidate(cluster: &ClusterFacts, detector: &FailureDetector) -> Option<MnId> {
     let waits = |node: &MnId| !cluster.in_view(*node);
     let nodes = || cluster.roster.nodes().map(|member| member.node).filter(waits);
@@ -157,7 +157,7 @@ fn idle_candidate(cluster: &ClusterFacts, detector: &FailureDetector) -> Option<
     absent.or_else(|| nodes().find(|node| !detector.has_spoken(*node)))
 }
 
-/// Checks that every process which reaches the other members can reach this one: sessions need all of them.
+/// Checks that every process that reaches the other members can also reach this one, because sessions need all members.
 fn check_fits(cluster: &ClusterFacts, new: &Member, elsewhere: bool) -> Result<(), String> {
     let addresses = [Some(&new.control), new.tcp.as_ref(), new.verbs.as_ref()];
     for address in addresses.into_iter().flatten() {
@@ -192,7 +192,7 @@ fn check_fits(cluster: &ClusterFacts, new: &Member, elsewhere: bool) -> Result<(
     let own = fabrics(new);
     let missing = common.iter().any(|fabric| !own.contains(fabric));
     let is_cut_off = !common.is_empty() && !common.iter().any(|fabric| own.contains(fabric));
-    // Before there is a view, the nodes that came first do not decide which fabrics the rest has to serve.
+    // Before there is a view, the nodes that came first do not decide which fabrics the others have to serve.
     if is_cut_off || (missing && cluster.view.is_some()) {
         return Err(format!(
             "the members of this cluster serve {}, and this node {}: clients could not reach all of \
@@ -207,12 +207,12 @@ fn check_fits(cluster: &ClusterFacts, new: &Member, elsewhere: bool) -> Result<(
 /// The places from which an address leads to its node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum AddressScope {
-    /// Everywhere, as far as the address shows.
+    /// The address leads to the node from everywhere, as far as the address shows.
     Network,
-    /// The machine of the node.
+    /// The address leads to the node only on the node's machine.
     OneMachine,
     Nowhere,
-    /// The address is a name inside of a process.
+    /// The address is a name inside of one process.
     Process,
 }
 
@@ -253,8 +253,8 @@ fn fabrics(member: &Member) -> Vec<&'static str> {
     served.into_iter().filter(|(_, address)| address.is_some()).map(|(name, _)| name).collect()
 }
 
-/// Returns the fabrics that reach all these members, and would also reach `new` if it served them; `None` without
-/// members. Over several machines, shared memory does not count.
+/// Returns the fabrics that reach all these members, and would also reach `new` if it served them; `None` if there are
+/// no members. If `new` and the members are on several machines, shared memory is left out.
 fn common_fabrics(members: &[&Member], new: &Member) -> Option<Vec<&'static str>> {
     let (first, rest) = members.split_first()?;
     let one_machine = members.iter().all(|member| host(member) == host(new));
@@ -266,7 +266,8 @@ fn common_fabrics(members: &[&Member], new: &Member) -> Option<Vec<&'static str>
     Some(common)
 }
 
-/// Bounds the numbers and texts of a join before they are stored: it may come from any process.
+/// Checks that the numbers and texts of a join are within bounds before they are stored, because any process can send
+/// one.
 fn check_member(member: &Member) -> Result<(), &'static str> {
     let fabrics = [&member.tcp, &member.shm, &member.verbs].into_iter().flatten();
     if fabrics.chain([&member.control]).any(|a| a.is_empty() || a.len() > MAX_ADDRESS_BYTES) {

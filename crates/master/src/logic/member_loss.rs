@@ -1,7 +1,8 @@
-//! Lost members: the next view goes on without them, as far as every subtable and region survives that.
+//! Lost members: the next view lacks them, as far as every subtable and region keeps a replica.
 //!
-//! `failure_detector` and its probes decide which members are gone. A member that the view cannot do without stays in
-//! it, and in the set here, until it is heard again or other members can go.
+//! `failure_detector` and its probes decide which members have failed. A failed member without which a subtable or
+//! region would have no replica stays in the view, and in [`FailedMembers`], until it sends a heartbeat again or other
+//! members can be removed.
 
 use fusee_control::count_with_noun;
 use fusee_control::events::Topic;
@@ -15,35 +16,35 @@ use super::context::EventContext;
 use super::decision::{Decision, NextView};
 use super::facts::ClusterFacts;
 
-/// The members that are gone and still in the view.
+/// The members that have failed and are still in the view.
 #[derive(Debug, Default)]
 pub(super) struct FailedMembers {
     gone: BTreeSet<MnId>,
 }
 
 impl FailedMembers {
-    /// Returns whether a member is gone and still in the view.
+    /// Returns whether a member has failed and is still in the view.
     pub fn has(&self, node: MnId) -> bool {
         self.gone.contains(&node)
     }
 
-    /// Returns whether all members are present.
+    /// Returns whether no member has failed.
     pub fn is_empty(&self) -> bool {
         self.gone.is_empty()
     }
 
-    /// Adds a member; returns whether it was present before.
+    /// Adds a member; returns whether it had not failed before.
     pub fn insert(&mut self, node: MnId) -> bool {
         self.gone.insert(node)
     }
 
-    /// Forgets a member that is present after all, or a member no longer.
+    /// Forgets a member that is present after all, or that is no longer in the view.
     pub fn forget(&mut self, node: MnId) {
         self.gone.remove(&node);
     }
 }
 
-/// A view without the members that are gone was impossible.
+/// The failed members that a view cannot do without.
 #[derive(Debug, PartialEq, Eq)]
 struct HopelessLoss {
     /// The number of the view in force.
@@ -51,15 +52,15 @@ struct HopelessLoss {
     gone: BTreeSet<MnId>,
 }
 
-/// The loss of members.
+/// The removal of failed members from the view.
 #[derive(Debug, Default)]
 pub(super) struct MemberLoss {
-    /// The last loss for which some subtable or region would have no replica left.
+    /// The last removal that was impossible, because some subtable or region would have had no replica left.
     hopeless: Option<HopelessLoss>,
 }
 
 impl MemberLoss {
-    /// Makes the view without the members that are gone, as far as every subtable and region survives that.
+    /// Makes the view without the failed members, as far as every subtable and region keeps a replica.
     pub fn step(&mut self, ctx: &mut EventContext<'_>, cluster: &ClusterFacts) {
         let Some(view) = &cluster.view else { return };
         if cluster.finishes && view.change.is_none() {
@@ -105,7 +106,7 @@ impl MemberLoss {
     }
 }
 
-/// Returns a text: the parts without a living replica, and the remedy.
+/// Returns a text about the parts without a living replica, and the remedy.
 fn describe_losses(view: &View, losing: &BTreeSet<MnId>) -> String {
     let is_lost = |node: MnId| losing.contains(&node);
     let tables = view.subtables.iter().filter(|table| !table.survives(is_lost)).count();
@@ -123,7 +124,7 @@ fn describe_losses(view: &View, losing: &BTreeSet<MnId>) -> String {
     )
 }
 
-/// Returns the view without these members.
+/// Returns the next view, which lacks these members, with its text.
 fn lossy(view: View, lost: &[MnId]) -> NextView {
     let count = |of: fn(&ViewChange) -> usize| view.change.as_ref().map_or(0, of);
     let change = count(|change| change.subtables.len());

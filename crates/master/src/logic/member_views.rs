@@ -1,21 +1,23 @@
-//! The view that each memory node shows, and the steps that wait for it.
+//! The view number that each memory node shows, and the steps that wait for it.
 //!
-//! A session and a member may both be cut off from the master. If the cluster goes on without that member, the session
-//! would read old values there. So each member shows the number of its view in its pool's header, and a session without
-//! a valid lease asks the members: what it has read counts only while more than half of the members of its view show no
-//! later view. For this to be enough, a view that *loses a member* takes effect, that is, leaves *frozen*, only when:
+//! A session and a member can both be cut off from the master. If a view change removes that member, the session would
+//! read old values there. So each member shows the number of its view in its pool's header, and a session without a
+//! valid lease asks the members: what the session has read is valid only if more than half of the members of its view
+//! show no later view. For this to be enough, a view that *loses a member* takes effect, that is, leaves *frozen*, only
+//! when:
 //!
 //! * all its members show its number;
-//! * they are at least half of the members of every view that a session may still be pinned by, so that no more than
-//!   half of these can show an older number. If more than half are lost at once, the change waits a lease instead, and
-//!   then goes on: there is nothing better, see `docs/operations.md`;
-//! * the leases of all sessions that do not follow have ended by the sessions' own clocks: these count less than a
-//!   lease from the moment when they asked, and the master counts a whole lease since it heard them.
+//! * they are at least half of the members of every earlier view by which a session is possibly still pinned, so that
+//!   no more than half of those members can show an older number. If more than half are lost at once, the change waits
+//!   a lease instead, and then goes on, because no better way exists (see `docs/operations.md`);
+//! * the leases of all sessions that have not acknowledged the view have ended by the sessions' own clocks: a session's
+//!   lease lasts less than a lease from the moment when it sent its heartbeat, and the master waits a whole lease from
+//!   the arrival of that heartbeat.
 //!
-//! The members of earlier views are recorded until a change has left *frozen*, or until all members show a later
-//! number: then a session that is pinned by such a view finds no majority. One member is added, or leaves empty, at a
-//! time: with two such steps between a session's view and a loss, the members that the session asks could have too
-//! little in common with those that were told.
+//! The master stores the members of earlier views until a change has left *frozen*, or until all members show a later
+//! number: from then on a session that is pinned by such a view finds no majority. Members are added, and empty members
+//! leave, one at a time. With two such steps between a session's view and a loss, the members that the session asks
+//! could have too few members in common with those that show the new number.
 
 use std::collections::BTreeMap;
 
@@ -29,47 +31,47 @@ use super::failure_detector::FailureDetector;
 use crate::record::{FORMER_KEY, MasterRecord, RecordWrite};
 use crate::settings::LeaseSettings;
 
-/// The pause after a failure.
+/// The pause after a member failed to answer.
 const PAUSE_MS: u64 = 100;
 
-/// The view numbers that members show and have to show.
+/// The view number that members have to show, and the numbers that they show.
 #[derive(Debug, Default)]
 pub(super) struct MemberViews {
     /// All members have to show this number or a later one.
     number: u64,
     members: BTreeMap<MnId, MemberView>,
-    /// The members of earlier views that a session may still be pinned by; recorded.
+    /// For each earlier view by which a session is possibly still pinned, its members; stored.
     former: Vec<Vec<MnId>>,
 }
 
-/// The view number that a member shows, as far as it has reported.
+/// The view number that a member has reported to show.
 #[derive(Debug, Default)]
 struct MemberView {
     number: u64,
-    /// The time at which it is told again, unless an answer comes.
+    /// The time at which the member is told again, unless an answer comes.
     again_ms: u64,
 }
 
 impl MemberViews {
-    /// Restores from the store.
+    /// Restores from the store the members of earlier views.
     pub fn restore_former(&mut self, former: Vec<Vec<MnId>>) {
         self.former = former;
     }
 
-    /// Sets the number of the view in force, which comes from the store or has just been formed. The numbers that its
-    /// members show are not known.
+    /// Sets the number that all members have to show: that of the stored view, or of the first view. Which numbers the
+    /// members show is unknown then.
     pub fn restore_number(&mut self, number: u64) {
         self.number = number;
     }
 
-    /// Forgets the members of earlier views: no session reads by these any more. Returns the write, to be made durable
-    /// together with what follows.
+    /// Forgets the members of earlier views, because no session reads by these views any more. Returns the writes,
+    /// which have to be made durable together with what depends on this.
     pub fn settle(&mut self) -> Vec<RecordWrite> {
         let is_settled = std::mem::take(&mut self.former).is_empty();
         if is_settled { Vec::new() } else { vec![RecordWrite::Remove(FORMER_KEY.into())] }
     }
 
-    /// Returns the members of earlier views that a session may still be pinned by.
+    /// Returns the members of each earlier view by which a session is possibly still pinned.
     pub fn former(&self) -> &[Vec<MnId>] {
         &self.former
     }
@@ -79,7 +81,7 @@ impl MemberViews {
         self.number
     }
 
-    /// Returns whether no session reads by a view with other members.
+    /// Returns whether no session reads by a view with other members than the present ones.
     pub fn is_settled(&self) -> bool {
         self.former.is_empty()
     }
@@ -99,22 +101,22 @@ impl MemberViews {
         self.members.iter().all(|(node, shown)| shown.number >= self.number || left_out(*node))
     }
 
-    /// Returns whether the members are at least half of those of each earlier view.
+    /// Returns whether the present members are at least half of the members of each earlier view.
     fn are_half(&self) -> bool {
         let left =
             |set: &Vec<MnId>| set.iter().filter(|node| self.members.contains_key(node)).count();
         self.former.iter().all(|set| 2 * left(set) >= set.len())
     }
 
-    /// Prepares for the next view, of this number, which has other members than those `before`, or has to be shown by
-    /// all of them. Returns the write to be made durable together with that view.
+    /// Requires that all members of the next view show its number. `before` has the members of the present view.
+    /// Returns the write that has to be made durable together with the next view.
     pub fn require(&mut self, number: u64, before: Vec<MnId>) -> RecordWrite {
         self.former.push(before);
         self.number = number;
         RecordWrite::Put(MasterRecord::Former(self.former.clone()))
     }
 
-    /// Tells members the number of the view that they have to be at.
+    /// Tells members the view number that they have to show.
     pub fn step(&mut self, ctx: &mut EventContext<'_>, cluster: &ClusterFacts) {
         let Some(view) = &cluster.view else { return };
         let members = cluster.members();
@@ -128,7 +130,7 @@ impl MemberViews {
         for node in members {
             let Some(shown) = self.members.get_mut(&node) else { continue };
             if shown.number < number && shown.again_ms <= ctx.now_ms {
-                // In case no answer comes at all.
+                // The request is repeated then in case that no answer comes at all.
                 shown.again_ms = ctx.now_ms.saturating_add(ctx.settings.lease.lease_ms);
                 let request = NodeRequest::StandAt { cluster: view.cluster, view: number };
                 ctx.call(&cluster.roster, node, request, CallPurpose::Stand(number));
@@ -136,7 +138,7 @@ impl MemberViews {
         }
     }
 
-    /// Handles a member's answer to that, or its failure.
+    /// Handles a member's answer to the request to show a number, or the failure of that request.
     pub fn stand_answered(
         &mut self,
         ctx: &mut EventContext<'_>,
@@ -155,14 +157,14 @@ impl MemberViews {
         }
     }
 
-    /// Returns whether all members show the number, except those that are gone and that the view cannot do without.
-    /// This is enough for a change that loses no member: a session that, by an earlier view, has made backup reads in
-    /// place of members that these bar, follows the change by now, or is fenced.
+    /// Returns whether all members show the number, except failed ones that the view cannot do without. This is enough
+    /// for a change that loses no member: if a session has made backup reads by an earlier view, because these failed
+    /// members bar another one, that session has acknowledged the change by now, or is fenced.
     fn is_shown_by_all_there(&self, cluster: &ClusterFacts) -> bool {
         self.is_shown_by_all_but(|node| cluster.failed.has(node))
     }
 
-    /// Returns whether all members have reported their bars at the number of the frozen change.
+    /// Returns whether all members show the number of the frozen change, and so have reported their bars.
     pub fn tell_all_bars(&self, cluster: &ClusterFacts) -> bool {
         if cluster.loses_a_member() {
             self.is_shown_by_all()
@@ -171,8 +173,8 @@ impl MemberViews {
         }
     }
 
-    /// Returns whether no session reads by an earlier view at a member that the cluster goes on without. `settles_bars`
-    /// tells whether the frozen change waits for the bars of all members.
+    /// Returns whether the frozen change is allowed to take effect: no session reads by an earlier view at a member
+    /// that the change removes. `settles_bars` tells whether the change also waits for the bars of all members.
     pub fn may_take_effect(
         &self,
         cluster: &ClusterFacts,

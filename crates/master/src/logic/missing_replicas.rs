@@ -1,4 +1,4 @@
-//! Subtables and regions with too few replicas, and the room for more.
+//! Subtables and regions with too few replicas, and the room for more replicas.
 
 use fusee_control::node::Extent;
 use fusee_core::data::Redundancy;
@@ -10,7 +10,7 @@ use super::facts::ClusterFacts;
 use crate::placement::{NodeRoom, choose_another};
 use crate::plan::{REGIONS, SUBTABLES, padded};
 
-/// The limit on subtables that one change adds.
+/// The limit on replicas of subtables that one change adds.
 const MAX_SUBTABLES: usize = 256;
 
 impl ClusterFacts {
@@ -20,8 +20,9 @@ impl ClusterFacts {
         (self.poor_subtables(ctx, view).count() + self.poor_regions(ctx, view).count()) as u64
     }
 
-    /// Returns whether replicas are missing that could be added: of subtables and replicated regions while there are
-    /// enough members, and columns of coded regions while there is room. Present room belongs to them.
+    /// Returns whether replicas are missing that members could hold: those of subtables and replicated regions while
+    /// there are enough members, and columns of coded regions while there is room. The present room is reserved for
+    /// them.
     pub fn owes_replicas(&self, ctx: &EventContext<'_>) -> bool {
         let Some(view) = &self.view else { return false };
         let usable = view.members.iter().filter(|member| self.is_usable(member.node)).count();
@@ -35,13 +36,14 @@ impl ClusterFacts {
             .redundancy()
         {
             Redundancy::Replicated => places.len() < usable,
-            // Few nodes can hold another column: the wait for one must not stop all other requests for regions.
+            // Few nodes can hold another column, and the wait for such a node must not stop all other requests for
+            // regions.
             _ => has_room(places),
         };
         self.poor_subtables(ctx, view).any(owes) || self.poor_regions(ctx, view).any(owes_region)
     }
 
-    /// Returns the reason why no member takes the missing replicas.
+    /// Returns the reason why no member takes the missing replicas, for operators.
     pub fn why_missing(&self, ctx: &EventContext<'_>) -> String {
         let Some(view) = &self.view else { return String::new() };
         let members = view.members.iter().filter(|member| self.is_usable(member.node)).count();
@@ -82,7 +84,7 @@ impl ClusterFacts {
         poor.map(|(number, region)| (number, region.places()))
     }
 
-    /// Returns the extents to add next, and their node.
+    /// Returns the missing replicas to add next, and the node that gets them.
     pub fn choose(&self, ctx: &EventContext<'_>) -> Option<(MnId, Vec<Extent>)> {
         let view = self.view.as_ref()?;
         let subtable = padded(view.geometry.subtable_bytes());
@@ -110,7 +112,8 @@ impl ClusterFacts {
         })
     }
 
-    /// Returns the number of missing replicas that find no room on the members once these new regions exist.
+    /// Returns the number of missing replicas that find no room on the members after new regions are added on these
+    /// nodes.
     pub fn missing_without_room(
         &self,
         ctx: &EventContext<'_>,
@@ -150,12 +153,13 @@ impl ClusterFacts {
         without
     }
 
-    /// Returns whether replicas may be placed on a node.
+    /// Returns whether new replicas are allowed on a node.
     pub fn is_usable(&self, node: MnId) -> bool {
         self.in_view(node) && !self.failed.has(node) && !self.roster.is_draining(node)
     }
 
-    /// Returns the number of extents, subtables or regions, of this padded size that fit on each usable node.
+    /// Returns how many extents of this padded size fit on each usable node. `regions` tells whether they are regions
+    /// or subtables.
     pub fn rooms(&self, view: &View, regions: bool, padded_bytes: u64) -> Vec<NodeRoom> {
         let usable = self.roster.nodes().filter(|member| {
             self.is_usable(member.node) && !self.full.contains(&(member.node, regions))

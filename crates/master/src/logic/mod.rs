@@ -1,46 +1,48 @@
 //! The master's decisions: a state machine without sockets, clocks, threads or files.
 //!
-//! The host passes in [`MasterEvent`]s and carries out the resulting [`MasterAction`]s in order. The writes of an
-//! [`MasterAction::Persist`] must be durable before any later action is carried out; they may be durable before earlier
-//! ones. The master names memory nodes, forms the cluster once enough of them have joined, and then hands out client
-//! ids and views. Gets and puts never pass it.
+//! The host passes in [`MasterEvent`]s and carries out the resulting [`MasterAction`]s in order. Before it carries out
+//! any action that follows a [`MasterAction::Persist`], the writes of that `Persist` must be durable; they are allowed
+//! to become durable before earlier actions are carried out.
 //!
-//! Each concern is a type with a state of its own. It reads the facts of the cluster (`facts`) and decides
-//! (`decision`); `apply` is the one place that carries decisions out.
+//! Each concern is a type with a state of its own. A concern reads the facts of the cluster (`facts`) and makes
+//! decisions (`decision`); only `apply` carries decisions out.
 //!
 //! Joining and identities:
 //!
-//! * The master leads one cluster, which an operator has asked for, and refuses requests of other clusters
-//!   (`cluster_identity`).
-//! * A memory node is known by its identity, a random number that it draws when it starts. A repeated join gives the
-//!   same name (`roster`). The name of a member is never given again (`node_names`).
+//! * The master leads one cluster, which an operator has requested, and refuses requests of other clusters
+//!   (`cluster_identity`). It forms that cluster when enough memory nodes have joined (`formation`).
+//! * The master recognizes a memory node by its identity, a random number that the node draws when it starts. A node
+//!   that joins repeatedly gets the same name each time (`roster`). A member's name is never given to another node
+//!   (`node_names`).
 //! * A node with a new identity replaces a node with the same control address that no view uses: two processes cannot
 //!   listen at one address, so the old process has ended.
-//! * A node that no view uses may join again with other addresses. A node that a view uses may not: sessions hold its
-//!   addresses in their views.
+//! * A node that no view uses is allowed to join again with other addresses. A node that a view uses is not, because
+//!   sessions know its addresses from their views.
 //! * Nodes that join a formed cluster become members at once (`admission`).
 //!
 //! In a formed cluster:
 //!
 //! * `failure_detector` decides which sessions have expired and which memory nodes are lost (`member_loss`).
-//! * Heartbeats are answered when there is news (`held_heartbeats`).
-//! * Expired sessions are fenced at all members (`fencing`) before anything follows from their end.
-//! * The view goes through its stages (`change`); jobs do the work, and recover clients (`job_scheduler`).
-//! * Before a view without a former member takes effect, its members show its number (`member_views`).
-//! * Leases rest on contact with more than half of the members (`contact`).
-//! * Slots that may have been read without a master are settled (`bar_settlement`).
+//! * A heartbeat is answered when the master has something new to say, or after a part of a lease (`held_heartbeats`).
+//! * All members fence an expired session (`fencing`) before the master acts on the session's end.
+//! * A change takes the view through its stages (`change`). Jobs do the work of the stages, and recover clients
+//!   (`job_scheduler`).
+//! * Before a view without a former member takes effect, the remaining members show its number (`member_views`).
+//! * A lease begins at the latest contact with more than half of the members, or at the heartbeat if that is earlier
+//!   (`contact`).
+//! * Slots that sessions have possibly read from backups, while no master ran, are settled (`bar_settlement`).
 //! * Missing replicas (`missing_replicas`) are added where there is room (`replica_addition`).
 //! * Then replicas move until all members have their shares (`rebalance`) and drained members are empty (`draining`).
 //! * The index grows when clients find no free slot (`splitting`).
+//! * Regions are added when clients find no free block (`region_addition`).
 //! * Splits, new regions and missing replicas take turns at changing the view (`change_rotation`).
 //! * Jobs look for damage in memory that no client reads (`scrubbing`).
-//! * Epochs tell when freed memory may be used again (`epochs`).
-//! * Regions are added when clients find no free block (`region_addition`).
+//! * Epochs tell when freed memory can be used again (`epochs`).
 //!
-//! Restarts: names, client ids, sessions and the view come from the store. With a view, all pending work follows from
-//! the view and the sessions; nothing else is stored. Without a view, the master asks the nodes that it knows whether
-//! they still run, and forms the cluster with those that answer or join. The next attempt to form it removes all that
-//! an unfinished one has left (see `formation_attempt`).
+//! Restarts: names, client ids, sessions and the view come from the store. If there is a view, all pending work follows
+//! from the view and the sessions, so no other plan is stored. Without a view, the master asks the nodes that it knows
+//! whether they still run, and forms the cluster with the nodes that answer or join. The next attempt to form the
+//! cluster releases everything that an unfinished attempt has reserved (`formation_attempt`).
 
 mod admission;
 mod apply;
@@ -116,10 +118,10 @@ use crate::record::MasterRecord;
 use crate::sessions::SessionState;
 use crate::settings::ClusterSettings;
 
-/// The pause before forming is tried again, or an absent node is asked again.
+/// The pause before the master tries again to form the cluster, or asks an absent node again.
 const RETRY_MS: u64 = 1_000;
 
-/// The master: its settings, the calls that it has made, and its state.
+/// The master: its settings, its calls to memory nodes under way, and its state.
 #[derive(Debug)]
 pub struct MasterLogic {
     settings: ClusterSettings,
@@ -128,8 +130,8 @@ pub struct MasterLogic {
     state: MasterState,
 }
 
-/// The facts of the cluster, and the concerns. Each concern has its own state, reads the facts, and decides; [`apply`]
-/// carries the decisions out.
+/// The facts of the cluster, and the concerns. Each concern has its own state, reads the facts, and makes decisions;
+/// [`apply`] carries the decisions out.
 #[derive(Debug)]
 struct MasterState {
     cluster: ClusterFacts,
@@ -156,8 +158,8 @@ struct MasterState {
 }
 
 impl MasterLogic {
-    /// Returns a master that goes on from a store's records. `random` and `secret` are random numbers; the master never
-    /// reveals `secret`.
+    /// Returns a master that continues from a store's records. `random` and `secret` are random numbers; the master
+    /// never reveals `secret`.
     pub fn restore(
         settings: ClusterSettings,
         random: u64,
@@ -168,7 +170,7 @@ impl MasterLogic {
         Ok(MasterLogic { settings, secret, calls: NodeCalls::default(), state })
     }
 
-    /// Returns the cluster that this master leads; `None` until an operator asks for one.
+    /// Returns the cluster that this master leads; `None` until an operator has requested one.
     pub fn cluster(&self) -> Option<ClusterId> {
         self.state.identity.cluster()
     }
@@ -178,19 +180,19 @@ impl MasterLogic {
         self.state.cluster.view.as_ref()
     }
 
-    /// Takes over the settings that a running master may change: see [`ClusterSettings::adjust`].
+    /// Adopts those of the new settings that a running master is allowed to change: see [`ClusterSettings::adjust`].
     pub fn adjust(&mut self, new: &ClusterSettings) {
         self.settings.adjust(new);
     }
 
-    /// Tells this master that it is to end. From now on it begins no change of the view, nor anything else that the
-    /// next master can do as well.
+    /// Tells this master that it is about to end. From now on it begins no change of the view, and no other work that
+    /// the next master can begin as well.
     pub fn finish(&mut self) {
         self.state.cluster.finishes = true;
     }
 
-    /// Returns whether no process waits for this master: no change is under way, all open sessions know that, and no
-    /// session is to be recovered.
+    /// Returns whether no process waits for this master: no change is under way, all open sessions have acknowledged
+    /// the view, and no session needs recovery.
     pub fn is_at_rest(&self) -> bool {
         let cluster = &self.state.cluster;
         cluster.view.as_ref().is_none_or(|view| {
@@ -200,8 +202,8 @@ impl MasterLogic {
         })
     }
 
-    /// Decides about an event. `now_ms` never decreases, and counts the time in which the machine sleeps; its origin
-    /// does not matter.
+    /// Handles an event, and returns the actions that the host has to carry out. `now_ms` never decreases, and includes
+    /// the time during which the machine sleeps; its origin does not matter.
     pub fn handle(&mut self, now_ms: u64, event: MasterEvent) -> Vec<MasterAction> {
         let MasterLogic { settings, secret, calls, state } = self;
         let mut ctx = EventContext::new(now_ms, settings, *secret, calls);
@@ -240,7 +242,7 @@ impl MasterState {
 
     fn restore(random: u64, records: Vec<MasterRecord>) -> Result<MasterState, RestoreError> {
         let mut state = MasterState::new(random);
-        // Without a cluster, the other records are remainders of a destroyed one.
+        // Without a record of the cluster, the other records are remainders of a destroyed one.
         let is_formed = records.iter().any(|record| matches!(record, MasterRecord::Cluster(_)));
         let is_rest = |record: &MasterRecord| {
             !matches!(record, MasterRecord::Destroyed(_) | MasterRecord::Events { .. })
@@ -305,7 +307,7 @@ impl MasterState {
 
     fn handle(&mut self, ctx: &mut EventContext<'_>, event: MasterEvent) {
         let is_tick = matches!(event, MasterEvent::Tick);
-        // Jobs run inside of the host: the end of one does not show that the host has taken in messages.
+        // Jobs run inside of the host, so the end of a job does not show that the host has taken in messages.
         if !matches!(event, MasterEvent::JobDone { .. }) {
             self.detector.pass(ctx.now_ms, ctx.settings.lease);
         }
@@ -327,7 +329,7 @@ impl MasterState {
                     self.cluster.sessions.connection_closed(connection, gone_at_ms);
                 }
             }
-            // Its process fetches a view, and sends its next heartbeat when it has it.
+            // The process at the other end fetches a view. It sends its next heartbeat when it has the view.
             MasterEvent::Fetching { connection } => {
                 self.cluster.sessions.fetching(self.detector.listened_ms(), connection);
             }
@@ -345,7 +347,7 @@ impl MasterState {
         }
     }
 
-    /// Has the concerns step, in this order. The decisions of one are carried out before the next one steps.
+    /// Runs the concerns in this order. The decisions of each concern are carried out before the next one runs.
     fn step(&mut self, ctx: &mut EventContext<'_>, is_tick: bool) {
         self.formation.step(ctx, &self.cluster, &self.identity, &self.detector);
         self.apply(ctx);
@@ -383,7 +385,7 @@ impl MasterState {
         purpose: CallPurpose,
         result: Result<NodeReply, String>,
     ) {
-        // Also if the answer is not needed any more.
+        // A node that does not answer a request for room is probed, even if its answer is no longer needed.
         let is_for_room =
             matches!(purpose, CallPurpose::Grow | CallPurpose::Split | CallPurpose::AddRegions);
         if is_for_room && result.is_err() {
@@ -397,7 +399,7 @@ impl MasterState {
             CallPurpose::Fence(clients) => {
                 self.fences.fence_answered(ctx, cluster, &self.jobs, node, &clients, &result);
             }
-            // A lost answer does no harm: the next such call has the same effect.
+            // A lost answer does no harm, because the next such call has the same effect.
             CallPurpose::Forget => {}
             CallPurpose::Stand(number) => self.views.stand_answered(ctx, node, number, result),
             CallPurpose::Unbar => self.bars.unbar_answered(ctx, node, result),

@@ -1,20 +1,20 @@
-//! The names of memory nodes: which are given, and which come back.
+//! The names of memory nodes: which are given, and which become free again.
 //!
 //! Sessions and other members keep the names in views for as long as they like, so the name of a member is never given
-//! again. The name of a node that waits to become a member is known to this master only: the node is called at its own
-//! address, and identified by its identity. So if the node goes, or another process takes its address, before a view
-//! has had it, its name comes back. Otherwise a node that joins again and again would use up the 65,535 names.
+//! again. Only this master knows the name of a node that waits to become a member: other processes call the node at its
+//! address, and identify it by its identity. So if the node ends, or another process takes its address, before any view
+//! lists it, its name becomes free. Otherwise a node that joins again and again would use up the 65,535 names.
 //!
-//! Late events for a name that came back:
+//! Late events for a name that became free:
 //!
 //! * *The node itself.* It reports by identity (`Join`, `Alive`), never by name, and is told that it is unknown.
 //! * *Answers to calls* to it. The calls are forgotten together with the node.
 //! * *A session.* It knows names only from views, and says hello by identity.
 //! * *A command of an operator*, with a name from an earlier status. So that `fusee drain` does not mean another node
-//!   than a moment ago, a name rests until [`REST`] others have come back.
+//!   than a moment ago, a name is given again only after [`REST`] other names have become free.
 //!
-//! A name comes back in the same write that forgets its node, and goes in the write that records the next one: whenever
-//! the master crashes, the name belongs to one of them, or is free.
+//! The write that forgets a node also frees its name, and the write that records the next node also takes the name. So
+//! whenever the master crashes, the name belongs to one of the two nodes, or is free.
 
 // Promise MST-6
 
@@ -24,15 +24,15 @@ use fusee_core::verbs::MnId;
 
 use crate::record::{MasterRecord, RecordWrite};
 
-/// The number of names that rest before the first of them is given again.
+/// The number of free names behind which a name waits before it is given again.
 pub(super) const REST: usize = 64;
 
 /// The names that can be given.
 #[derive(Debug, Default)]
 pub(super) struct NodeNames {
-    /// This name and all larger ones were never given.
+    /// The least of the names that were never given.
     next: u16,
-    /// Names that came back, the longest-rested one first.
+    /// Names that became free, the earliest first.
     free: VecDeque<u16>,
 }
 
@@ -45,7 +45,7 @@ impl NodeNames {
         self.free = free.into();
     }
 
-    /// Returns a name for another node; `None` if all have been used.
+    /// Returns a name for another node; `None` if no name is left.
     pub fn take(&mut self, writes: &mut Vec<RecordWrite>) -> Option<MnId> {
         let fresh = self.next.checked_add(1);
         if self.free.len() > REST || fresh.is_none() {
@@ -64,7 +64,7 @@ impl NodeNames {
         self.next < u16::MAX || !self.free.is_empty()
     }
 
-    /// Takes back the name of a node that no view has ever had.
+    /// Frees the name of a node that no view has ever listed.
     pub fn give_back(&mut self, node: MnId, writes: &mut Vec<RecordWrite>) {
         if !self.free.contains(&node.0) {
             self.free.push_back(node.0);

@@ -1,4 +1,4 @@
-//! Blocks that pass from one session to another, and the ends of sessions in order.
+//! Blocks that pass from one session to another, and sessions that close normally.
 
 use fusee_control::master::{MasterReply, Orphan};
 use fusee_core::layout::BlockShape;
@@ -10,15 +10,16 @@ use super::refused;
 use crate::request_kinds::{HandOver, OrphanRequest};
 use crate::sessions::OrphanTaker;
 
-/// For this long, a block that a session has seen to be in use is given out for its own size class only.
+/// The time for which the master gives a block only for its own size class, because a session has seen that it is in
+/// use.
 const USED_FOR_MS: u64 = 1_000;
 
-/// Gives a session an orphaned block. Returns `None` without a view.
+/// Gives a session an orphaned block, if one is suitable. Returns `None` if there is no view.
 ///
-/// No block of a region that is being copied: its new owner would be recorded on replicas whose table has been
-/// copied already. And none to a session that is pinned by an older view: it would not record itself as owner on a
-/// replica that was added since, and what it writes would be taken for a block that it never took over. (Before
-/// another replica is added, the master waits for the sessions that are pinned by this view.)
+/// A block of a region that is being copied is not given: the copy of the region's table was possibly made already, and
+/// would not record the new owner. A session that is pinned by an older view gets no block either: it would not record
+/// itself as owner on a replica that was added since, and its objects would be taken for those of a block that it never
+/// took over. (Before another replica is added, the master waits for the sessions that are pinned by this view.)
 pub(super) fn take_orphan(
     ctx: &mut EventContext<'_>,
     cluster: &mut ClusterFacts,
@@ -32,7 +33,7 @@ pub(super) fn take_orphan(
     }
     let mut writes = Vec::new();
     let block_bytes = view.geometry.block_bytes;
-    // A session that needs room at once cannot use a block whose objects have all been allocated once.
+    // A session that needs room at once cannot use a block whose objects were all allocated already.
     let has_room = |orphan: &Orphan| {
         BlockShape::new(block_bytes, orphan.class).is_some_and(|s| orphan.first < s.objects)
     };
@@ -41,7 +42,7 @@ pub(super) fn take_orphan(
         region.is_some_and(|region| region.redundancy() == redundancy && region.is_there())
             && !view.is_region_frozen(orphan.block.region)
     };
-    // A session that takes a block of any class first gets one without room, so that those with room are left to
+    // A session that takes a block of any class gets one without room at first, so that blocks with room are left to
     // sessions that can use them.
     let has_room = |orphan: &Orphan| has_room(orphan) == class.is_some();
     let first = |orphan: &Orphan| may_use(orphan) && has_room(orphan);
@@ -49,7 +50,9 @@ pub(super) fn take_orphan(
     sessions.forget_used(ctx.now_ms);
     let mut orphan = sessions.take_orphan(taker, class, first, &mut writes);
     if orphan.is_none() && full {
-        // Objects that are not marked as free are found only when memory is short.
+        // A session that needs a class gets no block whose free bitmap possibly lacks bits: its free objects would be
+        // found only by a comparison with the index, for which a session takes a block of any class when memory is
+        // short.
         let is_marked = |left: &Orphan| class.is_none() || left.marked.is_some();
         let may_use = |orphan: &Orphan| may_use(orphan) && is_marked(orphan);
         orphan = sessions.take_orphan(taker, class, may_use, &mut writes);
@@ -59,7 +62,7 @@ pub(super) fn take_orphan(
     Some(MasterReply::Orphan { orphan, owner_lives })
 }
 
-/// Takes over the blocks that a session hands on.
+/// Takes over the blocks that an open session hands on.
 pub(super) fn hand_on(
     ctx: &mut EventContext<'_>,
     cluster: &mut ClusterFacts,
@@ -81,7 +84,7 @@ pub(super) fn hand_on(
     }
 }
 
-/// Ends a session in order, and takes over the blocks that it hands on.
+/// Ends a session that closes normally, and takes over the blocks that it hands on.
 pub(super) fn close(
     ctx: &mut EventContext<'_>,
     cluster: &mut ClusterFacts,

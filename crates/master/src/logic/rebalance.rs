@@ -1,19 +1,20 @@
-//! Moves of replicas between members: first all replicas of drained members, then the replicas by which some members
-//! hold more than their share.
+//! Moves of replicas between members: first all replicas of drained members, then replicas of members that hold more
+//! than their share.
 //!
-//! A member's *load* is the number of its replicas over the size of its pool, for subtables and for regions apart. A
-//! replica moves if this reduces the sum of the squares of the loads. So the moves end, and members with equal pools
-//! then differ by one replica at most. Primaries do more work than backups: a primary moves if the donor has at least
-//! two more primaries than the receiver, otherwise a backup. (The first place of a region has more to hand over than
-//! the others.)
+//! A member's *load* is the number of its replicas divided by the size of its pool; subtables and regions have separate
+//! loads. A replica moves if this reduces the sum of the squares of the loads. So the moves end at some point, and then
+//! the replicas of members with equal pools differ by one at most. Primaries do more work than backups: a primary moves
+//! if the giving member has at least two more primaries than the receiving one, otherwise a backup. (For a region, the
+//! primary is its first place, which hands out the blocks.)
 //!
-//! Where pools are nearly full, a replica of a drained member may find room only on members that hold the same item
-//! already. Then another replica makes way: it moves there, and leaves its own room.
+//! Where pools are nearly full, a replica of a drained member sometimes finds room only on members that hold the same
+//! item already. Then another member's replica of another item moves there, and the drained member's replica gets its
+//! place.
 //!
 //! Regions of copies do not move: when a drained member holds nothing else, they are given up.
 //!
-//! One region moves at a time, since no object is placed in a region that is being copied. Subtables for one receiver
-//! move together, since writes to them wait. The results depend on nothing but the arguments.
+//! One region moves at a time, because no object is placed in a region that is being copied. All subtables that one
+//! member receives move together, because writes to them wait. The result of each choice depends only on the arguments.
 //!
 //! `plan` uses the same rules to even out the first placement.
 
@@ -33,24 +34,24 @@ const MAX_SUBTABLES: usize = 32;
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct ReplicaMoves {
     pub to: MnId,
-    /// The extents, each with its present place.
+    /// The extents, each with the place that its replica leaves.
     pub extents: Vec<(Extent, PoolPlace)>,
 }
 
-/// The items of one kind, subtables or regions, and the room for them.
+/// The items of one kind, subtables or regions, and the room for more replicas of such items.
 pub(crate) struct RebalanceItems<'v> {
     /// The places of each item, the primary first.
     items: Vec<&'v [PoolPlace]>,
-    /// The numbers of items that stay where they are; the others may move.
+    /// The numbers of items whose replicas do not move.
     stay: BTreeSet<usize>,
     extent: fn(u32) -> Extent,
-    /// The room on members; those that are not named take nothing.
+    /// The room on members, in items; members without an entry receive nothing.
     rooms: Vec<NodeRoom>,
     most: usize,
 }
 
 impl<'v> RebalanceItems<'v> {
-    /// Returns the items of a plan, of either kind.
+    /// Returns the items of a plan, which are subtables or regions.
     pub fn planned(items: &'v [Vec<PoolPlace>], rooms: Vec<NodeRoom>) -> RebalanceItems<'v> {
         let extent = |subtable| Extent::Subtable { subtable };
         let items = items.iter().map(|places| &places[..]).collect();
@@ -65,14 +66,14 @@ impl<'v> RebalanceItems<'v> {
 
     pub fn regions(view: &'v View, rooms: Vec<NodeRoom>) -> RebalanceItems<'v> {
         let items = view.regions.iter().map(Region::places).collect();
-        // Regions of copies stay where they are, or go with their node.
+        // Regions of copies stay on their node, or are given up when it leaves.
         let copies = view.regions.iter().enumerate().filter(|(_, r)| r.copies_on().is_some());
         let stay = copies.map(|(number, _)| number).collect();
         let extent = |region| Extent::Region { region, primary: false };
         RebalanceItems { items, stay, extent, rooms, most: 1 }
     }
 
-    /// Returns the next moves: off the `drained` members, or if there are none, off members with too much.
+    /// Returns the next moves: off the `drained` members, or if there are none, off members with more than their share.
     pub fn next(&self, members: &[Member], drained: &[MnId]) -> Option<ReplicaMoves> {
         let mut state = RebalanceState::new(self, members);
         let mut moves: Option<ReplicaMoves> = None;
@@ -100,9 +101,9 @@ struct MemberLoad {
     pool_bytes: u64,
 }
 
-/// The state after the moves so far.
+/// The state after the moves chosen so far.
 struct RebalanceState {
-    /// The holders of each item; with the place, if the replica may still move.
+    /// The members that hold each item, the primary first. A replica that can still move also has its place.
     items: Vec<Vec<(MnId, Option<PoolPlace>)>>,
     loads: BTreeMap<MnId, MemberLoad>,
     rooms: BTreeMap<MnId, u64>,
@@ -140,7 +141,7 @@ impl RebalanceState {
         self.rooms.entry(to).and_modify(|room| *room -= 1);
     }
 
-    /// Returns the members that can take an item, the one that needs it most first.
+    /// Returns the members with room for an item, the one with the least load first.
     fn receivers(&self, only: Option<MnId>) -> Vec<MnId> {
         let fitting = self.rooms.iter().filter(|(_, room)| **room > 0).map(|(node, _)| *node);
         let mut fitting: Vec<MnId> =
@@ -154,7 +155,8 @@ impl RebalanceState {
         fitting
     }
 
-    /// Returns an item that `from` holds and `to` does not: a primary or a backup as wanted, if there is one.
+    /// Returns an item of which a replica can move from `from` to `to`: its primary or a backup as wanted, otherwise
+    /// any.
     fn item(&self, from: MnId, to: MnId, primary: bool) -> Option<usize> {
         let mut movable = self.items.iter().enumerate().filter_map(|(item, nodes)| {
             let at = nodes.iter().position(|(node, place)| *node == from && place.is_some())?;
@@ -166,7 +168,7 @@ impl RebalanceState {
         Some(wanted.unwrap_or(first).0)
     }
 
-    /// Returns a replica that has to leave a drained member, and its receiver.
+    /// Returns an item whose replica has to leave a drained member, that member, and the receiver.
     fn drain_move(&self, drained: &[MnId], only: Option<MnId>) -> Option<(usize, MnId, MnId)> {
         let receivers = self.receivers(only);
         drained.iter().find_map(|from| {
@@ -174,8 +176,9 @@ impl RebalanceState {
         })
     }
 
-    /// Returns a replica that makes way for one that has to leave a drained member, and its receiver. The receiver has
-    /// room that the leaving replica cannot use, because the receiver holds the same item already.
+    /// Returns an item, its holder and a receiver. The replica makes room on the holder for one that has to leave a
+    /// drained member. The receiver has room that the leaving replica cannot use, because the receiver holds the same
+    /// item already.
     fn make_way(&self, drained: &[MnId], only: Option<MnId>) -> Option<(usize, MnId, MnId)> {
         let leaves = |nodes: &&Vec<(MnId, Option<PoolPlace>)>| {
             nodes.iter().any(|(node, place)| drained.contains(node) && place.is_some())
@@ -191,7 +194,7 @@ impl RebalanceState {
         })
     }
 
-    /// Returns a replica of a member that has too much, and a receiver that has too little.
+    /// Returns an item, a member with more than its share that gives the replica away, and a receiver with less.
     fn balancing_move(&self, only: Option<MnId>) -> Option<(usize, MnId, MnId)> {
         let mut donors: Vec<(MnId, MemberLoad)> =
             self.loads.iter().map(|(n, l)| (*n, *l)).collect();
@@ -259,7 +262,8 @@ mod tests {
         }
     }
 
-    /// Moves until nothing is left to move. Returns replicas and primaries of each member, and the number of moves.
+    /// Moves regions until no further move is wanted. Returns the replicas and the primaries of each member, and the
+    /// number of moves.
     fn settle(view: &mut View, drained: &[MnId]) -> (Vec<u64>, Vec<u64>, usize) {
         let mut moved = 0;
         loop {
@@ -345,7 +349,8 @@ mod tests {
 
     #[test]
     fn something_makes_way_where_all_rooms_are_on_holders() {
-        // Node 2 leaves; there is room on node 0 only, which holds what node 2 holds.
+        // Node 2 leaves. There is room only on node 0, which already has a replica of region 0, the first region on
+        // node 2.
         let view = view(&[100; 3], &[&[0, 2], &[1, 2]]);
         let rooms = [(0, 1), (1, 0)].map(|(node, items)| NodeRoom { node: MnId(node), items });
         let kind = RebalanceItems::regions(&view, rooms.to_vec());

@@ -1,42 +1,44 @@
-//! Regions on demand: the pool grows when clients find no free block anywhere.
+//! Regions on demand: the data space grows when clients find no free block anywhere.
 //!
-//! A cluster is formed with few regions. A client to which every member has answered that it has no free block tells
-//! the master, waits for a newer view, and asks again. As with splits, nothing of this is stored: clients repeat their
-//! requests.
+//! A cluster is formed with few regions. If every member has told a client that it has no free block, the client tells
+//! the master, waits for a newer view, and asks the members again. As with splits, requests are not stored: clients
+//! repeat them.
 //!
-//! Requests that come while the view changes are remembered. One change serves all of them, whatever redundancies they
-//! name. It is the next change, before any further replica is moved or added.
+//! The master remembers requests that come while the view changes. One change serves all of them, whatever redundancies
+//! they name. It comes before any replica moves.
 //!
-//! When the view is stable, the members with the most room are chosen for the new regions, and each reserves its
+//! When the view is stable, the master chooses the members with the most room for the new regions. Each reserves its
 //! replica under the number that the region is going to have. Then:
 //!
-//! | view | sessions that know the region | its blocks are handed out by |
+//! | view | sessions that know the region | the node that hands out its blocks |
 //! |---|---|---|
-//! | frozen | those that have heard of this view | no node |
-//! | transforming | all that are pinned | its primary, as soon as the job has told it to lead |
-//! | stable | | its primary |
+//! | frozen | those that have received this view | none |
+//! | transforming | all that are pinned | its primary, as soon as the job has told it to |
+//! | stable | all that are pinned | its primary |
 //!
-//! So no word can lead into a region that its reader does not know: before the first block is handed out, all sessions
-//! have acknowledged a view with the region, or are fenced. Meanwhile only requests for blocks wait.
+//! So no slot word leads into a region that its reader does not know: before a node hands out the region's first block,
+//! all sessions have acknowledged a view with the region, or are fenced. Meanwhile only requests for blocks wait.
 //!
-//! If the master crashes before the view is stored, its successor gets the same extents again under the same numbers;
-//! after that, the rest follows from the view. If a member is lost while the change is frozen, its regions come with
-//! the replicas that are left, or not at all without any: no session has used them. Later it is a loss like any other.
+//! If the master crashes before the view is stored, the next master gets the same extents again under the same numbers;
+//! after that, all further steps follow from the view. If a member is lost while the change is frozen, the new regions
+//! keep the replicas that are left, and regions without any replica are dropped: no session has used them. A later loss
+//! is treated like any other.
 //!
-//! *Number.* At least an eighth of the present regions, and a block for every session that asked; at most 16 at once.
+//! *Number.* One change adds at least an eighth of the present regions, and as many as give a block to every session
+//! that asked; at most 16.
 //!
-//! *Room for redundancy.* While replicas are missing, a region is added only where room stays for all missing ones that
-//! members could hold: otherwise these would be missing until another node joins. Missing replicas and regions also
-//! take turns ([`change_rotation`](super::change_rotation)), so that clients that write without end do not keep the
-//! replicas away.
+//! *Room for redundancy.* While replicas are missing, a region is added only where room remains for all missing
+//! replicas that members could hold. Otherwise these would be missing until another node joins. Missing replicas and
+//! regions also take turns ([`change_rotation`](super::change_rotation)), so that clients that write without pause do
+//! not keep the missing replicas waiting.
 //!
-//! *Drains first.* The start of a drain requires that the other members have room for what the node holds. A region is
-//! added only where that stays true.
+//! *Drains first.* A drain begins only if the other members have room for what the node holds. A region is added only
+//! where this room remains.
 //!
-//! *Room for the index.* When a region is asked for, the present regions are full, and the index serves them. If
-//! objects keep their sizes, every further region needs as much more index as the present ones have. So a region counts
-//! with its share of the index: it is added only where both fit, and the index can always grow with the data that there
-//! is room for.
+//! *Room for the index.* When a client asks for a region, the present regions are full, and the index has an entry for
+//! each object in them. If objects keep their sizes, a further region needs as much additional index as a present
+//! region has. So each region is added only where there is room for the region and its share of the index. Then the
+//! index can always grow with the data.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -64,18 +66,18 @@ use crate::settings::MAX_REGIONS;
 
 /// The limit on regions that one change adds.
 const TOGETHER: u64 = 16;
-/// A request adds at least one region for every so many present ones.
+/// One change adds at least one region for this many present regions.
 const GROWTH: u64 = 8;
 
-/// The regions that clients want.
+/// The regions that clients want, and the reservation of room for new regions.
 #[derive(Debug, Default)]
 pub(super) struct RegionAddition {
-    /// The sessions that have asked since the last choice, by redundancy.
+    /// The sessions that have asked since members were last chosen, by redundancy.
     askers: BTreeMap<Redundancy, BTreeSet<ClientId>>,
-    /// The room that is being reserved.
+    /// The reservation under way.
     under_way: Option<ExtentReservation>,
-    /// The redundancies of the regions that the change under way brings. A new master does not know them: then regions
-    /// may come twice.
+    /// The redundancies of the regions that the change under way adds. A master that takes over during the change does
+    /// not know them, so it possibly adds regions that are not needed.
     coming: BTreeSet<Redundancy>,
     /// The number of the last stable view that this master has seen.
     stable: u64,
@@ -83,7 +85,7 @@ pub(super) struct RegionAddition {
 }
 
 impl RegionAddition {
-    /// Forgets the room that was being reserved, since the view has changed. Clients that still need regions ask again.
+    /// Forgets the reservation under way, because the view has changed. Clients that still need regions ask again.
     pub fn abandon(&mut self) {
         self.under_way = None;
     }
@@ -93,12 +95,12 @@ impl RegionAddition {
         self.under_way.is_some()
     }
 
-    /// Returns whether members are reserving room for regions, and have not been for long.
+    /// Returns whether members are reserving room for regions, and began a short time ago.
     pub fn is_under_way(&self, now_ms: u64) -> bool {
         self.under_way.as_ref().is_some_and(|reserving| reserving.is_young(now_ms))
     }
 
-    /// Takes note that no change is under way, by the view of this number.
+    /// Records that the view of this number is stable.
     pub fn note_stable_view(&mut self, stable: u64) {
         self.coming.clear();
         self.stable = stable;
@@ -114,7 +116,7 @@ impl RegionAddition {
         request: RegionRequest,
     ) -> MasterReply {
         let RegionRequest { client, view: number, redundancy, call } = request;
-        // Both a change and a reservation end with a newer view.
+        // A change ends with a newer view, and so does a reservation: the client waits for that view.
         if view.change.is_some() || self.under_way.is_some() {
             if !self.is_on_its_way(view, redundancy, number) {
                 self.askers.entry(redundancy).or_default().insert(client);
@@ -126,7 +128,7 @@ impl RegionAddition {
         }
         if let Some(reason) = cluster.why_no_region(ctx, redundancy) {
             let owes = cluster.owes_replicas(ctx);
-            // A restoration ends with a newer view.
+            // Restoring a replica ends with a newer view, for which the client waits.
             if owes && cluster.choose(ctx).is_some() {
                 return MasterReply::Done;
             }
@@ -141,13 +143,13 @@ impl RegionAddition {
         MasterReply::Done
     }
 
-    /// Returns whether a region of this redundancy is coming, or has come since a client asked by the view of this
-    /// number: the client did not know it, or no memory node led it yet.
+    /// Returns whether a region of this redundancy is coming, or has come since view `asked_by`, by which a client
+    /// asked: the client did not know the region, or no memory node handed out its blocks yet.
     fn is_on_its_way(&self, view: &View, redundancy: Redundancy, asked_by: u64) -> bool {
         let reserving = self.under_way.iter().filter(|it| it.view == view.number);
         let mut reserved = reserving.flat_map(|reserving| &reserving.items);
-        // During a change, a region may have another primary only because one was lost, which makes no room. So views
-        // count once they are stable.
+        // During a change, a region can have a new primary only because the old one was lost, which makes no room. So a
+        // new primary counts only in a stable view.
         let has_come = |since: u64| since > asked_by && since <= self.stable;
         self.coming.contains(&redundancy)
             || reserved.any(|item| item.redundancy == redundancy)
@@ -157,7 +159,7 @@ impl RegionAddition {
             })
     }
 
-    /// Begins to add the regions that are wanted. Returns whether other changes have to wait for that.
+    /// Begins to add the regions that clients want. Returns whether other changes have to wait for that.
     pub fn step(&mut self, ctx: &mut EventContext<'_>, cluster: &ClusterFacts) -> bool {
         let Some(view) = &cluster.view else { return false };
         let number = view.number;
@@ -183,7 +185,7 @@ impl RegionAddition {
         self.under_way.is_some()
     }
 
-    /// Handles a node's answer to a request for room, or its failure.
+    /// Handles a node's answer to a request for room, or the failure of that request.
     pub fn add_answered(
         &mut self,
         ctx: &mut EventContext<'_>,
@@ -215,7 +217,7 @@ impl RegionAddition {
         }
     }
 
-    /// Makes the view with the new regions, whose room is reserved.
+    /// Makes the view with the new regions, once room for them is reserved.
     fn take_regions_in(
         &mut self,
         ctx: &mut EventContext<'_>,
@@ -230,7 +232,7 @@ impl RegionAddition {
             let replicas = cluster.places_of_new_regions(ctx, view, item.redundancy);
             replicas.is_some_and(|replicas| item.places().len() >= replicas)
         };
-        // A region with too few places ends the list: the numbers of those behind it would be wrong.
+        // A region with too few places ends the list, because the regions behind it would get wrong numbers.
         let items = reserving.items.iter().take_while(has_all);
         let regions: Vec<(Redundancy, Vec<PoolPlace>)> =
             items.map(|item| (item.redundancy, item.places())).collect();
@@ -239,7 +241,7 @@ impl RegionAddition {
         }
         let next = view.with_new_regions(&regions);
         if let Err(error) = next.check() {
-            // The offsets come from memory nodes.
+            // The offsets come from memory nodes, so they are possibly wrong.
             let text = format!("memory nodes gave room for regions that is none: {error}");
             ctx.warn(Topic::Room, text);
             self.not_before_ms = ctx.now_ms + PAUSE_MS;
@@ -258,8 +260,8 @@ impl RegionAddition {
 }
 
 impl ClusterFacts {
-    /// Returns the number of regions of replicated values that could be added now, up to [`TOGETHER`], and the reason
-    /// if there are none.
+    /// Returns how many regions of replicated values could be added now, up to [`TOGETHER`], and the reason if none
+    /// could.
     pub fn more_regions(&self, ctx: &EventContext<'_>) -> (u64, Option<String>) {
         if self.view.is_none() {
             return (0, None);
@@ -270,7 +272,7 @@ impl ClusterFacts {
         }
     }
 
-    /// Returns the obstacle to another region of this redundancy, and the remedy; `None` if one can be added.
+    /// Returns the reason why no region of this redundancy can be added, with the remedy; `None` if one can be added.
     fn why_no_region(&self, ctx: &EventContext<'_>, redundancy: Redundancy) -> Option<String> {
         let view = self.view.as_ref()?;
         let next = "start another memory node";
@@ -305,7 +307,8 @@ impl ClusterFacts {
         ))
     }
 
-    /// Returns the members for new regions, up to the wanted number of each redundancy, each primary first.
+    /// Returns the members for new regions, up to the wanted number for each redundancy; the primary is first in each
+    /// region.
     fn choose_members(
         &self,
         ctx: &EventContext<'_>,
@@ -354,8 +357,8 @@ impl ClusterFacts {
         now.0 <= before.0 && now.1 <= before.1
     }
 
-    /// Returns the number of replicas that find no room once these regions exist: those that leave members, and those
-    /// that are missing.
+    /// Returns the numbers of replicas that find no room after these regions are added: replicas that leave members,
+    /// and missing replicas.
     fn homeless_beside(
         &self,
         ctx: &EventContext<'_>,
@@ -368,8 +371,9 @@ impl ClusterFacts {
         (leaving, self.missing_without_room(ctx, view, &nodes))
     }
 
-    /// Returns the number of places of a new region. With too few members, a replicated region gets fewer places, and
-    /// the rest as soon as there are more members; a coded region begins with all of its columns.
+    /// Returns the number of places of a new region; `None` if members are too few. A replicated region gets fewer
+    /// places if there are few members, and further places when there are more; a coded region has all of its columns
+    /// from the start.
     fn places_of_new_regions(
         &self,
         ctx: &EventContext<'_>,
@@ -386,7 +390,7 @@ impl ClusterFacts {
         (1..=members).contains(&places).then_some(places)
     }
 
-    /// Returns the number of regions that fit on each member of the view, each with its share of the index.
+    /// Returns how many regions fit on each member of the view, each region together with its share of the index.
     fn region_rooms(&self, view: &View) -> Vec<NodeRoom> {
         let index: u64 = view.subtables.iter().map(|s| s.replicas().len() as u64).sum();
         let data: u64 = view.regions.iter().map(|r| r.places().len() as u64).sum();
@@ -397,7 +401,7 @@ impl ClusterFacts {
     }
 }
 
-/// Returns the number of regions to add of each redundancy, for these askers.
+/// Returns how many regions of each redundancy to add for these askers.
 fn wanted_regions(
     view: &View,
     askers: &BTreeMap<Redundancy, BTreeSet<ClientId>>,
@@ -407,8 +411,8 @@ fn wanted_regions(
     let count = |(redundancy, askers): (&Redundancy, &BTreeSet<ClientId>)| {
         let there = view.regions.iter();
         let there = there.filter(|r| r.redundancy() == *redundancy && r.is_there()).count();
-        // With only one region, nothing could be written while it is copied. Regions for copies (of EC-oriented
-        // values) never move.
+        // With only one region, no object could be written while it is copied. Regions for copies (of EC-oriented
+        // values) are never copied, so one is enough.
         let alone = if matches!(redundancy, Redundancy::Copies(_)) { 1 } else { 2 };
         let least = if there == 0 { alone } else { (there as u64).div_ceil(GROWTH) };
         (*redundancy, (askers.len() as u64).div_ceil(blocks).max(least).min(most))
@@ -416,7 +420,7 @@ fn wanted_regions(
     askers.iter().map(count).collect()
 }
 
-/// Returns the number of regions that each member leads.
+/// Returns the number of regions whose blocks each member hands out.
 fn leads(view: &View) -> BTreeMap<MnId, u64> {
     let mut led = BTreeMap::new();
     for leader in view.regions.iter().filter_map(Region::leader) {

@@ -1,16 +1,16 @@
-//! Replicas that are added where there is room, some of them in the place of others: so redundancy comes back, and
-//! members get even shares.
+//! The addition of replicas where there is room: missing ones to restore redundancy, others in place of replicas
+//! elsewhere to give members even shares.
 //!
-//! When the view is stable and no session is to be recovered, the first subtable or region with too few replicas gets
-//! another one. All subtables that go to one node go together. Regions go one at a time, since no session can place
-//! objects in a region that is being copied. When no replica is missing, replicas move as `rebalance` says, at a pace:
-//! after each move there is a pause as long as its bytes take at the rate of the settings. Last, members that are
-//! drained and empty leave.
+//! When the view is stable and no session needs recovery, the first subtable or region with too few replicas gets
+//! another one. All subtables that one node receives are added together. Regions are added one at a time, because
+//! sessions place no objects in a region that is being copied. When no replica is missing, replicas move as `rebalance`
+//! chooses. After each move there is a pause as long as its bytes take at the rate of the settings. Last, members that
+//! are drained and empty leave.
 //!
-//! First the node reserves the room. Then the view says where it is, with the replica *joining*. Nothing of this is
-//! stored before the view: a master that starts anew asks again, and gets the same places. A node may have less room
-//! than the view tells, if an earlier choice was given up. Then it refuses, and is passed over until something else
-//! changes.
+//! First the node reserves the room. Then the next view names its place, and marks the replica as *joining*. Nothing of
+//! this is stored before that view: a master that restarts asks again, and gets the same places. If an earlier
+//! reservation was not used, a node has less room than the view tells. Then it refuses, and gets no further requests
+//! until something changes.
 
 use fusee_control::count_with_noun;
 use fusee_control::events::Topic;
@@ -28,55 +28,55 @@ use super::draining::finish_drain;
 use super::facts::ClusterFacts;
 use super::reservation;
 
-/// The pause after a node did not do what it was asked for.
+/// The pause after a node failed to reserve room.
 const PAUSE_MS: u64 = 1_000;
 /// The longest wait for an answer.
 const PATIENCE_MS: u64 = 15_000;
 
-/// The replicas that are being added, and the obstacles.
+/// The reservation for replicas that is under way, and the obstacles to the next one.
 #[derive(Debug, Default)]
 pub(super) struct ReplicaAddition {
     under_way: Option<ReplicaReservation>,
     not_before_ms: u64,
-    /// The operator was told that no node has room.
+    /// The operator was told of a problem that prevents further replicas.
     told: bool,
-    /// The view in which nothing can be done, unless a node joins.
+    /// The number of the view in which nothing is left to do, unless a node joins.
     idle_in: Option<u64>,
     /// The time at which replicas may move again.
     next_move_ms: u64,
 }
 
-/// Room that a node is reserving.
+/// The replicas for which one node is reserving room.
 #[derive(Debug)]
 struct ReplicaReservation {
     node: MnId,
     identity: u64,
-    /// The view that the room is for.
+    /// The number of the view for which the room is reserved.
     view: u64,
-    /// Replicas leave other nodes for it.
+    /// Whether replicas leave other nodes for this one.
     moves: bool,
     requests: Vec<NodeRequest>,
     done: usize,
-    /// The replica that leaves for each request, by the request's number.
+    /// The place that is left for each request's replica; `None` if the replica is a missing one.
     leaving: Vec<Option<PoolPlace>>,
     places: Vec<(Extent, NewReplica)>,
-    /// The token and the start of the call under way.
+    /// The token of the call under way.
     token: Option<u64>,
     asked_ms: u64,
 }
 
 impl ReplicaAddition {
-    /// Forgets the room that was being reserved: the view has changed.
+    /// Forgets the reservation under way, because the view has changed.
     pub fn abandon(&mut self) {
         self.under_way = None;
     }
 
-    /// Takes note that a node has joined: there may be room now.
+    /// Looks for room again in the present view, because some node possibly has room now.
     pub fn look_again(&mut self) {
         self.idle_in = None;
     }
 
-    /// Returns whether a member is reserving room for missing replicas, and its answer has not taken long.
+    /// Returns whether a member is reserving room for missing replicas, and was asked a short time ago.
     pub fn adds_missing(&self, now_ms: u64) -> bool {
         let is_young =
             |growing: &ReplicaReservation| now_ms < growing.asked_ms + reservation::ALONE_MS;
@@ -96,7 +96,7 @@ impl ReplicaAddition {
         self.adds_missing(ctx.now_ms)
     }
 
-    /// Forgets a reservation for another view, of a node that is gone, or without an answer in time.
+    /// Forgets the reservation if the view has changed, the node is gone, or its answer is overdue.
     fn drop_stale_reservation(&mut self, ctx: &mut EventContext<'_>, cluster: &ClusterFacts) {
         let Some(growing) = &self.under_way else { return };
         let is_over = growing.asked_ms + PATIENCE_MS <= ctx.now_ms;
@@ -110,7 +110,7 @@ impl ReplicaAddition {
         }
     }
 
-    /// Moves replicas from the wrong places, once no missing replica can be added.
+    /// Moves the next replicas to even out the shares, once no missing replica can be added.
     pub fn even_out(
         &mut self,
         ctx: &mut EventContext<'_>,
@@ -126,7 +126,7 @@ impl ReplicaAddition {
             ctx.decide(Decision::Whole);
             self.move_next(ctx, cluster, may_change_members);
         } else if cluster.next_moves().is_some() {
-            // Where members are unevenly full, a move makes room.
+            // Where members are unevenly full, a move makes room for missing replicas.
             self.move_next(ctx, cluster, may_change_members);
         } else if !finish_drain(ctx, cluster, may_change_members) {
             let text = format!(
@@ -138,7 +138,7 @@ impl ReplicaAddition {
         }
     }
 
-    /// Returns whether a replica may be added now.
+    /// Returns whether adding or moving a replica is allowed now.
     fn may_grow(&self, ctx: &EventContext<'_>, cluster: &ClusterFacts) -> bool {
         self.not_before_ms <= ctx.now_ms
             && self.idle_in != cluster.view_number()
@@ -170,7 +170,7 @@ impl ReplicaAddition {
         }
     }
 
-    /// Rests until the next view: nothing is left to do in this one, or a problem prevents it.
+    /// Does nothing more until the next view, because nothing is left to do, or because a problem prevents it.
     fn idle_until_next_view(
         &mut self,
         ctx: &mut EventContext<'_>,
@@ -208,7 +208,7 @@ impl ReplicaAddition {
             reservation::request(view, attempt, *extent, redundancy)
         });
         let mut requests: Vec<NodeRequest> = requests.collect();
-        // If this answer has the expected identity, the same process has given all answers before.
+        // If the last answer has the expected identity, the same process has given all answers.
         requests.push(NodeRequest::Describe);
         let growing = ReplicaReservation {
             node,
@@ -239,7 +239,7 @@ impl ReplicaAddition {
         }
     }
 
-    /// Handles a node's answer to a request for room, or its failure.
+    /// Handles a node's answer to a request for room, or the failure of that request.
     pub fn grow_answered(
         &mut self,
         ctx: &mut EventContext<'_>,
@@ -281,7 +281,8 @@ impl ReplicaAddition {
                     self.under_way = None;
                     return;
                 }
-                // It goes on with the places so far; the last request asks for its identity.
+                // The reservation continues with the places so far: the next and last request asks for the node's
+                // identity.
                 growing.done = growing.requests.len() - 2;
                 None
             }
@@ -304,7 +305,7 @@ impl ReplicaAddition {
         self.add_replicas(ctx, cluster, &growing);
     }
 
-    /// Makes the view with the new replicas, whose room is reserved.
+    /// Makes the view with the new replicas, once room for them is reserved.
     fn add_replicas(
         &mut self,
         ctx: &mut EventContext<'_>,
@@ -329,7 +330,7 @@ impl ReplicaAddition {
         }
         let next = view.growing(&subtables, &regions);
         if let Err(error) = next.check() {
-            // The offsets come from the memory node.
+            // The offsets come from the memory node, so they are possibly wrong.
             let text = format!("{} gave room that is none: {error}", member.node);
             ctx.warn(Topic::Repair, text);
             for regions in [false, true] {

@@ -15,7 +15,7 @@ use crate::request_kinds::{
 use crate::sessions::{SessionRegistry, SessionStart};
 
 impl MasterState {
-    /// Returns the reply to a request; `None` if it comes later.
+    /// Handles a request. Returns the reply, or `None` if it comes later.
     pub(super) fn request(
         &mut self,
         ctx: &mut EventContext<'_>,
@@ -33,7 +33,7 @@ impl MasterState {
             LogicRequest::Cluster(request) => {
                 let asker = caller.cluster;
                 let refusal = self.identity.refuse_stranger(ctx, &self.cluster, asker, &request);
-                // The request may have shown that the cluster exists already.
+                // The request has possibly shown that the cluster exists already.
                 self.apply(ctx);
                 refusal.or_else(|| self.answer(ctx, caller, token, request))
             }
@@ -115,7 +115,7 @@ impl MasterState {
         }
     }
 
-    /// Takes the heartbeat of a client process. Returns the reply if it is not held back.
+    /// Handles the heartbeat of a client process. Returns the reply, or `None` if it is held back.
     fn heartbeat(
         &mut self,
         ctx: &mut EventContext<'_>,
@@ -152,7 +152,7 @@ impl MasterState {
         None
     }
 
-    /// Takes a memory node's report. Returns the reply if it is not held back.
+    /// Handles a memory node's heartbeat. Returns the reply, or `None` if it is held back.
     fn node_heartbeat(
         &mut self,
         ctx: &mut EventContext<'_>,
@@ -177,8 +177,8 @@ impl MasterState {
         None
     }
 
-    /// Returns the reply that the cluster is not formed yet, or the reason why it cannot be formed of the nodes that
-    /// have joined.
+    /// Returns the reply that the cluster is not formed yet, or why it cannot be formed with the nodes that have
+    /// joined.
     fn not_ready(&self, ctx: &EventContext<'_>) -> MasterReply {
         if self.cluster.view.is_none()
             && let Some(problem) = &self.cluster.problem
@@ -208,7 +208,7 @@ impl MasterState {
     }
 }
 
-/// Returns the clients that may stand as owners in the block tables.
+/// Returns the clients that memory nodes' block tables are allowed to name as owners, and the orphaned blocks.
 fn owners(sessions: &SessionRegistry) -> BlockOwners {
     BlockOwners {
         open: sessions.open_sessions().map(|(client, _)| client).collect(),

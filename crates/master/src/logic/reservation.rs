@@ -1,10 +1,8 @@
-//! The reservation of room for siblings of subtables and for new regions, before the view names
-//! them.
+//! The reservation of room for siblings of subtables and for new regions, before the view names them.
 //!
-//! All chosen members are asked at once. A member whose pool is full is left out; any other failure
-//! ends the attempt. Nothing of this is stored: the extents are reserved under the numbers that
-//! they are going to have, so that this master or the next one gets the same places when it asks
-//! again.
+//! All chosen members are asked at once. A member whose pool is full is left out; any other failure ends the attempt.
+//! Nothing of this is stored: the extents are reserved under the numbers that they are going to have, so this master or
+//! the next one gets the same places when it asks again.
 
 use std::collections::BTreeMap;
 
@@ -16,20 +14,20 @@ use fusee_core::view::{PoolPlace, View};
 use super::context::{CallPurpose, EventContext};
 use super::facts::ClusterFacts;
 
-/// The pause after a node did not do what it was asked for.
+/// The pause after a node failed to reserve room.
 pub(super) const PAUSE_MS: u64 = 1_000;
-/// The longest wait for answers.
+/// The longest wait for all answers.
 const PATIENCE_MS: u64 = 15_000;
 /// The time for which changes of another kind wait for a reservation.
 pub(super) const ALONE_MS: u64 = 500;
 
-/// A region or subtable that is to come.
+/// A region or subtable for which room is being reserved.
 #[derive(Debug)]
 pub(super) struct NewExtent {
     pub extent: Extent,
-    /// The redundancy of its objects, for a region.
+    /// The redundancy of a region's objects.
     pub redundancy: Redundancy,
-    /// The chosen members, the primary first, each with the offset that it gave.
+    /// The chosen members, the primary first, each with the offset that it has reserved.
     nodes: Vec<(MnId, Option<u64>)>,
 }
 
@@ -51,25 +49,25 @@ impl NewExtent {
     }
 }
 
-/// Room that is being reserved.
+/// The new extents of one change, for which members are reserving room.
 #[derive(Debug)]
 pub(super) struct ExtentReservation {
-    /// The view that the room is for.
+    /// The number of the view for which the room is reserved.
     pub view: u64,
-    /// The items, in the order of their numbers.
+    /// The extents, in the order of their numbers.
     pub items: Vec<NewExtent>,
-    /// The item that each call asks for, by the call's token.
+    /// The extent that each call asks for, by the call's token.
     calls: BTreeMap<u64, usize>,
     begun_ms: u64,
 }
 
-/// The consequence of an answer.
+/// The consequence of a node's answer.
 pub(super) enum ReservationOutcome {
-    /// Other answers are missing, or this one belongs to no call.
+    /// Other answers are missing, or this answer belongs to no call of the reservation.
     Waits,
     /// The node has no room, and other answers are missing.
     Full,
-    /// All answers have come. `full`: the node of the last one has no room.
+    /// All answers have come. `full` tells that the node of the last answer has no room.
     Complete {
         full: bool,
     },
@@ -77,17 +75,17 @@ pub(super) enum ReservationOutcome {
 }
 
 impl ExtentReservation {
-    /// Returns whether answers are still of use.
+    /// Returns whether further answers are of use: the view is the same, and the wait is not over.
     pub fn goes_on(&self, now_ms: u64, view: u64) -> bool {
         self.view == view && now_ms < self.begun_ms + PATIENCE_MS
     }
 
-    /// Returns whether the reservation has not taken long.
+    /// Returns whether the reservation began a short time ago.
     pub fn is_young(&self, now_ms: u64) -> bool {
         now_ms < self.begun_ms + ALONE_MS
     }
 
-    /// Takes a node's answer.
+    /// Handles a node's answer, or the failure of a call.
     pub fn answer(
         &mut self,
         node: MnId,
@@ -133,7 +131,7 @@ pub fn request(view: &View, attempt: u64, extent: Extent, redundancy: Redundancy
     NodeRequest::Reserve { cluster, attempt, view, extent, bytes, block_bytes, redundancy }
 }
 
-/// Asks for the room of all these items; `None` if there is no node to ask.
+/// Asks the chosen members to reserve room for all these extents; `None` if there is no node to ask.
 pub(super) fn reserve(
     ctx: &mut EventContext<'_>,
     cluster: &ClusterFacts,

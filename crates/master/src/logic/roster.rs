@@ -1,7 +1,7 @@
-//! The memory nodes by name: candidates and members, and those that are to leave, have left or are lost.
+//! The memory nodes by name: candidates, members, and former members.
 //!
-//! A node is a *candidate* when it has joined, and a member once a view has it; the views tell which. Methods that
-//! change recorded facts return the write for the store, or add it to `writes`.
+//! A node is a *candidate* when it has joined, and a member once a view lists it; the views tell which. Methods that
+//! change stored facts return the write for the store, or add it to `writes`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,13 +16,13 @@ use crate::record::{MasterRecord, RecordWrite, drained_key, draining_key, lost_k
 pub(super) struct Roster {
     /// Candidates and members.
     nodes: BTreeMap<MnId, Member>,
-    /// Former members that the cluster goes on without.
+    /// Former members that a view change has removed because they failed.
     lost: BTreeMap<MnId, Member>,
-    /// Members that are to leave.
+    /// Members that are being drained.
     draining: BTreeSet<MnId>,
-    /// Nodes that have left in order.
+    /// Former members that left after a drain.
     drained: BTreeMap<MnId, Member>,
-    /// Candidates and members that have spoken to this process.
+    /// Candidates and members that this process has heard from and that are not silent.
     present: BTreeSet<MnId>,
     names: NodeNames,
 }
@@ -85,7 +85,7 @@ impl Roster {
         self.draining.contains(&node)
     }
 
-    /// Returns the nodes that have spoken to this process and have not fallen silent.
+    /// Returns the candidates and members that this process has heard from and that are not silent.
     pub fn present(&self) -> impl ExactSizeIterator<Item = MnId> {
         self.present.iter().copied()
     }
@@ -94,12 +94,12 @@ impl Roster {
         self.present.contains(&node)
     }
 
-    /// Takes note that a node has spoken; returns whether it was absent before.
+    /// Records that a node is present; returns whether it was absent before.
     pub fn arrived(&mut self, node: MnId) -> bool {
         self.present.insert(node)
     }
 
-    /// Takes note that a node has fallen silent.
+    /// Records that a node is silent.
     pub fn departed(&mut self, node: MnId) {
         self.present.remove(&node);
     }
@@ -116,13 +116,13 @@ impl Roster {
         Some(new)
     }
 
-    /// Replaces the addresses of a candidate.
+    /// Replaces the record of a candidate, for example by one with other addresses. Returns the write.
     pub fn replace(&mut self, new: Member) -> RecordWrite {
         self.nodes.insert(new.node, new.clone());
         RecordWrite::Put(MasterRecord::Member(new))
     }
 
-    /// Forgets a candidate that no view has ever had. Its name comes back.
+    /// Forgets a candidate that no view has ever listed. Its name becomes free.
     pub fn forget(&mut self, node: MnId, writes: &mut Vec<RecordWrite>) {
         self.nodes.remove(&node);
         self.present.remove(&node);
@@ -130,7 +130,7 @@ impl Roster {
         self.names.give_back(node, writes);
     }
 
-    /// Moves a member that is gone to the lost ones: the cluster goes on without it.
+    /// Makes a failed member a lost one, because the next view lacks it.
     pub fn lose(&mut self, node: MnId, writes: &mut Vec<RecordWrite>) {
         self.present.remove(&node);
         let Some(member) = self.nodes.remove(&node) else { return };
@@ -142,19 +142,19 @@ impl Roster {
         self.lost.insert(node, member);
     }
 
-    /// Takes note that a member is to leave.
+    /// Records that a member is being drained.
     pub fn drain(&mut self, node: MnId) -> RecordWrite {
         self.draining.insert(node);
         RecordWrite::Put(MasterRecord::Draining(node))
     }
 
-    /// Takes note that a member that was to leave stays after all.
+    /// Records that the drain of a member was cancelled.
     pub fn keep(&mut self, node: MnId) -> RecordWrite {
         self.draining.remove(&node);
         RecordWrite::Remove(draining_key(node))
     }
 
-    /// Moves a member that has left in order to the drained ones.
+    /// Makes a member a drained one, because the next view lacks it.
     pub fn leave(&mut self, node: MnId, writes: &mut Vec<RecordWrite>) {
         self.present.remove(&node);
         self.draining.remove(&node);
@@ -167,7 +167,7 @@ impl Roster {
         self.drained.insert(node, member);
     }
 
-    /// Forgets a lost or drained node that had this control address: another process has it now.
+    /// Forgets a lost or drained node that had this control address, because another process has it now.
     pub fn take_place(&mut self, control: &str, writes: &mut Vec<RecordWrite>) {
         let of = |gone: &BTreeMap<MnId, Member>| {
             let found = gone.values().find(|member| member.control == control);

@@ -1,16 +1,19 @@
-//! The scrubber: jobs that look for damage also in memory that no client reads, at a pace ([`fusee_core::scrub`]).
+//! The scrubber: jobs that look for damage, also in memory that no client reads, at a limited rate
+//! ([`fusee_core::scrub`]).
 //!
-//! In a stable view without other work, a job reads some slots and the objects that they lead to. The next job goes on
-//! behind these, when its bytes are due at the rate of the settings. Damage is dealt with as follows:
+//! In a stable view without other work, a job reads some slots and the objects that they lead to. The next job
+//! continues behind these slots; it starts when the bytes read so far are due at the rate of the settings. Damage is
+//! handled as follows:
 //!
 //! * The job itself repairs damaged replicas of objects.
-//! * If the replicas of a slot differ, the slot is checked again after [`PATIENCE_LEASES`] leases. Words never come
-//!   back: if they are the same then, no session was writing, or a session has left a write half-way. Then a change of
-//!   the view settles the subtable.
-//! * A region whose bitmap contradicts the index gets a new bitmap, by a change as well.
-//! * An entry that leads to no whole object is told once, and counted as long as it stands there.
+//! * If the replicas of a slot differ, the slot is checked again after [`PATIENCE_LEASES`] leases. Slot words do not
+//!   recur, so if the words are the same then, no session was writing, or a session has left a write half-way. Then a
+//!   change of the view settles the subtable.
+//! * If a region's bitmap contradicts the index, another change gives the region a new bitmap.
+//! * If an entry leads to an object of which no replica is whole, the operator is told once, and the pair is counted in
+//!   every pass.
 //!
-//! Nothing of this is stored: a master that starts anew begins with the first slot.
+//! Nothing of this is stored: a master that restarts begins with the first slot.
 
 use fusee_control::count_with_noun;
 use fusee_control::events::Topic;
@@ -28,14 +31,14 @@ use super::facts::ClusterFacts;
 use crate::jobs::MasterJob;
 use crate::settings::LeaseSettings;
 
-/// The time after which a slot is checked again, in leases: by then a writer is done, or has expired.
+/// The time after which a slot is checked again, in leases. By then a session that was writing has finished or expired.
 const PATIENCE_LEASES: u64 = 2;
-/// The limit on slots that wait for a second check.
+/// The limit on slots that wait for their second check.
 const MAX_SUSPECTS: usize = 64;
-/// The approximate number of bytes that a job reads.
+/// Bounds of the approximate number of bytes that one job reads.
 const MIN_JOB_BYTES: u64 = 64 << 10;
 const MAX_JOB_BYTES: u64 = 2 << 20;
-/// The limit on lost pairs that are remembered as told; more are counted, but not told.
+/// The limit on lost pairs that the scrubber remembers having told the operator of. Further ones are counted, not told.
 const MAX_TOLD: usize = 4096;
 /// The limit on subtables that one change settles.
 const TOGETHER: usize = 16;
@@ -46,24 +49,24 @@ pub(super) struct ScrubState {
     subtable: u32,
     slot: u64,
     not_before_ms: u64,
-    /// Slots whose replicas differed, with their subtables: the words of the replicas, and the time of the check.
+    /// Slots whose replicas differed, by subtable and slot: the words of the replicas, and the time of the first check.
     suspects: BTreeMap<(u32, u64), (Vec<u64>, u64)>,
     unequal: BTreeSet<u32>,
     marked: BTreeSet<u32>,
-    /// Lost pairs in this pass.
+    /// The number of lost pairs found in this pass.
     lost: u64,
-    /// Lost pairs that were told: words, by subtable and slot.
+    /// Lost pairs that the operator was told of: their slot words, by subtable and slot.
     told: BTreeMap<(u32, u64), u64>,
     so_far: ScrubStatus,
 }
 
-/// The slots that a job has looked at.
+/// The slots that a job has checked.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ScrubbedSlots {
     pub subtable: u32,
     /// The first slot.
     pub first: u64,
-    /// The job worked by the view in force.
+    /// Whether the job worked by the view in force.
     pub is_current: bool,
 }
 
@@ -73,7 +76,7 @@ impl ScrubState {
         self.so_far
     }
 
-    /// Starts the next job of the scrub, or a change that deals with a finding.
+    /// Starts the next job of the scrubber, or a change that deals with a finding.
     pub fn step(&mut self, ctx: &mut EventContext<'_>, cluster: &ClusterFacts) {
         let Some(view) = &cluster.view else { return };
         let rate = ctx.settings.scrub_bytes_per_s;
@@ -100,13 +103,13 @@ impl ScrubState {
         ctx.decide(Decision::StartJob(job));
     }
 
-    /// Begins a change that deals with findings; returns whether it did.
+    /// Begins a change that deals with findings. Returns whether it began one.
     fn settle_what_disagrees(&mut self, ctx: &mut EventContext<'_>, view: &View) -> bool {
         let subtables = view.subtables.len() as u32;
         let regions = view.regions.len() as u32;
         let unequal = self.unequal.iter().copied().filter(|s| *s < subtables);
         let unequal: Vec<u32> = unequal.take(TOGETHER).collect();
-        // One region at a time: no session places objects there meanwhile.
+        // One region at a time gets a new bitmap, because no session places objects there meanwhile.
         let marked = self.marked.iter().copied().filter(|r| *r < regions);
         let marked: Vec<u32> = marked.take(1).collect();
         if unequal.is_empty() && marked.is_empty() {
@@ -127,7 +130,7 @@ impl ScrubState {
         true
     }
 
-    /// Tells which pairs in these slots are newly lost: once, however often they are checked.
+    /// Tells the operator which pairs in these slots are lost; each pair once, however often its slot is checked.
     fn tell_lost(
         &mut self,
         ctx: &mut EventContext<'_>,
@@ -137,7 +140,7 @@ impl ScrubState {
     ) {
         let ScrubState { lost: count, told, .. } = self;
         *count += lost.len() as u64;
-        // A pair that is no longer lost is forgotten, and would be told anew.
+        // A pair that is no longer lost is forgotten. If it is lost again later, the operator is told again.
         let before: Vec<(u32, u64)> =
             told.range((subtable, slots.start)..(subtable, slots.end)).map(|(at, _)| *at).collect();
         let before: BTreeMap<(u32, u64), u64> =
@@ -162,7 +165,7 @@ impl ScrubState {
         ctx.decide(Decision::AddDamage(Damage { found: damaged, repaired: 0 }));
     }
 
-    /// Takes the findings of a job about these slots.
+    /// Handles the findings of a job about these slots.
     pub fn take_findings(
         &mut self,
         ctx: &mut EventContext<'_>,
@@ -190,7 +193,7 @@ impl ScrubState {
             self.marked.insert(region);
         }
         let patience_ms = patience_ms(ctx.settings.lease);
-        // Earlier differences there have gone, or are among the findings again.
+        // Earlier differences in these slots have gone, or are among the new findings.
         let within = (subtable, first)..(subtable, next);
         let mut before = BTreeMap::new();
         while let Some((at, _)) = self.suspects.range(within.clone()).next() {
@@ -218,7 +221,7 @@ impl ScrubState {
             }
         }
         let rate = ctx.settings.scrub_bytes_per_s.max(1);
-        // A job that reads little has a cost, too.
+        // A job that reads few bytes has a cost as well, so at least this many are counted.
         let due = bytes.max(MIN_JOB_BYTES).saturating_mul(1_000);
         self.not_before_ms = ctx.now_ms + due / rate;
         self.so_far.bytes += bytes;

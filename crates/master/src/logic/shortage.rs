@@ -1,22 +1,22 @@
-//! Calls for memory: when memory is short, sessions hand on blocks that they do not need.
+//! Calls for memory: when memory is short, the master calls on sessions to hand on blocks that they do not need.
 //!
 //! Sessions keep unused blocks for later. When a session finds no free block, and no region can be added, the master
-//! *calls on* all open sessions. The answer to a process's heartbeat says that memory is short. Its keeper hands on
-//! (`HandOn`) the blocks that its sessions have offered, without waking these, and sends the next heartbeat, which
-//! acknowledges the call. The call ends when all sessions have acknowledged it or the patience is over. The session
-//! that is short then finds the blocks among the orphaned blocks.
+//! *calls on* all open sessions. The answer to each process's heartbeat says that memory is short. The keeper of the
+//! process hands on (`HandOn`) the blocks that its sessions have offered, without waking these sessions. Its next
+//! heartbeat acknowledges the call. The call ends when all sessions have acknowledged it, or when the longest wait is
+//! over. Then the session that is short of memory finds the blocks among the orphaned blocks.
 //!
-//! A session that asks for room is told the name of a call that begins after its request. It asks again by that name
-//! until the call has ended, and only then is refused. A pause between two calls keeps a pool that is really full from
-//! occupying all sessions.
+//! A session that asks for memory receives the number of a call that begins after its request. It asks again with this
+//! number until the call has ended, and only then is refused. A pause between two calls keeps a pool that is really
+//! full from occupying all sessions.
 //!
-//! A call that brought nothing does not show that there will be nothing in a moment, so a refused session asks a few
-//! times more. This is not needed if the call was *in vain*: all sessions have acknowledged it, only blocks that are
-//! known to be in use were handed on, no session said that it stirs (`SessionHeartbeat::stirs`), and no expired session
-//! is still to be recovered. Then only operations that begin later can free memory. For a moment, a session that waited
-//! for this call or an earlier one is told so, unless a block has been handed on since.
+//! If a call brought nothing, there can be blocks a moment later, so a refused session asks a few more times. This is
+//! useless if the call was *in vain*: all sessions have acknowledged it, only blocks that are known to be in use were
+//! handed on, no session said that it will free memory soon (`SessionHeartbeat::stirs`), and no expired session waits
+//! for recovery. Then only operations that begin later can free memory. For a short time, sessions that waited for this
+//! call or an earlier one are told that it was in vain, unless a block has been handed on since.
 //!
-//! None of this is stored: a master that starts anew knows none of the names, and calls again.
+//! None of this is stored: a master that restarts knows none of the numbers, and calls again.
 
 use std::collections::BTreeSet;
 
@@ -25,45 +25,45 @@ use fusee_core::verbs::ClientId;
 use super::context::EventContext;
 use crate::sessions::SessionRegistry;
 
-/// The pause after a call, in which no other one begins.
+/// The pause after a call, during which no other call begins.
 const PAUSE_MS: u64 = 10;
-/// A session that waited for one of the last so many calls is told that its call has ended, until this long after the
-/// end of the last one.
+/// A session that waited for one of this many latest calls is told that the call has ended, until [`VALID_FOR_MS`]
+/// after the end of the latest call.
 const VALID_CALLS: u64 = 4;
 const VALID_FOR_MS: u64 = 2_000;
-/// For this long after the pause, a call counts as in vain.
+/// The time after the pause during which sessions are told that a call was in vain.
 const IN_VAIN_FOR_MS: u64 = 50;
-/// The longest wait for the sessions.
+/// The longest wait for the sessions' acknowledgements.
 const MOST_PATIENCE_MS: u64 = 2_000;
 
-/// The call for memory that is under way, and the last ones.
+/// The call for memory that is under way, and the latest earlier ones.
 #[derive(Debug)]
 pub(super) struct MemoryShortage {
-    /// This master's calls have larger names than this.
+    /// A number less than those of all calls of this master.
     before: u64,
-    /// The name of the last call.
+    /// The number of the latest call.
     last: u64,
-    /// The last call has not ended.
+    /// Whether the latest call is under way.
     is_running: bool,
-    /// Sessions that have not acknowledged it.
+    /// Sessions that have not acknowledged the latest call.
     called: BTreeSet<ClientId>,
-    /// The time at which the wait for them ends.
+    /// The time at which the wait for these sessions ends.
     until_ms: u64,
     /// The earliest time of the next call.
     not_before_ms: u64,
-    /// The time until which a session may still refer to one of the last calls.
+    /// The time until which a session can refer to one of the latest calls.
     valid_until_ms: u64,
-    /// A session that acknowledged the last call may soon free memory.
+    /// Whether a session that acknowledged the latest call will possibly free memory soon.
     stirs: bool,
-    /// The count of blocks handed on ([`SessionRegistry::handed_on`]) at the start of the last call.
+    /// The count of blocks handed on ([`SessionRegistry::handed_on`]) at the start of the latest call.
     handed_on: u64,
-    /// The last call that was in vain, if no block has been handed on since.
+    /// The number of the latest call, if it was in vain and no block has been handed on since; otherwise 0.
     in_vain: u64,
 }
 
 impl MemoryShortage {
-    /// Returns the state without any call. `fresh` is a random number, so that names differ from those of an earlier
-    /// master.
+    /// Returns the state without any call. `fresh` is a random number, so that the numbers of calls differ from those
+    /// of an earlier master.
     pub fn new(fresh: u64) -> MemoryShortage {
         let before = fresh >> 1;
         MemoryShortage {
@@ -80,14 +80,14 @@ impl MemoryShortage {
         }
     }
 
-    /// Returns the call that these sessions have still to acknowledge, or 0. `acked` is the last one that they have
-    /// acknowledged.
+    /// Returns the number of the call that these sessions have still to acknowledge, or 0. `acked` is the latest call
+    /// that they have acknowledged.
     pub fn calls(&self, clients: &[ClientId], acked: u64) -> u64 {
         let is_new = acked != self.last && clients.iter().any(|c| self.called.contains(c));
         if self.is_running && is_new { self.last } else { 0 }
     }
 
-    /// Takes note that sessions have acknowledged a call, and whether one of them may soon free memory all the same.
+    /// Records that sessions have acknowledged a call. `stirs` tells that one of them will possibly free memory soon.
     pub fn heard(&mut self, clients: &[ClientId], acked: u64, stirs: bool) {
         if acked == self.last {
             self.called.retain(|client| !clients.contains(client));
@@ -106,13 +106,13 @@ impl MemoryShortage {
             let is_in_vain = self.called.is_empty() && !may_have;
             self.in_vain = if is_in_vain { self.last } else { 0 };
             self.not_before_ms = now_ms + PAUSE_MS;
-            // Perhaps no session has asked for a long time. The call ended at `until_ms` all the same.
+            // If no session has asked for a long time, the call is noticed only now, but ended at `until_ms`.
             self.valid_until_ms = now_ms.min(self.until_ms) + VALID_FOR_MS;
         }
     }
 
-    /// Returns whether a call of this master has ended, not too long ago. A session that refers to an older one had
-    /// given up meanwhile.
+    /// Returns whether a call of this master has ended, a short time ago. A session that refers to an older call had
+    /// given up its request.
     fn is_over(&self, now_ms: u64, call: u64) -> bool {
         let is_ours = self.before < call && call <= self.last;
         let is_late =
@@ -126,14 +126,14 @@ impl MemoryShortage {
 pub(super) enum MemoryCall {
     /// It has to wait for the end of this call.
     Waits { call: u64 },
-    /// The call that it has waited for has ended.
+    /// The session has to wait for the end of this call.
     Ended,
-    /// The call that it has waited for has ended, and was in vain.
+    /// The call for which the session has waited has ended, and was in vain.
     InVain,
 }
 
 impl MemoryShortage {
-    /// Answers a session that is short of memory. `waited_for` is the call that it has waited for, or 0.
+    /// Answers a session that is short of memory. `waited_for` is the call for which the session has waited, or 0.
     pub fn call_for_memory(
         &mut self,
         ctx: &EventContext<'_>,

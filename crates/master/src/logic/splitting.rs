@@ -1,23 +1,24 @@
 //! The growth of the index: a subtable in which a client found no free slot is split.
 //!
-//! Clients repeat their request as long as they need it, so nothing of this is stored. When the view is stable, members
-//! are chosen for the siblings of all wanted subtables, and each reserves the room for its replica under the number
-//! that the sibling is going to have. Then the view names the places, and the rest follows from it
-//! ([`SplitProgress`](fusee_core::view::change::SplitProgress)).
+//! Clients repeat their request as long as they need the split, so requests are not stored. When the view is stable,
+//! the master chooses members for the siblings of all subtables to split. Each member reserves the room for its replica
+//! under the number that the sibling is going to have. Then the view names the places, and all further steps follow
+//! from the view ([`SplitProgress`](fusee_core::view::change::SplitProgress)).
 //!
 //! *Depth.* A split that separates no keys doubles the directory, and so does the next one. Clients do not ask for such
-//! a split: they look at the keys that are in the way. Whatever clients ask, depth is bounded here by the number of
-//! subtables ([`View::deepest`]): with keys that hash as they should, subtables differ in depth by one or two. So the
-//! directory, and with it each view, stays in proportion to the number of subtables.
+//! a split: they look at the keys in the slots first. Whatever clients ask for, the master bounds the depth by the
+//! number of subtables ([`View::deepest`]): if keys hash as they should, subtables differ in depth by one or two. So
+//! the size of the directory, and of each view, remains in proportion to the number of subtables.
 //!
 //! *Room.* A sibling has as many replicas as members have room for, up to the setting, and at least as many as the
-//! subtable that is split. Missing ones are added later as for any other subtable. If there is no room for one sibling,
-//! those after it are left out, since their numbers would be wrong. Room that was reserved in vain is found again under
-//! its number.
+//! subtable that is split. Missing replicas are added later, as for any other subtable. If there is no room for one
+//! sibling, the siblings after it are left out, because their numbers would be wrong. If room was reserved in vain, a
+//! later request for the same number gets it.
 //!
-//! *Damage.* An entry of which all replicas are damaged has no place on either side. Its subtable is not split, nor are
-//! those behind it in the same change, which come with the next change; those before it are split. Clients that need
-//! the subtable are refused, and the operator is told. Some time later the split is tried once more.
+//! *Damage.* An entry without an intact replica of its object belongs to neither half. Its subtable is not split. In
+//! this change, the subtables before it are split, and those behind it are not; they are split by the next change.
+//! Clients that need the damaged subtable are refused, and the operator is told. Some time later the split is tried
+//! once more.
 
 use fusee_control::count_with_noun;
 use fusee_control::events::Topic;
@@ -44,24 +45,25 @@ const AGAIN_MS: u64 = 60_000;
 /// The limit on subtables that one change splits.
 const TOGETHER: usize = 16;
 
-/// The subtables to split.
+/// The subtables to split, and the reservation of room for siblings.
 #[derive(Debug, Default)]
 pub(super) struct SubtableSplits {
     wanted: BTreeSet<u32>,
-    /// The reservation of room for siblings, and the subtables that these are split from.
+    /// The reservation under way, and the subtables to split, in the order of their siblings.
     under_way: Option<(ExtentReservation, Vec<u32>)>,
     not_before_ms: u64,
-    /// Subtables with an entry that cannot be placed: its slot, and the time until which they are not split.
+    /// Subtables with an entry that belongs to neither half: the entry's slot, and the time until which they are not
+    /// split.
     unreadable: BTreeMap<u32, (u64, u64)>,
 }
 
 impl SubtableSplits {
-    /// Forgets the room that was being reserved, since the view has changed. Clients that still need a split ask again.
+    /// Forgets the reservation under way, because the view has changed. Clients that still need a split ask again.
     pub fn abandon(&mut self) {
         self.under_way = None;
     }
 
-    /// Returns the reason why a subtable is not split now.
+    /// Returns the reason why a subtable is not split now, if there is one.
     fn reason(&self, now_ms: u64, subtable: u32) -> Option<String> {
         let (slot, _) = self.unreadable.get(&subtable).filter(|(_, until)| *until > now_ms)?;
         Some(format!(
@@ -76,7 +78,7 @@ impl SubtableSplits {
         self.under_way.is_some()
     }
 
-    /// Returns whether members are reserving room for siblings, and have not been for long.
+    /// Returns whether members are reserving room for siblings, and began a short time ago.
     pub fn is_under_way(&self, now_ms: u64) -> bool {
         self.under_way.as_ref().is_some_and(|(reserving, _)| reserving.is_young(now_ms))
     }
@@ -92,7 +94,7 @@ impl SubtableSplits {
         (is_split || is_reserved()) && !removed(Mutant::SplitsTwice)
     }
 
-    /// Returns the reason why some subtable is not split.
+    /// Returns the reason why some subtable is not split, if there is one.
     pub fn problem(&self, now_ms: u64) -> Option<String> {
         self.unreadable.keys().find_map(|subtable| self.reason(now_ms, *subtable))
     }
@@ -109,7 +111,8 @@ impl SubtableSplits {
         if view.number > number {
             return MasterReply::Done;
         }
-        // Another client has asked for the same. Room for one more sibling does not matter then.
+        // Another client has asked for the same split, so it does not matter whether there is room for one more
+        // sibling.
         if self.is_under_way_for(view, subtable) {
             return MasterReply::Done;
         }
@@ -130,7 +133,7 @@ impl SubtableSplits {
         MasterReply::Done
     }
 
-    /// Begins to split the wanted subtables. Returns whether other changes have to wait for that.
+    /// Begins to split the subtables that clients asked for. Returns whether other changes have to wait for that.
     pub fn step(&mut self, ctx: &mut EventContext<'_>, cluster: &ClusterFacts) -> bool {
         let Some(number) = cluster.view_number() else { return false };
         if let Some((reserving, _)) = &self.under_way {
@@ -150,7 +153,7 @@ impl SubtableSplits {
         self.under_way.is_some()
     }
 
-    /// Goes on with the change without the split of this subtable: an entry in this slot can be placed in neither half.
+    /// Continues the change without splitting this subtable, because the entry in this slot belongs to neither half.
     pub fn cannot_split(
         &mut self,
         ctx: &mut EventContext<'_>,
@@ -168,7 +171,7 @@ impl SubtableSplits {
         }
     }
 
-    /// Handles a node's answer to a request for room, or its failure.
+    /// Handles a node's answer to a request for room, or the failure of that request.
     pub fn split_answered(
         &mut self,
         ctx: &mut EventContext<'_>,
@@ -200,7 +203,7 @@ impl SubtableSplits {
         }
     }
 
-    /// Makes the view with the siblings, whose room is reserved.
+    /// Makes the view with the siblings, once room for them is reserved.
     fn split_subtables(
         &mut self,
         ctx: &mut EventContext<'_>,
@@ -221,7 +224,7 @@ impl SubtableSplits {
         }
         let next = view.splitting(&splits);
         if let Err(error) = next.check() {
-            // The offsets come from memory nodes.
+            // The offsets come from memory nodes, so they are possibly wrong.
             let text = format!("memory nodes gave room for the index that is none: {error}");
             ctx.warn(Topic::Split, text);
             self.not_before_ms = ctx.now_ms + PAUSE_MS;
@@ -233,31 +236,31 @@ impl SubtableSplits {
             splits.len(),
             count_with_noun(next.subtables.len(), "subtable")
         );
-        // Clients that asked meanwhile had not heard of this view.
+        // Clients that asked for these subtables meanwhile did not know this view yet.
         self.wanted.retain(|subtable| !whose.contains(subtable));
         ctx.decide(Decision::MoveToBack(ChangePurpose::Splits));
         ctx.set_view(NextView::new(next, Topic::Split, text));
     }
 }
 
-/// Returns the most directory bits that a subtable may have.
+/// Returns the greatest depth that a subtable is allowed to have, in bits of the directory.
 fn deepest(view: &View) -> u32 {
     if removed(Mutant::DepthUnbounded) { MAX_DEPTH } else { view.deepest() }
 }
 
-/// Returns the number of a subtable's replicas, at least 1: a sibling needs one.
+/// Returns the number of a subtable's replicas, at least 1, because a sibling needs one.
 fn replicas_of(view: &View, subtable: u32) -> usize {
     view.subtables.get(subtable as usize).map_or(1, |found| found.replicas().len().max(1))
 }
 
-/// Returns the number of siblings that fit on each member of the view.
+/// Returns how many siblings fit on each member of the view.
 fn sibling_rooms(cluster: &ClusterFacts, view: &View) -> Vec<NodeRoom> {
     let mut rooms = cluster.rooms(view, false, padded(view.geometry.subtable_bytes()));
     rooms.retain(|room| view.member(room.node).is_some());
     rooms
 }
 
-/// Returns the siblings, in the order of their numbers, and the subtables that they are split from.
+/// Returns the siblings, in the order of their numbers, and the subtables that are split into them.
 fn choose_siblings(
     ctx: &EventContext<'_>,
     cluster: &ClusterFacts,

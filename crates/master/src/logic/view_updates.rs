@@ -1,9 +1,8 @@
-//! New views for clients: the difference to the view that they have, if the master still has that
-//! one.
+//! New views for clients, as differences from the view that the client has, if the master still keeps that view.
 //!
-//! The last few views are kept for this. A client with an older view, or with none, is told the
-//! whole view. Differences are made when a client waits, once for all clients with the same view. A
-//! master that has just started knows no earlier view.
+//! The last few views are kept for this. A client with an older view, or without one, gets the whole view. A difference
+//! is made when a client waits, once for all clients with the same view. A master that has just started keeps no
+//! earlier view.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -16,14 +15,14 @@ const KEPT: usize = 8;
 /// Earlier views, and the updates from them to the newest one.
 #[derive(Debug, Default)]
 pub(super) struct ViewUpdateCache {
-    /// The newest last.
+    /// The views that are kept, the newest last.
     earlier: VecDeque<View>,
-    /// By the number of the asker's view; 0 for all views that are not kept.
+    /// The update for each kept view, by its number; that for clients with any other view under 0.
     updates: BTreeMap<u64, ViewUpdate>,
 }
 
 impl ViewUpdateCache {
-    /// Takes note that another view has replaced this one.
+    /// Records that another view has replaced this one.
     pub fn replaced(&mut self, old: View) {
         self.updates.clear();
         if self.earlier.len() == KEPT {
@@ -32,7 +31,8 @@ impl ViewUpdateCache {
         self.earlier.push_back(old);
     }
 
-    /// Makes the update that [`ViewUpdateCache::update`] returns to clients with the view of this number.
+    /// Makes the update to the newest view for clients with the view of this number; [`ViewUpdateCache::update`]
+    /// returns it.
     pub fn prepare(&mut self, newest: &View, number: u64) {
         let known = self.known(number);
         if newest.number > number && !self.updates.contains_key(&known) {
@@ -46,7 +46,7 @@ impl ViewUpdateCache {
         self.updates.get(&self.known(number)).cloned()
     }
 
-    /// Returns the number, if that view is kept; otherwise 0, which no view has.
+    /// Returns the number if that view is kept; otherwise 0, which no view has.
     fn known(&self, number: u64) -> u64 {
         let known = self.earlier.iter().any(|view| view.number == number);
         if known { number } else { 0 }
